@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Literal
 
@@ -14,11 +14,11 @@ import structlog
 from msgspec import Struct, field
 
 from proxy.config import Config, load
-from proxy.config.difference import Difference, differences, fingerprint
+from proxy.config.difference import Change, Difference, differences, fingerprint
 from proxy.config.document import garbage_collection_paused
-from proxy.config.keys import format_path, reloadable
+from proxy.config.keys import reloadable
 from proxy.daemon_executor import DaemonExecutor
-from proxy.errors import ConfigError
+from proxy.errors import ConfigError, LocalError
 
 FILE_POLL_INTERVAL = 0.5
 """Seconds between two checks of the file. A change is applied once two checks found the same state, so that no
@@ -26,6 +26,9 @@ half-written file is read."""
 
 READ_TIMEOUT = 10.0
 """Seconds that reading the file may take on a slow file system. After that the reload is rejected."""
+
+MAX_LOGGED_CHANGES = 20
+"""Changes whose values are in the log line of a reload. Thousands of addresses may change at once."""
 
 WORK_SLICE, PAUSE_SLICE = 0.0005, 0.0005
 """Seconds of work, and seconds of sleep that leave the interpreter to the traffic. A file with 3,000 addresses takes
@@ -42,6 +45,8 @@ class ReloadResult(Struct, frozen=True):
     result: ReloadOutcome
     changed: tuple[str, ...] = ()
     """The keys with a new value, if the reload was applied."""
+    changes: tuple[Change, ...] = ()
+    """The same with the values before and after; secrets are not shown."""
     errors: tuple[str, ...] = ()
     """Why the reload was rejected, one line each."""
 
@@ -91,14 +96,16 @@ class Reloader:
     """Reloads the configuration. Belongs to the event loop's thread and reads files in another one.
 
     ``apply`` is called on the event loop with each new configuration. It differs from the one before only in reloadable
-    keys. ``apply`` must not raise. ``on_start()`` and ``on_end(result)`` are called around each reload.
+    keys. ``apply`` applies all of it and returns True, or raises LocalError and applies nothing, or returns False and
+    applies nothing since the sidecar shuts down.
+    ``on_start()`` and ``on_end(result)`` are called around each reload.
     """
 
     def __init__(
         self,
         file: ConfigFileMonitor,
         config: Config,
-        apply: Callable[[Config], None],
+        apply: Callable[[Config], Awaitable[bool]],
         *,
         load: Callable[[str | os.PathLike[str], Callable[[], None]], Config] = lambda path, pause: load(
             path, pause=pause
@@ -183,19 +190,27 @@ class Reloader:
             return ReloadResult("draining")
         if errors := [str(difference) for difference in found if not reloadable(difference.path)]:
             return self._reject(reason, errors)
-        self.state.loaded_at = self._now()
-        self.state.last_errors = []
         if not found:
+            self.state.loaded_at = self._now()
+            self.state.last_errors = []
             self.state.results["unchanged"] += 1
             log.info("config_unchanged", reason=reason)
             return ReloadResult("unchanged")
-        changed = tuple(format_path(difference.path) for difference in found)
+        try:
+            if not await self._apply(wanted):
+                return ReloadResult("draining")
+        except LocalError as error:
+            return self._reject(reason, [str(error)])
         self.config, self.state.hash = wanted, digest
-        self._apply(wanted)
+        self.state.loaded_at = self._now()
+        self.state.last_errors = []
+        changes = tuple(difference.change for difference in found)
+        changed = tuple(change.key for change in changes)
         self.state.results["applied"] += 1
         self.state.last_applied = AppliedChange(changed, self.state.loaded_at, reason)
-        log.info("config_reloaded", reason=reason, keys=changed, hash=digest)
-        return ReloadResult("applied", changed=changed)
+        shown = [f"{key}: {old} -> {new}" for key, old, new in changes[:MAX_LOGGED_CHANGES]]
+        log.info("config_reloaded", reason=reason, keys=changed, changes=shown, hash=digest)
+        return ReloadResult("applied", changed=changed, changes=changes)
 
     def _read(self) -> tuple[Config, str, list[Difference]]:
         """Return the loaded configuration, its hash, and its differences from the running one."""

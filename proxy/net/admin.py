@@ -29,7 +29,7 @@ import msgspec
 import structlog
 from msgspec import structs
 
-from proxy.config import Listener, redacted
+from proxy.config import Config, Listener, redacted
 from proxy.errors import describe_os_error
 from proxy.net import upstream_check
 from proxy.net.http import AdminRequest, HttpServer, Response
@@ -92,9 +92,7 @@ class AdminEndpoint:
     ) -> None:
         self._bind = reloader.config.admin.bind
         self._checked: set[str] = set()  # listeners whose broker was found to be the configured one
-        self._upstreams = {
-            one.name: Upstream(one.upstream, READINESS_CONNECT_TIMEOUT) for one in reloader.config.listeners
-        }
+        self._upstreams = _upstreams(reloader.config)
         self._listeners = listeners
         self._reloader = reloader
         self._source = source
@@ -125,6 +123,12 @@ class AdminEndpoint:
     def stop_accepting(self) -> None:
         """Stop listening, since a successor answers from now on."""
         self._server.stop_accepting()
+
+    def update_config(self, config: Config) -> None:
+        """Take over the listeners of a new configuration, and ``admin.hosts``."""
+        self._checked.clear()
+        self._upstreams = _upstreams(config)
+        self._server.allow_hosts({self._bind.host.lower(), *config.admin.hosts})
 
     async def find_problems(self) -> list[str]:
         """Return why the sidecar is not ready, without the fact that it does not accept yet; empty if it is."""
@@ -195,7 +199,9 @@ class AdminEndpoint:
 
     async def _reload(self, request: AdminRequest) -> Response:
         done = await self._reloader.reload("admin")
-        rest: dict[str, Any] = {"errors": done.errors} if done.errors else {"changed": done.changed}
+        rest: dict[str, Any] = (
+            {"errors": done.errors} if done.errors else {"changed": done.changed, "changes": done.changes}
+        )
         if done.result == "unchanged" and self._reloader.state.last_applied is not None:
             rest["last_applied"] = self._reloader.state.last_applied
         return _json_response({"result": done.result, **rest}, RELOAD_STATUS[done.result])
@@ -226,6 +232,10 @@ class AdminEndpoint:
         except Exception as error:  # mostly OSError; an invalid host name raises ValueError
             return f"listener {listener.name}: upstream {listener.upstream}: {describe_os_error(error) or 'no answer'}"
         return None
+
+
+def _upstreams(config: Config) -> dict[str, Upstream]:
+    return {one.name: Upstream(one.upstream, READINESS_CONNECT_TIMEOUT) for one in config.listeners}
 
 
 def _encode_connections(found: ConnectionList, wanted: Mapping[str, str], most: int) -> bytes:

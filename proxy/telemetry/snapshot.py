@@ -72,6 +72,8 @@ class Snapshot(Struct):
     """Throttle reports that no worker could receive, so that no observer got them."""
     quotas: QuotasState | None = None
     """The state of the quotas. The main process sets this field and the following ones after summing."""
+    predecessor_connections: int = 0
+    """Open connections of the sidecar that this one has taken over from."""
     reload: ReloadState | None = None
     private_apis: dict[int, str] = field(default_factory=dict)
     """Names of the sidecar's own apis by api key."""

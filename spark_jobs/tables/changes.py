@@ -37,8 +37,8 @@ UNSUPPORTED_VERSION = 35
 """Result of a request that the sidecar answered itself, without an error."""
 
 NEVER_OF_A_TOPIC = (30, 53, 65)
-"""GROUP, TRANSACTIONAL_ID and DELEGATION_TOKEN_AUTHORIZATION_FAILED. A response may have them at a topic: the client has
-no right to the group, transactional id or token, which has the same code in the event."""
+"""GROUP, TRANSACTIONAL_ID and DELEGATION_TOKEN_AUTHORIZATION_FAILED. A response may have them at a topic: the client
+has no right to the group, transactional id or token, which has the same code in the event."""
 
 _HAS_UNKNOWN = (
     "(outcome != 'answered' OR decode NOT IN ('none', 'full')"
