@@ -64,6 +64,7 @@ async def _run(file: ConfigFileMonitor, config: Config) -> int:
         handler.update_config(changed)
         listeners.update_config(changed)
         fleet.reconfigure(changed)
+        admin.update_config(changed)
         if watch is not None:
             watch.reconfigure(changed)
 

@@ -38,9 +38,6 @@ from proxy.rpc.messages import ClusterFacts, RpcRequest
 
 MESSAGE_MAX_BYTES = "message.max.bytes"
 
-ANONYMOUS_PROTOCOLS = ("PLAINTEXT", "SASL_PLAINTEXT")
-"""Security protocols of listeners that answer ApiVersions without a login."""
-
 VERSIONS_INTERVAL = 30.0
 """Seconds between two ApiVersions requests to a broker while no broker and no sidecar starts or stops."""
 
@@ -77,13 +74,9 @@ class FleetPoller:
         self._boot_id = uuid.uuid4().hex
         self._started_ms = int(time.time() * 1000)
         self._own = OwnBroker(config.broker_id)
-        anonymous = [one for one in config.listeners if one.security_protocol in ANONYMOUS_PROTOCOLS]
-        self._anonymous_listener = min(
-            anonymous, key=lambda one: ANONYMOUS_PROTOCOLS.index(one.security_protocol), default=None
-        )
-        self._tells_broker_id = (
-            self._anonymous_listener is not None and self._anonymous_listener.security_protocol == "PLAINTEXT"
-        )
+        anonymous = [one for one in config.listeners if one.is_readable and one.upstream_tls is None]
+        self._anonymous_listener = min(anonymous, key=lambda one: one.has_sasl, default=None)
+        self._tells_broker_id = self._anonymous_listener is not None and not self._anonymous_listener.has_sasl
         self._is_own_broker = not self._tells_broker_id  # that the broker is the one which is configured
         self._cluster: ClusterFacts | None = None
         self._members: Mapping[int, Member] | None = None

@@ -24,11 +24,12 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
-from proxy.config import Listener, redacted
+from proxy.config import Config, Listener, redacted
 from proxy.net import upstream_check
 from proxy.net.http import HttpServer, Request, Response
 from proxy.net.listener_manager import ListenerManager
 from proxy.net.open_connections import FILTERS, ConnectionList, ConnectionsView, choose, number_of
+from proxy.net.tls_contexts import TlsContexts
 from proxy.net.upstream import Upstream
 from proxy.quotas_view import build_view
 from proxy.reload import Reloader, ReloadOutcome
@@ -79,8 +80,10 @@ class AdminEndpoint:
     ) -> None:
         self._bind = reloader.config.admin.bind
         self._checked: set[str] = set()  # listeners whose broker was found to be the configured one
+        self._tls = TlsContexts(reloader.config)
         self._upstreams = {
-            one.name: Upstream(one.upstream, READINESS_CONNECT_TIMEOUT) for one in reloader.config.listeners
+            one.name: Upstream(one.upstream, READINESS_CONNECT_TIMEOUT, tls=self._tls[one.name])
+            for one in reloader.config.listeners
         }
         self._listeners = listeners
         self._reloader = reloader
@@ -102,6 +105,10 @@ class AdminEndpoint:
     def start(self) -> None:
         """Listen on ``admin.bind``. Raises LocalError if the socket cannot be bound to the address."""
         self._server.start(self._bind.host, self._bind.port, "admin.bind")
+
+    def update_config(self, config: Config) -> None:
+        """Apply the reloadable keys: how brokers are asked over TLS."""
+        self._tls.update_config(config)
 
     async def close(self) -> None:
         """Stop listening and cancel requests that are being answered."""
@@ -173,12 +180,12 @@ class AdminEndpoint:
         """Return why this listener is not ready, or None. The broker's identity is checked until it is right once."""
         upstream = self._upstreams[listener.name]
         try:
-            if listener.name not in self._checked and listener.security_protocol == "PLAINTEXT":
+            if listener.name not in self._checked and listener.is_readable and not listener.has_sasl:
                 problem = await upstream_check.find_problem(listener, upstream, self._reloader.config.broker_id)
                 if problem is None:
                     self._checked.add(listener.name)
                 return problem
-            (await upstream.connect()).close()
+            (await upstream.open())[0].close()
         except Exception as error:  # mostly OSError; an invalid host name raises ValueError
             return f"listener {listener.name}: upstream {listener.upstream}: {str(error) or 'no answer'}"
         return None

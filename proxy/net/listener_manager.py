@@ -13,6 +13,7 @@ from proxy.config.limits import limits_of
 from proxy.limits.model import ClusterQuotas, QuotasState, canonical
 from proxy.net.acceptor import DESCRIPTORS_PER_CONNECTION, Acceptor, usable_descriptors
 from proxy.net.admission import AdmissionControl
+from proxy.net.certificate_expiry import CertificateExpiry
 from proxy.net.connection_handler import ConnectionHandler
 from proxy.net.open_connections import ConnectionList
 from proxy.net.proxy_header import ProxyHeaderReader
@@ -39,7 +40,9 @@ class ListenerManager:
         self._admission = AdmissionControl(limits_of(config), handler, self._resume_accepting)
         self._rate_limited = RateLimitedLogger(log)
         self._proxy_headers = ProxyHeaderReader(handler.listener_counters)
+        self._expiry = CertificateExpiry(config)
         ticker.callbacks += [self._admission.on_tick, self._proxy_headers.flush_warnings, self._rate_limited.flush]
+        ticker.callbacks.append(self._expiry.on_tick)
         handler.on_capacity(self._resume_accepting)
 
     def start(self) -> None:
@@ -74,8 +77,9 @@ class ListenerManager:
         return self.not_ready_reason if self._handler.is_available else "no worker runs"
 
     def update_config(self, config: Config) -> None:
-        """Apply the limits of a new configuration. Nothing else of it is used here."""
+        """Apply the limits of a new configuration, and watch its certificates. Nothing else of it is used here."""
         self._config = config
+        self._expiry.update_config(config)
         self._admission.update_limits(limits_of(config, self._cluster_quotas))
 
     def update_cluster_quotas(self, stored: ClusterQuotas) -> None:
@@ -102,6 +106,7 @@ class ListenerManager:
         snapshot = await self._handler.snapshot()
         snapshot.draining = self.draining
         snapshot.quotas = self.quotas_state()
+        snapshot.certificate_expiry = self._expiry.timestamps
         private = moved(self._config.private_api_key_base)
         snapshot.private_apis = {key: api.name for key, api in private.items()}
         return snapshot

@@ -71,6 +71,8 @@ class Snapshot(Struct):
     quotas: QuotasState | None = None
     """The state of the quotas. The main process sets this field and the following ones after summing."""
     reload: ReloadState | None = None
+    certificate_expiry: dict[tuple[str, str], float] = field(default_factory=dict)
+    """When certificates expire, in seconds since 1970, by listener and the side that is shown the certificate."""
     private_apis: dict[int, str] = field(default_factory=dict)
     """Names of the sidecar's own apis by api key."""
     registry_dropped: dict[str, int] = field(default_factory=dict)

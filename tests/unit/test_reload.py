@@ -17,6 +17,7 @@ from proxy.config import Config, load
 from proxy.config.difference import differences, fingerprint
 from proxy.config.reference import example
 from proxy.reload import ConfigFileMonitor, Reloader, ReloadResult
+from tests.tools.example_files import write_example_files
 from tests.tools.mutations import mutations
 
 CANARY = "c4n4ry-hunter2"
@@ -196,10 +197,7 @@ async def test_a_fault_of_ours_does_not_end_the_sidecar(running, monkeypatch):
 
 
 async def test_two_hundred_mutations_change_nothing(tmp_path):
-    (tmp_path / "secrets").mkdir()
-    (tmp_path / "secrets" / "internal-password").write_text(CANARY)
-    (tmp_path / "secrets" / "registry-keys").write_text("k1:" + 64 * "a")
-    (tmp_path / "secrets" / "audit-keys").write_text("k1:" + 64 * "a")
+    write_example_files(tmp_path, CANARY, "k1:" + 64 * "a")
     running = Running(tmp_path, example())
     before = running.reloader.state.hash
 
