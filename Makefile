@@ -58,6 +58,10 @@ test: setup ## All tests, against real Kafka and real Spark, in two processes (A
 test-fast: $(READY) ## The tests that need neither Kafka nor Spark
 	$(BIN)/python -m pytest -m "not kafka and not spark" $(ARGS)
 
+.PHONY: deploy-test
+deploy-test: setup ## Build, boot and run everything of deploy/, some minutes (as root: images and systemd, too)
+	$(BIN)/python -m pytest tests/deploy --deploy $(ARGS)
+
 .PHONY: bench
 bench: setup ## Measure the sidecar beside other proxies, 20 minutes (ARGS=--quick: everything small, 3 minutes)
 	@$(BIN)/python -m tests.bench $(ARGS)
@@ -108,6 +112,7 @@ docs: $(READY) ## Write the generated reference pages again
 lock: $(READY) ## Resolve the dependencies of pyproject.toml again
 	echo 'uv==$(shell $(BIN)/uv --version | cut -d" " -f2)' | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header - --output-file deploy/locks/uv.txt
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --group dev --generate-hashes --no-emit-index-url --custom-compile-command "make lock" pyproject.toml --output-file deploy/locks/dev.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" --constraint deploy/locks/dev.txt pyproject.toml --output-file deploy/locks/runtime.txt
 	printf 'auditwheel\npatchelf\n' | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" - --output-file deploy/locks/wheels.txt
 	echo ziglang | $(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --custom-compile-command "make lock" - --output-file deploy/locks/zig.txt
 	printf 'focus-validator==1.0.0\nmultimethod<2\n' | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" - --output-file deploy/locks/focus.txt

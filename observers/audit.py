@@ -28,7 +28,7 @@ from observers.offset_tracker import OffsetTracker
 from observers.outbox import Outbox, OutboxStats, check_sizes
 from observers.record_counter import count_compressed_records
 from observers.rollup_writer import RollupAggregator, divide_exchanges
-from observers.spool_runs import SpoolSettings
+from observers.spool_runs import SpoolSettings, check_path
 from observers.topic_names import TopicNames
 
 DEFAULT_TOPIC = "brokerside-audit"
@@ -96,6 +96,8 @@ class AuditObserver:
         spool = SpoolSettings(audit["spool.path"], audit["spool.max.bytes"]) if audit.get("spool.path") else None
         if self._dry:
             check_sizes(settings, spool)
+            if spool is not None:
+                check_path(spool)
             check_producer_settings(settings)
             return
         self._outbox = Outbox(
@@ -177,6 +179,11 @@ class AuditObserver:
             self._emit(self._make_status(last=True))
             self._closed = True
         self._outbox.close(timeout)
+
+    @property
+    def degradation(self) -> str:
+        """Why the audit works in part only, in one sentence; empty if it does not. Waits for nothing."""
+        return self._outbox.spool_problem
 
     def stats(self) -> AuditStats:
         """Current counts."""

@@ -67,8 +67,8 @@ class OutboxStats(Struct, frozen=True):
     """Bytes of records that wait for the cluster in memory, before compression."""
     spool_bytes: int
     """Bytes on disk, including those of dead runs."""
-    spool_failed: bool
-    """Whether the last use of the disk failed. Events then wait in memory alone."""
+    spool_problem: str
+    """Why the last use of the disk failed, in one sentence; empty if it did not. Events then wait in memory alone."""
     replayed: int
     """Events of dead runs, acknowledged by the audit topic."""
     replay_lost: int
@@ -84,6 +84,11 @@ class OutboxStats(Struct, frozen=True):
     """Observed items that give no event: excluded topics and principals."""
     problems: Mapping[str, str]
     """Problems of the audit topic, by a short name."""
+
+    @property
+    def spool_failed(self) -> bool:
+        """Whether the last use of the disk failed."""
+        return bool(self.spool_problem)
 
 
 class OutgoingRecord(Struct, frozen=True, gc=False):
@@ -170,6 +175,11 @@ class Outbox:
         """A counter of 64 bits that the data path increments. With a spool it outlives this process."""
         return self._store.observed
 
+    @property
+    def spool_problem(self) -> str:
+        """Why the last use of the disk failed, in one sentence; empty if it did not. Waits for nothing."""
+        return self._store.problem
+
     def start(self, tick: Callable[[], None]) -> None:
         """Start the threads. The pump calls ``tick`` every 0.5 s, or every 2 s while no event waits."""
         self._producer.start()
@@ -207,7 +217,7 @@ class Outbox:
             queued=counts.queued,
             queued_bytes=producer.queued_bytes + self._memory_bytes,
             spool_bytes=self._store.size,
-            spool_failed=self._store.failed,
+            spool_problem=self._store.problem,
             replayed=self._replayed,
             replay_lost=self._replay_lost,
             records_delivered=producer.records_delivered,

@@ -1,10 +1,9 @@
-"""Writes docs/audit-event.md from ``observers.event``: ``python -m observers.reference > docs/audit-event.md``."""
+"""Generates docs/audit-event.md, and a page for each kind of event, from ``observers.event``."""
 
 from __future__ import annotations
 
 import ast
 import inspect
-import sys
 import types
 from collections.abc import Iterator
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -52,8 +51,7 @@ UNITS = {
 INTRODUCTION = f"""\
 # The audit event
 
-Generated from `observers/event.py` by `python -m observers.reference`; the examples are made by the code that makes
-the events.
+Generated from `observers/event.py` by `make docs`; the examples are made by the code that makes the events.
 
 One record of the audit topic is a JSON object, the **envelope**, of up to {event.EVENTS_PER_RECORD} events of several
 kinds. It has no key.
@@ -83,16 +81,19 @@ have is of one type in all of them.
 """
 
 
-def markdown() -> str:
-    """Return the whole page."""
-    kinds = "".join(f"| `{_tag(kind)}` | {_summary(kind)} |\n" for kind in _kinds())
-    return (
+def pages() -> dict[str, str]:
+    """Return the text of each page by its path below docs/: what all events share, and one page for each kind."""
+    kinds = "".join(f"| [`{_tag(kind)}`](audit-event/{_tag(kind)}.md) | {_summary(kind)} |\n" for kind in _kinds())
+    shared = (
         INTRODUCTION.replace("{kinds}", kinds)
         + _section("Envelope", event.Envelope)
         + _example(examples.encode_envelope())
-        + "".join(_kind_section(kind) for kind in _kinds())
         + _losses()
     )
+    return {"audit-event.md": shared, **{f"audit-event/{_tag(kind)}.md": _kind_page(kind) for kind in _kinds()}}
+
+
+_ON_KINDS = "A kind of [audit event](../audit-event.md). Fields that have their default value are left out."
 
 
 def _kinds() -> tuple[type[msgspec.Struct], ...]:
@@ -100,12 +101,12 @@ def _kinds() -> tuple[type[msgspec.Struct], ...]:
     return get_args(events)
 
 
-def _kind_section(kind: type[msgspec.Struct]) -> str:
+def _kind_page(kind: type[msgspec.Struct]) -> str:
     tag = _tag(kind)
-    section = _section(f"`{tag}`", kind, f"{inspect.getdoc(kind)}\n\n")
+    text = _section(f"`{tag}`", kind, f"{inspect.getdoc(kind)}\n\n{_ON_KINDS}\n\n", level=1)
     for name, inner in _inner(kind):
-        section += _section(f"`{tag}`: `{name}[]`", inner, f"{inspect.getdoc(inner)}\n\n", level=3)
-    return section + _example(examples.encode_event(tag))
+        text += _section(f"`{name}[]`", inner, f"{inspect.getdoc(inner)}\n\n")
+    return f"{text}\n## Example\n{_example(examples.encode_event(tag))}".lstrip("\n")
 
 
 def _tag(kind: type[msgspec.Struct]) -> str:
@@ -197,7 +198,3 @@ def _meanings(struct: type[msgspec.Struct]) -> dict[str, str]:
         ):
             meanings[field.target.id] = " ".join(str(after.value.value).split())
     return meanings
-
-
-if __name__ == "__main__":
-    sys.stdout.write(markdown())

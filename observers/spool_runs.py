@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import structlog
 from msgspec import Struct
 
 from observers.delivery_accounting import Gap
+from observers.errors import ObserverError
 from observers.ledger import LEDGER_FILE, Ledger, LedgerEntry, LedgerLocked, delete_counter, read_counter
 from observers.spool import Spool
 
@@ -27,6 +29,20 @@ class SpoolSettings(Struct, frozen=True):
 
     path: str
     max_bytes: int
+
+
+def check_path(settings: SpoolSettings) -> None:
+    """Raise ObserverError where this user cannot create or write the folder of the spool. Creates nothing."""
+    folder = next(one for one in (Path(settings.path), *Path(settings.path).parents) if os.path.lexists(one))
+    if not folder.is_dir():
+        reason = f"{folder} is not a folder"
+    elif os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
+        return
+    elif os.statvfs(folder).f_flag & os.ST_RDONLY:
+        reason = f"the file system of {folder} is read-only"
+    else:
+        reason = f"user {os.geteuid()} may not write to {folder}"
+    raise ObserverError(f"audit.spool.path: {settings.path} cannot be written: {reason}")
 
 
 class SpoolRun:

@@ -51,8 +51,8 @@ class SpoolStore:
         clock: Callable[[], float],
     ) -> None:
         """Without ``settings`` nothing is stored."""
-        self.failed = False
-        """Whether the last use of the disk failed."""
+        self.problem = ""
+        """Why the last use of the disk failed, in one sentence; empty if it did not."""
         self._settings = settings
         self._folder = Path() if settings is None else Path(settings.path) / f"{broker_id}-{boot_id}"
         self.observed = memoryview(array("q", [0])) if settings is None else create_counter(boot_id, self._folder)
@@ -99,7 +99,7 @@ class SpoolStore:
 
     def store_block(self, first: int, last: int, level: int, json: bytes, *, direct: bool) -> StoreResult:
         """Store a block. ``direct``, which needs ``caught_up``: hand it out as well."""
-        if self._settings is None or (self.failed and self._clock() < self._retry_at):
+        if self._settings is None or (self.problem and self._clock() < self._retry_at):
             return "failed"
         if self.size + len(json) > self._settings.max_bytes:
             return "full"
@@ -117,8 +117,8 @@ class SpoolStore:
                 with self._lock:
                     self._in_flight[first] = now
             self._accounting.record_stored(first, last)
-        if self.failed:
-            self.failed = False
+        if self.problem:
+            self.problem = ""
             log.info("audit_spool_works_again", path=self._settings.path)
         return "stored" if stored is None else (run, stored)
 
@@ -147,7 +147,7 @@ class SpoolStore:
 
     def write_ledger(self) -> None:
         """Write the ledger of this run. Records an error of the disk, and does not raise it."""
-        if not self.failed:
+        if not self.problem:
             try:
                 self._write_ledger(closed=False)
             except OSError as error:
@@ -303,7 +303,10 @@ class SpoolStore:
                 self._accounting.add_gap(Gap("spool_torn", run.boot_id, first, last))
 
     def _record_failure(self, error: OSError) -> None:
-        if not self.failed and self._settings is not None:
-            log.warning("audit_spool_failed", path=self._settings.path, error=str(error), retry_in=SPOOL_RETRY_INTERVAL)
-        self.failed = True
+        path = "" if self._settings is None else self._settings.path
+        if not self.problem:
+            log.warning(
+                "audit_spool_failed", path=path, error=error.strerror or str(error), retry_in=SPOOL_RETRY_INTERVAL
+            )
+        self.problem = f"the spool {path} cannot be used: {error.strerror or error}; audit events wait in memory alone"
         self._retry_at = self._clock() + SPOOL_RETRY_INTERVAL

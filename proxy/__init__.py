@@ -31,8 +31,10 @@ rpc         requests that the sidecar itself sends to a broker: one at a time, b
 local       real Kafka on this machine for demo, tests and trying things: jars, cluster, workload.
 run.py      a sidecar from its start to its end.
 daemon_executor.py  blocking calls that may never return, in a thread of their own.
+extras.py   the optional packages of a command, and how to install them.
 errors.py   errors, by who caused them: this process or one of its peers.
 reload.py   reloads the configuration of a running sidecar: the whole file or nothing.
+sd_notify.py  notifies the service manager of the state of the sidecar.
 admin_client.py  requests of the command to a running sidecar; quotas_view.py, connections_view.py: how the responses
             are shown, with text_table.py; top.py computes rates from them, top_screen.py shows these live.
 cli.py      the ``brokerside`` command; with run.py the only module that wires the parts together.

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from proxy.config import Endpoint
-from proxy.errors import LocalError
+from proxy.errors import LocalError, describe_os_error
 from proxy.net.open_connections import ConnectionsView
 from proxy.quotas_view import QuotasView
 
@@ -28,6 +28,14 @@ class ErrorReply(Struct):
     error: str
 
 
+class LastApplied(Struct):
+    """The last change of the configuration. ``at``: seconds since 1970. ``reason``: ``file``, ``SIGHUP``, ``admin``."""
+
+    changed: list[str]
+    at: float
+    reason: str
+
+
 class ReloadReply(Struct):
     """The result of a reload: ``applied``, ``unchanged``, ``rejected`` or ``draining``."""
 
@@ -36,6 +44,8 @@ class ReloadReply(Struct):
     """The keys with a new value."""
     errors: list[str] = []
     """Why the reload was rejected, one line each."""
+    last_applied: LastApplied | None = None
+    """Of an unchanged configuration, what was applied before; None if nothing was since the start."""
 
 
 def get_quotas(admin: Endpoint) -> QuotasView:
@@ -90,8 +100,10 @@ def _send_request(admin: Endpoint, method: str, path: str) -> tuple[int, bytes]:
         return response.status, response.read()
     except ConnectionRefusedError:
         raise LocalError(f"no sidecar answers at {admin}; its address is admin.bind of its configuration") from None
-    except (OSError, http.client.HTTPException) as error:
-        raise LocalError(f"no sidecar answers at {admin}: {getattr(error, 'strerror', None) or error!r}") from None
+    except OSError as error:
+        raise LocalError(f"no sidecar answers at {admin}: {describe_os_error(error)}") from None
+    except http.client.HTTPException:
+        raise LocalError(f"{admin} does not answer in HTTP: is it the admin endpoint of a sidecar?") from None
     finally:
         connection.close()
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 import select
 import sys
-from argparse import ArgumentParser
+from functools import partial
 
 from proxy import __version__
 from proxy.commands import local, metadata, observers, sidecar, tables
-from proxy.commands.arguments import command, commands_of
+from proxy.commands.arguments import CommandParser, command, commands_of
+from proxy.commands.completion import SHELLS, completion_script
 from proxy.errors import BrokersideError
 from spark_jobs.errors import JobError
 
@@ -39,8 +40,9 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if not extra:
             raise
-        needs = f"this command needs {error.name}, which is not installed: pip install 'brokerside[{extra}]'"
-        print(f"brokerside: {needs}", file=sys.stderr)
+        from proxy.extras import missing
+
+        print(f"brokerside: {missing(error.name or 'a package', extra)}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -58,11 +60,20 @@ def version() -> None:
     print(__version__)
 
 
-def _parser() -> ArgumentParser:
+def completion(parser: CommandParser, shell: str) -> None:
+    """Print the script that completes commands and options in a shell: eval "$(brokerside completion bash)"."""
+    print(completion_script(parser, shell))
+
+
+def _parser() -> CommandParser:
     """Return the parser with all commands. ``act`` is the function that gets the arguments of a command."""
-    parser = ArgumentParser("brokerside", description="A sidecar for Apache Kafka brokers.", allow_abbrev=False)
+    parser = CommandParser("brokerside", description="A sidecar for Apache Kafka brokers.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"brokerside {__version__}")
     commands = commands_of(parser)
     command(commands, "version", version)
+    made = command(commands, "completion", completion)
+    made.set_defaults(act=partial(completion, parser))
+    made.add_argument("shell", choices=SHELLS, help="The shell.")
     for each in (sidecar, observers, metadata, tables, local):
         each.add(commands)
     return parser

@@ -5,9 +5,25 @@
 
 from __future__ import annotations
 
+import os
+import re
 from typing import Literal
 
 Side = Literal["client", "broker"]
+
+
+_FAILED_CONNECT = re.compile(r"\[Errno (\d+)\] Connect call failed")
+
+
+def describe_os_error(error: BaseException) -> str:
+    """Return the reason of an error of the system or the network; empty if it has none, as a timeout.
+
+    What Python puts around it is left out: ``Connection refused`` for ``[Errno 111] Connect call failed ('::1', 1)``.
+    """
+    failed = dict.fromkeys(int(number) for number in _FAILED_CONNECT.findall(str(error)))
+    if failed:
+        return ", ".join(map(os.strerror, failed))
+    return getattr(error, "strerror", None) or str(error)
 
 
 class BrokersideError(Exception):

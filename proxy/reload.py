@@ -49,6 +49,14 @@ class ReloadResult(Struct, frozen=True):
     """Why the reload was rejected, one line each."""
 
 
+class AppliedChange(Struct, frozen=True):
+    """A reload that changed the running configuration. ``at``: seconds since 1970. ``reason``: who requested it."""
+
+    changed: tuple[str, ...]
+    at: float
+    reason: str
+
+
 class ReloadState(Struct):
     """The running configuration and the results of all reloads."""
 
@@ -60,6 +68,8 @@ class ReloadState(Struct):
     """Number of reloads by result."""
     last_errors: list[str] = field(default_factory=list)
     """Errors of the last reload; empty if it was not rejected."""
+    last_applied: AppliedChange | None = None
+    """The last change of the configuration since the start."""
 
     @property
     def last_successful(self) -> bool:
@@ -84,7 +94,7 @@ class Reloader:
     """Reloads the configuration. Belongs to the event loop's thread and reads files in another one.
 
     ``apply`` is called on the event loop with each new configuration. It differs from the one before only in reloadable
-    keys. ``apply`` must not raise.
+    keys. ``apply`` must not raise. ``on_start()`` and ``on_end(result)`` are called around each reload.
     """
 
     def __init__(
@@ -97,6 +107,8 @@ class Reloader:
             path, pause=pause
         ),
         now: Callable[[], float] = time.time,
+        on_start: Callable[[], None] = lambda: None,
+        on_end: Callable[[ReloadResult], None] = lambda result: None,
     ) -> None:
         """``config``: loaded from ``file`` after the monitor was created."""
         file.watch(states_of_files(config))
@@ -105,6 +117,7 @@ class Reloader:
         self._apply = apply
         self._load = load
         self._now = now
+        self._on_start, self._on_end = on_start, on_end
         self._file = file
         self._stopped = False
         self._requested = asyncio.Event()
@@ -148,7 +161,9 @@ class Reloader:
             if self._finished_count <= started_count and not self._stopped:
                 self._started_count += 1
                 number = self._started_count
+                self._on_start()
                 self._last_result = await self._reload(reason)
+                self._on_end(self._last_result)
                 self._finished_count = number
             return ReloadResult("draining") if self._stopped else self._last_result
 
@@ -182,6 +197,7 @@ class Reloader:
         self.config, self.state.hash = wanted, digest
         self._apply(wanted)
         self.state.results["applied"] += 1
+        self.state.last_applied = AppliedChange(changed, self.state.loaded_at, reason)
         log.info("config_reloaded", reason=reason, keys=changed, hash=digest)
         return ReloadResult("applied", changed=changed)
 

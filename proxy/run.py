@@ -16,6 +16,7 @@ import uvloop
 from proxy import __version__
 from proxy.config import Config
 from proxy.core.apis import ALTER_CLIENT_QUOTAS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS
+from proxy.errors import LocalError
 from proxy.fleet.fleet_poller import FleetPoller
 from proxy.fleet.quota_poller import QuotaPoller
 from proxy.net.acceptor import DESCRIPTORS_PER_CONNECTION, usable_descriptors
@@ -24,43 +25,77 @@ from proxy.net.admission import DESCRIPTORS_PER_HELD
 from proxy.net.connection_handler import ConnectionHandler
 from proxy.net.data_plane import DataPlane
 from proxy.net.forced_exit import EXIT_MARGIN, force_exit_after
+from proxy.net.http import ACCEPT_BACKLOG
 from proxy.net.listener_manager import ListenerManager
+from proxy.net.listening_sockets import ListeningSockets, PassedSocket, sockets_of_systemd
+from proxy.net.takeover_client import Takeover
+from proxy.net.takeover_server import TakeoverServer
 from proxy.net.ticker import Ticker
 from proxy.net.worker_pool import WorkerPool
-from proxy.reload import ConfigFileMonitor, Reloader
+from proxy.reload import ConfigFileMonitor, Reloader, ReloadResult
+from proxy.sd_notify import ServiceNotifier
 from proxy.telemetry import configure_logging
 
 log = structlog.get_logger(__name__)
+
+ADMIN = "admin"
+"""The name of the admin endpoint's listening socket."""
+
+READY_TIMEOUT = 10.0
+"""Seconds that a successor may take until it could serve clients. After that it exits, and its predecessor goes on."""
+
+READY_POLL_INTERVAL = 0.1
 
 QUOTAS_TIMEOUT = 1.0
 """Seconds that the first accept waits for the quotas of the cluster. After that those of the file apply."""
 
 
-def run(file: ConfigFileMonitor, config: Config) -> int:
+def run(file: ConfigFileMonitor, config: Config, *, takeover: bool = False) -> int:
     """Run until SIGTERM or SIGINT, then drain. A second signal ends the sidecar at once. Returns the exit code.
 
-    ``file``: the monitored file from which ``config`` was loaded.
+    ``file``: the monitored file from which ``config`` was loaded. ``takeover``: take over from the sidecar that runs.
     """
+    if takeover and config.takeover_socket_path is None:
+        raise LocalError("--takeover needs takeover.socket.path, the same for both sidecars")
+    sockets = sockets_of_systemd()
     _raise_descriptor_limit()
     _check_backlog(config.socket_listen_backlog_size)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_run(file, config))
+        return runner.run(_run(file, config, sockets, takeover))
 
 
-async def _run(file: ConfigFileMonitor, config: Config) -> int:
+async def _run(file: ConfigFileMonitor, config: Config, sockets: ListeningSockets, wants_takeover: bool) -> int:
     stop = asyncio.Event()
     abort = asyncio.Event()
+    notifier = ServiceNotifier()
+    taken_over = False
+
+    def begin_stop() -> None:
+        seconds = (config.drain_timeout_ms + config.observer_shutdown_timeout_ms) / 1000 + EXIT_MARGIN
+        force_exit_after(seconds)
+        notifier.stopping(seconds)
+        stop.set()
 
     def on_signal(name: str) -> None:
         if stop.is_set():
             log.warning("stopping_at_once", signal=name)
             abort.set()
         else:
-            force_exit_after((config.drain_timeout_ms + config.observer_shutdown_timeout_ms) / 1000 + EXIT_MARGIN)
-        stop.set()
+            begin_stop()
+
+    def on_taken_over() -> None:
+        nonlocal taken_over
+        taken_over = True
+        admin.stop_accepting()
+        if not stop.is_set():
+            begin_stop()
+
+    def on_reloaded(done: ReloadResult) -> None:
+        if done.result != "draining":
+            notifier.ready(f"The last reload was rejected: {done.errors[0]}" if done.errors else "Running")
 
     def apply(changed: Config) -> None:
-        configure_logging(changed.log_level)
+        configure_logging(changed.log_level, changed.log_format)
         handler.update_config(changed)
         listeners.update_config(changed)
         fleet.reconfigure(changed)
@@ -68,33 +103,56 @@ async def _run(file: ConfigFileMonitor, config: Config) -> int:
         if watch is not None:
             watch.reconfigure(changed)
 
+    def start_accepting() -> None:
+        listeners.start_accepting()
+        ticker.start()
+        if watch is not None:
+            watch.mark_accepting()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)
-    reloader = Reloader(file, config, apply)
+    predecessor = await _begin_takeover(config) if wants_takeover else None
+    if predecessor is not None:
+        sockets = ListeningSockets(predecessor.sockets)
+    reloader = Reloader(file, config, apply, on_start=notifier.reloading, on_end=on_reloaded)
     loop.add_signal_handler(signal.SIGHUP, reloader.request_reload, "SIGHUP")
     ticker = Ticker()
+    ticker.callbacks.append(notifier.ping)
     handler = await _start_connection_handler(config, ticker)
-    listeners = ListenerManager(config, handler, ticker)
+    listeners = ListenerManager(config, handler, ticker, sockets)
     problems = ReadinessProblems(listeners)
     watch = _create_quota_poller(config, listeners, handler, ticker, partial(problems.set, "quotas"))
     fleet = _create_fleet_poller(config, handler, ticker, partial(problems.set, "fleet"))
     admin = AdminEndpoint(
         listeners, reloader, watch.state if watch is not None else None, lambda: fleet.registry_dropped
     )
+    successor = _create_takeover_server(config, listeners, admin, on_taken_over)
     reloading = asyncio.create_task(reloader.run())
     try:
-        admin.start()
+        if successor is not None:
+            await successor.bind()
+        admin_socket = sockets.open(ADMIN, config.admin.bind, ACCEPT_BACKLOG, "admin.bind")
+        if predecessor is None:
+            admin.start(admin_socket)
         fleet.start()
         if watch is not None:
             watch.start()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(QUOTAS_TIMEOUT):
                     await watch.wait_for_first_answer()
-        listeners.start()
-        ticker.start()
-        if watch is not None:
-            watch.mark_accepting()
+        listeners.open()
+        if predecessor is None:
+            sockets.check_all_used()
+            start_accepting()
+        else:
+            await _wait_until_ready(admin, stop)
+            await predecessor.complete(listeners, start_accepting)
+            admin.start(admin_socket)
+            for unused in sockets.close_unused():
+                log.info("listener_not_taken_over", name=unused.name)
+        if successor is not None:
+            await successor.start()
         log.info(
             "started",
             version=__version__,
@@ -103,19 +161,58 @@ async def _run(file: ConfigFileMonitor, config: Config) -> int:
             workers=config.workers,
             config_hash=reloader.state.hash,
         )
+        notifier.ready()
         await stop.wait()
     finally:
         reloader.stop()
+        if successor is not None:
+            await successor.close()
         listeners.close()
-        await asyncio.gather(handler.stop(abort), fleet.close())
+        await asyncio.gather(handler.stop(abort, spread=taken_over), fleet.close())
         ticker.stop()
         if watch is not None:
             await watch.close()
         reloading.cancel()  # it may wait for a blocked file system
         await asyncio.wait([reloading])
         await admin.close()
+        notifier.close()
+        for end in (successor, predecessor):
+            if end is not None:
+                end.finish()
     log.info("stopped")
     return 0
+
+
+async def _begin_takeover(config: Config) -> Takeover | None:
+    assert config.takeover_socket_path is not None
+    return await Takeover.begin(config.takeover_socket_path, config.broker_id)
+
+
+async def _wait_until_ready(admin: AdminEndpoint, stop: asyncio.Event) -> None:
+    """Wait until nothing but accepting is missing. Raises LocalError with what is, after ``READY_TIMEOUT``, or if
+    ``stop`` is set."""
+    deadline = asyncio.get_running_loop().time() + READY_TIMEOUT
+    while found := await admin.find_problems():
+        if asyncio.get_running_loop().time() > deadline:
+            raise LocalError(f"not ready to take over after {READY_TIMEOUT:.0f} s: {'; '.join(found)}")
+        await asyncio.sleep(READY_POLL_INTERVAL)
+    if stop.is_set():
+        raise LocalError("stopped before it could take over")
+
+
+def _create_takeover_server(
+    config: Config, listeners: ListenerManager, admin: AdminEndpoint, on_taken_over: Callable[[], None]
+) -> TakeoverServer | None:
+    if config.takeover_socket_path is None:
+        return None
+
+    return TakeoverServer(
+        Path(config.takeover_socket_path),
+        config.broker_id,
+        listeners,
+        lambda: [*listeners.listening_sockets, PassedSocket(ADMIN, admin.listening_socket)],
+        on_taken_over,
+    )
 
 
 async def _start_connection_handler(config: Config, ticker: Ticker) -> ConnectionHandler:

@@ -180,7 +180,7 @@ def describe_tables(root: Path | str) -> list[TableInfo]:
 
 
 def render(columns: list[str], rows: list[tuple[Any, ...]], form: str) -> str:
-    """Return a query result as text in the format ``table``, ``json`` or ``csv``."""
+    """Return a query result as text in the format ``table``, ``json``, ``yaml`` or ``csv``."""
     return layout.render_rows(columns, rows, form)
 
 
@@ -192,8 +192,8 @@ def to_parquet(answer: pyarrow.Table) -> bytes:
 
 
 def render_tables(found: list[TableInfo], form: str) -> str:
-    """Return a list of tables with their columns as text in the format ``table``, ``json`` or ``csv``."""
-    if form == "json":
+    """Return a list of tables with their columns as text in the format ``table``, ``json``, ``yaml`` or ``csv``."""
+    if form in ("json", "yaml"):
         columns = ["name", "description", "rows", "files", "bytes", "broken", "columns"]
         described = [
             (t.name, t.description, t.rows, t.files, t.bytes, t.broken, [vars(c) for c in t.columns]) for t in found

@@ -1,4 +1,4 @@
-"""Renders rows as an aligned table, as JSON, or as CSV."""
+"""Renders rows as an aligned table, as JSON, YAML, or CSV."""
 
 from __future__ import annotations
 
@@ -14,13 +14,20 @@ from decimal import Decimal
 from typing import Any, TextIO
 
 import msgspec
+import yaml
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from spark_jobs.errors import JobError
 
-OUTPUT_FORMATS = ("table", "json", "csv")
+OUTPUT_FORMATS = ("table", "json", "yaml", "csv")
+
+MIN_TEXT_WIDTH = 12
+"""Characters that a column of text keeps at least in a narrow terminal. Its values are folded, numbers never are."""
+
+COLUMN_GAP = 2
+"""Spaces between two columns of a table: what rich's padding makes."""
 
 UNCUT_WIDTH = 100_000
 """Width in characters of a table that is written to a file or a pipe, so that no cell is cut."""
@@ -33,6 +40,9 @@ def render_rows(columns: Sequence[str], values: Sequence[Sequence[Any]], form: s
     if form == "json":
         described = [dict(zip(columns, map(_json_value, row), strict=True)) for row in values]
         return msgspec.json.format(_JSON.encode(described), indent=1).decode()
+    if form == "yaml":
+        items = [dict(zip(columns, map(_plain_value, row), strict=True)) for row in values]
+        return yaml.dump(items, Dumper=_YamlDumper, sort_keys=False, allow_unicode=True, width=120).rstrip("\n")
     if form == "csv":
         out = io.StringIO(newline="")
         writer = csv_writer(out)
@@ -43,24 +53,75 @@ def render_rows(columns: Sequence[str], values: Sequence[Sequence[Any]], form: s
 
 
 def _render_table(columns: Sequence[str], values: Sequence[Sequence[Any]]) -> str:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for index, name in enumerate(columns):
-        numeric = any(isinstance(row[index], int | float | Decimal) for row in values)
-        table.add_column(Text(escape_control_characters(name)), justify="right" if numeric else "left", overflow="fold")
-    for row in values:
-        table.add_row(*(_cell(name, value) for name, value in zip(columns, row, strict=True)))
-    return render_rich(table)
-
-
-def render_rich(*parts: Any) -> str:
-    """Return ``parts`` as rich prints them: as wide as the terminal, or uncut and without colours if there is none."""
+    """Return rows below a header. In a terminal that is too narrow for that, each row is a list of its columns."""
     terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if terminal else UNCUT_WIDTH
+    names = [Text(escape_control_characters(name)) for name in columns]
+    rows = [[_cell(name, value) for name, value in zip(columns, row, strict=True)] for row in values]
+    folds = [all(_is_foldable(row[index]) for row in values) for index in range(len(columns))]
+    natural = [_width_of(each) for each in zip(names, *rows, strict=True)]
+    if sum(natural) + COLUMN_GAP * (len(columns) - 1) > width:
+        names = [
+            name if fold else _folded_name(name, _width_of(cells))
+            for name, fold, cells in zip(
+                names, folds, zip(*rows, strict=True) if rows else [()] * len(names), strict=True
+            )
+        ]
+        least = [
+            min(_width_of(each), MIN_TEXT_WIDTH) if fold else _width_of(each)
+            for fold, each in zip(folds, zip(names, *rows, strict=True), strict=True)
+        ]
+        if sum(least) + COLUMN_GAP * (len(columns) - 1) > width:
+            return _render_records(columns, rows, width, terminal)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for index, (name, fold) in enumerate(zip(names, folds, strict=True)):
+        numeric = any(isinstance(row[index], int | float | Decimal) for row in values)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold", no_wrap=not fold)
+    for row in rows:
+        table.add_row(*row)
+    return _print(table, width, terminal) + ("" if rows else "\n(no rows)")
+
+
+def _render_records(columns: Sequence[str], rows: Sequence[Sequence[Text]], width: int, terminal: bool) -> str:
+    """Return each row as lines of column and value, as psql does with ``\\x``."""
+    longest = max(map(len, columns))
+    parts = []
+    for number, row in enumerate(rows, 1):
+        head = f"-[ {number} ]"
+        table = Table(box=None, pad_edge=False, show_header=False)
+        table.add_column(no_wrap=True, min_width=longest)
+        table.add_column(overflow="fold")
+        for name, value in zip(columns, row, strict=True):
+            table.add_row(Text(escape_control_characters(name), style="bold"), value)
+        parts.append(f"{head}{'-' * (min(width, 40) - len(head))}\n{_print(table, width, terminal)}")
+    return "\n".join(parts)
+
+
+def _print(table: Table, width: int, terminal: bool) -> str:
+    """Return ``table`` as rich prints it, without colours where there is no terminal."""
     console = Console(file=io.StringIO(), width=width, force_terminal=terminal, highlight=False)
     with console.capture() as capture:
-        for part in parts:
-            console.print(part)
+        console.print(table)
     return "\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n"))
+
+
+def _is_foldable(value: Any) -> bool:
+    """Whether a value may be folded over several lines: text and lists; a number or a time must be read in one."""
+    return value is None or isinstance(value, str | list | tuple)
+
+
+def _width_of(cells: Sequence[Text]) -> int:
+    return max((line.cell_len for cell in cells for line in cell.split()), default=0)
+
+
+def _folded_name(name: Text, width: int) -> Text:
+    """Return the name of a column with line ends behind some ``_``, so that it is not much wider than its numbers."""
+    lines = [""]
+    for part in re.findall(r"[^_]*_?", name.plain):
+        if lines[-1] and len(lines[-1]) + len(part) > max(width, MIN_TEXT_WIDTH // 2):
+            lines.append("")
+        lines[-1] += part
+    return Text("\n".join(lines))
 
 
 @dataclass(frozen=True)
@@ -143,3 +204,20 @@ _JSON = msgspec.json.Encoder(decimal_format="number", enc_hook=str)
 def _json_value(value: Any) -> Any:
     """Return ``value`` so that an integer of any size can be encoded."""
     return Decimal(value) if isinstance(value, int) and not -(2**63) <= value < 2**64 else value
+
+
+class _YamlDumper(yaml.SafeDumper):
+    """Writes decimals as numbers, with all their digits."""
+
+
+def _represent_decimal(dumper: yaml.SafeDumper, value: Decimal) -> yaml.ScalarNode:
+    text = f"{value:f}"
+    return dumper.represent_scalar(f"tag:yaml.org,2002:{'float' if '.' in text else 'int'}", text)
+
+
+_YamlDumper.add_representer(Decimal, _represent_decimal)
+
+
+def _plain_value(value: Any) -> Any:
+    """Return ``value`` of the types that YAML has, and decimals: timestamps are text, as in JSON."""
+    return msgspec.to_builtins(value, builtin_types=(Decimal,), enc_hook=str)

@@ -117,7 +117,7 @@ def backfill(
 def _check_installed() -> None:
     for module in ("pyspark", "delta"):
         if find_spec(module) is None:
-            raise JobError(f"the jobs need {module}, which is not installed: pip install 'brokerside[spark]'")
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
 
 def _absolute(path: str) -> str:

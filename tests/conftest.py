@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 import uvloop
@@ -11,6 +11,17 @@ from xdist.scheduler import LoadScopeScheduling
 TOGETHER = ("tests/spark/test_ledger", "tests/spark/", "tests/interop/")
 """How paths of tests begin that share what takes long to make, a warm Spark session or the client programs; the first
 that fits counts."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--deploy", action="store_true", help="Run the tests with the marker deploy, too.")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    if not config.getoption("--deploy"):
+        for item in items:
+            if item.get_closest_marker("deploy"):
+                item.add_marker(pytest.mark.skip(reason="takes minutes: make deploy-test"))
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, Callable[[], uvloop.Loop]]:

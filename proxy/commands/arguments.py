@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
+import os
+import re
 from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -16,13 +19,78 @@ if TYPE_CHECKING:
 
     Commands = _SubParsersAction[ArgumentParser]
 
+Converted = TypeVar("Converted")
+
 WRONG_USAGE = 2
+
+ADMIN = "BROKERSIDE_ADMIN"
+TABLES = "BROKERSIDE_TABLES"
+"""Variables of the environment with defaults of ``--admin`` and ``--tables``. An option goes before its variable. They
+are no keys of the configuration (``proxy.config.environment.NOT_KEYS``)."""
+
+_NO_CHOICE = re.compile(r"argument (.+?): invalid choice: (['\"])(.*?)\2")
+
+
+class CommandParser(ArgumentParser):
+    """A parser whose errors say what may have been meant, with the usage of the command that they are about."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parse ``args``. Arguments that are left are an error of this command; argparse has only the first parser."""
+        parsed, left = super().parse_known_args(args, namespace)
+        if left:
+            options = [option for action in self._actions for option in action.option_strings]
+            hints = [did_you_mean(word.partition("=")[0], options) for word in left if word.startswith("-")]
+            self.error(f"unrecognized arguments: {' '.join(left)}{next(filter(None, hints), '')}")
+        return parsed, left
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and ``message``, and exit. For a wrong choice, name the nearest one."""
+        found = _NO_CHOICE.match(message)
+        if found is not None:
+            named, value = found[1], found[3]
+            for action in self._actions:
+                if action.choices is None or named not in ("/".join(action.option_strings), action.metavar):
+                    continue
+                if named == COMMAND:
+                    hint = did_you_mean(value, _listed(action)) or f"; {self.prog} --help lists them"
+                    message = f"there is no command {value!r}{hint}"
+                else:
+                    message += did_you_mean(value, map(str, action.choices))
+        super().error(message)
+
+
+COMMAND = "COMMAND"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return a half-sentence with the one of ``known`` that is most like ``word``; empty if none is."""
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _listed(commands: Any) -> Sequence[str]:
+    """Return the names of commands that have a help text: the others are not for people."""
+    return [choice.dest for choice in commands._choices_actions]
+
+
+def from_environment(name: str, convert: Callable[[str], Converted]) -> Callable[[str], Converted]:
+    """Return ``convert`` for an option whose default is the variable ``name``. Errors say where the value is from."""
+
+    def converted(text: str) -> Converted:
+        try:
+            return convert(text)
+        except ArgumentTypeError as error:
+            if os.environ.get(name) != text:
+                raise
+            raise ArgumentTypeError(f"{error} (from {name}, unless it was given)") from None
+
+    return converted
 
 
 def commands_of(parser: ArgumentParser) -> Commands:
     """Let ``parser`` have commands; without one it prints its help, as a wrong usage."""
     parser.set_defaults(act=partial(_help, parser))
-    return parser.add_subparsers(title="commands", metavar="COMMAND")
+    return parser.add_subparsers(title="commands", metavar=COMMAND)
 
 
 def group(commands: Commands, name: str, meaning: str) -> Commands:
@@ -43,7 +111,7 @@ def add_folder(parser: ArgumentParser, default: Path | None, meaning: str) -> No
     parser.add_argument("--dir", type=Path, dest="folder", default=default, metavar="PATH", help=meaning)
 
 
-def add_output(parser: ArgumentParser, choices: tuple[str, ...] = ("table", "json", "csv")) -> None:
+def add_output(parser: ArgumentParser, choices: tuple[str, ...] = ("table", "json", "yaml", "csv")) -> None:
     """Add ``--output``."""
     text = f"How data is printed: {', '.join(choices[:-1])} or {choices[-1]}; default: %(default)s."
     parser.add_argument("-o", "--output", choices=choices, default="table", metavar="FORM", help=text)
@@ -51,8 +119,10 @@ def add_output(parser: ArgumentParser, choices: tuple[str, ...] = ("table", "jso
 
 def add_admin(parser: ArgumentParser) -> None:
     """Add ``--admin``."""
-    text = "The sidecar's admin.bind; default: %(default)s."
-    parser.add_argument("--admin", type=endpoint, default="127.0.0.1:9644", metavar="HOST:PORT", help=text)
+    default = "127.0.0.1:9644"
+    text = f"The sidecar's admin.bind; default: {ADMIN}, else {default}."
+    kind, value = from_environment(ADMIN, endpoint), os.environ.get(ADMIN, default)
+    parser.add_argument("--admin", type=kind, default=value, metavar="HOST:PORT", help=text)
 
 
 def numbers(text: str) -> list[int]:

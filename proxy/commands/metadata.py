@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proxy.commands.arguments import add_output, command, endpoint
+from proxy.commands.output import encode_value
 from proxy.protocol.private import BASE
 
 if TYPE_CHECKING:
@@ -25,29 +26,38 @@ NODE_IDS = -1, 2_147_483_647
 def add(commands: Commands) -> None:
     """Put it on the command line."""
     made = command(commands, "broker-metadata", broker_metadata)
-    made.add_argument("address", type=endpoint, metavar="HOST:PORT", help="A listener of a sidecar.")
+    where = made.add_mutually_exclusive_group(required=True)
+    where.add_argument("address", nargs="?", type=endpoint, metavar="HOST:PORT", help="A listener of a sidecar.")
+    where.add_argument(
+        "--bootstrap-server", type=endpoint, metavar="HOST:PORT", help="The same, as Kafka's tools have it."
+    )
     text = "Only this broker; -1 is the one that is asked. May be given several times; without it, all."
     made.add_argument("--broker", type=_node_id, action="append", default=[], dest="brokers", metavar="ID", help=text)
-    text = "Properties file with librdkafka's settings of TLS and SASL, for listeners that need them."
-    made.add_argument("--kafka-config", type=Path, metavar="FILE", help=text)
+    text = "Properties file with TLS and SASL, for listeners that need them: Kafka's settings, or librdkafka's."
+    made.add_argument("--command-config", "--kafka-config", type=Path, dest="kafka_config", metavar="FILE", help=text)
     text = "The sidecars' private.api.key.base; default: %(default)s."
     made.add_argument("--api-key", type=_api_key, default=BASE, metavar="N", help=text)
-    add_output(made, ("table", "json"))
+    add_output(made, ("table", "json", "yaml"))
 
 
 def broker_metadata(
-    address: Endpoint, brokers: list[int], kafka_config: Path | None, api_key: int, output: str
+    address: Endpoint | None,
+    bootstrap_server: Endpoint | None,
+    brokers: list[int],
+    kafka_config: Path | None,
+    api_key: int,
+    output: str,
 ) -> None:
     """Show the brokers of a fleet: their addresses for clients, supported versions, and tags."""
-    import msgspec
-
     from proxy.client import BrokerMetadataClient
-    from proxy.commands.properties import read_properties
+    from proxy.commands.client_settings import client_settings
 
-    settings = read_properties(kafka_config) if kafka_config is not None else {}
-    with BrokerMetadataClient(address, settings, api_key=api_key) as client:
+    settings = client_settings(kafka_config) if kafka_config is not None else {}
+    asked = address or bootstrap_server
+    assert asked is not None  # one of the two is required
+    with BrokerMetadataClient(asked, settings, api_key=api_key) as client:
         found = client.brokers(brokers)
-    print(_table(found) if output == "table" else msgspec.json.encode(found).decode())
+    print(_table(found) if output == "table" else encode_value(found, output))
 
 
 def _table(found: list[BrokerEntry]) -> str:

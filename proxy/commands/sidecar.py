@@ -8,12 +8,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proxy.commands.arguments import add_admin, add_output, command
+from proxy.commands.output import encode_value
 
 if TYPE_CHECKING:
+    from proxy.admin_client import LastApplied
     from proxy.commands.arguments import Commands
     from proxy.config import Endpoint
 
@@ -22,6 +25,8 @@ def add(commands: Commands) -> None:
     """Put them on the command line."""
     made = command(commands, "run", run)
     made.add_argument("-c", "--config", type=Path, required=True, metavar="FILE", help="YAML configuration.")
+    said = "Take over from the sidecar that runs, without refusing a connection (docs/restart.md)."
+    made.add_argument("--takeover", action="store_true", help=said)
     made = commands.add_parser("worker")  # without help, it is not listed
     made.set_defaults(act=worker)
     made.add_argument("descriptor", type=int)
@@ -31,7 +36,7 @@ def add(commands: Commands) -> None:
     made = command(commands, "quotas", quotas)
     add_admin(made)
     made.add_argument("--watch", action="store_true", help="Once a second, until Ctrl-C.")
-    add_output(made, ("table", "json"))
+    add_output(made, ("table", "json", "yaml"))
     made = command(commands, "connections", connections)
     made.add_argument("action", nargs="*", metavar="close ID", help="Close this one, instead of listing.")
     add_admin(made)
@@ -39,7 +44,7 @@ def add(commands: Commands) -> None:
         made.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=f"Only those {meaning}.")
     made.add_argument("--limit", type=int, default=100, metavar="N", help="At most so many; default: 100.")
     made.add_argument("--watch", action="store_true", help="Once a second with rates, until Ctrl-C.")
-    add_output(made, ("table", "json"))
+    add_output(made, ("table", "json", "yaml"))
 
     made = command(commands, "top", top, extra="query")
     add_admin(made)
@@ -61,7 +66,7 @@ CONNECTION_FILTERS = {
 }
 
 
-def run(config: Path) -> int:
+def run(config: Path, takeover: bool = False) -> int:
     """Run the sidecar until SIGTERM."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
     with lean():
@@ -72,8 +77,8 @@ def run(config: Path) -> int:
 
         file = ConfigFileMonitor(config)  # before it is read: what is written from here on is noticed
         loaded = load(config)
-    configure_logging(loaded.log_level)
-    return run_sidecar(file, loaded)
+    configure_logging(loaded.log_level, loaded.log_format)
+    return run_sidecar(file, loaded, takeover=takeover)
 
 
 def worker(descriptor: int) -> int:
@@ -131,14 +136,12 @@ def check_config(config: Path) -> None:
 
 def quotas(admin: Endpoint, watch: bool, output: str) -> None:
     """Show the limits on connections of a running sidecar: how much is used, who waits, the busiest addresses."""
-    import msgspec
-
     from proxy import admin_client
     from proxy.quotas_view import format_text
 
     def text() -> str:
         found = admin_client.get_quotas(admin)
-        return format_text(found) if output == "table" else msgspec.json.encode(found).decode()
+        return format_text(found) if output == "table" else encode_value(found, output)
 
     _show(text, watch, output)
 
@@ -174,8 +177,6 @@ def _show(text: Callable[[], str], watch: bool, output: str) -> None:
 
 def connections(action: list[str], admin: Endpoint, limit: int, watch: bool, output: str, **wanted: str | None) -> None:
     """Show the open connections of a running sidecar, the busiest first, or close one of them."""
-    import msgspec
-
     from proxy import admin_client
     from proxy.connections_view import counts_of, format_text
     from proxy.errors import LocalError
@@ -194,14 +195,28 @@ def connections(action: list[str], admin: Endpoint, limit: int, watch: bool, out
         nonlocal before, at
         found = admin_client.get_connections(admin, query)
         now = time.time()
-        if output == "json":
-            return msgspec.json.encode(found).decode()
+        if output != "table":
+            return encode_value(found, output)
         shown = format_text(found, now, before, max(now - at, 0.001))
         if watch:
             before, at = counts_of(found), now
         return shown
 
     _show(text, watch, output)
+
+
+APPLIED_BY = {"file": "when the file changed", "SIGHUP": "by SIGHUP", "admin": "by a reload"}
+"""How the reason of a reload is said to a person."""
+
+
+def _last_applied(change: LastApplied | None) -> str:
+    if change is None:
+        return "nothing was applied since the sidecar started"
+    at = datetime.fromtimestamp(change.at, UTC)
+    ago = max(0.0, time.time() - change.at)
+    when = f"{at:%Y-%m-%d %H:%M:%S} UTC, {ago:.0f} s ago" if ago < 600 else f"{at:%Y-%m-%d %H:%M:%S} UTC"
+    how = APPLIED_BY.get(change.reason, change.reason)
+    return f"last applied, {how} ({when}): {', '.join(change.changed)}"
 
 
 def reload(admin: Endpoint) -> int:
@@ -212,7 +227,7 @@ def reload(admin: Endpoint) -> int:
     if done.result == "applied":
         print(f"applied: {', '.join(done.changed)}")
     elif done.result == "unchanged":
-        print("unchanged: what runs is already what the file says")
+        print(f"unchanged: what runs is what the file says; {_last_applied(done.last_applied)}")
     elif done.result == "draining":
         print(f"brokerside: the sidecar at {admin} is shutting down", file=sys.stderr)
         return 1

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proxy.commands.arguments import WRONG_USAGE, add_output, command, count, day, group, instant, names, setting
+from proxy.commands.arguments import (
+    TABLES,
+    WRONG_USAGE,
+    add_output,
+    command,
+    count,
+    day,
+    group,
+    instant,
+    names,
+    setting,
+)
 from spark_jobs.errors import JobError
 
 if TYPE_CHECKING:
@@ -50,7 +62,7 @@ def add(commands: Commands) -> None:
     what.add_argument("--ask", metavar="NAME", help="Run a saved query; see --list.")
     what.add_argument("--list", action="store_true", dest="listed", help="List the saved queries.")
     _add_tables(made)
-    add_output(made, ("table", "json", "csv", "parquet"))
+    add_output(made, ("table", "json", "yaml", "csv", "parquet"))
     _add_out(made)
     parameters = made.add_argument_group("parameters of saved queries")
     parameters.add_argument("--since", type=day, metavar="DAY", help="First day.")
@@ -79,7 +91,9 @@ def add(commands: Commands) -> None:
 def _add_source(made: ArgumentParser) -> None:
     option = partial(made.add_argument, metavar="TEXT")
     option(
+        "--bootstrap-server",
         "--bootstrap-servers",
+        dest="bootstrap_servers",
         default="127.0.0.1:19094",
         help="The INTERNAL listeners; default: %(default)s.",
     )
@@ -88,8 +102,8 @@ def _add_source(made: ArgumentParser) -> None:
     option("--checkpoint", help="Folder or URL of the checkpoint; default: below the tables.")
     _add_definitions(made)
     many: Any = partial(made.add_argument, action="append", default=[])
-    text = "File with settings of Kafka's Java client, like --command-config of Kafka's tools. Put passwords there."
-    made.add_argument("--kafka-config", type=Path, metavar="FILE", help=text)
+    text = "File with settings of Kafka's Java client, as Kafka's tools take it. Put passwords there."
+    made.add_argument("--command-config", "--kafka-config", type=Path, dest="kafka_config", metavar="FILE", help=text)
     many(
         "--kafka-option",
         type=setting,
@@ -104,8 +118,9 @@ def _add_source(made: ArgumentParser) -> None:
 
 
 def _add_tables(made: ArgumentParser) -> None:
-    text = "Root of the tables, a folder or URL; default: %(default)s."
-    made.add_argument("--tables", default=".brokerside/tables", metavar="PATH", help=text)
+    default = ".brokerside/tables"
+    text = f"Root of the tables, a folder or URL; default: {TABLES}, else {default}."
+    made.add_argument("--tables", default=os.environ.get(TABLES, default), metavar="PATH", help=text)
 
 
 def _add_definitions(made: ArgumentParser, required: bool = False) -> None:
@@ -235,7 +250,7 @@ def _prepared(arguments: dict[str, Any]) -> dict[str, Any]:
     file = arguments.pop("kafka_config")
     options = (read_properties(file) if file else {}) | dict(arguments["kafka_options"])
     if "bootstrap.servers" in options:
-        raise JobError("bootstrap.servers must not be a Kafka option; give --bootstrap-servers")
+        raise JobError("bootstrap.servers must not be a Kafka option; give --bootstrap-server")
     return {
         **arguments,
         "definitions": load(arguments["definitions"]),

@@ -18,12 +18,11 @@ loading.py       all of it in order; all errors reported at once.
 limits.py        from the quotas of the file and of the cluster to the limits that act.
 difference.py    what is different between two configurations.
 serialization.py  a configuration as bytes, for another process of the sidecar.
-reference.py     docs/config.md.
+reference.py     docs/config.md and docs/config/.
 """
 
 from proxy.config.loading import load
 from proxy.config.model import Config, redacted
-from proxy.config.reference import reference_markdown
 from proxy.config.sections import Listener
 from proxy.config.values import Endpoint, Secret
 
@@ -34,5 +33,4 @@ __all__ = [
     "Secret",
     "load",
     "redacted",
-    "reference_markdown",
 ]

@@ -19,8 +19,13 @@ from proxy.config.values import Secret
 
 PREFIX = "BROKERSIDE_"
 
-NOT_KEYS = frozenset({"BROKERSIDE_CACHE", "BROKERSIDE_MAVEN_REPOSITORY"})
-"""Variables of other commands: the cache folder, and the Maven repository."""
+NOT_KEYS = frozenset(
+    {
+        *("BROKERSIDE_CACHE", "BROKERSIDE_MAVEN_REPOSITORY"),
+        *("BROKERSIDE_ADMIN", "BROKERSIDE_TABLES"),
+    }
+)
+"""Variables of other commands: the cache folder, the Maven repository, and defaults of their options."""
 
 _SERVICE_LINK = re.compile(
     r"\w+_SERVICE_HOST=.*|\w+_SERVICE_PORT(_\w+)?=[0-9]+|\w+_PORT(_[0-9]+_(TCP|UDP|SCTP))?=(tcp|udp|sctp)://.*"

@@ -16,16 +16,19 @@ from proxy.config.quotas import Quotas
 from proxy.config.sections import UNSUPPORTED_RESPONSES, AdminConfig, AuditConfig, Listener, RegistryConfig
 from proxy.config.types import (
     ENDPOINT,
+    MAX_SOCKET_PATH,
     MAX_TAG_VALUE,
     MAX_TAGS,
     PLAIN,
     TOPIC_NAME_RULE,
     ClassName,
     ClientSettings,
+    LogFormat,
     LogLevel,
     ObserverSettings,
     Plain,
     Servers,
+    SocketPath,
     Tags,
     UnsupportedResponse,
     Version,
@@ -277,6 +280,15 @@ class Config(ConfigSection):
         MAX_MS,
         "ms",
     )
+    takeover_socket_path: SocketPath | None = key(
+        "takeover.socket.path",
+        "Unix socket at which a successor takes over from the running sidecar (`brokerside run --takeover`, "
+        "docs/restart.md). Only the same user and root may connect. Without it a restart is a stop and a start.",
+        kind="text",
+        allowed=f"the absolute path of a file, up to {MAX_SOCKET_PATH} bytes, in a folder that exists",
+        default=None,
+        example="/run/brokerside/takeover.sock",
+    )
     observer_shutdown_timeout_ms: int = number(
         "observer.shutdown.timeout.ms",
         "How long a shutdown waits for observers to deliver what they hold; what is left then is lost and counted.",
@@ -291,6 +303,15 @@ class Config(ConfigSection):
         kind="text",
         allowed="debug, info, warning or error",
         default="info",
+        reload=True,
+    )
+    log_format: LogFormat = key(
+        "log.format",
+        "Form of log lines: `json`, one object each; `text`, for people; `auto`: text where stderr is a terminal, else "
+        "JSON (docs/logging.md).",
+        kind="text",
+        allowed="auto, json or text",
+        default="auto",
         reload=True,
     )
 

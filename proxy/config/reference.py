@@ -1,8 +1,9 @@
-"""Writes docs/config.md from the model."""
+"""Generates docs/config.md, and the pages of all keys, from the model."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,7 +25,7 @@ shown here. An unknown key is an error, so that no typing error goes unnoticed.
 _KEYS = """\
 ## Keys
 
-`[]` stands for each item of a list, `<…>` for a name of yours.
+`[]` stands for each item of a list, `<…>` for a name of yours. The name of a key leads to its description.
 
 The column *change needs*: keys with `reload` act in the running sidecar. It reads the file again when that has changed,
 and after SIGHUP, `brokerside reload` or `POST /reload`; no connection is closed for it. A file with a mistake, or with
@@ -54,14 +55,51 @@ changed, and their contents act by reload. The private key is shown nowhere ([tl
 """
 
 
-def reference_markdown() -> str:
-    """Return the whole page."""
-    rows = "".join(_row(key) for key in _documented())
-    head = "| key | type | default | unit | change needs | meaning |\n|---|---|---|---|---|---|\n"
-    return (
-        f"{_INTRODUCTION}\n{_KEYS}\n{head}{rows}"
+_PAGES = {
+    "listeners": ("Listeners", {"listeners"}),
+    "quotas": ("Quotas", {"quotas"}),
+    "observers": ("Observers and the audit", {"observer", "observers", "audit"}),
+    "process": (
+        "The process: connections, memory, log, admin port",
+        {"admin", "workers", "socket", "connection", "connections", "upstream", "drain", "log"},
+    ),
+}
+"""Title of each page, and the first words of the keys on it."""
+
+_OTHER_PAGE = ("broker", "The broker and its cluster")
+"""The page of all other keys."""
+
+
+def pages() -> dict[str, str]:
+    """Return the text of each page by its path below docs/: the list of all keys, and the pages that describe them."""
+    head = "| key | default | change needs |\n|---|---|---|\n"
+    rows, described = "", {name: f"# {title}\n\n{_ON_KEYS}\n" for name, title in _titles().items()}
+    for name, title in _titles().items():
+        rows += f"\n### {title}\n\n{head}"
+        for key in _documented():
+            if _page_of(key) == name:
+                rows += _row(key)
+                described[name] += _describe(key)
+    index = (
+        f"{_INTRODUCTION}\n{_KEYS}{rows}"
         f"\n{_ENVIRONMENT}\n{_variables()}\n{_SECRETS}\n## Complete example\n\n```yaml\n{example()}```\n"
     )
+    return {"config.md": index, **{f"config/{name}.md": text for name, text in described.items()}}
+
+
+_ON_KEYS = """\
+Generated from `proxy/config/model.py` by `make docs`. [config.md](../config.md) lists all keys, and says when a change
+of one takes effect.
+"""
+
+
+def _titles() -> dict[str, str]:
+    return dict([_OTHER_PAGE]) | {name: title for name, (title, _) in _PAGES.items()}
+
+
+def _page_of(key: Key) -> str:
+    first = key.path[0].partition(".")[0]
+    return next((name for name, (_, firsts) in _PAGES.items() if first in firsts), _OTHER_PAGE[0])
 
 
 def example() -> str:
@@ -99,13 +137,28 @@ def _documented() -> list[Key]:
     return [key for key in KEYS.values() if key.meaning]
 
 
+def _name(key: Key) -> str:
+    return ".".join(key.path).replace(f".{ITEM}", ITEM)
+
+
 def _row(key: Key) -> str:
-    name = ".".join(key.path).replace(f".{ITEM}", ITEM)
-    allowed = (
-        "" if key.kind == "host:port" else f" Allowed: {key.allowed.replace(DEFAULT_ADDRESS, f'`{DEFAULT_ADDRESS}`')}."
-    )
-    change = "reload" if reloadable(key.path) else "restart"
-    return f"| `{name}` | {key.kind} | {_default(key)} | {key.unit} | {change} | {key.meaning}{allowed} |\n"
+    anchor = re.sub(r"[^\w-]", "", _name(key))  # as GitHub makes it
+    unit = f" {key.unit}" if key.unit and not key.required and key.default is not None else ""
+    link = f"[`{_name(key)}`](config/{_page_of(key)}.md#{anchor})"
+    return f"| {link} | {_default(key)}{unit} | {_change(key)} |\n"
+
+
+def _describe(key: Key) -> str:
+    """Return the section of one key."""
+    facts = [f"Type: {key.kind}", f"Default: {_default(key)}", f"Unit: {key.unit}" if key.unit else ""]
+    facts.append(f"Change needs: {_change(key)}")
+    allowed = "" if key.kind == "host:port" else key.allowed.replace(DEFAULT_ADDRESS, f"`{DEFAULT_ADDRESS}`")
+    text = f"{key.meaning} Allowed: {allowed}." if allowed else key.meaning
+    return f"\n## `{_name(key)}`\n\n{' · '.join(filter(None, facts))}\n\n{text}\n"
+
+
+def _change(key: Key) -> str:
+    return "reload" if reloadable(key.path) else "restart"
 
 
 def _default(key: Key) -> str:

@@ -19,6 +19,9 @@ ENDPOINT = "host:port, port 1–65535"
 PLAIN = "text, a number, true or false"
 TOPIC_NAME_RULE = "1 to 249 of A-Z a-z 0-9 . _ -"
 
+MAX_SOCKET_PATH = 90
+"""Bytes of the path of a Unix socket. The kernel takes 107, and a socket has a longer name until it gets its path."""
+
 MAX_VERSION_TEXT = 100
 MAX_TAGS = 100
 MAX_TAG_VALUE = 1024
@@ -37,6 +40,7 @@ UnsupportedResponse = Literal["empty", "close", "forward"]
 AuditMode = Literal["event", "rollup"]
 IdentificationAlgorithm = Literal["https", ""]
 LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["auto", "json", "text"]
 Plain = str | int | float | bool
 
 
@@ -96,6 +100,13 @@ def _folder(value: object) -> str:
     value = _text(value)
     if not value.startswith("/") or "\0" in value:
         raise ValueError("is not an absolute path")
+    return value
+
+
+def _socket_path(value: object) -> str:
+    value = _folder(value)
+    if len(value.encode()) > MAX_SOCKET_PATH:
+        raise ValueError("is too long for a Unix socket")
     return value
 
 
@@ -189,6 +200,7 @@ ClassName = Annotated[str, _matching(_CLASS_NAME, "package.module:Class")]
 Principal = Annotated[str, _matching(_PRINCIPAL, "a principal")]
 Topic = Annotated[str, PlainValidator(_topic)]
 Folder = Annotated[str, PlainValidator(_folder)]
+SocketPath = Annotated[str, PlainValidator(_socket_path)]
 SecretFile = Annotated[Secret, PlainValidator(_contents), PlainSerializer(str)]
 """In the file the path of a secret file; after loading its text."""
 PemFile = Annotated[FileText, PlainValidator(_pem), PlainSerializer(str)]

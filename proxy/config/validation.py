@@ -117,7 +117,7 @@ def _tls(document: ConfigDocument, count: int) -> Iterator[Problem]:
         if upstream is not None and _passes_as_bytes(document, listener):
             text = f"is given, and {protocol} passes as bytes without tls (allowed: with tls, or neither)"
             yield Problem((*listener, "upstream.tls"), text)
-        if isinstance(tls, dict):
+        if isinstance(tls, dict) and _all_known(document, (*listener, "tls")):
             wanted, given = tls.get("ssl.client.auth", "none"), tls.get(TRUSTSTORE) is not None
             if wanted in ("requested", "required") and not given:
                 text = f"is missing, and ssl.client.auth: {wanted} needs it (allowed: a file with the clients' CAs)"
@@ -125,7 +125,7 @@ def _tls(document: ConfigDocument, count: int) -> Iterator[Problem]:
             if wanted == "none" and given:
                 text = "is given, and ssl.client.auth is none (allowed: with requested or required)"
                 yield Problem((*listener, "tls", TRUSTSTORE), text)
-        if isinstance(upstream, dict):
+        if isinstance(upstream, dict) and _all_known(document, (*listener, "upstream.tls")):
             pair = ("ssl.certificate.location", "ssl.key.location")
             missing = [name for name in pair if upstream.get(name) is None]
             if len(missing) == 1:
@@ -256,6 +256,7 @@ def _principals(document: ConfigDocument, count: int) -> Iterator[Problem]:
     if document.get(number) == 0 and not document.get(overrides):
         text = "0 lets nobody in (allowed: 1 or more, or 0 with max.connections.per.principal.overrides)"
         yield Problem(number, text)
+    # One may be wrong itself, or what should be the list of listeners.
     if not count or not all(_lacks_principals(document, ("listeners", one)) for one in range(count)):
         return
     for path in (number, overrides, ("quotas", "users")):
@@ -281,7 +282,12 @@ def _passes_as_bytes(document: ConfigDocument, listener: Path) -> bool:
     given = document.get(listener)
     if document.get((*listener, "security.protocol")) not in WITH_TLS or given.get("tls") is not None:
         return False
-    return set(given) <= set(below(listener))
+    return _all_known(document, listener)
+
+
+def _all_known(document: ConfigDocument, section: Path) -> bool:
+    """Return whether a section has no unknown key, which may be a misspelt one."""
+    return set(document.get(section)) <= set(below(section))
 
 
 def _endpoint(document: ConfigDocument, path: Path) -> Endpoint | None:

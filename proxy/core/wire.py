@@ -23,6 +23,21 @@ _int16 = struct.Struct(">h").unpack_from
 _int32 = struct.Struct(">i").unpack_from
 
 
+def tls_hint(size: int, advice: str) -> str:
+    """Return ``advice`` in parentheses if the four bytes of a frame's size are those of a TLS record (RFC 8446, 5.1).
+
+    A record begins with its type (20 to 23), the version 3.0 to 3.4, and the first byte of its length. So TLS where
+    Kafka's protocol is expected looks like a frame of 352518912 bytes (an alert) or 369295617 (a handshake).
+    """
+    kind, major, minor = size >> 24, size >> 16 & 255, size >> 8 & 255
+    is_record = 20 <= kind <= 23 and major == 3 and minor <= 4
+    return f" (these bytes begin a TLS record: {advice})" if is_record else ""
+
+
+CLIENT_USES_TLS = "the client uses TLS, and this listener does not"
+BROKER_USES_TLS = "this port of the broker uses TLS; set security.protocol to SSL or SASL_SSL"
+
+
 class DecodeError(MalformedBody):
     """Bytes that no message definition allows. A reader does not know its peer: whoever does, replaces ``side``."""
 

@@ -20,5 +20,6 @@ membership.py     which sidecars run (pure).
 view.py           what clients are told about each broker (pure).
 registry_topic.py the registry's topic, by librdkafka.
 registry.py       the thread that reads and writes it.
+identity.py       whether broker.id is that of the broker behind listeners with SASL or TLS (pure).
 fleet_poller.py   keeps the view of brokers and sidecars up to date.
 """

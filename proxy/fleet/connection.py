@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from proxy.config import Endpoint
-from proxy.errors import BrokersideError, PeerError
+from proxy.errors import BrokersideError, PeerError, describe_os_error
 from proxy.fleet.scram import HASHES, Scram
 from proxy.fleet.security import Security
 from proxy.rpc import messages
@@ -20,6 +20,10 @@ CALL_TIMEOUT = 5.0
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 """Bytes; 100,000 quotas of addresses are 6 MB."""
+
+
+NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
+"""OpenSSL's reasons for bytes that are no TLS record, by version."""
 
 
 class BrokerUnreachable(BrokersideError):
@@ -57,7 +61,13 @@ class BrokerConnection:
         """
         local = None if source is None else (source, 0)
         async with _bounded(endpoint):
-            reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=context, local_addr=local)
+            try:
+                streams = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=context, local_addr=local)
+            except ConnectionError as error:
+                if context is None or isinstance(error, ConnectionRefusedError):
+                    raise
+                raise ConnectionClosed(f"{endpoint}: closed within the TLS handshake; does it use TLS?") from None
+            reader, writer = streams
             connection = cls(endpoint, client_id, reader, writer)
             try:
                 await connection._authenticate(security)
@@ -117,6 +127,8 @@ async def _bounded(endpoint: Endpoint) -> AsyncIterator[None]:
     except ConnectionResetError as error:
         raise ConnectionClosed(f"{endpoint}: {error.strerror or 'the connection was closed'}") from None
     except ssl.SSLError as error:
-        raise BrokerUnreachable(f"{endpoint}: TLS: {getattr(error, 'verify_message', None) or error.reason}") from None
+        reason = getattr(error, "verify_message", None) or error.reason
+        hint = "; the listener does not use TLS" if error.reason in NO_TLS else ""
+        raise BrokerUnreachable(f"{endpoint}: TLS: {reason}{hint}") from None
     except OSError as error:
-        raise BrokerUnreachable(f"{endpoint}: {error.strerror or str(error) or 'the connection was closed'}") from None
+        raise BrokerUnreachable(f"{endpoint}: {describe_os_error(error) or 'the connection was closed'}") from None

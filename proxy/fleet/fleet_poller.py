@@ -21,8 +21,8 @@ from msgspec import structs
 from proxy.config import Config, Endpoint, hmac_keys
 from proxy.core.protected_topics import REGISTRY
 from proxy.core.wire import TRUNCATED
-from proxy.errors import BrokersideError
-from proxy.fleet import sidecar_record
+from proxy.errors import BrokersideError, describe_os_error
+from proxy.fleet import identity, sidecar_record
 from proxy.fleet.client import Caller, ClusterClient
 from proxy.fleet.connection import BrokerConnection, BrokerUnreachable
 from proxy.fleet.membership import Member
@@ -87,6 +87,12 @@ class FleetPoller:
         self._known_brokers = {config.broker_id}  # that the cluster has, or had: one that restarts keeps its address
         self._failures: dict[str, str] = {}
         self._wrong_broker: str | None = None
+        self._was_member = (
+            self._tells_broker_id
+        )  # whether the cluster has had the own broker; asked for without PLAINTEXT
+        self._absent: str | None = None
+        self._unidentified = identity.listeners_to_identify(config)  # listeners not known to be the own broker's
+        self._claimed_by_other: str | None = None
         self._problem: str | None = None  # as of the last call of ``on_problem``
         self._configuration_altered, self._fleet_changed = asyncio.Event(), asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -151,7 +157,7 @@ class FleetPoller:
 
     def _publish(self) -> None:
         """Write this sidecar's record, and report the view if it has changed."""
-        if self._registry is not None and self._is_own_broker:
+        if self._registry is not None and self._is_own_broker and self._identity_problem is None:
             own = build_own_record(self._config, self._own, boot_id=self._boot_id, started_ms=self._started_ms)
             self._registry.register(self._own.node_id, sidecar_record.encode(own))
         elif self._registry is not None:
@@ -172,9 +178,14 @@ class FleetPoller:
         others = self._cluster.brokers.keys() - {self._config.broker_id}
         return all(others <= listener.rewrite_addresses_map.keys() for listener in self._rewriting)
 
+    @property
+    def _identity_problem(self) -> str | None:
+        """Why ``broker.id`` is not that of the broker behind the listeners; None if nothing says so."""
+        return self._wrong_broker or self._absent or self._claimed_by_other
+
     def _report_problem(self) -> None:
         """Report what keeps the sidecar from being ready, if it has changed."""
-        problem = self._wrong_broker or (ADDRESSES_UNKNOWN if self._awaits_addresses else None)
+        problem = self._identity_problem or (ADDRESSES_UNKNOWN if self._awaits_addresses else None)
         if problem != self._problem:
             self._problem = problem
             self._on_problem(problem)
@@ -185,11 +196,15 @@ class FleetPoller:
         wait = every
         while True:
             wait = every if await self._attempt("brokers", self._poll_brokers) else min(2 * wait, LAST_RETRY)
-            await asyncio.sleep(wait)
+            await asyncio.sleep(wait if self._absent is None else min(wait, FIRST_RETRY))
 
     async def _poll_brokers(self) -> None:
         found = messages.decode_cluster((await self._call(messages.cluster_request()))[0])
         before, self._cluster = self._cluster, found
+        if not self._was_member:  # a member that restarts is missing for a while, too
+            self._was_member = self._config.broker_id in found.brokers
+            self._absent = None if self._was_member else identity.broker_absent(self._config.broker_id, found.brokers)
+            self._publish()
         if before == found:
             return
         if before is None or before.brokers.keys() != found.brokers.keys():
@@ -254,6 +269,8 @@ class FleetPoller:
                     self._attempt(f"broker {one}", self._poll_broker, one) for one in others if one != self._own.node_id
                 ]
             done = all(await asyncio.gather(*polls))
+            if self._unidentified and self._cluster is not None and self._config.broker_id in self._cluster.brokers:
+                done = await self._attempt("identity", self._identify) and done and self._claimed_by_other is None
             await _wait_until_set(self._fleet_changed, VERSIONS_INTERVAL if done else retry)
             retry = FIRST_RETRY if done else min(2 * retry, LAST_RETRY)
 
@@ -295,14 +312,44 @@ class FleetPoller:
         """Ask the broker ``node_id`` over its INTERNAL listener."""
         if self._cluster is None or node_id not in self._cluster.brokers:
             return
-        if self._tls is None:
-            security = Security.from_settings(self._config.internal_client_settings())
-            self._tls = security, await asyncio.to_thread(security.build_ssl_context)
-        async with _connected(self._cluster.brokers[node_id].endpoint, *self._tls, self._client_id) as broker:
+        async with self._broker_connection(self._cluster.brokers[node_id].endpoint) as broker:
             self._versions[node_id] = derive_capabilities(
                 decode_api_versions(await broker.call(messages.api_versions_request()))
             )
         self._publish()
+
+    @asynccontextmanager
+    async def _broker_connection(self, endpoint: Endpoint) -> AsyncIterator[BrokerConnection]:
+        """Connect to a broker of the cluster over its INTERNAL listener."""
+        if self._tls is None:
+            security = Security.from_settings(self._config.internal_client_settings())
+            self._tls = security, await asyncio.to_thread(security.build_ssl_context)
+        async with _connected(endpoint, *self._tls, self._client_id) as broker:
+            yield broker
+
+    async def _identify(self) -> None:
+        """Find out whether another broker advertises what a listener's broker should advertise.
+
+        A listener that the own broker advertises is right, and not asked about again.
+        """
+        assert self._cluster is not None
+        brokers = self._cluster.brokers
+        asked = [identity.ADVERTISED_LISTENERS]
+        mine = self._config.broker_id
+        answer = await self._call_own_broker(messages.describe_broker_request(mine, asked))
+        own = identity.endpoints_of(messages.decode_broker_configs(answer).get(identity.ADVERTISED_LISTENERS, ""))
+        self._unidentified = [one for one in self._unidentified if one.advertised not in own]
+        problem = None
+        for node_id in brokers.keys() - {mine} if self._unidentified else ():
+            async with self._broker_connection(brokers[node_id].endpoint) as broker:
+                answer = await broker.call(messages.describe_broker_request(node_id, asked))
+            found = messages.decode_broker_configs(answer).get(identity.ADVERTISED_LISTENERS, "")
+            problem = problem or identity.advertised_by_other(
+                self._config, self._unidentified, node_id, identity.endpoints_of(found)
+            )
+        if problem != self._claimed_by_other:
+            self._claimed_by_other = problem
+            self._publish()
 
     async def _call(self, request: RpcRequest) -> tuple[bytes, str | None]:
         """Return the response, and why it is not from the own broker; None if it is."""
@@ -326,8 +373,8 @@ class FleetPoller:
             await poll(*args)
         except (BrokersideError, OSError, ValueError, *TRUNCATED) as error:
             if what not in self._failures:
-                log.warning("fleet_unknown", what=what, error=str(error))
-            self._failures[what] = str(error)
+                log.warning("fleet_unknown", what=what, error=describe_os_error(error))
+            self._failures[what] = describe_os_error(error)
             return False
         except Exception:
             log.exception("fleet_poller_failed", what=what)  # a mistake of ours must not end the task

@@ -23,6 +23,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
+from proxy.limits.inheritance import PendingState
 from proxy.limits.model import Limits, Quota, QuotaKind, QuotaScope, Throttle, ThrottleAction, ThrottleKind
 from proxy.limits.rate_sensors import RateSensors, RateViolation
 
@@ -93,6 +94,7 @@ class ConnectionQuotas(Generic[T]):
         """Connections that wait for a rate or a slot, by listener. The first of each queue is checked next."""
         self.held: list[tuple[int, int, PendingConnection[T]]] = []
         """A heap of held connections: when the hold ends, a serial number, and the connection."""
+        self._paused = False
         self._blocked_ms = dict.fromkeys(limits.listeners, 0)
         self._blocked_since: dict[str, int] = {}
         self._recheck_clients_until = dict.fromkeys(limits.listeners, -1)
@@ -128,7 +130,7 @@ class ConnectionQuotas(Generic[T]):
         If there are more of these, ``next_timer`` is over, and they are next.
         """
         for _ in range(MAX_ENDED_HOLDS):
-            if not self.held or self.held[0][0] > now:
+            if self._paused or not self.held or self.held[0][0] > now:
                 break
             pending = heapq.heappop(self.held)[2]
             if self._end_hold(pending, now):
@@ -138,6 +140,8 @@ class ConnectionQuotas(Generic[T]):
     def next_timer(self) -> int | None:
         """Return when to call ``process_timers``; None if no timer runs. A slot that becomes free is noticed by
         ``release``."""
+        if self._paused:
+            return None
         times = [queue[0].ready_at for queue in self.queues.values() if queue and not queue[0].wants_slot]
         if self.held:
             times.append(self.held[0][0])
@@ -145,7 +149,7 @@ class ConnectionQuotas(Generic[T]):
 
     def is_blocked(self, listener: str) -> bool:
         """Return whether ``listener`` must not accept connections now."""
-        return bool(self.queues[listener])
+        return self._paused or bool(self.queues[listener])
 
     def missing_slot(self, listener: str) -> tuple[QuotaScope, Quota, int] | None:
         """Return the limit of open connections that the queue of ``listener`` waits for, with its scope and the open
@@ -172,12 +176,49 @@ class ConnectionQuotas(Generic[T]):
         self.sensors.update_limits(limits)
         self._process_all_queues(now)
 
-    def close(self) -> None:
-        """Refuse all pending connections."""
-        waiting = [pending for queue in self.queues.values() for pending in queue] + [held for _, _, held in self.held]
+    def pause(self) -> None:
+        """Admit and refuse nothing until ``resume``, so that all of the state can be passed to another process."""
+        self._paused = True
+
+    def resume(self, now: int) -> None:
+        """Go on after ``pause``."""
+        self._paused = False
+        self._process_all_queues(now)
+
+    def count_open(self, listener: str, address: str) -> None:
+        """Count an open connection, until ``release``."""
+        self.open_total += 1
+        self.open_by_listener[listener] = self.open_by_listener.get(listener, 0) + 1
+        self.open_by_address[address] = self.open_by_address.get(address, 0) + 1
+
+    def pending(self) -> list[tuple[PendingState, T]]:
+        """Return all connections that are neither admitted nor refused, in the order in which they are checked."""
+        queued = [
+            (PendingState(one.ready_at, one.wants_slot, one.held_for), one.token)
+            for queue in self.queues.values()
+            for one in queue
+        ]
+        held = [(PendingState(held_for=one.held_for, held_until=end), one.token) for end, _, one in sorted(self.held)]
+        return queued + held
+
+    def restore_pending(self, listener: str, address: str, token: T, state: PendingState) -> None:
+        """Add a connection of ``pending`` of another process. It is checked with the next call of another method."""
+        pending = PendingConnection(listener, address, token, state.ready_at, state.wants_slot, state.held_for)
+        if state.held_until is None:
+            self.queues[listener].append(pending)
+        else:
+            self._hold(pending, state.held_until)
+
+    def forget_pending(self) -> None:
+        """Forget all connections of ``pending``. Another process has them."""
         for queue in self.queues.values():
             queue.clear()
         self.held.clear()
+
+    def close(self) -> None:
+        """Refuse all pending connections."""
+        waiting = [pending for queue in self.queues.values() for pending in queue] + [held for _, _, held in self.held]
+        self.forget_pending()
         for pending in waiting:
             self._refuse(pending.listener, pending.token)
 
@@ -191,7 +232,7 @@ class ConnectionQuotas(Generic[T]):
     def _process_queue(self, listener: str, now: int) -> None:
         """Admit or refuse connections of the queue until the first one has to wait."""
         queue = self.queues[listener]
-        while queue:
+        while queue and not self._paused:
             pending = queue[0]
             if pending.ready_at < 0:
                 may_have_waited = now <= self._recheck_clients_until[listener]
@@ -221,9 +262,7 @@ class ConnectionQuotas(Generic[T]):
             self._refuse(listener, pending.token)
             return
         self._report_observed_limits(pending)
-        self.open_total += 1
-        self.open_by_listener[listener] += 1
-        self.open_by_address[pending.address] = self.open_by_address.get(pending.address, 0) + 1
+        self.count_open(listener, pending.address)
         self.admitted[listener] += 1
         self._admit(listener, pending.token)
         limits = self.limits
@@ -266,9 +305,12 @@ class ConnectionQuotas(Generic[T]):
         self.holds[pending.listener][0] += 1
         self.holds[pending.listener][1] += violation.wait_ms
         pending.held_for = violation
-        self._hold_number += 1
-        heapq.heappush(self.held, (now + violation.wait_ms, self._hold_number, pending))
+        self._hold(pending, now + violation.wait_ms)
         return True
+
+    def _hold(self, pending: PendingConnection[T], until: int) -> None:
+        self._hold_number += 1
+        heapq.heappush(self.held, (until, self._hold_number, pending))
 
     def _end_hold(self, pending: PendingConnection[T], now: int) -> bool:
         """Check a connection whose hold is over. Return whether it may be admitted or wait for a slot; otherwise it is

@@ -107,6 +107,10 @@ class PrincipalQuotas:
             self.holds[listener][1] += wait
             self._hold(number, wait)
 
+    def principal(self, number: int) -> str | None:
+        """Return who has logged in on a connection that counts; None if it does not."""
+        return self._principals.get(number)
+
     def release(self, number: int) -> None:
         """Count a connection as ended, if it counts."""
         principal = self._principals.pop(number, None)

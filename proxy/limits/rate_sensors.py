@@ -8,8 +8,11 @@ Times are milliseconds of one monotonic clock.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from proxy.limits.model import Limits, Quota, QuotaScope
 from proxy.limits.sampled_rate import SampledRate, exceeds, throttle_time, throttle_time_rounded_up
@@ -25,6 +28,15 @@ MAX_FORGOTTEN_AT_ONCE = 1_000
 
 MAX_RECENT = 500
 """The most recently used addresses or principals, among which the busiest ones are searched."""
+
+
+class MeasuredRate(Struct, array_like=True):
+    """The samples of one rate. ``key``: name of the listener, address or principal; empty for the broker-wide rate."""
+
+    scope: QuotaScope
+    key: str
+    samples: list[int]
+    """As ``SampledRate.samples`` returns them."""
 
 
 class RateViolation(NamedTuple):
@@ -96,6 +108,21 @@ class KeyedRates:
         """Return the most recently used ones, at most ``MAX_RECENT``."""
         return list(islice(reversed(self._rates), MAX_RECENT))
 
+    def measured(self) -> Iterator[MeasuredRate]:
+        """Yield all rates, the least recently used ones first, for ``restore`` of another process.
+
+        Other methods may be called in between.
+        """
+        for key in list(self._rates):
+            if (sensor := self._rates.get(key)) is not None:
+                yield MeasuredRate(self._scope, key, sensor.samples)
+
+    def restore(self, rate: MeasuredRate) -> None:
+        """Go on with a rate that another process has measured with the same windows."""
+        if len(self._rates) < self._most:
+            sensor = self._rates[rate.key] = SampledRate(*self._window)
+            sensor.restore(rate.samples)
+
 
 class RateSensors:
     """All rates of one sidecar."""
@@ -145,6 +172,23 @@ class RateSensors:
         """Return the connections per second of ``listener``, or broker-wide for None."""
         sensor = self._broker if listener is None else self._listeners[listener]
         return sensor.per_second(now)
+
+    def measured(self) -> Iterator[MeasuredRate]:
+        """Yield all rates, for ``restore`` of another process."""
+        yield MeasuredRate("broker", "", self._broker.samples)
+        for name, sensor in self._listeners.items():
+            yield MeasuredRate("listener", name, sensor.samples)
+        yield from self.addresses.measured()
+
+    def restore(self, rate: MeasuredRate) -> None:
+        """Go on with a rate that another process has measured with the same windows; not with that of a listener that
+        there is not."""
+        if rate.scope == "broker":
+            self._broker.restore(rate.samples)
+        elif rate.scope == "listener" and rate.key in self._listeners:
+            self._listeners[rate.key].restore(rate.samples)
+        elif rate.scope == "ip":
+            self.addresses.restore(rate)
 
     def _new_rate(self) -> SampledRate:
         return SampledRate(self._limits.samples, self._limits.window_ms)

@@ -68,6 +68,16 @@ class SampledRate:
         self._drop_expired(now)
         return not self._samples
 
+    @property
+    def samples(self) -> list[int]:
+        """The samples, oldest first, ``SAMPLE_FIELDS`` numbers of each, for ``restore``."""
+        return self._samples.tolist()
+
+    def restore(self, samples: list[int]) -> None:
+        """Go on with the ``samples`` of another rate with the same windows, in place of its own."""
+        self._samples = array("q", samples)
+        self._count = sum(samples[SAMPLE_SUM::SAMPLE_FIELDS])
+
     def _drop_expired(self, now: int) -> None:
         """Drop the samples that no longer count."""
         kept, expired = self._samples, now - self._max_age_ms

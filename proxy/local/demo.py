@@ -90,7 +90,7 @@ def demo(folder: Path | None, *, keep: bool) -> int:
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     for module in ("aiokafka", "pyspark", "delta", "deltalake", "duckdb"):
         if find_spec(module) is None:
-            raise LocalError(f"the demo needs {module}, which is not installed: pip install 'brokerside[demo]'")
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
     root = folder or Path(tempfile.mkdtemp(prefix="brokerside-demo-"))
     root.mkdir(parents=True, exist_ok=True)
     if (root / "tables").exists():

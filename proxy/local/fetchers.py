@@ -14,6 +14,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
 from proxy.errors import LocalError
+from proxy.extras import install_command
 from proxy.local.pins import Pin
 
 MIRROR = "BROKERSIDE_MAVEN_REPOSITORY"
@@ -66,7 +67,7 @@ def maven_command(pins: Sequence[Pin], share: Path) -> list[str]:
     if maven is None:
         raise LocalError(
             "jars are fetched with the Ivy of pyspark or with Maven, and there is neither: "
-            "run `pip install 'brokerside[spark]'`, or put `mvn` on PATH"
+            f"run `{install_command('spark')}`, or put `mvn` on PATH"
         )
     mirror = os.environ.get(MIRROR)
     # `central` is the name under which Maven knows its default repository, for jars and for plugins.

@@ -9,7 +9,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from proxy.errors import LocalError
+from proxy.errors import LocalError, describe_os_error
 
 OLDEST_JAVA = 17
 JAVA_VERSION_TIMEOUT = 30.0
@@ -37,7 +37,7 @@ def java_banner(path: Path) -> str:
             [path, "-version"], capture_output=True, text=True, timeout=JAVA_VERSION_TIMEOUT, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise LocalError(f"{path} cannot be run ({error}); {_ADVICE}") from None
+        raise LocalError(f"{path} cannot be run ({describe_os_error(error)}); {_ADVICE}") from None
     return done.stderr + done.stdout
 
 

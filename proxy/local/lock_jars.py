@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from proxy.errors import LocalError
+from proxy.extras import install_command
 from proxy.local.fetchers import find_ivy
 from proxy.local.java import java
 from proxy.local.pins import Pin, render
@@ -101,7 +102,7 @@ def lock(target: Path) -> None:
 def _resolve(roots: Roots, work: Path, into: Path) -> tuple[Pin, ...]:
     ivy = find_ivy()
     if ivy is None:
-        raise LocalError("the lock file is made with the Ivy of pyspark: run `pip install 'brokerside[spark]'`")
+        raise LocalError(f"the lock file is made with the Ivy of pyspark: run `{install_command('spark')}`")
     settings, module = work / "settings.xml", work / "ivy.xml"
     settings.write_text(
         '<ivysettings><settings defaultResolver="repository"/>'

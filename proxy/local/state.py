@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from proxy.errors import LocalError
+from proxy.errors import LocalError, describe_os_error
 from proxy.local.process import Process
 
 Advertise = Literal["sidecar", "broker"]
@@ -107,7 +107,7 @@ def load(folder: Path) -> ClusterState | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:
-        raise LocalError(f"{path} cannot be read ({error}); remove {folder} to begin anew") from None
+        raise LocalError(f"{path} cannot be read ({describe_os_error(error)}); remove {folder} to begin anew") from None
 
 
 def save(folder: Path, state: ClusterState) -> None:

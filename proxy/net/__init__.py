@@ -3,6 +3,7 @@
 Connections, from the accept to the end:
 
 listener_manager.py    Listens on every configured address and passes each accepted client on.
+listening_sockets.py   Opens listening sockets, or takes them from systemd or from a predecessor.
 acceptor.py            One listening socket with its own accept loop, which can pause.
 proxy_header.py        Reads the PROXY protocol header with which a connection begins.
 admission.py           Applies the connection quotas of ``proxy.limits`` to accepted sockets.
@@ -35,6 +36,12 @@ worker_pool.py     Gives connections to N processes, sums up their counters and 
 worker_process.py  One worker process, as the main process sees it.
 worker.py          The worker process itself: a data plane that the main process controls.
 worker_ipc.py      Messages and sockets between the main process and a worker.
+
+A restart without refusing a connection (``run --takeover``):
+
+takeover_server.py  Hands sockets, rates and connections to a successor, in the running sidecar.
+takeover_client.py  Takes them, in the successor.
+takeover_ipc.py     The messages between the two.
 
 The process:
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import os
 import resource
 import socket
 import sys
 from collections.abc import Callable
 
 from proxy.core.counters import ListenerCounters
-from proxy.errors import LocalError
 
 ACCEPT_BATCH = 8
 """Connections accepted in one callback of the event loop. More would delay the traffic of open connections."""
@@ -50,30 +48,28 @@ TCP_ESTABLISHED = 1
 
 
 class Acceptor:
-    """Listens on ``host:port`` and passes each accepted, non-blocking socket to ``on_accept(sock, address)``.
+    """Passes each accepted, non-blocking socket to ``on_accept(sock, address)``, once ``start_accepting`` is called.
+
+    ``sock`` listens, does not block, and belongs to the acceptor from now on.
 
     ``on_accept`` returns whether to accept more. If it returns False, connections wait in the kernel's backlog until
     the next ``start_accepting``. They also wait while the process is out of descriptors; then
     ``on_out_of_capacity(errno name)`` is called.
 
     ``free_connections()`` returns for how many more connections there are descriptors, without
-    ``RESERVED_DESCRIPTORS``; None means no such check. ``config_key`` is the configuration key of the address, for the
-    error message.
+    ``RESERVED_DESCRIPTORS``; None means no such check.
     """
 
     def __init__(
         self,
-        host: str,
-        port: int,
-        backlog: int,
+        sock: socket.socket,
         counters: ListenerCounters,
         on_accept: Callable[[socket.socket, tuple[str, int]], bool],
         on_out_of_capacity: Callable[[str], None],
         *,
         free_connections: Callable[[], int] | None = None,
-        config_key: str = "",
     ) -> None:
-        """Raises LocalError if the socket cannot be bound to the address."""
+        self.socket = sock
         self._counters = counters
         self._on_accept = on_accept
         self._on_out_of_capacity = on_out_of_capacity
@@ -81,19 +77,6 @@ class Acceptor:
         self._loop = asyncio.get_running_loop()
         self._retry: asyncio.TimerHandle | None = None
         self._accepting = False
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            set_socket_options(self._socket)  # accepted sockets inherit the options on Linux
-            self._socket.setblocking(False)
-            self._socket.bind((host, port))
-            self._socket.listen(backlog)
-        except OSError as error:
-            self._socket.close()
-            reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
-            where = f"[{host}]:{port}" if family == socket.AF_INET6 else f"{host}:{port}"
-            raise LocalError(f"cannot listen on {where}{config_key and f' ({config_key})'}: {reason}") from None
 
     @property
     def backlog_length(self) -> int:
@@ -101,21 +84,26 @@ class Acceptor:
         if TCP_INFO is None:
             return 0
         return int.from_bytes(
-            self._socket.getsockopt(socket.IPPROTO_TCP, TCP_INFO, UNACKED_FIELD.stop)[UNACKED_FIELD], sys.byteorder
+            self.socket.getsockopt(socket.IPPROTO_TCP, TCP_INFO, UNACKED_FIELD.stop)[UNACKED_FIELD], sys.byteorder
         )
 
     def start_accepting(self) -> None:
         """Start or resume accepting. While the process is out of descriptors, accepting resumes once some are free."""
         if not self._accepting and self._retry is None:
             self._accepting = True
-            self._loop.add_reader(self._socket, self._on_readable)
+            self._loop.add_reader(self.socket, self._on_readable)
 
-    def close(self) -> None:
-        """Stop listening. Connections in the kernel's backlog are reset."""
+    def stop_accepting(self) -> None:
+        """Leave connections in the kernel's backlog until the next ``start_accepting``."""
         if self._retry is not None:
             self._retry.cancel()
+            self._retry = None
         self._pause()
-        self._socket.close()
+
+    def close(self) -> None:
+        """Stop listening. Connections in the kernel's backlog are reset, unless another process has the socket too."""
+        self.stop_accepting()
+        self.socket.close()
 
     def _on_readable(self) -> None:
         room = ACCEPT_BATCH if self._free_connections is None else self._free_connections()
@@ -124,7 +112,7 @@ class Acceptor:
             return
         for _ in range(min(room, ACCEPT_BATCH)):
             try:
-                sock, address = self._socket.accept()
+                sock, address = self.socket.accept()
             except BlockingIOError:
                 return
             except OSError as error:
@@ -158,7 +146,7 @@ class Acceptor:
 
     def _pause(self) -> None:
         self._accepting = False
-        self._loop.remove_reader(self._socket)
+        self._loop.remove_reader(self.socket)
 
 
 def usable_descriptors() -> int:

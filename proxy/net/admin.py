@@ -3,19 +3,22 @@
 * ``GET /metrics``: the metrics of docs/metrics.md.
 * ``GET /livez``: 200 as long as the event loop runs.
 * ``GET /readyz``: 200 if the sidecar accepts connections, every upstream accepts one from this host, and the broker is
-  the configured one.
+  the configured one; else 503 with a sentence for each reason. The text of a 200 is ``ok``, or ``degraded: `` and why
+  the audit works in part only: clients are served all the same, so no probe may keep them away.
 * ``GET /quotas``: the current state of the connection limits, as ``QuotasView``.
 * ``GET /connections``: open connections, as ``ConnectionsView``; ``?principal=``, ``client_id``, ``client_ip``,
   ``listener``, ``group_id``, ``transactional_id`` choose among them, ``limit`` says how many.
 * ``POST /connections/close?id=ID``: closes one of them. 200, or 404 if it is not open.
 * ``GET /config``: the running configuration with secrets as ``***``, its hash, and when it was last loaded.
 * ``POST /reload``: reads the configuration file again. 200 if it was applied or is unchanged, 422 with the errors if it
-  was rejected, 503 if the sidecar is shutting down.
+  was rejected, 503 if the sidecar is shutting down. ``last_applied`` of an unchanged one says what was applied last,
+  and when: the watch of the file may have been faster.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
@@ -25,8 +28,9 @@ import msgspec
 import structlog
 
 from proxy.config import Config, Listener, redacted
+from proxy.errors import describe_os_error
 from proxy.net import upstream_check
-from proxy.net.http import HttpServer, Request, Response
+from proxy.net.http import AdminRequest, HttpServer, Response
 from proxy.net.listener_manager import ListenerManager
 from proxy.net.open_connections import FILTERS, ConnectionList, ConnectionsView, choose, number_of
 from proxy.net.tls_contexts import TlsContexts
@@ -102,9 +106,26 @@ class AdminEndpoint:
             {self._bind.host.lower(), *reloader.config.admin.hosts},
         )
 
-    def start(self) -> None:
-        """Listen on ``admin.bind``. Raises LocalError if the socket cannot be bound to the address."""
-        self._server.start(self._bind.host, self._bind.port, "admin.bind")
+    def start(self, sock: socket.socket) -> None:
+        """Answer requests to the listening socket ``sock``, which belongs to the endpoint from now on."""
+        self._server.start(sock)
+
+    @property
+    def listening_socket(self) -> socket.socket:
+        """The listening socket. Needs ``start``."""
+        return self._server.listening_socket
+
+    def stop_accepting(self) -> None:
+        """Stop listening, since a successor answers from now on."""
+        self._server.stop_accepting()
+
+    async def find_problems(self) -> list[str]:
+        """Return why the sidecar is not ready, without the fact that it does not accept yet; empty if it is."""
+        problems = [self._listeners.not_ready_reason]
+        if not any(problems):
+            listeners = self._reloader.config.listeners
+            problems = await asyncio.gather(*(self._check_listener(listener) for listener in listeners))
+        return [problem for problem in problems if problem]
 
     def update_config(self, config: Config) -> None:
         """Apply the reloadable keys: how brokers are asked over TLS."""
@@ -114,7 +135,7 @@ class AdminEndpoint:
         """Stop listening and cancel requests that are being answered."""
         await self._server.close()
 
-    async def _metrics(self, request: Request) -> Response:
+    async def _metrics(self, request: AdminRequest) -> Response:
         snapshot = await self._listeners.snapshot()
         snapshot.reload = self._reloader.state
         snapshot.source = self._quota_source()
@@ -122,23 +143,22 @@ class AdminEndpoint:
         text, content_type = await asyncio.to_thread(render, snapshot, request.accept)
         return Response(text, content_type=content_type)
 
-    async def _livez(self, request: Request) -> Response:
+    async def _livez(self, request: AdminRequest) -> Response:
         return Response(b"ok\n")
 
-    async def _readyz(self, request: Request) -> Response:
-        problems = [self._listeners.readiness_problem]
-        if not any(problems):
-            listeners = self._reloader.config.listeners
-            problems = await asyncio.gather(*(self._check_listener(listener) for listener in listeners))
-        failed = [problem for problem in problems if problem]
-        return Response("".join(f"{line}\n" for line in failed or ["ok"]).encode(), 503 if failed else 200)
+    async def _readyz(self, request: AdminRequest) -> Response:
+        problem = self._listeners.readiness_problem
+        failed = [problem] if problem else await self.find_problems()
+        degradation = self._listeners.degradation
+        lines = [*failed, f"degraded: {degradation}"] if degradation else failed or ["ok"]
+        return Response("".join(f"{line}\n" for line in lines).encode(), 503 if failed else 200)
 
-    async def _quotas(self, request: Request) -> Response:
+    async def _quotas(self, request: AdminRequest) -> Response:
         return _json_response(
             build_view(self._listeners.quotas_state(), self._source.problem if self._source is not None else None)
         )
 
-    async def _connections(self, request: Request) -> Response:
+    async def _connections(self, request: AdminRequest) -> Response:
         wanted = {name: value for name, value in request.query.items() if name != "limit"}
         limit = request.query.get("limit", str(DEFAULT_LISTED))
         unknown = sorted(wanted.keys() - {*FILTERS})
@@ -150,7 +170,7 @@ class AdminEndpoint:
         body = await asyncio.to_thread(_encode_connections, found, wanted, int(limit))
         return Response(body, content_type="application/json")
 
-    async def _close_connection(self, request: Request) -> Response:
+    async def _close_connection(self, request: AdminRequest) -> Response:
         given = request.query.get("id", "")
         number = number_of(given)
         if number is None:
@@ -160,14 +180,16 @@ class AdminEndpoint:
         log.info("connection_closed_by_operator", number=number)
         return _json_response({"closed": given})
 
-    async def _config(self, request: Request) -> Response:
+    async def _config(self, request: AdminRequest) -> Response:
         state = self._reloader.state
         config = redacted(self._reloader.config)
         return _json_response({"hash": state.hash, "loaded_at": state.loaded_at, "config": config})
 
-    async def _reload(self, request: Request) -> Response:
+    async def _reload(self, request: AdminRequest) -> Response:
         done = await self._reloader.reload("admin")
-        rest = {"errors": done.errors} if done.errors else {"changed": done.changed}
+        rest: dict[str, Any] = {"errors": done.errors} if done.errors else {"changed": done.changed}
+        if done.result == "unchanged" and self._reloader.state.last_applied is not None:
+            rest["last_applied"] = self._reloader.state.last_applied
         return _json_response({"result": done.result, **rest}, RELOAD_STATUS[done.result])
 
     def _quota_source(self) -> QuotaSource | None:
@@ -187,7 +209,7 @@ class AdminEndpoint:
                 return problem
             (await upstream.open())[0].close()
         except Exception as error:  # mostly OSError; an invalid host name raises ValueError
-            return f"listener {listener.name}: upstream {listener.upstream}: {str(error) or 'no answer'}"
+            return f"listener {listener.name}: upstream {listener.upstream}: {describe_os_error(error) or 'no answer'}"
         return None
 
 

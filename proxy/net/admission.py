@@ -12,7 +12,8 @@ import asyncio
 import resource
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from time import monotonic, monotonic_ns
 
 import structlog
@@ -22,9 +23,11 @@ from proxy.config import Listener
 from proxy.core.causes import Cause
 from proxy.limits.admission_pace import ADMISSION_COST, ARRIVAL_COST, AdmissionPace
 from proxy.limits.connection_quotas import ConnectionQuotas
+from proxy.limits.inheritance import CountedConnection, PendingState
 from proxy.limits.model import Limits, QuotasState, Throttle, ThrottleKind
 from proxy.limits.principal_quotas import Logins, PrincipalQuotas
 from proxy.limits.quotas_state import collect_state
+from proxy.limits.rate_sensors import MeasuredRate
 from proxy.limits.throttle_reports import (
     MANY,
     AggregatedThrottle,
@@ -98,7 +101,10 @@ class AdmissionControl:
         self._pace = AdmissionPace(limits)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: int | None = None
-        self._admitted = 0
+        self.last_number = 0
+        """The number of the connection that was admitted last, here or by the predecessor."""
+        self._inherited: set[int] = set()  # open connections that the predecessor serves
+        self._on_ended: Callable[[int], None] = lambda number: None
         self._open: dict[int, tuple[str, str]] = {}  # listener and quota key, by connection number
         self._throttles = ThrottleAggregator()
         self._next_report_at = 0.0
@@ -112,7 +118,7 @@ class AdmissionControl:
     def submit(self, listener: Listener, sock: socket.socket, host: str, port: int) -> None:
         """Take ownership of an accepted connection. ``host``: the client's address in canonical form."""
         now = _now_ms()
-        quota_key = self._quotas.limits.quota_key(host)
+        quota_key = self.limits.quota_key(host)
         self._pace.record(listener.name, ARRIVAL_COST, now)
         self._quotas.submit(listener.name, quota_key, AcceptedConnection(listener, sock, host, port, quota_key), now)
         self._arm_timer()
@@ -120,6 +126,11 @@ class AdmissionControl:
     def is_blocked(self, listener: str) -> bool:
         """Return whether ``listener`` must not accept connections now."""
         return self._quotas.is_blocked(listener) or self._pace.next_at(listener) > _now_ms()
+
+    @property
+    def limits(self) -> Limits:
+        """The limits that apply now."""
+        return self._quotas.limits
 
     @property
     def waiting_connections(self) -> int:
@@ -148,6 +159,82 @@ class AdmissionControl:
             self._next_report_at = now + REPORT_INTERVAL
             self._report(self._throttles.take_reports(), now)
 
+    def pause(self) -> None:
+        """Admit and refuse nothing until ``resume``, so that limits and connections can be passed to a successor."""
+        self._quotas.pause()
+        self._arm_timer()
+
+    def resume(self) -> None:
+        """Go on after ``pause``."""
+        self._quotas.resume(_now_ms())
+        self._after_change()
+
+    def measured_rates(self) -> Iterator[MeasuredRate]:
+        """Yield all rates. Needs ``pause``."""
+        return chain(self._quotas.sensors.measured(), self._principals.rates.measured())
+
+    def counted_connections(self, numbers: Iterable[int]) -> list[CountedConnection]:
+        """Return those of the connections with these numbers that are open."""
+        return [
+            CountedConnection(number, *self._open[number], self._principals.principal(number))
+            for number in numbers
+            if number in self._open
+        ]
+
+    def open_numbers(self) -> list[int]:
+        """Return the numbers of all open connections that count in limits."""
+        return list(self._open)
+
+    def pending(self) -> list[tuple[PendingState, AcceptedConnection]]:
+        """Return all connections that are not admitted yet. Needs ``pause``."""
+        return self._quotas.pending()
+
+    def forget_pending(self) -> None:
+        """Close the sockets of ``pending``, which a successor has, too."""
+        for _, accepted in self._quotas.pending():
+            accepted.sock.close()
+        self._quotas.forget_pending()
+
+    def report_ended(self, callback: Callable[[int], None]) -> None:
+        """Call ``callback`` with the number of each connection that ends from now on."""
+        self._on_ended = callback
+
+    def inherit_rates(self, rates: Iterable[MeasuredRate]) -> None:
+        """Go on with rates that the predecessor has measured with the same windows."""
+        for rate in rates:
+            if rate.scope == "principal":
+                self._principals.rates.restore(rate)
+            else:
+                self._quotas.sensors.restore(rate)
+
+    def inherit_connections(self, connections: Iterable[CountedConnection]) -> None:
+        """Count open connections of the predecessor, until ``release_inherited``."""
+        for one in connections:
+            self._open[one.number] = one.listener, one.address
+            self._inherited.add(one.number)
+            self._quotas.count_open(one.listener, one.address)
+            if one.principal is not None:
+                self._principals.add_earlier(one.number, one.principal)
+
+    def inherit_pending(
+        self, listener: Listener, sock: socket.socket, host: str, port: int, state: PendingState
+    ) -> None:
+        """Take ownership of a connection that the predecessor has accepted and not admitted. See ``resume``."""
+        quota_key = self.limits.quota_key(host)
+        accepted = AcceptedConnection(listener, sock, host, port, quota_key)
+        self._quotas.restore_pending(listener.name, quota_key, accepted, state)
+
+    def release_inherited(self, numbers: Iterable[int] | None = None) -> None:
+        """Count these connections of the predecessor as ended; without ``numbers`` all of them."""
+        for number in list(self._inherited) if numbers is None else self._inherited.intersection(numbers):
+            self._inherited.remove(number)
+            self._on_closed(number)
+
+    @property
+    def inherited_connections(self) -> int:
+        """Open connections of the predecessor."""
+        return len(self._inherited)
+
     def close(self) -> None:
         """Close waiting connections and report throttles that were not reported yet."""
         self._closing = True
@@ -166,6 +253,7 @@ class AdmissionControl:
         listener, address = self._open.pop(number)
         self._principals.release(number)
         self._quotas.release(listener, address, _now_ms())
+        self._on_ended(number)
         self._after_change()
 
     def _watch_logins(self, before: bool) -> None:
@@ -209,8 +297,8 @@ class AdmissionControl:
 
     def _admit(self, listener: str, accepted: AcceptedConnection) -> None:
         self._pace.record(listener, ADMISSION_COST, _now_ms())
-        self._admitted += 1
-        number = self._admitted
+        self.last_number += 1
+        number = self.last_number
         self._open[number] = (listener, accepted.quota_key)
         self._handler.handle_connection(accepted.listener, accepted.sock, (accepted.host, accepted.port), number)
 

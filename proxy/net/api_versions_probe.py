@@ -13,7 +13,7 @@ from time import monotonic
 import structlog
 
 from proxy.core.wire import TRUNCATED
-from proxy.errors import PeerError
+from proxy.errors import PeerError, describe_os_error
 from proxy.interceptors.api_versions import decode_api_versions
 from proxy.interceptors.supported_versions import VersionRange
 from proxy.net.upstream import Upstream
@@ -78,7 +78,7 @@ class ApiVersionsProbe:
                     ranges = decode_api_versions(await self._send_request())
             except (OSError, EOFError, ValueError, PeerError, *TRUNCATED) as error:
                 if retry == MIN_RETRY_DELAY:
-                    reason = str(error) or type(error).__name__
+                    reason = describe_os_error(error) or type(error).__name__
                     log.warning("upstream_versions_unknown", upstream=str(self._upstream), error=reason)
                 await asyncio.sleep(retry)
                 retry = min(2 * retry, MAX_RETRY_DELAY)

@@ -28,6 +28,10 @@ class ConnectionHandler(Protocol):
         """Whether anything serves connections at all."""
 
     @property
+    def degradation(self) -> str:
+        """What works in part only although connections are served, in one sentence; empty for nothing. Never waits."""
+
+    @property
     def local_connections(self) -> int:
         """Connections that use descriptors of this process or will need them, two for each."""
 
@@ -79,5 +83,9 @@ class ConnectionHandler(Protocol):
     async def snapshot(self) -> Snapshot:
         """Return the current counters."""
 
-    async def stop(self, abort: asyncio.Event) -> None:
-        """Drain connections and close observers within the configured times, or at once when ``abort`` is set."""
+    async def stop(self, abort: asyncio.Event, *, spread: bool = False) -> None:
+        """Drain connections and close observers within the configured times, or at once when ``abort`` is set.
+
+        ``spread``: do not end all connections at the beginning, but one after the other: a successor runs, and clients
+        connect to it again.
+        """

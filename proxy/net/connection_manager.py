@@ -22,7 +22,7 @@ from proxy.core.exchange import Connection, ConnectionTransition, PrincipalSourc
 from proxy.core.observation_interest import ObservationSink
 from proxy.core.principal_tracker import PrincipalTracker
 from proxy.core.session import Session
-from proxy.errors import PeerError
+from proxy.errors import PeerError, describe_os_error
 from proxy.interceptors.broker_metadata import FleetDirectory, FleetView
 from proxy.limits.principal_quotas import Logins
 from proxy.net.connection_lifetime import ConnectionLifetime
@@ -42,6 +42,9 @@ log = structlog.get_logger(__name__)
 
 DRAIN_POLL_INTERVAL = 0.02
 """Seconds between two checks for connections that can be closed during a drain."""
+
+SPREAD_SHARE = 0.5
+"""Part of the drain's time in which connections end one after the other, if a successor runs."""
 
 ANONYMOUS = "User:ANONYMOUS"
 
@@ -129,7 +132,7 @@ class ConnectionManager:
         """
         known, self._on_logins = self._on_logins, callback
         if known is None and callback is not None:
-            named = [(number, relay.connection) for relay, number in self.relays.items()]
+            named = [(n, relay.connection) for relay, n in self.relays.items() if relay.descriptor("client") >= 0]
             earlier = [(number, one.principal) for number, one in named if one.principal_source in ("sasl", "mtls")]
             if earlier:
                 callback(earlier, True)
@@ -208,7 +211,7 @@ class ConnectionManager:
             relay.close("broker_tls_failed", f"{upstream}: {error.detail}")
         except Exception as error:  # mostly OSError; an invalid host name raises ValueError
             relay.counters.upstream_failures += 1
-            reason = str(error) or f"no answer within {self._config.upstream_connect_timeout_ms} ms"
+            reason = describe_os_error(error) or f"no answer within {self._config.upstream_connect_timeout_ms} ms"
             self._rate_limited.warning("upstream_unreachable", upstream=str(upstream), error=reason)
             relay.close("upstream_unreachable")
             self._restart_probe(relay)
@@ -343,20 +346,30 @@ class ConnectionManager:
         if (found := self.find_idlest(listeners)) is not None:
             self.close_connection(found[0], "evicted")
 
-    async def drain(self, timeout_s: float) -> None:
-        """Close each connection once its open requests are answered. After ``timeout_s`` seconds the rest is
-        aborted."""
+    async def drain(self, timeout_s: float, *, spread: bool = False) -> None:
+        """Close each connection once its open requests are answered. After ``timeout_s`` seconds the rest is aborted.
+
+        ``spread``: connections are served as before until it is their turn, evenly in the first part of the time
+        (``SPREAD_SHARE``). So their clients do not connect again all at once.
+        """
         await asyncio.sleep(0)  # start new connect tasks: only a started task cleans up when it is cancelled
+        if spread and self._connecting:
+            await asyncio.wait(self._connecting.values(), timeout=timeout_s * SPREAD_SHARE)
         for interceptors in self._interceptors.values():
             interceptors.versions_probe.stop()
         for task in list(self._connecting.values()):
             task.cancel()
-        for relay in list(self.relays):
-            relay.stop_reading_requests()
-        log.info("draining", connections=len(self.relays), timeout_s=timeout_s)
-        deadline = monotonic() + timeout_s
-        while (self.relays or self._flushing) and monotonic() < deadline:
-            for relay in list(self.relays):
+        waiting = list(reversed(self.relays))  # the oldest one is the last
+        log.info("draining", connections=len(waiting), timeout_s=timeout_s, spread=spread)
+        began, count = monotonic(), len(waiting)
+        ending: list[Relay] = []
+        while (self.relays or self._flushing) and (now := monotonic()) < began + timeout_s:
+            turns = (now - began) / (timeout_s * SPREAD_SHARE) if spread else 1.0
+            while waiting and count - len(waiting) < turns * count:
+                ending.append(waiting.pop())
+                ending[-1].stop_reading_requests()
+            ending = [relay for relay in ending if relay in self.relays]
+            for relay in ending:
                 if relay.is_drained:
                     relay.close("drain_completed")
             await asyncio.sleep(DRAIN_POLL_INTERVAL)

@@ -72,6 +72,12 @@ class DataPlane:
         """Connections that have descriptors or need them."""
         return self._connections.local_connections
 
+    @property
+    def degradation(self) -> str:
+        """What works in part only although connections are served, in one sentence; empty for nothing."""
+        audit: Any = self._dispatcher.observers.get(AUDIT_OBSERVER) if self._dispatcher is not None else None
+        return audit.degradation if audit is not None else ""
+
     def on_capacity(self, callback: Callable[[], None]) -> None:
         """Do nothing: a data plane is never full."""
 
@@ -119,9 +125,12 @@ class DataPlane:
                 snapshot.requests = await asyncio.to_thread(requests.stats)
         return snapshot
 
-    async def stop(self, abort: asyncio.Event) -> None:
-        """Drain within ``drain.timeout.ms`` and close the observers, or do both at once when ``abort`` is set."""
-        await run_until(self._connections.drain(self._config.drain_timeout_ms / 1000), abort)
+    async def stop(self, abort: asyncio.Event, *, spread: bool = False) -> None:
+        """Drain within ``drain.timeout.ms`` and close the observers, or do both at once when ``abort`` is set.
+
+        ``spread``: see ``ConnectionManager.drain``.
+        """
+        await run_until(self._connections.drain(self._config.drain_timeout_ms / 1000, spread=spread), abort)
         if abort.is_set():
             self._connections.abort_all()
         self._ticker.stop()

@@ -69,7 +69,7 @@ class Response(NamedTuple):
     """The allowed methods, if another one was requested; otherwise empty."""
 
 
-class Request(NamedTuple):
+class AdminRequest(NamedTuple):
     """What a handler needs of a request. ``accept``: its ``Accept`` header, empty if there is none."""
 
     query: Mapping[str, str]
@@ -77,7 +77,7 @@ class Request(NamedTuple):
     accept: str = ""
 
 
-Handler = Callable[[Request], Awaitable[Response]]
+Handler = Callable[[AdminRequest], Awaitable[Response]]
 
 
 class HttpServer:
@@ -95,26 +95,26 @@ class HttpServer:
         self._without_request: dict[asyncio.Task[None], None] = {}  # whose request is incomplete, oldest first
         self._rate_limited = RateLimitedLogger(log)
 
-    def start(self, host: str, port: int, config_key: str = "") -> None:
-        """Listen on ``host:port``. Raises LocalError if the socket cannot be bound to the address.
-
-        ``config_key``: the configuration key of the address, for the error message.
-        """
-        self._acceptor = Acceptor(
-            host,
-            port,
-            ACCEPT_BACKLOG,
-            ListenerCounters(),
-            self._on_accept,
-            self._on_out_of_capacity,
-            config_key=config_key,
-        )
+    def start(self, sock: socket.socket) -> None:
+        """Accept connections of the listening socket ``sock``, which belongs to the server from now on."""
+        self._acceptor = Acceptor(sock, ListenerCounters(), self._on_accept, self._on_out_of_capacity)
         self._acceptor.start_accepting()
+
+    @property
+    def listening_socket(self) -> socket.socket:
+        """The listening socket. Needs ``start``."""
+        assert self._acceptor is not None
+        return self._acceptor.socket
+
+    def stop_accepting(self) -> None:
+        """Stop listening. Requests that have begun are answered."""
+        if self._acceptor is not None:
+            self._acceptor.close()
+            self._acceptor = None
 
     async def close(self) -> None:
         """Stop listening and cancel requests that are being answered."""
-        if self._acceptor is not None:
-            self._acceptor.close()
+        self.stop_accepting()
         for task in self._open:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
@@ -173,7 +173,7 @@ class HttpServer:
             return _error_response(HTTPStatus.FORBIDDEN)
         try:
             accept = b",".join(value for name, value in request.headers if name == b"accept")
-            return await handler(Request(dict(parse_qsl(query, keep_blank_values=True)), accept.decode("latin-1")))
+            return await handler(AdminRequest(dict(parse_qsl(query, keep_blank_values=True)), accept.decode("latin-1")))
         except Exception:
             log.exception("admin_request_failed", path=request.target)
             return _error_response(HTTPStatus.INTERNAL_SERVER_ERROR)

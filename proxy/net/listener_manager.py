@@ -5,18 +5,21 @@ from __future__ import annotations
 
 import socket
 from functools import partial
+from typing import NamedTuple
 
 import structlog
 
 from proxy.config import Config, Listener
 from proxy.config.limits import limits_of
+from proxy.limits.inheritance import PendingState
 from proxy.limits.model import ClusterQuotas, QuotasState, canonical
 from proxy.net.acceptor import DESCRIPTORS_PER_CONNECTION, Acceptor, usable_descriptors
 from proxy.net.admission import AdmissionControl
 from proxy.net.certificate_expiry import CertificateExpiry
 from proxy.net.connection_handler import ConnectionHandler
+from proxy.net.listening_sockets import ListeningSockets, PassedSocket
 from proxy.net.open_connections import ConnectionList
-from proxy.net.proxy_header import ProxyHeaderReader
+from proxy.net.proxy_header import PartialHeader, ProxyHeaderReader
 from proxy.net.ticker import Ticker
 from proxy.protocol.private import moved
 from proxy.telemetry import RateLimitedLogger
@@ -25,10 +28,28 @@ from proxy.telemetry.snapshot import Snapshot, process_counts
 log = structlog.get_logger(__name__)
 
 
-class ListenerManager:
-    """Listens on ``config.listeners`` and passes admitted connections to ``handler``."""
+class PassedConnection(NamedTuple):
+    """An accepted connection that is not admitted yet, and moves to another process.
 
-    def __init__(self, config: Config, handler: ConnectionHandler, ticker: Ticker) -> None:
+    ``address``: of the client. ``header``: the part of its PROXY header that was read; None if it needs none any more.
+    """
+
+    listener: str
+    sock: socket.socket
+    address: tuple[str, int]
+    header: bytes | None
+    state: PendingState = PendingState()
+
+
+class ListenerManager:
+    """Listens on ``config.listeners`` and passes admitted connections to ``handler``.
+
+    ``sockets``: finds the listening sockets; without it all of them are new ones.
+    """
+
+    def __init__(
+        self, config: Config, handler: ConnectionHandler, ticker: Ticker, sockets: ListeningSockets | None = None
+    ) -> None:
         self.draining = False
         self.not_ready_reason: str | None = None
         """Why the sidecar should get no connections, as set from outside; None if it should."""
@@ -37,59 +58,132 @@ class ListenerManager:
         self._handler = handler
         self._acceptors: dict[str, Acceptor] = {}
         self._other_descriptors = 0  # at the start; later ones are taken from the reserve
-        self._admission = AdmissionControl(limits_of(config), handler, self._resume_accepting)
+        self._sockets = sockets or ListeningSockets([])
+        self._accepting = False
+        self._inherited_headers: list[PartialHeader] = []
+        self.admission = AdmissionControl(limits_of(config), handler, self._resume_accepting)
         self._rate_limited = RateLimitedLogger(log)
         self._proxy_headers = ProxyHeaderReader(handler.listener_counters)
         self._expiry = CertificateExpiry(config)
-        ticker.callbacks += [self._admission.on_tick, self._proxy_headers.flush_warnings, self._rate_limited.flush]
+        ticker.callbacks += [self.admission.on_tick, self._proxy_headers.flush_warnings, self._rate_limited.flush]
         ticker.callbacks.append(self._expiry.on_tick)
         handler.on_capacity(self._resume_accepting)
 
     def start(self) -> None:
-        """Listen on every listener, or on none. Raises LocalError if a socket cannot be bound to its address."""
+        """Listen on every listener, or on none, and accept. Raises LocalError if a socket cannot be bound."""
+        self.open()
+        self.start_accepting()
+
+    def open(self) -> None:
+        """Listen on every listener, or on none. Connections wait in the kernel's backlog until ``start_accepting``.
+
+        Raises LocalError if a socket cannot be bound to its address.
+        """
         try:
             for listener in self._config.listeners:
                 self._acceptors[listener.name] = self._listen(listener)
         except BaseException:
             self.close()
             raise
+
+    def start_accepting(self) -> None:
+        """Accept connections on all listeners that are open."""
         self._other_descriptors = process_counts().open_fds
+        self._accepting = True
+        self.admission.resume()  # there may be connections that a predecessor has accepted
+        for one in self._inherited_headers:
+            on_header = partial(self._submit, one.listener)
+            self._proxy_headers.read_header(one.listener, one.sock, one.address, on_header, one.data)
+        self._inherited_headers.clear()
         self._resume_accepting()
         for listener in self._config.listeners:
             log.info("listening", listener=listener.name, bind=str(listener.bind), upstream=str(listener.upstream))
 
+    @property
+    def listening_sockets(self) -> list[PassedSocket]:
+        """The listening sockets with the names of their listeners, for a successor."""
+        return [PassedSocket(name, acceptor.socket) for name, acceptor in self._acceptors.items()]
+
+    def pause(self) -> None:
+        """Accept, admit and refuse nothing until ``resume``."""
+        self._accepting = False
+        for acceptor in self._acceptors.values():
+            acceptor.stop_accepting()
+        self._proxy_headers.pause()
+        self.admission.pause()
+
+    def resume(self) -> None:
+        """Go on after ``pause``."""
+        self._accepting = True
+        self._proxy_headers.resume()
+        self.admission.resume()
+        self._resume_accepting()
+
+    def pending(self) -> list[PassedConnection]:
+        """Return all accepted connections that are not admitted yet. Needs ``pause``. Their sockets stay open here."""
+        headers = [
+            PassedConnection(one.listener.name, one.sock, one.address, one.data)
+            for one in self._proxy_headers.pending()
+        ]
+        return headers + [
+            PassedConnection(one.listener.name, one.sock, (one.host, one.port), None, state)
+            for state, one in self.admission.pending()
+        ]
+
+    def release(self) -> None:
+        """Close the listening sockets and those of ``pending``, which a successor has, too, and drain from now on."""
+        self.draining = True
+        self._close_acceptors()
+        self._proxy_headers.forget_pending()
+        self.admission.forget_pending()
+
+    def inherit_pending(self, passed: PassedConnection) -> None:
+        """Take ownership of a connection of ``pending`` of the predecessor. It goes on with ``start_accepting``."""
+        listener = next((one for one in self._config.listeners if one.name == passed.listener), None)
+        if listener is None:
+            passed.sock.close()
+            return
+        self._handler.listener_counters[listener.name].accepted += 1
+        if passed.header is None:
+            self.admission.inherit_pending(listener, passed.sock, *passed.address, passed.state)
+        else:
+            self._inherited_headers.append(PartialHeader(listener, passed.sock, passed.address, passed.header))
+
     def close(self) -> None:
         """Stop accepting, and close connections that are not admitted yet."""
         self.draining = True
-        for acceptor in self._acceptors.values():
-            acceptor.close()
-        self._acceptors.clear()
+        self._close_acceptors()
         self._proxy_headers.close()
-        self._admission.close()
+        self.admission.close()
 
     @property
     def readiness_problem(self) -> str | None:
         """Why the sidecar does not accept connections now; None if it does."""
         if self.draining:
             return "draining"
-        if not self._acceptors:
+        if not self._accepting:
             return "starting"
         return self.not_ready_reason if self._handler.is_available else "no worker runs"
+
+    @property
+    def degradation(self) -> str:
+        """What works in part only although connections are served, in one sentence; empty for nothing."""
+        return self._handler.degradation
 
     def update_config(self, config: Config) -> None:
         """Apply the limits of a new configuration, and watch its certificates. Nothing else of it is used here."""
         self._config = config
         self._expiry.update_config(config)
-        self._admission.update_limits(limits_of(config, self._cluster_quotas))
+        self.admission.update_limits(limits_of(config, self._cluster_quotas))
 
     def update_cluster_quotas(self, stored: ClusterQuotas) -> None:
         """Apply the quotas that are stored in the cluster."""
         self._cluster_quotas = stored
-        self._admission.update_limits(limits_of(self._config, stored))
+        self.admission.update_limits(limits_of(self._config, stored))
 
     def quotas_state(self) -> QuotasState:
         """Return the current state of the limits."""
-        state = self._admission.quotas_state()
+        state = self.admission.quotas_state()
         state.queued = {name: acceptor.backlog_length for name, acceptor in self._acceptors.items()}
         return state
 
@@ -111,12 +205,18 @@ class ListenerManager:
         snapshot.private_apis = {key: api.name for key, api in private.items()}
         return snapshot
 
+    def _close_acceptors(self) -> None:
+        self._accepting = False
+        for acceptor in self._acceptors.values():
+            acceptor.close()
+        self._acceptors.clear()
+
     def _resume_accepting(self) -> None:
         """Resume every listener that may accept now."""
-        if self._handler.is_full:
+        if self._handler.is_full or not self._accepting:
             return
         for name, acceptor in self._acceptors.items():
-            if not self._admission.is_blocked(name):
+            if not self.admission.is_blocked(name):
                 acceptor.start_accepting()
 
     def _listen(self, listener: Listener) -> Acceptor:
@@ -125,28 +225,22 @@ class ListenerManager:
                 self._proxy_headers.read_header(listener, sock, address, partial(self._submit, listener))
             else:
                 self._submit(listener, sock, address)
-            return not (self._admission.is_blocked(listener.name) or self._handler.is_full)
+            return not (self.admission.is_blocked(listener.name) or self._handler.is_full)
 
         def on_out_of_capacity(error: str) -> None:
             self._rate_limited.warning("accept_out_of_capacity", listener=listener.name, error=error)
 
-        backlog = self._config.socket_listen_backlog_size
+        sock = self._sockets.open(listener.name, listener.bind, self._config.socket_listen_backlog_size)
         counters = self._handler.listener_counters[listener.name]
-        return Acceptor(
-            listener.bind.host,
-            listener.bind.port,
-            backlog,
-            counters,
-            on_accept,
-            on_out_of_capacity,
-            free_connections=self._free_connections,
-        )
+        return Acceptor(sock, counters, on_accept, on_out_of_capacity, free_connections=self._free_connections)
 
     def _free_connections(self) -> int:
         """Return for how many more connections there are descriptors, two for each."""
-        accepted = self._proxy_headers.pending + self._admission.waiting_connections + self._handler.local_connections
+        accepted = (
+            self._proxy_headers.pending_count + self.admission.waiting_connections + self._handler.local_connections
+        )
         return (usable_descriptors() - self._other_descriptors) // DESCRIPTORS_PER_CONNECTION - accepted
 
     def _submit(self, listener: Listener, sock: socket.socket, address: tuple[str, int]) -> None:
         host, port = address
-        self._admission.submit(listener, sock, canonical(host) if ":" in host else host, port)
+        self.admission.submit(listener, sock, canonical(host) if ":" in host else host, port)

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Mapping
 from functools import cache
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import NamedTuple
 
 import structlog
 
@@ -31,6 +32,15 @@ OnHeader = Callable[[socket.socket, PeerAddress], None]
 log = structlog.get_logger(__name__)
 
 
+class PartialHeader(NamedTuple):
+    """A connection whose header is incomplete. ``data``: the part that was read."""
+
+    listener: Listener
+    sock: socket.socket
+    address: PeerAddress
+    data: bytes
+
+
 class ProxyHeaderReader:
     """Reads the headers of accepted connections, which count as active in ``tallies``. Belongs to the event loop's
     thread.
@@ -43,15 +53,17 @@ class ProxyHeaderReader:
         self._pending: set[_PendingHeader] = set()
         self._rate_limited = RateLimitedLogger(log)
 
-    def read_header(self, listener: Listener, sock: socket.socket, address: PeerAddress, on_header: OnHeader) -> None:
+    def read_header(
+        self, listener: Listener, sock: socket.socket, address: PeerAddress, on_header: OnHeader, data: bytes = b""
+    ) -> None:
         """Take ownership of ``sock``, accepted from ``address``, and call ``on_header(sock, address)`` with the
-        header's address.
+        header's address. ``data``: the part of the header that was read from it before.
 
         The address stays the same if the header has none. The call may happen before this method returns. It does not
         happen if the socket was closed; the cause is then counted.
         """
         self._listener_counters[listener.name].active += 1
-        pending = _PendingHeader(self, listener, sock, address, on_header)
+        pending = _PendingHeader(self, listener, sock, address, on_header, data)
         if not _is_trusted(address[0], listener.proxy_protocol_trusted):
             pending.close("untrusted_proxy", "not in proxy.protocol.trusted")
         elif len(self._pending) >= MAX_PENDING_HEADERS:
@@ -63,9 +75,29 @@ class ProxyHeaderReader:
             pending.start()
 
     @property
-    def pending(self) -> int:
+    def pending_count(self) -> int:
         """Connections whose header is incomplete."""
         return len(self._pending)
+
+    def pause(self) -> None:
+        """Read nothing until ``resume``."""
+        for one in self._pending:
+            one.pause()
+
+    def resume(self) -> None:
+        """Go on after ``pause``."""
+        for one in list(self._pending):
+            one.resume()
+
+    def pending(self) -> list[PartialHeader]:
+        """Return all connections whose header is incomplete. Needs ``pause``."""
+        return [PartialHeader(one.listener, one.sock, one.address, one.data) for one in self._pending]
+
+    def forget_pending(self) -> None:
+        """Close the sockets of ``pending``. Another process has them, too."""
+        for one in list(self._pending):
+            one.finish(None)
+            one.sock.close()
 
     def close(self) -> None:
         """Close all connections whose header is incomplete."""
@@ -107,31 +139,38 @@ class _PendingHeader:
         sock: socket.socket,
         address: PeerAddress,
         on_header: OnHeader,
+        data: bytes,
     ) -> None:
         self.listener = listener
         self.address = address
         self._owner = owner
-        self._sock = sock
+        self.sock = sock
         self._on_header = on_header
         self._loop = asyncio.get_running_loop()
-        self._data = b""  # the part of the header that was read
+        self.data = data
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         self._timer = self._loop.call_later(HEADER_TIMEOUT, self._on_timeout)
         self._on_readable()  # most headers have arrived by now
         if not self._timer.cancelled():
-            self._loop.add_reader(self._sock, self._on_readable)
+            self._loop.add_reader(self.sock, self._on_readable)
+
+    def pause(self) -> None:
+        self._loop.remove_reader(self.sock)
+
+    def resume(self) -> None:
+        self._loop.add_reader(self.sock, self._on_readable)
 
     def close(self, cause: Cause, detail: str = "") -> None:
-        self._finish(cause, detail)
-        self._sock.close()
+        self.finish(cause, detail)
+        self.sock.close()
 
     def _on_readable(self) -> None:
         try:
-            seen = self._sock.recv(MAX_SIZE - len(self._data), socket.MSG_PEEK)
-            header = parse(self._data + seen)
-            taken = self._sock.recv((header.size if header else len(self._data + seen)) - len(self._data))
+            seen = self.sock.recv(MAX_SIZE - len(self.data), socket.MSG_PEEK)
+            header = parse(self.data + seen)
+            taken = self.sock.recv((header.size if header else len(self.data + seen)) - len(self.data))
         except BlockingIOError:
             return
         except PeerError as error:
@@ -141,22 +180,22 @@ class _PendingHeader:
             self.close("client_reset")
             return
         if header is not None:
-            self._finish(None)
-            self._on_header(self._sock, header.address or self.address)
+            self.finish(None)
+            self._on_header(self.sock, header.address or self.address)
         elif seen:
-            self._data += taken
-        elif self._data:
-            self.close("invalid_proxy_header", f"connection closed after {len(self._data)} bytes")
+            self.data += taken
+        elif self.data:
+            self.close("invalid_proxy_header", f"connection closed after {len(self.data)} bytes")
         else:
             self.close("client_closed")  # without a byte, like health checks
 
     def _on_timeout(self) -> None:
         self.close("proxy_header_timeout", f"not complete after {HEADER_TIMEOUT:.0f} s")
 
-    def _finish(self, cause: Cause | None, detail: str = "") -> None:
+    def finish(self, cause: Cause | None, detail: str = "") -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._loop.remove_reader(self._sock)
+            self._loop.remove_reader(self.sock)
         self._owner.on_finished(self, cause, detail)
 
 

@@ -52,9 +52,6 @@ async def _fetch_advertised(upstream: Upstream) -> dict[int, Endpoint]:
     """Return the address that each broker of the cluster advertises on this listener, by node id."""
     try:
         return messages.decode_brokers(await call_upstream(upstream, messages.metadata_request(), MAX_METADATA_SIZE))
-    except PeerError as error:
-        if error.reason == "tls_failed":
-            raise OSError(f"TLS: {error.detail}") from None
-        raise OSError(f"{upstream} does not answer as a Kafka broker does") from None
-    except EOFError:
-        raise OSError(f"{upstream} does not answer as a Kafka broker does") from None
+    except (EOFError, PeerError) as error:
+        detail = f": {error.detail}" if isinstance(error, PeerError) else ""
+        raise OSError(f"{upstream} does not answer as a Kafka broker does{detail}") from None

@@ -74,6 +74,7 @@ class Worker:
         self._replies: set[asyncio.Task[None]] = set()
         self._rate_limited = RateLimitedLogger(log)
         self._number = 0
+        self._spread = False
         self._config: Config
         self._closed_connections: list[int] = []  # not reported to the main process yet
 
@@ -96,7 +97,7 @@ class Worker:
         force_exit_after(
             (self._config.drain_timeout_ms + self._config.observer_shutdown_timeout_ms) / 1000 + EXIT_MARGIN
         )
-        await self._data_plane.stop(self._abort)
+        await self._data_plane.stop(self._abort, spread=self._spread)
         await self._send_snapshot(0)
         self._channel.flush_and_close()
         return 0
@@ -125,16 +126,17 @@ class Worker:
                 self._data_plane.report_throttles(message.reports)
             case UpdateConfig():
                 config = unpack(message.config)
-                configure_logging(config.log_level, worker=self._number)
+                configure_logging(config.log_level, config.log_format, worker=self._number)
                 self._data_plane.update_config(config)
             case UpdateFleetView():
                 self._data_plane.update_fleet_view(message.view)
             case StartWorker():
                 self._number, self._config = message.number, unpack(message.config)
                 self._listeners = {listener.name: listener for listener in self._config.listeners}
-                configure_logging(self._config.log_level, worker=self._number)
+                configure_logging(self._config.log_level, self._config.log_format, worker=self._number)
                 self._started.set_result(True)
             case Drain():
+                self._spread = message.spread
                 self._stop.set()
             case Abort():
                 self._abort.set()

@@ -127,7 +127,12 @@ class UpdateFleetView(Struct, tag=True, array_like=True):
 
 
 class Drain(Struct, tag=True, array_like=True):
-    """Tells a worker to wait for open requests and then to exit. No ``TakeConnection`` follows."""
+    """Tells a worker to wait for open requests and then to exit. No ``TakeConnection`` follows.
+
+    ``spread``: see ``ConnectionManager.drain``.
+    """
+
+    spread: bool = False
 
 
 class Abort(Struct, tag=True, array_like=True):
@@ -258,6 +263,16 @@ class IpcChannel(Generic[Message]):
         self._loop.remove_writer(self._socket)
         self._socket.close()
         return [(message, sock) for message, _, sock in self._unsent]
+
+    def abandon(self) -> None:
+        """Close this end, and drop what was not sent."""
+        self._loop.remove_reader(self._socket)
+        self._loop.remove_writer(self._socket)
+        self._socket.close()
+        for _, _, sock in self._unsent:
+            if sock is not None:
+                sock.close()
+        self._unsent.clear()
 
     def flush_and_close(self) -> None:
         """Block for up to ``FLUSH_TIMEOUT`` seconds until all messages are sent, then close. For a process that

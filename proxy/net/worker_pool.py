@@ -19,7 +19,7 @@ from proxy.config import Config, Listener
 from proxy.config.serialization import pack
 from proxy.core.causes import Cause
 from proxy.core.counters import ListenerCounters
-from proxy.errors import LocalError
+from proxy.errors import LocalError, describe_os_error
 from proxy.interceptors.broker_metadata import FleetView
 from proxy.limits.principal_quotas import Logins
 from proxy.limits.throttle_reports import AggregatedThrottle
@@ -117,7 +117,9 @@ class WorkerPool:
             if isinstance(error, TimeoutError):
                 raise LocalError(f"a worker is not ready after {WORKERS_START_TIMEOUT:.0f} s") from None
             if isinstance(error, OSError):
-                raise LocalError(f"workers: {self._config.workers} processes cannot be started: {error}") from None
+                raise LocalError(
+                    f"workers: {self._config.workers} processes cannot be started: {describe_os_error(error)}"
+                ) from None
             raise
         self._running = True
         self._poll_workers()
@@ -136,6 +138,11 @@ class WorkerPool:
     def is_full(self) -> bool:
         """Whether no worker can receive a connection now."""
         return bool(self._unassigned) or not any(worker.has_capacity for worker in self._workers.values())
+
+    @property
+    def degradation(self) -> str:
+        """What works in part only although connections are served, by the last snapshots of the workers."""
+        return next(filter(None, (worker.degradation for worker in self._workers.values())), "")
 
     def on_capacity(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` each time ``is_full`` becomes False."""
@@ -263,9 +270,9 @@ class WorkerPool:
         own.workers = dict.fromkeys(range(1, self._config.workers + 1), 0)
         return sum_snapshots([own, self._exited, *(worker.last_snapshot() for worker in self._workers.values())])
 
-    async def stop(self, abort: asyncio.Event) -> None:
+    async def stop(self, abort: asyncio.Event, *, spread: bool = False) -> None:
         """Drain all workers and wait until they have exited, or abort them when ``abort`` is set. None runs
-        afterwards."""
+        afterwards. ``spread``: see ``ConnectionManager.drain``."""
         self._running = False
         for timer in self._timers.values():
             timer.cancel()
@@ -275,7 +282,7 @@ class WorkerPool:
             self._eviction_task.cancel()
         self._close_unassigned()
         for worker in self._workers.values():
-            worker.channel.send(Drain())
+            worker.channel.send(Drain(spread))
         ended = asyncio.create_task(self._wait_for_exit())
         aborted = asyncio.create_task(abort.wait())
         timeout = (self._config.drain_timeout_ms + self._config.observer_shutdown_timeout_ms) / 1000 + STOP_MARGIN
@@ -332,7 +339,7 @@ class WorkerPool:
         try:
             await self._start_worker(number)
         except OSError as error:  # no process or no descriptor is available
-            log.warning("worker_not_started", worker=number, error=str(error))
+            log.warning("worker_not_started", worker=number, error=describe_os_error(error))
             self._restart_later(number)
         else:
             self._restarts += 1

@@ -218,6 +218,11 @@ class WorkerProcess:
             )
             self.kill()
 
+    @property
+    def degradation(self) -> str:
+        """What works in part only although it serves connections, in one sentence; empty for nothing."""
+        return str(self._last_snapshot.audit.get("spool_problem", ""))
+
     def last_snapshot(self) -> Snapshot:
         """Return its last counters, with the open connections as this process knows them.
 
@@ -332,5 +337,5 @@ def _without_queue(stats: ObserverStats) -> ObserverStats:
 def _without_spool(audit: dict[str, Any]) -> dict[str, Any]:
     """Return its last audit counters without the spool, which another worker has taken over and counts."""
     dropped = add_counters(audit["dropped"], {LOST_CAUSE: audit["queued"]} if audit["queued"] else {})
-    gone = {"queued": 0, "queued_bytes": 0, "spooled": 0, "spool_bytes": 0, "spool_failed": False, "problems": {}}
+    gone = {"queued": 0, "queued_bytes": 0, "spooled": 0, "spool_bytes": 0, "spool_problem": "", "problems": {}}
     return {**audit, **gone, "dropped": dropped, "left": audit["spooled"]}

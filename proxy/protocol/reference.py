@@ -1,4 +1,4 @@
-"""Writes docs/protocol.md from the table."""
+"""Generates docs/protocol.md and docs/protocol-versions.md from the table."""
 
 from __future__ import annotations
 
@@ -74,9 +74,21 @@ Rows are never changed or taken out; only when a version came to be deprecated o
 """
 
 
-def reference_markdown() -> str:
-    """Return the whole page."""
-    return _INTRODUCTION + _releases() + "## Every addition\n\n" + "\n".join(map(_api, _by_key(TABLE)))
+_ADDITIONS = """\
+# Every ProtocolVersion
+
+Generated from `proxy/protocol/protocol_versions.json` by `make docs`. [protocol.md](protocol.md) says what a
+ProtocolVersion is.
+
+"""
+
+
+def pages() -> dict[str, str]:
+    """Return the text of both pages by their paths below docs/."""
+    return {
+        "protocol.md": (_INTRODUCTION + _releases()).rstrip("\n") + "\n",
+        "protocol-versions.md": _ADDITIONS + "\n".join(map(_api, _by_key(TABLE))),
+    }
 
 
 def _releases() -> str:
@@ -84,7 +96,9 @@ def _releases() -> str:
         f"| {release} | {known.min} | {known.max} |\n"
         for release, known in ((release, release_range(release)) for release in release_ends())
     )
-    return f"## Releases of Kafka\n\n| release | ProtocolVersionMin | ProtocolVersionMax |\n|---|---|---|\n{rows}\n"
+    every = "[protocol-versions.md](protocol-versions.md) lists every addition."
+    head = "| release | ProtocolVersionMin | ProtocolVersionMax |\n|---|---|---|\n"
+    return f"## Releases of Kafka\n\n{every}\n\n{head}{rows}\n"
 
 
 def _by_key(table: Iterable[Addition]) -> list[list[Addition]]:
@@ -96,7 +110,7 @@ def _by_key(table: Iterable[Addition]) -> list[list[Addition]]:
 
 def _api(rows: list[Addition]) -> str:
     marks = "".join(f", {mark}" for mark in ("optional", "private") if getattr(rows[0], mark))
-    return f"### {rows[-1].api} ({rows[-1].api_key}{marks})\n\n" + "".join(map(_row, rows))
+    return f"## {rows[-1].api} ({rows[-1].api_key}{marks})\n\n" + "".join(map(_row, rows))
 
 
 def _row(row: Addition) -> str:

@@ -10,6 +10,7 @@ import asyncio
 import struct
 from typing import Protocol
 
+from proxy.core.wire import BROKER_USES_TLS, tls_hint
 from proxy.errors import PeerError
 from proxy.rpc.messages import RpcRequest
 
@@ -57,7 +58,7 @@ async def call(
     writer.write(encode_frame(request, correlation_id, client_id))
     size = int.from_bytes(await reader.readexactly(4), "big", signed=True)
     if not CORRELATION_ID_SIZE <= size <= max_size:
-        raise PeerError("broker", "malformed", f"an answer of {size} bytes")
+        raise PeerError("broker", "malformed", f"an answer of {size} bytes{tls_hint(size, BROKER_USES_TLS)}")
     answer_to = int.from_bytes(await reader.readexactly(CORRELATION_ID_SIZE), "big", signed=True)
     if answer_to != correlation_id:
         raise PeerError("broker", "malformed", "an answer to another request")

@@ -101,7 +101,7 @@ AUDIT_METRICS: tuple[MetricDefinition, ...] = (
         (),
         "",
         "1 while the spool's disk fails: events wait in memory alone.",
-        _audit_field("spool_failed"),
+        lambda s: [((), int(bool(s.audit.get("spool_problem"))))] if s.audit else [],
     ),
     MetricDefinition(
         "audit_replayed_total",

@@ -1,4 +1,4 @@
-"""The metrics of the limits on connections and of their sources. docs/limits.md maps them to Kafka's MBeans."""
+"""The metrics of the limits on connections and their sources. docs/limits-operation.md maps them to Kafka's MBeans."""
 
 from __future__ import annotations
 

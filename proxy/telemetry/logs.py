@@ -1,4 +1,4 @@
-"""Logging: one JSON object per line on stderr, written by a separate thread (``log_writer``).
+"""Logging: one line of JSON or text for each event on stderr, written by a separate thread (``log_writer``).
 
 Text that a peer chooses, such as a client id or a topic, may be in a line. So text is escaped and cut, containers are
 bounded, and values whose key suggests a secret are never written.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import re
 import sys
 import time
@@ -19,6 +20,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from proxy.telemetry.log_writer import LogStream, LogWriter
+from proxy.telemetry.text_log import render_text
 
 MAX_TEXT_LENGTH = 256
 """Characters of one text in a log line. A longer one keeps its beginning and its last ``KEPT_TAIL_LENGTH``
@@ -120,10 +122,11 @@ def log_lines_dropped() -> dict[str, int]:
     return _writers[0].dropped() if _writers else {}
 
 
-def configure_logging(level: str, **constant_keys: object) -> None:
+def configure_logging(level: str, form: str = "auto", **constant_keys: object) -> None:
     """Log to stderr from ``level`` (debug, info, warning, error) on, including the standard library's log and warnings.
 
-    ``constant_keys``: keys of every line. From then on no call that logs or prints blocks.
+    ``form``: ``json``, ``text``, or ``auto``: text where stderr is a terminal. ``constant_keys``: keys of every line.
+    From then on no call that logs or prints blocks.
     """
 
     def add_constant_keys(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
@@ -138,7 +141,8 @@ def configure_logging(level: str, **constant_keys: object) -> None:
         exceptions_as_values,
         add_constant_keys,
     ]
-    finish: list[Processor] = [sanitize, structlog.processors.JSONRenderer()]
+    as_text = form == "text" or (form == "auto" and os.isatty(STDERR))
+    finish: list[Processor] = [sanitize, render_text if as_text else structlog.processors.JSONRenderer()]
     structlog.configure(
         processors=describe + finish,
         wrapper_class=structlog.make_filtering_bound_logger(number),

@@ -17,7 +17,7 @@ No label value is chosen by clients, except `ip`, `principal`, `topic` and `grou
 value that was idle may make room for a busier one, whose series then begin at 0. A summary is two series, `…_sum` and
 `…_count`; a histogram has `…_bucket`, too. With several workers every number is the sum over them, those that have
 ended included. Beside these there are the usual `process_…` metrics, also of all processes together. What the limits'
-metrics are called in Kafka: [limits.md](limits.md).
+metrics are called in Kafka: [limits-operation.md](limits-operation.md).
 
 The metrics of requests, from `request_errors_total` to `group_sent_bytes_total`, need one more observer:
 

@@ -1,8 +1,10 @@
-"""Generates docs/tables.md from the descriptions of the tables."""
+"""Generates docs/tables.md and a page for each table from their descriptions."""
 
 from __future__ import annotations
 
-from spark_jobs.schemas import DEAD_LETTER_REASONS, DERIVED, STREAMED
+from collections.abc import Mapping
+
+from spark_jobs.schemas import DEAD_LETTER_REASONS, DEAD_LETTERS, DERIVED, STREAMED, TABLES
 from spark_jobs.schemas.model import Table
 
 _MERGE_NAMES = {
@@ -16,23 +18,35 @@ _MERGE_NAMES = {
 }
 
 
-def markdown() -> str:
-    """Return the text of docs/tables.md."""
-    parts = [_PAGE_HEADER, "## Written from the audit topic\n"]
-    for table in STREAMED.values():
-        parts += _describe_table(table)
-    parts.append("#### Reasons\n\n| `reason` | meaning |\n|---|---|")
-    parts += [f"| `{reason}` | {meaning} |" for reason, meaning in DEAD_LETTER_REASONS.items()]
-    parts.append("\n## Computed from those\n")
-    for table in DERIVED.values():
-        parts += _describe_table(table)
+def pages() -> dict[str, str]:
+    """Return the text of each page by its path below docs/: the list of all tables, and one page for each."""
+    found = {f"tables/{table.name}.md": _table_page(table) for table in TABLES.values()}
+    index = [_PAGE_HEADER, "## Written from the audit topic\n", *_list_tables(STREAMED)]
+    index += ["\n## Computed from those\n", *_list_tables(DERIVED)]
+    return {"tables.md": "\n".join(index) + "\n", **found}
+
+
+def _list_tables(tables: Mapping[str, Table]) -> list[str]:
+    rows = [
+        f"| [`{name}`](tables/{name}.md) | {table.meaning.partition('. ')[0].rstrip('.')}. |"
+        for name, table in tables.items()
+    ]
+    return ["| table | rows |", "|---|---|", *rows]
+
+
+def _table_page(table: Table) -> str:
+    parts = _describe_table(table)
+    if table is DEAD_LETTERS:
+        parts.append("## Reasons\n\n| `reason` | meaning |\n|---|---|")
+        parts += [f"| `{reason}` | {meaning} |" for reason, meaning in DEAD_LETTER_REASONS.items()]
     return "\n".join(parts).rstrip() + "\n"
 
 
 def _describe_table(table: Table) -> list[str]:
-    parts = [f"### `{table.name}`\n", f"{table.meaning}\n"]
+    parts = [f"# `{table.name}`\n", f"{table.meaning}\n"]
     if table.derived_from:
-        parts.append(f"Computed from {', '.join(f'`{name}`' for name in table.derived_from)}.\n")
+        sources = ", ".join(f"[`{name}`]({name}.md)" for name in table.derived_from)
+        parts.append(f"Computed from {sources}.\n")
     parts.append(f"Kept for {table.retention_days:,} days unless a `Retention` says otherwise.\n")
     merges = bool(table.keys)
     parts.append(f"| column | type |{' merged |' if merges else ''} unit | source | meaning |")
@@ -41,7 +55,8 @@ def _describe_table(table: Table) -> list[str]:
         merge = f" {_MERGE_NAMES[column.merge]} |" if merges else ""
         cells = (column.unit, column.source, column.meaning)
         parts.append(f"| `{column.name}` | {column.type} |{merge} {' | '.join(cells)} |")
-    return [*parts, "", f"```sql\n{table.example}\n```\n"]
+    answer = f"[Its answer](../answers-of-tables.md#{table.name}) for a scripted load; [all tables](../tables.md)."
+    return [*parts, "\n## Example\n", f"```sql\n{table.example}\n```\n", f"{answer}\n"]
 
 
 _PAGE_HEADER = """# Tables

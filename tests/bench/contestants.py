@@ -21,8 +21,8 @@ import yaml
 
 from proxy.config.model import Config
 from proxy.errors import LocalError
-from tests.bench import peers
 from tests.bench.measure import family, pinned
+from tests.tools import fetched
 
 START_TIMEOUT = 20.0
 STOP_TIMEOUT = 15.0
@@ -52,7 +52,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Contestant:
-    """``command`` writes its configuration, or raises ``peers.MissingError``; None: clients dial the broker itself."""
+    """``command`` writes its configuration, or raises MissingError; None: clients dial the broker itself."""
 
     name: str
     title: str
@@ -203,7 +203,7 @@ def _brokerside(wiring: Wiring, *, audited: bool) -> Command:
 
 
 def _haproxy(wiring: Wiring) -> Command:
-    program, root = peers.debian("haproxy", ["haproxy"])
+    program, root = fetched.debian("haproxy", ["haproxy"])
     config = wiring.folder / "haproxy.cfg"
     config.write_text(f"""global
   nbthread 1
@@ -217,8 +217,8 @@ listen kafka
   bind 127.0.0.1:{wiring.listen} backlog 4096
   server broker 127.0.0.1:{wiring.upstream}
 """)
-    environment = {} if root is None else {"LD_LIBRARY_PATH": ":".join(map(str, root.glob("usr/lib/*-linux-gnu")))}
-    version = peers.said_version([str(program), "-v"], r"version (\S+)", environment)
+    environment = fetched.environment_of(root)
+    version = fetched.said_version([str(program), "-v"], r"version (\S+)", environment)
     return Command([str(program), "-db", "-f", str(config)], environment, version)
 
 
@@ -228,7 +228,7 @@ def _descriptors() -> int:
 
 
 def _nginx(wiring: Wiring) -> Command:
-    program, root = peers.debian("nginx", ["nginx", "libnginx-mod-stream"])
+    program, root = fetched.debian("nginx", ["nginx", "libnginx-mod-stream"])
     module = (root or Path("/")) / "usr/lib/nginx/modules/ngx_stream_module.so"
     config = wiring.folder / "nginx.conf"
     config.write_text(f"""load_module {module};
@@ -246,12 +246,12 @@ stream {{
   }}
 }}
 """)
-    version = peers.said_version([str(program), "-v"], r"nginx/(\S+)")
+    version = fetched.said_version([str(program), "-v"], r"nginx/(\S+)")
     return Command([str(program), "-p", str(wiring.folder), "-c", str(config), "-e", "error.log"], version=version)
 
 
 def _kafka_proxy(wiring: Wiring) -> Command:
-    program = peers.go("kafka-proxy", "github.com/grepplabs/kafka-proxy")
+    program = fetched.go("kafka-proxy", "github.com/grepplabs/kafka-proxy")
     mapping = f"127.0.0.1:{wiring.upstream},127.0.0.1:{wiring.listen}"
     return Command(
         [
@@ -263,7 +263,7 @@ def _kafka_proxy(wiring: Wiring) -> Command:
 
 
 def _toxiproxy(wiring: Wiring) -> Command:
-    program = peers.go("toxiproxy", "github.com/Shopify/toxiproxy/v2/cmd/server")
+    program = fetched.go("toxiproxy", "github.com/Shopify/toxiproxy/v2/cmd/server")
     config = wiring.folder / "toxiproxy.json"
     ends = {"listen": f"127.0.0.1:{wiring.listen}", "upstream": f"127.0.0.1:{wiring.upstream}"}
     config.write_text(json.dumps([{"name": "kafka", "enabled": True, **ends}]))
@@ -272,7 +272,7 @@ def _toxiproxy(wiring: Wiring) -> Command:
 
 
 def _go_version(program: Path) -> str:
-    return peers.said_version(["go", "version", "-m", str(program)], r"\tmod\t\S+\t(\S+)")
+    return fetched.said_version(["go", "version", "-m", str(program)], r"\tmod\t\S+\t(\S+)")
 
 
 CONTESTANTS = (

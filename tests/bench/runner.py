@@ -12,11 +12,11 @@ from pathlib import Path
 
 from proxy.errors import LocalError
 from tests.bench.contestants import Contestant
-from tests.bench.peers import MissingError
 from tests.bench.report import NOISY
 from tests.bench.results import Measurement, Results, rotated
 from tests.bench.scenarios import Measured, Scenario
 from tests.bench.stage import Stage
+from tests.tools.fetched import MissingError
 
 
 def run(

@@ -11,24 +11,26 @@ from http import HTTPStatus
 
 import pytest
 
+from proxy.config import Endpoint
 from proxy.net import http
-from proxy.net.http import HttpServer, Query, Response
+from proxy.net.http import AdminRequest, HttpServer, Response
+from proxy.net.listening_sockets import bind_listening_socket
 from tests.integration.conftest import free_port
 
 
-async def hello(query: Query) -> Response:
+async def hello(request: AdminRequest) -> Response:
     return Response(b"hello\n")
 
 
-async def busy(query: Query) -> Response:
+async def busy(request: AdminRequest) -> Response:
     return Response(b"later\n", 503, "text/strange")
 
 
-async def broken(query: Query) -> Response:
+async def broken(request: AdminRequest) -> Response:
     raise ValueError("what nobody outside needs to know")
 
 
-async def changed(query: Query) -> Response:
+async def changed(request: AdminRequest) -> Response:
     return Response(b"changed\n")
 
 
@@ -38,7 +40,7 @@ GETS = {"/hello": hello, "/busy": busy, "/broken": broken}
 @asynccontextmanager
 async def serving() -> AsyncIterator[int]:
     server, port = HttpServer(GETS, {"/change": changed}, {"kafka-1.example"}), free_port()
-    server.start("127.0.0.1", port)
+    server.start(bind_listening_socket(Endpoint("127.0.0.1", port), 128))
     try:
         yield port
     finally:
@@ -222,7 +224,7 @@ async def test_what_is_being_answered_keeps_its_place(monkeypatch: pytest.Monkey
     monkeypatch.setattr(http, "MAX_CONNECTIONS", 1)
     asked, go_on = asyncio.Event(), asyncio.Event()
 
-    async def slow(query: Query) -> Response:
+    async def slow(request: AdminRequest) -> Response:
         asked.set()
         await go_on.wait()
         return Response(b"slow\n")

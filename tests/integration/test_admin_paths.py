@@ -29,6 +29,7 @@ class Gated:
     """Of a sidecar, what the endpoint asks."""
 
     readiness_problem = None
+    degradation = ""
 
     def quotas_state(self) -> QuotasState:
         return busy()
@@ -120,6 +121,16 @@ async def test_a_reload_tells_what_changed_and_the_new_configuration_runs(served
     _, after = await served.json("GET", "/config")
     assert [config.quotas.max_connections for config in served.applied] == [200]
     assert (after["config"]["quotas"]["max.connections"], after["hash"] == before["hash"]) == (200, False)
+
+
+async def test_a_reload_after_the_file_watch_tells_what_was_applied_and_when(served: Served) -> None:
+    served.write(max_connections=200)
+    await served.reloader.reload("file")
+    status, done = await served.json("POST", "/reload")
+    applied = done.pop("last_applied")
+    assert (status, done) == (200, {"result": "unchanged", "changed": []})
+    assert (applied["changed"], applied["reason"]) == (["quotas.max.connections"], "file")
+    assert applied["at"] == pytest.approx(time.time(), abs=60)
 
 
 async def test_a_rejected_reload_tells_why_and_nothing_changes(served: Served) -> None:

@@ -1,4 +1,4 @@
-"""The MBeans that docs/limits.md names are those of a real broker, and it has rates of listeners without any limit."""
+"""The MBeans that docs/limits-operation.md names are a real broker's, and it has rates of listeners without a limit."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def mbeans(cluster: ClusterState) -> set[tuple[str, str]]:
 
 
 def test_the_table_names_what_a_broker_has(mbeans):
-    table = re.findall(r"^\| `(kafka\.[^`]*)` \| `([^`]*)` \|", (ROOT / "docs" / "limits.md").read_text(), re.M)
+    page = (ROOT / "docs" / "limits-operation.md").read_text()
+    table = re.findall(r"^\| `(kafka\.[^`]*)` \| `([^`]*)` \|", page, re.M)
     assert len(table) == 6
 
     for name, attribute in table:

@@ -23,7 +23,7 @@ import yaml
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from proxy.local.cluster import ClusterState
+from proxy.local.cluster import ClusterState, Node
 from proxy.local.sidecars import SidecarProcess
 from spark_jobs.definitions import load
 from spark_jobs.export.prometheus import prometheus_rules
@@ -66,28 +66,28 @@ STOP = 0.6
 """Seconds for which the broker is stopped; every Produce of that time is slower than the objective."""
 
 
-@pytest.fixture
-def prometheus(cluster: ClusterState, tmp_path: Path) -> Iterator[str]:
-    """The address of a server that scrapes a sidecar each second."""
+@contextmanager
+def scraping(cluster: ClusterState, folder: Path, *features: str) -> Iterator[str]:
+    """The address of a server with these features that scrapes a sidecar each second."""
     node = cluster.nodes[0]
     config = yaml.safe_load((node.home.parent / "sidecar-1.yaml").read_text())
-    config["observer.class.names"] = ["observers.request_metrics:RequestMetricsObserver"]
-    (tmp_path / "sidecar.yaml").write_text(yaml.safe_dump(config))
-    (tmp_path / "slo.yaml").write_text(OBJECTIVES)
-    (tmp_path / "rules.yaml").write_text(prometheus_rules(load([tmp_path / "slo.yaml"])))
+    config["observer.class.names"].append("observers.request_metrics:RequestMetricsObserver")
+    (folder / "sidecar.yaml").write_text(yaml.safe_dump(config))
+    (folder / "slo.yaml").write_text(OBJECTIVES)
+    (folder / "rules.yaml").write_text(prometheus_rules(load([folder / "slo.yaml"])))
     settings = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": ["rules.yaml"],
         "scrape_configs": [{"job_name": "brokerside", "static_configs": [{"targets": [node.admin]}]}],
     }
-    (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(settings))
-    sidecar = SidecarProcess.start(tmp_path / "sidecar.yaml", tmp_path / "sidecar.log", node.admin)
+    (folder / "prometheus.yaml").write_text(yaml.safe_dump(settings))
+    sidecar = SidecarProcess.start(folder / "sidecar.yaml", folder / "sidecar.log", node.admin)
     address = f"127.0.0.1:{free_port()}"
-    with (tmp_path / "prometheus.log").open("w") as log:
+    with (folder / "prometheus.log").open("w") as log:
         server = subprocess.Popen(
-            ["prometheus", "--config.file=prometheus.yaml", f"--storage.tsdb.path={tmp_path}/data",
-             f"--web.listen-address={address}"],
-            cwd=tmp_path, stdout=log, stderr=log,
+            ["prometheus", "--config.file=prometheus.yaml", f"--storage.tsdb.path={folder}/data",
+             f"--web.listen-address={address}", f"--enable-feature={','.join(features)}"],
+            cwd=folder, stdout=log, stderr=log,
         )  # fmt: skip
     try:
         yield address
@@ -95,6 +95,35 @@ def prometheus(cluster: ClusterState, tmp_path: Path) -> Iterator[str]:
         server.terminate()
         server.wait(30)
         assert sidecar.stop()
+
+
+@pytest.fixture
+def prometheus(cluster: ClusterState, tmp_path: Path) -> Iterator[str]:
+    """The address of a server as it starts by default."""
+    with scraping(cluster, tmp_path) as address:
+        yield address
+
+
+def test_native_histograms_and_exemplars_are_stored(cluster: ClusterState, tmp_path: Path) -> None:
+    node = cluster.nodes[0]
+    name = 'brokerside_request_duration_seconds{api="CreateTopics"}'
+    with scraping(cluster, tmp_path, "native-histograms", "exemplar-storage") as address:
+        until(lambda: bool(ask(address, 'up{job="brokerside"} == 1')))
+        admin = AdminClient({"bootstrap.servers": node.advertised})
+        for number in range(20):
+            check_new(admin, f"native-{number}")
+        until(lambda: value_of(address, f"histogram_count({name})") == 20)
+        longest = value_of(address, f"histogram_quantile(1, {name})")
+        mean = value_of(address, f"histogram_sum({name}) / histogram_count({name})")
+        exemplars = get(address, "query_exemplars", query=name, start=time.time() - 60, end=time.time())
+        connections = json.loads(urllib.request.urlopen(f"http://{node.admin}/connections", timeout=10).read())
+        page = urllib.request.urlopen(f"http://{node.admin}/metrics", timeout=10).read()
+    linted = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, check=False)
+    assert (linted.returncode, linted.stdout, linted.stderr) == (0, b"", b"")
+    assert 0 < mean <= longest
+    found = [one for series in exemplars for one in series["exemplars"]]
+    assert {one["labels"]["connection_id"] for one in found} <= {one["id"] for one in connections["connections"]}
+    assert 0 < max(float(one["value"]) for one in found) <= longest
 
 
 def test_alerts_fire_and_resolve(cluster: ClusterState, prometheus: str) -> None:
@@ -110,12 +139,8 @@ def test_alerts_fire_and_resolve(cluster: ClusterState, prometheus: str) -> None
         for _ in range(30):
             with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
                 check_new(admin, topic)
-        assert node.process is not None
         for _ in range(6):
-            os.kill(node.process.pid, signal.SIGSTOP)
-            time.sleep(STOP)
-            os.kill(node.process.pid, signal.SIGCONT)
-            time.sleep(0.1)
+            halt(node)
         until(lambda: firing(prometheus) == {"produce-1", "topics-1"}, 60)
         # Good requests until fewer than six in a hundred are bad, which is six times what the budget allows.
         for number in range(800):
@@ -123,6 +148,15 @@ def test_alerts_fire_and_resolve(cluster: ClusterState, prometheus: str) -> None
         until(lambda: not firing(prometheus), 180)
     failed = ask(prometheus, 'brokerside_request_errors_total{api="CreateTopics", class="failure"}')
     assert [float(one["value"][1]) for one in failed] == [30]
+
+
+def halt(node: Node) -> None:
+    """Stop the broker for longer than a Produce may take."""
+    assert node.process is not None
+    os.kill(node.process.pid, signal.SIGSTOP)
+    time.sleep(STOP)
+    os.kill(node.process.pid, signal.SIGCONT)
+    time.sleep(0.1)
 
 
 def check_new(admin: AdminClient, topic: str) -> None:
@@ -159,10 +193,19 @@ def firing(address: str) -> set[str]:
 
 def ask(address: str, query: str) -> list[Any]:
     try:
-        with urllib.request.urlopen(
-            f"http://{address}/api/v1/query?{urllib.parse.urlencode({'query': query})}", timeout=10
-        ) as answer:
-            found: list[Any] = json.load(answer)["data"]["result"]
-            return found
+        found: list[Any] = get(address, "query", query=query)["result"]
+        return found
     except OSError:
         return []
+
+
+def value_of(address: str, query: str) -> float:
+    """The value of the only series of an answer; 0 if there is none."""
+    return sum(float(one["value"][1]) for one in ask(address, query))
+
+
+def get(address: str, path: str, **parameters: Any) -> Any:
+    """What Prometheus' API answers."""
+    url = f"http://{address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return json.load(answer)["data"]

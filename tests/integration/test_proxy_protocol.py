@@ -15,10 +15,10 @@ from proxy.config import load
 from proxy.net.data_plane import DataPlane
 from proxy.net.listener_manager import ListenerManager
 from proxy.net.ticker import Ticker
-from tests.bench import peers
 from tests.frames import METADATA, request, response
 from tests.integration.conftest import free_port
 from tests.integration.peer import Reader, Writer, answer_in_order, read_frame, upstream
+from tests.tools import fetched
 
 OPTIONS = {"v1": "send-proxy", "v2": "send-proxy-v2", "v2 and TLVs": "send-proxy-v2 proxy-v2-options unique-id,crc32c"}
 
@@ -35,8 +35,8 @@ class Running(NamedTuple):
 async def haproxy(folder: Path, to: int, option: str) -> AsyncIterator[int]:
     """Run one that sends headers as ``option`` says; yields its port. Skips the test where there is none to run."""
     try:
-        program, root = await asyncio.to_thread(peers.debian, "haproxy", ["haproxy"])
-    except peers.MissingError as missing:
+        program, root = await asyncio.to_thread(fetched.debian, "haproxy", ["haproxy"])
+    except fetched.MissingError as missing:
         pytest.skip(f"no HAProxy: {missing}")
     port = free_port()
     (folder / "haproxy.cfg").write_text(
@@ -45,7 +45,7 @@ async def haproxy(folder: Path, to: int, option: str) -> AsyncIterator[int]:
         f"listen kafka\n  bind 127.0.0.1:{port}\n  unique-id-format id-%pid\n"
         f"  server sidecar 127.0.0.1:{to} {option}\n"
     )
-    libraries = {} if root is None else {"LD_LIBRARY_PATH": ":".join(map(str, root.glob("usr/lib/*-linux-gnu")))}
+    libraries = fetched.environment_of(root)
     process = await asyncio.create_subprocess_exec(
         program, "-db", "-f", str(folder / "haproxy.cfg"), env=os.environ | libraries
     )

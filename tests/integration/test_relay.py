@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from proxy.compiled.exchange import Exchange
 from proxy.config import Config, load
@@ -231,6 +232,21 @@ async def test_hostile_bytes_close_the_connection_and_never_reach_the_broker(
         assert running.counters.closed == {cause: 1}
         assert reached == b""
         writer.close()
+
+
+async def test_tls_on_a_listener_without_it_is_named(tmp_path: Path) -> None:
+    async def silent(reader: Reader, _: Writer) -> None:
+        await reader.read()
+
+    with capture_logs() as logged:
+        async with bench(tmp_path, silent) as running:
+            reader, writer = await running.dial()
+            writer.write(bytes.fromhex("16030100f8010000f40303") + bytes(32))
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+            writer.close()
+    (line,) = [line for line in logged if line["event"] == "connection_refused"]
+    assert line["cause"] == "client_invalid_size"
+    assert "(these bytes begin a TLS record: the client uses TLS, and this listener does not)" in line["detail"]
 
 
 async def test_an_unsolicited_response_closes_both_sides_and_invents_nothing(tmp_path: Path) -> None:

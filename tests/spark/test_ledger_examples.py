@@ -10,5 +10,6 @@ from tests.ledger.build import Built
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
 
 
-def test_the_committed_page_is_what_the_tables_answer(ledger_root: Built) -> None:
-    assert examples.PAGE.read_text() == examples.markdown(ledger_root.root), "run: python -m tests.ledger.examples"
+def test_the_committed_pages_are_what_the_tables_answer(ledger_root: Built) -> None:
+    for name, text in examples.pages(ledger_root.root).items():
+        assert (examples.DOCS / name).read_text() == text, "run: python -m tests.ledger.examples"

@@ -12,8 +12,11 @@ from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
+import yaml
 
-from proxy.net.http import HttpServer, Query, Response
+from proxy.config import Endpoint
+from proxy.net.http import AdminRequest, HttpServer, Response
+from proxy.net.listening_sockets import bind_listening_socket
 from proxy.quotas_view import QuotasView, build_view, format_text
 from tests.integration.conftest import free_port
 from tests.unit.quotas_states import busy, unlimited
@@ -23,12 +26,12 @@ from tests.unit.quotas_states import busy, unlimited
 async def answering(method: str, path: str, answer: Response, port: int | None = None) -> AsyncIterator[str]:
     """An endpoint that gives one answer; its address, with a free port unless told."""
 
-    async def handler(query: Query) -> Response:
+    async def handler(request: AdminRequest) -> Response:
         return answer
 
     routes, port = {path: handler}, port or free_port()
     server = HttpServer(routes if method == "GET" else {}, routes if method == "POST" else {})
-    server.start("127.0.0.1", port)
+    server.start(bind_listening_socket(Endpoint("127.0.0.1", port), 128))
     try:
         yield f"127.0.0.1:{port}"
     finally:
@@ -46,7 +49,7 @@ def told(**answer: object) -> bytes:
     return msgspec.json.encode(answer)
 
 
-@pytest.mark.parametrize("output", ["table", "json"])
+@pytest.mark.parametrize("output", ["table", "json", "yaml"])
 async def test_quotas_are_shown_for_a_person_or_a_program(output: str) -> None:
     async with answering("GET", "/quotas", Response(msgspec.json.encode(build_view(busy())))) as admin:
         done = await brokerside("quotas", "--admin", admin, "-o", output)
@@ -54,7 +57,8 @@ async def test_quotas_are_shown_for_a_person_or_a_program(output: str) -> None:
     if output == "table":
         assert done.stdout == format_text(build_view(busy())) + "\n"
     else:
-        assert json.loads(done.stdout) == json.loads(msgspec.json.encode(build_view(busy())))
+        read = json.loads if output == "json" else yaml.safe_load
+        assert read(done.stdout) == json.loads(msgspec.json.encode(build_view(busy())))
 
 
 def watch_twice(admin: str) -> tuple[list[bytes], int, bytes]:
@@ -113,7 +117,19 @@ async def test_a_reload_says_what_changed() -> None:
     assert (done.returncode, done.stdout) == (0, "applied: quotas.max.connections, log.level\n")
     async with answering("POST", "/reload", Response(told(result="unchanged", changed=[]))) as admin:
         done = await brokerside("reload", "--admin", admin)
-    assert (done.returncode, done.stdout) == (0, "unchanged: what runs is already what the file says\n")
+    assert (done.returncode, done.stdout) == (
+        0,
+        "unchanged: what runs is what the file says; nothing was applied since the sidecar started\n",
+    )
+
+
+async def test_a_reload_after_the_file_watch_says_what_was_applied_and_when() -> None:
+    applied = {"changed": ["log.level", "tags.rack"], "at": 1_790_000_000.0, "reason": "file"}
+    answer = told(result="unchanged", changed=[], last_applied=applied)
+    async with answering("POST", "/reload", Response(answer)) as admin:
+        done = await brokerside("reload", "--admin", admin)
+    said = "last applied, when the file changed (2026-09-21 14:13:20 UTC): log.level, tags.rack"
+    assert (done.returncode, done.stdout) == (0, f"unchanged: what runs is what the file says; {said}\n")
 
 
 async def test_a_rejected_reload_says_every_reason_and_fails() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow.parquet
 import pytest
+import yaml
 
 from proxy.cli import main
 from spark_jobs import run as jobs
@@ -263,6 +264,7 @@ def test_check_says_what_is_declared_and_what_is_not(brokerside: Terminal, tmp_p
 def test_a_question_is_answered_in_every_form(brokerside: Terminal, root: str, tmp_path: Path) -> None:
     ask = ("query", "--tables", root, "--ask", "top-talkers", "--since", "2026-09-22")
     assert json.loads(brokerside(*ask, "-o", "json").out)[0]["consumed_bytes"] == 7
+    assert yaml.safe_load(brokerside(*ask, "-o", "yaml").out)[0]["consumed_bytes"] == 7
     assert brokerside(*ask, "-o", "csv").out.splitlines()[1].startswith("User:a,,0,7,")
     assert "User:a" in brokerside(*ask).out
     table = pyarrow.parquet.read_table(io.BytesIO(brokerside(*ask, "-o", "parquet").raw))

@@ -1,4 +1,4 @@
-"""docs/limits.md and the README name keys and metrics that exist, and their examples can be copied."""
+"""docs/limits*.md and the README name keys and metrics that exist, and their examples can be copied."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from proxy.telemetry.definitions import METRICS
 from tests.unit.quotas_states import busy
 
 ROOT = Path(__file__).parents[2]
-LIMITS = (ROOT / "docs" / "limits.md").read_text()
+LIMITS = "".join(page.read_text() for page in sorted((ROOT / "docs").glob("limits*.md")))
 README = (ROOT / "README.md").read_text()
 
 EXAMPLES = [

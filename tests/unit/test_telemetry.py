@@ -25,6 +25,7 @@ from proxy.telemetry.logs import KEPT_TAIL_LENGTH, MAX_LOGGED_ITEMS, MAX_TEXT_LE
 from proxy.telemetry.metrics import render
 from proxy.telemetry.reference import reference_markdown
 from proxy.telemetry.snapshot import ProcessCounts, Snapshot, process_counts, sum_snapshots
+from proxy.telemetry.text_log import render_text
 
 CANARY = "c4n4ry-hunter2"
 
@@ -39,7 +40,7 @@ def logged(monkeypatch):
     monkeypatch.setattr(logs, "_writers", [writer])
 
     def start(level: str = "info", **always: object):
-        configure_logging(level, **always)
+        configure_logging(level, "json", **always)
 
         def lines():
             assert writer.flush(10)
@@ -70,6 +71,52 @@ def test_a_line_is_json_with_event_level_time_and_keys(logged):
         "listener": "CLIENT",
         "connections": 3,
     }
+
+
+def test_a_line_for_people_has_time_level_event_and_keys():
+    line = {
+        "timestamp": "2026-11-24T07:05:01.123456Z",
+        "level": "warning",
+        "logger": "proxy.test",
+        "event": "listening",
+        "bind": "0.0.0.0:9092",
+        "error": 'no "room" here',
+        "empty": "",
+        "keys": ["a", "b=c"],
+        "count": 3,
+        "last": None,
+    }
+    assert render_text(None, "warning", line) == (
+        "2026-11-24 07:05:01.123Z warning listening              bind=0.0.0.0:9092  "
+        'error="no \\"room\\" here"  empty=""  keys=["a","b=c"]  count=3  last=null'
+    )
+
+
+@pytest.mark.parametrize(
+    ("form", "terminal", "is_json"),
+    [("auto", True, False), ("auto", False, True), ("json", True, True), ("text", False, False)],
+)
+def test_lines_are_text_on_a_terminal_and_json_elsewhere_unless_told(monkeypatch, form, terminal, is_json):
+    read, write = os.pipe()
+    writer = LogWriter(write, lambda dropped: None)
+    monkeypatch.setattr(logs, "_writers", [writer])
+    monkeypatch.setattr(logs.os, "isatty", lambda descriptor: terminal and descriptor == logs.STDERR)
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        configure_logging("info", form)
+        structlog.get_logger("proxy.test").info("listening", listener="CLIENT", token="c4n4ry")
+        assert writer.flush(10)
+        line = os.read(read, 1 << 16).decode()
+    finally:
+        structlog.reset_defaults()
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        os.close(read)
+        os.close(write)
+    assert line.startswith("{") == is_json
+    assert "c4n4ry" not in line
+    assert ("listener=CLIENT  token=***" in line) != is_json
 
 
 def test_lines_below_the_level_are_left_out(logged):
@@ -230,7 +277,7 @@ AUDIT = AuditStats(
     queued=2,
     queued_bytes=5,
     spool_bytes=900,
-    spool_failed=True,
+    spool_problem="the spool /s cannot be used",
     replayed=12,
     replay_lost=1,
     observed=102,

@@ -16,9 +16,10 @@ import pytest
 
 from proxy.errors import LocalError
 from proxy.local.ports import free_ports, is_free
-from tests.bench import native, peers
+from tests.bench import native
 from tests.bench.frames import write_frames
 from tests.frames import request
+from tests.tools import fetched
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +119,7 @@ def test_a_missing_compiler_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def test_a_peer_that_cannot_be_had_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     monkeypatch.setenv("BROKERSIDE_CACHE", str(tmp_path))
-    with pytest.raises(peers.MissingError, match="apt-get install haproxy"):
-        peers.debian("haproxy", ["haproxy"])
-    with pytest.raises(peers.MissingError, match="needs Go: go install"):
-        peers.go("kafka-proxy", "example.org/kafka-proxy")
+    with pytest.raises(fetched.MissingError, match="apt-get install haproxy"):
+        fetched.debian("haproxy", ["haproxy"])
+    with pytest.raises(fetched.MissingError, match="needs Go: go install"):
+        fetched.go("kafka-proxy", "example.org/kafka-proxy")

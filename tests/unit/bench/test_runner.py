@@ -10,11 +10,11 @@ import pytest
 
 from proxy.errors import LocalError
 from tests.bench.contestants import Contestant
-from tests.bench.peers import MissingError
 from tests.bench.results import Measurement, Results
 from tests.bench.runner import new_results, progress, run
 from tests.bench.scenarios import Measured
 from tests.bench.stage import QUICK, Sizes
+from tests.tools.fetched import MissingError
 
 A, B, C = (Contestant(name, name.upper(), None) for name in "abc")
 

@@ -95,6 +95,10 @@ def brokers(**ports: int) -> bytes:
         (b"", "the connection was closed"),
         (b"\0\0\0\x08\0\0\0\x01\0", "the connection was closed"),
         (b"HTTP/1.1 400 Bad Request", "an answer of 1213486160 bytes"),
+        (
+            b"\x15\x03\x03\x00\x02\x02\x50",
+            "352518912 bytes (these bytes begin a TLS record: this port of the broker uses",
+        ),
         (b"\xff\xff\xff\xff", "an answer of -1 bytes"),
         (b"\0\0\0\x03\0\0\0", "an answer of 3 bytes"),
         (b"\0\0\0\x04\0\0\0\x07", "an answer to another request"),
@@ -173,6 +177,30 @@ async def test_a_kept_connection_that_has_ended_is_made_anew_once() -> None:
 async def test_nobody_there_is_told_with_an_address() -> None:
     with pytest.raises(BrokerUnreachable, match=r"127\.0\.0\.1:1: Connection refused"):
         await client(1).call(PING)
+
+
+async def test_no_words_of_python_are_told() -> None:
+    for host in ("127.0.0.1", "localhost"):  # one address, and mostly two
+        with pytest.raises(BrokerUnreachable) as raised:
+            await BrokerConnection.open(Endpoint(host, 1), Security(), None, "me")
+        assert str(raised.value) == f"{host}:1: Connection refused"
+
+
+@pytest.mark.parametrize("reply", [None, b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+async def test_tls_where_there_is_none_is_named(reply: bytes | None) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)
+        if reply is not None:
+            writer.write(reply)
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    endpoint = Endpoint("127.0.0.1", server.sockets[0].getsockname()[1])
+    security = Security.from_settings({"security.protocol": "ssl", "enable.ssl.certificate.verification": "false"})
+    with pytest.raises(BrokerUnreachable, match=r"does it use TLS|does not use TLS"):
+        await BrokerConnection.open(endpoint, security, security.build_ssl_context(), "me")
+    server.close()
 
 
 async def test_settings_it_cannot_heed_are_no_network_error() -> None:

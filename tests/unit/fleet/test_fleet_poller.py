@@ -298,6 +298,85 @@ async def test_before_another_broker_it_names_that_one_and_does_not_register(clu
     assert next(one for one in logs if one["event"] == "wrong_broker")["upstream"] == 7
 
 
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_SSL", "SASL_PLAINTEXT"])
+async def test_where_no_listener_can_be_asked_the_cluster_says_that_it_has_no_such_broker(
+    cluster, monkeypatch, protocol
+):
+    monkeypatch.setattr(fleet_poller, "FIRST_RETRY", 0.01)
+    cluster.brokers = {2: "127.0.0.1:12", 3: "127.0.0.1:13"}
+    async with watching(config_of(1, protocol), cluster) as watched:
+        await eventually(lambda: watched.problems)
+        assert watched.problems == ["broker.id is 1, but the cluster of internal.bootstrap.servers has only 2, 3"]
+        assert not watched.registry.registered
+
+        cluster.brokers = {1: "127.0.0.1:11", **cluster.brokers}
+        await eventually(lambda: watched.problems[-1] is None)
+        assert watched.registry.registered
+
+
+async def test_a_broker_of_the_cluster_that_restarts_is_no_wrong_one(cluster):
+    cluster.brokers = {1: "127.0.0.1:11", 2: "127.0.0.1:12"}
+    async with watching(config_of(1, "SSL"), cluster) as watched:
+        await watched.until(lambda: watched.entry(2))
+        del cluster.brokers[1]
+        asked = cluster.asked.count(messages.METADATA)
+        await eventually(lambda: cluster.asked.count(messages.METADATA) > asked + 2)
+        assert watched.problems == []
+
+
+class Advertising(Broker):
+    """A broker that says what it advertises."""
+
+    def __init__(self, node_id: int, advertised: str) -> None:
+        super().__init__(node_id, NEW)
+        self.advertised = advertised
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                request = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+                key, _, correlation_id = struct.unpack_from(">hhi", request)
+                self.asked.append(key)
+                body = struct.pack(">hi", 0, 0)
+                if key == messages.DESCRIBE_CONFIGS:
+                    body = struct.pack(">ii", 0, 1) + b"\0\0\xff\xff\4" + text(str(self.node_id))
+                    value = text("advertised.listeners") + text(self.advertised) + b"\0\5\0\0\0\0\0"
+                    body += struct.pack(">i", 1) + value
+                writer.write(struct.pack(">ii", 4 + len(body), correlation_id) + body)
+        except asyncio.IncompleteReadError:
+            writer.close()
+
+
+async def test_where_no_listener_can_be_asked_another_broker_may_advertise_its_address(cluster, monkeypatch):
+    """The file of broker 2 was copied, and its ``broker.id`` was changed to that of another broker."""
+    for name in ("FIRST_RETRY", "VERSIONS_INTERVAL"):
+        monkeypatch.setattr(fleet_poller, name, 0.01)
+    cluster.configs["advertised.listeners"] = "CLIENT://127.0.0.1:19999,INTERNAL://127.0.0.1:11"
+    other = Advertising(2, "CLIENT://127.0.0.1:9092,INTERNAL://127.0.0.1:12,odd")
+    async with listening(other):
+        cluster.brokers = {1: "127.0.0.1:11", 2: f"127.0.0.1:{other.port}"}
+        async with watching(config_of(1, "SSL"), cluster) as watched:
+            await eventually(lambda: watched.problems)
+            said = "listener CLIENT: 127.0.0.1:9092 is what broker 2 advertises, but broker.id is 1"
+            assert watched.problems == [f"{said}; one of the two is wrong"]
+            assert not watched.registry.registered
+
+            cluster.configs["advertised.listeners"] = "CLIENT://127.0.0.1:9092,INTERNAL://127.0.0.1:11"
+            await eventually(lambda: watched.problems[-1] is None)
+            assert watched.registry.registered
+
+
+async def test_an_address_that_no_broker_advertises_is_nobody_s(cluster):
+    """A listener may be tried before the brokers advertise it."""
+    cluster.configs["advertised.listeners"] = "CLIENT://127.0.0.1:19999"
+    other = Advertising(2, "CLIENT://127.0.0.1:19998")
+    async with listening(other):
+        cluster.brokers = {1: "127.0.0.1:11", 2: f"127.0.0.1:{other.port}"}
+        async with watching(config_of(1, "SSL"), cluster) as watched:
+            await eventually(lambda: messages.DESCRIBE_CONFIGS in other.asked)
+            assert watched.problems == []
+
+
 async def test_a_listener_that_rewrites_is_ready_once_the_other_sidecars_are_known(cluster):
     cluster.brokers = {1: "127.0.0.1:11", 2: "127.0.0.1:12"}
     broker = Broker(1, NEW)

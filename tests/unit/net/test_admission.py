@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 import uvloop
 
-from proxy.config import Listener
+from proxy.config import Endpoint, Listener
 from proxy.core.counters import ListenerCounters
 from proxy.limits.connection_quotas import MAX_ENDED_HOLDS
 from proxy.limits.model import DEFAULT_ADDRESS, Limits, ListenerLimits, Quota
@@ -19,6 +19,7 @@ from proxy.local.ports import HOST, free_ports
 from proxy.net import admission
 from proxy.net.acceptor import Acceptor
 from proxy.net.admission import AdmissionControl
+from proxy.net.listening_sockets import bind_listening_socket
 
 CLIENTS = 60
 TURNS = 60
@@ -77,7 +78,9 @@ class Site:
         (port,) = free_ports(1)
         self.listener = Listener(name="CLIENT", bind=f"{HOST}:{port}", upstream=f"{HOST}:1")
         counters = self.handler.listener_counters["CLIENT"]
-        self.acceptor = Acceptor(HOST, port, CLIENTS, counters, self._on_accept, lambda error: None)
+        self.acceptor = Acceptor(
+            bind_listening_socket(Endpoint(HOST, port), CLIENTS), counters, self._on_accept, lambda error: None
+        )
         self.clients = [socket.create_connection((HOST, port)) for _ in range(CLIENTS)]
 
     def _on_accept(self, sock: socket.socket, address: tuple[str, int]) -> bool:

@@ -11,7 +11,7 @@ from proxy.telemetry.snapshot import add_counters
 def audit(**counts: Any) -> dict[str, Any]:
     nothing = {
         "emitted": 0, "delivered": 0, "dropped": {}, "spooled": 0, "queued": 0, "queued_bytes": 0, "spool_bytes": 0,
-        "spool_failed": False, "problems": {},
+        "spool_problem": "", "problems": {},
     }  # fmt: skip
     return {**nothing, **counts}
 
@@ -25,7 +25,7 @@ def test_what_it_had_in_memory_is_lost_and_what_it_had_on_disk_is_left() -> None
         queued=7,
         queued_bytes=700,
         spool_bytes=3300,
-        spool_failed=True,
+        spool_problem="full",
         problems={"compacted": "it is"},
     )
     living = audit(emitted=5, delivered=3, spooled=2, spool_bytes=3500)

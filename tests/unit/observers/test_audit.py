@@ -65,7 +65,7 @@ class Kept:
         told = self.seq - sum(self.lost.values())
         return OutboxStats(
             emitted=self.seq, delivered=0, dropped=self.lost, spooled=0, queued=told, queued_bytes=0, spool_bytes=0,
-            spool_failed=False, replayed=0, replay_lost=0, records_delivered=0, bytes_delivered=0,
+            spool_problem="", replayed=0, replay_lost=0, records_delivered=0, bytes_delivered=0,
             observed=self.observed[0], taken=self.taken, hidden=self.hidden, problems={},
         )  # fmt: skip
 

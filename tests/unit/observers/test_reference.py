@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import get_args, get_type_hints
 
 import msgspec
@@ -8,15 +7,10 @@ import pytest
 
 from observers import event, examples
 from observers.event import Envelope, RequestEvent
-from observers.reference import _meanings, markdown
+from observers.reference import _meanings
 
-PAGE = Path(__file__).parents[3] / "docs" / "audit-event.md"
 STRUCTS = [each for each in vars(event).values() if isinstance(each, type) and issubclass(each, msgspec.Struct)]
 KINDS = get_args(get_args(get_type_hints(Envelope)["events"])[0])
-
-
-def test_the_committed_page_is_what_the_code_says() -> None:
-    assert PAGE.read_text() == markdown(), "run: python -m observers.reference > docs/audit-event.md"
 
 
 @pytest.mark.parametrize("struct", STRUCTS)

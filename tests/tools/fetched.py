@@ -1,4 +1,7 @@
-"""Other proxies, fetched into the cache folder where they are not installed; nothing on the machine is changed."""
+"""Programs that tests and benchmarks need beside this project's own: from Debian, from Go modules.
+
+They are fetched into the cache folder where they are not installed; nothing on the machine is changed.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,19 @@ from pathlib import Path
 
 from proxy.local.jars import cache_dir
 
-TIMEOUT = 400.0
-"""Seconds for a download; building kafka-proxy takes the longest, about a minute."""
+TIMEOUT = 1200.0
+"""Seconds for a download or a build; that of helm takes the longest, about seven minutes."""
+
+FOLDERS = ("usr/bin", "usr/sbin")
+"""Where Debian's packages have their programs."""
 
 
 class MissingError(Exception):
-    """A contestant cannot take part; the text says why, and what to do."""
+    """A program cannot be had here; the text says why, and what to do."""
 
 
 def debian(program: str, packages: list[str]) -> tuple[Path, Path | None]:
-    """Return the path of ``program`` (in /usr/sbin), and the folder its packages were unpacked in, if they had to be.
+    """Return the path of ``program``, and the folder its packages were unpacked in, if they had to be.
 
     Raises MissingError.
     """
@@ -27,8 +33,7 @@ def debian(program: str, packages: list[str]) -> tuple[Path, Path | None]:
     if installed:
         return Path(installed), None
     root = cache_dir() / "bench" / f"debian-{program}"
-    path = root / "usr/sbin" / program
-    if not path.exists():
+    if not root.exists():
         hint = f"not here; Debian: apt-get update && apt-get install {' '.join(packages)}"
         if not (shutil.which("apt-get") and shutil.which("dpkg")):
             raise MissingError(hint)
@@ -42,7 +47,21 @@ def debian(program: str, packages: list[str]) -> tuple[Path, Path | None]:
             _run(["dpkg", "-x", archive.name, "."], part, hint)
             archive.unlink()
         part.rename(root)
-    return path, root
+    found = next((root / folder / program for folder in FOLDERS if (root / folder / program).exists()), None)
+    if found is None:
+        raise MissingError(f"no {program} in the packages {' '.join(packages)}")
+    return found, root
+
+
+def environment_of(root: Path | None) -> dict[str, str]:
+    """Return the variables with which programs of ``debian``'s second result find each other and their libraries."""
+    if root is None:
+        return {}
+    programs = [str(root / folder) for folder in FOLDERS]
+    return {
+        "PATH": ":".join([*programs, os.environ.get("PATH", "")]),
+        "LD_LIBRARY_PATH": ":".join(map(str, root.glob("usr/lib/*-linux-gnu"))),
+    }
 
 
 def go(program: str, package: str) -> Path:

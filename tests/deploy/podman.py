@@ -1,0 +1,118 @@
+"""Podman and Buildah with a storage of their own, in which the layers of builds stay from one run to the next."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from proxy.local.jars import cache_dir
+from tests.deploy import debian
+from tests.tools import fetched
+
+ROOT = Path(__file__).parents[2]
+BASE = "localhost/debian:trixie"
+"""What stands for a registry's image of Debian, which cannot be had everywhere."""
+
+BUILD_TIMEOUT = 550
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+"""What this machine checks the package index with; the base need not know it."""
+
+DESCRIPTORS = 20_000
+"""Of a container; Podman's own default may be more than this machine allows."""
+
+
+class Podman:
+    """Runs ``podman`` and ``buildah``."""
+
+    def __init__(self, folder: Path, environment: dict[str, str], unpacked: Path | None) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        engine = '[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\nruntime = "runc"\n'
+        if unpacked is not None:
+            engine += f'conmon_path = ["{unpacked}/usr/bin/conmon"]\n[engine.runtimes]\n'
+            engine += f'runc = ["{unpacked}/usr/sbin/runc"]\n'
+        limits = f'default_ulimits = ["nofile={DESCRIPTORS}:{DESCRIPTORS}", "nproc=30000:30000"]\n'
+        if unpacked is not None:
+            limits += f'seccomp_profile = "{unpacked}/usr/share/containers/seccomp.json"\n'
+        (folder / "containers.conf").write_text(f"[containers]\n{limits}{engine}")
+        (folder / "storage.conf").write_text(
+            f'[storage]\ndriver = "overlay"\ngraphroot = "{folder}/root"\nrunroot = "{folder}/run"\n'
+        )
+        (folder / "policy.json").write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
+        self._environment = {
+            **os.environ,
+            **environment,
+            "CONTAINERS_CONF": str(folder / "containers.conf"),
+            "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
+        }
+
+    def __call__(self, *arguments: object, program: str = "podman", timeout: float = 120) -> str:
+        """Return what the command prints, without the last line's end; fail with what it says if it fails."""
+        done = subprocess.run(
+            [program, *map(str, arguments)],
+            env=self._environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        assert done.returncode == 0, f"{program} {' '.join(map(str, arguments))}: {done.stderr[-3000:]}"
+        return done.stdout.strip()
+
+    def build(self, containerfile: str, tag: str) -> str:
+        """Build an image of the project on ``BASE``, and return its name."""
+        given = {"BASE": BASE, "SSL_CERT_FILE": "/run/certificates.crt"}
+        self._build(
+            "--layers", "--isolation", "chroot", "--network", "host",
+            "--volume", f"{CERTIFICATES}:/run/certificates.crt:ro",
+            *(part for name, value in given.items() for part in ("--build-arg", f"{name}={value}")),
+            "--file", containerfile, "--tag", tag, ".",
+        )  # fmt: skip
+        return tag
+
+    def load(self, archive: Path, tag: str) -> None:
+        """Make an image of a file system; ``archive``: a tar in ``folder``."""
+        containerfile = self.folder / "Containerfile"
+        containerfile.write_text(f"FROM scratch\nADD {archive.name} /\n")
+        self._build("--file", containerfile, "--tag", tag, self.folder)
+
+    def _build(self, *arguments: object) -> None:
+        policy = ("--signature-policy", self.folder / "policy.json")
+        self("build", *policy, *arguments, program="buildah", timeout=BUILD_TIMEOUT)
+
+    @contextmanager
+    def mounted(self, image: str) -> Iterator[Path]:
+        """Give the folder in which the files of an image can be read."""
+        yield Path(self("image", "mount", image))
+        self("image", "unmount", image)
+
+    def run(self, image: str, *options: object, command: tuple[str, ...] = ()) -> str:
+        """Start a container on this machine's network, as little allowed as a sidecar may be; return its id."""
+        return self(
+            "run", "--detach", "--network", "host", "--read-only", "--cap-drop", "all",
+            "--security-opt", "no-new-privileges", *options, image, *command,
+        )  # fmt: skip
+
+
+@functools.cache
+def podman() -> Podman:
+    """Return one whose storage has ``BASE``. Skips the test where it cannot be had."""
+    if os.geteuid() != 0:
+        pytest.skip("containers are built and run by root here")
+    try:
+        _, unpacked = fetched.debian("podman", ["podman", "buildah", "runc", "conmon"])
+    except fetched.MissingError as missing:
+        pytest.skip(f"no Podman: {missing}")
+    made = Podman(cache_dir() / "deploy" / "containers", fetched.environment_of(unpacked), unpacked)
+    if BASE not in made("images", "--format", "{{.Repository}}:{{.Tag}}").split():
+        archive = debian.bootstrap(made.folder / "base.tar", "ca-certificates")
+        made.load(archive, BASE)
+        archive.unlink()
+    return made

@@ -1,0 +1,248 @@
+"""The image, built, looked into, and run before a real broker with as little allowed as possible."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import threading
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import proxy
+from proxy.local.cluster import ClusterState
+from tests.deploy.podman import Podman, podman
+from tests.deploy.running import MountedConfig, Running, configuration, transfer, until
+from tests.frames import request
+
+pytestmark = [pytest.mark.deploy, pytest.mark.kafka, pytest.mark.timeout(900)]
+
+USER = 65532
+MAX_BYTES, MAX_COMPRESSED_BYTES = 90_000_000, 33_000_000
+"""Of all files in the image, and of these compressed as registries store them."""
+
+UNWANTED = {"sh", "bash", "dash", "busybox", "cc", "gcc", "ld", "as", "pip", "pip3", "apt", "apt-get", "dpkg", "perl"}
+METADATA = 3
+MEMORY, PROCESSES = "160m", 64
+
+
+@pytest.fixture(scope="module")
+def images() -> Podman:
+    return podman()
+
+
+@pytest.fixture(scope="module")
+def image(images: Podman) -> str:
+    return images.build("deploy/image/Containerfile", "localhost/brokerside")
+
+
+@pytest.fixture(scope="module")
+def files(images: Podman, image: str) -> Iterator[Path]:
+    with images.mounted(image) as root:
+        yield root
+
+
+def test_no_shell_no_compiler_and_nothing_that_installs(files: Path) -> None:
+    programs = {path.name for path in files.rglob("*") if path.is_file() and os.access(path, os.X_OK)}
+    assert programs & UNWANTED == set()
+    assert {path.name for path in (files / "usr/bin").iterdir()} == {"python3", "python3.13"}
+    assert not list(files.rglob("pip"))
+
+
+def test_all_is_roots_but_the_state_and_nothing_gives_more_rights(files: Path) -> None:
+    states = {path.relative_to(files): path.lstat() for path in files.rglob("*")}
+    owned = {str(path) for path, found in states.items() if found.st_uid == USER}
+    assert owned == {"var/lib/brokerside", "var/lib/brokerside/spool"}
+    assert {found.st_uid for found in states.values()} == {0, USER}
+    assert [path for path, found in states.items() if found.st_mode & (stat.S_ISUID | stat.S_ISGID)] == []
+    writable = [
+        path for path, found in states.items() if found.st_mode & stat.S_IWOTH and not stat.S_ISLNK(found.st_mode)
+    ]
+    assert [str(path) for path in writable] == ["tmp"]
+
+
+def test_it_is_small(files: Path) -> None:
+    regular = [path for path in files.rglob("*") if path.is_file() and not path.is_symlink()]
+    compressor = zlib.compressobj(6)
+    total = compressed = 0
+    for path in regular:
+        content = path.read_bytes()
+        total += len(content)
+        compressed += len(compressor.compress(content))
+    assert total <= MAX_BYTES
+    assert compressed <= MAX_COMPRESSED_BYTES
+
+
+def test_each_package_of_debian_is_there_with_its_licence_and_its_entry_for_scanners(files: Path) -> None:
+    packages = {path.name for path in (files / "var/lib/dpkg/status.d").iterdir()}
+    assert {"libc6", "libssl3t64", "python3.13-minimal", "libpython3.13-stdlib", "ca-certificates"} <= packages
+    for package in packages:
+        entry = (files / "var/lib/dpkg/status.d" / package).read_text()
+        assert f"Package: {package}\n" in entry
+        assert "\nVersion: " in entry
+        assert (files / "usr/share/doc" / package / "copyright").stat().st_size > 0
+
+
+def test_it_says_how_it_runs(images: Podman, image: str) -> None:
+    def said(what: str) -> str:
+        return images("image", "inspect", "--format", "{{." + what + "}}", image)
+
+    assert said("Config.User") == f"{USER}:{USER}"
+    assert said("Config.StopSignal") == "SIGTERM"
+    assert said("Config.Entrypoint") == "[/opt/brokerside/bin/brokerside]"
+    assert said("Config.Volumes") == "map[/var/lib/brokerside:{}]"
+    assert images("run", "--rm", "--network", "none", image, "version") == proxy.__version__
+
+
+class Container:
+    """A sidecar in a container before the cluster's first node."""
+
+    def __init__(self, images: Podman, image: str, cluster: ClusterState, folder: Path) -> None:
+        folder.chmod(0o755)
+        self.images = images
+        self.cluster = cluster
+        self.address = cluster.nodes[0].advertised
+        self.running = Running(cluster.nodes[0].admin)
+        self.config = configuration(cluster)
+        self.config["audit"]["spool.path"] = "/var/lib/brokerside/spool"
+        self.mounted = MountedConfig(folder / "etc")
+        self.mounted.write(self.config)
+        self.name = images.run(
+            image, "--volume", f"{self.mounted.folder}:/etc/brokerside:ro",
+            "--memory", MEMORY, "--memory-swap", MEMORY, "--pids-limit", PROCESSES,
+        )  # fmt: skip
+        self.running.wait_ready()
+
+    def exit_code(self) -> int:
+        """Of the container that has ended."""
+        return int(self.images("wait", self.name))
+
+    def pid(self) -> int:
+        """Of the sidecar's process, as this machine sees it."""
+        return int(self.images("inspect", "--format", "{{.State.Pid}}", self.name))
+
+
+@pytest.fixture
+def container(images: Podman, image: str, cluster: ClusterState, tmp_path: Path) -> Iterator[Container]:
+    made = None
+    try:
+        made = Container(images, image, cluster, tmp_path)
+        yield made
+    finally:
+        if made is not None:
+            print(images("logs", made.name))
+            images("rm", "--force", "--volumes", made.name)
+
+
+def test_traffic_passes_a_container_that_may_do_nothing(container: Container, topic: str) -> None:
+    status = Path(f"/proc/{container.pid()}/status").read_text()
+    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    assert fields["Uid"].split() == [str(USER)] * 4
+    assert {name: int(fields[name], 16) for name in ("CapPrm", "CapEff", "CapBnd", "CapAmb")} == dict.fromkeys(
+        ("CapPrm", "CapEff", "CapBnd", "CapAmb"), 0
+    )
+    assert (fields["NoNewPrivs"], fields["Seccomp"]) == ("1", "2")
+    root = next(line for line in Path(f"/proc/{container.pid()}/mounts").read_text().splitlines() if " / " in line)
+    assert root.split()[3].startswith("ro")
+
+    transfer(container.address, topic)
+
+    until(lambda: container.running.metric("brokerside_audit_delivered_total") > 0, "events are delivered")
+    assert container.running.metric("brokerside_audit_spool_failed") == 0
+    assert container.running.metric("brokerside_audit_dropped_total") == 0
+
+
+def test_several_workers_run_in_it(container: Container, topic: str) -> None:
+    container.images("stop", container.name)
+    container.mounted.write(container.config | {"workers": 2})
+    container.images("start", container.name)
+    container.running.wait_ready()
+    transfer(container.address, topic)
+    assert container.running.metric("brokerside_worker_restarts_total") == 0
+    text = container.running.get("metrics") or ""
+    assert text.count("brokerside_worker_connections{") == 2
+
+
+def test_a_changed_mount_reloads_and_closes_no_connection(container: Container) -> None:
+    host, _, port = container.address.rpartition(":")
+    with socket.create_connection((host, int(port)), 10) as sock:
+        sock.sendall(request(METADATA, 1, 1, b"\0\0\0\0"))
+        assert answered(sock)
+        container.mounted.write(container.config | {"quotas": {"max.connections.per.ip": 77}})
+        until(
+            lambda: container.running.metric("brokerside_quota_limit", scope="ip", quota="connections") == 77,
+            "the new limit",
+        )
+        container.mounted.write(container.config | {"quotas": {"max.connections.per.ip": "many"}})
+        until(
+            lambda: container.running.metric("brokerside_config_last_reload_successful") == 0,
+            "the mistake was found",
+        )
+        assert container.running.metric("brokerside_quota_limit", scope="ip", quota="connections") == 77
+        sock.sendall(request(METADATA, 1, 2, b"\0\0\0\0"))
+        assert answered(sock)
+
+
+def test_events_outlive_a_kill_of_the_container(container: Container, topic: str) -> None:
+    broker = container.cluster.nodes[0].process
+    assert broker is not None
+    transfer(container.address, topic)
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        host, _, port = container.address.rpartition(":")
+        connections = [socket.create_connection((host, int(port)), 10) for _ in range(50)]
+        until(lambda: container.running.metric("brokerside_audit_spooled") > 0, "events wait on disk")
+        container.images("kill", "--signal", "KILL", container.name)
+        assert container.exit_code() == 128 + signal.SIGKILL
+        for sock in connections:
+            sock.close()
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+    container.images("start", container.name)
+    container.running.wait_ready()
+    until(lambda: container.running.metric("brokerside_audit_replayed_total") > 0, "they are delivered")
+    transfer(container.address, topic, 100)
+
+
+def test_sigterm_answers_what_was_asked_and_exits_with_0(container: Container) -> None:
+    broker = container.cluster.nodes[0].process
+    assert broker is not None
+    host, _, port = container.address.rpartition(":")
+    with socket.create_connection((host, int(port)), 10) as sock:
+        sock.sendall(request(METADATA, 1, 1, b"\0\0\0\0"))
+        assert answered(sock)
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            sock.sendall(request(METADATA, 1, 2, b"\0\0\0\0"))
+            until(lambda: container.running.metric("brokerside_requests_total", api="Metadata") >= 2, "it is read")
+            stopping = threading.Thread(target=container.images, args=("stop", "--time", "30", container.name))
+            stopping.start()
+            until(lambda: refused(container.address), "no connection is accepted any more")
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+        assert answered(sock)
+        assert sock.recv(1) == b""
+        stopping.join()
+    assert container.exit_code() == 0
+
+
+def answered(sock: socket.socket) -> bool:
+    """Whether a whole response comes."""
+    sock.settimeout(30)
+    head = sock.recv(4, socket.MSG_WAITALL)
+    size = int.from_bytes(head)
+    return len(head) == 4 and len(sock.recv(size, socket.MSG_WAITALL)) == size
+
+
+def refused(address: str) -> bool:
+    """Whether nobody listens there."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), 5).close()
+    except ConnectionRefusedError:
+        return True
+    return False

@@ -1,0 +1,172 @@
+"""The units, checked by systemd and run by it before a real broker."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from proxy.cli import _parser
+from proxy.local.cluster import ClusterState
+from tests.deploy import nspawn
+from tests.deploy.nspawn import Machine
+from tests.deploy.podman import podman
+from tests.deploy.running import MountedConfig, Running, configuration, transfer, until
+
+UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
+SERVICES = ("brokerside.service", "brokerside-jobs.service")
+MAX_EXPOSURE = 12
+"""Tenths, of 100, as ``systemd-analyze security`` counts what a service could do; the sidecar's 1.2 is mostly that it
+has the network."""
+
+WATCHDOG = "[Service]\nWatchdogSec=2s\n"
+SIDECAR = "brokerside.service"
+
+
+def test_the_command_of_the_jobs_is_one_that_there_is() -> None:
+    environment = dict(re.findall(r"^(\w+)=(.*)$", (UNITS / "jobs.env").read_text(), re.MULTILINE))
+    command = re.findall(r"^ExecStart=(.*)$", (UNITS / "brokerside-jobs.service").read_text(), re.MULTILINE)
+    assert len(command) == 1
+    filled = re.sub(r"\$\{?(\w+)\}?", lambda found: environment[found[1]], command[0])
+    arguments = vars(_parser().parse_args(shlex.split(filled)[1:]))
+    assert arguments["bootstrap_servers"] == environment["BOOTSTRAP_SERVERS"]
+    assert arguments["tables"] == environment["TABLES"]
+    assert arguments["available_now"] is True
+
+
+@pytest.fixture(scope="module")
+def opt() -> Iterator[Path]:
+    """The environment that the image has, which was made for the same Debian."""
+    images = podman()
+    with images.mounted(images.build("deploy/image/Containerfile", "localhost/brokerside")) as root:
+        yield root / "opt/brokerside"
+
+
+def units() -> dict[Path, str]:
+    found = {path: f"/etc/systemd/system/{path.name}" for path in (*UNITS.glob("*.service"), *UNITS.glob("*.timer"))}
+    return {**found, UNITS / "sysusers.conf": "/etc/sysusers.d/brokerside.conf"}
+
+
+@pytest.mark.deploy
+@pytest.mark.parametrize("drop_in", [None, "before-253.conf"])
+def test_systemd_finds_no_mistake_in_the_units(opt: Path, drop_in: str | None) -> None:
+    more = {} if drop_in is None else {UNITS / drop_in: f"/etc/systemd/system/{SIDECAR}.d/{drop_in}"}
+    names = [name for name in units().values() if "sysusers" not in name]
+    assert len(names) == 3
+    found = nspawn.run(
+        ["sh", "-c", f"systemd-sysusers && systemd-analyze verify {' '.join(names)}"],
+        {**units(), **more, opt: "/opt/brokerside"},
+    )
+    code, said = found
+    # Only of the user that it makes.
+    assert (code, [line for line in said.splitlines() if not line.startswith("Creating ")]) == (0, [])
+
+
+@pytest.mark.deploy
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_may_do_little(service: str) -> None:
+    code, said = nspawn.run(
+        [
+            "systemd-analyze",
+            "security",
+            "--offline=true",
+            f"--threshold={MAX_EXPOSURE}",
+            f"/etc/systemd/system/{service}",
+        ],
+        units(),
+    )
+    assert code == 0, said
+    assert "Overall exposure level" in said
+
+
+class Site:
+    """A machine with the sidecar before the cluster's first node."""
+
+    def __init__(self, cluster: ClusterState, folder: Path) -> None:
+        self.cluster = cluster
+        self.address = cluster.nodes[0].advertised
+        self.running = Running(cluster.nodes[0].admin)
+        self.config = configuration(cluster)
+        self.config["audit"]["spool.path"] = "/var/lib/brokerside/spool"
+        self.mounted = MountedConfig(folder / "etc")
+        self.mounted.write(self.config)
+        self.machine: Machine
+
+    @property
+    def pid(self) -> int:
+        """Of the sidecar, as its machine sees it."""
+        return int(self.machine.show(SIDECAR, "MainPID"))
+
+
+@pytest.fixture
+def site(cluster: ClusterState, opt: Path, tmp_path: Path) -> Iterator[Site]:
+    made = Site(cluster, tmp_path)
+    (tmp_path / "watchdog.conf").write_text(WATCHDOG)
+    binds = {
+        **units(),
+        opt: "/opt/brokerside",
+        made.mounted.folder: "/etc/brokerside",
+        tmp_path / "watchdog.conf": f"/etc/systemd/system/{SIDECAR}.d/watchdog.conf",
+    }
+    with nspawn.booted(binds, tmp_path / "machine.log") as machine:
+        made.machine = machine
+        machine("systemd-sysusers")
+        machine("systemctl", "start", SIDECAR)
+        try:
+            yield made
+        finally:
+            print(machine("journalctl", "--no-pager", "--unit", SIDECAR, check=False))
+
+
+@pytest.mark.deploy
+@pytest.mark.kafka
+@pytest.mark.timeout(600)
+def test_systemd_runs_the_sidecar(site: Site, topic: str) -> None:
+    machine = site.machine
+    assert machine.show(SIDECAR, "ActiveState") == "active"
+    assert machine.show(SIDECAR, "StatusText") == "Running"
+    assert site.running.get("livez") is not None, "it is started once it accepts"
+    site.running.wait_ready()
+    status = dict(
+        line.split(":\t", 1) for line in machine("cat", f"/proc/{site.pid}/status").splitlines() if ":\t" in line
+    )
+    assert (int(status["CapBnd"], 16), status["NoNewPrivs"], status["Seccomp"]) == (0, "1", "2")
+    assert status["Uid"].split() == [machine("id", "-u", "brokerside")] * 4
+    transfer(site.address, topic)
+    until(lambda: site.running.metric("brokerside_audit_delivered_total") > 0, "events are delivered")
+    assert site.running.metric("brokerside_audit_spool_failed") == 0
+
+    # A reload has ended when systemctl returns.
+    site.mounted.write(site.config | {"quotas": {"max.connections.per.ip": 77}})
+    machine("systemctl", "reload", SIDECAR)
+    assert site.running.metric("brokerside_quota_limit", scope="ip", quota="connections") == 77
+    site.mounted.write(site.config | {"log.level": "loud"})
+    machine("systemctl", "reload", SIDECAR)
+    assert machine.show(SIDECAR, "StatusText").startswith("The last reload was rejected: log.level")
+    assert site.running.metric("brokerside_quota_limit", scope="ip", quota="connections") == 77
+    site.mounted.write(site.config)
+
+    # A sidecar that is killed, or whose loop hangs, is replaced.
+    for number in (signal.SIGKILL, signal.SIGSTOP):
+        before = site.pid
+        machine("systemctl", "kill", "--kill-whom=main", f"--signal={number.name}", SIDECAR)
+        until(lambda before=before: site.pid not in (0, before), f"it is replaced after {number.name}")
+        site.running.wait_ready()
+    assert machine.show(SIDECAR, "NRestarts") == "2"
+    transfer(site.address, topic, 100)
+
+    machine("systemctl", "stop", SIDECAR)
+    assert machine.show(SIDECAR, "Result") == "success"
+    assert machine.show(SIDECAR, "ExecMainStatus") == "0"
+
+
+@pytest.mark.deploy
+@pytest.mark.kafka
+def test_the_timer_has_a_next_time(site: Site) -> None:
+    site.machine("systemctl", "start", "brokerside-jobs.timer")
+    assert site.machine.show("brokerside-jobs.timer", "ActiveState") == "active"
+    assert site.machine.show("brokerside-jobs.timer", "NextElapseUSecRealtime")

@@ -1,0 +1,276 @@
+"""A successor takes over from a running sidecar: no connection is refused, limits go on; a failure changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy import admin_client
+from proxy.config import Endpoint
+from proxy.local import process
+from proxy.local.ports import HOST, free_ports
+from proxy.local.process import Process
+from tests.conformance.crowd import Plan
+from tests.faults.site import PATIENCE, Peer, Site
+from tests.frames import API_VERSIONS, request, response
+from tests.integration.peer import read_frame
+
+CONNECTS = 200
+"""Connects per second while the sidecar is replaced."""
+
+
+class Successor:
+    """A sidecar that takes over. ``settings``: what differs in its configuration."""
+
+    def __init__(self, site: Site, **settings: Any) -> None:
+        self.log = site.folder / f"successor-{len(list(site.folder.glob('successor-*.log')))}.log"
+        config = self.log.with_suffix(".yaml")
+        config.write_text(json.dumps(site.config(site.quotas) | settings))
+        command = [sys.executable, "-m", "proxy", "run", "--takeover", "-c", str(config)]
+        self.process = process.spawn(command, self.log)
+
+    def events(self) -> list[dict[str, Any]]:
+        """What it has logged, and ``text`` for lines that are no events."""
+        lines = self.log.read_text().splitlines()
+        return [json.loads(line) if line.startswith("{") else {"event": "text", "text": line} for line in lines]
+
+    def said(self, event: str) -> list[dict[str, Any]]:
+        return [line for line in self.events() if line["event"] == event]
+
+    async def runs(self) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not self.said("started"):
+                assert self.process.alive(), self.log.read_text()
+                await asyncio.sleep(0.02)
+
+    async def fails(self) -> str:
+        """Wait until it has exited, and return what it has said last."""
+        await ended(self.process)
+        assert not self.said("started")
+        return self.log.read_text().splitlines()[-1]
+
+
+async def ended(one: Process) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while one.alive():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+class TakeoverSite(Site):
+    """A sidecar that can be replaced."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.quotas: Mapping[str, Any] = {}
+        self.settings |= {"takeover.socket.path": str(folder / "takeover.sock"), "drain.timeout.ms": 4000}
+        self.successors: list[Successor] = []
+
+    async def start(self, quotas: Mapping[str, Any]) -> None:
+        self.quotas = quotas
+        await super().start(quotas)
+
+    def succeed(self, **settings: Any) -> Successor:
+        self.successors.append(Successor(self, **settings))
+        return self.successors[-1]
+
+    async def stop(self) -> None:
+        await asyncio.to_thread(process.stop, [one.process for one in self.successors], 15)
+        await super().stop()
+
+    @property
+    def predecessor(self) -> Process:
+        assert self.sidecar is not None
+        return self.sidecar.process
+
+    def predecessor_said(self, event: str) -> list[dict[str, Any]]:
+        assert self.sidecar is not None
+        lines = [json.loads(line) for line in self.sidecar.log.read_text().splitlines()]
+        return [line for line in lines if line["event"] == event]
+
+    async def open_connections(self) -> float:
+        """What counts in the limit of all connections."""
+        found = await asyncio.to_thread(admin_client.get_quotas, Endpoint(*_parsed(self.admin)))
+        return next(one.used for one in found.limits if (one.scope, one.quota) == ("broker", "connections"))
+
+
+def _parsed(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)
+
+
+@pytest.fixture
+async def site(tmp_path: Path):
+    site = TakeoverSite(tmp_path)
+    yield site
+    await site.stop()
+
+
+async def asks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int = 1) -> None:
+    """Send a request, and get its response."""
+    writer.write(request(API_VERSIONS, 0, number))
+    assert await asyncio.wait_for(read_frame(reader), PATIENCE) == response(number)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_no_connection_is_refused_while_a_successor_takes_over(site: TakeoverSite, workers: int) -> None:
+    site.settings["workers"] = workers
+    await site.start({})
+    crowd = await site.crowd_process(Plan(site.port, 8 * CONNECTS, rate=CONNECTS, leave="answered"))
+    await asyncio.sleep(1)
+    successor = site.succeed()
+    await successor.runs()
+    await ended(site.predecessor)
+    visits = await site.finished(crowd)
+
+    assert visits.refused() == []
+    assert len(visits.accepted()) == 8 * CONNECTS
+    assert [line["sockets"] for line in successor.said("took_over")] == [["CLIENT", "admin"]]
+    assert await site.metric("connections_accepted_total") > 0, "the successor answers at the admin endpoint"
+    assert "ok" in await site.get("readyz")
+
+
+async def test_a_rate_limit_goes_on_exactly_where_the_predecessor_was(site: TakeoverSite) -> None:
+    """A window of 11 s with 20/s lets 200 in; a fresh process would let as many in again."""
+    await site.start({"listener.name.client.max.connection.creation.rate": 20})
+    first = await site.crowd(Plan(site.port, 150, leave="answered"))
+    assert len(first.accepted()) == 150
+    crowd = await site.crowd_process(Plan(site.port, 400, leave="never", watch=12))
+    successor = site.succeed()
+    await successor.runs()
+    visits = await site.finished(crowd)
+
+    assert visits.refused() == []
+    answered = [first.began + at for at in first.answered]
+    answered += [visits.began + at for at in visits.answered if at >= 0]
+    early = sum(at < min(answered) + 10 for at in answered)
+    assert 200 <= early <= 240, "as many as without a change of the process; with a fresh window 350"
+
+
+async def test_connections_of_the_predecessor_count_until_they_end(site: TakeoverSite) -> None:
+    await site.start({"max.connections": 10})
+    clients = [await site.dial() for _ in range(10)]
+    for number, client in enumerate(clients):
+        await asks(*client, number)
+        client[1].write(request(API_VERSIONS, 0, 100 + number)[:6])  # a request that is incomplete keeps it open
+    await asyncio.sleep(0.2)
+    successor = site.succeed()
+    await successor.runs()
+    assert await site.open_connections() == 10
+    waiting = await site.dial()
+    waiting[1].write(request(API_VERSIONS, 0, 7))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(read_frame(waiting[0]), 0.5)
+
+    clients[0][1].close()
+    assert await asyncio.wait_for(read_frame(waiting[0]), PATIENCE) == response(7)
+    await ended(site.predecessor)
+    async with asyncio.timeout(PATIENCE):
+        while await site.open_connections() > 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert successor.said("predecessor_ended")
+
+
+async def test_clients_that_wait_for_a_limit_wait_in_the_successor(site: TakeoverSite) -> None:
+    await site.start({"max.connections": 1})
+    held, waiting = await site.dial(), await site.dial()
+    await asks(*held)
+    waiting[1].write(request(API_VERSIONS, 0, 7))
+    await site.until(lambda text: "brokerside_connections_waiting" in text and 'waiting{listener="CLIENT"} 1' in text)
+    await site.succeed().runs()
+    assert await asyncio.wait_for(read_frame(waiting[0]), PATIENCE) == response(7)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"broker.id": 2}, "broker.id is 1 here, and 2 in the successor"),
+        ({"listeners": "taken"}, "Address already in use"),
+        ({"listeners": "no broker"}, "not ready to take over after 10 s"),
+        ({"observer.class.names": ["no.such:Thing"], "internal.bootstrap.servers": "127.0.0.1:1"}, "no.such"),
+    ],
+)
+async def test_a_successor_that_fails_changes_nothing(site: TakeoverSite, settings: dict[str, Any], says: str) -> None:
+    await site.start({})
+    taken = Peer(1)
+    await taken.start()
+    (nobody,) = free_ports(1)
+    listener = site.config({})["listeners"][0]
+    if settings.get("listeners") == "taken":
+        more = {"name": "OTHER", "bind": f"{HOST}:{taken.port}", "upstream": listener["upstream"]}
+        settings = {"listeners": [listener, more]}
+    elif settings.get("listeners") == "no broker":
+        settings = {"listeners": [listener | {"upstream": f"{HOST}:{nobody}"}]}
+    client = await site.dial()
+    await asks(*client)
+    pid = site.pid
+    said = await site.succeed(**settings).fails()
+    taken.close()
+
+    assert says in said
+    await asks(*client, 2)
+    await asks(*await site.dial(), 3)
+    assert "ok" in await site.get("readyz")
+    assert site.predecessor.alive()
+    assert site.pid == pid
+    await site.succeed().runs()
+
+
+async def test_a_successor_that_is_killed_or_hangs_before_it_accepts_changes_nothing(site: TakeoverSite) -> None:
+    await site.start({})
+    for number in (signal.SIGKILL, signal.SIGSTOP):
+        successor = site.succeed()
+        async with asyncio.timeout(PATIENCE):
+            while not site.predecessor_said("takeover_requested"):  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        os.kill(successor.process.pid, number)
+        await asks(*await site.dial())
+        os.kill(successor.process.pid, signal.SIGKILL)
+        await ended(successor.process)
+        await asks(*await site.dial())
+    await site.succeed().runs()
+
+
+async def test_without_a_sidecar_a_successor_starts_as_any_other(site: TakeoverSite) -> None:
+    await site.peer.start()
+    successor = site.succeed()
+    await successor.runs()
+    assert successor.said("no_predecessor")
+    await asks(*await site.dial())
+
+
+async def test_sidecars_take_over_one_after_the_other_and_leave_no_socket(site: TakeoverSite) -> None:
+    await site.start({})
+    path = site.settings["takeover.socket.path"]
+    assert os.stat(path).st_mode & 0o777 == 0o600
+    before = site.predecessor
+    for _ in range(3):
+        successor = site.succeed()
+        await successor.runs()
+        await ended(before)
+        assert os.stat(path).st_mode & 0o777 == 0o600
+        before = successor.process
+        await asks(*await site.dial())
+    assert await asyncio.to_thread(process.stop, [before], 15)
+    assert [name for name in os.listdir(site.folder) if name.startswith("takeover.sock")] == []
+
+
+async def test_listeners_may_differ(site: TakeoverSite) -> None:
+    await site.start({})
+    (port,) = free_ports(1)
+    listener = site.config({})["listeners"][0]
+    renamed = listener | {"name": "RENAMED"}
+    more = listener | {"name": "MORE", "bind": f"{HOST}:{port}", "advertised": listener["bind"]}
+    successor = site.succeed(listeners=[renamed, more])
+    await successor.runs()
+    for where in (site.port, port):
+        reader, writer = await asyncio.open_connection(HOST, where)
+        await asks(reader, writer)
+        writer.close()

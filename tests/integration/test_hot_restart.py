@@ -1,0 +1,198 @@
+"""A sidecar before a real broker is replaced under load: nobody is refused, no burst granted again, no event lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka import Producer
+
+from observers.event import Envelope, GapEvent, RequestEvent, StatusEvent
+from proxy.local import process
+from proxy.local.cluster import ClusterState
+from proxy.local.ports import HOST, free_ports
+from proxy.local.process import Process
+from proxy.local.sidecars import SidecarProcess
+from tests.conformance.crowd import Plan, Visits
+from tests.faults.site import FULL
+from tests.integration.librdkafka import consume
+from tests.integration.metrics import sample
+from tests.integration.requesters import RequestPlan
+from tests.integration.test_audit import envelopes, events
+
+pytestmark = pytest.mark.kafka
+
+CONNECTS = 200
+"""Connects per second."""
+
+REQUESTS = 5_000 if FULL else 1_000
+"""Requests per second; 5,000 with FAULTS_FULL=1."""
+
+SECONDS = 24
+"""How long the load lasts. The sidecar is replaced in the middle."""
+
+LIMIT = 20
+"""Connections per second of the limited listener. Its clients offer three times as much, for ``STORM`` seconds."""
+
+STORM, WINDOW = 12, 10
+"""``WINDOW`` seconds after the first connection, those of its burst begin to count no more."""
+
+PATIENCE = 60.0
+
+
+class HotSite:
+    """One broker, and its sidecar with a listener without limits, another with one, and an audit topic of its own."""
+
+    def __init__(self, cluster: ClusterState, folder: Path, audit: str, workers: int) -> None:
+        self.node = cluster.nodes[0]
+        self.folder = folder
+        self.workers = workers
+        self.limited, self.audit = free_ports(1)[0], audit
+        config: dict[str, Any] = yaml.safe_load((self.node.home.parent / "sidecar-1.yaml").read_text())
+        [listener] = config["listeners"]
+        more = {**listener, "name": "LIMITED", "bind": f"{HOST}:{self.limited}", "advertised": listener["bind"]}
+        config |= {
+            "listeners": [listener, more],
+            "workers": workers,
+            "audit": {"topic": audit, "spool.path": str(folder / "spool")},
+            "takeover.socket.path": str(folder / "takeover.sock"),
+            "quotas": {"listener.name.limited.max.connection.creation.rate": LIMIT},
+        }
+        self.config = folder / "sidecar.yaml"
+        self.config.write_text(yaml.safe_dump(config))
+        self.first = SidecarProcess.start(self.config, folder / "first.log", self.node.admin)
+        self.port = int(listener["bind"].rpartition(":")[2])
+        self.second: Process | None = None
+
+    def succeed(self) -> None:
+        command = [sys.executable, "-m", "proxy", "run", "--takeover", "-c", str(self.config)]
+        self.second = process.spawn(command, self.folder / "second.log")
+
+    def said(self, log: str, event: str) -> dict[str, Any] | None:
+        lines = (json.loads(line) for line in (self.folder / log).read_text().splitlines())
+        return next((line for line in lines if line["event"] == event), None)
+
+    def stop(self) -> bool:
+        return process.stop([one for one in (self.first.process, self.second) if one is not None], 20)
+
+
+class ProducerThread(threading.Thread):
+    """An idempotent producer of librdkafka that sends numbered records until it is stopped."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        super().__init__(daemon=True)
+        self.errors: list[str] = []
+        self.acknowledged: list[bytes] = []
+        self._topic = topic
+        self._stopped = threading.Event()
+        settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5}
+        self._producer = Producer(settings)
+
+    def _delivered(self, error: object, message: Any) -> None:
+        if error is None:
+            self.acknowledged.append(message.value())
+        else:
+            self.errors.append(str(error))
+
+    def run(self) -> None:
+        number = 0
+        while not self._stopped.wait(0.01):
+            self._producer.produce(self._topic, str(number).encode(), on_delivery=self._delivered)
+            self._producer.poll(0)
+            number += 1
+        assert self._producer.flush(30) == 0
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join(PATIENCE)
+
+
+async def started(module: str, plan: Any) -> asyncio.subprocess.Process:
+    arguments = [sys.executable, "-m", module, json.dumps(asdict(plan))]
+    return await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
+
+
+async def finished(one: asyncio.subprocess.Process) -> dict[str, Any]:
+    said, _ = await asyncio.wait_for(one.communicate(), 3 * PATIENCE)
+    assert one.returncode == 0
+    return dict(json.loads(said))
+
+
+@pytest.fixture(params=[1, 2])
+async def site(
+    request: pytest.FixtureRequest, cluster: ClusterState, tmp_path: Path, topic: str
+) -> AsyncIterator[HotSite]:
+    made = HotSite(cluster, tmp_path, f"audit-{topic}", request.param)
+    yield made
+    await asyncio.to_thread(made.stop)
+
+
+async def test_a_hot_restart_under_load(site: HotSite, cluster: ClusterState, topic: str) -> None:
+    """Refused 0, errors 0, the rate exact across the change, each audit number on the topic or in a gap."""
+    producer = ProducerThread(cluster.bootstrap, topic)
+    producer.start()
+    storm = Plan(site.limited, 3 * LIMIT * STORM, rate=3 * LIMIT, leave="answered", watch=1, begin_after=SECONDS / 3)
+    loads = [
+        await started("tests.conformance.crowd", Plan(site.port, CONNECTS * SECONDS, rate=CONNECTS, leave="answered")),
+        await started("tests.conformance.crowd", storm),
+        await started("tests.integration.requesters", RequestPlan(site.port, 50, REQUESTS, SECONDS)),
+    ]
+    await asyncio.sleep(SECONDS / 2)
+    site.succeed()
+    unlimited, limited, requests = await asyncio.gather(*map(finished, loads))
+    producer.stop()
+    took = site.said("second.log", "took_over")
+    assert took is not None
+    assert not site.first.process.alive()
+    assert "ok" in await asyncio.to_thread(site.first._get, "readyz"), "the successor's, at the same address"
+    text = await asyncio.to_thread(site.first.metrics)
+    assert sample(text, "brokerside_connections_accepted_total") > 0
+    accepted = Visits(**unlimited)
+    print(f"connections of the first: {took['connections']}; requests: {requests}")
+
+    assert accepted.refused() == []
+    assert len(accepted.accepted()) == CONNECTS * SECONDS
+    assert requests["errors"] == 0
+    assert requests["answered"] >= 0.9 * REQUESTS * SECONDS
+    assert producer.errors == []
+    values = consume(cluster.internal_bootstrap, topic, len(producer.acknowledged))
+    assert Counter(values) == Counter(producer.acknowledged)
+
+    held_up = Visits(**limited)
+    assert held_up.refused() == []
+    changed_at = datetime.fromisoformat(took["timestamp"]).timestamp() - time.time() + time.monotonic() - held_up.began
+    assert 1 < changed_at < WINDOW, "it was replaced while the window had nothing left"
+    early = [at for at in held_up.accepted() if at < WINDOW]
+    assert 10 * LIMIT <= len(early) <= 12 * LIMIT, "with a fresh window it would be twice as many"
+
+    assert await asyncio.to_thread(site.stop)
+    read = envelopes(cluster.internal_bootstrap, site.audit)
+    assert audited(read) == 2 * site.workers
+
+
+def audited(read: list[Envelope]) -> int:
+    """Check that each number of each run is on the topic once, or in a gap; return the number of runs."""
+    told: set[tuple[str, int]] = set()
+    for gap in events(read, GapEvent):
+        told |= {(gap.lost_boot_id, number) for number in range(gap.lost_first_seq, gap.lost_last_seq + 1)}
+    boots = {envelope.boot_id for envelope in read}
+    for boot in boots:
+        numbers = [number for one in read if one.boot_id == boot for number in range(one.first_seq, one.last_seq + 1)]
+        numbers += [number for of, number in told if of == boot]
+        assert sorted(numbers) == list(range(1, max(numbers) + 1))
+    last = [event for event in events(read, StatusEvent) if event.last]
+    assert len(last) == len(boots)
+    assert sum(event.waiting for event in last) == 0
+    assert len(events(read, RequestEvent)) > 0
+    return len(boots)

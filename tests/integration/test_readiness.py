@@ -1,0 +1,88 @@
+"""What ``/readyz`` says of a real sidecar: whether clients are served, and what works in part only."""
+
+from __future__ import annotations
+
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from proxy.local import process
+from proxy.local.cluster import ClusterState
+from tests.integration.conftest import free_port
+from tests.integration.test_quota_poller import Secured, secured  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.kafka
+
+
+class Running:
+    """A sidecar that need not be ready."""
+
+    def __init__(self, admin: str) -> None:
+        self._admin = admin
+
+    def readiness(self) -> tuple[int, str]:
+        """Status and text of ``/readyz``; 0 while nothing answers."""
+        try:
+            with urllib.request.urlopen(f"http://{self._admin}/readyz", timeout=5) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    def until(self, status: int, text: str) -> None:
+        deadline = time.monotonic() + 20
+        while (found := self.readiness()) != (status, text):
+            assert time.monotonic() < deadline, found
+            time.sleep(0.05)
+
+
+@contextmanager
+def running(folder: Path, config: dict[str, Any]) -> Iterator[Running]:
+    admin, path = f"127.0.0.1:{free_port()}", folder / "sidecar.yaml"
+    path.write_text(yaml.safe_dump({**config, "admin": {"bind": admin}}))
+    sidecar = process.spawn([sys.executable, "-m", "proxy", "run", "-c", str(path)], folder / "log")
+    try:
+        yield Running(admin)
+    finally:
+        assert process.stop([sidecar], 15)
+
+
+@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SSL"])
+def test_a_wrong_broker_id_behind_logins_and_tls_alone(
+    secured: Secured,  # noqa: F811 - the fixture
+    tmp_path: Path,
+    protocol: str,
+) -> None:
+    upstream = {"SASL_PLAINTEXT": secured.sasl, "SSL": secured.ssl}[protocol]
+    listener = {"name": "CLIENT", "bind": f"127.0.0.1:{free_port()}", "upstream": upstream}
+    config = {
+        "broker.id": 9,
+        "internal.bootstrap.servers": secured.node.internal,
+        "listeners": [{**listener, "security.protocol": protocol}],
+    }
+    with running(tmp_path, config) as sidecar:
+        sidecar.until(503, "broker.id is 9, but the cluster of internal.bootstrap.servers has only 1\n")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_spool_that_cannot_be_written_degrades_the_audit_and_keeps_no_client_away(
+    cluster: ClusterState, tmp_path: Path, workers: int
+) -> None:
+    config = yaml.safe_load((cluster.nodes[0].home.parent / "sidecar-1.yaml").read_text())
+    spool = tmp_path / "spool"
+    spool.write_text("a file")
+    config |= {"workers": workers, "audit": {"topic": "degraded", "spool.path": str(spool)}}
+    with running(tmp_path, config) as sidecar:
+        said = f"degraded: the spool {spool} cannot be used: File exists; audit events wait in memory alone\n"
+        sidecar.until(200, said)
+        spool.unlink()
+        sidecar.until(200, "ok\n")

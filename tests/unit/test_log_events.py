@@ -1,0 +1,35 @@
+"""docs/log-events.md has every event that the sources log, and its level."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+CALL = re.compile(
+    r"""\b(?:log|_?rate_limited)\.(info|warning|error|exception)\(\s*"(\w+)"(?: if [^,]* else "(\w+)")?"""
+)
+"""A call that logs: its level, the event, and the event of the other case."""
+
+PASSED_ON = {"unsupported_request": "warning", "protected_topic": "warning", "log_lines_dropped": "warning"}
+"""Events that are not logged by such a call."""
+
+LEVELS = {"exception": "error"}
+
+
+def test_the_page_has_every_event_with_its_level() -> None:
+    logged = defaultdict(set)
+    for package in ("proxy", "observers"):
+        for path in (ROOT / package).rglob("*.py*"):
+            if path.suffix in (".py", ".pyx"):
+                for level, *events in CALL.findall(path.read_text()):
+                    for event in filter(None, events):
+                        logged[event].add(LEVELS.get(level, level))
+    page = (ROOT / "docs" / "log-events.md").read_text()
+    listed = re.findall(r"^\| `(\w+)` \| (\w+) \|", page, re.MULTILINE)
+    assert len(listed) == len(dict(listed))
+    assert {event: {level} for event, level in listed} == logged | {
+        event: {level} for event, level in PASSED_ON.items()
+    }

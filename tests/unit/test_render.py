@@ -1,0 +1,97 @@
+"""Query results in a terminal of 80 columns, and in other forms."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+import yaml
+
+from spark_jobs import render
+
+ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+COLUMNS = ["principal", "client_id", "produced_bytes", "consumed_bytes", "unconfirmed_bytes"]
+ROWS = [
+    ("User:checkout", "checkout-7f9c", 2_412_345_678_901, 31, 0),
+    ("User:warehouse", "connect-s3-sink-of-the-warehouse", 0, 1_500_000_000_000, 12),
+]
+
+
+Rendered = Callable[[list[str], list[tuple[Any, ...]]], list[str]]
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> Rendered:
+    """Render a table for a terminal of 80 columns."""
+
+    def rendered(columns: list[str], rows: list[tuple[Any, ...]]) -> list[str]:
+        out = io.StringIO()
+        monkeypatch.setattr(out, "isatty", lambda: True)
+        monkeypatch.setattr(render.shutil, "get_terminal_size", lambda: os.terminal_size((80, 24)))
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", out)
+            lines = ESCAPE.sub("", render.render_rows(columns, rows, "table")).splitlines()
+        assert max(map(len, lines)) <= 80
+        return lines
+
+    return rendered
+
+
+def test_text_is_folded_and_names_of_columns_but_never_a_number(table: Rendered) -> None:
+    lines = table(COLUMNS, ROWS)
+    text = "\n".join(lines)
+    for number in ("2,412,345,678,901", "1,500,000,000,000"):
+        assert number in text
+    names = next(line for line in lines if "principal" in line).split()
+    assert names == ["principal", "client_id", "produced_bytes", "consumed_bytes", "bytes"]
+    assert lines[0].split() == ["unconfirmed_"]
+    assert len(lines) > 4, "the long client id takes more than one line"
+
+
+def test_where_even_that_has_no_room_each_row_is_a_list_of_its_columns(table: Rendered) -> None:
+    columns = [f"bytes_of_{number}" for number in range(8)]
+    rows = [tuple(10**12 + number for number in range(8)), (None, *[2.5] * 7)]
+    lines = table(columns, rows)
+    assert lines[0] == "-[ 1 ]----------------------------------"
+    assert [line.split() for line in lines[1:9]] == [
+        [name, f"{value:,}"] for name, value in zip(columns, rows[0], strict=True)
+    ]
+    assert lines[9].startswith("-[ 2 ]-")
+    assert lines[10].split() == ["bytes_of_0", "NULL"]
+
+
+def test_times_and_days_are_not_folded_either(table: Rendered) -> None:
+    at = datetime(2026, 9, 22, 12, 30, tzinfo=UTC)
+    rows = [(f"{'x' * 70}", at, date(2026, 9, 22), ["a" * 30, "b" * 30])]
+    text = "\n".join(table(["name", "first_at", "day", "topics"], rows))
+    assert "2026-09-22 12:30" in text
+    assert re.search(r"2026-09-22(?! 12)", text)
+
+
+def test_no_rows_are_said() -> None:
+    assert render.render_rows(["topic", "records"], [], "table") == "topic  records\n(no rows)"
+    assert render.render_rows(["topic"], [], "json") == "[]"
+
+
+def test_where_there_is_room_or_no_terminal_nothing_is_folded() -> None:
+    first, *rows = render.render_rows(COLUMNS, ROWS, "table").splitlines()
+    assert first.split() == COLUMNS
+    assert len(rows) == len(ROWS)
+
+
+def test_yaml_says_what_json_says() -> None:
+    at = datetime(2026, 9, 22, 12, 30, tzinfo=UTC)
+    columns = ["name", "n", "ratio", "cost", "none", "at", "day", "list", "yes", "odd"]
+    row = ("User:\u00e9 \x1b[31m", 2**70, 0.25, Decimal("0.10"), None, at, at.date(), ["a", "b"], True, "0x10")
+    found = yaml.safe_load(render.render_rows(columns, [row], "yaml"))
+    assert found == json.loads(render.render_rows(columns, [row], "json"))
+    assert "\x1b" not in render.render_rows(columns, [row], "yaml")
+    assert "cost: 0.10" in render.render_rows(columns, [row], "yaml")

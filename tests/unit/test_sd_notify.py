@@ -1,0 +1,131 @@
+"""What the service manager receives, on a real socket."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from proxy.sd_notify import MAX_UNSENT, ServiceNotifier
+
+
+class Manager:
+    """The receiving end."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind("\0" + address[1:] if address.startswith("@") else address)
+        self._socket.setblocking(False)
+
+    def received(self) -> list[dict[str, str]]:
+        """Every message so far that was not returned before."""
+        found = []
+        while True:
+            try:
+                message = self._socket.recv(4096).decode()
+            except BlockingIOError:
+                return found
+            found.append(dict(line.split("=", 1) for line in message.splitlines()))
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[Manager]:
+    made = Manager(str(tmp_path / "notify"))
+    yield made
+    made.close()
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_without_a_manager_nothing_happens() -> None:
+    notifier = ServiceNotifier({})
+    notifier.ready()
+    notifier.reloading()
+    notifier.stopping(1)
+    notifier.ping()
+    notifier.close()
+
+
+def test_it_says_ready_reloading_and_stopping(manager: Manager) -> None:
+    notifier = ServiceNotifier({"NOTIFY_SOCKET": manager.address})
+    before = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+    notifier.ready()
+    notifier.reloading()
+    notifier.ready("The last reload was rejected: log.level: 'loud'\nREADY=0")
+    notifier.stopping(15)
+    notifier.close()
+    ready, reloading, again, stopping = manager.received()
+    assert ready == {"READY": "1", "STATUS": "Running"}
+    assert before <= int(reloading.pop("MONOTONIC_USEC")) <= time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+    assert reloading == {"RELOADING": "1"}
+    assert again == {"READY": "1", "STATUS": "The last reload was rejected: log.level: 'loud'"}
+    assert stopping == {"STOPPING": "1", "STATUS": "Draining connections", "EXTEND_TIMEOUT_USEC": "15000000"}
+
+
+def test_a_socket_may_have_an_abstract_name() -> None:
+    manager = Manager(f"@brokerside-test-{os.getpid()}")
+    notifier = ServiceNotifier({"NOTIFY_SOCKET": manager.address})
+    notifier.ready()
+    notifier.close()
+    assert [message["READY"] for message in manager.received()] == ["1"]
+    manager.close()
+
+
+def test_the_watchdog_gets_a_sign_twice_in_its_time(manager: Manager) -> None:
+    clock = Clock()
+    environment = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid())}
+    notifier = ServiceNotifier(environment, clock=clock)
+    for _ in range(620):
+        notifier.ping()
+        clock.now += 0.05
+    notifier.close()
+    assert manager.received() == [{"WATCHDOG": "1"}] * 3, "at 0, 15 and 30 s"
+
+
+@pytest.mark.parametrize("watchdog", [{}, {"WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"}, {"WATCHDOG_USEC": "soon"}])
+def test_a_watchdog_that_is_not_its_own_gets_none(manager: Manager, watchdog: dict[str, str]) -> None:
+    notifier = ServiceNotifier({"NOTIFY_SOCKET": manager.address, **watchdog})
+    notifier.ping()
+    notifier.close()
+    assert manager.received() == []
+
+
+def test_processes_that_are_started_later_do_not_speak_for_it(manager: Manager) -> None:
+    environment = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "1000", "WATCHDOG_PID": "7", "PATH": "/bin"}
+    ServiceNotifier(environment).close()
+    assert environment == {"PATH": "/bin"}
+
+
+def test_a_manager_that_does_not_read_blocks_nothing_and_gets_the_last_states_later(manager: Manager) -> None:
+    notifier = ServiceNotifier({"NOTIFY_SOCKET": manager.address})
+    for number in range(1000):
+        notifier.ready(str(number))
+    taken = len(manager.received())
+    assert 0 < taken < 1000
+    notifier.ping()
+    assert [message["STATUS"] for message in manager.received()] == [str(n) for n in range(1000 - MAX_UNSENT, 1000)]
+    notifier.close()
+
+
+def test_a_manager_that_is_gone_is_found_again(tmp_path: Path) -> None:
+    address = str(tmp_path / "notify")
+    notifier = ServiceNotifier({"NOTIFY_SOCKET": address})
+    notifier.ready()
+    manager = Manager(address)
+    notifier.ping()
+    assert [message["READY"] for message in manager.received()] == ["1"]
+    notifier.close()
+    manager.close()
