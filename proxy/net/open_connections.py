@@ -40,7 +40,8 @@ class KafkaConnection(Struct, omit_defaults=True):
     ``aborting`` (half of it has ended). ``group_id`` to ``transactional_id``: of the last request that had one.
     ``request_count``, ``received_bytes``, ``sent_bytes``: since it was opened. ``in_flight``: requests without a
     response; ``in_flight_requests`` has the oldest of them. ``tls_version``, ``tls_cipher``: where the sidecar
-    terminates TLS. Without frames that can be read (TLS that passes through), only addresses, times and bytes are known.
+    terminates TLS. Without frames that can be read (TLS that passes through), only addresses, times and bytes are
+    known.
     """
 
     id: str

@@ -60,17 +60,16 @@ def first_of(pem: str) -> Certificate:
 
 
 def decode(der: bytes) -> Certificate:
-    """Return what is read of a certificate. Raises ValueError where it is not DER."""
-    (certificate,) = _elements(der)
-    fields = list(_elements(next(_elements(certificate.content)).content))
-    if fields[0].tag == VERSION_TAG:
-        del fields[0]
+    """Return what is read of a certificate. Raises ValueError where it is none."""
     try:
+        (certificate,) = _elements(der)
+        signed, _, _ = _elements(certificate.content)
+        fields = [one for one in _elements(signed.content) if one.tag != VERSION_TAG]
         _, _, _, validity, subject, *_ = fields
         begin, end = (_time(one) for one in _elements(validity.content))
-    except ValueError:
+        return Certificate(name_of(subject.encoded), begin, end)
+    except (ValueError, IndexError):
         raise ValueError("is no certificate") from None
-    return Certificate(name_of(subject.encoded), begin, end)
 
 
 def name_of(der: bytes) -> str:
