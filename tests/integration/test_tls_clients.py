@@ -200,8 +200,8 @@ def test_javas_tools_produce_and_consume(site: Site, listener: str) -> None:
     settings = str(site.java_settings(listener))
     common = ["--bootstrap-server", site.addresses[listener], "--topic", site.topic, "--command-config", settings]
     produced = subprocess.run(
-        local_cluster.tool("console-producer", *common), input=f"{value}\n", capture_output=True, text=True, timeout=120,
-        check=False,
+        local_cluster.tool("console-producer", *common),
+        input=f"{value}\n", capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert produced.returncode == 0, produced.stderr
     listed = subprocess.run(

@@ -20,20 +20,21 @@ TYPES = {
     "title": "55040c", "emailAddress": "2a864886f70d010901", "dnQualifier": "55042e", "two numbers": "8837",
 }  # fmt: skip
 TEXTS = [
-    "", " ", "  a  ", "\ra\r", "a,b", 'q"q', "a+b=c<d>e;f", "#hash", "a#b", "back\\slash", "nul\0x", "üñí", "日本", "😀",
-    "tab\tx", "\nx\n", " lead", "trail ", " \\ ", "=", ",", "a\u00a0", "x" * 300,
+    "", " ", "  a  ", "\ra\r", "a,b", 'q"q', "a+b=c<d>e;f", "#hash", "a#b", "back\\slash", "nul\0x", "üñí", "日本",
+    "😀", "tab\tx", "\nx\n", " lead", "trail ", " \\ ", "=", ",", "a\u00a0", "x" * 300,
 ]  # fmt: skip
 
 RULES = [
     "DEFAULT", "", "  DEFAULT  ,  RULE:a/b/  ", "DEFAULT,RULE:a/b/", "RULE:a/b/LDEFAULT", "RULE:a/b/X,DEFAULT", "foo",
     "foo,DEFAULT", "DEFAULTx", "RULE:CN=(.*)/$1", "RULE:CN=(.*)/$1/L extra", "RULE:.*/x/", "RULE:^CN=([^,]+).*/$1/U",
-    "RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/, RULE:^CN=(.*?),OU=(.*?),O=(.*?),L=(.*?),ST=(.*?),C=(.*?)$/$1@$2/L,"
+    "RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/, RULE:^CN=(.*?),OU=(.*?),O=(.*?),L=(.*?),ST=(.*?),C=(.*?)$/$1@$2/L,DEFAULT",
     "RULE:^.*[Cc][Nn]=([a-zA-Z0-9.]*).*$/$1/L,DEFAULT",
     "RULE:CN=(.*),O=(.*)/$2-$1/", "RULE:CN=(.*)/$1@$4/", "RULE:CN=(.*)/$12/", "RULE:CN=(.*)/$0/", "RULE:CN=(.*)/a\\/",
     "RULE:CN=(?<n>.*)/${n}!/", "RULE:CN=(\\w+).*/\\$1\\/x/", "RULE:CN=a,O=b/c/", "RULE:CN\\=(\\Qa.b\\E)/$1/",
     "RULE:CN=(a),O=(b)|CN=(d)/$1$2$3/", "RULE:CN=(.*+)/$1/", "RULE:CN=(\\d+)/$1/", "RULE:(?i)cn=(.*)/$1/L",
     "RULE:CN=(.*)$/$1/", "RULE:^CN=([^,]*)(,.*)?$/$1/, DEFAULT", "RULE:.*CN=([a-z.]*).*/$1/L , RULE:x/y/U",
-    "RULE:(CN)=(a)(b)?.*/$3$2$1/", "RULE:(?s)CN=(.*)/$1/", "RULE:CN=(\\x61|\\u0062).*/<$1>/", "RULE:CN=([\\w&&a].*)/$1/",
+    "RULE:(CN)=(a)(b)?.*/$3$2$1/", "RULE:(?s)CN=(.*)/$1/", "RULE:CN=(\\x61|\\u0062).*/<$1>/",
+    "RULE:CN=([\\w&&a].*)/$1/",
 ]  # fmt: skip
 SUBJECTS = [
     "CN=a", "CN=Duke,OU=ServiceUsers,O=Org,C=DE", "CN=Duke,OU=x,O=Org,L=l,ST=s,C=DE", "", "CN=a,O=b", "CN=42", "CN=a.b",
