@@ -5,8 +5,9 @@ All streams of a process share one pair of memory BIOs. A stream fills and empti
 holds buffers of its own between two calls, but for OpenSSL's part of an incomplete record (16 KiB). That is sound
 because OpenSSL reads ahead nothing: it takes from the BIO until a record is incomplete, and keeps that record itself.
 
-Ciphertext is decrypted in portions of ``PORTION``. A portion that holds little data consists of tiny records or of
-messages of TLS itself, which cost much more for each byte: then the rest of the chunk waits for the next turn.
+Ciphertext is decrypted in portions of ``PORTION`` bytes or ``MAX_RECORDS`` records. A portion that holds little data
+consists of tiny records, or of messages of TLS itself: a KeyUpdate has 27 bytes and costs 15 µs. Then the rest of the
+chunk waits for the next turn.
 """
 
 cimport cython
@@ -20,6 +21,8 @@ from proxy.errors import PeerError
 
 cdef enum:
     PORTION = 16645  # bytes of the longest record of TLS 1.2 and 1.3 with its header
+    MAX_RECORDS = 128
+    HEADER = 5  # bytes: type, version, length
 
 cdef object incoming = ssl.MemoryBIO()
 cdef object outgoing = ssl.MemoryBIO()
@@ -99,17 +102,40 @@ cdef class TlsStream:
         """
         cdef Py_ssize_t at = 0, filled = 0, before, portion
         while at < size and self.failure is None and not self.peer_closed:
-            portion = min(size - at, <Py_ssize_t>PORTION)
+            portion = self.portion_of(data + at, size - at)
             incoming.write(PyMemoryView_FromMemory(<char *>data + at, portion, PyBUF_READ))
             at += portion
             before = filled
             filled = self.read_records(filled)
-            if filled - before < portion // 2 and portion == PORTION and at < size:
+            if filled - before < portion // 2 and at < size:
                 self.held = data[at:size]
                 break
         if outgoing.pending:
             self.output = outgoing.read()
         return filled
+
+    cdef Py_ssize_t portion_of(self, const uint8_t *data, Py_ssize_t size) noexcept:
+        """Return how many of ``size`` bytes to decrypt at once."""
+        cdef Py_ssize_t at = 0, most = min(size, <Py_ssize_t>PORTION)
+        cdef int records = 0, step
+        while at < most:
+            if self.record_left:
+                step = <int>min(<Py_ssize_t>self.record_left, most - at)
+                self.record_left -= step
+                at += step
+                continue
+            if self.header_at == 0:
+                records += 1
+                if records > MAX_RECORDS:
+                    break
+            elif self.header_at == HEADER - 2:
+                self.record_length = data[at] << 8
+            elif self.header_at == HEADER - 1:
+                self.record_left = self.record_length | data[at]
+                self.header_at = -1
+            self.header_at += 1
+            at += 1
+        return at
 
     cdef Py_ssize_t read_records(self, Py_ssize_t filled) except -1:
         """Decrypt what is in ``incoming``; return how much of ``opened`` is filled now."""

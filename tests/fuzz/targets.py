@@ -19,7 +19,7 @@ from proxy.core.proxy_protocol import parse
 from proxy.core.records import SHORTEST
 from proxy.core.struct import SchemaError, UnknownMessage, view
 from proxy.errors import MalformedBody, PeerError, Side
-from tests.fuzz import seeds
+from tests.fuzz import seeds, tls
 from tests.fuzz.mutate import cuts, single
 from tests.oracle import walk as oracle
 from tests.tools.messages import uvarint
@@ -464,4 +464,5 @@ TARGETS = [
         "deep", seeds.packed, check_deep, deep_once, share=3 * MAX_COMPRESSION_RATIO, besides=3 * OUTPUT_BLOCK_BYTES
     ),
     Target("proxy_protocol", seeds.proxy_headers, check_proxy, proxy_once),
+    Target("tls", tls.seeds, tls.check, tls.once),
 ]
