@@ -228,7 +228,8 @@ class Config(ConfigSection):
     connection_setup_timeout_ms: int = number(
         "connection.setup.timeout.ms",
         "How long a client may take until its first request is complete, from when its connection to the broker is "
-        "there; then it is closed. With `SSL` and `SASL_SSL` its first byte is enough.",
+        "there; then it is closed. A TLS handshake that the sidecar makes has the same time before that. Where TLS "
+        "passes through, the first byte is enough.",
         10_000,
         100,
         3_600_000,

@@ -71,6 +71,11 @@ cdef int write_tls_output(Relay relay, End end) except -1:
 
 
 cdef int write_close_notify(Relay relay, End end) except -1:
-    """Tell this side that nothing more is sent to it, unless that was done, or nothing can be sent."""
+    """Tell this side that nothing more is sent to it, unless that was done, or nobody reads it.
+
+    A peer that has ended its side of the connection without ``close_notify`` has closed it, as many clients do.
+    """
+    if end.fd < 0 or end.failure or (end.eof and not end.tls.peer_closed):
+        return 0
     end.tls.output = end.tls.close()
     return write_tls_output(relay, end) if end.tls.output else 0

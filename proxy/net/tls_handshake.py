@@ -66,14 +66,16 @@ class TlsHandshake:
     async def _turn(self) -> None:
         self._is_scheduled = True
         try:
-            await self._wait(self._round_robin.schedule)
+            self._waiting = waiting = self._loop.create_future()
+            self._round_robin.schedule(self._wake)
+            await waiting
         finally:
             self._is_scheduled = False
 
-    async def _wait(self, register) -> None:  # type: ignore[no-untyped-def]
-        self._waiting = waiting = self._loop.create_future()
-        register(lambda: None if waiting.done() else waiting.set_result(None))
-        await waiting
+    def _wake(self) -> None:
+        assert self._waiting is not None
+        if not self._waiting.done():
+            self._waiting.set_result(None)
 
     async def _receive(self) -> bytes:
         while True:
@@ -85,8 +87,10 @@ class TlsHandshake:
                 if not received:
                     raise EOFError
                 return received
+            self._waiting = waiting = self._loop.create_future()
+            self._loop.add_reader(self._sock, self._wake)
             try:
-                await self._wait(lambda wake: self._loop.add_reader(self._sock, wake))
+                await waiting
             finally:
                 self._loop.remove_reader(self._sock)
 
@@ -99,7 +103,9 @@ class TlsHandshake:
             if sent == len(output):
                 return
             output = output[sent:]
+            self._waiting = waiting = self._loop.create_future()
+            self._loop.add_writer(self._sock, self._wake)
             try:
-                await self._wait(lambda wake: self._loop.add_writer(self._sock, wake))
+                await waiting
             finally:
                 self._loop.remove_writer(self._sock)
