@@ -35,7 +35,7 @@ def tls_hint(size: int, advice: str) -> str:
 
 
 CLIENT_USES_TLS = "the client uses TLS, and this listener does not"
-BROKER_USES_TLS = "this port of the broker uses TLS; set security.protocol to SSL or SASL_SSL"
+BROKER_USES_TLS = "this port of the broker uses TLS: a listener needs upstream.tls, other settings security.protocol"
 
 
 class DecodeError(MalformedBody):
