@@ -13,8 +13,9 @@ The contract
   topic_names.py       names of topic ids; topic_id_learner.py reads both from the broker's responses.
   errors.py            the error that a person reads.
 
-The audit, an observer
-  audit.py             receives exchanges, connection changes and throttle reports, and emits numbered events.
+The audit's events
+  event_observer.py    receives exchanges, connection changes and throttle reports, and emits numbered events; the base
+                       of two observers: audit.py sends them to a topic, opentelemetry.py to a collector.
   event.py             the event: its fields, its envelope, its encoding.
   reference.py         generates docs/audit-event.md; examples.py makes the examples in it.
   audit_filter.py      which exchanges give no event (pure).
@@ -37,14 +38,24 @@ Metrics of requests, an observer
   request_counter.pyx    counts by api, principal, topic and group (pure). measures.pxi, which the rollups share: how
                          long a request took and how bad its errors are.
 
-Delivery of the audit
-  outbox.py              brings encoded events to their topic and accounts for each of them.
+Delivery of the audit's events
+  outbox.py              brings encoded events to their destination and accounts for each of them.
   event_blocks.py        blocks of encoded events, and the Kafka records made of them (pure).
   delivery_accounting.py where every sequence number is: delivered, spooled, queued or lost (pure).
   spool_store.py         events on disk, of this run and of dead runs.
   spool_runs.py          one run on disk: spool.py holds its segments, ledger.py its counts.
+  observed_counter.py    the count of what a process has observed, which outlives it.
+  record_sender.py       what the outbox needs of that which delivers its records. There are two:
   audit_producer.py      the Kafka producer: idempotent, bounded, with a report for every record.
-  kafka_admin.py         admin calls over the INTERNAL listener.
+  otlp_exporter.py       requests to an OpenTelemetry collector, again and again until each has an outcome.
+  kafka_admin.py         admin calls over the INTERNAL listener; cluster_id.py asks for the cluster's id.
+
+OpenTelemetry logs
+  otlp_settings.py       the settings of opentelemetry.py, checked.
+  otlp_encoding.py       records of events as requests (pure). otlp_writer.pyx writes the log records: json_reader.pxi
+                         reads the events, error_names.py names Kafka's errors.
+  otlp_response.py       what a response means (pure).
+  http_connection.py     one HTTP connection: a deadline for each request, a bound on each response.
 
 This package imports nothing of the proxy but ``proxy.core`` and ``proxy.compiled.exchange``. Observers see exchanges
 through the protocols of ``api.py``.

@@ -7,7 +7,7 @@ full, no more are accepted.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from observers.errors import ObserverError
 from observers.event_blocks import MAX_BLOCK_BYTES
 from observers.kafka_admin import RECONNECT_SETTINGS, AuditTopicState, KafkaAdmin, RdkafkaLog
+from observers.record_sender import FIRST_RETRY_DELAY, LAST_RETRY_DELAY, DeliveryCallback
 from proxy.core.authentication import Authenticator
 
 PRODUCER_QUEUE_KIB = 16 * 1024
@@ -24,9 +25,6 @@ PRODUCER_QUEUE_KIB = 16 * 1024
 
 MAX_RECORD_BYTES = 8 * 1024 * 1024
 """Bytes of one record before compression; only a single request with tens of thousands of partitions comes near."""
-
-FIRST_RETRY_DELAY, LAST_RETRY_DELAY = 0.25, 5.0
-"""Seconds between attempts to reach the cluster and create the topic: doubled from the first to the last, for ever."""
 
 RESERVED_SETTINGS = {
     "bootstrap.servers": "set internal.bootstrap.servers",
@@ -80,11 +78,6 @@ again itself, it does for ever.)"""
 log = structlog.get_logger("observers")
 
 
-DeliveryCallback = Callable[[Any, str | None, bool, bytes | None], None]
-"""Called with the ``load`` of a record, why its delivery failed (None: it did not), whether it may be sent again, and
-the value of the record if it was too large. It runs on the thread that calls ``send``, ``poll`` or ``close``."""
-
-
 def producer_settings(internal: Mapping[str, Any], user_settings: Mapping[str, Any], client_id: str) -> dict[str, Any]:
     """Return librdkafka's settings: how to reach the cluster, the defaults, what the user chose, what must hold.
 
@@ -118,7 +111,7 @@ def _producer(settings: Mapping[str, Any]) -> Producer:
 
 
 class AuditProducer:
-    """Sends records to one topic. ``send`` may be called by any thread, ``poll`` by one at a time, ``close`` once."""
+    """The ``RecordSender`` of one topic. ``send`` queues a record in librdkafka."""
 
     def __init__(
         self,
@@ -133,19 +126,16 @@ class AuditProducer:
         Raises ObserverError where librdkafka refuses the settings.
         """
         self.ready = threading.Event()
-        """Set once the cluster was reached and the topic exists: only then records may be sent."""
-        self.topic_state = AuditTopicState("")
-        """State of the cluster and the topic, once ``ready``."""
+        """Set once the cluster was reached and the topic exists."""
         self.queued = 0
-        """Records that wait for their delivery."""
         self.queued_bytes = 0
         self.records_delivered = 0
         self.bytes_delivered = 0
-        """Before compression."""
+        self._topic_state = AuditTopicState("")
         self._settings = dict(settings)
         self._producer = self._create_producer()
         self.max_bytes = int(settings["queue.buffering.max.kbytes"]) * 1024
-        """Bytes that may wait for their delivery."""
+        self.max_record_bytes = int(settings["message.max.bytes"])
         self._admin = admin
         self._topic = topic
         self._on_settled = on_settled
@@ -157,6 +147,16 @@ class AuditProducer:
         self._producer_failed = False
         self._purge_reason = ""
         self._ended = False
+
+    @property
+    def cluster_id(self) -> str:
+        """Id of the cluster, once ``ready``."""
+        return self._topic_state.cluster_id
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """What is wrong with the topic."""
+        return self._topic_state.problems
 
     def start(self) -> None:
         """Start the thread that connects to the cluster and ensures that the topic exists."""
@@ -265,9 +265,9 @@ class AuditProducer:
                 pause = min(pause * 2, LAST_RETRY_DELAY)
                 continue
             for name, problem in topic_state.problems.items():
-                if name not in self.topic_state.problems:
+                if name not in self._topic_state.problems:
                     log.warning("audit_topic_problem", topic=self._topic, problem=problem)
-            self.topic_state = topic_state
+            self._topic_state = topic_state
             self.ready.set()
             pause = FIRST_RETRY_DELAY
             self._topic_missing.wait(TOPIC_CHECK_INTERVAL)

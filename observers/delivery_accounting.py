@@ -96,16 +96,16 @@ class DeliveryAccounting:
             self._counts = replace(counts, queued=counts.queued - events, spooled=counts.spooled + events)
             self._advance_kept(last)
 
-    def record_delivered(self, first: int, last: int, *, spooled: bool) -> None:
-        """Count a block as delivered."""
+    def record_delivered(self, first: int, last: int, *, spooled: bool, events: int | None = None) -> None:
+        """Count a block as delivered. ``events``: how many of its events are, if others are lost."""
         with self._lock:
-            events = last - first + 1
+            events = last - first + 1 if events is None else events
             self._subtract_waiting(events, spooled)
             self._counts = replace(self._counts, delivered=self._counts.delivered + events)
             self._advance_kept(last)
 
     def record_lost(self, reason: str, first: int, last: int, *, spooled: bool, events: int | None = None) -> None:
-        """Count a block as lost. ``events``: how many of its events are lost, if others were lost before."""
+        """Count a block as lost. ``events``: how many of its events are, if others were delivered, or lost before."""
         with self._lock:
             events = last - first + 1 if events is None else events
             self._subtract_waiting(events, spooled)

@@ -15,6 +15,7 @@ from typing import Any
 
 from observers.api import ConnectionChange, ExchangeObserver, ObservedExchange, Observer, ThrottleReport
 from observers.errors import ObserverError
+from observers.observed_counter import ObservedCounter
 from observers.observer_loader import LoadedObserver, describe_error, load_observers
 from observers.observer_thread import (
     MAX_LIGHT_WEIGHT,
@@ -54,8 +55,7 @@ class Dispatcher:
     """What observers want of each api key and version. Set by ``start``."""
     observed: memoryview
     """A counter of 64 bits. The caller increments it for each call of ``record_exchange`` and ``record_change``;
-    ``record_throttles`` counts its reports itself. It is the counter ``observed`` of an observer, if one has it. Set by
-    ``start``."""
+    ``record_throttles`` counts its reports itself. Set by ``start``."""
 
     def __init__(
         self,
@@ -80,7 +80,8 @@ class Dispatcher:
         )
         self._names = TopicNames(fetch_names or _topic_name_fetcher(configs))
         self._topic_id_learner = TopicIdLearner(self._names)
-        self._configs = MappingProxyType({**configs, "topic.names": self._names})
+        self._observed = ObservedCounter(configs.get("boot.id", ""))
+        self._configs = MappingProxyType({**configs, "topic.names": self._names, "observed": self._observed})
         self._private = {key: name for key, name in configs.get("api.names", {}).items() if private_versions(name)}
         self._settings = settings
         self._clock = clock
@@ -103,8 +104,7 @@ class Dispatcher:
         self._keeps = any(
             flags & (WANT_REQUEST_BODY | WANT_RESPONSE_BODY) for flags in self.interest.table + self.interest.private
         )
-        counters = [getattr(one.observer, "observed", None) for one in self._loaded]
-        self.observed = next((one for one in counters if one is not None), memoryview(bytearray(8)).cast("q"))
+        self.observed = self._observed.memory
         broker_id = self._configs.get("broker.id", -1)
         for one, subscription in zip(self._loaded, subscriptions, strict=True):
             thread = self._make_thread(

@@ -124,6 +124,11 @@ class KafkaAdmin:
             cluster_id, find_topic_problems(self._describe_config(admin, topic), replicas, brokers, record)
         )
 
+    def fetch_cluster_id(self) -> str:
+        """Return the cluster's own id."""
+        described = self._connected_admin().describe_cluster(request_timeout=ADMIN_CALL_TIMEOUT)
+        return str(described.result().cluster_id)
+
     def list_topics(self) -> dict[str, TopicDescription]:
         """Return all topics that this client may see, by name."""
         admin = self._connected_admin()

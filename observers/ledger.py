@@ -1,19 +1,14 @@
 """The counts of one run of a sidecar, kept so that the next run knows what a killed one lost.
 
-There are two files. The counter of observed items lies in shared memory, since the event loop itself increments it: a
-page of a file on disk could block it. The entry lies in the folder of the spool, and is written with
-ordinary writes, in turn into two places, so that one of them is always whole.
+The entry lies in the folder of the spool, and is written with ordinary writes, in turn into two places, so that one of
+them is always whole. What was observed is counted in ``observed_counter.py``.
 """
 
 from __future__ import annotations
 
 import fcntl
-import mmap
 import os
-import sys
 import zlib
-from array import array
-from contextlib import suppress
 from pathlib import Path
 from struct import Struct as Layout
 from struct import error as LayoutError
@@ -21,20 +16,11 @@ from typing import Self
 
 import msgspec
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - names are of random boot ids, and files are never followed nor taken over
-"""Folder of the counter. It is in memory, and outlives the process."""
-
-_COUNTER_PREFIX = "brokerside-"
-
 LEDGER_FILE = "ledger"
 
 SLOT_BYTES = 512
 """Bytes between the two slots of the ledger."""
 
-_COUNTER_BYTES = 8192
-"""Bytes of the file: the number, and the path of the folder of its run."""
-
-_COUNTER_PATH_OFFSET = 8
 _SLOT_HEAD = Layout("<4sI")
 _SLOT_BODY = Layout("<qqqqqqqq?32s")
 _SLOT_MAGIC = b"BSL1"
@@ -131,74 +117,6 @@ class Ledger:
     def close(self) -> None:
         """Close the file, which unlocks it."""
         os.close(self._descriptor)
-
-
-def create_counter(boot_id: str, folder: Path) -> memoryview:
-    """Return a counter of 64 bits that outlives this process, or one in plain memory if there is no shared memory.
-
-    ``folder``: folder of the run in the spool, which need not exist yet. The file is locked as long as the counter
-    is in use.
-    """
-    try:
-        descriptor = os.open(_counter_path(boot_id), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    except OSError:
-        return memoryview(array("q", [0]))
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # mmap keeps a duplicate of the descriptor, and the lock with it
-        os.posix_fallocate(
-            descriptor, 0, _COUNTER_BYTES
-        )  # a page that is not there when it is written to kills the process
-        os.pwrite(descriptor, os.fsencode(folder.absolute()), _COUNTER_PATH_OFFSET)
-        return memoryview(mmap.mmap(descriptor, _COUNTER_BYTES)).cast("q")[:1]
-    except OSError:
-        delete_counter(boot_id)
-        return memoryview(array("q", [0]))
-    finally:
-        os.close(descriptor)
-
-
-def read_counter(boot_id: str) -> int:
-    """Return the count of a dead process, or 0 if its counter is gone."""
-    try:
-        descriptor = os.open(_counter_path(boot_id), os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError:
-        return 0
-    with os.fdopen(descriptor, "rb") as file:
-        owned = os.fstat(file.fileno()).st_uid == os.geteuid()
-        return int.from_bytes(file.read(8), sys.byteorder) if owned else 0
-
-
-def delete_counter(boot_id: str) -> None:
-    """Delete the counter of a run."""
-    with suppress(OSError):
-        _counter_path(boot_id).unlink()
-
-
-def delete_orphaned_counters() -> None:
-    """Delete the counters of this user's dead processes whose folders are gone: no process will read them."""
-    for path in SHARED_MEMORY.glob(f"{_COUNTER_PREFIX}*"):
-        with suppress(OSError):  # of another user, of a living process, or just deleted
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                folder = os.pread(descriptor, _COUNTER_BYTES, _COUNTER_PATH_OFFSET).rstrip(b"\0")
-                # A file without a folder in it was just created.
-                if folder and os.fstat(descriptor).st_uid == os.geteuid() and _is_gone(folder):
-                    path.unlink()
-            finally:
-                os.close(descriptor)
-
-
-def _is_gone(folder: bytes) -> bool:
-    try:
-        os.stat(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    return False
-
-
-def _counter_path(boot_id: str) -> Path:
-    return SHARED_MEMORY / f"{_COUNTER_PREFIX}{boot_id}"
 
 
 def _encode_slot(generation: int, one: LedgerEntry) -> bytes:

@@ -1,8 +1,8 @@
-"""Brings encoded events to their topic, by way of blocks, the disk and the producer, and accounts for each event.
+"""Brings encoded events to their destination, by way of blocks, the disk and a sender, and accounts for each event.
 
-With a spool every block is written to disk first, and then sent. While the producer has no room, blocks stay on disk
+With a spool every block is written to disk first, and then sent. While the sender has no room, blocks stay on disk
 alone and are read back later, in order. Without a spool, or while the disk fails, blocks wait in memory, up to what
-the producer may hold. There are two threads: the one that adds events, and a pump, which does everything else.
+the sender may hold. There are two threads: the one that adds events, and a pump, which does everything else.
 """
 
 from __future__ import annotations
@@ -11,20 +11,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import structlog
 from msgspec import Struct
 
-from observers.audit_producer import FIRST_RETRY_DELAY, LAST_RETRY_DELAY, AuditProducer
 from observers.delivery_accounting import DeliveryAccounting, Gap
-from observers.errors import ObserverError
 from observers.event_blocks import MAX_BLOCK_BYTES, Block, BlockBuilder, Chunk, RecordWriter, parse_record, split_events
-from observers.kafka_admin import KafkaAdmin
+from observers.observed_counter import ObservedCounter
+from observers.record_sender import FIRST_RETRY_DELAY, LAST_RETRY_DELAY, DeliveryCallback, RecordSender
 from observers.spool import StoredBlock
 from observers.spool_runs import SpoolRun, SpoolSettings
 from observers.spool_store import SpoolStore
-from proxy.core.authentication import Authenticator
 
 PUMP_INTERVAL = 0.1
 """Seconds between two rounds of the pump while any event waits."""
@@ -36,10 +33,10 @@ IDLE_INTERVAL = 2.0
 """Seconds between two rounds of the pump while no event waits. Each round also handles librdkafka's log lines."""
 
 READ_BACK_SHARE = 0.5
-"""Part of the producer's queue for blocks that are read back from disk. New blocks have the rest."""
+"""Part of the sender's queue for blocks that are read back from disk. New blocks have the rest."""
 
 CLOSE_DELIVERY_SHARE = 0.8
-"""Part of the time to close in which events are delivered. The rest is for purging the producer and for the disk."""
+"""Part of the time to close in which events are delivered. The rest is for purging the sender and for the disk."""
 
 MAX_ENVELOPE_BYTES = 1024
 """Upper bound in bytes of a record without its events."""
@@ -56,21 +53,21 @@ class OutboxStats(Struct, frozen=True):
     emitted: int
     """Sequence numbers given, to events and to events that were lost before they were encoded."""
     delivered: int
-    """Acknowledged by the audit topic."""
+    """Acknowledged by the destination: the audit topic, or the OpenTelemetry collector."""
     dropped: Mapping[str, int]
     """Lost, by reason; see ``observers.event.LOSS_REASONS``."""
     spooled: int
-    """On disk, including those that the producer holds as well."""
+    """On disk, including those that the sender holds as well."""
     queued: int
     """In memory alone."""
     queued_bytes: int
-    """Bytes of records that wait for the cluster in memory, before compression."""
+    """Bytes of records that wait in memory, before compression."""
     spool_bytes: int
     """Bytes on disk, including those of dead runs."""
     spool_problem: str
     """Why the last use of the disk failed, in one sentence; empty if it did not. Events then wait in memory alone."""
     replayed: int
-    """Events of dead runs, acknowledged by the audit topic."""
+    """Events of dead runs, acknowledged by the destination."""
     replay_lost: int
     """Events of dead runs that could not be delivered."""
     records_delivered: int
@@ -83,7 +80,7 @@ class OutboxStats(Struct, frozen=True):
     hidden: int
     """Observed items that give no event: excluded topics and principals."""
     problems: Mapping[str, str]
-    """Problems of the audit topic, by a short name."""
+    """Problems of the destination, by a short name."""
 
     @property
     def spool_failed(self) -> bool:
@@ -103,46 +100,37 @@ class OutgoingRecord(Struct, frozen=True, gc=False):
         return self.last - self.first + 1
 
 
-def check_sizes(producer_settings: Mapping[str, Any], spool: SpoolSettings | None) -> None:
-    """Raise ObserverError where a record may be larger than the spool."""
-    record = int(producer_settings["message.max.bytes"])
-    if spool is not None and record > spool.max_bytes:
-        allowed = f"up to audit.spool.max.bytes, {spool.max_bytes}"
-        raise ObserverError(f"audit.producer: message.max.bytes is {record} (allowed: {allowed})")
-
-
 class Outbox:
     """Delivers numbered events, and counts what becomes of each of them."""
 
     def __init__(
         self,
-        admin: KafkaAdmin,
-        producer_settings: Mapping[str, Any],
-        topic: str,
+        make_sender: Callable[[DeliveryCallback], RecordSender],
         *,
         broker_id: int,
         boot_id: str,
         sidecar_version: str,
         schema_level: int,
         spool: SpoolSettings | None = None,
-        authenticator: Authenticator | None = None,
+        observed: ObservedCounter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``producer_settings``: see ``audit_producer.producer_settings``. ``authenticator``: signs records, if set.
+        """``make_sender``: makes the sender, given the callback. ``observed``: of this process; by default a new one.
 
-        Raises ObserverError for settings that cannot work. It does not raise for a disk that fails: events then wait in
-        memory.
+        A disk that fails raises nothing: events then wait in memory.
         """
-        self._producer = AuditProducer(admin, producer_settings, topic, self._handle_delivery, authenticator)
-        check_sizes(producer_settings, spool)
-        record = int(producer_settings["message.max.bytes"])
+        self._sender = make_sender(self._handle_delivery)
+        self._observed = ObservedCounter(boot_id) if observed is None else observed
         self.sequence_lock = threading.Lock()
         """A thread that numbers events holds it from reading ``seq`` until ``add_events`` has returned."""
-        self._block_builder = BlockBuilder(max(1, min(MAX_BLOCK_BYTES, record - MAX_ENVELOPE_BYTES)))
+        self._block_builder = BlockBuilder(
+            max(1, min(MAX_BLOCK_BYTES, self._sender.max_record_bytes - MAX_ENVELOPE_BYTES))
+        )
         self._accounting = DeliveryAccounting(boot_id)
         self._store = SpoolStore(
             spool,
             self._accounting,
+            self._observed,
             broker_id=broker_id,
             boot_id=boot_id,
             sidecar_version=sidecar_version,
@@ -161,7 +149,7 @@ class Outbox:
         self._replayed = 0
         self._replay_lost = 0
         self._tick_at = 0.0
-        self._busy = threading.Event()  # set while an event waits for others, for the cluster or for its delivery
+        self._busy = threading.Event()  # set while an event waits for others, or for its delivery
         self._closing = threading.Event()
         self._pump: threading.Thread | None = None
 
@@ -173,7 +161,7 @@ class Outbox:
     @property
     def observed(self) -> memoryview:
         """A counter of 64 bits that the data path increments. With a spool it outlives this process."""
-        return self._store.observed
+        return self._observed.memory
 
     @property
     def spool_problem(self) -> str:
@@ -182,7 +170,7 @@ class Outbox:
 
     def start(self, tick: Callable[[], None]) -> None:
         """Start the threads. The pump calls ``tick`` every 0.5 s, or every 2 s while no event waits."""
-        self._producer.start()
+        self._sender.start()
         self._pump = threading.Thread(target=self._run, args=(tick,), name="audit pump", daemon=True)
         self._pump.start()
 
@@ -208,24 +196,24 @@ class Outbox:
     def stats(self) -> OutboxStats:
         """Current counts. Never waits for disk or network."""
         counts = self._accounting.counts()
-        producer = self._producer
+        sender = self._sender
         return OutboxStats(
             emitted=counts.emitted,
             delivered=counts.delivered,
             dropped=counts.dropped,
             spooled=counts.spooled,
             queued=counts.queued,
-            queued_bytes=producer.queued_bytes + self._memory_bytes,
+            queued_bytes=sender.queued_bytes + self._memory_bytes,
             spool_bytes=self._store.size,
             spool_problem=self._store.problem,
             replayed=self._replayed,
             replay_lost=self._replay_lost,
-            records_delivered=producer.records_delivered,
-            bytes_delivered=producer.bytes_delivered,
+            records_delivered=sender.records_delivered,
+            bytes_delivered=sender.bytes_delivered,
             observed=self.observed[0],
             taken=counts.taken,
             hidden=counts.hidden,
-            problems=producer.topic_state.problems,
+            problems=sender.problems,
         )
 
     def close(self, timeout: float) -> None:
@@ -242,14 +230,14 @@ class Outbox:
         self.sequence_lock.release()
         while (left := deadline - self._clock()) > 0:
             self._send_waiting()
-            if self._store.done and not self._memory and not self._producer.queued:
+            if self._store.done and not self._memory and not self._sender.queued:
                 break
-            self._producer.poll(min(left, PUMP_INTERVAL))
-        self._producer.close(max(0.0, deadline - self._clock()))
+            self._sender.poll(min(left, PUMP_INTERVAL))
+        self._sender.close(max(0.0, deadline - self._clock()))
         while self._memory:
             first, last, _ = self._memory.popleft()
             self._accounting.record_lost(
-                "closed" if self._producer.ready.is_set() else "no_cluster", first, last, spooled=False
+                "closed" if self._sender.ready.is_set() else "no_cluster", first, last, spooled=False
             )
         self._memory_bytes = 0
         if self._pump is None or not self._pump.is_alive():  # otherwise the disk hangs
@@ -263,7 +251,7 @@ class Outbox:
     def _run(self, tick: Callable[[], None]) -> None:
         while not self._closing.is_set():
             try:
-                self._producer.poll(PUMP_INTERVAL if self._busy.wait(IDLE_INTERVAL) else 0)
+                self._sender.poll(PUMP_INTERVAL if self._busy.wait(IDLE_INTERVAL) else 0)
                 now = self._clock()
                 with self.sequence_lock:
                     self._store_and_send(self._block_builder.complete_expired(now))
@@ -280,10 +268,10 @@ class Outbox:
 
     @property
     def _idle(self) -> bool:
-        return not (self._block_builder.open_events or self._memory or self._producer.queued) and self._store.idle
+        return not (self._block_builder.open_events or self._memory or self._sender.queued) and self._store.idle
 
     def _store_and_send(self, blocks: Sequence[Block]) -> None:
-        """Store ``blocks``, and send them if the producer has room. Needs ``sequence_lock``."""
+        """Store ``blocks``, and send them if the sender has room. Needs ``sequence_lock``."""
         for block in blocks:
             json = block.json()
             direct = self._has_room(len(json)) and not self._retry_delay and self._store.caught_up
@@ -294,13 +282,13 @@ class Outbox:
                 self._keep_in_memory(block, json, "spool_full" if put == "full" else "queue_full")
 
     def _has_room(self, size: int) -> bool:
-        """Whether the producer has room for a record of ``size`` bytes."""
-        room = self._producer.max_bytes - self._producer.queued_bytes - self._memory_bytes
-        return self._producer.ready.is_set() and size + MAX_ENVELOPE_BYTES <= room
+        """Whether the sender has room for a record of ``size`` bytes."""
+        room = self._sender.max_bytes - self._sender.queued_bytes - self._memory_bytes
+        return self._sender.ready.is_set() and size + MAX_ENVELOPE_BYTES <= room
 
     def _keep_in_memory(self, block: Block, json: bytes, reason: str) -> None:
-        if self._producer.queued_bytes + self._memory_bytes + len(json) > self._producer.max_bytes:
-            if reason == "queue_full" and not self._producer.ready.is_set():
+        if self._sender.queued_bytes + self._memory_bytes + len(json) > self._sender.max_bytes:
+            if reason == "queue_full" and not self._sender.ready.is_set():
                 reason = "no_cluster"
             self._accounting.record_lost(reason, block.first, block.last, spooled=False)
             return
@@ -310,20 +298,20 @@ class Outbox:
 
     def _send_memory(self) -> None:
         """Send the blocks that wait in memory. Needs ``sequence_lock``."""
-        while self._memory and self._producer.ready.is_set():
+        while self._memory and self._sender.ready.is_set():
             first, last, json = self._memory.popleft()
             self._memory_bytes -= len(json)
             self._send(OutgoingRecord(first, last), self._schema_level, json)
 
     def _send_waiting(self) -> None:
         """Send the blocks that wait: first those in memory, then those on disk."""
-        if not self._producer.ready.is_set():
+        if not self._sender.ready.is_set():
             return
         with self.sequence_lock:
             self._send_memory()
-        if self._retry_delay and (self._clock() < self._resume_at or self._producer.queued):
+        if self._retry_delay and (self._clock() < self._resume_at or self._sender.queued):
             return
-        while self._producer.queued_bytes < READ_BACK_SHARE * self._producer.max_bytes:
+        while self._sender.queued_bytes < READ_BACK_SHARE * self._sender.max_bytes:
             if self._retries:
                 self._send_again(self._retries.popleft())
             elif (taken := self._store.read_next_block()) is not None:
@@ -351,11 +339,11 @@ class Outbox:
         boot_id = self._boot_id if dead is None else dead.boot_id
         version = self._sidecar_version if dead is None else dead.entry.sidecar_version
         dropped = self._accounting.counts().lost if dead is None else dead.entry.lost
-        writer = RecordWriter(self._producer.topic_state.cluster_id, self._broker_id, boot_id, version)
+        writer = RecordWriter(self._sender.cluster_id, self._broker_id, boot_id, version)
         sent_at = time.time_ns() // 1000
         value = writer.encode_record(outgoing.first, outgoing.last, json, level=level, dropped=dropped, sent_at=sent_at)
-        if not self._producer.send(value, outgoing):
-            fits = self._producer.queued > 0  # once other records are delivered
+        if not self._sender.send(value, outgoing):
+            fits = self._sender.queued > 0  # once other records are delivered
             self._handle_delivery(outgoing, "queue_full" if fits else "too_large", fits, None if fits else value)
 
     def _send_halves(self, outgoing: OutgoingRecord, value: bytes) -> None:
@@ -372,37 +360,47 @@ class Outbox:
             self._send(half, level, b",".join(part))
 
     def _handle_delivery(
-        self, outgoing: OutgoingRecord, reason: str | None, retriable: bool, refused: bytes | None = None
+        self,
+        outgoing: OutgoingRecord,
+        reason: str | None,
+        retriable: bool,
+        too_large: bytes | None = None,
+        lost: int | None = None,
     ) -> None:
-        """Account for a record that was delivered, or failed for ``reason``. Retriable blocks on disk are sent again.
-
-        ``refused``: the value of the record if it was too large.
-        """
-        if refused is not None and len(outgoing) > 1:
-            self._send_halves(outgoing, refused)
+        """Implement ``DeliveryCallback``. Retriable blocks on disk are sent again, too large ones in halves."""
+        if too_large is not None and len(outgoing) > 1:
+            self._send_halves(outgoing, too_large)
             return
         run, stored = outgoing.run, outgoing.stored
         if run is not None and not run.spool.is_abandoned and reason is not None and retriable:
-            self._retries.append(outgoing)
-            now = self._clock()
-            if not self._retry_delay and not self._closing.is_set():
-                log.warning("audit_delivery_failed", reason=reason)
-            if now >= self._resume_at:
-                self._retry_delay = min(max(FIRST_RETRY_DELAY, 2 * self._retry_delay), LAST_RETRY_DELAY)
-                self._resume_at = now + self._retry_delay
+            self._retry_later(outgoing, reason)
             return
         if reason is None and self._retry_delay:
             self._retry_delay = 0.0
             log.info("audit_delivery_works_again")
         if run is not None and stored is not None:
             self._store.settle_block(run, stored, len(outgoing))
-        if run is None or run.boot_id == self._boot_id:
-            if reason is None:
-                self._accounting.record_delivered(outgoing.first, outgoing.last, spooled=run is not None)
-            else:
-                self._accounting.record_lost(reason, outgoing.first, outgoing.last, spooled=run is not None)
-        elif reason is None:
-            self._replayed += len(outgoing)
-        else:
-            self._replay_lost += len(outgoing)
-            self._accounting.add_gap(Gap(reason, run.boot_id, outgoing.first, outgoing.last))
+        if reason is None:
+            lost = 0
+        elif lost is None or lost > len(outgoing):
+            lost = len(outgoing)
+        delivered = len(outgoing) - lost
+        if run is not None and run.boot_id != self._boot_id:
+            self._replayed += delivered
+            if reason is not None and lost:
+                self._replay_lost += lost
+                self._accounting.add_gap(Gap(reason, run.boot_id, outgoing.first, outgoing.last))
+            return
+        if delivered:
+            self._accounting.record_delivered(outgoing.first, outgoing.last, spooled=run is not None, events=delivered)
+        if reason is not None and lost:
+            self._accounting.record_lost(reason, outgoing.first, outgoing.last, spooled=run is not None, events=lost)
+
+    def _retry_later(self, outgoing: OutgoingRecord, reason: str) -> None:
+        self._retries.append(outgoing)
+        now = self._clock()
+        if not self._retry_delay and not self._closing.is_set():
+            log.warning("audit_delivery_failed", reason=reason)
+        if now >= self._resume_at:
+            self._retry_delay = min(max(FIRST_RETRY_DELAY, 2 * self._retry_delay), LAST_RETRY_DELAY)
+            self._resume_at = now + self._retry_delay

@@ -15,7 +15,8 @@ from msgspec import Struct
 
 from observers.delivery_accounting import Gap
 from observers.errors import ObserverError
-from observers.ledger import LEDGER_FILE, Ledger, LedgerEntry, LedgerLocked, delete_counter, read_counter
+from observers.ledger import LEDGER_FILE, Ledger, LedgerEntry, LedgerLocked
+from observers.observed_counter import delete_counter, read_counter
 from observers.spool import Spool
 
 ABANDONED_FOLDER_AGE = 60.0

@@ -7,7 +7,6 @@ error of the disk.
 from __future__ import annotations
 
 import threading
-from array import array
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +16,8 @@ import structlog
 from msgspec.structs import replace
 
 from observers.delivery_accounting import DeliveryAccounting, Gap
-from observers.ledger import LedgerEntry, create_counter, delete_counter, delete_orphaned_counters
+from observers.ledger import LedgerEntry
+from observers.observed_counter import ObservedCounter, delete_counter, delete_orphaned_counters
 from observers.spool import StoredBlock
 from observers.spool_runs import SpoolRun, SpoolSettings, adopt_dead_runs
 
@@ -44,19 +44,19 @@ class SpoolStore:
         self,
         settings: SpoolSettings | None,
         accounting: DeliveryAccounting,
+        observed: ObservedCounter,
         *,
         broker_id: int,
         boot_id: str,
         sidecar_version: str,
         clock: Callable[[], float],
     ) -> None:
-        """Without ``settings`` nothing is stored."""
+        """Without ``settings`` nothing is stored. With them ``observed`` outlives the process."""
         self.problem = ""
         """Why the last use of the disk failed, in one sentence; empty if it did not."""
         self._settings = settings
         self._folder = Path() if settings is None else Path(settings.path) / f"{broker_id}-{boot_id}"
-        self.observed = memoryview(array("q", [0])) if settings is None else create_counter(boot_id, self._folder)
-        """A counter of 64 bits that the data path increments."""
+        self._observed = observed
         self._accounting = accounting
         self._broker_id = broker_id
         self._boot_id = boot_id
@@ -75,6 +75,7 @@ class SpoolStore:
         self._adopt_at = 0.0
         self._sync_at = 0.0
         if settings is not None:
+            observed.keep(self._folder)
             self._create_own_run()
 
     @property
@@ -275,7 +276,7 @@ class SpoolStore:
         return LedgerEntry(
             self._broker_id,
             self._sidecar_version,
-            observed=self.observed[0],
+            observed=self._observed.memory[0],
             taken=counts.taken,
             hidden=counts.hidden,
             given=counts.emitted,

@@ -85,7 +85,7 @@ def try_observer(
         raise LocalError(str(error)) from None
     finally:
         dispatcher.close(CLOSE_TIMEOUT)
-    if not replay.connections and not replay.notes:
+    if not replay.connections:
         raise LocalError(f"{capture}: no connection to port {port or chosen.bind.port}")
     (done,) = trials
     return _report(done, replay, held if memory else None)
@@ -130,11 +130,16 @@ class _Replay:
         self._to_monotonic = time.monotonic() - time.time()  # observers get times of this clock
         self.notes: list[str] = []
         self.connections = 0
+        """Those that were read, also in part, and those that could not be."""
+        self.unread = 0
+        """Of them those that could not be read to their end."""
 
     def take(self, part: Bytes) -> None:
         """Read what one side sent."""
         now = part.time + self._to_monotonic
         if part.note:
+            if part.client not in self._sessions and part.client not in self._broken:
+                self.connections += 1
             self._note(part.client, part.note)
         if not part.data:
             self._broken.discard(part.client)
@@ -192,6 +197,8 @@ class _Replay:
         self._sink.record_change(change)
 
     def _note(self, client: Address, text: str) -> None:
+        if client not in self._broken:
+            self.unread += 1
         self.notes.append(f"{self._path}: connection of {client[0]}:{client[1]}: {text}")
 
 
@@ -204,7 +211,7 @@ def _report(done: TrialThread, replay: _Replay, held: int | None) -> int:
     stats = done.stats()
     items = stats.delivered + stats.failed
     print(f"observer     {stats.name}")
-    print(f"connections  {replay.connections}, of which {len(replay.notes)} could not be read to their end")
+    print(f"connections  {replay.connections}, of which {replay.unread} could not be read to their end")
     print(f"passed       {items} exchanges and changes of connections")
     print(f"time         {done.seconds / items * 1e6 if items else 0:.0f} µs for each; {stats.slow} slow calls")
     if held is not None:

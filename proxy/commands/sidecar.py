@@ -176,7 +176,7 @@ def _show(text: Callable[[], str], watch: bool, output: str) -> None:
 
 
 def connections(action: list[str], admin: Endpoint, limit: int, watch: bool, output: str, **wanted: str | None) -> None:
-    """Show the open connections of a running sidecar, the busiest first, or close one of them."""
+    """Show the open connections of a running sidecar, the last active first, or close one of them."""
     from proxy import admin_client
     from proxy.connections_view import counts_of, format_text
     from proxy.errors import LocalError
@@ -184,8 +184,7 @@ def connections(action: list[str], admin: Endpoint, limit: int, watch: bool, out
     if action:
         if len(action) != 2 or action[0] != "close":
             raise LocalError(f"connections {' '.join(action)}: the only action is: close ID")
-        admin_client.post_close_connection(admin, action[1])
-        print(f"closed {action[1]}")
+        print(f"closed {admin_client.post_close_connection(admin, action[1])}")
         return
     query = {name: value for name, value in wanted.items() if value is not None} | {"limit": str(limit)}
     before: dict[str, tuple[int, int, int]] | None = None

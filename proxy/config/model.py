@@ -171,7 +171,8 @@ class Config(ConfigSection):
     )
     observers: ObserverSettings = key(
         "observers",
-        "Settings of observers, by class. `configure` gets those of its class as `settings` (docs/observers.md).",
+        "Settings of observers, by class. `configure` gets those of its class as `settings` (docs/observers.md). "
+        "Those of the built-in `observers.opentelemetry:OpenTelemetryLogsObserver`: docs/opentelemetry.md.",
         kind="mapping",
         allowed="for a class of observer.class.names a mapping: text, numbers, true, false, or {file: PATH}",
         default_factory=dict,

@@ -184,7 +184,8 @@ class AuditConfig(ConfigSection):
     )
     exclude_topics: tuple[Topic, ...] = key(
         "exclude.topics",
-        "Topics left out. A request that touches nothing else gives no event.",
+        "Topics left out. A request that touches nothing else gives no event. What is left out of others is counted in"
+        " `partly_hidden`.",
         kind="list of text",
         allowed=f"a list of topics, each {TOPIC_NAME_RULE}",
         default=(),

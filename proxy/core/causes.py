@@ -31,7 +31,7 @@ Cause = Literal[
     "proxy_header_timeout",  # its PROXY header was not complete in time
     "proxy_header_overload",  # too many others waited for their PROXY header
     "quota_exceeded",  # a limit had no room for it, and it was closed before it was carried
-    "principal_quota_exceeded",  # its client logged in, and its principal has too many connections
+    "principal_quota_exceeded",  # its client logged in, and a limit of its principal had no room for it
     "evicted",  # the longest idle one, closed to have room for one of a protected listener
     "connection_max_idle",  # no byte for connections.max.idle.ms
     "connection_max_age",  # older than connections.max.age.ms

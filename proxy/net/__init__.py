@@ -48,5 +48,6 @@ The process:
 ticker.py       The one periodic timer of a process.
 forced_exit.py  Ends a process that does not finish its shutdown in time.
 admin.py        The admin endpoint: /metrics, /livez, /readyz, /quotas, /connections, /config, /reload.
+metrics_page.py Renders /metrics once for all scrapers that wait for it.
 http.py         The HTTP/1.1 server behind it.
 """

@@ -105,7 +105,8 @@ class ConnectionManager:
             interceptors.versions_probe.start()
         self._connecting: dict[Relay, asyncio.Task[None]] = {}
         self._handshakes: dict[Relay, TlsHandshake] = {}  # with clients
-        self._by_number: dict[int, Relay] = {}
+        self.by_number: dict[int, Relay] = {}
+        """The same by their numbers, which grow."""
         self._on_connection_closed: Callable[[int], None] = lambda number: None
         self._on_logins: Callable[[Logins, bool], None] | None = None
         self._logins: Logins = []  # not reported yet
@@ -166,7 +167,7 @@ class ConnectionManager:
         session = None if listener.tls is not None else self._create_session(listener, connection, number)
         relay = Relay(connection, session, counters, self._on_relay_closed, self._flushing.discard)
         self.relays[relay] = number
-        self._by_number[number] = relay
+        self.by_number[number] = relay
         counters.active += 1
         self._notify_observers(ConnectionTransition(connection, "opened", connection.opened_at))
         task = asyncio.get_running_loop().create_task(self._set_up(relay, sock, listener, number))
@@ -274,7 +275,7 @@ class ConnectionManager:
 
     def _on_relay_closed(self, relay: Relay, cause: Cause, detail: str) -> None:
         number = self.relays.pop(relay)
-        del self._by_number[number]
+        del self.by_number[number]
         self._setup_deadlines.cancel(relay)
         if (handshake := self._handshakes.get(relay)) is not None:
             handshake.abort()
@@ -326,7 +327,7 @@ class ConnectionManager:
 
     def close_connection(self, number: int, cause: Cause) -> bool:
         """Close the connection with this number for ``cause``, and return whether it was open."""
-        relay = self._by_number.get(number)
+        relay = self.by_number.get(number)
         if relay is not None:
             relay.close(cause)
             if relay in self._connecting:
@@ -334,8 +335,8 @@ class ConnectionManager:
         return relay is not None
 
     def hold_connection(self, number: int, hold_ms: int) -> None:
-        """Do not read the client of the connection with this number for ``hold_ms``, if it is still open."""
-        if (relay := self._by_number.get(number)) is not None:
+        """Do not read the client of the connection with this number for ``hold_ms``; 0: read it again."""
+        if (relay := self.by_number.get(number)) is not None:
             relay.hold_client(hold_ms / 1000)
 
     def close_idlest(self, listeners: Collection[str]) -> None:

@@ -20,7 +20,7 @@ from proxy.core.observation_interest import ObservationSink
 from proxy.errors import LocalError
 from proxy.limits.throttle_reports import AggregatedThrottle
 from proxy.net.connection_manager import ConnectionManager
-from proxy.net.open_connections import ConnectionList, KafkaConnection, describe_page
+from proxy.net.open_connections import ConnectionList, KafkaConnection, OpenConnections
 from proxy.net.ticker import Ticker
 from proxy.protocol.private import moved
 from proxy.telemetry.logs import log_lines_dropped
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from observers.observer_thread import ObserverStats
 
 AUDIT_OBSERVER = "observers.audit:AuditObserver"
+OPENTELEMETRY_OBSERVER = "observers.opentelemetry:OpenTelemetryLogsObserver"
 REQUEST_METRICS_OBSERVER = "observers.request_metrics:RequestMetricsObserver"
-"""The built-in observer, whose own counters are exported as metrics."""
+"""The built-in observers, whose own counters are exported as metrics."""
 
 log = structlog.get_logger(__name__)
 
@@ -53,6 +54,7 @@ class DataPlane:
         self._connections = ConnectionManager(
             config, observation_of(config, self._dispatcher) if self._dispatcher else None
         )
+        self.open_connections = OpenConnections(self._connections.by_number, number)
         self.listener_counters = self._connections.listener_counters
         self.handle_connection = self._connections.handle_connection
         self.on_connection_closed = self._connections.on_connection_closed
@@ -75,20 +77,21 @@ class DataPlane:
     @property
     def degradation(self) -> str:
         """What works in part only although connections are served, in one sentence; empty for nothing."""
-        audit: Any = self._dispatcher.observers.get(AUDIT_OBSERVER) if self._dispatcher is not None else None
-        return audit.degradation if audit is not None else ""
+        observers: Any = self._dispatcher.observers if self._dispatcher is not None else {}
+        built_in = (observers.get(name) for name in (AUDIT_OBSERVER, OPENTELEMETRY_OBSERVER))
+        return "; ".join(one.degradation for one in built_in if one is not None and one.degradation)
 
     def on_capacity(self, callback: Callable[[], None]) -> None:
         """Do nothing: a data plane is never full."""
 
-    def describe_page(self, after: int) -> list[tuple[int, KafkaConnection]]:
-        """Return some open connections with the lowest numbers above ``after``, with these; none: there are none."""
-        return describe_page(self._connections.relays, after, self._number)
+    async def find_connection(self, number: int) -> KafkaConnection | None:
+        """Return the connection with this number; None if it is not open."""
+        return self.open_connections.find(number)
 
     async def list_connections(self) -> ConnectionList:
         """Return all open connections, in steps between which the event loop serves them."""
         found, after = ConnectionList([]), 0
-        while page := self.describe_page(after):
+        while page := self.open_connections.describe_page(after):
             found.connections += [connection for _, connection in page]
             after = page[-1][0]
             await asyncio.sleep(0)
@@ -119,7 +122,9 @@ class DataPlane:
         snapshot.memory_waits = budget.waits
         snapshot.workers[self._number] = sum(counters.active for counters in listener_counters.values())
         if self._dispatcher is not None:  # some counters are behind an observer's lock
-            snapshot.observers, snapshot.audit = await asyncio.to_thread(_observer_counts, self._dispatcher)
+            snapshot.observers, snapshot.audit, snapshot.opentelemetry = await asyncio.to_thread(
+                _observer_counts, self._dispatcher
+            )
             requests: Any = self._dispatcher.observers.get(REQUEST_METRICS_OBSERVER)
             if requests is not None:
                 snapshot.requests = await asyncio.to_thread(requests.stats)
@@ -229,9 +234,18 @@ def observation_of(config: Config, dispatcher: Dispatcher) -> ObservationSink:
     )
 
 
-def _observer_counts(dispatcher: Dispatcher) -> tuple[dict[str, ObserverStats], dict[str, Any]]:
-    audit: Any = dispatcher.observers.get(AUDIT_OBSERVER)
-    return {stats.name: stats for stats in dispatcher.stats()}, structs.asdict(audit.stats()) if audit else {}
+def _observer_counts(dispatcher: Dispatcher) -> tuple[dict[str, ObserverStats], dict[str, Any], dict[str, Any]]:
+    """Return the counts of all observers; of the audit; and of the OpenTelemetry logs."""
+    return (
+        {stats.name: stats for stats in dispatcher.stats()},
+        _event_counts(dispatcher, AUDIT_OBSERVER),
+        _event_counts(dispatcher, OPENTELEMETRY_OBSERVER),
+    )
+
+
+def _event_counts(dispatcher: Dispatcher, name: str) -> dict[str, Any]:
+    observer: Any = dispatcher.observers.get(name)
+    return structs.asdict(observer.stats()) if observer else {}
 
 
 async def _close_observers(dispatcher: Dispatcher, timeout_s: float, abort: asyncio.Event) -> None:
@@ -246,7 +260,7 @@ async def _close_observers(dispatcher: Dispatcher, timeout_s: float, abort: asyn
     if not abort.is_set():
         threading.Thread(target=close, name="close observers", daemon=True).start()
         await run_until(closed.wait(), abort)
-    observers, audit = _observer_counts(dispatcher)
+    observers, *audits = _observer_counts(dispatcher)
     for stats in observers.values():
         counts = {
             "delivered": stats.delivered,
@@ -255,6 +269,6 @@ async def _close_observers(dispatcher: Dispatcher, timeout_s: float, abort: asyn
             "queued": stats.queued,
         }
         log.info("observer_closed", observer=stats.name, **counts)
-    if audit:
-        counts = {name: audit[name] for name in ("emitted", "delivered", "dropped", "spooled", "queued")}
-        log.info("audit_closed", **counts)
+    for event, audit in zip(("audit_closed", "opentelemetry_closed"), audits, strict=True):
+        if audit:
+            log.info(event, **{name: audit[name] for name in ("emitted", "delivered", "dropped", "spooled", "queued")})

@@ -18,7 +18,7 @@ from proxy.net.admission import AdmissionControl
 from proxy.net.certificate_expiry import CertificateExpiry
 from proxy.net.connection_handler import ConnectionHandler
 from proxy.net.listening_sockets import ListeningSockets, PassedSocket
-from proxy.net.open_connections import ConnectionList
+from proxy.net.open_connections import ConnectionList, KafkaConnection
 from proxy.net.proxy_header import PartialHeader, ProxyHeaderReader
 from proxy.net.ticker import Ticker
 from proxy.protocol.private import moved
@@ -190,6 +190,11 @@ class ListenerManager:
     async def list_connections(self) -> ConnectionList:
         """Return all connections that are open to the broker; not those that wait or are held."""
         return await self._handler.list_connections()
+
+    async def find_connection(self, number: int) -> KafkaConnection | None:
+        """Return the connection with this number; None if it is not open. Raises TimeoutError if its worker does not
+        answer."""
+        return await self._handler.find_connection(number)
 
     def close_connection(self, number: int) -> bool:
         """Close the connection with this number for an operator, and return whether it was open."""

@@ -17,6 +17,7 @@ from proxy.errors import LocalError
 from proxy.limits.principal_quotas import Logins
 from proxy.net.data_plane import DataPlane
 from proxy.net.forced_exit import EXIT_MARGIN, force_exit_after
+from proxy.net.open_connections import KafkaConnection
 from proxy.net.ticker import Ticker
 from proxy.net.worker_ipc import (
     Abort,
@@ -117,7 +118,7 @@ class Worker:
             case CloseConnection():
                 self._data_plane.close_connection(message.number, message.cause)
             case DescribeConnections():
-                self._channel.send(ConnectionsPage(message.request_id, self._data_plane.describe_page(message.after)))
+                self._channel.send(ConnectionsPage(message.request_id, self._describe(message)))
             case HoldConnection():
                 self._data_plane.hold_connection(message.number, message.hold_ms)
             case ReportLogins():
@@ -163,6 +164,12 @@ class Worker:
         if not self._closed_connections:
             asyncio.get_running_loop().call_soon(self._send_closed_if_room)  # one message per iteration
         self._closed_connections.append(number)
+
+    def _describe(self, message: DescribeConnections) -> list[tuple[int, KafkaConnection]]:
+        if message.number is None:
+            return self._data_plane.open_connections.describe_page(message.after)
+        found = self._data_plane.open_connections.find(message.number)
+        return [] if found is None else [(message.number, found)]
 
     def _send_closed_if_room(self) -> None:
         if self._closed_connections and not self._channel.is_full:  # otherwise sent once the channel has room

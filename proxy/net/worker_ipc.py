@@ -87,15 +87,16 @@ class CloseConnection(Struct, tag=True, array_like=True):
 class DescribeConnections(Struct, tag=True, array_like=True):
     """Asks a worker for some of its connections, those with the lowest numbers above ``after``.
 
-    The worker replies with a ``ConnectionsPage`` of the same ``request_id``.
+    With ``number``: for that one alone. The worker replies with a ``ConnectionsPage`` of the same ``request_id``.
     """
 
     request_id: int
     after: int
+    number: int | None = None
 
 
 class HoldConnection(Struct, tag=True, array_like=True):
-    """Tells a worker not to read the client of the connection with this ``number`` for ``hold_ms``."""
+    """Has a worker not read the client of the connection with this ``number`` for ``hold_ms``; 0: read it again."""
 
     number: int
     hold_ms: int

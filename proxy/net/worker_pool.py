@@ -13,7 +13,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 
 import structlog
-from msgspec import structs
 
 from proxy.config import Config, Listener
 from proxy.config.serialization import pack
@@ -48,7 +47,7 @@ from proxy.net.worker_process import (
 )
 from proxy.telemetry import RateLimitedLogger
 from proxy.telemetry.logs import log_lines_dropped
-from proxy.telemetry.snapshot import Snapshot, process_counts, sum_snapshots
+from proxy.telemetry.snapshot import Snapshot, add_counters, process_counts, sum_exited, sum_snapshots
 
 WORKERS_START_TIMEOUT = 30.0
 """Seconds within which all workers have to be ready. They need about one."""
@@ -166,7 +165,7 @@ class WorkerPool:
             worker.send_update(ReportLogins(callback is not None))
 
     def hold_connection(self, number: int, hold_ms: int) -> None:
-        """Do not read the client of the connection with this number for ``hold_ms``, if it is still open."""
+        """Do not read the client of the connection with this number for ``hold_ms``; 0: read it again."""
         self._send_order(HoldConnection(number, hold_ms))
 
     def close_connection(self, number: int, cause: Cause) -> bool:
@@ -203,6 +202,17 @@ class WorkerPool:
         if self._eviction_task is None or self._eviction_task.done():
             self._eviction_task = asyncio.create_task(self._run_evictions())
 
+    async def find_connection(self, number: int) -> KafkaConnection | None:
+        """Return the open connection with this number; None if there is none. Raises TimeoutError if its worker does
+        not answer."""
+        for worker in self._workers.values():
+            if worker.has_connection(number):
+                page = await self._request_page(worker, 0, number)
+                if page is None:
+                    raise TimeoutError(f"worker {worker.number} does not answer")
+                return page[0][1] if page else None
+        return None
+
     async def list_connections(self) -> ConnectionList:
         """Return all open connections of all workers that answer in time."""
         workers = list(self._workers.values())
@@ -219,17 +229,22 @@ class WorkerPool:
         found: list[KafkaConnection] = []
         after = 0
         while True:
-            self._last_request_id += 1
-            reply = worker.describe_connections(self._last_request_id, after)
-            if reply is None or not (await asyncio.wait([reply], timeout=REPLY_TIMEOUT))[0]:
-                return None
-            page = reply.result()
-            if not isinstance(page, ConnectionsPage):
-                return None
-            if not page.connections:
-                return found
-            found += [connection for _, connection in page.connections]
-            after = page.connections[-1][0]
+            page = await self._request_page(worker, after)
+            if not page:
+                return None if page is None else found
+            found += [connection for _, connection in page]
+            after = page[-1][0]
+
+    async def _request_page(
+        self, worker: WorkerProcess, after: int, number: int | None = None
+    ) -> list[tuple[int, KafkaConnection]] | None:
+        """Return some connections of a worker, or the one with ``number``; None if it does not answer in time."""
+        self._last_request_id += 1
+        reply = worker.describe_connections(self._last_request_id, after, number)
+        if reply is None or not (await asyncio.wait([reply], timeout=REPLY_TIMEOUT))[0]:
+            return None
+        page = reply.result()
+        return page.connections if isinstance(page, ConnectionsPage) else None
 
     def report_throttles(self, reports: Sequence[AggregatedThrottle]) -> None:
         """Pass throttle reports to the observers of one worker. They are lost if no worker can receive them."""
@@ -261,14 +276,15 @@ class WorkerPool:
             await asyncio.wait(replies, timeout=REPLY_TIMEOUT)
         waiting = Counter(connection.listener for connection, _ in self._unassigned)
         listener_counters = {
-            name: structs.replace(counters, active=counters.active + waiting[name])
+            name: add_counters(counters, ListenerCounters(active=waiting[name]))  # a copy: a thread sums it up
             for name, counters in self.listener_counters.items()
         }
         own = Snapshot(listener_counters, process_counts(), self._ticker.lag, worker_restarts=self._restarts)
         own.log_lines_dropped = log_lines_dropped()
         own.throttle_reports_lost = self.lost_throttle_reports
         own.workers = dict.fromkeys(range(1, self._config.workers + 1), 0)
-        return sum_snapshots([own, self._exited, *(worker.last_snapshot() for worker in self._workers.values())])
+        workers = [worker.last_snapshot() for worker in self._workers.values()]
+        return await asyncio.to_thread(sum_snapshots, [own, self._exited, *workers])
 
     async def stop(self, abort: asyncio.Event, *, spread: bool = False) -> None:
         """Drain all workers and wait until they have exited, or abort them when ``abort`` is set. None runs
@@ -351,7 +367,7 @@ class WorkerPool:
 
     def _on_exit(self, worker: WorkerProcess, unsent: list[UnsentConnection]) -> None:
         del self._workers[worker.number]
-        self._exited = sum_snapshots([self._exited, worker.last_snapshot()])
+        self._exited = sum_exited([self._exited, worker.last_snapshot()])
         self._unassigned += unsent
         if not self._running:
             return

@@ -200,9 +200,12 @@ class WorkerProcess:
         """Request the connection of ``listeners`` that has been idle for longest. None if it cannot be asked now."""
         return self._send_request(FindIdlest(request_id, listeners)) if self.can_receive else None
 
-    def describe_connections(self, request_id: int, after: int) -> Reply | None:
-        """Request some connections, with the lowest numbers above ``after``. None if it cannot be asked now."""
-        return self._send_request(DescribeConnections(request_id, after)) if self.can_receive else None
+    def describe_connections(self, request_id: int, after: int, number: int | None = None) -> Reply | None:
+        """Request some connections, with the lowest numbers above ``after``, or the one with ``number``.
+
+        Returns None if it cannot be asked now.
+        """
+        return self._send_request(DescribeConnections(request_id, after, number)) if self.can_receive else None
 
     def _send_request(self, request: RequestSnapshot | FindIdlest | DescribeConnections) -> Reply:
         reply = self._replies[request.request_id] = self._loop.create_future()
@@ -221,7 +224,8 @@ class WorkerProcess:
     @property
     def degradation(self) -> str:
         """What works in part only although it serves connections, in one sentence; empty for nothing."""
-        return str(self._last_snapshot.audit.get("spool_problem", ""))
+        both = (self._last_snapshot.audit, self._last_snapshot.opentelemetry)
+        return "; ".join(counts["spool_problem"] for counts in both if counts.get("spool_problem"))
 
     def last_snapshot(self) -> Snapshot:
         """Return its last counters, with the open connections as this process knows them.
@@ -244,7 +248,7 @@ class WorkerProcess:
             last.process = ProcessCounts(cpu_seconds=last.process.cpu_seconds)
             last.loop_lag = 0.0
             last.observers = {name: _without_queue(stats) for name, stats in last.observers.items()}
-            last.audit = _without_spool(last.audit) if last.audit else {}
+            last.audit, last.opentelemetry = _without_spool(last.audit), _without_spool(last.opentelemetry)
         last.workers = {self.number: sum(counters.active for counters in last.listener_counters.values())}
         return last
 
@@ -335,7 +339,12 @@ def _without_queue(stats: ObserverStats) -> ObserverStats:
 
 
 def _without_spool(audit: dict[str, Any]) -> dict[str, Any]:
-    """Return its last audit counters without the spool, which another worker has taken over and counts."""
+    """Return its last audit counters without the spool, which another worker has taken over and counts.
+
+    Empty where it has no such observer.
+    """
+    if not audit:
+        return {}
     dropped = add_counters(audit["dropped"], {LOST_CAUSE: audit["queued"]} if audit["queued"] else {})
     gone = {"queued": 0, "queued_bytes": 0, "spooled": 0, "spool_bytes": 0, "spool_problem": "", "problems": {}}
     return {**audit, **gone, "dropped": dropped, "left": audit["spooled"]}

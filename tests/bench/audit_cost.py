@@ -27,6 +27,7 @@ from observers.channel_muting import ChannelMuting
 from observers.connection_events import encode_numbered
 from observers.event import SCHEMA_LEVEL
 from observers.event_blocks import BlockBuilder, RecordWriter
+from observers.event_observer import EventObserver
 from observers.request_counter import RequestCounter
 from observers.rollup_writer import RollupAggregator
 from observers.topic_names import TopicNames
@@ -111,9 +112,11 @@ def main() -> None:
                 for number, (case, settings) in enumerate(SETTINGS.items()):
                     topic = f"cost-{number}-{turn}"
                     spool = {"spool.path": str(Path(folder) / "spool")} if "spool.max.bytes" in settings else {}
-                    whole = _whole(told, state.internal_bootstrap, topic, {**settings, **spool})
+                    cost = whole(
+                        told, auditing(AuditObserver(), state.internal_bootstrap, topic, {**settings, **spool}, {})
+                    )
                     size = sum(f.stat().st_size for f in state.nodes[0].data.glob(f"{topic}-[0-9]*/*.log"))
-                    rounds_of[case].append(whole._replace(log=size / (len(told) * SECONDS)))
+                    rounds_of[case].append(cost._replace(log=size / (len(told) * SECONDS)))
             print(f"\n{HEAD}")
             for case, wholes in rounds_of.items():
                 python, librdkafka, raw, log = map(statistics.median, zip(*wholes, strict=True))
@@ -171,8 +174,10 @@ def _flushes(told: Sequence[Exchange]) -> Iterator[Sequence[Exchange]]:
 
 
 @contextlib.contextmanager
-def _auditing(bootstrap: str, topic: str, settings: Mapping[str, Any]) -> Iterator[AuditObserver]:
-    observer = AuditObserver()
+def auditing(
+    observer: EventObserver, bootstrap: str, topic: str, audit: Mapping[str, Any], own: Mapping[str, Any]
+) -> Iterator[EventObserver]:
+    """Start ``observer`` with the settings of the section ``audit``, and its own; close it at the end."""
     observer.configure(
         {
             "broker.id": 1,
@@ -181,11 +186,12 @@ def _auditing(bootstrap: str, topic: str, settings: Mapping[str, Any]) -> Iterat
             "sidecar.version": "0",
             "internal": {"bootstrap.servers": bootstrap},
             "topic.names": TopicNames(dict),
-            "audit": {"topic": topic, **settings},
+            "audit": {"topic": topic, **audit},
+            "settings": own,
             "api.names": API_NAMES,
         }
     )
-    while not observer._outbox._producer.ready.is_set():
+    while not observer._outbox._sender.ready.is_set():
         time.sleep(0.01)
     yield observer
     observer.close(20)
@@ -200,8 +206,9 @@ class Whole(NamedTuple):
     log: float = 0.0
 
 
-def _whole(told: Sequence[Exchange], bootstrap: str, topic: str, settings: Mapping[str, Any]) -> Whole:
-    with _auditing(bootstrap, topic, settings) as observer:
+def whole(told: Sequence[Exchange], auditing: contextlib.AbstractContextManager[EventObserver]) -> Whole:
+    """What all of ``told`` cost, again and again for some seconds."""
+    with auditing as observer:
         before = _threads()
         due = time.monotonic()
         for _ in range(SECONDS):
@@ -215,7 +222,7 @@ def _whole(told: Sequence[Exchange], bootstrap: str, topic: str, settings: Mappi
         spent = _since(before)
     events = len(told) * SECONDS
     if stats.dropped:
-        sys.exit(f"{topic}: lost: {dict(stats.dropped)}")
+        sys.exit(f"lost: {dict(stats.dropped)}")
     librdkafka = sum(used.cpu for name, used in spent.items() if name.startswith("rdk:"))
     python = sum(used.cpu for used in spent.values()) - librdkafka
     return Whole(python / events / 1e3, librdkafka / events / 1e3, stats.bytes_delivered / events)
@@ -223,7 +230,7 @@ def _whole(told: Sequence[Exchange], bootstrap: str, topic: str, settings: Mappi
 
 def _idle(bootstrap: str) -> None:
     """What an audit costs that has nothing to tell, in all threads of this process (the main one sleeps)."""
-    with _auditing(bootstrap, "cost-idle", {}) as observer:
+    with auditing(AuditObserver(), bootstrap, "cost-idle", {}, {}) as observer:
         observer.record_exchanges(exchanges(1), 0)
         time.sleep(2)
         before = _threads()
@@ -249,9 +256,9 @@ def _threads() -> dict[str, tuple[str, Used]]:
         try:
             cpu = int((task / "schedstat").read_text().split()[0])
             status = (task / "status").read_text()
+            name = (task / "comm").read_text().strip()
         except OSError:
             continue  # it has just ended
-        name = (task / "comm").read_text().strip()
         threads[task.name] = (name, Used(cpu, int(status.partition("voluntary_ctxt_switches:")[2].split()[0])))
     return threads
 

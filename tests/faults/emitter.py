@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from observers.audit_producer import producer_settings
+from observers.audit_producer import AuditProducer, producer_settings
 from observers.event import RequestEvent, encoder
 from observers.event_blocks import Chunk
 from observers.kafka_admin import KafkaAdmin
@@ -27,10 +27,10 @@ EVENT = RequestEvent(0, "CLIENT", "c1", 5, 3, "Metadata", 12, "User:somebody", "
 def outbox(bootstrap: str, spool: Path | None, boot_id: str, *, max_bytes: int = 1 << 30) -> Outbox:
     """One of broker 7."""
     client = {"bootstrap.servers": bootstrap}
+    admin = KafkaAdmin(client, "brokerside-audit-7")
+    settings = producer_settings(client, {"topic.metadata.propagation.max.ms": 500}, "brokerside-audit-7")
     return Outbox(
-        KafkaAdmin(client, "brokerside-audit-7"),
-        producer_settings(client, {"topic.metadata.propagation.max.ms": 500}, "brokerside-audit-7"),
-        TOPIC,
+        lambda on_settled: AuditProducer(admin, settings, TOPIC, on_settled),
         broker_id=BROKER,
         boot_id=boot_id,
         sidecar_version="0",

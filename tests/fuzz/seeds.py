@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from observers.examples import encode_event
 from observers.topic_id_learner import carries_topic_ids
 from proxy.core import request_resources
 from proxy.core.exchange import EMPTY_RECORD_SET
@@ -18,6 +19,7 @@ from tests.golden.message_sets import message_sets
 from tests.sasl import authenticate, authenticate_reply, bearer, handshake, handshake_reply, jwt, plain, scram, software
 from tests.tools import messages, random_messages
 from tests.tools.messages import Field, Made, Message, encode
+from tests.unit.observers.test_otlp_encoding import KINDS
 
 CORPUS = Path(__file__).parent / "corpus"
 
@@ -285,6 +287,12 @@ def packed() -> list[bytes]:
         if codec:
             found.append(bytes([codec]) + one.data[34 if one.magic else 26 :])
     return found
+
+
+def events() -> list[bytes]:
+    """For the target ``log_records``: one of each kind, alone and together."""
+    each = [encode_event(kind) for kind in KINDS]
+    return [b"[%b]" % b",".join(some) for some in (each, *([one] for one in each))]
 
 
 def proxy_headers() -> list[bytes]:

@@ -3,12 +3,18 @@ whole gives, and the oracle agrees."""
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Callable
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
+
+import msgspec
 
 from observers.decompress import MAX_COMPRESSION_RATIO, MAX_DECOMPRESSION_STEPS, OUTPUT_BLOCK_BYTES
+from observers.event import Envelope
+from observers.otlp_encoding import ATTRIBUTES
+from observers.otlp_writer import LogRecordWriter
 from observers.record_counter import count_records
 from proxy.compiled import walk_door
 from proxy.compiled.exchange import Exchange, Kind
@@ -26,6 +32,8 @@ from tests.tools.messages import uvarint
 
 COMPARED = 1 / 4
 """Share of the inputs that the oracle reads, too: it takes several times as long."""
+
+EVENTS = msgspec.json.Decoder(get_type_hints(Envelope)["events"])
 
 BYTE_BY_BYTE = 1 / 4
 """Share of the inputs that are read byte by byte as well."""
@@ -289,6 +297,15 @@ def check_errors(data: bytes, rng: Random) -> None:
     _same(found, item_errors(key, version, cuts(rng, body), whole=False))
     if rng.random() < BYTE_BY_BYTE:
         _same(found, item_errors(key, version, single(body), whole=False))
+    if rng.random() < COMPARED:
+        walker = oracle.walker_for_errors(key, version)
+        assert walker is not None
+        try:
+            theirs: Any = oracle.walk_whole(walker, body, 0, len(body), version, "broker", oracle.kept_by(walker))
+            expected: Any = [theirs.error_code, theirs.items]
+        except MalformedBody as error:
+            expected = error.side, error.detail
+        _same(found, expected)
     told = _read(key, version, True, body)
     if isinstance(found, tuple) or told is None or rng.random() > COMPARED:
         return
@@ -453,6 +470,26 @@ def check_proxy(data: bytes, rng: Random) -> None:
     assert found == (expected if data else None)
 
 
+def log_records_once(data: bytes) -> bytes | None:
+    try:
+        return LogRecordWriter(ATTRIBUTES).write_records(data, b"uid-", b"1")
+    except ValueError:
+        return None
+
+
+def check_log_records(data: bytes, rng: Random) -> None:
+    """Where they are events, as a spool gives them, there are as many log records."""
+    written = log_records_once(data)
+    try:
+        events = EVENTS.decode(data)
+        is_compact = msgspec.json.encode(msgspec.json.decode(data)) == data
+    except ValueError:
+        return
+    if is_compact and events:
+        assert written is not None
+        assert len(json.loads(b"[%b]" % written)) == len(events)
+
+
 TARGETS = [
     Target("bodies", seeds.bodies, check_body, body_once),
     Target("records", seeds.record_sets, check_records, records_once),
@@ -464,5 +501,6 @@ TARGETS = [
         "deep", seeds.packed, check_deep, deep_once, share=3 * MAX_COMPRESSION_RATIO, besides=3 * OUTPUT_BLOCK_BYTES
     ),
     Target("proxy_protocol", seeds.proxy_headers, check_proxy, proxy_once),
+    Target("log_records", seeds.events, check_log_records, log_records_once, share=30, besides=262_144),
     Target("tls", tls.seeds, tls.check, tls.once),
 ]

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]  # public, but without __all__
 from confluent_kafka.cimpl import NewTopic
 
-from observers.audit import AuditObserver, AuditStats
+from observers.audit import AuditObserver
 from observers.dispatch import Dispatcher
 from observers.event import (
     ConnectionEvent,
@@ -27,6 +27,7 @@ from observers.event import (
     decoder,
 )
 from observers.event import TopicPartition as PartitionOfEvent
+from observers.event_observer import AuditStats
 from observers.kafka_admin import AUDIT_PARTITIONS, KafkaAdmin
 from observers.topic_names import TopicNames
 from proxy.core.apis import APIS
@@ -176,6 +177,7 @@ class TestDelivery:
                 produce([(topic, 0, 10, 1)]),
                 fetch([(topic, 0)], [(topic, 0, 10, 1, 0)]),
                 produce([(b"secret", 0, 10, 1)]),
+                produce([(b"secret", 0, 10, 1), (topic, 0, 10, 1)]),
                 exchange(client_id="brokerside-audit-1"),
                 exchange(client_id="app"),
             ],
@@ -184,8 +186,9 @@ class TestDelivery:
         observer.close(20)
         assert observer.stats().hidden == 1
         read = envelopes(bootstrap, "audit-self")
-        assert len(events(read, RequestEvent)) == 4
-        assert events(read, StatusEvent)[-1].hidden_by == {"topic secret": 1}
+        assert len(events(read, RequestEvent)) == 5
+        status = events(read, StatusEvent)[-1]
+        assert status.hidden_by == status.partly_hidden_by == {"topic secret": 1}
 
     def test_a_topic_id_is_resolved_to_its_name(self, bootstrap: str) -> None:
         admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -226,7 +229,7 @@ class TestDelivery:
         assert status.emitted == status.seq - 1 == len(events(read)) - 1
 
     def test_an_idle_cluster_gives_nothing_but_statuses(self, bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("observers.audit.STATUS_INTERVAL", 0.5)
+        monkeypatch.setattr("observers.event_observer.STATUS_INTERVAL", 0.5)
         observer = AuditObserver()
         observer.configure({**configs(bootstrap, "audit-idle", **{"inventory.interval.ms": 100}), "worker": 1})
         until(lambda: observer.stats().delivered >= 5)

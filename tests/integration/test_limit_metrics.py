@@ -54,7 +54,7 @@ class Limited:
             self._clients.append(writer)
 
     async def scrape(self) -> Callable[..., float]:
-        text = render(await self.sidecar.snapshot())[0].decode()
+        text = render(await self.sidecar.snapshot()).decode()
         return lambda name, **labels: sample(text, f"brokerside_{name}", **labels)
 
     async def until(self, condition: Callable[[Callable[..., float]], object]) -> Callable[..., float]:

@@ -13,7 +13,10 @@ CALL = re.compile(
 )
 """A call that logs: its level, the event, and the event of the other case."""
 
-PASSED_ON = {"unsupported_request": "warning", "protected_topic": "warning", "log_lines_dropped": "warning"}
+PASSED_ON = {
+    "unsupported_request": "warning", "protected_topic": "warning", "log_lines_dropped": "warning",
+    "audit_closed": "info", "opentelemetry_closed": "info",
+}  # fmt: skip
 """Events that are not logged by such a call."""
 
 LEVELS = {"exception": "error"}

@@ -13,7 +13,7 @@ from msgspec import msgpack, structs
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
-from observers.audit import AuditStats
+from observers.event_observer import AuditStats
 from observers.observer_thread import ObserverStats
 from proxy import __version__
 from proxy.config import Secret
@@ -286,14 +286,14 @@ AUDIT = AuditStats(
     records_delivered=4,
     bytes_delivered=3,
     hidden=2,
+    partly_hidden=3,
     topic_look_ups=1,
 )
 
 
 def scrape(snapshot: Snapshot) -> dict[tuple[str, ...], float]:
     """Samples by name and values of the labels, in the order of the definition."""
-    text, content_type = render(snapshot)
-    assert content_type.startswith("text/plain")
+    text = render(snapshot)
     order = {f"brokerside_{definition.name}": definition.labels for definition in METRICS}
     return {
         (sample.name, *(sample.labels[label] for label in order.get(sample.name, sorted(sample.labels)))): sample.value
@@ -414,8 +414,23 @@ def test_counts_of_the_audit():
         ("brokerside_audit_records_total",): 4,
         ("brokerside_audit_bytes_total",): 3,
         ("brokerside_audit_hidden_total",): 2,
+        ("brokerside_audit_partly_hidden_total",): 3,
         ("brokerside_audit_topic_look_ups_total",): 1,
     }
+
+
+def test_the_opentelemetry_logs_have_the_counts_of_the_audit_under_their_own_name():
+    found = scrape(Snapshot({}, opentelemetry=structs.asdict(AUDIT)))
+    audit = scrape(Snapshot({}, audit=structs.asdict(AUDIT)))
+
+    own = {key: value for key, value in found.items() if key[0].startswith("brokerside_opentelemetry_")}
+    assert not [key for key in found if key[0].startswith("brokerside_audit")]
+    assert own == {
+        (key[0].replace("_audit_", "_opentelemetry_"), *key[1:]): value
+        for key, value in audit.items()
+        if key[0].startswith("brokerside_audit_") and not key[0].startswith("brokerside_audit_topic_")
+    }
+    assert (own["brokerside_opentelemetry_delivered_total",], len(own)) == (70, 17)
 
 
 def test_counts_of_the_process():

@@ -257,12 +257,6 @@ class UndecidedLater(Keeper):
         return True
 
 
-class Counting(Keeper):
-    """Has a number that what is observed is counted in."""
-
-    observed = memoryview(bytearray(8)).cast("q")
-
-
 class TooFewArguments(ByteCounts):
     def record_request(self, struct: ObservableStruct) -> None:  # type: ignore[override]
         return

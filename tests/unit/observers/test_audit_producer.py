@@ -46,7 +46,7 @@ def test_a_topic_that_was_mended_has_no_problem_any_more(
 
     def ensure_audit_topic(self: KafkaAdmin, topic: str, record: int) -> AuditTopicState:
         if len(answers) == 1:
-            assert producer.topic_state == AuditTopicState("cluster", {"compacted": "it is"})
+            assert producer._topic_state == AuditTopicState("cluster", {"compacted": "it is"})
             mended.set()
             return answers[0]
         return answers.pop(0)
@@ -56,7 +56,7 @@ def test_a_topic_that_was_mended_has_no_problem_any_more(
     producer.start()
     assert mended.wait(10)
     deadline = time.monotonic() + 10
-    while producer.topic_state.problems:
+    while producer.problems:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 

@@ -421,9 +421,12 @@ class TestChanges:
 
 
 class TestObserved:
-    def test_the_number_is_the_observer_s_own_where_it_has_one(self) -> None:
-        dispatcher = started("Keeper", "Counting")
-        assert dispatcher.observed is fakes.Counting.observed
+    def test_every_observer_is_configured_with_the_number(self) -> None:
+        dispatcher = started("Keeper", "Second")
+        dispatcher.observed[0] += 3
+        for keeper in dispatcher.observers.values():
+            assert isinstance(keeper, fakes.Keeper)
+            assert keeper.configs["observed"].memory[0] == 3
         dispatcher.close(20)
 
     def test_reports_are_counted_where_they_come_in(self) -> None:

@@ -15,15 +15,12 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from observers import outbox as module
-from observers.audit_producer import DeliveryCallback
 from observers.delivery_accounting import Gap
-from observers.errors import ObserverError
 from observers.event import EVENTS_PER_RECORD
 from observers.event_blocks import BLOCK_LINGER, Chunk
-from observers.kafka_admin import AuditTopicState, KafkaAdmin
-from observers.ledger import delete_counter
+from observers.observed_counter import SHARED_MEMORY
 from observers.outbox import Outbox, OutboxStats
+from observers.record_sender import DeliveryCallback
 from observers.spool import Spool
 from observers.spool_runs import SpoolSettings
 from observers.spool_store import SPOOL_RETRY_INTERVAL
@@ -36,13 +33,11 @@ MIB = 1024 * 1024
 class FakeProducer:
     """Holds records until the test says what becomes of them."""
 
-    def __init__(
-        self, cluster: KafkaAdmin, settings: Mapping[str, Any], topic: str, on_settled: DeliveryCallback, _: object
-    ) -> None:
+    def __init__(self, on_settled: DeliveryCallback, *, max_bytes: int, max_record_bytes: int) -> None:
         self.ready = threading.Event()
-        self.topic_state = AuditTopicState("cluster")
+        self.cluster_id, self.problems = "cluster", dict[str, str]()
         self.queued_bytes = self.records_delivered = self.bytes_delivered = 0
-        self.max_bytes = int(settings["queue.buffering.max.kbytes"]) * 1024
+        self.max_bytes, self.max_record_bytes = max_bytes, max_record_bytes
         self.sent: deque[tuple[Any, bytes]] = deque()
         self.arrived: list[dict[str, Any]] = []
         self._on_settled = on_settled
@@ -68,13 +63,13 @@ class FakeProducer:
         while self.sent:
             self.end("closed", retriable=True)
 
-    def end(self, reason: str | None = None, *, retriable: bool = False) -> None:
-        """Let the oldest record be delivered, or fail."""
+    def end(self, reason: str | None = None, *, retriable: bool = False, lost: int | None = None) -> None:
+        """Let the oldest record be delivered, or fail, or only ``lost`` of its events."""
         load, value = self.sent.popleft()
         self.queued_bytes -= len(value)
         if reason is None:
             self.arrived.append(json.loads(value))
-        self._on_settled(load, reason, retriable, value if reason == "too_large" else None)
+        self._on_settled(load, reason, retriable, value if reason == "too_large" else None, lost)
 
 
 def padded(first: int, count: int, size: int) -> Chunk:
@@ -89,11 +84,8 @@ class Desk:
 
     def __init__(self, folder: Path | None, *, boot_id: str, max_bytes: int = 64 * MIB, room: int = 16 * MIB) -> None:
         self.now = 100.0
-        settings = {"message.max.bytes": min(8 * MIB, max_bytes), "queue.buffering.max.kbytes": room // 1024}
         self.outbox = Outbox(
-            KafkaAdmin({}, "me"),
-            settings,
-            "audit",
+            lambda on_settled: FakeProducer(on_settled, max_bytes=room, max_record_bytes=min(8 * MIB, max_bytes)),
             broker_id=1,
             boot_id=boot_id,
             sidecar_version="0.1",
@@ -101,7 +93,7 @@ class Desk:
             spool=None if folder is None else SpoolSettings(str(folder), max_bytes),
             clock=lambda: self.now,
         )
-        producer: Any = self.outbox._producer
+        producer: Any = self.outbox._sender
         self.producer: FakeProducer = producer
         self.boot_id = boot_id
 
@@ -170,11 +162,6 @@ class Desk:
             return self.outbox.drain_gaps()
 
 
-@pytest.fixture(autouse=True)
-def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "AuditProducer", FakeProducer)
-
-
 @pytest.fixture
 def desk_of() -> Iterator[Callable[..., Desk]]:
     made: list[str] = []
@@ -185,7 +172,7 @@ def desk_of() -> Iterator[Callable[..., Desk]]:
 
     yield make
     for boot_id in made:
-        delete_counter(boot_id)
+        (SHARED_MEMORY / f"brokerside-{boot_id}").unlink(missing_ok=True)
 
 
 DeskOf = Callable[..., Desk]
@@ -237,6 +224,21 @@ class TestInMemory:
         desk.deliver()
         assert desk.stats().dropped == {"invalid_record": BLOCK, "topic_authorization_failed": BLOCK}
         assert desk.arrived() == list(range(2 * BLOCK + 1, 3 * BLOCK + 1))
+
+    def test_events_that_the_destination_refused_are_counted_beside_those_it_took(self, desk_of: DeskOf) -> None:
+        desk = desk_of()
+        desk.producer.ready.set()
+        for refused in (3, 0, BLOCK, BLOCK + 7):
+            desk.add()
+            desk.producer.end("rejected", lost=refused)
+        stats = desk.stats()
+        assert (stats.delivered, stats.dropped, stats.queued) == (2 * BLOCK - 3, {"rejected": 2 * BLOCK + 3}, 0)
+        desk.add()
+        desk.deliver()
+        assert desk.gaps() == [
+            Gap("rejected", desk.boot_id, 1, BLOCK),
+            Gap("rejected", desk.boot_id, 2 * BLOCK + 1, 4 * BLOCK),
+        ]
 
     def test_what_is_left_at_the_end_is_lost(self, desk_of: DeskOf) -> None:
         desk = desk_of()
@@ -744,7 +746,6 @@ class TestDisk:
         assert stats.queued + sum(stats.dropped.values()) == 15 * BLOCK
         assert stats.dropped == {"queue_full": 6 * BLOCK}
         monkeypatch.undo()
-        monkeypatch.setattr(module, "AuditProducer", FakeProducer)
         desk.add(size=100)
         assert desk.stats().spool_failed, "it is not tried yet"
         desk.turn(SPOOL_RETRY_INTERVAL)
@@ -804,32 +805,16 @@ class TestDisk:
         assert len(synced) == 1
 
 
-def test_a_record_larger_than_the_spool_refuses_the_start() -> None:
-    with pytest.raises(ObserverError, match=r"message.max.bytes is 2097152 \(allowed: up to audit.spool.max.bytes"):
-        Outbox(
-            KafkaAdmin({}, "me"),
-            {"message.max.bytes": 2 * MIB, "queue.buffering.max.kbytes": 1024},
-            "audit",
-            broker_id=1,
-            boot_id="b",
-            sidecar_version="0",
-            schema_level=1,
-            spool=SpoolSettings("/nowhere", MIB),
-        )
-
-
 def test_a_small_bound_on_messages_makes_small_blocks(tmp_path: Path) -> None:
     desk = Desk(None, boot_id="b")
     small = Outbox(
-        KafkaAdmin({}, "me"),
-        {"message.max.bytes": 5000, "queue.buffering.max.kbytes": 1024},
-        "audit",
+        lambda on_settled: FakeProducer(on_settled, max_bytes=MIB, max_record_bytes=5000),
         broker_id=1,
         boot_id="b",
         sidecar_version="0",
         schema_level=1,
     )
-    desk.outbox, desk.producer = small, small._producer  # type: ignore[assignment]
+    desk.outbox, desk.producer = small, small._sender  # type: ignore[assignment]
     for _ in range(100):
         desk.add(1)
     desk.now = 1e12

@@ -58,6 +58,10 @@ def configs(**changes: Any) -> dict[str, Any]:
         ({"audit": {"producer": {"acks": 1}}}, "acks"),
         ({"audit": {"producer": {"queue.buffering.max.kbytes": "much"}}}, r"queue\.buffering\.max\.kbytes"),
         ({"audit": {"producer": {"message.max.bytes": "much"}}}, r"message\.max\.bytes"),
+        (
+            {"audit": {"producer": {"message.max.bytes": 2**21}, "spool.path": "/nowhere", "spool.max.bytes": 2**20}},
+            r"message.max.bytes is 2097152 \(allowed: up to audit.spool.max.bytes, 1048576\)",
+        ),
     ],
 )
 def test_settings_the_audit_cannot_work_with_refuse_the_start(changes: dict[str, Any], says: str) -> None:

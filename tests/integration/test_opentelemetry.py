@@ -1,0 +1,262 @@
+"""The audit's events as OpenTelemetry logs, beside the audit topic: the same events, and the same accounts of loss."""
+
+from __future__ import annotations
+
+import os
+import signal
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from proxy.local.cluster import ClusterState
+from proxy.local.sidecars import SidecarProcess
+from tests.integration.collector import OK, Collector, byte_by_byte, hang_up, response, say_nothing, without_end
+from tests.integration.librdkafka import consume, produce
+from tests.integration.metrics import sample
+from tests.integration.test_audit import until
+from tests.integration.test_workers import workers_of
+from tests.tools.topic import messages
+
+pytestmark = pytest.mark.kafka
+
+OBSERVER = "observers.opentelemetry:OpenTelemetryLogsObserver"
+AUDIT = "observers.audit:AuditObserver"
+SMALL_BATCHES: dict[str, str | int] = {"linger.ms": 0, "batch.num.messages": 1}
+"""A request for each record."""
+
+Event = dict[str, Any]
+Start = Callable[..., SidecarProcess]
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    made = Collector()
+    yield made
+    made.close()
+    made.join()
+
+
+@pytest.fixture
+def start(cluster: ClusterState, collector: Collector, tmp_path: Path) -> Iterator[Start]:
+    """Start the sidecar before the broker with both observers, an audit topic of its own, and settings as given."""
+    folder = cluster.nodes[0].home.parent
+    started: list[SidecarProcess] = []
+    topic = f"audit-{uuid.uuid4().hex[:8]}"
+
+    def start(spool: bool = True, workers: int = 1, **settings: Any) -> SidecarProcess:
+        config = yaml.safe_load((folder / "sidecar-1.yaml").read_text())
+        own = {"endpoint": collector.endpoint, "timeout.ms": 500, **settings}
+        if spool:
+            own["spool.path"] = str(tmp_path / "collector")
+        config |= {
+            "workers": workers,
+            "observer.class.names": [AUDIT, OBSERVER],
+            "audit": {"topic": topic, "spool.path": str(tmp_path / "topic")},
+            "observers": {OBSERVER: own},
+            "observer.shutdown.timeout.ms": 8000,
+        }
+        path = tmp_path / "sidecar.yaml"
+        path.write_text(yaml.safe_dump(config))
+        log = tmp_path / f"sidecar-{len(started)}.log"
+        started.append(SidecarProcess.start(path, log, cluster.nodes[0].admin))
+        return started[-1]
+
+    yield start
+    for sidecar in started:
+        sidecar.stop()
+
+
+def audited(cluster: ClusterState, path: Path) -> list[tuple[str, Event]]:
+    """Boot id and event of everything on the audit topic of a sidecar; the same one again is left out."""
+    topic = yaml.safe_load(path.read_text())["audit"]["topic"]
+    found = {}
+    for message in messages(cluster.internal_bootstrap, topic):
+        envelope = msgspec.json.decode(message.value() or b"")
+        for event in envelope["events"]:
+            found[envelope["boot_id"], event["seq"]] = event
+    return [(boot_id, found[boot_id, seq]) for boot_id, seq in sorted(found)]
+
+
+def comparable(events: list[tuple[str, Event]]) -> Counter[str]:
+    """Events of requests and connections, without the numbers that their observer gave and the time by its clock."""
+    left_out = ("seq", "ts", "ts_request")
+    return Counter(
+        msgspec.json.encode([boot_id, *sorted((k, v) for k, v in event.items() if k not in left_out)]).decode()
+        for boot_id, event in events
+        if event["kind"] in ("request", "connection")
+    )
+
+
+def missing(events: list[tuple[str, Event]], boot_id: str) -> tuple[set[int], set[int]]:
+    """Numbers of a run that did not arrive, and those that ``gap`` events name, of whatever run these are."""
+    numbers = {event["seq"] for boot, event in events if boot == boot_id}
+    gaps = [event for _, event in events if event["kind"] == "gap" and event["lost_boot_id"] == boot_id]
+    named = {n for gap in gaps for n in range(gap["lost_first_seq"], gap["lost_last_seq"] + 1)}
+    return set(range(1, max(numbers | named) + 1)) - numbers, named
+
+
+def waiting(sidecar: SidecarProcess) -> float:
+    text = sidecar.metrics()
+    return sample(text, "brokerside_opentelemetry_queued") + sample(text, "brokerside_opentelemetry_spooled")
+
+
+def balanced(text: str) -> bool:
+    """Whether the accounts of the OpenTelemetry logs agree."""
+    names = ("delivered_total", "dropped_total", "spooled", "queued", "left_total")
+    counts = [sample(text, f"brokerside_opentelemetry_{name}") for name in names]
+    return sample(text, "brokerside_opentelemetry_emitted_total") == sum(counts)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_event_on_the_topic_is_a_log_record_whatever_becomes_of_the_collector(
+    start: Start, cluster: ClusterState, collector: Collector, topic: str, tmp_path: Path, workers: int
+) -> None:
+    sidecar = start(workers=workers, compression="gzip")
+    assert produce(cluster.bootstrap, topic, [b"v"] * 500, **SMALL_BATCHES) == 500
+    until(lambda: bool(collector.taken) and waiting(sidecar) == 0)
+    collector.close()
+    assert produce(cluster.bootstrap, topic, [b"v"] * 1500, **SMALL_BATCHES) == 1500
+    assert len(consume(cluster.bootstrap, topic, 2000)) == 2000
+    until(lambda: sample(sidecar.metrics(), "brokerside_opentelemetry_spooled") > 1500)
+    assert balanced(sidecar.metrics())
+    collector.open()
+    until(lambda: sample(sidecar.metrics(), "brokerside_opentelemetry_spooled") == 0)
+    text = sidecar.metrics()
+    assert sample(text, "brokerside_opentelemetry_dropped_total") == 0
+    assert sample(text, "brokerside_opentelemetry_spool_failed") == 0
+    assert sidecar.stop()
+    received, expected = collector.events(), audited(cluster, sidecar.config)
+    assert comparable(received) == comparable(expected)
+    assert sum(comparable(received).values()) > 2000
+    assert {"key": "messaging.kafka.cluster.id", "value": {"stringValue": cluster.cluster_id}} in (
+        msgspec.json.decode(collector.taken[-1].body)["resourceLogs"][0]["resource"]["attributes"]
+    )
+    boots = {boot_id for boot_id, _ in expected}
+    assert len(boots) == workers
+    for events in (received, expected):
+        assert {boot_id for boot_id, _ in events} == boots
+        assert [missing(events, boot_id) for boot_id in boots] == [(set(), set())] * workers
+        last = [event for _, event in events if event.get("last")]
+        assert [event["emitted"] == event["seq"] - 1 for event in last] == [True] * workers
+        assert sum(event["seen"] for event in last) == sum(comparable(events).values())
+        assert sum(event.get("waiting", 0) + event.get("hidden", 0) for event in last) == 0
+    assert list((tmp_path / "collector").iterdir()) == [], "all was delivered"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_killed_sidecar_loses_nothing_unnamed(
+    start: Start, cluster: ClusterState, collector: Collector, topic: str, workers: int
+) -> None:
+    sidecar = start(workers=workers)
+    assert produce(cluster.bootstrap, topic, [b"v"] * 300, **SMALL_BATCHES) == 300
+    for read in (collector.events, lambda: audited(cluster, sidecar.config)):  # what is no exchange has arrived then
+        until(lambda: any(event["kind"] == "topic_inventory" for _, event in read()))  # noqa: B023
+    collector.close()
+    assert produce(cluster.bootstrap, topic, [b"v"] * 700, **SMALL_BATCHES) == 700
+    os.kill(sidecar.process.pid, signal.SIGSTOP)  # it would start new workers
+    for pid in [*workers_of(sidecar), sidecar.process.pid]:  # at once: the last events are in memory alone
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not sidecar.process.alive())
+    collector.open()
+    again = start(workers=workers)
+    for read in (collector.events, lambda: audited(cluster, again.config)):
+        until(lambda: len({e["lost_boot_id"] for _, e in read() if e["kind"] == "gap"}) == workers)  # noqa: B023
+    assert again.stop()
+    received, expected = collector.events(), audited(cluster, again.config)
+    boots = {boot_id for boot_id, _ in expected}
+    boots |= {event["lost_boot_id"] for _, event in expected if event["kind"] == "gap"}
+    assert len(boots) == 2 * workers
+    counts = []
+    for events in (received, expected):
+        found = [missing(events, boot_id) for boot_id in sorted(boots)]
+        assert [lost for lost, _ in found] == [named for _, named in found]
+        counts.append(sum(comparable(events).values()) + sum(len(named) for _, named in found))
+    assert counts[0] == counts[1] >= 1000, "each exchange that was observed is an event or has a number in a gap"
+    assert sum((comparable(expected) & comparable(received)).values()) > 300
+
+
+def test_what_a_full_queue_loses_is_named_number_by_number(
+    start: Start, cluster: ClusterState, collector: Collector, topic: str
+) -> None:
+    collector.usual = say_nothing
+    sidecar = start(spool=False, **{"queue.max.bytes": 1_048_576})
+    assert produce(cluster.bootstrap, topic, [b"v"] * 6000, **SMALL_BATCHES) == 6000
+    until(lambda: sample(sidecar.metrics(), "brokerside_opentelemetry_dropped_total", reason="queue_full") > 1000)
+    text = sidecar.metrics()
+    assert balanced(text)
+    assert sample(text, "brokerside_opentelemetry_queued_bytes") <= 1_048_576 + 4096
+    collector.usual = OK
+    until(lambda: any(event["kind"] == "gap" for _, event in collector.events()))
+    until(lambda: waiting(sidecar) == 0)
+    assert sidecar.stop()
+    received, expected = collector.events(), audited(cluster, sidecar.config)
+    ((boot_id, last),) = [(boot, event) for boot, event in received if event.get("last")]
+    lost, named = missing(received, boot_id)
+    assert lost == named
+    assert last["dropped"] == {"queue_full": len(lost)}
+    assert last["emitted"] == last["delivered"] + len(lost) + last.get("queued", 0)
+    assert sum((comparable(expected) - comparable(received)).values()) <= len(lost)
+    assert missing(expected, boot_id) == (set(), set()), "the audit topic lost nothing"
+    assert last["seen"] == next(event["seen"] for _, event in expected if event.get("last"))
+
+
+def test_nothing_that_a_collector_does_reaches_a_client_or_costs_more_than_its_bounds(
+    start: Start, cluster: ClusterState, collector: Collector, topic: str
+) -> None:
+    no_message = response(200, b"no JSON")
+    collector.accepting = (OK, no_message)
+    sidecar = start(spool=False, **{"queue.max.bytes": 1_048_576})
+    assert produce(cluster.bootstrap, topic, [b"v"] * 500, **SMALL_BATCHES) == 500
+    before = sample(sidecar.metrics(), "process_resident_memory_bytes")
+    for answer in (
+        say_nothing,
+        byte_by_byte,
+        hang_up,
+        response(500),
+        response(302, headers=[("location", "http://127.0.0.1:1/")]),
+        response(503, headers=[("retry-after", "1")]),
+        no_message,
+        without_end(b"HTTP/1.1 200 OK\r\ncontent-length: 999999999999\r\n\r\n"),
+        without_end(b"HTTP/1.1 200 OK\r\nx: "),
+    ):
+        collector.usual = answer
+        asked = len(collector.requests)
+        assert produce(cluster.bootstrap, topic, [b"v"] * 700, **SMALL_BATCHES) == 700
+        until(lambda: len(collector.requests) > asked)  # noqa: B023
+        assert sidecar.ready()
+    text = sidecar.metrics()
+    assert balanced(text)
+    assert sample(text, "process_resident_memory_bytes") - before < 48 * 1024 * 1024
+    collector.usual = OK
+    until(lambda: waiting(sidecar) == 0)
+    text = sidecar.metrics()
+    for reason in ("http_500", "http_302", "response_too_large"):
+        assert sample(text, "brokerside_opentelemetry_dropped_total", reason=reason) > 0
+    assert sidecar.stop()
+    received = collector.events()
+    ((boot_id, last),) = [(boot, event) for boot, event in received if event.get("last")]
+    lost, named = missing(received, boot_id)
+    assert lost <= named, "what a response without end was about may have arrived"
+    assert sum(last["dropped"].values()) == len(named)
+
+
+def test_a_collector_that_says_nothing_does_not_hold_up_the_end(
+    start: Start, cluster: ClusterState, collector: Collector, topic: str, tmp_path: Path
+) -> None:
+    collector.usual = say_nothing
+    sidecar = start(**{"timeout.ms": 600_000})
+    assert produce(cluster.bootstrap, topic, [b"v"] * 300, **SMALL_BATCHES) == 300
+    until(lambda: bool(collector.requests))
+    assert sidecar.stop(), "within the time to drain and to close"
+    collector.usual = OK
+    again = start()
+    until(lambda: sample(again.metrics(), "brokerside_opentelemetry_replayed_total") > 300 and waiting(again) == 0)
+    assert again.stop()
+    received, expected = collector.events(), audited(cluster, again.config)
+    assert comparable(received) == comparable(expected)

@@ -1,0 +1,415 @@
+"""The exporter before a collector that does what it should not: what is sent again, what is lost, what it costs."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from observers.event_blocks import RecordWriter
+from observers.examples import encode_event
+from observers.http_connection import MAX_RESPONSE_BYTES, HttpConnection
+from observers.otlp_encoding import LogsEncoder
+from observers.otlp_exporter import MAX_RECORD_BYTES, OtlpExporter
+from observers.otlp_settings import check_settings
+from tests.integration.certificates import pem_files
+from tests.integration.collector import (
+    OK,
+    Answer,
+    Collector,
+    byte_by_byte,
+    hang_up,
+    response,
+    say_nothing,
+    without_end,
+)
+from tests.integration.test_audit import until
+
+TIMEOUT = 0.5
+Report = tuple[Any, str | None, bool, bool, int | None]
+
+
+def record(first: int = 41, size: int = 0) -> bytes:
+    """The value of a record of one event, larger by ``size`` bytes of a text."""
+    event = encode_event("gap").replace(b'"seq":48', b'"seq":%d' % first)
+    event = event.replace(b'"observer_queue"', b'"observer_queue%b"' % (b"x" * size))
+    writer = RecordWriter("cluster", 1, "boot", "0.1.0")
+    return writer.encode_record(first, first, event, level=1, dropped=0, sent_at=1_795_260_700_000_000)
+
+
+class Desk:
+    """An exporter, and what it reported."""
+
+    def __init__(self, endpoint: str, *, max_bytes: int = 1 << 24, timeout: float = TIMEOUT, **settings: Any) -> None:
+        checked = check_settings({"endpoint": endpoint, **settings}, shows_headers=False)
+        headers = [("content-encoding", "gzip")] if checked.compresses else []
+        self.connection = HttpConnection(checked.url, [*headers, *checked.headers], timeout, checked.make_tls_context)
+        self.reports: list[Report] = []
+        self.exporter = OtlpExporter(
+            self.connection,
+            LogsEncoder(checked.resource_attributes),
+            lambda load, reason, retriable, large, lost=None: self.reports.append(
+                (load, reason, retriable, large is not None, lost)
+            ),
+            max_bytes=max_bytes,
+            compresses=checked.compresses,
+            get_cluster_id=lambda: "cluster",
+        )
+        self.exporter.start()
+
+    def send(self, count: int = 1, *, size: int = 0) -> None:
+        for n in range(count):
+            assert self.exporter.send(record(n + 1, size), n + 1)
+
+    def settle(self, count: int = 1) -> list[Report]:
+        """Wait for the reports, and return them."""
+
+        def done() -> bool:
+            self.exporter.poll(0.05)
+            return len(self.reports) >= count
+
+        until(done)
+        assert self.exporter.queued == self.exporter.queued_bytes == 0
+        return self.reports
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    made = Collector()
+    yield made
+    made.close()
+    made.join()
+
+
+@pytest.fixture
+def desk_of() -> Iterator[Callable[..., Desk]]:
+    made: list[Desk] = []
+
+    def make(endpoint: str, **settings: Any) -> Desk:
+        made.append(Desk(endpoint, **settings))
+        return made[-1]
+
+    yield make
+    for desk in made:
+        desk.exporter.close(0)
+        desk.exporter._thread.join(10)
+        assert not desk.exporter._thread.is_alive()
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("observers.otlp_response.FIRST_RETRY_DELAY", 0.01)
+    monkeypatch.setattr("observers.otlp_response.LAST_RETRY_DELAY", 0.05)
+
+
+DeskOf = Callable[..., Desk]
+
+
+class TestDelivery:
+    @pytest.mark.parametrize("compression", ["none", "gzip"])
+    def test_records_arrive_in_order_over_one_connection(
+        self, collector: Collector, desk_of: DeskOf, compression: str
+    ) -> None:
+        desk = desk_of(collector.endpoint, compression=compression, headers="authorization=Bearer%20x,x-a=b")
+        desk.send(20)
+        assert desk.settle(20) == [(n + 1, None, False, False, None) for n in range(20)]
+        assert [event["seq"] for _, event in collector.events()] == list(range(1, 21))
+        assert collector.connections == 1
+        assert {one.target for one in collector.requests} == {"/v1/logs"}
+        headers = collector.requests[0].headers
+        assert (headers["host"], headers["authorization"]) == (f"127.0.0.1:{collector.port}", "Bearer x")
+        assert desk.exporter.records_delivered == 20
+
+    def test_a_connection_that_ended_while_it_was_idle_costs_no_retry(
+        self, collector: Collector, desk_of: DeskOf
+    ) -> None:
+        desk = desk_of(collector.endpoint)
+        with capture_logs() as logged:
+            for _ in range(3):
+                collector.script.append(OK)
+                desk.send()
+                until(lambda: not desk.exporter._waiting)
+                collector.close()
+                collector.open()
+            desk.settle(3)
+        assert (len(collector.requests), collector.connections, logged) == (3, 3, [])
+
+    def test_a_connection_that_the_collector_wants_to_end_is_not_used_again(
+        self, collector: Collector, desk_of: DeskOf
+    ) -> None:
+        collector.usual = response(200, headers=[("connection", "close")])
+        desk = desk_of(collector.endpoint)
+        desk.send(3)
+        desk.settle(3)
+        assert (len(collector.requests), collector.connections) == (3, 3)
+
+    def test_large_records_arrive(self, collector: Collector, desk_of: DeskOf) -> None:
+        desk = desk_of(collector.endpoint, timeout=20)
+        desk.send(2, size=MAX_RECORD_BYTES - 1000)
+        assert {reason for _, reason, *_ in desk.settle(2)} == {None}
+        assert len(collector.requests[0].body) > MAX_RECORD_BYTES - 1000
+
+
+class TestRetries:
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            *(pytest.param(response(status), id=str(status)) for status in (429, 502, 503, 504)),
+            pytest.param(hang_up, id="hang up"),
+            pytest.param(say_nothing, id="say nothing"),
+            pytest.param(byte_by_byte, id="byte by byte"),
+            pytest.param(lambda connection, _: connection.sendall(b"SSH-2.0-x\r\n\r\n"), id="no HTTP"),
+            pytest.param(lambda connection, _: connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-le"), id="cut headers"),
+            pytest.param(without_end(b"HTTP/1.1 200 OK\r\nx: "), id="headers without end"),
+            pytest.param(without_end(b"HTTP/1.1 503 X\r\ncontent-length: 999999999999\r\n\r\n"), id="503 without end"),
+        ],
+    )
+    def test_a_record_is_sent_again_until_it_is_taken(
+        self, collector: Collector, desk_of: DeskOf, answer: Answer
+    ) -> None:
+        collector.script += [answer, answer]
+        desk = desk_of(collector.endpoint)
+        with capture_logs() as logged:
+            desk.send(2)
+            assert [reason for _, reason, *_ in desk.settle(2)] == [None, None]
+        assert [event["seq"] for _, event in collector.events()] == [1, 2]
+        assert len(collector.requests) == 4
+        assert [one["event"] for one in logged] == ["opentelemetry_export_failed", "opentelemetry_export_works_again"]
+
+    def test_a_collector_that_is_away_is_waited_for(self, collector: Collector, desk_of: DeskOf) -> None:
+        collector.close()
+        desk = desk_of(collector.endpoint)
+        desk.send(5)
+        until(lambda: desk.exporter._is_failing)
+        collector.open()
+        assert {reason for _, reason, *_ in desk.settle(5)} == {None}
+
+    @pytest.mark.parametrize("date", [False, True], ids=["seconds", "date"])
+    def test_it_waits_as_long_as_it_is_asked_to(self, collector: Collector, desk_of: DeskOf, date: bool) -> None:
+        asked = formatdate(time.time() + 2, usegmt=True) if date else "1"
+        collector.script.append(response(503, headers=[("retry-after", asked)]))
+        desk = desk_of(collector.endpoint)
+        begun = time.monotonic()
+        desk.send()
+        desk.settle()
+        assert time.monotonic() - begun > 0.9
+
+
+class TestLosses:
+    @pytest.mark.parametrize("status", [300, 302, 307, 400, 401, 403, 404, 415, 500, 501, 505])
+    def test_another_status_is_a_loss_with_its_reason_and_the_next_record_goes(
+        self, collector: Collector, desk_of: DeskOf, status: int
+    ) -> None:
+        elsewhere = Collector()
+        collector.script.append(response(status, headers=[("location", f"{elsewhere.endpoint}/v1/logs")]))
+        desk = desk_of(collector.endpoint)
+        desk.send(2)
+        assert desk.settle(2) == [(1, f"http_{status}", False, False, None), (2, None, False, False, None)]
+        assert elsewhere.connections == 0, "a redirect is not followed"
+        elsewhere.close()
+
+    def test_records_that_were_refused_are_counted(self, collector: Collector, desk_of: DeskOf) -> None:
+        for body in (
+            b'{"partialSuccess":{"rejectedLogRecords":"3","errorMessage":"no"}}',
+            b'{"partialSuccess":{"rejectedLogRecords":2}}',
+            b'{"partialSuccess":{"errorMessage":"a hint"}}',
+            b'{"partialSuccess":{"rejectedLogRecords":"many"}}',
+            b'{"partialSuccess":{"rejectedLogRecords":-5}}',
+            b'{"partialSuccess":null}',
+            b"",
+            b"\x0a\x00",
+        ):
+            collector.script.append(response(200, body))
+        desk = desk_of(collector.endpoint)
+        desk.send(8)
+        assert [(reason, lost) for _, reason, _, _, lost in desk.settle(8)] == [
+            ("rejected", 3), ("rejected", 2), *[(None, None)] * 6,
+        ]  # fmt: skip
+        assert desk.exporter.records_delivered == 8
+
+    def test_a_response_without_end_is_a_loss_and_costs_no_memory(self, collector: Collector, desk_of: DeskOf) -> None:
+        sent = [0]
+
+        def huge(connection: socket.socket, _: object) -> None:
+            connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 999999999999\r\n\r\n")
+            while True:
+                connection.sendall(b"x" * 65_536)
+                sent[0] += 65_536
+
+        collector.script.append(huge)
+        desk = desk_of(collector.endpoint, timeout=20)
+        desk.send(2)
+        assert [reason for _, reason, *_ in desk.settle(2)] == ["response_too_large", None]
+        assert sent[0] < MAX_RESPONSE_BYTES + 16 * 1024 * 1024, "but for what sockets buffer"
+
+    @pytest.mark.parametrize("reads_bodies", [True, False])
+    def test_a_request_that_is_too_large_is_said_to_be(
+        self, collector: Collector, desk_of: DeskOf, reads_bodies: bool
+    ) -> None:
+        """Also by a collector that answers before it has read the request."""
+        collector.reads_bodies = reads_bodies
+        until_done = threading.Event()
+
+        def refuse(connection: socket.socket, _: object) -> None:
+            response(413, headers=[("connection", "close")])(connection, _)  # type: ignore[arg-type]
+            until_done.wait(10)
+            raise ConnectionError
+
+        collector.usual = refuse
+        desk = desk_of(collector.endpoint, timeout=10)
+        desk.send(size=MAX_RECORD_BYTES - 1000)
+        assert desk.settle() == [(1, "too_large", False, True, None)]
+        until_done.set()
+
+    def test_a_record_above_the_bound_is_not_sent(self, collector: Collector, desk_of: DeskOf) -> None:
+        desk = desk_of(collector.endpoint)
+        desk.send(size=MAX_RECORD_BYTES)
+        assert desk.settle() == [(1, "too_large", False, True, None)]
+        assert collector.requests == []
+
+    def test_what_is_no_record_is_lost_alone(self, collector: Collector, desk_of: DeskOf) -> None:
+        desk = desk_of(collector.endpoint)
+        with capture_logs() as logged:
+            assert desk.exporter.send(b'{"events":[}', 0)
+            desk.send()
+            assert [reason for _, reason, *_ in desk.settle(2)] == ["failed", None]
+        assert [one["event"] for one in logged] == ["opentelemetry_exporter_failed"]
+
+
+class TestBounds:
+    def test_no_more_waits_than_there_is_room_for(self, collector: Collector, desk_of: DeskOf) -> None:
+        collector.usual = say_nothing
+        desk = desk_of(collector.endpoint, max_bytes=10_000)
+        taken = 0
+        while desk.exporter.send(record(taken + 1), taken):
+            taken += 1
+        assert desk.exporter.queued == taken
+        assert 9_000 < desk.exporter.queued_bytes <= 10_000
+        collector.usual = OK
+        assert len(desk.settle(taken)) == taken
+        assert desk.exporter.send(record(), 0)
+
+    def test_its_end_does_not_wait_for_a_collector_that_says_nothing(
+        self, collector: Collector, desk_of: DeskOf
+    ) -> None:
+        desk = desk_of(collector.endpoint, timeout=60)
+        desk.send()
+        desk.settle()
+        desk.reports.clear()
+        collector.usual = say_nothing
+        desk.send(3)
+        until(lambda: len(collector.requests) == 2)
+        begun = time.monotonic()
+        desk.exporter.close(0.2)
+        assert time.monotonic() - begun < 5
+        assert desk.reports == [(n, "closed", True, False, None) for n in (1, 2, 3)]
+        desk.exporter._thread.join(10)
+        assert not desk.exporter._thread.is_alive(), "the request under way was ended"
+        assert collector.connections == 1, "and not sent again"
+        assert (desk.exporter.queued, desk.exporter.send(record(), 4)) == (0, False)
+
+    def test_its_end_does_not_wait_for_a_pause_to_pass(self, collector: Collector, desk_of: DeskOf) -> None:
+        collector.usual = response(503, headers=[("retry-after", "300")])
+        desk = desk_of(collector.endpoint)
+        desk.send()
+        until(lambda: desk.exporter._is_failing)
+        desk.exporter.close(0.1)
+        assert desk.reports == [(1, "closed", True, False, None)]
+        desk.exporter._thread.join(10)
+        assert not desk.exporter._thread.is_alive()
+
+    def test_what_can_be_delivered_at_the_end_is(self, collector: Collector, desk_of: DeskOf) -> None:
+        desk = desk_of(collector.endpoint)
+        desk.send(50)
+        desk.exporter.close(20)
+        assert [reason for _, reason, *_ in desk.reports] == [None] * 50
+        assert len(collector.events()) == 50
+
+    def test_what_would_have_to_be_halved_at_the_end_is_kept(self, collector: Collector, desk_of: DeskOf) -> None:
+        collector.usual = response(413)
+        desk = desk_of(collector.endpoint)
+        desk.send()
+        desk.exporter.close(20)
+        assert desk.reports == [(1, "closed", True, False, None)]
+
+
+class TestTls:
+    @pytest.fixture
+    def files(self, tmp_path: Path) -> tuple[Path, Path]:
+        return pem_files(tmp_path, "collector")
+
+    @pytest.fixture
+    def secured(self, files: tuple[Path, Path]) -> Iterator[tuple[Collector, ssl.SSLContext]]:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*files)
+        made = Collector(context)
+        yield made, context
+        made.close()
+        made.join()
+
+    def test_a_collector_is_trusted_by_its_certificate(
+        self, secured: tuple[Collector, ssl.SSLContext], files: tuple[Path, Path], desk_of: DeskOf
+    ) -> None:
+        collector, _ = secured
+        desk = desk_of(collector.endpoint, certificate=str(files[0]), timeout=10)
+        desk.send(3, size=1_000_000)
+        assert {reason for _, reason, *_ in desk.settle(3)} == {None}
+        assert collector.connections == 1
+
+    def test_another_one_is_not(self, secured: tuple[Collector, ssl.SSLContext], desk_of: DeskOf) -> None:
+        collector, _ = secured
+        with capture_logs() as logged:
+            desk = desk_of(collector.endpoint, timeout=10)
+            desk.send()
+            until(lambda: desk.exporter._is_failing)
+        assert logged[0]["reason"] == "SSLCertVerificationError"
+        assert collector.requests == []
+
+    def test_a_renewed_client_certificate_is_used_with_the_next_connection(
+        self,
+        secured: tuple[Collector, ssl.SSLContext],
+        files: tuple[Path, Path],
+        desk_of: DeskOf,
+        tmp_path: Path,
+    ) -> None:
+        collector, context = secured
+        old, new = pem_files(tmp_path, "old"), pem_files(tmp_path, "new")
+        own = tmp_path / "own.pem", tmp_path / "own.key"
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(new[0])
+        for source, target in zip(old, own, strict=True):
+            target.write_bytes(source.read_bytes())
+        paths = {"client.certificate": str(own[0]), "client.key": str(own[1]), "certificate": str(files[0])}
+        desk = desk_of(collector.endpoint, timeout=10, **paths)
+        desk.send()
+        until(lambda: desk.exporter._is_failing)
+        for source, target in zip(new, own, strict=True):
+            target.write_bytes(source.read_bytes())
+        assert desk.settle()[0][1] is None
+
+
+def test_no_proxy_of_the_environment_is_used(
+    collector: Collector, desk_of: DeskOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+        monkeypatch.setenv(name.upper(), "http://127.0.0.1:1")
+    desk = desk_of(collector.endpoint)
+    desk.send()
+    assert desk.settle()[0][1] is None
+
+
+def test_a_name_without_an_address_is_tried_again(desk_of: DeskOf) -> None:
+    with capture_logs() as logged:
+        desk = desk_of("http://no-such-host.invalid:4318")
+        desk.send()
+        until(lambda: desk.exporter._is_failing)
+    assert logged[0]["reason"] == "gaierror"

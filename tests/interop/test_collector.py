@@ -1,0 +1,141 @@
+"""The real OpenTelemetry Collector takes the log records, and hands them on as they are."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from proxy.local import cluster as local
+from proxy.local.cluster import ClusterState
+from proxy.local.ports import free_ports
+from proxy.local.sidecars import SidecarProcess
+from tests.integration.collector import Collector
+from tests.integration.librdkafka import consume, produce
+from tests.integration.metrics import sample
+from tests.integration.test_audit import until
+from tests.integration.test_opentelemetry import (
+    AUDIT,
+    OBSERVER,
+    SMALL_BATCHES,
+    audited,
+    comparable,
+    missing,
+    waiting,
+)
+from tests.integration.topics import new_topic
+from tests.interop.clients import go
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
+
+
+class OpenTelemetryCollector:
+    """One that sends what it takes by OTLP/HTTP, in JSON, to ``behind``."""
+
+    def __init__(self, folder: Path, behind: Collector) -> None:
+        (port,) = free_ports(1)
+        self.endpoint = f"http://127.0.0.1:{port}"
+        self._log = folder / "collector.log"
+        self._command = [*go("otel_collector"), "--config", f"file:{folder / 'collector.yaml'}"]
+        config: dict[str, Any] = {
+            "receivers": {"otlp": {"protocols": {"http": {"endpoint": f"127.0.0.1:{port}"}}}},
+            "exporters": {"otlp_http": {"endpoint": behind.endpoint, "encoding": "json", "compression": "none"}},
+            "service": {
+                "pipelines": {"logs": {"receivers": ["otlp"], "exporters": ["otlp_http"]}},
+                "telemetry": {"metrics": {"level": "none"}},
+            },
+        }
+        (folder / "collector.yaml").write_text(yaml.safe_dump(config))
+        self.start()
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+
+        def is_ready() -> bool:
+            text = self._log.read_text()
+            assert self._process.poll() is None, text
+            return "Everything is ready" in text.rpartition("Starting otel_collector")[2]
+
+        try:
+            until(is_ready)
+        except BaseException:
+            self._process.kill()
+            self._process.wait()
+            raise
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait(30)
+
+
+@pytest.fixture
+def behind() -> Iterator[Collector]:
+    made = Collector()
+    yield made
+    made.close()
+    made.join()
+
+
+@pytest.fixture
+def collector(behind: Collector, tmp_path: Path) -> Iterator[OpenTelemetryCollector]:
+    made = OpenTelemetryCollector(tmp_path, behind)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[ClusterState]:
+    """A broker of its own: its sidecar has other observers than that of the other clients."""
+    yield local.up(tmp_path / "cluster", progress=False)
+    local.down(tmp_path / "cluster")
+
+
+@pytest.fixture
+def sidecar(state: ClusterState, collector: OpenTelemetryCollector, tmp_path: Path) -> Iterator[SidecarProcess]:
+    """The sidecar before it, with both observers."""
+    config = yaml.safe_load((tmp_path / "cluster" / "sidecar-1.yaml").read_text())
+    config |= {
+        "observer.class.names": [AUDIT, OBSERVER],
+        "observers": {
+            OBSERVER: {
+                "endpoint": collector.endpoint,
+                "compression": "gzip",
+                "spool.path": str(tmp_path / "collector"),
+            }
+        },
+        "observer.shutdown.timeout.ms": 8000,
+    }
+    path = tmp_path / "sidecar.yaml"
+    path.write_text(yaml.safe_dump(config))
+    made = SidecarProcess.start(path, tmp_path / "sidecar.log", state.nodes[0].admin)
+    yield made
+    made.stop()
+
+
+def test_it_takes_every_event_and_changes_none(
+    state: ClusterState,
+    sidecar: SidecarProcess,
+    collector: OpenTelemetryCollector,
+    behind: Collector,
+) -> None:
+    topic = new_topic(state, "collector")
+    assert produce(state.bootstrap, topic, [b"v"] * 500, **SMALL_BATCHES) == 500
+    until(lambda: bool(behind.taken) and waiting(sidecar) == 0)
+    collector.stop()
+    assert len(consume(state.bootstrap, topic, 500)) == 500
+    assert produce(state.bootstrap, topic, [b"v"] * 1000, **SMALL_BATCHES) == 1000
+    until(lambda: sample(sidecar.metrics(), "brokerside_opentelemetry_spooled") > 1000)
+    collector.start()
+    until(lambda: sample(sidecar.metrics(), "brokerside_opentelemetry_spooled") == 0)
+    assert sample(sidecar.metrics(), "brokerside_opentelemetry_dropped_total") == 0
+    assert sidecar.stop()
+    expected = audited(state, sidecar.config)
+    until(lambda: comparable(behind.events()) == comparable(expected))
+    assert sum(comparable(expected).values()) > 1500
+    (boot_id,) = {boot_id for boot_id, _ in expected}
+    assert missing(behind.events(), boot_id) == (set(), set())

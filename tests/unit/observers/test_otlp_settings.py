@@ -1,0 +1,172 @@
+"""Settings of the OpenTelemetry observer: what each means, and what is said of a wrong one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from observers.errors import ObserverError
+from observers.http_connection import Url
+from observers.opentelemetry import AUDIT_OBSERVER_NAME, OBSERVER_NAME, OpenTelemetryLogsObserver
+from observers.otlp_settings import DEFAULTS, OtlpSettings, check_settings
+from observers.topic_names import TopicNames
+from tests.unit.observers.test_own_settings import check
+
+
+def checked(**settings: Any) -> OtlpSettings:
+    return check_settings(settings, shows_headers=False)
+
+
+def test_without_any_it_is_the_collector_of_this_host() -> None:
+    settings = checked()
+    assert settings.url == Url(False, "localhost", 4318, "/v1/logs")
+    assert (settings.timeout, settings.compresses, settings.headers) == (10.0, False, ())
+    assert settings.shared["spool.path"] == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "url", "authority"),
+    [
+        ("http://collector", Url(False, "collector", 80, "/v1/logs"), "collector"),
+        ("https://collector/", Url(True, "collector", 443, "/v1/logs"), "collector"),
+        ("https://collector:4318/otlp/logs", Url(True, "collector", 4318, "/otlp/logs"), "collector:4318"),
+        ("http://[::1]:4318/v1/logs?a=b", Url(False, "::1", 4318, "/v1/logs?a=b"), "[::1]:4318"),
+    ],
+)
+def test_an_endpoint_is_used_as_it_is_and_has_a_default_path(text: str, url: Url, authority: str) -> None:
+    assert checked(endpoint=text).url == url
+    assert url.authority == authority
+
+
+def test_lists_have_the_marks_of_otel_and_kafka() -> None:
+    settings = checked(
+        **{
+            "headers": "Authorization=Bearer%20a%3Db, x-tenant = 7",
+            "resource.attributes": "service.name=kafka-audit,deployment.environment.name=a%2Cb",
+            "exclude.topics": "a, b,",
+            "exclude.principals": "User:CN=x,O=y;User:monitoring",
+        }
+    )
+    assert settings.headers == (("authorization", "Bearer a=b"), ("x-tenant", "7"))
+    assert settings.resource_attributes == {"service.name": "kafka-audit", "deployment.environment.name": "a,b"}
+    assert settings.shared["exclude.topics"] == ("a", "b")
+    assert settings.shared["exclude.principals"] == ("User:CN=x,O=y", "User:monitoring")
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"endpiont": "x"}, r"endpiont: is no setting \(allowed: endpoint, headers, "),
+        ({"endpoint": 4318}, r"endpoint: 4318 \(allowed: text\)"),
+        ({"endpoint": "collector:4318"}, r"endpoint: 'collector:4318' \(allowed: http://HOST"),
+        ({"endpoint": "grpc://collector"}, r"endpoint: 'grpc://collector'"),
+        ({"endpoint": "http://"}, r"endpoint: 'http://'"),
+        ({"endpoint": "http://a b"}, r"endpoint: 'http://a b'"),
+        ({"endpoint": "http://a:99999"}, r"endpoint: is not a URL"),
+        ({"endpoint": "http://a/#x"}, r"endpoint: 'http://a/#x'"),
+        ({"endpoint": "http://a/ü"}, r"endpoint: "),
+        ({"timeout.ms": 1}, r"timeout.ms: 1 \(allowed: 100–600000\)"),
+        ({"timeout.ms": "1000"}, r"timeout.ms: '1000' \(allowed: "),
+        ({"timeout.ms": True}, r"timeout.ms: True"),
+        ({"compression": "zstd"}, r"compression: 'zstd' \(allowed: none or gzip\)"),
+        ({"mode": "both"}, r"mode: 'both' \(allowed: event or rollup\)"),
+        ({"spool.path": "spool"}, r"spool.path: 'spool' \(allowed: an absolute path\)"),
+        ({"spool.max.bytes": 1}, r"spool.max.bytes: 1 \(allowed: "),
+        ({"exclude.topics": "a b"}, r"exclude.topics: 'a b' \(allowed: topics, separated by commas\)"),
+        ({"exclude.principals": "alice"}, r"exclude.principals: 'alice' \(allowed: principals such as User:alice"),
+        ({"resource.attributes": "a"}, r"resource.attributes: 'a' \(allowed: name=value"),
+        ({"resource.attributes": "a=1,a=2"}, r"resource.attributes: 'a=2' \(allowed: each name once\)"),
+        ({"resource.attributes": "service.instance.id=1"}, r"resource.attributes: .* \(allowed: none of service.inst"),
+        ({"resource.attributes": "brokerside.broker_id=1"}, r"resource.attributes: .* \(allowed: none of"),
+        ({"certificate": "/a.pem"}, r"certificate: '/a.pem', but endpoint is not https"),
+        ({"endpoint": "https://a", "client.key": "/a"}, r"client.certificate, client.key: one without the other"),
+        ({"endpoint": "https://a", "certificate": "/no/such"}, r"certificate '/no/such': cannot be used: .*No such"),
+    ],
+)
+def test_a_wrong_one_is_named_with_what_is_allowed(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ObserverError, match=says):
+        checked(**settings)
+
+
+@pytest.mark.parametrize(
+    "text", ["c4n4ry", "host=c4n4ry", "a b=c4n4ry", "a=c4n4ry%0a", "a=c4n4ry,a=c4n4ry", "a=c4n4ry%ff,b"]
+)
+def test_no_error_shows_a_header(text: str) -> None:
+    with pytest.raises(ObserverError, match="headers: entry") as raised:
+        checked(headers=text)
+    assert "c4n4ry" not in str(raised.value)
+
+
+def test_no_error_shows_a_password_in_the_endpoint() -> None:
+    with pytest.raises(ObserverError, match="holds a user or a password") as raised:
+        checked(endpoint="http://user:c4n4ry@collector")
+    assert "c4n4ry" not in str(raised.value)
+
+
+def configs(settings: dict[str, Any], *, audit: str | None = None, names: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {
+        "broker.id": 1,
+        "boot.id": "boot",
+        "sidecar.version": "0",
+        "internal": {"bootstrap.servers": "127.0.0.1:1"},
+        "topic.names": TopicNames(dict),
+        "audit": {"topic": "audit", "spool.path": audit, "spool.max.bytes": 1 << 30},
+        "api.names": {},
+        "dry.run": True,
+        "settings": settings,
+        "config": {"observers": {OBSERVER_NAME: settings}, "observer.class.names": names},
+    }
+
+
+def test_headers_must_be_in_a_file() -> None:
+    with pytest.raises(ObserverError, match=r"headers: must not stand in the configuration \(allowed: {file: PATH}\)"):
+        OpenTelemetryLogsObserver().configure(configs({"headers": "a=c4n4ry"}))
+
+
+def test_two_observers_do_not_share_a_spool(tmp_path: Path) -> None:
+    (tmp_path / "spool").mkdir()
+    (tmp_path / "link").symlink_to("spool")
+    both = (AUDIT_OBSERVER_NAME, OBSERVER_NAME)
+    own = {"spool.path": str(tmp_path / "link")}
+    with pytest.raises(ObserverError, match=r"spool.path: .* is audit.spool.path as well"):
+        OpenTelemetryLogsObserver().configure(configs(own, audit=str(tmp_path / "spool"), names=both))
+    OpenTelemetryLogsObserver().configure(configs(own, audit=str(tmp_path / "other"), names=both))
+    OpenTelemetryLogsObserver().configure(configs(own, audit=str(tmp_path / "spool"), names=both[1:]))
+
+
+def test_check_config_refuses_what_is_wrong_and_starts_nothing(tmp_path: Path) -> None:
+    (tmp_path / "headers").write_text("authorization=Bearer%20c4n4ry\n")
+    own = {"headers": {"file": "headers"}, "spool.path": str(tmp_path / "spool")}
+    values = {
+        "broker.id": 7,
+        "internal.bootstrap.servers": "127.0.0.1:3",
+        "listeners": [{"name": "CLIENT", "bind": "127.0.0.1:1", "upstream": "127.0.0.1:2"}],
+        "observer.class.names": [AUDIT_OBSERVER_NAME, OBSERVER_NAME],
+        "audit": {"spool.path": str(tmp_path / "spool")},
+        "observers": {OBSERVER_NAME: own},
+    }
+    path = tmp_path / "brokerside.yaml"
+    path.write_text(yaml.safe_dump(values))
+    done = check(path)
+    assert done.returncode == 1
+    assert "spool.path" in done.stderr
+    assert "is audit.spool.path as well" in done.stderr
+    own["spool.path"] = str(tmp_path / "other")
+    path.write_text(yaml.safe_dump(values))
+    done = check(path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {one.name for one in tmp_path.iterdir()} == {"headers", "brokerside.yaml"}
+    own["headers"] = "authorization=c4n4ry"
+    path.write_text(yaml.safe_dump(values))
+    done = check(path)
+    assert done.returncode == 1
+    assert "headers: must not stand in the configuration" in done.stderr
+    assert "c4n4ry" not in done.stderr + done.stdout
+
+
+def test_every_setting_is_documented() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "opentelemetry.md").read_text()
+    assert [name for name in DEFAULTS if f"| `{name}` |" not in page] == []
