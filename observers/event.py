@@ -52,7 +52,7 @@ Decode = Literal["none", "full", "malformed", "unsupported", "not_kept"]
 ThrottleScope = Literal["broker", "listener", "ip", "principal"]
 ThrottleQuota = Literal["connection_creation_rate", "connections"]
 ThrottleAction = Literal["delay", "hold", "drop", "observe"]
-PrincipalSource = Literal["anonymous", "unauthenticated", "sasl", "unknown"]
+PrincipalSource = Literal["anonymous", "unauthenticated", "sasl", "mtls", "unknown"]
 ConnectionChangeKind = Literal["opened", "authenticated", "authentication_failed", "closed"]
 
 
@@ -206,8 +206,8 @@ class RequestEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind
     without a response. The rest is the sidecar's own."""
     principal_source: PrincipalSource = "anonymous"
     """How ``principal`` is known. ``anonymous``: the listener authenticates nobody. ``unauthenticated``: it does, and
-    the client is not through yet. ``sasl``: the client said so and the broker agreed. ``unknown``: it cannot be seen
-    here."""
+    the client is not through yet. ``sasl``: the client said so and the broker agreed. ``mtls``: its certificate says
+    so, and the sidecar has verified that. ``unknown``: it cannot be seen here."""
     polled: tuple[str, ...] = ()
     """Fetch: topics that were asked for and returned no records; listed at most once a minute for each connection."""
     muted_us: int = 0

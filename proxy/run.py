@@ -118,6 +118,7 @@ async def _run(file: ConfigFileMonitor, config: Config, sockets: ListeningSocket
         listeners.update_config(changed, opened)
         admin.update_config(changed)
         fleet.reconfigure(changed)
+        admin.update_config(changed)
         if watch is not None:
             watch.reconfigure(changed)
         return True

@@ -75,7 +75,7 @@ TOPIC_PARTITION = (
     EventField("upper_bound", "boolean", default=False),
 )
 
-SOURCES = ("anonymous", "unauthenticated", "sasl", "unknown")
+SOURCES = ("anonymous", "unauthenticated", "sasl", "mtls", "unknown")
 """How the sidecar learned a principal."""
 
 EVENT = (

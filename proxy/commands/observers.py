@@ -95,7 +95,6 @@ def _configured(path: Path | None, observer: str, listener: str | None) -> tuple
     """Return a configuration with this observer alone, and the listener. Raises LocalError."""
     from proxy.config import Config, load
     from proxy.errors import LocalError
-    from proxy.net.connection_manager import DECODED_PROTOCOLS
 
     if path is None:
         one = {"name": listener or "CLIENT", "bind": "127.0.0.1:9092", "upstream": "127.0.0.1:9093"}
@@ -107,9 +106,9 @@ def _configured(path: Path | None, observer: str, listener: str | None) -> tuple
     if not found:
         names = ", ".join(one.name for one in config.listeners)
         raise LocalError(f"--listener: {listener!r} is not in {path} (allowed: {names})")
-    if found[0].security_protocol not in DECODED_PROTOCOLS:
-        allowed = ", ".join(sorted(DECODED_PROTOCOLS))
-        raise LocalError(f"--listener: {found[0].name} has {found[0].security_protocol} (readable: {allowed})")
+    if found[0].security_protocol.endswith("SSL"):
+        protocol = found[0].security_protocol
+        raise LocalError(f"--listener: {found[0].name} has {protocol} (readable: PLAINTEXT, SASL_PLAINTEXT)")
     return config, found[0]
 
 
@@ -166,11 +165,11 @@ class _Replay:
         from proxy.core.exchange import Connection, ConnectionTransition
         from proxy.core.principal_tracker import PrincipalTracker
         from proxy.core.session import Session
-        from proxy.net.connection_manager import INITIAL_PRINCIPALS
+        from proxy.net.connection_manager import initial_principal
 
         self.connections += 1
         listener = self._listener
-        principal, source = INITIAL_PRINCIPALS[listener.security_protocol]
+        principal, source = initial_principal(listener)
         bind = f"{listener.bind.host}:{listener.bind.port}"
         connection_id = f"{bind}-{client[0]}:{client[1]}-{self.connections}"
         connection = Connection(connection_id, listener.name, *client, now, principal, principal_source=source)

@@ -115,6 +115,8 @@ def lean() -> Iterator[None]:
 def check_config(config: Path) -> None:
     """Check a configuration, and report all errors at once."""
     from proxy.config import load
+    from proxy.config.keys import format_path
+    from proxy.config.tls_files import certificate_problems
     from proxy.errors import LocalError
     from proxy.net.data_plane import check_observers
 
@@ -125,6 +127,8 @@ def check_config(config: Path) -> None:
         raise LocalError(f"{config}: {error}") from error
     listeners = ", ".join(f"{listener.name} {listener.bind} -> {listener.upstream}" for listener in loaded.listeners)
     print(f"{config}: ok, broker {loaded.broker_id}, {listeners}")
+    for path, problem in certificate_problems(loaded, time.time()).items():
+        print(f"brokerside: {config}: {format_path(path)}: {problem}", file=sys.stderr)
     if loaded.quotas_unread is not None:
         said = "the cluster's quotas do not count here, and may limit the sidecar itself"
         print(f"brokerside: {config}: {said}: {loaded.quotas_unread}", file=sys.stderr)

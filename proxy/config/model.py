@@ -35,7 +35,7 @@ from proxy.config.types import (
     not_empty,
     split,
 )
-from proxy.config.values import Secret
+from proxy.config.values import FileText, Secret
 
 MAX_MS = 600_000
 """Ten minutes: longer waits than that would outlive any supervisor's patience."""
@@ -243,7 +243,8 @@ class Config(ConfigSection):
     connection_setup_timeout_ms: int = number(
         "connection.setup.timeout.ms",
         "How long a client may take until its first request is complete, from when its connection to the broker is "
-        "there; then it is closed. With `SSL` and `SASL_SSL` its first byte is enough.",
+        "there; then it is closed. A TLS handshake that the sidecar makes has the same time before that. Where TLS "
+        "passes through, the first byte is enough.",
         10_000,
         100,
         3_600_000,
@@ -381,7 +382,7 @@ def _librdkafka(value: Plain | Secret) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def secrets_of(config: Config) -> Iterator[tuple[tuple[str, ...], Secret]]:
+def secrets_of(config: Config) -> Iterator[tuple[tuple[str | int, ...], Secret]]:
     """Give the path of each secret of ``config``, and the secret."""
     for path, settings in ((("internal",), config.internal), *_settings_of_observers(config)):
         for name, value in settings.items():
@@ -393,6 +394,17 @@ def secrets_of(config: Config) -> Iterator[tuple[tuple[str, ...], Secret]]:
             value = getattr(section, below)
             if isinstance(value, Secret):
                 yield (str(field.alias), str(inner.alias)), value
+    for index, listener in enumerate(config.listeners):
+        for section in (listener.tls, listener.upstream_tls):
+            alias = "tls" if section is listener.tls else "upstream.tls"
+            for name, field in type(section).model_fields.items() if section is not None else ():
+                if isinstance(value := getattr(section, name), Secret):
+                    yield ("listeners", index, alias, str(field.alias)), value
+
+
+def texts_of_files(config: Config) -> list[tuple[tuple[str | int, ...], FileText]]:
+    """Return the path of each text of a file that is part of ``config``, and the text."""
+    return [(path, text) for path, text in secrets_of(config) if isinstance(text, FileText)]
 
 
 def _settings_of_observers(config: Config) -> Iterator[tuple[tuple[str, ...], Mapping[str, Plain | Secret]]]:
@@ -402,4 +414,9 @@ def _settings_of_observers(config: Config) -> Iterator[tuple[tuple[str, ...], Ma
 
 def redacted(config: Config) -> dict[str, Any]:
     """Return ``config`` as it would stand in YAML, defaults filled in, secrets as ``***``; fit for JSON."""
-    return config.model_dump(mode="json", by_alias=True)
+    values = config.model_dump(mode="json", by_alias=True)
+    for listener in values["listeners"]:
+        for section in ("tls", "upstream.tls"):
+            if listener[section] is None:
+                del listener[section]  # without a value in YAML it would be there
+    return values

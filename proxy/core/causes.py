@@ -13,6 +13,8 @@ Cause = Literal[
     "broker_reset",
     "broker_timeout",
     "upstream_unreachable",  # the broker did not accept within upstream.connect.timeout.ms
+    "client_tls_failed",  # its TLS handshake failed, its certificate has no principal, or it sent no valid TLS
+    "broker_tls_failed",  # the same of the broker; its certificate may be of another name or CA
     "client_invalid_size",
     "client_invalid_header",
     "client_invalid_request",  # one that the sidecar itself answers, and that cannot be read

@@ -20,9 +20,10 @@ Decode = Literal["none", "full", "malformed", "unsupported", "not_kept"]
 says. ``not_kept``: there was no memory for the facts of a body, see ``proxy.core.budget``."""
 
 
-PrincipalSource = Literal["anonymous", "unauthenticated", "sasl", "unknown"]
+PrincipalSource = Literal["anonymous", "unauthenticated", "sasl", "mtls", "unknown"]
 """How the principal is known. ``anonymous``: the listener authenticates nobody. ``unauthenticated``: it does, and this
-client is not through yet. ``sasl``: the client said so and the broker agreed. ``unknown``: it cannot be seen here."""
+client is not through yet. ``sasl``: the client said so and the broker agreed. ``mtls``: the client's certificate says
+so, which the sidecar has verified. ``unknown``: it cannot be seen here."""
 
 
 class Connection(Struct, frozen=True, gc=False):
@@ -39,6 +40,8 @@ class Connection(Struct, frozen=True, gc=False):
     client_software_version: str | None = None
     principal_source: PrincipalSource = "anonymous"
     sasl_mechanism: str | None = None
+    tls_version: str | None = None  # where the sidecar terminates TLS, such as TLSv1.3
+    tls_cipher: str | None = None  # OpenSSL's name
 
 
 Change = Literal["opened", "authenticated", "authentication_failed", "closed"]

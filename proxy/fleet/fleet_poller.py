@@ -38,9 +38,6 @@ from proxy.rpc.messages import ClusterFacts, RpcRequest
 
 MESSAGE_MAX_BYTES = "message.max.bytes"
 
-ANONYMOUS_PROTOCOLS = ("PLAINTEXT", "SASL_PLAINTEXT")
-"""Security protocols of listeners that answer ApiVersions without a login."""
-
 VERSIONS_INTERVAL = 30.0
 """Seconds between two ApiVersions requests to a broker while no broker and no sidecar starts or stops."""
 
@@ -111,13 +108,9 @@ class FleetPoller:
 
     def _choose_listeners(self, config: Config) -> None:
         """Choose the listener over whose upstream the own broker is asked, and those that rewrite addresses."""
-        anonymous = [one for one in config.listeners if one.security_protocol in ANONYMOUS_PROTOCOLS]
-        self._anonymous_listener = min(
-            anonymous, key=lambda one: ANONYMOUS_PROTOCOLS.index(one.security_protocol), default=None
-        )
-        self._tells_broker_id = (
-            self._anonymous_listener is not None and self._anonymous_listener.security_protocol == "PLAINTEXT"
-        )
+        anonymous = [one for one in config.listeners if one.is_readable and one.upstream_tls is None]
+        self._anonymous_listener = min(anonymous, key=lambda one: one.has_sasl, default=None)
+        self._tells_broker_id = self._anonymous_listener is not None and not self._anonymous_listener.has_sasl
         has_registry = config.internal_bootstrap_servers is not None
         self._rewriting = [one for one in config.listeners if one.rewrite_addresses] if has_registry else []
 

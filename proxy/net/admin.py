@@ -36,6 +36,7 @@ from proxy.net.http import AdminRequest, HttpServer, Response
 from proxy.net.listener_manager import ListenerManager
 from proxy.net.metrics_page import MetricsPage
 from proxy.net.open_connections import FILTERS, ConnectionList, ConnectionsView, choose, number_of
+from proxy.net.tls_contexts import TlsContexts
 from proxy.net.upstream import Upstream
 from proxy.quotas_view import build_view
 from proxy.reload import Reloader, ReloadOutcome
@@ -92,7 +93,8 @@ class AdminEndpoint:
     ) -> None:
         self._bind = reloader.config.admin.bind
         self._checked: set[str] = set()  # listeners whose broker was found to be the configured one
-        self._upstreams = _upstreams(reloader.config)
+        self._tls = TlsContexts(reloader.config)
+        self._upstreams = self._create_upstreams(reloader.config)
         self._listeners = listeners
         self._reloader = reloader
         self._source = source
@@ -127,8 +129,15 @@ class AdminEndpoint:
     def update_config(self, config: Config) -> None:
         """Take over the listeners of a new configuration, and ``admin.hosts``."""
         self._checked.clear()
-        self._upstreams = _upstreams(config)
+        self._tls.update_config(config)
+        self._upstreams = self._create_upstreams(config)
         self._server.allow_hosts({self._bind.host.lower(), *config.admin.hosts})
+
+    def _create_upstreams(self, config: Config) -> dict[str, Upstream]:
+        return {
+            one.name: Upstream(one.upstream, READINESS_CONNECT_TIMEOUT, tls=self._tls[one.name])
+            for one in config.listeners
+        }
 
     async def find_problems(self) -> list[str]:
         """Return why the sidecar is not ready, without the fact that it does not accept yet; empty if it is."""
@@ -223,19 +232,15 @@ class AdminEndpoint:
         """Return why this listener is not ready, or None. The broker's identity is checked until it is right once."""
         upstream = self._upstreams[listener.name]
         try:
-            if listener.name not in self._checked and listener.security_protocol == "PLAINTEXT":
+            if listener.name not in self._checked and listener.is_readable and not listener.has_sasl:
                 problem = await upstream_check.find_problem(listener, upstream, self._reloader.config.broker_id)
                 if problem is None:
                     self._checked.add(listener.name)
                 return problem
-            (await upstream.connect()).close()
+            (await upstream.open())[0].close()
         except Exception as error:  # mostly OSError; an invalid host name raises ValueError
             return f"listener {listener.name}: upstream {listener.upstream}: {describe_os_error(error) or 'no answer'}"
         return None
-
-
-def _upstreams(config: Config) -> dict[str, Upstream]:
-    return {one.name: Upstream(one.upstream, READINESS_CONNECT_TIMEOUT) for one in config.listeners}
 
 
 def _encode_connections(found: ConnectionList, wanted: Mapping[str, str], most: int) -> bytes:

@@ -14,9 +14,9 @@ from time import monotonic
 from weakref import WeakSet
 
 import structlog
+from msgspec.structs import replace
 
 from proxy.config import Config, Listener
-from proxy.config.types import SecurityProtocol
 from proxy.core.budget import Budget
 from proxy.core.causes import Cause
 from proxy.core.counters import ListenerCounters
@@ -24,16 +24,21 @@ from proxy.core.exchange import Connection, ConnectionTransition, PrincipalSourc
 from proxy.core.observation_interest import ObservationSink
 from proxy.core.principal_tracker import PrincipalTracker
 from proxy.core.session import Session
-from proxy.errors import describe_os_error
+from proxy.errors import PeerError, describe_os_error
 from proxy.interceptors.broker_metadata import FleetDirectory, FleetView
 from proxy.limits.principal_quotas import Logins
 from proxy.net.connection_lifetime import ConnectionLifetime
-from proxy.net.connection_setup import SetupDeadlines
+from proxy.net.connection_setup import SetupDeadlines, has_unread_bytes
 from proxy.net.dead_peers import DeadPeerDetector
 from proxy.net.listener_interceptors import ListenerInterceptors
 from proxy.net.relay import Relay, rate_limited
+from proxy.net.tls_contexts import TlsContexts
+from proxy.net.tls_handshake import TlsHandshake
+from proxy.net.tls_stream import TlsStream
 from proxy.net.upstream import Upstream
 from proxy.telemetry import RateLimitedLogger
+from proxy.tls import certificates
+from proxy.tls.principal_mapping import NoMatchingRule, PrincipalMapper
 
 log = structlog.get_logger(__name__)
 
@@ -43,16 +48,30 @@ DRAIN_POLL_INTERVAL = 0.02
 SPREAD_SHARE = 0.5
 """Part of the drain's time in which connections end one after the other, if a successor runs."""
 
-INITIAL_PRINCIPALS: dict[SecurityProtocol, tuple[str, PrincipalSource]] = {
-    "PLAINTEXT": ("User:ANONYMOUS", "anonymous"),
-    "SASL_PLAINTEXT": ("User:ANONYMOUS", "unauthenticated"),
-    "SSL": ("User:<unknown:SSL>", "unknown"),
-    "SASL_SSL": ("User:<unknown:SASL_SSL>", "unknown"),
-}
-"""The principal of a client before it has authenticated, and how that principal is known, by security protocol."""
+ANONYMOUS = "User:ANONYMOUS"
 
-DECODED_PROTOCOLS = {"PLAINTEXT", "SASL_PLAINTEXT"}
-"""Security protocols whose frames can be read. Connections of the others are relayed as plain bytes."""
+
+def initial_principal(listener: Listener) -> tuple[str, PrincipalSource]:
+    """Return the principal of a client before it has authenticated, and how that principal is known."""
+    if not listener.is_readable:
+        return f"User:<unknown:{listener.security_protocol}>", "unknown"
+    asks_certificate = listener.tls is not None and listener.tls.ssl_client_auth != "none"
+    return ANONYMOUS, "unauthenticated" if listener.has_sasl or asks_certificate else "anonymous"
+
+
+def identified(connection: Connection, listener: Listener, stream: TlsStream, mapper: PrincipalMapper) -> Connection:
+    """Return ``connection`` with what its TLS handshake has shown. Raises NoMatchingRule, ValueError.
+
+    With SASL a client is who it logs in as, whatever its certificate says, as in Kafka.
+    """
+    shown = replace(connection, tls_version=stream.version, tls_cipher=stream.cipher)
+    if listener.has_sasl:
+        return shown
+    certificate = stream.peer_certificate
+    if certificate is None:
+        return replace(shown, principal_source="anonymous")
+    name = mapper.map_name(certificates.decode(certificate).subject)
+    return replace(shown, principal=f"User:{name}", principal_source="mtls")
 
 
 class ConnectionManager:
@@ -68,6 +87,7 @@ class ConnectionManager:
         self._config = config
         self.sink = sink
         self.budget = Budget()
+        self._tls = TlsContexts(config)
         self._rate_limited = RateLimitedLogger(log)
         self._fleet = FleetDirectory(FleetView(config.broker_id, ()))
         self._listeners: dict[str, Listener] = {}
@@ -77,6 +97,7 @@ class ConnectionManager:
         for listener in config.listeners:
             self._set_listener(listener)
         self._connecting: dict[Relay, asyncio.Task[None]] = {}
+        self._handshakes: dict[Relay, TlsHandshake] = {}  # with clients
         self._ending: set[asyncio.Task[None]] = set()  # connections of removed listeners
         self.by_number: dict[int, Relay] = {}
         """The same by their numbers, which grow."""
@@ -84,7 +105,9 @@ class ConnectionManager:
         self._on_logins: Callable[[Logins, bool], None] | None = None
         self._logins: Logins = []  # not reported yet
         self._dead_peers = DeadPeerDetector(self.relays)
-        self._setup_deadlines = SetupDeadlines(config.connection_setup_timeout_ms)
+        self._setup_deadlines = SetupDeadlines(
+            config.connection_setup_timeout_ms, has_unread_bytes=self._has_unread_bytes
+        )
         self._lifetime = ConnectionLifetime(self.relays, config.connections_max_idle_ms, config.connections_max_age_ms)
 
     @property
@@ -97,15 +120,15 @@ class ConnectionManager:
         self._on_connection_closed = callback
 
     def report_logins(self, callback: Callable[[Logins, bool], None] | None) -> None:
-        """Call ``callback(logins, earlier)`` for clients that log in with SASL from now on, each once; None for nobody.
+        """Call ``callback(logins, earlier)`` for clients that log in from now on, each once; None for nobody.
 
         ``earlier``: whether they had logged in before this call. ``callback`` gets those, too, at once. It may close
         connections.
         """
         known, self._on_logins = self._on_logins, callback
         if known is None and callback is not None:
-            named = [(number, relay.connection) for relay, number in self.relays.items()]
-            earlier = [(number, one.principal) for number, one in named if one.principal_source == "sasl"]
+            named = [(n, relay.connection) for relay, n in self.relays.items() if relay.descriptor("client") >= 0]
+            earlier = [(number, one.principal) for number, one in named if one.principal_source in ("sasl", "mtls")]
             if earlier:
                 callback(earlier, True)
 
@@ -115,6 +138,7 @@ class ConnectionManager:
         Those of a listener that is no more there end between two requests. ``sink``: for new connections.
         """
         before, self._config, self.sink = self._config, config, sink
+        self._tls.update_config(config)
         self._setup_deadlines.timeout_ms = config.connection_setup_timeout_ms
         self._lifetime.max_idle_ms = config.connections_max_idle_ms
         self._lifetime.max_age_ms = config.connections_max_age_ms
@@ -143,9 +167,10 @@ class ConnectionManager:
         self.listener_counters.setdefault(listener.name, ListenerCounters())
         self._listeners[listener.name] = listener
         connect_timeout = config.upstream_connect_timeout_ms / 1000
-        upstream = Upstream(listener.upstream, connect_timeout, listener.upstream_source)
+        tls = self._tls[listener.name]
+        upstream = Upstream(listener.upstream, connect_timeout, listener.upstream_source, tls)
         self._upstreams[listener.name] = upstream
-        if listener.security_protocol in DECODED_PROTOCOLS:
+        if listener.is_readable:
             interceptors = ListenerInterceptors(config, listener, upstream, self._fleet, self._rate_limited)
             self._interceptors[listener.name] = interceptors
             interceptors.versions_probe.start()
@@ -172,44 +197,56 @@ class ConnectionManager:
         counters = self.listener_counters[listener.name]
         bind = listener.bind
         connection_id = f"{bind.host}:{bind.port}-{address[0]}:{address[1]}-{number}"
-        protocol = listener.security_protocol
-        principal, source = INITIAL_PRINCIPALS[protocol]
+        principal, source = initial_principal(listener)
         connection = Connection(
             connection_id, listener.name, address[0], address[1], monotonic(), principal, principal_source=source
         )
-        session = None
-        if (interceptors := self._interceptors.get(listener.name)) is not None:
-            interceptors.versions_probe.start_if_stale()
-            principal_tracker = None
-            if self.sink or source == "unauthenticated":  # interceptors need the principal
-                principal_tracker = PrincipalTracker(
-                    connection, listener.sasl_oauthbearer_sub_claim_name, partial(self._on_login, number)
-                )
-            max_frame = self._config.socket_request_max_bytes
-            session = Session(
-                connection, counters, self.sink, max_frame, principal_tracker, interceptors.chain, self.budget
-            )
+        session = None if listener.tls is not None else self._create_session(listener, connection, number)
         relay = Relay(connection, session, counters, self._on_relay_closed, self._flushing.discard)
         self.relays[relay] = number
         self.by_number[number] = relay
         counters.active += 1
         self._notify_observers(ConnectionTransition(connection, "opened", connection.opened_at))
-        task = asyncio.get_running_loop().create_task(self._connect(relay, sock, self._upstreams[listener.name]))
+        task = asyncio.get_running_loop().create_task(self._set_up(relay, sock, listener, number))
         self._connecting[relay] = task
         task.add_done_callback(lambda _: self._connecting.pop(relay))
 
-    async def _connect(self, relay: Relay, sock: socket.socket, upstream: Upstream) -> None:
-        """Connect an accepted client to the broker and start its relay."""
+    def _create_session(self, listener: Listener, connection: Connection, number: int) -> Session | None:
+        """Return the session of a client that may send requests now; None where frames cannot be read."""
+        if (interceptors := self._interceptors.get(listener.name)) is None:
+            return None
+        interceptors.versions_probe.start_if_stale()
+        principal_tracker = None
+        if self.sink or connection.principal_source == "unauthenticated":  # interceptors need the principal
+            principal_tracker = PrincipalTracker(
+                connection, listener.sasl_oauthbearer_sub_claim_name, partial(self._on_login, number)
+            )
+        max_frame = self._config.socket_request_max_bytes
+        counters = self.listener_counters[listener.name]
+        return Session(connection, counters, self.sink, max_frame, principal_tracker, interceptors.chain, self.budget)
+
+    async def _set_up(self, relay: Relay, sock: socket.socket, listener: Listener, number: int) -> None:
+        """Shake hands with an accepted client, where the listener has TLS, connect it to the broker and start its
+        relay."""
+        upstream = self._upstreams[listener.name]
         attached = False
         try:
-            broker = await upstream.connect()
+            tls = None if listener.tls is None else await self._shake_hands(relay, sock, listener, number)
+            if listener.tls is not None and tls is None:
+                return
+            broker, broker_tls = await upstream.open()
             if relay.closed:
                 broker.close()
             else:
                 attached = True
-                await relay.attach(sock, broker)
+                await relay.attach(sock, broker, tls, broker_tls)
                 if not relay.closed:
                     self._setup_deadlines.start(relay)
+                    if relay.connection.principal_source == "mtls":
+                        self._on_login(number, relay.connection.principal)
+        except PeerError as error:  # the broker's handshake failed
+            relay.counters.upstream_failures += 1
+            relay.close("broker_tls_failed", f"{upstream}: {error.detail}")
         except Exception as error:  # mostly OSError; an invalid host name raises ValueError
             relay.counters.upstream_failures += 1
             reason = describe_os_error(error) or f"no answer within {self._config.upstream_connect_timeout_ms} ms"
@@ -222,6 +259,44 @@ class ConnectionManager:
         finally:
             if not attached:
                 sock.close()
+
+    async def _shake_hands(
+        self, relay: Relay, sock: socket.socket, listener: Listener, number: int
+    ) -> TlsStream | None:
+        """Shake hands with a client, and learn who it is. Returns None after closing ``relay``."""
+        tls = self._tls[listener.name]
+        assert tls.server is not None, "adding or removing TLS needs a restart"
+        stream, mapper = TlsStream(tls.server), tls.mapper
+        handshake = self._handshakes[relay] = TlsHandshake(stream, sock)
+        self._setup_deadlines.start(relay)
+        try:
+            await handshake.run()
+        except PeerError as error:
+            relay.close("client_tls_failed", error.detail)
+        except EOFError:
+            relay.close("client_closed")
+        except OSError as error:
+            relay.close("client_reset", error.strerror or "")
+        finally:
+            self._handshakes.pop(relay, None)
+            self._setup_deadlines.cancel(relay)
+        if relay.closed:
+            return None
+        relay.counters.tls_handshakes[stream.version, "resumed" if stream.is_resumed else "full"] += 1
+        try:
+            connection = identified(relay.connection, listener, stream, mapper)
+        except (NoMatchingRule, ValueError) as error:
+            relay.close("client_tls_failed", f"its certificate gives no principal: {error}")
+            return None
+        relay.identify(connection, self._create_session(listener, connection, number))
+        if connection.principal_source == "mtls":
+            self._notify_observers(ConnectionTransition(connection, "authenticated", monotonic()))
+        return stream
+
+    def _has_unread_bytes(self, relay: Relay) -> bool:
+        """Return whether this process is late, and not the client."""
+        handshake = self._handshakes.get(relay)
+        return has_unread_bytes(relay) if handshake is None else handshake.is_late
 
     def _on_login(self, number: int, principal: str) -> None:
         """Report the login in the next turn of the loop: the chunk that ends it is still being processed."""
@@ -239,6 +314,8 @@ class ConnectionManager:
         number = self.relays.pop(relay)
         del self.by_number[number]
         self._setup_deadlines.cancel(relay)
+        if (handshake := self._handshakes.get(relay)) is not None:
+            handshake.abort()
         if not relay.is_finished:
             self._flushing.add(relay)
         relay.counters.active -= 1
@@ -249,7 +326,7 @@ class ConnectionManager:
             self._notify_observers(
                 ConnectionTransition(relay.connection, "closed", at, cause, 0, 0, *counts, client_id)
             )
-        if detail and cause.startswith(("client_invalid", "broker_")):
+        if detail and cause.startswith(("client_invalid", "client_tls", "broker_")):
             self._rate_limited.warning(
                 "connection_refused" if cause.startswith("client") else "connection_broken",
                 connection_id=relay.id,
@@ -382,8 +459,6 @@ class ConnectionManager:
 
 def _is_rebuilt(before: Listener | None, after: Listener) -> bool:
     """Return whether a listener needs another upstream and other interceptors than before."""
-    updated = {
-        "unsupported_request_response",
-        "bind",
-    }  # what ``ListenerInterceptors.update_config`` applies, and no use
+    # What ``ListenerInterceptors`` and ``TlsContexts`` apply, and what is of no use here.
+    updated = {"unsupported_request_response", "tls", "upstream_tls", "bind"}
     return before is None or before.model_dump(exclude=updated) != after.model_dump(exclude=updated)

@@ -16,6 +16,7 @@ from proxy.limits.inheritance import PendingState
 from proxy.limits.model import ClusterQuotas, QuotasState, canonical
 from proxy.net.acceptor import DESCRIPTORS_PER_CONNECTION, Acceptor, usable_descriptors
 from proxy.net.admission import AdmissionControl
+from proxy.net.certificate_expiry import CertificateExpiry
 from proxy.net.connection_handler import ConnectionHandler
 from proxy.net.listening_sockets import ListeningSockets, PassedSocket, close_all
 from proxy.net.open_connections import ConnectionList, KafkaConnection
@@ -65,7 +66,9 @@ class ListenerManager:
         self.admission = AdmissionControl(limits_of(config), handler, self._resume_accepting)
         self._rate_limited = RateLimitedLogger(log)
         self._proxy_headers = ProxyHeaderReader(handler.listener_counters)
+        self._expiry = CertificateExpiry(config)
         ticker.callbacks += [self.admission.on_tick, self._proxy_headers.flush_warnings, self._rate_limited.flush]
+        ticker.callbacks.append(self._expiry.on_tick)
         handler.on_capacity(self._resume_accepting)
 
     def start(self) -> None:
@@ -201,6 +204,7 @@ class ListenerManager:
             if (acceptor := self._acceptors.pop(name, None)) is not None:
                 acceptor.close()
                 log.info("listener_closed", listener=name)
+        self._expiry.update_config(config)
         self.admission.update_limits(limits_of(config, self._cluster_quotas))
         for name, sock in opened.items():
             self._acceptors[name] = self._create_acceptor(name, sock)
@@ -239,6 +243,7 @@ class ListenerManager:
         snapshot.draining = self.draining
         snapshot.quotas = self.quotas_state()
         snapshot.predecessor_connections = self.admission.inherited_connections
+        snapshot.certificate_expiry = self._expiry.timestamps
         private = moved(self._config.private_api_key_base)
         snapshot.private_apis = {key: api.name for key, api in private.items()}
         return snapshot

@@ -75,6 +75,8 @@ class Snapshot(Struct):
     predecessor_connections: int = 0
     """Open connections of the sidecar that this one has taken over from."""
     reload: ReloadState | None = None
+    certificate_expiry: dict[tuple[str, str], float] = field(default_factory=dict)
+    """When certificates expire, in seconds since 1970, by listener and the side that is shown the certificate."""
     private_apis: dict[int, str] = field(default_factory=dict)
     """Names of the sidecar's own apis by api key."""
     registry_dropped: dict[str, int] = field(default_factory=dict)

@@ -25,7 +25,7 @@ from proxy.core.proxy_protocol import parse
 from proxy.core.records import SHORTEST
 from proxy.core.struct import SchemaError, UnknownMessage, view
 from proxy.errors import MalformedBody, PeerError, Side
-from tests.fuzz import seeds
+from tests.fuzz import seeds, tls
 from tests.fuzz.mutate import cuts, single
 from tests.oracle import walk as oracle
 from tests.tools.messages import uvarint
@@ -502,4 +502,5 @@ TARGETS = [
     ),
     Target("proxy_protocol", seeds.proxy_headers, check_proxy, proxy_once),
     Target("log_records", seeds.events, check_log_records, log_records_once, share=30, besides=262_144),
+    Target("tls", tls.seeds, tls.check, tls.once),
 ]

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from proxy.config.difference import Change, differences, fingerprint
 from proxy.config.reference import example
 from proxy.errors import LocalError
 from proxy.reload import ConfigFileMonitor, Reloader, ReloadResult
+from tests.tools.authority import Authority
+from tests.tools.example_files import write_example_files
 from tests.tools.mutations import mutations
 
 CANARY = "c4n4ry-hunter2"
@@ -234,10 +237,7 @@ async def test_a_fault_of_ours_does_not_end_the_sidecar(running, monkeypatch):
 
 
 async def test_two_hundred_mutations_change_nothing(tmp_path):
-    (tmp_path / "secrets").mkdir()
-    (tmp_path / "secrets" / "internal-password").write_text(CANARY)
-    (tmp_path / "secrets" / "registry-keys").write_text("k1:" + 64 * "a")
-    (tmp_path / "secrets" / "audit-keys").write_text("k1:" + 64 * "a")
+    write_example_files(tmp_path, CANARY, "k1:" + 64 * "a")
     running = Running(tmp_path, example())
     before = running.reloader.state.hash
 
@@ -484,3 +484,68 @@ class TestDeadFileSystem:
         running.before_load.set()
 
         assert (await running.reload(BASE + "log.level: debug\n")).changed == ("log.level",)
+
+
+class TestCertificates:
+    """Files of TLS are part of the configuration."""
+
+    @pytest.fixture
+    def site(self, tmp_path):
+        self.authority = Authority(tmp_path)
+        self.authority.issue("a")
+        text = (
+            "broker.id: 1\nlisteners:\n- {name: TLS, bind: '127.0.0.1:1', upstream: '127.0.0.1:2', "
+            "security.protocol: SSL, tls: {ssl.certificate.location: a.crt, ssl.key.location: a.key}}\n"
+        )
+        running = Running(tmp_path, text)
+        running.time = time.time()
+        return running
+
+    async def test_another_pair_is_applied_without_a_change_of_the_configuration_itself(self, site):
+        self.authority.issue("a")
+
+        result = await site.reload()
+
+        assert result.result == "applied"
+        assert result.changed == tuple(f"listeners[0].tls.ssl.{name}.location" for name in ("certificate", "key"))
+
+    async def test_the_files_are_watched(self, site):
+        monitor = site.reloader._file
+        assert not monitor.has_changed()
+
+        self.authority.issue("a")
+
+        assert not monitor.has_changed()  # they may be half-written
+        assert monitor.has_changed()
+
+    async def test_half_of_a_pair_is_rejected_and_the_other_half_is_noticed(self, site):
+        key = (site.path.parent / "a.key").read_text()
+        self.authority.issue("a")
+        new_key = (site.path.parent / "a.key").read_text()
+        (site.path.parent / "a.key").write_text(key)
+        with capture_logs():
+            result = await site.reload()
+        assert result.result == "rejected"
+        assert "is not the key of ssl.certificate.location" in result.errors[0]
+        assert site.applied == []
+
+        (site.path.parent / "a.key").write_text(new_key)
+        site.reloader._file.has_changed()
+
+        assert site.reloader._file.has_changed()
+        assert (await site.reload()).result == "applied"
+
+    async def test_a_certificate_that_has_expired_is_rejected(self, site):
+        self.authority.issue("a", days=-0.5)
+        with capture_logs():
+            result = await site.reload()
+
+        assert result.result == "rejected"
+        assert "listeners[0].tls.ssl.certificate.location: has expired at" in result.errors[0]
+
+    async def test_adding_tls_needs_a_restart(self, site):
+        with capture_logs():
+            result = await site.reload(site.path.read_text().replace("tls: {", "upstream.tls: {}, tls: {"))
+
+        assert result.result == "rejected"
+        assert result.errors[0].startswith("listeners[0].upstream.tls: a change needs a restart")
