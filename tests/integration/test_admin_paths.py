@@ -13,12 +13,13 @@ from typing import Any, cast
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from proxy.config import Config, load
+from proxy.config import Config, Endpoint, load
 from proxy.core.counters import ListenerCounters
 from proxy.fleet.quota_poller import QuotaPollerState
 from proxy.limits.model import QuotasState
 from proxy.net.admin import AdminEndpoint
 from proxy.net.listener_manager import ListenerManager
+from proxy.net.listening_sockets import bind_listening_socket
 from proxy.reload import ConfigFileMonitor, Reloader
 from proxy.telemetry.snapshot import Snapshot
 from tests.integration.conftest import free_port
@@ -84,7 +85,7 @@ class Served:
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
     (tmp_path / "secret").write_text("c4n4ry-hunter2")
     served = Served(tmp_path / "brokerside.yaml")
-    served.admin.start()
+    served.admin.start(bind_listening_socket(Endpoint("127.0.0.1", served.port), 128))
     yield served
     await served.admin.close()
 
