@@ -84,7 +84,7 @@ def test_connections_are_told_by_listener(found) -> None:
 def test_every_kind_of_throttling_is_there_from_the_start(found) -> None:
     name = "connections_throttled_total"
     series = of(scrape(quotas_states.unlimited("CLIENT", "REPLICATION")), name)
-    assert len(series) == 2 * 17
+    assert len(series) == 2 * 18
     assert not any(series.values())
     assert of(found, name).keys() == series.keys()
     assert of(found, name)["CLIENT", "ip", RATE, "hold"] == 90
