@@ -241,11 +241,11 @@ class Reloader:
 def _find_changed_tls(before: Config, after: Config) -> Iterator[str]:
     """Yield an error for each listener that would begin or end TLS, with clients or with the broker."""
     had = {one.name: (one.tls is not None, one.upstream_tls is not None) for one in before.listeners}
-    for one in after.listeners:
+    for at, one in enumerate(after.listeners):
         has = (one.tls is not None, one.upstream_tls is not None)
         for key, now, then in zip(("tls", "upstream.tls"), has, had.get(one.name, (False, False)), strict=True):
             if now != then:
-                yield f"listeners: {key} of {one.name} is {'added' if now else 'removed'}; that needs a restart"
+                yield f"listeners[{at}].{key}: a change needs a restart where TLS begins or ends"
 
 
 class ConfigFileMonitor:
