@@ -177,7 +177,8 @@ def delete_counter(boot_id: str) -> None:
 def delete_orphaned_counters() -> None:
     """Delete the counters of this user's dead processes whose folders are gone: no process will read them."""
     for path in SHARED_MEMORY.glob(f"{_COUNTER_PREFIX}*"):
-        with suppress(OSError):  # of another user, of a living process, or just deleted
+        # Of another user, of a living process, just deleted; or a file that is none of ours.
+        with suppress(OSError, ValueError):
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

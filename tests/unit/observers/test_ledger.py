@@ -151,6 +151,13 @@ def test_the_counter_of_a_living_run_stays_whatever_becomes_of_its_folder(boot_i
         os.close(tell)
 
 
+def test_a_file_that_is_no_counter_is_left_alone(boot_id: str) -> None:
+    foreign = module.SHARED_MEMORY / f"brokerside-{boot_id}"
+    foreign.write_bytes(b"\1" * 8 + b"/some\0thing\0else")
+    delete_orphaned_counters()
+    assert foreign.exists()
+
+
 def test_a_counter_that_was_made_this_moment_stays(boot_id: str) -> None:
     (module.SHARED_MEMORY / f"brokerside-{boot_id}").write_bytes((7).to_bytes(8, sys.byteorder))
     delete_orphaned_counters()
