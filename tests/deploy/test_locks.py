@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 LOCKS = Path(__file__).parents[2] / "deploy" / "locks"
 
 
@@ -13,7 +15,11 @@ def versions(name: str) -> dict[str, str]:
     return dict(re.findall(r"^([\w.-]+)==(\S+)", (LOCKS / name).read_text(), re.MULTILINE))
 
 
-def test_the_image_gets_the_versions_that_the_tests_have() -> None:
-    runtime, tested = versions("runtime.txt"), versions("dev.txt")
-    assert {"uvloop", "confluent-kafka", "pydantic"} <= runtime.keys()
-    assert {name: tested.get(name) for name in runtime} == runtime
+@pytest.mark.parametrize(
+    ("lock", "some"),
+    [("runtime.txt", {"uvloop", "confluent-kafka", "pydantic"}), ("jobs.txt", {"pyspark", "delta-spark", "msgspec"})],
+)
+def test_the_images_get_the_versions_that_the_tests_have(lock: str, some: set[str]) -> None:
+    shipped, tested = versions(lock), versions("dev.txt")
+    assert some <= shipped.keys()
+    assert {name: tested.get(name) for name in shipped} == shipped
