@@ -107,6 +107,7 @@ format: $(READY) ## Format the code
 .PHONY: docs
 docs: $(READY) ## Write the generated reference pages again
 	$(BIN)/python -m tests.tools.reference
+	$(BIN)/python -m tests.tools.dashboards
 
 .PHONY: lock
 lock: $(READY) ## Resolve the dependencies of pyproject.toml again
@@ -119,6 +120,10 @@ lock: $(READY) ## Resolve the dependencies of pyproject.toml again
 	printf 'focus-validator==1.0.0\nmultimethod<2\n' | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" - --output-file deploy/locks/focus.txt
 	printf 'check-jsonschema\ncyclonedx-bom\ngrafana-foundation-sdk\nkubernetes-validate\n' | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" - --output-file deploy/locks/deploy.txt
 	printf 'moto[s3]\nflask\nflask-cors\n' | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" - --output-file deploy/locks/s3.txt
+
+.PHONY: sbom
+sbom: $(READY) ## Write what ships as CycloneDX documents again, after make lock
+	$(BIN)/python -m tests.tools.sbom
 
 .PHONY: clean
 clean: ## Remove the virtual environment and every cache inside the project

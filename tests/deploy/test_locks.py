@@ -11,7 +11,7 @@ LOCKS = Path(__file__).parents[2] / "deploy" / "locks"
 
 
 def versions(name: str) -> dict[str, str]:
-    """Return the version of each package in a lock."""
+    """Return the version of each package in a lock; of several by Python's version, the one for the newest."""
     return dict(re.findall(r"^([\w.-]+)==(\S+)", (LOCKS / name).read_text(), re.MULTILINE))
 
 
