@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -55,6 +56,14 @@ class Prometheus:
     def __init__(self, address: str) -> None:
         self._address = address
 
+    def error(self, query: str) -> str | None:
+        """Return what is wrong with a query; None if nothing is."""
+        try:
+            urllib.request.urlopen(self._url("query?" + urllib.parse.urlencode({"query": query})), timeout=10).close()
+        except urllib.error.HTTPError as refused:
+            return str(json.load(refused)["error"])
+        return None
+
     def ask(self, query: str) -> list[dict[str, Any]]:
         """Return the series of an instant query; none if there is no answer."""
         found = self._get("query?" + urllib.parse.urlencode({"query": query}))
@@ -65,9 +74,12 @@ class Prometheus:
         found = self._get("alerts") or {"alerts": []}
         return {one["labels"]["alertname"]: one["annotations"] for one in found["alerts"] if one["state"] == "firing"}
 
+    def _url(self, path: str) -> str:
+        return f"http://{self._address}/api/v1/{path}"
+
     def _get(self, path: str) -> Any:
         try:
-            with urllib.request.urlopen(f"http://{self._address}/api/v1/{path}", timeout=10) as response:
+            with urllib.request.urlopen(self._url(path), timeout=10) as response:
                 return json.load(response)["data"]
         except OSError:
             return None
@@ -75,11 +87,20 @@ class Prometheus:
 
 @contextmanager
 def scraping(folder: Path, targets: dict[str, str], rule_file: str = "groups: []\n") -> Iterator[Prometheus]:
-    """Run one that scrapes ``targets`` (host:port by job) each second and evaluates ``rule_file`` as often."""
+    """Run one that scrapes ``targets`` (host:port/path by job) each second and evaluates ``rule_file`` as often."""
     path, environment = program("prometheus")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "rules.yaml").write_text(rule_file)
-    jobs = [{"job_name": job, "static_configs": [{"targets": [target]}]} for job, target in targets.items()]
+    jobs = []
+    for job, target in targets.items():
+        address, _, metrics_path = target.partition("/")
+        jobs.append(
+            {
+                "job_name": job,
+                "metrics_path": f"/{metrics_path or 'metrics'}",
+                "static_configs": [{"targets": [address]}],
+            }
+        )
     settings = {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
         "rule_files": ["rules.yaml"],

@@ -85,6 +85,7 @@ EVERYTHING: Manifest = {
     "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
     "prometheusRule": {"enabled": True, "runbookUrl": "https://wiki.example/"},
     "networkPolicy": {"enabled": True},
+    "grafanaDashboards": {"enabled": True},
     "jobs": {
         "enabled": True,
         "definitions": {"owners.yaml": (ROOT / "deploy/examples/definitions/owners.yaml").read_text()},
@@ -158,7 +159,16 @@ def test_kubernetes_takes_all_that_the_chart_makes(kind: str, render: Render, tm
     manifests = render(EVERYTHING | {"jobs": EVERYTHING["jobs"] | {"kind": kind}})
     kinds = sorted(manifest["kind"] for manifest in manifests)
     assert kinds == sorted(
-        ["ConfigMap", "ConfigMap", kind, "NetworkPolicy", "PersistentVolumeClaim", "PodMonitor", "PrometheusRule"]
+        [
+            "ConfigMap",
+            "ConfigMap",
+            "ConfigMap",
+            kind,
+            "NetworkPolicy",
+            "PersistentVolumeClaim",
+            "PodMonitor",
+            "PrometheusRule",
+        ]
     )
     valid(manifests, tmp_path)
 
