@@ -97,7 +97,7 @@ class Podman:
     def run(self, image: str, *options: object, command: tuple[str, ...] = ()) -> str:
         """Start a container on this machine's network, as little allowed as a sidecar may be; return its id."""
         return self(
-            "run", "--detach", "--network", "host", "--read-only", "--cap-drop", "all",
+            "run", "--detach", "--network", "host", "--read-only", "--read-only-tmpfs=false", "--cap-drop", "all",
             "--security-opt", "no-new-privileges", *options, image, *command,
         )  # fmt: skip
 
