@@ -241,7 +241,8 @@ class ObservedExchange(Protocol):
     @property
     def item_errors(self) -> Any:
         """Errors of single topics, partitions, groups, … in the response, of other apis than Produce, Fetch and
-        ShareFetch (``proxy.core.exchange.ItemErrors``); None where there are none."""
+        ShareFetch, and the ACLs that DeleteAcls found (``proxy.core.exchange.ItemErrors``); None where there are
+        none."""
 
     @property
     def resources(self) -> Any:

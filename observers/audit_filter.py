@@ -15,7 +15,7 @@ MAX_POLLED_CHARACTERS = 1_000_000
 
 
 MAX_HIDDEN_NAMES = 100
-"""Names in ``hidden_by``. The counts of further principals and topics are added up."""
+"""Names in ``hidden_by`` and ``partly_hidden_by``. The counts of further ones are added up."""
 
 
 class AuditFilter:
@@ -26,6 +26,12 @@ class AuditFilter:
         self._topics = frozenset(topics)
         self._principals = frozenset(principals)
         self._hidden: Counter[str] = Counter()
+        self._partly_hidden: Counter[str] = Counter()
+        self.partly_hidden = 0
+        """Events of requests, and requests in rollups, that lack at least one excluded topic."""
+        self.left_out: set[str] = set()
+        """Excluded topics that were left out of the event of the current exchange; always the same object. Who makes
+        the event empties it first, and calls ``count_partly_hidden`` once there is an event."""
         self.sessions = FetchSessions()
         """Fetch sessions, of all fetches passed to ``record_and_check_hidden``."""
         self.muting = ChannelMuting()
@@ -38,6 +44,13 @@ class AuditFilter:
     def hides_topic(self, name: str) -> bool:
         """Whether the topic ``name`` is excluded."""
         return name in self._topics
+
+    def leaves_out(self, name: str) -> bool:
+        """Whether the topic ``name`` is excluded; then the event of the current exchange does without it."""
+        excluded = name in self._topics
+        if excluded:
+            self.left_out.add(name)
+        return excluded
 
     def record_and_check_hidden(self, exchange: ObservedExchange) -> bool:
         """Update the fetch sessions, and return whether ``exchange`` gives no event. Call once for each, in order."""
@@ -57,16 +70,25 @@ class AuditFilter:
         """Count one exchange or change of a connection that gives no event because ``principal`` is excluded."""
         self._hidden[f"principal {principal}"] += 1
 
+    def count_partly_hidden(self) -> None:
+        """Count an exchange that has an event without the topics of ``left_out``, and empty that."""
+        self.partly_hidden += 1
+        self._partly_hidden.update(f"topic {name}" for name in self.left_out)
+        self.left_out.clear()
+
     def hidden_by(self) -> dict[str, int]:
         """Return how much has been hidden so far, by ``principal NAME`` and ``topic NAME``, the largest counts first.
 
         An exchange on several excluded topics counts for the first of them.
         """
-        largest = self._hidden.most_common()
-        counts = dict(largest[:MAX_HIDDEN_NAMES])
-        if further := sum(count for _, count in largest[MAX_HIDDEN_NAMES:]):
-            counts["other"] = further
-        return counts
+        return _largest(self._hidden)
+
+    def partly_hidden_by(self) -> dict[str, int]:
+        """Return how many of ``partly_hidden`` lack each excluded topic, by ``topic NAME``, the largest counts first.
+
+        One that lacks several counts for each of them.
+        """
+        return _largest(self._partly_hidden)
 
     def take_polled_topics(self, exchange: ObservedExchange) -> tuple[str, ...]:
         """Return an event's ``polled``, of a fetch that was answered and is not hidden."""
@@ -74,7 +96,7 @@ class AuditFilter:
         names = []
         for name in self.sessions.take_polled_topics(exchange, self._names.label_of):
             room -= len(name)
-            if name not in self._topics and room >= 0:
+            if not self.leaves_out(name) and room >= 0:
                 names.append(name)
         return tuple(names)
 
@@ -101,3 +123,12 @@ class AuditFilter:
                         return None
                     first = first or name
         return first
+
+
+def _largest(counts: Counter[str]) -> dict[str, int]:
+    """Return the largest of ``counts``, and the sum of the others as ``other``."""
+    largest = counts.most_common()
+    found = dict(largest[:MAX_HIDDEN_NAMES])
+    if further := sum(count for _, count in largest[MAX_HIDDEN_NAMES:]):
+        found["other"] = further
+    return found

@@ -105,7 +105,7 @@ cdef class TopicTexts:
 
     cdef bytes name, topic_id
     cdef Py_ssize_t room  # upper bound in bytes of a partition
-    cdef bint hidden
+    cdef str hidden  # its name, where it is excluded
 
 
 include "rows.pxi"
@@ -119,6 +119,7 @@ cdef class RequestEventEncoder:
     cdef dict _name_labels, _id_labels
     cdef list _clients
     cdef dict _resource_texts  # JSON of what requests are about, by all that it follows from
+    cdef set _left_out  # excluded topics that the current event does without; of the filter
     cdef list _kept_alive  # objects that rows of this chunk point to and caches may have dropped
     cdef Row *_rows
     cdef Py_ssize_t _row_count
@@ -140,6 +141,7 @@ cdef class RequestEventEncoder:
         self._filter = audit_filter
         self._sessions = audit_filter.sessions
         self._open_sessions = audit_filter.sessions.open_sessions
+        self._left_out = audit_filter.left_out
         self._muting = audit_filter.muting
         self._muted = audit_filter.muting.spans
         self._apis = {key: _api(key, name) for key, name in api_names.items()}  # few: a client's own keys are not kept
@@ -199,6 +201,8 @@ cdef class RequestEventEncoder:
         cdef Body *response = exchange.response_body
         cdef int16_t key = exchange.api_key
         cdef bytes api, polled, items
+        if self._left_out:
+            self._left_out.clear()
         row.muted_us = _muted_us(exchange, self._muting, self._muted)
         try:
             client = self._connection_texts(exchange)
@@ -269,6 +273,8 @@ cdef class RequestEventEncoder:
         self._max_bytes += _size(row.source_json) + _size(row.polled_json) + _size(row.items_json)
         self._last_max_bytes = self._max_bytes - room
         self._row_count += 1
+        if self._left_out:
+            self._filter.count_partly_hidden()
         return True
 
     cdef ConnectionTexts _connection_texts(self, Exchange exchange):
@@ -329,7 +335,7 @@ cdef class RequestEventEncoder:
                 return <bytes>kept
         fields = encoder.encode(resource_fields(exchange, self._names, self._filter))
         fields = b"" if fields == b"{}" else b"," + fields[1 : len(fields) - 1]
-        if key is not None and len(fields) <= MAX_KEPT_RESOURCES_TEXT and not any([one.topic_id for one in found.items]):
+        if key is not None and not self._left_out and len(fields) <= MAX_KEPT_RESOURCES_TEXT and not any([one.topic_id for one in found.items]):
             if len(self._resource_texts) >= MAX_CACHED_RESOURCES:
                 self._resource_texts.clear()
             self._resource_texts[key] = fields
@@ -355,7 +361,7 @@ cdef class RequestEventEncoder:
             return <TopicTexts>found
         name, topic_id = self._names.label_of(<object>topic, is_id)
         label = TopicTexts.__new__(TopicTexts)
-        label.hidden = self._filter.hides_topic(name)
+        label.hidden = name if self._filter.hides_topic(name) else None
         label.name = b'{"topic":%b,"partition":' % encoder.encode(name)
         label.topic_id = _optional(b"topic_id", topic_id)
         label.room = max_partition_bytes(name, topic_id)
@@ -397,7 +403,8 @@ cdef class RequestEventEncoder:
         cdef dict answers = None
         for at in range(request.count):
             label = self._topic_texts(request.parts[at].topic, request.topics_are_ids)
-            if label.hidden:
+            if label.hidden is not None:
+                self._left_out.add(label.hidden)
                 continue
             row = self._new_part(label, &request.parts[at])
             row.produced, row.records, row.upper_bound = True, row.part.records.records, False
@@ -425,7 +432,8 @@ cdef class RequestEventEncoder:
             if not got.records.size and not got.error_code:
                 continue
             label = self._topic_texts(got.topic, response.topics_are_ids)
-            if label.hidden:
+            if label.hidden is not None:
+                self._left_out.add(label.hidden)
                 continue
             row = self._new_part(label, got)
             row.produced = False

@@ -52,7 +52,7 @@ Decode = Literal["none", "full", "malformed", "unsupported", "not_kept"]
 ThrottleScope = Literal["broker", "listener", "ip", "principal"]
 ThrottleQuota = Literal["connection_creation_rate", "connections"]
 ThrottleAction = Literal["delay", "hold", "drop", "observe"]
-PrincipalSource = Literal["anonymous", "unauthenticated", "sasl", "unknown"]
+PrincipalSource = Literal["anonymous", "unauthenticated", "sasl", "mtls", "unknown"]
 ConnectionChangeKind = Literal["opened", "authenticated", "authentication_failed", "closed"]
 
 
@@ -127,8 +127,25 @@ class Resource(msgspec.Struct, omit_defaults=True, gc=False):
     parent_name: str | None = None
     """Name of what it belongs to."""
     error_code: int = 0
-    """Its result: Kafka's error code of this resource, or of the whole response; 0 where it succeeded. −1 where the
-    response did not come or could not be read."""
+    """Its result: Kafka's error code of this resource, or of the whole response; 0 where it succeeded. −1 where that
+    is not known: the response did not come, could not be read, or has more errors than are kept. 35 where the sidecar
+    answered an unsupported request itself."""
+    op_type: str | None = None
+    """How it is changed, where the request says that of each resource: ``SET``, ``DELETE``, ``APPEND`` or ``SUBTRACT``
+    of a ``config`` (Kafka's ``AlterConfigOp.OpType``); ``SET`` or ``DELETE`` of a SCRAM user. DeleteAcls has its
+    filters first, without one, then the ``user`` of each ACL that the response lists, with ``DELETE``."""
+    mechanism: str | None = None
+    """Of a SCRAM user: ``SCRAM-SHA-256`` or ``SCRAM-SHA-512``."""
+    acl_pattern_type: str | None = None
+    """Of the ``user`` of an ACL: how its resource is named, by Kafka's ``PatternType``: ``LITERAL``, ``PREFIXED``; of a
+    filter also ``ANY``, ``MATCH``. ``resource_name`` None: any user."""
+    acl_host: str | None = None
+    """Likewise: host from which the user may do so, ``*`` for all; None of a filter: any."""
+    acl_operation: str | None = None
+    """Likewise: what the user may do, by Kafka's ``AclOperation``: ``Read``, ``Write``, …, ``All``; of a filter also
+    ``Any``."""
+    acl_permission_type: str | None = None
+    """Likewise: ``ALLOW`` or ``DENY``; of a filter also ``ANY``."""
 
 
 class RequestEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="request"):
@@ -189,8 +206,8 @@ class RequestEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind
     without a response. The rest is the sidecar's own."""
     principal_source: PrincipalSource = "anonymous"
     """How ``principal`` is known. ``anonymous``: the listener authenticates nobody. ``unauthenticated``: it does, and
-    the client is not through yet. ``sasl``: the client said so and the broker agreed. ``unknown``: it cannot be seen
-    here."""
+    the client is not through yet. ``sasl``: the client said so and the broker agreed. ``mtls``: its certificate says
+    so, and the sidecar has verified that. ``unknown``: it cannot be seen here."""
     polled: tuple[str, ...] = ()
     """Fetch: topics that were asked for and returned no records; listed at most once a minute for each connection."""
     muted_us: int = 0
@@ -212,9 +229,10 @@ class RequestEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind
     """What the request does to its ``resources``, by Kafka's ``AclOperation``: ``Create``, ``Delete``, ``Alter``,
     ``AlterConfigs``, ``Describe``, ``DescribeConfigs``, ``Read``, ``Write`` …; None without them."""
     resources: tuple[Resource, ...] = ()
-    """What the request reads or changes, of every api but those of ``topics``: the first 100 resources it names."""
+    """What the request reads or changes, of every api but those of ``topics``: the first 100 resources it names, and
+    the first 100 ACLs that the response of DeleteAcls lists."""
     resource_count: int = 0
-    """How many resources it names, listed or not."""
+    """How many those are, listed or not."""
     validate_only: bool = False
     """True where the broker was asked to check the request, and to change nothing."""
     group_id: str | None = None
@@ -424,6 +442,12 @@ class StatusEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind"
     """Seen, and without an event: excluded topics and principals."""
     hidden_by: dict[str, int] = {}
     """Those of this run's process by ``principal NAME`` and ``topic NAME``, at most 100; the rest as ``other``."""
+    partly_hidden: int = 0
+    """Events of requests, and requests in rollups, of this run's process that lack at least one excluded topic: its
+    partitions in ``topics`` or ``per_topic``, or its name in ``polled``, ``item_errors`` or ``resources``. They have
+    their event, so they are not in ``hidden``."""
+    partly_hidden_by: dict[str, int] = {}
+    """Those by ``topic NAME``, at most 100; the rest as ``other``. One that lacks several topics counts for each."""
     queued: int = 0
     """Events that wait in memory alone."""
     spooled: int = 0

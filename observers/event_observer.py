@@ -28,7 +28,7 @@ from observers.offset_tracker import OffsetTracker
 from observers.outbox import Outbox, OutboxStats
 from observers.record_counter import count_compressed_records
 from observers.record_sender import DeliveryCallback, RecordSender
-from observers.rollup_writer import RollupAggregator, divide_exchanges
+from observers.rollup_writer import ExchangeDivider, RollupAggregator
 from observers.spool_runs import SpoolSettings, check_path
 from observers.topic_names import TopicNames
 
@@ -53,6 +53,8 @@ log = structlog.get_logger("observers")
 class AuditStats(OutboxStats, frozen=True):
     """The outbox's counts, and the observer's own."""
 
+    partly_hidden: int
+    """Events of requests, and requests in rollups, that lack excluded topics."""
     topic_look_ups: int
     """Times the names of all topics were asked for."""
 
@@ -102,6 +104,7 @@ class EventObserver:
         self._dry = bool(configs.get("dry.run"))
         self._request_encoder = RequestEventEncoder(configs["api.names"], self._names, self._filter)
         self._rollup = RollupAggregator(configs["api.names"], self._names, self._filter) if rolls_up else None
+        self._divider = ExchangeDivider()
         self._rollup_interval = settings.get("rollup.interval.ms", 1000) / 1000
         self._offsets = OffsetTracker(self._names, self._filter)
         self._offsets_interval = settings.get("offsets.interval.ms", 30_000) / 1000
@@ -161,10 +164,13 @@ class EventObserver:
         if self._rollup is None:
             self._emit_observations(exchanges, dropped, self._request_encoder.encode_exchanges)
         else:
-            rolled_up, alone = divide_exchanges(exchanges)
-            self._add_to_rollup(rolled_up, dropped, self._rollup)
-            if alone:
-                self._emit_observations(alone, 0, self._request_encoder.encode_exchanges)
+            # In their order: fetch sessions and muted connections, which both encoders share, depend on it.
+            for alone, some in self._divider.divide(exchanges):
+                if alone:
+                    self._emit_observations(some, dropped, self._request_encoder.encode_exchanges)
+                else:
+                    self._add_to_rollup(some, dropped, self._rollup)
+                dropped = 0
         with self._outbox.sequence_lock:
             self._offsets.record_exchanges(exchanges, _wall_offset())
             if self._offsets.full:
@@ -203,7 +209,8 @@ class EventObserver:
 
     def stats(self) -> AuditStats:
         """Current counts."""
-        return AuditStats(**asdict(self._outbox.stats()), topic_look_ups=self._names.look_ups)
+        counts = asdict(self._outbox.stats())
+        return AuditStats(**counts, partly_hidden=self._filter.partly_hidden, topic_look_ups=self._names.look_ups)
 
     def _emit_observations(
         self, observations: Sequence[Any], dropped: int, encode: Callable[[Sequence[Any], int, float], EncodedEvents]
@@ -309,6 +316,8 @@ class EventObserver:
             waiting=max(0, stats.observed - stats.taken),
             hidden=stats.hidden,
             hidden_by=self._filter.hidden_by(),
+            partly_hidden=self._filter.partly_hidden,
+            partly_hidden_by=self._filter.partly_hidden_by(),
             queued=stats.queued,
             spooled=stats.spooled,
             dropped=dict(stats.dropped),

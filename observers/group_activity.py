@@ -26,6 +26,9 @@ OFFSETS_PER_EVENT = 1_000
 OFFSET_COMMIT = 8
 TXN_OFFSET_COMMIT = 28
 
+REBALANCE_IN_PROGRESS = 27
+"""The answer to a member whose group begins a new generation."""
+
 MEMBER_APIS: dict[int, str | None] = {
     OFFSET_COMMIT: None,
     TXN_OFFSET_COMMIT: None,
@@ -83,11 +86,16 @@ class GroupActivity:
         return len(self._activities) >= MAX_MEMBERS or self._offsets >= MAX_OFFSETS
 
     def record_request(self, exchange: ObservedExchange, at: int) -> None:
-        """Record an answered request of one of ``MEMBER_APIS`` that names a group; ``at``: when it was answered, µs."""
+        """Record an answered request of one of ``MEMBER_APIS`` that names a group; ``at``: when it was answered, µs.
+
+        What the broker refused shows no member: anybody may ask in the name of any member.
+        """
         connection = exchange.connection
         found: RequestResources = exchange.resources
         assert found.group_id is not None
         if self._filter.hides_principal(connection.principal) or not (found.member_id or found.commit_count):
+            return
+        if not _is_accepted(exchange, found):
             return
         member = _Member(
             connection.listener,
@@ -105,7 +113,7 @@ class GroupActivity:
         if len(self.connections) >= MAX_CONNECTIONS:
             self.connections, self._young = {}, {}
         self.connections[connection.id] = self._young[connection.id] = member
-        if found.commit_count and not exchange.error_code and exchange.decode in ("none", "full"):
+        if found.commit_count:
             self._record_commits(activity, exchange, found, at)
 
     def record_fetch(self, exchange: ObservedExchange, at: int) -> None:
@@ -173,6 +181,17 @@ class GroupActivity:
                     name, one.partition, one.offset, at, transactional
                 )
         activity.commits += taken > 0
+
+
+def _is_accepted(exchange: ObservedExchange, found: RequestResources) -> bool:
+    """Return whether the broker took the sender for a member, or took at least one of its offsets."""
+    if exchange.error_code:
+        return exchange.error_code == REBALANCE_IN_PROGRESS and not found.commit_count
+    if not found.commit_count:
+        return True
+    errors: ItemErrors | None = exchange.item_errors
+    refused = 0 if errors is None else errors.failures + errors.retriable + errors.protocol
+    return exchange.decode in ("none", "full") and refused < found.commit_count
 
 
 def _event(member: _Member, activity: _Activity) -> GroupEvent:

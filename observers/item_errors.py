@@ -22,7 +22,7 @@ def _item_error(found: ItemErrorFacts, names: TopicNames, audit_filter: AuditFil
     if found.topic_id is not None:
         known, topic_id = names.label_of(found.topic_id, True)
         name = name or known
-    if found.resource_type == "topic" and name is not None and audit_filter.hides_topic(name):
+    if found.resource_type == "topic" and name is not None and audit_filter.leaves_out(name):
         return None
     return ItemError(
         found.error_code,

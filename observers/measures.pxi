@@ -57,5 +57,5 @@ cdef int _worst_of_whole(Exchange exchange, int16_t error_code) except -1:
     cdef int worst = _severity(exchange.api_key, error_code)
     found = exchange.item_errors
     if found is not None:
-        worst = max(worst, FAILURE if found.failures else RETRY if found.retriable else STEP)
+        worst = max(worst, FAILURE if found.failures else RETRY if found.retriable else STEP if found.protocol else NONE)
     return worst

@@ -62,6 +62,11 @@ class TcpSegment(Struct, frozen=True):
     data: bytes
     cut: int = 0
 
+    @property
+    def end(self) -> int:
+        """The sequence number after its data."""
+        return (self.sequence + bool(self.flags & SYN) + len(self.data) + self.cut) & 0xFFFFFFFF
+
 
 class Bytes(Struct, frozen=True):
     """What one side of a connection sent, or with no ``data`` that the connection has ended.
@@ -167,6 +172,10 @@ class TcpStream:
             self._next = (self._next + len(fresh)) & 0xFFFFFFFF
         return bytes(found)
 
+    def has_gap(self, end: int) -> bool:
+        """Whether bytes before the sequence number ``end`` are missing, or others before those that came."""
+        return self.holds > 0 or self._ahead(end) > 0
+
     def _ahead(self, sequence: int) -> int:
         return _distance(self._next, sequence)
 
@@ -175,7 +184,8 @@ class _Conversation(Struct):
     directions: dict[Side, TcpStream]
     time: float = 0.0
     over: bool = False
-    finished: set[Side] = set()
+    ends: dict[Side, int] = {}
+    """Of sides that have sent all they will: the sequence number after the last byte."""
 
     def began_with(self, syn: TcpSegment) -> bool:
         """Whether a SYN of the client is the one of this connection, sent again."""
@@ -184,7 +194,16 @@ class _Conversation(Struct):
     @property
     def has_ended(self) -> bool:
         """Whether both sides have sent all they will, and all of it is there."""
-        return len(self.finished) == 2 and not any(one.holds for one in self.directions.values())
+        return len(self.ends) == 2 and not self.sides_with_gaps
+
+    @property
+    def sides_with_gaps(self) -> list[Side]:
+        """Those of whose bytes some are missing."""
+        return [
+            side
+            for side, direction in self.directions.items()
+            if direction.has_gap(self.ends.get(side, direction.start))
+        ]
 
 
 def conversations(segments: Iterator[TcpSegment], port: int) -> Iterator[Bytes]:
@@ -227,7 +246,7 @@ def conversations(segments: Iterator[TcpSegment], port: int) -> Iterator[Bytes]:
         elif direction.holds > MAX_HELD:
             yield from _end(client, one, f"offset {segment.offset}: bytes of the {side} are missing")
         if segment.flags & FIN:
-            one.finished.add(side)
+            one.ends[side] = segment.end
         if segment.flags & RST or one.has_ended:
             yield from _end(client, one, "")
     for client, one in open_ones.items():
@@ -236,7 +255,7 @@ def conversations(segments: Iterator[TcpSegment], port: int) -> Iterator[Bytes]:
 
 def _end(client: Address, one: _Conversation, note: str) -> Iterator[Bytes]:
     if not one.over:
-        missing = [side for side, direction in one.directions.items() if direction.holds]
+        missing = one.sides_with_gaps
         one.over = True
         yield Bytes(
             client, "client", one.time, b"", note or (f"bytes of the {missing[0]} are missing" if missing else "")

@@ -16,7 +16,7 @@ def queue_weight(exchanges):
         if exchange.request_body != NULL and exchange.request_body.transactional_id != NULL:
             names += PyBytes_GET_SIZE(<object>exchange.request_body.transactional_id)
         if exchange.item_errors is not None:
-            weight += len(exchange.item_errors.items)
+            weight += len(exchange.item_errors.items) + len(exchange.item_errors.matching_acls)
         if exchange.resources is not None:
             weight += len(exchange.resources.items) + len(exchange.resources.commits)
         weight += parts_of(exchange.request_body, &names) + parts_of(exchange.response_body, &names) + (names >> 8)

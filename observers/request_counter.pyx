@@ -20,8 +20,10 @@ from observers.request_metrics_stats import (
     NATIVE_LAST,
     NATIVE_SCHEMA,
     OTHER,
+    PUBLISH_MARGIN,
     ApiStats,
     Durations,
+    Exemplar,
     LabelStats,
 )
 from proxy.core.response_errors import severity as severity_of
@@ -31,7 +33,8 @@ include "measures.pxi"
 
 cdef enum:
     KEYS = 128  # api keys with counts of their own; the others share one
-    MAX_CACHED_TEXT = 256
+    MAX_CACHED_TEXT = 256  # longer texts that a client chose are not kept
+    MAX_CACHED_TOPICS = 10_000  # topics whose names are kept
     NATIVE_BUCKETS = 256
     LOG2_MAX = 32  # of the first µs that are too many for a bucket of their own
     SLOTS = 16 * (LOG2_MAX - 3)
@@ -104,74 +107,115 @@ cdef class ApiCounts:
             self.requests, self.errors, self.retriable, self.protocol, self.request_bytes, self.response_bytes,
             _durations_of(&self.latency), _durations_of(&self.upstream), _durations_of(&self.sidecar),
             _durations_of(&self.service),
-            {n: (connection.id, self.exemplar_us[n], self.exemplar_at[n] + wall_offset)
+            {n: Exemplar(connection.id, self.exemplar_us[n], self.exemplar_at[n] + wall_offset)
              for n, connection in enumerate(self.exemplars) if connection is not None},
         )
 
 
 cdef class LabelCounts:
-    """Of one value of a label. ``recent``: requests since the last ``publish``."""
+    """Of one value of a label. ``recent``: requests of late. ``latest`` and ``latest_failed``: numbers of the last request
+    that was counted here, and of the last one with a failure."""
 
-    cdef int64_t requests, errors, received, sent, recent
+    cdef int64_t requests, errors, received, sent, recent, latest, latest_failed
     cdef bint published
+
+    cdef void add(self, LabelCounts other):
+        self.requests += other.requests
+        self.errors += other.errors
+        self.received += other.received
+        self.sent += other.sent
 
 
 cdef class LabelCounter:
-    """Counts by the value of one label, of which the busiest are published, and ``other`` counts for all others."""
+    """Counts by the value of one label, of which the busiest are published; ``other`` counts for all others.
 
-    cdef dict _counts
+    ``recent`` is exact for published values. For the others it is that of the algorithm of Misra and Gries ("Finding
+    repeated elements", 1982): never too high, and too low by no more than one in MAX_CANDIDATES of all recent requests,
+    however many values there are.
+    """
+
+    cdef dict _published, _candidates
     cdef LabelCounts _other
 
     def __init__(self):
-        self._counts = {}
+        self._published = {}
+        self._candidates = {}
         self._other = LabelCounts()
+        self._other.published = True
 
     cdef LabelCounts of(self, object name):
-        """What counts for ``name`` now."""
-        cdef PyObject *found = PyDict_GetItemWithError(self._counts, name)
+        """Return the counts of ``name``, which may not be published, or those of all others."""
+        cdef PyObject *found = PyDict_GetItemWithError(self._published, name)
         cdef LabelCounts counts
+        if found == NULL:
+            found = PyDict_GetItemWithError(self._candidates, name)
         if found != NULL:
-            counts = <LabelCounts>found
-        elif PyDict_Size(self._counts) < MAX_CANDIDATES and len(name) <= MAX_CACHED_TEXT and name != OTHER:
-            counts = LabelCounts()
-            self._counts[name] = counts
-        else:
+            return <LabelCounts>found
+        if len(name) > MAX_CACHED_TEXT or name == OTHER:
             return self._other
-        counts.recent += 1
-        return counts if counts.published else self._other
+        if PyDict_Size(self._candidates) >= MAX_CANDIDATES:
+            self._lower_candidates()
+        counts = self._candidates[name] = LabelCounts()
+        return counts
 
-    cdef void publish(self):
-        """Publish the busiest since the last time where there is room; make room of those that did nothing."""
+    cdef int _lower_candidates(self) except -1:
+        """Subtract the lowest ``recent`` from all of them, so that one or more are gone.
+
+        It takes as many requests to bring ``recent`` back as this takes steps.
+        """
         cdef LabelCounts counts
-        cdef list idle = [], busy = []
-        cdef Py_ssize_t published = 0
-        for name, counts in self._counts.items():
-            if counts.published:
-                published += 1
-                if not counts.recent:
-                    idle.append(name)
-            elif counts.recent:
-                busy.append((-counts.recent, name))
-        busy.sort()
-        for _, name in busy[:MAX_LABELS]:
-            if published == MAX_LABELS:
-                if not idle:
+        cdef int64_t lowest = min([(<LabelCounts>counts).recent for counts in self._candidates.values()])
+        cdef dict left = {}
+        for name, counts in self._candidates.items():
+            counts.recent -= lowest
+            if counts.recent > 0:
+                left[name] = counts
+        self._candidates = left
+        return 0
+
+    cdef int count(self, object name, Exchange exchange, int worst) except -1:
+        """Count a request of ``name``."""
+        cdef LabelCounts counts = self.of(name)
+        counts.recent += 1
+        if not counts.published:
+            counts = self._other
+        counts.requests += 1
+        counts.errors += worst == FAILURE
+        counts.received += exchange.request_bytes
+        counts.sent += exchange.response_bytes
+        return 0
+
+    cdef int publish(self) except -1:
+        """Publish the busiest of late. One that is more than twice as busy as the least busy of those that are published
+        takes its place, whose counts ``other`` gets: so the sum over all values never goes down.
+
+        ``recent`` is halved: a request counts as a half after this, as a quarter after the next time.
+        """
+        cdef LabelCounts counts
+        cdef list held = sorted([((<LabelCounts>counts).recent, name) for name, counts in self._published.items()])
+        cdef list busy = sorted([(-(<LabelCounts>counts).recent, name) for name, counts in self._candidates.items()])
+        cdef Py_ssize_t displaced = 0
+        for recent, name in busy[:MAX_LABELS]:
+            if PyDict_Size(self._published) == MAX_LABELS:
+                if displaced == len(held) or -recent <= PUBLISH_MARGIN * held[displaced][0]:
                     break
-                del self._counts[idle.pop()]
-            else:
-                published += 1
-            (<LabelCounts>self._counts[name]).published = True
-        for name, counts in list(self._counts.items()):
-            if not counts.published:
-                del self._counts[name]
-            counts.recent = 0
+                self._other.add(self._published.pop(held[displaced][1]))
+                displaced += 1
+            counts = self._published[name] = self._candidates.pop(name)
+            counts.published = True
+        for counts in self._published.values():
+            counts.recent >>= 1
+        for name, counts in list(self._candidates.items()):
+            counts.recent >>= 1
+            if not counts.recent:
+                del self._candidates[name]
+        return 0
 
     cdef dict stats(self):
         cdef LabelCounts counts
         cdef dict found = {
             name: LabelStats(counts.requests, counts.errors, counts.received, counts.sent)
-            for name, counts in self._counts.items()
-            if counts.published
+            for name, counts in self._published.items()
         }
         found[OTHER] = LabelStats(self._other.requests, self._other.errors, self._other.received, self._other.sent)
         return found
@@ -183,6 +227,7 @@ cdef class RequestCounter:
     cdef object _names, _muting
     cdef dict _muted, _listeners, _topic_names
     cdef LabelCounter _principals, _topics, _groups
+    cdef int64_t _requests  # as many until now
 
     def __init__(self, names, muting):
         self._names = names
@@ -246,13 +291,13 @@ cdef class RequestCounter:
     cdef int _add(self, Exchange exchange) except -1:
         cdef Basics basics
         cdef ApiCounts api = self._api_of(exchange)
-        cdef LabelCounts one
         cdef bint fetched = _is_fetch(exchange.api_key)
         cdef Body *body = exchange.response_body if fetched else exchange.request_body
         cdef int64_t muted_us = _muted_us(exchange, self._muting, self._muted)
         cdef bint answered = exchange.outcome_code == ANSWERED
         cdef bint idle
         cdef int worst, bucket
+        self._requests += 1
         _read_basics(exchange, 0.0, &basics)
         worst = _worst_of_whole(exchange, basics.error_code)
         idle = fetched
@@ -265,7 +310,7 @@ cdef class RequestCounter:
         api.protocol += worst == STEP
         api.request_bytes += exchange.request_bytes
         api.response_bytes += exchange.response_bytes
-        if answered and not idle:
+        if answered and not idle and not exchange.synthesized:  # a client can choose any api for those
             bucket = _observe(&api.latency, basics.latency_us)
             api.exemplars[bucket] = exchange.connection
             api.exemplar_us[bucket] = basics.latency_us
@@ -273,10 +318,10 @@ cdef class RequestCounter:
             _observe(&api.upstream, basics.upstream_us)
             _observe(&api.sidecar, max(<int64_t>0, basics.latency_us - basics.upstream_us))
             _observe(&api.service, _service_us(exchange, &basics, muted_us))
-        _count(self._principals.of(exchange.connection.principal), exchange, worst)
+        self._principals.count(exchange.connection.principal, exchange, worst)
         if exchange.resources is not None and exchange.resources.group_id is not None:
             group = exchange.resources.group_id.decode("utf-8", "replace")
-            _count(self._groups.of(clip(group)), exchange, worst)
+            self._groups.count(clip(group), exchange, worst)
         return 0
 
     cdef int _add_topics(self, Exchange exchange, Body *body, bint fetched, bint *idle) except -1:
@@ -285,9 +330,10 @@ cdef class RequestCounter:
         cdef Part *part
         cdef PyObject *topic = NULL
         cdef Body *response = exchange.response_body
+        cdef bint answered = exchange.outcome_code == ANSWERED
         cdef dict places = None if fetched else _places_of(response)
         cdef Part *answer
-        cdef LabelCounts counts = None
+        cdef LabelCounts named = None, counts = None
         cdef int worst = NONE, severity
         cdef int16_t error
         for at in range(body.count):
@@ -298,14 +344,20 @@ cdef class RequestCounter:
             error = part.error_code
             if not fetched:
                 answer = _find_part(response, places, part)
-                error = answer.error_code if answer != NULL else 0
+                error = answer.error_code if answer != NULL else _UNKNOWN_ERROR_CODE if answered else 0
             severity = _severity(exchange.api_key, error)
             worst = max(worst, severity)
-            if counts is None or part.topic != topic:
+            if named is None or part.topic != topic:  # mostly it is: partitions come by topic
                 topic = part.topic
-                counts = self._topics.of(self._name_of(topic, body.topics_are_ids))
+                named = self._topics.of(self._name_of(topic, body.topics_are_ids))
+                counts = named if named.published else self._topics._other
+            if named.latest != self._requests:
+                named.latest = self._requests
+                named.recent += 1
                 counts.requests += 1
-            counts.errors += severity == FAILURE
+            if severity == FAILURE and named.latest_failed != self._requests:
+                named.latest_failed = self._requests
+                counts.errors += 1
             if fetched:
                 counts.sent += part.records.size
             else:
@@ -317,13 +369,7 @@ cdef class RequestCounter:
         if found != NULL:
             return <object>found
         name = clip(self._names.label_of(<object>topic, is_id)[0])
-        if PyDict_Size(self._topic_names) < MAX_CANDIDATES:
+        if _size(topic) <= MAX_CACHED_TEXT and PyDict_Size(self._topic_names) < MAX_CACHED_TOPICS:
             self._topic_names[<object>topic] = name
         return name
 
-
-cdef inline void _count(LabelCounts counts, Exchange exchange, int worst) noexcept:
-    counts.requests += 1
-    counts.errors += worst == FAILURE
-    counts.received += exchange.request_bytes
-    counts.sent += exchange.response_bytes

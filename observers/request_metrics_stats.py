@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from msgspec import Struct, field
 
 MAX_LABELS = 100
@@ -10,8 +12,12 @@ MAX_LABELS = 100
 OTHER = "other"
 """The value that stands for all others. A topic of this name is among them."""
 
-MAX_CANDIDATES = 10_000
-"""Values of a label of which it is known how busy they are."""
+MAX_CANDIDATES = 1_000
+"""Values of a label beside those that are counted for which it is known how busy they are. One with more than a
+thousandth of the recent requests is always among them."""
+
+PUBLISH_MARGIN = 2
+"""A value displaces one that has counts of its own if it has more than this many times its recent requests."""
 
 NATIVE_SCHEMA = 3
 """Of native histograms: eight buckets from each power of two to the next. Bucket ``n`` ends at 2 ** (n / 8) seconds."""
@@ -22,8 +28,13 @@ NATIVE_FIRST = -159
 NATIVE_LAST = 96
 """The bucket that ends at 4,096 s. What took longer is counted in it."""
 
-Exemplar = tuple[str, int, float]
-"""Connection id, duration in µs, when it was answered (seconds since 1970)."""
+
+class Exemplar(NamedTuple):
+    """The newest request of a bucket. ``us``: its duration in µs. ``answered_at``: seconds since 1970."""
+
+    connection_id: str
+    us: int
+    answered_at: float
 
 
 class Durations(Struct, frozen=True):
@@ -39,8 +50,8 @@ class Durations(Struct, frozen=True):
 
 class ApiStats(Struct, frozen=True):
     """Requests of one listener and api. Errors: requests with a failure, with a retriable error, with steps of a
-    protocol only. Durations: of answered requests; fetches that waited for data in vain are left out, as in the table
-    ``latency``.
+    protocol only. Durations: of requests that the broker answered; fetches that waited for data in vain are left out,
+    as in the table ``latency``.
     """
 
     requests: int

@@ -23,6 +23,9 @@ cdef enum:
     MAX_CACHED_TOPICS = 20_000  # topics whose names are kept
     MAX_CACHED_TEXT = 256  # longer texts that a client chose are not kept
     MINUTE_US = 60_000_000
+    MAX_FAILED_KEYS = 10_000  # pairs of connection and api of which failed requests are counted
+    MAX_FAILED_ALONE = 100  # failed requests of such a pair and a minute that are events of their own
+
 
 cdef class TopicSums:
     """Sums of one topic, as ``RollupTopic`` has them."""
@@ -58,23 +61,68 @@ for _code in AUTHORIZATION_ERRORS:
     _DENIALS[<int>_code] = True
 
 
-def divide_exchanges(exchanges):
-    """Return those of ``exchanges`` that go into rollups, and those that are events of their own: what changes something
-    but records and offsets, and what the broker denied. An auditor asks for each of them."""
-    cdef Exchange exchange
-    cdef list alone = []
-    for exchange in exchanges:
-        if _stands_alone(exchange):
-            alone.append(exchange)
-    if not alone:
-        return exchanges, alone
-    return [exchange for exchange in exchanges if not _stands_alone(exchange)], alone
+cdef class ExchangeDivider:
+    """Finds the exchanges that are events of their own: what changes something but records and offsets, and what the
+    broker denied. An auditor asks for each of them. Not thread-safe.
+
+    Of those that failed, the first ``MAX_FAILED_ALONE`` of each connection, api and minute are events of their own. The
+    others are added to rollups: a client that repeats a denied request for ever must not make an event of each.
+    """
+
+    cdef dict _failed  # how many of this minute, by connection and api
+    cdef int64_t _minute
+
+    def __init__(self):
+        self._failed = {}
+
+    def divide(self, exchanges):
+        """Return runs of consecutive ``exchanges``, with whether each of the run is an event of its own. There is at
+        least one run."""
+        cdef Exchange exchange
+        cdef Py_ssize_t at, begin = 0
+        cdef bint alone, before = False
+        cdef list runs = []
+        for at, exchange in enumerate(exchanges):
+            alone = self._stands_alone(exchange)
+            if alone != before and at > begin:
+                runs.append((before, exchanges[begin:at]))
+                begin = at
+            before = alone
+        runs.append((before, exchanges[begin:] if begin else exchanges))
+        return runs
+
+    cdef bint _stands_alone(self, Exchange exchange) except -1:
+        cdef bint changes = 0 <= exchange.api_key < 128 and _CHANGES[exchange.api_key]
+        cdef int64_t minute
+        if not changes and not _has_denial(exchange):
+            return False
+        if changes and _may_have_changed(exchange):
+            return True
+        minute = <int64_t>(exchange.received_at / 60) if isfinite(exchange.received_at) else 0
+        if minute != self._minute or PyDict_Size(self._failed) >= MAX_FAILED_KEYS:
+            self._failed.clear()
+            self._minute = minute
+        key = (exchange.connection.id, exchange.api_key)
+        count = self._failed.get(key, 0)
+        self._failed[key] = count + 1
+        return count < MAX_FAILED_ALONE
 
 
-cdef bint _stands_alone(Exchange exchange) except -1:
+cdef bint _may_have_changed(Exchange exchange) except -1:
+    """Whether not all of its resources have an error."""
+    if exchange.error_code:
+        return False
+    if exchange.item_errors is None or exchange.resources is None:
+        return True
+    cdef Py_ssize_t unlisted = exchange.resources.count - len(exchange.resources.items)
+    cdef Py_ssize_t resources = unlisted + sum([1 for one in exchange.resources.items if one.parent_type is None])
+    return exchange.item_errors.failures + exchange.item_errors.retriable + exchange.item_errors.protocol < resources
+
+
+cdef bint _has_denial(Exchange exchange) except -1:
     cdef Body *body = exchange.response_body
     cdef Py_ssize_t at
-    if 0 <= exchange.api_key < 128 and _CHANGES[exchange.api_key] or _is_denial(exchange.error_code):
+    if _is_denial(exchange.error_code):
         return True
     if body != NULL:
         for at in range(body.count):
@@ -157,6 +205,7 @@ cdef class RollupAggregator:
     cdef object _names, _filter, _sessions, _muting
     cdef dict _open_sessions, _muted, _api_names, _sums_by_key, _named, _identified
     cdef list _clients
+    cdef set _left_out  # excluded topics that the current request is added without; of the filter
     cdef uint64_t _epoch
     cdef int64_t _requests, _topics, _max_rollups, _max_topics
 
@@ -165,6 +214,7 @@ cdef class RollupAggregator:
         self._filter = audit_filter
         self._sessions = audit_filter.sessions
         self._open_sessions = audit_filter.sessions.open_sessions
+        self._left_out = audit_filter.left_out
         self._muting = audit_filter.muting
         self._muted = audit_filter.muting.spans
         self._api_names = dict(api_names)
@@ -235,6 +285,8 @@ cdef class RollupAggregator:
         cdef bint has_events
         cdef int bucket = -1, service = -1, worst
         cdef tuple polled = ()
+        if self._left_out:
+            self._left_out.clear()
         if client.hidden:
             self._filter.count_hidden_by_principal(client.connection.principal)
             return False
@@ -280,14 +332,19 @@ cdef class RollupAggregator:
         sums.errors += worst == FAILURE
         sums.retriable += worst == RETRY
         sums.protocol += worst == STEP
+        if self._left_out:
+            self._filter.count_partly_hidden()
         return True
 
     cdef bint _has_events(self, Body *body, bint fetched) except -1:
         """Whether an event has any of these partitions."""
         cdef Py_ssize_t at
+        cdef PyObject *hidden = NULL
         for at in range(body.count):
-            if _is_reported(&body.parts[at], fetched) and self._name_of(&body.parts[at], body) is not None:
-                return True
+            if body.parts[at].topic != hidden and _is_reported(&body.parts[at], fetched):
+                if self._name_of(&body.parts[at], body) is not None:
+                    return True
+                hidden = body.parts[at].topic
         return False
 
     cdef int _add_topics(self, RollupSums sums, Exchange exchange, Body *body, int bucket, int service) except -1:
@@ -354,11 +411,12 @@ cdef class RollupAggregator:
         if found != NULL:
             return <object>found
         name, topic_id = self._names.label_of(<object>part.topic, body.topics_are_ids)
-        hidden = self._filter.hides_topic(name)
+        if self._filter.leaves_out(name):
+            return None
         # The name of an id may become known later. No topic has a long name, and such names could fill the memory.
         if name != f"id:{topic_id}" and _size(part.topic) <= MAX_CACHED_TEXT and len(names) < MAX_CACHED_TOPICS:
-            names[<object>part.topic] = None if hidden else name
-        return None if hidden else name
+            names[<object>part.topic] = name
+        return name
 
     cdef TopicSums _topic_of(self, RollupSums sums, object name):
         cdef PyObject *found

@@ -24,10 +24,12 @@ net         the data path's IO: listeners, admission, relay, worker processes, t
 fleet       the sidecar's own calls to its cluster: the quotas that are stored there, the brokers, the other sidecars.
 client      for programs: asks a sidecar which brokers there are, and what each supports.
 commands    the commands of ``brokerside``, by what they need.
+tls         TLS of the listeners without sockets: certificates, contexts, principals of certificates.
 telemetry   log lines and metrics.
 compiled    in Cython alone, what reads bodies: walkers, exchange.
 rpc         requests that the sidecar itself sends to a broker: one at a time, bounded.
 local       real Kafka on this machine for demo, tests and trying things: jars, cluster, workload.
+start_checks.py  what the machine has to give: descriptors, backlog, memory.
 run.py      a sidecar from its start to its end.
 daemon_executor.py  blocking calls that may never return, in a thread of their own.
 extras.py   the optional packages of a command, and how to install them.

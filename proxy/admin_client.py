@@ -42,10 +42,18 @@ class ReloadReply(Struct):
     result: str
     changed: list[str] = []
     """The keys with a new value."""
+    changes: list[tuple[str, str, str]] = []
+    """The same, each with its value before and after; ``***`` for what is not shown."""
     errors: list[str] = []
     """Why the reload was rejected, one line each."""
     last_applied: LastApplied | None = None
     """Of an unchanged configuration, what was applied before; None if nothing was since the start."""
+
+
+class CloseReply(Struct):
+    """The id of the connection that was closed."""
+
+    closed: str
 
 
 def get_quotas(admin: Endpoint) -> QuotasView:
@@ -74,13 +82,18 @@ def get_metrics(admin: Endpoint) -> str:
     return body.decode()
 
 
-def post_close_connection(admin: Endpoint, connection: str) -> None:
-    """Close an open connection. Raises LocalError if no sidecar answers, or it has no such connection."""
+def post_close_connection(admin: Endpoint, connection: str) -> str:
+    """Close an open connection, and return its id. ``connection``: its id, or the number at the end of that.
+
+    Raises LocalError if no sidecar answers, or it has no such connection.
+    """
     status, body = _send_request(admin, "POST", f"/connections/close?{urlencode({'id': connection})}")
-    if status in (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND) and body.startswith(b"{"):
+    refused = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE)
+    if status in refused and body.startswith(b"{"):
         raise LocalError(_decode(admin, body, ErrorReply).error)
     if status != HTTPStatus.OK:
         raise _unexpected_status(admin, "POST /connections/close", status)
+    return _decode(admin, body, CloseReply).closed
 
 
 def post_reload(admin: Endpoint) -> ReloadReply:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -14,11 +14,14 @@ import structlog
 from msgspec import Struct, field
 
 from proxy.config import Config, load
-from proxy.config.difference import Difference, differences, fingerprint
+from proxy.config.difference import Change, Difference, differences, fingerprint
 from proxy.config.document import garbage_collection_paused
 from proxy.config.keys import format_path, reloadable
+from proxy.config.regular_files import file_state
+from proxy.config.tls_files import certificate_problems, states_of_files
+from proxy.config.values import FileState
 from proxy.daemon_executor import DaemonExecutor
-from proxy.errors import ConfigError
+from proxy.errors import ConfigError, LocalError
 
 FILE_POLL_INTERVAL = 0.5
 """Seconds between two checks of the file. A change is applied once two checks found the same state, so that no
@@ -26,6 +29,9 @@ half-written file is read."""
 
 READ_TIMEOUT = 10.0
 """Seconds that reading the file may take on a slow file system. After that the reload is rejected."""
+
+MAX_LOGGED_CHANGES = 20
+"""Changes whose values are in the log line of a reload. Thousands of addresses may change at once."""
 
 WORK_SLICE, PAUSE_SLICE = 0.0005, 0.0005
 """Seconds of work, and seconds of sleep that leave the interpreter to the traffic. A file with 3,000 addresses takes
@@ -42,6 +48,8 @@ class ReloadResult(Struct, frozen=True):
     result: ReloadOutcome
     changed: tuple[str, ...] = ()
     """The keys with a new value, if the reload was applied."""
+    changes: tuple[Change, ...] = ()
+    """The same with the values before and after; secrets are not shown."""
     errors: tuple[str, ...] = ()
     """Why the reload was rejected, one line each."""
 
@@ -91,14 +99,16 @@ class Reloader:
     """Reloads the configuration. Belongs to the event loop's thread and reads files in another one.
 
     ``apply`` is called on the event loop with each new configuration. It differs from the one before only in reloadable
-    keys. ``apply`` must not raise. ``on_start()`` and ``on_end(result)`` are called around each reload.
+    keys. ``apply`` applies all of it and returns True, or raises LocalError and applies nothing, or returns False and
+    applies nothing since the sidecar shuts down.
+    ``on_start()`` and ``on_end(result)`` are called around each reload.
     """
 
     def __init__(
         self,
         file: ConfigFileMonitor,
         config: Config,
-        apply: Callable[[Config], None],
+        apply: Callable[[Config], Awaitable[bool]],
         *,
         load: Callable[[str | os.PathLike[str], Callable[[], None]], Config] = lambda path, pause: load(
             path, pause=pause
@@ -108,6 +118,7 @@ class Reloader:
         on_end: Callable[[ReloadResult], None] = lambda result: None,
     ) -> None:
         """``config``: loaded from ``file`` after the monitor was created."""
+        file.watch(states_of_files(config))
         self.config = config
         self.state = ReloadState(hash=fingerprint(config), loaded_at=now())
         self._apply = apply
@@ -171,7 +182,7 @@ class Reloader:
 
     async def _reload(self, reason: str) -> ReloadResult:
         try:
-            wanted, digest, found = await self._executor.run(self._read, READ_TIMEOUT)
+            wanted, digest, found, errors = await self._executor.run(self._read, READ_TIMEOUT)
         except ConfigError as error:
             return self._reject(reason, error.problems)
         except TimeoutError:
@@ -181,29 +192,44 @@ class Reloader:
             return self._reject(reason, [f"cannot be read: {type(error).__name__}, see the log"])
         if self._stopped:
             return ReloadResult("draining")
-        if errors := [str(difference) for difference in found if not reloadable(difference.path)]:
+        if errors:
             return self._reject(reason, errors)
-        self.state.loaded_at = self._now()
-        self.state.last_errors = []
         if not found:
+            self.state.loaded_at = self._now()
+            self.state.last_errors = []
             self.state.results["unchanged"] += 1
             log.info("config_unchanged", reason=reason)
             return ReloadResult("unchanged")
-        changed = tuple(format_path(difference.path) for difference in found)
+        try:
+            if not await self._apply(wanted):
+                return ReloadResult("draining")
+        except LocalError as error:
+            return self._reject(reason, [str(error)])
         self.config, self.state.hash = wanted, digest
-        self._apply(wanted)
+        self.state.loaded_at = self._now()
+        self.state.last_errors = []
+        changes = tuple(difference.change for difference in found)
+        changed = tuple(change.key for change in changes)
         self.state.results["applied"] += 1
         self.state.last_applied = AppliedChange(changed, self.state.loaded_at, reason)
-        log.info("config_reloaded", reason=reason, keys=changed, hash=digest)
-        return ReloadResult("applied", changed=changed)
+        shown = [f"{key}: {old} -> {new}" for key, old, new in changes[:MAX_LOGGED_CHANGES]]
+        log.info("config_reloaded", reason=reason, keys=changed, changes=shown, hash=digest)
+        return ReloadResult("applied", changed=changed, changes=changes)
 
-    def _read(self) -> tuple[Config, str, list[Difference]]:
-        """Return the loaded configuration, its hash, and its differences from the running one."""
+    def _read(self) -> tuple[Config, str, list[Difference], list[str]]:
+        """Return the loaded configuration, its hash, its differences from the running one, and why these cannot be
+        applied."""
         self._file.mark_loaded()
         pause = PeriodicPause()
         wanted = self._load(self._file.path, pause)
+        self._file.watch(states_of_files(wanted))
         with garbage_collection_paused():
-            return wanted, fingerprint(wanted, pause), differences(self.config, wanted, pause)
+            found = differences(self.config, wanted, pause)
+            invalid = certificate_problems(wanted, self._now())
+            errors = [str(one) for one in found if not reloadable(one.path)]
+            errors += _find_changed_tls(self.config, wanted)
+            errors += [f"{format_path(one.path)}: {invalid[one.path]}" for one in found if one.path in invalid]
+            return wanted, fingerprint(wanted, pause), found, errors
 
     def _reject(self, reason: str, errors: list[str]) -> ReloadResult:
         self.state.results["rejected"] += 1
@@ -212,34 +238,47 @@ class Reloader:
         return ReloadResult("rejected", errors=tuple(errors))
 
 
+def _find_changed_tls(before: Config, after: Config) -> Iterator[str]:
+    """Yield an error for each listener that would begin or end TLS, with clients or with the broker."""
+    had = {one.name: (one.tls is not None, one.upstream_tls is not None) for one in before.listeners}
+    for at, one in enumerate(after.listeners):
+        has = (one.tls is not None, one.upstream_tls is not None)
+        for key, now, then in zip(("tls", "upstream.tls"), has, had.get(one.name, (False, False)), strict=True):
+            if now != then:
+                yield f"listeners[{at}].{key}: a change needs a restart where TLS begins or ends"
+
+
 class ConfigFileMonitor:
-    """Detects changes of a file, whether it is written, replaced, or reached by another link.
+    """Detects changes of a configuration's files, whether they are written, replaced, or reached by another link.
 
     It calls the file system, which may block, so it is not for the event loop's thread.
     """
 
     def __init__(self, path: Path) -> None:
-        """Takes the current state of the file as loaded."""
+        """``path``: of the configuration. Takes its current state as loaded."""
         self.path = path
-        self._vanished = False
+        self._vanished: list[str] = []
+        self._loaded: dict[Path, FileState] = {path: None}
         self.mark_loaded()
 
     def mark_loaded(self) -> None:
-        """Take the current state of the file as loaded."""
-        self._loaded_stat = self._last_stat = self._read_stat()
+        """Take the current state of all files as loaded."""
+        self._loaded = self._last = self._read_states()
+
+    def watch(self, others: Mapping[Path, FileState]) -> None:
+        """Watch the files, beside the configuration itself, that it names. They were loaded in these states."""
+        self._loaded = {**others, self.path: self._loaded[self.path]}
+        self._last = dict(self._loaded)
 
     def has_changed(self) -> bool:
-        """Return whether the file differs from the loaded one and is the same as at the last call. False if it is
+        """Return whether a file differs from the loaded one, and all are the same as at the last call. False if one is
         missing."""
-        before, self._last_stat = self._last_stat, self._read_stat()
-        if self._last_stat is None and not self._vanished:
-            log.warning("config_vanished", file=str(self.path))
-        self._vanished = self._last_stat is None
-        return self._last_stat is not None and self._last_stat == before != self._loaded_stat
+        before, self._last = self._last, self._read_states()
+        missing = [str(path) for path, state in self._last.items() if state is None]
+        if missing and missing != self._vanished:
+            log.warning("config_vanished", file=", ".join(missing))
+        self._vanished = missing
+        return not missing and self._last == before != self._loaded
 
-    def _read_stat(self) -> tuple[int, int, int] | None:
-        try:
-            found = os.stat(self.path)
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
+    def _read_states(self) -> dict[Path, FileState]:
+        return {path: file_state(path) for path in self._loaded}

@@ -90,10 +90,13 @@ def parse_metrics(text: str) -> Metrics:
 def client_rows(before: Sample, after: Sample, grouping: str, sort: str) -> list[ClientRow]:
     """Return open connections by ``grouping``, the greatest of ``sort`` first.
 
-    A connection that was opened between the samples counts with all that it carried.
+    A connection that was opened between the samples counts with all that it carried. One that was open before, and not
+    listed then because it was idle, has no rates yet.
     """
     seconds = max(after.at - before.at, 0.001)
     known = {one.id: one for one in before.connections.connections}
+    all_known = len(known) == before.connections.chosen
+    newest = -inf if all_known else max((one.open_time for one in known.values()), default=-inf)
     rows: dict[str, ClientRow] = {}
     for one in after.connections.connections:
         name = getattr(one, grouping) or "-"
@@ -101,9 +104,9 @@ def client_rows(before: Sample, after: Sample, grouping: str, sort: str) -> list
         earlier = known.get(one.id)
         row.connections += 1
         row.in_flight += one.in_flight
-        row.requests += _grown(one, earlier, "request_count") / seconds
-        row.received_bytes += _grown(one, earlier, "received_bytes") / seconds
-        row.sent_bytes += _grown(one, earlier, "sent_bytes") / seconds
+        row.requests += _grown(one, earlier, newest, "request_count") / seconds
+        row.received_bytes += _grown(one, earlier, newest, "received_bytes") / seconds
+        row.sent_bytes += _grown(one, earlier, newest, "sent_bytes") / seconds
     return sorted(rows.values(), key=lambda row: (-row.sort_value(sort), row.name))
 
 
@@ -145,9 +148,13 @@ def totals(before: Sample, after: Sample) -> Totals:
     )
 
 
-def _grown(one: KafkaConnection, earlier: KafkaConnection | None, name: str) -> int:
+def _grown(one: KafkaConnection, earlier: KafkaConnection | None, newest: float, name: str) -> int:
+    """Return how much ``one`` carried since ``earlier``; without that all, if it was opened after ``newest``."""
     now: int = getattr(one, name)
-    return now if earlier is None else max(0, now - getattr(earlier, name))
+    if earlier is None:
+        return now if one.open_time > newest else 0
+    before: int = getattr(earlier, name)
+    return max(0, now - before)
 
 
 def _sum(sample: Sample, family: str) -> float:

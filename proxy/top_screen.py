@@ -27,6 +27,9 @@ HEADER_LINES = 8
 """Lines of the screen that are neither a client nor an api."""
 
 MAX_NAME = 60
+LISTED = 10_000
+"""Connections that are asked for: those that were active last."""
+
 KEYS = "q quit   s sort   b group by"
 
 
@@ -43,7 +46,7 @@ def show(admin: Endpoint, by: str, sort: str, interval: float) -> None:
 
 
 def _sample(admin: Endpoint) -> Sample:
-    connections = admin_client.get_connections(admin, {"limit": "100000"})
+    connections = admin_client.get_connections(admin, {"limit": str(LISTED)})
     return Sample(time.monotonic(), connections, parse_metrics(admin_client.get_metrics(admin)))
 
 
@@ -123,6 +126,9 @@ def _page(before: Sample, after: Sample, by: str, sort: str, most: int) -> str:
         parts.append(format_table(("API", "REQUESTS/S", "ERRORS/S", "P50", "P99"), apis))
     if len(clients) > most:
         parts.insert(2, f"and {len(clients) - most:,} more, sorted by {sort}")
+    listed, found = len(after.connections.connections), after.connections.chosen
+    if listed < found:
+        parts.insert(1, f"of the {listed:,} connections that were active last; {found - listed:,} are idle for longer")
     if after.connections.unanswered:
         parts.append(f"workers that do not answer: {', '.join(map(str, after.connections.unanswered))}")
     return "\n\n".join(parts)

@@ -75,7 +75,7 @@ TOPIC_PARTITION = (
     EventField("upper_bound", "boolean", default=False),
 )
 
-SOURCES = ("anonymous", "unauthenticated", "sasl", "unknown")
+SOURCES = ("anonymous", "unauthenticated", "sasl", "mtls", "unknown")
 """How the sidecar learned a principal."""
 
 EVENT = (
@@ -102,6 +102,12 @@ RESOURCE = (
     EventField("parent_type", "string"),
     EventField("parent_name", "string"),
     EventField("error_code", "int", default=0),
+    EventField("op_type", "string"),
+    EventField("mechanism", "string"),
+    EventField("acl_pattern_type", "string"),
+    EventField("acl_host", "string"),
+    EventField("acl_operation", "string"),
+    EventField("acl_permission_type", "string"),
 )
 
 REQUEST_EVENT = (
@@ -307,6 +313,8 @@ STATUS_EVENT = (
     EventField("waiting", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
     EventField("hidden", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
     EventField("hidden_by", "map<string,bigint>", default={}),
+    EventField("partly_hidden", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
+    EventField("partly_hidden_by", "map<string,bigint>", default={}),
     EventField("queued", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
     EventField("spooled", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
     EventField("dropped", "map<string,bigint>", default={}),

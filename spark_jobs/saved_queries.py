@@ -212,12 +212,14 @@ ORDER BY times DESC NULLS LAST, total_ms DESC, client_ip, client_ids, why, actio
         ("changes",),
         """
 SELECT last_at, principal, client_id, client_ip, api,
-    resource_type || coalesce(' ' || resource_name, '') || coalesce(' of ' || parent_type || ' ' || parent_name, '')
-        AS resource,
+    concat_ws(' ', resource_type, resource_name, 'of ' || parent_type, parent_name) AS resource,
+    nullif(concat_ws(' ', op_type, mechanism, acl_permission_type, acl_operation,
+        CASE WHEN acl_operation IS NOT NULL THEN 'from ' || coalesce(acl_host, 'any host') END,
+        '(' || acl_pattern_type || ')'), '') AS detail,
     result, error, requests, cluster_id, broker_id, listener, connection_id
 FROM changes
 WHERE result != 'denied' AND NOT validate_only AND day BETWEEN $since AND $until
-ORDER BY last_at DESC, principal, api, resource, result, connection_id LIMIT $limit""",
+ORDER BY last_at DESC, principal, api, resource, detail, result, connection_id LIMIT $limit""",
     ),
     SavedQuery(
         "denied",
@@ -370,13 +372,14 @@ ORDER BY last_minute DESC, events DESC, cluster_id, broker_id, boot_id, reason L
         ("completeness",),
         """
 WITH newest AS (
-    SELECT cluster_id, broker_id, boot_id, hidden_by, max(hidden) AS hidden, min(minute) AS first_minute,
-        max(minute) AS last_minute
+    SELECT cluster_id, broker_id, boot_id, hidden_by, coalesce(max(hidden), 0) AS hidden,
+        coalesce(max(partly_hidden), 0) AS partly_hidden, min(minute) AS first_minute, max(minute) AS last_minute
     FROM completeness WHERE hidden_by IS NOT NULL GROUP BY ALL
 )
-SELECT hidden_by, sum(hidden)::BIGINT AS events, list(DISTINCT broker_id ORDER BY broker_id) AS brokers,
+SELECT hidden_by, sum(hidden)::BIGINT AS events, sum(partly_hidden)::BIGINT AS partly_hidden,
+    list(DISTINCT broker_id ORDER BY broker_id) AS brokers,
     min(first_minute) AS first_minute, max(last_minute) AS last_minute
-FROM newest GROUP BY hidden_by ORDER BY events DESC, hidden_by LIMIT $limit""",
+FROM newest GROUP BY hidden_by ORDER BY events DESC, sum(partly_hidden) DESC, hidden_by LIMIT $limit""",
     ),
     SavedQuery(
         "stale-sidecars",

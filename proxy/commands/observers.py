@@ -85,7 +85,7 @@ def try_observer(
         raise LocalError(str(error)) from None
     finally:
         dispatcher.close(CLOSE_TIMEOUT)
-    if not replay.connections and not replay.notes:
+    if not replay.connections:
         raise LocalError(f"{capture}: no connection to port {port or chosen.bind.port}")
     (done,) = trials
     return _report(done, replay, held if memory else None)
@@ -95,7 +95,6 @@ def _configured(path: Path | None, observer: str, listener: str | None) -> tuple
     """Return a configuration with this observer alone, and the listener. Raises LocalError."""
     from proxy.config import Config, load
     from proxy.errors import LocalError
-    from proxy.net.connection_manager import DECODED_PROTOCOLS
 
     if path is None:
         one = {"name": listener or "CLIENT", "bind": "127.0.0.1:9092", "upstream": "127.0.0.1:9093"}
@@ -107,9 +106,9 @@ def _configured(path: Path | None, observer: str, listener: str | None) -> tuple
     if not found:
         names = ", ".join(one.name for one in config.listeners)
         raise LocalError(f"--listener: {listener!r} is not in {path} (allowed: {names})")
-    if found[0].security_protocol not in DECODED_PROTOCOLS:
-        allowed = ", ".join(sorted(DECODED_PROTOCOLS))
-        raise LocalError(f"--listener: {found[0].name} has {found[0].security_protocol} (readable: {allowed})")
+    if found[0].security_protocol.endswith("SSL"):
+        protocol = found[0].security_protocol
+        raise LocalError(f"--listener: {found[0].name} has {protocol} (readable: PLAINTEXT, SASL_PLAINTEXT)")
     return config, found[0]
 
 
@@ -131,11 +130,16 @@ class _Replay:
         self._to_monotonic = time.monotonic() - time.time()  # observers get times of this clock
         self.notes: list[str] = []
         self.connections = 0
+        """Those that were read, also in part, and those that could not be."""
+        self.unread = 0
+        """Of them those that could not be read to their end."""
 
     def take(self, part: Bytes) -> None:
         """Read what one side sent."""
         now = part.time + self._to_monotonic
         if part.note:
+            if part.client not in self._sessions and part.client not in self._broken:
+                self.connections += 1
             self._note(part.client, part.note)
         if not part.data:
             self._broken.discard(part.client)
@@ -161,11 +165,11 @@ class _Replay:
         from proxy.core.exchange import Connection, ConnectionTransition
         from proxy.core.principal_tracker import PrincipalTracker
         from proxy.core.session import Session
-        from proxy.net.connection_manager import INITIAL_PRINCIPALS
+        from proxy.net.connection_manager import initial_principal
 
         self.connections += 1
         listener = self._listener
-        principal, source = INITIAL_PRINCIPALS[listener.security_protocol]
+        principal, source = initial_principal(listener)
         bind = f"{listener.bind.host}:{listener.bind.port}"
         connection_id = f"{bind}-{client[0]}:{client[1]}-{self.connections}"
         connection = Connection(connection_id, listener.name, *client, now, principal, principal_source=source)
@@ -193,6 +197,8 @@ class _Replay:
         self._sink.record_change(change)
 
     def _note(self, client: Address, text: str) -> None:
+        if client not in self._broken:
+            self.unread += 1
         self.notes.append(f"{self._path}: connection of {client[0]}:{client[1]}: {text}")
 
 
@@ -205,7 +211,7 @@ def _report(done: TrialThread, replay: _Replay, held: int | None) -> int:
     stats = done.stats()
     items = stats.delivered + stats.failed
     print(f"observer     {stats.name}")
-    print(f"connections  {replay.connections}, of which {len(replay.notes)} could not be read to their end")
+    print(f"connections  {replay.connections}, of which {replay.unread} could not be read to their end")
     print(f"passed       {items} exchanges and changes of connections")
     print(f"time         {done.seconds / items * 1e6 if items else 0:.0f} µs for each; {stats.slow} slow calls")
     if held is not None:

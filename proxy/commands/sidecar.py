@@ -115,6 +115,8 @@ def lean() -> Iterator[None]:
 def check_config(config: Path) -> None:
     """Check a configuration, and report all errors at once."""
     from proxy.config import load
+    from proxy.config.keys import format_path
+    from proxy.config.tls_files import certificate_problems
     from proxy.errors import LocalError
     from proxy.net.data_plane import check_observers
 
@@ -125,6 +127,8 @@ def check_config(config: Path) -> None:
         raise LocalError(f"{config}: {error}") from error
     listeners = ", ".join(f"{listener.name} {listener.bind} -> {listener.upstream}" for listener in loaded.listeners)
     print(f"{config}: ok, broker {loaded.broker_id}, {listeners}")
+    for path, problem in certificate_problems(loaded, time.time()).items():
+        print(f"brokerside: {config}: {format_path(path)}: {problem}", file=sys.stderr)
     if loaded.quotas_unread is not None:
         said = "the cluster's quotas do not count here, and may limit the sidecar itself"
         print(f"brokerside: {config}: {said}: {loaded.quotas_unread}", file=sys.stderr)
@@ -172,7 +176,7 @@ def _show(text: Callable[[], str], watch: bool, output: str) -> None:
 
 
 def connections(action: list[str], admin: Endpoint, limit: int, watch: bool, output: str, **wanted: str | None) -> None:
-    """Show the open connections of a running sidecar, the busiest first, or close one of them."""
+    """Show the open connections of a running sidecar, the last active first, or close one of them."""
     from proxy import admin_client
     from proxy.connections_view import counts_of, format_text
     from proxy.errors import LocalError
@@ -180,8 +184,7 @@ def connections(action: list[str], admin: Endpoint, limit: int, watch: bool, out
     if action:
         if len(action) != 2 or action[0] != "close":
             raise LocalError(f"connections {' '.join(action)}: the only action is: close ID")
-        admin_client.post_close_connection(admin, action[1])
-        print(f"closed {action[1]}")
+        print(f"closed {admin_client.post_close_connection(admin, action[1])}")
         return
     query = {name: value for name, value in wanted.items() if value is not None} | {"limit": str(limit)}
     before: dict[str, tuple[int, int, int]] | None = None
@@ -221,7 +224,8 @@ def reload(admin: Endpoint) -> int:
 
     done = admin_client.post_reload(admin)
     if done.result == "applied":
-        print(f"applied: {', '.join(done.changed)}")
+        print("applied:")
+        print("".join(f"  {key}: {old} -> {new}\n" for key, old, new in done.changes), end="")
     elif done.result == "unchanged":
         print(f"unchanged: what runs is what the file says; {_last_applied(done.last_applied)}")
     elif done.result == "draining":

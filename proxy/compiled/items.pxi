@@ -30,11 +30,17 @@ cdef enum Op:
     OP_COMMIT
     OP_VALIDATE_ONLY
     OP_NODE
-    OP_CHILD
+    OP_ACL_TEXT
     OP_ENTITY_TYPE
+    OP_ACL_NUMBER
+    OP_ACL
+    OP_OP_TYPE
+    OP_MECHANISM
 
 if instructions.MAX_NAME != MAX_NAME or instructions.MAX_DEPTH != MAX_DEPTH or len(instructions.FIELDS) != MAX_FIELDS:
     raise AssertionError("the bounds of instructions differ")
+if len(instructions.ACL_TEXTS) != MAX_ACL_TEXTS or len(instructions.ACL_NUMBERS) != MAX_ACL_NUMBERS:
+    raise AssertionError("the fields of ACLs differ")
 
 cdef Instruction *PROGRAMS[2 * KEYS * VERSIONS]  # of requests, of responses
 cdef uint8_t STATES[2 * KEYS * VERSIONS]  # 0: not made yet; 1: a program; 2: one of a flexible version; 3: none
@@ -54,8 +60,17 @@ cdef int64_t[3] MOST = [
 cdef uint8_t NO_ID[16]
 memset(NO_ID, 0, 16)
 cdef int64_t MAX_RESOURCES = request_resources.MAX_KEPT_RESOURCES
+cdef int64_t MAX_CHANGED = request_resources.MAX_KEPT_CHANGED
 cdef int64_t MAX_COMMITS = request_resources.MAX_KEPT_COMMITS
+cdef frozenset CHANGING = request_resources.CHANGING
 cdef tuple TYPES = instructions.RESOURCE_TYPES
+cdef tuple OP_TYPES = instructions.OP_TYPES
+cdef tuple MECHANISMS = instructions.MECHANISMS
+cdef tuple PATTERN_TYPES = instructions.PATTERN_TYPES
+cdef tuple ACL_OPERATIONS = instructions.ACL_OPERATIONS
+cdef tuple PERMISSION_TYPES = instructions.PERMISSION_TYPES
+cdef uint8_t LITERAL = instructions.LITERAL
+cdef int32_t DELETED = OP_TYPES.index("DELETE")
 cdef int32_t CLIENT_QUOTA = TYPES.index("client_quota")
 cdef dict ENTITY_TYPES = {one.encode(): TYPES.index(one) for one in ("user", "client-id", "ip")}
 cdef int32_t TYPES_BY_NUMBER[2][128]  # of configs, of ACLs
@@ -65,10 +80,11 @@ for _code, _type in instructions.CONFIG_TYPES.items():
 for _code, _type in instructions.ACL_TYPES.items():
     TYPES_BY_NUMBER[1][<int>_code] = TYPES.index(_type)
 
-cdef int64_t SIZES[23]  # bytes of the fields of fixed size, by instruction
+cdef int64_t SIZES[27]  # bytes of the fields of fixed size, by instruction
 memset(SIZES, 0, sizeof(SIZES))
 SIZES[<int>OP_ERROR], SIZES[<int>OP_PARTITION], SIZES[<int>OP_TOPIC_ID], SIZES[<int>OP_RESOURCE_TYPE] = 2, 4, 16, 1
 SIZES[<int>OP_GENERATION], SIZES[<int>OP_OFFSET], SIZES[<int>OP_VALIDATE_ONLY], SIZES[<int>OP_NODE] = 4, 8, 1, 4
+SIZES[<int>OP_ACL_NUMBER], SIZES[<int>OP_OP_TYPE], SIZES[<int>OP_MECHANISM] = 1, 1, 1
 
 
 cdef inline int place_of(int key, int version, bint response) noexcept:
@@ -114,17 +130,11 @@ cdef ItemWalk *begin_items(int key, int version, bint response) except NULL:
     cdef ItemWalk *items = <ItemWalk *>PyMem_Malloc(sizeof(ItemWalk))
     if items == NULL:
         raise MemoryError
+    memset(items, 0, sizeof(ItemWalk) - sizeof(items.levels))
     items.program = PROGRAMS[place_of(key, version, response)]
-    items.at = items.depth = 0
-    items.in_tags = items.validate_only = False
-    items.error_code = 0
+    items.most = MAX_CHANGED if key in CHANGING else MAX_RESOURCES
     items.generation = -1
-    items.resources = items.commits = 0
-    memset(items.counts, 0, sizeof(items.counts))
-    memset(items.kept, 0, sizeof(items.kept))
-    memset(items.fields, 0, sizeof(items.fields))
-    memset(items.repeated, 0, sizeof(items.repeated))
-    items.found = items.found_commits = NULL
+    items.acl_numbers[0] = LITERAL
     items.levels[0].kind = items.levels[0].start = 0
     items.levels[0].index = 0
     begin_element(&items.levels[0])
@@ -133,7 +143,7 @@ cdef ItemWalk *begin_items(int key, int version, bint response) except NULL:
 
 cdef inline void begin_element(Level *level) noexcept:
     level.error_code = 0
-    level.name_size = -1
+    level.name_size = level.op_type = level.mechanism = -1
     level.has_id = level.has_partition = False
 
 
@@ -143,6 +153,9 @@ cdef void free_items(ItemWalk *items) noexcept:
         return
     Py_XDECREF(items.found)
     Py_XDECREF(items.found_commits)
+    Py_XDECREF(items.found_acls)
+    for at in range(MAX_ACL_TEXTS):
+        Py_XDECREF(items.acl_texts[at])
     for at in range(MAX_FIELDS):
         Py_XDECREF(items.fields[at])
     PyMem_Free(items)
@@ -259,14 +272,16 @@ cdef int read_field(Walk *walk, ItemWalk *items, Level *level, const Instruction
     if now.op == OP_RESOURCE:
         if now.argument:
             level.kind = now.argument
-        return keep_resource(items, items.depth, level.kind, name_of(level), id_of(level))
+        return keep_resource(items, level, name_of(level), id_of(level))
     if now.op == OP_COMMIT:
         return keep_commit(items, level)
-    if now.op == OP_NAME or now.op == OP_FIELD or now.op == OP_CHILD or now.op == OP_ENTITY_TYPE:
+    if now.op == OP_ACL:
+        return keep_acl(items, level, now.argument)
+    if now.op == OP_NAME or now.op == OP_FIELD or now.op == OP_ACL_TEXT or now.op == OP_ENTITY_TYPE:
         if not text(walk, &start, &size):
             return 0
-        if now.op == OP_CHILD:
-            return keep_child(items, now.argument, start, size)
+        if now.op == OP_ACL_TEXT:
+            return set_acl_text(items, now.argument, start, size)
         if now.op == OP_ENTITY_TYPE:
             level.kind = ENTITY_TYPES.get((<const char *>start)[:size], CLIENT_QUOTA) if size > 0 else CLIENT_QUOTA
             return 1
@@ -300,9 +315,15 @@ cdef int read_field(Walk *walk, ItemWalk *items, Level *level, const Instruction
         level.offset = int64_at(start)
     elif now.op == OP_VALIDATE_ONLY:
         items.validate_only = start[0] != 0
+    elif now.op == OP_ACL_NUMBER:
+        items.acl_numbers[now.argument] = start[0]
+    elif now.op == OP_OP_TYPE:
+        level.op_type = start[0] != 0 if now.argument else start[0]
+    elif now.op == OP_MECHANISM:
+        level.mechanism, level.op_type = start[0], now.argument
     else:  # OP_NODE
         level.kind = now.argument
-        return keep_resource(items, items.depth, now.argument, b"%d" % int32_at(start), None)
+        return keep_resource(items, level, b"%d" % int32_at(start), None)
     return 1
 
 
@@ -317,173 +338,3 @@ cdef inline int text_size(Walk *walk, int64_t *size) except -1:
     size[0] = int16_at(walk.data + walk.pos)
     walk.pos += 2
     return 1 if size[0] >= -1 else malformed(walk.body.kind, f"a length of {size[0]}")
-
-
-cdef int keep_error(ItemWalk *items) except -1:
-    """Count the error of the current element, and keep it where there is room."""
-    cdef Level *own = &items.levels[items.depth]
-    cdef Level *named = own
-    cdef Level *parent
-    cdef int depth = items.depth
-    cdef int kind = CLASSES[own.error_code] if 0 <= own.error_code < 256 else FAILURE
-    cdef list found
-    items.counts[kind] += 1
-    if items.kept[kind] >= MOST[kind]:
-        return 0
-    items.kept[kind] += 1
-    while depth > 1 and named.name_size < 0 and not named.has_id:  # a partition: the topic is around it
-        depth -= 1
-        named = &items.levels[depth]
-    if named.name_size < 0 and not named.has_id:
-        named = own
-        depth = items.depth
-    parent = NULL
-    while depth > 1:
-        depth -= 1
-        if items.levels[depth].name_size >= 0:
-            parent = &items.levels[depth]
-            break
-    if items.found == NULL:
-        found = []
-        Py_INCREF(found)
-        items.found = <PyObject *>found
-    (<list>items.found).append(
-        ItemErrorFacts(
-            own.error_code,
-            TYPES[named.kind],
-            name_of(named),
-            id_of(named),
-            own.partition if own.has_partition else -1,
-            own.index,
-            TYPES[parent.kind] if parent != NULL else None,
-            name_of(parent) if parent != NULL else None,
-        )
-    )
-    return 0
-
-
-cdef object id_of(const Level *level):
-    """None too for the id of zeros that stands where there is a name alone."""
-    if not level.has_id or level.name_size >= 0 and not memcmp(level.topic_id, NO_ID, 16):
-        return None
-    return (<const char *>level.topic_id)[:16]
-
-
-cdef object name_of(const Level *level):
-    return None if level.name_size < 0 else (<const char *>level.name)[:level.name_size]
-
-
-cdef Level *parent_of(ItemWalk *items, int depth) noexcept:
-    """The nearest level around ``depth`` that has a name, or NULL."""
-    while depth > 0:
-        depth -= 1
-        if items.levels[depth].name_size >= 0:
-            return &items.levels[depth]
-    return NULL
-
-
-cdef int keep_resource(ItemWalk *items, int depth, int32_t kind, object name, object topic_id) except -1:
-    """Count a resource that belongs to what is around ``depth``, and keep it where there is room. Returns 1."""
-    cdef Level *parent
-    cdef list found
-    items.resources += 1
-    if items.resources > MAX_RESOURCES:
-        return 1
-    parent = parent_of(items, depth)
-    if items.found == NULL:
-        found = []
-        Py_INCREF(found)
-        items.found = <PyObject *>found
-    (<list>items.found).append(
-        RequestResource(
-            TYPES[kind],
-            name,
-            topic_id,
-            items.levels[min(items.depth, 1)].index,
-            TYPES[parent.kind] if parent != NULL else None,
-            name_of(parent) if parent != NULL else None,
-        )
-    )
-    return 1
-
-
-cdef int keep_child(ItemWalk *items, int32_t kind, const uint8_t *start, int64_t size) except -1:
-    """Keep a resource that belongs to the current one; none for null. Returns 1."""
-    if size < 0:
-        return 1
-    size = min(size, <int64_t>MAX_NAME)
-    return keep_resource(items, items.depth + 1, kind, (<const char *>start)[:size], None)
-
-
-cdef int keep_commit(ItemWalk *items, const Level *level) except -1:
-    """Count a committed offset of the topic around the current partition, and keep it where there is room. Returns 1."""
-    cdef Level *topic = &items.levels[items.depth - 1]
-    cdef list found
-    items.commits += 1
-    if items.commits > MAX_COMMITS:
-        return 1
-    if items.found_commits == NULL:
-        found = []
-        Py_INCREF(found)
-        items.found_commits = <PyObject *>found
-    name = name_of(topic)
-    (<list>items.found_commits).append(
-        CommittedOffset(id_of(topic) if name is None else name, name is None, level.partition, level.offset)
-    )
-    return 1
-
-
-cdef int set_field(ItemWalk *items, int32_t field, const uint8_t *start, int64_t size) except -1:
-    """Keep a text of the whole request. One that comes again, with another value, is None. Returns 1."""
-    cdef bytes value
-    if size < 0 or items.repeated[field]:
-        return 1
-    value = (<const char *>start)[:size]
-    if items.fields[field] == NULL:
-        Py_INCREF(value)
-        items.fields[field] = <PyObject *>value
-    elif <bytes>items.fields[field] != value:
-        items.repeated[field] = True
-    return 1
-
-
-cdef object field_of(const ItemWalk *items, int32_t field):
-    if items.fields[field] == NULL or items.repeated[field]:
-        return None
-    return <object>items.fields[field]
-
-
-cdef int64_t hand_over(Walk *walk, Exchange exchange) except -1:
-    """Give the exchange what was found. Returns the bytes that it is charged with."""
-    cdef ItemWalk *items = walk.items
-    if walk.body.kind == REQUEST_RESOURCES:
-        exchange.resources = RequestResources(
-            () if items.found == NULL else tuple(<list>items.found),
-            items.resources,
-            () if items.found_commits == NULL else tuple(<list>items.found_commits),
-            items.commits,
-            field_of(items, 0),
-            field_of(items, 1),
-            field_of(items, 2),
-            field_of(items, 3),
-            items.generation,
-            items.validate_only,
-        )
-        return size_of_items(items)
-    if items.error_code:
-        exchange.error_code = items.error_code
-    if items.found == NULL:
-        return 0
-    exchange.item_errors = ItemErrors(
-        tuple(<list>items.found), items.counts[FAILURE], items.counts[RETRIABLE], items.counts[PROTOCOL]
-    )
-    return size_of_items(items)
-
-
-cdef inline int64_t size_of_items(const ItemWalk *items) noexcept:
-    cdef int64_t kept = items.kept[FAILURE] + items.kept[RETRIABLE] + items.kept[PROTOCOL]
-    cdef int at
-    kept += min(items.resources, MAX_RESOURCES) + min(items.commits, MAX_COMMITS)
-    for at in range(MAX_FIELDS):
-        kept += items.fields[at] != NULL
-    return (PARTITION_BYTES + 2 * MAX_NAME) * kept

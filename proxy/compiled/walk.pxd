@@ -36,6 +36,8 @@ cdef enum:
     MAX_NAME = 256
     MAX_DEPTH = 8
     MAX_FIELDS = 4
+    MAX_ACL_TEXTS = 2
+    MAX_ACL_NUMBERS = 3
 
 cdef struct Instruction:
     int32_t op
@@ -50,6 +52,8 @@ cdef struct Level:  # one element of an array; the first is the message itself
     int32_t partition
     int64_t offset  # committed
     int32_t name_size  # -1: none
+    int32_t op_type  # place in OP_TYPES; -1: none
+    int32_t mechanism  # place in MECHANISMS; -1: none
     int16_t error_code
     bint has_partition
     bint has_id
@@ -66,6 +70,7 @@ cdef struct ItemWalk:
     bint validate_only
     int32_t generation
     int64_t resources  # kept or not, as the next
+    int64_t most  # resources that are kept
     int64_t commits
     int64_t counts[3]  # of errors, by class
     int64_t kept[3]
@@ -73,6 +78,11 @@ cdef struct ItemWalk:
     PyObject *found_commits
     PyObject *fields[MAX_FIELDS]  # bytes or NULL; owned
     bint repeated[MAX_FIELDS]  # with more than one value
+    PyObject *acl_texts[MAX_ACL_TEXTS]  # of the current ACL: bytes or NULL; owned
+    uint8_t acl_numbers[MAX_ACL_NUMBERS]
+    int64_t acls  # kept, in resources or as the next
+    int64_t matching_acls  # of a response, kept or not
+    PyObject *found_acls
     Level levels[MAX_DEPTH]
 
 cdef struct Walk:  # how far a walker has got

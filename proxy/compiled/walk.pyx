@@ -40,7 +40,7 @@ from proxy.compiled.exchange cimport (
 from proxy.compiled.wire cimport int16_at, int32_at, int64_at
 
 from proxy.core import bodies, budget, instructions, records, request_resources, response_errors, wire
-from proxy.core.exchange import CommittedOffset, ItemErrorFacts, ItemErrors, RequestResource, RequestResources
+from proxy.core.exchange import Acl, CommittedOffset, ItemErrorFacts, ItemErrors, RequestResource, RequestResources
 from proxy.errors import MalformedBody
 
 cdef extern from "Python.h":
@@ -82,6 +82,7 @@ include "produce.pxi"
 include "fetch.pxi"
 include "share.pxi"
 include "items.pxi"
+include "kept_items.pxi"
 
 
 # ---- steps of all messages ------------------------------------------------------------------------------------------
@@ -393,6 +394,7 @@ cdef class Feed:
         cdef Body *body = self.body
         if self.walk.step != END and not self.skip and not self.carried:
             self._read(NULL, 0)  # a body without bytes, or what needs none after the last
+            self.skip = self.walk.pos
         if self.walk.step != END or self.skip:
             malformed(body.kind, "the body is cut short")
         self.body = NULL

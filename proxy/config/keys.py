@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import UnionType
 from typing import Any, get_args, get_origin
 
 from proxy.config.key_definition import ConfigSection
@@ -74,7 +75,8 @@ def _section(path: tuple[str, ...], annotation: Any) -> tuple[tuple[str, ...], t
         return (), annotation
     for argument in get_args(annotation):
         if isinstance(argument, type) and issubclass(argument, ConfigSection):
-            return ((USER_NAMED[path],) if get_origin(annotation) is Mapping else (ITEM,)), argument
+            origin = get_origin(annotation)
+            return () if origin is UnionType else (USER_NAMED[path],) if origin is Mapping else (ITEM,), argument
     return (), None
 
 

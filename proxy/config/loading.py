@@ -18,6 +18,7 @@ from proxy.config.keys import KEYS, LIBRDKAFKA_MAPPINGS, find, is_librdkafka_set
 from proxy.config.model import Config
 from proxy.config.regular_files import read_regular
 from proxy.config.secret_files import read_secret_files
+from proxy.config.tls_files import check_tls, read_tls_files
 from proxy.config.validation import validate_across_keys
 from proxy.errors import ConfigError
 
@@ -52,6 +53,7 @@ def load(
     problems += _gather_tags(document)
     problems += apply_environment(document, environ)
     problems += read_secret_files(document, Path(source).parent)
+    problems += read_tls_files(document, Path(source).parent)
     problems += resolve_overrides(document)
     problems += validate_across_keys(document, {problem.path for problem in problems})
     final = {problem.path for problem in problems if problem.final}
@@ -62,6 +64,8 @@ def load(
         for details in error.errors(include_url=False, include_context=True):
             if path_in_file(details["loc"]) not in final and details["type"] != "default_factory_not_called":
                 problems.append(_problem(document, details))
+    if config is not None and not problems:
+        problems += check_tls(config)
     if config is None or problems:
         raise ConfigError(source, document.describe(problems))
     return config

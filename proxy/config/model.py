@@ -35,7 +35,7 @@ from proxy.config.types import (
     not_empty,
     split,
 )
-from proxy.config.values import Secret
+from proxy.config.values import FileText, Secret
 
 MAX_MS = 600_000
 """Ten minutes: longer waits than that would outlive any supervisor's patience."""
@@ -77,6 +77,7 @@ class Config(ConfigSection):
         kind="text",
         allowed="text that begins with one to four numbers of 0 to 255, as '4.3.1'",
         default=None,
+        reload=True,
         example="4.3.1",
     )
     tags: Tags = key(
@@ -104,6 +105,7 @@ class Config(ConfigSection):
         "Whether `BrokerMetadata` is answered on listeners with SASL before the client has authenticated. It returns "
         "addresses, tags and versions.",
         default=False,
+        reload=True,
     )
     unsupported_request_response: UnsupportedResponse = key(
         "unsupported.request.response",
@@ -126,7 +128,13 @@ class Config(ConfigSection):
         reload=True,
     )
     metadata_watch_ms: int = number(
-        "metadata.watch.ms", "How often the cluster is asked which brokers there are.", 1000, 100, 60_000, "ms"
+        "metadata.watch.ms",
+        "How often the cluster is asked which brokers there are.",
+        1000,
+        100,
+        60_000,
+        "ms",
+        reload=True,
     )
     internal_bootstrap_servers: Servers | None = key(
         "internal.bootstrap.servers",
@@ -156,9 +164,12 @@ class Config(ConfigSection):
     )
     listeners: Annotated[tuple[Listener, ...], BeforeValidator(not_empty)] = key(
         "listeners",
-        "The ports that clients dial.",
+        "The ports that clients dial. A reload opens a listener that is new in the file, and closes one that is no more"
+        " in it, its connections between two requests. With another value of a key of a listener, open connections go "
+        "on as they are.",
         kind="list of mappings",
         allowed="a list of at least one listener, each with name, bind and upstream",
+        reload=True,
         example=SECOND_LISTENER_EXAMPLE,
     )
     observer_class_names: Annotated[tuple[ClassName, ...], BeforeValidator(split)] = key(
@@ -176,6 +187,7 @@ class Config(ConfigSection):
         kind="mapping",
         allowed="for a class of observer.class.names a mapping: text, numbers, true, false, or {file: PATH}",
         default_factory=dict,
+        reload=True,
         example="{}",
     )
     observer_max_body_bytes: int = number(
@@ -217,6 +229,7 @@ class Config(ConfigSection):
         1,
         INT32_MAX,
         "bytes",
+        reload=True,
     )
     socket_listen_backlog_size: int = number(
         "socket.listen.backlog.size",
@@ -225,11 +238,13 @@ class Config(ConfigSection):
         1,
         65_535,
         "connections",
+        reload=True,
     )
     connection_setup_timeout_ms: int = number(
         "connection.setup.timeout.ms",
         "How long a client may take until its first request is complete, from when its connection to the broker is "
-        "there; then it is closed. With `SSL` and `SASL_SSL` its first byte is enough.",
+        "there; then it is closed. A TLS handshake that the sidecar makes has the same time before that. Where TLS "
+        "passes through, the first byte is enough.",
         10_000,
         100,
         3_600_000,
@@ -272,6 +287,7 @@ class Config(ConfigSection):
         1,
         MAX_MS,
         "ms",
+        reload=True,
     )
     drain_timeout_ms: int = number(
         "drain.timeout.ms",
@@ -280,6 +296,7 @@ class Config(ConfigSection):
         0,
         MAX_MS,
         "ms",
+        reload=True,
     )
     takeover_socket_path: SocketPath | None = key(
         "takeover.socket.path",
@@ -297,6 +314,7 @@ class Config(ConfigSection):
         0,
         MAX_MS,
         "ms",
+        reload=True,
     )
     log_level: LogLevel = key(
         "log.level",
@@ -364,7 +382,7 @@ def _librdkafka(value: Plain | Secret) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def secrets_of(config: Config) -> Iterator[tuple[tuple[str, ...], Secret]]:
+def secrets_of(config: Config) -> Iterator[tuple[tuple[str | int, ...], Secret]]:
     """Give the path of each secret of ``config``, and the secret."""
     for path, settings in ((("internal",), config.internal), *_settings_of_observers(config)):
         for name, value in settings.items():
@@ -376,6 +394,17 @@ def secrets_of(config: Config) -> Iterator[tuple[tuple[str, ...], Secret]]:
             value = getattr(section, below)
             if isinstance(value, Secret):
                 yield (str(field.alias), str(inner.alias)), value
+    for index, listener in enumerate(config.listeners):
+        for section in (listener.tls, listener.upstream_tls):
+            alias = "tls" if section is listener.tls else "upstream.tls"
+            for name, field in type(section).model_fields.items() if section is not None else ():
+                if isinstance(value := getattr(section, name), Secret):
+                    yield ("listeners", index, alias, str(field.alias)), value
+
+
+def texts_of_files(config: Config) -> list[tuple[tuple[str | int, ...], FileText]]:
+    """Return the path of each text of a file that is part of ``config``, and the text."""
+    return [(path, text) for path, text in secrets_of(config) if isinstance(text, FileText)]
 
 
 def _settings_of_observers(config: Config) -> Iterator[tuple[tuple[str, ...], Mapping[str, Plain | Secret]]]:
@@ -385,4 +414,9 @@ def _settings_of_observers(config: Config) -> Iterator[tuple[tuple[str, ...], Ma
 
 def redacted(config: Config) -> dict[str, Any]:
     """Return ``config`` as it would stand in YAML, defaults filled in, secrets as ``***``; fit for JSON."""
-    return config.model_dump(mode="json", by_alias=True)
+    values = config.model_dump(mode="json", by_alias=True)
+    for listener in values["listeners"]:
+        for section in ("tls", "upstream.tls"):
+            if listener[section] is None:
+                del listener[section]  # without a value in YAML it would be there
+    return values

@@ -319,8 +319,8 @@ class Quotas(ConfigSection):
     users: Mapping[User, UserQuota] = key(
         "users",
         f"Rates of principals that have authenticated with SASL, by the user's name without `User:`; `{DEFAULT_USER}` "
-        "is each one without its own. Beyond it the client is not read for up to 1 s. `USER: 50` is short for "
-        "`USER: {connection_creation_rate: 50}`.",
+        "is each one without its own. Beyond it the client is not read for up to 1 s, and then closed unless the rate "
+        "allows it. `USER: 50` is short for `USER: {connection_creation_rate: 50}`.",
         kind="mapping of mappings",
         allowed=f"a user or {DEFAULT_USER}, each with a number or connection_creation_rate",
         default_factory=dict,

@@ -48,7 +48,10 @@ file without its line end; a path that is not absolute is relative to the config
 secret (`sasl.password`, `ssl.key.password`, `ssl.key.pem`, `sasl.oauthbearer.client.secret`, …) must be, or come from
 their variable, here `BROKERSIDE_INTERNAL__SASL_PASSWORD`. They are shown as `***` wherever the configuration is.
 
-Other contents of such a file, or of one that a setting names (`ssl.ca.location`, …), need a restart.
+Other contents of such a file, or of one that a setting below `internal` names (`ssl.ca.location`, …), need a restart.
+
+The files of `tls` and `upstream.tls` of a listener are part of the configuration: it is read again when one of them has
+changed, and their contents act by reload. The private key is shown nowhere ([tls.md](tls.md)).
 """
 
 
@@ -116,12 +119,13 @@ def _example(above: tuple[str, ...]) -> Iterator[str]:
             is_list = key.kind.startswith("list")
             first, *lines = _example((*key.path, ITEM) if is_list else key.path)
             indent = 4 if is_list else 2
-            yield ""
+            blank = [""] * (not above)  # around sections at the top alone
+            yield from blank
             yield f"{name}:"
             yield f"  - {first}" if is_list else f"  {first}"
             yield from (" " * indent + line for line in lines)
             yield from value.split("\n")[1:]
-            yield ""
+            yield from blank
         else:
             first, *lines = (f"{name}: {value or _literal(key.default)}").split("\n")
             yield first.rstrip()

@@ -7,6 +7,17 @@ import os
 import stat
 from pathlib import Path
 
+from proxy.config.values import FileState
+
+
+def file_state(path: Path) -> FileState:
+    """Return the present state of a file. It calls the file system, which may block."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
 
 def read_regular(path: Path, size: int) -> bytes:
     """Return up to ``size`` bytes of a regular file. A FIFO or a device is refused: reading it may block, or never end.

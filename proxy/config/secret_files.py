@@ -58,7 +58,7 @@ def _read_files(settings: dict[str, Any], path: tuple[str, ...], folder: Path) -
     for name, value in settings.items():
         if isinstance(value, dict):
             try:
-                settings[name] = Secret(_read(value, folder))
+                settings[name] = Secret(read_reference(value, folder))
             except ValueError as error:
                 yield Problem((*path, name), str(error), final=True)
 
@@ -75,7 +75,8 @@ def _read_hmac_keys(document: ConfigDocument, folder: Path, path: tuple[str, ...
         yield Problem(path, f"file {printable(repr(name))} {error}", final=True)
 
 
-def _read(reference: dict[str, Any], folder: Path) -> str:
+def read_reference(reference: dict[str, Any], folder: Path) -> str:
+    """Return the text of the file that ``{file: PATH}`` refers to. Raises ValueError."""
     name = reference.get("file")
     if len(reference) != 1 or not isinstance(name, str) or not name:
         raise ValueError("is not a reference to a file (allowed: {file: PATH})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from proxy.config.key_definition import ConfigSection, key, number, switch
+from proxy.config.tls_sections import TlsConfig, UpstreamTlsConfig
 from proxy.config.types import (
     ENDPOINT,
     PLAIN,
@@ -58,11 +59,25 @@ class Listener(ConfigSection):
     )
     security_protocol: SecurityProtocol = key(
         "security.protocol",
-        "Protocol of the traffic that passes. `SSL` and `SASL_SSL` pass through as bytes: counted, not read.",
+        "Protocol that clients speak. Without `tls`, `SSL` and `SASL_SSL` pass through as bytes: counted, not read.",
         kind="text",
         allowed="PLAINTEXT, SASL_PLAINTEXT, SSL or SASL_SSL",
         default="PLAINTEXT",
-        example="SASL_PLAINTEXT",
+        example="SASL_SSL",
+    )
+    tls: TlsConfig | None = key(
+        "tls",
+        "Terminates the TLS of clients, with `security.protocol` `SSL` or `SASL_SSL`.",
+        kind="mapping",
+        allowed="the keys of tls",
+        default=None,
+    )
+    upstream_tls: UpstreamTlsConfig | None = key(
+        "upstream.tls",
+        "Originates TLS to the broker's port. An empty mapping will do where the broker's CA is one of the system's.",
+        kind="mapping",
+        allowed="the keys of upstream.tls",
+        default=None,
     )
     inter_broker: bool = switch(
         "inter.broker",
@@ -131,6 +146,16 @@ class Listener(ConfigSection):
         example='{"2": "kafka-2.example:9092"}',
     )
 
+    @property
+    def is_readable(self) -> bool:
+        """Whether frames can be read; otherwise connections are relayed as plain bytes."""
+        return self.tls is not None or not self.security_protocol.endswith("SSL")
+
+    @property
+    def has_sasl(self) -> bool:
+        """Whether clients log in with SASL."""
+        return self.security_protocol.startswith("SASL")
+
 
 class RegistryConfig(ConfigSection):
     """The topic in which the sidecars of a cluster find each other."""
@@ -159,7 +184,8 @@ class AuditConfig(ConfigSection):
     )
     exclude_topics: tuple[Topic, ...] = key(
         "exclude.topics",
-        "Topics left out. A request that touches nothing else gives no event.",
+        "Topics left out. A request that touches nothing else gives no event. What is left out of others is counted in"
+        " `partly_hidden`.",
         kind="list of text",
         allowed=f"a list of topics, each {TOPIC_NAME_RULE}",
         default=(),
@@ -258,5 +284,6 @@ class AdminConfig(ConfigSection):
         kind="list of text",
         allowed="a list of host names",
         default=(),
+        reload=True,
         example="[kafka-1.example]",
     )

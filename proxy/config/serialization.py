@@ -9,7 +9,7 @@ import msgspec
 
 from proxy.config.model import Config, secrets_of
 from proxy.config.quotas import Quotas
-from proxy.config.values import Secret
+from proxy.config.values import FileText, Secret
 
 NO_QUOTAS = Quotas()
 
@@ -22,16 +22,19 @@ def pack(config: Config) -> bytes:
     """
     config = config.model_copy(update={"quotas": NO_QUOTAS.model_copy(update={"ip_store": config.quotas.ip_store})})
     values = config.model_dump(mode="json", by_alias=True)
-    secrets = [(path, value.reveal()) for path, value in secrets_of(config)]
+    secrets = [
+        (path, value.reveal(), value.name if isinstance(value, FileText) else None)
+        for path, value in secrets_of(config)
+    ]
     return msgspec.json.encode((values, secrets))
 
 
 def unpack(packed: bytes) -> Config:
     """Return the configuration that was packed, with default quotas but for ``ip.store``."""
     values, secrets = msgspec.json.decode(packed)
-    for (*path, name), text in secrets:
+    for (*path, name), text, file in secrets:
         section = values
         for part in path:
             section = section[part]
-        section[name] = Secret(text)
+        section[name] = Secret(text) if file is None else FileText(text, file)
     return Config.model_validate(values)

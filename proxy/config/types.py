@@ -6,11 +6,14 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, PlainSerializer, PlainValidator
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer, PlainValidator
 
 from proxy.config.key_definition import INT32_MAX
-from proxy.config.values import Endpoint, Secret, address, network
+from proxy.config.values import Endpoint, FileText, Secret, address, network
 from proxy.protocol.versions import version_int
+from proxy.tls import cipher_suites
+from proxy.tls.principal_mapping import PrincipalMapper
+from proxy.tls.tls_settings import TlsVersion
 
 ENDPOINT = "host:port, port 1–65535"
 PLAIN = "text, a number, true or false"
@@ -35,6 +38,7 @@ ProxyProtocol = Literal["disabled", "required"]
 SecurityProtocol = Literal["PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL"]
 UnsupportedResponse = Literal["empty", "close", "forward"]
 AuditMode = Literal["event", "rollup"]
+IdentificationAlgorithm = Literal["https", ""]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "json", "text"]
 Plain = str | int | float | bool
@@ -112,6 +116,35 @@ def _contents(value: object) -> Secret:
     return value
 
 
+def _pem(value: object) -> FileText:
+    if not isinstance(value, FileText):  # ``tls_files`` takes what may be a path
+        raise ValueError("is no path")
+    return value
+
+
+def _secret(value: object) -> Secret:
+    if not isinstance(value, Secret):
+        raise ValueError("is no reference to a file")
+    return value
+
+
+def _cipher_suite(value: object) -> str:
+    value = _text(value)
+    cipher_suites.check(value)
+    return value
+
+
+def _cipher_suites(value: tuple[str, ...]) -> tuple[str, ...]:
+    cipher_suites.check_all(value)
+    return value
+
+
+def _mapping_rules(value: object) -> str:
+    value = _text(value)
+    PrincipalMapper(value)
+    return value
+
+
 def _version(value: object) -> str:
     value = _text(value)
     if len(value) > MAX_VERSION_TEXT:
@@ -170,6 +203,15 @@ Folder = Annotated[str, PlainValidator(_folder)]
 SocketPath = Annotated[str, PlainValidator(_socket_path)]
 SecretFile = Annotated[Secret, PlainValidator(_contents), PlainSerializer(str)]
 """In the file the path of a secret file; after loading its text."""
+PemFile = Annotated[FileText, PlainValidator(_pem), PlainSerializer(str)]
+"""In the file the path of a file in PEM; after loading its text."""
+SecretText = Annotated[Secret, PlainValidator(_secret), PlainSerializer(str)]
+"""In the file ``{file: PATH}``; after loading the text of that file."""
+CipherSuites = Annotated[
+    tuple[Annotated[str, PlainValidator(_cipher_suite)], ...], AfterValidator(_cipher_suites), BeforeValidator(split)
+]
+TlsVersions = Annotated[tuple[TlsVersion, ...], BeforeValidator(not_empty), BeforeValidator(split)]
+MappingRules = Annotated[str, PlainValidator(_mapping_rules)]
 Version = Annotated[str, PlainValidator(_version)]
 TagName = Annotated[str, _matching(_TOPIC, "a tag's name")]
 Tags = Annotated[Mapping[TagName, Annotated[str, PlainValidator(_tag_value)]], AfterValidator(_tags)]

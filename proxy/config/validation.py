@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from proxy.config.document import ConfigDocument, Problem
 from proxy.config.internal import first_unsupported
 from proxy.config.key_definition import INT32_MAX
-from proxy.config.keys import KEYS, LISTENER_QUOTAS, Path, printable
+from proxy.config.keys import KEYS, LISTENER_QUOTAS, Path, below, printable
 from proxy.config.quotas import split_listener_key
 from proxy.config.values import Endpoint, address
 from proxy.interceptors.tags import is_reserved
@@ -15,7 +15,8 @@ from proxy.limits.model import UNLIMITED
 
 WILDCARDS = {"0.0.0.0", "::"}  # noqa: S104 - compared with, not listened on
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
-WITHOUT_PRINCIPALS = (None, "PLAINTEXT", "SSL", "SASL_SSL")
+WITH_TLS = ("SSL", "SASL_SSL")
+TRUSTSTORE = "ssl.truststore.location"
 ONLY_INTERNAL = ("security.", "sasl.", "ssl.", "enable.sasl.", "enable.ssl.")
 
 
@@ -27,6 +28,7 @@ def validate_across_keys(document: ConfigDocument, wrong: Collection[Path]) -> I
     yield from _repeated_addresses(document, count)
     yield from _loops(document, count)
     yield from _rewriting(document, count)
+    yield from _tls(document, count)
     yield from _tags(document)
     yield from _observers(document)
     yield from _client_settings(document)
@@ -92,8 +94,8 @@ def _rewriting(document: ConfigDocument, count: int) -> Iterator[Problem]:
         path: Path = ("listeners", number, "rewrite.addresses")
         wanted, given = document.get(path), document.get((*path[:2], "rewrite.addresses.map"))
         protocol = document.get((*path[:2], "security.protocol"))
-        if wanted is True and protocol in ("SSL", "SASL_SSL"):
-            text = f"true is not possible with security.protocol: {protocol} (allowed: PLAINTEXT or SASL_PLAINTEXT)"
+        if wanted is True and _passes_as_bytes(document, path[:2]):
+            text = f"true is not possible with security.protocol: {protocol} and no tls, which passes as bytes"
             yield Problem(path, text)
         if given and wanted in (None, False):
             text = "is given, and rewrite.addresses is not true (allowed: both, or neither)"
@@ -102,6 +104,33 @@ def _rewriting(document: ConfigDocument, count: int) -> Iterator[Problem]:
         if isinstance(given, dict) and isinstance(own, int) and 0 <= own <= INT32_MAX and str(own) in given:
             text = "is this sidecar's own broker (allowed: other brokers; its own address is advertised)"
             yield Problem((*path[:2], "rewrite.addresses.map", str(own)), text)
+
+
+def _tls(document: ConfigDocument, count: int) -> Iterator[Problem]:
+    for number in range(count):
+        listener: Path = ("listeners", number)
+        protocol = document.get((*listener, "security.protocol")) or "PLAINTEXT"
+        tls, upstream = document.get((*listener, "tls")), document.get((*listener, "upstream.tls"))
+        if tls is not None and protocol in ("PLAINTEXT", "SASL_PLAINTEXT"):
+            text = f"is given, and security.protocol is {protocol} (allowed: with SSL or SASL_SSL)"
+            yield Problem((*listener, "tls"), text)
+        if upstream is not None and _passes_as_bytes(document, listener):
+            text = f"is given, and {protocol} passes as bytes without tls (allowed: with tls, or neither)"
+            yield Problem((*listener, "upstream.tls"), text)
+        if isinstance(tls, dict) and _all_known(document, (*listener, "tls")):
+            wanted, given = tls.get("ssl.client.auth", "none"), tls.get(TRUSTSTORE) is not None
+            if wanted in ("requested", "required") and not given:
+                text = f"is missing, and ssl.client.auth: {wanted} needs it (allowed: a file with the clients' CAs)"
+                yield Problem((*listener, "tls", TRUSTSTORE), text)
+            if wanted == "none" and given:
+                text = "is given, and ssl.client.auth is none (allowed: with requested or required)"
+                yield Problem((*listener, "tls", TRUSTSTORE), text)
+        if isinstance(upstream, dict) and _all_known(document, (*listener, "upstream.tls")):
+            pair = ("ssl.certificate.location", "ssl.key.location")
+            missing = [name for name in pair if upstream.get(name) is None]
+            if len(missing) == 1:
+                text = f"is missing, and {pair[pair.index(missing[0]) - 1]} is given (allowed: both, or neither)"
+                yield Problem((*listener, "upstream.tls", missing[0]), text)
 
 
 def _tags(document: ConfigDocument) -> Iterator[Problem]:
@@ -227,18 +256,38 @@ def _principals(document: ConfigDocument, count: int) -> Iterator[Problem]:
     if document.get(number) == 0 and not document.get(overrides):
         text = "0 lets nobody in (allowed: 1 or more, or 0 with max.connections.per.principal.overrides)"
         yield Problem(number, text)
-    protocols = [document.get(("listeners", one, "security.protocol")) for one in range(count)]
     # One may be wrong itself, or what should be the list of listeners.
-    if not protocols or not all(protocol in WITHOUT_PRINCIPALS for protocol in protocols):
+    if not count or not all(_lacks_principals(document, ("listeners", one)) for one in range(count)):
         return
     for path in (number, overrides, ("quotas", "users")):
         if document.get(path) not in (None, UNLIMITED, "", {}):
             text = (
                 "limits nobody: no client is known by its login (allowed: with security.protocol: SASL_PLAINTEXT on a "
-                "listener)"
+                "listener, or with tls and SASL_SSL or ssl.client.auth)"
             )
             yield Problem(path, text, final=True)
             return
+
+
+def _lacks_principals(document: ConfigDocument, listener: Path) -> bool:
+    """Return whether no client of this listener is known by a login or a certificate."""
+    protocol, tls = document.get((*listener, "security.protocol")), document.get((*listener, "tls"))
+    if protocol in WITH_TLS and isinstance(tls, dict):
+        return protocol == "SSL" and tls.get("ssl.client.auth") in (None, "none")
+    return (protocol in (None, "PLAINTEXT") and tls is None) or _passes_as_bytes(document, listener)
+
+
+def _passes_as_bytes(document: ConfigDocument, listener: Path) -> bool:
+    """Return whether a listener has TLS that it does not terminate. False if an unknown key may be a misspelt one."""
+    given = document.get(listener)
+    if document.get((*listener, "security.protocol")) not in WITH_TLS or given.get("tls") is not None:
+        return False
+    return _all_known(document, listener)
+
+
+def _all_known(document: ConfigDocument, section: Path) -> bool:
+    """Return whether a section has no unknown key, which may be a misspelt one."""
+    return set(document.get(section)) <= set(below(section))
 
 
 def _endpoint(document: ConfigDocument, path: Path) -> Endpoint | None:

@@ -1,4 +1,4 @@
-"""Types of values of a configuration: addresses and secrets."""
+"""Types of values of a configuration: addresses, secrets, and texts of files."""
 
 from __future__ import annotations
 
@@ -66,6 +66,34 @@ class Secret:
 
     def __hash__(self) -> int:
         return hash(self._text)
+
+
+FileState = tuple[int, int, int] | None
+"""What changes when a file is written or replaced: time of its change in ns, size, inode. None: there is none."""
+
+
+class FileText(Secret):
+    """The text of a file that the configuration names. It shows itself as that name.
+
+    ``path``: where it was read; ``state``: of the file then.
+    """
+
+    __slots__ = ("name", "path", "state")
+
+    def __init__(self, text: str, name: str, path: str = "", state: FileState = None) -> None:
+        super().__init__(text)
+        self.name = name
+        self.path = path
+        self.state = state
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(other) and isinstance(other, FileText) and self.name == other.name
+
+    def __hash__(self) -> int:
+        return super().__hash__()
 
 
 def _is_ipv4(host: str) -> bool:

@@ -13,6 +13,8 @@ Cause = Literal[
     "broker_reset",
     "broker_timeout",
     "upstream_unreachable",  # the broker did not accept within upstream.connect.timeout.ms
+    "client_tls_failed",  # its TLS handshake failed, its certificate has no principal, or it sent no valid TLS
+    "broker_tls_failed",  # the same of the broker; its certificate may be of another name or CA
     "client_invalid_size",
     "client_invalid_header",
     "client_invalid_request",  # one that the sidecar itself answers, and that cannot be read
@@ -29,7 +31,7 @@ Cause = Literal[
     "proxy_header_timeout",  # its PROXY header was not complete in time
     "proxy_header_overload",  # too many others waited for their PROXY header
     "quota_exceeded",  # a limit had no room for it, and it was closed before it was carried
-    "principal_quota_exceeded",  # its client logged in, and its principal has too many connections
+    "principal_quota_exceeded",  # its client logged in, and a limit of its principal had no room for it
     "evicted",  # the longest idle one, closed to have room for one of a protected listener
     "connection_max_idle",  # no byte for connections.max.idle.ms
     "connection_max_age",  # older than connections.max.age.ms

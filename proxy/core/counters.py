@@ -42,6 +42,8 @@ class ListenerCounters(Struct):
     responses: dict[int, int] = field(default_factory=_counts_by_number)  # by api key
     decoded: dict[str, int] = field(default_factory=_counts)  # bodies, by what came of them
     invalid_frames: dict[tuple[str, str], int] = field(default_factory=_counts_by_pair)  # by (side, reason)
+    tls_handshakes: dict[tuple[str, str], int] = field(default_factory=_counts_by_pair)
+    """Completed handshakes with clients, by version of TLS and "full" or "resumed"."""
     intercepted: dict[tuple[int, str], int] = field(default_factory=_counts_by_verdict)
     """Requests that were not forwarded, by api key and "replied", "closed" or "denied"."""
     edited: dict[int, int] = field(default_factory=_counts_by_number)  # responses, by api key

@@ -20,9 +20,10 @@ Decode = Literal["none", "full", "malformed", "unsupported", "not_kept"]
 says. ``not_kept``: there was no memory for the facts of a body, see ``proxy.core.budget``."""
 
 
-PrincipalSource = Literal["anonymous", "unauthenticated", "sasl", "unknown"]
+PrincipalSource = Literal["anonymous", "unauthenticated", "sasl", "mtls", "unknown"]
 """How the principal is known. ``anonymous``: the listener authenticates nobody. ``unauthenticated``: it does, and this
-client is not through yet. ``sasl``: the client said so and the broker agreed. ``unknown``: it cannot be seen here."""
+client is not through yet. ``sasl``: the client said so and the broker agreed. ``mtls``: the client's certificate says
+so, which the sidecar has verified. ``unknown``: it cannot be seen here."""
 
 
 class Connection(Struct, frozen=True, gc=False):
@@ -39,6 +40,8 @@ class Connection(Struct, frozen=True, gc=False):
     client_software_version: str | None = None
     principal_source: PrincipalSource = "anonymous"
     sasl_mechanism: str | None = None
+    tls_version: str | None = None  # where the sidecar terminates TLS, such as TLSv1.3
+    tls_cipher: str | None = None  # OpenSSL's name
 
 
 Change = Literal["opened", "authenticated", "authentication_failed", "closed"]
@@ -200,20 +203,26 @@ class ItemErrorFacts(Struct, frozen=True, gc=False):
     parent_name: bytes | None
 
 
-class ItemErrors(Struct, frozen=True, gc=False):
-    """Errors of the items of one response. ``items``: those that are kept, in the order of the wire. ``failures``,
-    ``retriable``, ``protocol``: how many items had an error of each class."""
+class Acl(Struct, frozen=True, gc=False):
+    """What an ACL says besides its principal and the resource that it is on; or what a filter of ACLs matches.
 
-    items: tuple[ItemErrorFacts, ...]
-    failures: int
-    retriable: int
-    protocol: int
+    Names as Kafka's: ``PatternType``, ``AclOperation`` (``Read``), ``AclPermissionType`` (``ALLOW``). ``host``: UTF-8,
+    at most 256 bytes; None of a filter that matches every host. ``error_code``: of one that DeleteAcls found.
+    """
+
+    pattern_type: str
+    host: bytes | None
+    operation: str
+    permission_type: str
+    error_code: int = 0
 
 
 class RequestResource(Struct, frozen=True, gc=False):
     """One resource that a request names. ``resource_type`` as in ``proxy.core.request_resources``; ``resource_name`` is
     UTF-8, at most 256 bytes, None where only ``topic_id`` (16 bytes) says which it is, or its place in the request,
     ``index``. ``parent_type``, ``parent_name``: what it belongs to, such as the topic of a changed ``config``.
+    ``op_type``: how it is changed, where the request says that of each resource. ``mechanism``: of a SCRAM credential.
+    ``acl``: of the ``user`` of an ACL.
     """
 
     resource_type: str
@@ -222,6 +231,22 @@ class RequestResource(Struct, frozen=True, gc=False):
     index: int
     parent_type: str | None
     parent_name: bytes | None
+    op_type: str | None = None
+    mechanism: str | None = None
+    acl: Acl | None = None
+
+
+class ItemErrors(Struct, frozen=True, gc=False):
+    """Errors of the items of one response, and the ACLs that DeleteAcls found. ``items``: errors that are kept, in the
+    order of the wire. ``failures``, ``retriable``, ``protocol``: how many items had an error of each class.
+    ``matching_acls``: the first ACLs; ``matching_acl_count``: how many there are."""
+
+    items: tuple[ItemErrorFacts, ...]
+    failures: int
+    retriable: int
+    protocol: int
+    matching_acls: tuple[RequestResource, ...] = ()
+    matching_acl_count: int = 0
 
 
 class CommittedOffset(Struct, frozen=True, gc=False):

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from types import MappingProxyType
 
@@ -64,10 +64,20 @@ class Op(IntEnum):
     """A bool: whether the broker is to change nothing."""
     NODE = 20
     """An int32: id of a node, which is a resource. The argument is its type."""
-    CHILD = 21
-    """A string: name of a resource that belongs to the one that was named. The argument is its type."""
+    ACL_TEXT = 21
+    """A string: of an ACL. The argument is its place in ``ACL_TEXTS``."""
     ENTITY_TYPE = 22
     """A string: type of an entity of a client quota."""
+    ACL_NUMBER = 23
+    """An int8: of an ACL. The argument is its place in ``ACL_NUMBERS``."""
+    ACL = 24
+    """No bytes: an ACL on the resource that was named. The argument says whether a response lists it."""
+    OP_TYPE = 25
+    """How the resource is changed: an int8, the place in ``OP_TYPES``; with the argument 1 a bool, whether it is
+    deleted."""
+    MECHANISM = 26
+    """An int8: SCRAM mechanism, the place in ``MECHANISMS``. The argument is the place of the change in
+    ``OP_TYPES``."""
 
 
 FIELDS = ("group_id", "group_instance_id", "member_id", "transactional_id")
@@ -90,6 +100,48 @@ ACL_TYPES: Mapping[int, str] = MappingProxyType(
     {1: "any", 2: "topic", 3: "group", 4: "cluster", 5: "transactional_id", 6: "delegation_token", 7: "user"}
 )
 """Types of ``ResourceType``."""
+
+
+ACL_TEXTS: Sequence[tuple[str, ...]] = (("Principal", "PrincipalFilter"), ("Host", "HostFilter"))
+"""Texts of an ACL, by their names in the messages."""
+
+ACL_NUMBERS: Sequence[tuple[str, ...]] = (
+    ("PatternType", "ResourcePatternType", "PatternTypeFilter"), ("Operation",), ("PermissionType",),
+)  # fmt: skip
+"""Numbers of an ACL, likewise; the permission type is the last field of each."""
+
+PATTERN_TYPES = ("UNKNOWN", "ANY", "MATCH", "LITERAL", "PREFIXED")
+"""Kafka's ``PatternType``."""
+
+LITERAL = PATTERN_TYPES.index("LITERAL")
+"""What versions mean that have no pattern type."""
+
+ACL_OPERATIONS = (
+    "Unknown", "Any", "All", "Read", "Write", "Create", "Delete", "Alter", "Describe", "ClusterAction",
+    "DescribeConfigs", "AlterConfigs", "IdempotentWrite", "CreateTokens", "DescribeTokens", "TwoPhaseCommit",
+)  # fmt: skip
+"""Kafka's ``AclOperation``."""
+
+PERMISSION_TYPES = ("UNKNOWN", "ANY", "DENY", "ALLOW")
+"""Kafka's ``AclPermissionType``."""
+
+OP_TYPES = ("SET", "DELETE", "APPEND", "SUBTRACT")
+"""Kafka's ``AlterConfigOp.OpType``."""
+
+MECHANISMS = ("UNKNOWN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+"""Kafka's ``ScramMechanism``."""
+
+
+def add_acl_field(out: list[Instruction], name: str, *, response: bool) -> bool:
+    """Add a field of an ACL, and with the last one the ACL; return whether it is one."""
+    for op, fields in ((Op.ACL_TEXT, ACL_TEXTS), (Op.ACL_NUMBER, ACL_NUMBERS)):
+        for place, names in enumerate(fields):
+            if name in names:
+                out.append((op, place, 0))
+                if name == "PermissionType":
+                    out.append((Op.ACL, int(response), 0))
+                return True
+    return False
 
 
 def add_skip(out: list[Instruction], size: int) -> None:

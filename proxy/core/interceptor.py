@@ -92,8 +92,6 @@ class Interceptor:
 
     max_held_request: int = MAX_HELD_REQUEST
     """Bytes of the longest request that is held for it; a longer one closes the connection."""
-    forwards_longer: bool = False
-    """Whether a longer request is forwarded without ``on_body`` instead."""
     on_error: Disposition = Disposition.FORWARD
     """What happens to a request if ``on_body`` raises."""
     topics: ProtectedTopics | None = None
@@ -177,10 +175,6 @@ class InterceptorChain:
     def max_held_request(self, api_key: int, api_version: int) -> int:
         """Return the bytes of the longest such request that is held."""
         return self._first(api_key, api_version, ON_BODY).max_held_request
-
-    def forwards_longer(self, api_key: int, api_version: int) -> bool:
-        """Whether a longer request is forwarded; if not, it closes the connection."""
-        return self._first(api_key, api_version, ON_BODY).forwards_longer
 
     def on_error(self, request: Request) -> Disposition:
         """Return what happens to a request after ``on_body`` has raised."""

@@ -5,6 +5,7 @@ Sidecars keep their own state in topics of the cluster; whoever writes these wri
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 PREFIXES = (b"brokerside-", b"__brokerside_")
@@ -22,8 +23,13 @@ TOPIC_AUTHORIZATION_FAILED = 29
 MAX_TOPIC_NAME = 249
 """Bytes of the longest name that a topic can have (``Topic.MAX_NAME_LENGTH``). A longer one is passed over."""
 
+MAX_OCCURRENCES = 1000
+"""Places in a message that are looked at for the name of a protected topic; one with more is taken to name one."""
+
 MAX_CHECKED_ITEMS = 1000
 """Partitions, or topics and resources, of a refused request that are answered; one with more ends its connection."""
+
+_is_topic_name = re.compile(rb"[a-zA-Z0-9._-]+").fullmatch
 
 Partitions = Sequence[tuple[bytes, Sequence[int]]]
 """Topics of a Produce, each a name or the 16 bytes of an id, with their partitions."""
@@ -46,3 +52,37 @@ class ProtectedTopics:
     def mentioned(self, body: bytes) -> bool:
         """Whether ``body`` may name one: cheap, and never wrong where it says no."""
         return STEM in body or any(name in body for name in (*self.names, *self.ids))
+
+    def named(self, body: bytes, *, flexible: bool) -> bool:
+        """Whether ``body`` has a string that is the name of one, or the id of one. Never wrong where it says no.
+
+        The message is not read: a name counts if the bytes before it can be its length. ``flexible``: whether lengths
+        are varints. Takes a few milliseconds for each megabyte, whatever the bytes are.
+        """
+        if any(topic_id in body for topic_id in self.ids):
+            return True
+        left = MAX_OCCURRENCES
+        for name, is_prefix in (*((prefix, True) for prefix in PREFIXES), *((name, False) for name in self.names)):
+            at = body.find(name)
+            while at >= 0:
+                left -= 1
+                if not left or _begins_string(body, at, len(name), is_prefix, flexible):
+                    return True
+                at = body.find(name, at + 1)
+        return False
+
+
+def _begins_string(body: bytes, at: int, size: int, is_prefix: bool, flexible: bool) -> bool:
+    """Return whether a topic name of ``size`` bytes, or with ``is_prefix`` a longer one, may begin at ``at``."""
+    if at < 1 + (not flexible):
+        return False
+    last = body[at - 1]
+    if not flexible:
+        length = body[at - 2] << 8 | last
+    elif last <= 1:  # the end of a varint: of a length from 127 on, or with more bytes than it needs
+        return True
+    else:
+        length = last - 1
+    if not is_prefix:
+        return length == size
+    return size <= length <= MAX_TOPIC_NAME and _is_topic_name(body[at : at + length]) is not None

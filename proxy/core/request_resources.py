@@ -1,7 +1,8 @@
 """What a request is about: topics, groups, settings, ACLs, users, … that it reads or changes.
 
 ``program`` turns the schema of one request into instructions for the walker (``proxy.compiled.walk``). Produce, Fetch
-and ShareFetch have walkers of their own. Values, such as those of settings or passwords, are passed over.
+and ShareFetch have walkers of their own. Values, such as those of settings or passwords, are passed over. ACLs are
+read whole.
 """
 
 from __future__ import annotations
@@ -9,11 +10,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from proxy.core.instructions import FIELDS, MAX_DEPTH, RESOURCE_TYPES, Instruction, Op, add_skip
+from proxy.core.instructions import (
+    FIELDS,
+    MAX_DEPTH,
+    OP_TYPES,
+    RESOURCE_TYPES,
+    Instruction,
+    Op,
+    add_acl_field,
+    add_skip,
+)
 from proxy.core.schema import SIZES, Field, Layout, UnknownMessage, layout
 
 MAX_KEPT_RESOURCES = 100
 """Resources of one request that are kept one by one. The others are counted."""
+
+MAX_KEPT_CHANGED = 1_000
+"""The same of a request that changes its resources: what it changes must not hide behind other names."""
 
 MAX_KEPT_COMMITS = 1_000
 """The same of committed offsets."""
@@ -39,6 +52,9 @@ alter offsets with Read), this is the word for what happens."""
 CHANGES = frozenset(("Create", "Delete", "Alter", "AlterConfigs", "CreateTokens"))
 """Operations that change something but records and offsets of a group."""
 
+CHANGING = frozenset(api_key for api_key, operation in OPERATIONS.items() if operation in CHANGES)
+"""Api keys of requests with these operations."""
+
 WALKED = frozenset((0, 1, 78))
 """Produce, Fetch, ShareFetch."""
 
@@ -60,10 +76,17 @@ FIELD_NAMES: Mapping[str, str] = MappingProxyType(
         "InstanceId": "group_instance_id",
         "MemberId": "member_id",
         "TransactionalId": "transactional_id",
+        "V3AndBelowTransactionalId": "transactional_id",
     }
 )
 
-FIELD_TYPES: Mapping[str, str] = MappingProxyType({"GroupId": "group", "TransactionalId": "transactional_id"})
+FIELD_TYPES: Mapping[str, str] = MappingProxyType(
+    {
+        "GroupId": "group",
+        "TransactionalId": "transactional_id",
+        "V3AndBelowTransactionalId": "transactional_id",
+    }
+)
 """Fields of those above that name a resource."""
 
 NAMES: Mapping[tuple[str, str], str] = MappingProxyType(
@@ -107,8 +130,19 @@ NODES: Mapping[int, str] = MappingProxyType({64: "BrokerId", 80: "VoterId", 81: 
 CONFIG_APIS = frozenset((32, 33, 44))
 """Api keys with types of ``ConfigResource``; the others have those of ACLs."""
 
-CHILDREN = ("Principal", "PrincipalFilter")
-"""The user of an ACL."""
+ACL_APIS = frozenset((29, 30, 31))
+"""Api keys of requests that have ACLs, or filters of them."""
+
+CHANGES_OF: Mapping[tuple[int, str], tuple[str, Op, int, str]] = MappingProxyType(
+    {
+        (44, "Configs"): ("ConfigOperation", Op.OP_TYPE, 0, "config"),
+        (49, "Ops"): ("Remove", Op.OP_TYPE, 1, "config"),
+        (51, "Deletions"): ("Mechanism", Op.MECHANISM, OP_TYPES.index("DELETE"), "user"),
+        (51, "Upsertions"): ("Mechanism", Op.MECHANISM, OP_TYPES.index("SET"), "user"),
+    }
+)
+"""By api key and array, the field after the name that says how the resource is changed, its instruction with the
+argument, and the type of the resource."""
 
 PASSED: Mapping[int, str] = MappingProxyType({14: "Assignments", 75: "Cursor"})
 """By api key, a field that names what the request is not about: other members than the asking one, where to resume."""
@@ -163,30 +197,35 @@ def _pass_field(out: list[Instruction], field: Field) -> None:
 
 def _add_field(out: list[Instruction], field: Field, api_key: int, array: str, *, is_topic: bool) -> bool:
     """Add a text or a number that matters; return whether it does."""
+    if api_key in ACL_APIS and add_acl_field(out, field.name, response=False):
+        return True
     if field.type == "string":
-        return _add_text(out, field, array, is_topic=is_topic)
-    return _add_number(out, field, api_key)
+        return _add_text(out, field, api_key, array, is_topic=is_topic)
+    return _add_number(out, field, api_key, array)
 
 
-def _add_text(out: list[Instruction], field: Field, array: str, *, is_topic: bool) -> bool:
+def _add_text(out: list[Instruction], field: Field, api_key: int, array: str, *, is_topic: bool) -> bool:
     kind = NAMES.get((array, field.name))
     if field.name in FIELD_NAMES:
         out.append((Op.FIELD, FIELDS.index(FIELD_NAMES[field.name]), 0))
         kind = FIELD_TYPES.get(field.name) or ("member" if (array, field.name) == ("Members", "MemberId") else None)
-    elif field.name in CHILDREN:
-        out.append((Op.CHILD, RESOURCE_TYPES.index("user"), 0))
     elif field.name == "EntityType":
         out.append((Op.ENTITY_TYPE, 0, 0))
     elif kind is not None or is_topic:
         out.append((Op.NAME, 0, 0))
     else:
         return False
-    if kind is not None:
+    if kind is not None and (api_key, array) not in CHANGES_OF:
         out.append((Op.RESOURCE, RESOURCE_TYPES.index(kind), 0))
     return True
 
 
-def _add_number(out: list[Instruction], field: Field, api_key: int) -> bool:
+def _add_number(out: list[Instruction], field: Field, api_key: int, array: str) -> bool:
+    change = CHANGES_OF.get((api_key, array))
+    if change is not None and change[0] == field.name:
+        _, op, argument, kind = change
+        out += [(op, argument, 0), (Op.RESOURCE, RESOURCE_TYPES.index(kind), 0)]
+        return True
     match field.type, field.name:
         case "uuid", "TopicId":
             out.append((Op.TOPIC_ID, 0, 0))

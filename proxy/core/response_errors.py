@@ -1,7 +1,7 @@
 """Errors of single items of a response: of a topic, a partition, a resource, a group.
 
 ``program`` turns the schema of one response into instructions for the walker (``proxy.compiled.walk``). Produce, Fetch
-and ShareFetch have walkers of their own.
+and ShareFetch have walkers of their own. Of DeleteAcls it also has the ACLs that were found.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from proxy.core.instructions import MAX_DEPTH, RESOURCE_TYPES, Instruction, Op, add_skip
+from proxy.core.instructions import MAX_DEPTH, RESOURCE_TYPES, Instruction, Op, add_acl_field, add_skip
 from proxy.core.observation_interest import ERROR_AFTER_THROTTLE
 from proxy.core.schema import SIZES, Field, Layout, UnknownMessage, layout, response_prefix
 
@@ -84,6 +84,9 @@ NAMED_BY: Mapping[str, str] = MappingProxyType(
 NAMELESS: Mapping[int, str] = MappingProxyType({30: "acl", 31: "acl", 49: "client_quota"})
 """By api key, type of the items that have no name. They are told apart by their place."""
 
+DELETE_ACLS = 31
+"""Api key whose response lists what was deleted."""
+
 PARTITIONS = ("PartitionIndex", "Partition", "PartitionId", "Index")
 
 
@@ -100,7 +103,7 @@ def program(api_key: int, api_version: int) -> list[Instruction] | None:
     if not any(_has_error(field) for field in (*made.ordered[known:], *made.tagged.values())):
         return None
     out: list[Instruction] = []
-    _add_struct(out, made, api_key, 1)
+    _add_struct(out, made, api_key, "", 1)
     out.append((Op.END, int(made.flexible), 0))
     return out
 
@@ -115,7 +118,7 @@ def _has_error(field: Field) -> bool:
     return any(_has_error(one) for one in (*field.layout.ordered, *field.layout.tagged.values()))
 
 
-def _add_struct(out: list[Instruction], made: Layout, api_key: int, depth: int) -> None:
+def _add_struct(out: list[Instruction], made: Layout, api_key: int, array: str, depth: int) -> None:
     matters = any(_has_error(field) for field in (*made.ordered, *made.tagged.values()))
     name = _name_field(made) if matters else None
     for field in made.ordered:
@@ -125,7 +128,7 @@ def _add_struct(out: list[Instruction], made: Layout, api_key: int, depth: int) 
             at = len(out)
             if field.nullable:
                 out.append((Op.OPTIONAL, 0, 0))
-            _add_struct(out, field.layout, api_key, depth)
+            _add_struct(out, field.layout, api_key, "", depth)
             if field.nullable:
                 out[at] = (Op.OPTIONAL, 0, len(out))
         elif _is_error(field):
@@ -138,6 +141,8 @@ def _add_struct(out: list[Instruction], made: Layout, api_key: int, depth: int) 
             out.append((Op.PARTITION, 0, 0))
         elif matters and field.type == "int8" and field.name == "ResourceType":
             out.append((Op.RESOURCE_TYPE, int(api_key in NAMELESS), 0))
+        elif (api_key, array) == (DELETE_ACLS, "MatchingAcls") and add_acl_field(out, field.name, response=True):
+            pass
         elif field.type in SIZES:
             add_skip(out, SIZES[field.type])
         else:
@@ -157,7 +162,7 @@ def _add_array(out: list[Instruction], field: Field, api_key: int, depth: int) -
     at = len(out)
     out.append((Op.ARRAY, 0, 0))
     if field.layout is not None:
-        _add_struct(out, field.layout, api_key, depth + 1)
+        _add_struct(out, field.layout, api_key, field.name, depth + 1)
     else:
         out.append((Op.TEXT if field.type == "string" else Op.BYTES, 0, 0))
     out.append((Op.NEXT, 0, 0))

@@ -295,9 +295,7 @@ class Session(ConnectionState):
             if wanted & on_body:
                 most = self.interception.interceptors.max_held_request(key, version)
                 if size > most:
-                    if not self.interception.interceptors.forwards_longer(key, version):
-                        raise PeerError("client", "invalid_size", f"{size} bytes; allowed here: up to {most}")
-                    wanted &= ~on_body
+                    raise PeerError("client", "invalid_size", f"{size} bytes; allowed here: up to {most}")
         acks = 1
         acks_offset = 0
         there = limit if limit < stop else stop

@@ -40,7 +40,7 @@ def refused_size(size: int, least: int, most: int) -> str:
 
 
 CLIENT_USES_TLS = "the client uses TLS, and this listener does not"
-BROKER_USES_TLS = "this port of the broker uses TLS; set security.protocol to SSL or SASL_SSL"
+BROKER_USES_TLS = "this port of the broker uses TLS: a listener needs upstream.tls, other settings security.protocol"
 
 
 class DecodeError(MalformedBody):

@@ -7,7 +7,7 @@ header v1, response header v0, nothing flexible. It never reaches a broker.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -19,9 +19,6 @@ BROKER_METADATA_VERSION = 0
 
 THIS_BROKER = -1
 """In a request: the broker of this sidecar."""
-
-MAX_CACHED_REQUEST = 1024
-"""Bytes of a request whose response is cached for the next one. Most clients send the same request."""
 
 UNKNOWN_ADDRESS = "", -1
 """Host and port of a broker whose address for clients is unknown."""
@@ -93,14 +90,20 @@ class FleetDirectory:
         An empty ``wanted`` selects all of them. Brokers that are unknown or do not run are left out, and none is
         repeated.
         """
+        return [self.entry(listener, node_id) for node_id in self.select_ids(wanted)]
+
+    def select_ids(self, wanted: Sequence[int]) -> Collection[int]:
+        """Return the node ids of these brokers, as ``select`` does."""
+        if not wanted:
+            return self._running.keys()
         ids = {self.view.node_id if node_id == THIS_BROKER else node_id for node_id in wanted}
-        known = self._running
-        name = listener.lower()
-        found = []
-        for broker in [known[node_id] for node_id in sorted(ids & known.keys())] if wanted else known.values():
-            host, port = broker.addresses.get(name, UNKNOWN_ADDRESS)
-            found.append(BrokerEntry(broker.node_id, host, port, broker.protocol_min, broker.protocol_max, broker.tags))
-        return found
+        return sorted(ids & self._running.keys())
+
+    def entry(self, listener: str, node_id: int) -> BrokerEntry:
+        """Return a broker that runs, as clients of ``listener`` see it."""
+        broker = self._running[node_id]
+        host, port = broker.addresses.get(listener.lower(), UNKNOWN_ADDRESS)
+        return BrokerEntry(node_id, host, port, broker.protocol_min, broker.protocol_max, broker.tags)
 
 
 class BrokerMetadataInterceptor(Interceptor):
@@ -111,7 +114,8 @@ class BrokerMetadataInterceptor(Interceptor):
         self._listener = listener
         self._api_key = api_key
         self._open_to_all = open_to_all
-        self._cached = (FleetView(THIS_BROKER, ()), b"", b"")  # the view, the request and the response
+        self._view = FleetView(THIS_BROKER, ())
+        self._encoded: dict[int, bytes] = {}  # brokers of the view in a response, once one was asked for
 
     def flags(self, api_key: int, api_version: int) -> int:
         """Its one version. Other versions are unsupported requests."""
@@ -121,12 +125,13 @@ class BrokerMetadataInterceptor(Interceptor):
         """Answer the request. That of an unauthenticated client is forwarded, and the broker closes the connection."""
         if request.connection.principal_source == "unauthenticated" and not self._open_to_all:
             return Disposition.FORWARD
-        view, asked, answer = self._cached
-        if view is not self._fleet.view or asked != body:
-            answer = encode_response(self._fleet.select(self._listener, decode_request(body)))
-            if len(body) <= MAX_CACHED_REQUEST:
-                self._cached = (self._fleet.view, body, answer)
-        return answer
+        if self._view is not self._fleet.view:
+            self._view, self._encoded = self._fleet.view, {}
+        ids, encoded = self._fleet.select_ids(decode_request(body)), self._encoded
+        for node_id in ids:
+            if node_id not in encoded:
+                encoded[node_id] = _encode_broker(self._fleet.entry(self._listener, node_id))
+        return _int32.pack(len(ids)) + b"".join([encoded[node_id] for node_id in ids])
 
 
 def encode_request(node_ids: Iterable[int]) -> bytes:
@@ -148,14 +153,7 @@ def decode_request(body: Buffer) -> list[int]:
 
 def encode_response(brokers: Sequence[BrokerEntry]) -> bytes:
     """Return the body of a response. Raises ValueError for a text that is too long for a string of Kafka."""
-    parts = [_int32.pack(len(brokers))]
-    for broker in brokers:
-        parts += [_int32.pack(broker.node_id), _string(broker.host)]
-        parts.append(_entry.pack(broker.port, broker.protocol_min, broker.protocol_max))
-        parts.append(_int32.pack(len(broker.tags)))
-        for name, value in broker.tags.items():
-            parts += [_string(name), _string(value)]
-    return b"".join(parts)
+    return _int32.pack(len(brokers)) + b"".join(map(_encode_broker, brokers))
 
 
 def decode_response(body: Buffer) -> list[BrokerEntry]:
@@ -180,6 +178,15 @@ def decode_response(body: Buffer) -> list[BrokerEntry]:
             "broker", f"a BrokerMetadata response of {len(body)} bytes that is not as defined"
         ) from None
     return brokers
+
+
+def _encode_broker(broker: BrokerEntry) -> bytes:
+    parts = [_int32.pack(broker.node_id), _string(broker.host)]
+    parts.append(_entry.pack(broker.port, broker.protocol_min, broker.protocol_max))
+    parts.append(_int32.pack(len(broker.tags)))
+    for name, value in broker.tags.items():
+        parts += [_string(name), _string(value)]
+    return b"".join(parts)
 
 
 def _string(text: str) -> bytes:

@@ -5,7 +5,8 @@ SASL login, so a connection counts from then on. A state machine without IO: it 
 
 1. Open connections of the principal: a connection above the limit is closed, and does not use up the rate.
 2. Rate of the principal: a connection above the limit is held, that is: its client is not read for the throttle time,
-   a second at most. Then it goes on. It counts in the rate, for nothing has to be let in later.
+   a second at most, and then checked again, as those of addresses are. It goes on if the rate then allows it, and is
+   closed if not. A held connection is not counted in the rate. It is open, so it counts in the number.
 
 A connection counts once, however often its client logs in again (KIP-368). Times are milliseconds of one monotonic
 clock.
@@ -13,25 +14,40 @@ clock.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from proxy.limits.model import Limits, QuotaKind, Throttle, ThrottleAction, ThrottleKind
-from proxy.limits.rate_sensors import KeyedRates
+from proxy.limits.rate_sensors import KeyedRates, RateViolation
 
 MAX_MEASURED_PRINCIPALS = 10_000
 """Principals whose rate is measured, up to 5 KiB each with the longest names. Beyond it the least recently used one is
 dropped."""
 
+MAX_ENDED_HOLDS = 8
+"""Held connections that one call of ``process_timers`` closes or lets go on. More would delay the traffic of others."""
+
 Logins = list[tuple[int, str]]
 """Clients that have logged in: the number of the connection, and the principal, such as ``User:alice``."""
+
+
+class Login(Struct, frozen=True):
+    """One connection whose client has logged in. ``address``: of the client, as throttles name it."""
+
+    principal: str
+    listener: str
+    address: str
 
 
 class PrincipalQuotas:
     """The limits of principals of one sidecar, and the connections that count in them.
 
-    * ``hold(number, hold_ms)``: do not read the client of this connection for ``hold_ms``.
-    * ``close(number)``: close this connection. It is counted no more.
+    * ``hold(number)``: do not read the client of this connection until ``resume`` or ``close``.
+    * ``resume(number)``: read it again.
+    * ``close(number)``: close this connection. ``release`` follows if it counts.
     * ``on_throttle(throttle)`` is called for each throttle.
 
     Nothing is counted while no principal has a limit.
@@ -41,7 +57,8 @@ class PrincipalQuotas:
         self,
         limits: Limits,
         *,
-        hold: Callable[[int, int], None],
+        hold: Callable[[int], None],
+        resume: Callable[[int], None],
         close: Callable[[int], object],
         on_throttle: Callable[[Throttle], None],
     ) -> None:
@@ -53,7 +70,10 @@ class PrincipalQuotas:
         self.holds = {name: [0, 0] for name in limits.listeners}
         """By listener: connections held for the rate of their principal, and the sum of their holds in ms."""
         self._principals: dict[int, str] = {}  # by connection number
+        self._held: dict[int, Login] = {}  # by connection number
+        self._hold_ends: list[tuple[int, int]] = []  # a heap: when a hold ends, and the connection; it may have ended
         self._hold = hold
+        self._resume = resume
         self._close = close
         self._on_throttle = on_throttle
 
@@ -66,6 +86,7 @@ class PrincipalQuotas:
         """Apply new limits to later logins, and keep what was measured."""
         self.limits = limits
         self.rates.update_limits(limits)
+        self.holds = {name: self.holds.get(name, [0, 0]) for name in limits.listeners}
         if not self.is_active:
             self._principals.clear()
             self.open_by_principal.clear()
@@ -82,30 +103,45 @@ class PrincipalQuotas:
         """
         if not self.is_active or number in self._principals:
             return
-
-        def report(quota: QuotaKind, action: ThrottleAction, limit: int, observed: float, delay_ms: int = 0) -> None:
-            self.throttled[ThrottleKind(listener, "principal", quota, action)] += 1
-            self._on_throttle(
-                Throttle(listener, address, "principal", quota, action, limit, observed, delay_ms, principal)
-            )
-
+        login = Login(principal, listener, address)
         most, count = self.limits.principal_connection_quota(principal), self.open_by_principal.get(principal, 0)
         if most.limited and count >= most.limit:
-            report("connections", "drop" if most.enforced else "observe", most.limit, count)
+            action: ThrottleAction = "drop" if most.enforced else "observe"
+            self._report(login, "connections", action, most.limit, count)
             if most.enforced:
                 self._close(number)
                 return
         self._count(number, principal)
-        violation = self.rates.count(principal, self.limits.principal_rate(principal), now)
+        violation = self._count_in_rate(login, "hold", now)
         if violation is None:
             return
-        quota, wait = violation.quota, violation.wait_ms
-        action: ThrottleAction = "hold" if quota.enforced else "observe"
-        report("connection_creation_rate", action, quota.limit, violation.observed, wait)
-        if quota.enforced:
-            self.holds[listener][0] += 1
-            self.holds[listener][1] += wait
-            self._hold(number, wait)
+        holds = self.holds.get(listener, [0, 0])  # the listener may be no more there
+        holds[0] += 1
+        holds[1] += violation.wait_ms
+        self._held[number] = login
+        heapq.heappush(self._hold_ends, (now + violation.wait_ms, number))
+        self._hold(number)
+
+    def process_timers(self, now: int) -> None:
+        """Close connections whose hold is over or let them go on, at most ``MAX_ENDED_HOLDS``.
+
+        If there are more of these, ``next_timer`` is over, and they are next.
+        """
+        for _ in range(MAX_ENDED_HOLDS):
+            if not self._hold_ends or self._hold_ends[0][0] > now:
+                return
+            number = heapq.heappop(self._hold_ends)[1]
+            login = self._held.pop(number, None)
+            if login is None:  # it has ended meanwhile
+                continue
+            if self._count_in_rate(login, "drop", now) is None:
+                self._resume(number)
+            else:
+                self._close(number)
+
+    def next_timer(self) -> int | None:
+        """Return when to call ``process_timers``; None if nothing is held."""
+        return self._hold_ends[0][0] if self._hold_ends else None
 
     def principal(self, number: int) -> str | None:
         """Return who has logged in on a connection that counts; None if it does not."""
@@ -113,6 +149,7 @@ class PrincipalQuotas:
 
     def release(self, number: int) -> None:
         """Count a connection as ended, if it counts."""
+        self._held.pop(number, None)
         principal = self._principals.pop(number, None)
         if principal is None:
             return
@@ -125,3 +162,45 @@ class PrincipalQuotas:
     def _count(self, number: int, principal: str) -> None:
         self._principals[number] = principal
         self.open_by_principal[principal] = self.open_by_principal.get(principal, 0) + 1
+
+    def _count_in_rate(self, login: Login, enforced: ThrottleAction, now: int) -> RateViolation | None:
+        """Count a connection, and return None, if the rate of its principal allows that or only observes.
+
+        Otherwise report the action ``enforced``, and return the violation.
+        """
+        principal = login.principal
+        violation = self.rates.count(principal, self.limits.principal_rate(principal), now)
+        if violation is None:
+            return None
+        quota, observed = violation.quota, violation.observed
+        wait = 0 if enforced == "drop" else violation.wait_ms
+        action = enforced if quota.enforced else "observe"
+        self._report(login, "connection_creation_rate", action, quota.limit, observed, wait)
+        if not quota.enforced:
+            return None
+        self.rates.take_back(principal, now)
+        return violation
+
+    def _report(
+        self,
+        login: Login,
+        quota: QuotaKind,
+        action: ThrottleAction,
+        limit: int,
+        observed: float,
+        delay_ms: int = 0,
+    ) -> None:
+        self.throttled[ThrottleKind(login.listener, "principal", quota, action)] += 1
+        self._on_throttle(
+            Throttle(
+                login.listener,
+                login.address,
+                "principal",
+                quota,
+                action,
+                limit,
+                observed,
+                delay_ms,
+                login.principal,
+            )
+        )

@@ -11,7 +11,10 @@ connection_handler.py  The interface of whatever serves admitted connections: a 
 data_plane.py          Serves connections in this process: connection manager, observers and counters.
 connection_manager.py  All connections of one process, from the admitted socket to the end of the drain.
 relay.pyx              One connection: two sockets, back-pressure, half-close, and one named cause of its end.
-                       poller.pxi is the epoll set of all relays.
+                       poller.pxi is the epoll set of all relays, relay_tls.pxi what a side with TLS does differently.
+tls_stream.pyx         TLS of one side of a connection: ciphertext in, plaintext out, and back.
+tls_handshake.py       The handshake before a relay begins, one step at a time; tls_contexts.py: the contexts in force.
+certificate_expiry.py  When certificates expire.
 round_robin.py         Lets connections with much buffered input share the event loop fairly.
 connection_setup.py    Closes clients whose first request does not arrive in time.
 connection_lifetime.py Closes connections that are idle for too long, or too old, between two requests.
@@ -22,6 +25,7 @@ The broker behind a listener:
 
 upstream.py               Opens connections to the broker.
 upstream_resolver.py      Resolves the broker's host name, with one lookup at a time.
+upstream_call.py          One request of the sidecar's own, on a connection of its own.
 upstream_check.py         Checks that the broker is the configured one and advertises this sidecar.
 api_versions_probe.py     Asks the broker which api versions it supports.
 listener_interceptors.py  The interceptors of one listener, and what they know of the broker and the fleet.
@@ -44,5 +48,6 @@ The process:
 ticker.py       The one periodic timer of a process.
 forced_exit.py  Ends a process that does not finish its shutdown in time.
 admin.py        The admin endpoint: /metrics, /livez, /readyz, /quotas, /connections, /config, /reload.
+metrics_page.py Renders /metrics once for all scrapers that wait for it.
 http.py         The HTTP/1.1 server behind it.
 """

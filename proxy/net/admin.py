@@ -1,6 +1,6 @@
 """The admin endpoint, on loopback unless configured otherwise.
 
-* ``GET /metrics``: the metrics of docs/metrics.md.
+* ``GET /metrics``: the metrics of docs/metrics.md. Scrapers that ask at the same time share a page.
 * ``GET /livez``: 200 as long as the event loop runs.
 * ``GET /readyz``: 200 if the sidecar accepts connections, every upstream accepts one from this host, and the broker is
   the configured one; else 503 with a sentence for each reason. The text of a 200 is ``ok``, or ``degraded: `` and why
@@ -8,7 +8,8 @@
 * ``GET /quotas``: the current state of the connection limits, as ``QuotasView``.
 * ``GET /connections``: open connections, as ``ConnectionsView``; ``?principal=``, ``client_id``, ``client_ip``,
   ``listener``, ``group_id``, ``transactional_id`` choose among them, ``limit`` says how many.
-* ``POST /connections/close?id=ID``: closes one of them. 200, or 404 if it is not open.
+* ``POST /connections/close?id=ID``: closes one of them, by its id or the number at the end of that. 200 with its id,
+  404 if it is not open, 503 if its worker does not answer.
 * ``GET /config``: the running configuration with secrets as ``***``, its hash, and when it was last loaded.
 * ``POST /reload``: reads the configuration file again. 200 if it was applied or is unchanged, 422 with the errors if it
   was rejected, 503 if the sidecar is shutting down. ``last_applied`` of an unchanged one says what was applied last,
@@ -26,23 +27,32 @@ from typing import Any, Protocol
 
 import msgspec
 import structlog
+from msgspec import structs
 
-from proxy.config import Listener, redacted
+from proxy.config import Config, Listener, redacted
 from proxy.errors import describe_os_error
 from proxy.net import upstream_check
 from proxy.net.http import AdminRequest, HttpServer, Response
 from proxy.net.listener_manager import ListenerManager
+from proxy.net.metrics_page import MetricsPage
 from proxy.net.open_connections import FILTERS, ConnectionList, ConnectionsView, choose, number_of
+from proxy.net.tls_contexts import TlsContexts
 from proxy.net.upstream import Upstream
 from proxy.quotas_view import build_view
 from proxy.reload import Reloader, ReloadOutcome
-from proxy.telemetry.metrics import render
-from proxy.telemetry.snapshot import QuotaSource
+from proxy.telemetry.metrics import choose_format
+from proxy.telemetry.snapshot import QuotaSource, Snapshot
 
 log = structlog.get_logger(__name__)
 
-DEFAULT_LISTED, MAX_LISTED = 1_000, 100_000
+DEFAULT_LISTED, MAX_LISTED = 1_000, 10_000
 """Connections that ``/connections`` lists without a ``limit``, and at most."""
+
+ENCODED_AT_ONCE = 500
+"""Connections that are encoded in one step: the event loop waits for it, about 1 ms, since it holds the interpreter."""
+
+MAX_DIGITS, MAX_SHOWN = 9, 300
+"""Digits of the longest number that is read, and characters of a refused value that the answer repeats."""
 
 READINESS_CONNECT_TIMEOUT = 1.0
 """Seconds within which an upstream has to accept the connection of ``/readyz``."""
@@ -83,13 +93,13 @@ class AdminEndpoint:
     ) -> None:
         self._bind = reloader.config.admin.bind
         self._checked: set[str] = set()  # listeners whose broker was found to be the configured one
-        self._upstreams = {
-            one.name: Upstream(one.upstream, READINESS_CONNECT_TIMEOUT) for one in reloader.config.listeners
-        }
+        self._tls = TlsContexts(reloader.config)
+        self._upstreams = self._create_upstreams(reloader.config)
         self._listeners = listeners
         self._reloader = reloader
         self._source = source
         self._registry_dropped = registry_dropped
+        self._page = MetricsPage(self._snapshot)
         self._server = HttpServer(
             {
                 "/metrics": self._metrics,
@@ -116,6 +126,19 @@ class AdminEndpoint:
         """Stop listening, since a successor answers from now on."""
         self._server.stop_accepting()
 
+    def update_config(self, config: Config) -> None:
+        """Take over the listeners of a new configuration, and ``admin.hosts``."""
+        self._checked.clear()
+        self._tls.update_config(config)
+        self._upstreams = self._create_upstreams(config)
+        self._server.allow_hosts({self._bind.host.lower(), *config.admin.hosts})
+
+    def _create_upstreams(self, config: Config) -> dict[str, Upstream]:
+        return {
+            one.name: Upstream(one.upstream, READINESS_CONNECT_TIMEOUT, tls=self._tls[one.name])
+            for one in config.listeners
+        }
+
     async def find_problems(self) -> list[str]:
         """Return why the sidecar is not ready, without the fact that it does not accept yet; empty if it is."""
         problems = [self._listeners.not_ready_reason]
@@ -126,15 +149,12 @@ class AdminEndpoint:
 
     async def close(self) -> None:
         """Stop listening and cancel requests that are being answered."""
+        self._page.close()
         await self._server.close()
 
     async def _metrics(self, request: AdminRequest) -> Response:
-        snapshot = await self._listeners.snapshot()
-        snapshot.reload = self._reloader.state
-        snapshot.source = self._quota_source()
-        snapshot.registry_dropped = dict(self._registry_dropped())
-        text, content_type = await asyncio.to_thread(render, snapshot, request.accept)
-        return Response(text, content_type=content_type)
+        wanted = choose_format(request.accept)
+        return Response(await self._page.get(wanted), content_type=wanted.value)
 
     async def _livez(self, request: AdminRequest) -> Response:
         return Response(b"ok\n")
@@ -157,21 +177,29 @@ class AdminEndpoint:
         unknown = sorted(wanted.keys() - {*FILTERS})
         if unknown:
             return _bad_request(f"there is no parameter {unknown[0]}; there are: {', '.join((*FILTERS, 'limit'))}")
-        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= MAX_LISTED):
-            return _bad_request(f"limit is {limit!r}; allowed are 1 to {MAX_LISTED}")
+        most = int(limit) if limit.isascii() and limit.isdigit() and len(limit) <= MAX_DIGITS else 0
+        if not 1 <= most <= MAX_LISTED:
+            return _bad_request(f"limit is {limit[:MAX_SHOWN]!r}; allowed are 1 to {MAX_LISTED}")
         found = await self._listeners.list_connections()
-        body = await asyncio.to_thread(_encode_connections, found, wanted, int(limit))
+        body = await asyncio.to_thread(_encode_connections, found, wanted, most)
         return Response(body, content_type="application/json")
 
     async def _close_connection(self, request: AdminRequest) -> Response:
         given = request.query.get("id", "")
         number = number_of(given)
         if number is None:
-            return _bad_request(f"id is {given!r}; it has to be the id of a connection, or the number at its end")
-        if not self._listeners.close_connection(number):
-            return _json_response({"error": f"connection {given} is not open"}, HTTPStatus.NOT_FOUND)
-        log.info("connection_closed_by_operator", number=number)
-        return _json_response({"closed": given})
+            return _bad_request(
+                f"id is {given[:MAX_SHOWN]!r}; it has to be the id of a connection, or the number at its end"
+            )
+        try:
+            found = await self._listeners.find_connection(number)
+        except TimeoutError as error:
+            return _json_response({"error": str(error)}, HTTPStatus.SERVICE_UNAVAILABLE)
+        # Numbers begin again with each run of the sidecar, so another id with this number is not meant.
+        if found is None or not (given == found.id or given.isdigit()) or not self._listeners.close_connection(number):
+            return _json_response({"error": f"connection {given[:MAX_SHOWN]} is not open"}, HTTPStatus.NOT_FOUND)
+        log.info("connection_closed_by_operator", connection=found.id)
+        return _json_response({"closed": found.id})
 
     async def _config(self, request: AdminRequest) -> Response:
         state = self._reloader.state
@@ -180,10 +208,19 @@ class AdminEndpoint:
 
     async def _reload(self, request: AdminRequest) -> Response:
         done = await self._reloader.reload("admin")
-        rest: dict[str, Any] = {"errors": done.errors} if done.errors else {"changed": done.changed}
+        rest: dict[str, Any] = (
+            {"errors": done.errors} if done.errors else {"changed": done.changed, "changes": done.changes}
+        )
         if done.result == "unchanged" and self._reloader.state.last_applied is not None:
             rest["last_applied"] = self._reloader.state.last_applied
         return _json_response({"result": done.result, **rest}, RELOAD_STATUS[done.result])
+
+    async def _snapshot(self) -> Snapshot:
+        snapshot = await self._listeners.snapshot()
+        snapshot.reload = self._reloader.state
+        snapshot.source = self._quota_source()
+        snapshot.registry_dropped = dict(self._registry_dropped())
+        return snapshot
 
     def _quota_source(self) -> QuotaSource | None:
         if self._source is None:
@@ -195,22 +232,27 @@ class AdminEndpoint:
         """Return why this listener is not ready, or None. The broker's identity is checked until it is right once."""
         upstream = self._upstreams[listener.name]
         try:
-            if listener.name not in self._checked and listener.security_protocol == "PLAINTEXT":
+            if listener.name not in self._checked and listener.is_readable and not listener.has_sasl:
                 problem = await upstream_check.find_problem(listener, upstream, self._reloader.config.broker_id)
                 if problem is None:
                     self._checked.add(listener.name)
                 return problem
-            (await upstream.connect()).close()
+            (await upstream.open())[0].close()
         except Exception as error:  # mostly OSError; an invalid host name raises ValueError
             return f"listener {listener.name}: upstream {listener.upstream}: {describe_os_error(error) or 'no answer'}"
         return None
 
 
-def _encode_connections(found: ConnectionList, wanted: Mapping[str, str], limit: int) -> bytes:
-    """Called on a thread of its own: there may be many thousands."""
-    chosen = choose(found.connections, wanted)
-    view = ConnectionsView(len(found.connections), len(chosen), chosen[:limit], found.unanswered)
-    return msgspec.json.encode(view) + b"\n"
+def _encode_connections(found: ConnectionList, wanted: Mapping[str, str], most: int) -> bytes:
+    """Return the JSON of a ``ConnectionsView``. Called on a thread of its own: there may be many thousands."""
+    chosen = choose(found.connections, wanted, most)
+    pieces = [
+        msgspec.json.encode(chosen.least_idle[start : start + ENCODED_AT_ONCE])[1:-1]
+        for start in range(0, len(chosen.least_idle), ENCODED_AT_ONCE)
+    ]
+    connections = msgspec.Raw(b"[" + b",".join(pieces) + b"]")
+    view = ConnectionsView(len(found.connections), chosen.number, [], found.unanswered)
+    return msgspec.json.encode({**structs.asdict(view), "connections": connections}) + b"\n"
 
 
 def _bad_request(error: str) -> Response:

@@ -27,7 +27,7 @@ from proxy.limits.inheritance import CountedConnection, PendingState
 from proxy.limits.model import Limits, QuotasState, Throttle, ThrottleKind
 from proxy.limits.principal_quotas import Logins, PrincipalQuotas
 from proxy.limits.quotas_state import collect_state
-from proxy.limits.rate_sensors import MeasuredRate
+from proxy.limits.rate_sensors import MAX_HOLD_MS, MeasuredRate
 from proxy.limits.throttle_reports import (
     MANY,
     AggregatedThrottle,
@@ -94,7 +94,8 @@ class AdmissionControl:
         )
         self._principals = PrincipalQuotas(
             limits,
-            hold=handler.hold_connection,
+            hold=lambda number: handler.hold_connection(number, 2 * MAX_HOLD_MS),  # it ends by an order before that
+            resume=lambda number: handler.hold_connection(number, 0),
             close=lambda number: handler.close_connection(number, PRINCIPAL_CAUSE),
             on_throttle=self._on_throttle,
         )
@@ -271,10 +272,12 @@ class AdmissionControl:
                 self._principals.add_earlier(number, principal)
             else:
                 self._principals.add(number, principal, *known, now)
+        self._arm_timer()
 
     def _advance(self) -> None:
         self._timer = self._timer_at = None
         self._quotas.process_timers(_now_ms())
+        self._principals.process_timers(_now_ms())
         self._after_change()
 
     def _after_change(self) -> None:
@@ -283,7 +286,7 @@ class AdmissionControl:
 
     def _arm_timer(self) -> None:
         now = _now_ms()
-        deadlines = (self._quotas.next_timer(), self._pace.next_timer(now))
+        deadlines = (self._quotas.next_timer(), self._principals.next_timer(), self._pace.next_timer(now))
         deadline = min((deadline for deadline in deadlines if deadline is not None), default=None)
         if deadline == self._timer_at:
             return
@@ -303,7 +306,8 @@ class AdmissionControl:
         self._handler.handle_connection(accepted.listener, accepted.sock, (accepted.host, accepted.port), number)
 
     def _refuse(self, listener: str, accepted: AcceptedConnection) -> None:
-        cause = DRAINED_CAUSE if self._closing else DISCONNECTED_CAUSE if accepted.disconnected else REFUSED_CAUSE
+        ends = self._closing or listener not in self.limits.listeners
+        cause = DRAINED_CAUSE if ends else DISCONNECTED_CAUSE if accepted.disconnected else REFUSED_CAUSE
         self._handler.listener_counters[listener].closed[cause] += 1
         accepted.sock.close()
 
@@ -322,7 +326,7 @@ class AdmissionControl:
 
     def _log_full_listeners(self, now: float) -> None:
         """Log which listeners wait for a connection to close. Such a wait is reported once, but may last for hours."""
-        for name in self._handler.listener_counters:
+        for name in self._quotas.queues:
             if (missing := self._quotas.missing_slot(name)) is not None:
                 self._next_full_log_at = now + LOG_INTERVAL
                 scope, quota, count = missing

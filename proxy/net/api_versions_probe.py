@@ -12,14 +12,13 @@ from time import monotonic
 
 import structlog
 
-from proxy import __version__
 from proxy.core.wire import TRUNCATED
 from proxy.errors import PeerError, describe_os_error
 from proxy.interceptors.api_versions import decode_api_versions
 from proxy.interceptors.supported_versions import VersionRange
 from proxy.net.upstream import Upstream
+from proxy.net.upstream_call import call_upstream
 from proxy.rpc import messages
-from proxy.rpc.call import call_once
 
 PROBE_TIMEOUT = 5.0
 """Seconds within which the broker has to answer."""
@@ -90,7 +89,4 @@ class ApiVersionsProbe:
 
     async def _send_request(self) -> bytes:
         """Send one ApiVersions request on a new connection and return the body of the response."""
-        streams = await asyncio.open_connection(sock=await self._upstream.connect())
-        return await call_once(
-            streams, messages.api_versions_request(), client_id=f"brokerside-{__version__}", max_size=MAX_RESPONSE_SIZE
-        )
+        return await call_upstream(self._upstream, messages.api_versions_request(), MAX_RESPONSE_SIZE)

@@ -13,7 +13,7 @@ from proxy.core.counters import ListenerCounters
 from proxy.interceptors.broker_metadata import FleetView
 from proxy.limits.principal_quotas import Logins
 from proxy.limits.throttle_reports import AggregatedThrottle
-from proxy.net.open_connections import ConnectionList
+from proxy.net.open_connections import ConnectionList, KafkaConnection
 from proxy.telemetry.snapshot import Snapshot
 
 
@@ -57,7 +57,7 @@ class ConnectionHandler(Protocol):
         """
 
     def hold_connection(self, number: int, hold_ms: int) -> None:
-        """Do not read the client of the connection with this number for ``hold_ms``, if it is still open."""
+        """Do not read the client of the connection with this number for ``hold_ms``; 0: read it again."""
 
     def close_connection(self, number: int, cause: Cause) -> bool:
         """Close the connection with this number for ``cause``, and return whether it was open."""
@@ -68,11 +68,24 @@ class ConnectionHandler(Protocol):
     def close_idlest(self, listeners: Collection[str]) -> None:
         """Close the connection of ``listeners`` that has been idle for longest, if any is open."""
 
+    async def find_connection(self, number: int) -> KafkaConnection | None:
+        """Return the open connection with this number; None if there is none. Raises TimeoutError if its worker does
+        not answer."""
+
     async def list_connections(self) -> ConnectionList:
         """Return all open connections."""
 
     def report_throttles(self, reports: list[AggregatedThrottle]) -> None:
         """Report throttled connections to the observers."""
+
+    async def prepare_config(self, config: Config) -> None:
+        """Do all of a reload that can fail, in all processes that serve connections. Raises LocalError.
+
+        ``update_config`` or ``discard_config`` has to follow.
+        """
+
+    def discard_config(self) -> None:
+        """Give up what ``prepare_config`` has done."""
 
     def update_config(self, config: Config) -> None:
         """Apply the reloadable keys of a new configuration, in all processes that serve connections."""

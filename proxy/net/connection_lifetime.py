@@ -5,6 +5,9 @@ bytes are sent. The client then sees what it sees of a broker that closes idle c
 connects again. An old connection that is never seen between two requests is no longer read; it is closed once its open
 requests are answered, and the client has had a second to take the responses: closing a socket with unread bytes makes
 the kernel of the client drop what that has not read yet.
+
+Of a connection that passes as bytes (TLS) nobody knows whether a request is open: a second without a byte is taken for
+its end.
 """
 
 from __future__ import annotations

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Collection
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from time import monotonic
+from weakref import WeakSet
 
 import structlog
+from msgspec.structs import replace
 
 from proxy.config import Config, Listener
-from proxy.config.types import SecurityProtocol
 from proxy.core.budget import Budget
 from proxy.core.causes import Cause
 from proxy.core.counters import ListenerCounters
@@ -22,16 +24,21 @@ from proxy.core.exchange import Connection, ConnectionTransition, PrincipalSourc
 from proxy.core.observation_interest import ObservationSink
 from proxy.core.principal_tracker import PrincipalTracker
 from proxy.core.session import Session
-from proxy.errors import describe_os_error
+from proxy.errors import PeerError, describe_os_error
 from proxy.interceptors.broker_metadata import FleetDirectory, FleetView
 from proxy.limits.principal_quotas import Logins
 from proxy.net.connection_lifetime import ConnectionLifetime
-from proxy.net.connection_setup import SetupDeadlines
+from proxy.net.connection_setup import SetupDeadlines, has_unread_bytes
 from proxy.net.dead_peers import DeadPeerDetector
 from proxy.net.listener_interceptors import ListenerInterceptors
 from proxy.net.relay import Relay, rate_limited
+from proxy.net.tls_contexts import TlsContexts
+from proxy.net.tls_handshake import TlsHandshake
+from proxy.net.tls_stream import TlsStream
 from proxy.net.upstream import Upstream
 from proxy.telemetry import RateLimitedLogger
+from proxy.tls import certificates
+from proxy.tls.principal_mapping import NoMatchingRule, PrincipalMapper
 
 log = structlog.get_logger(__name__)
 
@@ -41,16 +48,30 @@ DRAIN_POLL_INTERVAL = 0.02
 SPREAD_SHARE = 0.5
 """Part of the drain's time in which connections end one after the other, if a successor runs."""
 
-INITIAL_PRINCIPALS: dict[SecurityProtocol, tuple[str, PrincipalSource]] = {
-    "PLAINTEXT": ("User:ANONYMOUS", "anonymous"),
-    "SASL_PLAINTEXT": ("User:ANONYMOUS", "unauthenticated"),
-    "SSL": ("User:<unknown:SSL>", "unknown"),
-    "SASL_SSL": ("User:<unknown:SASL_SSL>", "unknown"),
-}
-"""The principal of a client before it has authenticated, and how that principal is known, by security protocol."""
+ANONYMOUS = "User:ANONYMOUS"
 
-DECODED_PROTOCOLS = {"PLAINTEXT", "SASL_PLAINTEXT"}
-"""Security protocols whose frames can be read. Connections of the others are relayed as plain bytes."""
+
+def initial_principal(listener: Listener) -> tuple[str, PrincipalSource]:
+    """Return the principal of a client before it has authenticated, and how that principal is known."""
+    if not listener.is_readable:
+        return f"User:<unknown:{listener.security_protocol}>", "unknown"
+    asks_certificate = listener.tls is not None and listener.tls.ssl_client_auth != "none"
+    return ANONYMOUS, "unauthenticated" if listener.has_sasl or asks_certificate else "anonymous"
+
+
+def identified(connection: Connection, listener: Listener, stream: TlsStream, mapper: PrincipalMapper) -> Connection:
+    """Return ``connection`` with what its TLS handshake has shown. Raises NoMatchingRule, ValueError.
+
+    With SASL a client is who it logs in as, whatever its certificate says, as in Kafka.
+    """
+    shown = replace(connection, tls_version=stream.version, tls_cipher=stream.cipher)
+    if listener.has_sasl:
+        return shown
+    certificate = stream.peer_certificate
+    if certificate is None:
+        return replace(shown, principal_source="anonymous")
+    name = mapper.map_name(certificates.decode(certificate).subject)
+    return replace(shown, principal=f"User:{name}", principal_source="mtls")
 
 
 class ConnectionManager:
@@ -58,36 +79,35 @@ class ConnectionManager:
     thread."""
 
     def __init__(self, config: Config, sink: ObservationSink | None) -> None:
-        self.listener_counters = {listener.name: ListenerCounters() for listener in config.listeners}
+        self.listener_counters: dict[str, ListenerCounters] = {}
+        """Counters by listener name; also of listeners that a reload has removed."""
         self.relays: dict[Relay, int] = {}
         """Open relays, with the numbers of their connections."""
         self._flushing: set[Relay] = set()  # closed relays with unsent bytes
         self._config = config
-        self._sink = sink
+        self.sink = sink
         self.budget = Budget()
-        connect_timeout = config.upstream_connect_timeout_ms / 1000
-        self._upstreams = {
-            listener.name: Upstream(listener.upstream, connect_timeout, listener.upstream_source)
-            for listener in config.listeners
-        }
+        self._tls = TlsContexts(config)
         self._rate_limited = RateLimitedLogger(log)
         self._fleet = FleetDirectory(FleetView(config.broker_id, ()))
-        self._interceptors = {
-            listener.name: ListenerInterceptors(
-                config, listener, self._upstreams[listener.name], self._fleet, self._rate_limited
-            )
-            for listener in config.listeners
-            if listener.security_protocol in DECODED_PROTOCOLS
-        }
-        for interceptors in self._interceptors.values():
-            interceptors.versions_probe.start()
+        self._listeners: dict[str, Listener] = {}
+        self._upstreams: dict[str, Upstream] = {}
+        self._interceptors: dict[str, ListenerInterceptors] = {}
+        self._replaced_interceptors: WeakSet[ListenerInterceptors] = WeakSet()  # open connections have them
+        for listener in config.listeners:
+            self._set_listener(listener)
         self._connecting: dict[Relay, asyncio.Task[None]] = {}
-        self._by_number: dict[int, Relay] = {}
+        self._handshakes: dict[Relay, TlsHandshake] = {}  # with clients
+        self._ending: set[asyncio.Task[None]] = set()  # connections of removed listeners
+        self.by_number: dict[int, Relay] = {}
+        """The same by their numbers, which grow."""
         self._on_connection_closed: Callable[[int], None] = lambda number: None
         self._on_logins: Callable[[Logins, bool], None] | None = None
         self._logins: Logins = []  # not reported yet
         self._dead_peers = DeadPeerDetector(self.relays)
-        self._setup_deadlines = SetupDeadlines(config.connection_setup_timeout_ms)
+        self._setup_deadlines = SetupDeadlines(
+            config.connection_setup_timeout_ms, has_unread_bytes=self._has_unread_bytes
+        )
         self._lifetime = ConnectionLifetime(self.relays, config.connections_max_idle_ms, config.connections_max_age_ms)
 
     @property
@@ -100,77 +120,133 @@ class ConnectionManager:
         self._on_connection_closed = callback
 
     def report_logins(self, callback: Callable[[Logins, bool], None] | None) -> None:
-        """Call ``callback(logins, earlier)`` for clients that log in with SASL from now on, each once; None for nobody.
+        """Call ``callback(logins, earlier)`` for clients that log in from now on, each once; None for nobody.
 
         ``earlier``: whether they had logged in before this call. ``callback`` gets those, too, at once. It may close
         connections.
         """
         known, self._on_logins = self._on_logins, callback
         if known is None and callback is not None:
-            named = [(number, relay.connection) for relay, number in self.relays.items()]
-            earlier = [(number, one.principal) for number, one in named if one.principal_source == "sasl"]
+            named = [(n, relay.connection) for relay, n in self.relays.items() if relay.descriptor("client") >= 0]
+            earlier = [(number, one.principal) for number, one in named if one.principal_source in ("sasl", "mtls")]
             if earlier:
                 callback(earlier, True)
 
-    def update_config(self, config: Config) -> None:
-        """Apply the reloadable keys: how requests are intercepted, and time limits."""
+    def update_config(self, config: Config, sink: ObservationSink | None) -> None:
+        """Apply the reloadable keys. Open connections go on with the upstream and the interceptors that they have.
+
+        Those of a listener that is no more there end between two requests. ``sink``: for new connections.
+        """
+        before, self._config, self.sink = self._config, config, sink
+        self._tls.update_config(config)
         self._setup_deadlines.timeout_ms = config.connection_setup_timeout_ms
         self._lifetime.max_idle_ms = config.connections_max_idle_ms
         self._lifetime.max_age_ms = config.connections_max_age_ms
+        interceptors_changed = (before.broker_metadata_before_authentication, before.upstream_connect_timeout_ms) != (
+            config.broker_metadata_before_authentication,
+            config.upstream_connect_timeout_ms,
+        )
+        for name in self._listeners.keys() - {listener.name for listener in config.listeners}:
+            self._remove_listener(name)
         for listener in config.listeners:
-            if listener.name in self._interceptors:
+            if interceptors_changed or _is_rebuilt(self._listeners.get(listener.name), listener):
+                self._remove_interceptors(listener.name)
+                self._set_listener(listener)
+            elif listener.name in self._interceptors:
                 self._interceptors[listener.name].update_config(config, listener)
+        for replaced in list(self._replaced_interceptors):
+            listener = self._listeners.get(replaced.listener.name, replaced.listener)
+            replaced.update_config(config, listener)
+        if gone := [relay for relay in self.relays if relay.connection.listener not in self._listeners]:
+            task = asyncio.get_running_loop().create_task(self._end_removed(gone, config.drain_timeout_ms / 1000))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+    def _set_listener(self, listener: Listener) -> None:
+        config = self._config
+        self.listener_counters.setdefault(listener.name, ListenerCounters())
+        self._listeners[listener.name] = listener
+        connect_timeout = config.upstream_connect_timeout_ms / 1000
+        tls = self._tls[listener.name]
+        upstream = Upstream(listener.upstream, connect_timeout, listener.upstream_source, tls)
+        self._upstreams[listener.name] = upstream
+        if listener.is_readable:
+            interceptors = ListenerInterceptors(config, listener, upstream, self._fleet, self._rate_limited)
+            self._interceptors[listener.name] = interceptors
+            interceptors.versions_probe.start()
+
+    def _remove_listener(self, name: str) -> None:
+        self._remove_interceptors(name)
+        del self._listeners[name], self._upstreams[name]
+
+    def _remove_interceptors(self, name: str) -> None:
+        if (replaced := self._interceptors.pop(name, None)) is not None:
+            replaced.versions_probe.stop()
+            self._replaced_interceptors.add(replaced)
 
     def update_fleet_view(self, view: FleetView) -> None:
         """Set what is known about all brokers."""
         self._fleet.view = view
-        for interceptors in self._interceptors.values():
+        for interceptors in [*self._interceptors.values(), *self._replaced_interceptors]:
             interceptors.apply_fleet_view()
 
     def handle_connection(self, listener: Listener, sock: socket.socket, address: tuple[str, int], number: int) -> None:
         """Take ownership of ``sock``, a client accepted from ``address``. ``number`` is unique during one run of the
         sidecar."""
+        listener = self._listeners[listener.name]  # it may have changed since the connection was accepted
         counters = self.listener_counters[listener.name]
         bind = listener.bind
         connection_id = f"{bind.host}:{bind.port}-{address[0]}:{address[1]}-{number}"
-        protocol = listener.security_protocol
-        principal, source = INITIAL_PRINCIPALS[protocol]
+        principal, source = initial_principal(listener)
         connection = Connection(
             connection_id, listener.name, address[0], address[1], monotonic(), principal, principal_source=source
         )
-        session = None
-        if (interceptors := self._interceptors.get(listener.name)) is not None:
-            interceptors.versions_probe.start_if_stale()
-            principal_tracker = None
-            if self._sink or source == "unauthenticated":  # interceptors need the principal
-                principal_tracker = PrincipalTracker(
-                    connection, listener.sasl_oauthbearer_sub_claim_name, partial(self._on_login, number)
-                )
-            max_frame = self._config.socket_request_max_bytes
-            session = Session(
-                connection, counters, self._sink, max_frame, principal_tracker, interceptors.chain, self.budget
-            )
+        session = None if listener.tls is not None else self._create_session(listener, connection, number)
         relay = Relay(connection, session, counters, self._on_relay_closed, self._flushing.discard)
         self.relays[relay] = number
-        self._by_number[number] = relay
+        self.by_number[number] = relay
         counters.active += 1
         self._notify_observers(ConnectionTransition(connection, "opened", connection.opened_at))
-        task = asyncio.get_running_loop().create_task(self._connect(relay, sock, self._upstreams[listener.name]))
+        task = asyncio.get_running_loop().create_task(self._set_up(relay, sock, listener, number))
         self._connecting[relay] = task
         task.add_done_callback(lambda _: self._connecting.pop(relay))
 
-    async def _connect(self, relay: Relay, sock: socket.socket, upstream: Upstream) -> None:
-        """Connect an accepted client to the broker and start its relay."""
+    def _create_session(self, listener: Listener, connection: Connection, number: int) -> Session | None:
+        """Return the session of a client that may send requests now; None where frames cannot be read."""
+        if (interceptors := self._interceptors.get(listener.name)) is None:
+            return None
+        interceptors.versions_probe.start_if_stale()
+        principal_tracker = None
+        if self.sink or connection.principal_source == "unauthenticated":  # interceptors need the principal
+            principal_tracker = PrincipalTracker(
+                connection, listener.sasl_oauthbearer_sub_claim_name, partial(self._on_login, number)
+            )
+        max_frame = self._config.socket_request_max_bytes
+        counters = self.listener_counters[listener.name]
+        return Session(connection, counters, self.sink, max_frame, principal_tracker, interceptors.chain, self.budget)
+
+    async def _set_up(self, relay: Relay, sock: socket.socket, listener: Listener, number: int) -> None:
+        """Shake hands with an accepted client, where the listener has TLS, connect it to the broker and start its
+        relay."""
+        upstream = self._upstreams[listener.name]
         attached = False
         try:
-            broker = await upstream.connect()
+            tls = None if listener.tls is None else await self._shake_hands(relay, sock, listener, number)
+            if listener.tls is not None and tls is None:
+                return
+            broker, broker_tls = await upstream.open()
             if relay.closed:
                 broker.close()
             else:
                 attached = True
-                await relay.attach(sock, broker)
+                await relay.attach(sock, broker, tls, broker_tls)
                 if not relay.closed:
                     self._setup_deadlines.start(relay)
+                    if relay.connection.principal_source == "mtls":
+                        self._on_login(number, relay.connection.principal)
+        except PeerError as error:  # the broker's handshake failed
+            relay.counters.upstream_failures += 1
+            relay.close("broker_tls_failed", f"{upstream}: {error.detail}")
         except Exception as error:  # mostly OSError; an invalid host name raises ValueError
             relay.counters.upstream_failures += 1
             reason = describe_os_error(error) or f"no answer within {self._config.upstream_connect_timeout_ms} ms"
@@ -183,6 +259,44 @@ class ConnectionManager:
         finally:
             if not attached:
                 sock.close()
+
+    async def _shake_hands(
+        self, relay: Relay, sock: socket.socket, listener: Listener, number: int
+    ) -> TlsStream | None:
+        """Shake hands with a client, and learn who it is. Returns None after closing ``relay``."""
+        tls = self._tls[listener.name]
+        assert tls.server is not None, "adding or removing TLS needs a restart"
+        stream, mapper = TlsStream(tls.server), tls.mapper
+        handshake = self._handshakes[relay] = TlsHandshake(stream, sock)
+        self._setup_deadlines.start(relay)
+        try:
+            await handshake.run()
+        except PeerError as error:
+            relay.close("client_tls_failed", error.detail)
+        except EOFError:
+            relay.close("client_closed")
+        except OSError as error:
+            relay.close("client_reset", error.strerror or "")
+        finally:
+            self._handshakes.pop(relay, None)
+            self._setup_deadlines.cancel(relay)
+        if relay.closed:
+            return None
+        relay.counters.tls_handshakes[stream.version, "resumed" if stream.is_resumed else "full"] += 1
+        try:
+            connection = identified(relay.connection, listener, stream, mapper)
+        except (NoMatchingRule, ValueError) as error:
+            relay.close("client_tls_failed", f"its certificate gives no principal: {error}")
+            return None
+        relay.identify(connection, self._create_session(listener, connection, number))
+        if connection.principal_source == "mtls":
+            self._notify_observers(ConnectionTransition(connection, "authenticated", monotonic()))
+        return stream
+
+    def _has_unread_bytes(self, relay: Relay) -> bool:
+        """Return whether this process is late, and not the client."""
+        handshake = self._handshakes.get(relay)
+        return has_unread_bytes(relay) if handshake is None else handshake.is_late
 
     def _on_login(self, number: int, principal: str) -> None:
         """Report the login in the next turn of the loop: the chunk that ends it is still being processed."""
@@ -198,19 +312,21 @@ class ConnectionManager:
 
     def _on_relay_closed(self, relay: Relay, cause: Cause, detail: str) -> None:
         number = self.relays.pop(relay)
-        del self._by_number[number]
+        del self.by_number[number]
         self._setup_deadlines.cancel(relay)
+        if (handshake := self._handshakes.get(relay)) is not None:
+            handshake.abort()
         if not relay.is_finished:
             self._flushing.add(relay)
         relay.counters.active -= 1
         relay.counters.closed[cause] += 1
-        if self._sink is not None:
+        if self.sink is not None:
             counts = (relay.requests, relay.received_bytes, relay.sent_bytes)
             at, client_id = monotonic(), relay.client_id
             self._notify_observers(
                 ConnectionTransition(relay.connection, "closed", at, cause, 0, 0, *counts, client_id)
             )
-        if detail and cause.startswith(("client_invalid", "broker_")):
+        if detail and cause.startswith(("client_invalid", "client_tls", "broker_")):
             self._rate_limited.warning(
                 "connection_refused" if cause.startswith("client") else "connection_broken",
                 connection_id=relay.id,
@@ -228,9 +344,9 @@ class ConnectionManager:
             interceptors.versions_probe.start()
 
     def _notify_observers(self, change: ConnectionTransition) -> None:
-        if self._sink is not None:
-            self._sink.observed[0] += 1
-            self._sink.record_change(change)
+        if self.sink is not None:
+            self.sink.observed[0] += 1
+            self.sink.record_change(change)
 
     def find_idlest(self, listeners: Collection[str]) -> tuple[int, float] | None:
         """Return the number of the connection of ``listeners`` that has been idle for longest, and when its last byte
@@ -248,7 +364,7 @@ class ConnectionManager:
 
     def close_connection(self, number: int, cause: Cause) -> bool:
         """Close the connection with this number for ``cause``, and return whether it was open."""
-        relay = self._by_number.get(number)
+        relay = self.by_number.get(number)
         if relay is not None:
             relay.close(cause)
             if relay in self._connecting:
@@ -256,8 +372,8 @@ class ConnectionManager:
         return relay is not None
 
     def hold_connection(self, number: int, hold_ms: int) -> None:
-        """Do not read the client of the connection with this number for ``hold_ms``, if it is still open."""
-        if (relay := self._by_number.get(number)) is not None:
+        """Do not read the client of the connection with this number for ``hold_ms``; 0: read it again."""
+        if (relay := self.by_number.get(number)) is not None:
             relay.hold_client(hold_ms / 1000)
 
     def close_idlest(self, listeners: Collection[str]) -> None:
@@ -281,22 +397,41 @@ class ConnectionManager:
             interceptors.versions_probe.stop()
         for task in list(self._connecting.values()):
             task.cancel()
-        waiting = list(reversed(self.relays))  # the oldest one is the last
-        log.info("draining", connections=len(waiting), timeout_s=timeout_s, spread=spread)
-        began, count = monotonic(), len(waiting)
-        ending: list[Relay] = []
-        while (self.relays or self._flushing) and (now := monotonic()) < began + timeout_s:
-            turns = (now - began) / (timeout_s * SPREAD_SHARE) if spread else 1.0
-            while waiting and count - len(waiting) < turns * count:
-                ending.append(waiting.pop())
-                ending[-1].stop_reading_requests()
-            ending = [relay for relay in ending if relay in self.relays]
-            for relay in ending:
-                if relay.is_drained:
-                    relay.close("drain_completed")
-            await asyncio.sleep(DRAIN_POLL_INTERVAL)
+        log.info("draining", connections=len(self.relays), timeout_s=timeout_s, spread=spread)
+        await self._end_connections(list(self.relays), timeout_s, timeout_s * SPREAD_SHARE if spread else 0.0)
         self.abort_all()
         await asyncio.sleep(0)  # transports finish closing in the next iteration of the event loop
+
+    async def _end_connections(self, relays: Sequence[Relay], timeout_s: float, spread_s: float = 0.0) -> None:
+        """Close each of ``relays`` once its open requests are answered, for up to ``timeout_s`` seconds.
+
+        The turn of each comes within ``spread_s`` seconds, in their order. Waits for all bytes to be sent.
+        """
+        began, waiting = monotonic(), deque(relays)
+        ending: list[Relay] = []
+        while (waiting or ending or self._flushing) and (now := monotonic()) < began + timeout_s:
+            turns = len(relays) if not spread_s else (now - began) / spread_s * len(relays)
+            while waiting and len(relays) - len(waiting) < turns:
+                relay = waiting.popleft()
+                if not relay.closed:
+                    relay.stop_reading_requests()
+                    ending.append(relay)
+            for relay in ending:
+                if relay.is_drained and not relay.closed:
+                    relay.close("drain_completed")
+            ending = [relay for relay in ending if not relay.closed]
+            await asyncio.sleep(DRAIN_POLL_INTERVAL)
+
+    async def _end_removed(self, relays: Sequence[Relay], timeout_s: float) -> None:
+        """Close all connections of listeners that are no more there."""
+        await asyncio.sleep(0)  # start new connect tasks: only a started task cleans up when it is cancelled
+        for relay in relays:
+            if relay in self._connecting:
+                self._connecting[relay].cancel()
+        await self._end_connections([relay for relay in relays if relay not in self._connecting], timeout_s)
+        for relay in relays:
+            if not relay.closed:
+                relay.close("drain_timeout", abort=True)
 
     def abort_all(self) -> None:
         """Close all open connections at once."""
@@ -320,3 +455,10 @@ class ConnectionManager:
         self._lifetime.on_tick()
         self._rate_limited.flush()
         rate_limited.flush()
+
+
+def _is_rebuilt(before: Listener | None, after: Listener) -> bool:
+    """Return whether a listener needs another upstream and other interceptors than before."""
+    # What ``ListenerInterceptors`` and ``TlsContexts`` apply, and what is of no use here.
+    updated = {"unsupported_request_response", "tls", "upstream_tls", "bind"}
+    return before is None or before.model_dump(exclude=updated) != after.model_dump(exclude=updated)

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import time
-from itertools import islice
+from bisect import bisect_right
+from heapq import nsmallest
 from time import monotonic
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from proxy.core.session import Session
     from proxy.net.relay import Relay
 
-PAGE = 200
-"""Connections described at a time: about 3 ms of the event loop."""
+PAGE = 50
+"""Connections described at a time: less than 1 ms of the event loop."""
 
 MAX_TEXT = 256
 """Characters of a text that the client chose; longer ones are cut and end in ``…``."""
@@ -26,21 +27,22 @@ MAX_IN_FLIGHT_LISTED = 10
 """Open requests of one connection that are listed; ``in_flight`` counts all."""
 
 
-class InFlightRequest(Struct, omit_defaults=True):
+class InFlightRequest(Struct, omit_defaults=True, gc=False):
     """A request that waits for its response."""
 
     api_key: int
     in_flight_duration_ms: int
 
 
-class KafkaConnection(Struct, omit_defaults=True):
+class KafkaConnection(Struct, omit_defaults=True, gc=False):
     """One open connection of a client. Times: seconds since 1970.
 
     ``id``: as in the audit's events, and for ``close``. ``state``: ``connecting`` (to the broker), ``open`` or
     ``aborting`` (half of it has ended). ``group_id`` to ``transactional_id``: of the last request that had one.
     ``request_count``, ``received_bytes``, ``sent_bytes``: since it was opened. ``in_flight``: requests without a
-    response; ``in_flight_requests`` has the oldest of them. Without frames that can be read (TLS), only addresses,
-    times and bytes are known.
+    response; ``in_flight_requests`` has the oldest of them. ``tls_version``, ``tls_cipher``: where the sidecar
+    terminates TLS. Without frames that can be read (TLS that passes through), only addresses, times and bytes are
+    known.
     """
 
     id: str
@@ -58,6 +60,8 @@ class KafkaConnection(Struct, omit_defaults=True):
     in_flight: int = 0
     in_flight_requests: tuple[InFlightRequest, ...] = ()
     sasl_mechanism: str | None = None
+    tls_version: str | None = None
+    tls_cipher: str | None = None
     client_id: str | None = None
     client_software_name: str | None = None
     client_software_version: str | None = None
@@ -87,24 +91,55 @@ class ConnectionsView(Struct):
     """Workers that did not answer in time, whose connections are missing."""
 
 
+class ConnectionChoice(NamedTuple):
+    """How many connections were chosen, and those of them that are idle for the shortest time, as many as wanted."""
+
+    number: int
+    least_idle: list[KafkaConnection]
+
+
 FILTERS = ("listener", "client_ip", "principal", "client_id", "group_id", "transactional_id")
 """Fields by which connections can be chosen, each by its whole value."""
 
 
-def describe_page(relays: Mapping[Relay, int], after: int, worker: int) -> list[tuple[int, KafkaConnection]]:
-    """Return up to ``PAGE`` connections with the lowest numbers above ``after``, with their numbers.
+class OpenConnections:
+    """Describes the open connections of one process, so that no step walks over all of them.
 
-    ``relays``: open ones with their numbers, which grow. ``worker``: number of this process.
+    ``relays``: open ones by their numbers, in growing order; changed from outside. ``worker``: number of this process.
     """
-    now, offset = monotonic(), time.time() - monotonic()
-    page = islice(((number, relay) for relay, number in relays.items() if number > after), PAGE)
-    return [(number, _describe(relay, now, offset, worker)) for number, relay in page]
+
+    def __init__(self, relays: Mapping[int, Relay], worker: int) -> None:
+        self._relays = relays
+        self._worker = worker
+        self._numbers: tuple[int, ...] = ()  # of those open when the listing began; some have ended since
+
+    def describe_page(self, after: int) -> list[tuple[int, KafkaConnection]]:
+        """Return up to ``PAGE`` connections with the lowest numbers above ``after``, with their numbers; none: these
+        were all. Those opened after the page with ``after`` 0 may be missing."""
+        if not after or not self._numbers:
+            self._numbers = tuple(self._relays)
+        now, offset = monotonic(), time.time() - monotonic()
+        page: list[tuple[int, KafkaConnection]] = []
+        for at in range(bisect_right(self._numbers, after), len(self._numbers)):
+            number = self._numbers[at]
+            if (relay := self._relays.get(number)) is not None:
+                page.append((number, _describe(relay, now, offset, self._worker)))
+                if len(page) == PAGE:
+                    return page
+        if not page:
+            self._numbers = ()
+        return page
+
+    def find(self, number: int) -> KafkaConnection | None:
+        """Return the connection with this number; None if it is not open."""
+        relay = self._relays.get(number)
+        return None if relay is None else _describe(relay, monotonic(), time.time() - monotonic(), self._worker)
 
 
-def choose(connections: Iterable[KafkaConnection], wanted: Mapping[str, str]) -> list[KafkaConnection]:
-    """Return those of ``connections`` whose fields have the values ``wanted``, the one longest idle last."""
+def choose(connections: Iterable[KafkaConnection], wanted: Mapping[str, str], most: int) -> ConnectionChoice:
+    """Choose those of ``connections`` whose fields have the values ``wanted``."""
     chosen = [one for one in connections if all(getattr(one, name) == value for name, value in wanted.items())]
-    return sorted(chosen, key=lambda one: (one.idle_duration_ms, one.id))
+    return ConnectionChoice(len(chosen), nsmallest(most, chosen, key=lambda one: (one.idle_duration_ms, one.id)))
 
 
 def number_of(connection_id: str) -> int | None:
@@ -129,6 +164,8 @@ def _describe(relay: Relay, now: float, offset: float, worker: int) -> KafkaConn
         received_bytes=relay.received_bytes,
         sent_bytes=relay.sent_bytes,
         sasl_mechanism=connection.sasl_mechanism,
+        tls_version=connection.tls_version,
+        tls_cipher=connection.tls_cipher,
         client_id=_clip(relay.client_id),
         client_software_name=_clip(connection.client_software_name),
         client_software_version=_clip(connection.client_software_version),

@@ -56,6 +56,7 @@ cdef class End:
     cdef Py_ssize_t sent  # bytes of ``unsent`` that were sent since
     cdef Py_ssize_t size  # bytes in ``unsent``
     cdef str name
+    cdef TlsStream tls  # None where bytes pass as they are; ``unsent`` is encrypted then
 
     def __cinit__(self, bint is_broker):
         self.fd = -1

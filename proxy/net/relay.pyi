@@ -6,6 +6,7 @@ from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection
 from proxy.core.session import Session
 from proxy.errors import Side
+from proxy.net.tls_stream import TlsStream
 from proxy.telemetry import RateLimitedLogger
 
 rate_limited: RateLimitedLogger
@@ -80,8 +81,20 @@ class Relay:
     def descriptor(self, side: Side) -> int:
         """The file descriptor of ``side``; -1 before the socket is attached and after it is closed."""
 
-    async def attach(self, client: socket.socket, broker: socket.socket) -> None:
-        """Take ownership of both sockets and start relaying. Raises OSError after closing both of them."""
+    def identify(self, connection: Connection, session: Session | None) -> None:
+        """Set what is known of the client after its TLS handshake, and its session; before ``attach``."""
+
+    async def attach(
+        self,
+        client: socket.socket,
+        broker: socket.socket,
+        client_tls: TlsStream | None = None,
+        broker_tls: TlsStream | None = None,
+    ) -> None:
+        """Take ownership of both sockets and start relaying. Raises OSError after closing both of them.
+
+        ``client_tls``, ``broker_tls``: the established TLS of a side; None where bytes pass as they are.
+        """
 
     def stop_reading_requests(self) -> None:
         """Finish reading a request that has begun, and read no further one. Used to drain.

@@ -8,6 +8,9 @@ Both sockets are plain descriptors in one epoll set, which the event loop watche
 that the process shares, inspects it there and sends it from there. So it copies no bytes and creates no objects. Each
 side has its own buffer for bytes that the kernel does not accept at once.
 
+A side may have TLS (``End.tls``). Then what is received is decrypted before all else, and encrypted as the last step
+before it is sent. Sizes and counts are those of the plaintext; the buffer of unsent bytes holds ciphertext.
+
 Back-pressure: as long as bytes for one side are unsent, the other side is not read. So at most one chunk is buffered
 for each side. A chunk has ``READ_SIZE`` bytes, or ``BULK_SIZE`` if the receiving side has kept up so far. The buffer of
 the client may also hold responses of the sidecar itself. A client is not read either while
@@ -16,7 +19,8 @@ the client may also hold responses of the sidecar itself. A client is not read e
 * it does not read the responses of the sidecar itself; input that was already read then waits in ``Interception.rest``,
 * it has sent more than one turn of the event loop processes; the rest waits in ``Interception.rest``, too,
 * the process holds too much memory (``proxy.core.budget``), which pauses the broker's side as well,
-* its connection is held for a limit of its principal (``hold_client``).
+* its connection is held for a limit of its principal (``hold_client``),
+* it has sent tiny records of TLS, which wait in ``TlsStream.held``, or does not read what TLS itself answers.
 
 ``loop.add_reader`` is not used for these sockets. After an error (EPOLLERR) uvloop calls the reader once more and never
 again. Bytes that the peer sent before its reset would be cut off after one chunk, and the reset would go unnoticed.
@@ -32,6 +36,7 @@ from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.unistd cimport close as close_descriptor
 
 from proxy.core.session cimport Session
+from proxy.net.tls_stream cimport TlsStream, opened
 
 import asyncio
 import os
@@ -59,6 +64,8 @@ cdef enum Reason:  # why a side is not read
     MEMORY = 64  # clients make the process hold too much memory
     HELD = 128  # its principal connects too fast
     ROUND_ROBIN = 32  # input that was already read waits for its turn in ``RoundRobin``
+    TLS_HELD = 256  # the same of input that is not decrypted yet
+    TLS_OUTPUT = 512  # the peer does not read what its TLS messages are answered with
 
 cdef uint8_t[BULK_SIZE] chunk  # shared by all relays of the loop's thread; used up within one callback
 
@@ -133,7 +140,7 @@ cdef class Relay:
 
     @property
     def is_drained(self):
-        if self.client.unsent != NULL or self.broker.unsent != NULL:
+        if self.client.unsent != NULL or self.broker.unsent != NULL or self.client.paused & TLS_HELD:
             return False
         return monotonic() - self.last_byte_at > IDLE_AFTER if self.session is None else self.session.is_idle
 
@@ -148,12 +155,20 @@ cdef class Relay:
     def descriptor(self, side):
         return self.client.fd if side == "client" else self.broker.fd
 
-    async def attach(self, client, broker):
+    def identify(self, connection, Session session):
+        self.initial_connection = connection
+        self.session = session
+
+    async def attach(self, client, broker, TlsStream client_tls=None, TlsStream broker_tls=None):
         self.client.fd = client.detach()
         self.broker.fd = broker.detach()
+        self.client.tls = client_tls
+        self.broker.tls = broker_tls
         self.poller = poller_of(asyncio.get_running_loop())
         self.poller.add(self)
         try:
+            wait_if_held(self, self.broker)
+            wait_if_held(self, self.client)
             self.update_events(self.broker)
             self.update_events(self.client)
         except OSError:
@@ -193,6 +208,8 @@ cdef class Relay:
             return
         self.cause = cause
         for end in (self.client, self.broker):
+            if end.tls is not None and not abort:
+                write_close_notify(self, end)
             if abort or end.unsent == NULL:
                 self.close_end(end)
             else:
@@ -240,11 +257,17 @@ cdef class Relay:
                 return self.on_eof(end)
             return self.on_socket_failure(end, end.failure or errno)
         end.bulk = size == most
+        if end.tls is not None:
+            return on_ciphertext(self, end, size, chunk)
+        return self.on_data(end, size, chunk)
+
+    cdef int on_data(self, End end, Py_ssize_t size, const uint8_t *data) except -1:
+        """Count a chunk that this side has sent, and forward it."""
         self.received[end.name] = self.received[end.name] + size
         if not end.is_broker:
             self.received_bytes += size
         self.last_byte_at = monotonic()
-        self.forward(end, size, chunk)
+        self.forward(end, size, data)
         return 0 if end.is_broker else self.schedule_rest()
 
     cdef int forward(self, End end, Py_ssize_t size, const uint8_t *data) except -1:
@@ -307,19 +330,22 @@ cdef class Relay:
         return waited
 
     cdef int schedule_rest(self) except -1:
-        if self.session is not None and self.session.keeps_rest() and not self.client.paused and self.cause is None:
+        if self.cause is None and not self.client.paused & ~TLS_HELD and self.keeps_rest():
             self.pause(self.client, ROUND_ROBIN)
             self.poller.round_robin.schedule(self.forward_rest)
         return 0
 
+    cdef inline bint keeps_rest(self):
+        return self.session is not None and self.session.keeps_rest()
+
     def forward_rest(self):
         cdef bytes rest
-        cdef bint there = self.session is not None and self.session.keeps_rest() and self.cause is None
+        cdef bint there = self.keeps_rest() and self.cause is None
         try:
-            if there and self.client.paused == ROUND_ROBIN:
+            if there and self.client.paused & ~TLS_HELD == ROUND_ROBIN:
                 rest = self.session.interception.rest
                 self.forward(self.client, PyBytes_GET_SIZE(rest), <const uint8_t *>PyBytes_AS_STRING(rest))
-                if self.client.paused == ROUND_ROBIN and self.session is not None and self.session.keeps_rest():
+                if self.client.paused & ~TLS_HELD == ROUND_ROBIN and self.keeps_rest():
                     self.poller.round_robin.schedule(self.forward_rest)
                     return
             self.resume(self.client, ROUND_ROBIN)
@@ -343,8 +369,16 @@ cdef class Relay:
         self.update_events(end)
         if end.shutdown_after_send:
             shutdown(end.fd, SHUT_WR)
+        if end.paused & TLS_OUTPUT:
+            self.resume(end, TLS_OUTPUT)
         self.resume(self.other(end), BACKLOG)
         return self.update_answer_pause()
+
+    def open_held_of_client(self):
+        open_held(self, self.client)
+
+    def open_held_of_broker(self):
+        open_held(self, self.broker)
 
     # ---- helpers ------------------------------------------------------------------------------------------------
 
@@ -353,17 +387,23 @@ cdef class Relay:
 
     cdef int write(self, End end, Py_ssize_t size, const uint8_t *data) except -1:
         """Send ``data`` to ``end``, and keep the bytes that the kernel does not accept."""
-        cdef ssize_t sent = 0
-        cdef uint8_t *waiting
         if end.failure:
             return 0
+        if end.tls is not None:
+            return write_sealed(self, end, size, data)
+        return self.send_or_keep(end, size, data, size)
+
+    cdef int send_or_keep(self, End end, Py_ssize_t size, const uint8_t *data, Py_ssize_t counted) except -1:
+        """Send bytes as they are, which count as ``counted``, and keep those that the kernel does not accept."""
+        cdef ssize_t sent = 0
+        cdef uint8_t *waiting
         if end.unsent == NULL:
             sent = send(end.fd, data, size, MSG_NOSIGNAL)
             if sent < 0 and errno != EAGAIN and errno != EINTR:
                 end.failure = errno
                 return 0
         if not end.is_broker:
-            self.sent_bytes += size
+            self.sent_bytes += counted
         if sent == size:
             return 0
         if sent < 0:
@@ -423,6 +463,8 @@ cdef class Relay:
             self.close(self.first_eof)
             return 0
         self.update_events(end)
+        if other.tls is not None:
+            write_close_notify(self, other)
         if other.unsent != NULL:
             other.shutdown_after_send = True
         else:
@@ -495,6 +537,8 @@ cdef class Relay:
 
     cdef int resume(self, End end, Reason reason) except -1:
         end.paused &= ~reason
+        if end.paused == TLS_HELD:
+            schedule_held(self, end)
         self.update_events(end)
         return 0 if end.is_broker else self.schedule_rest()
 
@@ -531,6 +575,9 @@ cdef class Relay:
             if self.is_finished:
                 self.poller.remove(self)
         return 0
+
+
+include "relay_tls.pxi"
 
 
 cdef int report_failure(connection_id, error) except -1:

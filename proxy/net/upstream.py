@@ -17,7 +17,11 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from proxy.config import Endpoint
+from proxy.errors import PeerError
 from proxy.net.acceptor import CAPACITY_ERRORS, CAPACITY_RETRY_DELAY, set_socket_options
+from proxy.net.tls_contexts import ListenerTls
+from proxy.net.tls_handshake import TlsHandshake
+from proxy.net.tls_stream import TlsStream
 from proxy.net.upstream_resolver import SocketAddress, UpstreamResolver, order_addresses
 
 ATTEMPT_DELAY = 0.25
@@ -41,10 +45,14 @@ class Upstream:
     extra_attempts: ClassVar[int] = 0
     """Running attempts beyond the first one of each client."""
 
-    def __init__(self, endpoint: Endpoint, timeout: float, source: str | None = None) -> None:
+    def __init__(
+        self, endpoint: Endpoint, timeout: float, source: str | None = None, tls: ListenerTls | None = None
+    ) -> None:
+        """``tls``: the contexts of the listener, of which that towards the broker is used, if there is one."""
         self._endpoint = endpoint
         self._timeout = timeout
         self._source = source
+        self._tls = tls
         self._family = 0 if source is None else socket.AF_INET6 if ":" in source else socket.AF_INET
         self._literal_addresses: list[SocketAddress] = []
         """The address, if the host is an IP address. A host name is resolved for each connection, since it may move."""
@@ -58,6 +66,28 @@ class Upstream:
 
     def __str__(self) -> str:
         return str(self._endpoint)
+
+    async def open(self) -> tuple[socket.socket, TlsStream | None]:
+        """Return a connected, non-blocking socket and its TLS, None without TLS.
+
+        Raises as ``connect``, and PeerError with the reason ``tls_failed``.
+        """
+        sock = await self.connect()
+        if self._tls is None or self._tls.client is None:
+            return sock, None
+        try:
+            stream = TlsStream(self._tls.client, self._tls.server_name)
+            async with asyncio.timeout(self._timeout):
+                await TlsHandshake(stream, sock).run()
+        except BaseException as error:
+            sock.close()
+            if isinstance(error, TimeoutError):
+                raise PeerError("broker", "tls_failed", "no answer during the handshake") from None
+            if isinstance(error, EOFError | ConnectionError):
+                text = "it closed the connection during the handshake: upstream may be a port without TLS"
+                raise PeerError("broker", "tls_failed", text) from None
+            raise
+        return sock, stream
 
     async def connect(self) -> socket.socket:
         """Return a connected, non-blocking socket. Raises OSError with the reason of each address, or TimeoutError.

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 
-from proxy import __version__
 from proxy.config import Endpoint, Listener
 from proxy.errors import PeerError
 from proxy.net.upstream import Upstream
+from proxy.net.upstream_call import call_upstream
 from proxy.rpc import messages
-from proxy.rpc.call import call_once
 
 CHECK_TIMEOUT = 5.0
 """Seconds within which the broker has to answer."""
@@ -51,12 +50,8 @@ async def find_problem(listener: Listener, upstream: Upstream, broker_id: int) -
 
 async def _fetch_advertised(upstream: Upstream) -> dict[int, Endpoint]:
     """Return the address that each broker of the cluster advertises on this listener, by node id."""
-    streams = await asyncio.open_connection(sock=await upstream.connect())
     try:
-        answer = await call_once(
-            streams, messages.metadata_request(), client_id=f"brokerside-{__version__}", max_size=MAX_METADATA_SIZE
-        )
-        return messages.decode_brokers(answer)
+        return messages.decode_brokers(await call_upstream(upstream, messages.metadata_request(), MAX_METADATA_SIZE))
     except (EOFError, PeerError) as error:
         detail = f": {error.detail}" if isinstance(error, PeerError) else ""
         raise OSError(f"{upstream} does not answer as a Kafka broker does{detail}") from None

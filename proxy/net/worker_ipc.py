@@ -87,15 +87,16 @@ class CloseConnection(Struct, tag=True, array_like=True):
 class DescribeConnections(Struct, tag=True, array_like=True):
     """Asks a worker for some of its connections, those with the lowest numbers above ``after``.
 
-    The worker replies with a ``ConnectionsPage`` of the same ``request_id``.
+    With ``number``: for that one alone. The worker replies with a ``ConnectionsPage`` of the same ``request_id``.
     """
 
     request_id: int
     after: int
+    number: int | None = None
 
 
 class HoldConnection(Struct, tag=True, array_like=True):
-    """Tells a worker not to read the client of the connection with this ``number`` for ``hold_ms``."""
+    """Has a worker not read the client of the connection with this ``number`` for ``hold_ms``; 0: read it again."""
 
     number: int
     hold_ms: int
@@ -112,6 +113,21 @@ class ReportThrottles(Struct, tag=True, array_like=True):
     """Tells a worker to pass these reports to its observers."""
 
     reports: list[AggregatedThrottle]
+
+
+class PrepareConfig(Struct, tag=True, array_like=True):
+    """Tells a worker to do all of a reload that can fail. ``config``: packed as in ``StartWorker``.
+
+    The worker replies with a ``ConfigPrepared`` of the same ``request_id``. ``UpdateConfig`` or ``DiscardConfig``
+    follows.
+    """
+
+    request_id: int
+    config: bytes
+
+
+class DiscardConfig(Struct, tag=True, array_like=True):
+    """Tells a worker to give up what it did for ``PrepareConfig``."""
 
 
 class UpdateConfig(Struct, tag=True, array_like=True):
@@ -182,6 +198,13 @@ class ConnectionsPage(Struct, tag=True, array_like=True):
     connections: list[tuple[int, KafkaConnection]]
 
 
+class ConfigPrepared(Struct, tag=True, array_like=True):
+    """The reply to ``PrepareConfig``. ``error``: why it failed, for a person; empty if it did not."""
+
+    request_id: int
+    error: str
+
+
 class SnapshotReply(Struct, tag=True, array_like=True):
     """The reply to ``RequestSnapshot``. A worker that exits sends a last one, with ``request_id`` 0."""
 
@@ -199,13 +222,22 @@ ToWorker = (
     | HoldConnection
     | ReportLogins
     | ReportThrottles
+    | PrepareConfig
+    | DiscardConfig
     | UpdateConfig
     | UpdateFleetView
     | Drain
     | Abort
 )
 ToMain = (
-    WorkerReady | StartFailed | ConnectionsClosed | ClientsLoggedIn | IdlestConnection | ConnectionsPage | SnapshotReply
+    WorkerReady
+    | StartFailed
+    | ConnectionsClosed
+    | ClientsLoggedIn
+    | IdlestConnection
+    | ConnectionsPage
+    | ConfigPrepared
+    | SnapshotReply
 )
 
 

@@ -13,7 +13,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 
 import structlog
-from msgspec import structs
 
 from proxy.config import Config, Listener
 from proxy.config.serialization import pack
@@ -28,7 +27,9 @@ from proxy.net.ticker import Ticker
 from proxy.net.worker_ipc import (
     Abort,
     CloseConnection,
+    ConfigPrepared,
     ConnectionsPage,
+    DiscardConfig,
     Drain,
     HoldConnection,
     IdlestConnection,
@@ -48,13 +49,16 @@ from proxy.net.worker_process import (
 )
 from proxy.telemetry import RateLimitedLogger
 from proxy.telemetry.logs import log_lines_dropped
-from proxy.telemetry.snapshot import Snapshot, process_counts, sum_snapshots
+from proxy.telemetry.snapshot import Snapshot, add_counters, process_counts, sum_exited, sum_snapshots
 
 WORKERS_START_TIMEOUT = 30.0
 """Seconds within which all workers have to be ready. They need about one."""
 
 REPLY_TIMEOUT = 1.0
 """Seconds a worker has to reply. After that its last counters are used, and it evicts no connection."""
+
+PREPARE_REPLY_TIMEOUT = 12.0
+"""Seconds a worker has to do all of a reload that can fail. It gives up after ten itself."""
 
 MIN_RESTART_DELAY, MAX_RESTART_DELAY = 0.1, 10.0
 """Seconds until a worker is replaced; doubled each time it exits again, from the minimum up to the maximum."""
@@ -95,6 +99,7 @@ class WorkerPool:
         self._starting: set[asyncio.Task[None]] = set()
         self._running = False
         self._last_request_id = 0
+        self._prepares = False  # whether workers have configured observers for a reload
         self._evictions: deque[list[str]] = deque()
         self._eviction_task: asyncio.Task[None] | None = None
         self.lost_throttle_reports = 0
@@ -166,7 +171,7 @@ class WorkerPool:
             worker.send_update(ReportLogins(callback is not None))
 
     def hold_connection(self, number: int, hold_ms: int) -> None:
-        """Do not read the client of the connection with this number for ``hold_ms``, if it is still open."""
+        """Do not read the client of the connection with this number for ``hold_ms``; 0: read it again."""
         self._send_order(HoldConnection(number, hold_ms))
 
     def close_connection(self, number: int, cause: Cause) -> bool:
@@ -203,6 +208,17 @@ class WorkerPool:
         if self._eviction_task is None or self._eviction_task.done():
             self._eviction_task = asyncio.create_task(self._run_evictions())
 
+    async def find_connection(self, number: int) -> KafkaConnection | None:
+        """Return the open connection with this number; None if there is none. Raises TimeoutError if its worker does
+        not answer."""
+        for worker in self._workers.values():
+            if worker.has_connection(number):
+                page = await self._request_page(worker, 0, number)
+                if page is None:
+                    raise TimeoutError(f"worker {worker.number} does not answer")
+                return page[0][1] if page else None
+        return None
+
     async def list_connections(self) -> ConnectionList:
         """Return all open connections of all workers that answer in time."""
         workers = list(self._workers.values())
@@ -219,17 +235,22 @@ class WorkerPool:
         found: list[KafkaConnection] = []
         after = 0
         while True:
-            self._last_request_id += 1
-            reply = worker.describe_connections(self._last_request_id, after)
-            if reply is None or not (await asyncio.wait([reply], timeout=REPLY_TIMEOUT))[0]:
-                return None
-            page = reply.result()
-            if not isinstance(page, ConnectionsPage):
-                return None
-            if not page.connections:
-                return found
-            found += [connection for _, connection in page.connections]
-            after = page.connections[-1][0]
+            page = await self._request_page(worker, after)
+            if not page:
+                return None if page is None else found
+            found += [connection for _, connection in page]
+            after = page[-1][0]
+
+    async def _request_page(
+        self, worker: WorkerProcess, after: int, number: int | None = None
+    ) -> list[tuple[int, KafkaConnection]] | None:
+        """Return some connections of a worker, or the one with ``number``; None if it does not answer in time."""
+        self._last_request_id += 1
+        reply = worker.describe_connections(self._last_request_id, after, number)
+        if reply is None or not (await asyncio.wait([reply], timeout=REPLY_TIMEOUT))[0]:
+            return None
+        page = reply.result()
+        return page.connections if isinstance(page, ConnectionsPage) else None
 
     def report_throttles(self, reports: Sequence[AggregatedThrottle]) -> None:
         """Pass throttle reports to the observers of one worker. They are lost if no worker can receive them."""
@@ -242,8 +263,41 @@ class WorkerPool:
         self.lost_throttle_reports += len(reports)
         self._rate_limited.warning("throttles_not_reported", reports=len(reports))
 
+    async def prepare_config(self, config: Config) -> None:
+        """Let all workers configure observers with other settings. Raises LocalError if one cannot, or does not
+        answer."""
+        self._prepares = config.observers != self._config.observers
+        if not self._prepares:
+            return
+        packed = pack(config)
+        requested: dict[Reply, int] = {}
+        for worker in self._workers.values():
+            self._last_request_id += 1
+            if (reply := worker.prepare_config(self._last_request_id, packed)) is not None:
+                requested[reply] = worker.number
+        late: set[Reply] = set()
+        if requested:
+            late = (await asyncio.wait(requested, timeout=PREPARE_REPLY_TIMEOUT))[1]
+        replies = [reply.result() for reply in requested if reply not in late]  # None: it has exited
+        errors = [reply.error for reply in replies if isinstance(reply, ConfigPrepared) and reply.error]
+        if late:
+            errors.append(f"observers: worker {requested[late.pop()]} does not answer")
+        if errors:
+            self.discard_config()
+            raise LocalError(errors[0])
+
+    def discard_config(self) -> None:
+        """Give up what ``prepare_config`` has done."""
+        for worker in self._workers.values() if self._prepares else ():
+            if worker.is_ready:
+                worker.channel.send(DiscardConfig())
+        self._prepares = False
+
     def update_config(self, config: Config) -> None:
         """Apply the reloadable keys in all workers, also in those started later."""
+        self._prepares = False
+        for listener in config.listeners:
+            self.listener_counters.setdefault(listener.name, ListenerCounters())
         self._config = config
         for worker in self._workers.values():
             worker.send_update(UpdateConfig(pack(config)))
@@ -261,14 +315,15 @@ class WorkerPool:
             await asyncio.wait(replies, timeout=REPLY_TIMEOUT)
         waiting = Counter(connection.listener for connection, _ in self._unassigned)
         listener_counters = {
-            name: structs.replace(counters, active=counters.active + waiting[name])
+            name: add_counters(counters, ListenerCounters(active=waiting[name]))  # a copy: a thread sums it up
             for name, counters in self.listener_counters.items()
         }
         own = Snapshot(listener_counters, process_counts(), self._ticker.lag, worker_restarts=self._restarts)
         own.log_lines_dropped = log_lines_dropped()
         own.throttle_reports_lost = self.lost_throttle_reports
         own.workers = dict.fromkeys(range(1, self._config.workers + 1), 0)
-        return sum_snapshots([own, self._exited, *(worker.last_snapshot() for worker in self._workers.values())])
+        workers = [worker.last_snapshot() for worker in self._workers.values()]
+        return await asyncio.to_thread(sum_snapshots, [own, self._exited, *workers])
 
     async def stop(self, abort: asyncio.Event, *, spread: bool = False) -> None:
         """Drain all workers and wait until they have exited, or abort them when ``abort`` is set. None runs
@@ -351,7 +406,7 @@ class WorkerPool:
 
     def _on_exit(self, worker: WorkerProcess, unsent: list[UnsentConnection]) -> None:
         del self._workers[worker.number]
-        self._exited = sum_snapshots([self._exited, worker.last_snapshot()])
+        self._exited = sum_exited([self._exited, worker.last_snapshot()])
         self._unassigned += unsent
         if not self._running:
             return

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from typing import Protocol
 
 from proxy.core.wire import BROKER_USES_TLS, tls_hint
 from proxy.errors import PeerError
@@ -16,6 +17,20 @@ from proxy.rpc.messages import RpcRequest
 CORRELATION_ID_SIZE = 4
 """Bytes of the response header version 0. The header of flexible responses has tagged fields after it, which are
 returned with the body."""
+
+
+class RpcReader(Protocol):
+    """What is read from, as ``asyncio.StreamReader``."""
+
+    async def readexactly(self, n: int, /) -> bytes:
+        """Return the next ``n`` bytes. Raises EOFError."""
+
+
+class RpcWriter(Protocol):
+    """What is written to, as ``asyncio.StreamWriter``."""
+
+    def write(self, data: bytes, /) -> None:
+        """Send ``data``."""
 
 
 def encode_frame(request: RpcRequest, correlation_id: int, client_id: str | None) -> bytes:
@@ -27,8 +42,8 @@ def encode_frame(request: RpcRequest, correlation_id: int, client_id: str | None
 
 
 async def call(
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
+    reader: RpcReader,
+    writer: RpcWriter,
     request: RpcRequest,
     *,
     correlation_id: int,

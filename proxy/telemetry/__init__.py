@@ -9,6 +9,7 @@ limit_metrics.py      The metrics of the limits on connections.
 request_metrics.py    The metrics of requests.
 audit_metrics.py      The metrics of the audit.
 metrics.py            ``/metrics``, in the format that a scraper prefers.
+text_format.py        Its text formats: Prometheus' and OpenMetrics.
 protobuf_format.py    Prometheus' protobuf format of it.
 reference.py          Generates docs/metrics.md.
 """

@@ -35,6 +35,13 @@ def _delivery_metrics(
             "Those of them that give no event: excluded topics and principals.",
         ),
         define(
+            "partly_hidden_total",
+            "counter",
+            "exchanges",
+            "partly_hidden",
+            "Requests whose event, or rollup, lacks excluded topics.",
+        ),
+        define(
             "emitted_total",
             "counter",
             "events",

@@ -70,6 +70,12 @@ def _decoded(s: Snapshot) -> Samples:
     ]
 
 
+def _tls_handshakes(s: Snapshot) -> Samples:
+    for name, counters in s.listener_counters.items():
+        for (version, kind), count in counters.tls_handshakes.items():
+            yield (name, version, kind), count
+
+
 def _invalid_frames(s: Snapshot) -> Samples:
     counts: dict[tuple[str, ...], float] = defaultdict(float)
     for counters in s.listener_counters.values():
@@ -110,6 +116,14 @@ METRICS: tuple[MetricDefinition, ...] = (
         "",
         "1 for the present state: `ready` accepts connections, `draining` lets them end.",
         lambda s: [(("ready",), not s.draining), (("draining",), s.draining)],
+    ),
+    MetricDefinition(
+        "predecessor_connections",
+        "gauge",
+        (),
+        "connections",
+        "Open connections that the sidecar before this one still serves after a takeover. They count in the limits.",
+        lambda s: [((), s.predecessor_connections)],
     ),
     MetricDefinition(
         "loop_lag_seconds",
@@ -186,6 +200,23 @@ METRICS: tuple[MetricDefinition, ...] = (
         "connections",
         f"Connections that ended, by cause: {', '.join(f'`{cause}`' for cause in CLOSE_CAUSES)}.",
         _by_listener_and_label(lambda t: {**CLOSE_CAUSES, **t.closed}),
+    ),
+    MetricDefinition(
+        "tls_handshakes_total",
+        "counter",
+        ("listener", "version", "kind"),
+        "handshakes",
+        "Completed TLS handshakes with clients, by version of TLS and kind: `full`, or `resumed` from an earlier "
+        "session. Those that failed are in `connections_closed_total` as `client_tls_failed`.",
+        _tls_handshakes,
+    ),
+    MetricDefinition(
+        "tls_certificate_expiry_timestamp_seconds",
+        "gauge",
+        ("listener", "shown_to"),
+        "seconds",
+        "When a listener's certificate expires, since 1970: that which is shown to the `client`s, or to the `broker`.",
+        lambda s: s.certificate_expiry.items(),
     ),
     MetricDefinition(
         "accept_errors_total",

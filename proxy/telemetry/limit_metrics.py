@@ -28,6 +28,7 @@ THROTTLE_KINDS: tuple[tuple[QuotaScope, QuotaKind, ThrottleAction], ...] = (
     ("ip", "connections", "drop"),
     ("ip", "connections", "observe"),
     ("principal", "connection_creation_rate", "hold"),
+    ("principal", "connection_creation_rate", "drop"),
     ("principal", "connection_creation_rate", "observe"),
     ("principal", "connections", "drop"),
     ("principal", "connections", "observe"),

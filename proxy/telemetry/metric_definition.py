@@ -6,60 +6,35 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-    NativeHistogram,
-    SummaryMetricFamily,
-)
-
 from proxy.core.apis import APIS
 from proxy.telemetry.snapshot import Snapshot
 
 UNKNOWN_API = "unknown"
 """The label of requests with an unknown api key. All of them share it, since clients choose the key."""
 
+MetricKind = Literal["counter", "gauge", "summary", "histogram"]
+
 Samples = Iterable[tuple[tuple[str, ...], *tuple[Any, ...]]]
 """Label values and the number; for a summary the count and the sum; for a histogram its buckets (``le``, cumulative
-count and the exemplar, or None), the sum and the native histogram."""
-
-_FAMILIES: dict[str, Callable[..., Any]] = {
-    "counter": CounterMetricFamily,
-    "gauge": GaugeMetricFamily,
-    "summary": SummaryMetricFamily,
-    "histogram": HistogramMetricFamily,
-}
+count and the exemplar, or None), the sum, and a function that returns the native histogram."""
 
 
 @dataclass(frozen=True)
 class MetricDefinition:
-    """One metric. ``name``: without the prefix ``brokerside_``; that of a counter ends in ``_total``."""
+    """One metric. ``name``: without ``prefix``; that of a counter ends in ``_total``."""
 
     name: str
-    kind: Literal["counter", "gauge", "summary", "histogram"]
+    kind: MetricKind
     labels: tuple[str, ...]
     unit: str
     meaning: str
     read: Callable[[Snapshot], Samples]
+    prefix: str = "brokerside_"
 
-    def family(self, snapshot: Snapshot, native: bool = False) -> Metric:
-        """Return the metric with its current values. ``native``: with native histograms beside the classic ones."""
-        name = f"brokerside_{self.name}"
-        family = _FAMILIES[self.kind](name, self.meaning, labels=self.labels)
-        for labels, *numbers in self.read(snapshot):
-            if self.kind == "histogram":
-                *numbers, histogram = numbers
-                if native:
-                    _add_native(family, name, dict(zip(self.labels, labels, strict=True)), histogram)
-            family.add_metric(labels, *numbers)
-        assert isinstance(family, Metric)
-        return family
-
-
-def _add_native(family: Metric, name: str, labels: dict[str, str], histogram: NativeHistogram) -> None:
-    family.add_sample(name, labels, histogram.count_value, native_histogram=histogram)
+    @property
+    def full_name(self) -> str:
+        """The name on the page."""
+        return self.prefix + self.name
 
 
 def api_label(s: Snapshot, api_key: int) -> str:

@@ -2,30 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
-
-from proxy.telemetry import protobuf_format
+from proxy.telemetry import protobuf_format, text_format
 from proxy.telemetry.definitions import METRICS
+from proxy.telemetry.metric_definition import MetricDefinition, MetricKind
 from proxy.telemetry.snapshot import ProcessCounts, Snapshot
 
+MAX_TURN = 0.001
+"""Seconds after which the thread that renders lets the event loop's thread run. The pieces between are much shorter."""
 
-def render(snapshot: Snapshot, accept: str = "") -> tuple[bytes, str]:
-    """Return all of ``METRICS`` and ``process_…``, and the content type.
+PAUSE = 0.0001
+"""Seconds of such a pause. Of 0 seconds the other thread would take no notice."""
 
-    ``accept``: the ``Accept`` header. The format is Prometheus' text, OpenMetrics (which has exemplars) or protobuf
-    (which has exemplars and native histograms); the text where nothing else is wanted.
+
+class PageFormat(Enum):
+    """A format of the page; the value is its content type."""
+
+    TEXT = text_format.CONTENT_TYPE
+    OPENMETRICS = text_format.OPENMETRICS_CONTENT_TYPE
+    PROTOBUF = protobuf_format.CONTENT_TYPE
+
+
+def choose_format(accept: str) -> PageFormat:
+    """Return the format that an ``Accept`` header prefers: Prometheus' text, OpenMetrics 1.0.0 (which has exemplars) or
+    protobuf (which has exemplars and native histograms). The text where nothing else is wanted.
     """
     for media_range in _by_preference(accept):
         if protobuf_format.is_accepted(media_range):
-            return protobuf_format.encode(_families(snapshot, native=True)), protobuf_format.CONTENT_TYPE
-        if media_range.startswith(("application/openmetrics-text", "text/plain")):
-            return _text(snapshot, media_range)
-    return _text(snapshot, "")
+            return PageFormat.PROTOBUF
+        kind, *parameters = (part.strip() for part in media_range.split(";"))
+        versions = [parameter for parameter in parameters if parameter.startswith("version=")]
+        if kind == "application/openmetrics-text" and versions in ([], ["version=1.0.0"]):
+            return PageFormat.OPENMETRICS
+        if kind == "text/plain":
+            return PageFormat.TEXT
+    return PageFormat.TEXT
+
+
+def render(snapshot: Snapshot, wanted: PageFormat = PageFormat.TEXT) -> bytes:
+    """Return the page with all of ``METRICS`` and ``process_…``. Takes milliseconds: for a thread of its own."""
+    pieces = []
+    resumed_at = time.perf_counter()
+    for piece in _ENCODERS[wanted]((*METRICS, *_PROCESS_METRICS), snapshot):
+        pieces.append(piece)
+        if time.perf_counter() - resumed_at > MAX_TURN:
+            time.sleep(PAUSE)
+            resumed_at = time.perf_counter()
+    return b"".join(pieces)
+
+
+_ENCODERS: dict[PageFormat, Callable[[Iterable[MetricDefinition], Snapshot], Iterator[bytes]]] = {
+    PageFormat.TEXT: text_format.encode,
+    PageFormat.OPENMETRICS: text_format.encode_openmetrics,
+    PageFormat.PROTOBUF: protobuf_format.encode,
+}
 
 
 def _by_preference(accept: str) -> list[str]:
@@ -46,32 +79,19 @@ def _weight(media_range: str) -> float:
     return 1.0
 
 
-def _text(snapshot: Snapshot, media_range: str) -> tuple[bytes, str]:
-    encode, content_type = choose_encoder(media_range)
-    registry = CollectorRegistry()
-    registry.register(_Families(snapshot))
-    return encode(registry), content_type
+def _process(
+    name: str, unit: str, meaning: str, read: Callable[[ProcessCounts], float], *, counts: bool = False
+) -> MetricDefinition:
+    kind: MetricKind = "counter" if counts else "gauge"
+    return MetricDefinition(name, kind, (), unit, meaning, lambda s: [((), read(s.process))], prefix="process_")
 
 
-class _Families(Collector):
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
-
-    def collect(self) -> Iterator[Metric]:
-        return _families(self._snapshot)
-
-
-def _families(snapshot: Snapshot, native: bool = False) -> Iterator[Metric]:
-    for definition in METRICS:
-        yield definition.family(snapshot, native)
-    yield from _process(snapshot.process)
-
-
-def _process(counts: ProcessCounts) -> Iterator[Metric]:
-    """Yield the metrics of ``prometheus_client.ProcessCollector``, which can only read its own process."""
-    yield CounterMetricFamily("process_cpu_seconds", "CPU time, user and system.", counts.cpu_seconds)
-    yield GaugeMetricFamily("process_resident_memory_bytes", "Resident memory.", counts.resident_bytes)
-    yield GaugeMetricFamily("process_virtual_memory_bytes", "Virtual memory.", counts.virtual_bytes)
-    yield GaugeMetricFamily("process_open_fds", "Open file descriptors.", counts.open_fds)
-    yield GaugeMetricFamily("process_max_fds", "File descriptors one process may have.", counts.max_fds)
-    yield GaugeMetricFamily("process_start_time_seconds", "When it started, since 1970.", counts.started_at)
+_PROCESS_METRICS = (
+    _process("cpu_seconds_total", "seconds", "CPU time, user and system.", lambda p: p.cpu_seconds, counts=True),
+    _process("resident_memory_bytes", "bytes", "Resident memory.", lambda p: p.resident_bytes),
+    _process("virtual_memory_bytes", "bytes", "Virtual memory.", lambda p: p.virtual_bytes),
+    _process("open_fds", "descriptors", "Open file descriptors.", lambda p: p.open_fds),
+    _process("max_fds", "descriptors", "File descriptors one process may have.", lambda p: p.max_fds),
+    _process("start_time_seconds", "seconds", "When it started, since 1970.", lambda p: p.started_at),
+)
+"""The metrics of ``prometheus_client.ProcessCollector``, which can only read its own process."""

@@ -6,13 +6,16 @@ it. Each MetricFamily follows its length, a varint.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from io import BytesIO
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 from google.protobuf.proto import serialize_length_prefixed
-from prometheus_client.core import Exemplar, Metric, NativeHistogram, Sample
+from prometheus_client.core import Exemplar, NativeHistogram
+
+from proxy.telemetry.metric_definition import MetricDefinition
+from proxy.telemetry.snapshot import Snapshot
 
 CONTENT_TYPE = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
 
@@ -49,7 +52,7 @@ _MESSAGES: dict[str, tuple[tuple[int, str, str], ...]] = {
 """Number, name and type of each field; the type of a repeated one ends in ``[]``. An enum is written as an int32."""
 
 _TYPES = {"counter": 0, "gauge": 1, "summary": 2, "histogram": 4}
-"""MetricType by the names of prometheus_client."""
+"""MetricType by kind of metric."""
 
 
 def is_accepted(media_range: str) -> bool:
@@ -61,12 +64,19 @@ def is_accepted(media_range: str) -> bool:
     } <= {*parameters}
 
 
-def encode(families: Iterable[Metric]) -> bytes:
-    """Return the page."""
-    page = BytesIO()
-    for family in families:
-        serialize_length_prefixed(_encode_family(family), page)
-    return page.getvalue()
+def encode(definitions: Iterable[MetricDefinition], snapshot: Snapshot) -> Iterator[bytes]:
+    """Yield the page in pieces. Some are empty: a caller may pause after each combination of label values."""
+    for definition in definitions:
+        family = MetricFamily(name=definition.full_name, help=definition.meaning, type=_TYPES[definition.kind])
+        for labels, *numbers in definition.read(snapshot):
+            metric = family.metric.add()
+            for label, value in zip(definition.labels, labels, strict=True):
+                metric.label.add(name=label, value=value)
+            _fill(getattr(metric, definition.kind), definition.kind, numbers)
+            yield b""
+        piece = BytesIO()
+        serialize_length_prefixed(family, piece)
+        yield piece.getvalue()
 
 
 def _message_class() -> Any:
@@ -99,35 +109,20 @@ MetricFamily = _message_class()
 """The class of a message with a metric of one name."""
 
 
-def _encode_family(family: Metric) -> Any:
-    name = f"{family.name}_total" if family.type == "counter" else family.name
-    message = MetricFamily(name=name, help=family.documentation, type=_TYPES[family.type])
-    metrics: dict[tuple[tuple[str, str], ...], Any] = {}
-    for sample in family.samples:
-        labels = tuple((key, value) for key, value in sorted(sample.labels.items()) if key != "le")
-        if labels not in metrics:
-            metrics[labels] = message.metric.add()
-            for key, value in labels:
-                metrics[labels].label.add(name=key, value=value)
-        _add_sample(metrics[labels], family, sample)
-    return message
-
-
-def _add_sample(metric: Any, family: Metric, sample: Sample) -> None:
-    value = getattr(metric, family.type)
-    suffix = sample.name.removeprefix(family.name)
-    if sample.native_histogram is not None:
-        _add_native(value, sample.native_histogram)
-    elif suffix == "_bucket":
-        bucket = value.bucket.add(cumulative_count=int(sample.value), upper_bound=float(sample.labels["le"]))
-        if sample.exemplar is not None:
-            _fill_exemplar(bucket.exemplar, sample.exemplar)
-    elif suffix == "_count":
-        value.sample_count = int(sample.value)
-    elif suffix == "_sum":
-        value.sample_sum = sample.value
+def _fill(message: Any, kind: str, numbers: list[Any]) -> None:
+    if kind == "histogram":
+        buckets, message.sample_sum, native = numbers
+        for end, count, exemplar in buckets:
+            bucket = message.bucket.add(cumulative_count=count, upper_bound=float(end))
+            if exemplar is not None:
+                _fill_exemplar(bucket.exemplar, exemplar)
+        message.sample_count = buckets[-1][1]
+        _add_native(message, native())
+    elif kind == "summary":
+        count, message.sample_sum = numbers
+        message.sample_count = int(count)
     else:
-        value.value = sample.value
+        (message.value,) = numbers
 
 
 def _add_native(histogram: Any, native: NativeHistogram) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial, reduce
 from itertools import accumulate
 from typing import Any
 
@@ -10,7 +11,6 @@ from prometheus_client.core import BucketSpan, Exemplar, NativeHistogram
 
 from observers.event import ROLLUP_BUCKETS
 from observers.request_metrics_stats import NATIVE_SCHEMA, ApiStats, Durations, LabelStats, RequestStats
-from observers.request_metrics_stats import Exemplar as RequestExemplar
 from proxy.telemetry.metric_definition import MetricDefinition, Samples, api_label
 from proxy.telemetry.snapshot import Snapshot, add_counters
 
@@ -21,33 +21,59 @@ ZERO_THRESHOLD = 2.0**-128
 """Seconds up to which a native histogram takes a duration for 0; the default of Prometheus' own clients."""
 
 
-def _apis(s: Snapshot) -> Iterator[tuple[str, str, ApiStats]]:
-    """Yield the numbers of each listener and label of an api."""
+ALL_BUCKETS = range(len(ROLLUP_BUCKETS))
+"""Places of all buckets: those of the whole durations, as ``brokerside export prometheus`` needs any of them."""
+
+PART_BUCKETS = range(0, len(ROLLUP_BUCKETS), 4)
+"""Places of the buckets of the parts of a duration, on which no rule is written. Each ends four times as late as the
+one before."""
+
+
+def _apis(s: Snapshot) -> Iterator[tuple[str, str, list[ApiStats]]]:
+    """Yield each listener and label of an api, and the numbers of all apis with this label."""
     for listener, by_key in s.requests.apis.items():
-        by_label: dict[str, ApiStats] = {}
+        by_label: dict[str, list[ApiStats]] = {}
         for key, stats in by_key.items():
-            label = api_label(s, key)
-            by_label[label] = add_counters(by_label[label], stats) if label in by_label else stats
-        for label, stats in by_label.items():
-            yield listener, label, stats
+            by_label.setdefault(api_label(s, key), []).append(stats)
+        for label, found in by_label.items():
+            yield listener, label, found
 
 
-def _by_api(read: Callable[[ApiStats], tuple[Any, ...]]) -> Callable[[Snapshot], Samples]:
-    return lambda s: [((listener, label), *read(stats)) for listener, label, stats in _apis(s)]
+def _by_api(read: Callable[[ApiStats], int]) -> Callable[[Snapshot], Samples]:
+    return lambda s: (((listener, label), sum(map(read, found))) for listener, label, found in _apis(s))
 
 
 def _by_api_and_class(s: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:
-    for listener, label, stats in _apis(s):
-        for name, count in (("failure", stats.errors), ("retriable", stats.retriable), ("protocol", stats.protocol)):
-            yield (listener, label, name), count
+    for listener, label, found in _apis(s):
+        yield (listener, label, "failure"), sum(stats.errors for stats in found)
+        yield (listener, label, "retriable"), sum(stats.retriable for stats in found)
+        yield (listener, label, "protocol"), sum(stats.protocol for stats in found)
 
 
-def _histogram(durations: Durations, exemplars: Mapping[int, RequestExemplar]) -> tuple[Any, ...]:
-    """Return the buckets, the sum in seconds and the native histogram."""
-    reached = accumulate(durations.buckets.get(n, 0) for n in range(len(BUCKET_ENDS)))
-    given = {n: _exemplar(*exemplar) for n, exemplar in exemplars.items()}
-    buckets = [(end, count, given.get(n)) for n, (end, count) in enumerate(zip(BUCKET_ENDS, reached, strict=True))]
-    return buckets, durations.sum_us / 1e6, _native_histogram(durations, [*given.values()])
+def _durations(
+    read: Callable[[ApiStats], Durations], places: Sequence[int], *, exemplars: bool = False
+) -> Callable[[Snapshot], Samples]:
+    """Return a reader of a histogram of each api with a request that was measured.
+
+    ``places``: of the buckets that classic histograms have beside the one without an end.
+    """
+
+    def samples(s: Snapshot) -> Iterator[tuple[tuple[str, ...], *tuple[Any, ...]]]:
+        for listener, label, found in _apis(s):
+            measured = [stats for stats in found if stats.latency.buckets]
+            if measured:
+                stats = reduce(add_counters, measured)
+                given = {n: _exemplar(*exemplar) for n, exemplar in stats.exemplars.items()} if exemplars else {}
+                yield (listener, label), *_histogram(read(stats), places, given)
+
+    return samples
+
+
+def _histogram(durations: Durations, places: Sequence[int], exemplars: Mapping[int, Exemplar]) -> tuple[Any, ...]:
+    """Return the buckets, the sum in seconds and a function that returns the native histogram."""
+    reached = [*accumulate(durations.buckets.get(n, 0) for n in range(len(BUCKET_ENDS)))]
+    buckets = [(BUCKET_ENDS[n], reached[n], exemplars.get(n)) for n in (*places, len(BUCKET_ENDS) - 1)]
+    return buckets, durations.sum_us / 1e6, partial(_native_histogram, durations, [*exemplars.values()])
 
 
 def _exemplar(connection_id: str, us: int, at: float) -> Exemplar:
@@ -103,8 +129,8 @@ def _label_metrics(
 
 
 _DURATION = (
-    "of answered requests, in the buckets of the table `latency` and as a native histogram; fetches that found no data "
-    "are left out."
+    "of requests that the broker answered, also as a native histogram; fetches that found no data and answers of the "
+    "sidecar itself are left out."
 )
 
 REQUEST_METRICS: tuple[MetricDefinition, ...] = (
@@ -123,7 +149,7 @@ REQUEST_METRICS: tuple[MetricDefinition, ...] = (
         ("listener", "api"),
         "bytes",
         "Bytes of whole requests.",
-        _by_api(lambda stats: (stats.request_bytes,)),
+        _by_api(lambda stats: stats.request_bytes),
     ),
     MetricDefinition(
         "response_bytes_total",
@@ -131,7 +157,7 @@ REQUEST_METRICS: tuple[MetricDefinition, ...] = (
         ("listener", "api"),
         "bytes",
         "Bytes of whole responses.",
-        _by_api(lambda stats: (stats.response_bytes,)),
+        _by_api(lambda stats: stats.response_bytes),
     ),
     MetricDefinition(
         "request_duration_seconds",
@@ -140,7 +166,7 @@ REQUEST_METRICS: tuple[MetricDefinition, ...] = (
         "seconds",
         f"From the last byte of the request read to the last byte of the response written, {_DURATION} "
         "Exemplars have the connection id.",
-        _by_api(lambda stats: _histogram(stats.latency, stats.exemplars)),
+        _durations(lambda stats: stats.latency, ALL_BUCKETS, exemplars=True),
     ),
     MetricDefinition(
         "request_upstream_duration_seconds",
@@ -148,7 +174,7 @@ REQUEST_METRICS: tuple[MetricDefinition, ...] = (
         ("listener", "api"),
         "seconds",
         f"The broker's part of it, {_DURATION}",
-        _by_api(lambda stats: _histogram(stats.upstream, {})),
+        _durations(lambda stats: stats.upstream, PART_BUCKETS),
     ),
     MetricDefinition(
         "request_sidecar_duration_seconds",
@@ -156,7 +182,7 @@ REQUEST_METRICS: tuple[MetricDefinition, ...] = (
         ("listener", "api"),
         "seconds",
         f"The sidecar's own part of it, {_DURATION}",
-        _by_api(lambda stats: _histogram(stats.sidecar, {})),
+        _durations(lambda stats: stats.sidecar, PART_BUCKETS),
     ),
     MetricDefinition(
         "request_service_duration_seconds",
@@ -164,7 +190,7 @@ REQUEST_METRICS: tuple[MetricDefinition, ...] = (
         ("listener", "api"),
         "seconds",
         f"All of it but what the client let the broker wait for data, and what a quota made it wait, {_DURATION}",
-        _by_api(lambda stats: _histogram(stats.service, {})),
+        _durations(lambda stats: stats.service, ALL_BUCKETS),
     ),
     *_label_metrics("principal", "of a principal", lambda stats: stats.principals, "Bytes"),
     *_label_metrics("topic", "that touched a topic", lambda stats: stats.topics, "Bytes of record sets"),

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from functools import reduce
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from observers.observer_thread import ObserverStats
-from observers.request_metrics_stats import RequestStats
+from observers.request_metrics_stats import MAX_LABELS, OTHER, Exemplar, LabelStats, RequestStats
 from proxy.core.counters import ListenerCounters
 from proxy.limits.model import QuotasState
 from proxy.reload import ReloadState
@@ -72,7 +72,11 @@ class Snapshot(Struct):
     """Throttle reports that no worker could receive, so that no observer got them."""
     quotas: QuotasState | None = None
     """The state of the quotas. The main process sets this field and the following ones after summing."""
+    predecessor_connections: int = 0
+    """Open connections of the sidecar that this one has taken over from."""
     reload: ReloadState | None = None
+    certificate_expiry: dict[tuple[str, str], float] = field(default_factory=dict)
+    """When certificates expire, in seconds since 1970, by listener and the side that is shown the certificate."""
     private_apis: dict[int, str] = field(default_factory=dict)
     """Names of the sidecar's own apis by api key."""
     registry_dropped: dict[str, int] = field(default_factory=dict)
@@ -94,12 +98,42 @@ def sum_snapshots(snapshots: Iterable[Snapshot]) -> Snapshot:
     return summed
 
 
+def sum_exited(snapshots: Iterable[Snapshot]) -> Snapshot:
+    """Return the sum of workers that have exited, with no more principals, topics and groups than one worker has.
+
+    ``other`` has the counts of the less busy ones.
+    """
+    summed = sum_snapshots(snapshots)
+    requests = summed.requests
+    summed.requests = structs.replace(
+        requests,
+        principals=_keep_busiest(requests.principals),
+        topics=_keep_busiest(requests.topics),
+        groups=_keep_busiest(requests.groups),
+    )
+    return summed
+
+
+def _keep_busiest(counts: dict[str, LabelStats]) -> dict[str, LabelStats]:
+    names = sorted(counts.keys() - {OTHER}, key=lambda name: (-counts[name].requests, name))
+    kept = {name: counts[name] for name in names[:MAX_LABELS]}
+    rest = [counts[name] for name in names[MAX_LABELS:]]
+    if OTHER in counts or rest:
+        kept[OTHER] = reduce(add_counters, rest, counts.get(OTHER, LabelStats(0, 0, 0, 0)))
+    return kept
+
+
 def add_counters(one: Any, other: Any) -> Any:
-    """Return a new value: numbers are added, flags or-ed, mappings and structs added field by field, texts kept."""
+    """Return a new value: numbers are added, flags or-ed, mappings and structs added field by field, texts kept.
+
+    Of two exemplars it is the newer one.
+    """
     if isinstance(one, bool):
         return one or other
     if isinstance(one, int | float):
         return one + other
+    if isinstance(one, Exemplar):
+        return max(one, other, key=lambda exemplar: exemplar.answered_at)
     if isinstance(one, Mapping):
         return {**one, **other, **{key: add_counters(one[key], other[key]) for key in one if key in other}}
     if isinstance(one, Struct):

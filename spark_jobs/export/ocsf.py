@@ -47,6 +47,9 @@ STATUSES: Mapping[str, tuple[int, str]] = {
 }
 """``status_id`` and ``status`` by ``result``."""
 
+DETAILS = ("op_type", "mechanism", "acl_permission_type", "acl_operation", "acl_host", "acl_pattern_type")
+"""Columns that say how the resource was changed."""
+
 INFORMATIONAL, LOW = (1, "Informational"), (2, "Low")
 """``severity_id`` and ``severity``: of what succeeded or only failed, and of what was denied."""
 
@@ -124,7 +127,8 @@ def _user(principal: str) -> dict[str, str]:
 
 
 def _resources(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    found = [{"type": row["resource_type"], "name": row["resource_name"]}]
+    how = {name: row[name] for name in DETAILS if row[name] is not None}
+    found = [{"type": row["resource_type"], "name": row["resource_name"], "data": how or None}]
     if row["parent_type"]:
         found.append({"type": row["parent_type"], "name": row["parent_name"]})
     return [one for one in found if one["type"]]

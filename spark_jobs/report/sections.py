@@ -152,14 +152,35 @@ def _completeness_section(scope: ReportScope, name: str, title: str) -> ReportSe
     return ReportSection(name, title, finding, word[1], rows=rows)
 
 
+_PARTLY_HIDDEN = """
+WITH runs AS (
+    SELECT max(partly_hidden) AS events FROM completeness
+    WHERE hidden_by IS NULL GROUP BY cluster_id, broker_id, boot_id
+)
+SELECT coalesce(sum(events), 0)::BIGINT FROM runs"""
+
+
+def _hiding_names(rows: Sequence[Row]) -> str:
+    """Return the first of the excluded principals and topics, and how many more there are."""
+    names = ", ".join(str(row["hidden_by"]) for row in rows[:MAX_HIDDEN_SHOWN])
+    return names if len(rows) <= MAX_HIDDEN_SHOWN else f"{names} and {len(rows) - MAX_HIDDEN_SHOWN} more"
+
+
 def _besides(scope: ReportScope) -> str:
     """Return sentences about what the tables do not contain by configuration, and about records that are not valid."""
     sentences = []
-    if hidden := scope.run_saved_query("hidden", limit=1000):
-        names = ", ".join(str(row["hidden_by"]) for row in hidden[:MAX_HIDDEN_SHOWN])
-        more = f" and {len(hidden) - MAX_HIDDEN_SHOWN} more" if len(hidden) > MAX_HIDDEN_SHOWN else ""
-        events = formatting.count(sum(row["events"] for row in hidden), "event")
-        sentences.append(f" Configuration hides {events}: {names}{more}.")
+    hidden = scope.run_saved_query("hidden", limit=1000)
+    wholly, partly = ([row for row in hidden if row[count]] for count in ("events", "partly_hidden"))
+    if wholly:
+        events = formatting.count(sum(row["events"] for row in wholly), "event")
+        sentences.append(f" Configuration hides {events}: {_hiding_names(wholly)}.")
+    if partly:
+        _, ((events,),) = scope.reader.fetch_rows(_PARTLY_HIDDEN, {})
+        topics = _hiding_names(sorted(partly, key=lambda row: (-row["partly_hidden"], row["hidden_by"])))
+        if wholly:
+            sentences.append(f" It leaves topics out of {events:,} more: {topics}.")
+        else:
+            sentences.append(f" Configuration leaves topics out of {formatting.count(events, 'event')}: {topics}.")
     if "dead_letters" in scope.reader.tables:
         (found,) = scope.select("SELECT count(*) AS records FROM dead_letters WHERE day BETWEEN $since AND $until")
         if found["records"]:

@@ -24,7 +24,7 @@ COMPLETENESS = Table(
         key_column("reason", "string", "Why events were lost; NULL on rows of events that arrived.", source="reason"),
         key_column("hidden_by", "string", "On rows that count what configuration hides: `principal NAME` or `topic"
               " NAME` of `audit.exclude.principals` or `audit.exclude.topics`; NULL on all others.",
-              source="hidden_by"),
+              source="hidden_by, partly_hidden_by"),
         sum_column("envelopes", "Records of the audit topic, each once.", "records", "envelope"),
         sum_column("events", "Events in them.", "events", "events"),
         merged_column("min", "first_seq", "bigint", "Lowest number of an event.", "", "first_seq"),
@@ -43,6 +43,9 @@ COMPLETENESS = Table(
         merged_column("max", "delivered", "bigint", f"Events acknowledged so far. {_STATUS}", "events", "delivered"),
         merged_column("max", "hidden", "bigint", "What the sidecar has seen so far and configuration hides: of the"
                f" principal or topic of `hidden_by`, or in all. {_STATUS}", "events", "hidden, hidden_by"),
+        merged_column("max", "partly_hidden", "bigint", "Events and requests in rollups so far that lack excluded"
+               " topics: the topic of `hidden_by`, or any. One that lacks several topics counts for each of them, and"
+               f" once in all. They are not in `hidden`. {_STATUS}", "events", "partly_hidden, partly_hidden_by"),
         merged_column("max", "dropped", "bigint", f"Events lost so far for any reason. {_STATUS}", "events", "dropped"),
         merged_column("last", "waiting", "bigint", f"Events in memory or on disk. {_STATUS}", "events",
                "waiting, queued, spooled"),

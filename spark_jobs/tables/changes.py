@@ -18,13 +18,32 @@ DENIED_CODES = tuple(AUTHORIZATION_ERRORS)
 
 USED_FIELD_NAMES = (
     "listener", "principal", "client_id", "client_ip", "api", "operation", "resources", "resource_count",
-    "validate_only", "error_code", "item_errors", "topics", "connection_id", "outcome", "ts_request",
+    "validate_only", "error_code", "item_errors", "item_failures", "item_retriable", "item_protocol", "topics",
+    "connection_id", "outcome", "decode", "synthesized", "ts_request",
 )  # fmt: skip
 USED_FIELDS = [field for field in REQUEST_EVENT if field.name in USED_FIELD_NAMES]
 
-_RESOURCE = "named_struct('type', {type}, 'name', {name}, 'parent_type', {parent_type}, 'parent_name', {parent_name},"
-_RESOURCE += " 'code', {code})"
+DETAILS = (
+    "op_type", "mechanism", "acl_permission_type", "acl_operation", "acl_host", "acl_pattern_type",
+)  # fmt: skip
+"""Columns that say how a resource of ``resources`` was changed."""
+
 _NO_TEXT = "CAST(NULL AS STRING)"
+
+_CHANGES = f"operation IN {CHANGE_OPERATIONS}"
+
+
+UNSUPPORTED_VERSION = 35
+"""Result of a request that the sidecar answered itself, without an error."""
+
+NEVER_OF_A_TOPIC = (30, 53, 65)
+"""GROUP, TRANSACTIONAL_ID and DELEGATION_TOKEN_AUTHORIZATION_FAILED. A response may have them at a topic: the client
+has no right to the group, transactional id or token, which has the same code in the event."""
+
+_HAS_UNKNOWN = (
+    "(outcome != 'answered' OR decode NOT IN ('none', 'full')"
+    " OR item_failures + item_retriable + item_protocol > size(item_errors))"
+)
 
 
 def is_change(event: str) -> str:
@@ -50,17 +69,18 @@ def changes(parsed: DataFrame) -> DataFrame:
         "resource.parent_type AS parent_type",
         "resource.parent_name AS parent_name",
         "resource.code AS code",
+        *[f"resource.{name} AS {name}" for name in DETAILS],
     )
     rows = of_requests.selectExpr(
         *["cluster_id", "broker_id", "listener", "principal", "client_id", "client_ip", "api", "operation"],
-        *["resource_type", "resource_name", "parent_type", "parent_name", "connection_id", "validate_only"],
+        *["resource_type", "resource_name", "parent_type", "parent_name", "connection_id", "validate_only", *DETAILS],
         f"CASE WHEN code IN {DENIED_CODES} THEN 'denied' WHEN code = 0 THEN 'success'"
-        " WHEN code = -1 AND outcome != 'answered' THEN 'unknown' ELSE 'failed' END AS result",
+        f" WHEN code = -1 AND (resource.not_listed > 0 OR {_HAS_UNKNOWN}) THEN 'unknown' ELSE 'failed' END AS result",
         "code AS error_code",
         f"{day_of('ts_request')} AS day",
         f"{start_of_interval('ts_request', MINUTE_US)} AS minute",
         "timestamp_micros(ts_request) AS at",
-        f"least(greatest(resource_count - size(resources), 0), {MAX_SUM}) AS not_listed",
+        "resource.not_listed AS not_listed",
     ).withColumn("error", _error_name())
     return (
         rows.groupBy(*CHANGES.keys)
@@ -76,39 +96,41 @@ def changes(parsed: DataFrame) -> DataFrame:
 
 
 def _resources_sql() -> str:
-    """Return SQL of the resources of a request that are to be told.
+    """Return SQL of the resources of a request that have a row.
 
     Of a change those that it names, and of a denied request those that were denied. Without any, what the error codes
-    say.
+    say. One more, without a name, for those of a change that are not listed.
     """
-    named = _RESOURCE.format(
-        type="each.resource_type",
-        name="each.resource_name",
-        parent_type="each.parent_type",
-        parent_name="each.parent_name",
-        code="coalesce(each.error_code, 0)",
-    )
-    of_topic = _RESOURCE.format(
-        type="'topic'", name="each.topic", parent_type=_NO_TEXT, parent_name=_NO_TEXT, code="each.error_code"
-    )
+    named = ["each.resource_type", "each.resource_name", "coalesce(each.error_code, 0)"]
+    parent = ["each.parent_type", "each.parent_name"]
+    of_request = _resource(*named, *parent, *[f"each.{name}" for name in DETAILS])
+    of_item = _resource(*named, *parent)
+    of_topic = _resource("'topic'", "each.topic", "each.error_code")
     denied = f"each.error_code IN {DENIED_CODES}"
-    is_told = f"coalesce(operation IN {CHANGE_OPERATIONS}, false) OR {denied}"
+    elsewhere = f"(each.error_code IN {NEVER_OF_A_TOPIC} AND each.resource_type = 'topic')"
+    is_shown = f"coalesce({_CHANGES}, false) OR ({denied} AND NOT {elsewhere})"
     of_code = "".join(f" WHEN {code} THEN '{type}'" for code, type in AUTHORIZATION_ERRORS.items())
-    whole = _RESOURCE.format(
-        type=f"CASE error_code{of_code} END",
-        name=_NO_TEXT,
-        parent_type=_NO_TEXT,
-        parent_name=_NO_TEXT,
-        code="if(outcome = 'answered', error_code, if(error_code = 0, -1, error_code))",
-    )
+    answered = f"if(error_code = 0 AND synthesized, {UNSUPPORTED_VERSION}, error_code)"
+    code = f"if(outcome = 'answered', {answered}, if(error_code = 0, -1, error_code))"
+    whole = _resource(f"CASE error_code{of_code} END", _NO_TEXT, code)
+    not_listed = f"if({_CHANGES}, least(resource_count - size(resources), {MAX_SUM}), 0)"
+    more = _resource(_NO_TEXT, _NO_TEXT, "-1", not_listed=not_listed)
     return (
-        f"CASE WHEN exists(resources, each -> {is_told})"
-        f" THEN transform(filter(resources, each -> {is_told}), each -> {named})"
+        f"concat(CASE WHEN exists(resources, each -> {is_shown})"
+        f" THEN array_distinct(transform(filter(resources, each -> {is_shown}), each -> {of_request}))"
         f" WHEN exists(item_errors, each -> {denied}) OR exists(topics, each -> {denied})"
-        f" THEN array_distinct(concat(transform(filter(item_errors, each -> {denied}), each -> {named}),"
+        f" THEN array_distinct(concat(transform(filter(item_errors, each -> {denied}), each -> {of_item}),"
         f" transform(filter(topics, each -> {denied}), each -> {of_topic})))"
-        f" ELSE array({whole}) END"
+        f" ELSE array({whole}) END, if({not_listed} > 0, array({more}), array()))"
     )
+
+
+def _resource(type: str, name: str, code: str, *others: str, not_listed: str = "0") -> str:
+    """Return SQL of one resource. ``others``: as many of its parent's type and name and of ``DETAILS`` as it has."""
+    names = ("type", "name", "code", "parent_type", "parent_name", *DETAILS)
+    values = (type, name, code, *others, *[_NO_TEXT] * (2 + len(DETAILS) - len(others)))
+    fields = [f"'{name}', {value}" for name, value in zip(names, values, strict=True)]
+    return f"named_struct({', '.join(fields)}, 'not_listed', CAST({not_listed} AS BIGINT))"
 
 
 def _error_name() -> Column:

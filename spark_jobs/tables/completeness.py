@@ -12,7 +12,7 @@ from spark_jobs.schemas import COMPLETENESS
 from spark_jobs.tables.columns import MINUTE_US, day_of, start_of_interval, table_columns
 
 MAX_HIDDEN_NAMES = 101
-"""Entries of ``hidden_by`` that are read of one status; a sidecar sends at most 101."""
+"""Entries of ``hidden_by`` and of ``partly_hidden_by`` that are read of one status; a sidecar sends at most 101."""
 
 MAX_HIDDEN_BY = 300
 """Characters of ``hidden_by``."""
@@ -23,7 +23,8 @@ def completeness(parsed: DataFrame) -> DataFrame:
     envelopes = parsed.where(F.col("reason").isNull())
     shares = _arrived_rows(envelopes)
     statuses = _statuses(envelopes)
-    for part in (_gap_rows(envelopes), _status_rows(statuses), _hidden_rows(statuses), _conflict_rows(parsed)):
+    hidden = [_hidden_rows(statuses, counts) for counts in ("hidden", "partly_hidden")]
+    for part in (_gap_rows(envelopes), _status_rows(statuses), *hidden, _conflict_rows(parsed)):
         shares = shares.unionByName(part, allowMissingColumns=True)
     rows = shares.selectExpr("*", f"{day_of('at')} AS day", f"{start_of_interval('at', MINUTE_US)} AS minute")
     # Sums without a value are 0, not unknown.
@@ -72,15 +73,16 @@ def _statuses(envelopes: DataFrame) -> DataFrame:
     ).selectExpr(*RECORD_ID[:3], "sidecar_version", *fields_with_defaults("event", STATUS_EVENT))
 
 
-def _hidden_rows(statuses: DataFrame) -> DataFrame:
-    """Return one row for each principal and topic whose events a status reports as hidden."""
-    entries = f"slice(map_entries(hidden_by), 1, {MAX_HIDDEN_NAMES})"
+def _hidden_rows(statuses: DataFrame, counts: str) -> DataFrame:
+    """Return one row for each principal and topic of which a status reports events as ``counts``: ``hidden`` or
+    ``partly_hidden``."""
+    entries = f"slice(map_entries({counts}_by), 1, {MAX_HIDDEN_NAMES})"
     return statuses.selectExpr(*RECORD_ID[:3], "ts AS at", f"explode({entries}) AS entry").selectExpr(
         *RECORD_ID[:3],
         "at",
         "CAST(NULL AS STRING) AS reason",
         f"substring(entry.key, 1, {MAX_HIDDEN_BY}) AS hidden_by",
-        f"greatest(0, least(entry.value, {MAX_SUM})) AS hidden",
+        f"greatest(0, least(entry.value, {MAX_SUM})) AS {counts}",
     )
 
 
@@ -97,6 +99,7 @@ def _status_rows(statuses: DataFrame) -> DataFrame:
         "emitted",
         "delivered",
         "hidden",
+        "partly_hidden",
         f"{lost} AS dropped",
         "waiting + queued + spooled AS waiting",
         f"greatest(0, least(abs(greatest(clock_step_ms, -{MAX_SUM})), {MAX_SUM})) AS clock_step_ms",

@@ -23,10 +23,11 @@ from tests.bench.results import Results
 from tests.bench.runner import new_results, run
 from tests.bench.scenarios import LOADS, Scenario
 from tests.bench.stage import FULL, QUICK, Stage
+from tests.bench.tls import Tls
 from tests.bench.workers import Workers
 
 OUT = Path(".brokerside/bench")
-SCENARIOS: tuple[Scenario, ...] = (*LOADS, Footprint(), Idle(), Workers(), RealKafka(), Jobs())
+SCENARIOS: tuple[Scenario, ...] = (*LOADS, Footprint(), Idle(), Workers(), Tls(), RealKafka(), Jobs())
 
 
 def main(arguments: list[str]) -> int:

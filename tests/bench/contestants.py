@@ -28,6 +28,9 @@ START_TIMEOUT = 20.0
 STOP_TIMEOUT = 15.0
 AUDIT = "observers.audit:AuditObserver"
 
+TLS_PAIR = "tls.pair"
+"""Key of ``Wiring.keys``: the file with a certificate and its key, of a peer that is to terminate TLS."""
+
 
 @dataclass(frozen=True)
 class Wiring:
@@ -214,7 +217,7 @@ defaults
   timeout client 1h
   timeout server 1h
 listen kafka
-  bind 127.0.0.1:{wiring.listen} backlog 4096
+  bind 127.0.0.1:{wiring.listen} backlog 4096{f" ssl crt {wiring.keys[TLS_PAIR]}" if TLS_PAIR in wiring.keys else ""}
   server broker 127.0.0.1:{wiring.upstream}
 """)
     environment = fetched.environment_of(root)
@@ -231,6 +234,8 @@ def _nginx(wiring: Wiring) -> Command:
     program, root = fetched.debian("nginx", ["nginx", "libnginx-mod-stream"])
     module = (root or Path("/")) / "usr/lib/nginx/modules/ngx_stream_module.so"
     config = wiring.folder / "nginx.conf"
+    pair = wiring.keys.get(TLS_PAIR)
+    tls = "" if pair is None else f" ssl;\n    ssl_certificate {pair};\n    ssl_certificate_key {pair}"
     config.write_text(f"""load_module {module};
 daemon off;
 worker_processes 1;
@@ -240,7 +245,7 @@ error_log error.log warn;
 events {{ worker_connections {_descriptors()}; }}
 stream {{
   server {{
-    listen 127.0.0.1:{wiring.listen} backlog=4096;
+    listen 127.0.0.1:{wiring.listen} backlog=4096{tls};
     proxy_pass 127.0.0.1:{wiring.upstream};
     proxy_timeout 1h;
   }}

@@ -75,6 +75,17 @@ SECTIONS = (
         ),
     ),
     Section(
+        "tls",
+        "TLS that is terminated, TLS 1.3 with P-256",
+        (
+            Figure("request_cpu_us", "CPU µs/request", 1),
+            Figure("produce_cpu_ms_mib", "produce, CPU ms/MiB", 3),
+            Figure("fetch_cpu_ms_mib", "fetch, CPU ms/MiB", 3),
+            Figure("full_cpu_us", "CPU µs/full handshake"),
+            Figure("resumed_cpu_us", "CPU µs/resumed handshake"),
+        ),
+    ),
+    Section(
         "kafka", "Real Kafka", (Figure("produce_mb_s", "produce MB/s", 1), Figure("consume_mb_s", "consume MB/s", 1))
     ),
     Section(
@@ -129,6 +140,16 @@ GOALS = (
     Goal("connections/s in a storm, audit on", "storm", "per_s", "brokerside-audit", REFERENCE, 0.6, at_least=True),
     Goal("connections/s in a storm, audit on", "storm", "per_s", "brokerside-audit", "kafka-proxy", 1.0, at_least=True),
     Goal("KiB per idle connection of 9,500, audit on", "idle", "kib_9500", "brokerside-audit", None, 5.0),
+    *(
+        Goal(f"CPU {what}, TLS terminated, no observer", "tls", figure, "brokerside", REFERENCE, bound)
+        for what, figure, bound in (
+            ("per small request", "request_cpu_us", 1.15),
+            ("per MiB, produce", "produce_cpu_ms_mib", 1.15),
+            ("per MiB, fetch", "fetch_cpu_ms_mib", 1.15),
+            ("per full handshake", "full_cpu_us", 1.3),
+            ("per resumed handshake", "resumed_cpu_us", 1.3),
+        )
+    ),
     *(
         Goal(
             f"MB/s, real Kafka, {way}, audit on",

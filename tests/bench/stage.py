@@ -254,6 +254,10 @@ class Stage:
             others.append(pid)
         return Clock.read(measured, others)
 
+    def frame(self, request: str) -> bytes:
+        """The bytes of a request."""
+        return self._frames[request].read_bytes()
+
     def load(self, running: Running, mode: str, request: str, **numbers: float) -> Outcome:
         """Put one load on ``running``, which is up to ``SETTLE`` seconds and more behind it if it audits."""
         running.resume()

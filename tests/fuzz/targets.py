@@ -25,7 +25,7 @@ from proxy.core.proxy_protocol import parse
 from proxy.core.records import SHORTEST
 from proxy.core.struct import SchemaError, UnknownMessage, view
 from proxy.errors import MalformedBody, PeerError, Side
-from tests.fuzz import seeds
+from tests.fuzz import seeds, tls
 from tests.fuzz.mutate import cuts, single
 from tests.oracle import walk as oracle
 from tests.tools.messages import uvarint
@@ -297,6 +297,15 @@ def check_errors(data: bytes, rng: Random) -> None:
     _same(found, item_errors(key, version, cuts(rng, body), whole=False))
     if rng.random() < BYTE_BY_BYTE:
         _same(found, item_errors(key, version, single(body), whole=False))
+    if rng.random() < COMPARED:
+        walker = oracle.walker_for_errors(key, version)
+        assert walker is not None
+        try:
+            theirs: Any = oracle.walk_whole(walker, body, 0, len(body), version, "broker", oracle.kept_by(walker))
+            expected: Any = [theirs.error_code, theirs.items]
+        except MalformedBody as error:
+            expected = error.side, error.detail
+        _same(found, expected)
     told = _read(key, version, True, body)
     if isinstance(found, tuple) or told is None or rng.random() > COMPARED:
         return
@@ -493,4 +502,5 @@ TARGETS = [
     ),
     Target("proxy_protocol", seeds.proxy_headers, check_proxy, proxy_once),
     Target("log_records", seeds.events, check_log_records, log_records_once, share=30, besides=262_144),
+    Target("tls", tls.seeds, tls.check, tls.once),
 ]

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from confluent_kafka import Producer
 
 from observers.event import RequestEvent, Resource
+from proxy.core.encode import NO_TAGGED_FIELDS, encode
+from proxy.core.schema import layout
 from proxy.local import broker
 from proxy.local import cluster as local_cluster
 from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
 from proxy.local.tools import tool
+from spark_jobs.query import query
+from spark_jobs.run import INTERPRETED_QUERIES_CONF
+from tests import frames, sasl
 from tests.integration.test_audit import envelopes, events
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(900)]
 
 USERS = ("admin", "bob")
 DENIALS = {29: "topic", 30: "group", 31: "cluster", 53: "transactional_id", 65: "delegation_token"}
@@ -41,7 +49,14 @@ CHANGES: Sequence[tuple[str, ...]] = (
      "SCRAM-SHA-256=[password=canary-1]"),
     ("configs", "--alter", "--entity-type", "users", "--entity-name", "eve", "--add-config", "producer_byte_rate=5000"),
     ("acls", "--add", "--allow-principal", "User:eve", "--operation", "Read", "--topic", "orders"),
+    ("acls", "--add", "--deny-principal", "User:eve", "--deny-host", "10.9.8.7", "--operation", "All", "--group", "re",
+     "--resource-pattern-type", "prefixed"),
     ("acls", "--remove", "--force", "--allow-principal", "User:eve", "--operation", "Read", "--topic", "orders"),
+    ("acls", "--remove", "--force", "--group", "readers", "--resource-pattern-type", "match"),
+    ("configs", "--alter", "--entity-type", "topics", "--entity-name", "orders", "--delete-config",
+     "max.message.bytes"),
+    ("configs", "--alter", "--entity-type", "users", "--entity-name", "eve", "--delete-config", "SCRAM-SHA-256"),
+    ("configs", "--alter", "--entity-type", "users", "--entity-name", "eve", "--delete-config", "producer_byte_rate"),
     ("groups", "--reset-offsets", "--group", "readers", "--topic", "orders", "--to-earliest", "--execute"),
     ("groups", "--delete", "--group", "readers"),
     ("topics", "--delete", "--topic", "orders"),
@@ -77,10 +92,52 @@ EXPECTED = {
 }
 
 
+READ = ("ALLOW", "Read", "*", "LITERAL")
+DENY = ("DENY", "All", "10.9.8.7", "PREFIXED")
+ANY = ("ANY", "Any", None, "MATCH")
+ACLS = {
+    ("CreateAcls", "User:eve", "topic", "orders", None, *READ),
+    ("CreateAcls", "User:eve", "group", "re", None, *DENY),
+    ("DeleteAcls", "User:eve", "topic", "orders", None, *READ),
+    ("DeleteAcls", "User:eve", "topic", "orders", "DELETE", *READ),
+    ("DeleteAcls", None, "group", "readers", None, *ANY),
+    ("DeleteAcls", "User:eve", "group", "re", "DELETE", *DENY),
+}
+"""Api, principal, type and name of the resource, what was done, and what the ACL says: filters, and what they found."""
+
+ALTERED = {
+    ("config", "max.message.bytes", "SET", None),
+    ("config", "max.message.bytes", "DELETE", None),
+    ("config", "background.threads", "SET", None),
+    ("config", "producer_byte_rate", "SET", None),
+    ("config", "producer_byte_rate", "DELETE", None),
+    ("user", "eve", "SET", "SCRAM-SHA-256"),
+    ("user", "eve", "DELETE", "SCRAM-SHA-256"),
+}
+
+
+PARTITIONS = [{"Name": "orders", "Partitions": [{"PartitionIndex": 0, "CommittedOffset": 5}]}]
+RAW: Sequence[tuple[int, int, dict[str, Any]]] = (
+    (8, 7, {"GroupId": "payments", "GenerationId": -1, "MemberId": "", "Topics": PARTITIONS}),
+    (9, 7, {"GroupId": "payments", "Topics": [{"Name": "orders", "PartitionIndexes": [0]}]}),
+    (28, 3, {"TransactionalId": "pay", "GroupId": "payments", "GenerationId": -1, "Topics": PARTITIONS}),
+    (24, 3, {"V3AndBelowTransactionalId": "pay", "V3AndBelowTopics": [{"Name": "orders", "Partitions": [0]}]}),
+    (20, 5, {"TopicNames": [f"denied-{number}" for number in range(200)], "TimeoutMs": 9_000}),
+    (20, 0, {"TopicNames": ["ghost"], "TimeoutMs": 9_000}),
+)
+"""Api key, version and body of requests that no tool sends where it has no right: OffsetCommit, OffsetFetch,
+TxnOffsetCommit, AddPartitionsToTxn, DeleteTopics of many topics, and in a version that Kafka 4 does not have."""
+
+
 @dataclass(frozen=True)
 class Seen:
     events: list[RequestEvent]
+    tables: Path
+    """What the job made of them."""
     log: str
+
+    def ask(self, sql: str) -> set[tuple[Any, ...]]:
+        return set(query(self.tables, sql)[1])
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +181,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         finally:
             assert sidecar.stop()
         found = events(envelopes(node.internal, broker.AUDIT_TOPIC), RequestEvent)
-        yield Seen(found, node.log.read_text())
+        run_job(node.internal, folder / "tables")
+        yield Seen(found, folder / "tables", node.log.read_text())
     finally:
         local_cluster.down(folder)
 
@@ -137,12 +195,35 @@ def run_tools(bootstrap: str, folder: Path) -> None:
     run(bootstrap, folder, "admin", CHANGES[0])
     for command in (*CHANGES, *READS):
         run(bootstrap, folder, "bob", command)
+    ask_raw(bootstrap)
+
+
+def ask_raw(bootstrap: str) -> None:
+    """Send ``RAW`` as the user without rights."""
+    host, _, port = bootstrap.partition(":")
+    bodies = [(17, 1, sasl.handshake("PLAIN")), (36, 1, sasl.authenticate(sasl.plain("bob", "bob-secret"), 1))]
+    for key, version, asked in RAW:
+        made = layout(key, version, response=False)
+        bodies.append((key, version, (NO_TAGGED_FIELDS if made.flexible else b"") + encode(made, asked)))
+    with socket.create_connection((host, int(port)), 30) as client, client.makefile("rb") as answers:
+        for number, (key, version, body) in enumerate(bodies):
+            client.sendall(frames.request(key, version, number, body, "raw"))
+            size = int.from_bytes(answers.read(4), "big")
+            assert answers.read(size)[:4] == number.to_bytes(4, "big")
 
 
 def run(bootstrap: str, folder: Path, user: str, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     name, *arguments = command
     options = ("--bootstrap-server", bootstrap, "--command-config", str(folder / f"{user}.properties"))
     return subprocess.run(tool(name, *options, *arguments), capture_output=True, text=True, timeout=120, check=False)
+
+
+def run_job(bootstrap: str, tables: Path) -> None:
+    conf = [f"--conf={name}={value}" for name, value in INTERPRETED_QUERIES_CONF.items()]
+    options = ("--available-now", "--bootstrap-servers", bootstrap, "--tables", str(tables), *conf)
+    command = [sys.executable, "-m", "proxy", "jobs", "run", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_change_is_in_the_events(seen: Seen) -> None:
@@ -156,8 +237,50 @@ def test_every_change_is_in_the_events(seen: Seen) -> None:
     assert not any("canary" in str(event) for event in seen.events)
 
 
+def test_acls_that_are_given_and_taken_away_say_who_may_do_what(seen: Seen) -> None:
+    told = seen.ask(
+        "SELECT api, resource_name, parent_type, parent_name, op_type, acl_permission_type, acl_operation, acl_host,"
+        " acl_pattern_type FROM changes"
+        " WHERE principal = 'User:admin' AND acl_operation IS NOT NULL AND result = 'success'"
+    )
+    assert told == ACLS
+
+
+def test_acls_that_a_client_may_not_take_away_say_it_too(seen: Seen) -> None:
+    told = seen.ask(
+        "SELECT resource_name, parent_name, op_type, acl_permission_type, acl_operation FROM changes"
+        " WHERE principal = 'User:bob' AND api = 'DeleteAcls' AND acl_operation IS NOT NULL AND result = 'denied'"
+    )
+    assert told == {("User:eve", "orders", None, "ALLOW", "Read"), (None, "readers", None, "ANY", "Any")}
+
+
+def test_settings_quotas_and_users_say_whether_they_were_set_or_deleted(seen: Seen) -> None:
+    told = seen.ask(
+        "SELECT resource_type, resource_name, op_type, mechanism FROM changes"
+        " WHERE principal = 'User:admin' AND op_type IS NOT NULL AND acl_operation IS NULL"
+    )
+    assert told == ALTERED
+    assert not any("canary" in str(row) for row in seen.ask("SELECT * FROM changes"))
+
+
 def test_offsets_that_are_set_by_hand_have_their_group(seen: Seen) -> None:
-    assert {event.group_id for event in seen.events if event.api == "OffsetCommit"} == {"readers"}
+    by_hand = (event for event in seen.events if event.api == "OffsetCommit" and event.client_id != "raw")
+    assert {event.group_id for event in by_hand} == {"readers"}
+
+
+def test_of_a_long_list_no_topic_is_said_to_be_deleted(seen: Seen) -> None:
+    """All 200 were denied, and an event keeps the errors of 100."""
+    found = seen.ask(
+        "SELECT result, count(DISTINCT resource_name) FROM changes"
+        " WHERE client_id = 'raw' AND api = 'DeleteTopics' AND resource_name LIKE 'denied-%' GROUP BY ALL"
+    )
+    assert found == {("denied", 100), ("unknown", 100)}
+
+
+def test_what_the_broker_does_not_support_is_no_success(seen: Seen) -> None:
+    assert seen.ask("SELECT DISTINCT result, error FROM changes WHERE resource_name = 'ghost'") == {
+        ("failed", "UNSUPPORTED_VERSION")
+    }
 
 
 def test_denials_are_those_that_the_authorizer_logs(seen: Seen) -> None:
@@ -168,8 +291,20 @@ def test_denials_are_those_that_the_authorizer_logs(seen: Seen) -> None:
         for one in LOGGED.finditer(seen.log)
         if one["principal"] == "User:bob" and one["api"] != "ListTransactions"
     }
-    assert len(logged) >= 10
-    assert denied(seen.events) == logged
+    assert {("OffsetCommit", "group", "payments"), ("AddPartitionsToTxn", "transactional_id", "pay")} <= logged
+    assert {one for one in denied(seen.events) if not is_of_many(one)} == {one for one in logged if not is_of_many(one)}
+    named = seen.ask(
+        "SELECT DISTINCT api, resource_type, resource_name FROM changes"
+        " WHERE result = 'denied' AND client_id = 'raw' AND api != 'DeleteTopics'"
+    )
+    assert named == {one for one in logged if one[0] in {"TxnOffsetCommit", "AddPartitionsToTxn"}} | {
+        ("OffsetCommit", "group", "payments"), ("OffsetFetch", "group", "payments"),
+    }  # fmt: skip
+
+
+def is_of_many(one: tuple[str, str | None, str | None]) -> bool:
+    """Whether it is one of 200 topics, of which an event keeps the errors of 100."""
+    return (one[2] or "").startswith("denied-")
 
 
 def denied(found: Sequence[RequestEvent]) -> set[tuple[str, str | None, str | None]]:
@@ -185,7 +320,7 @@ def denied(found: Sequence[RequestEvent]) -> set[tuple[str, str | None, str | No
 def asked_for(one: Resource) -> tuple[str | None, str | None] | None:
     """Return what Kafka's authorizer was asked for, by the error code that says no; None for any other."""
     kind = DENIALS.get(one.error_code)
-    if kind is None:
+    if kind is None or (kind in {"group", "transactional_id"} and one.resource_type in {"topic", "cluster"}):
         return None
     if kind == "cluster":
         return kind, "kafka-cluster"

@@ -177,6 +177,7 @@ class TestDelivery:
                 produce([(topic, 0, 10, 1)]),
                 fetch([(topic, 0)], [(topic, 0, 10, 1, 0)]),
                 produce([(b"secret", 0, 10, 1)]),
+                produce([(b"secret", 0, 10, 1), (topic, 0, 10, 1)]),
                 exchange(client_id="brokerside-audit-1"),
                 exchange(client_id="app"),
             ],
@@ -185,8 +186,9 @@ class TestDelivery:
         observer.close(20)
         assert observer.stats().hidden == 1
         read = envelopes(bootstrap, "audit-self")
-        assert len(events(read, RequestEvent)) == 4
-        assert events(read, StatusEvent)[-1].hidden_by == {"topic secret": 1}
+        assert len(events(read, RequestEvent)) == 5
+        status = events(read, StatusEvent)[-1]
+        assert status.hidden_by == status.partly_hidden_by == {"topic secret": 1}
 
     def test_a_topic_id_is_resolved_to_its_name(self, bootstrap: str) -> None:
         admin = AdminClient({"bootstrap.servers": bootstrap})

@@ -170,20 +170,40 @@ def test_one_connection_too_many_of_a_principal_is_closed_and_those_of_another_a
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_beyond_its_rate_a_principal_is_held_and_goes_on(limited: Sites, workers: int) -> None:
+def test_beyond_its_rate_a_principal_is_held_and_goes_on_or_is_closed(limited: Sites, workers: int) -> None:
     site = limited(workers=workers, quotas={"users": {"alice": 1, "bob": 1000}})
-    alices = [site.log_in("alice") for _ in range(13)]  # ten at once
+    alices = [site.log_in("alice") for _ in range(30)]  # ten at once, and one in each second
     bobs = [site.log_in("bob") for _ in range(13)]
-    assert all(map(works, [*bobs, *alices]))
-    until(lambda: site.connections() == {"User:alice": 13, "User:bob": 13})
+    assert all(map(works, bobs))
+    worked = list(map(works, alices))
+    assert all(worked[:10])
+    closed = worked.count(False)
+    assert closed > 0
+    until(lambda: site.connections() == {"User:alice": 30 - closed, "User:bob": 13})
     held = site.metric("principal_connection_throttle_time_seconds_count")
-    assert held == site.throttled(RATE, "hold") > 0
+    assert held == site.throttled(RATE, "hold") >= closed
     assert 0 < site.metric("principal_connection_throttle_time_seconds_sum") <= held
-    assert not site.metric("connections_closed_total", cause="principal_quota_exceeded")
+    assert site.throttled(RATE, "drop") == closed
+    assert site.metric("connections_closed_total", cause="principal_quota_exceeded") == closed
     view = {one.principal: one for one in admin_client.get_quotas(site.admin).principals}
     assert (view["User:alice"].rate_limit, view["User:bob"].rate_limit) == (1, 1000)
     until(lambda: site.lines("connections_throttled"))
     assert {line["top_principal"] for line in site.lines("connections_throttled")} == {"User:alice"}
+    site.close()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_who_is_held_and_then_allowed_goes_on(limited: Sites, workers: int) -> None:
+    window = {"quota.window.num": 2, "quota.window.size.seconds": 30}
+    site = limited(workers=workers, quotas={"users": {"alice": 1}, **window})
+    alices = [site.log_in("alice") for _ in range(30)]
+    until(lambda: site.connections() == {"User:alice": 30})
+    while not site.throttled(RATE, "hold"):
+        alices.append(site.log_in("alice"))
+        until(lambda: site.connections().get("User:alice") == len(alices))
+    assert works(alices[-1])
+    assert not site.throttled(RATE, "drop")
+    assert not site.metric("connections_closed_total", cause="principal_quota_exceeded")
     site.close()
 
 

@@ -17,6 +17,7 @@ API_KEYS = {
     "ApiVersions": 18,
     "CreateTopics": 19,
     "CreateAcls": 30,
+    "DeleteAcls": 31,
     "IncrementalAlterConfigs": 44,
 }
 
@@ -51,6 +52,10 @@ class Run:
     """From when to when the audit's cluster was away: all of it is told in the end."""
     overrun: tuple[int, int] | None = None
     """From when to when events were lost, because the queue was full."""
+    hides: dict[str, int] = field(default_factory=dict)
+    """How many requests its configuration hides from one status to the next, by what hides them."""
+    leaves_out: dict[str, int] = field(default_factory=dict)
+    """From how many events it leaves out each topic, likewise; all of them lack the first one."""
 
 
 @dataclass(eq=False)

@@ -62,7 +62,16 @@ DROPPED = (31, 77, 118, 203, 290, 355, 471)
 def runs() -> list[Run]:
     at = BEGIN
     return [
-        Run("east", 1, "e1", at, END, lives=True),
+        Run(
+            "east",
+            1,
+            "e1",
+            at,
+            END,
+            lives=True,
+            hides={"principal User:monitoring": 2, "topic scratch": 3},
+            leaves_out={"topic scratch": 4, "topic tmp": 1},
+        ),
         Run("east", 2, "e2", at, at + 5 * HOUR),
         Run("east", 2, "e2-again", at + 5 * HOUR + 5 * SECOND, END, lives=True),
         Run("east", 3, "e3", at, END, rolls_up=True, lives=True, outage=(at + 3 * HOUR, at + 4 * HOUR)),

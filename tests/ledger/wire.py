@@ -145,14 +145,23 @@ class _Numbers:
     def _status(self, at: int, waiting: list[int], *, last: bool = False) -> Callable[[int], msgspec.Struct]:
         def make(seq: int) -> StatusEvent:
             lost = sum(self._dropped.values())
+            statuses = (at - self.run.started) // STATUS
+            hidden, left_out = (
+                {name: count * statuses for name, count in counts.items()}
+                for counts in (self.run.hides, self.run.leaves_out)
+            )
             return StatusEvent(
                 seq=seq,
                 ts=at,
                 started_at=self.run.started,
-                seen=self._seen,
+                seen=self._seen + sum(hidden.values()),
                 emitted=seq - 1,
                 delivered=seq - 1 - lost - self._spooled,
                 waiting=0 if last else max(0, sum(one <= at for one in waiting) - self._waiting),
+                hidden=sum(hidden.values()),
+                hidden_by=hidden,
+                partly_hidden=max(left_out.values(), default=0),
+                partly_hidden_by=left_out,
                 spooled=self._spooled,
                 dropped=dict(self._dropped),
                 last=last,

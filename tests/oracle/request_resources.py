@@ -13,10 +13,12 @@ from proxy.core.exchange import CommittedOffset, RequestResource, RequestResourc
 from proxy.core.instructions import ACL_TYPES, CONFIG_TYPES, MAX_NAME
 from proxy.core.request_resources import (
     ARRAYS,
+    CHANGING,
     COMMITS,
     CONFIG_APIS,
     FIELD_NAMES,
     FIELD_TYPES,
+    MAX_KEPT_CHANGED,
     MAX_KEPT_COMMITS,
     MAX_KEPT_RESOURCES,
     NAMES,
@@ -28,7 +30,7 @@ from proxy.core.request_resources import (
 )
 from proxy.core.schema import Field, Layout, layout
 from proxy.core.wire import Buffer
-from tests.oracle.response_errors import Incomplete, Reading
+from tests.oracle.response_errors import ACL_FIELDS, AclFields, Incomplete, Reading
 from tests.oracle.steps import Kept, Walker
 
 
@@ -55,6 +57,19 @@ class Around(Struct):
     name: bytes | None = None
     topic_id: bytes | None = None
     partition: int = -1
+    op_type: str | None = None
+    mechanism: str | None = None
+
+
+OP_TYPES = {0: "SET", 1: "DELETE", 2: "APPEND", 3: "SUBTRACT"}
+MECHANISMS = {0: "UNKNOWN", 1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
+COMPLETED_BY = {
+    (44, "Configs"): ("ConfigOperation", "config"),
+    (49, "Ops"): ("Remove", "config"),
+    (51, "Deletions"): ("Mechanism", "user"),
+    (51, "Upsertions"): ("Mechanism", "user"),
+}
+"""By api key and array, the field with which a resource is complete, and its type."""
 
 
 class RequestWalker:
@@ -91,6 +106,7 @@ class ReadingOfRequest(Reading):
         self._flexible = self._layout.flexible
         self._around = [Around()]
         self._resources: list[RequestResource] = []
+        self._most = MAX_KEPT_CHANGED if api_key in CHANGING else MAX_KEPT_RESOURCES
         self._commits: list[CommittedOffset] = []
         self._fields: dict[str, list[bytes]] = {}
         self._generation, self._validate_only = -1, False
@@ -98,8 +114,9 @@ class ReadingOfRequest(Reading):
     @property
     def kept(self) -> int:
         """How much is kept."""
-        items = min(len(self._resources), MAX_KEPT_RESOURCES) + min(len(self._commits), MAX_KEPT_COMMITS)
-        return items + len(self._fields)
+        resources = self._resources[: self._most]
+        items = len(resources) + sum(one.acl is not None for one in resources)
+        return items + min(len(self._commits), MAX_KEPT_COMMITS) + len(self._fields)
 
     def request(self) -> RequestResources:
         if self._api_key in UNNAMED:
@@ -109,7 +126,7 @@ class ReadingOfRequest(Reading):
             raise Incomplete
         single = {name: values[0] for name, values in self._fields.items() if len(set(values)) == 1}
         return RequestResources(
-            tuple(self._resources[:MAX_KEPT_RESOURCES]),
+            tuple(self._resources[: self._most]),
             len(self._resources),
             tuple(self._commits[:MAX_KEPT_COMMITS]),
             len(self._commits),
@@ -118,23 +135,24 @@ class ReadingOfRequest(Reading):
             **single,  # type: ignore[arg-type]
         )
 
-    def _text(self) -> bytes | None:
-        length = self._text_length()
-        return None if length < 0 else self._take(length)[:MAX_NAME]
-
     def _number(self, form: str) -> int:
         return int(struct.unpack(form, self._take(struct.calcsize(form)))[0])
 
-    def _keep(self, kind: str, name: bytes | None, topic_id: bytes | None = None, *, child: bool = False) -> None:
+    @property
+    def _place(self) -> int:
+        return self._around[1].index if len(self._around) > 1 else 0
+
+    def _keep(self, kind: str, name: bytes | None, topic_id: bytes | None = None) -> None:
         if topic_id == bytes(16) and name is not None:
             topic_id = None
-        around = self._around if child else self._around[:-1]
+        *around, own = self._around
         parent = next((one for one in reversed(around) if one.name is not None), None)
-        place = self._around[1].index if len(self._around) > 1 else 0
         of = (None, None) if parent is None else (parent.kind, parent.name)
-        self._resources.append(RequestResource(kind, name, topic_id, place, *of))
+        self._resources.append(RequestResource(kind, name, topic_id, self._place, *of, own.op_type, own.mechanism))
 
     def _members(self, made: Layout, array: str, *, passed: bool) -> None:
+        if self._api_key in (29, 30, 31):
+            self._acl = AclFields()
         naming = [
             field for field in made.ordered if field is made.topic_id or (field is made.topic and not field.array)
         ]
@@ -164,20 +182,30 @@ class ReadingOfRequest(Reading):
 
     def _member(self, field: Field, array: str, *, is_topic: bool) -> None:
         own = self._around[-1]
-        if field.name in FIELD_NAMES and field.type == "string":
+        completed_by, kind = COMPLETED_BY.get((self._api_key, array), (None, ""))
+        if self._api_key in (29, 30, 31) and field.name in ACL_FIELDS:
+            self._read_acl_field(self._acl, field)
+            if field.name == "PermissionType":
+                self._resources.append(self._acl.resource(self._place, own.kind, own.name))
+        elif field.name == completed_by:
+            number = self._take(1)[0]
+            if field.name == "Mechanism":
+                own.mechanism = MECHANISMS.get(number, "UNKNOWN")
+                own.op_type = "DELETE" if array == "Deletions" else "SET"
+            else:
+                own.op_type = OP_TYPES.get(min(number, 1) if field.name == "Remove" else number, "UNKNOWN")
+            own.kind = kind
+            self._keep(kind, own.name)
+        elif field.name in FIELD_NAMES and field.type == "string":
             text = self._text()
             if text is not None:
                 self._fields.setdefault(FIELD_NAMES[field.name], []).append(text)
-            kind = FIELD_TYPES.get(field.name)
+            about = FIELD_TYPES.get(field.name)
             if (array, field.name) == ("Members", "MemberId"):
-                kind = "member"
-            if kind is not None:
-                own.kind, own.name = kind, text
-                self._keep(kind, text)
-        elif field.name in ("Principal", "PrincipalFilter"):
-            text = self._text()
-            if text is not None:
-                self._keep("user", text, child=True)
+                about = "member"
+            if about is not None:
+                own.kind, own.name = about, text
+                self._keep(about, text)
         elif field.name == "EntityType":
             text = (self._text_in_full() or b"").decode("utf-8", "replace")
             own.kind = text if text in ("user", "client-id", "ip") else "client_quota"
@@ -185,8 +213,9 @@ class ReadingOfRequest(Reading):
             own.name = self._text()
         elif (array, field.name) in NAMES:
             own.name = self._text()
-            own.kind = NAMES[array, field.name] or own.kind
-            self._keep(own.kind, own.name)
+            if completed_by is None:
+                own.kind = NAMES[array, field.name] or own.kind
+                self._keep(own.kind, own.name)
         else:
             self._member_of_fixed_size(field, own)
 

@@ -6,11 +6,13 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from proxy.core.budget import PARTITION
-from proxy.core.exchange import ItemErrorFacts, ItemErrors
+from proxy.core.exchange import Acl, ItemErrorFacts, ItemErrors, RequestResource
 from proxy.core.instructions import ACL_TYPES, CONFIG_TYPES, MAX_NAME
+from proxy.core.request_resources import MAX_KEPT_RESOURCES
 from proxy.core.response_errors import (
     FAILURE,
     MAX_KEPT_FAILURES,
@@ -42,6 +44,43 @@ class Incomplete(Exception):
     """Bytes are missing."""
 
 
+ACL_FIELDS = {
+    "Principal": "principal", "PrincipalFilter": "principal", "Host": "host", "HostFilter": "host",
+    "PatternType": "pattern", "ResourcePatternType": "pattern", "PatternTypeFilter": "pattern",
+    "Operation": "operation", "PermissionType": "permission",
+}  # fmt: skip
+PATTERNS = {1: "ANY", 2: "MATCH", 3: "LITERAL", 4: "PREFIXED"}
+PERMISSIONS = {1: "ANY", 2: "DENY", 3: "ALLOW"}
+OPERATIONS = {
+    1: "Any", 2: "All", 3: "Read", 4: "Write", 5: "Create", 6: "Delete", 7: "Alter", 8: "Describe", 9: "ClusterAction",
+    10: "DescribeConfigs", 11: "AlterConfigs", 12: "IdempotentWrite", 13: "CreateTokens", 14: "DescribeTokens",
+    15: "TwoPhaseCommit",
+}  # fmt: skip
+
+
+class AclFields(Struct):
+    """What was read of an ACL; numbers as on the wire."""
+
+    principal: bytes | None = None
+    host: bytes | None = None
+    pattern: int = 3
+    operation: int = 0
+    permission: int = 0
+
+    def resource(
+        self, place: int, kind: str, name: bytes | None, op_type: str | None = None, error_code: int = 0
+    ) -> RequestResource:
+        """The user, for whom it is."""
+        acl = Acl(
+            PATTERNS.get(self.pattern, "UNKNOWN"),
+            self.host,
+            OPERATIONS.get(self.operation, "Unknown"),
+            PERMISSIONS.get(self.permission, "UNKNOWN"),
+            error_code,
+        )
+        return RequestResource("user", self.principal, None, place, kind, name, op_type, None, acl)
+
+
 class Item(Struct):
     """One element of an array around the current field."""
 
@@ -51,6 +90,7 @@ class Item(Struct):
     topic_id: bytes | None = None
     partition: int = -1
     error_code: int = 0
+    acl: AclFields = msgspec.field(default_factory=AclFields)
 
 
 class ErrorsKept(Kept):
@@ -81,10 +121,10 @@ class ResponseErrors:
             reading = Reading(self._api_key, version, buf, pos)
             try:
                 found = reading.response()
-                kept.errors = len(reading.found)
+                kept.errors = reading.kept
                 return found, reading.pos
             except Incomplete:
-                kept.errors = len(reading.found)
+                kept.errors = reading.kept
                 buf, pos = yield pos
 
 
@@ -105,6 +145,12 @@ class Reading:
         self._counts = {FAILURE: 0, RETRY: 0, STEP: 0}
         self.pos = pos
         self.found: list[ItemErrorFacts] = []
+        self.acls: list[RequestResource] = []
+
+    @property
+    def kept(self) -> int:
+        """How much is kept."""
+        return len(self.found) + 2 * min(len(self.acls), MAX_KEPT_RESOURCES)
 
     def response(self) -> Found:
         self._items = [Item("", 0)]
@@ -112,8 +158,11 @@ class Reading:
         if self.pos > len(self._buf):
             raise Incomplete
         items = None
-        if self.found:
-            items = ItemErrors(tuple(self.found), self._counts[FAILURE], self._counts[RETRY], self._counts[STEP])
+        if self.found or self.acls:
+            items = ItemErrors(
+                tuple(self.found), self._counts[FAILURE], self._counts[RETRY], self._counts[STEP],
+                tuple(self.acls[:MAX_KEPT_RESOURCES]), len(self.acls),
+            )  # fmt: skip
         return Found(self._items[0].error_code, items)
 
     def _take(self, size: int) -> bytes:
@@ -182,10 +231,22 @@ class Reading:
             elif matters(made) and field.name == "ResourceType" and field.type == "int8":
                 types = ACL_TYPES if self._api_key in NAMELESS else CONFIG_TYPES
                 item.kind = types.get(self._take(1)[0] & 127, "")
+            elif self._api_key == 31 and field.name in ACL_FIELDS:
+                self._read_acl_field(item.acl, field)
+                if field.name == "PermissionType":
+                    found = item.acl.resource(self._items[1].index, item.kind, item.name, "DELETE", item.error_code)
+                    self.acls.append(found)
             else:
                 self._pass(field)
         if made.flexible:
             self._tags(made, item)
+
+    def _text(self) -> bytes | None:
+        length = self._text_length()
+        return None if length < 0 else self._take(length)[:MAX_NAME]
+
+    def _read_acl_field(self, acl: AclFields, field: Field) -> None:
+        setattr(acl, ACL_FIELDS[field.name], self._text() if field.type == "string" else self._take(1)[0])
 
     def _tags(self, made: Layout, item: Item) -> None:
         for _ in range(self._uvarint()):
@@ -194,7 +255,8 @@ class Reading:
             if field is not None and is_error(field):
                 if size != 2:
                     raise DecodeError(f"an error code of {size} bytes")
-                item.error_code = item.error_code or struct.unpack(">h", self._take(2))[0]
+                code = struct.unpack(">h", self._take(2))[0]
+                item.error_code = item.error_code or code
             else:
                 self.pos += size
 

@@ -51,7 +51,7 @@ class Rollup:
         max_rollups: int = MAX_ROLLUPS,
         max_topics: int = MAX_ROLLUP_TOPICS,
     ) -> None:
-        self._request_encoder = Translator(api_names, names, audit_filter, max_event=NO_BOUND)
+        self._request_encoder = Translator(api_names, names, audit_filter, max_event=NO_BOUND, lists_items=False)
         self._filter = audit_filter
         self._max_rollups = max_rollups
         self._max_topics = max_topics
@@ -71,6 +71,7 @@ class Rollup:
         while start < len(exchanges) and not self.full:
             exchange = exchanges[start]
             start += 1
+            self._filter.left_out.clear()
             try:
                 muted = muted_us(self._filter, exchange)
                 if self._filter.record_and_check_hidden(exchange):
@@ -80,6 +81,8 @@ class Rollup:
                     event.muted_us = muted
                     event.topics = self._request_encoder.topics(exchange) or ()
                     self._add(event)
+                    if self._filter.left_out:
+                        self._filter.count_partly_hidden()
             except UnicodeError:
                 not_encodable += 1
             except Exception:

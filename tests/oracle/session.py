@@ -205,9 +205,7 @@ class Session:
             and wanted & ON_BODY
             and size > (most := interception.interceptors.max_held_request(key, version))
         ):
-            if not interception.interceptors.forwards_longer(key, version):
-                raise PeerError("client", "invalid_size", f"{size} bytes; allowed here: up to {most}")
-            wanted &= ~ON_BODY
+            raise PeerError("client", "invalid_size", f"{size} bytes; allowed here: up to {most}")
         acks, ahead = 1, 0
         needed = key == PRODUCE or flags & WANT_REQUEST_BODY or learnt or wanted & ON_BODY
         needed = needed or (walker is not None and not isinstance(walker, RequestWalker))

@@ -29,11 +29,14 @@ class Translator:
         audit_filter: AuditFilter,
         *,
         max_event: int = MAX_EVENT_BYTES,
+        lists_items: bool = True,
     ) -> None:
+        """``lists_items``: events have the errors of single items, and what requests are about."""
         self._api_names = api_names
         self._names = names
         self._filter = audit_filter
         self._max_event = max_event
+        self._lists_items = lists_items
 
     def encode_exchanges(self, exchanges: Sequence[ObservedExchange], first: int, wall_offset: float) -> EncodedEvents:
         """Return the events of ``exchanges``, numbered from ``first`` on; see ``event`` for ``wall_offset``.
@@ -43,6 +46,7 @@ class Translator:
         made = EncodedEvents(last=first - 1)
         for exchange in exchanges:
             made.last += 1
+            self._filter.left_out.clear()
             try:
                 muted = muted_us(self._filter, exchange)
                 if self._filter.record_and_check_hidden(exchange):
@@ -59,6 +63,8 @@ class Translator:
                     made.too_large += 1
                 else:
                     made.chunks.append(Chunk(made.last, 1, json))
+                    if self._filter.left_out:
+                        self._filter.count_partly_hidden()
             except UnicodeError:
                 made.not_encodable += 1
             except Exception:
@@ -99,11 +105,12 @@ class Translator:
         )
         found = exchange.item_errors
         if found is not None:
-            event.item_errors = item_errors_of(found, self._names, self._filter)
+            if self._lists_items:
+                event.item_errors = item_errors_of(found, self._names, self._filter)
             event.item_failures = found.failures
             event.item_retriable = found.retriable
             event.item_protocol = found.protocol
-        if exchange.resources is not None:
+        if exchange.resources is not None and self._lists_items:
             for name, value in resource_fields(exchange, self._names, self._filter).items():
                 setattr(event, name, value)
         if request is not None:
@@ -135,7 +142,7 @@ class Translator:
         for partition in partitions:
             label = self._names.label_of(partition.topic, are_ids)
             if label is not last:  # mostly it is: partitions come by topic
-                last, hidden, needs = label, self._filter.hides_topic(label[0]), max_partition_bytes(*label)
+                last, hidden, needs = label, self._filter.leaves_out(label[0]), max_partition_bytes(*label)
             if hidden:
                 continue
             room += needs

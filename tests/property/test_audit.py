@@ -54,6 +54,8 @@ def test_events_are_those_of_the_oracle(told: list[list[Exchange]], max_event: i
         assert runs(got) == runs(expected)
         assert msgspec.structs.replace(got, chunks=[]) == msgspec.structs.replace(expected, chunks=[])
         assert our_filter.sessions.open_sessions == their_filter.sessions.open_sessions
+        assert our_filter.partly_hidden_by() == their_filter.partly_hidden_by()
+        assert our_filter.partly_hidden == their_filter.partly_hidden
         first = got.last + 1
 
 

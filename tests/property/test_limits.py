@@ -16,7 +16,7 @@ from proxy.limits.model import DEFAULT_ADDRESS, Limits, ListenerLimits, Quota, T
 from proxy.limits.principal_quotas import PrincipalQuotas
 from proxy.limits.quotas_state import collect_state
 from proxy.limits.sampled_rate import SampledRate, exceeds, throttle_time, throttle_time_rounded_up
-from tests.unit.limits.simulation import A, B, Client, Simulation, limits
+from tests.unit.limits.simulation import A, B, Client, Simulation, ignored, limits
 
 
 class Sample:
@@ -297,9 +297,7 @@ class Everything(RuleBasedStateMachine):
             evict=self.evict,
             on_throttle=self.note,
         )
-        self.principals = PrincipalQuotas(
-            limits, hold=lambda number, ms: None, close=lambda number: None, on_throttle=self.note
-        )
+        self.principals = PrincipalQuotas(limits, hold=ignored, resume=ignored, close=ignored, on_throttle=self.note)
 
     def admit(self, listener: str, token: int) -> None:
         assert token not in self.settled

@@ -29,7 +29,8 @@ Rows = dict[tuple[Any, ...], Counter[str]]
 
 def gathered(kind: Any, told: list[list[Exchange]], **bounds: int) -> tuple[list[RollupEvent], Counter[str]]:
     """Every rollup of ``told``, taken when one is full and at the end; and what became of the other exchanges."""
-    rollup = kind(API_NAMES, *surroundings(), **bounds)
+    names, audit_filter = surroundings()
+    rollup = kind(API_NAMES, names, audit_filter, **bounds)
     events, others = [], Counter[str]()
     for exchanges in told:
         at = 0
@@ -43,12 +44,14 @@ def gathered(kind: Any, told: list[list[Exchange]], **bounds: int) -> tuple[list
                 assert sum(event.requests for event in taken) == before
                 assert (rollup.requests, rollup.full) == (0, False)
                 events += taken
+    others.update(partly_hidden=audit_filter.partly_hidden, **audit_filter.partly_hidden_by())
     return events + rollup.drain(), others
 
 
 def traffic_of_events(told: list[list[Exchange]]) -> tuple[Rows, Counter[str]]:
     """What the table ``traffic`` sums up of single events; see spark_jobs/tables/traffic.py."""
-    translator = Translator(API_NAMES, *surroundings(), max_event=2**60)
+    names, audit_filter = surroundings()
+    translator = Translator(API_NAMES, names, audit_filter, max_event=2**60, lists_items=False)
     rows: Rows = defaultdict(Counter)
     others = Counter[str]()
     for exchanges in told:
@@ -57,6 +60,7 @@ def traffic_of_events(told: list[list[Exchange]]) -> tuple[Rows, Counter[str]]:
         for chunk in made.chunks:
             for event in msgspec.json.decode(b"[%b]" % chunk.json):
                 add_event(rows, event)
+    others.update(partly_hidden=audit_filter.partly_hidden, **audit_filter.partly_hidden_by())
     return rows, others
 
 

@@ -204,7 +204,31 @@ def test_what_is_hidden_and_what_could_not_be_read_stands_beside_what_arrived(tm
     assert "Yes: all 100 events that 1 sidecar sent have arrived." in found
     shown = "topic 0, topic 1, topic 2, topic 3, topic 4 and 2 more"
     assert f"Configuration hides 49 events: {shown}." in found
+    assert "leaves topics out" not in found
     assert "2 records of the audit topic could not be read" in found
+
+
+def test_what_is_hidden_in_part_is_told_apart(tmp_path: Path) -> None:
+    row = {"day": sample.FIRST.date(), "minute": sample.FIRST, "cluster_id": "east", "broker_id": 7, "boot_id": "b"}
+    whole = {**row, "events": 100, "first_seq": 1, "last_seq": 100, "partly_hidden": 3}
+    later = {**row, "minute": sample.FIRST + timedelta(minutes=1), "partly_hidden": 4}
+    others = [
+        {**row, "hidden_by": "topic a", "hidden": 2, "partly_hidden": 4},
+        {**row, "hidden_by": "topic b", "partly_hidden": 3},
+        {**row, "hidden_by": "principal User:m", "hidden": 1},
+    ]
+    write(tmp_path, "completeness", whole, later, *others, {**whole, "boot_id": "c", "partly_hidden": 10})
+    found = Parsed(report(tmp_path)).sections["completeness"]
+    assert "Configuration hides 3 events: topic a, principal User:m." in found
+    assert "It leaves topics out of 14 more: topic a, topic b." in found
+
+
+def test_what_is_only_hidden_in_part_is_told(tmp_path: Path) -> None:
+    row = {"day": sample.FIRST.date(), "minute": sample.FIRST, "cluster_id": "east", "broker_id": 7, "boot_id": "b"}
+    whole = {**row, "events": 100, "first_seq": 1, "last_seq": 100, "partly_hidden": 1}
+    write(tmp_path, "completeness", whole, {**row, "hidden_by": "topic a", "partly_hidden": 1})
+    found = Parsed(report(tmp_path)).sections["completeness"]
+    assert "Configuration leaves topics out of 1 event: topic a." in found
 
 
 def test_objectives_of_several_clusters_are_told_apart(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import date, datetime
 from typing import Any
 
+import msgspec
 import pytest
 from kio.schema.errors import ErrorCode
 from pyspark.sql import DataFrame, Row
@@ -51,7 +52,7 @@ def test_the_columns_are_those_of_the_schema(kafka_rows: KafkaRows) -> None:
 
 def test_a_change_has_a_row_for_each_resource(rows_of: Rows) -> None:
     named = (Resource("topic", "orders"), Resource("config", "retention.ms", None, "topic", "orders"))
-    rows = rows_of(request(resources=named, resource_count=5, ts_request=NOON + 7), request("Metadata", "Describe"))
+    rows = rows_of(request(resources=named, resource_count=2, ts_request=NOON + 7), request("Metadata", "Describe"))
     assert what(rows, "resource_type", "resource_name", "parent_type", "parent_name") == [
         ("config", "retention.ms", "topic", "orders"),
         ("topic", "orders", None, None),
@@ -71,16 +72,84 @@ def test_a_change_has_a_row_for_each_resource(rows_of: Rows) -> None:
         "resource_name": None,
         "parent_type": rows[0].parent_type,
         "parent_name": rows[0].parent_name,
+        "op_type": None,
+        "mechanism": None,
+        "acl_permission_type": None,
+        "acl_operation": None,
+        "acl_host": None,
+        "acl_pattern_type": None,
         "result": "success",
         "error_code": 0,
         "error": None,
         "validate_only": False,
         "requests": 1,
-        "resources_not_listed": 3,
+        "resources_not_listed": 0,
         "first_at": datetime(2026, 9, 22, 12, 0, 0, 7),
         "last_at": datetime(2026, 9, 22, 12, 0, 0, 7),
         "connection_id": "c1",
     }
+
+
+def test_resources_that_are_not_listed_have_a_row_together(rows_of: Rows) -> None:
+    """So that none is missing, and their number adds up."""
+    listed = tuple(Resource("topic", f"junk{number}") for number in range(3))
+    rows = rows_of(*[request("DeleteTopics", "Delete", resources=listed, resource_count=8)] * 2)
+    assert what(rows, "resource_name", "result", "resources_not_listed", "requests") == [
+        *[(f"junk{number}", "success", 0, 2) for number in range(3)], (None, "unknown", 10, 2),
+    ]  # fmt: skip
+
+
+def test_results_that_an_event_does_not_know_are_unknown(rows_of: Rows) -> None:
+    named = (Resource("topic", "a", error_code=29), Resource("topic", "b", error_code=-1))
+    more = {"item_errors": (ItemError(29, "topic", "a"),), "item_failures": 200}
+    assert what(rows_of(request(resources=named, **more)), "resource_name", "result") == [
+        ("a", "denied"), ("b", "unknown"),
+    ]  # fmt: skip
+    assert what(rows_of(request(resources=named[1:], decode="not_kept")), "result") == [("unknown",)]
+
+
+def test_a_request_that_the_broker_has_not_seen_failed(rows_of: Rows) -> None:
+    assert what(rows_of(request(synthesized=True)), "result", "error") == [("failed", "UNSUPPORTED_VERSION")]
+    named = (Resource("topic", "ghost", error_code=35),)
+    assert what(rows_of(request(synthesized=True, resources=named)), "result") == [("failed",)]
+
+
+def test_a_denial_names_what_the_client_has_no_right_to(rows_of: Rows) -> None:
+    """The response has it at the topic."""
+    named = (Resource("transactional_id", "pay", error_code=53), Resource("topic", "t", error_code=53))
+    refused = (ItemError(53, "topic", "t", partition=0),)
+    rows = rows_of(request("AddPartitionsToTxn", "Write", resources=named, item_errors=refused, item_failures=1))
+    assert what(rows, "resource_type", "resource_name", "result") == [("transactional_id", "pay", "denied")]
+
+
+def test_a_request_that_names_a_resource_twice_is_one_request(rows_of: Rows) -> None:
+    twice = (Resource("topic", "orders"), Resource("topic", "orders", error_code=36), Resource("topic", "orders"))
+    assert what(rows_of(request(resources=twice)), "error_code", "requests") == [(0, 1), (36, 1)]
+
+
+ACL = {"acl_permission_type": "ALLOW", "acl_operation": "Read", "acl_host": "*", "acl_pattern_type": "LITERAL"}
+
+
+def test_what_an_acl_says_tells_its_rows_apart(rows_of: Rows) -> None:
+    user = Resource("user", "User:eve", None, "topic", "orders", **ACL)
+    other = msgspec.structs.replace(user, acl_operation="Write", acl_host="10.0.0.7", acl_pattern_type="PREFIXED")
+    denial = msgspec.structs.replace(user, acl_permission_type="DENY", error_code=31)
+    rows = rows_of(request("CreateAcls", "Alter", resources=(user, other)),
+                   request("CreateAcls", "Alter", resources=(user, denial)))  # fmt: skip
+    assert what(rows, "requests", "result", *ACL) == [
+        (1, "denied", "DENY", "Read", "*", "LITERAL"),
+        (1, "success", "ALLOW", "Write", "10.0.0.7", "PREFIXED"),
+        (2, "success", "ALLOW", "Read", "*", "LITERAL"),
+    ]
+
+
+def test_how_a_setting_and_a_user_are_changed(rows_of: Rows) -> None:
+    settings = (Resource("config", "a", op_type="SET"), Resource("config", "a", op_type="DELETE"))
+    user = Resource("user", "eve", op_type="SET", mechanism="SCRAM-SHA-256")
+    rows = rows_of(request(resources=(*settings, user)))
+    assert what(rows, "resource_name", "op_type", "mechanism") == [
+        ("a", "DELETE", None), ("a", "SET", None), ("eve", "SET", "SCRAM-SHA-256"),
+    ]  # fmt: skip
 
 
 RESULTS = {0: ("success", None), 29: ("denied", "TOPIC_AUTHORIZATION_FAILED"), 36: ("failed", "TOPIC_ALREADY_EXISTS"),

@@ -29,6 +29,7 @@ NO_STATUS = {
     "emitted": None,
     "delivered": None,
     "hidden": None,
+    "partly_hidden": None,
     "dropped": None,
     "waiting": None,
     "clock_step_ms": 0,
@@ -69,8 +70,8 @@ def test_statuses_count_in_their_own_minute_and_the_newest_is_told(kafka_rows: K
     """They were spooled, and sent an hour later."""
     told = [
         status(clock_step_ms=-5_000, spooled=70),
-        status(ts=NOON + 10_000_000, seen=20, emitted=19, delivered=9, hidden=4, queued=0, waiting=2, clock_step_ms=7,
-               spooled=30, dropped={"queue_full": 4, "failed": 1}, last=True),
+        status(ts=NOON + 10_000_000, seen=20, emitted=19, delivered=9, hidden=4, partly_hidden=3, queued=0, waiting=2,
+               clock_step_ms=7, spooled=30, dropped={"queue_full": 4, "failed": 1}, last=True),
     ]  # fmt: skip
     sent, of_status = sorted(
         completeness(kept(parse_records(kafka_rows([encoded(*told, sent_at=NOON + 60 * MINUTE)])))).collect(),
@@ -88,6 +89,7 @@ def test_statuses_count_in_their_own_minute_and_the_newest_is_told(kafka_rows: K
         "emitted": 19,
         "delivered": 9,
         "hidden": 4,
+        "partly_hidden": 3,
         "dropped": 5,
         "waiting": 32,
         "clock_step_ms": 5_007,
@@ -104,10 +106,32 @@ def test_what_configuration_hides_has_rows_of_its_own(kafka_rows: KafkaRows) -> 
     assert sum(row.statuses for row in rows) == 2
 
 
+def test_what_it_hides_in_part_stands_beside_it(kafka_rows: KafkaRows) -> None:
+    told = status(
+        hidden=5,
+        hidden_by={"principal User:probe": 3, "topic secret": 2},
+        partly_hidden=8,
+        partly_hidden_by={"topic secret": 7, "topic audit": 4},
+    )
+    earlier = status(partly_hidden=1, partly_hidden_by={"topic audit": 1})
+    rows = (
+        completeness(kept(parse_records(kafka_rows([encoded(earlier, told)]))))
+        .where("statuses > 0 OR hidden_by IS NOT NULL")
+        .collect()
+    )
+    assert {row.hidden_by: (row.hidden, row.partly_hidden) for row in rows} == {
+        None: (5, 8),
+        "principal User:probe": (3, None),
+        "topic secret": (2, 7),
+        "topic audit": (None, 4),
+    }
+
+
 def test_a_forged_status_hides_a_bounded_number_of_names(kafka_rows: KafkaRows) -> None:
     counts = {"n" * 400 + str(number): -number for number in range(200)}
-    rows = completeness(kept(parse_records(kafka_rows([encoded(status(hidden_by=counts))])))).collect()
-    assert {(row.hidden_by, row.hidden) for row in rows if row.hidden_by} == {("n" * 300, 0)}
+    told = [encoded(status(hidden_by=counts, partly_hidden_by=counts))]
+    rows = completeness(kept(parse_records(kafka_rows(told)))).collect()
+    assert {(row.hidden_by, row.hidden, row.partly_hidden) for row in rows if row.hidden_by} == {("n" * 300, 0, 0)}
 
 
 def test_gaps_are_of_the_run_that_lost_the_events(kafka_rows: KafkaRows) -> None:

@@ -19,8 +19,10 @@ ROW = {
     "day": date(2026, 9, 22), "minute": AT, "cluster_id": "c", "broker_id": 1, "listener": "CLIENT",
     "principal": "User:eve", "client_id": "app", "client_ip": "10.0.0.7", "api": "CreateTopics",
     "operation": "Create", "resource_type": "topic", "resource_name": "orders", "parent_type": None,
-    "parent_name": None, "result": "success", "error_code": 0, "error": None, "validate_only": False, "requests": 3,
-    "resources_not_listed": 0, "first_at": AT, "last_at": AT, "connection_id": "c1",
+    "parent_name": None, "op_type": None, "mechanism": None, "acl_permission_type": None, "acl_operation": None,
+    "acl_host": None, "acl_pattern_type": None, "result": "success", "error_code": 0, "error": None,
+    "validate_only": False, "requests": 3, "resources_not_listed": 0, "first_at": AT, "last_at": AT,
+    "connection_id": "c1",
 }  # fmt: skip
 
 REQUIRED = {
@@ -79,6 +81,16 @@ def test_a_setting_has_its_topic(tmp_path: Path) -> None:
     write(tmp_path, "changes", ROW | of)
     (event,) = exported(tmp_path)
     assert event["resources"] == [{"type": "config", "name": "retention.ms"}, {"type": "topic", "name": "orders"}]
+
+
+def test_an_acl_says_who_may_do_what(tmp_path: Path) -> None:
+    acl = {"acl_permission_type": "ALLOW", "acl_operation": "Read", "acl_host": "*", "acl_pattern_type": "LITERAL"}
+    of = {"resource_type": "user", "resource_name": "User:eve", "parent_type": "topic", "parent_name": "orders"}
+    write(tmp_path, "changes", ROW | of | acl)
+    (event,) = exported(tmp_path)
+    assert event["resources"] == [
+        {"type": "user", "name": "User:eve", "data": acl}, {"type": "topic", "name": "orders"},
+    ]  # fmt: skip
 
 
 def test_the_days_that_were_asked_for(tmp_path: Path) -> None:

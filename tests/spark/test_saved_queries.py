@@ -241,13 +241,39 @@ def test_what_configuration_hides_is_the_newest_count_of_each_run(tmp_path: Path
         "completeness",
         {**row, "hidden": 9, "statuses": 1},
         {**row, "hidden_by": "topic secret", "hidden": 2},
-        {**row, "hidden_by": "topic secret", "hidden": 5, "minute": AT + 60 * SECOND},
+        {**row, "hidden_by": "topic secret", "hidden": 5, "partly_hidden": 6, "minute": AT + 60 * SECOND},
         {**row, "hidden_by": "topic secret", "hidden": 3, "boot_id": "2", "broker_id": 2},
         {**row, "hidden_by": "principal User:probe", "hidden": 4},
+        {**row, "hidden_by": "topic audit", "partly_hidden": 2},
     )
-    assert picked(answer(tmp_path, "hidden"), "hidden_by", "events", "brokers") == [
-        ("topic secret", 8, [1, 2]),
-        ("principal User:probe", 4, [1]),
+    assert picked(answer(tmp_path, "hidden"), "hidden_by", "events", "partly_hidden", "brokers") == [
+        ("topic secret", 8, 6, [1, 2]),
+        ("principal User:probe", 4, 0, [1]),
+        ("topic audit", 0, 2, [1]),
+    ]
+
+
+def test_who_changed_what_says_how(tmp_path: Path) -> None:
+    row = {**WHERE, "last_at": AT, "principal": "User:op", "result": "success", "validate_only": False}
+    of = {"parent_type": "topic", "parent_name": "orders"}
+    user = {**row, "resource_type": "user", "resource_name": "User:eve", **of, "acl_permission_type": "ALLOW"}
+    write(
+        tmp_path,
+        "changes",
+        {**row, "resource_type": "topic", "resource_name": "orders"},
+        {**row, "resource_type": "config", "resource_name": "retention.ms", **of, "op_type": "DELETE"},
+        {**row, "resource_type": "user", "resource_name": "bob", "op_type": "SET", "mechanism": "SCRAM-SHA-256"},
+        {**user, "acl_operation": "Read", "acl_host": "*", "acl_pattern_type": "LITERAL"},
+        {**user, "acl_operation": "All", "acl_host": "::1", "acl_pattern_type": "PREFIXED", "op_type": "DELETE"},
+        {**user, "resource_name": None, "parent_name": None, "acl_operation": "Any", "acl_pattern_type": "ANY"},
+    )
+    assert picked(answer(tmp_path, "who-changed"), "resource", "detail") == [
+        ("config retention.ms of topic orders", "DELETE"),
+        ("topic orders", None),
+        ("user User:eve of topic orders", "ALLOW Read from * (LITERAL)"),
+        ("user User:eve of topic orders", "DELETE ALLOW All from ::1 (PREFIXED)"),
+        ("user bob", "SET SCRAM-SHA-256"),
+        ("user of topic", "ALLOW Any from any host (ANY)"),
     ]
 
 

@@ -12,6 +12,7 @@ from proxy.config.quotas import Quotas
 from proxy.config.reference import example, pages
 from proxy.config.serialization import pack, unpack
 from proxy.errors import ConfigError
+from tests.tools.example_files import write_example_files
 
 CANARY = "c4n4ry-hunter2"
 KEYS = "k1:" + 64 * "a"
@@ -483,7 +484,7 @@ def test_a_damaged_file_is_loaded_or_explained(tmp_path_factory, line, start, st
     lines = list(LINES)
     lines[line] = lines[line][:start] + junk + lines[line][stop:]
     folder = tmp_path_factory.mktemp("damaged")
-    _write_secrets(folder)
+    write_example_files(folder, CANARY, KEYS)
     (folder / "c.yaml").write_text("\n".join(lines))
 
     problems = ["none, it loads"]
@@ -497,7 +498,7 @@ def test_a_damaged_file_is_loaded_or_explained(tmp_path_factory, line, start, st
 
 
 def test_the_example_loads_and_uses_every_key(write, tmp_path):
-    _write_secrets(tmp_path)
+    write_example_files(tmp_path, CANARY, KEYS)
 
     config = load(write(EXAMPLE), {})
 
@@ -534,18 +535,11 @@ def test_a_configuration_arrives_in_another_process_as_it_was(write, tmp_path):
     assert CANARY not in repr(arrived)
     stored = load(write(MINIMAL + "internal.bootstrap.servers: 127.0.0.1:9\nquotas: {ip.store: broker}\n"), {})
     assert unpack(pack(stored)).quotas.ip_store == "broker"
-    _write_secrets(tmp_path)
+    write_example_files(tmp_path, CANARY, KEYS)
     example = load(write(EXAMPLE), {})
     arrived = unpack(pack(example))
     assert arrived == example.model_copy(update={"quotas": arrived.quotas})
     assert arrived.audit.hmac_keys_file.reveal() == arrived.registry.hmac_keys_file.reveal() == KEYS
-
-
-def _write_secrets(folder):
-    """The files that the example names."""
-    (folder / "secrets").mkdir()
-    for name, text in (("internal-password", CANARY), ("audit-keys", KEYS), ("registry-keys", KEYS)):
-        (folder / "secrets" / name).write_text(text)
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ class TestRewriting:
             ),
             (
                 "rewrite.addresses: true, security.protocol: SSL",
-                "addresses: true is not possible with security.protocol: SSL (allowed: PLAINTEXT or SASL_PLAINTEXT)",
+                "addresses: true is not possible with security.protocol: SSL and no tls, which passes as bytes",
             ),
         ],
     )

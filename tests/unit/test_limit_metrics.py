@@ -17,7 +17,7 @@ from tests.unit.quotas_states import CONNECTIONS, RATE
 
 def scrape(quotas: QuotasState | None) -> dict[tuple[str, ...], float]:
     """Samples of these metrics, by name without prefix and values of the labels in the order of their definition."""
-    text, _ = render(Snapshot({}, quotas=quotas))
+    text = render(Snapshot({}, quotas=quotas))
     order = {definition.name: definition.labels for definition in LIMIT_METRICS}
     found = {}
     for family in text_string_to_metric_families(text.decode()):
@@ -84,7 +84,7 @@ def test_connections_are_told_by_listener(found) -> None:
 def test_every_kind_of_throttling_is_there_from_the_start(found) -> None:
     name = "connections_throttled_total"
     series = of(scrape(quotas_states.unlimited("CLIENT", "REPLICATION")), name)
-    assert len(series) == 2 * 17
+    assert len(series) == 2 * 18
     assert not any(series.values())
     assert of(found, name).keys() == series.keys()
     assert of(found, name)["CLIENT", "ip", RATE, "hold"] == 90

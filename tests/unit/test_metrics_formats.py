@@ -10,9 +10,10 @@ from google.protobuf.proto import parse_length_prefixed
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
-from observers.request_metrics_stats import ApiStats, Durations, RequestStats
+from observers.event import ROLLUP_BUCKETS
+from observers.request_metrics_stats import ApiStats, Durations, Exemplar, LabelStats, RequestStats
 from proxy.telemetry import protobuf_format
-from proxy.telemetry.metrics import render
+from proxy.telemetry.metrics import PageFormat, choose_format, render
 from proxy.telemetry.snapshot import Snapshot
 
 PROTOBUF = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
@@ -25,8 +26,7 @@ AT = 1_700_000_000.25
 def snapshot() -> Snapshot:
     """Eight Metadata requests: two of no time, the others around 4 ms and 1 s."""
     latency = Durations(6_024_000, {0: 2, 12: 3, 28: 3}, {-64: 1, -63: 2, 0: 2, 3: 1}, 2)
-    none = Durations()
-    stats = ApiStats(8, 1, 0, 0, 400, 640, latency, none, none, none, {12: ("c-7", 4096, AT)})
+    stats = ApiStats(8, 1, 0, 0, 400, 640, latency, latency, latency, latency, {12: Exemplar("c-7", 4096, AT)})
     return Snapshot({}, requests=RequestStats({"CLIENT": {3: stats}}))
 
 
@@ -42,23 +42,25 @@ def snapshot() -> Snapshot:
         (f"text/plain;version=0.0.4;q=0.3,{OPENMETRICS};q=0.5,{PROTOBUF};q=0.4", "application/openmetrics-text"),
         (f"{PROTOBUF}, {OPENMETRICS};q=0.8, text/plain;q=0.5, */*;q=0.1", "application/vnd.google.protobuf"),
         (f"{PROTOBUF};q=0,{OPENMETRICS};q=none", "text/plain"),
+        (f"{OPENMETRICS.replace('1.0.0', '99')},text/plain;q=0.5", "text/plain"),
+        (f"{OPENMETRICS.replace('1.0.0', '99')},{OPENMETRICS};q=0.5", "application/openmetrics-text"),
+        ("application/openmetrics-text", "application/openmetrics-text"),
         (f"text/plain;version=1.0.0;escaping=allow-utf-8;q=0.6,{OPENMETRICS};q=0.5", "text/plain"),
     ],
 )
-def test_a_scraper_gets_what_it_prefers(snapshot: Snapshot, accept: str, expected: str) -> None:
-    _, content_type = render(snapshot, accept)
-    assert content_type.partition(";")[0] == expected
+def test_a_scraper_gets_what_it_prefers(accept: str, expected: str) -> None:
+    assert choose_format(accept).value.partition(";")[0] == expected
 
 
 def test_all_formats_have_the_same_samples(snapshot: Snapshot) -> None:
     text = {
         (one.name, tuple(sorted(one.labels.items()))): one.value
-        for family in read_text(render(snapshot)[0].decode())
+        for family in read_text(render(snapshot).decode())
         for one in family.samples
     }
     openmetrics = {
         (one.name, tuple(sorted(one.labels.items()))): one.value
-        for family in read_openmetrics(render(snapshot, OPENMETRICS)[0].decode())
+        for family in read_openmetrics(render(snapshot, PageFormat.OPENMETRICS).decode())
         for one in family.samples
     }
     assert text == openmetrics
@@ -68,7 +70,7 @@ def test_all_formats_have_the_same_samples(snapshot: Snapshot) -> None:
 def test_openmetrics_have_exemplars(snapshot: Snapshot) -> None:
     found = [
         one
-        for family in read_openmetrics(render(snapshot, OPENMETRICS)[0].decode())
+        for family in read_openmetrics(render(snapshot, PageFormat.OPENMETRICS).decode())
         for one in family.samples
         if one.exemplar
     ]
@@ -91,14 +93,58 @@ def test_protobuf_has_native_histograms_and_exemplars(snapshot: Snapshot) -> Non
     assert [bucket.exemplar.value for bucket in histogram.bucket if bucket.HasField("exemplar")] == [0.004096]
 
 
-def test_a_histogram_without_a_request_is_a_native_one_too(snapshot: Snapshot) -> None:
+def test_an_api_without_a_measured_request_has_no_histogram(snapshot: Snapshot) -> None:
+    none = Durations()
+    snapshot.requests.apis["CLIENT"][12] = ApiStats(1, 1, 0, 0, 50, 80, none, none, none, none, {})
+    page = render(snapshot).decode()
+    assert 'brokerside_request_bytes_total{listener="CLIENT",api="Heartbeat"} 50' in page
+    assert not [line for line in page.splitlines() if "_duration_seconds" in line and "Heartbeat" in line]
+
+
+def test_parts_of_a_duration_have_every_fourth_bucket(snapshot: Snapshot) -> None:
+    found = {
+        name: {
+            float(one.labels["le"]): one.value
+            for family in read_text(render(snapshot).decode())
+            for one in family.samples
+            if one.name == f"{name}_bucket"
+        }
+        for name in (
+            NAME,
+            "brokerside_request_service_duration_seconds",
+            "brokerside_request_upstream_duration_seconds",
+        )
+    }
+    whole, service, part = found.values()
+    assert len(whole) == len(service) == len(ROLLUP_BUCKETS) + 1
+    assert len(part) == 11
+    assert part.items() <= whole.items()
+
+
+def test_a_histogram_of_no_time_at_all_is_a_native_one_too(snapshot: Snapshot) -> None:
     """Prometheus knows one by a threshold above 0."""
-    (metric,) = families(snapshot)["brokerside_request_service_duration_seconds"].metric
-    assert (metric.histogram.sample_count, metric.histogram.zero_threshold > 0) == (0, True)
+    none = Durations(0, {0: 1}, {}, 1)
+    snapshot.requests.apis["CLIENT"] = {3: ApiStats(1, 0, 0, 0, 50, 80, none, none, none, none, {})}
+    (metric,) = families(snapshot)[NAME].metric
+    assert (metric.histogram.sample_count, metric.histogram.zero_count) == (1, 1)
+    assert metric.histogram.zero_threshold > 0
+
+
+def test_label_values_and_descriptions_are_escaped() -> None:
+    hostile = 'a\\b"c\nd'
+    snapshot = Snapshot({}, requests=RequestStats({}, {hostile: LabelStats(1, 0, 2, 3)}))
+    for read, wanted in ((read_text, PageFormat.TEXT), (read_openmetrics, PageFormat.OPENMETRICS)):
+        found = [
+            one.labels["principal"]
+            for family in read(render(snapshot, wanted).decode())
+            for one in family.samples
+            if one.name == "brokerside_principal_requests_total"
+        ]
+        assert found == [hostile]
 
 
 def test_the_bytes_of_a_gauge() -> None:
-    family = families_of(render(Snapshot({}), PROTOBUF)[0])["process_max_fds"]
+    family = families_of(render(Snapshot({}), PageFormat.PROTOBUF))["process_max_fds"]
     family.metric[0].gauge.value = 1.0
     assert family.SerializeToString() == (
         b"\x0a\x0fprocess_max_fds"  # 1, name
@@ -109,7 +155,7 @@ def test_the_bytes_of_a_gauge() -> None:
 
 
 def families(snapshot: Snapshot) -> dict[str, Any]:
-    return families_of(render(snapshot, PROTOBUF)[0])
+    return families_of(render(snapshot, PageFormat.PROTOBUF))
 
 
 def families_of(page: bytes) -> dict[str, Any]:
@@ -122,7 +168,7 @@ def families_of(page: bytes) -> dict[str, Any]:
 def protobuf_samples(snapshot: Snapshot) -> Any:
     for family in families(snapshot).values():
         for metric in family.metric:
-            labels = tuple((pair.name, pair.value) for pair in metric.label)
+            labels = tuple(sorted((pair.name, pair.value) for pair in metric.label))
             for kind in ("gauge", "counter"):
                 if metric.HasField(kind):
                     yield (family.name, labels), getattr(metric, kind).value

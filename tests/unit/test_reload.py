@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,9 +15,12 @@ from structlog.testing import capture_logs
 
 import proxy.reload
 from proxy.config import Config, load
-from proxy.config.difference import differences, fingerprint
+from proxy.config.difference import Change, differences, fingerprint
 from proxy.config.reference import example
+from proxy.errors import LocalError
 from proxy.reload import ConfigFileMonitor, Reloader, ReloadResult
+from tests.tools.authority import Authority
+from tests.tools.example_files import write_example_files
 from tests.tools.mutations import mutations
 
 CANARY = "c4n4ry-hunter2"
@@ -49,9 +53,10 @@ class Running:
             ConfigFileMonitor(self.path), load(self.path, {}), self._apply, load=self._load, now=lambda: self.time
         )
 
-    def _apply(self, config: Config) -> None:
+    async def _apply(self, config: Config) -> bool:
         self.applied.append(config)
         self.has_applied.set()
+        return True
 
     def _load(self, path: str | os.PathLike[str], pause: Callable[[], None]) -> Config:
         self.loads += 1
@@ -80,7 +85,8 @@ async def test_a_change_is_applied_and_told(running):
     with capture_logs() as logged:
         result = await running.reload(BASE.replace("max.connections: 5", "max.connections: 6") + "log.level: debug\n")
 
-    assert result == ReloadResult("applied", changed=("quotas.max.connections", "log.level"))
+    changes = (Change("quotas.max.connections", "5", "6"), Change("log.level", "info", "debug"))
+    assert result == ReloadResult("applied", changed=("quotas.max.connections", "log.level"), changes=changes)
     (applied,) = running.applied
     assert applied is running.reloader.config
     assert (applied.quotas.max_connections, applied.log_level) == (6, "debug")
@@ -91,6 +97,7 @@ async def test_a_change_is_applied_and_told(running):
     (line,) = logged
     assert line["event"] == "config_reloaded"
     assert line["keys"] == ("quotas.max.connections", "log.level")
+    assert line["changes"] == ["quotas.max.connections: 5 -> 6", "log.level: info -> debug"]
     assert line["reason"] == "test"
 
 
@@ -137,7 +144,8 @@ async def test_what_needs_a_restart_rejects_the_rest_too(running):
     text = (
         BASE.replace("broker.id: 1", "broker.id: 2")
         .replace("max.connections: 5", "max.connections: 6")
-        .replace("name: CLIENT", "proxy.protocol.trusted: [10.0.0.0/8], upstream.source: 127.0.0.1, name: CLIENT")
+        .replace("name: CLIENT", "upstream.source: 127.0.0.1, name: CLIENT")
+        + "workers: 2\naudit: {exclude.topics: [t]}\n"
     )
     result = await running.reload(text)
 
@@ -145,19 +153,52 @@ async def test_what_needs_a_restart_rejects_the_rest_too(running):
         "rejected",
         errors=(
             "broker.id: a change needs a restart (running: 1, file: 2)",
-            'listeners[0].proxy.protocol.trusted: a change needs a restart (running: [], file: ["10.0.0.0/8"])',
-            "listeners[0].upstream.source: a change needs a restart (running: nothing, file: 127.0.0.1)",
+            'audit.exclude.topics: a change needs a restart (running: [], file: ["t"])',
+            "workers: a change needs a restart (running: 1, file: 2)",
         ),
     )
     assert running.applied == []
 
 
-async def test_another_number_of_listeners_is_one_difference(running):
-    more = '  - {name: MORE, bind: "127.0.0.1:9093", upstream: "127.0.0.1:19093"}\nquotas:'
+async def test_listeners_come_and_go_by_name_and_one_that_stays_is_compared_with_itself(running):
+    more = '  - {name: MORE, bind: "127.0.0.1:9093", upstream: "127.0.0.1:19093"}\n'
+    first = BASE.replace("listeners:\n", f"listeners:\n{more}")
 
-    assert (await running.reload(BASE.replace("quotas:", more))).errors == (
-        'listeners: a change needs a restart (running: ["CLIENT"], file: ["CLIENT", "MORE"])',
+    assert (await running.reload(first)).changes == (Change("listeners[0]", "nothing", "MORE"),)
+    moved = first.replace("127.0.0.1:19092", "127.0.0.1:29092")
+    assert (await running.reload(moved)).changes == (
+        Change("listeners[1].upstream", "127.0.0.1:19092", "127.0.0.1:29092"),
     )
+    last = moved.replace(more, "").replace("quotas:", f"{more}quotas:")
+    assert (await running.reload(last)).result == "unchanged"
+    assert (await running.reload(last.replace(more, ""))).changes == (Change("listeners[1]", "MORE", "nothing"),)
+
+
+async def test_secrets_of_observers_are_not_shown_in_changes(running):
+    (running.path.parent / "token").write_text(CANARY)
+    text = BASE + "observer.class.names: [a:B]\nobservers: {a:B: {token: {file: token}, top: 5}}\n"
+    running = Running(running.path.parent, text)
+    (running.path.parent / "token").write_text("other")
+
+    with capture_logs() as logged:
+        result = await running.reload(text.replace("top: 5", "top: 6"))
+
+    assert result.changes == (Change("observers.a:B.token", "***", "***"), Change("observers.a:B.top", "5", "6"))
+    assert not re.search(f"other|{CANARY}", str(logged))
+
+
+async def test_what_cannot_be_applied_is_rejected_and_the_running_configuration_stays(running):
+    before = running.reloader.state.hash
+
+    async def fail(config: Config) -> bool:
+        raise LocalError("cannot listen on 127.0.0.1:9092: Address already in use")
+
+    running.reloader._apply = fail
+    result = await running.reload(BASE + "log.level: debug\n")
+
+    assert result == ReloadResult("rejected", errors=("cannot listen on 127.0.0.1:9092: Address already in use",))
+    assert (running.reloader.state.hash, running.reloader.config.log_level) == (before, "info")
+    assert not running.reloader.state.last_successful
 
 
 async def test_nothing_of_the_own_traffic_is_shown(running):
@@ -196,10 +237,7 @@ async def test_a_fault_of_ours_does_not_end_the_sidecar(running, monkeypatch):
 
 
 async def test_two_hundred_mutations_change_nothing(tmp_path):
-    (tmp_path / "secrets").mkdir()
-    (tmp_path / "secrets" / "internal-password").write_text(CANARY)
-    (tmp_path / "secrets" / "registry-keys").write_text("k1:" + 64 * "a")
-    (tmp_path / "secrets" / "audit-keys").write_text("k1:" + 64 * "a")
+    write_example_files(tmp_path, CANARY, "k1:" + 64 * "a")
     running = Running(tmp_path, example())
     before = running.reloader.state.hash
 
@@ -391,7 +429,7 @@ class TestDifference:
         [
             ("broker.id: 1", "broker.id: 2"),
             ("sasl.username: brokerside", "sasl.username: other"),
-            ("name: CLIENT", "name: client"),
+            ("127.0.0.1:19092", "127.0.0.1:19093"),
             ("max.connections: 5", "max.connections: 6"),
             ("connection_creation_rate: 5", "connection_creation_rate: 5, action: observe"),
         ],
@@ -446,3 +484,68 @@ class TestDeadFileSystem:
         running.before_load.set()
 
         assert (await running.reload(BASE + "log.level: debug\n")).changed == ("log.level",)
+
+
+class TestCertificates:
+    """Files of TLS are part of the configuration."""
+
+    @pytest.fixture
+    def site(self, tmp_path):
+        self.authority = Authority(tmp_path)
+        self.authority.issue("a")
+        text = (
+            "broker.id: 1\nlisteners:\n- {name: TLS, bind: '127.0.0.1:1', upstream: '127.0.0.1:2', "
+            "security.protocol: SSL, tls: {ssl.certificate.location: a.crt, ssl.key.location: a.key}}\n"
+        )
+        running = Running(tmp_path, text)
+        running.time = time.time()
+        return running
+
+    async def test_another_pair_is_applied_without_a_change_of_the_configuration_itself(self, site):
+        self.authority.issue("a")
+
+        result = await site.reload()
+
+        assert result.result == "applied"
+        assert result.changed == tuple(f"listeners[0].tls.ssl.{name}.location" for name in ("certificate", "key"))
+
+    async def test_the_files_are_watched(self, site):
+        monitor = site.reloader._file
+        assert not monitor.has_changed()
+
+        self.authority.issue("a")
+
+        assert not monitor.has_changed()  # they may be half-written
+        assert monitor.has_changed()
+
+    async def test_half_of_a_pair_is_rejected_and_the_other_half_is_noticed(self, site):
+        key = (site.path.parent / "a.key").read_text()
+        self.authority.issue("a")
+        new_key = (site.path.parent / "a.key").read_text()
+        (site.path.parent / "a.key").write_text(key)
+        with capture_logs():
+            result = await site.reload()
+        assert result.result == "rejected"
+        assert "is not the key of ssl.certificate.location" in result.errors[0]
+        assert site.applied == []
+
+        (site.path.parent / "a.key").write_text(new_key)
+        site.reloader._file.has_changed()
+
+        assert site.reloader._file.has_changed()
+        assert (await site.reload()).result == "applied"
+
+    async def test_a_certificate_that_has_expired_is_rejected(self, site):
+        self.authority.issue("a", days=-0.5)
+        with capture_logs():
+            result = await site.reload()
+
+        assert result.result == "rejected"
+        assert "listeners[0].tls.ssl.certificate.location: has expired at" in result.errors[0]
+
+    async def test_adding_tls_needs_a_restart(self, site):
+        with capture_logs():
+            result = await site.reload(site.path.read_text().replace("tls: {", "upstream.tls: {}, tls: {"))
+
+        assert result.result == "rejected"
+        assert result.errors[0].startswith("listeners[0].upstream.tls: a change needs a restart")

@@ -33,10 +33,13 @@ def completeness(envelopes: Iterable[tuple[Run, Envelope]]) -> Book:
                 if "last_status" not in row or row["last_status"] < instant(event.ts):
                     row["waiting"] = event.waiting + event.queued + event.spooled
                 most(row, last_status=instant(event.ts), seen=event.seen, emitted=event.emitted,
-                     delivered=event.delivered, dropped=sum(event.dropped.values()), ended=event.last)  # fmt: skip
+                     delivered=event.delivered, hidden=event.hidden, partly_hidden=event.partly_hidden,
+                     dropped=sum(event.dropped.values()), ended=event.last)  # fmt: skip
                 row["started_at"] = instant(event.started_at)
                 for name, count in event.hidden_by.items():
                     most(book[day(event.ts), minute(event.ts), *teller, None, name], hidden=count)
+                for name, count in event.partly_hidden_by.items():
+                    most(book[day(event.ts), minute(event.ts), *teller, None, name], partly_hidden=count)
     return dict(book)
 
 

@@ -49,7 +49,6 @@ OTHERS: dict[str, dict[str, list[str]]] = {
         "read_request": [
             'self.client_id = self.client_id_raw.decode("utf-8", "replace")',
             "most = self.interception.interceptors.max_held_request(key, version)",
-            "if not self.interception.interceptors.forwards_longer(key, version):",
             "scan = ProduceScan(version, self.topics)",
             "request = Request(connection, key, version, self.client_id, acks, self.consecutive)",
             "frame = self.interception.frame_of_request(wanted, request, exchange, body - at)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from random import Random
@@ -16,18 +17,27 @@ from kio.serial import entity_reader
 from observers.audit_filter import AuditFilter
 from observers.audit_writer import RequestEventEncoder
 from observers.event import RequestEvent, Resource
+from observers.rollup_writer import RollupAggregator
 from observers.topic_names import TopicNames
-from proxy.compiled.exchange import Exchange, Kind
+from proxy.compiled.exchange import DecodeCode, Exchange, Kind
 from proxy.compiled.walk_door import new_feed, read_whole
 from proxy.core.apis import APIS
+from proxy.core.budget import PARTITION
 from proxy.core.encode import encode
-from proxy.core.exchange import CommittedOffset, Connection, ItemErrorFacts, ItemErrors, RequestResources
+from proxy.core.exchange import Acl, CommittedOffset, Connection, ItemErrorFacts, ItemErrors, RequestResources
 from proxy.core.instructions import MAX_NAME, RESOURCE_TYPES, Op
-from proxy.core.request_resources import MAX_KEPT_COMMITS, MAX_KEPT_RESOURCES, OPERATIONS, WALKED, program
+from proxy.core.request_resources import (
+    MAX_KEPT_CHANGED,
+    MAX_KEPT_COMMITS,
+    MAX_KEPT_RESOURCES,
+    OPERATIONS,
+    WALKED,
+    program,
+)
 from proxy.core.schema import layout
 from proxy.errors import MalformedBody
 from tests.oracle.steps import Kept
-from tests.oracle.walk import kept_by, walk_whole, walker_for_resources
+from tests.oracle.walk import kept_by, walk_whole, walker_for_errors, walker_for_resources
 from tests.tools import random_messages
 
 TOPIC_ID = bytes(range(1, 17))
@@ -94,6 +104,7 @@ def test_every_request_is_read_whole_and_in_pieces(key: int, version: int) -> No
         assert all(item.resource_type in RESOURCE_TYPES for item in found.items)
         if tame:
             named = {item.resource_name for item in found.items if item.resource_type not in ("broker", "cluster")}
+            named |= {item.acl.host for item in found.items if item.acl is not None}
             assert named - {None} <= texts_of(key, version, body, named)
         if body:
             with pytest.raises(MalformedBody):
@@ -130,7 +141,12 @@ ASKED: dict[str, tuple[int, int, Mapping[str, Any], list[tuple[str, str | None, 
     "access is taken away": (
         31, 3,
         {"Filters": [{"ResourceTypeFilter": 3, "ResourceNameFilter": None, "PrincipalFilter": "User:bob"}]},
-        [("group", None, None, None), ("user", "User:bob", None, None)],
+        [("group", None, None, None), ("user", "User:bob", "group", None)],
+    ),
+    "access of everybody is taken away": (
+        31, 3,
+        {"Filters": [{"ResourceTypeFilter": 2, "ResourceNameFilter": "orders", "PrincipalFilter": None}]},
+        [("topic", "orders", None, None), ("user", None, "topic", "orders")],
     ),
     "quotas are changed": (
         49, 1,
@@ -179,15 +195,190 @@ def text(name: bytes | None) -> str | None:
     return None if name is None else name.decode()
 
 
-def test_no_value_is_told() -> None:
-    body = encode(
-        layout(51, 0, response=False),
-        {"Upsertions": [{"Name": "bob", "Iterations": 4096, "Salt": b"pepper", "SaltedPassword": b"hidden"}]},
-    )
-    told = exchange(51, 0)
-    read_whole(told, Kind.REQUEST_RESOURCES, False, body, 0, len(body))
-    assert "pepper" not in str(told)
-    assert "hidden" not in str(told)
+VALUES: dict[str, tuple[int, int, Mapping[str, Any]]] = {
+    "passwords": (51, 0, {"Upsertions": [{"Name": "bob", "Mechanism": 2, "Iterations": 8_192,
+                                          "Salt": b"CANARY", "SaltedPassword": b"CANARY"}]}),
+    "settings of a new topic": (19, 7, {"Topics": [{"Name": "a", "Configs": [{"Name": "b", "Value": "CANARY"}]}]}),
+    "settings": (33, 2, {"Resources": [{"ResourceName": "a", "Configs": [{"Name": "b", "Value": "CANARY"}]}]}),
+    "changed settings": (44, 1, {"Resources": [{"ResourceName": "a", "Configs": [
+        {"Name": "b", "ConfigOperation": 2, "Value": "CANARY"}]}]}),
+    "quotas": (49, 1, {"Entries": [{"Ops": [{"Key": "a", "Value": 8_192.0, "Remove": False}]}]}),
+    "levels of features": (57, 2, {"FeatureUpdates": [{"Feature": "a", "MaxVersionLevel": 8_192}]}),
+    "numbers of partitions": (37, 3, {"Topics": [{"Name": "a", "Count": 8_192}]}),
+    "tokens": (40, 2, {"Hmac": b"CANARY", "ExpiryTimePeriodMs": 8_192}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "version", "asked"), VALUES.values(), ids=VALUES)
+def test_no_value_is_told(key: int, version: int, asked: Mapping[str, Any]) -> None:
+    told = asked_for(key, version, asked)
+    assert told.resources is not None
+    for shown in (str(told), str(event_of(told))):
+        assert "CANARY" not in shown
+        assert "8192" not in shown
+
+
+CHANGED: dict[str, tuple[int, int, Mapping[str, Any], list[tuple[str, str | None, str | None]]]] = {
+    "settings": (
+        44, 1,
+        {"Resources": [{"ResourceType": 2, "ResourceName": "orders", "Configs": [
+            {"Name": name, "ConfigOperation": number} for number, name in enumerate("abcde")]}]},
+        [("orders", None, None), ("a", "SET", None), ("b", "DELETE", None), ("c", "APPEND", None),
+         ("d", "SUBTRACT", None), ("e", "UNKNOWN", None)],
+    ),
+    "quotas": (
+        49, 1,
+        {"Entries": [{"Entity": [{"EntityType": "user", "EntityName": "bob"}],
+                      "Ops": [{"Key": "a", "Remove": False}, {"Key": "b", "Remove": True}]}]},
+        [("bob", None, None), ("a", "SET", None), ("b", "DELETE", None)],
+    ),
+    "passwords": (
+        51, 0,
+        {"Deletions": [{"Name": "eve", "Mechanism": 1}],
+         "Upsertions": [{"Name": "bob", "Mechanism": 2}, {"Name": "joe", "Mechanism": 9}]},
+        [("eve", "DELETE", "SCRAM-SHA-256"), ("bob", "SET", "SCRAM-SHA-512"), ("joe", "SET", "UNKNOWN")],
+    ),
+    "all settings": (
+        33, 2, {"Resources": [{"ResourceType": 4, "ResourceName": "1", "Configs": [{"Name": "a"}]}]},
+        [("1", None, None), ("a", None, None)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "version", "asked", "expected"), CHANGED.values(), ids=CHANGED)
+def test_how_each_of_them_is_changed(
+    key: int, version: int, asked: Mapping[str, Any], expected: list[tuple[str, str | None, str | None]]
+) -> None:
+    found = read(key, version, encode(layout(key, version, response=False), asked))
+    assert [(text(one.resource_name), one.op_type, one.mechanism) for one in found.items] == expected
+    event = event_of(asked_for(key, version, asked))
+    assert [(one.resource_name, one.op_type, one.mechanism) for one in event.resources] == expected
+
+
+def test_an_acl_says_who_may_do_what_from_where() -> None:
+    asked = {"Creations": [
+        {"ResourceType": 2, "ResourceName": "orders", "ResourcePatternType": 4, "Principal": "User:bob",
+         "Host": "10.0.0.7", "Operation": 3, "PermissionType": 3},
+        {"ResourceType": 4, "ResourceName": "kafka-cluster", "ResourcePatternType": 3, "Principal": "User:eve",
+         "Host": "*", "Operation": 12, "PermissionType": 2},
+    ]}  # fmt: skip
+    found = read(30, 3, encode(layout(30, 3, response=False), asked))
+    assert [one.acl for one in found.items] == [
+        None, Acl("PREFIXED", b"10.0.0.7", "Read", "ALLOW"), None, Acl("LITERAL", b"*", "IdempotentWrite", "DENY"),
+    ]  # fmt: skip
+    (topic, bob, *_) = event_of(asked_for(30, 3, asked)).resources
+    assert topic == Resource("topic", "orders")
+    assert bob == Resource(
+        "user", "User:bob", None, "topic", "orders",
+        acl_pattern_type="PREFIXED", acl_host="10.0.0.7", acl_operation="Read", acl_permission_type="ALLOW",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("key", [29, 31])
+def test_a_filter_of_acls_says_what_it_matches(key: int) -> None:
+    one = {"ResourceTypeFilter": 1, "PatternTypeFilter": 2, "Operation": 1, "PermissionType": 1}
+    asked = {"Filters": [one]} if key == 31 else one
+    found = read(key, 3, encode(layout(key, 3, response=False), asked))
+    resource, user = found.items
+    assert (resource.resource_type, resource.resource_name) == ("any", None)
+    assert (user.resource_type, user.resource_name, user.parent_type) == ("user", None, "any")
+    assert user.acl == Acl("MATCH", None, "Any", "ANY")
+
+
+@pytest.mark.parametrize(("number", "name"), [(0, "UNKNOWN"), (1, "ANY"), (4, "PREFIXED"), (5, "UNKNOWN")])
+def test_numbers_that_kafka_does_not_have_are_unknown(number: int, name: str) -> None:
+    one = {"ResourcePatternType": number, "Operation": 99, "PermissionType": -1, "Host": "h"}
+    found = read(30, 2, encode(layout(30, 2, response=False), {"Creations": [one]}))
+    assert found.items[1].acl == Acl(name, b"h", "Unknown", "UNKNOWN")
+
+
+def test_an_acl_of_the_first_version_is_literal() -> None:
+    for version, expected in ((1, ["PREFIXED", "LITERAL"]), (0, ["LITERAL", "LITERAL"])):
+        patterns = [{"ResourcePatternType": number} if version else {} for number in (4, 3)]
+        ones = [{"Principal": "User:bob", "Host": "*", **pattern} for pattern in patterns]
+        found = read(30, version, encode(layout(30, version, response=False), {"Creations": ones}))
+        assert [one.acl.pattern_type for one in found.items if one.acl] == expected
+
+
+MATCHED = {
+    "FilterResults": [
+        {"MatchingAcls": [
+            {"ResourceType": 2, "ResourceName": "orders", "PatternType": 3, "Principal": "User:bob", "Host": "*",
+             "Operation": 3, "PermissionType": 3},
+            {"ErrorCode": 40, "ErrorMessage": "no", "ResourceType": 3, "ResourceName": "g", "PatternType": 4,
+             "Principal": "User:eve", "Host": "::1", "Operation": 2, "PermissionType": 2},
+        ]},
+        {"ErrorCode": 42},
+    ]
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("pieces", [0, 1, 50])
+def test_acls_that_were_deleted_are_those_of_the_response(pieces: int) -> None:
+    asked = {"Filters": [{"ResourceTypeFilter": 1, "PatternTypeFilter": 1, "Operation": 1, "PermissionType": 1}] * 2}
+    told = asked_for(31, 3, asked)
+    body = encode(layout(31, 3, response=True), MATCHED)
+    if pieces:
+        feed = new_feed(Kind.RESPONSE_ERRORS, 31, 3)
+        for at in range(0, len(body), pieces):
+            feed.feed(body, at, min(at + pieces, len(body)))
+        charged = feed.finish_into(told, True)
+    else:
+        charged = read_whole(told, Kind.RESPONSE_ERRORS, True, body, 0, len(body))
+    errors = told.item_errors
+    assert errors is not None
+    assert (errors.matching_acl_count, errors.failures, [one.error_code for one in errors.items]) == (2, 2, [40, 42])
+    assert charged == (2 * 2 + 2) * (PARTITION + 2 * MAX_NAME)
+    event = event_of(told)
+    assert (event.resource_count, len(event.resources)) == (6, 6)
+    assert event.resources[4:] == (
+        Resource("user", "User:bob", None, "topic", "orders", 0, "DELETE", acl_pattern_type="LITERAL",
+                 acl_host="*", acl_operation="Read", acl_permission_type="ALLOW"),
+        Resource("user", "User:eve", None, "group", "g", 40, "DELETE", acl_pattern_type="PREFIXED",
+                 acl_host="::1", acl_operation="All", acl_permission_type="DENY"),
+    )  # fmt: skip
+    told.drop_facts(True)
+    assert event_of(told).resource_count == 4
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_deleted_acls_are_those_of_the_oracle(version: int) -> None:
+    rng = Random(f"acls {version}")
+    for number in range(40):
+        tame = bool(number % 2)
+        body = random_messages.draw(rng, 31, version, True, tame=tame).body
+        told = exchange(31, version)
+        charged = read_whole(told, Kind.RESPONSE_ERRORS, True, body, 0, len(body))
+        walker = walker_for_errors(31, version)
+        assert walker is not None
+        kept: Kept = kept_by(walker)
+        found = walk_whole(walker, body, 0, len(body), version, "broker", kept)
+        assert told.item_errors == found.items  # type: ignore[union-attr]
+        assert charged == kept.size
+
+
+def test_deleted_acls_without_an_error_are_no_error() -> None:
+    told = asked_for(31, 3, {"Filters": [{}]})
+    matched = {"FilterResults": [{"MatchingAcls": [{"ResourceName": "a", "Principal": "p", "Host": "h"}] * 1_500}]}
+    body = encode(layout(31, 3, response=True), matched)
+    read_whole(told, Kind.RESPONSE_ERRORS, True, body, 0, len(body))
+    event = event_of(told)
+    assert (event.resource_count, len(event.resources)) == (1_502, 2 + MAX_KEPT_CHANGED)
+    assert (event.item_errors, event.item_failures, event.item_protocol) == ((), 0, 0)
+    names = TopicNames(dict)
+    rollup = RollupAggregator({}, names, AuditFilter(names, topics=(), principals=()))
+    rollup.add_exchanges([told], 0, 0.0)
+    (summed,) = rollup.drain()
+    assert (summed.errors, summed.retriable, summed.protocol) == (0, 0, 0)
+
+
+def test_acls_of_an_excluded_topic_are_left_out() -> None:
+    told = asked_for(31, 3, {"Filters": [{"ResourceTypeFilter": 2, "ResourceNameFilter": "orders"}]})
+    body = encode(layout(31, 3, response=True), MATCHED)
+    read_whole(told, Kind.RESPONSE_ERRORS, True, body, 0, len(body))
+    event = event_of(told, "orders")
+    assert [(one.parent_type, one.parent_name) for one in event.resources] == [("group", "g")]
+    assert event.resource_count == 1
 
 
 def test_the_group_of_a_member() -> None:
@@ -237,6 +428,20 @@ def test_a_declared_number_of_elements_costs_nothing(pieces: int) -> None:
         read(2, 2, body, pieces)
 
 
+@pytest.mark.parametrize("pieces", [1, 4, 5, 12])
+def test_a_body_that_is_cut_inside_what_is_passed_over_is_malformed(pieces: int) -> None:
+    """DeleteRecords: a piece may end with the bytes that are passed over, before elements that never come."""
+    parts = [{"PartitionIndex": n, "Offset": n} for n in range(3)]
+    body = encode(layout(21, 1, response=False), {"Topics": [{"Name": "t", "Partitions": parts}], "TimeoutMs": 5})
+    assert read(21, 1, body, pieces).count == 1
+    for size in range(len(body)):
+        feed = new_feed(Kind.REQUEST_RESOURCES, 21, 1)
+        for at in range(0, size, pieces):
+            feed.feed(body, at, min(at + pieces, size))
+        with pytest.raises(MalformedBody):
+            feed.finish_into(exchange(21, 1), False)
+
+
 def test_every_element_has_bytes() -> None:
     """So that a message has no more elements than bytes."""
     for made in (request_program(*pair) for pair in VERSIONS):
@@ -244,7 +449,7 @@ def test_every_element_has_bytes() -> None:
         for op, *_ in made:
             if op == Op.NEXT:
                 assert opened.pop()
-            elif opened and op not in (Op.RESOURCE, Op.COMMIT):
+            elif opened and op not in (Op.RESOURCE, Op.COMMIT, Op.ACL):
                 opened[-1] = True
             if op == Op.ARRAY:  # its length has bytes, too
                 opened.append(False)
@@ -320,10 +525,62 @@ def test_a_request_without_an_answer_has_no_known_result() -> None:
     assert {one.error_code for one in event_of(told).resources} == {-1}
 
 
+OFFSETS = [{"Name": "t", "Partitions": [{}]}]
+MANY = {"TopicNames": [f"t{number}" for number in range(200)]}
+
+
+def test_of_more_errors_than_are_kept_the_results_of_the_others_are_not_known() -> None:
+    """Kafka answers in any order: those that are kept may be of any of the resources that are listed."""
+    kept = tuple(ItemErrorFacts(29, "topic", f"t{n}".encode(), None, -1, 0, None, None) for n in range(150, 200))
+    event = event_of(asked_for(20, 5, MANY, item_errors=ItemErrors(kept, 200, 0, 0)))
+    assert Counter(one.error_code for one in event.resources) == {29: 50, -1: 150}
+
+
+@pytest.mark.parametrize("decode", [DecodeCode.NOT_KEPT, DecodeCode.UNSUPPORTED, DecodeCode.MALFORMED])
+def test_without_the_errors_of_the_response_no_result_is_known(decode: DecodeCode) -> None:
+    told = asked_for(20, 5, MANY)
+    told.decode_code = decode  # type: ignore[assignment]
+    assert {one.error_code for one in event_of(told).resources} == {-1}
+
+
+def test_an_empty_response_of_the_sidecar_changes_nothing() -> None:
+    """As to an unsupported request; the broker has not seen it."""
+    told = asked_for(20, 5, MANY, synthesized=True)
+    assert {one.error_code for one in event_of(told).resources} == {35}
+
+
+def test_what_a_request_changes_does_not_hide_behind_other_names() -> None:
+    named = [f"t{number}" for number in range(2_000)]
+    event = event_of(asked_for(20, 5, {"TopicNames": named}))
+    assert [one.resource_name for one in event.resources] == named[:MAX_KEPT_CHANGED]
+    assert event.resource_count == 2_000
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "asked", "code", "denied"),
+    [
+        (8, 7, {"GroupId": "g", "Topics": OFFSETS}, 30, ("group", "g")),
+        (28, 3, {"TransactionalId": "x", "GroupId": "g", "Topics": OFFSETS}, 30, ("group", "g")),
+        (28, 3, {"TransactionalId": "x", "GroupId": "g", "Topics": OFFSETS}, 53, ("transactional_id", "x")),
+        (24, 3, {"V3AndBelowTransactionalId": "x", "V3AndBelowTopics": [{"Name": "t", "Partitions": [0]}]}, 53,
+         ("transactional_id", "x")),
+    ],
+)  # fmt: skip
+def test_a_group_or_transaction_that_was_denied_says_so(
+    key: int, version: int, asked: Mapping[str, Any], code: int, denied: tuple[str, str]
+) -> None:
+    """The response has the error at each partition."""
+    part = ItemErrorFacts(code, "topic", b"t", None, 0, 0, None, None)
+    event = event_of(asked_for(key, version, asked, item_errors=ItemErrors((part,), 1, 0, 0)))
+    found = {(one.resource_type, one.resource_name): one.error_code for one in event.resources}
+    assert found[denied] == code
+    assert {kind for (kind, _), result in found.items() if result and kind != "topic"} == {denied[0]}
+
+
 def test_an_excluded_topic_is_left_out() -> None:
     event = event_of(asked_for(19, 7, TWO), "orders")
     assert [one.resource_name for one in event.resources] == ["clicks"]
-    assert event.resource_count == 3
+    assert event.resource_count == 1
 
 
 def test_the_cluster_has_kafkas_name() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from proxy.compiled.exchange import Exchange
+from proxy.core.apis import ALTER_CLIENT_QUOTAS
 from proxy.core.budget import CLIENT_ID, EXCHANGE, Budget
 from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection, ConnectionTransition
@@ -26,6 +27,7 @@ from proxy.core.observation_interest import WANT_EXCHANGE, WANT_REQUEST_BODY, WA
 from proxy.core.principal_tracker import SASL_AUTHENTICATE, PrincipalTracker
 from proxy.core.session import ANSWER_COST, TURN, Session
 from proxy.errors import PeerError
+from proxy.interceptors.ip_quotas import IpQuotas
 from tests.frames import METADATA, SASL_HANDSHAKE, batch, produce, request, response, sized
 from tests.sasl import authenticate, authenticate_reply, handshake, handshake_reply, plain
 from tests.tools.interceptors import (
@@ -312,12 +314,17 @@ def test_a_request_too_long_to_be_held_is_refused() -> None:
     assert bench.to_broker == longest
 
 
-def test_a_request_too_long_to_be_held_is_forwarded_where_the_interceptor_wants_that() -> None:
-    bench = Bench()
-    bench.chooser.forwards_longer = True
-    longer = request(HELD, 0, 2, b"x" * (MAX_HELD_REQUEST + 1 - 11))
-    bench.client(longer)
-    assert (bench.to_broker, bench.chooser.asked) == (longer, [])
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_change_of_quotas_too_long_to_be_held_is_not_forwarded_unread(more: int) -> None:
+    bench = Bench([IpQuotas(in_file=True)])
+    asked = request(ALTER_CLIENT_QUOTAS, 0, 1, bytes(MAX_HELD_REQUEST - 11 + more))
+    if not more:
+        bench.client(asked)
+        assert bench.to_broker == asked
+        return
+    with pytest.raises(PeerError, match=f"{MAX_HELD_REQUEST + 1} bytes") as raised:
+        bench.client(asked)
+    assert (raised.value.reason, bench.to_broker) == ("invalid_size", b"")
 
 
 def test_a_request_that_cannot_be_read_is_refused_and_what_precedes_it_goes_on() -> None:

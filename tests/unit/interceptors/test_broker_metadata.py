@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from proxy.core.exchange import Connection
 from proxy.core.interceptor import ON_BODY, Disposition, InterceptorChain, Request
 from proxy.errors import PeerError
+from proxy.interceptors import broker_metadata
 from proxy.interceptors.broker_metadata import (
     BrokerEntry,
     BrokerMetadataInterceptor,
@@ -177,6 +178,18 @@ class TestInterceptor:
         after = metadata.on_body(asked(source="sasl"), encode_request([]))
 
         assert [[one.node_id for one in decode_response(answer)] for answer in (before, after)] == [[1, 2, 3], [1]]
+
+    def test_each_broker_is_encoded_once_for_a_view_whatever_is_asked(self, fleet, monkeypatch):
+        encoded = []
+        encode = broker_metadata._encode_broker
+        monkeypatch.setattr(broker_metadata, "_encode_broker", lambda one: encoded.append(one.node_id) or encode(one))
+        metadata = BrokerMetadataInterceptor(fleet, "CLIENT", KEY, open_to_all=False)
+        wanted = ([2], [3, 2, 2], [], [-1, 99], [3])
+
+        answers = [metadata.on_body(asked(), encode_request(ids)) for ids in wanted]
+
+        assert encoded == [2, 3, 1]
+        assert answers == [encode_response(fleet.select("CLIENT", ids)) for ids in wanted]
 
     def test_is_not_for_those_who_have_not_logged_in(self, fleet):
         body = encode_request([-1])

@@ -13,7 +13,7 @@ from proxy.core.interceptor import ON_BODY, Disposition, Request, Verdict
 from proxy.core.schema import layout
 from proxy.core.struct import view
 from proxy.errors import MalformedBody
-from proxy.interceptors.ip_quotas import IP_MESSAGE, OTHER_MESSAGE, POLICY_VIOLATION, IpQuotas
+from proxy.interceptors.ip_quotas import IP_MESSAGE, MAX_READ, OTHER_MESSAGE, POLICY_VIOLATION, IpQuotas
 
 CONNECTION = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
 VERSIONS = (0, 1)
@@ -25,10 +25,17 @@ def entry(**entities: str | None) -> dict[str, Any]:
     return {"Entity": named, "Ops": [RATE]}
 
 
-def ask(version: int, *entries: dict[str, Any]) -> Verdict:
+def body(version: int, *entries: dict[str, Any]) -> bytes:
     message = layout(ALTER_CLIENT_QUOTAS, version, response=False)
-    body = encode(message, {"Entries": list(entries), "ValidateOnly": False})
-    return IpQuotas(in_file=True).on_body(Request(CONNECTION, ALTER_CLIENT_QUOTAS, version, "c", 1, 0), body)
+    return encode(message, {"Entries": list(entries), "ValidateOnly": False})
+
+
+def judge(version: int, content: bytes, connection: Connection = CONNECTION) -> Verdict:
+    return IpQuotas(in_file=True).on_body(Request(connection, ALTER_CLIENT_QUOTAS, version, "c", 1, 0), content)
+
+
+def ask(version: int, *entries: dict[str, Any]) -> Verdict:
+    return judge(version, body(version, *entries))
 
 
 def answered(version: int, verdict: Verdict) -> list[tuple[int, str, list[tuple[str, str | None]]]]:
@@ -70,6 +77,52 @@ def test_nothing_is_read_where_the_cluster_has_the_quotas() -> None:
     assert quotas.flags(48, 0) == 0
 
 
-def test_a_body_that_cannot_be_read_is_said_to_be_one() -> None:
-    with pytest.raises(MalformedBody):
-        IpQuotas(in_file=True).on_body(Request(CONNECTION, ALTER_CLIENT_QUOTAS, 0, "c", 1, 0), b"\0\0\0\5ip")
+@pytest.mark.parametrize("version", VERSIONS)
+def test_many_quotas_that_are_not_of_addresses_are_forwarded(version: int) -> None:
+    users = [entry(user=f"philip-{number}", client_id=None) for number in range(600)]
+    assert ask(version, *users) is Disposition.FORWARD
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_quota_of_an_address_among_too_many_parts_closes_the_connection(version: int) -> None:
+    address, none = entry(ip="10.0.0.7"), {"Entity": [], "Ops": []}
+    entities = {"Entity": [{"EntityType": "", "EntityName": None}] * 4_000 + address["Entity"], "Ops": []}
+    assert ask(version, *[none] * 4_000, address) is Disposition.CLOSE
+    assert ask(version, entities) is Disposition.CLOSE
+    assert ask(version, address, {"Entity": [], "Ops": [{**RATE, "Key": ""}] * 4_000}) is Disposition.CLOSE
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_as_many_parts_as_are_read_are_answered(version: int) -> None:
+    most = [entry(ip="10.0.0.7") for _ in range(MAX_READ // 3)]
+    assert len(answered(version, ask(version, *most))) == len(most)
+    assert ask(version, *most, most[0]) is Disposition.CLOSE
+
+
+@pytest.mark.parametrize("length", [b"\3", b"\x83\0", b"\x83\x80\0", b"\x83\x80\x80\x80\0"])
+def test_the_type_is_found_however_its_length_is_encoded(length: bytes) -> None:
+    whole = body(1, entry(ip="10.0.0.7"))
+    assert whole.count(b"\3ip") == 1
+    verdict = judge(1, whole.replace(b"\3ip", length + b"ip"))
+    assert isinstance(verdict, bytes)
+    assert IP_MESSAGE.encode() in verdict
+
+
+def test_tagged_fields_that_no_version_has_close_the_connection() -> None:
+    whole = body(1, entry(ip="10.0.0.7"))
+    after_name = whole.index(b"10.0.0.7") + len(b"10.0.0.7")
+    assert judge(1, whole[:after_name] + b"\1\5\1x" + whole[after_name + 1 :]) is Disposition.CLOSE
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_a_client_sends_before_its_login_is_for_the_broker(version: int) -> None:
+    connection = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "", principal_source="unauthenticated")
+    assert judge(version, body(version, entry(ip="10.0.0.7")), connection) is Disposition.FORWARD
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_body_that_cannot_be_read_is_said_to_be_one(version: int) -> None:
+    whole = body(version, entry(ip="10.0.0.7"))
+    for end in range(whole.index(b"ip") + 2, len(whole) - version):
+        with pytest.raises(MalformedBody):
+            judge(version, whole[:end])

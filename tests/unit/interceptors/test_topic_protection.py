@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.core.accessors import Accessors
 from proxy.core.apis import APIS, response_header_is_flexible
 from proxy.core.encode import encode
 from proxy.core.exchange import Connection
 from proxy.core.interceptor import ON_BODY, ON_HEADER, ON_TOPICS, Denied, Disposition, Request, Verdict
-from proxy.core.protected_topics import MAX_CHECKED_ITEMS, ProtectedTopics
+from proxy.core.protected_topics import ProtectedTopics
 from proxy.core.schema import layout
 from proxy.core.struct import view
 from proxy.errors import MalformedBody
@@ -23,7 +24,7 @@ from proxy.interceptors.topic_protection import (
     CREATE_TOPICS,
     DELETE_RECORDS,
     DELETE_TOPICS,
-    MAX_PARSED_REQUEST,
+    MAX_ANSWERED_ITEMS,
     PRODUCE,
     TopicProtection,
 )
@@ -126,16 +127,68 @@ def test_only_topics_count() -> None:
 
 def test_what_cannot_be_answered_in_bounds_ends_the_connection() -> None:
     bench = Bench()
-    assert bench.answer(DELETE_TOPICS, 5, {"TopicNames": ["audit"] * MAX_CHECKED_ITEMS})
-    assert bench.ask(DELETE_TOPICS, 5, {"TopicNames": ["audit"] * (MAX_CHECKED_ITEMS + 1)}) == Denied(None)
+    assert bench.answer(DELETE_TOPICS, 5, {"TopicNames": ["audit"] * MAX_ANSWERED_ITEMS})
+    assert bench.ask(DELETE_TOPICS, 5, {"TopicNames": ["audit"] * (MAX_ANSWERED_ITEMS + 1)}) == Denied(None)
     assert bench.ask(DELETE_TOPICS, 5, {"TopicNames": ["t" * 100] * 200 + [GUARDED]}) == Denied(None)
     assert bench.ask(DELETE_TOPICS, 5, {"TopicNames": ["t" * 100] * 200}) is Disposition.FORWARD
-    partitions = [{"PartitionIndex": at} for at in range(MAX_CHECKED_ITEMS)]
+    partitions = [{"PartitionIndex": at} for at in range(MAX_ANSWERED_ITEMS)]
     assert bench.ask(DELETE_RECORDS, 2, {"Topics": [{"Name": GUARDED, "Partitions": partitions}]}) == Denied(None)
-    grown = "\udcff".encode("utf-8", "surrogatepass")[:1] * 12_000  # three bytes each, once it is read as text
-    body = struct.pack(">ih", 2, len(GUARDED)) + GUARDED.encode() + struct.pack(">h", len(grown)) + grown + bytes(4)
-    assert len(body) < MAX_PARSED_REQUEST
-    assert bench.ask(DELETE_TOPICS, 0, body) == Denied(None)
+    assert len(bench.refused) == 4
+
+
+LONG = ["t" * 100] * 20
+ALIKE = [
+    "my-brokerside-topic",
+    "x__brokerside_x",
+    "orders-audit",
+    "audit-log",
+    "audits",
+    "brokerside",
+    "t" * 44 + "-audit",
+]
+
+
+@pytest.mark.parametrize(("key", "version"), VERSIONS)
+@pytest.mark.parametrize("name", [GUARDED, "brokerside-", "audit", "brokerside-" + "x" * 238])
+def test_a_long_request_with_a_protected_topic_ends_the_connection(key: int, version: int, name: str) -> None:
+    bench = Bench()
+    assert bench.ask(key, version, values_of(key, *LONG, name, HONEST)) == Denied(None)
+    assert [request.api_key for request in bench.refused] == [key]
+
+
+@pytest.mark.parametrize(("key", "version"), VERSIONS)
+def test_a_long_request_with_names_that_only_look_like_protected_ones_is_forwarded(key: int, version: int) -> None:
+    bench = Bench()
+    assert bench.ask(key, version, values_of(key, *LONG, *ALIKE, HONEST)) is Disposition.FORWARD
+    assert bench.refused == []
+
+
+@pytest.mark.parametrize("length", [b"\x16", b"\x96\0", b"\x96\x80\0", b"\x96\x80\x80\x80\0"])
+def test_a_name_is_found_however_its_length_is_encoded(length: bytes) -> None:
+    body = encode(layout(DELETE_TOPICS, 5, response=False), {"TopicNames": [*LONG, GUARDED]})
+    assert body.count(b"\x16" + GUARDED.encode()) == 1
+    other = body.replace(b"\x16" + GUARDED.encode(), length + GUARDED.encode())
+    assert Bench().ask(DELETE_TOPICS, 5, other) == Denied(None)
+
+
+PARTS = st.sampled_from(
+    ["brokerside", "brokerside-", "__brokerside_", "audit", "-", "_", "x", "my", "t" * 40, "y" * 120]
+)
+NAMES = st.lists(PARTS, min_size=1, max_size=4).map("".join).filter(lambda name: len(name) <= 249)
+
+
+@given(names=st.lists(NAMES, min_size=1, max_size=3), at=st.sampled_from(VERSIONS))
+def test_a_long_request_is_judged_as_if_it_were_read(names: list[str], at: tuple[int, int]) -> None:
+    bench = Bench()
+    denied = any(bench.protected.topics.has(name.encode()) for name in names)
+    expected = Denied(None) if denied else Disposition.FORWARD
+    assert bench.ask(*at, values_of(at[0], *LONG, *names)) == expected
+
+
+def test_a_long_request_with_a_protected_topic_id_or_too_many_look_alikes_ends_the_connection() -> None:
+    by_id = {"Topics": [{"Name": name} for name in LONG] + [{"Name": None, "TopicId": ID}]}
+    assert Bench().ask(DELETE_TOPICS, 6, by_id) == Denied(None)
+    assert Bench().ask(DELETE_TOPICS, 5, {"TopicNames": ["x" + "brokerside-" * 20] * 60}) == Denied(None)
 
 
 @pytest.mark.parametrize("cut", range(1, 30, 4))

@@ -16,6 +16,10 @@ A = "10.0.0.1"
 B = "10.0.0.2"
 
 
+def ignored(number: int) -> None:
+    """What becomes of a principal's connection, where nobody wants to know."""
+
+
 @dataclass
 class Client:
     at: int
@@ -49,7 +53,7 @@ class Simulation:
             on_throttle=self.throttles.append,
         )
         self.principals = PrincipalQuotas(
-            self.limits, hold=lambda number, ms: None, close=lambda number: None, on_throttle=self.throttles.append
+            self.limits, hold=ignored, resume=ignored, close=ignored, on_throttle=self.throttles.append
         )
         self.backlog: dict[str, deque[Client]] = {name: deque() for name in self.limits.listeners}
         self._coming: deque[Client] = deque()

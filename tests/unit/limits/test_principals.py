@@ -18,7 +18,7 @@ from proxy.limits.model import (
     Quota,
     Throttle,
 )
-from proxy.limits.principal_quotas import PrincipalQuotas
+from proxy.limits.principal_quotas import MAX_ENDED_HOLDS, PrincipalQuotas
 from proxy.limits.quotas_state import MAX_PRINCIPALS_SHOWN
 from proxy.limits.throttle_reports import MANY, ThrottleAggregator, ThrottleSummary, add_to_summaries
 from tests.unit.limits.simulation import A, Simulation
@@ -36,13 +36,17 @@ class Logins:
     """Clients that log in from one address, and what became of them."""
 
     limits: Limits
-    held: dict[int, int] = field(default_factory=dict)
+    held: set[int] = field(default_factory=set)
     closed: list[int] = field(default_factory=list)
     throttles: list[Throttle] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.quotas = PrincipalQuotas(
-            self.limits, hold=self.held.__setitem__, close=self.closed.append, on_throttle=self.throttles.append
+            self.limits,
+            hold=self.held.add,
+            resume=self.held.remove,
+            close=self.closed.append,
+            on_throttle=self.throttles.append,
         )
         self._numbers = count(1)
 
@@ -50,6 +54,15 @@ class Logins:
         number = next(self._numbers)
         self.quotas.add(number, principal, "CLIENT", A, now)
         return number
+
+    def pass_time(self, until: int) -> None:
+        """Do what is due, when it is due; who is closed ends at once."""
+        while (due := self.quotas.next_timer()) is not None and due <= until:
+            before = len(self.closed)
+            self.quotas.process_timers(due)
+            for number in self.closed[before:]:
+                self.quotas.release(number)
+                self.held.discard(number)
 
     def told(self) -> list[tuple[str, str, str, str]]:
         return [(one.principal, one.scope, one.quota, one.action) for one in self.throttles]
@@ -96,22 +109,78 @@ def test_overrides_alone_limit_nobody_else() -> None:
     assert logins.closed == [2]
 
 
-def test_a_rate_holds_for_the_throttle_time_and_for_a_second_at_most() -> None:
+def test_a_rate_holds_for_the_throttle_time_and_then_lets_in_what_it_allows() -> None:
     logins = Logins(limits(principal_rates={ALICE: Quota(2)}))
     for _ in range(20):
         logins.log_in(ALICE)
         logins.log_in(BOB)
-    assert logins.held == {}
+    assert logins.held == set()
     assert [logins.log_in(ALICE), logins.log_in(ALICE), logins.log_in(ALICE)] == [41, 42, 43]
-    assert logins.held == {41: 500, 42: 1_000, 43: 1_000}  # of 1,500, for they count although they are held
-    assert logins.closed == []
+    assert logins.held == {41, 42, 43}
     assert logins.quotas.open_by_principal == {ALICE: 23, BOB: 20}
-    assert logins.told() == [(ALICE, "principal", RATE, "hold")] * 3
-    assert [(one.observed, one.delay_ms) for one in logins.throttles] == [(2.1, 500), (2.2, 1_000), (2.3, 1_000)]
-    assert logins.quotas.holds == {"CLIENT": [3, 2_500]}
-    assert logins.quotas.rates.per_second(ALICE, 0) == 2.3
+    assert logins.quotas.rates.per_second(ALICE, 0) == 2  # without those that are held
     assert math.isnan(logins.quotas.rates.per_second(BOB, 0))
+    logins.pass_time(499)
+    assert logins.held == {41, 42, 43}
+    logins.pass_time(500)
+    assert (logins.held, logins.closed) == (set(), [42, 43])
+    assert logins.quotas.open_by_principal == {ALICE: 21, BOB: 20}
+    assert logins.told() == [(ALICE, "principal", RATE, "hold")] * 3 + [(ALICE, "principal", RATE, "drop")] * 2
+    assert [(one.observed, one.delay_ms) for one in logins.throttles[:3]] == [(2.1, 500)] * 3
+    assert [one.delay_ms for one in logins.throttles[3:]] == [0, 0]
+    assert logins.quotas.holds == {"CLIENT": [3, 1_500]}
+    assert logins.quotas.next_timer() is None
     assert logins.log_in(ALICE, 30_000) not in logins.held
+
+
+def test_nobody_is_held_for_more_than_a_second() -> None:
+    logins = Logins(limits(principal_rates={ALICE: Quota(1)}, samples=2))
+    for _ in range(2):
+        logins.log_in(ALICE)
+    assert logins.quotas.next_timer() == 1_000
+    logins.pass_time(1_000)
+    assert logins.held == set()
+
+
+def test_a_rate_bounds_the_connections_of_many_clients_that_come_back_at_once() -> None:
+    logins = Logins(limits(principal_rates={ALICE: Quota(5)}))
+    served: list[int] = []
+    clients: dict[int, int] = {}  # by connection: the client
+    for now in range(0, 60_000, 50):
+        logins.pass_time(now)
+        for number in [number for number in clients if number not in logins.held]:
+            del clients[number]
+            if number not in logins.closed:
+                served.append(now)
+                logins.quotas.release(number)
+        for _ in range(40 - len(clients)):
+            number = logins.log_in(ALICE, now)
+            clients[number] = number
+    assert 40 <= len([at for at in served if at >= 50_000]) <= 55
+    assert logins.quotas.throttled["CLIENT", "principal", RATE, "drop"] > 100
+
+
+def test_the_ends_of_many_holds_are_spread_and_those_who_have_gone_are_passed_over() -> None:
+    logins = Logins(limits(principal_rates={ALICE: Quota(1)}))
+    for _ in range(10 + 3 * MAX_ENDED_HOLDS):
+        logins.log_in(ALICE)
+    for number in range(11, 11 + MAX_ENDED_HOLDS):
+        logins.quotas.release(number)
+    ends: list[int] = []
+    while logins.quotas.next_timer() is not None:
+        logins.quotas.process_timers(1_000)
+        ends.append(len(logins.closed))
+    assert ends == [0, MAX_ENDED_HOLDS, 2 * MAX_ENDED_HOLDS]
+
+
+def test_a_limit_that_is_gone_lets_the_held_ones_go_on() -> None:
+    logins = Logins(limits(principal_rates={ALICE: Quota(1)}, samples=2))
+    for _ in range(5):
+        logins.log_in(ALICE)
+    assert len(logins.held) == 4
+    logins.quotas.update_limits(limits())
+    logins.pass_time(1_000)
+    assert (logins.held, logins.closed, logins.quotas.open_by_principal) == (set(), [], {})
 
 
 def test_the_default_rate_is_of_each_principal_without_its_own() -> None:
@@ -130,7 +199,7 @@ def test_who_is_closed_uses_up_no_rate() -> None:
         logins.log_in(ALICE)
     assert len(logins.closed) == 9
     assert logins.quotas.rates.per_second(ALICE, 0) == 1
-    assert logins.held == {}
+    assert logins.held == set()
 
 
 def test_a_dry_run_counts_and_neither_holds_nor_closes() -> None:
@@ -143,7 +212,7 @@ def test_a_dry_run_counts_and_neither_holds_nor_closes() -> None:
     logins = Logins(observed)
     for principal in (ALICE, ALICE, ALICE, BOB, BOB, BOB):
         logins.log_in(principal)
-    assert (logins.closed, logins.held) == ([], {})
+    assert (logins.closed, logins.held) == ([], set())
     assert logins.quotas.open_by_principal == {ALICE: 3, BOB: 3}
     assert logins.quotas.throttled == {
         ("CLIENT", "principal", NUMBER, "observe"): 3,

@@ -16,15 +16,24 @@ from structlog.testing import capture_logs
 
 from observers.audit import AuditObserver
 from observers.delivery_accounting import Gap
-from observers.event import ROLLUP_LEVEL, SCHEMA_LEVEL, Envelope, InventoryEvent, InventoryTopic, RequestEvent
+from observers.event import (
+    ROLLUP_LEVEL,
+    SCHEMA_LEVEL,
+    Envelope,
+    InventoryEvent,
+    InventoryTopic,
+    RequestEvent,
+    RollupEvent,
+)
 from observers.event_blocks import Chunk, EncodedEvents
 from observers.event_observer import MIN_CLOCK_STEP, STATUS_INTERVAL
 from observers.inventory import Inventory, inventory_events
 from observers.outbox import OutboxStats
 from observers.request_events import MAX_EVENT_BYTES, max_partition_bytes
 from observers.topic_names import TopicNames
-from proxy.core.exchange import ConnectionTransition, ItemErrorFacts, ItemErrors
+from proxy.core.exchange import ConnectionTransition, ItemErrorFacts, ItemErrors, RequestResource, RequestResources
 from tests.unit.observers.samples import connection, exchange, fetch, produce, report
+from tests.unit.observers.test_consumed_records import BASE, fetched
 
 
 class Kept:
@@ -178,6 +187,21 @@ class TestNumbers:
         observer.close(0)
         assert outbox.events[-1].hidden_by == {"principal User:probe": 2, "topic a": 1}
 
+    @pytest.mark.parametrize("mode", ["event", "rollup"])
+    def test_what_is_hidden_in_part_was_seen_has_a_number_and_is_counted(self, auditing: Auditing, mode: str) -> None:
+        observer, outbox = auditing(**{"mode": mode, "exclude.topics": ["a", "b"]})
+        both = produce([(b"a", 0, 1, 1), (b"orders", 0, 1, 1)])
+        observer.record_exchanges([both, exchange(), both, produce([(b"a", 0, 1, 1)])], 0)
+        assert observer.stats().partly_hidden == 2
+        observer.close(0)
+        assert (outbox.taken, outbox.hidden) == (4, 1)
+        status = outbox.events[-1]
+        assert (status.hidden_by, status.partly_hidden, status.partly_hidden_by) == (
+            {"topic a": 1},
+            2,
+            {"topic a": 2},
+        )
+
     def test_no_client_id_hides_anything(self, auditing: Auditing) -> None:
         observer, outbox = auditing()
         observer.record_exchanges([exchange(client_id="brokerside-audit-1")], 0)
@@ -256,6 +280,35 @@ class TestRollups:
         assert (outbox.taken, outbox.lost) == (7, {"observer_queue": 3})
         observer.close(0)
         assert outbox.taken == 10
+
+    def test_failed_ones_without_end_are_rolled_up(self, rolling: tuple[AuditObserver, Kept]) -> None:
+        """The first hundred of each connection, api and minute are events of their own."""
+        observer, outbox = rolling
+        denied = [exchange(error_code=30, received_at=float(n // 200 * 60)) for n in range(400)]
+        observer.record_exchanges(denied + [exchange(error_code=30, api_key=19, received_at=60.0)] * 150, 0)
+        assert Counter(event.api_key for event in outbox.events) == {3: 200, 19: 100}
+        observer.close(0)
+        rolled_up = [event for event in outbox.events if isinstance(event, RollupEvent)]
+        assert sum(event.errors for event in rolled_up) == sum(event.requests for event in rolled_up) == 250
+
+    def test_what_changed_something_is_always_an_event(self, rolling: tuple[AuditObserver, Kept]) -> None:
+        """All of it, or one of two topics."""
+        observer, outbox = rolling
+        topics = tuple(RequestResource("topic", name, None, at, None, None) for at, name in enumerate((b"a", b"b")))
+        refused = ItemErrors((ItemErrorFacts(36, "topic", b"a", None, -1, 0, None, None),), 1, 0, 0)
+        half = exchange(api_key=19, resources=RequestResources(topics, 2), item_errors=refused)
+        observer.record_exchanges([half] * 150 + [exchange(api_key=19)] * 150, 0)
+        assert Counter(event.api_key for event in outbox.events) == {19: 300}
+
+    def test_fetches_keep_their_order_where_one_is_denied(self, rolling: tuple[AuditObserver, Kept]) -> None:
+        """The session that a denied fetch opens is known to those that follow."""
+        observer, outbox = rolling
+        opened = fetched(offset=BASE + 3, epoch=0, answered_session=7, error_code=29)
+        followed = [fetched(offset=None, epoch=epoch) for epoch in (1, 2)]
+        observer.record_exchanges([opened, *followed], 0)
+        observer.close(0)
+        (rollup,) = [event for event in outbox.events if isinstance(event, RollupEvent)]
+        assert [(one.records, one.estimated_records) for one in rollup.per_topic] == [(2 * 27, 0)]
 
     def test_too_many_keys_are_told_at_once(self, rolling: tuple[AuditObserver, Kept]) -> None:
         observer, outbox = rolling

@@ -179,7 +179,22 @@ def test_offsets_that_the_broker_refused_are_left_out() -> None:
 def test_a_commit_whose_result_is_not_known_counts_for_nothing(changes: dict[str, Any]) -> None:
     offsets = tracker()
     offsets.record_exchanges([exchange(COMMIT, resources=about(b"g", b"m", (b"t", 0, 5)), **changes)], WALL)
-    assert [event for event in groups(offsets) if event.committed or event.commits] == []
+    assert groups(offsets) == []
+
+
+@pytest.mark.parametrize("error_code", [16, 22, 25, 30, 82])
+def test_whom_the_broker_refuses_is_no_member(error_code: int) -> None:
+    """NOT_COORDINATOR, ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, GROUP_AUTHORIZATION_FAILED, FENCED_INSTANCE_ID."""
+    offsets = tracker()
+    offsets.record_exchanges([exchange(HEARTBEAT, resources=about(), error_code=error_code)], WALL)
+    offsets.record_exchanges([fetched(b"clicks", 5, records=2)], WALL)
+    assert groups(offsets) == []
+
+
+def test_a_member_in_a_rebalance_is_one() -> None:
+    offsets = tracker()
+    offsets.record_exchanges([exchange(HEARTBEAT, resources=about(), error_code=27)], WALL)
+    assert [(event.member_id, event.requests) for event in groups(offsets)] == [("m1", 1)]
 
 
 def test_commits_without_membership_and_in_transactions_say_so() -> None:

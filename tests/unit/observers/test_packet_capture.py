@@ -131,6 +131,11 @@ def test_gaps() -> None:
     assert told(*opened(5), segment("client", 5, b"a", cut=3)) == [
         ("client", b"a", ""), ("client", b"", "offset 24: 3 bytes of a packet were not captured"),
     ]  # fmt: skip
+    ends = [segment("client", 9, flags=FIN), segment("broker", 100, flags=FIN)]
+    assert told(*opened(5), segment("client", 5, b"ab"), *ends) == [
+        ("client", b"ab", ""), ("client", b"", "bytes of the client are missing"),
+    ]  # fmt: skip
+    assert told(*opened(5), *ends, segment("client", 5, b"abcd")) == [("client", b"abcd", ""), END]
     began = "offset 24: it began before the capture"
     assert told(segment("client", 5, b"a"), segment("broker", 5, b"a")) == [("client", b"", began)]
     missing = "offset 24: the capture has no start of what the broker sent"

@@ -8,17 +8,27 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec import msgpack
 from prometheus_client.parser import text_string_to_metric_families
 
 from observers.channel_muting import ChannelMuting
 from observers.event import ROLLUP_BUCKETS
 from observers.request_counter import RequestCounter
 from observers.request_metrics import RequestMetricsObserver
-from observers.request_metrics_stats import MAX_LABELS, NATIVE_FIRST, NATIVE_LAST, LabelStats
+from observers.request_metrics_stats import (
+    MAX_LABELS,
+    NATIVE_FIRST,
+    NATIVE_LAST,
+    ApiStats,
+    Durations,
+    Exemplar,
+    LabelStats,
+    RequestStats,
+)
 from observers.topic_names import TopicNames
-from proxy.core.exchange import ItemErrorFacts, ItemErrors, RequestResources
+from proxy.core.exchange import AnsweredPartition, ItemErrorFacts, ItemErrors, ProduceResponse, RequestResources
 from proxy.telemetry.metrics import render
-from proxy.telemetry.snapshot import Snapshot, sum_snapshots
+from proxy.telemetry.snapshot import Snapshot, sum_exited, sum_snapshots
 from tests.unit.observers.samples import connection, exchange, fetch, produce
 
 LISTENER = connection().listener
@@ -93,6 +103,15 @@ def test_a_fetch_that_found_no_data_has_no_duration(counter: RequestCounter) -> 
     assert (found.requests, sum(found.latency.buckets.values())) == (2, 1)
 
 
+def test_what_the_sidecar_answers_itself_has_counts_but_no_duration(counter: RequestCounter) -> None:
+    counter.add_exchanges([exchange(api_key=key, synthesized=True, error_code=41) for key in range(90)])
+    stats = counter.apis()[LISTENER].values()
+    assert [(one.requests, one.request_bytes, one.latency.buckets) for one in stats] == [(1, 50, {})] * 90
+    found = {s.name for s in samples_of(counter)}
+    assert "brokerside_request_bytes_total" in found
+    assert not {name for name in found if "_duration_seconds" in name}
+
+
 def test_errors_of_items_and_partitions_count_once_by_the_worst(counter: RequestCounter) -> None:
     moved = ItemErrors((ItemErrorFacts(6, "topic", b"t", None, 0, 0, None, None),), 0, 1, 0)
     counter.add_exchanges(
@@ -100,6 +119,18 @@ def test_errors_of_items_and_partitions_count_once_by_the_worst(counter: Request
     )
     assert (of_api(counter, 3).errors, of_api(counter, 3).retriable) == (0, 1)
     assert (of_api(counter, 0).errors, of_api(counter, 0).retriable) == (1, 0)
+
+
+def test_a_partition_that_the_response_lacks_failed_as_in_the_tables(counter: RequestCounter) -> None:
+    def produced(**changes: Any) -> Any:
+        return produce([(b"orders", 0, 10, 1), (b"orders", 1, 10, 1)], **changes)
+
+    lacking = ProduceResponse(0, (AnsweredPartition(b"orders", 0, 0, 500),), False)
+    counter.add_exchanges([produced(response=lacking), produced()])
+    assert of_api(counter, 0).errors == counter.topics()["other"].errors == 1
+    lost: dict[str, Any] = {"outcome": "connection_lost", "response": None, "answered_at": 0.0}
+    counter.add_exchanges([produced(**lost)])
+    assert of_api(counter, 0).errors == counter.topics()["other"].errors == 1
 
 
 def test_the_busiest_have_counts_of_their_own(counter: RequestCounter) -> None:
@@ -128,6 +159,20 @@ def test_topics_and_groups(counter: RequestCounter) -> None:
     assert counter.groups()["readers"] == LabelStats(1, 1, 50, 80)
 
 
+def test_a_request_counts_once_for_each_topic_however_its_partitions_are_ordered(counter: RequestCounter) -> None:
+    mixed = [(b"aa", 0, 10, 1, 0), (b"bb", 0, 20, 2, 0), (b"aa", 1, 30, 3, 0), (b"bb", 1, 40, 4, 0)]
+    denied = [(b"aa", number, 0, 0, 29) for number in range(3)]
+    counter.add_exchanges([fetch([], mixed), fetch([], denied)])
+    assert counter.topics() == {"other": LabelStats(3, 1, 0, 100)}
+    counter.publish()
+    counter.add_exchanges([fetch([], mixed), fetch([], denied)])
+    assert counter.topics() == {
+        "aa": LabelStats(2, 1, 0, 40),
+        "bb": LabelStats(1, 0, 0, 60),
+        "other": LabelStats(3, 1, 0, 100),
+    }
+
+
 def test_labels_are_bounded_whatever_clients_send(counter: RequestCounter) -> None:
     chance = random.Random(18)
     sent = 0
@@ -142,7 +187,7 @@ def test_labels_are_bounded_whatever_clients_send(counter: RequestCounter) -> No
         sent += len(some)
     for counts in (counter.principals(), counter.topics()):
         assert len(counts) == MAX_LABELS + 1
-        assert sum(one.requests for one in counts.values()) <= sent
+        assert sum(one.requests for one in counts.values()) == sent
 
 
 def test_a_topic_that_is_named_as_all_others_is_one_of_them(counter: RequestCounter) -> None:
@@ -164,6 +209,56 @@ def test_an_idle_one_makes_room(counter: RequestCounter) -> None:
     assert len(counter.principals()) == MAX_LABELS + 1
 
 
+def ask(counter: RequestCounter, **times: int) -> None:
+    for name, count in times.items():
+        counter.add_exchanges([exchange(connection=connection(principal=f"User:{name}"))] * count)
+
+
+def test_a_busy_one_displaces_the_least_busy_of_those_that_hold_all_places(counter: RequestCounter) -> None:
+    holders = {f"holder{number}": 3 + (number > 0) for number in range(MAX_LABELS)}
+    for _ in range(3):
+        ask(counter, **holders)
+        counter.publish()
+    for _ in range(3):
+        ask(counter, **holders, busy=100)
+        counter.publish()
+    found = counter.principals()
+    assert len(found) == MAX_LABELS + 1
+    assert "User:busy" in found
+    assert "User:holder0" not in found
+
+
+def test_one_that_is_hardly_busier_displaces_none(counter: RequestCounter) -> None:
+    for _ in range(5):
+        ask(counter, **{f"holder{number}": 10 for number in range(MAX_LABELS)}, similar=15)
+        counter.publish()
+        ask(counter, similar=5)
+    found = counter.principals()
+    ask(counter, **{f"holder{number}": 10 for number in range(MAX_LABELS)}, similar=20)
+    counter.publish()
+    assert {*counter.principals()} == {*found}
+
+
+def test_no_count_is_lost_with_the_place_of_its_name(counter: RequestCounter) -> None:
+    chance = random.Random(8)
+    sent, last = 0, 0
+    for _ in range(20):
+        first = chance.randrange(1_000)
+        ask(counter, **{f"user{number}": chance.randrange(1, 30) for number in range(first, first + 150)})
+        sent = sum(one.requests for one in counter.apis()[LISTENER].values())
+        counter.publish()
+        summed = sum(one.requests for one in counter.principals().values())
+        assert summed == sent > last
+        assert counter.principals()["other"].received_bytes == 50 * counter.principals()["other"].requests
+        last = summed
+
+
+def test_names_without_end_do_not_hide_a_busy_one(counter: RequestCounter) -> None:
+    ask(counter, **{f"junk{number}": 1 for number in range(12_000)}, busy=100)
+    counter.publish()
+    assert "User:busy" in counter.principals()
+
+
 def test_api_keys_that_clients_choose_share_a_label(counter: RequestCounter) -> None:
     counter.add_exchanges([exchange(api_key=key) for key in range(1_000, 3_000)])
     assert len(counter.apis()[LISTENER]) < 300
@@ -176,7 +271,7 @@ def samples_of(counter: RequestCounter) -> Iterator[Any]:
     observer = RequestMetricsObserver()
     observer.configure({"topic.names": TopicNames(dict)})
     observer._counter = counter
-    page, _ = render(Snapshot({}, requests=observer.stats()))
+    page = render(Snapshot({}, requests=observer.stats()))
     for family in text_string_to_metric_families(page.decode()):
         yield from family.samples
 
@@ -200,3 +295,29 @@ def test_workers_are_summed(counter: RequestCounter) -> None:
     assert summed.requests.apis[LISTENER][3].requests == 3
     assert sum(summed.requests.apis[LISTENER][3].latency.buckets.values()) == 3
     assert summed.requests.principals["other"].requests == 6
+
+
+def stats_of(requests: int, topics: list[str], exemplar: Exemplar) -> RequestStats:
+    none = Durations()
+    api = ApiStats(requests, 0, 0, 0, 0, 0, none, none, none, none, {5: exemplar})
+    return RequestStats({LISTENER: {0: api}}, topics={name: LabelStats(requests, 0, 0, 0) for name in topics})
+
+
+def test_of_several_processes_the_newest_exemplar_is_kept() -> None:
+    dead, live = Exemplar("dead", 100, 1000.0), Exemplar("live", 100, 2000.0)
+    for order in ((dead, live), (live, dead)):
+        parts = [msgpack.decode(msgpack.encode(stats_of(1, [], one)), type=RequestStats) for one in order]
+        summed = sum_snapshots([Snapshot({}, requests=part) for part in parts])
+        assert summed.requests.apis[LISTENER][0].exemplars == {5: live}
+
+
+def test_workers_that_have_exited_have_no_more_names_than_one() -> None:
+    exited = Snapshot({})
+    for turn in range(20):
+        topics = ["orders", *(f"spoof{turn}-{number}" for number in range(MAX_LABELS - 1)), "other"]
+        worker = Snapshot({}, requests=stats_of(turn + 1, topics, Exemplar("c", 1, 1.0)))
+        exited = sum_exited([exited, worker])
+    found = exited.requests.topics
+    assert len(found) == MAX_LABELS + 1
+    assert found["orders"].requests == sum(range(1, 21))
+    assert sum(one.requests for one in found.values()) == sum(range(1, 21)) * (MAX_LABELS + 1)

@@ -16,8 +16,10 @@ from observers.event import RequestEvent, TopicPartition
 from observers.event_blocks import MAX_BLOCK_BYTES, Block, BlockBuilder, EncodedEvents, RecordWriter
 from observers.fetch_sessions import MAX_SESSIONS, SHARE_FETCH
 from observers.request_events import MAX_EVENT_BYTES, UNKNOWN_ERROR_CODE, max_partition_bytes
+from observers.rollup_writer import RollupAggregator
 from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
+from proxy.core.exchange import ItemErrorFacts, ItemErrors, RequestResource, RequestResources
 from tests.unit.observers.samples import (
     FETCH,
     PRINTED_ID,
@@ -33,6 +35,27 @@ AUDIT, SECRET = b"audit", b"secret"
 API_NAMES = {0: "Produce", 1: "Fetch", 3: "Metadata"}
 HOSTILE = "\x01" * 256  # six bytes of JSON for each byte on the wire
 MOST = MAX_EVENT_BYTES // max_partition_bytes(HOSTILE, None)  # partitions of such a topic that one event may have
+
+ABOUT = RequestResources(
+    tuple(RequestResource("topic", name, None, 0, None, None) for name in (SECRET, b"a", AUDIT)), 3
+)
+PARTLY_HIDDEN = {
+    "produced": (produce([(AUDIT, 0, 1, 1), (b"a", 0, 1, 1), (SECRET, 0, 1, 1), (AUDIT, 1, 1, 1)]), True),
+    "fetched": (fetch([], [(AUDIT, 0, 1, 1, 0), (b"a", 0, 1, 1, 0), (SECRET, 0, 0, 0, 3), (AUDIT, 1, 1, 1, 0)]), True),
+    "fetched of others": (fetch([(b"a", 0)], [(AUDIT, 0, 1, 1, 0), (SECRET, 0, 1, 1, 0)]), True),
+    "named": (exchange(resources=ABOUT), False),
+    "named, all of them": (exchange(resources=RequestResources(ABOUT.items[::2], 2)), False),
+    "refused": (
+        exchange(
+            item_errors=ItemErrors(
+                tuple(ItemErrorFacts(3, "topic", name, None, 0, 0, None, None) for name in (SECRET, b"a", AUDIT)),
+                3, 0, 0,
+            )
+        ),
+        False,
+    ),
+}  # fmt: skip
+"""Exchanges that have an event, in which two excluded topics are missing; whether rollups name such topics."""
 
 Translate = Callable[..., EncodedEvents]
 Event = Callable[[Exchange], RequestEvent]
@@ -389,6 +412,41 @@ class TestScope:
         counts = seen.hidden_by()
         assert (len(counts), counts["other"]) == (MAX_HIDDEN_NAMES + 1, 2)
         assert counts[f"principal {names[-1]}"] == 2
+
+    @pytest.mark.parametrize(("one", "rolled_up"), PARTLY_HIDDEN.values(), ids=PARTLY_HIDDEN)
+    def test_an_event_that_lacks_excluded_topics_is_counted_once_for_each_of_them(
+        self, one: Exchange, rolled_up: bool
+    ) -> None:
+        by_topic = {"topic audit": 2, "topic secret": 2}
+        seen = audit_filter()
+        made = RequestEventEncoder(API_NAMES, names(), seen).encode_exchanges([one, exchange(), one], 1, 0.0)
+        assert (made.last, made.hidden) == (3, 0)
+        assert (seen.partly_hidden, seen.partly_hidden_by()) == (2, by_topic)
+        assert not seen.hidden_by()
+        seen = audit_filter()
+        rollup = RollupAggregator(API_NAMES, names(), seen)
+        assert rollup.add_exchanges([one, exchange(), one], 0, 0.0).hidden == 0
+        assert (seen.partly_hidden, seen.partly_hidden_by()) == ((2, by_topic) if rolled_up else (0, {}))
+
+    def test_excluded_topics_of_a_poll_are_left_out_once_they_would_be_listed(self) -> None:
+        seen = audit_filter()
+        polls = [fetch([(b"a", 0), (SECRET, 0)], [], answered_at=at) for at in (101.0, 102.0, 170.0)]
+        RequestEventEncoder(API_NAMES, names(), seen).encode_exchanges(polls, 1, 0.0)
+        assert (seen.partly_hidden, seen.partly_hidden_by()) == (2, {"topic secret": 2})
+
+    def test_what_has_no_event_is_not_hidden_in_part(self) -> None:
+        seen = audit_filter()
+        both = [(SECRET, 0, 1, 1), (b"a", 0, 1, 1)]
+        lost = [
+            produce([(SECRET, 0, 1, 1)]),
+            produce(both, connection=connection(principal="User:probe")),
+            produce(both, received_at=float("nan")),
+            produce(both, client_id="\ud800"),
+        ]
+        RequestEventEncoder(API_NAMES, names(), seen).encode_exchanges([*lost, exchange()], 1, 0.0)
+        RollupAggregator(API_NAMES, names(), seen).add_exchanges([*lost, exchange()], 0, 0.0)
+        RequestEventEncoder(API_NAMES, names(), seen, max_event=0).encode_exchanges([produce(both)], 1, 0.0)
+        assert (seen.partly_hidden, seen.partly_hidden_by()) == (0, {})
 
     def test_idle_fetches_of_a_session_on_excluded_topics_are_hidden_too(self) -> None:
         """A consumer of the audit topic must not cause an event each time it finds nothing."""

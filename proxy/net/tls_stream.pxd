@@ -1,0 +1,26 @@
+from libc.stdint cimport uint8_t
+
+cdef enum:
+    OPENED_SIZE = 294912  # bytes of ``opened``: the longest chunk that is received, and a record that began before it
+
+cdef uint8_t[OPENED_SIZE] opened  # what ``TlsStream.open`` has decrypted; used up before its next call
+
+cdef class TlsStream:
+    cdef object ssl_object
+    cdef readonly bint established
+    cdef bint begun  # the peer has sent something
+    cdef readonly bint peer_closed
+    cdef readonly str side
+    cdef int record_left  # bytes of the record that is being received which are still to come
+    cdef int record_length  # the first byte of its length, shifted
+    cdef int header_at  # bytes of the header of a record that have come, less than ``HEADER``
+    cdef bytes held  # received, and not decrypted yet; None for nothing
+    cdef bytes output  # to be sent to the peer, beside what ``seal`` returns; None for nothing
+    cdef object failure  # the PeerError after which nothing can be received any more, or None
+
+    cdef Py_ssize_t open(self, const uint8_t *data, Py_ssize_t size) except -1
+    cdef Py_ssize_t portion_of(self, const uint8_t *data, Py_ssize_t size) noexcept
+    cdef Py_ssize_t read_records(self, Py_ssize_t filled) except -1
+    cdef bytes seal(self, const uint8_t *data, Py_ssize_t size)
+    cdef bytes close(self)
+    cdef object fail(self, error)

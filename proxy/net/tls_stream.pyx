@@ -1,0 +1,186 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""TLS of one side of one connection: ciphertext in, plaintext out, and back. It knows no socket.
+
+All streams of a process share one pair of memory BIOs. A stream fills and empties both within a call, so no connection
+holds buffers of its own between two calls, but for OpenSSL's part of an incomplete record (16 KiB). That is sound
+because OpenSSL reads ahead nothing: it takes from the BIO until a record is incomplete, and keeps that record itself.
+
+Ciphertext is decrypted in portions of ``PORTION`` bytes or ``MAX_RECORDS`` records. A portion that holds little data
+consists of tiny records, or of messages of TLS itself: a KeyUpdate has 27 bytes and costs 15 µs. Then the rest of the
+chunk waits for the next turn.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_READ, PyBUF_WRITE
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from libc.stdint cimport uint8_t
+
+import ssl
+
+from proxy.errors import PeerError
+
+cdef enum:
+    PORTION = 16645  # bytes of the longest record of TLS 1.2 and 1.3 with its header
+    MAX_RECORDS = 128
+    HEADER = 5  # bytes: type, version, length
+
+cdef object incoming = ssl.MemoryBIO()
+cdef object outgoing = ssl.MemoryBIO()
+cdef object room = PyMemoryView_FromMemory(<char *>opened, OPENED_SIZE, PyBUF_WRITE)
+
+HANDSHAKE_OR_ALERT = (b"\x16", b"\x15")
+"""The first byte of what a peer may begin with."""
+
+NOT_TLS = {
+    "client": "its first bytes are not TLS: it may have security.protocol PLAINTEXT or SASL_PLAINTEXT",
+    "broker": "its first bytes are not TLS: upstream may be a port without TLS",
+}
+
+
+@cython.final
+cdef class TlsStream:
+    """TLS towards one peer. tls_stream.pyi documents the public methods."""
+
+    def __init__(self, context, str server_name=None):
+        self.side = "broker" if server_name is not None else "client"
+        self.ssl_object = context.wrap_bio(incoming, outgoing, server_name is None, server_name)
+
+    @property
+    def version(self):
+        return self.ssl_object.version()
+
+    @property
+    def cipher(self):
+        return self.ssl_object.cipher()[0]
+
+    @property
+    def is_resumed(self):
+        return self.ssl_object.session_reused
+
+    @property
+    def peer_certificate(self):
+        return self.ssl_object.getpeercert(True)
+
+    def shake_hands(self, bytes received):
+        """Take bytes of the peer, and return those that are to be sent to it."""
+        cdef bint first = not self.begun
+        incoming.write(received)
+        self.begun = self.begun or bool(received)
+        try:
+            self.ssl_object.do_handshake()
+            self.established = True
+        except ssl.SSLWantReadError:
+            pass
+        except (ssl.SSLError, ValueError) as error:
+            self.fail(error)
+            if first and received[:1] not in HANDSHAKE_OR_ALERT:
+                self.failure = PeerError(self.side, "tls_failed", NOT_TLS[self.side])
+        if incoming.pending and self.failure is None:
+            self.held = incoming.read()  # the first request came with the end of the handshake
+        return outgoing.read()
+
+    def check(self):
+        """Raise what has failed."""
+        if self.failure is not None:
+            raise self.failure
+
+    def decrypt(self, bytes received):
+        cdef Py_ssize_t size
+        if self.held is not None:
+            received, self.held = self.held + received, None
+        size = self.open(received, len(received))
+        self.check()
+        return opened[:size]
+
+    def encrypt(self, bytes data):
+        return self.seal(data, len(data))
+
+    cdef Py_ssize_t open(self, const uint8_t *data, Py_ssize_t size) except -1:
+        """Decrypt ``size`` bytes of the peer into ``opened``, and return how many these are.
+
+        Look at ``held``, ``output``, ``failure`` and ``peer_closed`` afterwards.
+        """
+        cdef Py_ssize_t at = 0, filled = 0, before, portion
+        while at < size and self.failure is None and not self.peer_closed:
+            portion = self.portion_of(data + at, size - at)
+            incoming.write(PyMemoryView_FromMemory(<char *>data + at, portion, PyBUF_READ))
+            at += portion
+            before = filled
+            filled = self.read_records(filled)
+            if filled - before < portion // 2 and at < size:
+                self.held = data[at:size]
+                break
+        if outgoing.pending:
+            self.output = outgoing.read()
+        return filled
+
+    cdef Py_ssize_t portion_of(self, const uint8_t *data, Py_ssize_t size) noexcept:
+        """Return how many of ``size`` bytes to decrypt at once."""
+        cdef Py_ssize_t at = 0, most = min(size, <Py_ssize_t>PORTION)
+        cdef int records = 0, step
+        while at < most:
+            if self.record_left:
+                step = <int>min(<Py_ssize_t>self.record_left, most - at)
+                self.record_left -= step
+                at += step
+                continue
+            if self.header_at == 0:
+                records += 1
+                if records > MAX_RECORDS:
+                    break
+            elif self.header_at == HEADER - 2:
+                self.record_length = data[at] << 8
+            elif self.header_at == HEADER - 1:
+                self.record_left = self.record_length | data[at]
+                self.header_at = -1
+            self.header_at += 1
+            at += 1
+        return at
+
+    cdef Py_ssize_t read_records(self, Py_ssize_t filled) except -1:
+        """Decrypt what is in ``incoming``; return how much of ``opened`` is filled now."""
+        cdef Py_ssize_t size
+        try:
+            while True:
+                size = self.ssl_object.read(OPENED_SIZE, room if not filled else room[filled:])
+                if size == 0:
+                    self.peer_closed = True
+                    break
+                filled += size
+                if not incoming.pending:
+                    return filled
+        except ssl.SSLWantReadError:
+            return filled
+        except ssl.SSLZeroReturnError:
+            self.peer_closed = True
+        except ssl.SSLError as error:
+            self.fail(error)
+        incoming.read()  # what follows the end is not read
+        return filled
+
+    cdef bytes seal(self, const uint8_t *data, Py_ssize_t size):
+        """Return ``data`` as records."""
+        cdef Py_ssize_t at = 0
+        cdef object write = self.ssl_object.write
+        while at < size:
+            at += write(PyMemoryView_FromMemory(<char *>data + at, size - at, PyBUF_READ))
+        return outgoing.read()
+
+    cdef bytes close(self):
+        """Return the record that ends what is sent to the peer; nothing if it was sent, or cannot be."""
+        if not self.established:
+            return b""
+        try:
+            self.ssl_object.unwrap()
+        except (ssl.SSLError, ValueError, OSError):
+            pass  # the peer has not ended its side yet
+        if incoming.pending:
+            incoming.read()
+        return outgoing.read()
+
+    cdef object fail(self, error):
+        """Note that nothing can be received any more."""
+        reason = getattr(error, "verify_message", "") or getattr(error, "reason", None) or type(error).__name__
+        self.failure = PeerError(self.side, "tls_failed", str(reason))
+        if incoming.pending:
+            incoming.read()

@@ -1,0 +1,542 @@
+"""TLS that a sidecar terminates and originates, over real sockets, with scripted peers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from proxy.config import load
+from proxy.net.api_versions_probe import ApiVersionsProbe
+from tests.frames import METADATA, request, response
+from tests.integration.peer import Reader, Writer, answer_in_order, read_frame
+from tests.integration.tls_bench import TlsBench, tls_bench
+from tests.tools.authority import Authority
+
+VERSIONS = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
+every_version = pytest.mark.parametrize("version", VERSIONS, ids=[version.name for version in VERSIONS])
+
+
+@pytest.fixture(autouse=True)
+def _silent_sidecar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ApiVersionsProbe, "start", lambda self: None)  # a peer is asked by clients alone
+
+
+class HandMade:
+    """A client whose every byte of TLS a test sees, and can leave out, cut or repeat."""
+
+    def __init__(self, context: ssl.SSLContext, reader: Reader, writer: Writer) -> None:
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self.incoming, self.outgoing, server_hostname="localhost")
+        self.reader, self.writer = reader, writer
+
+    @classmethod
+    async def dial(cls, running: TlsBench, context: ssl.SSLContext | None = None) -> HandMade:
+        streams = await asyncio.open_connection("127.0.0.1", running.port)
+        return cls(context or running.context(), *streams)
+
+    def flush(self) -> None:
+        self.writer.write(self.outgoing.read())
+
+    async def receive(self) -> bool:
+        data = await self.reader.read(65536)
+        self.incoming.write(data)
+        return bool(data)
+
+    async def shake_hands(self) -> None:
+        while True:
+            try:
+                self.tls.do_handshake()
+                return
+            except ssl.SSLWantReadError:
+                self.flush()
+                assert await self.receive(), "closed"
+
+    async def read(self, size: int) -> bytes:
+        found = bytearray()
+        while len(found) < size:
+            try:
+                part = self.tls.read(size - len(found))
+            except ssl.SSLWantReadError:
+                self.flush()
+                if not await self.receive():
+                    raise ConnectionError("an end without close_notify") from None
+                continue
+            except ssl.SSLZeroReturnError:
+                break
+            if not part:
+                break
+            found += part
+        return bytes(found)
+
+    async def first_byte(self) -> bytes:
+        await self.shake_hands()  # with TLS 1.3 a client does not learn here whether its certificate is accepted
+        return await self.read(1)
+
+    def close_notify(self) -> None:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self.tls.unwrap()
+        self.flush()
+
+    def client_hello(self) -> bytes:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self.tls.do_handshake()
+        return self.outgoing.read()
+
+
+@every_version
+async def test_requests_are_answered_in_order_and_observed(tmp_path: Path, version: ssl.TLSVersion) -> None:
+    async with tls_bench(tmp_path, answer_in_order) as running:
+        reader, writer = await running.dial(running.context(version=version))
+        writer.write(b"".join(request(METADATA, 1, n, b"x" * n) for n in range(300)))
+        assert [await read_frame(reader) for _ in range(300)] == [response(n) for n in range(300)]
+        await running.until(lambda: len(running.exchanges) == 300)
+        assert [exchange.correlation_id for exchange in running.exchanges] == list(range(300))
+        writer.close()
+        await running.until(lambda: running.counters.closed == {"client_closed": 1})
+        assert running.counters.received["client"] == sum(len(request(METADATA, 1, n, b"x" * n)) for n in range(300))
+        assert running.changes[-1].connection.tls_version == version.name.replace("_", ".")
+        assert running.counters.tls_handshakes == {(version.name.replace("_", "."), "full"): 1}
+
+
+@every_version
+async def test_megabytes_pass_unchanged_in_both_directions(tmp_path: Path, version: ssl.TLSVersion) -> None:
+    async def echo(reader: Reader, writer: Writer) -> None:
+        while True:
+            frame = await read_frame(reader)
+            writer.write((len(frame) - 10).to_bytes(4, "big") + frame[8:12] + frame[14:])
+            await writer.drain()
+
+    body = bytes(range(256)) * 16_384  # 4 MiB
+    async with tls_bench(tmp_path, echo) as running:
+        reader, writer = await running.dial(running.context(version=version))
+        for number in range(3):
+            writer.write(request(METADATA, 1, number, body, client_id=None))
+            answer = await read_frame(reader)
+            assert answer[4:8] == number.to_bytes(4, "big")
+            assert answer.endswith(body)
+        writer.close()
+
+
+@every_version
+async def test_a_client_that_ends_what_it_sends_still_gets_its_responses(
+    tmp_path: Path, version: ssl.TLSVersion
+) -> None:
+    async def answer_after_eof(reader: Reader, writer: Writer) -> None:
+        frames = []
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while True:
+                frames.append(await read_frame(reader))
+        for frame in frames:
+            writer.write((4).to_bytes(4, "big") + frame[8:12])
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    async with tls_bench(tmp_path, answer_after_eof) as running:
+        client = await HandMade.dial(running, running.context(version=version))
+        await client.shake_hands()
+        for number in range(100):
+            client.tls.write(request(METADATA, 1, number))
+        client.close_notify()
+        expected = b"".join(response(number) for number in range(100))
+        if version is ssl.TLSVersion.TLSv1_3:
+            assert await client.read(len(expected) + 1) == expected
+        await running.until(lambda: running.counters.closed == {"client_closed": 1})
+        assert running.counters.responses[3] == 100
+        client.writer.close()
+
+
+async def test_a_broker_that_closes_ends_the_client_with_close_notify(tmp_path: Path) -> None:
+    async def answer_once(reader: Reader, writer: Writer) -> None:
+        frame = await read_frame(reader)
+        writer.write((4).to_bytes(4, "big") + frame[8:12])
+        await writer.drain()
+
+    async with tls_bench(tmp_path, answer_once) as running:
+        client = await HandMade.dial(running)
+        await client.shake_hands()
+        client.tls.write(request(METADATA, 1, 7))
+        assert await client.read(100) == response(7)  # an end without close_notify raises
+        client.writer.close()
+        await running.until(lambda: sum(running.counters.closed.values()) == 1)
+
+
+@every_version
+async def test_requests_in_records_of_one_byte_arrive(tmp_path: Path, version: ssl.TLSVersion) -> None:
+    async with tls_bench(tmp_path, answer_in_order) as running:
+        client = await HandMade.dial(running, running.context(version=version))
+        await client.shake_hands()
+        for byte in b"".join(request(METADATA, 1, number, b"x" * 200) for number in range(40)):
+            client.tls.write(bytes([byte]))
+        client.flush()
+        client.close_notify()
+        expected = b"".join(response(number) for number in range(40))
+        if version is ssl.TLSVersion.TLSv1_3:
+            assert await client.read(len(expected)) == expected
+        await running.until(lambda: running.counters.responses[3] == 40)
+        client.writer.close()
+
+
+async def test_the_first_request_may_come_with_the_end_of_the_handshake(tmp_path: Path) -> None:
+    async with tls_bench(tmp_path, answer_in_order) as running:
+        client = await HandMade.dial(running)
+        client.writer.write(client.client_hello())
+        while True:
+            assert await client.receive()
+            with contextlib.suppress(ssl.SSLWantReadError):
+                client.tls.do_handshake()
+                break
+        client.tls.write(request(METADATA, 1, 3))
+        client.flush()  # the client's Finished and its request at once
+        assert await client.read(8) == response(3)
+        client.writer.close()
+
+
+POURED = 32 << 20
+"""Bytes: more than the buffers of all sockets on the way."""
+
+
+async def test_a_client_that_does_not_read_pauses_the_broker(tmp_path: Path) -> None:
+    sent = 0
+
+    async def pour(reader: Reader, writer: Writer) -> None:
+        nonlocal sent
+        frame = await read_frame(reader)
+        size = POURED
+        writer.write((size + 4).to_bytes(4, "big") + frame[8:12])
+        while sent < size:
+            writer.write(bytes(65536))
+            await writer.drain()
+            sent += 65536
+
+    async with tls_bench(tmp_path, pour) as running:
+        client = await HandMade.dial(running)
+        await client.shake_hands()
+        client.tls.write(request(METADATA, 1, 1))
+        client.flush()
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await running.until(lambda: running.counters.pauses["broker"] > 0)
+        (relay,) = running.manager.relays
+        before = -1
+        while before != sent:
+            before = sent
+            await asyncio.sleep(0.2)
+        assert sent < POURED
+        assert relay.unsent("client") < 600_000
+        client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        assert len(await client.read(8 + POURED)) == 8 + POURED
+        client.writer.close()
+
+
+async def test_the_broker_is_connected_after_the_handshake_alone(tmp_path: Path) -> None:
+    connected = 0
+
+    async def count(reader: Reader, writer: Writer) -> None:
+        nonlocal connected
+        connected += 1
+        await answer_in_order(reader, writer)
+
+    async with tls_bench(tmp_path, count) as running:
+        client = await HandMade.dial(running)
+        await running.until(lambda: running.counters.active == 1)
+        client.writer.write(client.client_hello())
+        assert await client.receive()
+        await asyncio.sleep(0.1)
+        assert connected == 0
+        await client.shake_hands()
+        client.tls.write(request(METADATA, 1, 1))
+        assert await client.read(8) == response(1)
+        assert connected == 1
+        client.writer.close()
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01", b"half"])
+async def test_a_handshake_has_the_deadline_of_the_first_request(tmp_path: Path, sent: bytes) -> None:
+    async with tls_bench(tmp_path, answer_in_order, **{"connection.setup.timeout.ms": 300}) as running:
+        client = await HandMade.dial(running)
+        client.writer.write(client.client_hello()[:100] if sent == b"half" else sent)
+        assert await client.reader.read() == b""
+        await running.until(lambda: running.counters.closed == {"connection_setup_timeout": 1})
+        client.writer.close()
+
+
+async def test_a_client_that_goes_away_during_its_handshake_has_closed(tmp_path: Path) -> None:
+    async with tls_bench(tmp_path, answer_in_order) as running:
+        client = await HandMade.dial(running)
+        client.writer.write(client.client_hello())
+        assert await client.receive()
+        client.writer.close()
+        await running.until(lambda: running.counters.closed == {"client_closed": 1})
+
+
+async def test_a_drain_ends_handshakes(tmp_path: Path) -> None:
+    async with tls_bench(tmp_path, answer_in_order) as running:
+        client = await HandMade.dial(running)
+        await running.until(lambda: running.counters.active == 1)
+        running.sidecar.close()
+        await running.manager.drain(5.0)
+        assert running.counters.closed == {"drain_completed": 1}
+        assert await client.reader.read() == b""
+        client.writer.close()
+
+
+async def test_a_client_without_tls_is_closed_with_a_hint(tmp_path: Path) -> None:
+    async with tls_bench(tmp_path, answer_in_order) as running:
+        with capture_logs() as lines:
+            reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+            writer.write(request(METADATA, 1, 1))
+            assert len(await reader.read()) <= 7  # an alert at most
+            await running.until(lambda: running.counters.closed == {"client_tls_failed": 1})
+            writer.close()
+        (line,) = [line for line in lines if line["event"] == "connection_refused"]
+        assert "security.protocol PLAINTEXT" in line["detail"]
+
+
+async def test_garbage_after_the_handshake_ends_the_connection_behind_what_was_valid(tmp_path: Path) -> None:
+    async with tls_bench(tmp_path, answer_in_order) as running:
+        client = await HandMade.dial(running)
+        await client.shake_hands()
+        client.tls.write(request(METADATA, 1, 1))
+        client.writer.write(client.outgoing.read() + b"\x17\x03\x03\x00\x20" + bytes(32))
+        await running.until(lambda: running.counters.closed == {"client_tls_failed": 1})
+        assert running.counters.requests[3] == 1
+        client.writer.close()
+
+
+async def test_a_client_hello_may_be_cut_anywhere(tmp_path: Path) -> None:
+    async with tls_bench(tmp_path, answer_in_order) as running:
+        for size in range(0, 500, 7):
+            client = await HandMade.dial(running)
+            data = client.client_hello()
+            assert len(data) > 500
+            client.writer.write(data[:size])
+            await asyncio.sleep(0)
+            if size % 2:
+                client.writer.close()
+            else:
+                client.writer.write(data[size:])
+                await client.shake_hands()
+                client.tls.write(request(METADATA, 1, size))
+                assert await client.read(8) == response(size)
+                client.writer.close()
+        await running.until(lambda: running.counters.active <= 1)
+        assert not running.counters.abandoned
+
+
+# ---- certificates of clients ----------------------------------------------------------------------------------------
+
+MTLS: dict[str, object] = {"ssl.truststore.location": "ca.pem", "ssl.client.auth": "required"}
+
+
+async def test_the_subject_of_a_clients_certificate_is_its_principal(tmp_path: Path) -> None:
+    async with tls_bench(tmp_path, answer_in_order, MTLS) as running:
+        reader, writer = await running.dial(running.context(name="CN=alice,OU=Billing,O=Example\\, Inc.,C=DE"))
+        writer.write(request(METADATA, 1, 1))
+        assert await read_frame(reader) == response(1)
+        await running.until(lambda: len(running.exchanges) == 1)
+        assert running.exchanges[0].connection.principal == "User:CN=alice,OU=Billing,O=Example\\, Inc.,C=DE"
+        assert running.exchanges[0].connection.principal_source == "mtls"
+        opened, authenticated = running.changes
+        assert (opened.change, opened.connection.principal_source) == ("opened", "unauthenticated")
+        assert (authenticated.change, authenticated.connection.principal_source) == ("authenticated", "mtls")
+        writer.close()
+
+
+async def test_rules_map_the_subject(tmp_path: Path) -> None:
+    rules = "RULE:^CN=([^,]+),OU=Services.*$/$1/L, RULE:^CN=(.*)$/other-$1/"
+    async with tls_bench(tmp_path, answer_in_order, MTLS | {"ssl.principal.mapping.rules": rules}) as running:
+        writers = []
+        for subject in ("CN=Orders,OU=Services,C=DE", "CN=Bob"):
+            writers.append((await running.dial(running.context(name=subject)))[1])
+            writers[-1].write(request(METADATA, 1, 1))
+        await running.until(lambda: len(running.exchanges) == 2)
+        assert {one.connection.principal for one in running.exchanges} == {"User:orders", "User:other-Bob"}
+        writers.append((await running.dial(running.context(name="O=Nobody")))[1])
+        await running.until(lambda: running.counters.closed == {"client_tls_failed": 1})
+        for writer in writers:
+            writer.close()
+
+
+@every_version
+async def test_a_client_without_a_certificate_is_refused_where_one_is_required(
+    tmp_path: Path, version: ssl.TLSVersion
+) -> None:
+    async with tls_bench(tmp_path, answer_in_order, MTLS) as running:
+        client = await HandMade.dial(running, running.context(version=version))
+        with pytest.raises((ssl.SSLError, AssertionError, ConnectionError)):
+            await client.first_byte()
+        await running.until(lambda: running.counters.closed == {"client_tls_failed": 1})
+        client.writer.close()
+
+
+async def test_a_client_without_a_certificate_is_anonymous_where_one_is_requested(tmp_path: Path) -> None:
+    tls = MTLS | {"ssl.client.auth": "requested"}
+    async with tls_bench(tmp_path, answer_in_order, tls) as running:
+        reader, writer = await running.dial()
+        writer.write(request(METADATA, 1, 1))
+        assert await read_frame(reader) == response(1)
+        await running.until(lambda: len(running.exchanges) == 1)
+        connection = running.exchanges[0].connection
+        assert (connection.principal, connection.principal_source) == ("User:ANONYMOUS", "anonymous")
+        writer.close()
+
+
+async def test_a_certificate_of_another_ca_is_refused(tmp_path: Path) -> None:
+    async with tls_bench(tmp_path, answer_in_order, MTLS) as running:
+        context = running.context()
+        context.load_cert_chain(*Authority(tmp_path / "others").issue("mallory", "CN=alice"))
+        client = await HandMade.dial(running, context)
+        with pytest.raises((ssl.SSLError, AssertionError, ConnectionError)):
+            await client.first_byte()
+        await running.until(lambda: running.counters.closed == {"client_tls_failed": 1})
+        assert running.counters.requests == {}
+        client.writer.close()
+
+
+async def test_a_session_is_resumed_with_its_principal(tmp_path: Path) -> None:
+    async with tls_bench(tmp_path, answer_in_order, MTLS) as running:
+        context = running.context(name="CN=alice")
+
+        def ask(session: ssl.SSLSession | None) -> ssl.SSLSession | None:
+            with (
+                socket.create_connection(("127.0.0.1", running.port)) as plain,
+                context.wrap_socket(plain, server_hostname="localhost", session=session) as tls,
+            ):
+                tls.sendall(request(METADATA, 1, 1))
+                assert tls.recv(100) == response(1)
+                return tls.session
+
+        session = await asyncio.to_thread(ask, None)
+        await asyncio.to_thread(ask, session)
+        assert running.counters.tls_handshakes == {("TLSv1.3", "full"): 1, ("TLSv1.3", "resumed"): 1}
+        await running.until(lambda: len(running.exchanges) == 2)
+        assert {one.connection.principal for one in running.exchanges} == {"User:CN=alice"}
+
+
+# ---- other certificates, while connections go on --------------------------------------------------------------------
+
+
+async def test_a_new_certificate_is_shown_to_new_clients_and_closes_no_connection(tmp_path: Path) -> None:
+    async with tls_bench(tmp_path, answer_in_order) as running:
+        reader, writer = await running.dial()
+        before = writer.get_extra_info("ssl_object").getpeercert(True)
+        running.authority.issue("broker")
+        running.manager.update_config(load(tmp_path / "sidecar.yaml", {}))
+
+        async def shown() -> bytes:
+            _, other = await running.dial()
+            other.close()
+            found: bytes = other.get_extra_info("ssl_object").getpeercert(True)
+            return found
+
+        async with asyncio.timeout(10):
+            while await shown() == before:  # noqa: ASYNC110  # there is no event to wait for
+                await asyncio.sleep(0.01)
+        writer.write(request(METADATA, 1, 5))
+        assert await read_frame(reader) == response(5)
+        writer.close()
+
+
+# ---- towards the broker ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", ["SSL", "PLAINTEXT"])
+async def test_tls_is_originated_to_the_broker(tmp_path: Path, protocol: str) -> None:
+    authority = Authority(tmp_path / "brokers")
+    async with broker_with_tls(authority, tmp_path / "brokers", client="required") as (port, seen):
+        pair = authority.issue("sidecar", "CN=sidecar")
+        originated: dict[str, object] = {
+            "ssl.truststore.location": str(authority.ca),
+            "ssl.server.name": "kafka-1.example",
+            "ssl.certificate.location": str(pair.certificate),
+            "ssl.key.location": str(pair.key),
+        }
+        async with behind(tmp_path, port, protocol, originated) as running:
+            if protocol == "SSL":
+                reader, writer = await running.dial()
+            else:
+                reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+            body = bytes(2 << 20)
+            writer.write(request(METADATA, 1, 1, body) + request(METADATA, 1, 2))
+            assert [await read_frame(reader) for _ in range(2)] == [response(1), response(2)]
+            writer.close()
+            await running.until(lambda: running.counters.closed == {"client_closed": 1})
+        assert seen == [("kafka-1.example", "sidecar")]
+
+
+@pytest.mark.parametrize(
+    ("keys", "detail"),
+    [
+        ({}, "self-signed|unable to get|certificate"),
+        ({"ssl.truststore.location": "CA", "ssl.server.name": "other.example"}, "Hostname mismatch"),
+    ],
+)
+async def test_a_broker_whose_certificate_is_not_as_configured_gets_no_request(
+    tmp_path: Path, keys: dict[str, object], detail: str
+) -> None:
+    authority = Authority(tmp_path / "brokers")
+    async with broker_with_tls(authority, tmp_path / "brokers") as (port, _):
+        keys = {name: str(authority.ca) if value == "CA" else value for name, value in keys.items()}
+        async with behind(tmp_path, port, "SSL", keys or {"ssl.enabled.protocols": ["TLSv1.3"]}) as running:
+            with capture_logs() as lines:
+                reader, writer = await running.dial()
+                writer.write(request(METADATA, 1, 1))
+                assert await reader.read() == b""
+                await running.until(lambda: running.counters.closed == {"broker_tls_failed": 1})
+                writer.close()
+            assert any(line["event"] == "connection_broken" for line in lines)
+            assert [line for line in lines if detail.split("|")[-1] in line.get("detail", "")], lines
+
+
+async def test_a_broker_without_tls_is_said_to_be_one(tmp_path: Path) -> None:
+    async def plain(reader: Reader, writer: Writer) -> None:
+        await reader.read(100)
+
+    async with tls_bench(tmp_path, plain, **{"upstream.tls": {"ssl.truststore.location": "ca.pem"}}) as running:
+        with capture_logs() as lines:
+            reader, writer = await running.dial()
+            assert await reader.read() == b""
+            await running.until(lambda: running.counters.closed == {"broker_tls_failed": 1})
+            writer.close()
+        assert "port without TLS" in next(line["detail"] for line in lines if line["event"] == "connection_broken")
+
+
+@contextlib.asynccontextmanager
+async def broker_with_tls(authority: Authority, folder: Path, client: str = "none"):  # type: ignore[no-untyped-def]
+    """A broker that answers in order, over TLS; yields its port, and the names it was asked for with the clients'."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.issue("broker", names=("kafka-1.example",)))
+    if client == "required":
+        context.load_verify_locations(str(authority.ca))
+        context.verify_mode = ssl.CERT_REQUIRED
+    seen: list[tuple[str, str]] = []
+    names: list[str] = []
+    context.sni_callback = lambda _, name, __: names.append(name)
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        certificate = writer.get_extra_info("peercert") or {}
+        subject = dict(part for parts in certificate.get("subject", ()) for part in parts)
+        seen.append((names.pop(), subject.get("commonName", "")))
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            await answer_in_order(reader, writer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    try:
+        yield server.sockets[0].getsockname()[1], seen
+    finally:
+        server.close()
+
+
+@contextlib.asynccontextmanager
+async def behind(folder: Path, port: int, protocol: str, originated: dict[str, object]):  # type: ignore[no-untyped-def]
+    """A sidecar before a broker with TLS."""
+    settings: dict[str, object] = {"security.protocol": protocol, "upstream.tls": originated}
+    async with tls_bench(folder, answer_in_order, to=f"127.0.0.1:{port}", **settings) as running:
+        yield running

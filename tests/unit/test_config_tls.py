@@ -1,0 +1,141 @@
+"""The keys of TLS: mistakes, files, and what a reload makes of them."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import yaml
+
+from proxy.config import load, redacted
+from proxy.config.difference import differences, fingerprint
+from proxy.config.keys import reloadable
+from proxy.config.serialization import pack, unpack
+from proxy.config.tls_files import certificate_problems, states_of_files
+from proxy.errors import ConfigError
+from tests.tools.authority import Authority
+
+
+class Site:
+    def __init__(self, folder):
+        self.folder = folder
+        self.authority = Authority(folder)
+        self.authority.issue("a")
+        self.path = folder / "sidecar.yaml"
+
+    def load(self, protocol="SSL", tls=None, **listener):
+        keys = {"ssl.certificate.location": "a.crt", "ssl.key.location": "a.key"} | (tls or {})
+        one = {"name": "TLS", "bind": "127.0.0.1:1", "upstream": "127.0.0.1:2", "security.protocol": protocol}
+        one["tls"] = {name: value for name, value in keys.items() if value is not None}
+        one |= {name.replace("_", "."): value for name, value in listener.items()}
+        one = {name: value for name, value in one.items() if value is not None}
+        self.path.write_text(yaml.safe_dump({"broker.id": 1, "listeners": [one]}))
+        return load(self.path, {})
+
+    def problem(self, *arguments, **keywords):
+        with pytest.raises(ConfigError) as refused:
+            self.load(*arguments, **keywords)
+        (problem,) = refused.value.problems
+        return problem
+
+
+@pytest.fixture
+def site(tmp_path):
+    return Site(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("tls", "expected"),
+    [
+        ({"ssl.key.location": None}, "ssl.key.location: is missing"),
+        ({"ssl.key.location": "b.key"}, "file 'b.key' cannot be read: No such file or directory"),
+        ({"ssl.key.location": "."}, "file '.' cannot be read: Is a directory"),
+        ({"ssl.client.auth": "required"}, "ssl.client.auth: required needs it"),
+        ({"ssl.truststore.location": "ca.pem"}, "is given, and ssl.client.auth is none"),
+        ({"ssl.client.auth": "yes"}, "'yes' is not known (allowed: none, requested or required)"),
+        ({"ssl.key.password": "canary"}, "must not stand in the configuration"),
+        ({"ssl.enabled.protocols": ["TLSv1.1"]}, "'TLSv1.1' is not known"),
+        ({"ssl.enabled.protocols": []}, "is empty"),
+        ({"ssl.cipher.suites": ["TLS_AES_128_GCM_SHA256"]}, "cannot be turned off alone"),
+        ({"ssl.principal.mapping.rules": "RULE:a"}, "is no rule"),
+        ({"ssl.keystore.location": "a.p12"}, "unknown key"),
+    ],
+)
+def test_mistakes_are_named(site, tls, expected):
+    problem = site.problem(tls=tls)
+
+    assert expected in problem
+    assert problem.startswith("listeners[0].tls")
+    assert "canary" not in problem
+
+
+def test_tls_belongs_to_protocols_with_tls(site):
+    assert "security.protocol is PLAINTEXT" in site.problem("PLAINTEXT")
+    site.path.write_text(
+        "broker.id: 1\nlisteners:\n- {name: A, bind: '127.0.0.1:1', upstream: '127.0.0.1:2', security.protocol: SSL, "
+        "upstream.tls: {}}\n"
+    )
+    with pytest.raises(ConfigError, match="passes as bytes without tls"):
+        load(site.path, {})
+
+
+def test_upstream_tls_needs_both_certificate_and_key(site):
+    problem = site.problem(upstream_tls={"ssl.certificate.location": "a.crt"})
+
+    assert problem.startswith("listeners[0].upstream.tls.ssl.key.location: is missing")
+
+
+def test_an_empty_section_is_tls_with_the_systems_cas(site):
+    site.path.write_text(
+        "broker.id: 1\nlisteners:\n- {name: A, bind: '127.0.0.1:1', upstream: '127.0.0.1:2', upstream.tls: }\n"
+    )
+
+    assert load(site.path, {}).listeners[0].upstream_tls is not None
+
+
+def test_the_key_is_shown_nowhere_and_arrives_in_a_worker(site):
+    config = site.load(upstream_tls={"ssl.certificate.location": "a.crt", "ssl.key.location": "a.key"})
+
+    assert "PRIVATE" not in str(redacted(config)) + repr(config)
+    assert redacted(config)["listeners"][0]["tls"]["ssl.key.location"] == "a.key"
+    assert unpack(pack(config)).listeners == config.listeners
+
+
+def test_other_contents_of_a_file_are_a_reloadable_difference(site):
+    before = site.load()
+    site.authority.issue("a")
+    after = site.load()
+
+    found = differences(before, after)
+
+    assert {one.path[-1] for one in found} == {"ssl.certificate.location", "ssl.key.location"}
+    assert all(reloadable(one.path) for one in found)
+    assert fingerprint(before) != fingerprint(after)
+
+
+def test_adding_or_removing_tls_needs_a_restart(site):
+    with_upstream, without = site.load(upstream_tls={}), site.load()
+
+    found = differences(without, with_upstream)
+
+    assert [one.path for one in found if not reloadable(one.path)] == [("listeners", 0, "upstream.tls")]
+
+
+def test_files_are_watched_as_they_were_read(site):
+    config = site.load()
+
+    states = states_of_files(config)
+
+    assert {path.name for path in states} == {"a.crt", "a.key"}
+    assert None not in states.values()
+
+
+def test_a_certificate_that_is_not_valid_now_is_named(site):
+    config = site.load()
+
+    (expired,) = certificate_problems(config, 1e11).values()
+    (early,) = certificate_problems(config, 0.0).values()
+
+    assert expired.startswith("has expired at ")
+    assert early.startswith("is not valid before ")
+    assert not certificate_problems(config, time.time())

@@ -1,0 +1,44 @@
+"""What is read of certificates."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from proxy.tls.certificates import decode, first_of, name_of
+from tests.tools.authority import Authority
+
+
+def test_subject_and_validity_of_a_certificate(tmp_path):
+    pair = Authority(tmp_path).issue("a", "CN=alice,OU=Billing,O=Example\\, Inc.,C=DE", days=2)
+
+    found = first_of(pair.certificate.read_text())
+
+    assert found.subject == "CN=alice,OU=Billing,O=Example\\, Inc.,C=DE"
+    assert found.not_after == pytest.approx(time.time() + 2 * 86_400, abs=60)
+    assert found.not_before < time.time()
+
+
+def test_dates_after_2049_are_read(tmp_path):
+    pair = Authority(tmp_path).issue("a", days=36_500)
+
+    assert first_of(pair.certificate.read_text()).not_after == pytest.approx(time.time() + 36_500 * 86_400, abs=60)
+
+
+def test_every_cut_of_a_certificate_is_refused(tmp_path):
+    import ssl
+
+    der = ssl.PEM_cert_to_DER_cert(Authority(tmp_path).issue("a").certificate.read_text())
+
+    for size in range(0, len(der), 3):
+        with pytest.raises(ValueError, match="is no certificate"):
+            decode(der[:size])
+
+
+@pytest.mark.parametrize(
+    "der", [b"", b"\x30", b"\x30\x80\x00\x00", b"\x30\x85\x01\x01\x01\x01\x01", b"\x30\x05\x31\x01"]
+)
+def test_a_name_that_is_no_der_is_refused(der):
+    with pytest.raises(ValueError, match=r"not DER|unpack"):
+        name_of(der)
