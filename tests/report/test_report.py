@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from collections.abc import Iterator
 from datetime import timedelta
@@ -294,10 +295,12 @@ def test_a_percentage_of_few_requests_is_grey_and_judges_nobody(tmp_path: Path) 
         write(tmp_path, "slo", {**row, "objective": name, "total": total, "period_error_budget_remaining_ratio": left})
     traffic = {"day": sample.FIRST.date(), "minute": sample.FIRST, "api": "Fetch"}
     write(tmp_path, "traffic", {**traffic, "requests": 40, "errors": 1})
+    write(tmp_path, "latency", {**traffic, "requests": 8, "latencies": sample.counts(random.Random(1), 8, 5.0)})
     text = report(tmp_path)
     told = " ".join(Parsed(text).sections["objectives"].split())
     assert "1 of 1 objective have error budget left. 1 objective had fewer than 100 requests: too few to judge." in told
     assert [value["few"] for value in chart(text, "objectives")["data"]["values"]] == [True, False]
+    assert "8 Fetch requests are too few for a percentile." in Parsed(text).sections["latency"]
     greys = re.findall(r'<span class="few" title="(.*?)">(.*?)</span>', text)
     assert ("of 99 requests", "90\xa0%") in greys
     assert all(title != "of 100 requests" for title, _ in greys)
