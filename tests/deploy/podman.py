@@ -112,6 +112,7 @@ def podman() -> Podman:
     except fetched.MissingError as missing:
         pytest.skip(f"no Podman: {missing}")
     made = Podman(cache_dir() / "deploy" / "containers", fetched.environment_of(unpacked), unpacked)
+    made("image", "prune", "--force", "--filter", "until=24h")  # layers of builds that are no longer used
     if BASE not in made("images", "--format", "{{.Repository}}:{{.Tag}}").split():
         archive = debian.bootstrap(made.folder / "base.tar", "ca-certificates")
         made.load(archive, BASE)
