@@ -27,9 +27,9 @@ $(READY): deploy/locks/dev.txt deploy/locks/uv.txt deploy/locks/zig.txt pyprojec
 	@test -n "$${CC:-}" || command -v cc gcc clang >/dev/null || \
 	  { echo "[setup] no C compiler on PATH (cc, gcc, clang): taking the one of the package ziglang, 90 MB"; \
 	    $(BIN)/uv pip install --quiet --require-hashes --requirement deploy/locks/zig.txt; }
-	@$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
-	@echo "[setup] compiled modules"
+	@echo "[setup] compiled modules (about a minute when none is there)"
 	@$(BIN)/python -m proxy.compiled.build
+	@$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 .PHONY: setup

@@ -8,10 +8,11 @@ what was recorded before them. There is no asyncio here, and nothing here ever w
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from observers.api import ConnectionChange, ExchangeObserver, ObservedExchange, Observer, ThrottleReport
 from observers.errors import ObserverError
@@ -22,6 +23,7 @@ from observers.observer_thread import (
     ObserverBatch,
     ObserverStats,
     ObserverThread,
+    add_stats,
     queue_weight_of_changes,
 )
 from observers.queue_weight import queue_weight
@@ -42,6 +44,13 @@ MAX_BATCH_BYTES = 4_194_304
 THREAD_SWITCH_INTERVAL = 0.0005
 """Seconds after which a busy observer's thread gives the GIL to the event loop. With Python's default of 0.005, an
 observer that always uses the CPU raises the p99 latency of small requests from 4 ms to 22 ms."""
+
+
+class ConfiguredObserver(NamedTuple):
+    """An observer that is configured, and what it wants."""
+
+    loaded: LoadedObserver
+    subscription: Subscription
 
 
 class Dispatcher:
@@ -86,7 +95,11 @@ class Dispatcher:
         self._settings = settings
         self._clock = clock
         self._make_thread = thread
-        self._threads: list[ObserverThread] = []
+        self._configured: dict[str, ConfiguredObserver] = {}
+        self._threads: dict[str, ObserverThread] = {}
+        self._lock = threading.Lock()  # guards the threads and what ended: any thread may ask for ``stats``
+        self._replaced: list[ObserverThread] = []  # that have not ended, as far as is known
+        self._ended: dict[str, ObserverStats] = {}  # of replaced observers
         self._pending: list[ObservedExchange] = []
         self._changes: list[ConnectionChange] = []
         self._flushed = 0
@@ -99,46 +112,96 @@ class Dispatcher:
 
         Raises ObserverError for an observer that refuses its configuration, and closes those configured before it.
         """
-        subscriptions = self._configure_observers({})
-        self.interest = combine_interests([one.interest for one in subscriptions], response_prefix)
-        self._keeps = any(
-            flags & (WANT_REQUEST_BODY | WANT_RESPONSE_BODY) for flags in self.interest.table + self.interest.private
-        )
+        configured = self._configure_observers({})
         self.observed = self._observed.memory
-        broker_id = self._configs.get("broker.id", -1)
-        for one, subscription in zip(self._loaded, subscriptions, strict=True):
-            thread = self._make_thread(
-                one,
-                subscription,
-                clock=self._clock,
-                name_of=self._names.name_of,
-                broker_id=broker_id,
-                private=self._private,
-            )
-            self._threads.append(thread)
-            thread.start()
+        self._threads = {one.loaded.name: self._start_thread(one) for one in configured}
+        self._set_configured({one.loaded.name: one for one in configured})
         sys.setswitchinterval(THREAD_SWITCH_INTERVAL)
         self._running = True
 
+    def configure_beside(
+        self, settings: Mapping[str, Mapping[str, Any]], more: Mapping[str, Any] = MappingProxyType({})
+    ) -> list[ConfiguredObserver]:
+        """Construct and configure those observers anew that have other ``settings`` now, for ``replace``.
+
+        Not for the event loop's thread: observers may wait. The running ones go on. ``more``: changed configs. Raises
+        ObserverError as ``start`` does, or if an observer cannot run twice in a process.
+        """
+        changed = [name for name in self.observers if settings.get(name, {}) != self._settings.get(name, {})]
+        for name in changed:
+            if hasattr(self.observers[name], "observed"):
+                raise ObserverError(f"observer {name!r} numbers what it gets: other settings need a restart")
+        return self._configure(load_observers(changed), settings, more)
+
+    def replace(
+        self, configured: Sequence[ConfiguredObserver], settings: Mapping[str, Mapping[str, Any]], timeout: float
+    ) -> None:
+        """Let each of ``configured`` get what is recorded from now on, in place of the observer of the same name.
+
+        That one gets what was recorded before, and is closed on its own thread within ``timeout`` seconds.
+        """
+        self.flush()
+        deadline = time.monotonic() + timeout
+        for one in configured:
+            name = one.loaded.name
+            new = self._start_thread(one)
+            with self._lock:
+                old, self._threads[name] = self._threads[name], new
+                self._replaced.append(old)
+            old.request_close(deadline)
+            threading.Thread(target=old.join, args=[deadline], name=f"close {name}", daemon=True).start()
+        self._settings = settings
+        self._set_configured({**self._configured, **{one.loaded.name: one for one in configured}})
+
+    @staticmethod
+    def discard(configured: Sequence[ConfiguredObserver]) -> None:
+        """Close observers of ``configure_beside`` that are not wanted any more. They may wait."""
+        _close_observers([one.loaded for one in configured])
+
     def check(self) -> None:
         """Configure the observers with ``dry.run``: they start nothing. Then close them. Raises as ``start``."""
-        self._configure_observers({"dry.run": True})
-        _close_observers(self._loaded)
+        self.discard(self._configure_observers({"dry.run": True}))
 
-    def _configure_observers(self, more: Mapping[str, Any]) -> list[Subscription]:
-        """Configure the observers in order, ``more`` included, and read their subscriptions. Raises ObserverError."""
-        subscriptions = []
-        for number, one in enumerate(self._loaded):
+    def _configure_observers(self, more: Mapping[str, Any]) -> list[ConfiguredObserver]:
+        return self._configure(self._loaded, self._settings, more)
+
+    def _configure(
+        self, loaded: Sequence[LoadedObserver], settings: Mapping[str, Mapping[str, Any]], more: Mapping[str, Any]
+    ) -> list[ConfiguredObserver]:
+        """Configure observers in order, ``more`` included, and read their subscriptions. Raises ObserverError."""
+        configured: list[ConfiguredObserver] = []
+        for one in loaded:
             doing = "refused its configuration"
-            settings = MappingProxyType(dict(self._settings.get(one.name, {})))
+            own = MappingProxyType(dict(settings.get(one.name, {})))
             try:
-                one.observer.configure(MappingProxyType({**self._configs, **more, "settings": settings}))
+                one.observer.configure(MappingProxyType({**self._configs, **more, "settings": own}))
                 doing = "failed to answer wants or keeps"
-                subscriptions.append(Subscription(one.observer, self._private))
+                configured.append(ConfiguredObserver(one, Subscription(one.observer, self._private)))
             except (Exception, SystemExit) as error:
-                _close_observers(self._loaded[:number])
+                self.discard(configured)
                 raise ObserverError(f"observer {one.name!r} {doing}: {describe_error(error)}") from error
-        return subscriptions
+        return configured
+
+    def _set_configured(self, configured: dict[str, ConfiguredObserver]) -> None:
+        """Read what these observers want. They are all that run."""
+        self._configured = configured
+        self.observers = MappingProxyType({name: one.loaded.observer for name, one in configured.items()})
+        self.interest = combine_interests([one.subscription.interest for one in configured.values()], response_prefix)
+        self._keeps = any(
+            flags & (WANT_REQUEST_BODY | WANT_RESPONSE_BODY) for flags in self.interest.table + self.interest.private
+        )
+
+    def _start_thread(self, one: ConfiguredObserver) -> ObserverThread:
+        thread = self._make_thread(
+            one.loaded,
+            one.subscription,
+            clock=self._clock,
+            name_of=self._names.name_of,
+            broker_id=self._configs.get("broker.id", -1),
+            private=self._private,
+        )
+        thread.start()
+        return thread
 
     def flush(self) -> None:
         """Enqueue what was recorded since the last flush for every observer."""
@@ -174,14 +237,26 @@ class Dispatcher:
         self.flush()
         self._running = False
         deadline = time.monotonic() + timeout
-        for thread in self._threads:
+        for thread in self._threads.values():
             thread.request_close(deadline)
-        for thread in self._threads:
+        for thread in [*self._threads.values(), *self._replaced]:
             thread.join(deadline)
 
     def stats(self) -> list[ObserverStats]:
-        """Counts of every observer, in the order of ``observer.class.names``."""
-        return [thread.stats() for thread in self._threads]
+        """Counts of every observer, those of replaced ones included, in the order of ``observer.class.names``."""
+        with self._lock:
+            for thread in [thread for thread in self._replaced if thread.has_ended]:
+                self._replaced.remove(thread)
+                self._ended[thread.name] = self._add_ended(thread.stats())
+            found = {name: self._add_ended(thread.stats()) for name, thread in self._threads.items()}
+            for thread in self._replaced:
+                found[thread.name] = add_stats(thread.stats(), found[thread.name])
+            return list(found.values())
+
+    def _add_ended(self, stats: ObserverStats) -> ObserverStats:
+        """Return ``stats`` with those of the observers of the same name whose threads have ended."""
+        ended = self._ended.get(stats.name)
+        return stats if ended is None else add_stats(ended, stats)
 
     def _split(self, some: tuple[ObservedExchange, ...]) -> Iterator[tuple[tuple[ObservedExchange, ...], int, int]]:
         """Halve ``some`` until each part fits a batch or is one exchange, so that a large exchange displaces no other.
@@ -197,8 +272,9 @@ class Dispatcher:
             yield some, weight, kept
 
     def _enqueue(self, batch: ObserverBatch) -> None:
-        counts = [thread.count_wanted(batch) for thread in self._threads]  # before any observer can change the batch
-        for thread, count in zip(self._threads, counts, strict=True):
+        threads = self._threads.values()
+        counts = [thread.count_wanted(batch) for thread in threads]  # before any observer can change the batch
+        for thread, count in zip(threads, counts, strict=True):
             thread.enqueue(batch, count)
 
 

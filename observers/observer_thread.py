@@ -152,6 +152,11 @@ class ObserverThread:
         """Start the thread."""
         self._thread.start()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the thread has ended, so that its counts change no more."""
+        return not self._thread.is_alive()
+
     def count_wanted(self, batch: ObserverBatch) -> int:
         """Return how many items of ``batch`` the observer wants."""
         if batch.reports:
@@ -358,6 +363,23 @@ class ObserverThread:
             failures=sum(self._errors.values()),
             breaker_open=self._breaker.is_open,
         )
+
+
+def add_stats(earlier: ObserverStats, later: ObserverStats) -> ObserverStats:
+    """Return the sum of the counts of an observer and of the one that has replaced it."""
+    return ObserverStats(
+        name=later.name,
+        delivered=earlier.delivered + later.delivered,
+        dropped={reason: count + later.dropped[reason] for reason, count in earlier.dropped.items()},
+        failed=earlier.failed + later.failed,
+        queued=earlier.queued + later.queued,
+        slow=earlier.slow + later.slow,
+        breaker_open=later.breaker_open,
+        errors={
+            method: earlier.errors.get(method, 0) + later.errors.get(method, 0)
+            for method in {**earlier.errors, **later.errors}
+        },
+    )
 
 
 def raised_at(error: BaseException) -> str:

@@ -64,7 +64,7 @@ class _Results:
             denied = DENIED_TYPES.get(one.error_code)
             if denied is not None and denied == one.parent_type:
                 self._by_name[denied, one.parent_name] = one.error_code
-            elif denied is not None and denied != one.resource_type:
+            elif denied is not None and one.resource_type == "topic":
                 self._by_type[denied] = one.error_code
         self._whole = exchange.error_code or _code_without_error(exchange)
 

@@ -29,6 +29,7 @@ telemetry   log lines and metrics.
 compiled    in Cython alone, what reads bodies: walkers, exchange.
 rpc         requests that the sidecar itself sends to a broker: one at a time, bounded.
 local       real Kafka on this machine for demo, tests and trying things: jars, cluster, workload.
+start_checks.py  what the machine has to give: descriptors, backlog, memory.
 run.py      a sidecar from its start to its end.
 daemon_executor.py  blocking calls that may never return, in a thread of their own.
 extras.py   the optional packages of a command, and how to install them.

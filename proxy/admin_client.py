@@ -42,6 +42,8 @@ class ReloadReply(Struct):
     result: str
     changed: list[str] = []
     """The keys with a new value."""
+    changes: list[tuple[str, str, str]] = []
+    """The same, each with its value before and after; ``***`` for what is not shown."""
     errors: list[str] = []
     """Why the reload was rejected, one line each."""
     last_applied: LastApplied | None = None

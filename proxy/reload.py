@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -14,14 +14,14 @@ import structlog
 from msgspec import Struct, field
 
 from proxy.config import Config, load
-from proxy.config.difference import Difference, differences, fingerprint
+from proxy.config.difference import Change, Difference, differences, fingerprint
 from proxy.config.document import garbage_collection_paused
 from proxy.config.keys import format_path, reloadable
 from proxy.config.regular_files import file_state
 from proxy.config.tls_files import certificate_problems, states_of_files
 from proxy.config.values import FileState
 from proxy.daemon_executor import DaemonExecutor
-from proxy.errors import ConfigError
+from proxy.errors import ConfigError, LocalError
 
 FILE_POLL_INTERVAL = 0.5
 """Seconds between two checks of the file. A change is applied once two checks found the same state, so that no
@@ -29,6 +29,9 @@ half-written file is read."""
 
 READ_TIMEOUT = 10.0
 """Seconds that reading the file may take on a slow file system. After that the reload is rejected."""
+
+MAX_LOGGED_CHANGES = 20
+"""Changes whose values are in the log line of a reload. Thousands of addresses may change at once."""
 
 WORK_SLICE, PAUSE_SLICE = 0.0005, 0.0005
 """Seconds of work, and seconds of sleep that leave the interpreter to the traffic. A file with 3,000 addresses takes
@@ -45,6 +48,8 @@ class ReloadResult(Struct, frozen=True):
     result: ReloadOutcome
     changed: tuple[str, ...] = ()
     """The keys with a new value, if the reload was applied."""
+    changes: tuple[Change, ...] = ()
+    """The same with the values before and after; secrets are not shown."""
     errors: tuple[str, ...] = ()
     """Why the reload was rejected, one line each."""
 
@@ -94,14 +99,16 @@ class Reloader:
     """Reloads the configuration. Belongs to the event loop's thread and reads files in another one.
 
     ``apply`` is called on the event loop with each new configuration. It differs from the one before only in reloadable
-    keys. ``apply`` must not raise. ``on_start()`` and ``on_end(result)`` are called around each reload.
+    keys. ``apply`` applies all of it and returns True, or raises LocalError and applies nothing, or returns False and
+    applies nothing since the sidecar shuts down.
+    ``on_start()`` and ``on_end(result)`` are called around each reload.
     """
 
     def __init__(
         self,
         file: ConfigFileMonitor,
         config: Config,
-        apply: Callable[[Config], None],
+        apply: Callable[[Config], Awaitable[bool]],
         *,
         load: Callable[[str | os.PathLike[str], Callable[[], None]], Config] = lambda path, pause: load(
             path, pause=pause
@@ -187,19 +194,27 @@ class Reloader:
             return ReloadResult("draining")
         if errors:
             return self._reject(reason, errors)
-        self.state.loaded_at = self._now()
-        self.state.last_errors = []
         if not found:
+            self.state.loaded_at = self._now()
+            self.state.last_errors = []
             self.state.results["unchanged"] += 1
             log.info("config_unchanged", reason=reason)
             return ReloadResult("unchanged")
-        changed = tuple(format_path(difference.path) for difference in found)
+        try:
+            if not await self._apply(wanted):
+                return ReloadResult("draining")
+        except LocalError as error:
+            return self._reject(reason, [str(error)])
         self.config, self.state.hash = wanted, digest
-        self._apply(wanted)
+        self.state.loaded_at = self._now()
+        self.state.last_errors = []
+        changes = tuple(difference.change for difference in found)
+        changed = tuple(change.key for change in changes)
         self.state.results["applied"] += 1
         self.state.last_applied = AppliedChange(changed, self.state.loaded_at, reason)
-        log.info("config_reloaded", reason=reason, keys=changed, hash=digest)
-        return ReloadResult("applied", changed=changed)
+        shown = [f"{key}: {old} -> {new}" for key, old, new in changes[:MAX_LOGGED_CHANGES]]
+        log.info("config_reloaded", reason=reason, keys=changed, changes=shown, hash=digest)
+        return ReloadResult("applied", changed=changed, changes=changes)
 
     def _read(self) -> tuple[Config, str, list[Difference], list[str]]:
         """Return the loaded configuration, its hash, its differences from the running one, and why these cannot be
@@ -212,6 +227,7 @@ class Reloader:
             found = differences(self.config, wanted, pause)
             invalid = certificate_problems(wanted, self._now())
             errors = [str(one) for one in found if not reloadable(one.path)]
+            errors += _find_changed_tls(self.config, wanted)
             errors += [f"{format_path(one.path)}: {invalid[one.path]}" for one in found if one.path in invalid]
             return wanted, fingerprint(wanted, pause), found, errors
 
@@ -220,6 +236,16 @@ class Reloader:
         self.state.last_errors = errors
         log.error("config_rejected", reason=reason, file=str(self._file.path), errors=errors)
         return ReloadResult("rejected", errors=tuple(errors))
+
+
+def _find_changed_tls(before: Config, after: Config) -> Iterator[str]:
+    """Yield an error for each listener that would begin or end TLS, with clients or with the broker."""
+    had = {one.name: (one.tls is not None, one.upstream_tls is not None) for one in before.listeners}
+    for at, one in enumerate(after.listeners):
+        has = (one.tls is not None, one.upstream_tls is not None)
+        for key, now, then in zip(("tls", "upstream.tls"), has, had.get(one.name, (False, False)), strict=True):
+            if now != then:
+                yield f"listeners[{at}].{key}: a change needs a restart where TLS begins or ends"
 
 
 class ConfigFileMonitor:

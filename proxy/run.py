@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import resource
 import signal
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,24 +15,24 @@ import uvloop
 from proxy import __version__
 from proxy.config import Config
 from proxy.core.apis import ALTER_CLIENT_QUOTAS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS
+from proxy.daemon_executor import DaemonExecutor
 from proxy.errors import LocalError
 from proxy.fleet.fleet_poller import FleetPoller
 from proxy.fleet.quota_poller import QuotaPoller
-from proxy.net.acceptor import DESCRIPTORS_PER_CONNECTION, usable_descriptors
 from proxy.net.admin import AdminEndpoint
-from proxy.net.admission import DESCRIPTORS_PER_HELD
 from proxy.net.connection_handler import ConnectionHandler
 from proxy.net.data_plane import DataPlane
 from proxy.net.forced_exit import EXIT_MARGIN, force_exit_after
 from proxy.net.http import ACCEPT_BACKLOG
 from proxy.net.listener_manager import ListenerManager
-from proxy.net.listening_sockets import ListeningSockets, PassedSocket, sockets_of_systemd
+from proxy.net.listening_sockets import ListeningSockets, PassedSocket, close_all, sockets_of_systemd
 from proxy.net.takeover_client import Takeover
 from proxy.net.takeover_server import TakeoverServer
 from proxy.net.ticker import Ticker
 from proxy.net.worker_pool import WorkerPool
 from proxy.reload import ConfigFileMonitor, Reloader, ReloadResult
 from proxy.sd_notify import ServiceNotifier
+from proxy.start_checks import check_start
 from proxy.telemetry import configure_logging
 
 log = structlog.get_logger(__name__)
@@ -45,6 +44,9 @@ READY_TIMEOUT = 10.0
 """Seconds that a successor may take until it could serve clients. After that it exits, and its predecessor goes on."""
 
 READY_POLL_INTERVAL = 0.1
+
+OPEN_TIMEOUT = 10.0
+"""Seconds within which a reload has to open new listeners."""
 
 QUOTAS_TIMEOUT = 1.0
 """Seconds that the first accept waits for the quotas of the cluster. After that those of the file apply."""
@@ -58,8 +60,7 @@ def run(file: ConfigFileMonitor, config: Config, *, takeover: bool = False) -> i
     if takeover and config.takeover_socket_path is None:
         raise LocalError("--takeover needs takeover.socket.path, the same for both sidecars")
     sockets = sockets_of_systemd()
-    _raise_descriptor_limit()
-    _check_backlog(config.socket_listen_backlog_size)
+    check_start(config)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_run(file, config, sockets, takeover))
 
@@ -71,7 +72,8 @@ async def _run(file: ConfigFileMonitor, config: Config, sockets: ListeningSocket
     taken_over = False
 
     def begin_stop() -> None:
-        seconds = (config.drain_timeout_ms + config.observer_shutdown_timeout_ms) / 1000 + EXIT_MARGIN
+        running = reloader.config
+        seconds = (running.drain_timeout_ms + running.observer_shutdown_timeout_ms) / 1000 + EXIT_MARGIN
         force_exit_after(seconds)
         notifier.stopping(seconds)
         stop.set()
@@ -94,14 +96,32 @@ async def _run(file: ConfigFileMonitor, config: Config, sockets: ListeningSocket
         if done.result != "draining":
             notifier.ready(f"The last reload was rejected: {done.errors[0]}" if done.errors else "Running")
 
-    def apply(changed: Config) -> None:
+    async def apply(changed: Config) -> bool:
+        try:
+            opened = await opening.run(partial(listeners.open_new, changed), OPEN_TIMEOUT)
+        except (TimeoutError, OSError) as error:  # a resolver that does not answer; no descriptor, or closed meanwhile
+            raise LocalError(f"listeners: cannot be opened: {error.strerror or 'no answer'}") from None
+        try:
+            await handler.prepare_config(changed)
+            if successor is not None and successor.is_busy and not stop.is_set():
+                raise LocalError("a successor takes over, and has read the file itself")
+        except BaseException:
+            close_all(opened.values())
+            handler.discard_config()
+            raise
+        if stop.is_set():
+            close_all(opened.values())
+            handler.discard_config()
+            return False
         configure_logging(changed.log_level, changed.log_format)
         handler.update_config(changed)
-        listeners.update_config(changed)
+        listeners.update_config(changed, opened)
+        admin.update_config(changed)
         fleet.reconfigure(changed)
         admin.update_config(changed)
         if watch is not None:
             watch.reconfigure(changed)
+        return True
 
     def start_accepting() -> None:
         listeners.start_accepting()
@@ -110,12 +130,13 @@ async def _run(file: ConfigFileMonitor, config: Config, sockets: ListeningSocket
             watch.mark_accepting()
 
     loop = asyncio.get_running_loop()
+    opening = DaemonExecutor("listeners")
+    reloader = Reloader(file, config, apply, on_start=notifier.reloading, on_end=on_reloaded)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)
     predecessor = await _begin_takeover(config) if wants_takeover else None
     if predecessor is not None:
         sockets = ListeningSockets(predecessor.sockets)
-    reloader = Reloader(file, config, apply, on_start=notifier.reloading, on_end=on_reloaded)
     loop.add_signal_handler(signal.SIGHUP, reloader.request_reload, "SIGHUP")
     ticker = Ticker()
     ticker.callbacks.append(notifier.ping)
@@ -275,22 +296,3 @@ def _on_new_responses(
             callback()
 
     return check
-
-
-def _raise_descriptor_limit() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    connections = usable_descriptors() // DESCRIPTORS_PER_CONNECTION
-    log.info("descriptors", limit=hard, connections=connections, held=hard // DESCRIPTORS_PER_HELD)
-
-
-def _check_backlog(wanted: int) -> None:
-    """Warn if Linux shortens the backlog, which it does silently. A burst of connects would then wait for
-    retransmissions."""
-    try:
-        allowed = int(Path("/proc/sys/net/core/somaxconn").read_text())
-    except (OSError, ValueError):
-        return
-    if allowed < wanted:
-        log.warning("backlog_cut", wanted=wanted, allowed=allowed, setting="net.core.somaxconn")

@@ -224,7 +224,8 @@ def reload(admin: Endpoint) -> int:
 
     done = admin_client.post_reload(admin)
     if done.result == "applied":
-        print(f"applied: {', '.join(done.changed)}")
+        print("applied:")
+        print("".join(f"  {key}: {old} -> {new}\n" for key, old, new in done.changes), end="")
     elif done.result == "unchanged":
         print(f"unchanged: what runs is what the file says; {_last_applied(done.last_applied)}")
     elif done.result == "draining":

@@ -14,7 +14,8 @@ import shutil
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,14 @@ class BuildHook(BuildHookInterface[Any]):
         self.scratch.cleanup()
 
 
-def build(root: Path, out: Path) -> dict[str, Path]:
+NOTICEABLE = 0.2
+"""Seconds that a module takes that is compiled; one that is up to date takes less."""
+
+
+def build(root: Path, out: Path, done: Callable[[str], None] = lambda name: None) -> dict[str, Path]:
     """Build every module of the project at ``root`` into ``out``; return what was built by its path in the project.
+
+    ``done`` is called with the name of each module that was compiled, on threads of the build.
 
     Raises CannotBuild where C cannot be compiled here, and Cython's own error where a source is wrong.
     """
@@ -92,7 +99,15 @@ def build(root: Path, out: Path) -> dict[str, Path]:
             include_path=["."],
             quiet=True,
         )
-        step = build_ext(setuptools.Distribution({"name": "brokerside", "ext_modules": extensions}))
+
+        class Step(build_ext):  # type: ignore[misc]  # it is untyped
+            def build_extension(self, ext: setuptools.Extension) -> None:
+                began = time.monotonic()
+                super().build_extension(ext)
+                if time.monotonic() - began > NOTICEABLE:
+                    done(ext.name)
+
+        step = Step(setuptools.Distribution({"name": "brokerside", "ext_modules": extensions}))
         step.build_lib = str(out)
         step.build_temp = str(aside / "objects")
         step.parallel = os.cpu_count()
@@ -146,7 +161,7 @@ def main() -> int:
     """Build in place and say what there is."""
     root = Path(__file__).parents[2]
     try:
-        built = build(root, root)
+        built = build(root, root, lambda name: print(f"  {name}", flush=True))
     except CannotBuild as reason:
         print(reason, file=sys.stderr)
         return 1

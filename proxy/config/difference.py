@@ -19,8 +19,20 @@ ROUNDS = 100_000
 """Iterations of the hash of a secret, so that it cannot be guessed where the rest of the configuration is known."""
 
 
+HIDDEN = "***"
+"""Stands for a value that is not shown."""
+
+
+class Change(NamedTuple):
+    """One key with another value, as text for a person. Secrets and settings below ``internal`` are ``HIDDEN``."""
+
+    key: str
+    old: str
+    new: str
+
+
 class Difference(NamedTuple):
-    """One key whose values differ; None for no value."""
+    """One key whose values differ; None for no value. A listener that comes or goes is one difference."""
 
     path: Path
     running: Any
@@ -29,26 +41,54 @@ class Difference(NamedTuple):
     def __str__(self) -> str:
         """Return why the change cannot be taken over. Values below ``internal`` are not shown."""
         text = f"{format_path(self.path)}: a change needs a restart"
-        if isinstance(self.running, Secret) or isinstance(self.wanted, Secret):
-            return text
-        if self.path[0] == "internal.bootstrap.servers" or is_librdkafka_setting(self.path):
+        if self._is_hidden:
             return text
         return f"{text} (running: {_shown(self.running)}, file: {_shown(self.wanted)})"
 
+    @property
+    def change(self) -> Change:
+        """The difference for a person."""
+        old, new = (HIDDEN, HIDDEN) if self._is_hidden else (_shown(self.running), _shown(self.wanted))
+        return Change(format_path(self.path), old, new)
+
+    @property
+    def _is_hidden(self) -> bool:
+        if isinstance(self.running, Secret) or isinstance(self.wanted, Secret):
+            return True
+        return self.path[0] == "internal.bootstrap.servers" or is_librdkafka_setting(self.path)
+
 
 def differences(running: Config, wanted: Config, pause: Callable[[], None] = lambda: None) -> list[Difference]:
-    """Return the differences in the order of the keys. Other numbers of listeners are one difference, of their names.
+    """Return the differences in the order of the keys. Listeners are compared by name; their numbers are those of
+    ``wanted``.
 
     ``pause``: called often, so that the caller's process can do other work meanwhile.
     """
-    one, other = _values(running, pause), _values(wanted, pause)
-    if len(running.listeners) != len(wanted.listeners):
-        for values, config in ((one, running), (other, wanted)):
-            for path in [path for path in values if path[0] == "listeners"]:
-                del values[path]
-            values["listeners",] = [listener.name for listener in config.listeners]
+    before, after = ([listener.name for listener in config.listeners] for config in (running, wanted))
+    other = _values(wanted, pause)
+    one = {_renumbered(path, before, after): value for path, value in _values(running, pause).items()}
+    for names, others, values in ((before, after, one), (after, before, other)):
+        for name in names:
+            if name not in others:
+                number = _number(name, before, after)
+                for path in [path for path in values if path[:2] == ("listeners", number)]:
+                    del values[path]
+                values["listeners", number] = name
     found = [Difference(path, one.get(path), other.get(path)) for path in one | other]
     return [difference for difference in found if difference.running != difference.wanted]
+
+
+def _number(name: str, before: list[str], after: list[str]) -> int:
+    """Return the number of a listener: the one in ``after``, or one behind all of these."""
+    return after.index(name) if name in after else len(after) + [one for one in before if one not in after].index(name)
+
+
+def _renumbered(path: Path, before: list[str], after: list[str]) -> Path:
+    """Return the path of a value of the running configuration with the number that its listener has."""
+    if path[0] != "listeners" or len(path) == 1:
+        return path
+    assert isinstance(path[1], int)
+    return ("listeners", _number(before[path[1]], before, after), *path[2:])
 
 
 def fingerprint(config: Config, pause: Callable[[], None] = lambda: None) -> str:

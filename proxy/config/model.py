@@ -77,6 +77,7 @@ class Config(ConfigSection):
         kind="text",
         allowed="text that begins with one to four numbers of 0 to 255, as '4.3.1'",
         default=None,
+        reload=True,
         example="4.3.1",
     )
     tags: Tags = key(
@@ -104,6 +105,7 @@ class Config(ConfigSection):
         "Whether `BrokerMetadata` is answered on listeners with SASL before the client has authenticated. It returns "
         "addresses, tags and versions.",
         default=False,
+        reload=True,
     )
     unsupported_request_response: UnsupportedResponse = key(
         "unsupported.request.response",
@@ -126,7 +128,13 @@ class Config(ConfigSection):
         reload=True,
     )
     metadata_watch_ms: int = number(
-        "metadata.watch.ms", "How often the cluster is asked which brokers there are.", 1000, 100, 60_000, "ms"
+        "metadata.watch.ms",
+        "How often the cluster is asked which brokers there are.",
+        1000,
+        100,
+        60_000,
+        "ms",
+        reload=True,
     )
     internal_bootstrap_servers: Servers | None = key(
         "internal.bootstrap.servers",
@@ -156,9 +164,12 @@ class Config(ConfigSection):
     )
     listeners: Annotated[tuple[Listener, ...], BeforeValidator(not_empty)] = key(
         "listeners",
-        "The ports that clients dial.",
+        "The ports that clients dial. A reload opens a listener that is new in the file, and closes one that is no more"
+        " in it, its connections between two requests. With another value of a key of a listener, open connections go "
+        "on as they are.",
         kind="list of mappings",
         allowed="a list of at least one listener, each with name, bind and upstream",
+        reload=True,
         example=SECOND_LISTENER_EXAMPLE,
     )
     observer_class_names: Annotated[tuple[ClassName, ...], BeforeValidator(split)] = key(
@@ -176,6 +187,7 @@ class Config(ConfigSection):
         kind="mapping",
         allowed="for a class of observer.class.names a mapping: text, numbers, true, false, or {file: PATH}",
         default_factory=dict,
+        reload=True,
         example="{}",
     )
     observer_max_body_bytes: int = number(
@@ -217,6 +229,7 @@ class Config(ConfigSection):
         1,
         INT32_MAX,
         "bytes",
+        reload=True,
     )
     socket_listen_backlog_size: int = number(
         "socket.listen.backlog.size",
@@ -225,6 +238,7 @@ class Config(ConfigSection):
         1,
         65_535,
         "connections",
+        reload=True,
     )
     connection_setup_timeout_ms: int = number(
         "connection.setup.timeout.ms",
@@ -273,6 +287,7 @@ class Config(ConfigSection):
         1,
         MAX_MS,
         "ms",
+        reload=True,
     )
     drain_timeout_ms: int = number(
         "drain.timeout.ms",
@@ -281,6 +296,7 @@ class Config(ConfigSection):
         0,
         MAX_MS,
         "ms",
+        reload=True,
     )
     takeover_socket_path: SocketPath | None = key(
         "takeover.socket.path",
@@ -298,6 +314,7 @@ class Config(ConfigSection):
         0,
         MAX_MS,
         "ms",
+        reload=True,
     )
     log_level: LogLevel = key(
         "log.level",

@@ -284,5 +284,6 @@ class AdminConfig(ConfigSection):
         kind="list of text",
         allowed="a list of host names",
         default=(),
+        reload=True,
         example="[kafka-1.example]",
     )

@@ -30,7 +30,7 @@ from proxy.core.header import CARRY_STEP, MAX_PREFIX, MIN_FRAME, PEEKED
 from proxy.core.interceptor import Request
 from proxy.core.produce_scan import FIRST_TOPIC, ProduceScan
 from proxy.core.session_states import Action, Event
-from proxy.core.wire import CLIENT_USES_TLS, Buffer, tls_hint
+from proxy.core.wire import Buffer, refused_size
 from proxy.errors import PeerError, Side
 
 if not cython.compiled:
@@ -455,6 +455,5 @@ class Session(ConnectionState):
     def check_size(self, size: int) -> int:
         """Raise PeerError for a request of ``size`` bytes where a broker refuses it too."""
         if not min_frame <= size <= self.max_frame:
-            hint = tls_hint(size, CLIENT_USES_TLS)
-            raise PeerError("client", "invalid_size", f"{size} bytes; allowed: {min_frame} to {self.max_frame}{hint}")
+            raise PeerError("client", "invalid_size", refused_size(size, min_frame, self.max_frame))
         return 0

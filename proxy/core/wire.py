@@ -34,6 +34,11 @@ def tls_hint(size: int, advice: str) -> str:
     return f" (these bytes begin a TLS record: {advice})" if is_record else ""
 
 
+def refused_size(size: int, least: int, most: int) -> str:
+    """Return why a request of ``size`` bytes is refused."""
+    return f"{size} bytes; allowed: {least} to {most}{tls_hint(size, CLIENT_USES_TLS)}"
+
+
 CLIENT_USES_TLS = "the client uses TLS, and this listener does not"
 BROKER_USES_TLS = "this port of the broker uses TLS: a listener needs upstream.tls, other settings security.protocol"
 

@@ -74,9 +74,7 @@ class FleetPoller:
         self._boot_id = uuid.uuid4().hex
         self._started_ms = int(time.time() * 1000)
         self._own = OwnBroker(config.broker_id)
-        anonymous = [one for one in config.listeners if one.is_readable and one.upstream_tls is None]
-        self._anonymous_listener = min(anonymous, key=lambda one: one.has_sasl, default=None)
-        self._tells_broker_id = self._anonymous_listener is not None and not self._anonymous_listener.has_sasl
+        self._choose_listeners(config)
         self._is_own_broker = not self._tells_broker_id  # that the broker is the one which is configured
         self._cluster: ClusterFacts | None = None
         self._members: Mapping[int, Member] | None = None
@@ -106,8 +104,15 @@ class FleetPoller:
             settings = config.internal_client_settings()
             make = registry or (lambda on_members: RegistryThread(settings, self._client_id, on_members, authenticator))
             self._registry = make(self._on_members)
-        self._rewriting = [] if self._registry is None else [one for one in config.listeners if one.rewrite_addresses]
         self._awaits_addresses = bool(self._rewriting)
+
+    def _choose_listeners(self, config: Config) -> None:
+        """Choose the listener over whose upstream the own broker is asked, and those that rewrite addresses."""
+        anonymous = [one for one in config.listeners if one.is_readable and one.upstream_tls is None]
+        self._anonymous_listener = min(anonymous, key=lambda one: one.has_sasl, default=None)
+        self._tells_broker_id = self._anonymous_listener is not None and not self._anonymous_listener.has_sasl
+        has_registry = config.internal_bootstrap_servers is not None
+        self._rewriting = [one for one in config.listeners if one.rewrite_addresses] if has_registry else []
 
     def start(self) -> None:
         """Start to poll, on the running loop."""
@@ -125,8 +130,10 @@ class FleetPoller:
         self._configuration_altered.set()
 
     def reconfigure(self, config: Config) -> None:
-        """Take over changed tags. The connection to the cluster stays as it is."""
+        """Take over changed tags, addresses and listeners. The connection to the cluster stays as it is."""
         self._config = config
+        self._choose_listeners(config)
+        self._fleet_changed.set()
         self._publish()
 
     @property
@@ -192,9 +199,9 @@ class FleetPoller:
 
     async def _run_brokers(self) -> None:
         """Poll which brokers run."""
-        every = self._config.metadata_watch_ms / 1000
-        wait = every
+        wait = self._config.metadata_watch_ms / 1000
         while True:
+            every = self._config.metadata_watch_ms / 1000
             wait = every if await self._attempt("brokers", self._poll_brokers) else min(2 * wait, LAST_RETRY)
             await asyncio.sleep(wait if self._absent is None else min(wait, FIRST_RETRY))
 

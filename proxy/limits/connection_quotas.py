@@ -19,7 +19,7 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Collection
 from itertools import takewhile
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
@@ -79,25 +79,27 @@ class ConnectionQuotas(Generic[T]):
         self.sensors = RateSensors(limits)
         self.open_total = 0
         """Open connections."""
-        self.open_by_listener = dict.fromkeys(limits.listeners, 0)
-        """Open connections by listener."""
+        self.open_by_listener: dict[str, int] = {}
+        """Open connections by listener; of one that is no more there as long as it has any."""
         self.open_by_address: dict[str, int] = {}
         """Open connections by address, without addresses that have none."""
         self.throttled: Counter[ThrottleKind] = Counter()
-        self.admitted = dict.fromkeys(limits.listeners, 0)
-        self.delays = {name: [0, 0] for name in limits.listeners}
+        self.admitted: dict[str, int] = {}
+        self.delays: dict[str, list[int]] = {}
         """By listener: connections delayed for a rate of the broker or the listener, and the sum of their delays in
         ms."""
-        self.holds = {name: [0, 0] for name in limits.listeners}
+        self.holds: dict[str, list[int]] = {}
         """By listener: connections held for the rate of their address, and the sum of their holds in ms."""
-        self.queues: dict[str, deque[PendingConnection[T]]] = {name: deque() for name in limits.listeners}
+        self.queues: dict[str, deque[PendingConnection[T]]] = {}
         """Connections that wait for a rate or a slot, by listener. The first of each queue is checked next."""
         self.held: list[tuple[int, int, PendingConnection[T]]] = []
         """A heap of held connections: when the hold ends, a serial number, and the connection."""
         self._paused = False
-        self._blocked_ms = dict.fromkeys(limits.listeners, 0)
+        self._blocked_ms: dict[str, int] = {}
         self._blocked_since: dict[str, int] = {}
-        self._recheck_clients_until = dict.fromkeys(limits.listeners, -1)
+        self._recheck_clients_until: dict[str, int] = {}
+        for name in limits.listeners:
+            self._add_listener(name)
         self._hold_number = 0
         self._admit = admit
         self._refuse = refuse
@@ -117,6 +119,8 @@ class ConnectionQuotas(Generic[T]):
         """Count an admitted connection as ended."""
         self.open_total -= 1
         self.open_by_listener[listener] -= 1
+        if not self.open_by_listener[listener] and listener not in self.limits.listeners:
+            del self.open_by_listener[listener]
         left = self.open_by_address[address] - 1
         if left:
             self.open_by_address[address] = left
@@ -171,9 +175,13 @@ class ConnectionQuotas(Generic[T]):
         return self._blocked_ms[listener] + self.blocked_for(listener, now)
 
     def update_limits(self, limits: Limits, now: int) -> None:
-        """Apply new limits and keep everything that was measured. Running delays and holds are not shortened."""
+        """Apply new limits and keep everything that was measured. Running delays and holds are not shortened.
+
+        Pending connections of a listener that is no more there are refused.
+        """
         self.limits = limits
         self.sensors.update_limits(limits)
+        self._change_listeners(limits)
         self._process_all_queues(now)
 
     def pause(self) -> None:
@@ -221,6 +229,31 @@ class ConnectionQuotas(Generic[T]):
         self.forget_pending()
         for pending in waiting:
             self._refuse(pending.listener, pending.token)
+
+    def _change_listeners(self, limits: Limits) -> None:
+        gone = self.queues.keys() - limits.listeners.keys()
+        refused = [pending for name in gone for pending in self.queues[name]]
+        refused += [pending for _, _, pending in self.held if pending.listener in gone]
+        self.held = [one for one in self.held if one[2].listener not in gone]
+        heapq.heapify(self.held)
+        by_listener: list[dict[str, Any]] = [
+            self.queues, self.admitted, self.delays, self.holds, self._blocked_ms, self._recheck_clients_until
+        ]  # fmt: skip
+        for name in gone:
+            self._blocked_since.pop(name, None)
+            for counts in by_listener:
+                del counts[name]
+        for name in [name for name in limits.listeners if name not in self.queues]:
+            self._add_listener(name)
+        for pending in refused:
+            self._refuse(pending.listener, pending.token)
+
+    def _add_listener(self, name: str) -> None:
+        self.open_by_listener.setdefault(name, 0)
+        self.admitted[name] = self._blocked_ms[name] = 0
+        self.delays[name], self.holds[name] = [0, 0], [0, 0]
+        self.queues[name] = deque()
+        self._recheck_clients_until[name] = -1
 
     # ---- queues ------------------------------------------------------------------------------------------------
 

@@ -86,6 +86,7 @@ class PrincipalQuotas:
         """Apply new limits to later logins, and keep what was measured."""
         self.limits = limits
         self.rates.update_limits(limits)
+        self.holds = {name: self.holds.get(name, [0, 0]) for name in limits.listeners}
         if not self.is_active:
             self._principals.clear()
             self.open_by_principal.clear()
@@ -114,8 +115,9 @@ class PrincipalQuotas:
         violation = self._count_in_rate(login, "hold", now)
         if violation is None:
             return
-        self.holds[listener][0] += 1
-        self.holds[listener][1] += violation.wait_ms
+        holds = self.holds.get(listener, [0, 0])  # the listener may be no more there
+        holds[0] += 1
+        holds[1] += violation.wait_ms
         self._held[number] = login
         heapq.heappush(self._hold_ends, (now + violation.wait_ms, number))
         self._hold(number)

@@ -139,7 +139,8 @@ class RateSensors:
         self.addresses.update_limits(limits)
         if (old.samples, old.window_ms) != (limits.samples, limits.window_ms):
             self._broker = self._new_rate()
-            self._listeners = {name: self._new_rate() for name in limits.listeners}
+            self._listeners.clear()
+        self._listeners = {name: self._listeners.get(name) or self._new_rate() for name in limits.listeners}
 
     def rate_quota(self, address: str) -> Quota:
         """Return the rate limit of ``address``: its own or the default one."""

@@ -11,14 +11,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+import yaml
 from rich.console import Console
+from rich.status import Status
 from rich.table import Table
 
 from proxy.errors import LocalError
@@ -26,7 +29,7 @@ from proxy.local import audit_reader, cluster, sidecars, workload
 from proxy.local.audit_reader import AuditTotals
 from proxy.local.broker import AUDIT_TOPIC
 from proxy.local.jars import resolve
-from proxy.local.workload import ClientLedger
+from proxy.local.workload import ClientLedger, StormLedger
 from spark_jobs.run import INTERPRETED_QUERIES_CONF
 
 PARTITIONS = 4
@@ -34,8 +37,23 @@ REPORT = "report.html"
 COMMAND_TIMEOUT = 600
 """Seconds that one of the commands below may take; the job, the longest, takes half a minute."""
 
-ORDERS, PAYMENTS, CLICKS, TELEMETRY = "orders", "payments", "clicks", "telemetry"
-TOPICS: dict[str, dict[str, str]] = {ORDERS: {}, PAYMENTS: {}, CLICKS: {}, TELEMETRY: {"max.message.bytes": "2000"}}
+ORDERS, PAYMENTS, CLICKS, TELEMETRY, STATUS = "orders", "payments", "clicks", "telemetry", "status"
+TOPICS: dict[str, dict[str, str]] = {
+    ORDERS: {},
+    PAYMENTS: {},
+    CLICKS: {},
+    TELEMETRY: {"max.message.bytes": "2000"},
+    STATUS: {},
+}
+
+STORM_ADDRESS, STORM_CONNECTIONS, STORM_RATE = "127.0.0.5", 40, 1
+"""A client address, its connections at once, and its limit in connections/s: ten pass at once, and one each second."""
+
+MINUTE = 60.0
+"""Seconds: what the report's charts have a point for."""
+
+HEARTBEAT = 15.0
+"""Seconds after which a step says again that it goes on, where there is no terminal to show that."""
 
 TRAFFIC_BY_TOPIC = """
 SELECT topic, client_id, api, sum(topic_requests)::BIGINT AS requests, sum(records)::BIGINT AS records,
@@ -62,6 +80,12 @@ SELECT slo, coalesce(threshold_ms || ' ms', 'no error') AS good, coalesce(topic,
        format('{:.0f} %', period_error_budget_remaining_ratio * 100) AS "budget left"
 FROM slo ORDER BY period_error_budget_remaining_ratio, slo, of
 """
+THROTTLED = """
+SELECT client_ip, quota || ' of ' || scope AS "limit", max(quota_limit)::BIGINT AS "per second", action,
+       sum(count)::BIGINT AS connections
+FROM throttles GROUP BY ALL ORDER BY ALL
+"""
+CLOSED = "SELECT sum(count)::BIGINT AS closed FROM throttles WHERE action = 'drop'"
 COSTS = """
 SELECT x_Team AS team, round(sum(BilledCost), 2)::VARCHAR AS cost, BillingCurrency AS currency,
        string_agg(DISTINCT SkuId, ', ' ORDER BY SkuId) AS "for"
@@ -97,7 +121,7 @@ def demo(folder: Path | None, *, keep: bool) -> int:
         raise LocalError(f"{root} holds the tables of a former demo; give a new folder, or remove it")
     equal = done = False
     try:
-        equal = _demo(root, console)
+        equal = _demo(root, console, charts=keep or folder is not None)
         done = True
     finally:
         state = cluster.status(root / "cluster")
@@ -114,7 +138,8 @@ def demo(folder: Path | None, *, keep: bool) -> int:
     return 0 if equal else 1
 
 
-def _demo(root: Path, console: Console) -> bool:
+def _demo(root: Path, console: Console, charts: bool) -> bool:
+    """Run it all. ``charts``: whether somebody is going to look at the report's, which have a point for each minute."""
     with _step(console, "Kafka and Spark jars"):
         resolve("kafka-4.3.1")
         resolve("spark-4.2.0")
@@ -122,12 +147,13 @@ def _demo(root: Path, console: Console) -> bool:
         state = cluster.up(root / "cluster", progress=False)
         sidecars.start_all(root / "cluster", state)
     console.print(f"      clients dial {state.bootstrap}; the broker itself listens on {state.nodes[0].upstream}")
-    ledgers = list(_work(state, console))
+    ledgers = list(_work(state, console, charts))
+    storm = _throttle(root, state, console)
     with _step(console, "every audit event delivered, by the sidecar's own account in the audit topic"):
         told = audit_reader.read_totals(state.internal_bootstrap, AUDIT_TOPIC)
     interpreted = [f"--conf={name}={value}" for name, value in INTERPRETED_QUERIES_CONF.items()]
     with _step(console, "the Spark job over the audit topic"):
-        _brokerside("jobs", "run", "--available-now", "--bootstrap-servers", state.internal_bootstrap,
+        _brokerside("jobs", "run", "--available-now", "--bootstrap-server", state.internal_bootstrap,
                     "--tables", str(root / "tables"), "--definitions", str(DEFINITIONS), *interpreted)  # fmt: skip
     out = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     out.print("\n[bold]The traffic table, by topic and client[/bold]")
@@ -136,9 +162,11 @@ def _demo(root: Path, console: Console) -> bool:
     _print(out, _query(root, TRAFFIC_BY_CLIENT))
     out.print("\n[bold]The audit topic, by kind of event[/bold]")
     _print(out, [{"kind": kind, "events": count} for kind, count in told.kinds.most_common()])
-    checks = [*_checks(root, state, ledgers), *_reconciled(root, told)]
+    checks = [*_checks(root, state, ledgers), *_throttled(root, storm), *_reconciled(root, told)]
     out.print("\n[bold]The ledgers of clients, broker and sidecar against the table[/bold]")
     equal = _prove(out, checks)
+    out.print(f"\n[bold]What the limit of {STORM_ADDRESS} did to {STORM_CONNECTIONS} connections at once[/bold]")
+    _print(out, _query(root, THROTTLED))
     out.print("\n[bold]What is left of the error budget of each objective[/bold]")
     _print(out, _query(root, BUDGETS))
     out.print("\n[bold]What each team costs[/bold]")
@@ -147,11 +175,22 @@ def _demo(root: Path, console: Console) -> bool:
     return equal
 
 
-def _work(state: cluster.ClusterState, console: Console) -> Iterator[ClientLedger]:
+def _work(state: cluster.ClusterState, console: Console, charts: bool) -> Iterator[ClientLedger]:
     bootstrap = state.bootstrap
-    perf, read = cluster.tool("producer-perf"), cluster.tool("consumer-perf")
     with _step(console, "topics"):
         workload.create_topics(bootstrap, TOPICS, PARTITIONS)
+    with workload.steady_producer(bootstrap, "thermostat", STATUS) as finish:
+        began = time.time() // MINUTE
+        yield from _produce(bootstrap, console)
+        if charts and time.time() // MINUTE == began:
+            with _step(console, "a steady producer goes on into the clock's next minute, so that charts have two"):
+                time.sleep(MINUTE - time.time() % MINUTE + 1)
+        yield from _read(bootstrap, console)
+        with _step(console, "the steady producer ends"):
+            yield finish()
+
+
+def _produce(bootstrap: str, console: Console) -> Iterator[ClientLedger]:
     with _step(console, "librdkafka produces (zstd idempotent; lz4; acks=0; one record that is too large)"):
         zstd: dict[str, str | int] = {"enable.idempotence": "true", "compression.type": "zstd"}
         yield workload.confluent_produce(bootstrap, "orders-service", ORDERS, 20_000, zstd)
@@ -161,14 +200,37 @@ def _work(state: cluster.ClusterState, console: Console) -> Iterator[ClientLedge
     with _step(console, "aiokafka produces"):
         yield workload.aiokafka_produce(bootstrap, "payments-service", PAYMENTS, 10_000, PARTITIONS)
     with _step(console, "Java's kafka-producer-perf-test produces"):
-        yield workload.java_produce(perf, bootstrap, "clicks-load", CLICKS, 50_000)
+        yield workload.java_produce(cluster.tool("producer-perf"), bootstrap, "clicks-load", CLICKS, 50_000)
+
+
+def _read(bootstrap: str, console: Console) -> Iterator[ClientLedger]:
     with _step(console, "librdkafka reads, in groups of both protocols"):
         yield workload.confluent_consume(bootstrap, "billing", ORDERS, 25_000, "classic")
         yield workload.confluent_consume(bootstrap, "search-index", ORDERS, 25_000, "consumer")
     with _step(console, "aiokafka reads"):
         yield workload.aiokafka_consume(bootstrap, "fraud-check", PAYMENTS, 10_000)
     with _step(console, "Java's kafka-consumer-perf-test reads"):
-        yield workload.java_consume(read, bootstrap, "dashboard", CLICKS, 50_000)
+        yield workload.java_consume(cluster.tool("consumer-perf"), bootstrap, "dashboard", CLICKS, 50_000)
+
+
+def _throttle(root: Path, state: cluster.ClusterState, console: Console) -> StormLedger:
+    """Give one address a limit, by an edit of the sidecar's file and a reload, and let it connect too often."""
+    node = state.nodes[0]
+    with _step(console, f"a limit of {STORM_RATE} connection/s for {STORM_ADDRESS}, which then connects at once"):
+        path = root / "cluster" / f"sidecar-{node.id}.yaml"
+        config = yaml.safe_load(path.read_text())
+        config["quotas"] = {"ips": {STORM_ADDRESS: {"connection_creation_rate": STORM_RATE}}}
+        path.write_text(yaml.safe_dump(config, sort_keys=False))
+        said = _brokerside("reload", "--admin", node.admin).strip()
+        storm = workload.connect_at_once(state.bootstrap, "storm", STORM_ADDRESS, STORM_CONNECTIONS)
+    console.print(f"      brokerside reload: {said}")
+    return storm
+
+
+def _throttled(root: Path, storm: StormLedger) -> Iterator[Check]:
+    (row,) = _query(root, CLOSED)
+    yield Check("storm", "connections closed by the limit of its address", "its sockets", storm.closed,
+                _number(row, "closed"))  # fmt: skip
 
 
 def _checks(root: Path, state: cluster.ClusterState, ledgers: list[ClientLedger]) -> Iterator[Check]:
@@ -226,6 +288,8 @@ def _prove(out: Console, checks: list[Check]) -> bool:
 def _explain(root: Path, state: cluster.ClusterState, console: Console) -> None:
     command = sys.argv[0]
     tables = f"--tables {root}/tables"
+    node = state.nodes[0]
+    admin = f"--admin {node.admin}"
     console.print(
         f"\nA report to open in a browser: {root / REPORT}\n"
         "Everything is still running. Try:\n"
@@ -233,9 +297,16 @@ def _explain(root: Path, state: cluster.ClusterState, console: Console) -> None:
         f"  {command} query {tables} --ask top-talkers\n"
         f"  {command} query {tables} '{FIRST_QUERY}'\n"
         f"  {command} cluster status --dir {root}/cluster\n"
+        "the sidecar itself: limits, who is connected, what brokers there are, an edit of its file:\n"
+        f"  {command} quotas {admin}\n"
+        f"  {command} connections {admin}\n"
+        f"  {command} top {admin}\n"
+        f"  {command} broker-metadata {node.advertised}\n"
+        f"  {command} reload {admin}    # applies quotas in {root}/cluster/sidecar-{node.id}.yaml\n"
+        f"  curl -s http://{node.admin}/readyz http://{node.admin}/metrics\n"
         "your own clients, with bootstrap.servers="
         f"{state.bootstrap}, and then what they did:\n"
-        f"  {command} jobs run --available-now --bootstrap-servers {state.internal_bootstrap} {tables}"
+        f"  {command} jobs run --available-now --bootstrap-server {state.internal_bootstrap} {tables}"
         f" --definitions {DEFINITIONS}\n"
         "what it costs, and which objectives were met:\n"
         f"  {command} query {tables} --ask chargeback\n"
@@ -249,14 +320,26 @@ def _explain(root: Path, state: cluster.ClusterState, console: Console) -> None:
 
 @contextmanager
 def _step(console: Console, what: str) -> Iterator[None]:
-    """Print what is being done, and how long it took."""
+    """Print what is being done, that it goes on, and how long it took."""
     started = time.monotonic()
-    if console.is_terminal:
-        with console.status(what):
-            yield
-    else:
+    done = threading.Event()
+
+    def tell(status: Status | None) -> None:
+        while not done.wait(1.0 if status else HEARTBEAT):
+            seconds = time.monotonic() - started
+            if status is not None:
+                status.update(f"{what} [dim]{seconds:.0f}s[/dim]")
+            else:
+                console.print(f"  ... {seconds:.0f}s: {what}")
+
+    if not console.is_terminal:
         console.print(f"  ... {what}")
-        yield
+    with console.status(what) if console.is_terminal else nullcontext() as status:
+        threading.Thread(target=tell, args=(status,), daemon=True).start()
+        try:
+            yield
+        finally:
+            done.set()
     console.print(f"[dim]{time.monotonic() - started:5.1f}s[/dim] {what}")
 
 

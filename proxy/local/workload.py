@@ -10,21 +10,31 @@ import asyncio
 import json
 import re
 import subprocess
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
-from proxy.errors import LocalError
+from proxy.errors import LocalError, PeerError
+from proxy.rpc import messages
+from proxy.rpc.call import call_once
 
 CLIENT_TIMEOUT = 60.0
 """Seconds any one client may take; the workload takes a few."""
 
 LOG_LEVEL_ERROR = 3
 """librdkafka's level "error": warnings about a coordinator that still loads are not shown."""
+
+STEADY_RATE = 20
+"""Records per second of the client that produces all the time."""
+
+MAX_RESPONSE_BYTES = 1 << 20
+"""Bytes of a response to the clients of ``connect_at_once``; it has about 500."""
 
 OVERSIZED_BYTES = 5_000
 """Bytes of a record that a topic with ``max.message.bytes=2000`` refuses."""
@@ -43,6 +53,15 @@ class ClientLedger:
     topic: str
     did: str
     counts: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StormLedger:
+    """What clients saw that connected at once."""
+
+    answered: int
+    closed: int
+    """Connections that ended without an answer."""
 
 
 class _Statistics:
@@ -74,11 +93,17 @@ class _Statistics:
 
 
 def create_topics(bootstrap: str, topics: dict[str, dict[str, str]], partitions: int) -> None:
-    """Create ``topics``: name → topic configs."""
+    """Create ``topics``: name → topic configs. Wait until they have leaders, since a ledger has no retries."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "client.id": "demo-admin"})
     new = [NewTopic(name, partitions, 1, config=config) for name, config in topics.items()]
     for future in admin.create_topics(new).values():
         future.result(CLIENT_TIMEOUT)
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    wanted = {TopicPartition(name, number): latest for name in topics for number in range(partitions)}
+    deadline = time.monotonic() + CLIENT_TIMEOUT
+    while not all(future.exception(CLIENT_TIMEOUT) is None for future in admin.list_offsets(wanted).values()):
+        if time.monotonic() > deadline:
+            raise LocalError("the new topics have no leaders")
 
 
 def confluent_produce(
@@ -95,17 +120,7 @@ def confluent_produce(
         else:
             failed += 1
 
-    producer = Producer(
-        {
-            "bootstrap.servers": bootstrap,
-            "client.id": client_id,
-            "log_level": LOG_LEVEL_ERROR,
-            "linger.ms": 5,
-            "statistics.interval.ms": 100,
-            "stats_cb": statistics,
-            **settings,
-        }
-    )
+    producer = _producer(bootstrap, client_id, statistics, settings)
     for n in range(records):
         producer.produce(topic, key=f"{n % 97}", value=_value(n), on_delivery=delivered)
         if n % 500 == 0:
@@ -119,6 +134,77 @@ def confluent_produce(
     codec, acks = settings.get("compression.type", "uncompressed"), settings.get("acks", "all")
     did = f"produced {records + oversized:,} records, {codec}, acks={acks}"
     return ClientLedger(client_id, "librdkafka", "Produce", topic, did, counts)
+
+
+def _producer(bootstrap: str, client_id: str, statistics: _Statistics, settings: dict[str, str | int]) -> Producer:
+    return Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "client.id": client_id,
+            "log_level": LOG_LEVEL_ERROR,
+            "linger.ms": 5,
+            "statistics.interval.ms": 100,
+            "stats_cb": statistics,
+            **settings,
+        }
+    )
+
+
+@contextmanager
+def steady_producer(bootstrap: str, client_id: str, topic: str) -> Iterator[Callable[[], ClientLedger]]:
+    """Produce ``STEADY_RATE`` records per second in a thread until the yielded function is called, or the block ends.
+
+    That function returns the ledger.
+    """
+    statistics, stop = _Statistics(), threading.Event()
+    stored: list[bool] = []
+    producer = _producer(bootstrap, client_id, statistics, {})
+
+    def produce() -> None:
+        n = 0
+        while not stop.wait(1 / STEADY_RATE):
+            producer.produce(topic, value=_value(n), on_delivery=lambda error, _: stored.append(error is None))
+            producer.poll(0)
+            n += 1
+        producer.flush(CLIENT_TIMEOUT)
+
+    thread = threading.Thread(target=produce, name=client_id, daemon=True)
+    started = time.time()
+
+    def finish() -> ClientLedger:
+        stop.set()
+        thread.join(CLIENT_TIMEOUT)
+        counts = {"records": sum(stored), "rejected_records": len(stored) - sum(stored)}
+        counts["topic_requests"] = statistics.settle(producer.poll)
+        did = f"produced {STEADY_RATE} records a second for {time.time() - started:.0f} s"
+        return ClientLedger(client_id, "librdkafka", "Produce", topic, did, counts)
+
+    thread.start()
+    try:
+        yield finish
+    finally:
+        stop.set()
+
+
+def connect_at_once(bootstrap: str, client_id: str, source: str, connections: int) -> StormLedger:
+    """Connect so often at once from the local address ``source``, and ask for ApiVersions on each connection."""
+    return asyncio.run(_connect_at_once(bootstrap, client_id, source, connections))
+
+
+async def _connect_at_once(bootstrap: str, client_id: str, source: str, connections: int) -> StormLedger:
+    host, _, port = bootstrap.rpartition(":")
+
+    async def ask() -> bool:
+        try:
+            streams = await asyncio.open_connection(host, int(port), local_addr=(source, 0))
+            await call_once(streams, messages.api_versions_request(), client_id=client_id, max_size=MAX_RESPONSE_BYTES)
+        except (OSError, EOFError, PeerError):
+            return False
+        return True
+
+    async with asyncio.timeout(CLIENT_TIMEOUT):
+        answered = sum(await asyncio.gather(*(ask() for _ in range(connections))))
+    return StormLedger(answered, connections - answered)
 
 
 def confluent_consume(bootstrap: str, client_id: str, topic: str, records: int, protocol: str) -> ClientLedger:

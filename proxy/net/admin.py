@@ -94,10 +94,7 @@ class AdminEndpoint:
         self._bind = reloader.config.admin.bind
         self._checked: set[str] = set()  # listeners whose broker was found to be the configured one
         self._tls = TlsContexts(reloader.config)
-        self._upstreams = {
-            one.name: Upstream(one.upstream, READINESS_CONNECT_TIMEOUT, tls=self._tls[one.name])
-            for one in reloader.config.listeners
-        }
+        self._upstreams = self._create_upstreams(reloader.config)
         self._listeners = listeners
         self._reloader = reloader
         self._source = source
@@ -129,6 +126,19 @@ class AdminEndpoint:
         """Stop listening, since a successor answers from now on."""
         self._server.stop_accepting()
 
+    def update_config(self, config: Config) -> None:
+        """Take over the listeners of a new configuration, and ``admin.hosts``."""
+        self._checked.clear()
+        self._tls.update_config(config)
+        self._upstreams = self._create_upstreams(config)
+        self._server.allow_hosts({self._bind.host.lower(), *config.admin.hosts})
+
+    def _create_upstreams(self, config: Config) -> dict[str, Upstream]:
+        return {
+            one.name: Upstream(one.upstream, READINESS_CONNECT_TIMEOUT, tls=self._tls[one.name])
+            for one in config.listeners
+        }
+
     async def find_problems(self) -> list[str]:
         """Return why the sidecar is not ready, without the fact that it does not accept yet; empty if it is."""
         problems = [self._listeners.not_ready_reason]
@@ -136,10 +146,6 @@ class AdminEndpoint:
             listeners = self._reloader.config.listeners
             problems = await asyncio.gather(*(self._check_listener(listener) for listener in listeners))
         return [problem for problem in problems if problem]
-
-    def update_config(self, config: Config) -> None:
-        """Apply the reloadable keys: how brokers are asked over TLS."""
-        self._tls.update_config(config)
 
     async def close(self) -> None:
         """Stop listening and cancel requests that are being answered."""
@@ -202,7 +208,9 @@ class AdminEndpoint:
 
     async def _reload(self, request: AdminRequest) -> Response:
         done = await self._reloader.reload("admin")
-        rest: dict[str, Any] = {"errors": done.errors} if done.errors else {"changed": done.changed}
+        rest: dict[str, Any] = (
+            {"errors": done.errors} if done.errors else {"changed": done.changed, "changes": done.changes}
+        )
         if done.result == "unchanged" and self._reloader.state.last_applied is not None:
             rest["last_applied"] = self._reloader.state.last_applied
         return _json_response({"result": done.result, **rest}, RELOAD_STATUS[done.result])

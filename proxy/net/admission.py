@@ -306,7 +306,8 @@ class AdmissionControl:
         self._handler.handle_connection(accepted.listener, accepted.sock, (accepted.host, accepted.port), number)
 
     def _refuse(self, listener: str, accepted: AcceptedConnection) -> None:
-        cause = DRAINED_CAUSE if self._closing else DISCONNECTED_CAUSE if accepted.disconnected else REFUSED_CAUSE
+        ends = self._closing or listener not in self.limits.listeners
+        cause = DRAINED_CAUSE if ends else DISCONNECTED_CAUSE if accepted.disconnected else REFUSED_CAUSE
         self._handler.listener_counters[listener].closed[cause] += 1
         accepted.sock.close()
 
@@ -325,7 +326,7 @@ class AdmissionControl:
 
     def _log_full_listeners(self, now: float) -> None:
         """Log which listeners wait for a connection to close. Such a wait is reported once, but may last for hours."""
-        for name in self._handler.listener_counters:
+        for name in self._quotas.queues:
             if (missing := self._quotas.missing_slot(name)) is not None:
                 self._next_full_log_at = now + LOG_INTERVAL
                 scope, quota, count = missing

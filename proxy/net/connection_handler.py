@@ -78,6 +78,15 @@ class ConnectionHandler(Protocol):
     def report_throttles(self, reports: list[AggregatedThrottle]) -> None:
         """Report throttled connections to the observers."""
 
+    async def prepare_config(self, config: Config) -> None:
+        """Do all of a reload that can fail, in all processes that serve connections. Raises LocalError.
+
+        ``update_config`` or ``discard_config`` has to follow.
+        """
+
+    def discard_config(self) -> None:
+        """Give up what ``prepare_config`` has done."""
+
     def update_config(self, config: Config) -> None:
         """Apply the reloadable keys of a new configuration, in all processes that serve connections."""
 

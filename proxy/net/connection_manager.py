@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Collection
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from time import monotonic
+from weakref import WeakSet
 
 import structlog
 from msgspec.structs import replace
@@ -77,34 +79,26 @@ class ConnectionManager:
     thread."""
 
     def __init__(self, config: Config, sink: ObservationSink | None) -> None:
-        self.listener_counters = {listener.name: ListenerCounters() for listener in config.listeners}
+        self.listener_counters: dict[str, ListenerCounters] = {}
+        """Counters by listener name; also of listeners that a reload has removed."""
         self.relays: dict[Relay, int] = {}
         """Open relays, with the numbers of their connections."""
         self._flushing: set[Relay] = set()  # closed relays with unsent bytes
         self._config = config
-        self._sink = sink
+        self.sink = sink
         self.budget = Budget()
-        connect_timeout = config.upstream_connect_timeout_ms / 1000
         self._tls = TlsContexts(config)
-        self._upstreams = {
-            listener.name: Upstream(
-                listener.upstream, connect_timeout, listener.upstream_source, self._tls[listener.name]
-            )
-            for listener in config.listeners
-        }
         self._rate_limited = RateLimitedLogger(log)
         self._fleet = FleetDirectory(FleetView(config.broker_id, ()))
-        self._interceptors = {
-            listener.name: ListenerInterceptors(
-                config, listener, self._upstreams[listener.name], self._fleet, self._rate_limited
-            )
-            for listener in config.listeners
-            if listener.is_readable
-        }
-        for interceptors in self._interceptors.values():
-            interceptors.versions_probe.start()
+        self._listeners: dict[str, Listener] = {}
+        self._upstreams: dict[str, Upstream] = {}
+        self._interceptors: dict[str, ListenerInterceptors] = {}
+        self._replaced_interceptors: WeakSet[ListenerInterceptors] = WeakSet()  # open connections have them
+        for listener in config.listeners:
+            self._set_listener(listener)
         self._connecting: dict[Relay, asyncio.Task[None]] = {}
         self._handshakes: dict[Relay, TlsHandshake] = {}  # with clients
+        self._ending: set[asyncio.Task[None]] = set()  # connections of removed listeners
         self.by_number: dict[int, Relay] = {}
         """The same by their numbers, which grow."""
         self._on_connection_closed: Callable[[int], None] = lambda number: None
@@ -138,25 +132,68 @@ class ConnectionManager:
             if earlier:
                 callback(earlier, True)
 
-    def update_config(self, config: Config) -> None:
-        """Apply the reloadable keys: TLS, how requests are intercepted, and time limits."""
+    def update_config(self, config: Config, sink: ObservationSink | None) -> None:
+        """Apply the reloadable keys. Open connections go on with the upstream and the interceptors that they have.
+
+        Those of a listener that is no more there end between two requests. ``sink``: for new connections.
+        """
+        before, self._config, self.sink = self._config, config, sink
         self._tls.update_config(config)
         self._setup_deadlines.timeout_ms = config.connection_setup_timeout_ms
         self._lifetime.max_idle_ms = config.connections_max_idle_ms
         self._lifetime.max_age_ms = config.connections_max_age_ms
+        interceptors_changed = (before.broker_metadata_before_authentication, before.upstream_connect_timeout_ms) != (
+            config.broker_metadata_before_authentication,
+            config.upstream_connect_timeout_ms,
+        )
+        for name in self._listeners.keys() - {listener.name for listener in config.listeners}:
+            self._remove_listener(name)
         for listener in config.listeners:
-            if listener.name in self._interceptors:
+            if interceptors_changed or _is_rebuilt(self._listeners.get(listener.name), listener):
+                self._remove_interceptors(listener.name)
+                self._set_listener(listener)
+            elif listener.name in self._interceptors:
                 self._interceptors[listener.name].update_config(config, listener)
+        for replaced in list(self._replaced_interceptors):
+            listener = self._listeners.get(replaced.listener.name, replaced.listener)
+            replaced.update_config(config, listener)
+        if gone := [relay for relay in self.relays if relay.connection.listener not in self._listeners]:
+            task = asyncio.get_running_loop().create_task(self._end_removed(gone, config.drain_timeout_ms / 1000))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+    def _set_listener(self, listener: Listener) -> None:
+        config = self._config
+        self.listener_counters.setdefault(listener.name, ListenerCounters())
+        self._listeners[listener.name] = listener
+        connect_timeout = config.upstream_connect_timeout_ms / 1000
+        tls = self._tls[listener.name]
+        upstream = Upstream(listener.upstream, connect_timeout, listener.upstream_source, tls)
+        self._upstreams[listener.name] = upstream
+        if listener.is_readable:
+            interceptors = ListenerInterceptors(config, listener, upstream, self._fleet, self._rate_limited)
+            self._interceptors[listener.name] = interceptors
+            interceptors.versions_probe.start()
+
+    def _remove_listener(self, name: str) -> None:
+        self._remove_interceptors(name)
+        del self._listeners[name], self._upstreams[name]
+
+    def _remove_interceptors(self, name: str) -> None:
+        if (replaced := self._interceptors.pop(name, None)) is not None:
+            replaced.versions_probe.stop()
+            self._replaced_interceptors.add(replaced)
 
     def update_fleet_view(self, view: FleetView) -> None:
         """Set what is known about all brokers."""
         self._fleet.view = view
-        for interceptors in self._interceptors.values():
+        for interceptors in [*self._interceptors.values(), *self._replaced_interceptors]:
             interceptors.apply_fleet_view()
 
     def handle_connection(self, listener: Listener, sock: socket.socket, address: tuple[str, int], number: int) -> None:
         """Take ownership of ``sock``, a client accepted from ``address``. ``number`` is unique during one run of the
         sidecar."""
+        listener = self._listeners[listener.name]  # it may have changed since the connection was accepted
         counters = self.listener_counters[listener.name]
         bind = listener.bind
         connection_id = f"{bind.host}:{bind.port}-{address[0]}:{address[1]}-{number}"
@@ -180,13 +217,13 @@ class ConnectionManager:
             return None
         interceptors.versions_probe.start_if_stale()
         principal_tracker = None
-        if self._sink or connection.principal_source == "unauthenticated":  # interceptors need the principal
+        if self.sink or connection.principal_source == "unauthenticated":  # interceptors need the principal
             principal_tracker = PrincipalTracker(
                 connection, listener.sasl_oauthbearer_sub_claim_name, partial(self._on_login, number)
             )
         max_frame = self._config.socket_request_max_bytes
         counters = self.listener_counters[listener.name]
-        return Session(connection, counters, self._sink, max_frame, principal_tracker, interceptors.chain, self.budget)
+        return Session(connection, counters, self.sink, max_frame, principal_tracker, interceptors.chain, self.budget)
 
     async def _set_up(self, relay: Relay, sock: socket.socket, listener: Listener, number: int) -> None:
         """Shake hands with an accepted client, where the listener has TLS, connect it to the broker and start its
@@ -283,7 +320,7 @@ class ConnectionManager:
             self._flushing.add(relay)
         relay.counters.active -= 1
         relay.counters.closed[cause] += 1
-        if self._sink is not None:
+        if self.sink is not None:
             counts = (relay.requests, relay.received_bytes, relay.sent_bytes)
             at, client_id = monotonic(), relay.client_id
             self._notify_observers(
@@ -307,9 +344,9 @@ class ConnectionManager:
             interceptors.versions_probe.start()
 
     def _notify_observers(self, change: ConnectionTransition) -> None:
-        if self._sink is not None:
-            self._sink.observed[0] += 1
-            self._sink.record_change(change)
+        if self.sink is not None:
+            self.sink.observed[0] += 1
+            self.sink.record_change(change)
 
     def find_idlest(self, listeners: Collection[str]) -> tuple[int, float] | None:
         """Return the number of the connection of ``listeners`` that has been idle for longest, and when its last byte
@@ -360,22 +397,41 @@ class ConnectionManager:
             interceptors.versions_probe.stop()
         for task in list(self._connecting.values()):
             task.cancel()
-        waiting = list(reversed(self.relays))  # the oldest one is the last
-        log.info("draining", connections=len(waiting), timeout_s=timeout_s, spread=spread)
-        began, count = monotonic(), len(waiting)
-        ending: list[Relay] = []
-        while (self.relays or self._flushing) and (now := monotonic()) < began + timeout_s:
-            turns = (now - began) / (timeout_s * SPREAD_SHARE) if spread else 1.0
-            while waiting and count - len(waiting) < turns * count:
-                ending.append(waiting.pop())
-                ending[-1].stop_reading_requests()
-            ending = [relay for relay in ending if relay in self.relays]
-            for relay in ending:
-                if relay.is_drained:
-                    relay.close("drain_completed")
-            await asyncio.sleep(DRAIN_POLL_INTERVAL)
+        log.info("draining", connections=len(self.relays), timeout_s=timeout_s, spread=spread)
+        await self._end_connections(list(self.relays), timeout_s, timeout_s * SPREAD_SHARE if spread else 0.0)
         self.abort_all()
         await asyncio.sleep(0)  # transports finish closing in the next iteration of the event loop
+
+    async def _end_connections(self, relays: Sequence[Relay], timeout_s: float, spread_s: float = 0.0) -> None:
+        """Close each of ``relays`` once its open requests are answered, for up to ``timeout_s`` seconds.
+
+        The turn of each comes within ``spread_s`` seconds, in their order. Waits for all bytes to be sent.
+        """
+        began, waiting = monotonic(), deque(relays)
+        ending: list[Relay] = []
+        while (waiting or ending or self._flushing) and (now := monotonic()) < began + timeout_s:
+            turns = len(relays) if not spread_s else (now - began) / spread_s * len(relays)
+            while waiting and len(relays) - len(waiting) < turns:
+                relay = waiting.popleft()
+                if not relay.closed:
+                    relay.stop_reading_requests()
+                    ending.append(relay)
+            for relay in ending:
+                if relay.is_drained and not relay.closed:
+                    relay.close("drain_completed")
+            ending = [relay for relay in ending if not relay.closed]
+            await asyncio.sleep(DRAIN_POLL_INTERVAL)
+
+    async def _end_removed(self, relays: Sequence[Relay], timeout_s: float) -> None:
+        """Close all connections of listeners that are no more there."""
+        await asyncio.sleep(0)  # start new connect tasks: only a started task cleans up when it is cancelled
+        for relay in relays:
+            if relay in self._connecting:
+                self._connecting[relay].cancel()
+        await self._end_connections([relay for relay in relays if relay not in self._connecting], timeout_s)
+        for relay in relays:
+            if not relay.closed:
+                relay.close("drain_timeout", abort=True)
 
     def abort_all(self) -> None:
         """Close all open connections at once."""
@@ -399,3 +455,10 @@ class ConnectionManager:
         self._lifetime.on_tick()
         self._rate_limited.flush()
         rate_limited.flush()
+
+
+def _is_rebuilt(before: Listener | None, after: Listener) -> bool:
+    """Return whether a listener needs another upstream and other interceptors than before."""
+    # What ``ListenerInterceptors`` and ``TlsContexts`` apply, and what is of no use here.
+    updated = {"unsupported_request_response", "tls", "upstream_tls", "bind"}
+    return before is None or before.model_dump(exclude=updated) != after.model_dump(exclude=updated)

@@ -17,6 +17,7 @@ from proxy.config import Config, Secret, hmac_keys, redacted
 from proxy.core.apis import APIS
 from proxy.core.counters import ListenerCounters
 from proxy.core.observation_interest import ObservationSink
+from proxy.daemon_executor import DaemonExecutor
 from proxy.errors import LocalError
 from proxy.limits.throttle_reports import AggregatedThrottle
 from proxy.net.connection_manager import ConnectionManager
@@ -27,13 +28,16 @@ from proxy.telemetry.logs import log_lines_dropped
 from proxy.telemetry.snapshot import Snapshot, add_counters, process_counts
 
 if TYPE_CHECKING:
-    from observers.dispatch import Dispatcher
+    from observers.dispatch import ConfiguredObserver, Dispatcher
     from observers.observer_thread import ObserverStats
 
 AUDIT_OBSERVER = "observers.audit:AuditObserver"
 OPENTELEMETRY_OBSERVER = "observers.opentelemetry:OpenTelemetryLogsObserver"
 REQUEST_METRICS_OBSERVER = "observers.request_metrics:RequestMetricsObserver"
 """The built-in observers, whose own counters are exported as metrics."""
+
+PREPARE_TIMEOUT = 10.0
+"""Seconds within which observers have to be configured in a reload."""
 
 log = structlog.get_logger(__name__)
 
@@ -51,6 +55,8 @@ class DataPlane:
         self._ticker = ticker
         self._number = number
         self._dispatcher = _start_observers(config, boot_id, number)
+        self._preparing = DaemonExecutor("observers")
+        self._prepared: list[ConfiguredObserver] = []
         self._connections = ConnectionManager(
             config, observation_of(config, self._dispatcher) if self._dispatcher else None
         )
@@ -106,9 +112,45 @@ class DataPlane:
         if self._dispatcher is not None:
             self._dispatcher.record_throttles(reports)
 
+    async def prepare_config(self, config: Config) -> None:
+        """Configure the observers whose settings differ in ``config``, beside the running ones, for ``update_config``.
+
+        Raises LocalError if one refuses its settings, or takes too long.
+        """
+        self.discard_config()
+        if self._dispatcher is None or config.observers == self._config.observers:
+            return
+        preparation = ObserverPreparation(self._dispatcher, config)
+        try:
+            self._prepared = await self._preparing.run(preparation.run, PREPARE_TIMEOUT)
+        except TimeoutError:
+            preparation.cancel()
+            raise LocalError(f"observers: not configured within {PREPARE_TIMEOUT:.0f} s") from None
+
+    def discard_config(self) -> None:
+        """Close what ``prepare_config`` has configured."""
+        prepared, self._prepared = self._prepared, []
+        if self._dispatcher is not None and prepared:
+            threading.Thread(target=self._dispatcher.discard, args=[prepared], daemon=True).start()
+
     def update_config(self, config: Config) -> None:
-        """Apply the reloadable keys. The process sets its log level itself."""
-        self._connections.update_config(config)
+        """Apply the reloadable keys, with the observers of ``prepare_config``.
+
+        The process sets its log level itself. A worker that has started after ``prepare_config`` configures observers
+        here; it has no connections yet.
+        """
+        sink = self._connections.sink
+        if self._dispatcher is not None and config.observers != self._config.observers:
+            try:
+                prepared = self._prepared or ObserverPreparation(self._dispatcher, config).run()
+                self._dispatcher.replace(prepared, _settings(config), config.observer_shutdown_timeout_ms / 1000)
+                sink = observation_of(config, self._dispatcher)
+                log.info("observers_replaced", observers=[one.loaded.name for one in prepared])
+            except LocalError as error:
+                log.error("observers_not_replaced", error=str(error))
+            self._prepared = []
+        self._config = config
+        self._connections.update_config(config, sink)
 
     async def snapshot(self) -> Snapshot:
         """Return the current counters."""
@@ -143,6 +185,28 @@ class DataPlane:
             await _close_observers(self._dispatcher, self._config.observer_shutdown_timeout_ms / 1000, abort)
 
 
+class ObserverPreparation:
+    """Configures observers on a thread of its own, for an event loop that may give up."""
+
+    def __init__(self, dispatcher: Dispatcher, config: Config) -> None:
+        self._dispatcher = dispatcher
+        self._config = config
+        self._cancelled = False
+
+    def run(self) -> list[ConfiguredObserver]:
+        """Return the observers whose settings differ, configured. Raises LocalError."""
+        with observer_errors("observers"):
+            more = {"config": redacted(self._config)}
+            configured = self._dispatcher.configure_beside(_settings(self._config), more)
+        if self._cancelled:
+            self._dispatcher.discard(configured)
+        return configured
+
+    def cancel(self) -> None:
+        """Let ``run`` close what it configures."""
+        self._cancelled = True
+
+
 async def run_until(work: Coroutine[Any, Any, object], stop: asyncio.Event) -> None:
     """Run ``work`` to its end, or cancel it as soon as ``stop`` is set."""
     tasks: set[asyncio.Task[object]] = {asyncio.create_task(work), asyncio.create_task(stop.wait())}
@@ -174,14 +238,14 @@ def check_observers(config: Config) -> None:
 
 
 @contextmanager
-def observer_errors() -> Iterator[None]:
-    """Raise LocalError for an ObserverError."""
+def observer_errors(key: str = "observer.class.names") -> Iterator[None]:
+    """Raise LocalError for an ObserverError. ``key``: of the configuration, for the message."""
     from observers.errors import ObserverError
 
     try:
         yield
     except ObserverError as error:
-        raise LocalError(f"observer.class.names: {error}") from error
+        raise LocalError(f"{key}: {error}") from error
 
 
 def dispatcher_of(config: Config, boot_id: str, number: int, **options: Any) -> Dispatcher:

@@ -95,6 +95,10 @@ class HttpServer:
         self._without_request: dict[asyncio.Task[None], None] = {}  # whose request is incomplete, oldest first
         self._rate_limited = RateLimitedLogger(log)
 
+    def allow_hosts(self, hosts: Collection[str]) -> None:
+        """Replace the host names that are allowed besides ``localhost`` and IP addresses."""
+        self._hosts = {"localhost", *hosts}
+
     def start(self, sock: socket.socket) -> None:
         """Accept connections of the listening socket ``sock``, which belongs to the server from now on."""
         self._acceptor = Acceptor(sock, ListenerCounters(), self._on_accept, self._on_out_of_capacity)

@@ -43,7 +43,7 @@ class ListenerInterceptors:
         fleet: FleetDirectory,
         rate_limited: RateLimitedLogger,
     ) -> None:
-        self._listener = listener
+        self.listener = listener
         self._fleet = fleet
         self._rate_limited = rate_limited
         self._addresses: dict[int, HostPort] = {}
@@ -82,17 +82,17 @@ class ListenerInterceptors:
         """
         self._topics.ids.clear()
         self._topics.ids.update(self._fleet.view.protected)
-        name = self._listener.name.lower()
+        name = self.listener.name.lower()
         written = {one.node_id: one.addresses[name] for one in self._fleet.view.brokers if name in one.addresses}
-        configured = {node: (to.host, to.port) for node, to in self._listener.rewrite_addresses_map.items()}
-        own = self._listener.advertised
+        configured = {node: (to.host, to.port) for node, to in self.listener.rewrite_addresses_map.items()}
+        own = self.listener.advertised
         addresses = written | configured | {self._fleet.view.node_id: (own.host, own.port)}
         for node_id, (host, port) in addresses.items():
             before = self._addresses.get(node_id, (host, port))
             if before != (host, port):
                 self._rate_limited.warning(
                     "registry_address_changed",
-                    listener=self._listener.name,
+                    listener=self.listener.name,
                     node_id=node_id,
                     address=f"{host}:{port}",
                     before=f"{before[0]}:{before[1]}",
@@ -116,7 +116,7 @@ class ListenerInterceptors:
         """Return the last version of an api that can be checked and rewritten here; None for any."""
         if self._protected.enabled and (found := topic_protection.max_version(api_key)) is not None:
             return found
-        return address_rewriter.max_version(api_key) if self._listener.rewrite_addresses else None
+        return address_rewriter.max_version(api_key) if self.listener.rewrite_addresses else None
 
     def _on_versions(self, ranges: Mapping[int, VersionRange]) -> None:
         """Use the api versions of an ApiVersions response, to a client or to this process."""
@@ -125,7 +125,7 @@ class ListenerInterceptors:
         if not self._supported.update(ranges):
             return
         self.chain.update()
-        names = {"listener": self._listener.name, "upstream": str(self._listener.upstream), "apis": len(ranges)}
+        names = {"listener": self.listener.name, "upstream": str(self.listener.upstream), "apis": len(ranges)}
         if before is None:
             log.info("upstream_versions_known", **names)
         else:
@@ -148,4 +148,4 @@ class ListenerInterceptors:
         )
 
     def _on_unmapped(self, node_id: int) -> None:
-        self._rate_limited.warning("address_unmapped", listener=self._listener.name, node_id=node_id)
+        self._rate_limited.warning("address_unmapped", listener=self.listener.name, node_id=node_id)

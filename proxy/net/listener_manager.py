@@ -4,6 +4,7 @@ handler."""
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from proxy.net.acceptor import DESCRIPTORS_PER_CONNECTION, Acceptor, usable_desc
 from proxy.net.admission import AdmissionControl
 from proxy.net.certificate_expiry import CertificateExpiry
 from proxy.net.connection_handler import ConnectionHandler
-from proxy.net.listening_sockets import ListeningSockets, PassedSocket
+from proxy.net.listening_sockets import ListeningSockets, PassedSocket, close_all
 from proxy.net.open_connections import ConnectionList, KafkaConnection
 from proxy.net.proxy_header import PartialHeader, ProxyHeaderReader
 from proxy.net.ticker import Ticker
@@ -54,6 +55,7 @@ class ListenerManager:
         self.not_ready_reason: str | None = None
         """Why the sidecar should get no connections, as set from outside; None if it should."""
         self._config = config
+        self._listeners = {listener.name: listener for listener in config.listeners}
         self._cluster_quotas = ClusterQuotas()
         self._handler = handler
         self._acceptors: dict[str, Acceptor] = {}
@@ -81,7 +83,10 @@ class ListenerManager:
         """
         try:
             for listener in self._config.listeners:
-                self._acceptors[listener.name] = self._listen(listener)
+                if listener.name in self._acceptors:  # a reload has opened it while the sidecar started
+                    continue
+                sock = self._sockets.open(listener.name, listener.bind, self._config.socket_listen_backlog_size)
+                self._acceptors[listener.name] = self._create_acceptor(listener.name, sock)
         except BaseException:
             self.close()
             raise
@@ -96,8 +101,7 @@ class ListenerManager:
             self._proxy_headers.read_header(one.listener, one.sock, one.address, on_header, one.data)
         self._inherited_headers.clear()
         self._resume_accepting()
-        for listener in self._config.listeners:
-            log.info("listening", listener=listener.name, bind=str(listener.bind), upstream=str(listener.upstream))
+        self._log_listening(self._listeners)
 
     @property
     def listening_sockets(self) -> list[PassedSocket]:
@@ -139,7 +143,7 @@ class ListenerManager:
 
     def inherit_pending(self, passed: PassedConnection) -> None:
         """Take ownership of a connection of ``pending`` of the predecessor. It goes on with ``start_accepting``."""
-        listener = next((one for one in self._config.listeners if one.name == passed.listener), None)
+        listener = self._listeners.get(passed.listener)
         if listener is None:
             passed.sock.close()
             return
@@ -170,11 +174,44 @@ class ListenerManager:
         """What works in part only although connections are served, in one sentence; empty for nothing."""
         return self._handler.degradation
 
-    def update_config(self, config: Config) -> None:
-        """Apply the limits of a new configuration, and watch its certificates. Nothing else of it is used here."""
+    def open_new(self, config: Config) -> dict[str, socket.socket]:
+        """Return listening sockets for the listeners of ``config`` that are new or have another address.
+
+        An address that another listener has now is taken from it. Not for the event loop's thread, since a host name
+        may have to be resolved. Raises LocalError if one cannot be bound.
+        """
+        binds = {listener.name: listener.bind for listener in self._config.listeners}
+        wanted = [listener for listener in config.listeners if binds.get(listener.name) != listener.bind]
+        acceptors = list(self._acceptors.items()) if wanted else []
+        sockets = ListeningSockets([PassedSocket(name, acceptor.socket.dup()) for name, acceptor in acceptors])
+        opened: dict[str, socket.socket] = {}
+        try:
+            for listener in wanted:
+                opened[listener.name] = sockets.open(listener.name, listener.bind, config.socket_listen_backlog_size)
+        except BaseException:
+            close_all(opened.values())
+            raise
+        finally:
+            sockets.close_unused()
+        return opened
+
+    def update_config(self, config: Config, opened: Mapping[str, socket.socket]) -> None:
+        """Apply a new configuration, whose new listeners have the sockets of ``open_new``."""
+        before = {listener.name for listener in self._config.listeners}
         self._config = config
+        self._listeners = {listener.name: listener for listener in config.listeners}
+        for name in before - self._listeners.keys() | opened.keys() & before:
+            if (acceptor := self._acceptors.pop(name, None)) is not None:
+                acceptor.close()
+                log.info("listener_closed", listener=name)
         self._expiry.update_config(config)
         self.admission.update_limits(limits_of(config, self._cluster_quotas))
+        for name, sock in opened.items():
+            self._acceptors[name] = self._create_acceptor(name, sock)
+        for acceptor in self._acceptors.values():
+            acceptor.socket.listen(config.socket_listen_backlog_size)
+        self._log_listening(opened)
+        self._resume_accepting()
 
     def update_cluster_quotas(self, stored: ClusterQuotas) -> None:
         """Apply the quotas that are stored in the cluster."""
@@ -205,6 +242,7 @@ class ListenerManager:
         snapshot = await self._handler.snapshot()
         snapshot.draining = self.draining
         snapshot.quotas = self.quotas_state()
+        snapshot.predecessor_connections = self.admission.inherited_connections
         snapshot.certificate_expiry = self._expiry.timestamps
         private = moved(self._config.private_api_key_base)
         snapshot.private_apis = {key: api.name for key, api in private.items()}
@@ -224,19 +262,23 @@ class ListenerManager:
             if not self.admission.is_blocked(name):
                 acceptor.start_accepting()
 
-    def _listen(self, listener: Listener) -> Acceptor:
+    def _log_listening(self, names: Iterable[str]) -> None:
+        for listener in map(self._listeners.__getitem__, names):
+            log.info("listening", listener=listener.name, bind=str(listener.bind), upstream=str(listener.upstream))
+
+    def _create_acceptor(self, name: str, sock: socket.socket) -> Acceptor:
         def on_accept(sock: socket.socket, address: tuple[str, int]) -> bool:
+            listener = self._listeners[name]
             if listener.proxy_protocol == "required":
                 self._proxy_headers.read_header(listener, sock, address, partial(self._submit, listener))
             else:
                 self._submit(listener, sock, address)
-            return not (self.admission.is_blocked(listener.name) or self._handler.is_full)
+            return not (self.admission.is_blocked(name) or self._handler.is_full)
 
         def on_out_of_capacity(error: str) -> None:
-            self._rate_limited.warning("accept_out_of_capacity", listener=listener.name, error=error)
+            self._rate_limited.warning("accept_out_of_capacity", listener=name, error=error)
 
-        sock = self._sockets.open(listener.name, listener.bind, self._config.socket_listen_backlog_size)
-        counters = self._handler.listener_counters[listener.name]
+        counters = self._handler.listener_counters[name]
         return Acceptor(sock, counters, on_accept, on_out_of_capacity, free_connections=self._free_connections)
 
     def _free_connections(self) -> int:
@@ -247,5 +289,9 @@ class ListenerManager:
         return (usable_descriptors() - self._other_descriptors) // DESCRIPTORS_PER_CONNECTION - accepted
 
     def _submit(self, listener: Listener, sock: socket.socket, address: tuple[str, int]) -> None:
+        if listener.name not in self._listeners:  # it was removed while the PROXY header was read
+            self._handler.listener_counters[listener.name].closed["drain_completed"] += 1
+            sock.close()
+            return
         host, port = address
         self.admission.submit(listener, sock, canonical(host) if ":" in host else host, port)

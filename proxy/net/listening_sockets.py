@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from typing import NamedTuple
 
 from proxy.config import Endpoint
@@ -79,6 +79,12 @@ class ListeningSockets:
                 self._passed.remove(passed)
                 return passed.sock
         return None
+
+
+def close_all(sockets: Iterable[socket.socket]) -> None:
+    """Close all of ``sockets``."""
+    for sock in sockets:
+        sock.close()
 
 
 def sockets_of_systemd(environ: MutableMapping[str, str] = os.environ) -> ListeningSockets:

@@ -40,6 +40,9 @@ from proxy.net.worker_ipc import IpcChannel
 ACCEPT_TIMEOUT = 5.0
 """Seconds that a successor may take to accept once this process has stopped to. Then this process accepts again."""
 
+CONNECT_BACKLOG = 8
+"""Successors that wait in the kernel until they are accepted."""
+
 PASSED_AT_ONCE = 500
 """Rates or connections in one message. More would delay traffic."""
 
@@ -78,6 +81,11 @@ class TakeoverServer:
         self._paused = False
         self._taken_over = False
         self._ended: list[int] = []  # not reported to the successor yet
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a successor is taking over."""
+        return self._channel is not None
 
     async def bind(self) -> None:
         """Bind a socket beside the path, so that a path that cannot be used is found before anything is taken over.
@@ -125,7 +133,7 @@ class TakeoverServer:
             self._socket.bind(str(self._new_path))
             self._new_path.chmod(0o600)  # before ``listen``: nobody can have connected by then
             self._inode = self._new_path.stat().st_ino
-            self._socket.listen(1)
+            self._socket.listen(CONNECT_BACKLOG)
         except BaseException:
             self._socket.close()
             self._socket = None

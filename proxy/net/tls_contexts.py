@@ -63,10 +63,13 @@ class TlsContexts:
 
     def update_config(self, config: Config) -> None:
         """Use new settings soon. If no context can be made of them, the old ones stay."""
-        wanted = _settings_of(config)
-        changed = {name: one for name, one in wanted.items() if one != self._settings[name]}
+        before, self._settings = self._settings, _settings_of(config)
+        for name in before.keys() - self._settings.keys():
+            del self._listeners[name]
+        for name in self._settings.keys() - before.keys():
+            self._listeners[name] = _build(self._settings[name])  # without TLS: a reload adds no listener with it
+        changed = {name: one for name, one in self._settings.items() if one != before.get(name, one)}
         if changed:
-            self._settings = wanted
             self._update = asyncio.get_running_loop().create_task(self._replace(changed, self._update))
 
     async def _replace(self, changed: dict[str, _Settings], before: asyncio.Task[None] | None) -> None:

@@ -23,14 +23,17 @@ from proxy.net.worker_ipc import (
     Abort,
     ClientsLoggedIn,
     CloseConnection,
+    ConfigPrepared,
     ConnectionsClosed,
     ConnectionsPage,
     DescribeConnections,
+    DiscardConfig,
     Drain,
     FindIdlest,
     HoldConnection,
     IdlestConnection,
     IpcChannel,
+    PrepareConfig,
     ReportLogins,
     ReportThrottles,
     RequestSnapshot,
@@ -125,10 +128,17 @@ class Worker:
                 self._data_plane.report_logins(self._send_logins if message.wanted else None)
             case ReportThrottles():
                 self._data_plane.report_throttles(message.reports)
+            case PrepareConfig():
+                task = asyncio.get_running_loop().create_task(self._prepare(message.request_id, unpack(message.config)))
+                self._replies.add(task)
+                task.add_done_callback(self._replies.discard)
+            case DiscardConfig():
+                self._data_plane.discard_config()
             case UpdateConfig():
-                config = unpack(message.config)
-                configure_logging(config.log_level, config.log_format, worker=self._number)
-                self._data_plane.update_config(config)
+                self._config = unpack(message.config)
+                self._listeners = {listener.name: listener for listener in self._config.listeners}
+                configure_logging(self._config.log_level, self._config.log_format, worker=self._number)
+                self._data_plane.update_config(self._config)
             case UpdateFleetView():
                 self._data_plane.update_fleet_view(message.view)
             case StartWorker():
@@ -143,16 +153,29 @@ class Worker:
                 self._abort.set()
                 self._stop.set()
 
+    async def _prepare(self, request_id: int, config: Config) -> None:
+        error = ""
+        try:
+            await self._data_plane.prepare_config(config)
+        except LocalError as problem:
+            error = str(problem)
+        self._channel.send(ConfigPrepared(request_id, error))
+
     def _on_main_gone(self) -> None:
         if not self._started.done():
             self._started.set_result(False)
         self._stop.set()
 
     def _take_connection(self, message: TakeConnection, descriptor: int | None) -> None:
-        listener = self._listeners[message.listener]
+        listener = self._listeners.get(message.listener)
         if descriptor is None:  # this process was out of descriptors, and the kernel has closed the socket
-            self._data_plane.listener_counters[listener.name].closed["worker_lost"] += 1
-            self._rate_limited.warning("connection_lost", listener=listener.name, error="EMFILE")
+            self._data_plane.listener_counters[message.listener].closed["worker_lost"] += 1
+            self._rate_limited.warning("connection_lost", listener=message.listener, error="EMFILE")
+            self._on_connection_closed(message.number)
+            return
+        if listener is None:  # a reload has removed it
+            os.close(descriptor)
+            self._data_plane.listener_counters[message.listener].closed["drain_completed"] += 1
             self._on_connection_closed(message.number)
             return
         family = socket.AF_INET6 if ":" in listener.bind.host else socket.AF_INET

@@ -115,6 +115,21 @@ class ReportThrottles(Struct, tag=True, array_like=True):
     reports: list[AggregatedThrottle]
 
 
+class PrepareConfig(Struct, tag=True, array_like=True):
+    """Tells a worker to do all of a reload that can fail. ``config``: packed as in ``StartWorker``.
+
+    The worker replies with a ``ConfigPrepared`` of the same ``request_id``. ``UpdateConfig`` or ``DiscardConfig``
+    follows.
+    """
+
+    request_id: int
+    config: bytes
+
+
+class DiscardConfig(Struct, tag=True, array_like=True):
+    """Tells a worker to give up what it did for ``PrepareConfig``."""
+
+
 class UpdateConfig(Struct, tag=True, array_like=True):
     """Tells a worker to apply another configuration, packed as in ``StartWorker``, as far as it is reloadable."""
 
@@ -183,6 +198,13 @@ class ConnectionsPage(Struct, tag=True, array_like=True):
     connections: list[tuple[int, KafkaConnection]]
 
 
+class ConfigPrepared(Struct, tag=True, array_like=True):
+    """The reply to ``PrepareConfig``. ``error``: why it failed, for a person; empty if it did not."""
+
+    request_id: int
+    error: str
+
+
 class SnapshotReply(Struct, tag=True, array_like=True):
     """The reply to ``RequestSnapshot``. A worker that exits sends a last one, with ``request_id`` 0."""
 
@@ -200,13 +222,22 @@ ToWorker = (
     | HoldConnection
     | ReportLogins
     | ReportThrottles
+    | PrepareConfig
+    | DiscardConfig
     | UpdateConfig
     | UpdateFleetView
     | Drain
     | Abort
 )
 ToMain = (
-    WorkerReady | StartFailed | ConnectionsClosed | ClientsLoggedIn | IdlestConnection | ConnectionsPage | SnapshotReply
+    WorkerReady
+    | StartFailed
+    | ConnectionsClosed
+    | ClientsLoggedIn
+    | IdlestConnection
+    | ConnectionsPage
+    | ConfigPrepared
+    | SnapshotReply
 )
 
 

@@ -27,7 +27,9 @@ from proxy.net.ticker import Ticker
 from proxy.net.worker_ipc import (
     Abort,
     CloseConnection,
+    ConfigPrepared,
     ConnectionsPage,
+    DiscardConfig,
     Drain,
     HoldConnection,
     IdlestConnection,
@@ -54,6 +56,9 @@ WORKERS_START_TIMEOUT = 30.0
 
 REPLY_TIMEOUT = 1.0
 """Seconds a worker has to reply. After that its last counters are used, and it evicts no connection."""
+
+PREPARE_REPLY_TIMEOUT = 12.0
+"""Seconds a worker has to do all of a reload that can fail. It gives up after ten itself."""
 
 MIN_RESTART_DELAY, MAX_RESTART_DELAY = 0.1, 10.0
 """Seconds until a worker is replaced; doubled each time it exits again, from the minimum up to the maximum."""
@@ -94,6 +99,7 @@ class WorkerPool:
         self._starting: set[asyncio.Task[None]] = set()
         self._running = False
         self._last_request_id = 0
+        self._prepares = False  # whether workers have configured observers for a reload
         self._evictions: deque[list[str]] = deque()
         self._eviction_task: asyncio.Task[None] | None = None
         self.lost_throttle_reports = 0
@@ -257,8 +263,41 @@ class WorkerPool:
         self.lost_throttle_reports += len(reports)
         self._rate_limited.warning("throttles_not_reported", reports=len(reports))
 
+    async def prepare_config(self, config: Config) -> None:
+        """Let all workers configure observers with other settings. Raises LocalError if one cannot, or does not
+        answer."""
+        self._prepares = config.observers != self._config.observers
+        if not self._prepares:
+            return
+        packed = pack(config)
+        requested: dict[Reply, int] = {}
+        for worker in self._workers.values():
+            self._last_request_id += 1
+            if (reply := worker.prepare_config(self._last_request_id, packed)) is not None:
+                requested[reply] = worker.number
+        late: set[Reply] = set()
+        if requested:
+            late = (await asyncio.wait(requested, timeout=PREPARE_REPLY_TIMEOUT))[1]
+        replies = [reply.result() for reply in requested if reply not in late]  # None: it has exited
+        errors = [reply.error for reply in replies if isinstance(reply, ConfigPrepared) and reply.error]
+        if late:
+            errors.append(f"observers: worker {requested[late.pop()]} does not answer")
+        if errors:
+            self.discard_config()
+            raise LocalError(errors[0])
+
+    def discard_config(self) -> None:
+        """Give up what ``prepare_config`` has done."""
+        for worker in self._workers.values() if self._prepares else ():
+            if worker.is_ready:
+                worker.channel.send(DiscardConfig())
+        self._prepares = False
+
     def update_config(self, config: Config) -> None:
         """Apply the reloadable keys in all workers, also in those started later."""
+        self._prepares = False
+        for listener in config.listeners:
+            self.listener_counters.setdefault(listener.name, ListenerCounters())
         self._config = config
         for worker in self._workers.values():
             worker.send_update(UpdateConfig(pack(config)))

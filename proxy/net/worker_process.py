@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from time import monotonic
 from typing import Any, NamedTuple
@@ -23,12 +24,14 @@ from proxy.core.counters import ListenerCounters
 from proxy.limits.principal_quotas import Logins
 from proxy.net.worker_ipc import (
     ClientsLoggedIn,
+    ConfigPrepared,
     ConnectionsClosed,
     ConnectionsPage,
     DescribeConnections,
     FindIdlest,
     IdlestConnection,
     IpcChannel,
+    PrepareConfig,
     ReportLogins,
     RequestSnapshot,
     SnapshotReply,
@@ -65,7 +68,7 @@ Update = UpdateConfig | UpdateFleetView | ReportLogins
 UnsentConnection = tuple[TakeConnection, socket.socket]
 """A connection with its socket that is queued for a worker."""
 
-Reply = asyncio.Future[SnapshotReply | IdlestConnection | ConnectionsPage | None]
+Reply = asyncio.Future[SnapshotReply | IdlestConnection | ConnectionsPage | ConfigPrepared | None]
 """The reply to a request; None if the worker exits before it replies."""
 
 
@@ -115,7 +118,7 @@ class WorkerProcess:
         self._on_connection_closed = on_connection_closed
         self._on_logins = on_logins
         self._on_exit = on_exit
-        self._assigned = {listener.name: 0 for listener in config.listeners}
+        self._assigned = Counter[str]()  # by listener name
         self._open: set[int] = set()
         # A worker has the same limit of descriptors as this process and needs two for each connection.
         self._capacity = max(1, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVED_WORKER_DESCRIPTORS) // 2)
@@ -165,7 +168,7 @@ class WorkerProcess:
     @property
     def load(self) -> tuple[int, int]:
         """The order in which workers are chosen: by open connections, then by all connections ever sent to it."""
-        return len(self._open), sum(self._assigned.values())
+        return len(self._open), self._assigned.total()
 
     @property
     def last_listener_counters(self) -> dict[str, ListenerCounters]:
@@ -207,7 +210,11 @@ class WorkerProcess:
         """
         return self._send_request(DescribeConnections(request_id, after, number)) if self.can_receive else None
 
-    def _send_request(self, request: RequestSnapshot | FindIdlest | DescribeConnections) -> Reply:
+    def prepare_config(self, request_id: int, config: bytes) -> Reply | None:
+        """Request to do all of a reload that can fail. None if it is not ready, so that it starts with the result."""
+        return self._send_request(PrepareConfig(request_id, config)) if self.is_ready else None
+
+    def _send_request(self, request: RequestSnapshot | FindIdlest | DescribeConnections | PrepareConfig) -> Reply:
         reply = self._replies[request.request_id] = self._loop.create_future()
         self.channel.send(request)
         return reply
@@ -265,7 +272,7 @@ class WorkerProcess:
                 self._mark_closed(message.numbers)
             case ClientsLoggedIn():
                 self._on_logins(message.logins, message.earlier)
-            case SnapshotReply() | IdlestConnection() | ConnectionsPage():
+            case SnapshotReply() | IdlestConnection() | ConnectionsPage() | ConfigPrepared():
                 if isinstance(message, SnapshotReply):
                     self._last_snapshot = message.snapshot
                 if (reply := self._replies.pop(message.request_id, None)) is not None:

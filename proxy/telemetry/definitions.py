@@ -118,6 +118,14 @@ METRICS: tuple[MetricDefinition, ...] = (
         lambda s: [(("ready",), not s.draining), (("draining",), s.draining)],
     ),
     MetricDefinition(
+        "predecessor_connections",
+        "gauge",
+        (),
+        "connections",
+        "Open connections that the sidecar before this one still serves after a takeover. They count in the limits.",
+        lambda s: [((), s.predecessor_connections)],
+    ),
+    MetricDefinition(
         "loop_lag_seconds",
         "gauge",
         (),

@@ -72,6 +72,8 @@ class Snapshot(Struct):
     """Throttle reports that no worker could receive, so that no observer got them."""
     quotas: QuotasState | None = None
     """The state of the quotas. The main process sets this field and the following ones after summing."""
+    predecessor_connections: int = 0
+    """Open connections of the sidecar that this one has taken over from."""
     reload: ReloadState | None = None
     certificate_expiry: dict[tuple[str, str], float] = field(default_factory=dict)
     """When certificates expire, in seconds since 1970, by listener and the side that is shown the certificate."""

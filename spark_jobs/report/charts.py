@@ -15,6 +15,12 @@ CHART_WIDTH = 860
 _NARROW = "containerSize()[0] < 500"
 """Vega expression: the chart is narrow, as on a phone. Only charts drawn by the script can be."""
 
+SEPARATOR = " · "
+"""Between the parts of a label."""
+
+LABEL_LINE = 13
+"""Pixels of a line of a label."""
+
 _CONFIG: Spec = {
     "background": "transparent",
     "font": "system-ui, 'Segoe UI', 'Open Sans', sans-serif",
@@ -120,11 +126,12 @@ def talkers_chart(values: Values) -> Chart:
     count = len({value["who"] for value in values})
     return _chart(
         f"Bytes of the largest clients: {', '.join(shown)}.",
-        max(60, 30 * count),
+        max(60, 34 * count),
         values,
         mark={"type": "bar", "cornerRadiusEnd": 2, "height": {"band": 0.62}},
         encoding={
-            "y": {"field": "who", "type": "nominal", "sort": {"field": "order"}, "axis": {"title": None}},
+            "y": {"field": "who", "type": "nominal", "sort": {"field": "order"},
+                  "axis": {"title": None, **_label_lines(values, "who")}},
             "x": {"field": "bytes", "type": "quantitative",
                   "axis": {"title": "bytes", "labelExpr": _AXIS_NUMBER, "tickCount": 5}},
             "color": {"field": "direction", "type": "nominal", "scale": {"domain": shown}},
@@ -162,18 +169,20 @@ def latency_chart(values: Values) -> Chart:
 def budget_chart(values: Values) -> Chart:
     """Return error budgets.
 
-    ``values``: ``what``, ``left`` (ratio), ``shown`` (clamped to -1..1), ``cut`` (label below -1).
+    ``values``: ``what``, ``left`` (ratio), ``shown`` (clamped to -1..1), ``cut`` (label below -1), ``requests``, and
+    ``few``: whether these are too few to judge.
     """
+    limit = {"expr": f"{_NARROW} ? 120 : 360"}
     axes: Spec = {
         "y": {"field": "what", "type": "nominal", "sort": None,
-              "axis": {"title": None, "labelLimit": {"expr": f"{_NARROW} ? 120 : 360"}}},
+              "axis": {"title": None, "labelLimit": limit, **_label_lines(values, "what")}},
         "x": {"field": "shown", "type": "quantitative", "scale": {"domain": [-1, 1], "clamp": True},
               "axis": {"title": "budget left", "format": "%", "tickCount": 5}},
     }  # fmt: skip
     bad, scarce = "datum.left < 0", "datum.left < 0.25"
     return _chart(
-        "Share of each objective's error budget that is left; below 0 it is overspent.",
-        max(60, 32 * len(values)),
+        "Share of each objective's error budget that is left; below 0 it is overspent, grey: too few requests.",
+        max(60, 36 * len(values)),
         values,
         encoding=axes,
         layer=[
@@ -181,12 +190,17 @@ def budget_chart(values: Values) -> Chart:
                 "mark": {"type": "bar", "cornerRadiusEnd": 2, "height": {"band": 0.55}},
                 "encoding": {
                     "color": {
-                        "condition": [{"test": bad, "value": "var(--bad)"}, {"test": scarce, "value": "var(--warn)"}],
+                        "condition": [
+                            {"test": "datum.few", "value": "var(--soft)"},
+                            {"test": bad, "value": "var(--bad)"},
+                            {"test": scarce, "value": "var(--warn)"},
+                        ],
                         "value": "var(--good)",
                     },
                     "tooltip": [
                         {"field": "what", "type": "nominal", "title": "objective"},
                         {"field": "left", "type": "quantitative", "format": ".1%", "title": "budget left"},
+                        {"field": "requests", "type": "quantitative", "format": ",d", "title": "requests"},
                     ],
                 },
             },
@@ -216,6 +230,17 @@ def cost_chart(values: Values, teams: Sequence[str], currency: str) -> Chart:
                         {"field": "cost", "type": "quantitative", "format": ",.2f", "title": currency}],
         },
     )  # fmt: skip
+
+
+def _label_lines(values: Values, name: str) -> Spec:
+    """Return settings of an axis: on a phone each part of a label has a line of its own, and is cut alone."""
+    lines = max((value[name].count(SEPARATOR) + 1 for value in values), default=1)
+    return {
+        "labelExpr": f"{_NARROW} ? split(datum.label, '{SEPARATOR}') : datum.label",
+        "labelLineHeight": LABEL_LINE,
+        # The first line stands where the only one would.
+        "labelOffset": {"expr": f"{_NARROW} ? {-(lines - 1) * LABEL_LINE / 2:g} : 0"},
+    }
 
 
 def _log_ticks(values: Sequence[float]) -> list[float]:

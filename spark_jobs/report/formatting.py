@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -13,6 +14,9 @@ from spark_jobs.render import escape_control_characters, format_money
 _NO_BREAK_SPACE = "\xa0"
 """Separates a number from its unit without a line break."""
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
+
+FEW = 100
+"""Requests below which a percentage says little, and is grey: one request more or less changes it by 1 % or more."""
 
 
 def escape(value: object) -> str:
@@ -51,6 +55,17 @@ def percent(value: float, digits: int = 2) -> str:
     return f"{shown.rstrip('0').rstrip('.') if '.' in shown else shown}{_NO_BREAK_SPACE}%"
 
 
+def are_few(requests: int | None) -> bool:
+    """Return whether a percentage of so many requests says little. None: their number is not known."""
+    return requests is not None and 0 < requests < FEW
+
+
+def percent_of(value: float, requests: int) -> str:
+    """Return the HTML of a ratio of so many requests in percent; grey for few."""
+    shown = percent(value, 3)
+    return f'<span class="few" title="of {count(requests, "request")}">{shown}</span>' if are_few(requests) else shown
+
+
 def money(value: Decimal, currency: str) -> str:
     """Return an amount with its currency."""
     return f"{format_money(value)}{_NO_BREAK_SPACE}{currency}"
@@ -75,6 +90,7 @@ def count(number_of: int, one: str, many: str = "") -> str:
 
 def heading(column: str) -> str:
     """Return the heading of a column."""
+    column = {"total": "requests"}.get(column, column)
     name = column.removesuffix("_bytes") if column.endswith("d_bytes") else column
     for suffix, unit in (("_ms", " (ms)"), ("_seconds", " (s)")):
         if name.endswith(suffix):
@@ -82,8 +98,9 @@ def heading(column: str) -> str:
     return name.replace("_", " ")
 
 
-def cell(column: str, value: Any) -> str:
-    """Return the HTML of one table cell, escaped."""
+def cell(column: str, row: Mapping[str, Any]) -> str:
+    """Return the HTML of one table cell, escaped. A percentage of few requests is grey."""
+    value = row[column]
     if value is None or value == [] or value == "":
         return '<span class="none">–</span>'
     if isinstance(value, bool):
@@ -102,10 +119,19 @@ def cell(column: str, value: Any) -> str:
         if column.endswith("_bytes"):
             return f'<span title="{value:,} bytes">{size(value)}</span>'
         if column in RATIO_COLUMNS:
-            return percent(value, 3)
-        return number(value)
+            base = row.get(RATIO_COLUMNS[column])
+            return percent(value, 3) if base is None else percent_of(value, base)
+        return f"≤{_NO_BREAK_SPACE}{number(value)}" if re.search(r"p\d+_ms$", column) else number(value)
     return f'<span class="t">{escape(value)}</span>'
 
 
-RATIO_COLUMNS = frozenset({"complete", "share", "error_ratio", "attainment", "target", "budget_left", "coverage"})
-"""Columns of saved queries whose values are shown in percent."""
+RATIO_COLUMNS = {
+    "complete": "events",
+    "share": "",
+    "error_ratio": "requests",
+    "attainment": "total",
+    "target": "",
+    "budget_left": "total",
+    "coverage": "",
+}
+"""Columns of saved queries whose values are shown in percent, and the column that says of how many; empty for none."""

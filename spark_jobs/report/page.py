@@ -73,7 +73,7 @@ def _min_and_max(
 
 
 def _headline_figures(scope: ReportScope, sections: Sequence[ReportSection]) -> list[tuple[str, str]]:
-    """Return the headline figures: name and value."""
+    """Return the headline figures: name, and value as HTML."""
     found: list[tuple[str, str]] = []
     by_id = {section.id: section for section in sections}
     if "traffic" in scope.reader.tables and by_id["traffic"].state != "bad":
@@ -87,7 +87,7 @@ FROM traffic WHERE day BETWEEN $since AND $until""")
             ("produced", formatting.size(row["produced"])),
             ("consumed", formatting.size(row["consumed"])),
             ("requests", formatting.number(row["requests"])),
-            ("with an error", formatting.percent(row["errors"] / row["requests"], 3) if row["requests"] else "–"),
+            ("with an error", _error_figure(row["errors"], row["requests"])),
             ("principals", formatting.number(row["principals"])),
             ("topics touched", formatting.number(row["topics"])),
         ]
@@ -96,23 +96,31 @@ FROM traffic WHERE day BETWEEN $since AND $until""")
 SELECT string_agg(DISTINCT BillingCurrency, ' + ') AS currency, sum(BilledCost) AS cost
 FROM cost WHERE day BETWEEN $since AND $until""")
         if row["cost"] is not None and "+" not in row["currency"]:
-            found.append(("cost", formatting.money(row["cost"], row["currency"])))
+            found.append(("cost", formatting.escape(formatting.money(row["cost"], row["currency"]))))
     if by_id["objectives"].rows:
-        left = [row["budget_left"] for row in by_id["objectives"].rows]
+        rows = by_id["objectives"].rows
+        left = [row["budget_left"] for row in rows if not formatting.are_few(row["total"])]
         met = sum(one is not None and one >= 0 for one in left)
         found.append(("objectives with budget left", f"{met} of {len(left)}"))
     return found
+
+
+def _error_figure(errors: int, requests: int) -> str:
+    """Return the HTML of the share of requests with an error, with the numbers that it is made of."""
+    if not requests:
+        return "–"
+    return f"{formatting.percent_of(errors / requests, requests)}<small>{errors:,} of {requests:,}</small>"
 
 
 def _render_html(scope: ReportScope, sections: Sequence[ReportSection], figures: Sequence[tuple[str, str]]) -> str:
     style, script = _read_asset("page.css"), _chart_script()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src '{_csp_hash(script)}'"
     days = f"{scope.since}" if scope.since == scope.until else f"{scope.since} to {scope.until}"
-    tiles = "".join(
-        f"<div><dt>{formatting.escape(name)}</dt><dd>{formatting.escape(value)}</dd></div>" for name, value in figures
-    )
+    tiles = "".join(f"<div><dt>{formatting.escape(name)}</dt><dd>{value}</dd></div>" for name, value in figures)
     links = "".join(f'<li><a href="#{each.id}">{formatting.escape(each.title)}</a></li>' for each in sections)
     first, *others = sections
+    folded = [each for each in others if each.is_empty]
+    others = [each for each in others if not each.is_empty]
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -135,9 +143,9 @@ def _render_html(scope: ReportScope, sections: Sequence[ReportSection], figures:
 <main>
 {_render_section(first)}
 {"".join(_render_section(each) for each in others)}
-</main>
-<footer><p>Made by <code>brokerside report</code>. More queries: <code>brokerside query --list</code>.
-Requests that did not pass through a sidecar are not included.</p></footer>
+{_render_folded(folded)}</main>
+<footer><p>Made by Brokerside from what its sidecars observed. Requests that did not pass through a sidecar are not
+included. A percentage of fewer than {formatting.FEW} requests is grey. Times after ≤ are upper bounds.</p></footer>
 <script>{script}</script>
 </body>
 </html>
@@ -152,6 +160,15 @@ def _render_section(section: ReportSection) -> str:
 <p class="finding">{formatting.escape_with_code(section.finding)}</p>
 {drawn}{_render_table(section.title, section.rows)}</section>
 """
+
+
+def _render_folded(sections: Sequence[ReportSection]) -> str:
+    """Return the sections that have nothing to look at, folded into one line with their titles."""
+    if not sections:
+        return ""
+    titles = formatting.escape(", ".join(each.title for each in sections))
+    inner = "".join(_render_section(each) for each in sections)
+    return f"<details><summary>Nothing to look at: {titles}</summary>\n{inner}</details>\n"
 
 
 def _render_chart(name: str, chart: Chart) -> str:
@@ -188,7 +205,7 @@ def _render_table(title: str, rows: Sequence[Row]) -> str:
     )
     body = "".join(
         "<tr>"
-        + "".join(f"<td{_number_class(name in right)}>{formatting.cell(name, row[name])}</td>" for name in columns)
+        + "".join(f"<td{_number_class(name in right)}>{formatting.cell(name, row)}</td>" for name in columns)
         + "</tr>\n"
         for row in shown
     )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal, NamedTuple
 
 from spark_jobs.errors import QueryError
 from spark_jobs.query import TableReader
 from spark_jobs.report import charts, formatting
-from spark_jobs.report.charts import Chart
+from spark_jobs.report.charts import SEPARATOR, Chart
 from spark_jobs.saved_queries import SAVED_QUERIES, run_saved_query
 
 Row = dict[str, Any]
@@ -24,6 +24,13 @@ CHART_STEPS_S = (60, 300, 600, 1800, 3600, 10_800, 21_600, 86_400)
 """Possible intervals of a chart in seconds."""
 MAX_HIDDEN_SHOWN = 5
 """Excluded principals and topics that are named in a sentence."""
+
+MISSING = {
+    "cost": "No prices are declared, so there are no costs.",
+    "slo": "No objectives are declared.",
+    "mirror_check": "No mirrors are declared.",
+}
+"""What a missing table means to a reader of the page; for any other one there is no data yet."""
 
 MAX_TEAMS = 7
 """Teams with their own colour; the others are shown together."""
@@ -72,6 +79,11 @@ class ReportSection:
     rows: Sequence[Row] = ()
     """Rows of the table, all with the same columns. Only the first ``MAX_TABLE_ROWS`` are shown."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has nothing to look at: no problem, no chart and no row."""
+        return self.state in ("", "good") and not self.charts and not self.rows
+
 
 class _Subject(NamedTuple):
     """A section that is built from tables."""
@@ -93,11 +105,13 @@ def build_sections(scope: ReportScope) -> list[ReportSection]:
 def _build_section(scope: ReportScope, subject: _Subject) -> ReportSection:
     name, title = subject.id, subject.title
     for table in subject.tables:
+        if table in scope.reader.broken:
+            return ReportSection(name, title, _sentence(scope.reader.broken[table]), "bad")
         if table not in scope.reader.tables:
-            state: SectionState = "bad" if table in scope.reader.broken else ""
-            return ReportSection(name, title, _sentence(scope.reader.explain_missing(table)), state)
+            return ReportSection(name, title, MISSING.get(table, "There is no data for it yet."))
     try:
-        return subject.build(scope, name, title)
+        built = subject.build(scope, name, title)
+        return replace(built, rows=_without_same_cluster(built.rows))
     except QueryError as error:  # for example a missing file of a table
         return ReportSection(name, title, _sentence(str(error)), "bad")
 
@@ -171,7 +185,7 @@ def _besides(scope: ReportScope) -> str:
         (found,) = scope.select("SELECT count(*) AS records FROM dead_letters WHERE day BETWEEN $since AND $until")
         if found["records"]:
             records = formatting.count(found["records"], "record")
-            sentences.append(f" {records} of the audit topic could not be read (see the saved query dead-letters).")
+            sentences.append(f" {records} of the audit topic could not be read.")
     return "".join(sentences)
 
 
@@ -213,21 +227,21 @@ def _talkers_section(scope: ReportScope, name: str, title: str) -> ReportSection
     (whole,) = scope.select(
         "SELECT sum(bytes + unconfirmed_bytes)::DOUBLE AS bytes FROM traffic WHERE day BETWEEN $since AND $until"
     )
-    first = rows[0]
+    first, names = rows[0], _client_names(rows)
     both = first["produced_bytes"] + first["consumed_bytes"] + first["unconfirmed_bytes"]
     share = f", {formatting.percent(both / whole['bytes'], 1)} of all" if whole["bytes"] else ""
-    finding = f"{_client_name(first)} transferred most: {formatting.size(both)}{share}."
+    finding = f"{names[0]} transferred most: {formatting.size(both)}{share}."
     directions = ["produced", "consumed"]
     if any(row["unconfirmed_bytes"] for row in rows):
         directions.append("unconfirmed")
     else:
         rows = _without_columns(rows, "unconfirmed_bytes")
     values = [
-        {"who": _client_name(row), "direction": each, "bytes": row[f"{each}_bytes"], "order": order, "place": place}
+        {"who": names[order], "direction": each, "bytes": row[f"{each}_bytes"], "order": order, "place": place}
         for order, row in enumerate(rows[:10])
         for place, each in enumerate(directions)
     ]
-    return ReportSection(name, title, finding, charts=(charts.talkers_chart(values),), rows=rows)
+    return ReportSection(name, title, finding, charts=(charts.talkers_chart(values),), rows=_clients_first(rows))
 
 
 def _latency_section(scope: ReportScope, name: str, title: str) -> ReportSection:
@@ -249,41 +263,58 @@ GROUP BY second, api ORDER BY second, api""")  # noqa: S608 - a number
     values += [
         {**value, "at": value["at"] + _milliseconds(scope.step)} for value in newest.values()
     ]  # the end of the last interval
-    p99_texts = [f"99 of 100 {row['api']} requests took at most {formatting.number(row['p99_ms'])}\xa0ms"
-            for row in rows if row["api"] in ("Produce", "Fetch") and row["p99_ms"] is not None]  # fmt: skip
+    p99_texts = [_p99_text(row) for row in rows if row["api"] in ("Produce", "Fetch") and row["p99_ms"] is not None]
     percentiles = "; ".join(p99_texts) or "There were no Produce or Fetch requests"
     finding = f"{percentiles}. Fetches that waited for data are not included."
     return ReportSection(name, title, finding, charts=(charts.latency_chart(values),) if values else (), rows=rows)
+
+
+def _p99_text(row: Row) -> str:
+    requests = f"{row['requests']:,} {row['api']} requests"
+    if formatting.are_few(row["requests"]):
+        return f"{requests} are too few for a percentile"
+    return f"99\xa0% of {requests} took at most {formatting.number(row['p99_ms'])}\xa0ms"
 
 
 def _objectives_section(scope: ReportScope, name: str, title: str) -> ReportSection:
     rows = scope.run_saved_query("budget-left", limit=1000)
     if not rows:
         return ReportSection(name, title, "No objective was judged on these days.")
-    if len({row["cluster_id"] for row in rows}) == 1:
-        rows = _without_columns(rows, "cluster_id")
+    rows = _without_same_cluster(rows)
     judged = [row for row in rows if row["budget_left"] is not None]
     nothing = [_objective_name(row) for row in rows if row["total"] == 0]
-    over = [row for row in judged if row["budget_left"] < 0]
-    finding = f"{len(judged) - len(over)} of {formatting.count(len(rows), 'objective')} have error budget left."
+    few = [row for row in judged if formatting.are_few(row["total"])]
+    over = [row for row in judged if row["budget_left"] < 0 and row not in few]
+    counted = len(rows) - len(few)
+    finding = (
+        f"{len(judged) - len(few) - len(over)} of {formatting.count(counted, 'objective')} have error budget left."
+    )
     if over:
         worst = over[0]
         attainment, target = formatting.percent(worst["attainment"], 3), formatting.percent(worst["target"], 3)
-        finding += f" {_objective_name(worst)} has exceeded its budget most: {attainment} of its requests"
+        requests = "its requests" if worst["total"] is None else formatting.count(worst["total"], "request")
+        finding += f" {_objective_name(worst)} has exceeded its budget most: {attainment} of {requests}"
         finding += f" were good; the target is {target}."
+    if few:
+        finding += (
+            f" {formatting.count(len(few), 'objective')} had fewer than {formatting.FEW} requests: too few to judge."
+        )
     if nothing:
         finding += f" No request matched {', '.join(nothing)}."
+    labels = _labels([(row["judged"], row["objective"], row["slo"], row.get("cluster_id")) for row in judged])
     values = [
         {
-            "what": _objective_name(row),
+            "what": label,
+            "few": row in few,
+            "requests": row["total"],
             "left": row["budget_left"],
             "shown": max(-1, min(1, row["budget_left"])),
             "cut": f"◂ {formatting.percent(row['budget_left'], 0)}" if row["budget_left"] < -1 else "",
         }
-        for row in judged[:MAX_TABLE_ROWS]
+        for label, row in zip(labels[:MAX_TABLE_ROWS], judged, strict=False)
     ]
     drawn = (charts.budget_chart(values),) if values else ()
-    state: SectionState = "bad" if over else "warn" if nothing else "good"
+    state: SectionState = "bad" if over else "warn" if nothing or few else "good"
     return ReportSection(name, title, finding, state, drawn, _without_columns(rows, "good", "as_of"))
 
 
@@ -350,7 +381,7 @@ def _refused_section(scope: ReportScope, name: str, title: str) -> ReportSection
     if not rows:
         return ReportSection(name, title, "Kafka 4 accepts every client of these days.", "good")
     finding = f"{formatting.count(len(rows), 'client')} must be upgraded before the brokers"
-    return ReportSection(name, title, _sentence(finding), "warn", rows=rows)
+    return ReportSection(name, title, _sentence(finding), "warn", rows=_clients_first(rows))
 
 
 def _throttles_section(scope: ReportScope, name: str, title: str) -> ReportSection:
@@ -374,8 +405,8 @@ def _errors_section(scope: ReportScope, name: str, title: str) -> ReportSection:
         return ReportSection(name, title, "No request of these days had an error response.", "good")
     first = rows[0]
     errors = formatting.count(first["errors"], "error")
-    finding = f"{_client_name(first)} has most: {errors} of {first['requests']:,} requests."
-    return ReportSection(name, title, finding, rows=rows)
+    finding = f"{_client_names(rows)[0]} has most: {errors} of {first['requests']:,} requests."
+    return ReportSection(name, title, finding, rows=_clients_first(rows))
 
 
 _SUBJECTS = (
@@ -402,12 +433,43 @@ def _without_columns(rows: Sequence[Row], *columns: str) -> list[Row]:
     return [{key: value for key, value in row.items() if key not in columns} for row in rows]
 
 
-def _client_name(row: Row) -> str:
-    return f"{row['principal']} · {row['client_id'] or '–'}"
+def _without_same_cluster(rows: Sequence[Row]) -> list[Row]:
+    """Return ``rows`` without the cluster where all have the same."""
+    same = len({row.get("cluster_id") for row in rows}) == 1
+    return _without_columns(rows, "cluster_id") if same else list(rows)
+
+
+def _client_names(rows: Sequence[Row]) -> list[str]:
+    """Return a name for each client: its client id, and its principal where not all have the same."""
+    return _labels([(row["client_id"] or "–", row["principal"]) for row in rows])
+
+
+def _clients_first(rows: Sequence[Row]) -> list[Row]:
+    """Return ``rows`` with the client id first; without the principal where all have the same."""
+    same = len(rows) > 1 and len({row["principal"] for row in rows}) == 1
+    return [
+        {
+            "client_id": row["client_id"],
+            **{key: value for key, value in row.items() if not (same and key == "principal")},
+        }
+        for row in rows
+    ]
+
+
+def _labels(parts: Sequence[Sequence[str | None]]) -> list[str]:
+    """Return a label for each row of ``parts``, without parts that are the same in all rows, and without empty ones.
+
+    The first part always stays: it tells most, and a narrow chart cuts labels at their end.
+    """
+    kept = [
+        place for place in range(len(parts[0]) if parts else 0)
+        if place == 0 or len(parts) == 1 or len({row[place] for row in parts}) > 1
+    ]  # fmt: skip
+    return [SEPARATOR.join(row[place] or "" for place in kept if row[place]) or "–" for row in parts]
 
 
 def _objective_name(row: Row) -> str:
-    return " · ".join(part for part in (row["slo"], row["objective"], row["judged"], row.get("cluster_id")) if part)
+    return SEPARATOR.join(part for part in (row["slo"], row["objective"], row["judged"], row.get("cluster_id")) if part)
 
 
 def _datetime_of(second: int) -> datetime:

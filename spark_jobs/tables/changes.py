@@ -36,9 +36,9 @@ _CHANGES = f"operation IN {CHANGE_OPERATIONS}"
 UNSUPPORTED_VERSION = 35
 """Result of a request that the sidecar answered itself, without an error."""
 
-ELSEWHERE = {30: "group", 53: "transactional_id", 65: "delegation_token"}
-"""Errors that the response has at a topic or partition, and type of the resource that the client has no right to. The
-sidecar gives such a resource the same code."""
+NEVER_OF_A_TOPIC = (30, 53, 65)
+"""GROUP, TRANSACTIONAL_ID and DELEGATION_TOKEN_AUTHORIZATION_FAILED. A response may have them at a topic: the client
+has no right to the group, transactional id or token, which has the same code in the event."""
 
 _HAS_UNKNOWN = (
     "(outcome != 'answered' OR decode NOT IN ('none', 'full')"
@@ -107,10 +107,8 @@ def _resources_sql() -> str:
     of_item = _resource(*named, *parent)
     of_topic = _resource("'topic'", "each.topic", "each.error_code")
     denied = f"each.error_code IN {DENIED_CODES}"
-    elsewhere = " OR ".join(
-        f"(each.error_code = {code} AND each.resource_type != '{kind}')" for code, kind in ELSEWHERE.items()
-    )
-    is_shown = f"coalesce({_CHANGES}, false) OR ({denied} AND NOT coalesce({elsewhere}, false))"
+    elsewhere = f"(each.error_code IN {NEVER_OF_A_TOPIC} AND each.resource_type = 'topic')"
+    is_shown = f"coalesce({_CHANGES}, false) OR ({denied} AND NOT {elsewhere})"
     of_code = "".join(f" WHEN {code} THEN '{type}'" for code, type in AUTHORIZATION_ERRORS.items())
     answered = f"if(error_code = 0 AND synthesized, {UNSUPPORTED_VERSION}, error_code)"
     code = f"if(outcome = 'answered', {answered}, if(error_code = 0, -1, error_code))"

@@ -39,11 +39,13 @@ METADATA_KEY, API_VERSIONS_KEY = (key.to_bytes(2, "big") for key in (METADATA, A
 class Peer:
     """Stands for the broker: answers each request with its correlation id, and counts connections of clients.
 
-    ``advertised``: the port that Metadata tells of, so that the sidecar knows its broker.
+    ``advertised``: the port that Metadata tells of, so that the sidecar knows its broker. ``unanswered``: api keys on
+    the wire whose requests get no response, as a fetch that waits for records.
     """
 
     def __init__(self, advertised: int) -> None:
         self.seen = 0
+        self.unanswered: set[bytes] = set()
         self.open = 0
         host = HOST.encode()
         broker = struct.pack(">iih", 1, 1, len(host)) + host + struct.pack(">ih", advertised, -1)
@@ -85,7 +87,8 @@ class PeerConnection(asyncio.Protocol):
             if len(self._received) < 4 + size:
                 return
             body = self._peer.metadata if self._received[4:6] == METADATA_KEY else b""
-            self._transport.write(struct.pack(">i", 4 + len(body)) + self._received[8:12] + body)
+            if self._received[4:6] not in self._peer.unanswered:
+                self._transport.write(struct.pack(">i", 4 + len(body)) + self._received[8:12] + body)
             self._received = self._received[4 + size :]
 
 

@@ -164,6 +164,7 @@ async def test_connections_of_the_predecessor_count_until_they_end(site: Takeove
     successor = site.succeed()
     await successor.runs()
     assert await site.open_connections() == 10
+    assert await site.metric("predecessor_connections") == 10
     waiting = await site.dial()
     waiting[1].write(request(API_VERSIONS, 0, 7))
     with pytest.raises(TimeoutError):
@@ -274,3 +275,44 @@ async def test_listeners_may_differ(site: TakeoverSite) -> None:
         reader, writer = await asyncio.open_connection(HOST, where)
         await asks(reader, writer)
         writer.close()
+
+
+async def test_a_connection_whose_proxy_header_is_incomplete_goes_on_in_the_successor(site: TakeoverSite) -> None:
+    await site.start({})
+    more = {"proxy.protocol": "required", "proxy.protocol.trusted": [f"{HOST}/32"]}
+    site.settings["listeners"] = [site.config({})["listeners"][0] | more]
+    site.write({})
+    async with asyncio.timeout(PATIENCE):
+        while not site.predecessor_said("config_reloaded"):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    reader, writer = await site.dial()
+    header = f"PROXY TCP4 192.0.2.7 {HOST} 1000 9092\r\n".encode()
+    writer.write(header[:9])
+    await site.until(lambda text: 'connections_active{listener="CLIENT"} 1' in text)
+    successor = site.succeed()
+    await successor.runs()
+    await ended(site.predecessor)
+    writer.write(header[9:])
+    await asks(reader, writer)
+    assert '"192.0.2.7"' in await site.get("connections")
+
+
+async def test_the_predecessor_uses_no_cpu_for_sockets_that_it_has_passed_on(site: TakeoverSite) -> None:
+    """Its event loop would be woken for each connection, if the kernel still watched them for it."""
+    site.settings["drain.timeout.ms"] = 6_000
+    await site.start({})
+    client = await site.dial()
+    await asks(client[0], client[1])
+    client[1].write(request(API_VERSIONS, 0, 2)[:7])  # keeps it draining
+    await asyncio.sleep(0.2)
+    await site.succeed().runs()
+
+    def cpu() -> float:
+        ticks = Path(f"/proc/{site.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
+    before = cpu()
+    visits = await site.crowd(Plan(site.port, 400, rate=200, leave="answered"))
+    assert visits.refused() == []
+    assert site.predecessor.alive()
+    assert cpu() - before < 0.5

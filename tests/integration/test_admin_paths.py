@@ -13,12 +13,13 @@ from typing import Any, cast
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from proxy.config import Config, load
+from proxy.config import Config, Endpoint, load
 from proxy.core.counters import ListenerCounters
 from proxy.fleet.quota_poller import QuotaPollerState
 from proxy.limits.model import QuotasState
 from proxy.net.admin import AdminEndpoint
 from proxy.net.listener_manager import ListenerManager
+from proxy.net.listening_sockets import bind_listening_socket
 from proxy.reload import ConfigFileMonitor, Reloader
 from proxy.telemetry.snapshot import Snapshot
 from tests.integration.conftest import free_port
@@ -46,9 +47,13 @@ class Served:
         self.port = free_port()
         self.applied: list[Config] = []
         self.write(max_connections=100)
-        self.reloader = Reloader(ConfigFileMonitor(path), load(path), self.applied.append)
+        self.reloader = Reloader(ConfigFileMonitor(path), load(path), self._apply)
         self.watched = QuotaPollerState()
         self.admin = AdminEndpoint(cast(ListenerManager, Gated()), self.reloader, self.watched)
+
+    async def _apply(self, config: Config) -> bool:
+        self.applied.append(config)
+        return True
 
     def write(self, max_connections: object, broker_id: int = 1) -> None:
         self.path.write_text(
@@ -84,7 +89,7 @@ class Served:
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
     (tmp_path / "secret").write_text("c4n4ry-hunter2")
     served = Served(tmp_path / "brokerside.yaml")
-    served.admin.start()
+    served.admin.start(bind_listening_socket(Endpoint("127.0.0.1", served.port), 16))
     yield served
     await served.admin.close()
 
@@ -111,12 +116,16 @@ async def test_the_running_configuration_is_told_without_secrets(served: Served)
 
 
 async def test_a_reload_tells_what_changed_and_the_new_configuration_runs(served: Served) -> None:
-    assert await served.json("POST", "/reload") == (200, {"result": "unchanged", "changed": []})
+    assert await served.json("POST", "/reload") == (200, {"result": "unchanged", "changed": [], "changes": []})
     _, before = await served.json("GET", "/config")
     served.write(max_connections=200)
     assert await served.json("POST", "/reload") == (
         200,
-        {"result": "applied", "changed": ["quotas.max.connections"]},
+        {
+            "result": "applied",
+            "changed": ["quotas.max.connections"],
+            "changes": [["quotas.max.connections", "100", "200"]],
+        },
     )
     _, after = await served.json("GET", "/config")
     assert [config.quotas.max_connections for config in served.applied] == [200]
@@ -128,7 +137,7 @@ async def test_a_reload_after_the_file_watch_tells_what_was_applied_and_when(ser
     await served.reloader.reload("file")
     status, done = await served.json("POST", "/reload")
     applied = done.pop("last_applied")
-    assert (status, done) == (200, {"result": "unchanged", "changed": []})
+    assert (status, done) == (200, {"result": "unchanged", "changed": [], "changes": []})
     assert (applied["changed"], applied["reason"]) == (["quotas.max.connections"], "file")
     assert applied["at"] == pytest.approx(time.time(), abs=60)
 
@@ -150,7 +159,7 @@ async def test_a_rejected_reload_tells_why_and_nothing_changes(served: Served) -
 async def test_a_sidecar_that_is_about_to_end_reloads_nothing(served: Served) -> None:
     served.reloader.stop()
     served.write(max_connections=200)
-    assert await served.json("POST", "/reload") == (503, {"result": "draining", "changed": []})
+    assert await served.json("POST", "/reload") == (503, {"result": "draining", "changed": [], "changes": []})
     assert served.applied == []
 
 

@@ -320,7 +320,7 @@ def denied(found: Sequence[RequestEvent]) -> set[tuple[str, str | None, str | No
 def asked_for(one: Resource) -> tuple[str | None, str | None] | None:
     """Return what Kafka's authorizer was asked for, by the error code that says no; None for any other."""
     kind = DENIALS.get(one.error_code)
-    if kind is None or (kind in {"group", "transactional_id"} and kind not in {one.resource_type, one.parent_type}):
+    if kind is None or (kind in {"group", "transactional_id"} and one.resource_type in {"topic", "cluster"}):
         return None
     if kind == "cluster":
         return kind, "kafka-cluster"

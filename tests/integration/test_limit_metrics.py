@@ -145,7 +145,7 @@ async def test_a_new_limit_is_told_at_once_and_listeners_are_measured_without_on
         for name, labels in (("connection_accept_rate", {"listener": "A"}), ("broker_connection_accept_rate", {})):
             assert 3 / 11 <= found(name, **labels) <= 3 / 10
         assert found("connection_accept_rate", listener="B") == found("ip_connection_accept_rate") == 0
-        site.sidecar.update_config(site.config({"max.connections": 2, "max.connections.action": "observe"}))
+        site.sidecar.update_config(site.config({"max.connections": 2, "max.connections.action": "observe"}), {})
         found = await site.scrape()
         assert found("quota_limit") == found("quota_limit", action="observe") == 2
         assert found("connections_active") == 3

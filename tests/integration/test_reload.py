@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -29,9 +30,13 @@ class Sidecar:
         self.port, self.upstream, admin = free_ports(3)
         self.admin = Endpoint("127.0.0.1", admin)
 
-    def write(self, limit: int, workers: int = 1) -> None:
+    def write(self, limit: int, workers: int = 1, more: int | None = None) -> None:
+        """``more``: port of another listener."""
         listener = {"name": "CLIENT", "bind": f"127.0.0.1:{self.port}", "upstream": f"127.0.0.1:{self.upstream}"}
-        config = {"broker.id": 1, "listeners": [listener], "admin": {"bind": str(self.admin)}, "workers": workers}
+        listeners = [listener]
+        if more is not None:
+            listeners.append(listener | {"name": "MORE", "bind": f"127.0.0.1:{more}", "advertised": listener["bind"]})
+        config = {"broker.id": 1, "listeners": listeners, "admin": {"bind": str(self.admin)}, "workers": workers}
         part = self.path.with_suffix(".part")
         part.write_text(yaml.safe_dump({**config, "quotas": {"max.connections": limit}}))
         part.replace(self.path)
@@ -72,6 +77,24 @@ def test_what_is_written_while_it_starts_acts_when_it_runs(sidecar: Sidecar) -> 
     sidecar.write(9, workers=2)
     until(lambda: sidecar.says("started"))
     until(lambda: sidecar.limit() == 9)
+
+
+def test_a_listener_that_is_written_while_it_starts_is_opened(sidecar: Sidecar) -> None:
+    (port,) = free_ports(1)
+    sidecar.write(7, workers=2)
+    sidecar.start()
+    until(lambda: sidecar.log.exists() and sidecar.says("descriptors"))
+    sidecar.write(7, workers=2, more=port)
+    until(lambda: sidecar.says("started"))
+
+    def connects() -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionRefusedError:
+            return False
+        return True
+
+    until(connects)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

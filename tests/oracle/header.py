@@ -7,7 +7,7 @@ import struct
 
 from proxy.core.header import MAX_TOKEN, MIN_FRAME
 from proxy.core.observation_interest import ERROR_AFTER_THROTTLE, ERROR_FIRST, THROTTLE_FIRST
-from proxy.core.wire import CLIENT_USES_TLS, skip_tags, tls_hint, uvarint
+from proxy.core.wire import refused_size, skip_tags, uvarint
 from proxy.errors import PeerError, Side
 from tests.oracle.exchange import Exchange
 
@@ -23,8 +23,7 @@ _int32 = struct.Struct(">i").unpack_from
 def check_size(size: int, most: int) -> None:
     """Raise PeerError for a request of ``size`` bytes where a broker refuses it too."""
     if not MIN_FRAME <= size <= most:
-        hint = tls_hint(size, CLIENT_USES_TLS)
-        raise PeerError("client", "invalid_size", f"{size} bytes; allowed: {MIN_FRAME} to {most}{hint}")
+        raise PeerError("client", "invalid_size", refused_size(size, MIN_FRAME, most))
 
 
 def after_client_id(at: int, size: int, length: int) -> int:

@@ -112,7 +112,7 @@ def test_findings_are_what_the_tables_say(text: str) -> None:
         "40 events lost and reported as lost (observer_queue); broker 2 silent since 2026-09-22 23:20."
         in told["completeness"]
     )
-    assert "User:clickstream · web-collector transferred most" in told["talkers"]
+    assert "web-collector · User:clickstream transferred most" in told["talkers"]
     assert "3 of 4 objectives have error budget left. produce-latency · fast · orders" in told["objectives"]
     assert "284.67 EUR on these days; web has the largest share, 179.01 EUR." in told["cost"]
     assert "1 topic unused, 1 polled without receiving records, 1 unknown" in told["unused"]
@@ -235,8 +235,8 @@ def test_objectives_of_several_clusters_are_told_apart(tmp_path: Path) -> None:
     for cluster, left in (("east", 0.5), ("west", 0.75)):
         write(tmp_path, "slo", {**row, "cluster_id": cluster, "period_error_budget_remaining_ratio": left})
     text = report(tmp_path)
-    assert "s · o · User:m · east" in text
-    assert "s · o · User:m · west" in text
+    assert "User:m · east" in text
+    assert "User:m · west" in text
 
 
 def test_days_can_be_chosen(root: Path) -> None:
@@ -253,9 +253,9 @@ def test_days_can_be_chosen(root: Path) -> None:
 def test_a_table_that_is_missing_is_a_sentence(tmp_path: Path) -> None:
     write(tmp_path, "traffic", {"day": sample.FIRST.date(), "minute": sample.FIRST, "api": "Fetch", "requests": 1})
     told = Parsed(report(tmp_path)).sections
-    assert "There is no table completeness: brokerside jobs run creates it." in told["completeness"]
-    assert "if PATH has a document of kind Prices." in told["cost"]
-    assert "if PATH has a document of kind SLO." in told["objectives"]
+    assert "There is no data for it yet." in told["completeness"]
+    assert "No prices are declared, so there are no costs." in told["cost"]
+    assert "No objectives are declared." in told["objectives"]
     assert "No request of these days had an error response." in told["errors"]
 
 
@@ -266,6 +266,57 @@ def test_tables_without_rows_are_refused_and_one_row_is_enough(tmp_path: Path) -
         report(tmp_path)
     write(tmp_path, "inventory", {"day": sample.FIRST.date()})
     assert "No sidecar sent any event." in Parsed(report(tmp_path)).sections["completeness"]
+
+
+def test_the_page_is_for_people_who_have_no_command_line(root: Path, tmp_path: Path) -> None:
+    bursts(tmp_path, (42, 60))
+    for page in (report(root), report(tmp_path)):
+        words = " ".join(Parsed(page).sections.values()) + page[page.index("<footer") : page.index("</footer>")]
+        assert "jobs run" not in words
+        assert "--" not in words.replace(sample.HOSTILE, "")
+        assert "<code>" not in page.partition("<script>")[0]
+
+
+def test_clients_are_told_apart_by_their_client_id_where_all_have_one_principal(tmp_path: Path) -> None:
+    row = {"day": sample.FIRST.date(), "minute": sample.FIRST, "api": "Produce", "topic": "t", "principal": "User:app"}
+    for client_id, size in (("a", 2_000), ("b", 1_000)):
+        write(tmp_path, "traffic", {**row, "client_id": client_id, "bytes": size})
+    text = report(tmp_path)
+    assert [value["who"] for value in chart(text, "talkers")["data"]["values"]] == ["a", "a", "b", "b"]
+    told = Parsed(text).sections["talkers"]
+    assert "a transferred most: 2\xa0kB" in told
+    assert "User:app" not in told
+
+
+def test_a_percentage_of_few_requests_is_grey_and_judges_nobody(tmp_path: Path) -> None:
+    row = {"day": sample.FIRST.date(), "slo": "s", "attainment": 0.9, "objective_ratio": 0.99}
+    for name, total, left in (("few", 99, -9.0), ("enough", 100, 0.5)):
+        write(tmp_path, "slo", {**row, "objective": name, "total": total, "period_error_budget_remaining_ratio": left})
+    traffic = {"day": sample.FIRST.date(), "minute": sample.FIRST, "api": "Fetch"}
+    write(tmp_path, "traffic", {**traffic, "requests": 40, "errors": 1})
+    text = report(tmp_path)
+    told = " ".join(Parsed(text).sections["objectives"].split())
+    assert "1 of 1 objective have error budget left. 1 objective had fewer than 100 requests: too few to judge." in told
+    assert [value["few"] for value in chart(text, "objectives")["data"]["values"]] == [True, False]
+    greys = re.findall(r'<span class="few" title="(.*?)">(.*?)</span>', text)
+    assert ("of 99 requests", "90\xa0%") in greys
+    assert all(title != "of 100 requests" for title, _ in greys)
+    assert '<span class="few" title="of 40 requests">2.5\xa0%</span><small>1 of 40</small>' in text
+
+
+def test_the_end_of_a_bucket_is_a_bound(text: str) -> None:
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", text.split('id="latency"')[1].split("</section>")[0])
+    assert [cell for cell in cells if cell.startswith("≤\xa0")] != []
+
+
+def test_sections_without_anything_to_look_at_are_folded(root: Path, tmp_path: Path) -> None:
+    assert "<details>" not in report(root)
+    bursts(tmp_path, (42, 60))
+    page = report(tmp_path)
+    folded = page[page.index("<details>") : page.index("</details>")]
+    assert "<summary>Nothing to look at: Response times, " in folded
+    assert re.findall(r'<section id="(\w+)"', folded)[-2:] == ["throttles", "errors"]
+    assert 'id="talkers"' not in folded
 
 
 READY = """new Promise((done, failed) => {

@@ -93,8 +93,6 @@ def _all(tree: dict[str, Any]) -> Iterator[Mutation]:
             yield _with(tree, (*above, "threads"), 4, "is added")
             yield _with(tree, (*above, "max.connection.creation.rate.per.ip"), 4, "is added")
     yield _with(tree, ("quotas", "listener.name.nobody.max.connections"), 4, "is added")
-    more = {"name": "MORE", "bind": "127.0.0.1:7", "upstream": "127.0.0.1:9"}
-    yield _with(tree, ("listeners",), [*tree["listeners"], more], "is one more")
 
 
 def _of_key(tree: dict[str, Any], path: Path, value: Any, key: Key) -> Iterator[Mutation]:

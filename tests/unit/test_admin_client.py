@@ -111,10 +111,14 @@ async def test_watching_what_never_answered_fails() -> None:
 
 
 async def test_a_reload_says_what_changed() -> None:
-    changed = told(result="applied", changed=["quotas.max.connections", "log.level"])
+    changes = [("quotas.max.connections", "5", "6"), ("log.level", "info", "debug")]
+    changed = told(result="applied", changed=[key for key, _, _ in changes], changes=changes)
     async with answering("POST", "/reload", Response(changed)) as admin:
         done = await brokerside("reload", "--admin", admin)
-    assert (done.returncode, done.stdout) == (0, "applied: quotas.max.connections, log.level\n")
+    assert (done.returncode, done.stdout) == (
+        0,
+        "applied:\n  quotas.max.connections: 5 -> 6\n  log.level: info -> debug\n",
+    )
     async with answering("POST", "/reload", Response(told(result="unchanged", changed=[]))) as admin:
         done = await brokerside("reload", "--admin", admin)
     assert (done.returncode, done.stdout) == (

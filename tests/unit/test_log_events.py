@@ -16,6 +16,7 @@ CALL = re.compile(
 PASSED_ON = {
     "unsupported_request": "warning", "protected_topic": "warning", "log_lines_dropped": "warning",
     "audit_closed": "info", "opentelemetry_closed": "info",
+    "backlog_cut": "warning", "descriptors_low": "warning", "memory_low": "warning",
 }  # fmt: skip
 """Events that are not logged by such a call."""
 

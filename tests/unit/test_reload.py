@@ -15,8 +15,9 @@ from structlog.testing import capture_logs
 
 import proxy.reload
 from proxy.config import Config, load
-from proxy.config.difference import differences, fingerprint
+from proxy.config.difference import Change, differences, fingerprint
 from proxy.config.reference import example
+from proxy.errors import LocalError
 from proxy.reload import ConfigFileMonitor, Reloader, ReloadResult
 from tests.tools.authority import Authority
 from tests.tools.example_files import write_example_files
@@ -52,9 +53,10 @@ class Running:
             ConfigFileMonitor(self.path), load(self.path, {}), self._apply, load=self._load, now=lambda: self.time
         )
 
-    def _apply(self, config: Config) -> None:
+    async def _apply(self, config: Config) -> bool:
         self.applied.append(config)
         self.has_applied.set()
+        return True
 
     def _load(self, path: str | os.PathLike[str], pause: Callable[[], None]) -> Config:
         self.loads += 1
@@ -83,7 +85,8 @@ async def test_a_change_is_applied_and_told(running):
     with capture_logs() as logged:
         result = await running.reload(BASE.replace("max.connections: 5", "max.connections: 6") + "log.level: debug\n")
 
-    assert result == ReloadResult("applied", changed=("quotas.max.connections", "log.level"))
+    changes = (Change("quotas.max.connections", "5", "6"), Change("log.level", "info", "debug"))
+    assert result == ReloadResult("applied", changed=("quotas.max.connections", "log.level"), changes=changes)
     (applied,) = running.applied
     assert applied is running.reloader.config
     assert (applied.quotas.max_connections, applied.log_level) == (6, "debug")
@@ -94,6 +97,7 @@ async def test_a_change_is_applied_and_told(running):
     (line,) = logged
     assert line["event"] == "config_reloaded"
     assert line["keys"] == ("quotas.max.connections", "log.level")
+    assert line["changes"] == ["quotas.max.connections: 5 -> 6", "log.level: info -> debug"]
     assert line["reason"] == "test"
 
 
@@ -140,7 +144,8 @@ async def test_what_needs_a_restart_rejects_the_rest_too(running):
     text = (
         BASE.replace("broker.id: 1", "broker.id: 2")
         .replace("max.connections: 5", "max.connections: 6")
-        .replace("name: CLIENT", "proxy.protocol.trusted: [10.0.0.0/8], upstream.source: 127.0.0.1, name: CLIENT")
+        .replace("name: CLIENT", "upstream.source: 127.0.0.1, name: CLIENT")
+        + "workers: 2\naudit: {exclude.topics: [t]}\n"
     )
     result = await running.reload(text)
 
@@ -148,19 +153,52 @@ async def test_what_needs_a_restart_rejects_the_rest_too(running):
         "rejected",
         errors=(
             "broker.id: a change needs a restart (running: 1, file: 2)",
-            'listeners[0].proxy.protocol.trusted: a change needs a restart (running: [], file: ["10.0.0.0/8"])',
-            "listeners[0].upstream.source: a change needs a restart (running: nothing, file: 127.0.0.1)",
+            'audit.exclude.topics: a change needs a restart (running: [], file: ["t"])',
+            "workers: a change needs a restart (running: 1, file: 2)",
         ),
     )
     assert running.applied == []
 
 
-async def test_another_number_of_listeners_is_one_difference(running):
-    more = '  - {name: MORE, bind: "127.0.0.1:9093", upstream: "127.0.0.1:19093"}\nquotas:'
+async def test_listeners_come_and_go_by_name_and_one_that_stays_is_compared_with_itself(running):
+    more = '  - {name: MORE, bind: "127.0.0.1:9093", upstream: "127.0.0.1:19093"}\n'
+    first = BASE.replace("listeners:\n", f"listeners:\n{more}")
 
-    assert (await running.reload(BASE.replace("quotas:", more))).errors == (
-        'listeners: a change needs a restart (running: ["CLIENT"], file: ["CLIENT", "MORE"])',
+    assert (await running.reload(first)).changes == (Change("listeners[0]", "nothing", "MORE"),)
+    moved = first.replace("127.0.0.1:19092", "127.0.0.1:29092")
+    assert (await running.reload(moved)).changes == (
+        Change("listeners[1].upstream", "127.0.0.1:19092", "127.0.0.1:29092"),
     )
+    last = moved.replace(more, "").replace("quotas:", f"{more}quotas:")
+    assert (await running.reload(last)).result == "unchanged"
+    assert (await running.reload(last.replace(more, ""))).changes == (Change("listeners[1]", "MORE", "nothing"),)
+
+
+async def test_secrets_of_observers_are_not_shown_in_changes(running):
+    (running.path.parent / "token").write_text(CANARY)
+    text = BASE + "observer.class.names: [a:B]\nobservers: {a:B: {token: {file: token}, top: 5}}\n"
+    running = Running(running.path.parent, text)
+    (running.path.parent / "token").write_text("other")
+
+    with capture_logs() as logged:
+        result = await running.reload(text.replace("top: 5", "top: 6"))
+
+    assert result.changes == (Change("observers.a:B.token", "***", "***"), Change("observers.a:B.top", "5", "6"))
+    assert not re.search(f"other|{CANARY}", str(logged))
+
+
+async def test_what_cannot_be_applied_is_rejected_and_the_running_configuration_stays(running):
+    before = running.reloader.state.hash
+
+    async def fail(config: Config) -> bool:
+        raise LocalError("cannot listen on 127.0.0.1:9092: Address already in use")
+
+    running.reloader._apply = fail
+    result = await running.reload(BASE + "log.level: debug\n")
+
+    assert result == ReloadResult("rejected", errors=("cannot listen on 127.0.0.1:9092: Address already in use",))
+    assert (running.reloader.state.hash, running.reloader.config.log_level) == (before, "info")
+    assert not running.reloader.state.last_successful
 
 
 async def test_nothing_of_the_own_traffic_is_shown(running):
@@ -391,7 +429,7 @@ class TestDifference:
         [
             ("broker.id: 1", "broker.id: 2"),
             ("sasl.username: brokerside", "sasl.username: other"),
-            ("name: CLIENT", "name: client"),
+            ("127.0.0.1:19092", "127.0.0.1:19093"),
             ("max.connections: 5", "max.connections: 6"),
             ("connection_creation_rate: 5", "connection_creation_rate: 5, action: observe"),
         ],

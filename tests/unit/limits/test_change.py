@@ -117,3 +117,41 @@ def test_what_was_accepted_without_a_limit_counts_under_the_next_one() -> None:
     simulation.update_limits(with_(limited, ip_rates={}))
     rates = simulation.quotas.sensors
     assert rates.rate("CLIENT", 0) == rates.rate(None, 0) == 4
+
+
+def test_listeners_come_and_go() -> None:
+    """What waits at a removed listener is refused; what is open there counts until it ends."""
+    one = ListenerLimits(rate=Quota(20))
+    both = Limits(listeners={"CLIENT": one, "OTHER": one}, connections=Quota(30), samples=2)
+    alone = with_(both, listeners={"CLIENT": one})
+    simulation = Simulation(both)
+    others = simulation.connect([0] * 25, listener="OTHER")
+    simulation.run(0)
+    assert len(admitted(others)) == 20
+    del simulation.backlog["OTHER"]
+    simulation.update_limits(alone)
+    assert len(refused(others)) == 1
+    clients = simulation.connect([1] * 12)
+    simulation.run(900)
+    assert len(admitted(clients)) == 10
+    assert simulation.state(900).admitted == {"CLIENT": 10}
+    simulation.leave(others[0])
+    simulation.leave(others[1])
+    assert len(admitted(clients)) == 12
+    simulation.update_limits(both)
+    assert simulation.quotas.open_by_listener == {"CLIENT": 12, "OTHER": 18}
+    for client in others[2:20]:
+        simulation.leave(client)
+    simulation.update_limits(alone)
+    assert simulation.quotas.open_by_listener["CLIENT"] == simulation.quotas.open_total == 12
+
+
+def test_held_connections_of_a_removed_listener_are_refused() -> None:
+    both = Limits(listeners={"CLIENT": ListenerLimits(), "OTHER": ListenerLimits()}, ip_rates={A: Quota(5)}, samples=2)
+    simulation = Simulation(both)
+    kept, gone = simulation.connect([0] * 6), simulation.connect([1], listener="OTHER")
+    simulation.run(1)
+    assert (len(simulation.quotas.held), refused(gone)) == (2, [])
+    simulation.update_limits(with_(both, listeners={"CLIENT": ListenerLimits()}))
+    assert (len(simulation.quotas.held), refused(gone)) == (1, [1])
+    assert len(admitted(kept)) == 5

@@ -311,3 +311,27 @@ class Vandal(Gated):
             for name in ("connection", "outcome", "api_key"):
                 delattr(one, name)
         super().record_exchanges(exchanges, dropped)
+
+
+class RefusesSettings(Keeper):
+    """Takes no settings."""
+
+    def configure(self, configs: Mapping[str, Any]) -> None:
+        super().configure(configs)
+        if "top" in configs["settings"]:
+            raise ValueError(f"top is {configs['settings']['top']}")
+
+
+class Numbering(Keeper):
+    """Has a counter of its own for what the data path hands over, as the audit observer has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observed = memoryview(bytearray(8)).cast("q")
+
+
+class WantsBySettings(Keeper):
+    """Wants the api of its settings alone."""
+
+    def wants(self, api_key: int, api_version: int) -> bool:
+        return api_key == self.configs["settings"].get("api", 0)

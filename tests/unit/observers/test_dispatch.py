@@ -683,3 +683,80 @@ class TestThrottles:
         dispatcher.close(20)
         stats = dispatcher.stats()[0]
         assert (stats.delivered, stats.failed, lost(dispatcher), stats.errors) == (3, 2, 0, {"record_throttles": 1})
+
+
+class TestReplacement:
+    """An observer with other settings is configured beside the running one, and takes its place."""
+
+    @staticmethod
+    def replaced(dispatcher: Dispatcher, name: str, settings: dict[str, Any]) -> Any:
+        wanted = {f"{FAKES}:{name}": settings}
+        dispatcher.replace(dispatcher.configure_beside(wanted), wanted, 5.0)
+        return observer(dispatcher, name)
+
+    def test_each_exchange_goes_to_one_of_the_two_and_the_counts_go_on(self) -> None:
+        dispatcher = started("Gated", "Second")
+        first = observer(dispatcher, "Gated")
+        feed(dispatcher, 3)
+        assert first.entered.wait(20)
+        for _ in range(2):
+            dispatcher.record_exchange(exchange())  # not flushed when the replacement comes
+        second = self.replaced(dispatcher, "Gated", {"top": 5})
+        feed(dispatcher, 4)
+        second.gate.set()
+        assert second is not first
+        assert dict(second.configs["settings"]) == {"top": 5}
+        until(lambda: len(second.seen) == 4)
+        [stats, _] = dispatcher.stats()
+        assert (stats.delivered, stats.queued) == (4, 5), "the first one still has all of its own"
+        first.gate.set()
+        until(lambda: first.life[-1] == "close")
+        settled(dispatcher)
+        [stats, other] = dispatcher.stats()
+        assert (len(first.seen), len(second.seen)) == (5, 4)
+        assert (stats.delivered, stats.failed, sum(stats.dropped.values()), stats.queued) == (9, 0, 0, 0)
+        assert (other.delivered, observer(dispatcher, "Second").life.count("configure")) == (9, 1)
+        dispatcher.close(5)
+        assert dispatcher.stats()[0].delivered == 9
+
+    def test_what_the_first_one_cannot_take_in_time_is_counted(self) -> None:
+        dispatcher = started("Gated")
+        first = observer(dispatcher, "Gated")
+        feed(dispatcher, 1)
+        assert first.entered.wait(20)
+        feed(dispatcher, 2)
+        wanted = {f"{FAKES}:Gated": {"top": 5}}
+        dispatcher.replace(dispatcher.configure_beside(wanted), wanted, 0.0)
+        first.gate.set()
+        settled(dispatcher)
+        [stats] = dispatcher.stats()
+        assert (stats.delivered, stats.dropped["closing"]) == (1, 2)
+        dispatcher.close(5)
+
+    def test_an_observer_that_refuses_its_settings_leaves_the_running_one_alone(self) -> None:
+        dispatcher = started("RefusesSettings", "Second")
+        running = observer(dispatcher, "RefusesSettings")
+        with pytest.raises(ObserverError, match="refused its configuration: ValueError: top is 5"):
+            dispatcher.configure_beside({f"{FAKES}:RefusesSettings": {"top": 5}})
+        feed(dispatcher, 1)
+        until(lambda: len(running.seen) == 1)
+        assert observer(dispatcher, "RefusesSettings") is running
+        dispatcher.close(5)
+
+    def test_an_observer_that_numbers_what_it_gets_is_not_replaced(self) -> None:
+        dispatcher = started("Numbering")
+        with pytest.raises(ObserverError, match="other settings need a restart"):
+            dispatcher.configure_beside({f"{FAKES}:Numbering": {"top": 5}})
+        dispatcher.close(5)
+
+    def test_settings_that_are_the_same_configure_nothing(self) -> None:
+        dispatcher = started("Keeper", settings={f"{FAKES}:Keeper": {"top": 5}})
+        assert dispatcher.configure_beside({f"{FAKES}:Keeper": {"top": 5}}) == []
+        dispatcher.close(5)
+
+    def test_what_the_new_one_wants_counts_from_then_on(self) -> None:
+        dispatcher = started("WantsBySettings")
+        assert dispatcher.interest.flags(3, 1) & WANT_EXCHANGE == 0
+        self.replaced(dispatcher, "WantsBySettings", {"api": 3})
+        assert dispatcher.interest.flags(3, 1) & WANT_EXCHANGE
+        dispatcher.close(5)

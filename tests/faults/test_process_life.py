@@ -1,0 +1,144 @@
+"""A sidecar is killed, ended and ended again: who gets which answers, and when it is gone.
+
+The times are those of RELIABILITY.md, C1 to C4. A busy machine gets ``BUSY`` times as long, but with FAULTS_FULL=1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+
+from proxy.local.process import Process
+from proxy.local.sidecars import SidecarProcess
+from tests.faults.site import FULL, PATIENCE, Site
+from tests.faults.test_reload import Log
+from tests.frames import API_VERSIONS, request, response
+from tests.integration.peer import read_frame
+
+BUSY = 1 if FULL else 5
+
+FETCH = 1
+
+CLIENTS = 50
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def asks(connection: Connection, number: int) -> None:
+    reader, writer = connection
+    writer.write(request(API_VERSIONS, 0, number))
+    assert await asyncio.wait_for(read_frame(reader), PATIENCE) == response(number)
+
+
+async def ended(one: Process, within: float) -> float:
+    """Wait until it has exited, and return after how many seconds."""
+    began = time.monotonic()
+    async with asyncio.timeout(within + PATIENCE):
+        while one.alive():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    took = time.monotonic() - began
+    assert took <= within
+    return took
+
+
+def process_of(site: Site) -> Process:
+    assert site.sidecar is not None
+    return site.sidecar.process
+
+
+async def test_a_killed_sidecar_that_starts_again_serves_its_clients_within_its_limits(site: Site) -> None:
+    """C1: listening within 2 s, 50 clients back within 10 s, quotas in force from the first accept."""
+    quotas = {"max.connections.per.ip": CLIENTS}
+    await site.start(quotas)
+    clients = [await site.dial() for _ in range(CLIENTS)]
+    for number, client in enumerate(clients):
+        await asks(client, number)
+    os.kill(site.pid, signal.SIGKILL)
+    await ended(process_of(site), PATIENCE)
+    for reader, _ in clients:
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
+    began = time.monotonic()
+    starting = asyncio.create_task(
+        asyncio.to_thread(SidecarProcess.start, site.path, site.folder / "again.log", site.admin)
+    )
+    while True:
+        try:
+            clients = [await site.dial()]
+            break
+        except ConnectionRefusedError:
+            await asyncio.sleep(0.01)
+    assert time.monotonic() - began <= 2 * BUSY
+    clients += [await site.dial() for _ in range(CLIENTS - 1)]
+    for number, client in enumerate(clients):
+        await asks(client, number)
+    assert time.monotonic() - began <= 10 * BUSY
+    reader, _ = await site.dial()
+    assert await asyncio.wait_for(reader.read(), PATIENCE) == b"", "one more than the limit"
+    site.sidecar = await starting
+
+
+async def test_a_drain_answers_what_was_read_and_then_exits(site: Site) -> None:
+    """C2: no accept after 50 ms, no frame is cut, exit within 12 s with code 0."""
+    await site.start({})
+    log = Log(site)
+    clients = [await site.dial() for _ in range(20)]
+    for number, (_, writer) in enumerate(clients):
+        writer.write(b"".join(request(API_VERSIONS, 0, number * 100 + one) for one in range(50)))
+    await asyncio.sleep(0.05)
+    os.kill(site.pid, signal.SIGTERM)
+    began = time.monotonic()
+    received = await asyncio.gather(*(reader.read() for reader, _ in clients))
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                await site.dial()
+            except ConnectionRefusedError:
+                break
+    assert time.monotonic() - began <= 0.05 * BUSY + 12
+    for number, data in enumerate(received):
+        whole = b"".join(response(number * 100 + one) for one in range(50))
+        assert len(data) % len(response(0)) == 0, "a frame was cut"
+        assert whole.startswith(data)
+    await ended(process_of(site), 12)
+    events = [line["event"] for line in log.new()]
+    assert events[-1] == "stopped", events
+    assert "exit_forced" not in events
+
+
+async def test_a_drain_with_a_waiting_fetch_ends_after_its_time(site: Site) -> None:
+    """C4, with a drain of 3 s."""
+    site.settings["drain.timeout.ms"] = 3_000
+    await site.start({})
+    log = Log(site)
+    site.peer.unanswered.add(FETCH.to_bytes(2, "big"))
+    client, idle = await site.dial(), await site.dial()
+    await asks(client, 1)
+    await asks(idle, 1)
+    client[1].write(request(FETCH, 4, 2))
+    await site.until(lambda text: "Fetch" in text)
+    os.kill(site.pid, signal.SIGTERM)
+    assert await asyncio.wait_for(idle[0].read(), PATIENCE) == b""
+    took = await ended(process_of(site), 3 + 2 * BUSY)
+    assert took >= 2.9
+    lines = {line["event"]: line for line in log.new()}
+    assert lines["drained"]["cut"] == 1
+    assert lines["stopped"]
+
+
+async def test_a_second_signal_ends_a_drain_at_once(site: Site) -> None:
+    """C3: exit within 1 s."""
+    await site.start({})
+    site.peer.unanswered.add(FETCH.to_bytes(2, "big"))
+    client = await site.dial()
+    await asks(client, 1)
+    client[1].write(request(FETCH, 4, 2))
+    await site.until(lambda text: "Fetch" in text)
+    log = Log(site)
+    os.kill(site.pid, signal.SIGTERM)
+    await log.next("draining")
+    os.kill(site.pid, signal.SIGTERM)
+    await ended(process_of(site), 1 * BUSY)

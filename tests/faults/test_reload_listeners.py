@@ -1,0 +1,196 @@
+"""Listeners and observers of a running sidecar change by reload: all of it or nothing, and no connection is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.local.ports import HOST, free_ports
+from tests.conformance.crowd import Plan
+from tests.faults.site import PATIENCE, Peer, Site
+from tests.faults.test_reload import Log, hang_up, running_hash
+from tests.frames import API_VERSIONS, request, response
+from tests.integration.metrics import sample
+from tests.integration.peer import read_frame
+
+OBSERVER = "observers.request_metrics:RequestMetricsObserver"
+
+REFUSES = "tests.unit.observers.fakes:RefusesSettings"
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class ReloadSite(Site):
+    """A sidecar whose configuration changes. ``listener``: that of ``config``."""
+
+    @property
+    def listener(self) -> dict[str, Any]:
+        return dict(self.config({})["listeners"][0])
+
+    async def reload(self, **settings: Any) -> dict[str, Any]:
+        """Write other settings, and return the log line of their reload."""
+        self.settings |= settings
+        log = Log(self)
+        self.write({})
+        hang_up(self)
+        return await log.next("config_")
+
+    async def connect(self, port: int) -> Connection:
+        reader, writer = await asyncio.open_connection(HOST, port)
+        self._clients.append(writer)
+        return reader, writer
+
+
+@pytest.fixture(params=[1, 2])
+async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[ReloadSite]:
+    site = ReloadSite(tmp_path)
+    site.settings |= {"workers": request.param, "drain.timeout.ms": 2000}
+    yield site
+    await site.stop()
+
+
+async def asks(connection: Connection, number: int = 1) -> None:
+    reader, writer = connection
+    writer.write(request(API_VERSIONS, 0, number))
+    assert await asyncio.wait_for(read_frame(reader), PATIENCE) == response(number)
+
+
+async def refused(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(HOST, port)
+    except ConnectionRefusedError:
+        return True
+    writer.close()
+    return False
+
+
+async def test_a_listener_comes_and_goes(site: ReloadSite) -> None:
+    await site.start({})
+    (port,) = free_ports(1)
+    first = await site.connect(site.port)
+    await asks(first)
+    more = site.listener | {"name": "MORE", "bind": f"{HOST}:{port}", "advertised": site.listener["bind"]}
+    done = await site.reload(listeners=[site.listener, more])
+    assert (done["event"], done["changes"]) == ("config_reloaded", ["listeners[1]: nothing -> MORE"])
+    second, half = await site.connect(port), await site.connect(port)
+    await asks(second)
+    await asks(half)
+    half[1].write(request(API_VERSIONS, 0, 2)[:7])
+    await site.until(lambda text: sample(text, "brokerside_requests_total", listener="MORE") == 2)
+
+    done = await site.reload(listeners=[site.listener])
+    assert done["changes"] == ["listeners[1]: MORE -> nothing"]
+    assert await refused(port)
+    assert await asyncio.wait_for(second[0].read(), PATIENCE) == b"", "an idle one ends at once"
+    assert await asyncio.wait_for(half[0].read(), PATIENCE) == b"", "one with half a request after drain.timeout.ms"
+    text = await site.get("metrics")
+    assert sample(text, "brokerside_connections_closed_total", listener="MORE", cause="drain_completed") == 1
+    assert sample(text, "brokerside_connections_closed_total", listener="MORE", cause="drain_timeout") == 1
+    await asks(first, 3)
+
+    await site.reload(listeners=[site.listener, more])
+    third = await site.connect(port)
+    await asks(third)
+    await site.until(lambda text: sample(text, "brokerside_requests_total", listener="MORE") == 3)
+
+
+async def test_listeners_may_change_their_addresses_among_each_other_under_load(site: ReloadSite) -> None:
+    """The sockets go from one to the other open, so nobody is refused."""
+    (port,) = free_ports(1)
+    await site.start({})
+    mine = site.listener
+    other = mine | {"name": "OTHER", "bind": f"{HOST}:{port}", "advertised": mine["bind"]}
+    await site.reload(listeners=[mine, other])
+    crowd = await site.crowd_process(Plan(site.port, 600, rate=200, leave="answered"))
+    await asyncio.sleep(1)
+    swapped = [mine | {"bind": other["bind"], "advertised": mine["bind"]}, other | {"bind": mine["bind"]}]
+    assert (await site.reload(listeners=swapped))["event"] == "config_reloaded"
+    visits = await site.finished(crowd)
+    assert visits.refused() == []
+    assert len(visits.accepted()) == 600
+    text = await site.get("metrics")
+    assert sample(text, "brokerside_connections_accepted_total", listener="OTHER") > 0
+
+
+async def test_another_upstream_serves_new_connections_and_open_ones_stay(site: ReloadSite) -> None:
+    await site.start({})
+    first = await site.connect(site.port)
+    await asks(first)
+    other = Peer(site.port)
+    await other.start()
+    before, seen = site.peer.seen, other.seen
+    await site.reload(listeners=[site.listener | {"upstream": f"{HOST}:{other.port}"}])
+    second = await site.connect(site.port)
+    await asks(second)
+    await asks(first, 2)
+    assert (site.peer.seen, other.seen) == (before, seen + 1)
+    assert "ok" in await site.get("readyz"), "the new upstream is the one that is checked"
+    other.close()
+
+
+@pytest.mark.parametrize("what", ["port", "observer"])
+async def test_what_cannot_be_applied_changes_nothing_at_all(site: ReloadSite, what: str) -> None:
+    site.settings |= {"observer.class.names": [OBSERVER, REFUSES], "internal.bootstrap.servers": f"{HOST}:1"}
+    await site.start({})
+    client = await site.connect(site.port)
+    await asks(client)
+    before, descriptors = await running_hash(site), site.descriptors()
+    (free,) = free_ports(1)
+    more = site.listener | {"name": "FREE", "bind": f"{HOST}:{free}", "advertised": site.listener["bind"]}
+    somebody = socket.create_server((HOST, 0))
+    taken = more | {"name": "TAKEN", "bind": f"{HOST}:{somebody.getsockname()[1]}"}
+    if what == "port":
+        changes: dict[str, Any] = {"listeners": [site.listener, more, taken]}
+        says = f"cannot listen on {taken['bind']}: Address already in use"
+    else:
+        changes = {"listeners": [site.listener, more], "observers": {REFUSES: {"top": 1}, OBSERVER: {"top": 1}}}
+        says = f"observers: observer '{REFUSES}' refused its configuration: ValueError: top is 1"
+    done = await site.reload(**changes, **{"log.level": "debug"})
+
+    assert done["event"] == "config_rejected"
+    assert says in done["errors"][0]
+    assert await refused(free)
+    assert await running_hash(site) == before
+    assert json.loads(await site.get("config"))["config"]["log.level"] == "info"
+    assert await site.metric("config_last_reload_successful") == 0
+    await asks(client, 2)
+    somebody.close()
+    await site.gives_back(descriptors)
+
+
+async def test_an_observer_with_other_settings_takes_over_and_its_counts_go_on(site: ReloadSite) -> None:
+    site.settings |= {"observer.class.names": [OBSERVER], "internal.bootstrap.servers": f"{HOST}:1"}
+    await site.start({})
+    client = await site.connect(site.port)
+    for number in range(20):
+        await asks(client, number)
+    done = await site.reload(observers={OBSERVER: {"top": 7}})
+    assert done["changes"] == [f"observers.{OBSERVER}.top: nothing -> 7"]
+    for number in range(30):
+        await asks(client, number)
+    text = await site.until(lambda text: sample(text, "brokerside_observer_delivered_total", observer=OBSERVER) >= 50)
+    requests = sample(text, "brokerside_requests_total")
+    assert sample(text, "brokerside_observer_delivered_total", observer=OBSERVER) >= requests
+    assert sample(text, "brokerside_observer_dropped_total", observer=OBSERVER) == 0
+
+
+async def test_a_hundred_signals_in_a_second_are_few_reloads(site: ReloadSite) -> None:
+    """C7."""
+    await site.start(
+        {"ips": {f"10.0.{number // 250}.{number % 250}": {"connection_creation_rate": 5} for number in range(2000)}}
+    )
+    for _ in range(100):
+        os.kill(site.pid, signal.SIGHUP)
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(1)
+    reloads = await site.metric("config_reloads_total")
+    assert 1 <= reloads <= 40, "each of them reads 2,000 addresses; all that wait for one share the next"
+    assert await site.metric("config_last_reload_successful") == 1

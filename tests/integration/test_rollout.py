@@ -1,0 +1,193 @@
+"""docs/rollout.md, step by step, on a cluster of three real brokers under load."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import yaml
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicCollection
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from proxy.local import broker, cluster
+from proxy.local.ports import HOST, free_ports
+from proxy.local.sidecars import SidecarProcess
+from proxy.local.state import ClusterState, Node, save
+from tests.tools.fragments import blocks
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
+
+TOPIC = "orders"
+PORTS = (9092, 9093, 19092, 19094, 9644)
+PATIENCE = 60.0
+
+BEFORE, INTERNAL_THERE, INTERNAL_USED, BEHIND_SIDECAR = range(4)
+"""Steps: the blocks of the page, in its order."""
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it never became true"
+        time.sleep(0.05)
+
+
+class Site:
+    """Three brokers, and what the page says of each step."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        given = [block.properties() for block in blocks("properties", page="docs/rollout.md")]
+        assert len(given) == 4
+        self.lines = [
+            {key: value for step in given[: number + 1] for key, value in step.items()} for number in range(4)
+        ]
+        ports = iter(free_ports(15))
+        self.ports = {number: dict(zip(PORTS, islice(ports, len(PORTS)), strict=True)) for number in (1, 2, 3)}
+        nodes = tuple(self.node(number, BEFORE) for number in self.ports)
+        self.state = ClusterState("4.3.1", broker.new_id(), "broker", nodes)
+        for node in nodes:
+            self.write(node.id, BEFORE)
+        save(folder, self.state)
+        self.sidecars: dict[int, SidecarProcess] = {}
+
+    def node(self, number: int, step: int) -> Node:
+        ports = {port: f"{HOST}:{mapped}" for port, mapped in self.ports[number].items()}
+        upstream = ports[19092] if step == BEHIND_SIDECAR else ports[9092]
+        internal = ports[19094] if step >= INTERNAL_USED else upstream  # what a start waits for
+        home = self.folder / f"node-{number}"
+        return Node(number, ports[9092], upstream, internal, ports[9093], ports[9644], home)
+
+    def write(self, number: int, step: int) -> None:
+        """The properties of a broker at a step of the page, with its own ports on loopback."""
+        mapped = self.ports[number]
+        lines = {
+            key: re.sub(r"://[\w.-]*:(\d+)", lambda found: f"://{HOST}:{mapped[int(found[1])]}", value)
+            for key, value in self.lines[step].items()
+        }
+        broker.write_properties(self.state, self.node(number, step), {**lines, "min.insync.replicas": "2"})
+
+    def restart(self, number: int, step: int) -> None:
+        """Stop a broker and start it as it is at ``step``; wait until all its replicas are in sync."""
+        cluster.stop_node(self.folder, number)
+        self.write(number, step)
+        known = cluster.status(self.folder)
+        assert known is not None
+        nodes = tuple(self.node(number, step) if node.id == number else node for node in known.nodes)
+        save(self.folder, replace(known, nodes=nodes))
+        cluster.start_node(self.folder, number)
+
+    def start_sidecar(self, number: int) -> None:
+        """As the README has it: with its own ports, and a broker that is another one."""
+        (block,) = blocks("yaml", page="README.md")
+        config = yaml.safe_load(block.text)
+        ports = {port: f"{HOST}:{mapped}" for port, mapped in self.ports[number].items()}
+        [listener] = config["listeners"]
+        listener |= {"bind": ports[9092], "advertised": ports[9092], "upstream": ports[19092]}
+        config |= {"broker.id": number, "internal.bootstrap.servers": ports[19094], "admin": {"bind": ports[9644]}}
+        config["audit"]["spool.path"] = str(self.folder / "spool")
+        path = self.folder / f"sidecar-{number}.yaml"
+        path.write_text(yaml.safe_dump(config))
+        self.sidecars[number] = SidecarProcess.start(path, path.with_suffix(".log"), ports[9644])
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"{HOST}:{ports[9092]}" for ports in self.ports.values())
+
+    def in_sync(self) -> bool:
+        """What ``--under-replicated-partitions`` asks for: every replica of every topic is in sync."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        names = [TOPIC, "__consumer_offsets"]
+        found = [one.result(30) for one in admin.describe_topics(TopicCollection(names)).values()]
+        return all(len(part.isr) == len(part.replicas) == 3 for topic in found for part in topic.partitions)
+
+
+class Load:
+    """A producer and a consumer that know nothing of the rollout."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.sent, self.errors, self.read = 0, list[str](), list[int]()
+        self._stop = threading.Event()
+        self._bootstrap = bootstrap
+        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._produce, self._consume)]
+        for thread in self._threads:
+            thread.start()
+
+    def _produce(self) -> None:
+        settings = {"enable.idempotence": True, "acks": "all", "linger.ms": 5, "log_level": 0}
+        producer = Producer({"bootstrap.servers": self._bootstrap, **settings})
+
+        def delivered(error: KafkaError | None, _: Message) -> None:
+            if error is not None:
+                self.errors.append(str(error))
+
+        while not self._stop.is_set():
+            producer.produce(TOPIC, str(self.sent).encode(), on_delivery=delivered)
+            self.sent += 1
+            producer.poll(0.01)
+        if producer.flush(PATIENCE):
+            self.errors.append("not all records were delivered")
+
+    def _consume(self) -> None:
+        settings = {"group.id": "rollout", "auto.offset.reset": "earliest", "log_level": 0}
+        consumer = Consumer({"bootstrap.servers": self._bootstrap, "enable.auto.commit": False, **settings})
+        consumer.subscribe([TOPIC])
+        while not (self._stop.is_set() and not self._threads[0].is_alive() and len(self.read) >= self.sent):
+            message = consumer.poll(0.2)
+            if message is not None and message.error() is None:
+                self.read.append(int(message.value() or b""))
+            if self._stop.is_set() and time.monotonic() > self._deadline:
+                break
+        consumer.close()
+
+    def end(self) -> None:
+        self._deadline = time.monotonic() + PATIENCE
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(2 * PATIENCE)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    made = Site(folder)
+    try:
+        cluster.up(folder, nodes=3, progress=False)
+        yield made
+    finally:
+        for sidecar in made.sidecars.values():
+            sidecar.stop()
+        for number in made.ports:
+            cluster.stop_node(folder, number, kill=True)
+
+
+def test_a_cluster_under_load_gets_sidecars_and_loses_them_again_without_a_lost_record(site: Site) -> None:
+    admin = AdminClient({"bootstrap.servers": site.bootstrap})
+    admin.create_topics([NewTopic(TOPIC, 3, 3)])[TOPIC].result(30)
+    load = Load(site.bootstrap)
+    until(lambda: load.read)
+    for step in (INTERNAL_THERE, INTERNAL_USED, BEHIND_SIDECAR):
+        for number in site.ports:
+            site.restart(number, step)
+            if step == BEHIND_SIDECAR:
+                site.start_sidecar(number)
+            until(site.in_sync)
+    read = len(load.read)
+    until(lambda: len(load.read) > read + 100)
+    for sidecar in site.sidecars.values():
+        assert sidecar.metric("brokerside_requests_total") > 0
+
+    for number in site.ports:  # and back
+        assert site.sidecars.pop(number).stop()
+        site.restart(number, INTERNAL_USED)
+        until(site.in_sync)
+    load.end()
+    assert load.errors == []
+    assert sorted(load.read) == list(range(load.sent)), "each record once"

@@ -1,0 +1,270 @@
+"""Both halves of a takeover against a peer that refuses, hangs, dies or says something else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from proxy.config import Config, load
+from proxy.errors import LocalError
+from proxy.local.ports import HOST, free_ports
+from proxy.net import takeover_client, takeover_server
+from proxy.net.data_plane import DataPlane
+from proxy.net.listener_manager import ListenerManager
+from proxy.net.listening_sockets import ListeningSockets
+from proxy.net.takeover_client import Takeover
+from proxy.net.takeover_ipc import (
+    PROTOCOL,
+    LimitsPassed,
+    ListeningSocketsPassed,
+    RequestSockets,
+    SuccessorAccepting,
+    SuccessorReady,
+    TakeoverCancelled,
+    TakeoverCompleted,
+    TakeoverRefused,
+    ToPredecessor,
+    ToSuccessor,
+)
+from proxy.net.takeover_server import TakeoverServer
+from proxy.net.ticker import Ticker
+from proxy.net.worker_ipc import IpcChannel
+from tests.frames import API_VERSIONS, request, response
+from tests.integration.peer import answer_in_order, read_frame, upstream
+
+PATIENCE = 20.0
+
+
+class Side:
+    """The part of a sidecar that a takeover changes, inside the test's own loop."""
+
+    def __init__(self, config: Config, sockets: ListeningSockets | None = None) -> None:
+        self.config = config
+        self.handler = DataPlane(config, Ticker())
+        self.listeners = ListenerManager(config, self.handler, Ticker(), sockets)
+
+    async def close(self) -> None:
+        self.listeners.close()
+        now = asyncio.Event()
+        now.set()
+        await self.handler.stop(now)
+
+
+class Predecessor(Side):
+    def __init__(self, config: Config, path: Path) -> None:
+        super().__init__(config)
+        self.taken_over = asyncio.Event()
+        self.server = TakeoverServer(
+            path, 1, self.listeners, lambda: self.listeners.listening_sockets, self.taken_over.set
+        )
+        self.path = path
+
+    async def start(self) -> None:
+        await self.server.bind()
+        self.listeners.start()
+        await self.server.start()
+
+    async def serves(self) -> bool:
+        """Whether a client gets an answer."""
+        reader, writer = await asyncio.open_connection(HOST, self.config.listeners[0].bind.port)
+        writer.write(request(API_VERSIONS, 0, 1))
+        try:
+            async with asyncio.timeout(0.5):
+                return await read_frame(reader) == response(1)
+        except TimeoutError:
+            return False
+        finally:
+            writer.close()
+
+
+class Scripted:
+    """A successor that says what the test wants. ``descriptors``: those that it has got."""
+
+    def __init__(self, path: Path) -> None:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sock.connect(str(path))
+        self.heard: list[ToSuccessor] = []
+        self.descriptors: list[int] = []
+        self.gone = False
+        self.channel: IpcChannel[ToSuccessor] = IpcChannel(sock, ToSuccessor, self._hear, on_peer_gone=self._end)
+
+    def _hear(self, message: ToSuccessor, descriptor: int | None) -> None:
+        self.heard.append(message)
+        if descriptor is not None:
+            self.descriptors.append(descriptor)
+
+    def _end(self) -> None:
+        self.gone = True
+
+    async def hears(self, kind: type[Any]) -> Any:
+        async with asyncio.timeout(PATIENCE):
+            while not (found := [one for one in self.heard if isinstance(one, kind)]):  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        return found[0]
+
+    def close(self) -> None:
+        self.channel.abandon()
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+
+
+@pytest.fixture
+async def old(tmp_path: Path) -> AsyncIterator[Predecessor]:
+    async with upstream(answer_in_order) as port:
+        path = tmp_path / "sidecar.yaml"
+        bind, admin = free_ports(2)
+        path.write_text(
+            f"broker.id: 1\nadmin: {{bind: '{HOST}:{admin}'}}\n"
+            f"listeners: [{{name: CLIENT, bind: '{HOST}:{bind}', upstream: '{HOST}:{port}'}}]\n"
+        )
+        made = Predecessor(load(path, {}), tmp_path / "takeover.sock")
+        await made.start()
+        with capture_logs():
+            yield made
+            await made.server.close()
+            made.server.finish()
+            await made.close()
+
+
+async def test_a_successor_that_hangs_once_nobody_accepts_is_given_up(
+    old: Predecessor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takeover_server, "ACCEPT_TIMEOUT", 0.8)
+    successor = Scripted(old.path)
+    successor.channel.send(RequestSockets(PROTOCOL, 1, os.getpid()))
+    await successor.hears(ListeningSocketsPassed)
+    assert await old.serves()
+    successor.channel.send(SuccessorReady())
+    await successor.hears(LimitsPassed)
+    assert not await old.serves(), "nobody accepts meanwhile"
+    await successor.hears(TakeoverCancelled)
+    assert await old.serves()
+    successor.channel.send(SuccessorAccepting())
+    await successor.hears(TakeoverRefused)
+    assert await old.serves()
+    assert not old.taken_over.is_set()
+    successor.close()
+
+
+@pytest.mark.parametrize("ready", [False, True])
+async def test_a_successor_that_dies_before_it_accepts_changes_nothing(old: Predecessor, ready: bool) -> None:
+    for _ in range(3):
+        successor = Scripted(old.path)
+        successor.channel.send(RequestSockets(PROTOCOL, 1, os.getpid()))
+        await successor.hears(ListeningSocketsPassed)
+        if ready:
+            successor.channel.send(SuccessorReady())
+            await successor.hears(LimitsPassed)
+        successor.close()
+        async with asyncio.timeout(PATIENCE):
+            while old.server.is_busy:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        assert await old.serves()
+
+
+async def test_another_version_and_a_second_successor_are_refused(old: Predecessor) -> None:
+    other, first, second = (Scripted(old.path) for _ in range(3))
+    other.channel.send(RequestSockets(PROTOCOL + 1, 1, os.getpid()))
+    assert "takeover protocol" in (await other.hears(TakeoverRefused)).reason
+    first.channel.send(RequestSockets(PROTOCOL, 1, os.getpid()))
+    await first.hears(ListeningSocketsPassed)
+    second.channel.send(RequestSockets(PROTOCOL, 1, os.getpid()))
+    assert (await second.hears(TakeoverRefused)).reason == "another successor takes over already"
+    for one in (other, first, second):
+        one.close()
+    assert await old.serves()
+
+
+async def test_only_the_same_user_and_root_may_connect(old: Predecessor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(takeover_server, "is_trusted", lambda sock: False)
+    stranger = Scripted(old.path)
+    async with asyncio.timeout(PATIENCE):
+        while not stranger.gone:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    assert stranger.heard == []
+    stranger.close()
+    monkeypatch.setattr(takeover_client, "is_trusted", lambda sock: False)
+    with pytest.raises(LocalError, match="runs as another user"):
+        await Takeover.begin(str(old.path), 1)
+
+
+class ScriptedPredecessor:
+    """Listens at ``path``, and answers as the test wants."""
+
+    def __init__(self, path: Path) -> None:
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listening.bind(str(path))
+        self._listening.listen(1)
+        self._listening.setblocking(False)
+        self.heard: list[ToPredecessor] = []
+        self.channel: IpcChannel[ToPredecessor]
+
+    async def accept(self) -> None:
+        sock, _ = await asyncio.get_running_loop().sock_accept(self._listening)
+        self.channel = IpcChannel(sock, ToPredecessor, lambda message, _: self.heard.append(message))
+
+    async def begun(self, path: Path) -> Takeover:
+        beginning = asyncio.create_task(Takeover.begin(str(path), 1))
+        await self.accept()
+        self.channel.send(ListeningSocketsPassed(1, "0.1.0"))
+        takeover = await beginning
+        assert takeover is not None
+        return takeover
+
+    def close(self) -> None:
+        self._listening.close()
+        self.channel.abandon()
+
+
+async def test_a_successor_goes_on_if_its_predecessor_dies(old: Predecessor, tmp_path: Path) -> None:
+    path = tmp_path / "other.sock"
+    dying = ScriptedPredecessor(path)
+    takeover = await dying.begun(path)
+    completing = asyncio.create_task(takeover.complete(old.listeners, old.listeners.resume))
+    await asyncio.sleep(0.05)
+    assert not await old.serves(), "it waits for the state of the limits"
+    dying.close()
+    await asyncio.wait_for(completing, PATIENCE)
+    assert await old.serves()
+    takeover.finish()
+
+
+async def test_a_successor_that_was_too_slow_fails(old: Predecessor, tmp_path: Path) -> None:
+    path = tmp_path / "other.sock"
+    impatient = ScriptedPredecessor(path)
+    takeover = await impatient.begun(path)
+    completing = asyncio.create_task(takeover.complete(old.listeners, old.listeners.resume))
+    impatient.channel.send(LimitsPassed(7))
+    impatient.channel.send(TakeoverCancelled())
+    with pytest.raises(LocalError, match="it accepts again"):
+        await asyncio.wait_for(completing, PATIENCE)
+    impatient.close()
+
+
+async def test_a_path_that_cannot_be_used_is_named(tmp_path: Path, old: Predecessor) -> None:
+    server = TakeoverServer(tmp_path / "no" / "such.sock", 1, old.listeners, list, lambda: None)
+    with pytest.raises(LocalError, match=r"takeover.socket.path: cannot create .*such.sock: No such file or directory"):
+        await server.bind()
+    assert await Takeover.begin(str(tmp_path / "no" / "such.sock"), 1) is None, "no sidecar runs there"
+
+
+async def test_completed(old: Predecessor) -> None:
+    """What the others compare with."""
+    successor = Scripted(old.path)
+    successor.channel.send(RequestSockets(PROTOCOL, 1, os.getpid()))
+    await successor.hears(ListeningSocketsPassed)
+    successor.channel.send(SuccessorReady())
+    await successor.hears(LimitsPassed)
+    successor.channel.send(SuccessorAccepting())
+    await successor.hears(TakeoverCompleted)
+    assert old.taken_over.is_set()
+    assert old.listeners.draining
+    assert len(successor.descriptors) == 1
+    successor.close()

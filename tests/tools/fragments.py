@@ -1,0 +1,50 @@
+"""The configurations in README.md and docs, as their readers would use them.
+
+A block is taken as it stands. What a test changes is where things are, never what is configured:
+
+* hosts become 127.0.0.1, and each port a free one: the same for the same port of a page;
+* paths lead below the test's folder, and files of secrets are there;
+* users and passwords are those of the test's broker.
+
+A fragment is completed by the configuration that the README has: its keys that the fragment does not have. Listeners
+get ``bind`` and ``upstream`` of it where they have none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+_BLOCK = re.compile(r"^(?P<indent> *)```(?P<kind>\w+)\n(?P<text>.*?)^ *```$", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    page: Path
+    line: int
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+    def properties(self) -> dict[str, str]:
+        """Its lines as properties."""
+        return dict(line.split("=", 1) for line in self.text.splitlines())
+
+
+def blocks(*kinds: str, page: str = "") -> Iterator[Block]:
+    """All blocks of these kinds, of all pages or of one."""
+    pages = [ROOT / page] if page else [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    for path in pages:
+        text = path.read_text()
+        for found in _BLOCK.finditer(text):
+            if found["kind"] in kinds:
+                lines = [line.removeprefix(found["indent"]) for line in found["text"].splitlines()]
+                yield Block(path, text[: found.start()].count("\n") + 1, found["kind"], "\n".join(lines) + "\n")

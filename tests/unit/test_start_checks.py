@@ -1,0 +1,90 @@
+"""What a machine gives too little of is named with the number that is needed."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from proxy.config import Config, load
+from proxy.errors import LocalError
+from proxy.local.ports import HOST, free_ports
+from proxy.start_checks import Machine, find_shortages
+
+LARGE = Machine(1_000_000, 65_535, 64 * 2**30)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Any:
+    def made(**settings: Any) -> Config:
+        path = tmp_path / "sidecar.yaml"
+        bind, upstream, admin = (f"{HOST}:{port}" for port in free_ports(3))
+        listener = {"name": "CLIENT", "bind": bind, "upstream": upstream}
+        path.write_text(yaml.safe_dump({"broker.id": 1, "listeners": [listener], "admin": {"bind": admin}, **settings}))
+        return load(path, {})
+
+    return made
+
+
+def shortages(config: Config, **machine: int | None) -> dict[str, dict[str, Any]]:
+    return dict(find_shortages(config, LARGE._replace(**machine)))
+
+
+def test_a_large_machine_lacks_nothing(config: Any) -> None:
+    assert shortages(config(workers=8, quotas={"max.connections": 100_000})) == {}
+
+
+@pytest.mark.parametrize(("workers", "needed"), [(1, 10_128), (2, 5_100), (3, 3_434)])
+def test_descriptors_are_compared_with_the_connections_that_may_be_open(config: Any, workers: int, needed: int) -> None:
+    quotas = {"max.connections": 5_000}
+    found = shortages(config(workers=workers, quotas=quotas), descriptors=needed - 1)
+    expected = {"wanted": needed, "allowed": needed - 1, "max_connections": 5_000, "setting": "RLIMIT_NOFILE"}
+    assert found == {"descriptors_low": expected}
+    assert shortages(config(workers=workers, quotas=quotas), descriptors=needed) == {}
+    assert shortages(config(workers=workers), descriptors=needed - 1) == {}, "without max.connections, any are enough"
+
+
+def test_too_few_descriptors_refuse_the_start(config: Any) -> None:
+    with pytest.raises(LocalError, match="RLIMIT_NOFILE is 64, and at least 65 descriptors are needed"):
+        find_shortages(config(), LARGE._replace(descriptors=64))
+    with pytest.raises(LocalError, match="at least 73 descriptors"):
+        find_shortages(config(workers=2), LARGE._replace(descriptors=72))
+
+
+def test_a_short_backlog_is_named_with_its_setting(config: Any) -> None:
+    expected = {"wanted": 4096, "allowed": 128, "setting": "net.core.somaxconn"}
+    assert shortages(config(), backlog=128) == {"backlog_cut": expected}
+    assert shortages(config(**{"socket.listen.backlog.size": 128}), backlog=128) == {}
+    assert shortages(config(), backlog=None) == {}
+
+
+@pytest.mark.parametrize(("workers", "mebibytes"), [(1, 134), (2, 322), (4, 590)])
+def test_memory_is_that_of_all_processes_while_clients_make_them_hold_the_most(
+    config: Any, workers: int, mebibytes: int
+) -> None:
+    needed = mebibytes * 2**20
+    found = shortages(config(workers=workers), memory=needed - 1)
+    assert found == {"memory_low": {"wanted_bytes": needed, "allowed_bytes": needed - 1, "workers": workers}}
+    assert shortages(config(workers=workers), memory=needed) == {}
+    assert shortages(config(workers=workers), memory=None) == {}
+
+
+def test_a_sidecar_with_too_few_descriptors_says_how_many_it_needs_and_exits(tmp_path: Path, config: Any) -> None:
+    """C8."""
+    config()
+    done = subprocess.run(
+        [sys.executable, "-m", "proxy", "run", "-c", str(tmp_path / "sidecar.yaml")],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "brokerside: RLIMIT_NOFILE is 60, and at least 65 descriptors are needed" in done.stderr
+    assert "Traceback" not in done.stderr
