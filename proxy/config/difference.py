@@ -109,8 +109,6 @@ def _values(config: Config, pause: Callable[[], None]) -> dict[Path, Any]:
 
 def _leaves(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
     if isinstance(value, Mapping):
-        if path[-1:] in (("tls",), ("upstream.tls",)):
-            yield path, "given"  # whether there is TLS at all is a difference of its own
         for name, below in value.items():
             yield from _leaves((*path, name), below)
     elif path == ("listeners",):

@@ -83,7 +83,9 @@ class TlsContexts:
             log.error("tls_not_updated", listeners=sorted(changed), error=str(error) or type(error).__name__)
             return
         for name, new in built.items():
-            old = self._listeners[name]
+            old = self._listeners.get(name)
+            if old is None:  # a later reload has removed the listener
+                continue
             old.server, old.client = new.server, new.client
             old.server_name, old.mapper = new.server_name, new.mapper
         log.info("tls_updated", listeners=sorted(changed))

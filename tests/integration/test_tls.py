@@ -427,7 +427,7 @@ async def test_a_new_certificate_is_shown_to_new_clients_and_closes_no_connectio
         reader, writer = await running.dial()
         before = writer.get_extra_info("ssl_object").getpeercert(True)
         running.authority.issue("broker")
-        running.manager.update_config(load(tmp_path / "sidecar.yaml", {}))
+        running.manager.update_config(load(tmp_path / "sidecar.yaml", {}), running.sink)
 
         async def shown() -> bytes:
             _, other = await running.dial()

@@ -40,7 +40,8 @@ class TlsBench:
         self.authority = authority
         self.exchanges: list[Exchange] = []
         self.changes: list[ConnectionTransition] = []
-        self.manager = Handler(config, watching(self.exchanges.append, self.changes.append))
+        self.sink = watching(self.exchanges.append, self.changes.append)
+        self.manager = Handler(config, self.sink)
         self.ticker = Ticker()
         self.sidecar = ListenerManager(config, self.manager, self.ticker)
         self.ticker.callbacks.append(self.manager.on_tick)

@@ -113,14 +113,6 @@ def test_other_contents_of_a_file_are_a_reloadable_difference(site):
     assert fingerprint(before) != fingerprint(after)
 
 
-def test_adding_or_removing_tls_needs_a_restart(site):
-    with_upstream, without = site.load(upstream_tls={}), site.load()
-
-    found = differences(without, with_upstream)
-
-    assert [one.path for one in found if not reloadable(one.path)] == [("listeners", 0, "upstream.tls")]
-
-
 def test_files_are_watched_as_they_were_read(site):
     config = site.load()
 
