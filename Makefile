@@ -107,16 +107,23 @@ format: $(READY) ## Format the code
 .PHONY: docs
 docs: $(READY) ## Write the generated reference pages again
 	$(BIN)/python -m tests.tools.reference
+	$(BIN)/python -m tests.tools.dashboards
 
 .PHONY: lock
 lock: $(READY) ## Resolve the dependencies of pyproject.toml again
 	echo 'uv==$(shell $(BIN)/uv --version | cut -d" " -f2)' | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header - --output-file deploy/locks/uv.txt
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --group dev --generate-hashes --no-emit-index-url --custom-compile-command "make lock" pyproject.toml --output-file deploy/locks/dev.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" --constraint deploy/locks/dev.txt pyproject.toml --output-file deploy/locks/runtime.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra spark --generate-hashes --no-emit-index-url --custom-compile-command "make lock" --constraint deploy/locks/dev.txt pyproject.toml --output-file deploy/locks/jobs.txt
 	printf 'auditwheel\npatchelf\n' | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" - --output-file deploy/locks/wheels.txt
 	echo ziglang | $(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --custom-compile-command "make lock" - --output-file deploy/locks/zig.txt
 	printf 'focus-validator==1.0.0\nmultimethod<2\n' | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" - --output-file deploy/locks/focus.txt
+	printf 'check-jsonschema\ncyclonedx-bom\ngrafana-foundation-sdk\nkubernetes-validate\n' | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" - --output-file deploy/locks/deploy.txt
 	printf 'moto[s3]\nflask\nflask-cors\n' | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" - --output-file deploy/locks/s3.txt
+
+.PHONY: sbom
+sbom: $(READY) ## Write what ships as CycloneDX documents again, after make lock
+	$(BIN)/python -m tests.tools.sbom
 
 .PHONY: clean
 clean: ## Remove the virtual environment and every cache inside the project

@@ -20,6 +20,15 @@ from proxy.reload import ReloadState
 _STAT = os.open("/proc/self/stat", os.O_RDONLY | os.O_CLOEXEC)  # opened now, since descriptors may run out later
 
 
+def _read_stat() -> list[str]:
+    """Return the fields of ``/proc/self/stat`` from the third on."""
+    return os.pread(_STAT, 4096, 0).decode().rpartition(")")[2].split()  # the name before may contain any character
+
+
+# Computed once: whoever looks for restarts takes each other value for one, however little it differs.
+_STARTED_AT = time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - int(_read_stat()[19]) / os.sysconf("SC_CLK_TCK"))
+
+
 class ProcessCounts(Struct):
     """Counters of the kernel about a process. ``started_at``: seconds since 1970, UTC."""
 
@@ -145,18 +154,17 @@ def add_counters(one: Any, other: Any) -> Any:
 
 def process_counts() -> ProcessCounts:
     """Read ``/proc`` for this process."""
-    stat = os.pread(_STAT, 4096, 0).decode().rpartition(")")[2].split()  # the name before may contain any character
+    stat = _read_stat()
     max_fds = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     try:
         open_fds = os.stat("/proc/self/fd").st_size or len(os.listdir("/proc/self/fd"))  # 0 before Linux 6.2
     except OSError:
         open_fds = max_fds  # EMFILE: all of them are in use
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(stat[19]) / os.sysconf("SC_CLK_TCK")
     return ProcessCounts(
         cpu_seconds=time.process_time(),
         resident_bytes=int(stat[21]) * resource.getpagesize(),
         virtual_bytes=int(stat[20]),
         open_fds=open_fds,
         max_fds=max_fds,
-        started_at=time.time() - age,
+        started_at=_STARTED_AT,
     )

@@ -1,7 +1,8 @@
 """CPU of proxies that terminate TLS 1.3 (ECDSA P-256, AES-256-GCM): bytes, small requests, handshakes.
 
 The clients are Python's, on another CPU; only the proxy's CPU counts. A handshake includes the connection to the
-broker, one small request and the end: without a request HAProxy sees that the client has gone, and does not connect.
+broker, one small request and the end: without a request HAProxy sees that the client has gone, and does not connect at
+all.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 BASE = "localhost/debian:trixie"
 """What stands for a registry's image of Debian, which cannot be had everywhere."""
 
-BUILD_TIMEOUT = 550
+BUILD_TIMEOUT = 1100
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 """What this machine checks the package index with; the base need not know it."""
 
@@ -66,12 +66,13 @@ class Podman:
         assert done.returncode == 0, f"{program} {' '.join(map(str, arguments))}: {done.stderr[-3000:]}"
         return done.stdout.strip()
 
-    def build(self, containerfile: str, tag: str) -> str:
-        """Build an image of the project on ``BASE``, and return its name."""
+    def build(self, containerfile: str, tag: str, **mounts: Path) -> str:
+        """Build an image of the project on ``BASE``, and return its name. ``mounts``: folders by their names there."""
         given = {"BASE": BASE, "SSL_CERT_FILE": "/run/certificates.crt"}
         self._build(
             "--layers", "--isolation", "chroot", "--network", "host",
             "--volume", f"{CERTIFICATES}:/run/certificates.crt:ro",
+            *(part for name, folder in mounts.items() for part in ("--volume", f"{folder}:/{name}:ro")),
             *(part for name, value in given.items() for part in ("--build-arg", f"{name}={value}")),
             "--file", containerfile, "--tag", tag, ".",
         )  # fmt: skip
@@ -96,7 +97,7 @@ class Podman:
     def run(self, image: str, *options: object, command: tuple[str, ...] = ()) -> str:
         """Start a container on this machine's network, as little allowed as a sidecar may be; return its id."""
         return self(
-            "run", "--detach", "--network", "host", "--read-only", "--cap-drop", "all",
+            "run", "--detach", "--network", "host", "--read-only", "--read-only-tmpfs=false", "--cap-drop", "all",
             "--security-opt", "no-new-privileges", *options, image, *command,
         )  # fmt: skip
 
@@ -111,6 +112,7 @@ def podman() -> Podman:
     except fetched.MissingError as missing:
         pytest.skip(f"no Podman: {missing}")
     made = Podman(cache_dir() / "deploy" / "containers", fetched.environment_of(unpacked), unpacked)
+    made("image", "prune", "--force", "--filter", "until=24h")  # layers of builds that are no longer used
     if BASE not in made("images", "--format", "{{.Repository}}:{{.Tag}}").split():
         archive = debian.bootstrap(made.folder / "base.tar", "ca-certificates")
         made.load(archive, BASE)

@@ -1,6 +1,6 @@
-"""Writes the reference pages whose source is the code: ``python -m tests.tools.reference`` (``make docs``).
+"""Writes the files whose source is the code, or another file: ``python -m tests.tools.reference`` (``make docs``).
 
-With ``--check`` (``make check``) it writes nothing, and fails where a page is not what its source gives.
+With ``--check`` (``make check``) it writes nothing, and fails where a file is not what its source gives.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ import proxy.interceptors.tags
 import proxy.protocol.reference
 import proxy.telemetry.reference
 import spark_jobs.schemas.reference
+from tests.tools.values_schema import values_schema
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+CHART = "deploy/helm/brokerside"
+RULES = "deploy/prometheus/brokerside.rules.yaml"
 
-FOLDERS = ("audit-event", "config", "tables")
-"""Folders of generated pages alone."""
+FOLDERS = ("docs/audit-event", "docs/config", "docs/tables")
+"""Folders of generated files alone."""
 
 
-def pages() -> dict[str, str]:
-    """Return the text of every generated page, by its path below docs/."""
-    return {
+def files() -> dict[str, str]:
+    """Return the text of every generated file, by its path."""
+    pages = {
         **proxy.config.reference.pages(),
         "tags.md": proxy.interceptors.tags.reference_markdown(),
         **proxy.protocol.reference.pages(),
@@ -31,26 +34,36 @@ def pages() -> dict[str, str]:
         **observers.reference.pages(),
         **spark_jobs.schemas.reference.pages(),
     }
+    return {
+        **{f"docs/{name}": text for name, text in pages.items()},
+        f"{CHART}/values.schema.json": values_schema(),
+        # A chart reads no files outside of its folder.
+        f"{CHART}/files/brokerside.rules.yaml": (ROOT / RULES).read_text(),
+    }
 
 
 def main(arguments: list[str]) -> int:
-    """Write every page, or name those that are out of date."""
-    made = pages()
-    there = {str(path.relative_to(DOCS)) for folder in FOLDERS for path in (DOCS / folder).glob("*")}
-    stale = [name for name, text in made.items() if not (DOCS / name).exists() or (DOCS / name).read_text() != text]
+    """Write every file, or name those that are out of date."""
+    made = files()
+    there = {str(path.relative_to(ROOT)) for folder in FOLDERS for path in (ROOT / folder).glob("*")}
+    stale = [name for name, text in made.items() if _read(ROOT / name) != text]
     stale += sorted(there - made.keys())
     if arguments == ["--check"]:
-        print(*(f"docs/{name} is out of date: run make docs" for name in stale), sep="\n", end="\n" if stale else "")
+        print(*(f"{name} is out of date: run make docs" for name in stale), sep="\n", end="\n" if stale else "")
         return 1 if stale else 0
     for name in stale:
-        path = DOCS / name
+        path = ROOT / name
         if name in made:
             path.parent.mkdir(exist_ok=True)
             path.write_text(made[name])
         else:
             path.unlink()
-        print(f"docs/{name}")
+        print(name)
     return 0
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text() if path.exists() else None
 
 
 if __name__ == "__main__":

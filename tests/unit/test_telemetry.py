@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import IO
 
@@ -458,6 +459,12 @@ def test_the_kernel_counts_this_process_as_prometheus_client_reads_it():
     assert ours.open_fds == pytest.approx(theirs["process_open_fds"], abs=2)
     assert ours.max_fds == theirs["process_max_fds"]
     assert ours.started_at == pytest.approx(theirs["process_start_time_seconds"], abs=2)
+
+
+def test_the_time_of_the_start_never_changes() -> None:
+    first = process_counts().started_at
+    time.sleep(0.001)
+    assert process_counts().started_at == first
 
 
 class TestTotal:

@@ -1,0 +1,70 @@
+"""The image of the jobs, built, and run over what a real sidecar has sent."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from proxy.local.cluster import ClusterState
+from proxy.local.jars import cache_dir, resolve
+from proxy.local.sidecars import SidecarProcess
+from tests.deploy.podman import Podman, podman
+from tests.deploy.running import Running, transfer, until
+
+pytestmark = [pytest.mark.deploy, pytest.mark.kafka, pytest.mark.timeout(1200)]
+
+RECORDS = 300
+USER = 65532
+
+
+@pytest.fixture(scope="module")
+def images() -> Podman:
+    return podman()
+
+
+@pytest.fixture(scope="module")
+def image(images: Podman) -> str:
+    resolve("spark-4.2.0", progress=False)
+    return images.build("deploy/image/jobs.Containerfile", "localhost/brokerside-jobs", jars=cache_dir() / "jars")
+
+
+@pytest.fixture
+def sidecar(cluster: ClusterState) -> Iterator[SidecarProcess]:
+    folder = cluster.nodes[0].home.parent
+    made = SidecarProcess.start(folder / "sidecar-1.yaml", folder / "sidecar-1.log", cluster.nodes[0].admin)
+    yield made
+    assert made.stop()
+
+
+def test_what_passed_a_sidecar_becomes_tables(
+    images: Podman, image: str, cluster: ClusterState, sidecar: SidecarProcess, topic: str, tmp_path: Path
+) -> None:
+    running = Running(sidecar.admin)
+    transfer(cluster.nodes[0].advertised, topic, RECORDS)
+    until(lambda: running.metric("brokerside_audit_queued") == 0, "all events are delivered")
+    state = tmp_path / "state"
+    state.mkdir()
+    os.chown(state, USER, USER)
+
+    said = images(
+        "run", "--rm", "--network", "host", "--read-only", "--cap-drop", "all", "--security-opt", "no-new-privileges",
+        "--tmpfs", "/tmp:mode=1777", "--memory", "4g", "--volume", f"{state}:/var/lib/brokerside",
+        image, "jobs", "run", "--available-now", "--bootstrap-servers", cluster.internal_bootstrap,
+        "--tables", "/var/lib/brokerside/tables", "--conf", "spark.sql.codegen.wholeStage=false",
+        "--conf", "spark.sql.codegen.factoryMode=NO_CODEGEN",
+        timeout=600,
+    )  # fmt: skip
+
+    sql = f"SELECT sum(records) AS records FROM traffic WHERE api = 'Produce' AND topic = '{topic}'"
+    command = [sys.executable, "-m", "proxy", "query", "--tables", state / "tables", sql, "-o", "json"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert found.returncode == 0, f"{found.stderr}\n{said}"
+    assert json.loads(found.stdout) == [{"records": RECORDS}]
+    owned = {path.stat().st_uid for path in state.rglob("*")}
+    assert owned == {USER}

@@ -1,0 +1,287 @@
+"""The chart and the patch: rendered, checked against Kubernetes' own schemas, and read by the sidecar."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from proxy import __version__
+from proxy.cli import _parser
+from proxy.config import Config, load
+from proxy.local.jars import cache_dir
+from tests.tools import fetched
+from tests.tools.environment import made
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "deploy/helm/brokerside"
+VERSIONS = ("1.29", "1.34")
+"""Of Kubernetes, whose schemas the manifests are checked against: the oldest with native sidecars, and a recent one."""
+
+Manifest = dict[str, Any]
+
+RESTRICTED = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+    "runAsNonRoot": True,
+    "runAsUser": 65532,
+    "runAsGroup": 65532,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+"""What Pod Security's level `restricted` wants, and more."""
+
+
+@pytest.fixture(scope="module")
+def helm(request: pytest.FixtureRequest) -> Path:
+    """Building it takes minutes, so without --deploy it is used where it has been built."""
+    built = cache_dir() / "bench" / "go" / "helm"
+    if not built.exists() and not request.config.getoption("--deploy"):
+        pytest.skip("helm is not built yet: make deploy-test")
+    try:
+        return fetched.go("helm", "helm.sh/helm/v4/cmd/helm")
+    except fetched.MissingError as missing:
+        pytest.skip(f"no helm: {missing}")
+
+
+Render = Callable[..., list[Manifest]]
+
+
+@pytest.fixture
+def render(helm: Path, tmp_path: Path) -> Render:
+    """Renders a chart with values; the text of helm's error is raised as AssertionError."""
+
+    def rendered(values: Manifest | None = None, chart: Path = CHART) -> list[Manifest]:
+        (tmp_path / "values.yaml").write_text(yaml.safe_dump(values or {}))
+        done = subprocess.run(
+            [helm, "template", "kafka", chart, "--namespace", "prod", "--values", tmp_path / "values.yaml"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return [manifest for manifest in yaml.safe_load_all(done.stdout) if manifest]
+
+    return rendered
+
+
+@pytest.fixture
+def kafka_chart(helm: Path, tmp_path: Path) -> Path:
+    """A chart of brokers with this one as its subchart."""
+    chart = tmp_path / "kafka"
+    shutil.copytree(Path(__file__).with_name("kafka_chart"), chart)
+    shutil.copytree(CHART, chart / "charts" / "brokerside")
+    return chart
+
+
+EVERYTHING: Manifest = {
+    "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "prometheusRule": {"enabled": True, "runbookUrl": "https://wiki.example/"},
+    "networkPolicy": {"enabled": True},
+    "grafanaDashboards": {"enabled": True},
+    "jobs": {
+        "enabled": True,
+        "definitions": {"owners.yaml": (ROOT / "deploy/examples/definitions/owners.yaml").read_text()},
+        "kafkaConfigSecret": "kafka-client",
+        "args": ["--conf=spark.driver.memory=2g"],
+    },
+}
+
+
+def only(manifests: list[Manifest], kind: str) -> Manifest:
+    found = [manifest for manifest in manifests if manifest["kind"] == kind]
+    assert len(found) == 1
+    return found[0]
+
+
+def sidecar_of(manifests: list[Manifest]) -> Manifest:
+    pod = only(manifests, "StatefulSet")["spec"]["template"]["spec"]
+    found: list[Manifest] = [one for one in pod["initContainers"] if one["name"] == "brokerside"]
+    assert len(found) == 1
+    return found[0]
+
+
+def valid(manifests: list[Manifest], folder: Path) -> None:
+    """Check against Kubernetes' schemas all but the kinds of Prometheus' operator."""
+    known = [one for one in manifests if "monitoring.coreos.com" not in one["apiVersion"]]
+    (folder / "manifests.yaml").write_text(yaml.safe_dump_all(known))
+    for version in VERSIONS:
+        done = subprocess.run(
+            [made("deploy") / "bin/kubernetes-validate", "--strict", "-k", version, folder / "manifests.yaml"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def environment(sidecar: Manifest, **pod: str) -> dict[str, str]:
+    """Return a container's variables as the kubelet sets them; ``pod``: its fields by path."""
+    found: dict[str, str] = {}
+    for one in sidecar["env"]:
+        value = one.get("value") or pod[one["valueFrom"]["fieldRef"]["fieldPath"]]
+        for name, known in found.items():
+            value = value.replace(f"$({name})", known)
+        found[one["name"]] = value
+    return {name: value for name, value in found.items() if name.startswith("BROKERSIDE_")}
+
+
+def config_of(manifests: list[Manifest], name: str, ordinal: int, folder: Path) -> Config:
+    """Return the configuration that the sidecar of one pod has."""
+    maps = {one["metadata"]["name"]: one["data"] for one in manifests if one["kind"] == "ConfigMap"}
+    path = folder / "brokerside.yaml"
+    path.write_text(maps[name]["brokerside.yaml"])
+    fields = {
+        "metadata.name": f"kafka-{ordinal}",
+        "metadata.namespace": "prod",
+        "metadata.labels['apps.kubernetes.io/pod-index']": str(ordinal),
+    }
+    return load(path, environment(sidecar_of(manifests), **fields))
+
+
+def test_helm_finds_no_mistake_in_the_chart(helm: Path) -> None:
+    done = subprocess.run([helm, "lint", "--strict", CHART], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "1 chart(s) linted, 0 chart(s) failed" in done.stdout
+    assert yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"] == __version__
+
+
+@pytest.mark.parametrize("kind", ["CronJob", "Deployment"])
+def test_kubernetes_takes_all_that_the_chart_makes(kind: str, render: Render, tmp_path: Path) -> None:
+    manifests = render(EVERYTHING | {"jobs": EVERYTHING["jobs"] | {"kind": kind}})
+    kinds = sorted(manifest["kind"] for manifest in manifests)
+    assert kinds == sorted(
+        [
+            "ConfigMap",
+            "ConfigMap",
+            "ConfigMap",
+            kind,
+            "NetworkPolicy",
+            "PersistentVolumeClaim",
+            "PodMonitor",
+            "PrometheusRule",
+        ]
+    )
+    valid(manifests, tmp_path)
+
+
+def test_a_kafka_chart_gets_a_native_sidecar_that_may_do_nothing(
+    render: Render, kafka_chart: Path, tmp_path: Path
+) -> None:
+    values = {"brokerside": {"spool": {"claim": {"enabled": True}}}}
+    manifests = render(values, kafka_chart)
+    valid(manifests, tmp_path)
+    sidecar = sidecar_of(manifests)
+    assert sidecar["restartPolicy"] == "Always"
+    assert sidecar["securityContext"] == RESTRICTED
+    assert sidecar["startupProbe"]["httpGet"]["path"] == sidecar["livenessProbe"]["httpGet"]["path"] == "/livez"
+    assert sidecar["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    claims = only(manifests, "StatefulSet")["spec"]["volumeClaimTemplates"]
+    assert [claim["metadata"]["name"] for claim in claims] == ["brokerside-state"]
+
+
+def test_each_pod_has_a_configuration_of_its_own(render: Render, kafka_chart: Path, tmp_path: Path) -> None:
+    values = {"brokerside": {"config": {"audit": {"spool.max.bytes": 4 << 30}, "quotas": {"ips": {"<default>": 20}}}}}
+    manifests = render(values, kafka_chart)
+    for ordinal in (0, 2):
+        config = config_of(manifests, "kafka-brokerside", ordinal, tmp_path)
+        assert config.broker_id == ordinal
+        assert str(config.listeners[0].advertised) == f"kafka-{ordinal}.kafka.prod.svc.cluster.local:9092"
+        assert config.audit.spool_max_bytes == 4 << 30
+        assert str(config.admin.bind) == "0.0.0.0:9644"
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"config": {"wrokers": 2}}, "wrokers"),
+        ({"config": {"workers": 0}}, "/config/workers"),
+        ({"config": {"broker.id": 1}}, "broker.id"),
+        ({"config": {"listeners": [{"name": "A", "bind": "0.0.0.0:9092"}]}}, "upstream"),
+        ({"config": {"quotas": {"listener.name.a.max.connections": "many"}}}, "listener.name.a.max.connections"),
+        ({"image": {"digest": "latest"}}, "/image/digest"),
+        ({"jobs": {"kind": "DaemonSet"}}, "/jobs/kind"),
+        ({"prometheus": {}}, "prometheus"),
+    ],
+)
+def test_a_mistake_in_the_values_is_refused_by_name(values: Manifest, said: str, render: Render) -> None:
+    with pytest.raises(AssertionError) as refused:
+        render(values)
+    assert said in str(refused.value).replace("'", "")
+
+
+def test_the_rules_lead_to_the_runbook(render: Render) -> None:
+    rules = only(render(EVERYTHING), "PrometheusRule")["spec"]["groups"]
+    original = yaml.safe_load((ROOT / "deploy/prometheus/brokerside.rules.yaml").read_text())["groups"]
+    urls = [rule["annotations"].pop("runbook_url") for group in rules for rule in group["rules"]]
+    expected = [rule["annotations"].pop("runbook_url") for group in original for rule in group["rules"]]
+    assert rules == original
+    assert urls == [f"https://wiki.example/{url}" for url in expected]
+
+
+def test_the_command_of_the_jobs_is_one_that_there_is(render: Render) -> None:
+    pod = only(render(EVERYTHING), "CronJob")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    assert container["securityContext"] == RESTRICTED
+    arguments = vars(_parser().parse_args(container["args"]))
+    assert arguments["available_now"] is True
+    assert arguments["bootstrap_servers"] == "kafka:19094"
+
+
+@pytest.fixture
+def patched(tmp_path: Path) -> list[Manifest]:
+    """A StatefulSet that existed, with the component of ``deploy/kubernetes/``."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("there is no kubectl on PATH, whose kustomize renders the patch")
+    shutil.copytree(ROOT / "deploy/kubernetes", tmp_path / "brokerside")
+    shutil.copy(Path(__file__).with_name("kafka_base") / "kafka.yaml", tmp_path)
+    (tmp_path / "kustomization.yaml").write_text("resources: [kafka.yaml]\ncomponents: [brokerside]\n")
+    done = subprocess.run([kubectl, "kustomize", tmp_path], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def test_the_patch_adds_the_sidecar_of_the_chart_and_keeps_what_was_there(
+    patched: list[Manifest], render: Render, kafka_chart: Path, tmp_path: Path
+) -> None:
+    valid(patched, tmp_path)
+    pod = only(patched, "StatefulSet")["spec"]["template"]["spec"]
+    assert {one["name"] for one in pod["initContainers"]} == {"prepare", "brokerside"}
+    assert {one["name"] for one in pod["volumes"]} == {"data", "brokerside-config", "brokerside-state"}
+    ours, charts = sidecar_of(patched), sidecar_of(render({}, kafka_chart))
+    for sidecar in (ours, charts):
+        listeners = next(one for one in sidecar["env"] if one["name"] == "BROKERSIDE_LISTENERS")
+        listeners["value"] = yaml.safe_load(listeners["value"])
+    assert ours == charts
+
+
+def test_the_patch_configures_each_pod(patched: list[Manifest], tmp_path: Path) -> None:
+    config = config_of(patched, "brokerside", 1, tmp_path)
+    assert (config.broker_id, str(config.listeners[0].advertised)) == (1, "kafka-1.kafka.prod.svc.cluster.local:9092")
+
+
+def test_the_schema_takes_every_key_there_is() -> None:
+    """The complete example of the configuration's page."""
+    page = (ROOT / "docs/config.md").read_text()
+    example = yaml.safe_load(page.partition("## Complete example")[2].partition("```yaml")[2].partition("```")[0])
+    del example["broker.id"]
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    script = "import json, sys, jsonschema; jsonschema.validate(**json.load(sys.stdin))"
+    done = subprocess.run(
+        [made("deploy") / "bin/python", "-c", script],
+        input=json.dumps({"instance": {"config": example}, "schema": schema}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,438 @@
+"""Writes the dashboards of ``deploy/grafana/``: ``python -m tests.tools.dashboards`` (``--check``: only compares them).
+
+Runs itself in the environment of ``deploy/locks/deploy.txt``, which has Grafana's builders.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = (ROOT / "deploy" / "grafana", ROOT / "deploy" / "helm" / "brokerside" / "files" / "dashboards")
+"""The second one is the first one's copy, since a chart reads no files outside of its folder."""
+
+HEIGHT = 8
+WIDTH = 24
+
+Query = tuple[str, str]
+"""PromQL with ``$sidecars`` for the selection of sidecars, and the legend of its series."""
+
+Panel = tuple[str, str, str, list[Query]]
+"""Title, Grafana's unit, what it shows, queries."""
+
+Row = tuple[str, list[Panel]]
+
+SELECTED = 'job=~"$job", instance=~"$instance"'
+
+
+def rate(metric: str, by: str, more: str = "") -> str:
+    """Return the rate of a counter of the sidecars, summed by some labels."""
+    return f"sum by ({by}) (rate(brokerside_{metric}{{{SELECTED}{more}}}[$__rate_interval]))"
+
+
+def gauge(metric: str, by: str, more: str = "", function: str = "sum") -> str:
+    """Return a gauge of the sidecars, summed (or something else) by some labels."""
+    return f"{function} by ({by}) (brokerside_{metric}{{{SELECTED}{more}}})"
+
+
+def quantile(q: float, metric: str, by: str) -> str:
+    """Return a quantile of a classic histogram."""
+    return f"histogram_quantile({q}, {rate(f'{metric}_bucket', f'{by}, le')})"
+
+
+def limit(scope: str, quota: str) -> str:
+    """Return the limit of a listener or of the whole sidecar."""
+    return f'brokerside_quota_limit{{{SELECTED}, scope="{scope}", quota="{quota}"}}'
+
+
+def busiest(query: str) -> str:
+    """Return the ten greatest series of a query."""
+    return f"topk(10, {query})"
+
+
+OVERVIEW: list[Row] = [
+    (
+        "State",
+        [
+            ("Sidecars", "short", "Those that Prometheus reaches.", [(f"sum(up{{{SELECTED}}})", "up")]),
+            ("Open connections", "short", "Of clients.", [(gauge("connections_active", "instance"), "{{instance}}")]),
+            (
+                "Event loop, late by",
+                "s",
+                "By how much the last tick was late; everything that the sidecar carries waits as long.",
+                [(gauge("loop_lag_seconds", "instance", function="max"), "{{instance}}")],
+            ),
+        ],
+    ),
+    (
+        "Traffic",
+        [
+            ("Requests", "reqps", "", [(rate("requests_total", "instance"), "{{instance}}")]),
+            ("Requests by api", "reqps", "", [(busiest(rate("requests_total", "api")), "{{api}}")]),
+            ("Bytes", "Bps", "Both directions.", [(rate("bytes_total", "direction"), "{{direction}}")]),
+            (
+                "Errors",
+                "reqps",
+                "By the worst class; only `failure` is one. Needs the observer request_metrics.",
+                [(rate("request_errors_total", "class"), "{{class}}")],
+            ),
+            (
+                "Latency, 99 %",
+                "s",
+                "From the last byte of a request to the last byte of its response. Needs the observer request_metrics.",
+                [(quantile(0.99, "request_duration_seconds", "api"), "{{api}}")],
+            ),
+            (
+                "Latency of the sidecar itself, 99 %",
+                "s",
+                "What the broker does not take. Needs the observer request_metrics.",
+                [(quantile(0.99, "request_sidecar_duration_seconds", "instance"), "{{instance}}")],
+            ),
+        ],
+    ),
+    (
+        "Resources",
+        [
+            (
+                "CPU",
+                "percentunit",
+                "Of one core.",
+                [(f"rate(process_cpu_seconds_total{{{SELECTED}}}[$__rate_interval])", "{{instance}}")],
+            ),
+            ("Memory", "bytes", "Resident.", [(f"process_resident_memory_bytes{{{SELECTED}}}", "{{instance}}")]),
+            (
+                "Descriptors",
+                "percentunit",
+                "Part of those that it may have.",
+                [(f"process_open_fds{{{SELECTED}}} / process_max_fds{{{SELECTED}}}", "{{instance}}")],
+            ),
+            (
+                "Memory that clients hold",
+                "percentunit",
+                "Part of the limit. From three quarters on bodies are not kept.",
+                [
+                    (
+                        f"brokerside_memory_charged_bytes{{{SELECTED}}} / brokerside_memory_limit_bytes{{{SELECTED}}}",
+                        "{{instance}}",
+                    )
+                ],
+            ),
+        ],
+    ),
+]
+
+CLIENTS: list[Row] = [
+    (
+        "Connections",
+        [
+            (
+                "Opened",
+                "cps",
+                "Connections accepted.",
+                [(rate("connections_accepted_total", "instance"), "{{instance}}")],
+            ),
+            ("Ended", "cps", "By cause.", [(busiest(rate("connections_closed_total", "cause")), "{{cause}}")]),
+            (
+                "Broker did not accept",
+                "cps",
+                "Connections of clients that were closed for it.",
+                [(rate("upstream_connect_failures_total", "instance, listener"), "{{instance}} {{listener}}")],
+            ),
+        ],
+    ),
+    (
+        "The busiest, by the observer request_metrics",
+        [
+            (
+                "Principals, requests",
+                "reqps",
+                "",
+                [(busiest(rate("principal_requests_total", "principal")), "{{principal}}")],
+            ),
+            (
+                "Principals, bytes in",
+                "Bps",
+                "",
+                [(busiest(rate("principal_received_bytes_total", "principal")), "{{principal}}")],
+            ),
+            (
+                "Principals, bytes out",
+                "Bps",
+                "",
+                [(busiest(rate("principal_sent_bytes_total", "principal")), "{{principal}}")],
+            ),
+            ("Topics, bytes in", "Bps", "", [(busiest(rate("topic_received_bytes_total", "topic")), "{{topic}}")]),
+            ("Topics, bytes out", "Bps", "", [(busiest(rate("topic_sent_bytes_total", "topic")), "{{topic}}")]),
+            ("Groups, bytes out", "Bps", "", [(busiest(rate("group_sent_bytes_total", "group")), "{{group}}")]),
+        ],
+    ),
+    (
+        "Unusual requests",
+        [
+            (
+                "Not forwarded",
+                "reqps",
+                "Answered, closed or denied by the sidecar.",
+                [(rate("intercepted_requests_total", "api, verdict"), "{{api}} {{verdict}}")],
+            ),
+            (
+                "Frames that Kafka does not allow",
+                "cps",
+                "Each ended its connection.",
+                [(rate("frames_invalid_total", "side, reason"), "{{side}} {{reason}}")],
+            ),
+        ],
+    ),
+]
+
+LIMITS: list[Row] = [
+    (
+        "How full",
+        [
+            (
+                "Connections, part of the limit",
+                "percentunit",
+                "Of each listener, and of all together.",
+                [
+                    (
+                        f"{gauge('connections_active', 'job, instance, listener')} / on (job, instance, listener) "
+                        + limit("listener", "connections"),
+                        "{{instance}} {{listener}}",
+                    ),
+                    (
+                        f"{gauge('connections_active', 'job, instance')} / on (job, instance) "
+                        + limit("broker", "connections"),
+                        "{{instance}}",
+                    ),
+                ],
+            ),
+            (
+                "Rate, part of the limit",
+                "percentunit",
+                "Above 100 % new connections wait.",
+                [
+                    (
+                        f"{gauge('broker_connection_accept_rate', 'job, instance')} / on (job, instance) "
+                        + limit("broker", "connection_creation_rate"),
+                        "{{instance}}",
+                    )
+                ],
+            ),
+            (
+                "Busiest addresses",
+                "cps",
+                "Of those that have a limit.",
+                [(busiest(gauge("ip_connection_accept_rate", "ip")), "{{ip}}")],
+            ),
+        ],
+    ),
+    (
+        "Who meets one",
+        [
+            (
+                "Throttled connections",
+                "cps",
+                "By what they met; `observe` is a dry run.",
+                [(rate("connections_throttled_total", "scope, quota, action"), "{{scope}} {{quota}}: {{action}}")],
+            ),
+            (
+                "Listener blocked",
+                "percentunit",
+                "Part of the time in which nothing was accepted.",
+                [(rate("acceptor_blocked_seconds_total", "instance, listener"), "{{instance}} {{listener}}")],
+            ),
+            (
+                "Waiting",
+                "short",
+                "In the kernel's queue, for a limit, or held because of their address.",
+                [
+                    (gauge("connections_queued", "instance"), "{{instance}} queued"),
+                    (gauge("connections_waiting", "instance"), "{{instance}} waiting"),
+                    (gauge("connections_held", "instance"), "{{instance}} held"),
+                ],
+            ),
+        ],
+    ),
+]
+
+AUDIT: list[Row] = [
+    (
+        "Events",
+        [
+            (
+                "Delivered",
+                "eps",
+                "Acknowledged by the audit topic.",
+                [(rate("audit_delivered_total", "instance"), "{{instance}}")],
+            ),
+            ("Lost", "eps", "By reason. Should be empty.", [(rate("audit_dropped_total", "reason"), "{{reason}}")]),
+            (
+                "Waiting",
+                "short",
+                "On disk, and in memory.",
+                [
+                    (gauge("audit_spooled", "instance"), "{{instance}} on disk"),
+                    (gauge("audit_queued", "instance"), "{{instance}} in memory"),
+                ],
+            ),
+            ("Spool", "bytes", "", [(gauge("audit_spool_bytes", "instance"), "{{instance}}")]),
+            (
+                "Problems",
+                "short",
+                "1 while the spool's disk fails, or the topic has a problem.",
+                [
+                    (gauge("audit_spool_failed", "instance", function="max"), "{{instance}} spool"),
+                    (gauge("audit_topic_problem", "problem", function="max"), "{{problem}}"),
+                ],
+            ),
+        ],
+    ),
+    (
+        "Cost",
+        [
+            (
+                "Bytes to the topic",
+                "Bps",
+                "Before compression.",
+                [(rate("audit_bytes_total", "instance"), "{{instance}}")],
+            ),
+            (
+                "Observers, queued",
+                "short",
+                "Exchanges that wait for an observer.",
+                [(gauge("observer_queued", "observer"), "{{observer}}")],
+            ),
+            (
+                "Observers, lost",
+                "eps",
+                "Exchanges that an observer did not get.",
+                [(rate("observer_dropped_total", "observer, reason"), "{{observer}} {{reason}}")],
+            ),
+        ],
+    ),
+]
+
+SPARK = "metrics_brokerside_driver_spark_streaming_"
+
+
+def spark(name: str) -> str:
+    """Return a gauge of Spark's streaming query; the name of the metric contains the query's id."""
+    return f'sum({{__name__=~"{SPARK}.*_{name}_Value", job=~"$job"}})'
+
+
+JOBS: list[Row] = [
+    (
+        "The job, by Spark's own metrics (docs/jobs.md says how to turn them on)",
+        [
+            (
+                "Records",
+                "cps",
+                "Of the audit topic: arriving, and processed.",
+                [(spark("inputRate_total"), "arriving"), (spark("processingRate_total"), "processed")],
+            ),
+            ("Duration of a batch", "ms", "", [(spark("latency"), "batch")]),
+            ("State", "short", "Rows and bytes that the query keeps.", [(spark("states_rowsTotal"), "rows")]),
+        ],
+    ),
+    (
+        "What it has to read",
+        [
+            (
+                "Events that sidecars deliver",
+                "eps",
+                "",
+                [('sum(rate(brokerside_audit_delivered_total{instance=~"$instance"}[$__rate_interval]))', "events")],
+            ),
+            (
+                "Records that sidecars deliver",
+                "cps",
+                "A record has up to 200 events.",
+                [('sum(rate(brokerside_audit_records_total{instance=~"$instance"}[$__rate_interval]))', "records")],
+            ),
+        ],
+    ),
+]
+
+DASHBOARDS: dict[str, tuple[str, str, list[Row]]] = {
+    "overview": ("Brokerside: overview", "What the sidecars carry, and how they are.", OVERVIEW),
+    "clients": ("Brokerside: clients", "Who uses the brokers.", CLIENTS),
+    "limits": ("Brokerside: limits", "Limits on connections: how full, and who meets one.", LIMITS),
+    "audit": ("Brokerside: audit", "Events on their way to the audit topic.", AUDIT),
+    "jobs": ("Brokerside: jobs", "The Spark job that makes tables.", JOBS),
+}
+
+
+def dashboard(name: str) -> str:
+    """Return a dashboard as Grafana's JSON."""
+    # Only the environment that ``main`` starts has it.
+    from grafana_foundation_sdk.builders import dashboard as builders  # type: ignore[import-not-found]
+    from grafana_foundation_sdk.builders import prometheus, timeseries
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder  # type: ignore[import-not-found]
+    from grafana_foundation_sdk.models import dashboard as models  # type: ignore[import-not-found]
+
+    source = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
+
+    def variable(label: str, query: str) -> Any:
+        made = builders.QueryVariable(label).label(label).datasource(source).query(query).multi(True).include_all(True)
+        return made.all_value(".*").current(models.VariableOption(text="All", value="$__all", selected=True))
+
+    def panel(found: Panel, width: int) -> Any:
+        title, unit, description, queries = found
+        made = (
+            timeseries.Panel()
+            .id(next(numbers))
+            .title(title)
+            .unit(unit)
+            .description(description)
+            .datasource(source)
+            .min(0)
+        )
+        made = made.height(HEIGHT).span(width).fill_opacity(10)
+        for ref_id, (expr, legend) in zip("ABC", queries, strict=False):
+            made = made.with_target(prometheus.Dataquery().expr(expr).legend_format(legend).ref_id(ref_id))
+        return made
+
+    numbers = count(1)
+    title, description, rows = DASHBOARDS[name]
+    made = builders.Dashboard(title).uid(f"brokerside-{name}").description(description).tags(["brokerside", "kafka"])
+    made = made.refresh("30s").time("now-1h", "now").timezone("browser").editable()
+    made = made.with_variable(builders.DatasourceVariable("datasource").label("Prometheus").type("prometheus"))
+    jobs = "metrics_brokerside_driver_jvm_heap_used_Value" if name == "jobs" else "brokerside_build_info"
+    made = made.with_variable(variable("job", f"label_values({jobs}, job)"))
+    made = made.with_variable(variable("instance", "label_values(brokerside_build_info, instance)"))
+    for heading, panels in rows:
+        made = made.with_row(builders.Row(heading).id(next(numbers)))
+        for found in panels:
+            made = made.with_panel(panel(found, WIDTH // min(3, len(panels))))
+    content: str = JSONEncoder(sort_keys=True, indent=2).encode(made.build())
+    return content + "\n"
+
+
+def main(arguments: list[str]) -> int:
+    """Write every dashboard, or name those that are out of date."""
+    try:
+        files = {folder / f"{name}.json": dashboard(name) for name in DASHBOARDS for folder in FOLDERS}
+    except ModuleNotFoundError:
+        from tests.tools.environment import made
+
+        command = [made("deploy") / "bin" / "python", "-m", "tests.tools.dashboards", *arguments]
+        return subprocess.run(command, cwd=ROOT, check=False).returncode
+    if arguments == ["--check"]:
+        stale = [path for path, content in files.items() if not path.exists() or path.read_text() != content]
+        for path in stale:
+            print(f"{path.relative_to(ROOT)} is out of date: run make docs")
+        return 1 if stale else 0
+    for path, content in files.items():
+        json.loads(content)
+        path.write_text(content)
+        print(path.relative_to(ROOT))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
