@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,7 @@ from proxy.local import broker, process
 from proxy.local.ports import HOST, free_ports
 from proxy.local.readiness import known_brokers
 from proxy.local.sidecars import SidecarProcess
+from tests.integration.certificates import pem_files
 from tests.integration.test_quota_poller import PASSWORD, USER, Secured, secured  # noqa: F401 - a fixture
 from tests.integration.test_reload import until
 from tests.tools.documented import example
@@ -36,8 +38,8 @@ README = next(blocks("yaml", page="README.md"))
 
 DEFINITIONS = [block for block in blocks("yaml") if block.text.startswith("apiVersion")]
 INDICATORS = [block for block in blocks("yaml") if block.text.startswith("ratioMetric")]
-OTHERS = [block for block in blocks("yaml") if block.text.startswith("receivers")]
-"""Configurations of OpenTelemetry's Collector, which the tests do not have."""
+OTHERS = [block for block in blocks("yaml") if block.text.startswith(("receivers", "# Prometheus"))]
+"""Configurations of OpenTelemetry's Collector and of Prometheus, which these tests do not have."""
 SIDECARS = [block for block in blocks("yaml") if block not in DEFINITIONS + INDICATORS + OTHERS]
 CLIENTS = [block for block in blocks("properties") if block.text.startswith("security.protocol")]
 BROKERS = [block for block in blocks("properties") if block not in CLIENTS]
@@ -115,26 +117,52 @@ def test_the_broker_s_lines_in_the_readme_and_the_sidecar_s_before_it(tmp_path: 
 
 def completed(block: Block, folder: Path, made: Secured) -> dict[str, Any]:
     """The configuration that a reader has with this block, in front of the test's broker."""
-    config: dict[str, Any] = {**yaml.safe_load(README.text), **yaml.safe_load(block.text)}
+    given = yaml.safe_load(textwrap.dedent(block.text))
+    config: dict[str, Any] = yaml.safe_load(README.text)
+    if block.text.startswith(" "):  # part of a listener
+        config["listeners"][0] |= given
+    else:
+        config |= given
     config["admin"] = {**config["admin"], "bind": f"{HOST}:{free_ports(1)[0]}"}
     config["internal.bootstrap.servers"] = made.node.internal
     if "internal" in config:
         config["internal.bootstrap.servers"] = made.sasl
         config["internal"]["sasl.username"] = USER
-    places = {
-        "PLAINTEXT": (made.node.advertised, made.node.upstream),
-        "SASL_PLAINTEXT": (made.sasl_advertised, made.sasl),
-        "SASL_SSL": (f"{HOST}:{free_ports(1)[0]}", made.sasl_ssl),
-    }
     for listener in config["listeners"]:
-        bind, upstream = places[listener.get("security.protocol", "PLAINTEXT")]
-        listener |= {"bind": bind, "advertised": bind, "upstream": upstream}
+        place(listener, folder, made)
     (folder / "byte_counts.py").write_text(example())
-    for name in {*re.findall(r"\bfile: ([\w/-]+)", block.text), *re.findall(r"keys\.file: ([\w/-]+)", block.text)}:
+    for name in {*re.findall(r"\bfile: ([\w/.-]+)", block.text), *re.findall(r"keys\.file: ([\w/-]+)", block.text)}:
         (folder / name).parent.mkdir(exist_ok=True)
         kinds = {"password": PASSWORD, "headers": "Authorization=Bearer%20x"}
         (folder / name).write_text(next((text for kind, text in kinds.items() if kind in name), f"k1:{64 * 'a'}"))
     return config
+
+
+def place(listener: dict[str, Any], folder: Path, made: Secured) -> None:
+    """Put a listener in front of the broker's one that has its protocol, with certificates where it names some."""
+    protocol = listener.get("security.protocol", "PLAINTEXT")
+    sasl = protocol.startswith("SASL")
+    if "upstream.tls" in listener or (protocol.endswith("SSL") and "tls" not in listener):
+        upstream = made.sasl_ssl if sasl else made.ssl
+        bind = f"{HOST}:{free_ports(1)[0]}"
+        listener |= {"bind": bind, "advertised": bind, "upstream": upstream}
+        if "upstream.tls" in listener:  # the test's broker advertises its own address there
+            listener["rewrite.addresses"] = True
+    else:
+        bind, upstream = (made.sasl_advertised, made.sasl) if sasl else (made.node.advertised, made.node.upstream)
+        listener |= {"bind": bind, "advertised": bind, "upstream": upstream}
+    for name in ("tls", "upstream.tls"):
+        settings = listener.get(name, {})
+        if "ssl.server.name" in settings:
+            settings["ssl.server.name"] = HOST
+        for key, value in settings.items():
+            if key.endswith(".location"):
+                path = folder / value
+                path.parent.mkdir(exist_ok=True)
+                certificate, private = pem_files(folder, "made") if not (folder / "made.pem").exists() else (
+                    folder / "made.pem", folder / "made.key")  # fmt: skip
+                kinds = {"ssl.key.location": private, "ssl.truststore.location": Path(made.ca)}
+                path.write_bytes(kinds.get(key, certificate).read_bytes())
 
 
 @pytest.mark.parametrize("block", SIDECARS, ids=str)
@@ -196,4 +224,4 @@ def test_every_block_is_one_of_these() -> None:
     assert len(SIDECARS) >= 13
     assert len(DEFINITIONS) >= 5
     assert len(CLIENTS) >= 2
-    assert {block.page.name for block in OTHERS} == {"opentelemetry.md"}
+    assert {block.page.name for block in OTHERS} == {"opentelemetry.md", "tls.md"}

@@ -4,10 +4,10 @@ A block is taken as it stands. What a test changes is where things are, never wh
 
 * hosts become 127.0.0.1, and each port a free one: the same for the same port of a page;
 * paths lead below the test's folder, and files of secrets are there;
-* users and passwords are those of the test's broker.
+* users, passwords and the names in certificates are those of the test's broker.
 
-A fragment is completed by the configuration that the README has: its keys that the fragment does not have. Listeners
-get ``bind`` and ``upstream`` of it where they have none.
+A fragment is completed by the configuration that the README has: its keys that the fragment does not have. An indented
+block has keys of a listener, and completes the README's.
 """
 
 from __future__ import annotations
@@ -46,5 +46,6 @@ def blocks(*kinds: str, page: str = "") -> Iterator[Block]:
         text = path.read_text()
         for found in _BLOCK.finditer(text):
             if found["kind"] in kinds:
+                # Of the page's own indentation, which a list item has, nothing is left; what is deeper is the block's.
                 lines = [line.removeprefix(found["indent"]) for line in found["text"].splitlines()]
                 yield Block(path, text[: found.start()].count("\n") + 1, found["kind"], "\n".join(lines) + "\n")
