@@ -15,7 +15,9 @@ ln -s usr/lib64 "$root/lib64"
 
 # Python and the environment, without what a server never imports.
 cp -a "$python" /usr/bin/python3 "$root/usr/bin/"
-cp -a --parents "$stdlib" "$venv" "$root"
+mkdir -p "$root${venv%/*}"
+cp -a "$stdlib" "$root$stdlib"
+cp -a "$venv" "$root$venv"
 cd "$root$stdlib"
 rm -rf config-* curses dbm ensurepip idlelib lib2to3 pydoc_data sqlite3 test tkinter turtledemo venv
 rm -rf lib-dynload/_curses* lib-dynload/_*dbm* lib-dynload/_sqlite3* lib-dynload/_tkinter* lib-dynload/nis.* \
@@ -49,7 +51,8 @@ printf 'root:x:0:\nbrokerside:x:65532:\n' > "$root/etc/group"
   while read -r library; do dpkg -S "$(readlink -f "$library")" "$library" 2>/dev/null || true; done < /tmp/libraries
   dpkg -S "$python" "$stdlib/os.py" "$stdlib/asyncio/__init__.py" /usr/share/doc/ca-certificates /usr/share/doc/base-files
 } | grep -v '^diversion ' | sed 's/: .*//' | tr ',' '\n' | sed 's/^ *//; s/:.*//' | sort -u | while read -r package; do
-  cp -L --parents "/usr/share/doc/$package/copyright" "$root"
+  mkdir -p "$root/usr/share/doc/$package"
+  cp -L "/usr/share/doc/$package/copyright" "$root/usr/share/doc/$package/"
   dpkg -s "$package" > "$root/var/lib/dpkg/status.d/$package"
 done
 
