@@ -116,7 +116,7 @@ class Resource(msgspec.Struct, omit_defaults=True, gc=False):
     """One resource that a request reads or changes, and the result of it."""
 
     resource_type: str
-    """As in ``item_errors``; ``config`` for the name of a setting, whose value is never told."""
+    """As in ``item_errors``; ``config`` for the name of a setting, whose value is in no event."""
     resource_name: str | None = None
     """Its name; ``id:<topic id>`` where the wire carried only the id and the cluster did not know its name; None for a
     resource without a name, as the cluster or a default quota."""
@@ -366,7 +366,7 @@ class GroupEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind",
     generation_id: int = -1
     """Last generation of the group that the member knew, or its member epoch (KIP-848)."""
     group_type: str | None = None
-    """``classic``, ``consumer``, ``share`` or ``streams``; None where its requests do not tell."""
+    """``classic``, ``consumer``, ``share`` or ``streams``; None where its requests do not say."""
     commits: int = 0
     """Requests in which the broker took offsets."""
     committed: tuple[CommittedPartition, ...] = ()

@@ -127,7 +127,7 @@ GROUPS = Table(
         Column("day", "date", "Day; the table is partitioned by it.", "UTC"),
         Column("cluster_id", "string", "The Kafka cluster's own id."),
         Column("group_id", "string", "Consumer, share or streams group."),
-        Column("group_type", "string", "`classic`, `consumer`, `share` or `streams`; NULL: its requests did not tell."),
+        Column("group_type", "string", "`classic`, `consumer`, `share` or `streams`; NULL: its requests did not say."),
         Column("topic", "string", "Topic that it reads; NULL: none is known."),
         Column("topic_source", "string", "`commit`: the member committed offsets of it. `connection`: a connection of"
                " the member fetched it. `client`: a client of the same principal, client id and address fetched it that"
