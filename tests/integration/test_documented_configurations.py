@@ -38,8 +38,14 @@ README = next(blocks("yaml", page="README.md"))
 
 DEFINITIONS = [block for block in blocks("yaml") if block.text.startswith("apiVersion")]
 INDICATORS = [block for block in blocks("yaml") if block.text.startswith("ratioMetric")]
-OTHERS = [block for block in blocks("yaml") if block.text.startswith(("receivers", "# Prometheus"))]
-"""Configurations of OpenTelemetry's Collector and of Prometheus, which these tests do not have."""
+OTHERS = [
+    block
+    for block in blocks("yaml")
+    if block.text.startswith(("receivers", "# Prometheus", "scrape_configs"))
+    or re.match(r"# (the StatefulSet|Chart\.yaml|values\.yaml|kustomization\.yaml)", block.text)
+]
+"""Configurations of OpenTelemetry's Collector and of Prometheus, which these tests do not have, and of Kubernetes, which
+tests/deploy has."""
 SIDECARS = [block for block in blocks("yaml") if block not in DEFINITIONS + INDICATORS + OTHERS]
 CLIENTS = [block for block in blocks("properties") if block.text.startswith("security.protocol")]
 BROKERS = [block for block in blocks("properties") if block not in CLIENTS]
@@ -224,4 +230,4 @@ def test_every_block_is_one_of_these() -> None:
     assert len(SIDECARS) >= 13
     assert len(DEFINITIONS) >= 5
     assert len(CLIENTS) >= 2
-    assert {block.page.name for block in OTHERS} == {"opentelemetry.md", "tls.md"}
+    assert {block.page.name for block in OTHERS} == {"install.md", "opentelemetry.md", "operations.md", "tls.md"}

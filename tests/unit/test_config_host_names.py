@@ -141,7 +141,12 @@ def test_many_names_need_few_threads(names, path):
 async def test_a_reload_asks_again_and_never_in_the_event_loop(names, path):
     path.write_text(FILE.format("gateway.example:50"))
     applied = []
-    reloader = Reloader(ConfigFileMonitor(path), await asyncio.to_thread(load, path, {}), applied.append)
+
+    async def apply(config):
+        applied.append(config)
+        return True
+
+    reloader = Reloader(ConfigFileMonitor(path), await asyncio.to_thread(load, path, {}), apply)
     assert (await reloader.reload("test")).result == "unchanged"
 
     names.addresses["gateway.example"] = ["10.0.0.17"]

@@ -154,10 +154,10 @@ def test_what_a_running_sidecar_takes_over(loaded):
         "unsupported.request.response": True,
         "unsupported.request.max.consecutive": True,
         "listeners[0].unsupported.request.response": True,
-        "broker.version": False,
+        "broker.version": True,
         "private.api.key.base": False,
-        "broker.metadata.before.authentication": False,
-        "metadata.watch.ms": False,
+        "broker.metadata.before.authentication": True,
+        "metadata.watch.ms": True,
     }
 
 
