@@ -44,8 +44,8 @@ OTHERS = [
     if block.text.startswith(("receivers", "# Prometheus", "scrape_configs"))
     or re.match(r"# (the StatefulSet|Chart\.yaml|values\.yaml|kustomization\.yaml)", block.text)
 ]
-"""Configurations of OpenTelemetry's Collector and of Prometheus, which these tests do not have, and of Kubernetes, which
-tests/deploy has."""
+"""Configurations of OpenTelemetry's Collector and of Prometheus, which these tests do not have, and of Kubernetes,
+which tests/deploy has."""
 SIDECARS = [block for block in blocks("yaml") if block not in DEFINITIONS + INDICATORS + OTHERS]
 CLIENTS = [block for block in blocks("properties") if block.text.startswith("security.protocol")]
 BROKERS = [block for block in blocks("properties") if block not in CLIENTS]
