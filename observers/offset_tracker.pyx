@@ -19,13 +19,15 @@ include "exchanges.pxi"
 cdef enum:
     MAX_PARTITIONS = 20_000  # partitions held, about 0.3 KiB each
     OFFSETS_PER_EVENT = 1_000
+    SECOND_US = 1_000_000
 
 
 cdef class OffsetTracker:
     """Offsets of one process. Not thread-safe.
 
     The end offset of a partition is the high watermark of the last fetch that returned the partition, or what follows
-    the records of the last acknowledged produce, by the time of the response.
+    the records of the last acknowledged produce, by the second of the response. Within a second the highest holds: a
+    broker may complete a fetch between its appends of one produce, and answer the produce first.
     """
 
     cdef object _names, _filter, _groups
@@ -127,7 +129,7 @@ cdef class OffsetTracker:
         held = partitions.get(number)
         if held is None:
             self._count += 1
-        elif (<tuple>held)[1] > at:
+        elif ((<tuple>held)[1] // SECOND_US, (<tuple>held)[0]) > (at // SECOND_US, offset):
             return 0
         partitions[number] = (offset, at)
         return 0

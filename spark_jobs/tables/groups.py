@@ -78,13 +78,16 @@ def end_offsets(parsed: DataFrame) -> DataFrame:
     )
     each = events.selectExpr("cluster_id", "explode(end_offsets) AS one")
     rows = each.selectExpr("cluster_id", *fields_with_defaults("one", END_OFFSET)).selectExpr(
-        "*", f"{day_of('ts')} AS day", f"{start_of_interval('ts', MINUTE_US)} AS minute"
+        "*",
+        f"{day_of('ts')} AS day",
+        f"{start_of_interval('ts', MINUTE_US)} AS minute",
+        "date_trunc('SECOND', timestamp_micros(ts)) AS second",  # within it the highest holds, as in the sidecars
     )
     return (
         rows.groupBy(*END_OFFSETS.keys)
         .agg(
-            F.expr("max_by(offset, struct(ts, offset))").alias("end_offset"),
-            F.expr("max(timestamp_micros(ts))").alias("end_offset_at"),
+            F.expr("max_by(offset, struct(second, offset))").alias("end_offset"),
+            F.expr("max(second)").alias("end_offset_at"),
         )
         .select(*table_columns(END_OFFSETS))
     )

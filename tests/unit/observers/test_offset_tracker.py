@@ -113,6 +113,14 @@ def test_the_last_response_holds_whatever_was_handed_on_first() -> None:
     assert ends(offsets) == {("t", 3): 0}, "the topic was made anew"
 
 
+def test_a_fetch_between_two_appends_of_one_produce_does_not_lower_the_end() -> None:
+    """The broker completed it before it appended to this partition, and its response came 53 µs after that of the
+    produce."""
+    offsets = tracker()
+    offsets.record_exchanges([produced(b"t", 90, at=2.0), fetched(b"t", 90, at=2.000053)], WALL)
+    assert ends(offsets) == {("t", 3): 100}
+
+
 def test_hidden_topics_and_principals_are_left_out() -> None:
     offsets = tracker(topics=["secret"], principals=["User:hidden"])
     commits = about(b"g", b"m", (b"secret", 0, 1), (b"t", 0, 2))
