@@ -12,9 +12,17 @@ TOGETHER = ("tests/spark/test_ledger", "tests/spark/", "tests/interop/")
 """How paths of tests begin that share what takes long to make, a warm Spark session or the client programs; the first
 that fits counts."""
 
+SLOW_SECONDS = 20
+"""A test, or what it needs, that takes longer is named at once, so that a run that is ended early says where it was."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--deploy", action="store_true", help="Run the tests with the marker deploy, too.")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Progress(config))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
@@ -27,6 +35,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, Callable[[], uvloop.Loop]]:
     """Asynchronous tests run on the loop that the sidecar runs on."""
     return {"uvloop": uvloop.new_event_loop}
+
+
+class Progress:
+    """Names a test that failed or was slow on a line of its own as soon as it ends, not only at the end of the run."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if terminal is None or not (report.failed or report.duration >= SLOW_SECONDS):
+            return
+        terminal.ensure_newline()
+        terminal.write_line(f"{report.outcome} {report.nodeid} ({report.when}, {report.duration:.0f} s)")
+        if report.failed:
+            last_line = report.longreprtext.strip().splitlines()[-1:] or [""]
+            terminal.write_line(f"  {last_line[0][:200]}")
 
 
 class Scheduling(LoadScopeScheduling):
