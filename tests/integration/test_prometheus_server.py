@@ -166,19 +166,20 @@ def check_new(admin: AdminClient, topic: str) -> None:
 
 @contextmanager
 def producing(bootstrap: str, topic: str) -> Iterator[None]:
-    """A Produce every 4 ms, each of one record."""
-    done = threading.Event()
+    """A Produce every 4 ms, each of one record; the first was answered when the block begins."""
+    done, answered = threading.Event(), threading.Event()
 
     def produce() -> None:
         producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "batch.num.messages": 1})
         while not done.wait(0.004):
-            producer.produce(topic, b"x")
+            producer.produce(topic, b"x", on_delivery=lambda *_: answered.set())
             producer.poll(0)
         producer.flush(30)
 
     thread = threading.Thread(target=produce)
     thread.start()
     try:
+        assert answered.wait(30)
         yield
     finally:
         done.set()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
-from tests.ledger.acts import Act, Client, Ends, Membership
+from tests.ledger.acts import SECOND, Act, Client, Ends, Membership
 from tests.ledger.books import Book, add, day, instant, least, minute, most
 from tests.ledger.books.traffic import calls
 
@@ -64,10 +64,11 @@ def committed_offsets(acts: Iterable[Act]) -> Book:
 
 
 def end_offsets(acts: Iterable[Act]) -> Book:
+    """The newest second counts, and within it the highest offset."""
     book: Book = {}
-    seen = [(at, act.run.cluster, topic, partition, offset) for act in acts if isinstance(act, Ends)
+    seen = [(at - at % SECOND, offset, act.run.cluster, topic, partition) for act in acts if isinstance(act, Ends)
             for topic, partition, offset, at in act.offsets]  # fmt: skip
-    for at, cluster, topic, partition, offset in sorted(seen):
+    for at, offset, cluster, topic, partition in sorted(seen):
         book[day(at), minute(at), cluster, topic, partition] = {"end_offset": offset, "end_offset_at": instant(at)}
     return book
 
