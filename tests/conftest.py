@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 import pytest
@@ -42,13 +43,16 @@ class Progress:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
+        self._began = time.monotonic()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
         if terminal is None or not (report.failed or report.duration >= SLOW_SECONDS):
             return
         terminal.ensure_newline()
-        terminal.write_line(f"{report.outcome} {report.nodeid} ({report.when}, {report.duration:.0f} s)")
+        minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
+        what = f"{report.outcome} {report.nodeid} ({report.when}, {report.duration:.0f} s)"
+        terminal.write_line(f"[{minutes}:{seconds:02}] {what}")
         if report.failed:
             last_line = report.longreprtext.strip().splitlines()[-1:] or [""]
             terminal.write_line(f"  {last_line[0][:200]}")
