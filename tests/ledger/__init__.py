@@ -7,5 +7,5 @@ wire.py        how the sidecars tell of it: events, envelopes, records of two au
 books/         one book for each table, kept from the acts; nothing of the jobs is imported there.
 definitions/   prices, owners, objectives, a mirror: what the job is given.
 build.py       writes the topics, runs the job: ``python -m tests.ledger.build DIR`` for a look by hand.
-examples.py    docs/answers.md and answers-of-tables.md: every query with its answer.
+examples.py    docs/answers*.md: every query with its answer.
 """
