@@ -9,7 +9,7 @@ of an element stands in the order of the message definitions (``ProduceRequest.j
 field is of that version and later ones.
 
 ``walk_body`` and ``Feed`` are the two ways to run one. For whatever bytes, they raise MalformedBody or nothing. Which
-versions are read, and what bounds the memory of that, is told in ``proxy.core.bodies``.
+versions are read, and what bounds the memory of that, is described in ``proxy.core.bodies``.
 """
 
 cimport cython

@@ -1,6 +1,6 @@
 """Limits of authenticated principals: how many connections each has, and how fast it makes them.
 
-Clients behind one NAT share an address; a principal tells them apart. It is known only once the broker has accepted a
+Clients behind one NAT share an address; a principal distinguishes them. It is known only once the broker has accepted a
 SASL login, so a connection counts from then on. A state machine without IO: it gets logins, ends and the time.
 
 1. Open connections of the principal: a connection above the limit is closed, and does not use up the rate.

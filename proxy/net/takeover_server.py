@@ -119,7 +119,7 @@ class TakeoverServer:
             self._end()
 
     def finish(self) -> None:
-        """Tell the successor that no connection is open any more, by the end of the channel. Call it at the exit."""
+        """Close the channel, by which the successor knows that no connection is open any more. Call it at the exit."""
         self._end()
 
     @property

@@ -96,7 +96,7 @@ QUICK = Sizes(
 
 @dataclass(frozen=True)
 class Listener:
-    """A listener of the real broker: the port it has, and the port that it tells clients to dial."""
+    """A listener of the real broker: the port it has, and the port that it advertises."""
 
     port: int
     advertised: int

@@ -179,7 +179,7 @@ class Crowd:
             return
         self._poll.modify(fd, select.EPOLLIN)
         if self._plan.ask:
-            with contextlib.suppress(OSError):  # it is read next, and tells how it ended
+            with contextlib.suppress(OSError):  # it is read next, and shows how it ended
                 sock.send(REQUEST)
 
     def _read(self, fd: int, sock: socket.socket, index: int) -> None:

@@ -113,7 +113,13 @@ def run_documented_commands(folder: Path, node: Node) -> None:
     commands = documented_commands().replace("kafka-1.example:19094", node.internal)
     environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}
     done = subprocess.run(
-        ["bash", "-euc", commands], cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+        ["bash", "-euc", commands],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -215,28 +215,28 @@ def test_every_change_is_in_the_events(seen: Seen) -> None:
 
 
 def test_acls_that_are_given_and_taken_away_say_who_may_do_what(seen: Seen) -> None:
-    told = seen.ask(
+    reported = seen.ask(
         "SELECT api, resource_name, parent_type, parent_name, op_type, acl_permission_type, acl_operation, acl_host,"
         " acl_pattern_type FROM changes"
         " WHERE principal = 'User:admin' AND acl_operation IS NOT NULL AND result = 'success'"
     )
-    assert told == ACLS
+    assert reported == ACLS
 
 
 def test_acls_that_a_client_may_not_take_away_say_it_too(seen: Seen) -> None:
-    told = seen.ask(
+    reported = seen.ask(
         "SELECT resource_name, parent_name, op_type, acl_permission_type, acl_operation FROM changes"
         " WHERE principal = 'User:bob' AND api = 'DeleteAcls' AND acl_operation IS NOT NULL AND result = 'denied'"
     )
-    assert told == {("User:eve", "orders", None, "ALLOW", "Read"), (None, "readers", None, "ANY", "Any")}
+    assert reported == {("User:eve", "orders", None, "ALLOW", "Read"), (None, "readers", None, "ANY", "Any")}
 
 
 def test_settings_quotas_and_users_say_whether_they_were_set_or_deleted(seen: Seen) -> None:
-    told = seen.ask(
+    reported = seen.ask(
         "SELECT resource_type, resource_name, op_type, mechanism FROM changes"
         " WHERE principal = 'User:admin' AND op_type IS NOT NULL AND acl_operation IS NULL"
     )
-    assert told == ALTERED
+    assert reported == ALTERED
     assert not any("canary" in str(row) for row in seen.ask("SELECT * FROM changes"))
 
 

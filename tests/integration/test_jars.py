@@ -169,7 +169,7 @@ def test_a_cache_that_cannot_be_written_to(repository: Repository, tmp_path: Pat
         fetch(tmp_path / "file")
 
 
-def test_an_unknown_set_is_told_the_known_ones() -> None:
+def test_an_unknown_set_is_refused_with_the_known_ones() -> None:
     with pytest.raises(LocalError, match=r"named 'kafka-1.0'; there are kafka-4.3.1, "):
         resolve("kafka-1.0")
 

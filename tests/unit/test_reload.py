@@ -78,7 +78,7 @@ def running(tmp_path):
     return Running(tmp_path)
 
 
-async def test_a_change_is_applied_and_told(running):
+async def test_a_change_is_applied_and_reported(running):
     before = running.reloader.state.hash
     running.time = 200.0
 
@@ -394,7 +394,7 @@ class TestFile:
 
         assert [monitor.has_changed(), monitor.has_changed()] == [False, True]
 
-    def test_a_vanished_one_is_no_change_and_told_once(self, file):
+    def test_a_vanished_one_is_no_change_and_reported_once(self, file):
         monitor = ConfigFileMonitor(file)
         file.unlink()
 
