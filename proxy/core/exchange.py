@@ -27,7 +27,7 @@ so, which the sidecar has verified. ``unknown``: it cannot be seen here."""
 
 
 class Connection(Struct, frozen=True, gc=False):
-    """One client connection as observers see it. Never changed: once more is known of the client, the session goes on
+    """One client connection as observers see it. Never changed: once more is known of the client, the session continues
     with a new one, and exchanges before that keep the old one."""
 
     id: str

@@ -53,7 +53,7 @@ MINUTE = 60.0
 """Seconds: what the report's charts have a point for."""
 
 HEARTBEAT = 15.0
-"""Seconds after which a step says again that it goes on, where there is no terminal to show that."""
+"""Seconds after which a step says again that it continues, where there is no terminal to show that."""
 
 TRAFFIC_BY_TOPIC = """
 SELECT topic, client_id, api, sum(topic_requests)::BIGINT AS requests, sum(records)::BIGINT AS records,
@@ -183,7 +183,7 @@ def _work(state: cluster.ClusterState, console: Console, charts: bool) -> Iterat
         began = time.time() // MINUTE
         yield from _produce(bootstrap, console)
         if charts and time.time() // MINUTE == began:
-            with _step(console, "a steady producer goes on into the clock's next minute, so that charts have two"):
+            with _step(console, "a steady producer continues into the clock's next minute, so that charts have two"):
                 time.sleep(MINUTE - time.time() % MINUTE + 1)
         yield from _read(bootstrap, console)
         with _step(console, "the steady producer ends"):
@@ -320,7 +320,7 @@ def _explain(root: Path, state: cluster.ClusterState, console: Console) -> None:
 
 @contextmanager
 def _step(console: Console, what: str) -> Iterator[None]:
-    """Print what is being done, that it goes on, and how long it took."""
+    """Print what is being done, that it continues, and how long it took."""
     started = time.monotonic()
     done = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Processes that go on when this one ends, known by pid and start time, so that a reused pid is never taken for one."""
+"""Processes that survive this one, known by pid and start time, so that a reused pid is never taken for one."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def run_of(line: Line, tmp_path: Path) -> Iterator[Callable[..., Run]]:
     while runs:
         runs.pop().outbox.close(0)
     until(lambda: not any(thread.name.startswith("audit ") for thread in threading.enumerate()))
-    gc.collect()  # their clients go on connecting until they are gone
+    gc.collect()  # their clients continue connecting until they are gone
 
 
 def resident() -> int:

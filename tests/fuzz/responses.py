@@ -134,7 +134,7 @@ def apis_once(data: bytes) -> tuple[bytes, dict[int, VersionRange]] | None:
 
 
 def check_apis(data: bytes, rng: Random) -> None:
-    """A list goes on as it came, with one api more; what an editor of the longer one learns is the same and that."""
+    """A list is forwarded as it came, with one api more; an editor of the longer one learns the same and that."""
     first = apis_once(data)
     if first is None or not first[1]:
         assert first is None or first[0] == data[1:]

@@ -152,7 +152,7 @@ def test_a_repository_that_fails(repository: Repository, tmp_path: Path) -> None
 
 def test_a_repository_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MIRROR, f"http://127.0.0.1:{free_port()}/")
-    with pytest.raises(LocalError, match=r"cannot be reached; .* goes on where it stopped"):
+    with pytest.raises(LocalError, match=r"cannot be reached; .* continues where it stopped"):
         fetch(tmp_path)
 
 

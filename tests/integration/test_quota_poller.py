@@ -126,12 +126,12 @@ class PolledQuotas:
 
 @asynccontextmanager
 async def watching(config: Config) -> AsyncIterator[PolledQuotas]:
-    """Watch until the first look is over, and then on."""
+    """Poll until the first poll is over, and then on."""
     polled = PolledQuotas(config)
     polled.watch.start()
     try:
         async with asyncio.timeout(30):
-            while not (polled.watch.state.ok or polled.watch.state.error):  # noqa: ASYNC110 - a look that fails has no event
+            while not (polled.watch.state.ok or polled.watch.state.error):  # noqa: ASYNC110 - a poll that fails has no event
                 await asyncio.sleep(0.01)
         yield polled
     finally:

@@ -208,7 +208,7 @@ async def test_a_client_that_does_not_read_its_answers_is_not_read_either(tmp_pa
             await asyncio.sleep(0.01)
             assert relay.unsent("client") <= UNSENT + MAX_PENDING_RESPONSES + 2 * len(body) + 100
         assert not relay.is_drained
-        reader, writer = await running.dial()  # others go on
+        reader, writer = await running.dial()  # others continue
         writer.write(request(METADATA, 1, 1))
         assert await asyncio.wait_for(read_frame(reader), 10) == response(1)
         writer.close()

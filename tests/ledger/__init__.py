@@ -6,6 +6,6 @@ script.py      twelve hours of two clusters of three brokers, on two days: what 
 wire.py        how the sidecars report it: events, envelopes, records of two audit topics, with all that goes wrong.
 books/         one book for each table, kept from the acts; nothing of the jobs is imported there.
 definitions/   prices, owners, objectives, a mirror: what the job is given.
-build.py       writes the topics, runs the job: ``python -m tests.ledger.build DIR`` for a look by hand.
+build.py       writes the topics, runs the job: ``python -m tests.ledger.build DIR`` for queries by hand.
 examples.py    docs/answers*.md: every query with its answer.
 """

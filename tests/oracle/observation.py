@@ -67,7 +67,7 @@ class Direction:
         self.enough = 0  # bytes of it below which it cannot be complete
         self.exchange: Exchange | None = None  # what the current frame belongs to
         self.passing: Passing | None = None  # what is wanted of the current frame's body
-        self.frame: Frame | None = None  # what the current frame passes; None: it goes on as it comes
+        self.frame: Frame | None = None  # what the current frame passes; None: it is forwarded as it comes
         self.check: Check | None = None  # reads the topics of the current frame
 
 

@@ -368,7 +368,7 @@ class Session:
     # ---- both directions ----------------------------------------------------------------------------------------
 
     def _pass(self, state: Direction, side: Side, start_frame: _StartFrame, data: bytes, now: float) -> bool:
-        """Read ``data``; where there are rules, put together what goes on. Returns whether there is to walk."""
+        """Read ``data``; where there are rules, put together what is forwarded. Returns whether there is to walk."""
         interception = self.interception
         if interception is None:
             self._read(state, side, start_frame, data, now)

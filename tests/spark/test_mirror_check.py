@@ -204,7 +204,7 @@ def test_what_was_overdue_and_never_came_stays_missing_while_records_flow(spark:
     (row,) = made(spark, [*lost, *flowing(1)])
     assert (row.state, row.produced_total, row.mirrored_total) == ("missing", 2_710, 2_703)
     assert (row.due_total, row.missing_records, row.behind_records) == (2_420, 7, 7)
-    # The next day goes on from there.
+    # The next day continues from there.
     later = stream(batch, 360, at=DAY, every=10, producer_epoch=2)
     later += stream(copied, 360, at=DAY + 1, every=10, producer_epoch=2)
     found = made(spark, [*lost, *flowing(1), *later], DAY + 3_600)

@@ -1,4 +1,4 @@
-"""What Java says when something fails, in one line; and what a session that goes on must not keep."""
+"""What Java says when something fails, in one line; and what a session that continues must not keep."""
 
 from __future__ import annotations
 

@@ -460,7 +460,7 @@ class TestDifference:
 
 
 class TestDeadFileSystem:
-    """Reading that never returns: it is said, the loop goes on, and no second thread is stuck in it."""
+    """Reading that never returns: it is said, the loop continues, and no second thread is stuck in it."""
 
     async def test_a_reload_is_rejected_and_so_are_those_that_follow(self, running, monkeypatch):
         monkeypatch.setattr(proxy.reload, "READ_TIMEOUT", 0.05)

@@ -53,7 +53,7 @@ from tests.tools.observation_sinks import watching
 
 
 class Bench:
-    """A session with rules as a relay handles it: ``to_broker`` and ``to_client`` are what went on."""
+    """A session with rules as a relay handles it: ``to_broker`` and ``to_client`` are what was forwarded."""
 
     def __init__(
         self,

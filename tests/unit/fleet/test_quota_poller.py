@@ -26,7 +26,7 @@ def config_of(quotas: dict[str, Any], source: str | None = None, **more: Any) ->
 
 
 class Counted(QuotaPoller):
-    """Counts its looks."""
+    """Counts its polls."""
 
     looks = 0
 
@@ -70,7 +70,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refresh is a look, however soon after the last one."""
+    """A refresh is a poll, however soon after the last one."""
     monkeypatch.setattr(schedule, "MIN_POLL_INTERVAL", 0.0)
 
 
