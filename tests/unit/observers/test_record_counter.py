@@ -135,7 +135,7 @@ def batches(draw: st.DrawFn) -> tuple[bytes, int]:
     return entry(PACKED[codec](entry(value, magic) * count), magic, codec), count
 
 
-@settings(max_examples=settings().max_examples * 10)
+@settings(max_examples=settings().max_examples * 10, deadline=None)
 @given(st.lists(batches(), max_size=6), batches(), st.data())
 def test_any_mixture_is_counted_exactly(
     whole: list[tuple[bytes, int]], last: tuple[bytes, int], data: st.DataObject
@@ -284,7 +284,7 @@ def test_what_cannot_be_unpacked_is_unreadable(codec: str, data: bytes) -> None:
         decompressed(codec, data)
 
 
-@settings(max_examples=settings().max_examples * 10)
+@settings(max_examples=settings().max_examples * 10, deadline=None)
 @given(st.sampled_from(["gzip", "snappy", "lz4"]), st.sampled_from(COMPRESSED), st.data())
 def test_damaged_data_is_unreadable_or_other_data(codec: str, one: MessageSet, data: st.DataObject) -> None:
     value = bytearray(one.data[34 if one.magic else 26 :])
