@@ -82,7 +82,7 @@ def decisions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[s
         log_allowed(node)
         run_documented_commands(folder, node)
         use_everything(folder, node, internal)
-        run_job(internal, folder / "tables", login("jobs", folder))
+        run_job(internal, folder / "tables", "--only", "traffic", "--command-config", str(login("jobs", folder)))
         yield [
             (one["decision"], Right(one["principal"], camel(one["operation"]), one["type"], one["name"]))
             for one in DECISION.finditer(node.log.read_text())

@@ -194,10 +194,9 @@ def run(bootstrap: str, folder: Path, user: str, command: Sequence[str]) -> subp
     return subprocess.run(tool(name, *options, *arguments), capture_output=True, text=True, timeout=120, check=False)
 
 
-def run_job(bootstrap: str, tables: Path, command_config: Path | None = None) -> None:
+def run_job(bootstrap: str, tables: Path, *more: str) -> None:
     conf = [f"--conf={name}={value}" for name, value in INTERPRETED_QUERIES_CONF.items()]
-    options = ("--available-now", "--bootstrap-servers", bootstrap, "--tables", str(tables), *conf)
-    options += ("--command-config", str(command_config)) if command_config else ()
+    options = ("--available-now", "--bootstrap-servers", bootstrap, "--tables", str(tables), *conf, *more)
     command = [sys.executable, "-m", "proxy", "jobs", "run", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
