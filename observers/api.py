@@ -152,7 +152,7 @@ class ObservableStruct(Protocol):
         """Elements of an array of any type."""
 
     def get_observable_struct_array(self, name: str) -> Sequence[ObservableStruct]:
-        """Elements of an array of structs; none where it is null, which ``get`` tells apart."""
+        """Elements of an array of structs; none where it is null, which ``get`` distinguishes."""
 
 
 class ObservedConnection(Protocol):

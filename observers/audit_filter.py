@@ -86,7 +86,7 @@ class AuditFilter:
     def partly_hidden_by(self) -> dict[str, int]:
         """Return how many of ``partly_hidden`` lack each excluded topic, by ``topic NAME``, the largest counts first.
 
-        One that lacks several counts for each of them.
+        An event that lacks several counts for each of them.
         """
         return _largest(self._partly_hidden)
 

@@ -124,7 +124,7 @@ class Dispatcher:
     ) -> list[ConfiguredObserver]:
         """Construct and configure those observers anew that have other ``settings`` now, for ``replace``.
 
-        Not for the event loop's thread: observers may wait. The running ones go on. ``more``: changed configs. Raises
+        Not for the event loop's thread: observers may wait. Running ones continue. ``more``: changed configs. Raises
         ObserverError as ``start`` does, or if an observer cannot run twice in a process.
         """
         changed = [name for name in self.observers if settings.get(name, {}) != self._settings.get(name, {})]

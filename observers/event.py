@@ -447,7 +447,7 @@ class StatusEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind"
     partitions in ``topics`` or ``per_topic``, or its name in ``polled``, ``item_errors`` or ``resources``. They have
     their event, so they are not in ``hidden``."""
     partly_hidden_by: dict[str, int] = {}
-    """Those by ``topic NAME``, at most 100; the rest as ``other``. One that lacks several topics counts for each."""
+    """Those by ``topic NAME``, at most 100; the rest as ``other``. If several topics are hidden, it counts for each."""
     queued: int = 0
     """Events that wait in memory alone."""
     spooled: int = 0

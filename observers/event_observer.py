@@ -7,6 +7,7 @@ Three threads: the observer's own, which encodes events; the outbox's pump, whic
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -74,7 +75,7 @@ class Destination(Struct, frozen=True):
         return SpoolSettings(path, self.settings["spool.max.bytes"]) if path else None
 
 
-class EventObserver:
+class EventObserver(ABC):
     """Implements ``ExchangeObserver``, ``ConnectionObserver`` and ``ThrottleObserver``. Subclasses say where to."""
 
     def configure(self, configs: Mapping[str, Any]) -> None:
@@ -140,9 +141,9 @@ class EventObserver:
         if configs.get("worker", 1) == 1:
             self._inventory.start()
 
+    @abstractmethod
     def _find_destination(self, configs: Mapping[str, Any], admin: KafkaAdmin) -> Destination:
         """Return where the events go. ``configs``: as of ``configure``. Raises ObserverError for wrong settings."""
-        raise NotImplementedError
 
     @property
     def observed(self) -> memoryview:

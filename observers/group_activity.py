@@ -39,7 +39,7 @@ MEMBER_APIS: dict[int, str | None] = {
     76: "share",  # ShareGroupHeartbeat
     88: "streams",  # StreamsGroupHeartbeat
 }
-"""Api keys of requests that a member sends, and the type of group that it tells (Kafka's ``GroupType``)."""
+"""Api keys of requests that a member sends, and the type of its group (Kafka's ``GroupType``)."""
 
 
 class _Member(NamedTuple):

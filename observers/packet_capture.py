@@ -33,7 +33,7 @@ PCAPNG = b"\x0a\x0d\x0d\x0a"
 
 LINKS = {0: (4, None), 1: (14, 12), 12: (0, None), 14: (0, None), 101: (0, None), 108: (4, None), 113: (16, 14),
          228: (0, None), 229: (0, None), 276: (20, 0)}  # fmt: skip
-"""Bytes before the IP packet, and where among them its type is told, by tcpdump's number of the kind of link."""
+"""Bytes before the IP packet, and the offset of its type, by tcpdump's number of the kind of link."""
 
 VLANS, IP_TYPES = (0x8100, 0x88A8), (0x0800, 0x86DD)
 TCP = 6
@@ -209,7 +209,7 @@ class _Conversation(Struct):
 def conversations(segments: Iterator[TcpSegment], port: int) -> Iterator[Bytes]:
     """Yield what clients of ``port`` and its broker sent, in the order of the capture, and the end of each connection.
 
-    Of a connection that had begun before the capture nothing is told but that, once.
+    Of a connection that had begun before the capture only that is reported, once.
     """
     open_ones: dict[Address, _Conversation] = {}
     for segment in segments:

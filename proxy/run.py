@@ -41,7 +41,7 @@ ADMIN = "admin"
 """The name of the admin endpoint's listening socket."""
 
 READY_TIMEOUT = 10.0
-"""Seconds that a successor may take until it could serve clients. After that it exits, and its predecessor goes on."""
+"""Seconds that a successor may take until it could serve clients. Then it exits, and its predecessor continues."""
 
 READY_POLL_INTERVAL = 0.1
 

@@ -289,14 +289,14 @@ WITH alive AS (
 ), behind AS (  -- the client id of a connection is known when it ends
     SELECT still.client_ip, still.principal,
         list(DISTINCT c.client_id ORDER BY c.client_id) FILTER (c.client_id IS NOT NULL) AS client_ids,
-        list(DISTINCT concat_ws(' ', c.software_name, c.software_version)) FILTER (c.software_name IS NOT NULL) AS told
+        list(DISTINCT concat_ws(' ', c.software_name, c.software_version)) FILTER (c.software_name IS NOT NULL) AS names
     FROM still JOIN clients AS c USING (cluster_id, client_ip, principal)
     WHERE coalesce(c.last_seen >= date_trunc('minute', still.opened_at), true) GROUP BY ALL
 )
-SELECT client_ip, principal, client_ids, list_sort(told) AS software, count(*) AS connections,
+SELECT client_ip, principal, client_ids, list_sort(names) AS software, count(*) AS connections,
     list(DISTINCT broker_id ORDER BY broker_id) AS brokers, min(opened_at) AS oldest
 FROM still LEFT JOIN behind USING (client_ip, principal)
-GROUP BY client_ip, principal, client_ids, told
+GROUP BY client_ip, principal, client_ids, names
 ORDER BY connections DESC, client_ip, principal LIMIT $limit""",
     ),
     SavedQuery(

@@ -14,7 +14,7 @@ def protocol_range(broker: BrokerEntry) -> ProtocolRange:
 
 
 def producer_settings(broker: BrokerEntry) -> dict[str, int]:
-    """Return librdkafka's settings of a producer that takes no larger record than the broker; none where not told."""
+    """Return librdkafka's settings of a producer that takes no larger record than the broker; none where unknown."""
     largest = broker.tags.get("message.max.bytes")
     return {} if largest is None else {"message.max.bytes": int(largest)}
 

@@ -1,4 +1,4 @@
-"""What a client of BrokerMetadata is told that went wrong."""
+"""Errors of the client of BrokerMetadata."""
 
 from __future__ import annotations
 

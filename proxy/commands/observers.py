@@ -24,7 +24,7 @@ FLUSH_INTERVAL = 0.05
 """Seconds of the capture after which exchanges are handed over, as a sidecar does."""
 
 CLOSE_TIMEOUT = 30.0
-"""Seconds that the observer's ``close`` is told it may take."""
+"""Seconds that the observer's ``close`` gets as its timeout."""
 
 
 def add(commands: Commands) -> None:
@@ -33,7 +33,7 @@ def add(commands: Commands) -> None:
     made.add_argument("capture", type=Path, metavar="FILE", help="What tcpdump -w wrote (pcap).")
     text = "The class, where this Python finds it (PYTHONPATH)."
     made.add_argument("--observer", required=True, metavar="MODULE:CLASS", help=text)
-    text = "A sidecar's configuration: the observer's settings, and what else it is told."
+    text = "A sidecar's configuration: the observer's settings, and what else it is configured with."
     made.add_argument("-c", "--config", type=Path, metavar="FILE", help=text)
     text = "Whose connections they are; default: the first of the configuration."
     made.add_argument("--listener", metavar="NAME", help=text)

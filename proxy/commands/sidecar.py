@@ -101,7 +101,7 @@ def lean() -> Iterator[None]:
     """
     hidden = "rich" not in sys.modules
     if hidden:
-        sys.modules["rich"] = None  # type: ignore[assignment]  # tells the import system that there is none
+        sys.modules["rich"] = None  # type: ignore[assignment]  # to the import system: there is none
     gc.disable()
     try:
         yield

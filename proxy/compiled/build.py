@@ -40,7 +40,7 @@ class BuildHook(BuildHookInterface[Any]):
     """Hatchling's hook, for wheels and for editable installs."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Build, and tell hatchling what there is to add and that the wheel is of this platform."""
+        """Build, and declare to hatchling the files to add and that the wheel is of this platform."""
         root = Path(self.root)
         self.scratch = tempfile.TemporaryDirectory(prefix="brokerside-build-")
         try:

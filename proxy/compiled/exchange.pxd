@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What a session tells the outside, as C has it. What each field means is told in proxy/core/exchange.py, and of an
+"""What a session emits, as C has it. What each field means is described in proxy/core/exchange.py, and of an
 exchange in exchange.pyi."""
 
 from cpython.object cimport PyObject
@@ -105,7 +105,7 @@ cdef class Exchange:
     cdef object response_facts
     cdef public bint synthesized
     cdef public int64_t charged
-    cdef public uint8_t wanted  # flags of proxy.core.observation_interest; 0: it is not to be told of
+    cdef public uint8_t wanted  # flags of proxy.core.observation_interest; 0: it is not observed
     cdef public Exchange next  # of the session that holds it: the one that was asked after it
     cpdef int drop_facts(self, bint response) noexcept  # of its request, or of its response
 

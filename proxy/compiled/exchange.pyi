@@ -52,7 +52,7 @@ class Exchange:
     ``connection``: as it was known when the last byte of the request came in.
 
     ``synthesized``: the broker never saw it, for the sidecar itself gave the answer, or ended the connection.
-    ``response_bytes`` are always what the client got; all else that is told of a response that was edited on its way is
+    ``response_bytes`` are always what the client got; all other facts of a response that was edited on its way are
     as the broker sent it.
 
     ``charged``: bytes that it takes of the process's budget; 0 once it is recorded. ``wanted``: flags of

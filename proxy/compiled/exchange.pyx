@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""One request and its response, as a session tells of it; facts of bodies are C structs, and become those of
-``proxy.core.exchange`` when Python asks for them. What each field means is told in exchange.pyi."""
+"""One request and its response, as a session emits it; facts of bodies are C structs, and become those of
+``proxy.core.exchange`` when Python asks for them. What each field means is described in exchange.pyi."""
 
 cimport cython
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc

@@ -74,7 +74,7 @@ cdef int refuse_count(Walk *walk, int64_t count) except -1:
 
 
 cdef inline void pass_tags(Walk *walk, Step after) noexcept:
-    """Go on with ``after``, beyond a section of tagged fields where the version has one; nearly all are empty."""
+    """Continue at ``after``, beyond a section of tagged fields where the version has one; nearly all are empty."""
     if not walk.flexible:
         walk.step = after
     elif walk.pos < walk.size and walk.data[walk.pos] == 0:

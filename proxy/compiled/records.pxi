@@ -1,5 +1,5 @@
 # A part of walk.pyx: sums over the record batches of one record set, from their headers alone. What these headers are
-# is told in ``proxy.core.records``, what the sums mean with ``proxy.core.exchange.RecordSet``.
+# is described in ``proxy.core.records``, what the sums mean with ``proxy.core.exchange.RecordSet``.
 
 cdef int record_set(Walk *walk) except -1:
     """Preferred read replica (Fetch v11+); size of a record set."""

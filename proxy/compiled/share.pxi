@@ -118,7 +118,7 @@ cdef int acquired(Walk *walk) except -1:
 
 
 cdef int count_endpoints(Walk *walk) except -1:
-    """Number of leaders whose addresses are told."""
+    """Number of leaders whose addresses the response contains."""
     if not length(walk, &walk.elements):
         return 0
     if walk.elements < 0:

@@ -38,7 +38,7 @@ _AFTER_ALL = (1 << 30, 0)
 class Problem:
     """One mistake at ``path``, in words.
 
-    ``final``: no other problem of this value is reported. ``where``: its place, if the path does not tell it.
+    ``final``: no other problem of this value is reported. ``where``: its place, if the path does not contain it.
     """
 
     path: Path

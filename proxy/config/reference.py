@@ -29,7 +29,7 @@ _KEYS = """\
 
 The column *change needs*: keys with `reload` act in the running sidecar. It reads the file again when that has changed,
 and after SIGHUP, `brokerside reload` or `POST /reload`; no connection is closed for it. A file with a mistake, or with
-another value for a key with `restart`, changes nothing at all: the sidecar goes on with what it has, and logs why.
+another value for a key with `restart`, changes nothing at all: the sidecar continues with what it has, and logs why.
 """
 
 _ENVIRONMENT = """\

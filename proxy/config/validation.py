@@ -312,7 +312,7 @@ def _collide(one: Endpoint, other: Endpoint) -> bool:
 
 
 def _reaches(target: Endpoint, listening: Endpoint) -> bool:
-    """Return whether a connection to ``target`` ends at ``listening``, as far as addresses tell."""
+    """Return whether a connection to ``target`` ends at ``listening``, as far as addresses show."""
     if target.port != listening.port:
         return False
     local = LOOPBACK | WILDCARDS

@@ -45,7 +45,7 @@ class Frozen:
 
 
 class Records(Frozen):
-    """The record batches of one partition. What is told of them stands in their headers; no record is decompressed.
+    """The record batches of one partition. What is read of them stands in their headers; no record is decompressed.
 
     ``data``: the bytes as they were sent, read-only; None where the body was too long to be kept.
     """
@@ -237,7 +237,7 @@ class Accessors(Frozen, ABC):
         return value
 
     def get_observable_struct_array(self, name: str) -> tuple[Accessors, ...]:
-        """Elements of an array of structs; none where it is null, which ``get`` tells apart."""
+        """Elements of an array of structs; none where it is null, which ``get`` distinguishes."""
         value: tuple[Accessors, ...] | None = self._typed(name, "struct", array=True)
         return () if value is None else value
 

@@ -25,7 +25,7 @@ FREE = 65_536
 """Bytes that each connection may hold whatever the others do: it never waits for less."""
 
 CHUNK = 262_144
-"""Bytes of the longest chunk that is read at a time: as many connections go on as there is room for one of each."""
+"""Bytes of the longest chunk that is read at a time: as many connections continue as there is room for one of each."""
 
 SCARCE_CHUNK = 16_384
 """Bytes that are read at a time from each connection while more than the limit is held."""

@@ -35,7 +35,7 @@ class ListenerCounters(Struct):
     closed: dict[str, int] = field(default_factory=_counts)  # by cause
     accept_errors: dict[str, int] = field(default_factory=_counts)  # by errno name
     upstream_failures: int = 0
-    abandoned: int = 0  # connections that go on as bytes because their session failed
+    abandoned: int = 0  # connections that continue as bytes because their session failed
     received: dict[str, int] = field(default_factory=_both_sides)  # bytes, by the side they came from
     pauses: dict[str, int] = field(default_factory=_both_sides)  # times reading of a side was paused
     requests: dict[int, int] = field(default_factory=_counts_by_number)  # by api key

@@ -1,9 +1,9 @@
-"""What a session tells the outside with the ``Exchange`` of each request (``proxy.compiled.exchange``): who the client
+"""What a session emits with the ``Exchange`` of each request (``proxy.compiled.exchange``): who the client
 is, and the facts that walkers read of bodies.
 
 All of these are plain values (numbers, short bytes, tuples): none refers to a network buffer, so a consumer may keep
 them. ``topic`` is the UTF-8 name as bytes, or the 16 raw bytes of the topic id where the version carries ids
-(Produce ≥ 13, Fetch ≥ 13, ShareFetch); ``topics_are_ids`` of the enclosing facts tells which.
+(Produce ≥ 13, Fetch ≥ 13, ShareFetch); ``topics_are_ids`` of the enclosing facts says which.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ so, which the sidecar has verified. ``unknown``: it cannot be seen here."""
 
 
 class Connection(Struct, frozen=True, gc=False):
-    """One client connection as observers see it. Never changed: once more is known of the client, the session goes on
+    """One client connection as observers see it. Never changed: once more is known of the client, the session continues
     with a new one, and exchanges before that keep the old one."""
 
     id: str
@@ -189,7 +189,7 @@ class FetchResponse(Struct, frozen=True, gc=False):
 
 class ItemErrorFacts(Struct, frozen=True, gc=False):
     """The error of one item. ``resource_name`` is UTF-8, at most 256 bytes; None where only ``topic_id`` (16
-    bytes) or the place in the array, ``index``, tells which it is. ``partition``: −1 where it is not about one.
+    bytes) or the place in the array, ``index``, identifies it. ``partition``: −1 where it is not about one.
     ``parent_type``, ``parent_name``: the group, transaction or log directory around a topic; else None.
     """
 

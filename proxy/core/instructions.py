@@ -10,7 +10,7 @@ from enum import IntEnum
 from types import MappingProxyType
 
 Instruction = tuple[int, int, int]
-"""What to do (``Op``), an argument, and the instruction to go on with where there are no elements."""
+"""What to do (``Op``), an argument, and the instruction to continue with where there are no elements."""
 
 MAX_NAME = 256
 """Bytes of a resource's name that are kept. Names of topics have at most 249."""

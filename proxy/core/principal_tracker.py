@@ -3,7 +3,7 @@
 The client says a name in its first token; it is believed once the broker's answer is the one that ends that mechanism
 with success. Tokens are read as Kafka 4.3's servers read them (``PlainSaslServer``, ``ScramMessages``,
 ``OAuthBearerClientInitialResponse``): a token that means one name here and another there would be a disguise. What
-cannot be read here is told as unknown, never guessed.
+cannot be read here is reported as unknown, never guessed.
 
 Of a token nothing but the name outlives the call that brings it: no password, no proof, no credential.
 """
@@ -32,10 +32,10 @@ counted, and what they bring about is unknown."""
 
 MAX_CLIENT_NAME = 255
 """Longest name in bytes of a mechanism or of a client's software; longer ones are none that anybody has, and count as
-not told."""
+not reported."""
 
 MAX_PRINCIPAL = 1024
-"""Longest name in characters of a client that logs in; one with a longer name is told as unknown. What a client says
+"""Longest name in characters of a client that logs in; a longer name is reported as unknown. What a client says
 before its login is kept until the broker answers it."""
 
 _SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -214,7 +214,7 @@ class PrincipalTracker:
         if attempt.mechanism in _SCRAM and token is not None:
             success = token.startswith(b"v=")
         elif attempt.mechanism in ("PLAIN", "OAUTHBEARER") and token is not None:
-            success = not token  # a rejected OAUTHBEARER token is told of in a token first
+            success = not token  # a rejected OAUTHBEARER token is announced in a token first
         else:
             success = False
             self.undecided = not self._steps

@@ -1,4 +1,4 @@
-"""PROXY headers, with which a load balancer tells whose connection it passes on. Versions 1 (text) and 2 (binary).
+"""PROXY headers, with which a load balancer names the client of a connection. Versions 1 (text) and 2 (binary).
 
 Source: haproxy.org, doc/proxy-protocol.txt. Of version 2, what follows the addresses (TLVs) is skipped, its checksum
 (PP2_TYPE_CRC32C) too: TCP has its own, and who sends headers is trusted.
@@ -40,7 +40,7 @@ _FAMILIES, _TRANSPORTS = 4, 3  # how many are assigned: unspecified, INET, INET6
 class Header(Struct, frozen=True):
     """A complete header of ``size`` bytes. ``address``: the client's host (canonical) and port.
 
-    None where there is none to tell: the load balancer's own connections (health checks), or other kinds of sockets.
+    None where there is none: the load balancer's own connections (health checks), or other kinds of sockets.
     """
 
     size: int

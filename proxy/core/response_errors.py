@@ -56,7 +56,7 @@ _API_VERSIONS, _UNSUPPORTED_VERSION = 18, 35
 
 def severity(api_key: int, error_code: int) -> int:
     """Return how bad an error code of a response is. An ApiVersions that is too new for the broker is a step: the
-    client asks again with the version that it is told (KIP-511)."""
+    client asks again with the version in the response (KIP-511)."""
     if not error_code:
         return NONE
     if error_code in PROTOCOL or (api_key, error_code) == (_API_VERSIONS, _UNSUPPORTED_VERSION):
@@ -82,7 +82,7 @@ NAMED_BY: Mapping[str, str] = MappingProxyType(
 """Fields that name the resource that a struct is about, and its type; of ResourceName, ResourceType says it."""
 
 NAMELESS: Mapping[int, str] = MappingProxyType({30: "acl", 31: "acl", 49: "client_quota"})
-"""By api key, type of the items that have no name. They are told apart by their place."""
+"""By api key, type of the items that have no name. They are identified by their place."""
 
 DELETE_ACLS = 31
 """Api key whose response lists what was deleted."""

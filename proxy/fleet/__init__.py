@@ -17,7 +17,7 @@ quota_poller.py   polls the quotas, and reports changes.
 The registry of sidecars
 sidecar_record.py what a sidecar writes about itself (pure).
 membership.py     which sidecars run (pure).
-view.py           what clients are told about each broker (pure).
+view.py           what BrokerMetadata returns of each broker (pure).
 registry_topic.py the registry's topic, by librdkafka.
 registry.py       the thread that reads and writes it.
 identity.py       whether broker.id is that of the broker behind listeners with SASL or TLS (pure).

@@ -75,7 +75,7 @@ class FleetPoller:
         self._started_ms = int(time.time() * 1000)
         self._own = OwnBroker(config.broker_id)
         self._choose_listeners(config)
-        self._is_own_broker = not self._tells_broker_id  # that the broker is the one which is configured
+        self._is_own_broker = not self._can_identify_broker  # that the broker is the one which is configured
         self._cluster: ClusterFacts | None = None
         self._members: Mapping[int, Member] | None = None
         self._versions: dict[int, BrokerCapabilities] = {}
@@ -86,7 +86,7 @@ class FleetPoller:
         self._failures: dict[str, str] = {}
         self._wrong_broker: str | None = None
         self._was_member = (
-            self._tells_broker_id
+            self._can_identify_broker
         )  # whether the cluster has had the own broker; asked for without PLAINTEXT
         self._absent: str | None = None
         self._unidentified = identity.listeners_to_identify(config)  # listeners not known to be the own broker's
@@ -110,7 +110,7 @@ class FleetPoller:
         """Choose the listener over whose upstream the own broker is asked, and those that rewrite addresses."""
         anonymous = [one for one in config.listeners if one.is_readable and one.upstream_tls is None]
         self._anonymous_listener = min(anonymous, key=lambda one: one.has_sasl, default=None)
-        self._tells_broker_id = self._anonymous_listener is not None and not self._anonymous_listener.has_sasl
+        self._can_identify_broker = self._anonymous_listener is not None and not self._anonymous_listener.has_sasl
         has_registry = config.internal_bootstrap_servers is not None
         self._rewriting = [one for one in config.listeners if one.rewrite_addresses] if has_registry else []
 
@@ -289,7 +289,7 @@ class FleetPoller:
             source = listener.upstream_source
             async with _connected(listener.upstream, Security(), None, self._client_id, source) as upstream:
                 supported = decode_api_versions(await upstream.call(messages.api_versions_request()))
-                if self._tells_broker_id:
+                if self._can_identify_broker:
                     other = messages.decode_other_broker(
                         await upstream.call(messages.describe_broker_request(node_id, [MESSAGE_MAX_BYTES]))
                     )

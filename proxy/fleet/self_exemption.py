@@ -6,7 +6,7 @@ addresses on all of its listeners. Therefore:
 * The sidecar stores a quota of 2147483647, Kafka's "no limit", for each address it connects from: once after its
   start, so that no later default quota limits it, and whenever there is a default quota without it. This sidecar does
   not apply it to clients that come from this address: the default applies to them. Other sidecars, which do not
-  connect from it, cannot tell it from an operator's quota, and do not limit clients from there.
+  connect from it, cannot distinguish it from an operator's quota, and do not limit clients from there.
 * A lower quota that an operator has stored for that address is never overwritten. It limits clients that come from it,
   and the broker limits the sidecar by it. This is reported as a problem until the sidecar connects from an address of
   its own (``upstream.source``).

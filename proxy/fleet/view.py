@@ -33,7 +33,7 @@ class OwnBroker(NamedTuple):
 
 
 def build_own_view(config: Config, own: OwnBroker) -> BrokerView:
-    """Return what this sidecar tells clients about its broker."""
+    """Return what this sidecar returns to clients about its broker."""
     known = own.said.range
     found = {
         "broker.id": str(own.node_id),
@@ -113,9 +113,9 @@ def brokers_without_sidecar(running: Collection[int], members: Mapping[int, Memb
 
 def _peer(node_id: int, seen: Member | None, said: BrokerCapabilities, *, certain: bool) -> BrokerView:
     if seen is not None and seen.alive:
-        told = seen.record
-        low, high = told.protocol_version_min, told.protocol_version_max
-        source = told.tags.get("protocol.version.source", NOBODY)
+        record = seen.record
+        low, high = record.protocol_version_min, record.protocol_version_max
+        source = record.tags.get("protocol.version.source", NOBODY)
         return _view(node_id, seen, low, high, {"broker.id": str(node_id), "protocol.version.source": source})
     found = {
         "broker.id": str(node_id),
@@ -132,9 +132,9 @@ def _view(node_id: int, seen: Member | None, low: int, high: int, found: Mapping
     """Return a view with the tags of the sidecar's record and ``found``, which wins; invalid tags are left out."""
     if seen is None:
         return BrokerView(node_id, {}, low, high, found)
-    told = {**seen.record.tags, **found}
+    merged = {**seen.record.tags, **found}
     if found["protocol.version.source"] == NOBODY:
-        told.pop("protocol.version.exact", None)
-    for name in tags.invalid_tag_names(told):
-        del told[name]
-    return BrokerView(node_id, seen.record.addresses, low, high, told)
+        merged.pop("protocol.version.exact", None)
+    for name in tags.invalid_tag_names(merged):
+        del merged[name]
+    return BrokerView(node_id, seen.record.addresses, low, high, merged)

@@ -7,7 +7,7 @@ connection_quotas.py  Which connections are admitted, and when: a state machine 
 principal_quotas.py   Limits of those who have logged in: the same for connections that are already open.
 admission_pace.py     How fast a listener with a rate limit admits what its window lets in at once.
 java_addresses.py     Names of clients as a broker reads them.
-inheritance.py        What a successor of this process needs to go on with the same rates and counts.
+inheritance.py        What a successor of this process needs to continue with the same rates and counts.
 throttle_reports.py   Throttled connections, aggregated for the log and the audit.
 quotas_state.py       The current state of the quotas, for people and for metrics.
 """

@@ -189,7 +189,7 @@ class ConnectionQuotas(Generic[T]):
         self._paused = True
 
     def resume(self, now: int) -> None:
-        """Go on after ``pause``."""
+        """Continue after ``pause``."""
         self._paused = False
         self._process_all_queues(now)
 

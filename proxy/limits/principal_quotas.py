@@ -1,11 +1,11 @@
 """Limits of authenticated principals: how many connections each has, and how fast it makes them.
 
-Clients behind one NAT share an address; a principal tells them apart. It is known only once the broker has accepted a
+Clients behind one NAT share an address; a principal distinguishes them. It is known only once the broker has accepted a
 SASL login, so a connection counts from then on. A state machine without IO: it gets logins, ends and the time.
 
 1. Open connections of the principal: a connection above the limit is closed, and does not use up the rate.
 2. Rate of the principal: a connection above the limit is held, that is: its client is not read for the throttle time,
-   a second at most, and then checked again, as those of addresses are. It goes on if the rate then allows it, and is
+   a second at most, and then checked again, as those of addresses are. It continues if the rate then allows it, and is
    closed if not. A held connection is not counted in the rate. It is open, so it counts in the number.
 
 A connection counts once, however often its client logs in again (KIP-368). Times are milliseconds of one monotonic
@@ -28,7 +28,7 @@ MAX_MEASURED_PRINCIPALS = 10_000
 dropped."""
 
 MAX_ENDED_HOLDS = 8
-"""Held connections that one call of ``process_timers`` closes or lets go on. More would delay the traffic of others."""
+"""Held connections that one call of ``process_timers`` closes or continues. More would delay others' traffic."""
 
 Logins = list[tuple[int, str]]
 """Clients that have logged in: the number of the connection, and the principal, such as ``User:alice``."""
@@ -123,7 +123,7 @@ class PrincipalQuotas:
         self._hold(number)
 
     def process_timers(self, now: int) -> None:
-        """Close connections whose hold is over or let them go on, at most ``MAX_ENDED_HOLDS``.
+        """Close connections whose hold is over or let them continue, at most ``MAX_ENDED_HOLDS``.
 
         If there are more of these, ``next_timer`` is over, and they are next.
         """

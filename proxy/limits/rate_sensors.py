@@ -118,7 +118,7 @@ class KeyedRates:
                 yield MeasuredRate(self._scope, key, sensor.samples)
 
     def restore(self, rate: MeasuredRate) -> None:
-        """Go on with a rate that another process has measured with the same windows."""
+        """Continue with a rate that another process has measured with the same windows."""
         if len(self._rates) < self._most:
             sensor = self._rates[rate.key] = SampledRate(*self._window)
             sensor.restore(rate.samples)
@@ -182,8 +182,8 @@ class RateSensors:
         yield from self.addresses.measured()
 
     def restore(self, rate: MeasuredRate) -> None:
-        """Go on with a rate that another process has measured with the same windows; not with that of a listener that
-        there is not."""
+        """Continue with a rate that another process has measured with the same windows; not with that of an unknown
+        listener."""
         if rate.scope == "broker":
             self._broker.restore(rate.samples)
         elif rate.scope == "listener" and rate.key in self._listeners:

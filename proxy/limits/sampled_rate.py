@@ -74,7 +74,7 @@ class SampledRate:
         return self._samples.tolist()
 
     def restore(self, samples: list[int]) -> None:
-        """Go on with the ``samples`` of another rate with the same windows, in place of its own."""
+        """Continue with the ``samples`` of another rate with the same windows, in place of its own."""
         self._samples = array("q", samples)
         self._count = sum(samples[SAMPLE_SUM::SAMPLE_FIELDS])
 

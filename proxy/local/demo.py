@@ -53,7 +53,7 @@ MINUTE = 60.0
 """Seconds: what the report's charts have a point for."""
 
 HEARTBEAT = 15.0
-"""Seconds after which a step says again that it goes on, where there is no terminal to show that."""
+"""Seconds after which a step says again that it continues, where there is no terminal to show that."""
 
 TRAFFIC_BY_TOPIC = """
 SELECT topic, client_id, api, sum(topic_requests)::BIGINT AS requests, sum(records)::BIGINT AS records,
@@ -150,7 +150,7 @@ def _demo(root: Path, console: Console, charts: bool) -> bool:
     ledgers = list(_work(state, console, charts))
     storm = _throttle(root, state, console)
     with _step(console, "every audit event delivered, by the sidecar's own account in the audit topic"):
-        told = audit_reader.read_totals(state.internal_bootstrap, AUDIT_TOPIC)
+        totals = audit_reader.read_totals(state.internal_bootstrap, AUDIT_TOPIC)
     interpreted = [f"--conf={name}={value}" for name, value in INTERPRETED_QUERIES_CONF.items()]
     with _step(console, "the Spark job over the audit topic"):
         _brokerside("jobs", "run", "--available-now", "--bootstrap-server", state.internal_bootstrap,
@@ -161,8 +161,8 @@ def _demo(root: Path, console: Console, charts: bool) -> bool:
     out.print("\n[bold]What each client put on the wire, all requests[/bold]")
     _print(out, _query(root, TRAFFIC_BY_CLIENT))
     out.print("\n[bold]The audit topic, by kind of event[/bold]")
-    _print(out, [{"kind": kind, "events": count} for kind, count in told.kinds.most_common()])
-    checks = [*_checks(root, state, ledgers), *_throttled(root, storm), *_reconciled(root, told)]
+    _print(out, [{"kind": kind, "events": count} for kind, count in totals.kinds.most_common()])
+    checks = [*_checks(root, state, ledgers), *_throttled(root, storm), *_reconciled(root, totals)]
     out.print("\n[bold]The ledgers of clients, broker and sidecar against the table[/bold]")
     equal = _prove(out, checks)
     out.print(f"\n[bold]What the limit of {STORM_ADDRESS} did to {STORM_CONNECTIONS} connections at once[/bold]")
@@ -183,7 +183,7 @@ def _work(state: cluster.ClusterState, console: Console, charts: bool) -> Iterat
         began = time.time() // MINUTE
         yield from _produce(bootstrap, console)
         if charts and time.time() // MINUTE == began:
-            with _step(console, "a steady producer goes on into the clock's next minute, so that charts have two"):
+            with _step(console, "a steady producer continues into the clock's next minute, so that charts have two"):
                 time.sleep(MINUTE - time.time() % MINUTE + 1)
         yield from _read(bootstrap, console)
         with _step(console, "the steady producer ends"):
@@ -253,14 +253,14 @@ def _checks(root: Path, state: cluster.ClusterState, ledgers: list[ClientLedger]
         yield Check("the broker", f"log segments of {topic}: bytes", "its disk", segments, stored.get(topic, 0))
 
 
-def _reconciled(root: Path, told: AuditTotals) -> Iterator[Check]:
+def _reconciled(root: Path, totals: AuditTotals) -> Iterator[Check]:
     """What the sidecar says it did: all of it is a row, an event of another kind, or a loss."""
     (row,) = _query(root, REQUESTS)
     rows = _number(row, "requests")
-    others = told.kinds.total() - told.kinds["request"]
-    yield Check("the sidecar", "requests on connections that closed", "its connections", told.requests, rows)
-    yield Check("the sidecar", "events numbered: rows, other kinds, losses", "its last status", told.status.emitted,
-                rows + others + told.lost)  # fmt: skip
+    others = totals.kinds.total() - totals.kinds["request"]
+    yield Check("the sidecar", "requests on connections that closed", "its connections", totals.requests, rows)
+    yield Check("the sidecar", "events numbered: rows, other kinds, losses", "its last status", totals.status.emitted,
+                rows + others + totals.lost)  # fmt: skip
 
 
 def _number(row: dict[str, str | int | None], column: str) -> int:
@@ -320,11 +320,11 @@ def _explain(root: Path, state: cluster.ClusterState, console: Console) -> None:
 
 @contextmanager
 def _step(console: Console, what: str) -> Iterator[None]:
-    """Print what is being done, that it goes on, and how long it took."""
+    """Print what is being done, that it continues, and how long it took."""
     started = time.monotonic()
     done = threading.Event()
 
-    def tell(status: Status | None) -> None:
+    def show_progress(status: Status | None) -> None:
         while not done.wait(1.0 if status else HEARTBEAT):
             seconds = time.monotonic() - started
             if status is not None:
@@ -335,7 +335,7 @@ def _step(console: Console, what: str) -> Iterator[None]:
     if not console.is_terminal:
         console.print(f"  ... {what}")
     with console.status(what) if console.is_terminal else nullcontext() as status:
-        threading.Thread(target=tell, args=(status,), daemon=True).start()
+        threading.Thread(target=show_progress, args=(status,), daemon=True).start()
         try:
             yield
         finally:

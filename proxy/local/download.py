@@ -1,6 +1,6 @@
 """Fetching pinned jars, and checking each against its pin before it gets its name in the cache.
 
-So a half-written or foreign jar is never seen there, and an interrupted download goes on with what it has.
+So a half-written or foreign jar is never seen there, and an interrupted download continues with what it has.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _collect(missing: list[Pin], clients: Sequence[_Client], folder: Path, on_ja
 
 
 def _size(file: Path) -> int:
-    # A client may rename a file between the listing and the look at it.
+    # A client may rename a file between the listing and the read.
     try:
         return file.stat().st_size
     except FileNotFoundError:
@@ -173,7 +173,7 @@ def explain(said: str, missing: Sequence[Pin]) -> str:
     if any(sign in said for sign in _UNREACHABLE) or "proxy server that is not well configured" in said:
         return f"the repository that has {first} cannot be reached; {_network_advice()}"
     if "SERVER ERROR" in said or "FAILED DOWNLOADS" in said:
-        return f"the repository failed while {first} was fetched; run the command again: it goes on where it stopped"
+        return f"the repository failed while {first} was fetched; run the command again: it continues where it stopped"
     names = ", ".join(pin.coordinates for pin in missing[:3]) + (" and others" if len(missing) > 3 else "")
     return f"the repository does not serve {names}; if {MIRROR} is set, see that it is a whole mirror and open to you"
 
@@ -181,7 +181,7 @@ def explain(said: str, missing: Sequence[Pin]) -> str:
 def _network_advice() -> str:
     return (
         "see to the network (a proxy: JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=… -Dhttps.proxyPort=…'; "
-        f"a mirror: {MIRROR}), then run the command again: it goes on where it stopped"
+        f"a mirror: {MIRROR}), then run the command again: it continues where it stopped"
     )
 
 

@@ -1,4 +1,4 @@
-"""Processes that go on when this one ends, known by pid and start time, so that a reused pid is never taken for one."""
+"""Processes that survive this one, known by pid and start time, so that a reused pid is never taken for one."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _signal(handle: int, number: signal.Signals) -> None:
 
 
 def _ended(handle: int, timeout: float) -> bool:
-    """Whether all of its threads end within ``timeout`` seconds; its state in ``/proc`` tells of the first one only."""
+    """Whether all of its threads end within ``timeout`` seconds; ``/proc`` has the state of the first one only."""
     poll = select.poll()
     poll.register(handle, select.POLLIN)
     return bool(poll.poll(max(0.0, timeout) * 1000))

@@ -22,7 +22,7 @@ class Node:
 
     id: int
     advertised: str
-    """What the broker tells clients to dial: the sidecar's bind, or ``upstream`` where it advertises itself."""
+    """What the broker advertises to clients: the sidecar's bind, or ``upstream`` where it advertises itself."""
     upstream: str
     """The broker's CLIENT listener."""
     internal: str

@@ -1,6 +1,6 @@
 """A bounded workload of real clients, each of which keeps its own ledger.
 
-A ledger holds what the client itself counted: records it was told were stored or that it read, the size of its record
+A ledger holds what the client itself counted: records that were acknowledged or that it read, the size of its record
 batches, the requests it sent. Nothing in a ledger comes from the sidecar; the demo compares the two.
 """
 

@@ -166,7 +166,7 @@ class AdmissionControl:
         self._arm_timer()
 
     def resume(self) -> None:
-        """Go on after ``pause``."""
+        """Continue after ``pause``."""
         self._quotas.resume(_now_ms())
         self._after_change()
 
@@ -201,7 +201,7 @@ class AdmissionControl:
         self._on_ended = callback
 
     def inherit_rates(self, rates: Iterable[MeasuredRate]) -> None:
-        """Go on with rates that the predecessor has measured with the same windows."""
+        """Continue with rates that the predecessor has measured with the same windows."""
         for rate in rates:
             if rate.scope == "principal":
                 self._principals.rates.restore(rate)

@@ -133,7 +133,7 @@ class ConnectionManager:
                 callback(earlier, True)
 
     def update_config(self, config: Config, sink: ObservationSink | None) -> None:
-        """Apply the reloadable keys. Open connections go on with the upstream and the interceptors that they have.
+        """Apply the reloadable keys. Open connections continue with the upstream and the interceptors that they have.
 
         Those of a listener that is no more there end between two requests. ``sink``: for new connections.
         """

@@ -117,7 +117,7 @@ class ListenerManager:
         self.admission.pause()
 
     def resume(self) -> None:
-        """Go on after ``pause``."""
+        """Continue after ``pause``."""
         self._accepting = True
         self._proxy_headers.resume()
         self.admission.resume()
@@ -142,7 +142,7 @@ class ListenerManager:
         self.admission.forget_pending()
 
     def inherit_pending(self, passed: PassedConnection) -> None:
-        """Take ownership of a connection of ``pending`` of the predecessor. It goes on with ``start_accepting``."""
+        """Take ownership of a connection of ``pending`` of the predecessor. It continues with ``start_accepting``."""
         listener = self._listeners.get(passed.listener)
         if listener is None:
             passed.sock.close()

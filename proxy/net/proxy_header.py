@@ -85,7 +85,7 @@ class ProxyHeaderReader:
             one.pause()
 
     def resume(self) -> None:
-        """Go on after ``pause``."""
+        """Continue after ``pause``."""
         for one in list(self._pending):
             one.resume()
 

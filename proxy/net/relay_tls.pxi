@@ -71,7 +71,7 @@ cdef int write_tls_output(Relay relay, End end) except -1:
 
 
 cdef int write_close_notify(Relay relay, End end) except -1:
-    """Tell this side that nothing more is sent to it, unless that was done, or nobody reads it.
+    """Send this side the end of the stream, unless that was done, or nobody reads it.
 
     A peer that has ended its side of the connection without ``close_notify`` has closed it, as many clients do.
     """

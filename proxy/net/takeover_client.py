@@ -1,7 +1,7 @@
 """The successor's half of a takeover: gets the sockets and the state of the limits of a running sidecar.
 
-Until the successor accepts, it can fail at any time: the running sidecar goes on as if nothing had happened. If the
-running sidecar ends meanwhile, the successor goes on with what it has got.
+Until the successor accepts, it can fail at any time: the running sidecar continues as if nothing had happened. If the
+running sidecar ends meanwhile, the successor continues with what it has got.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Takeover:
         return takeover
 
     async def complete(self, listeners: ListenerManager, start_accepting: Callable[[], None]) -> None:
-        """Let the predecessor stop accepting, go on with the state of its limits, and accept.
+        """Let the predecessor stop accepting, continue with the state of its limits, and accept.
 
         ``listeners`` are open. Raises LocalError if the predecessor has not stopped, or has gone on meanwhile.
         """
@@ -113,7 +113,7 @@ class Takeover:
             log.warning("predecessor_gone", predecessor_pid=self._predecessor.pid, sockets=names)
 
     def finish(self) -> None:
-        """Close the channel, for a process that exits. A predecessor that still accepts goes on."""
+        """Close the channel, for a process that exits. A predecessor that still accepts continues."""
         if not self._gone:
             self._gone = True
             self._channel.abandon()

@@ -1,7 +1,7 @@
 """Messages between a running sidecar and its successor over a Unix socket, some with an open socket.
 
 The order: ``RequestSockets``, ``PassListeningSocket`` for each, ``ListeningSocketsPassed``; the successor prepares all
-that can fail, and the predecessor goes on as before; ``SuccessorReady``, then ``PassConnections``, ``PassRates``,
+that can fail, and the predecessor continues as before; ``SuccessorReady``, then ``PassConnections``, ``PassRates``,
 ``PassPendingConnection`` for what was accepted and is not admitted, and ``LimitsPassed``, while no process accepts;
 ``SuccessorAccepting``, ``TakeoverCompleted``; then ``PredecessorConnectionsEnded`` until the predecessor exits.
 """
@@ -64,7 +64,7 @@ class PassRates(Struct, tag=True, array_like=True):
 
 
 class PassConnections(Struct, tag=True, array_like=True):
-    """Some of the open connections, which the predecessor goes on to serve."""
+    """Some of the open connections, which the predecessor continues to serve."""
 
     connections: list[CountedConnection]
 

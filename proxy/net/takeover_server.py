@@ -47,7 +47,7 @@ PASSED_AT_ONCE = 500
 """Rates or connections in one message. More would delay traffic."""
 
 FULL_PAUSE = 0.001
-"""Seconds between two looks whether the successor has received what was sent."""
+"""Seconds between two checks whether the successor has received what was sent."""
 
 log = structlog.get_logger(__name__)
 
@@ -109,7 +109,7 @@ class TakeoverServer:
         self._loop.add_reader(self._socket, self._on_connect)
 
     async def close(self) -> None:
-        """Wait for no successor any more, and hand nothing over. A takeover that is complete goes on."""
+        """Wait for no successor any more, and hand nothing over. A takeover that is complete continues."""
         if self._socket is not None:
             self._loop.remove_reader(self._socket)
             self._socket.close()
@@ -119,7 +119,7 @@ class TakeoverServer:
             self._end()
 
     def finish(self) -> None:
-        """Tell the successor that no connection is open any more, by the end of the channel. Call it at the exit."""
+        """Close the channel, by which the successor knows that no connection is open any more. Call it at the exit."""
         self._end()
 
     @property

@@ -1,4 +1,4 @@
-"""The TLS contexts of all listeners of one process. New settings replace them while connections go on.
+"""The TLS contexts of all listeners of one process. New settings replace them while connections continue.
 
 A connection keeps the context that it began with. So a new certificate, or another CA of clients, acts from the next
 handshake on. Sessions of the old context cannot be resumed with the new one.

@@ -50,7 +50,7 @@ class StartWorker(Struct, tag=True, array_like=True):
 
 
 class TakeConnection(Struct, tag=True, array_like=True):
-    """Tells a worker to serve the accepted socket that comes with this message.
+    """Asks a worker to serve the accepted socket that comes with this message.
 
     ``listener``: name of the listener; ``host`` and ``port``: of the client; ``number``: of the connection.
     """
@@ -78,7 +78,7 @@ class FindIdlest(Struct, tag=True, array_like=True):
 
 
 class CloseConnection(Struct, tag=True, array_like=True):
-    """Tells a worker to close the connection with this ``number`` of ``TakeConnection``, for ``cause``."""
+    """Asks a worker to close the connection with this ``number`` of ``TakeConnection``, for ``cause``."""
 
     number: int
     cause: Cause
@@ -103,20 +103,20 @@ class HoldConnection(Struct, tag=True, array_like=True):
 
 
 class ReportLogins(Struct, tag=True, array_like=True):
-    """Tells a worker whether to send ``ClientsLoggedIn``. It sends none before, for without limits of principals nobody
+    """Sets whether a worker sends ``ClientsLoggedIn``. It sends none before, for without limits of principals nobody
     needs them."""
 
     wanted: bool
 
 
 class ReportThrottles(Struct, tag=True, array_like=True):
-    """Tells a worker to pass these reports to its observers."""
+    """Asks a worker to pass these reports to its observers."""
 
     reports: list[AggregatedThrottle]
 
 
 class PrepareConfig(Struct, tag=True, array_like=True):
-    """Tells a worker to do all of a reload that can fail. ``config``: packed as in ``StartWorker``.
+    """Asks a worker to do all of a reload that can fail. ``config``: packed as in ``StartWorker``.
 
     The worker replies with a ``ConfigPrepared`` of the same ``request_id``. ``UpdateConfig`` or ``DiscardConfig``
     follows.
@@ -127,23 +127,23 @@ class PrepareConfig(Struct, tag=True, array_like=True):
 
 
 class DiscardConfig(Struct, tag=True, array_like=True):
-    """Tells a worker to give up what it did for ``PrepareConfig``."""
+    """Asks a worker to give up what it did for ``PrepareConfig``."""
 
 
 class UpdateConfig(Struct, tag=True, array_like=True):
-    """Tells a worker to apply another configuration, packed as in ``StartWorker``, as far as it is reloadable."""
+    """Asks a worker to apply another configuration, packed as in ``StartWorker``, as far as it is reloadable."""
 
     config: bytes
 
 
 class UpdateFleetView(Struct, tag=True, array_like=True):
-    """Tells a worker what is known about all brokers."""
+    """Passes a worker what is known about all brokers."""
 
     view: FleetView
 
 
 class Drain(Struct, tag=True, array_like=True):
-    """Tells a worker to wait for open requests and then to exit. No ``TakeConnection`` follows.
+    """Asks a worker to wait for open requests and then to exit. No ``TakeConnection`` follows.
 
     ``spread``: see ``ConnectionManager.drain``.
     """
@@ -152,7 +152,7 @@ class Drain(Struct, tag=True, array_like=True):
 
 
 class Abort(Struct, tag=True, array_like=True):
-    """Tells a worker to exit at once."""
+    """Asks a worker to exit at once."""
 
 
 class WorkerReady(Struct, tag=True, array_like=True):

@@ -20,7 +20,7 @@ class PrivateApi(NamedTuple):
 
     @property
     def versions(self) -> tuple[int, int]:
-        """As ApiVersions tells them."""
+        """As ApiVersions returns them."""
         return self.min_version, self.max_version
 
 

@@ -13,7 +13,7 @@ Generated from `proxy/protocol/protocol_versions.json` by `make docs`.
 
 A ProtocolVersion is one number for the whole of Kafka's protocol: it grows by one with each addition to it, be that a
 new api or a new version of one. So a broker can say in two numbers, the oldest and the newest that it has in full, what
-otherwise takes a range for each api. A sidecar tells them of every broker of its cluster in BrokerMetadata.
+otherwise takes a range for each api. A sidecar returns those of every broker of its cluster in BrokerMetadata.
 
 **Kafka itself never had it.** It was proposed in the first draft of KIP-35 for 0.9.0.0; what was adopted in 0.10.0 is
 ApiVersions, a range of versions for each api. The numbers here are this project's own, counted in the order in which
@@ -34,7 +34,7 @@ other client knows them.
 | who answers | a sidecar | every broker since 0.10.0, and the sidecar passes it on |
 | about | every broker of the cluster, or some, in one answer | the broker that is asked |
 | says | two numbers, and what else is known of a broker | a range for each api |
-| holes, other vendors' apis | not told | told |
+| holes, other vendors' apis | not included | included |
 | needs | this table | nothing |
 
 Use ApiVersions wherever one connection is concerned; BrokerMetadata is for choosing and checking brokers.
@@ -43,11 +43,11 @@ Use ApiVersions wherever one connection is concerned; BrokerMetadata is for choo
 
 * **Sources.** `python -m tests.tools.generate_protocol` reads the last patch of each minor release from its
   `kafka-clients` jar: since 2.8 the message definitions in it, before that its class `ApiKeys`, because the definitions
-  say only since 2.8 who serves a message, and there are none before 2.2. What 0.8.2 has is all told as added in 0.8.2,
+  say only since 2.8 who serves a message, and there are none before 2.2. All of 0.8.2 is listed as added in 0.8.2,
   also what is older. Early jars name what the clients of that release knew, which for 0.8.2 and 0.9.0 need not be all
   that their brokers had.
 * **For clients only.** An api counts if in any release a listener for clients has it (`"listeners": ["broker"]`). What
-  controllers alone have, and what only brokers in ZooKeeper mode told each other, has no number.
+  controllers alone have, and what only brokers in ZooKeeper mode sent each other, has no number.
 * **Unstable versions** (`latestVersionUnstable`) are counted by the first release that has them without that mark.
   InitProducerId v6 still has it in 4.4.
 * **Deprecated** is a version that its release calls so (`deprecatedVersions`, since 3.7), if that was not withdrawn.
@@ -65,8 +65,8 @@ A broker with a hole has the range before the hole, with `protocol.version.exact
 says, never less. That is so for other vendors' brokers, for brokers in ZooKeeper mode from 2.8 on (they lack
 DescribeQuorum), and for KRaft before 3.6 (delegation tokens were missing). Where there is no such range, both are -1.
 
-A broker does not tell its release. Where `broker.version` is not configured, it is inferred from the range: the release
-whose apis are the most like the broker's. 3.4 added nothing, and so it is told as 3.3.
+A broker does not report its release. Where `broker.version` is not configured, it is inferred from the range: the
+release whose apis are the most like the broker's. 3.4 added nothing, and so it is reported as 3.3.
 
 Rows are never changed or taken out; only when a version came to be deprecated or was removed is added to them.
 `make check` fails otherwise, by the checksums in `deploy/locks/protocol.txt`.

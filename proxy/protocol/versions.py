@@ -71,7 +71,7 @@ TABLE: tuple[Addition, ...] = tuple(
 
 def floored(supported: Supported) -> dict[int, tuple[int, int]]:
     """Return what a broker really takes. Since 4.0 brokers claim Produce v0 to v2 for the sake of old clients that
-    look at nothing else, and close the connection when one comes (KIP-896); those are told by their oldest Fetch."""
+    look at nothing else, and close the connection when one comes (KIP-896); their oldest Fetch shows which."""
     real = dict(supported)
     if PRODUCE in real and FETCH in real and real[FETCH][0] >= 4:
         real[PRODUCE] = (max(3, real[PRODUCE][0]), real[PRODUCE][1])

@@ -343,7 +343,7 @@ METRICS: tuple[MetricDefinition, ...] = (
         "counter",
         ("listener",),
         "connections",
-        "Connections that go on unread, as bytes, because an error in this process ended their session. Always a bug.",
+        "Connections that are forwarded unread, because an error in this process ended their session. Always a bug.",
         _by_listener(lambda t: t.abandoned),
     ),
     MetricDefinition(

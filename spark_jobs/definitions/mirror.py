@@ -36,7 +36,7 @@ class Mirror(StrictModel):
 
     @field_validator("prefix")
     @classmethod
-    def _tells_the_sides_apart(cls, value: str, declared: ValidationInfo) -> str:
+    def _check_sides_differ(cls, value: str, declared: ValidationInfo) -> str:
         if not value and declared.data.get("source_cluster_id") == declared.data.get("target_cluster_id"):
             raise ValueError("must not be empty where sourceClusterId and targetClusterId are the same")
         return value

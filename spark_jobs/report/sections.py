@@ -459,7 +459,7 @@ def _clients_first(rows: Sequence[Row]) -> list[Row]:
 def _labels(parts: Sequence[Sequence[str | None]]) -> list[str]:
     """Return a label for each row of ``parts``, without parts that are the same in all rows, and without empty ones.
 
-    The first part always stays: it tells most, and a narrow chart cuts labels at their end.
+    The first part always stays: it identifies best, and a narrow chart cuts labels at their end.
     """
     kept = [
         place for place in range(len(parts[0]) if parts else 0)

@@ -22,7 +22,7 @@ CHANGES = Table(
     "Who changed what, and who was denied what, by minute: topics, configs, ACLs, quotas, users, groups, features, "
     "partitions, reassignments, delegation tokens. Changes that failed are in it, and denied requests of every kind, "
     "reads, writes and fetches included. A request has a row for each resource that it names, and DeleteAcls one for "
-    "each ACL that it deleted. Values are never told.",
+    "each ACL that it deleted. Values are never included.",
     (
         DAY,
         key_column("minute", "timestamp", "Minute in which the requests arrived.", "UTC", "ts_request"),

@@ -44,7 +44,7 @@ COMPLETENESS = Table(
         merged_column("max", "hidden", "bigint", "What the sidecar has seen so far and configuration hides: of the"
                f" principal or topic of `hidden_by`, or in all. {_STATUS}", "events", "hidden, hidden_by"),
         merged_column("max", "partly_hidden", "bigint", "Events and requests in rollups so far that lack excluded"
-               " topics: the topic of `hidden_by`, or any. One that lacks several topics counts for each of them, and"
+               " topics: the topic of `hidden_by`, or any. What lacks several topics counts for each of them, and"
                f" once in all. They are not in `hidden`. {_STATUS}", "events", "partly_hidden, partly_hidden_by"),
         merged_column("max", "dropped", "bigint", f"Events lost so far for any reason. {_STATUS}", "events", "dropped"),
         merged_column("last", "waiting", "bigint", f"Events in memory or on disk. {_STATUS}", "events",

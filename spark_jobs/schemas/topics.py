@@ -127,7 +127,7 @@ MIRROR_CHECK = Table(
         Column("due_total", "bigint", "What was produced up to the allowed lag before `as_of`.", "records"),
         Column("missing_records", "bigint", "What of that has not arrived: `due_total` − `mirrored_total`, or what that"
                " was at the end of an earlier minute, if it has not come since: if at the end of none that followed"
-               " fewer were open (produced, and not there). Counting cannot tell a loss from a delay that is allowed:"
+               " fewer were open (produced, and not there). Counts cannot separate a loss from a delay that is allowed:"
                " while records flow without a pause, one that is smaller than what flows within the lag does not show;"
                " it shows once the flow is less, and stays. Of a mirror that was overdue and caught up, as many stay"
                " as were on their way when there were fewest. What arrived on the oldest day and was produced before"

@@ -87,14 +87,14 @@ def _count_batches_once(produced: DataFrame) -> DataFrame:
     without a response was retried if the same sequence was acknowledged. Rollups are not deduplicated.
     """
     written = produced.where("outcome != 'rejected'")
-    told_apart = "coalesce(producer_id >= 0 OR (outcome = 'acknowledged' AND base_offset >= 0), false)"
-    sent = written.where(told_apart).withColumn("sent_at", F.expr("if(producer_id >= 0, NULL, at)"))
+    distinct = "coalesce(producer_id >= 0 OR (outcome = 'acknowledged' AND base_offset >= 0), false)"
+    sent = written.where(distinct).withColumn("sent_at", F.expr("if(producer_id >= 0, NULL, at)"))
     batches = sent.groupBy(*BATCH_SEQUENCE, "principal", "client_id", "base_offset", "sent_at", "outcome").agg(
         F.min("at").alias("at"),
         F.max("records").alias("records"),
         F.count(F.lit(1)).alias("copies"),
     )
-    single = written.where(f"NOT {told_apart}").withColumn("copies", F.lit(1))
+    single = written.where(f"NOT {distinct}").withColumn("copies", F.lit(1))
     # For equal sequences: an acknowledgement with an offset, then one without (a duplicate), then no response.
     rank = F.expr("if(outcome = 'acknowledged', if(base_offset >= 0, 2, 1), 0)")
     batches = batches.withColumn("rank", rank).withColumn(

@@ -21,7 +21,7 @@ NO_FAILURES = (0, *RETRIABLE_ERRORS, *PROTOCOL_ERRORS)
 """Error codes that are no failure of a request."""
 
 AGREED_VERSION = "(api_key = 18 AND error_code = 35)"
-"""SQL of an ApiVersions that was too new for the broker: the client asks again with the version that it is told
+"""SQL of an ApiVersions that was too new for the broker: the client asks again with the version in the response
 (KIP-511)."""
 
 MEASURE_KEYS = (*TRAFFIC.keys, "api_key", "api_version", "software_name", "software_version")

@@ -99,8 +99,8 @@ def _exchange(n: int, client: Connection, at: float) -> Exchange:
 
 def main() -> None:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    told = exchanges(EVENTS_A_SECOND)
-    rounds = [(*_alone(told), _rolled_up(told), _counted(told)) for _ in range(ROUNDS)]
+    observed = exchanges(EVENTS_A_SECOND)
+    rounds = [(*_alone(observed), _rolled_up(observed), _counted(observed)) for _ in range(ROUNDS)]
     translate, envelope, roll, count = (statistics.median(each) * 1e9 for each in zip(*rounds, strict=True))
     print(f"translate {translate:.0f} ns and envelope {envelope:.0f} ns, or roll up {roll:.0f} ns a request")
     print(f"count for /metrics {count:.0f} ns a request")
@@ -113,10 +113,10 @@ def main() -> None:
                     topic = f"cost-{number}-{turn}"
                     spool = {"spool.path": str(Path(folder) / "spool")} if "spool.max.bytes" in settings else {}
                     cost = whole(
-                        told, auditing(AuditObserver(), state.internal_bootstrap, topic, {**settings, **spool}, {})
+                        observed, auditing(AuditObserver(), state.internal_bootstrap, topic, {**settings, **spool}, {})
                     )
                     size = sum(f.stat().st_size for f in state.nodes[0].data.glob(f"{topic}-[0-9]*/*.log"))
-                    rounds_of[case].append(cost._replace(log=size / (len(told) * SECONDS)))
+                    rounds_of[case].append(cost._replace(log=size / (len(observed) * SECONDS)))
             print(f"\n{HEAD}")
             for case, wholes in rounds_of.items():
                 python, librdkafka, raw, log = map(statistics.median, zip(*wholes, strict=True))
@@ -126,14 +126,14 @@ def main() -> None:
             cluster.down(Path(folder))
 
 
-def _alone(told: Sequence[Exchange]) -> tuple[float, float]:
+def _alone(observed: Sequence[Exchange]) -> tuple[float, float]:
     """Return CPU seconds an event of translating, and of making records of the result."""
     names = TopicNames(dict)
     encoder = RequestEventEncoder(API_NAMES, names, AuditFilter(names, topics={"audit"}, principals=()))
     builder, writer = BlockBuilder(), RecordWriter("ThK9ZFduS0ONy_eg3SRv7w", 1, "5f0c4c0d9a4b4e0f", "0.1.0")
     translate = envelope = 0.0
     gc.collect()
-    for flush in _flushes(told):
+    for flush in _flushes(observed):
         begun = time.thread_time()
         made = encoder.encode_exchanges(flush, builder.seq + 1, 0.0)
         between = time.thread_time()
@@ -141,36 +141,36 @@ def _alone(told: Sequence[Exchange]) -> tuple[float, float]:
             writer.encode_record(block.first, block.last, block.json(), level=SCHEMA_LEVEL, dropped=0, sent_at=0)
         translate += between - begun
         envelope += time.thread_time() - between
-    return translate / len(told), envelope / len(told)
+    return translate / len(observed), envelope / len(observed)
 
 
-def _counted(told: Sequence[Exchange]) -> float:
+def _counted(observed: Sequence[Exchange]) -> float:
     """Return CPU seconds a request of counting it for ``/metrics``, its principal and topic included."""
     counter = RequestCounter(TopicNames(dict), ChannelMuting())
     gc.collect()
     begun = time.thread_time()
-    for flush in _flushes(told):
+    for flush in _flushes(observed):
         counter.add_exchanges(flush)
     counter.publish()
-    return (time.thread_time() - begun) / len(told)
+    return (time.thread_time() - begun) / len(observed)
 
 
-def _rolled_up(told: Sequence[Exchange]) -> float:
+def _rolled_up(observed: Sequence[Exchange]) -> float:
     """Return CPU seconds a request of rolling up, and of the events that a second's requests become."""
     names = TopicNames(dict)
     rollup = RollupAggregator(API_NAMES, names, AuditFilter(names, topics={"audit"}, principals=()))
     gc.collect()
     begun = time.thread_time()
-    for flush in _flushes(told):
+    for flush in _flushes(observed):
         rollup.add_exchanges(flush, 0, 0.0)
     encode_numbered(rollup.drain(), 1)
-    return (time.thread_time() - begun) / len(told)
+    return (time.thread_time() - begun) / len(observed)
 
 
-def _flushes(told: Sequence[Exchange]) -> Iterator[Sequence[Exchange]]:
+def _flushes(observed: Sequence[Exchange]) -> Iterator[Sequence[Exchange]]:
     step = round(EVENTS_A_SECOND * FLUSH)
-    for at in range(0, len(told), step):
-        yield told[at : at + step]
+    for at in range(0, len(observed), step):
+        yield observed[at : at + step]
 
 
 @contextlib.contextmanager
@@ -182,7 +182,7 @@ def auditing(
         {
             "broker.id": 1,
             "boot.id": topic,
-            "worker": 2,  # tells no inventory
+            "worker": 2,  # emits no inventory
             "sidecar.version": "0",
             "internal": {"bootstrap.servers": bootstrap},
             "topic.names": TopicNames(dict),
@@ -206,21 +206,21 @@ class Whole(NamedTuple):
     log: float = 0.0
 
 
-def whole(told: Sequence[Exchange], auditing: contextlib.AbstractContextManager[EventObserver]) -> Whole:
-    """What all of ``told`` cost, again and again for some seconds."""
+def whole(observed: Sequence[Exchange], auditing: contextlib.AbstractContextManager[EventObserver]) -> Whole:
+    """What all of ``observed`` cost, again and again for some seconds."""
     with auditing as observer:
         before = _threads()
         due = time.monotonic()
         for _ in range(SECONDS):
-            for flush in _flushes(told):
+            for flush in _flushes(observed):
                 observer.record_exchanges(flush, 0)
                 due += FLUSH
                 time.sleep(max(0.0, due - time.monotonic()))
-        time.sleep(2)  # what is rolled up is told by then
+        time.sleep(2)  # what is rolled up is emitted by then
         while (stats := observer.stats()).delivered < stats.emitted and not stats.dropped:
             time.sleep(FLUSH)
         spent = _since(before)
-    events = len(told) * SECONDS
+    events = len(observed) * SECONDS
     if stats.dropped:
         sys.exit(f"lost: {dict(stats.dropped)}")
     librdkafka = sum(used.cpu for name, used in spent.items() if name.startswith("rdk:"))
@@ -229,7 +229,7 @@ def whole(told: Sequence[Exchange], auditing: contextlib.AbstractContextManager[
 
 
 def _idle(bootstrap: str) -> None:
-    """What an audit costs that has nothing to tell, in all threads of this process (the main one sleeps)."""
+    """What an audit without events costs, in all threads of this process (the main one sleeps)."""
     with auditing(AuditObserver(), bootstrap, "cost-idle", {}, {}) as observer:
         observer.record_exchanges(exchanges(1), 0)
         time.sleep(2)

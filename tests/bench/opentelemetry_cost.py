@@ -62,7 +62,7 @@ def _serve(connection: socket.socket) -> int:
 
 def main() -> None:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    told = exchanges(EVENTS_A_SECOND)
+    observed = exchanges(EVENTS_A_SECOND)
     command = [sys.executable, "-c", "from tests.bench.opentelemetry_cost import take_requests; take_requests()"]
     with (
         tempfile.TemporaryDirectory(prefix="opentelemetry-cost-") as folder,
@@ -80,10 +80,11 @@ def main() -> None:
                     audit, own = {**settings, **spool}, {**settings, **spool, "endpoint": endpoint}
                     bootstrap, topic = state.internal_bootstrap, f"cost-{number}-{turn}"
                     cost = whole(
-                        told, auditing(observer(), bootstrap, topic, audit if to_topic else {}, {} if to_topic else own)
+                        observed,
+                        auditing(observer(), bootstrap, topic, audit if to_topic else {}, {} if to_topic else own),
                     )
                     if not to_topic:
-                        cost = cost._replace(log=int(sink.stdout.readline()) / (len(told) * SECONDS))
+                        cost = cost._replace(log=int(sink.stdout.readline()) / (len(observed) * SECONDS))
                     rounds_of[case].append(cost)
         finally:
             cluster.down(Path(folder))

@@ -48,7 +48,7 @@ class Scenario(Protocol):
 
 @dataclass(frozen=True)
 class Load:
-    """A scenario of one load on a contestant that goes on running, stopped, until the next one."""
+    """A scenario of one load on a contestant that keeps running, stopped, until the next one."""
 
     name: str
     mode: str

@@ -26,7 +26,7 @@ DESCRIPTORS = 65_536
 """Wanted limit of open files: 9,500 connections take 19,000 in a proxy."""
 
 SETTLE = 0.3
-"""Seconds after a load in which a sidecar goes on delivering, before anybody looks whether it is done."""
+"""Seconds after a load in which a sidecar continues delivering, before that is checked."""
 
 WARM_UP = 0.3
 """Seconds of each kind of traffic before a contestant is measured for the first time."""
@@ -96,7 +96,7 @@ QUICK = Sizes(
 
 @dataclass(frozen=True)
 class Listener:
-    """A listener of the real broker: the port it has, and the port that it tells clients to dial."""
+    """A listener of the real broker: the port it has, and the port that it advertises."""
 
     port: int
     advertised: int
@@ -190,7 +190,7 @@ class Stage:
         }
 
     def kept(self, contestant: Contestant) -> Running:
-        """The process of a contestant that goes on through the run, stopped between measurements; started, and warm,
+        """The process of a contestant that runs through the run, stopped between measurements; started, and warm,
         from the first call on. Raises MissingError, LocalError."""
         running = self._kept.get(contestant.name)
         if running is None or not running.alive:

@@ -111,7 +111,7 @@ class Clients:
         return self._ask(None)
 
     def resumed_handshake(self) -> float:
-        """One connection that goes on with an earlier session."""
+        """One connection that continues with an earlier session."""
         if self._session is None:
             self._session = self._begin_session()
         return self._ask(self._session)

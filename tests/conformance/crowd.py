@@ -37,7 +37,7 @@ class Plan:
     ``rate``: connects per second at even intervals; 0 for all at once. ``in_turn``: each connects when the one before
     it was answered. ``ask``: send a request, so that it is known when a connection was accepted. ``leave``: close as
     soon as connected (by reset), or answered. ``patience``: give up unanswered connections after that long (0: never).
-    ``watch``: go on for so long after the last connect, unless all were answered or ended. ``free_after``: close the
+    ``watch``: continue for so long after the last connect, unless all were answered or ended. ``free_after``: close the
     first connection that long after the last connect (0: never). ``begin_after``: wait before all that.
     """
 
@@ -179,7 +179,7 @@ class Crowd:
             return
         self._poll.modify(fd, select.EPOLLIN)
         if self._plan.ask:
-            with contextlib.suppress(OSError):  # it is read next, and tells how it ended
+            with contextlib.suppress(OSError):  # it is read next, and shows how it ended
                 sock.send(REQUEST)
 
     def _read(self, fd: int, sock: socket.socket, index: int) -> None:

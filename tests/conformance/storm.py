@@ -80,7 +80,7 @@ class Beside:
 def beside(stage: Stage, setting: Setting, seconds: float, calm: float, rounds: int) -> Beside:
     """Produce through what has a limit of 100/s; in each round first in peace, then beside 2,000 connects/s.
 
-    The storm costs broker and machine something by itself. What that is, another producer tells that does without the
+    The storm costs broker and machine something by itself. What that is, another producer shows that does without the
     sidecar.
     """
     key = {"listener.name.client.max.connection.creation.rate": LIMIT}

@@ -117,8 +117,8 @@ def test_three_brokers_that_cannot_be_changed(site: Lab) -> None:
     admin = AdminClient({"bootstrap.servers": f"{host(1)}:9292"})
     wanted = {number: f"{host(number)}:9292" for number in (1, 2, 3)}
 
-    def told() -> dict[int, str]:
+    def sidecars() -> dict[int, str]:
         return {one.id: f"{one.host}:{one.port}" for one in admin.list_topics(timeout=30).brokers.values()}
 
-    until(lambda: told() == wanted, "the sidecars know each other")
+    until(lambda: sidecars() == wanted, "the sidecars know each other")
     transfer(f"{host(2)}:9292", "orders")

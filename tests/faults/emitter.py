@@ -60,14 +60,14 @@ def emit(box: Outbox, count: int) -> None:
 def main(bootstrap: str, spool: str, boot_id: str, truth: str, rate: str) -> None:
     box = outbox(bootstrap, Path(spool), boot_id)
     box.start(lambda: None)
-    with Path(truth).open("ab", buffering=0) as told:
+    with Path(truth).open("ab", buffering=0) as counts:
         begun = time.monotonic()
         observed = 0
         while True:
             due = int((time.monotonic() - begun) * float(rate)) - observed
             if due > 0:
                 observed += due
-                told.write(struct.pack("<qq", time.monotonic_ns(), observed))
+                counts.write(struct.pack("<qq", time.monotonic_ns(), observed))
                 box.observed[0] += due
                 emit(box, due)
             time.sleep(TICK_INTERVAL)

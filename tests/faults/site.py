@@ -39,7 +39,7 @@ METADATA_KEY, API_VERSIONS_KEY = (key.to_bytes(2, "big") for key in (METADATA, A
 class Peer:
     """Stands for the broker: answers each request with its correlation id, and counts connections of clients.
 
-    ``advertised``: the port that Metadata tells of, so that the sidecar knows its broker. ``unanswered``: api keys on
+    ``advertised``: the port in Metadata, so that the sidecar knows its broker. ``unanswered``: api keys on
     the wire whose requests get no response, as a fetch that waits for records.
     """
 

@@ -56,7 +56,7 @@ OPEN_TO_ALL = {
 
 
 class Line:
-    """A broker behind a gate, which is the only way that it tells clients of."""
+    """A broker behind a gate, whose address is the only one that it advertises."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -92,7 +92,7 @@ def line(shared: Line) -> Line:
 
 
 class Run:
-    """An outbox of this process, and what it told of gaps."""
+    """An outbox of this process, and its gap events."""
 
     def __init__(self, line: Line, spool: Path | None, *, max_bytes: int = 1 << 30) -> None:
         self.boot_id = uuid.uuid4().hex
@@ -101,7 +101,7 @@ class Run:
         self.outbox.start(self.tick)
 
     def tick(self) -> None:
-        """Tell of gaps, each in an event."""
+        """Emit gaps, each as an event."""
         with self.outbox.sequence_lock:
             gaps = self.outbox.drain_gaps()
             if gaps:
@@ -146,7 +146,7 @@ def run_of(line: Line, tmp_path: Path) -> Iterator[Callable[..., Run]]:
     while runs:
         runs.pop().outbox.close(0)
     until(lambda: not any(thread.name.startswith("audit ") for thread in threading.enumerate()))
-    gc.collect()  # their clients go on connecting until they are gone
+    gc.collect()  # their clients continue connecting until they are gone
 
 
 def resident() -> int:
@@ -304,7 +304,7 @@ class TestRefused:
         stats = run.stats()
         assert (stats.delivered, stats.dropped) == (stats.emitted, {})
         numbers = line.numbers(run.boot_id)
-        # Of what the old topic took just before its end nobody can tell; nothing is missing behind it.
+        # What the old topic took just before its end is not known; nothing is missing behind it.
         assert missing(numbers, stats.emitted) == list(range(1, numbers[0]))
         assert kept - 200 <= numbers[0] <= stats.emitted
 
@@ -420,7 +420,7 @@ def made(line: Line) -> Iterator[Callable[..., None]]:
     gone()
 
 
-def test_what_is_wrong_with_a_topic_that_was_there_is_told(
+def test_what_is_wrong_with_a_topic_that_was_there_is_reported(
     made: Callable[..., None], run_of: Callable[..., Run]
 ) -> None:
     made(retention_ms="1000", max_message_bytes="5000")

@@ -1,4 +1,4 @@
-"""The audit's cluster is away while traffic goes on: each request has its event in the end, no client noticed (B1).
+"""The audit's cluster is away while traffic continues: each request has its event in the end, no client noticed (B1).
 
 What clients talk to is a stub that answers at once, so that they and the sidecar have the machine to themselves.
 """

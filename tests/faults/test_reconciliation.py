@@ -181,14 +181,14 @@ def test_every_request_is_accounted_for(cluster: Site, tmp_path: Path) -> None:
         crowd.stop()
         assert sidecar.stop()
 
-    told = read(internal)
-    boots = list(told)
+    received = read(internal)
+    boots = list(received)
     assert len(boots) == 3
-    gaps = [event for events in told.values() for event in events.values() if isinstance(event, GapEvent)]
+    gaps = [event for events in received.values() for event in events.values() if isinstance(event, GapEvent)]
     assert {gap.reason for gap in gaps} <= {"killed"}
     assert {gap.lost_boot_id for gap in gaps} <= set(boots[:2])
     for boot, run in zip(boots, crowd.runs, strict=True):
-        events = told[boot]
+        events = received[boot]
         lost = [number for gap in gaps if gap.lost_boot_id == boot for number in whole(gap)]
         assert sorted([*events, *lost]) == list(range(1, len(events) + len(lost) + 1)), "numbers without a gap"
         requests = [event for event in events.values() if isinstance(event, RequestEvent) and event.topics]
@@ -202,7 +202,7 @@ def test_every_request_is_accounted_for(cluster: Site, tmp_path: Path) -> None:
             assert isinstance(status := events[last], StatusEvent)
             assert status.last
             assert status.dropped == {}
-        else:  # killed: what it answered is told, or among the numbers that the next run names
+        else:  # killed: what it answered has an event, or is among the numbers that the next run names
             assert run.answered <= len(requests) + len(lost)
             assert len(requests) <= run.written
             assert len(lost) < run.answered / 2
@@ -225,14 +225,14 @@ def wait_delivered(sidecar: SidecarProcess, patience: float = 120) -> None:
 
 def read(bootstrap: str) -> dict[str, dict[int, object]]:
     """The events of the audit topic by run, in the order of the runs, and by number."""
-    told: dict[str, dict[int, object]] = defaultdict(dict)
+    received: dict[str, dict[int, object]] = defaultdict(dict)
     first: dict[str, int] = {}
     for envelope in envelopes(bootstrap):
         first[envelope.boot_id] = min(first.get(envelope.boot_id, envelope.sent_at), envelope.sent_at)
         for event in envelope.events:
-            held = told[envelope.boot_id].setdefault(event.seq, event)
+            held = received[envelope.boot_id].setdefault(event.seq, event)
             assert held == event, "one number, two events"
-    return {boot: told[boot] for boot in sorted(told, key=lambda boot: first[boot])}
+    return {boot: received[boot] for boot in sorted(received, key=lambda boot: first[boot])}
 
 
 def envelopes(bootstrap: str) -> Iterator[Envelope]:

@@ -1,4 +1,4 @@
-"""A successor takes over from a running sidecar: no connection is refused, limits go on; a failure changes nothing."""
+"""A successor takes over from a running sidecar: no connection is refused, limits continue; failures change nothing."""
 
 from __future__ import annotations
 

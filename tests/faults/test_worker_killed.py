@@ -1,4 +1,4 @@
-"""kill -9 of one of two workers: connections of the other go on, and a second later clients notice nothing."""
+"""kill -9 of one of two workers: connections of the other continue, and a second later clients notice nothing."""
 
 from __future__ import annotations
 

@@ -54,15 +54,21 @@ def work(names: list[str], inputs: int) -> Iterator[Work]:
 
 
 def process(
-    names: list[str], seed: str, inputs: int, share: int, shares: int, until: float, told: multiprocessing.Queue[object]
+    names: list[str],
+    seed: str,
+    inputs: int,
+    share: int,
+    shares: int,
+    until: float,
+    results: multiprocessing.Queue[object],
 ) -> None:
     """Run every ``shares``th block."""
     for name, number in islice(work(names, inputs), share, None, shares):
         if time.monotonic() > until:
             break
-        told.put((share, name, number, None))
-        told.put((share, name, number, run_block(ALL[name], seed, number)))
-    told.put((share, "", 0, None))
+        results.put((share, name, number, None))
+        results.put((share, name, number, run_block(ALL[name], seed, number)))
+    results.put((share, "", 0, None))
 
 
 def main() -> int:
@@ -75,12 +81,12 @@ def main() -> int:
     parser.add_argument("--targets", nargs="+", choices=list(ALL), default=list(ALL), metavar="TARGET")
     options = parser.parse_args()
     context = multiprocessing.get_context("fork")
-    told: multiprocessing.Queue[object] = context.Queue()
+    results: multiprocessing.Queue[object] = context.Queue()
     started = time.monotonic()
     until = started + options.seconds
     running = {}
     for share in range(options.processes):
-        arguments = (options.targets, options.seed, options.inputs, share, options.processes, until, told)
+        arguments = (options.targets, options.seed, options.inputs, share, options.processes, until, results)
         running[share] = context.Process(target=process, args=arguments)
         running[share].start()
     print(f"[fuzz] seed {options.seed}, {options.inputs:,} inputs of {', '.join(options.targets)}", flush=True)
@@ -90,7 +96,7 @@ def main() -> int:
     shown = started
     while running:
         try:
-            share, name, number, figures = told.get(timeout=5)  # type: ignore[misc]
+            share, name, number, figures = results.get(timeout=5)  # type: ignore[misc]
         except queue.Empty:
             pass
         else:

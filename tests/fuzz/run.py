@@ -27,7 +27,7 @@ TRACED = 500
 """One of so many inputs is read while its memory is traced."""
 
 MAX_CPU_MS = 10
-"""An input that takes more is told of."""
+"""An input that takes more is reported."""
 
 
 class Failure(NamedTuple):

@@ -209,10 +209,10 @@ def _pairs() -> list[list[tuple[bytes, bytes]]]:
     shared = []
     rng = Random("share")
     for version in range(3):
-        asked, told = (
+        asked, answered = (
             encode(message, version, _values(message.fields, version, rng)) for _, _, message in MESSAGES[4:]
         )
-        shared.append((request(78, version, version, b"\0" + asked), response(version, b"\0" + told)))
+        shared.append((request(78, version, version, b"\0" + asked), response(version, b"\0" + answered)))
     return [
         [hello, wanted, proof, metadata, sent, unanswered],
         [hello, wanted, refused],
@@ -243,7 +243,7 @@ def requests() -> list[bytes]:
     ]
 
 
-# ---- identity: what it is told, call by call -----------------------------------------------------------------------
+# ---- identity: its input, call by call -----------------------------------------------------------------------------
 
 
 def calls() -> list[bytes]:

@@ -53,7 +53,7 @@ def interest() -> ObservationInterest:
 INTEREST = interest()
 
 
-class Told(NamedTuple):
+class Conversation(NamedTuple):
     """All that a session lets the outside see."""
 
     exchanges: list[dict[str, Any]]
@@ -64,12 +64,12 @@ class Told(NamedTuple):
     decoded: dict[str, int]
 
 
-def converse(implementation: Any, steps: Steps) -> Told:
+def converse(implementation: Any, steps: Steps) -> Conversation:
     """Run a session to its end, or to the first PeerError."""
     return converse_into([], implementation, steps)
 
 
-def converse_into(exchanges: list[Exchange], implementation: Any, steps: Steps) -> Told:
+def converse_into(exchanges: list[Exchange], implementation: Any, steps: Steps) -> Conversation:
     """The same; its exchanges are added to ``exchanges`` as they are."""
     changes: list[ConnectionTransition] = []
     observed = memoryview(bytearray(8)).cast("q")
@@ -91,12 +91,12 @@ def converse_into(exchanges: list[Exchange], implementation: Any, steps: Steps) 
     assert not session.in_flight
     assert budget.counts[OPEN] == 0, f"{budget.counts[OPEN]} bytes stay charged"
     assert observed[0] == len(exchanges) + len(changes)
-    told = [{name: getattr(exchange, name) for name in FIELDS} for exchange in exchanges]
-    for one in told:
-        # Requests that come in one chunk with the ApiVersions that tells the software do not know it yet.
+    conversation = [{name: getattr(exchange, name) for name in FIELDS} for exchange in exchanges]
+    for one in conversation:
+        # Requests that come in one chunk with the ApiVersions that names the software do not know it yet.
         one["connection"] = replace(one["connection"], client_software_name=None, client_software_version=None)
-    return Told(
-        told,
+    return Conversation(
+        conversation,
         changes,
         refused,
         sum(counters.requests.values()),
@@ -112,7 +112,7 @@ def split(steps: Steps, rng: Random, every_byte: bool) -> Steps:
     ]
 
 
-def check_steps(steps: Steps, rng: Random) -> Told:
+def check_steps(steps: Steps, rng: Random) -> Conversation:
     """Whole = cut anywhere = byte by byte, and as the oracle has it."""
     expected = converse(Session, steps)
     pieces = split(steps, rng, rng.random() < BYTE_BY_BYTE)
@@ -124,10 +124,10 @@ def check_steps(steps: Steps, rng: Random) -> Told:
     return expected
 
 
-def check_kept(steps: Steps, told: Told) -> None:
-    """What was kept of bodies is what passed, and what stands at their start is told."""
+def check_kept(steps: Steps, conversation: Conversation) -> None:
+    """What was kept of bodies is what passed, and what stands at their start is reported."""
     passed = {who: b"".join(data for side, data in steps if side == who) for who in ("client", "broker")}
-    for one in told.exchanges:
+    for one in conversation.exchanges:
         for raw, who, size in (
             (one["request_raw"], "client", one["request_bytes"]),
             (one["response_raw"], "broker", one["response_bytes"]),
@@ -138,8 +138,8 @@ def check_kept(steps: Steps, told: Told) -> None:
         if raw is not None and 6 <= len(raw) <= one["response_bytes"] - head:  # else its header cannot be read
             throttle_ms = int.from_bytes(raw[:4], "big", signed=True) if flags & THROTTLE_FIRST else 0
             at = 4 if flags & ERROR_AFTER_THROTTLE else 0
-            told_code = flags & (ERROR_FIRST | ERROR_AFTER_THROTTLE)
-            error_code = int.from_bytes(raw[at : at + 2], "big", signed=True) if told_code else 0
+            has_code = flags & (ERROR_FIRST | ERROR_AFTER_THROTTLE)
+            error_code = int.from_bytes(raw[at : at + 2], "big", signed=True) if has_code else 0
             assert (one["throttle_ms"], one["error_code"]) == (throttle_ms, error_code)
 
 
@@ -193,9 +193,9 @@ NEXT = request(METADATA, 9, 77, b"\0")
 
 def check_header(data: bytes, rng: Random) -> None:
     """Whatever the header of a frame of the right size says, the next frame is found, or the peer is refused."""
-    told = check_steps(framed(data), rng)
-    assert told.refused is not None or told.requests == 2
-    assert told.refused in (None, ("client", "invalid_header"), ("client", "invalid_size"))
+    conversation = check_steps(framed(data), rng)
+    assert conversation.refused is not None or conversation.requests == 2
+    assert conversation.refused in (None, ("client", "invalid_header"), ("client", "invalid_size"))
 
 
 def framed(data: bytes) -> Steps:

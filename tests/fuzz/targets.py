@@ -41,7 +41,7 @@ BYTE_BY_BYTE = 1 / 4
 
 class Target(NamedTuple):
     """``check`` raises whatever is wrong with an input. ``once`` reads the input as the sidecar does, once: what its
-    time and memory are told of: ``share`` bytes of memory for each of an input and ``besides``, no more."""
+    time and memory are reported: ``share`` bytes of memory for each of an input and ``besides``, no more."""
 
     name: str
     seeds: Callable[[], list[bytes]]
@@ -192,8 +192,8 @@ class _Reading:
         self.values += 1
         match value:
             case Accessors():
-                told = {name: self.all(value.get(name)) for name in value.field_names()}
-                return told, dict(value.unknown_tagged_fields()), value.size_of()
+                decoded = {name: self.all(value.get(name)) for name in value.field_names()}
+                return decoded, dict(value.unknown_tagged_fields()), value.size_of()
             case tuple() if value and isinstance(value[0], Accessors):
                 return tuple(map(self.all, value))
             case Records():
@@ -232,11 +232,11 @@ def check_struct(data: bytes, rng: Random) -> None:
         _check_facts(whole(walk_door, walked), found[0][0])
 
 
-def _check_facts(facts: Any, told: Any) -> None:
+def _check_facts(facts: Any, decoded: Any) -> None:
     """A walker and a struct see the same partitions, where the walker takes the body for whole."""
     if isinstance(facts, tuple):
         return
-    topics = told.get("TopicData", told.get("Topics", told.get("Responses")))
+    topics = decoded.get("TopicData", decoded.get("Topics", decoded.get("Responses")))
     rows = []
     for topic, _, _ in topics:
         name = topic.get("Name", topic.get("Topic", topic.get("TopicId")))
@@ -275,20 +275,20 @@ def _error_bytes(data: bytes) -> tuple[int, int, bytes]:
 
 def item_errors(key: int, version: int, pieces: list[bytes], *, whole: bool) -> Any:
     """The error of the response and those of its items; a tuple where it is malformed."""
-    told = Exchange(CLIENT, key, version, 1, None, 0.0, 1)
+    decoded = Exchange(CLIENT, key, version, 1, None, 0.0, 1)
     try:
         if whole:
             body = b"".join(pieces)
-            charged = walk_door.read_whole(told, Kind.RESPONSE_ERRORS, True, body, 0, len(body))
+            charged = walk_door.read_whole(decoded, Kind.RESPONSE_ERRORS, True, body, 0, len(body))
         else:
             feed = walk_door.new_feed(Kind.RESPONSE_ERRORS, key, version)
             for piece in pieces:
                 feed.feed(piece, 0, len(piece))
-            charged = feed.finish_into(told, True)
+            charged = feed.finish_into(decoded, True)
     except MalformedBody as error:
         return error.side, error.detail
-    assert (charged > 0) == (told.item_errors is not None)
-    return [told.error_code, told.item_errors]
+    assert (charged > 0) == (decoded.item_errors is not None)
+    return [decoded.error_code, decoded.item_errors]
 
 
 def check_errors(data: bytes, rng: Random) -> None:
@@ -306,21 +306,21 @@ def check_errors(data: bytes, rng: Random) -> None:
         except MalformedBody as error:
             expected = error.side, error.detail
         _same(found, expected)
-    told = _read(key, version, True, body)
-    if isinstance(found, tuple) or told is None or rng.random() > COMPARED:
+    decoded = _read(key, version, True, body)
+    if isinstance(found, tuple) or decoded is None or rng.random() > COMPARED:
         return
-    codes = _codes(told[0][0])
+    codes = _codes(decoded[0][0])
     assert found[0] == next((code for depth, code in codes if not depth and code), 0)
     counted = found[1]
     total = 0 if counted is None else counted.failures + counted.retriable + counted.protocol
     assert total == sum(depth > 0 and code != 0 for depth, code in codes)
 
 
-def _codes(told: dict[str, Any], depth: int = 0) -> list[tuple[int, int]]:
+def _codes(decoded: dict[str, Any], depth: int = 0) -> list[tuple[int, int]]:
     """Error codes of a struct, each with how many arrays are around it; of one struct at most one."""
-    own = [value for name, value in told.items() if name.endswith("ErrorCode") and isinstance(value, int)]
+    own = [value for name, value in decoded.items() if name.endswith("ErrorCode") and isinstance(value, int)]
     found = [(depth, next((code for code in own if code), 0))] if own else []
-    for value in told.values():
+    for value in decoded.values():
         if isinstance(value, tuple) and len(value) == 3 and isinstance(value[0], dict):
             found += _codes(value[0], depth)
         elif isinstance(value, tuple) and value and isinstance(value[0], tuple):
@@ -346,19 +346,19 @@ def _resource_bytes(data: bytes) -> tuple[int, int, bytes]:
 
 def resources(key: int, version: int, pieces: list[bytes], *, whole: bool) -> Any:
     """What a request is about, and the bytes it is charged with; a tuple where it is malformed."""
-    told = Exchange(CLIENT, key, version, 1, None, 0.0, 1)
+    decoded = Exchange(CLIENT, key, version, 1, None, 0.0, 1)
     try:
         if whole:
             body = b"".join(pieces)
-            charged = walk_door.read_whole(told, Kind.REQUEST_RESOURCES, False, body, 0, len(body))
+            charged = walk_door.read_whole(decoded, Kind.REQUEST_RESOURCES, False, body, 0, len(body))
         else:
             feed = walk_door.new_feed(Kind.REQUEST_RESOURCES, key, version)
             for piece in pieces:
                 feed.feed(piece, 0, len(piece))
-            charged = feed.finish_into(told, False)
+            charged = feed.finish_into(decoded, False)
     except MalformedBody as error:
         return error.side, error.detail
-    return [told.resources, charged]
+    return [decoded.resources, charged]
 
 
 def check_resources(data: bytes, rng: Random) -> None:
@@ -400,7 +400,7 @@ CALLS: list[Callable[[PrincipalTracker, int, bytes], ConnectionTransition | None
     lambda identity, version, body: identity.request(version, 36, None),
     lambda identity, version, body: identity.response(36, None, 1.0),
 ]
-"""What an identity can be told."""
+"""Input of an identity."""
 
 
 def check_identity(data: bytes, rng: Random) -> None:

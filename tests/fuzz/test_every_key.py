@@ -1,4 +1,4 @@
-"""Every api key there can be, in versions that exist and in some that do not: told of, and the connection goes on."""
+"""Every api key there can be, in versions that exist and in some that do not: reported, and the connection stays."""
 
 from __future__ import annotations
 
@@ -31,11 +31,13 @@ def test_every_key_in_every_version() -> None:
             response(number, bytes(30)) for number, frame in enumerate([*chunk, (METADATA, 9)]) if has_answer(frame)
         ]
         answered[-1] = response(CHUNK, bytes(30))
-        told = converse(Session, [("client", b"".join(asked)), ("broker", b"".join(answered))])
-        assert told.refused is None, told.refused
-        assert told.requests == len(asked)
-        assert sorted((one["api_key"], one["api_version"]) for one in told.exchanges) == sorted([*chunk, (METADATA, 9)])
-        assert {one["outcome"] for one in told.exchanges} <= {"answered", "no_response"}
+        conversation = converse(Session, [("client", b"".join(asked)), ("broker", b"".join(answered))])
+        assert conversation.refused is None, conversation.refused
+        assert conversation.requests == len(asked)
+        assert sorted((one["api_key"], one["api_version"]) for one in conversation.exchanges) == sorted(
+            [*chunk, (METADATA, 9)]
+        )
+        assert {one["outcome"] for one in conversation.exchanges} <= {"answered", "no_response"}
 
 
 def has_answer(frame: tuple[int, int]) -> bool:

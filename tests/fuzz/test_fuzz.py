@@ -83,15 +83,15 @@ def test_blocks_of_all_targets_take_turns() -> None:
 def test_conversations_of_real_clients_are_read_to_their_end() -> None:
     decoded = 0
     for script in seeds.scripts():
-        told = converse(Session, steps_of(script))
-        assert told.refused is None
-        assert "malformed" not in told.decoded
-        decoded += told.decoded.get("full", 0)
+        conversation = converse(Session, steps_of(script))
+        assert conversation.refused is None
+        assert "malformed" not in conversation.decoded
+        decoded += conversation.decoded.get("full", 0)
     assert decoded > 100
 
 
 def test_share_fetches_are_read_in_a_session() -> None:
-    told = converse(Session, steps_of(seeds.scripts()[-1]))
-    assert told.decoded["full"] == 6
-    assert [exchange["api_key"] for exchange in told.exchanges] == [78, 78, 78]
-    assert all(exchange["response"].topics_are_ids for exchange in told.exchanges)
+    conversation = converse(Session, steps_of(seeds.scripts()[-1]))
+    assert conversation.decoded["full"] == 6
+    assert [exchange["api_key"] for exchange in conversation.exchanges] == [78, 78, 78]
+    assert all(exchange["response"].topics_are_ids for exchange in conversation.exchanges)

@@ -124,7 +124,7 @@ def _measured(
     stored = [(message.value() or b"").decode() for message in messages(stage.node.internal, TOPIC)]
     for name, its in zip(("java", "librdkafka"), acknowledged, strict=True):
         lost = len(its - set(stored))
-        yield Check(f"records that {name} was told are stored", f"{len(its)}, lost {lost}", bool(its) and not lost)
+        yield Check(f"records that were acknowledged to {name}", f"{len(its)}, lost {lost}", bool(its) and not lost)
     yield Check("records stored twice", str(len(stored) - len(set(stored))), len(stored) == len(set(stored)))
     yield Check("records that failed", f"java {java[-1]}, librdkafka {librdkafka['failed']}", True)
     quiet_rss, rss = before.peak_rss / MIB, during.peak_rss / MIB

@@ -50,15 +50,15 @@ class Asker:
             time.sleep(0.1)
         return body
 
-    def told(self, key: int, version: int, values: Mapping[str, Any]) -> Accessors:
+    def answer(self, key: int, version: int, values: Mapping[str, Any]) -> Accessors:
         """The same, read."""
         return view(key, version, self.ask(key, version, values), response=True)
 
     def versions(self) -> dict[int, range]:
         """What can be asked here, as far as it is known here."""
-        told = self.told(API_VERSIONS, 3, {"ClientSoftwareName": "a", "ClientSoftwareVersion": "1"})
+        answer = self.answer(API_VERSIONS, 3, {"ClientSoftwareName": "a", "ClientSoftwareVersion": "1"})
         return {
-            one.get("ApiKey"): range(one.get("MinVersion"), one.get("MaxVersion") + 1) for one in told.get("ApiKeys")
+            one.get("ApiKey"): range(one.get("MinVersion"), one.get("MaxVersion") + 1) for one in answer.get("ApiKeys")
         }
 
 
@@ -91,7 +91,7 @@ def _field(field: Field, flexible: bool, value: Any) -> bytes:
 
 
 def questions(topic: str, topic_id: bytes, partition: int, group: str) -> dict[int, dict[str, Any]]:
-    """By api key, what makes a broker that has not this partition tell of the one that has."""
+    """By api key, a request to which a broker without this partition answers with the one that has it."""
     part = {"PartitionIndex": partition, "Index": partition, "Partition": partition, "PartitionMaxBytes": 1 << 20}
     part |= {"Records": batch(1, b"x"), "CurrentLeaderEpoch": -1, "LastFetchedEpoch": -1, "LogStartOffset": -1}
     part["AcknowledgementBatches"] = [{"AcknowledgeTypes": [1]}]

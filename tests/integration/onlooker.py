@@ -1,4 +1,4 @@
-"""KIP-388 observers that write down what they are told, for tests that run a whole sidecar."""
+"""KIP-388 observers that write down their calls, for tests that run a whole sidecar."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FILE = "TEST_ONLOOKER_FILE"
 PRODUCE, FETCH, METADATA = 0, 1, 3
 
 
-class Told(msgspec.Struct, omit_defaults=True):
+class ObservedCall(msgspec.Struct, omit_defaults=True):
     """One call. ``topics``: as the struct names them; ``look_ups``: of all names so far; ``brokers``: node id and port
     of a BrokerMetadata response, or the ids that its request asks for, each with 0."""
 
@@ -32,14 +32,14 @@ class Told(msgspec.Struct, omit_defaults=True):
     brokers: list[tuple[int, int]] = []
 
 
-def read(path: Path) -> list[Told]:
+def read(path: Path) -> list[ObservedCall]:
     """What was written so far."""
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    return [msgspec.json.decode(line, type=Told) for line in lines if line.endswith(b"\n")]
+    return [msgspec.json.decode(line, type=ObservedCall) for line in lines if line.endswith(b"\n")]
 
 
 class Onlooker:
-    """Is told of everything, and names the topics of Produce and Fetch."""
+    """Observes everything, and names the topics of Produce and Fetch."""
 
     _file: TextIO
 
@@ -58,24 +58,24 @@ class Onlooker:
         *,
         context: Context,
     ) -> None:
-        told = Told("request", correlation_id, api_key, api_version, context)
+        call = ObservedCall("request", correlation_id, api_key, api_version, context)
         array = {PRODUCE: "topic_data", FETCH: "topics"}.get(api_key, "")
         if array and struct.has_field(array):
             for topic in struct.get_observable_struct_array(array):
-                told.topics.append(topic.get(TOPIC_NAME))
+                call.topics.append(topic.get(TOPIC_NAME))
                 if topic.has_field("topic_id"):
-                    told.ids.append(topic.get_uuid("topic_id"))
-        told.look_ups = self._names.look_ups
-        self._write(told)
+                    call.ids.append(topic.get_uuid("topic_id"))
+        call.look_ups = self._names.look_ups
+        self._write(call)
 
     def record_response(self, struct: ObservableStruct, api_version: int, correlation_id: str) -> None:
-        self._write(Told("response", correlation_id, api_version=api_version))
+        self._write(ObservedCall("response", correlation_id, api_version=api_version))
 
     def close(self, timeout: float, unit: str) -> None:
         self._file.close()
 
-    def _write(self, told: Told) -> None:
-        self._file.write(msgspec.json.encode(told).decode() + "\n")
+    def _write(self, call: ObservedCall) -> None:
+        self._file.write(msgspec.json.encode(call).decode() + "\n")
 
 
 class MetadataOnlooker(Onlooker):
@@ -107,20 +107,20 @@ class BrokerMetadataOnlooker:
         correlation_id: str,
     ) -> None:
         ids = struct.get_array("node_ids") or ()
-        self._write(Told("request", correlation_id, api_key, api_version, brokers=[(one, 0) for one in ids]))
+        self._write(ObservedCall("request", correlation_id, api_key, api_version, brokers=[(one, 0) for one in ids]))
 
     def record_response(self, struct: ObservableStruct, api_version: int, correlation_id: str) -> None:
         brokers = struct.get_observable_struct_array("brokers")
-        told = Told("response", correlation_id, api_version=api_version)
+        call = ObservedCall("response", correlation_id, api_version=api_version)
         for one in brokers:
-            told.brokers.append((one.get_int("node_id"), one.get_int("port")))
-            told.topics += [
+            call.brokers.append((one.get_int("node_id"), one.get_int("port")))
+            call.topics += [
                 f"{tag.get_string('key')}={tag.get_string('value')}" for tag in one.get_observable_struct_array("tags")
             ]
-        self._write(told)
+        self._write(call)
 
     def close(self, timeout: float) -> None:
         self._file.close()
 
-    def _write(self, told: Told) -> None:
-        self._file.write(msgspec.json.encode(told).decode() + "\n")
+    def _write(self, call: ObservedCall) -> None:
+        self._file.write(msgspec.json.encode(call).decode() + "\n")

@@ -1,4 +1,4 @@
-"""An observer that writes down who it is told of, for tests that run a whole sidecar."""
+"""An observer that writes down what it gets, for tests that run a whole sidecar."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import msgspec
 from observers.api import ConnectionChange, ObservedConnection, ObservedExchange
 
 RECORDER = "tests.integration.recorder:Recorder"
-FILE = "TOLD_TO_RECORDER"
+FILE = "TEST_RECORDER_FILE"
 """Environment variable of the sidecar: where to write."""
 
 
-class Told(msgspec.Struct, omit_defaults=True):
+class Recorded(msgspec.Struct, omit_defaults=True):
     """One exchange, or one change of a connection."""
 
     what: Literal["exchange", "opened", "authenticated", "authentication_failed", "closed"]
@@ -34,10 +34,10 @@ class Told(msgspec.Struct, omit_defaults=True):
     kept: tuple[bytes | None, bytes | None] = (None, None)
 
 
-def read(path: Path) -> list[Told]:
+def read(path: Path) -> list[Recorded]:
     """What was written so far."""
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    return [msgspec.json.decode(line, type=Told) for line in lines if line.endswith(b"\n")]
+    return [msgspec.json.decode(line, type=Recorded) for line in lines if line.endswith(b"\n")]
 
 
 class Recorder:
@@ -74,8 +74,8 @@ class Recorder:
 
     def _write(self, connection: ObservedConnection, what: Any, **more: Any) -> None:
         software = (connection.client_software_name, connection.client_software_version)
-        told = Told(
+        recorded = Recorded(
             what, connection.id, connection.principal, connection.principal_source, connection.sasl_mechanism, software,
             **more,
         )  # fmt: skip
-        self._file.write(msgspec.json.encode(told).decode() + "\n")
+        self._file.write(msgspec.json.encode(recorded).decode() + "\n")

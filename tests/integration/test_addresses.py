@@ -1,4 +1,4 @@
-"""Brokers that advertise their own addresses, and clients that are told of none of these: they get the sidecars'."""
+"""Brokers that advertise their own addresses, and clients that get none of these, but the sidecars'."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def topic(brokers: Site) -> str:
 
 
 def assert_hidden(brokers: Site) -> None:
-    """No client has received a broker's address; each sidecar's was told."""
+    """No client has received a broker's address; each sidecar's was returned."""
     received = [bytes(one.responses) for one in brokers.tapped()]
     assert [at for one in received if (at := one.find(PRIVATE.encode())) >= 0] == []
     for host, port in brokers.known.values():
@@ -184,7 +184,7 @@ def test_javas_admin_tools(brokers: Site, topic: str) -> None:
 
 
 def test_leaders_that_move_are_found_by_javas_clients(brokers: Site) -> None:
-    """Records keep coming while each partition's leader changes: clients are told of the new one with the refusal."""
+    """Records keep coming while each partition's leader changes: the refusal names the new one."""
     topic = new_topic(brokers.state)
     common = ("--topic", topic, "--num-records", "3000")
     running = [
@@ -214,8 +214,8 @@ def naming(brokers: Site) -> set[int]:
         for request, response in zip(frames(one.requests), frames(one.responses), strict=False):
             key, version = struct.unpack_from(">hh", request)
             if response_header_is_flexible(key, version) and key in FIRST_VERSIONS and version >= FIRST_VERSIONS[key]:
-                told = view(key, version, response[5:], response=True)
-                if told.get_or_else("NodeEndpoints", ()):
+                reported = view(key, version, response[5:], response=True)
+                if reported.get_or_else("NodeEndpoints", ()):
                     found.add(key)
     return found
 

@@ -1,4 +1,4 @@
-"""What the admin endpoint tells of the limits and the configuration, and how it reloads."""
+"""What the admin endpoint returns about the limits and the configuration, and how it reloads."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
     await served.admin.close()
 
 
-async def test_quotas_are_told_as_json(served: Served) -> None:
+async def test_quotas_are_reported_as_json(served: Served) -> None:
     status, quotas = await served.json("GET", "/quotas")
     assert status == 200
     assert quotas["limits"][0]["used"] == 187.25
@@ -106,16 +106,16 @@ async def test_quotas_are_told_as_json(served: Served) -> None:
     assert quotas["problem"] == "something is wrong"
 
 
-async def test_the_running_configuration_is_told_without_secrets(served: Served) -> None:
-    status, told = await served.json("GET", "/config")
-    assert (status, told["hash"]) == (200, served.reloader.state.hash)
-    assert told["loaded_at"] == pytest.approx(time.time(), abs=60)
-    assert told["config"]["quotas"]["max.connections"] == 100
-    assert told["config"]["internal"] == {"sasl.password": "***"}
-    assert "c4n4ry" not in json.dumps(told)
+async def test_the_running_configuration_is_reported_without_secrets(served: Served) -> None:
+    status, reported = await served.json("GET", "/config")
+    assert (status, reported["hash"]) == (200, served.reloader.state.hash)
+    assert reported["loaded_at"] == pytest.approx(time.time(), abs=60)
+    assert reported["config"]["quotas"]["max.connections"] == 100
+    assert reported["config"]["internal"] == {"sasl.password": "***"}
+    assert "c4n4ry" not in json.dumps(reported)
 
 
-async def test_a_reload_tells_what_changed_and_the_new_configuration_runs(served: Served) -> None:
+async def test_a_reload_reports_what_changed_and_the_new_configuration_runs(served: Served) -> None:
     assert await served.json("POST", "/reload") == (200, {"result": "unchanged", "changed": [], "changes": []})
     _, before = await served.json("GET", "/config")
     served.write(max_connections=200)
@@ -132,7 +132,7 @@ async def test_a_reload_tells_what_changed_and_the_new_configuration_runs(served
     assert (after["config"]["quotas"]["max.connections"], after["hash"] == before["hash"]) == (200, False)
 
 
-async def test_a_reload_after_the_file_watch_tells_what_was_applied_and_when(served: Served) -> None:
+async def test_a_reload_after_the_file_watch_reports_what_was_applied_and_when(served: Served) -> None:
     served.write(max_connections=200)
     await served.reloader.reload("file")
     status, done = await served.json("POST", "/reload")
@@ -142,7 +142,7 @@ async def test_a_reload_after_the_file_watch_tells_what_was_applied_and_when(ser
     assert applied["at"] == pytest.approx(time.time(), abs=60)
 
 
-async def test_a_rejected_reload_tells_why_and_nothing_changes(served: Served) -> None:
+async def test_a_rejected_reload_reports_why_and_nothing_changes(served: Served) -> None:
     _, before = await served.json("GET", "/config")
     for write, key in (
         (lambda: served.write(max_connections=0), "quotas.max.connections"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import socket
 import subprocess
 import sys
@@ -20,12 +19,12 @@ from proxy.core.encode import NO_TAGGED_FIELDS, encode
 from proxy.core.schema import layout
 from proxy.local import broker
 from proxy.local import cluster as local_cluster
-from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
 from proxy.local.tools import tool
 from spark_jobs.query import query
 from spark_jobs.run import INTERPRETED_QUERIES_CONF
 from tests import frames, sasl
+from tests.integration.authorizer import DECISION, login, secured_properties
 from tests.integration.test_audit import envelopes, events
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(900)]
@@ -33,12 +32,6 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(900)]
 USERS = ("admin", "bob")
 DENIALS = {29: "topic", 30: "group", 31: "cluster", 53: "transactional_id", 65: "delegation_token"}
 """TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID, DELEGATION_TOKEN_AUTHORIZATION_FAILED."""
-
-LOGGED = re.compile(
-    r"Principal = (?P<principal>\S+) is Denied operation = (?P<operation>\w+) from host = \S+ on resource ="
-    r" (?P<type>\w+):LITERAL:(?P<name>\S+) for request = (?P<api>\w+)"
-)
-"""A line of ``kafka.authorizer.logger``, which is INFO."""
 
 CHANGES: Sequence[tuple[str, ...]] = (
     ("topics", "--create", "--topic", "orders", "--partitions", "2", "--config", "retention.ms=60000"),
@@ -144,30 +137,13 @@ class Seen:
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     """All events of the tools, which ran as the administrator, and then as a user without any right."""
     folder = tmp_path_factory.mktemp("admin")
-    users = " ".join(f'user_{name}="{name}-secret"' for name in USERS)
-    login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
     node = local_cluster.up(folder, progress=False).nodes[0]
     local_cluster.down(folder)  # once more with a listener beside those it has chosen ports for
-    behind, before = (f"127.0.0.1:{port}" for port in free_ports(2))
-    listeners = {"CLIENT": node.upstream, "INTERNAL": node.internal, "CONTROLLER": node.controller, "SASL": behind}
-    advertised = {"CLIENT": node.advertised, "INTERNAL": node.internal, "SASL": before}
-    protocols = dict.fromkeys(listeners, "PLAINTEXT") | {"SASL": "SASL_PLAINTEXT"}
-    properties = {
-        "listeners": ",".join(f"{name}://{address}" for name, address in listeners.items()),
-        "advertised.listeners": ",".join(f"{name}://{address}" for name, address in advertised.items()),
-        "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.sasl.plain.sasl.jaas.config": f"{login} {users};",
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS;User:admin",
-    }
+    properties, behind, before = secured_properties(node, USERS)
     try:
         local_cluster.up(folder, broker_properties=properties, progress=False)
         for name in USERS:
-            (folder / f"{name}.properties").write_text(
-                f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
-                f'sasl.jaas.config={login} username="{name}" password="{name}-secret";\n'
-            )
+            login(name, folder)
         Producer({"bootstrap.servers": node.internal, "transactional.id": "pay"}).init_transactions(30)
         config = broker.sidecar_config(node)
         config["listeners"] = [
@@ -218,9 +194,9 @@ def run(bootstrap: str, folder: Path, user: str, command: Sequence[str]) -> subp
     return subprocess.run(tool(name, *options, *arguments), capture_output=True, text=True, timeout=120, check=False)
 
 
-def run_job(bootstrap: str, tables: Path) -> None:
+def run_job(bootstrap: str, tables: Path, *more: str) -> None:
     conf = [f"--conf={name}={value}" for name, value in INTERPRETED_QUERIES_CONF.items()]
-    options = ("--available-now", "--bootstrap-servers", bootstrap, "--tables", str(tables), *conf)
+    options = ("--available-now", "--bootstrap-servers", bootstrap, "--tables", str(tables), *conf, *more)
     command = [sys.executable, "-m", "proxy", "jobs", "run", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -238,28 +214,28 @@ def test_every_change_is_in_the_events(seen: Seen) -> None:
 
 
 def test_acls_that_are_given_and_taken_away_say_who_may_do_what(seen: Seen) -> None:
-    told = seen.ask(
+    reported = seen.ask(
         "SELECT api, resource_name, parent_type, parent_name, op_type, acl_permission_type, acl_operation, acl_host,"
         " acl_pattern_type FROM changes"
         " WHERE principal = 'User:admin' AND acl_operation IS NOT NULL AND result = 'success'"
     )
-    assert told == ACLS
+    assert reported == ACLS
 
 
 def test_acls_that_a_client_may_not_take_away_say_it_too(seen: Seen) -> None:
-    told = seen.ask(
+    reported = seen.ask(
         "SELECT resource_name, parent_name, op_type, acl_permission_type, acl_operation FROM changes"
         " WHERE principal = 'User:bob' AND api = 'DeleteAcls' AND acl_operation IS NOT NULL AND result = 'denied'"
     )
-    assert told == {("User:eve", "orders", None, "ALLOW", "Read"), (None, "readers", None, "ANY", "Any")}
+    assert reported == {("User:eve", "orders", None, "ALLOW", "Read"), (None, "readers", None, "ANY", "Any")}
 
 
 def test_settings_quotas_and_users_say_whether_they_were_set_or_deleted(seen: Seen) -> None:
-    told = seen.ask(
+    reported = seen.ask(
         "SELECT resource_type, resource_name, op_type, mechanism FROM changes"
         " WHERE principal = 'User:admin' AND op_type IS NOT NULL AND acl_operation IS NULL"
     )
-    assert told == ALTERED
+    assert reported == ALTERED
     assert not any("canary" in str(row) for row in seen.ask("SELECT * FROM changes"))
 
 
@@ -288,7 +264,7 @@ def test_denials_are_those_that_the_authorizer_logs(seen: Seen) -> None:
     out transactions that the client has no right to see."""
     logged = {
         (one["api"], one["type"].lower().replace("transactionalid", "transactional_id"), one["name"])
-        for one in LOGGED.finditer(seen.log)
+        for one in DECISION.finditer(seen.log)
         if one["principal"] == "User:bob" and one["api"] != "ListTransactions"
     }
     assert {("OffsetCommit", "group", "payments"), ("AddPartitionsToTxn", "transactional_id", "pay")} <= logged

@@ -51,7 +51,7 @@ def until(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 
 def configs(bootstrap: str, topic: str, **audit: Any) -> dict[str, Any]:
-    """Of a second worker, which tells no inventory."""
+    """Of a second worker, which emits no inventory."""
     return {
         "worker": 2,
         "broker.id": 1,
@@ -85,14 +85,16 @@ def envelopes(bootstrap: str, topic: str) -> list[Envelope]:
 
 def events(read: list[Envelope], kind: Any = object) -> list[Any]:
     """Events of this kind but for statuses in between, by number."""
-    told = [event for e in read for event in e.events]
+    reported = [event for e in read for event in e.events]
     return [
-        event for event in told if isinstance(event, kind) and not (isinstance(event, StatusEvent) and not event.last)
+        event
+        for event in reported
+        if isinstance(event, kind) and not (isinstance(event, StatusEvent) and not event.last)
     ]
 
 
 def touched(read: list[Envelope]) -> list[PartitionOfEvent]:
-    """Every partition that an event tells of."""
+    """Every partition in an event."""
     return [part for e in read for event in e.events if isinstance(event, RequestEvent) for part in event.topics]
 
 
@@ -159,13 +161,13 @@ class TestDelivery:
         assert [event.seq for event in events(read, RequestEvent)] == [1, 2, 3, 4, 5, 46, 47, 48, 49, 50]
         assert gaps(read) == read[-1].dropped == 40
 
-    def test_a_loss_is_told_with_its_reason(self, bootstrap: str) -> None:
-        observer = auditing(bootstrap, "audit-told-gap")
+    def test_a_loss_is_reported_with_its_reason(self, bootstrap: str) -> None:
+        observer = auditing(bootstrap, "audit-emitted-gap")
         observer.record_exchanges([exchange()] * 5, 40)
         until(lambda: observer.stats().delivered >= 6)
         observer.close(20)
-        (gap,) = events(envelopes(bootstrap, "audit-told-gap"), GapEvent)
-        assert (gap.reason, gap.lost_boot_id) == ("observer_queue", "boot-audit-told-gap")
+        (gap,) = events(envelopes(bootstrap, "audit-emitted-gap"), GapEvent)
+        assert (gap.reason, gap.lost_boot_id) == ("observer_queue", "boot-audit-emitted-gap")
         assert (gap.lost_first_seq, gap.lost_last_seq, gap.seq) == (1, 40, 46)
 
     def test_excluded_topics_alone_give_no_event(self, bootstrap: str) -> None:
@@ -234,10 +236,10 @@ class TestDelivery:
         observer.configure({**configs(bootstrap, "audit-idle", **{"inventory.interval.ms": 100}), "worker": 1})
         until(lambda: observer.stats().delivered >= 5)
         observer.close(20)
-        told = [type(event) for e in envelopes(bootstrap, "audit-idle") for event in e.events]
-        assert told.count(StatusEvent) >= 4
-        assert set(told) - {StatusEvent} == {InventoryEvent}
-        assert told.count(InventoryEvent) <= 2, "other tests may have made a topic meanwhile"
+        reported = [type(event) for e in envelopes(bootstrap, "audit-idle") for event in e.events]
+        assert reported.count(StatusEvent) >= 4
+        assert set(reported) - {StatusEvent} == {InventoryEvent}
+        assert reported.count(InventoryEvent) <= 2, "other tests may have made a topic meanwhile"
 
     def test_rollups_arrive_with_their_level(self, bootstrap: str) -> None:
         observer = auditing(bootstrap, "audit-rollups", **{"mode": "rollup", "rollup.interval.ms": 200})
@@ -272,9 +274,9 @@ class TestThrottles:
         assert (stats.dropped, stats.queued, stats.observed) == ({}, 0, 200)
         read = envelopes(bootstrap, "audit-throttles")
         assert gaps(read) == 0
-        told = events(read, RequestEvent | ThrottleEvent)
-        assert [type(event) for event in told] == [RequestEvent, ThrottleEvent, ThrottleEvent] * 100
-        throttles = [event for event in told if isinstance(event, ThrottleEvent)]
+        reported = events(read, RequestEvent | ThrottleEvent)
+        assert [type(event) for event in reported] == [RequestEvent, ThrottleEvent, ThrottleEvent] * 100
+        throttles = [event for event in reported if isinstance(event, ThrottleEvent)]
         assert [event.count for event in throttles] == [1 + n // 2 for n in range(200)]
         assert {event.ts_last - event.ts_first for event in throttles} <= {500_000, 500_001, 499_999}
         assert all(begun - 1 < event.ts_first / 1e6 < begun + 60 for event in throttles)

@@ -268,7 +268,7 @@ def test_the_command_shows_them(fleet: Fleet) -> None:
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     shown = run(fleet.address(1), "--broker", "2", "--broker", "-1")
-    told = run(fleet.address(1), "--output", "json")
+    reported = run(fleet.address(1), "--output", "json")
     refused = run(fleet.address(1), "--api-key", "30100")
     direct = run(fleet.state.node(1).upstream)
 
@@ -277,7 +277,7 @@ def test_the_command_shows_them(fleet: Fleet) -> None:
         ("2", fleet.address(2)),
     ]
     assert re.search(r"^  rack +r8a9$", shown.stdout, re.MULTILINE)
-    assert [one["node_id"] for one in json.loads(told.stdout)] == [1, 2, 3]
+    assert [one["node_id"] for one in json.loads(reported.stdout)] == [1, 2, 3]
     assert (refused.returncode, refused.stderr) == (
         1,
         "brokerside: Request not supported by server: BrokerMetadata v0\n",
@@ -294,7 +294,7 @@ class TestClient:
             assert len(client.brokers()) == 3
         assert fleet.sidecars[1].metric("brokerside_connections_accepted_total") == before + 1
 
-    def test_goes_to_another_broker_by_the_address_it_is_told(self, fleet: Fleet) -> None:
+    def test_goes_to_another_broker_by_the_returned_address(self, fleet: Fleet) -> None:
         with BrokerMetadataClient(fleet.address(1)) as client:
             assert client.move_to(UPGRADED).node_id == UPGRADED
             assert str(client.address) == fleet.address(UPGRADED)
@@ -349,7 +349,7 @@ class TestLosses:
         fleet.start(2)
         until(fleet.settled)
 
-    def test_a_broker_that_is_stopped_is_not_told_of(self, fleet: Fleet) -> None:
+    def test_a_broker_that_is_stopped_is_not_returned(self, fleet: Fleet) -> None:
         cluster.stop_node(fleet.folder, 2)
         until(lambda: list(fleet.ask(1)) == [1, 3])
 
@@ -357,7 +357,7 @@ class TestLosses:
         until(lambda: known_brokers(fleet.state.node(1).internal) == {1, 2, 3})
         until(fleet.settled)
 
-    def test_the_own_broker_is_told_of_whatever_is_down(self, fleet: Fleet) -> None:
+    def test_the_own_broker_is_returned_whatever_is_down(self, fleet: Fleet) -> None:
         own = fleet.ask(1, -1)[1]
         for node_id in (2, 3):
             cluster.stop_node(fleet.folder, node_id, kill=True)

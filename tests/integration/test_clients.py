@@ -183,9 +183,9 @@ def test_api_versions_is_the_brokers_with_an_api_more(
     own = (30000).to_bytes(2, "big") + bytes(4) + (b"\0" if version >= 3 else b"")
     at = through.index(own)
     size, count = (int.from_bytes(after[:4], "big"), after[10] if version >= 3 else int.from_bytes(after[10:14], "big"))
-    told = b"".join([(size + len(own)).to_bytes(4, "big"), after[4:10]])
-    told += bytes([count + 1]) if version >= 3 else (count + 1).to_bytes(4, "big")
-    assert through[:at] + through[at + len(own) :] == told + after[len(told) :]
+    reported = b"".join([(size + len(own)).to_bytes(4, "big"), after[4:10]])
+    reported += bytes([count + 1]) if version >= 3 else (count + 1).to_bytes(4, "big")
+    assert through[:at] + through[at + len(own) :] == reported + after[len(reported) :]
 
 
 def test_100_pipelined_requests(cluster: ClusterState, sidecar: SidecarProcess) -> None:

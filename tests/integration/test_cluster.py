@@ -115,7 +115,7 @@ def test_a_listener_that_is_taken_when_a_stopped_cluster_is_started(folder: Path
         ({"nodes": 3, "client_ports": [9092, 9092, 9093]}, "there must be 3, one for each node, all different"),
     ],
 )
-def test_what_cannot_be_started_is_told(folder: Path, arguments: dict[str, object], why: str) -> None:
+def test_what_cannot_be_started_is_reported(folder: Path, arguments: dict[str, object], why: str) -> None:
     with pytest.raises(LocalError) as raised:
         cluster.up(folder, **arguments, progress=False)  # type: ignore[arg-type]  # wrong on purpose
     assert why in str(raised.value)
@@ -174,6 +174,6 @@ def test_older_and_newer_brokers(folder: Path, version: str) -> None:
     assert f"Kafka version: {version}" in state.nodes[0].log.read_text()
 
 
-def test_an_unknown_tool_is_told_the_known_ones() -> None:
+def test_an_unknown_tool_is_refused_with_the_known_ones() -> None:
     with pytest.raises(LocalError, match=r"no tool named 'nothing'; there are .*producer-perf"):
         cluster.tool("nothing")

@@ -123,7 +123,7 @@ def run(tmp_path: Path, workers: int) -> Run:
     return run
 
 
-async def test_each_connection_s_end_is_told_once(run: Run) -> None:
+async def test_each_connection_s_end_is_reported_once(run: Run) -> None:
     async def end_on_7(reader: Reader, writer: Writer) -> None:
         while (await read_frame(reader))[11] != 7:
             writer.write(response(0))
@@ -181,7 +181,7 @@ async def test_what_found_no_worker_has_ended_with_the_sidecar(run: Run) -> None
 
 
 @pytest.mark.parametrize("workers", [2], indirect=True)
-async def test_many_that_end_at_once_are_all_told(run: Run) -> None:
+async def test_many_that_end_at_once_are_all_reported(run: Run) -> None:
     async with run() as bench:
         numbers = [await bench.dial() for _ in range(200)]
         assert all([await bench.works(number) for number in numbers])
@@ -258,8 +258,8 @@ REPORT = AggregatedThrottle(
 )
 
 
-class Teller:
-    """An observer that prints what it is told of connections."""
+class PrintingObserver:
+    """An observer that prints changes of connections."""
 
     def configure(self, configs: object) -> None:
         pass
@@ -280,18 +280,18 @@ class Teller:
         pass
 
 
-async def test_observers_are_told_of_throttled_connections_once(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
-    async with run(observers=f"{__name__}:Teller") as bench:
+async def test_observers_get_throttled_connections_once(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    async with run(observers=f"{__name__}:PrintingObserver") as bench:
         bench.handler.report_throttles([REPORT, REPORT])
         await bench.handler.stop(asyncio.Event())
     assert capfd.readouterr().err.count("throttled CLIENT 10.0.0.7 3\n") == 2
 
 
-async def test_observers_are_told_of_each_connection_when_it_comes_and_goes(
+async def test_observers_get_each_connection_when_it_opens_and_closes(
     run: Run, capfd: pytest.CaptureFixture[str]
 ) -> None:
     asked, answered = len(request(METADATA, 1, 1)), len(response(1))
-    async with run(observers=f"{__name__}:Teller") as bench:
+    async with run(observers=f"{__name__}:PrintingObserver") as bench:
         first, second = await bench.dial(), await bench.dial()
         assert await bench.works(first)
         for number in (first, second):
@@ -301,24 +301,24 @@ async def test_observers_are_told_of_each_connection_when_it_comes_and_goes(
         assert await bench.has_ended(gone)
         await bench.until(lambda: len(bench.ended) == 3)
         await bench.handler.stop(asyncio.Event())
-    told = capfd.readouterr().err
-    assert told.count("opened CLIENT  (0, 0, 0) None\n") == 2
-    assert told.count("opened GONE  (0, 0, 0) None\n") == 1
-    assert told.count(f"closed CLIENT client_closed (1, {asked}, {answered}) c\n") == 1
-    assert told.count("closed CLIENT client_closed (0, 0, 0) None\n") == 1
-    assert told.count("closed GONE upstream_unreachable (0, 0, 0) None\n") == 1
+    reported = capfd.readouterr().err
+    assert reported.count("opened CLIENT  (0, 0, 0) None\n") == 2
+    assert reported.count("opened GONE  (0, 0, 0) None\n") == 1
+    assert reported.count(f"closed CLIENT client_closed (1, {asked}, {answered}) c\n") == 1
+    assert reported.count("closed CLIENT client_closed (0, 0, 0) None\n") == 1
+    assert reported.count("closed GONE upstream_unreachable (0, 0, 0) None\n") == 1
 
 
 @pytest.mark.parametrize("workers", [2], indirect=True)
 async def test_reports_that_no_worker_can_take_are_counted(run: Run) -> None:
-    async with run(observers=f"{__name__}:Teller") as bench:
+    async with run(observers=f"{__name__}:PrintingObserver") as bench:
         for worker in bench.handler._workers.values():
             worker.silent_intervals = 10
         bench.handler.report_throttles([REPORT, REPORT])
         assert bench.handler.lost_throttle_reports == 2
 
 
-async def test_without_observers_throttles_are_told_to_nobody(run: Run) -> None:
+async def test_without_observers_throttles_are_reported_to_nobody(run: Run) -> None:
     async with run() as bench:
         bench.handler.report_throttles([REPORT])
         assert getattr(bench.handler, "lost_throttle_reports", 0) == 0

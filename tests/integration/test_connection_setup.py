@@ -111,7 +111,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture(scope="module")
 def slow() -> Iterator[socket.socket]:
-    """Stands for a broker that accepts when it is told to, which no real one can be made to do."""
+    """Stands for a broker that accepts on command, which no real one can be made to do."""
     with socket.create_server((HOST, 0)) as slow:
         slow.setblocking(False)
         yield slow

@@ -1,4 +1,4 @@
-"""Peers that are gone are told from peers that live and do not read, by the real kernel's account of their sockets."""
+"""The real kernel's account of sockets distinguishes peers that are gone from peers that live and do not read."""
 
 from __future__ import annotations
 

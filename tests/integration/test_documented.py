@@ -46,25 +46,25 @@ PARTITION: Values = {
     "partition_max_bytes": 2**20,
 }
 
-TOLD = """
+WRITING = """
 import json
 from pathlib import Path
 
-class Told(ByteCounts):
+class WrittenCounts(ByteCounts):
     def close(self, timeout):
-        told = self.topic_produce_bytes_count, self.topic_fetch_bytes_count
-        Path(__file__).with_suffix(".json").write_text(json.dumps(told))
+        counts = self.topic_produce_bytes_count, self.topic_fetch_bytes_count
+        Path(__file__).with_suffix(".json").write_text(json.dumps(counts))
 """
 
 
 @pytest.fixture
 def observed(cluster: ClusterState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SidecarProcess]:
     """A sidecar whose observer writes at its end what it has counted, to ``byte_counts.json``."""
-    (tmp_path / "byte_counts.py").write_text(example() + TOLD)
+    (tmp_path / "byte_counts.py").write_text(example() + WRITING)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     folder = cluster.nodes[0].home.parent
     config = yaml.safe_load((folder / "sidecar-1.yaml").read_text())
-    config["observer.class.names"] = ["byte_counts:Told"]
+    config["observer.class.names"] = ["byte_counts:WrittenCounts"]
     path = tmp_path / "sidecar.yaml"
     path.write_text(yaml.safe_dump(config))
     process = SidecarProcess.start(path, tmp_path / "sidecar.log", cluster.nodes[0].admin)

@@ -1,5 +1,5 @@
 """A client that asks more than any client does: others are served in between, whatever it asks for. Real broker, real
-sidecar process; what came before what is what an observer was told, not how long it took."""
+sidecar process; what came before what is in the order of an observer's calls, not how long it took."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ KINDS = {
 class Site:
     address: tuple[str, int]
     sidecar: SidecarProcess
-    told: Path
+    reported: Path
 
     def dial(self) -> socket.socket:
         return socket.create_connection(self.address, 30)
@@ -59,13 +59,13 @@ def site(cluster: ClusterState) -> Iterator[Site]:
     }
     path = folder / "fairness.yaml"
     path.write_text(yaml.safe_dump(config))
-    told = path.with_suffix(".told")
+    reported = path.with_suffix(".reported")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(recorder.FILE, str(told))
+        patch.setenv(recorder.FILE, str(reported))
         process = SidecarProcess.start(path, path.with_suffix(".log"), node.admin)
     host, _, port = node.advertised.rpartition(":")
     try:
-        yield Site((host, int(port)), process, told)
+        yield Site((host, int(port)), process, reported)
     finally:
         assert process.stop()
 
@@ -104,11 +104,11 @@ def test_a_client_that_asks_much_at_once_has_its_turn_like_others(site: Site, ki
             answer(greedy)
     deadline = time.monotonic() + 30
     while not any(
-        each.client_id == f"honest {kind}" and each.correlation_id == 77 for each in recorder.read(site.told)
+        each.client_id == f"honest {kind}" and each.correlation_id == 77 for each in recorder.read(site.reported)
     ):
-        assert time.monotonic() < deadline, "it was not told"
+        assert time.monotonic() < deadline, "it was not reported"
         time.sleep(0.05)
-    exchanges = [each for each in recorder.read(site.told) if each.what == "exchange"]
+    exchanges = [each for each in recorder.read(site.reported) if each.what == "exchange"]
     at = next(at for at, each in enumerate(exchanges) if each.client_id == f"honest {kind}")
     before = list(takewhile(lambda each: each.connection != exchanges[at].connection, reversed(exchanges[:at])))
     assert len(before) <= 5 * TURN

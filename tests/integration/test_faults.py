@@ -1,4 +1,4 @@
-"""A broker that dies, a sidecar that is told to stop: clients recover by themselves and lose nothing acknowledged."""
+"""A broker that dies, a sidecar that gets SIGTERM: clients recover by themselves and lose nothing acknowledged."""
 
 from __future__ import annotations
 

@@ -183,13 +183,13 @@ async def test_a_hot_restart_under_load(site: HotSite, cluster: ClusterState, to
 
 def audited(read: list[Envelope]) -> int:
     """Check that each number of each run is on the topic once, or in a gap; return the number of runs."""
-    told: set[tuple[str, int]] = set()
+    reported: set[tuple[str, int]] = set()
     for gap in events(read, GapEvent):
-        told |= {(gap.lost_boot_id, number) for number in range(gap.lost_first_seq, gap.lost_last_seq + 1)}
+        reported |= {(gap.lost_boot_id, number) for number in range(gap.lost_first_seq, gap.lost_last_seq + 1)}
     boots = {envelope.boot_id for envelope in read}
     for boot in boots:
         numbers = [number for one in read if one.boot_id == boot for number in range(one.first_seq, one.last_seq + 1)]
-        numbers += [number for of, number in told if of == boot]
+        numbers += [number for of, number in reported if of == boot]
         assert sorted(numbers) == list(range(1, max(numbers) + 1))
     last = [event for event in events(read, StatusEvent) if event.last]
     assert len(last) == len(boots)

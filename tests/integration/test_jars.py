@@ -152,7 +152,7 @@ def test_a_repository_that_fails(repository: Repository, tmp_path: Path) -> None
 
 def test_a_repository_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MIRROR, f"http://127.0.0.1:{free_port()}/")
-    with pytest.raises(LocalError, match=r"cannot be reached; .* goes on where it stopped"):
+    with pytest.raises(LocalError, match=r"cannot be reached; .* continues where it stopped"):
         fetch(tmp_path)
 
 
@@ -169,7 +169,7 @@ def test_a_cache_that_cannot_be_written_to(repository: Repository, tmp_path: Pat
         fetch(tmp_path / "file")
 
 
-def test_an_unknown_set_is_told_the_known_ones() -> None:
+def test_an_unknown_set_is_refused_with_the_known_ones() -> None:
     with pytest.raises(LocalError, match=r"named 'kafka-1.0'; there are kafka-4.3.1, "):
         resolve("kafka-1.0")
 

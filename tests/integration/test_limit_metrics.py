@@ -137,7 +137,7 @@ async def test_rates_are_those_of_the_accepted_connections(tmp_path: Path) -> No
         assert count / 11 <= found(name, **labels) <= count / 10
 
 
-async def test_a_new_limit_is_told_at_once_and_listeners_are_measured_without_one(tmp_path: Path) -> None:
+async def test_a_new_limit_is_reported_at_once_and_listeners_are_measured_without_one(tmp_path: Path) -> None:
     async with limited(tmp_path, max_connections=5) as site:
         await site.dial("A", 3)
         found = await site.until(lambda found: found("connections_active") == 3)

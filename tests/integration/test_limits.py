@@ -1,4 +1,4 @@
-"""Limits on connections in a whole sidecar before a real broker: who waits, who is closed, who is told of."""
+"""Limits on connections in a whole sidecar before a real broker: who waits, who is closed, who is reported."""
 
 from __future__ import annotations
 
@@ -220,13 +220,13 @@ def test_the_audit_and_the_log_say_who_was_throttled(limited: Limited, cluster: 
     assert 10 <= admitted < 20
     until(lambda: not site.metric("connections_held"))
     assert site.sidecar.stop()
-    told: dict[str, int] = {}
+    reported: dict[str, int] = {}
     for event in throttles(cluster, name):
         assert (event.listener, event.client_ip, event.scope) == ("CLIENT", "127.0.0.5", "ip")
         assert event.limit == 1
         assert event.observed > 1
-        told[event.action] = told.get(event.action, 0) + event.count
-    assert told == {"hold": 290, "drop": 300 - admitted}
+        reported[event.action] = reported.get(event.action, 0) + event.count
+    assert reported == {"hold": 290, "drop": 300 - admitted}
     lines = site.lines("connections_throttled")
     assert 2 <= len(lines) <= 6
     assert {line["top_address"] for line in lines} == {"127.0.0.5"}

@@ -1,4 +1,4 @@
-"""What a listener answers itself follows what its broker says, what is configured, and what is told of the fleet."""
+"""What a listener answers itself follows what its broker says, what is configured, and what is known of the fleet."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ async def test_an_answer_that_is_old_is_asked_for_again_with_a_new_connection(
 
 
 @pytest.mark.parametrize("workers", [1], indirect=True)
-async def test_what_a_client_is_told_is_known_at_once(run: Run) -> None:
+async def test_what_a_client_receives_is_known_at_once(run: Run) -> None:
     async with run() as site:
         site.broker.apis[METADATA] = (0, 13)
         (counters,) = site.handler.listener_counters.values()
@@ -189,10 +189,10 @@ async def test_another_policy_holds_for_all_processes(run: Run) -> None:
                 await asyncio.sleep(0.02)
 
 
-async def test_the_fleet_is_told_to_all_processes_and_to_those_to_come(run: Run) -> None:
+async def test_the_fleet_is_passed_to_all_processes_and_to_those_to_come(run: Run) -> None:
     frame = request(BROKER_METADATA, 0, 5, encode_request([-1]))
 
-    def told(answer: bytes) -> bool:
+    def reported(answer: bytes) -> bool:
         if not (found := decode_response(answer[8:])):
             return False
         assert (found[0].host, found[0].port, found[0].protocol_max, found[0].tags) == ("h", 9092, 4, {"a": "b"})
@@ -201,13 +201,13 @@ async def test_the_fleet_is_told_to_all_processes_and_to_those_to_come(run: Run)
     async with run() as site:
         assert decode_response((await site.answer(frame))[8:]) == []
         site.handler.update_fleet_view(FleetView(1, (BrokerView(1, {"client": ("h", 9092)}, 3, 4, {"a": "b"}),)))
-        await site.every(frame, told)
+        await site.every(frame, reported)
         if isinstance(site.handler, WorkerPool):
             os.kill(site.handler._workers[1].pid, signal.SIGKILL)
             await site.seen(
                 lambda seen: seen.worker_restarts == 1 and all(w.is_available for w in site.handler._workers.values())
             )
-            await site.every(frame, told)
+            await site.every(frame, reported)
 
 
 @pytest.mark.parametrize("workers", [1], indirect=True)

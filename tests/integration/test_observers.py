@@ -1,4 +1,4 @@
-"""Observers of a whole sidecar before a real broker: what they are told, what not, and how topics are named."""
+"""Observers of a whole sidecar before a real broker: what they get, what not, and how topics are named."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from proxy.local.sidecars import SidecarProcess
 from tests.integration import onlooker
 from tests.integration.librdkafka import consume, produce
 from tests.integration.metrics import sample
-from tests.integration.onlooker import FETCH, METADATA, PRODUCE, Told
+from tests.integration.onlooker import FETCH, METADATA, PRODUCE, ObservedCall
 
 pytestmark = pytest.mark.kafka
 
@@ -30,7 +30,7 @@ Run = Callable[..., SidecarProcess]
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where onlookers write."""
-    path = tmp_path / "told.jsonl"
+    path = tmp_path / "calls.jsonl"
     monkeypatch.setenv(onlooker.FILE, str(path))
     return path
 
@@ -61,29 +61,29 @@ def admin(cluster: ClusterState) -> AdminClient:
     return AdminClient({"bootstrap.servers": cluster.internal_bootstrap})
 
 
-def settled(sidecar: SidecarProcess, file: Path) -> list[Told]:
-    """Wait until what has happened so far is told; return all of it."""
+def settled(sidecar: SidecarProcess, file: Path) -> list[ObservedCall]:
+    """Wait until the observer has got what has happened so far; return all of it."""
     deadline = time.monotonic() + 30
-    told: list[Told] = []
+    reported: list[ObservedCall] = []
     while True:
         assert time.monotonic() < deadline, "it never became quiet"
         time.sleep(0.3)  # more than a flush of the data path
-        waiting, before, told = sidecar.metric("brokerside_observer_queued"), len(told), onlooker.read(file)
-        if not waiting and len(told) == before:
-            return told
+        waiting, before, reported = sidecar.metric("brokerside_observer_queued"), len(reported), onlooker.read(file)
+        if not waiting and len(reported) == before:
+            return reported
 
 
-def test_each_request_is_told_with_its_response_and_what_is_known_besides(
+def test_each_request_is_reported_with_its_response_and_what_is_known_besides(
     cluster: ClusterState, run: Run, topic: str, file: Path
 ) -> None:
     """S3-09, S3-10."""
     began = time.time()
     sidecar = run("Onlooker")
     produce(cluster.bootstrap, topic, [b"x"] * 200, **{"client.id": "billing", "batch.num.messages": 4})
-    told = settled(sidecar, file)
-    requests = {one.correlation_id: one for one in told if one.method == "request"}
-    responses = [one.correlation_id for one in told if one.method == "response"]
-    assert len(requests) == sum(one.method == "request" for one in told), "no correlation id twice"
+    reported = settled(sidecar, file)
+    requests = {one.correlation_id: one for one in reported if one.method == "request"}
+    responses = [one.correlation_id for one in reported if one.method == "response"]
+    assert len(requests) == sum(one.method == "request" for one in reported), "no correlation id twice"
     assert set(responses) == set(requests)
     assert len(responses) == len(requests)
     produced = [one for one in requests.values() if one.api_key == PRODUCE]
@@ -117,7 +117,7 @@ def test_nothing_is_decoded_for_an_observer_that_does_not_want_it(
     assert sample(text, "brokerside_observer_delivered_total") == metadata
 
 
-def test_topics_are_named_by_what_the_broker_told_before_without_asking_it(
+def test_topics_are_named_by_what_the_broker_reported_before_without_asking_it(
     cluster: ClusterState, run: Run, topic: str, file: Path
 ) -> None:
     sidecar = run("Onlooker")
@@ -152,12 +152,12 @@ def test_broker_metadata_is_a_struct_like_those_of_kafka(
     sidecar = run("BrokerMetadataOnlooker", workers=workers, private_api_key_base=base)
     node = cluster.nodes[0]
     with BrokerMetadataClient(node.advertised, api_key=base) as client:
-        told_client = client.brokers([THIS_BROKER])
+        returned = client.brokers([THIS_BROKER])
         assert [one.node_id for one in client.brokers()] == [node.id]
-    told = settled(sidecar, file)
-    assert [(one.method, one.api_key, one.api_version) for one in told[::2]] == [("request", base, 0)] * 2
-    assert [one.method for one in told[1::2]] == ["response"] * 2
-    assert [one.brokers for one in told[::2]] == [[(THIS_BROKER, 0)], []]
-    for response in told[1::2]:
-        assert response.brokers == [(one.node_id, one.port) for one in told_client]
-        assert set(response.topics) == {f"{key}={value}" for one in told_client for key, value in one.tags.items()}
+    reported = settled(sidecar, file)
+    assert [(one.method, one.api_key, one.api_version) for one in reported[::2]] == [("request", base, 0)] * 2
+    assert [one.method for one in reported[1::2]] == ["response"] * 2
+    assert [one.brokers for one in reported[::2]] == [[(THIS_BROKER, 0)], []]
+    for response in reported[1::2]:
+        assert response.brokers == [(one.node_id, one.port) for one in returned]
+        assert set(response.topics) == {f"{key}={value}" for one in returned for key, value in one.tags.items()}

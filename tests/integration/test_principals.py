@@ -1,4 +1,4 @@
-"""Real clients log in through a sidecar to a real broker: each of their requests is told with the principal, and the
+"""Real clients log in through a sidecar to a real broker: each of their requests has the principal, and the
 software, that the broker itself has for it."""
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from tests.integration.logins import (
     unsecured,
 )
 from tests.integration.quotas import Peer, text
-from tests.integration.recorder import RECORDER, Told
+from tests.integration.recorder import RECORDER, Recorded
 from tests.sasl import Scram, bearer, plain
 
 pytestmark = pytest.mark.kafka
@@ -68,8 +68,8 @@ class Known(NamedTuple):
     version: str
 
     @classmethod
-    def told(cls, one: Told) -> Known:
-        """Of an exchange that the observer was told of."""
+    def recorded(cls, one: Recorded) -> Known:
+        """Of an exchange that the observer got."""
         return cls(one.api_key, one.correlation_id, one.principal, *map(_or_unknown, one.software))._comparable()
 
     @classmethod
@@ -79,7 +79,7 @@ class Known(NamedTuple):
         return cls(header["requestApiKey"], header["correlationId"], one["principal"], *software)._comparable()
 
     def _comparable(self) -> Known:
-        """The broker logs the first ApiVersions without the software that is told in it."""
+        """The broker logs the first ApiVersions without the software that it names."""
         return self._replace(software="", version="") if self.api_key == API_VERSIONS else self
 
 
@@ -96,25 +96,27 @@ class Site:
     sidecar: SidecarProcess
     file: Path
 
-    def told(self, client_id: str) -> list[Told]:
-        """What the observer was told of the connections of a client."""
-        told = recorder.read(self.file)
-        ours = {one.connection for one in told if one.client_id == client_id}
-        return [one for one in told if one.connection in ours]
+    def recorded(self, client_id: str) -> list[Recorded]:
+        """What the observer got about the connections of a client."""
+        recorded = recorder.read(self.file)
+        ours = {one.connection for one in recorded if one.client_id == client_id}
+        return [one for one in recorded if one.connection in ours]
 
-    def ended(self, client_id: str) -> list[Told]:
+    def ended(self, client_id: str) -> list[Recorded]:
         """The same, once all of these connections have ended; of a client that will not open another one."""
-        until(lambda: (told := self.told(client_id)) and told[-1].what == "closed" and not _open(told))
-        return self.told(client_id)
+        until(lambda: (recorded := self.recorded(client_id)) and recorded[-1].what == "closed" and not _open(recorded))
+        return self.recorded(client_id)
 
     def agrees(self, client_id: str) -> bool:
-        """Whether all that the broker answered to this client was told, and as the broker knows it."""
-        told = [one for one in self.told(client_id) if one.what == "exchange" and one.source != "unauthenticated"]
-        through = [one for one in told if one.api_key not in SASL]  # which the broker does not log
-        answered = Counter(Known.told(one) for one in through if one.answered)
+        """Whether the observer got all that the broker answered to this client, as the broker knows it."""
+        recorded = [
+            one for one in self.recorded(client_id) if one.what == "exchange" and one.source != "unauthenticated"
+        ]
+        through = [one for one in recorded if one.api_key not in SASL]  # which the broker does not log
+        answered = Counter(Known.recorded(one) for one in through if one.answered)
         # A client may leave with a request on its way: the broker answers that or not.
         logged = self.known_to_the_broker(client_id)
-        return bool(answered) and answered <= logged <= Counter(map(Known.told, through))
+        return bool(answered) and answered <= logged <= Counter(map(Known.recorded, through))
 
     def known_to_the_broker(self, client_id: str) -> Counter[Known]:
         """The same of the broker's own request log."""
@@ -133,8 +135,8 @@ def until(look: Callable[[], Any]) -> Any:
     return seen
 
 
-def _open(told: list[Told]) -> int:
-    return sum((one.what == "opened") - (one.what == "closed") for one in told)
+def _open(recorded: list[Recorded]) -> int:
+    return sum((one.what == "opened") - (one.what == "closed") for one in recorded)
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +192,7 @@ def _sidecar(folder: Path, node: Node, before: str, behind: str, admin: str) -> 
         "admin": {"bind": admin},
     }
     (folder / "sasl.yaml").write_text(yaml.safe_dump(config))
-    file = folder / "told.jsonl"
+    file = folder / "recorded.jsonl"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(recorder.FILE, str(file))
         sidecar = SidecarProcess.start(folder / "sasl.yaml", folder / "sasl.log", admin)
@@ -206,18 +208,18 @@ def client_id() -> str:
 
 
 def agrees_with_the_broker(site: Site, client_id: str, principal: str, mechanism: str) -> None:
-    """Each request that the broker has answered to this client was told as the broker knows it."""
+    """The observer got each request that the broker has answered to this client, as the broker knows it."""
     until(lambda: site.agrees(client_id))
-    told = site.ended(client_id)
-    assert {one.principal for one in told if one.what == "exchange"} == {principal, "User:ANONYMOUS"}
-    before = [one for one in told if one.source == "unauthenticated"]
+    recorded = site.ended(client_id)
+    assert {one.principal for one in recorded if one.what == "exchange"} == {principal, "User:ANONYMOUS"}
+    before = [one for one in recorded if one.source == "unauthenticated"]
     assert {one.principal for one in before} == {"User:ANONYMOUS"}
     assert {one.api_key for one in before if one.what == "exchange"} <= {*SASL, API_VERSIONS}
-    logins = [one for one in told if one.what == "authenticated"]
-    assert {one.connection for one in logins} == {one.connection for one in told}
+    logins = [one for one in recorded if one.what == "authenticated"]
+    assert {one.connection for one in logins} == {one.connection for one in recorded}
     assert {(one.principal, one.source, one.mechanism) for one in logins} == {(principal, "sasl", mechanism)}
-    assert not [one for one in told if one.what == "authentication_failed"]
-    kept = {one.api_key for one in told if one.kept != (None, None)}
+    assert not [one for one in recorded if one.what == "authentication_failed"]
+    kept = {one.api_key for one in recorded if one.kept != (None, None)}
     assert METADATA in kept
     assert SASL_AUTHENTICATE not in kept
 
@@ -257,19 +259,19 @@ def test_a_delegation_token(site: Site, client_id: str) -> None:
             return True
 
     until(log_in)
-    told = until(lambda: [one for one in site.told(other) if one.api_key == METADATA])
-    assert [(one.principal, one.source) for one in told] == [("User:<unknown:SCRAM-SHA-256 token>", "unknown")]
+    recorded = until(lambda: [one for one in site.recorded(other) if one.api_key == METADATA])
+    assert [(one.principal, one.source) for one in recorded] == [("User:<unknown:SCRAM-SHA-256 token>", "unknown")]
     assert {one.principal for one in until(lambda: site.known_to_the_broker(other))} == {"User:bob"}
 
 
 def failed(site: Site, client_id: str, name: str, mechanism: str, error_code: int) -> None:
     """One login has failed, and nobody was let in."""
-    told = site.ended(client_id)
-    changes = [one for one in told if one.what in {"authenticated", "authentication_failed"}]
+    recorded = site.ended(client_id)
+    changes = [one for one in recorded if one.what in {"authenticated", "authentication_failed"}]
     assert [(one.what, one.principal, one.source, one.mechanism, one.error_code) for one in changes] == [
         ("authentication_failed", f"User:{name}", "unauthenticated", mechanism, error_code)
     ]
-    assert {one.principal for one in told if one not in changes} == {"User:ANONYMOUS"}
+    assert {one.principal for one in recorded if one not in changes} == {"User:ANONYMOUS"}
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
@@ -327,12 +329,12 @@ def test_re_authentication_as_oneself_and_as_another(site: Site, client_id: str)
         client.metadata()
         time.sleep(1.1)
         assert client.log_in(bob, REAUTHENTICATED) == 58
-    told = site.ended(client_id)
-    changes = [(one.what, one.principal, one.error_code) for one in told if one.what.startswith("auth")]
+    recorded = site.ended(client_id)
+    changes = [(one.what, one.principal, one.error_code) for one in recorded if one.what.startswith("auth")]
     alice_in = ("authenticated", f"User:{ALICE}", 0)
     assert changes == [alice_in, alice_in, ("authentication_failed", "User:bob", 58)]
-    assert {one.principal for one in told if one.api_key == METADATA} == {f"User:{ALICE}"}
-    assert told[-1].principal == f"User:{ALICE}"
+    assert {one.principal for one in recorded if one.api_key == METADATA} == {f"User:{ALICE}"}
+    assert recorded[-1].principal == f"User:{ALICE}"
 
 
 def test_a_java_client_that_logs_in_again(site: Site, client_id: str) -> None:
@@ -342,6 +344,6 @@ def test_a_java_client_that_logs_in_again(site: Site, client_id: str) -> None:
         "--bootstrap-server", site.bootstrap,
     )  # fmt: skip
     agrees_with_the_broker(site, client_id, f"User:{ALICE}", REAUTHENTICATED)
-    logins = [one for one in site.told(client_id) if one.what == "authenticated"]
+    logins = [one for one in site.recorded(client_id) if one.what == "authenticated"]
     assert {one.lifetime_ms for one in logins} == {LIFETIME_MS}
     assert max(Counter(one.connection for one in logins).values()) > 1

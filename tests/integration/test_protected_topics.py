@@ -155,12 +155,12 @@ def test_every_version_of_produce_is_refused(site: Site) -> None:
         versions = [version for version in asker.versions()[PRODUCE] if 3 <= version <= 12]
         assert len(versions) == 10
         for version in versions:
-            answer = asker.told(PRODUCE, version, produced(site.topic, count=2))
+            answer = asker.answer(PRODUCE, version, produced(site.topic, count=2))
             assert codes(answer) == [REFUSED, REFUSED], version
-            assert codes(asker.told(PRODUCE, version, produced(site.other))) == [0], version
+            assert codes(asker.answer(PRODUCE, version, produced(site.other))) == [0], version
         assert site.ends(site.topic) == before
         assert site.denied("Produce") == denied + len(versions)
-        assert codes(direct.told(PRODUCE, 12, produced(site.topic))) == [0], "the test's batches are good"
+        assert codes(direct.answer(PRODUCE, 12, produced(site.topic))) == [0], "the test's batches are good"
 
 
 def topic_id(asker: Asker, topic: str) -> bytes:
@@ -180,14 +180,14 @@ def test_topic_ids_of_the_registry_are_refused(site: Site) -> None:
     with Asker(site.cluster.bootstrap) as asker:
         registry, other = topic_id(asker, REGISTRY), topic_id(asker, site.other)
         deadline = time.monotonic() + 20  # the sidecar asks for the id when the topic is there
-        while codes(asker.told(PRODUCE, 13, produced(registry, values=value))) != [REFUSED]:
+        while codes(asker.answer(PRODUCE, 13, produced(registry, values=value))) != [REFUSED]:
             assert time.monotonic() < deadline
             time.sleep(0.2)
         for _ in range(4):  # every worker knows
             with Asker(site.cluster.bootstrap) as another:
-                assert codes(another.told(PRODUCE, 13, produced(registry, values=value))) == [REFUSED]
-                assert codes(another.told(PRODUCE, 13, produced(other))) == [0]
-        answer = asker.told(DELETE_TOPICS, 6, {"Topics": [{"Name": None, "TopicId": registry}], "TimeoutMs": 1000})
+                assert codes(another.answer(PRODUCE, 13, produced(registry, values=value))) == [REFUSED]
+                assert codes(another.answer(PRODUCE, 13, produced(other))) == [0]
+        answer = asker.answer(DELETE_TOPICS, 6, {"Topics": [{"Name": None, "TopicId": registry}], "TimeoutMs": 1000})
         assert codes(answer) == [REFUSED]
 
 
@@ -225,13 +225,13 @@ def test_every_version_of_a_change_is_refused_as_a_whole(site: Site, index: int)
     with Asker(site.cluster.bootstrap) as asker:
         versions = list(asker.versions()[key])
         for version in versions:
-            answer = codes(asker.told(key, version, values))
+            answer = codes(asker.answer(key, version, values))
             assert answer.count(REFUSED) >= 2, (version, answer)
             assert set(answer) <= {REFUSED, 0}, (version, answer)
         assert site.denied(name) == denied + len(versions)
         # What names no protected topic is the broker's to answer.
         if key not in (CREATE_TOPICS, DELETE_TOPICS):
-            assert REFUSED not in codes(asker.told(key, versions[-1], honest))
+            assert REFUSED not in codes(asker.answer(key, versions[-1], honest))
     assert described(site) == before
     assert site.denied(name) == denied + len(versions)
 
@@ -262,14 +262,14 @@ def test_a_frame_with_a_protected_topic_at_its_end_is_never_complete(site: Site,
     values["TopicData"] += produced(site.topic)["TopicData"]
     with Asker(site.cluster.bootstrap) as asker:
         if size < 60_000:
-            assert codes(asker.told(PRODUCE, 12, values)) == [REFUSED, REFUSED]
+            assert codes(asker.answer(PRODUCE, 12, values)) == [REFUSED, REFUSED]
         else:
             with pytest.raises((struct.error, OSError)):
                 asker.ask(PRODUCE, 12, values)
     assert (site.ends(site.topic), site.ends(site.other)) == before
 
 
-def test_librdkafka_is_told_that_it_is_not_authorized(site: Site) -> None:
+def test_librdkafka_gets_an_authorization_error(site: Site) -> None:
     before = site.ends(site.topic)
     reports: list[KafkaError | None] = []
     for value in (b"v", b"v" * 900_000):
@@ -367,7 +367,7 @@ def test_it_can_be_turned_off_while_it_runs(site: Site) -> None:
             while agreed < 8:  # on any worker
                 assert time.monotonic() < deadline
                 with Asker(site.cluster.bootstrap) as another:
-                    found = [codes(one.told(PRODUCE, 9, produced(site.topic))) for one in (asker, another)]
+                    found = [codes(one.answer(PRODUCE, 9, produced(site.topic))) for one in (asker, another)]
                 agreed = agreed + 1 if found == [[expected]] * 2 else 0
                 time.sleep(0.05)
 
@@ -382,7 +382,7 @@ def consume_all(site: Site, topic: str) -> list[bytes]:
 
 def test_reading_through_the_sidecar_stays_allowed(site: Site) -> None:
     with Asker(site.cluster.nodes[0].internal) as direct:
-        assert codes(direct.told(PRODUCE, 12, produced(site.topic, values=b"readable"))) == [0]
+        assert codes(direct.answer(PRODUCE, 12, produced(site.topic, values=b"readable"))) == [0]
     assert b"readable" in consume(site.cluster.bootstrap, site.topic, sum(site.ends(site.topic)))
 
 

@@ -61,6 +61,6 @@ def test_the_range_is_that_of_its_release(broker: ClusterState) -> None:
 
 
 @pytest.mark.parametrize("form", PRODUCE)
-def test_a_format_is_told_where_it_is_taken(broker: ClusterState, form: str) -> None:
+def test_a_format_is_reported_where_it_is_taken(broker: ClusterState, form: str) -> None:
     taken = produce(broker.bootstrap, PRODUCE[form], int(form[1])) == 0
     assert taken == (form in message_formats(ask(broker.bootstrap)).split(","))

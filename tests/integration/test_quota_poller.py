@@ -109,8 +109,8 @@ def config_of(bootstrap: str, internal: dict[str, str] | None = None, **quotas: 
     return Config.model_validate(values)
 
 
-class Told:
-    """What a watch has told of."""
+class PolledQuotas:
+    """What a poller has reported."""
 
     def __init__(self, config: Config) -> None:
         self.quotas = ClusterQuotas()
@@ -125,23 +125,23 @@ class Told:
 
 
 @asynccontextmanager
-async def watching(config: Config) -> AsyncIterator[Told]:
-    """Watch until the first look is over, and then on."""
-    told = Told(config)
-    told.watch.start()
+async def watching(config: Config) -> AsyncIterator[PolledQuotas]:
+    """Poll until the first poll is over, and then on."""
+    polled = PolledQuotas(config)
+    polled.watch.start()
     try:
         async with asyncio.timeout(30):
-            while not (told.watch.state.ok or told.watch.state.error):  # noqa: ASYNC110 - a look that fails has no event
+            while not (polled.watch.state.ok or polled.watch.state.error):  # noqa: ASYNC110 - a poll that fails has no event
                 await asyncio.sleep(0.01)
-        yield told
+        yield polled
     finally:
-        await told.watch.close()
+        await polled.watch.close()
 
 
-async def until(told: Told, wanted: ClusterQuotas) -> None:
-    told.watch.refresh()
+async def until(polled: PolledQuotas, wanted: ClusterQuotas) -> None:
+    polled.watch.refresh()
     async with asyncio.timeout(30):
-        while told.quotas != wanted:  # noqa: ASYNC110 - it is told between the looks of this loop
+        while polled.quotas != wanted:  # noqa: ASYNC110 - it is reported between the checks of this loop
             await asyncio.sleep(0.01)
 
 
@@ -174,9 +174,9 @@ async def test_quotas_are_read_over_every_kind_of_listener(
 ) -> None:
     store(secured, "10.0.0.1", 5)
     settings = {key: secured.ca if value == "CA" else value for key, value in settings.items()}
-    async with watching(config_of(getattr(secured, listener), settings)) as told:
-        assert told.watch.state.error is None
-        await until(told, ClusterQuotas({"10.0.0.1": 5}))
+    async with watching(config_of(getattr(secured, listener), settings)) as polled:
+        assert polled.watch.state.error is None
+        await until(polled, ClusterQuotas({"10.0.0.1": 5}))
 
 
 @pytest.mark.parametrize(
@@ -193,38 +193,38 @@ async def test_quotas_are_read_over_every_kind_of_listener(
 async def test_a_broker_that_does_not_let_it_in_is_an_error_that_says_so(
     secured: Secured, listener: str, settings: dict[str, str], said: str
 ) -> None:
-    async with watching(config_of(getattr(secured, listener), settings)) as told:
-        error = told.watch.state.error or ""
+    async with watching(config_of(getattr(secured, listener), settings)) as polled:
+        error = polled.watch.state.error or ""
         assert said in error
         assert PASSWORD not in error
 
 
 async def test_a_user_without_rights_is_refused_in_words(secured: Secured) -> None:
     alice = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "alice"}
-    async with watching(config_of(secured.sasl, alice | {"sasl.password": "alice-secret"})) as told:
-        assert "needs DescribeConfigs and AlterConfigs on the cluster (error 31)" in (told.watch.state.error or "")
+    async with watching(config_of(secured.sasl, alice | {"sasl.password": "alice-secret"})) as polled:
+        assert "needs DescribeConfigs and AlterConfigs on the cluster (error 31)" in (polled.watch.state.error or "")
 
 
 async def test_an_override_is_stored_when_a_default_quota_appears(secured: Secured) -> None:
-    async with watching(config_of(secured.node.internal)) as told:
+    async with watching(config_of(secured.node.internal)) as polled:
         store(secured, None, 100)
-        await until(told, ClusterQuotas({DEFAULT_ADDRESS: 100}))
+        await until(polled, ClusterQuotas({DEFAULT_ADDRESS: 100}))
         async with watching(config_of(secured.node.internal, protect_upstream=False)) as everything:
             await until(everything, ClusterQuotas({DEFAULT_ADDRESS: 100, "127.0.0.1": UNLIMITED}))
         store(secured, "localhost", 7)
-        await until(told, ClusterQuotas({DEFAULT_ADDRESS: 100, "127.0.0.1": 7}))
-        assert "upstream.source" in (told.watch.state.problem or "")
-        assert told.problem is None
+        await until(polled, ClusterQuotas({DEFAULT_ADDRESS: 100, "127.0.0.1": 7}))
+        assert "upstream.source" in (polled.watch.state.problem or "")
+        assert polled.problem is None
 
 
 async def test_a_rate_of_the_broker_s_own_is_taken_over(secured: Secured) -> None:
-    async with watching(config_of(secured.node.internal, source="broker")) as told:
+    async with watching(config_of(secured.node.internal, source="broker")) as polled:
         with Peer(secured.node.internal) as peer:
             peer.ask(44, 0, set_config(1, CREATION, "1000"))
             peer.ask(44, 0, set_config(1, f"listener.name.client.{CREATION}", "500"))
-            await until(told, ClusterQuotas(rate=1000, listener_rates={"client": 500}))
+            await until(polled, ClusterQuotas(rate=1000, listener_rates={"client": 500}))
             peer.ask(44, 0, set_config(1, f"listener.name.client.{CREATION}", None))
-            await until(told, ClusterQuotas(rate=1000))
+            await until(polled, ClusterQuotas(rate=1000))
 
 
 @pytest.fixture

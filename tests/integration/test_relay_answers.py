@@ -208,7 +208,7 @@ async def test_a_client_that_does_not_read_its_answers_is_not_read_either(tmp_pa
             await asyncio.sleep(0.01)
             assert relay.unsent("client") <= UNSENT + MAX_PENDING_RESPONSES + 2 * len(body) + 100
         assert not relay.is_drained
-        reader, writer = await running.dial()  # others go on
+        reader, writer = await running.dial()  # others continue
         writer.write(request(METADATA, 1, 1))
         assert await asyncio.wait_for(read_frame(reader), 10) == response(1)
         writer.close()
@@ -231,11 +231,11 @@ class Wordy(Chooser):
 async def test_a_chunk_of_many_questions_leaves_turns_to_others(tmp_path: Path) -> None:
     """Each round of answers is one turn of the loop, also for a client that reads them all at once."""
     async with answering(tmp_path, answer_in_order, Wordy) as running:
-        loop, told = asyncio.get_running_loop(), [0]
+        loop, reported = asyncio.get_running_loop(), [0]
 
         def look() -> None:
             nonlocal looking
-            told.append(running.counters.intercepted[REPLIED, "replied"])
+            reported.append(running.counters.intercepted[REPLIED, "replied"])
             looking = loop.call_soon(look)
 
         reader, writer = await running.dial()
@@ -246,7 +246,7 @@ async def test_a_chunk_of_many_questions_leaves_turns_to_others(tmp_path: Path) 
         writer.close()
         await running.until(lambda: running.counters.closed == {"client_closed": 1})
     assert interception == [response(n, b"a" * 30_000) for n in range(40)]
-    assert max(after - before for before, after in pairwise(told)) <= MAX_PENDING_RESPONSES // 30_000 + 1
+    assert max(after - before for before, after in pairwise(reported)) <= MAX_PENDING_RESPONSES // 30_000 + 1
 
 
 @pytest.mark.parametrize(

@@ -45,15 +45,18 @@ def test_metrics_are_the_sums_of_the_events(cluster: ClusterState) -> None:
         found = scrape_until_quiet(node.admin)
     finally:
         assert process.stop()
-    told = events(envelopes(cluster.internal_bootstrap, f"audit-{name}"), RequestEvent)
+    reported = events(envelopes(cluster.internal_bootstrap, f"audit-{name}"), RequestEvent)
     assert by_api(found, "brokerside_request_bytes_total") == Counter(
-        {api: sum(event.request_bytes for event in told if event.api == api) for api in {event.api for event in told}}
+        {
+            api: sum(event.request_bytes for event in reported if event.api == api)
+            for api in {event.api for event in reported}
+        }
     )
-    failed = [event.api for event in told if is_failure(event)]
+    failed = [event.api for event in reported if is_failure(event)]
     assert failed
     assert +by_api(found, "brokerside_request_errors_total", **{"class": "failure"}) == Counter(failed)
     metric = "brokerside_request_duration_seconds"
-    measured = [event for event in told if event.outcome == "answered" and not is_idle(event)]
+    measured = [event for event in reported if event.outcome == "answered" and not is_idle(event)]
     assert +by_api(found, f"{metric}_count") == Counter(event.api for event in measured)
     for number, end in enumerate(ROLLUP_BUCKETS):
         reached = Counter(event.api for event in measured if event.latency_us <= end)

@@ -74,14 +74,14 @@ def compare(ours: Accessors, java_says: dict[str, Any], where: str) -> int:
         elif isinstance(value, Accessors):
             count += compare(value, theirs.pop(plain(name)), at)
         elif isinstance(value, tuple) and value and isinstance(value[0], Accessors):
-            told = theirs.pop(plain(name))
-            assert len(value) == len(told), at
-            count += sum(compare(one, two, at) for one, two in zip(value, told, strict=True))
+            reported = theirs.pop(plain(name))
+            assert len(value) == len(reported), at
+            count += sum(compare(one, two, at) for one, two in zip(value, reported, strict=True))
         elif isinstance(value, bytes):
             assert value == b64decode(theirs.pop(plain(name))), at
         else:
-            told = theirs.pop(plain(name))
-            assert (list(value) if isinstance(value, tuple) else value) == told, at
+            reported = theirs.pop(plain(name))
+            assert (list(value) if isinstance(value, tuple) else value) == reported, at
         count += 1
     assert all(not ours.has_field(name) for name in theirs), where  # withheld
     return count
@@ -136,15 +136,15 @@ def compare_with_kio(ours: Accessors, entity: Any, where: str) -> int:
     theirs |= {f"{name}ms": value for name, value in theirs.items()}  # kio leaves out the unit
     for name in ours.field_names():
         known = plain(name) if plain(name) in theirs else KIO_NAMES[name]
-        value, told, at = ours.get(name), theirs[known], f"{where}.{name}"
+        value, reported, at = ours.get(name), theirs[known], f"{where}.{name}"
         if isinstance(value, Records):
-            assert bytes(value.data or b"") == (told or b""), at
+            assert bytes(value.data or b"") == (reported or b""), at
         elif isinstance(value, Accessors):
-            count += compare_with_kio(value, told, at)
+            count += compare_with_kio(value, reported, at)
         elif isinstance(value, tuple) and value and isinstance(value[0], Accessors):
-            count += sum(compare_with_kio(one, two, at) for one, two in zip(value, told, strict=True))
-        elif value is not None or not is_dataclass(told):  # kio makes up tagged structs that were not sent
-            assert value == of_kio(told) or (value, told) == (ZERO_ID, None), at
+            count += sum(compare_with_kio(one, two, at) for one, two in zip(value, reported, strict=True))
+        elif value is not None or not is_dataclass(reported):  # kio makes up tagged structs that were not sent
+            assert value == of_kio(reported) or (value, reported) == (ZERO_ID, None), at
         count += 1
     return count
 

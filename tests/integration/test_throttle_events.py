@@ -98,9 +98,9 @@ def test_they_are_those_of_the_wire(cluster: ClusterState, ready: str, limited: 
             for key, ask in ((PRODUCE, produced), (FETCH, fetched))
             for throttle_ms in [*until_throttled(ask), ask(), ask()]
         ]
-    told = told_of(cluster, limited, len(read))
-    assert [(event.api_key, event.throttle_ms) for event in told] == read
-    assert [event.correlation_id for event in told] == list(range(1, len(read) + 1))
+    reported = events_of(cluster, limited, len(read))
+    assert [(event.api_key, event.throttle_ms) for event in reported] == read
+    assert [event.correlation_id for event in reported] == list(range(1, len(read) + 1))
 
 
 def test_they_say_how_long_the_broker_left_the_connection_unread(
@@ -110,7 +110,7 @@ def test_they_say_how_long_the_broker_left_the_connection_unread(
     with Own(cluster.bootstrap, limited) as client:
         alone = until_throttled(lambda: int.from_bytes(client.ask(PRODUCE, 7, produce(ready))[-4:], "big"))
         client.ask_at_once(PRODUCE, 7, [produce(ready)] * 3)
-    *before, first, second, last = told_of(cluster, limited, len(alone) + 3)
+    *before, first, second, last = events_of(cluster, limited, len(alone) + 3)
     assert {event.muted_us for event in before} == {0}
     assert all(event.muted_us <= event.latency_us for event in (first, second, last))
     asked_us = 1000 * (first.throttle_ms + second.throttle_ms)
@@ -119,14 +119,14 @@ def test_they_say_how_long_the_broker_left_the_connection_unread(
     assert last.latency_us - last.muted_us < 0.5 * last.muted_us, "little of its latency is left to explain"
 
 
-def told_of(cluster: ClusterState, client_id: str, count: int) -> list[RequestEvent]:
+def events_of(cluster: ClusterState, client_id: str, count: int) -> list[RequestEvent]:
     """The events of all requests of ``client_id``, of which there are ``count``."""
-    told: list[RequestEvent] = []
+    reported: list[RequestEvent] = []
 
     def are_there() -> bool:
         every = events(envelopes(cluster.internal_bootstrap, AUDIT), RequestEvent)
-        told[:] = [event for event in every if event.client_id == client_id]
-        return len(told) == count
+        reported[:] = [event for event in every if event.client_id == client_id]
+        return len(reported) == count
 
     until(are_there)
-    return told
+    return reported

@@ -419,7 +419,7 @@ async def test_a_session_is_resumed_with_its_principal(tmp_path: Path) -> None:
         assert {one.connection.principal for one in running.exchanges} == {"User:CN=alice"}
 
 
-# ---- other certificates, while connections go on --------------------------------------------------------------------
+# ---- other certificates, while connections are open ----------------------------------------------------------------
 
 
 async def test_a_new_certificate_is_shown_to_new_clients_and_closes_no_connection(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def settings(recording: Recording, **values: int) -> tuple[str, str]:
     return "--config", str(path)
 
 
-def test_every_record_of_a_real_producer_is_told_of(recording: Recording) -> None:
+def test_every_record_of_a_real_producer_is_reported(recording: Recording) -> None:
     done = try_it(recording, "--memory")
     assert (done.returncode, done.stderr) == (0, "")
     assert f"records {recording.records}\n" in done.stdout

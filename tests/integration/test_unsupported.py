@@ -1,4 +1,4 @@
-"""Requests that a real broker does not support: it closes the connection, the sidecar answers, as it is told to."""
+"""Requests that a real broker does not support: it closes the connection, the sidecar answers, as configured."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REFUSED = [
     (9999, 0), (-5, 0), (32767, 0), (30001, 0), (30000, 1), (95, 0),  # apis that the broker does not know
     (4, 0), (7, 3), (52, 0), (58, 0),  # those of other listeners
     (METADATA, 99), (METADATA, -1), (FETCH, 3), (OFFSET_COMMIT, 0), (METADATA, 32767),  # versions
-    (PRODUCE, 0), (PRODUCE, 1), (PRODUCE, 2),  # told of, and yet refused
+    (PRODUCE, 0), (PRODUCE, 1), (PRODUCE, 2),  # in ApiVersions, and yet refused
 ]  # fmt: skip
 
 
@@ -179,10 +179,10 @@ def test_what_is_no_request_ends_the_connection(site: Site, bad: bytes) -> None:
 
 
 def test_every_supported_version_of_every_api_is_answered_as_by_the_broker(site: Site) -> None:
-    told = supported(site.direct)
-    assert supported(site.through["empty"]) == {**told, 30000: (0, 0)}
+    reported = supported(site.direct)
+    assert supported(site.through["empty"]) == {**reported, 30000: (0, 0)}
     through, direct = {}, {}
-    for key, (first, last) in told.items():
+    for key, (first, last) in reported.items():
         for version in {max(first, 0, APIS[key].min_version), last}:
             if (key == PRODUCE and version < 3) or (key == ADD_PARTITIONS_TO_TXN and version > 3):
                 continue  # refused; and never answered where it holds no transaction
@@ -193,20 +193,20 @@ def test_every_supported_version_of_every_api_is_answered_as_by_the_broker(site:
     assert list(direct.values()).count([5, 6]) > 100
 
 
-def every(told: dict[int, tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def every(reported: dict[int, tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """All api keys in versions −1, 0, the last and the one after it, as far as they are not supported."""
     for key in range(-32768, 32768):
-        last = told[key][1] if key in told else 0
+        last = reported[key][1] if key in reported else 0
         for version in sorted({-1, 0, last, last + 1}):
-            first = 3 if key == PRODUCE else told.get(key, (0, -1))[0]
-            if key != API_VERSIONS and not first <= version <= told.get(key, (0, -1))[1]:
+            first = 3 if key == PRODUCE else reported.get(key, (0, -1))[0]
+            if key != API_VERSIONS and not first <= version <= reported.get(key, (0, -1))[1]:
                 yield key, version
 
 
 def test_every_api_key_in_versions_that_are_not_supported(site: Site) -> None:
     address = site.through["empty"]
-    told = supported(address)
-    asked = list(every(told))
+    reported = supported(address)
+    asked = list(every(reported))
     assert len(asked) > 3 * 65_536 - 500
     counted = site.metric("intercepted_requests_total", verdict="replied")
     step = 512
@@ -236,9 +236,9 @@ def test_every_api_key_in_versions_that_are_not_supported(site: Site) -> None:
 
 @pytest.mark.parametrize(("policy", "others"), [("close", 500), ("forward", 150)])
 def test_many_api_keys_with_the_other_policies(site: Site, policy: str, others: int) -> None:
-    told = supported(site.through[policy])
+    reported = supported(site.through[policy])
     some = {*range(-8, 104), *Random(1).sample(range(-32768, 32768), others)}
-    asked = [(key, version) for key, version in every(told) if key in some]
+    asked = [(key, version) for key, version in every(reported) if key in some]
 
     def ask(pair: tuple[int, int]) -> list[int]:
         return ids(converse(site.through[policy], [versions(1), request(*pair, 2, SOME_ACKS), versions(3)]))
@@ -284,7 +284,7 @@ def test_1000_random_mixes_are_answered_in_order(site: Site) -> None:
 
 
 def _until(condition: Callable[[], bool]) -> None:
-    """Workers tell their counts when they are asked, and now and then."""
+    """Workers report their counts when they are asked, and now and then."""
     for _ in range(100):
         if condition():
             return

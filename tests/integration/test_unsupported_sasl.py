@@ -55,7 +55,7 @@ def site(broker: tuple[Path, local_cluster.Node, str, str]) -> Iterator[SITE]:
     path.write_text(yaml.safe_dump(config))
     process = SidecarProcess.start(path, path.with_suffix(".log"), node.admin)
     try:
-        with Own(before, "first") as client:  # its answer tells the sidecar what the broker supports
+        with Own(before, "first") as client:  # its answer has what the broker supports
             assert len(client.ask(18, 0, b"")) > 100
         yield behind, before, process
     finally:

@@ -200,7 +200,7 @@ def test_the_audit_of_all_workers_is_complete(start: Start, cluster: ClusterStat
     assert sum(event.seen for event in last) == requests + 2 * accepted
     assert (sum(event.waiting for event in last), sum(event.hidden for event in last)) == (0, 0)
     listed = {envelope.boot_id for envelope in read if events([envelope], InventoryEvent)}
-    assert len(listed) == 1, "one of the workers tells which topics there are"
+    assert len(listed) == 1, "one of the workers emits the inventory"
 
 
 def test_a_killed_worker_takes_its_own_connections_only(start: Start, dial: Callable[[int], list[Client]]) -> None:

@@ -174,7 +174,7 @@ async def test_a_worker_is_given_no_more_than_it_has_descriptors_for(bench: Benc
     assert seen.listener_counters["CLIENT"].closed == {"client_closed": 2}
 
 
-async def test_out_of_descriptors_a_process_still_tells_what_it_counts() -> None:
+async def test_out_of_descriptors_a_process_still_reports_what_it_counts() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:

@@ -31,8 +31,8 @@ def described(asker: Asker, topic: str) -> dict[str, Any]:
     """What a broker's metadata say of ``topic``, as soon as each partition has a leader there."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
-        [told] = read_all(asker.told(METADATA, 12, {"Topics": [{"Name": topic}]}))["Topics"]
-        if told["ErrorCode"] == 0 and all(part["ErrorCode"] == 0 for part in told["Partitions"]):
-            return dict(told)
+        [reported] = read_all(asker.answer(METADATA, 12, {"Topics": [{"Name": topic}]}))["Topics"]
+        if reported["ErrorCode"] == 0 and all(part["ErrorCode"] == 0 for part in reported["Partitions"]):
+            return dict(reported)
         time.sleep(0.1)
     raise TimeoutError(topic)

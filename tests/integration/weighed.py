@@ -25,7 +25,7 @@ class Weighed:
     async def until(self, name: str, least: float, **labels: str) -> None:
         """Wait until a metric has reached ``least``."""
         async with asyncio.timeout(20):
-            while await self.metric(name, **labels) < least:  # noqa: ASYNC110  # only asking tells
+            while await self.metric(name, **labels) < least:  # noqa: ASYNC110  # only asking shows it
                 await asyncio.sleep(0.05)
 
     def start_measuring(self) -> int:

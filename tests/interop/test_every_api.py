@@ -25,7 +25,7 @@ from proxy.local.jars import java, resolve
 from tests.integration.librdkafka import consume, produce
 from tests.integration.metrics import sample
 from tests.interop.conftest import Proxied
-from tests.interop.wire import audited, requests_told
+from tests.interop.wire import audited, audited_requests
 
 pytestmark = pytest.mark.kafka
 
@@ -109,20 +109,20 @@ def everything(proxied: Proxied) -> Callable[[], list[RequestEvent]]:
             return int(sample(after, name, **labels) - sample(before, name, **labels))
 
         frames = grown("brokerside_requests_total")
-        told = newest(proxied, frames)
-        by_api = Counter(event.api for event in told)
+        reported = newest(proxied, frames)
+        by_api = Counter(event.api for event in reported)
         assert {api: grown("brokerside_requests_total", api=api) for api in by_api} == dict(by_api)
-        assert sum(event.request_bytes for event in told) == grown(
+        assert sum(event.request_bytes for event in reported) == grown(
             "brokerside_bytes_total", direction="client_to_broker"
         )
-        answered = sum(event.response_bytes - added(event) for event in told)
+        answered = sum(event.response_bytes - added(event) for event in reported)
         from_broker = grown("brokerside_bytes_total", direction="broker_to_client")
-        if any(event.outcome == "connection_lost" for event in told):
+        if any(event.outcome == "connection_lost" for event in reported):
             assert answered <= from_broker  # a client may leave while its answer comes in
         else:
             assert answered == from_broker
         assert grown("brokerside_frames_invalid_total") == 0
-        return told
+        return reported
 
     return events
 
@@ -209,10 +209,10 @@ def test_kafka_s_own_tools(proxied: Proxied, everything: Callable[[], list[Reque
     run("groups", *server, "--delete", "--group", topic)
     run("topics", *server, "--delete", "--topic", topic)
 
-    told = everything()
-    check_records(told, topic, RECORDS)
-    assert sum(part.records for part in parts(told, "ShareFetch", topic)) == RECORDS
-    assert len({event.api for event in told}) >= 30
+    reported = everything()
+    check_records(reported, topic, RECORDS)
+    assert sum(part.records for part in parts(reported, "ShareFetch", topic)) == RECORDS
+    assert len({event.api for event in reported}) >= 30
 
 
 def run(name: str, *args: str, text: str = "") -> None:
@@ -264,7 +264,7 @@ def newest(proxied: Proxied, count: int) -> list[RequestEvent]:
     """The last ``count`` events in the order of their numbers, once every frame has one."""
     deadline = time.monotonic() + DELIVERY_TIMEOUT
     total = int(sample(proxied.sidecar.metrics(), "brokerside_requests_total"))
-    while len(events := requests_told(proxied.state.internal_bootstrap, "brokerside-audit")) < total:
+    while len(events := audited_requests(proxied.state.internal_bootstrap, "brokerside-audit")) < total:
         assert time.monotonic() < deadline, f"{total} requests, {len(events)} events"
         time.sleep(0.3)
     assert len(events) == total

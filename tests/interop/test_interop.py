@@ -1,4 +1,4 @@
-"""Clients of other languages produce and consume through the sidecar, unchanged, and every request is told about."""
+"""Clients of other languages produce and consume through the sidecar, unchanged, and every request has an event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the sidecar's audit events tell about a client, and the line of docs/clients.md that says it."""
+"""What the sidecar's audit events contain about a client, and the line of docs/clients.md that says it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ COLUMNS = (
 
 def audited(internal_bootstrap: str, topic: str, client_id: str) -> list[RequestEvent]:
     """The events of ``client_id`` in the audit topic so far; none where the topic is not there yet."""
-    return [event for event in requests_told(internal_bootstrap, topic) if event.client_id == client_id]
+    return [event for event in audited_requests(internal_bootstrap, topic) if event.client_id == client_id]
 
 
-def requests_told(internal_bootstrap: str, topic: str) -> list[RequestEvent]:
+def audited_requests(internal_bootstrap: str, topic: str) -> list[RequestEvent]:
     """The events of all requests in the audit topic so far."""
-    told = [decoder.decode(message.value() or b"") for message in messages(internal_bootstrap, topic)]
-    return [event for envelope in told for event in envelope.events if isinstance(event, RequestEvent)]
+    reported = [decoder.decode(message.value() or b"") for message in messages(internal_bootstrap, topic)]
+    return [event for envelope in reported for event in envelope.events if isinstance(event, RequestEvent)]
 
 
 def row(report: Report, events: Sequence[RequestEvent]) -> str:

@@ -45,11 +45,11 @@ class Run:
     ended: int
     rolls_up: bool = False
     killed: bool = False
-    """Whether it ended that way: the next run tells what was lost."""
+    """Whether it ended that way: the next run reports what was lost."""
     lives: bool = False
     """Whether it still runs when the script ends."""
     outage: tuple[int, int] | None = None
-    """From when to when the audit's cluster was away: all of it is told in the end."""
+    """From when to when the audit's cluster was away: all of it is delivered in the end."""
     overrun: tuple[int, int] | None = None
     """From when to when events were lost, because the queue was full."""
     hides: dict[str, int] = field(default_factory=dict)
@@ -197,7 +197,7 @@ class Topic:
 
 @dataclass(frozen=True)
 class Listing:
-    """The topics that a sidecar was told of, in as many parts as there are."""
+    """The topics that a sidecar lists, in as many parts as there are."""
 
     run: Run
     at: int

@@ -21,7 +21,7 @@ from spark_jobs.definitions import Definitions, load
 from spark_jobs.run import run
 from spark_jobs.session import spark_conf, spark_session
 from tests.ledger.script import happened
-from tests.ledger.wire import PARTITIONS, Record, Told, tell
+from tests.ledger.wire import PARTITIONS, Emitted, Record, emit
 from tests.ledger.world import World
 
 DEFINITIONS = Path(__file__).parent / "definitions"
@@ -41,20 +41,20 @@ class Built:
     topics: dict[str, str]
     """Name of the audit topic of each cluster."""
     world: World
-    told: Told
+    emitted: Emitted
     definitions: Definitions
 
     def records(self) -> dict[str, list[Record]]:
         """What each audit topic holds."""
-        return {self.topics[cluster]: records for cluster, records in self.told.topics.items()}
+        return {self.topics[cluster]: records for cluster, records in self.emitted.topics.items()}
 
 
 def scripted(root: Path, bootstrap: str) -> Built:
     """What is to be made below ``root``, and of what."""
     world = happened()
-    told = tell(world)
-    topics = {cluster: f"audit-{cluster}" for cluster in told.topics}
-    return Built(root, bootstrap, topics, world, told, load([DEFINITIONS]))
+    emitted = emit(world)
+    topics = {cluster: f"audit-{cluster}" for cluster in emitted.topics}
+    return Built(root, bootstrap, topics, world, emitted, load([DEFINITIONS]))
 
 
 def build(root: Path, bootstrap: str, jars: Sequence[Path]) -> Built:
@@ -113,7 +113,7 @@ def main(root: Path) -> None:
                 built = build(root, state.internal_bootstrap, jars)
         finally:
             cluster.down(Path(folder))
-    print(f"{len(built.told.acts):,} acts of the script are in {root}")
+    print(f"{len(built.emitted.acts):,} acts of the script are in {root}")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from tests.ledger.acts import HOUR, MINUTE, SECOND, Client, Run, Topic
 BEGIN = int(datetime(2026, 9, 21, 18, tzinfo=UTC).timestamp()) * SECOND
 MIDNIGHT = BEGIN + 6 * HOUR
 END = BEGIN + 12 * HOUR
-"""Two seconds before, all that happened has been told."""
+"""Two seconds before, all that happened has been reported."""
 
 ORDERS, PAYMENTS, CLICKS, TELEMETRY = "orders", "payments", "clicks", "telemetry"
 QUIET, LEGACY, EXPORTS, REPORTS, ARCHIVE = "quiet", "legacy", "exports", "reports", "archive"

@@ -19,7 +19,7 @@ from tests.ledger.cast import (
 from tests.ledger.world import World
 
 HALF = 30 * SECOND
-"""After which sidecars tell of offsets."""
+"""After which sidecars report offsets."""
 
 
 def commits(world: World) -> None:

@@ -136,7 +136,7 @@ def _with_login(folder: Path) -> Place:
 
 @contextmanager
 def watched(place: Place) -> Iterator[Door]:
-    """A sidecar before the broker and a door before that, until the sidecar has told everything."""
+    """A sidecar before the broker and a door before that, until the sidecar has delivered everything."""
     node = place.state.nodes[0]
     config = sidecar_config(node)
     (listener,) = config["listeners"]

@@ -1,4 +1,4 @@
-"""How sidecars tell of what happened: records of the audit topics, with losses, repetitions, delays and poison."""
+"""How sidecars report what happened: records of the audit topics, with losses, repetitions, delays and poison."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from observers.event import Envelope, GapEvent, StatusEvent, encoder
-from tests.ledger import told
+from tests.ledger import events
 from tests.ledger.acts import HOUR, MINUTE, SECOND, Act, Call, Change, Limited, Run
 from tests.ledger.world import World
 from tests.spark.envelopes import POISON
@@ -17,7 +17,7 @@ PARTITIONS = 3
 """Of each audit topic."""
 
 STATUS = 30 * SECOND
-"""Three times as rare as a sidecar tells them: they would be most of the events."""
+"""Three times as rare as a sidecar emits them: they would be most of the events."""
 
 SLICE = 2 * MINUTE
 """The time that an envelope collects events for; as they are 200 at most."""
@@ -30,8 +30,8 @@ REPEATED, POISONED, DELAYED = 50, 100, 37
 
 
 @dataclass(frozen=True)
-class Telling:
-    """One event, and what it tells of. ``make``: of the number of the event."""
+class Emission:
+    """One event, and what it is about. ``make``: of the number of the event."""
 
     at: int
     make: Callable[[int], msgspec.Struct]
@@ -54,8 +54,8 @@ class Record:
 
 
 @dataclass
-class Told:
-    """All that was told, and by it."""
+class Emitted:
+    """All that was emitted, and what it was about."""
 
     acts: list[Act] = field(default_factory=list)
     envelopes: list[tuple[Run, Envelope]] = field(default_factory=list)
@@ -63,12 +63,12 @@ class Told:
     """Records of the audit topic of each cluster, in the order in which they were written."""
 
 
-def tell(world: World) -> Told:
-    result = Told()
+def emit(world: World) -> Emitted:
+    result = Emitted()
     gaps: dict[tuple[str, int], list[GapEvent]] = {}
     for run in world.runs:
         number = _Numbers(run, gaps.pop((run.cluster, run.broker), []))
-        number.all(sorted(_tellings(world, run), key=lambda one: one.at))
+        number.all(sorted(_emissions(world, run), key=lambda one: one.at))
         result.acts += number.acts
         result.envelopes += [(run, envelope) for envelope in number.envelopes]
         gaps[run.cluster, run.broker] = number.left
@@ -78,32 +78,32 @@ def tell(world: World) -> Told:
     return result
 
 
-def _tellings(world: World, run: Run) -> Iterator[Telling]:
+def _emissions(world: World, run: Run) -> Iterator[Emission]:
     calls = [call for visit in world.visits if visit.run is run for call in visit.calls]
     rolled_up = [call for call in calls if run.rolls_up and not call.stands_alone]
-    for at, event, group in told.rollups(rolled_up):
-        yield Telling(min(at, run.ended - 2 * SECOND), _numbered(event), tuple(group))
+    for at, event, group in events.rollups(rolled_up):
+        yield Emission(min(at, run.ended - 2 * SECOND), _numbered(event), tuple(group))
     for call in calls:
         if not run.rolls_up or call.stands_alone:
             at = min(call.at + call.latency_us, run.ended - 2 * SECOND)
-            yield Telling(at, _numbered(told.request(call)), (call,))
+            yield Emission(at, _numbered(events.request(call)), (call,))
     for change in world.changes:
         if change.visit.run is run:
-            yield Telling(change.at, _numbered(told.connection(change)), (change,))
+            yield Emission(change.at, _numbered(events.connection(change)), (change,))
     for limited in world.limits:
         if limited.run is run:
-            yield Telling(limited.at + SECOND, _numbered(told.throttle(limited)), (limited,))
+            yield Emission(limited.at + SECOND, _numbered(events.throttle(limited)), (limited,))
     for listing in world.listings:
         if listing.run is run:
-            *first, last = told.inventory(listing)
-            yield from (Telling(listing.at, _numbered(event)) for event in first)
-            yield Telling(listing.at, _numbered(last), (listing,))
+            *first, last = events.inventory(listing)
+            yield from (Emission(listing.at, _numbered(event)) for event in first)
+            yield Emission(listing.at, _numbered(last), (listing,))
     for member in world.memberships:
         if member.run is run:
-            yield Telling(member.last + SECOND, _numbered(told.membership(member)), (member,))
+            yield Emission(member.last + SECOND, _numbered(events.membership(member)), (member,))
     for ends in world.ends:
         if ends.run is run:
-            yield Telling(ends.at, _numbered(told.ends(ends)), (ends,))
+            yield Emission(ends.at, _numbered(events.ends(ends)), (ends,))
 
 
 def _numbered(event: msgspec.Struct) -> Callable[[int], msgspec.Struct]:
@@ -118,7 +118,7 @@ class _Numbers:
         self.acts: list[Act] = []
         self.envelopes: list[Envelope] = []
         self.left: list[GapEvent] = []
-        """What the next run has to tell."""
+        """What the next run has to emit."""
         self._former = list(former)
         self._seq = self._seen = self._waiting = 0
         self._dropped: dict[str, int] = {}
@@ -126,17 +126,17 @@ class _Numbers:
         self._spooled = 0
         self._held: list[tuple[int, msgspec.Struct]] = []
 
-    def all(self, tellings: list[Telling]) -> None:
+    def all(self, emissions: list[Emission]) -> None:
         run = self.run
-        waiting = [call.at for one in tellings for call in one.acts if isinstance(call, Call)] if run.rolls_up else []
+        waiting = [call.at for one in emissions for call in one.acts if isinstance(call, Call)] if run.rolls_up else []
         beats = range(run.started + STATUS, run.ended if run.killed else run.ended + 1, STATUS)
-        timed = [*tellings, *[Telling(at, self._status(at, waiting)) for at in beats if at < run.ended]]
-        timed += [Telling(run.started, _numbered(gap)) for gap in self._former]
+        timed = [*emissions, *[Emission(at, self._status(at, waiting)) for at in beats if at < run.ended]]
+        timed += [Emission(run.started, _numbered(gap)) for gap in self._former]
         timed.sort(key=lambda one: one.at)
         for one in timed:
             self._tell(one)
         if not run.killed and not run.lives:
-            self._tell(Telling(run.ended, self._status(run.ended, [], last=True)))
+            self._tell(Emission(run.ended, self._status(run.ended, [], last=True)))
         self._flush()
         if self._lost is not None:
             reason, first, last = self._lost
@@ -169,7 +169,7 @@ class _Numbers:
 
         return make
 
-    def _tell(self, one: Telling) -> None:
+    def _tell(self, one: Emission) -> None:
         reason = self._reason(one.at)
         if self._lost is not None and reason != self._lost[0]:
             self._flush()
@@ -210,7 +210,7 @@ class _Numbers:
         run, at = self.run, self._held[-1][0]
         if run.outage and run.outage[0] <= at < run.outage[1]:
             at = run.outage[1] + len(self.envelopes) * 1000
-        events = [event for _, event in self._held]
+        held = [event for _, event in self._held]
         self._held = []
         self.envelopes.append(
             Envelope(
@@ -219,11 +219,11 @@ class _Numbers:
                 broker_id=run.broker,
                 boot_id=run.boot,
                 sidecar_version="0.1.0",
-                first_seq=events[0].seq,  # type: ignore[attr-defined]
-                last_seq=events[-1].seq,  # type: ignore[attr-defined]
+                first_seq=held[0].seq,  # type: ignore[attr-defined]
+                last_seq=held[-1].seq,  # type: ignore[attr-defined]
                 dropped=sum(self._dropped.values()),
                 sent_at=at + SECOND,
-                events=events,  # type: ignore[arg-type]
+                events=held,  # type: ignore[arg-type]
             )
         )
 

@@ -88,9 +88,9 @@ class World:
                 self.changes.append(Change(visit, "closed", visit.closed))
 
     def list_topics(self, cluster: str, at: int, topics: Sequence[Topic], parts: int = 1) -> None:
-        """All sidecars of the cluster that run at ``at`` are told of its topics."""
+        """All sidecars of the cluster that run at ``at`` list its topics."""
         size = -(-len(topics) // parts)
-        told = tuple(tuple(topics[first : first + size]) for first in range(0, len(topics), size))
+        reported = tuple(tuple(topics[first : first + size]) for first in range(0, len(topics), size))
         for run in self.runs:
             if run.cluster == cluster and run.started <= at < run.ended:
-                self.listings.append(Listing(run, at + 1000 * run.broker, told))
+                self.listings.append(Listing(run, at + 1000 * run.broker, reported))

@@ -1,4 +1,4 @@
-"""One request and its response, as the session of this folder tells of it."""
+"""One request and its response, as the session of this folder emits it."""
 
 from __future__ import annotations
 

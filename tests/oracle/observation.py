@@ -1,4 +1,4 @@
-"""What observers are told of one session, and what is read and kept of its bodies, once a chunk has been forwarded.
+"""What observers get of one session, and what is read and kept of its bodies, once a chunk has been forwarded.
 
 While the session reads a chunk it leaves pieces here; ``walk`` takes them in order when the chunk has gone on. So
 exchanges are recorded in the order in which they end, each after its last byte was handed on.
@@ -67,7 +67,7 @@ class Direction:
         self.enough = 0  # bytes of it below which it cannot be complete
         self.exchange: Exchange | None = None  # what the current frame belongs to
         self.passing: Passing | None = None  # what is wanted of the current frame's body
-        self.frame: Frame | None = None  # what the current frame passes; None: it goes on as it comes
+        self.frame: Frame | None = None  # what the current frame passes; None: it is forwarded as it comes
         self.check: Check | None = None  # reads the topics of the current frame
 
 
@@ -76,7 +76,7 @@ _Piece = tuple[Side, Exchange | None, WalkerFunction | None, Passing | None, byt
 ``start``, ``stop``, and whether the frame ends there."""
 
 
-class Told:
+class Observation:
     """One per observed session. ``connection``: as it is known now."""
 
     __slots__ = ("_account", "_counters", "_identity", "_pieces", "_undecided", "_watch", "connection")
@@ -103,7 +103,7 @@ class Told:
         return bool(self._pieces)
 
     def flags(self, key: int, version: int) -> int:
-        """What is wanted of this api and version; 0 where it is not to be told of."""
+        """What is wanted of this api and version; 0 where it is not observed."""
         flags = self._watch.interest.flags(key, version)
         return flags if flags & WANT_EXCHANGE else 0
 

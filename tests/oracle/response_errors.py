@@ -274,10 +274,10 @@ class Reading:
             self._items.append(Item(kind_of(field.layout, self._api_key) if matters(field.layout) else "", index))
             self._struct(field.layout)
             if self._items[-1].error_code:
-                self._tell()
+                self._report()
             self._items.pop()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         own = self._items[-1]
         code = own.error_code
         kind = RETRY if code in RETRIABLE else STEP if code in PROTOCOL else FAILURE

@@ -205,7 +205,7 @@ def service_us(event: RequestEvent) -> int:
 
 
 def rolled(gathered: Gathered) -> list[RollupEvent]:
-    """Return the events, mostly one, that tell what was gathered."""
+    """Return the events, mostly one, with what was gathered."""
     first = gathered.event
     first.latencies, first.upstream_latencies = (
         trim_trailing_zeros(gathered.latencies),

@@ -42,7 +42,7 @@ from proxy.errors import PeerError, Side
 from tests.oracle import header
 from tests.oracle.account import Account
 from tests.oracle.exchange import Exchange
-from tests.oracle.observation import Direction, Passing, Told
+from tests.oracle.observation import Direction, Observation, Passing
 from tests.oracle.protected_topics import Check
 from tests.oracle.request_resources import RequestWalker
 from tests.oracle.walk import (
@@ -75,8 +75,8 @@ class Session:
         "_counters",
         "_decided",
         "_max_frame",
+        "_observation",
         "_tokens",
-        "_told",
         "account",
         "clean",
         "client_id",
@@ -100,7 +100,9 @@ class Session:
         self._counters, self._max_frame = counters, max_frame
         if sink is None and interceptors is not None and principal_tracker is not None:
             sink = NO_SINK
-        self._told = None if sink is None else Told(connection, counters, sink, principal_tracker, self.account)
+        self._observation = (
+            None if sink is None else Observation(connection, counters, sink, principal_tracker, self.account)
+        )
         self._client, self._broker = Direction(), Direction()
         self._client_id_raw: bytes | bytearray = b""
         self.client_id: str | None = None
@@ -113,7 +115,7 @@ class Session:
     @property
     def connection(self) -> Connection:
         """As it is known now."""
-        return self._connection if self._told is None else self._told.connection
+        return self._connection if self._observation is None else self._observation.connection
 
     @property
     def saturated(self) -> bool:
@@ -188,12 +190,12 @@ class Session:
             self._client_id_raw = raw
             self.client_id = None if id_length < 0 else raw.decode("utf-8", "replace")
 
-        told = self._told
-        flags = 0 if told is None else told.flags(key, version)
+        reported = self._observation
+        flags = 0 if reported is None else reported.flags(key, version)
         walker = None
         if flags & WANT_FACTS:
             walker = walker_for_request(key, version) or walker_for_resources(key, version)
-        learnt = told is not None and told.learns("client", key)
+        learnt = reported is not None and reported.learns("client", key)
         interception = self.interception
         wanted = (
             interception.interceptors.flags(key, version) & (ON_HEADER | ON_BODY | ON_TOPICS)
@@ -259,8 +261,8 @@ class Session:
             self._counters.decoded["unsupported"] += 1
         passing = None
         learnt = learnt and not exchange.synthesized  # the broker will not answer it
-        if told is not None and (learnt or flags & WANT_REQUEST_BODY):
-            passing = told.passing("client", key, flags, stop - body, learnt)
+        if reported is not None and (learnt or flags & WANT_REQUEST_BODY):
+            passing = reported.passing("client", key, flags, stop - body, learnt)
         done = self._open(
             self._client, "client", exchange, frame, walker, passing, buf, body, stop, start - at, data, now
         )
@@ -313,12 +315,12 @@ class Session:
         if exchange.synthesized:
             raise PeerError("broker", "out_of_sync", "a response to what it was not asked")
         key, version = exchange.api_key, exchange.api_version
-        told = self._told
-        flags = told.flags(key, version) if told is not None else 0
+        reported = self._observation
+        flags = reported.flags(key, version) if reported is not None else 0
         walker = None
         if flags & WANT_FACTS:
             walker = walker_for_response(key, version) or walker_for_errors(key, version)
-        learnt = told is not None and told.learns("broker", key)
+        learnt = reported is not None and reported.learns("broker", key)
         interception = self.interception
         wanted = (
             interception.interceptors.flags(key, version) & (REWRITE | REWRITE_PREFIX | REWRITE_STREAM)
@@ -342,8 +344,8 @@ class Session:
         self.in_flight.popleft()
         exchange.response_bytes = size + 4
         passing = None
-        if told is not None and (learnt or flags & WANT_RESPONSE_BODY):
-            passing = told.passing("broker", key, flags, stop - body, learnt)
+        if reported is not None and (learnt or flags & WANT_RESPONSE_BODY):
+            passing = reported.passing("broker", key, flags, stop - body, learnt)
         frame = (
             interception.frame_of_response(wanted, exchange, body - at, size + 4)
             if interception is not None and wanted
@@ -366,7 +368,7 @@ class Session:
     # ---- both directions ----------------------------------------------------------------------------------------
 
     def _pass(self, state: Direction, side: Side, start_frame: _StartFrame, data: bytes, now: float) -> bool:
-        """Read ``data``; where there are rules, put together what goes on. Returns whether there is to walk."""
+        """Read ``data``; where there are rules, put together what is forwarded. Returns whether there is to walk."""
         interception = self.interception
         if interception is None:
             self._read(state, side, start_frame, data, now)
@@ -387,7 +389,7 @@ class Session:
             elif state.carry:
                 upto = self.clean  # the beginning of a header waits for the rest of it
             self._settle(interception, side, data, upto)
-        return self._told is not None and self._told.waiting
+        return self._observation is not None and self._observation.waiting
 
     def _settle(self, interception: Interception, side: Side, data: bytes, upto: int) -> None:
         """``data`` was read up to there."""
@@ -452,14 +454,14 @@ class Session:
             passing = passing or Passing(stop - first, raw=False, learnt=False)
             passing.feed = BodyFeed(walker, 0 if exchange is None else exchange.api_version, side)
             walker = None
-        told = self._told
-        if told is not None and (walker is not None or passing is not None):
+        reported = self._observation
+        if reported is not None and (walker is not None or passing is not None):
             if first < 0:
                 lead = bytes(buf[body:-shift])
-                told.piece(side, exchange, None, passing, lead, 0, len(lead), False)
-            told.piece(side, exchange, walker, passing, data, max(first, 0), min(stop, end), ended)
-        elif told is not None and ended:
-            told.piece(side, exchange, None, None, data, end, end, True)
+                reported.piece(side, exchange, None, passing, lead, 0, len(lead), False)
+            reported.piece(side, exchange, walker, passing, data, max(first, 0), min(stop, end), ended)
+        elif reported is not None and ended:
+            reported.piece(side, exchange, None, None, data, end, end, True)
         if not ended:
             state.left = stop - end
             state.exchange = exchange
@@ -473,7 +475,7 @@ class Session:
         """Pass more of the current frame's body; return the offset after it."""
         take = min(state.left, len(data))
         state.left -= take
-        exchange, passing, told, last = state.exchange, state.passing, self._told, not state.left
+        exchange, passing, reported, last = state.exchange, state.passing, self._observation, not state.left
         if self.interception is not None and state.check is not None and exchange is not None:
             state.check.feed(data, 0, take)
             if state.check.found:
@@ -481,8 +483,8 @@ class Session:
                 self._await_end(exchange)
         if state.frame is not None and self.interception is not None:
             self.interception.replace(state.frame.feed(data[:take], last), data, 0, take)
-        if told is not None and (last or passing is not None):
-            told.piece(side, exchange, None, passing, data, 0, take, last)
+        if reported is not None and (last or passing is not None):
+            reported.piece(side, exchange, None, passing, data, 0, take, last)
         if last:
             state.exchange = state.passing = state.frame = state.check = None
             self._end(side, exchange, data, take, now)
@@ -493,7 +495,7 @@ class Session:
         if side == "client":
             if exchange is not None:
                 exchange.received_at = now
-                if exchange.outcome == "no_response" and not exchange.synthesized and self._told is None:
+                if exchange.outcome == "no_response" and not exchange.synthesized and self._observation is None:
                     self.account.charge(-exchange.charged)
                 self._await_end(exchange)
             return
@@ -501,7 +503,7 @@ class Session:
             exchange.responded_at = now
             exchange.outcome = "answered"
             self._counters.responses[exchange.api_key] += 1
-            if self._told is None:  # else it is recorded first
+            if self._observation is None:  # else it is recorded first
                 self.account.charge(-exchange.charged)
         if self.interception is not None and self.interception.responses:
             self._answer(data, stop)
@@ -526,16 +528,16 @@ class Session:
             exchange.response_bytes = len(answer)
             exchange.outcome = "answered"
             self._counters.responses[exchange.api_key] += 1
-            if self._told is None:
+            if self._observation is None:
                 self.account.charge(-exchange.charged)
             else:
-                self._told.answer(exchange, answer)
+                self._observation.answer(exchange, answer)
 
     def observe(self, now: float) -> None:
         """The last chunk was handed on at ``now``: read its bodies that somebody asked for, and record what ended in
         it. Never raises."""
-        if self._told is not None:
-            self._told.walk(now)
+        if self._observation is not None:
+            self._observation.walk(now)
 
     def close(self, now: float) -> None:
         """The connection ended at ``now``: every open exchange is finished without a response."""
@@ -547,8 +549,8 @@ class Session:
             open_.append(asking)
         self._client, self._broker = Direction(), Direction()
         try:
-            if self._told is not None:
-                self._told.ended(open_, now)
+            if self._observation is not None:
+                self._observation.ended(open_, now)
         finally:
             self.account.close()
 
@@ -556,6 +558,6 @@ class Session:
         self, side: Side, buf: bytes | bytearray, at: int, size: int, start: int, data: bytes, now: float
     ) -> int:
         """Pass a raw SASL token whose frame begins at ``start``; return the offset after what is there of it."""
-        passing = self._told.token(size) if self._told is not None else None
+        passing = self._observation.token(size) if self._observation is not None else None
         state = self._client if side == "client" else self._broker
         return self._open(state, side, None, None, None, passing, buf, at + 4, at + 4 + size, start - at, data, now)

@@ -1,4 +1,4 @@
-"""Parts that all walkers share. What a walker is, is told in ``walk``."""
+"""Parts that all walkers share. What a walker is, is described in ``walk``."""
 
 from __future__ import annotations
 

@@ -186,8 +186,8 @@ class Translator:
     def _fetched(self, exchange: ObservedExchange) -> tuple[TopicPartition, ...] | None:
         """Every partition that returned records or an error."""
         response = exchange.response
-        told = [got for got in response.partitions if got.records.size or got.error_code]
-        visible = self._visible(told, response.topics_are_ids)
+        reported = [got for got in response.partitions if got.records.size or got.error_code]
+        visible = self._visible(reported, response.topics_are_ids)
         if visible is None:
             return None
         parts = []

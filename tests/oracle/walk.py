@@ -70,7 +70,7 @@ def kept_by(walker: WalkerFunction) -> Kept:
 def walk_whole(
     walker: WalkerFunction, data: bytes, start: int, end: int, version: int, side: Side, kept: Kept | None = None
 ) -> Facts:
-    """Read the body ``data[start:end]``; ``data`` may go on with other frames. ``kept``: then has what is kept of it.
+    """Read the body ``data[start:end]``; other frames may follow in ``data``. ``kept``: then has what is kept of it.
 
     Raises MalformedBody.
     """

@@ -151,7 +151,7 @@ def batches(draw: st.DrawFn, largest: int = LARGEST) -> list[list[Exchange]]:
                 request, response, draw(MAYBE), draw(MAYBE), draw(INT32), draw(INT16), None, None,
                 draw(st.sampled_from([False, False, False, True])), 0, draw(st.none() | item_errors()),
             )  # fmt: skip
-            assert (one.request, one.response) == (request, response), "who reads facts is told what was drawn"
+            assert (one.request, one.response) == (request, response), "facts have what was drawn"
             exchanges.append(one)
         made.append(exchanges)
     return made

@@ -44,11 +44,11 @@ def runs(made: EncodedEvents) -> list[tuple[int, int, bytes]]:
 
 
 @given(batches(), st.sampled_from([0, 700, 3000, MAX_EVENT_BYTES]))
-def test_events_are_those_of_the_oracle(told: list[list[Exchange]], max_event: int) -> None:
+def test_events_are_those_of_the_oracle(reported: list[list[Exchange]], max_event: int) -> None:
     theirs, their_filter = translator(oracle.Translator, max_event)
     ours, our_filter = translator(RequestEventEncoder, max_event)
     first = 1
-    for exchanges in told:
+    for exchanges in reported:
         expected = theirs.encode_exchanges(exchanges, first, WALL)
         got = ours.encode_exchanges(exchanges, first, WALL)
         assert runs(got) == runs(expected)

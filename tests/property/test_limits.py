@@ -285,7 +285,7 @@ class Everything(RuleBasedStateMachine):
         self.arrived = 0
         self.settled: set[int] = set()
         self.open: list[tuple[int, str, str]] = []
-        self.told = Counter[tuple[str, str, str, str]]()
+        self.reported = Counter[tuple[str, str, str, str]]()
         self.of: dict[int, tuple[str, str]] = {}
         self.evicts_at_once = evicts_at_once
         self.gone: set[int] = set()
@@ -327,7 +327,7 @@ class Everything(RuleBasedStateMachine):
     def note(self, throttle: Throttle) -> None:
         assert throttle.delay_ms <= 1000
         assert throttle.observed >= throttle.limit
-        self.told[throttle.listener, throttle.scope, throttle.quota, throttle.action] += 1
+        self.reported[throttle.listener, throttle.scope, throttle.quota, throttle.action] += 1
 
     def end(self, one: tuple[int, str, str]) -> None:
         self.open.remove(one)
@@ -386,7 +386,7 @@ class Everything(RuleBasedStateMachine):
             one[1] for one in self.open
         )
         assert quotas.open_by_address == Counter(one[2] for one in self.open)
-        assert quotas.throttled == self.told
+        assert quotas.throttled == self.reported
 
     @invariant()
     def nobody_waits_for_nothing(self) -> None:

@@ -74,9 +74,9 @@ FROM_CLIENT = {"request", "token"}
 
 
 @given(st.lists(calls, max_size=3 * MAX_UNANSWERED))
-def test_any_bytes_in_any_order(told: list[tuple[Any, ...]]) -> None:
+def test_any_bytes_in_any_order(reported: list[tuple[Any, ...]]) -> None:
     identity = PrincipalTracker(FRESH)
-    for name, *arguments in told:
+    for name, *arguments in reported:
         before = identity.connection
         if name in FROM_CLIENT:
             assert getattr(identity, name)(*arguments) is None
@@ -106,18 +106,18 @@ def _login(connection: Connection) -> tuple[str, str, str | None]:
 
 
 @given(st.text(min_size=1).filter(lambda name: "\0" not in name), st.text())
-def test_a_name_of_plain_is_told_as_it_is(name: str, password: str) -> None:
+def test_a_name_of_plain_is_reported_as_it_is(name: str, password: str) -> None:
     assert _logged_in("PLAIN", [(plain(name, password.replace("\0", "")), b"")]) == f"User:{name}"
 
 
 @given(st.text(st.characters(min_codepoint=1, max_codepoint=127), min_size=1))
-def test_a_name_of_scram_is_told_without_its_escapes(name: str) -> None:
+def test_a_name_of_scram_is_reported_without_its_escapes(name: str) -> None:
     escaped = name.replace("=", "=3D").replace(",", "=2C")
     assert _logged_in("SCRAM-SHA-512", [(scram(escaped), b"r=n,s=s,i=4096"), (b"c=biws", b"v=x")]) == f"User:{name}"
 
 
 @given(st.text(min_size=1))
-def test_a_name_of_a_token_is_told_as_it_is(name: str) -> None:
+def test_a_name_of_a_token_is_reported_as_it_is(name: str) -> None:
     assert _logged_in("OAUTHBEARER", [(bearer(jwt({"sub": name}, signature="")), b"")]) == f"User:{name}"
 
 

@@ -27,12 +27,12 @@ SEVERE = ("errors", "retriable", "protocol")
 Rows = dict[tuple[Any, ...], Counter[str]]
 
 
-def gathered(kind: Any, told: list[list[Exchange]], **bounds: int) -> tuple[list[RollupEvent], Counter[str]]:
-    """Every rollup of ``told``, taken when one is full and at the end; and what became of the other exchanges."""
+def gathered(kind: Any, observed: list[list[Exchange]], **bounds: int) -> tuple[list[RollupEvent], Counter[str]]:
+    """Every rollup of ``observed``, taken when one is full and at the end; and what became of the other exchanges."""
     names, audit_filter = surroundings()
     rollup = kind(API_NAMES, names, audit_filter, **bounds)
     events, others = [], Counter[str]()
-    for exchanges in told:
+    for exchanges in observed:
         at = 0
         while at < len(exchanges):
             added = rollup.add_exchanges(exchanges, at, WALL)
@@ -48,13 +48,13 @@ def gathered(kind: Any, told: list[list[Exchange]], **bounds: int) -> tuple[list
     return events + rollup.drain(), others
 
 
-def traffic_of_events(told: list[list[Exchange]]) -> tuple[Rows, Counter[str]]:
+def traffic_of_events(observed: list[list[Exchange]]) -> tuple[Rows, Counter[str]]:
     """What the table ``traffic`` sums up of single events; see spark_jobs/tables/traffic.py."""
     names, audit_filter = surroundings()
     translator = Translator(API_NAMES, names, audit_filter, max_event=2**60, lists_items=False)
     rows: Rows = defaultdict(Counter)
     others = Counter[str]()
-    for exchanges in told:
+    for exchanges in observed:
         made = translator.encode_exchanges(exchanges, 1, WALL)
         others.update(hidden=made.hidden, failed=made.failed, not_encodable=made.not_encodable)
         for chunk in made.chunks:
@@ -161,15 +161,15 @@ def without_zeros(rows: Rows) -> dict[tuple[Any, ...], dict[str, int]]:
     return {key: {name: value for name, value in row.items() if value} for key, row in rows.items()}
 
 
-@given(told=BATCHES, bounds=st.sampled_from([{}, {"max_rollups": 1}, {"max_topics": 2}]))
-def test_the_traffic_of_rollups_is_that_of_the_events(told: list[list[Exchange]], bounds: dict[str, int]) -> None:
-    events, others = gathered(RollupAggregator, told, **bounds)
-    expected, lost = traffic_of_events(told)
+@given(observed=BATCHES, bounds=st.sampled_from([{}, {"max_rollups": 1}, {"max_topics": 2}]))
+def test_the_traffic_of_rollups_is_that_of_the_events(observed: list[list[Exchange]], bounds: dict[str, int]) -> None:
+    events, others = gathered(RollupAggregator, observed, **bounds)
+    expected, lost = traffic_of_events(observed)
     if not lost["not_encodable"]:  # a rollup lacks some texts of an event, and does not lose it for them
         assert without_zeros(traffic_of_rollups(events)) == without_zeros(expected)
         assert others == lost
 
 
-@given(told=BATCHES, bounds=st.sampled_from([{}, {"max_rollups": 2}, {"max_topics": 3}]))
-def test_rollups_are_those_of_the_oracle(told: list[list[Exchange]], bounds: dict[str, int]) -> None:
-    assert gathered(RollupAggregator, told, **bounds) == gathered(oracle.Rollup, told, **bounds)
+@given(observed=BATCHES, bounds=st.sampled_from([{}, {"max_rollups": 2}, {"max_topics": 3}]))
+def test_rollups_are_those_of_the_oracle(observed: list[list[Exchange]], bounds: dict[str, int]) -> None:
+    assert gathered(RollupAggregator, observed, **bounds) == gathered(oracle.Rollup, observed, **bounds)

@@ -1,5 +1,5 @@
 """The session and the oracle agree on everything, whatever bytes come in whatever pieces for whoever observes; and both
-tell the same of the same bytes however those are cut."""
+report the same for the same bytes however those are cut."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ class Run:
             len(session.in_flight),
             session.requests,
         )
-        told = len(self.exchanges), len(self.changes)
-        return bodies, error, state, told, session.connection, session.client_id, self.charged
+        reported = len(self.exchanges), len(self.changes)
+        return bodies, error, state, reported, session.connection, session.client_id, self.charged
 
     @property
     def charged(self) -> list[int] | None:
@@ -105,7 +105,7 @@ class Run:
     def budget(self) -> Budget:
         return self.session.account.budget
 
-    def told(self) -> list[dict[str, Any]]:
+    def reported(self) -> list[dict[str, Any]]:
         return [{name: getattr(exchange, name) for name in FIELDS} for exchange in self.exchanges]
 
     def end(self) -> None:
@@ -224,7 +224,7 @@ def test_the_session_and_the_oracle_agree(
             break
     expected.end()
     found.end()
-    assert found.told() == expected.told()
+    assert found.reported() == expected.reported()
     assert found.changes == expected.changes
     assert found.counters == expected.counters
 
@@ -254,7 +254,7 @@ def test_whatever_passes_nothing_stays_charged(
     wanted=st.one_of(st.sampled_from(WANTED), st.integers(0, 1 << 32).map(tables)),
     seed=st.integers(0, 1 << 32),
 )
-def test_however_bytes_are_cut_the_same_is_told(
+def test_however_bytes_are_cut_the_same_is_reported(
     pairs: tuple[tuple[bytes, bytes], ...], wanted: int | bytes, seed: int
 ) -> None:
     runs = [start(Session, wanted), start(Session, wanted), start(oracle.Session, wanted)]
@@ -272,12 +272,12 @@ def test_however_bytes_are_cut_the_same_is_told(
         assert len(refused) == 1
         if refused != {None}:
             break
-    told = []
+    reported = []
     for run in runs:
         run.end()
-        told.append([{**row, **dict.fromkeys(TIMES)} for row in run.told()])
-    assert told[1] == told[0]
-    assert told[2] == told[0]
+        reported.append([{**row, **dict.fromkeys(TIMES)} for row in run.reported()])
+    assert reported[1] == reported[0]
+    assert reported[2] == reported[0]
     assert [run.counters for run in runs[1:]] == [runs[0].counters] * 2
     assert [_timeless(run.changes) for run in runs[1:]] == [_timeless(runs[0].changes)] * 2
 
@@ -307,6 +307,6 @@ def test_both_agree_on_every_recording_in_pieces_of_every_size() -> None:
                     assert found.step(frame.side, piece) == outcome, recording
                     if outcome[1] is not None:
                         break
-            assert found.told() == expected.told()
+            assert found.reported() == expected.reported()
             answered += expected.counters.decoded["full"]
     assert answered > 300

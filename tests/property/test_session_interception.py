@@ -212,8 +212,8 @@ def test_the_broker_sees_what_is_forwarded_and_the_client_every_answer_in_order(
     for each in sides:
         each.session.close(now)
         assert each.session.account.budget.counts[OPEN] == 0
-    told = [[{name: getattr(one, name) for name in FIELDS} for one in each.exchanges] for each in sides]
-    assert all(other == told[0] for other in told), "they tell something else"
+    reported = [[{name: getattr(one, name) for name in FIELDS} for one in each.exchanges] for each in sides]
+    assert all(other == reported[0] for other in reported), "they report something else"
     assert all(each.counters == found.counters for each in sides)
     if wanted is not None:
-        assert sum(one["synthesized"] for one in told[0]) == sum(not call.forwarded for call in made[: end + 1])
+        assert sum(one["synthesized"] for one in reported[0]) == sum(not call.forwarded for call in made[: end + 1])

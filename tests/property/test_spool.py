@@ -85,10 +85,10 @@ class Model:
 
 
 @given(steps)
-def test_what_goes_in_comes_out_once_and_in_order(told: Sequence[Step]) -> None:
+def test_what_goes_in_comes_out_once_and_in_order(reported: Sequence[Step]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = Model(Path(folder))
-        for what, n in told:
+        for what, n in reported:
             model.step(what, n)
         for first, stored in model.out.items():
             assert model.spool.read_again(stored) == json_of(first, model.sizes[first])
@@ -102,10 +102,10 @@ def test_what_goes_in_comes_out_once_and_in_order(told: Sequence[Step]) -> None:
 
 
 @given(steps, st.integers(0, 3000))
-def test_after_a_death_all_that_is_not_settled_is_there_but_for_a_cut_tail(told: Sequence[Step], cut: int) -> None:
+def test_after_a_death_all_that_is_not_settled_is_there_but_for_a_cut_tail(reported: Sequence[Step], cut: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = Model(Path(folder))
-        for what, n in told:
+        for what, n in reported:
             model.step(what, n)
         model.spool.close()
         last = files(model.folder)[-1:]

@@ -118,7 +118,7 @@ def test_every_proper_prefix_is_malformed(kind: Kind, data: st.DataObject) -> No
     assert in_pieces(kind, version, data.draw(cuts(prefix))) == kind.side
 
 
-def told(walk: ModuleType, kind: Kind, version: int, pieces: list[bytes]) -> tuple[Any, ...]:
+def reported(walk: ModuleType, kind: Kind, version: int, pieces: list[bytes]) -> tuple[Any, ...]:
     """What a walker says of a body in pieces: its facts, or at which piece it gave up (−1: at the end), and why."""
     feed = walk.BodyFeed(getattr(walk, kind.name), version, kind.side)
     number = -1
@@ -139,5 +139,5 @@ def test_the_walker_says_what_the_oracle_says_at_the_same_byte(kind: Kind, data:
     body = encode(kind.message, version, data.draw(values(kind.message, version)))
     body = data.draw(st.one_of(st.just(body), damaged(body), st.binary(max_size=300)))
     pieces = data.draw(cuts(body))
-    assert told(walk_door, kind, version, pieces) == told(oracle, kind, version, pieces)
+    assert reported(walk_door, kind, version, pieces) == reported(oracle, kind, version, pieces)
     assert whole(kind, version, body) == whole(kind, version, body, walk=oracle)

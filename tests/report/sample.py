@@ -87,8 +87,8 @@ def _spread(row: Row) -> Iterator[Row]:
     for ago in range(1, 10):
         at = row["minute"] - timedelta(minutes=ago)
         if at >= FIRST:
-            told = {"topic_requests": 0, "topic_errors": 0, "records": 0, "bytes": share}
-            yield {**row, "day": at.date(), "minute": at, **told}
+            reported = {"topic_requests": 0, "topic_errors": 0, "records": 0, "bytes": share}
+            yield {**row, "day": at.date(), "minute": at, **reported}
 
 
 def _passed(dice: random.Random) -> tuple[list[Row], list[Row]]:
@@ -108,10 +108,22 @@ def _passed(dice: random.Random) -> tuple[list[Row], list[Row]]:
             ip = {"client_ip": client.ip}
             traffic += [{**key, **ip, **whole}, *_spread({**key, **ip, **part, "records": size // 800})]
             slow = client.ms * (6 if client.team == "shop" and at.day == 21 and 14 <= at.hour < 15 else 1)
-            told = counts(dice, requests, slow)
+            reported = counts(dice, requests, slow)
             latency += [
-                {**key, "requests": requests, "latencies": told, "upstream_latencies": told, "service_latencies": told},
-                {**key, "topic": client.topic, "requests": requests, "latencies": told, "service_latencies": told},
+                {
+                    **key,
+                    "requests": requests,
+                    "latencies": reported,
+                    "upstream_latencies": reported,
+                    "service_latencies": reported,
+                },
+                {
+                    **key,
+                    "topic": client.topic,
+                    "requests": requests,
+                    "latencies": reported,
+                    "service_latencies": reported,
+                },
             ]
     return traffic, latency
 

@@ -1,4 +1,4 @@
-"""The page of ``brokerside report``: what it tells, that it loads nothing, and what a real browser makes of it."""
+"""The page of ``brokerside report``: what it contains, that it loads nothing, and what a real browser makes of it."""
 
 from __future__ import annotations
 
@@ -106,20 +106,20 @@ def test_the_same_tables_give_the_same_page(root: Path, text: str) -> None:
 
 
 def test_findings_are_what_the_tables_say(text: str) -> None:
-    told = {name: " ".join(words.split()) for name, words in Parsed(text).sections.items()}
-    assert next(iter(told)) == "completeness"
-    assert "Mostly: 99.995 % of 775,840 events have arrived." in told["completeness"]
+    reported = {name: " ".join(words.split()) for name, words in Parsed(text).sections.items()}
+    assert next(iter(reported)) == "completeness"
+    assert "Mostly: 99.995 % of 775,840 events have arrived." in reported["completeness"]
     assert (
         "40 events lost and reported as lost (observer_queue); broker 2 silent since 2026-09-22 23:20."
-        in told["completeness"]
+        in reported["completeness"]
     )
-    assert "web-collector · User:clickstream transferred most" in told["talkers"]
-    assert "3 of 4 objectives have error budget left. produce-latency · fast · orders" in told["objectives"]
-    assert "284.67 EUR on these days; web has the largest share, 179.01 EUR." in told["cost"]
-    assert "1 topic unused, 1 polled without receiving records, 1 unknown" in told["unused"]
-    assert "7 records missing, 1 of 1 mirrored topic differ from their source." in told["mirrors"]
-    assert "1 client must be upgraded" in told["refused"]
-    assert "3 addresses met a limit." in told["throttles"]
+    assert "web-collector · User:clickstream transferred most" in reported["talkers"]
+    assert "3 of 4 objectives have error budget left. produce-latency · fast · orders" in reported["objectives"]
+    assert "284.67 EUR on these days; web has the largest share, 179.01 EUR." in reported["cost"]
+    assert "1 topic unused, 1 polled without receiving records, 1 unknown" in reported["unused"]
+    assert "7 records missing, 1 of 1 mirrored topic differ from their source." in reported["mirrors"]
+    assert "1 client must be upgraded" in reported["refused"]
+    assert "3 addresses met a limit." in reported["throttles"]
 
 
 def chart(text: str, name: str) -> Any:
@@ -139,9 +139,9 @@ def bursts(root: Path, *minutes: tuple[int, int]) -> None:
 def test_the_peak_is_that_of_the_busiest_minute(tmp_path: Path) -> None:
     bursts(tmp_path, (42, 26_220_000), (43, 60), (57, 6000), (23 * 60, 26_220_000))
     text = report(tmp_path)
-    told = " ".join(Parsed(text).sections["traffic"].split())
-    assert "The peak was 437 kB/s in both directions together, in the minute of 2026-09-20 00:42." in told
-    assert "the mean of each 10 minutes." in told
+    reported = " ".join(Parsed(text).sections["traffic"].split())
+    assert "The peak was 437 kB/s in both directions together, in the minute of 2026-09-20 00:42." in reported
+    assert "the mean of each 10 minutes." in reported
     produced = [v["rate"] for v in chart(text, "traffic")["data"]["values"] if v["direction"] == "produced"]
     assert produced[:3] == [26_220_060 / 600, 6000 / 600, 0]
 
@@ -167,16 +167,16 @@ def test_a_bar_that_is_cut_says_how_far_it_goes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["_delta_log/*.json", "day=*/*.parquet"])
-def test_a_broken_table_is_a_sentence_and_the_others_are_told(tmp_path: Path, where: str) -> None:
+def test_a_broken_table_is_a_sentence_and_the_others_are_reported(tmp_path: Path, where: str) -> None:
     bursts(tmp_path, (42, 60))
     for name in ("latency", "cost"):
         write(tmp_path, name, {"day": sample.FIRST.date()})
         for file in (tmp_path / name).glob(where):
             file.write_text("garbage")
-    told = {name: " ".join(words.split()) for name, words in Parsed(report(tmp_path)).sections.items()}
-    assert f"The table latency in {tmp_path} cannot be read: " in told["latency"]
-    assert f"The table cost in {tmp_path} cannot be read: " in told["cost"]
-    assert "The peak was 1 B/s" in told["traffic"]
+    reported = {name: " ".join(words.split()) for name, words in Parsed(report(tmp_path)).sections.items()}
+    assert f"The table latency in {tmp_path} cannot be read: " in reported["latency"]
+    assert f"The table cost in {tmp_path} cannot be read: " in reported["cost"]
+    assert "The peak was 1 B/s" in reported["traffic"]
     for file in (tmp_path / "traffic").glob(where):
         file.write_text("garbage")
     write(tmp_path, "completeness", {"day": sample.FIRST.date()})
@@ -208,7 +208,7 @@ def test_what_is_hidden_and_what_could_not_be_read_stands_beside_what_arrived(tm
     assert "2 records of the audit topic could not be read" in found
 
 
-def test_what_is_hidden_in_part_is_told_apart(tmp_path: Path) -> None:
+def test_what_is_hidden_in_part_is_distinguished(tmp_path: Path) -> None:
     row = {"day": sample.FIRST.date(), "minute": sample.FIRST, "cluster_id": "east", "broker_id": 7, "boot_id": "b"}
     whole = {**row, "events": 100, "first_seq": 1, "last_seq": 100, "partly_hidden": 3}
     later = {**row, "minute": sample.FIRST + timedelta(minutes=1), "partly_hidden": 4}
@@ -223,7 +223,7 @@ def test_what_is_hidden_in_part_is_told_apart(tmp_path: Path) -> None:
     assert "It leaves topics out of 14 more: topic a, topic b." in found
 
 
-def test_what_is_only_hidden_in_part_is_told(tmp_path: Path) -> None:
+def test_what_is_only_hidden_in_part_is_reported(tmp_path: Path) -> None:
     row = {"day": sample.FIRST.date(), "minute": sample.FIRST, "cluster_id": "east", "broker_id": 7, "boot_id": "b"}
     whole = {**row, "events": 100, "first_seq": 1, "last_seq": 100, "partly_hidden": 1}
     write(tmp_path, "completeness", whole, {**row, "hidden_by": "topic a", "partly_hidden": 1})
@@ -231,7 +231,7 @@ def test_what_is_only_hidden_in_part_is_told(tmp_path: Path) -> None:
     assert "Configuration leaves topics out of 1 event: topic a." in found
 
 
-def test_objectives_of_several_clusters_are_told_apart(tmp_path: Path) -> None:
+def test_objectives_of_several_clusters_are_distinguished(tmp_path: Path) -> None:
     row = {"day": sample.FIRST.date(), "slo": "s", "objective": "o", "principal": "User:m", "attainment": 1.0}
     for cluster, left in (("east", 0.5), ("west", 0.75)):
         write(tmp_path, "slo", {**row, "cluster_id": cluster, "period_error_budget_remaining_ratio": left})
@@ -242,9 +242,9 @@ def test_objectives_of_several_clusters_are_told_apart(tmp_path: Path) -> None:
 
 def test_days_can_be_chosen(root: Path) -> None:
     first = sample.FIRST.date()
-    told = Parsed(report(root, since=first, until=first)).sections
-    assert "94.89\xa0EUR on these days" in told["cost"]
-    assert "Kafka 4 accepts every client of these days." not in told["refused"]
+    reported = Parsed(report(root, since=first, until=first)).sections
+    assert "94.89\xa0EUR on these days" in reported["cost"]
+    assert "Kafka 4 accepts every client of these days." not in reported["refused"]
     later = Parsed(report(root, since=first + timedelta(9), until=first + timedelta(9))).sections
     assert "There were no requests on these days." in later["traffic"]
     with pytest.raises(QueryError, match="the first day, 2026-09-21, is after the last one, 2026-09-20"):
@@ -253,11 +253,11 @@ def test_days_can_be_chosen(root: Path) -> None:
 
 def test_a_table_that_is_missing_is_a_sentence(tmp_path: Path) -> None:
     write(tmp_path, "traffic", {"day": sample.FIRST.date(), "minute": sample.FIRST, "api": "Fetch", "requests": 1})
-    told = Parsed(report(tmp_path)).sections
-    assert "There is no data for it yet." in told["completeness"]
-    assert "No prices are declared, so there are no costs." in told["cost"]
-    assert "No objectives are declared." in told["objectives"]
-    assert "No request of these days had an error response." in told["errors"]
+    reported = Parsed(report(tmp_path)).sections
+    assert "There is no data for it yet." in reported["completeness"]
+    assert "No prices are declared, so there are no costs." in reported["cost"]
+    assert "No objectives are declared." in reported["objectives"]
+    assert "No request of these days had an error response." in reported["errors"]
 
 
 def test_tables_without_rows_are_refused_and_one_row_is_enough(tmp_path: Path) -> None:
@@ -278,15 +278,15 @@ def test_the_page_is_for_people_who_have_no_command_line(root: Path, tmp_path: P
         assert "<code>" not in page.partition("<script>")[0]
 
 
-def test_clients_are_told_apart_by_their_client_id_where_all_have_one_principal(tmp_path: Path) -> None:
+def test_clients_are_distinguished_by_their_client_id_where_all_have_one_principal(tmp_path: Path) -> None:
     row = {"day": sample.FIRST.date(), "minute": sample.FIRST, "api": "Produce", "topic": "t", "principal": "User:app"}
     for client_id, size in (("a", 2_000), ("b", 1_000)):
         write(tmp_path, "traffic", {**row, "client_id": client_id, "bytes": size})
     text = report(tmp_path)
     assert [value["who"] for value in chart(text, "talkers")["data"]["values"]] == ["a", "a", "b", "b"]
-    told = Parsed(text).sections["talkers"]
-    assert "a transferred most: 2\xa0kB" in told
-    assert "User:app" not in told
+    reported = Parsed(text).sections["talkers"]
+    assert "a transferred most: 2\xa0kB" in reported
+    assert "User:app" not in reported
 
 
 def test_a_percentage_of_few_requests_is_grey_and_judges_nobody(tmp_path: Path) -> None:
@@ -297,8 +297,11 @@ def test_a_percentage_of_few_requests_is_grey_and_judges_nobody(tmp_path: Path) 
     write(tmp_path, "traffic", {**traffic, "requests": 40, "errors": 1})
     write(tmp_path, "latency", {**traffic, "requests": 8, "latencies": sample.counts(random.Random(1), 8, 5.0)})
     text = report(tmp_path)
-    told = " ".join(Parsed(text).sections["objectives"].split())
-    assert "1 of 1 objective have error budget left. 1 objective had fewer than 100 requests: too few to judge." in told
+    reported = " ".join(Parsed(text).sections["objectives"].split())
+    assert (
+        "1 of 1 objective have error budget left. 1 objective had fewer than 100 requests: too few to judge."
+        in reported
+    )
     assert [value["few"] for value in chart(text, "objectives")["data"]["values"]] == [True, False]
     assert "8 Fetch requests are too few for a percentile." in Parsed(text).sections["latency"]
     greys = re.findall(r'<span class="few" title="(.*?)">(.*?)</span>', text)

@@ -31,12 +31,12 @@ def rows(spark: SparkSession, table: Table, *given: dict[str, Any]) -> DataFrame
 def alive(first: float, last: float, *, broker: int = 1, boot: str = "boot", **changes: Any) -> list[dict[str, Any]]:
     """Rows of ``completeness``: a run that began ``first`` seconds after noon, with a status each ten seconds.
 
-    The last of them is told ``last`` seconds after noon. Each tells of one event, its own.
+    The last of them is of ``last`` seconds after noon. Each counts one event, its own.
     """
     statuses = [after(first + 10 * number) for number in range(1, int((last - first) // 10) + 1)]
-    told: dict[datetime, list[int]] = {}
+    reported: dict[datetime, list[int]] = {}
     for number, at in enumerate(statuses, 1):
-        told.setdefault(at.replace(second=0, microsecond=0), []).append(number)
+        reported.setdefault(at.replace(second=0, microsecond=0), []).append(number)
     return [
         {
             "day": minute.date(),
@@ -55,5 +55,5 @@ def alive(first: float, last: float, *, broker: int = 1, boot: str = "boot", **c
             "ended": False,
             **changes,
         }
-        for minute, numbers in told.items()
+        for minute, numbers in reported.items()
     ]

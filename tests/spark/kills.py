@@ -1,7 +1,7 @@
 """``python -m tests.spark.kills``: a job is killed at many instants, and its tables are those of one batch.
 
 One topic, one root: before each run there are new records, poison and repeated ones among them; the run is killed with
-its JVM at an instant that the seed chooses, and the next one goes on. At last one run ends in good order, and every
+its JVM at an instant that the seed chooses, and the next one continues. At last one run ends in good order, and every
 table is compared with what the same functions make of the whole topic at once.
 """
 

@@ -31,9 +31,9 @@ def object_store(log: Path, bucket: str) -> Iterator[str]:
 
 
 def of_spark(address: str) -> dict[str, str]:
-    """Return what Spark is told of the store."""
-    told = {**KEY, "endpoint": address, "endpoint.region": "us-east-1", "path.style.access": "true"}
-    return {f"spark.hadoop.fs.s3a.{name}": value for name, value in told.items()}
+    """Return Spark's settings for the store."""
+    reported = {**KEY, "endpoint": address, "endpoint.region": "us-east-1", "path.style.access": "true"}
+    return {f"spark.hadoop.fs.s3a.{name}": value for name, value in reported.items()}
 
 
 def of_queries(address: str) -> dict[str, str]:

@@ -29,8 +29,8 @@ Rows = Callable[..., list[Row]]
 
 @pytest.fixture
 def rows_of(kafka_rows: KafkaRows) -> Rows:
-    def made(*told: Any) -> list[Row]:
-        return sorted(changes(kept(parse_records(kafka_rows([encoded(*told)])))).collect(), key=str)
+    def made(*reported: Any) -> list[Row]:
+        return sorted(changes(kept(parse_records(kafka_rows([encoded(*reported)])))).collect(), key=str)
 
     return made
 
@@ -130,7 +130,7 @@ def test_a_request_that_names_a_resource_twice_is_one_request(rows_of: Rows) -> 
 ACL = {"acl_permission_type": "ALLOW", "acl_operation": "Read", "acl_host": "*", "acl_pattern_type": "LITERAL"}
 
 
-def test_what_an_acl_says_tells_its_rows_apart(rows_of: Rows) -> None:
+def test_what_an_acl_says_distinguishes_its_rows(rows_of: Rows) -> None:
     user = Resource("user", "User:eve", None, "topic", "orders", **ACL)
     other = msgspec.structs.replace(user, acl_operation="Write", acl_host="10.0.0.7", acl_pattern_type="PREFIXED")
     denial = msgspec.structs.replace(user, acl_permission_type="DENY", error_code=31)
@@ -193,16 +193,16 @@ DENIED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("told", "expected"), DENIED.values(), ids=DENIED)
-def test_denied_requests_of_every_kind(rows_of: Rows, told: RequestEvent, expected: list[tuple[str, ...]]) -> None:
-    rows = rows_of(told)
+@pytest.mark.parametrize(("reported", "expected"), DENIED.values(), ids=DENIED)
+def test_denied_requests_of_every_kind(rows_of: Rows, reported: RequestEvent, expected: list[tuple[str, ...]]) -> None:
+    rows = rows_of(reported)
     assert what(rows, "api", "resource_type", "resource_name") == expected
     assert {row.result for row in rows} == {"denied"}
 
 
 def test_denials_of_a_minute_are_one_row(rows_of: Rows) -> None:
-    told = [event(FETCH, partition("a", error_code=29), ts_request=NOON + n * MINUTE // 50) for n in range(100)]
-    rows = rows_of(*told)
+    reported = [event(FETCH, partition("a", error_code=29), ts_request=NOON + n * MINUTE // 50) for n in range(100)]
+    rows = rows_of(*reported)
     assert [row.requests for row in rows] == [50, 50]
     assert rows[0].first_at == datetime(2026, 9, 22, 12)
 

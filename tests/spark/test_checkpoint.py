@@ -1,4 +1,4 @@
-"""What a checkpoint may go on with: pure decisions, no Spark."""
+"""What a checkpoint may continue with: pure decisions, no Spark."""
 
 from __future__ import annotations
 

@@ -74,11 +74,11 @@ def test_what_newer_brokers_refuse(kafka_rows: KafkaRows) -> None:
         (PRODUCE, -1): None,
         (PRODUCE, -7): None,
     }
-    told = [
+    reported = [
         replace(event(METADATA), api_key=key, api=f"{key}", api_version=version, client_id=f"{key} {version}")
         for key, version in said
     ]
-    found = {row.client_id: row.refused_since for row in table(kafka_rows, *told).collect()}
+    found = {row.client_id: row.refused_since for row in table(kafka_rows, *reported).collect()}
     assert found == {f"{key} {version}": release for (key, version), release in said.items()}
 
 

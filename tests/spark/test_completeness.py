@@ -66,15 +66,15 @@ def test_records_count_in_the_minute_in_which_they_were_sent(kafka_rows: KafkaRo
     }  # fmt: skip
 
 
-def test_statuses_count_in_their_own_minute_and_the_newest_is_told(kafka_rows: KafkaRows) -> None:
+def test_statuses_count_in_their_own_minute_and_the_newest_is_reported(kafka_rows: KafkaRows) -> None:
     """They were spooled, and sent an hour later."""
-    told = [
+    reported = [
         status(clock_step_ms=-5_000, spooled=70),
         status(ts=NOON + 10_000_000, seen=20, emitted=19, delivered=9, hidden=4, partly_hidden=3, queued=0, waiting=2,
                clock_step_ms=7, spooled=30, dropped={"queue_full": 4, "failed": 1}, last=True),
     ]  # fmt: skip
     sent, of_status = sorted(
-        completeness(kept(parse_records(kafka_rows([encoded(*told, sent_at=NOON + 60 * MINUTE)])))).collect(),
+        completeness(kept(parse_records(kafka_rows([encoded(*reported, sent_at=NOON + 60 * MINUTE)])))).collect(),
         key=lambda row: row.statuses,
     )
     assert (sent.minute, sent.envelopes, sent.events) == (datetime(2026, 9, 22, 13), 1, 2)
@@ -107,7 +107,7 @@ def test_what_configuration_hides_has_rows_of_its_own(kafka_rows: KafkaRows) -> 
 
 
 def test_what_it_hides_in_part_stands_beside_it(kafka_rows: KafkaRows) -> None:
-    told = status(
+    reported = status(
         hidden=5,
         hidden_by={"principal User:probe": 3, "topic secret": 2},
         partly_hidden=8,
@@ -115,7 +115,7 @@ def test_what_it_hides_in_part_stands_beside_it(kafka_rows: KafkaRows) -> None:
     )
     earlier = status(partly_hidden=1, partly_hidden_by={"topic audit": 1})
     rows = (
-        completeness(kept(parse_records(kafka_rows([encoded(earlier, told)]))))
+        completeness(kept(parse_records(kafka_rows([encoded(earlier, reported)]))))
         .where("statuses > 0 OR hidden_by IS NOT NULL")
         .collect()
     )
@@ -129,20 +129,20 @@ def test_what_it_hides_in_part_stands_beside_it(kafka_rows: KafkaRows) -> None:
 
 def test_a_forged_status_hides_a_bounded_number_of_names(kafka_rows: KafkaRows) -> None:
     counts = {"n" * 400 + str(number): -number for number in range(200)}
-    told = [encoded(status(hidden_by=counts, partly_hidden_by=counts))]
-    rows = completeness(kept(parse_records(kafka_rows(told)))).collect()
+    reported = [encoded(status(hidden_by=counts, partly_hidden_by=counts))]
+    rows = completeness(kept(parse_records(kafka_rows(reported)))).collect()
     assert {(row.hidden_by, row.hidden, row.partly_hidden) for row in rows if row.hidden_by} == {("n" * 300, 0, 0)}
 
 
 def test_gaps_are_of_the_run_that_lost_the_events(kafka_rows: KafkaRows) -> None:
-    told = [
+    reported = [
         gap(3, 5, lost_boot_id="boot"),
         gap(9, 9, lost_boot_id="boot"),
         gap(10, 13, lost_boot_id="boot", reason="failed"),
         gap(100, 102, reason="killed"),
     ]
     rows = (
-        completeness(kept(parse_records(kafka_rows([encoded(*told, first_seq=20)]))))
+        completeness(kept(parse_records(kafka_rows([encoded(*reported, first_seq=20)]))))
         .where("reason IS NOT NULL")
         .collect()
     )
@@ -158,7 +158,7 @@ def test_gaps_are_of_the_run_that_lost_the_events(kafka_rows: KafkaRows) -> None
 
 
 def test_what_is_neither_there_nor_lost_is_missing(kafka_rows: KafkaRows) -> None:
-    """20 numbers: 1 to 4 arrived, 5 to 8 are told as lost, 9 to 17 are missing, 18 to 20 arrived."""
+    """20 numbers: 1 to 4 arrived, 5 to 8 are reported as lost, 9 to 17 are missing, 18 to 20 arrived."""
     values = [
         encoded(*[event()] * 4),
         encoded(gap(5, 8, lost_boot_id="boot"), event(), status(), first_seq=18, sent_at=NOON + MINUTE),

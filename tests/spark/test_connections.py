@@ -40,8 +40,10 @@ def test_the_columns_are_those_of_the_schema(kafka_rows: KafkaRows) -> None:
 
 
 def test_a_life_is_one_row(kafka_rows: KafkaRows) -> None:
-    told = life("c1", client_software_name="librdkafka", client_software_version="2.12")
-    (row,) = connections(kept(parse_records(kafka_rows([encoded(*told, throttle(), event(), first_seq=5)])))).collect()
+    reported = life("c1", client_software_name="librdkafka", client_software_version="2.12")
+    (row,) = connections(
+        kept(parse_records(kafka_rows([encoded(*reported, throttle(), event(), first_seq=5)])))
+    ).collect()
     assert row.asDict() == {
         "day": date(2026, 9, 22),
         "cluster_id": "cluster",
@@ -82,12 +84,12 @@ def test_one_that_is_open_has_no_end(kafka_rows: KafkaRows) -> None:
 
 def test_whom_a_failed_login_named_is_not_who_it_is(kafka_rows: KafkaRows) -> None:
     claims = {"change": "authentication_failed", "principal_source": "unauthenticated", **NOTHING_YET}
-    told = [
+    reported = [
         *life("c1")[:2],
         connection(principal="User:admin", **claims),
         connection(principal="User:root", **claims),
     ]
-    (row,) = connections(kept(parse_records(kafka_rows([encoded(*told)])))).collect()
+    (row,) = connections(kept(parse_records(kafka_rows([encoded(*reported)])))).collect()
     assert (row.principal, row.principal_source, row.refused_principal) == ("User:alice", "sasl", "User:root")
     assert (row.authentications, row.authentication_failures) == (1, 2)
 
@@ -103,14 +105,14 @@ def test_runs_and_brokers_have_connections_of_their_own(kafka_rows: KafkaRows) -
 
 
 def test_partial_rows_of_several_batches_become_the_same_row(kafka_rows: KafkaRows) -> None:
-    """In any order, and over midnight; each day has what was told on it, so that it can be told again by itself."""
-    told = life("c1", first_ts=NOON + 12 * 60 * MINUTE - 30_000_000)
-    at_once = connections(kept(parse_records(kafka_rows([encoded(*told)])))).orderBy("day").collect()
+    """In any order, and over midnight; each day has what was reported on it, so it can be computed again by itself."""
+    reported = life("c1", first_ts=NOON + 12 * 60 * MINUTE - 30_000_000)
+    at_once = connections(kept(parse_records(kafka_rows([encoded(*reported)])))).orderBy("day").collect()
     assert [(row.day.day, row.opened_at is None, row.authentications, row.closed_at) for row in at_once] == [
         (22, False, 1, None),
         (23, True, 0, datetime(2026, 9, 23, 0, 0, 31)),
     ]
-    opened, ended = [encoded(*told[:1])], [encoded(*told[1:], first_seq=2)]
+    opened, ended = [encoded(*reported[:1])], [encoded(*reported[1:], first_seq=2)]
     parts = (
         connections(kept(parse_records(kafka_rows(ended))))
         .unionByName(connections(kept(parse_records(kafka_rows(opened)))))

@@ -22,8 +22,8 @@ def judged(spark: SparkSession) -> Callable[..., dict[str, Row]]:
     """Makes the rows of many cases at once, each of which is a cluster: by the name of the case."""
 
     def make(**cases: list[dict[str, Any]]) -> dict[str, Row]:
-        told = [{**row, "cluster_id": name} for name, case in cases.items() for row in case]
-        return {row.cluster_id: row for row in coverage(rows(spark, COMPLETENESS, *told)).collect()}
+        reported = [{**row, "cluster_id": name} for name, case in cases.items() for row in case]
+        return {row.cluster_id: row for row in coverage(rows(spark, COMPLETENESS, *reported)).collect()}
 
     return make
 
@@ -41,7 +41,7 @@ def lost(at: float, first: int, last: int, **changes: Any) -> dict[str, Any]:
 
 
 def without(run: list[dict[str, Any]], *minutes: int) -> list[dict[str, Any]]:
-    """The run without what it told in these minutes, though it lived: its numbers are as if there was nothing else."""
+    """The run without its events of these minutes, though it lived: its numbers are as if there was nothing else."""
     left = [row for number, row in enumerate(run) if number not in minutes]
     at = 0
     for index, row in enumerate(left):
@@ -74,7 +74,7 @@ def test_one_that_was_away_for_a_minute_does_not(judged: Callable[..., dict[str,
         "twice": ended(alive(0, 130)) + ended(alive(430, 630, boot="b")) + alive(700, 1_000, boot="c"),
         # the second of two brokers began at 250 and ended at 750, of 1,000
         "second": alive(0, 1_000) + ended(alive(250, 750, broker=2, boot="b2")),
-        # no status of the minutes from 60 to 180: as of 170 it had told none since 50
+        # no status of the minutes from 60 to 180: as of 170 it had sent none since 50
         "silent": without(alive(0, 1_000), 1, 2),
         # one of two workers is enough
         "worker": alive(0, 1_000) + ended(alive(0, 300, boot="w2")) + alive(600, 1_000, boot="w3"),
@@ -121,21 +121,21 @@ def test_a_broker_that_was_taken_down_a_day_ago_is_not_missed(judged: Callable[.
 
 
 def test_a_clock_that_was_ahead_for_a_minute_makes_nobody_silent(judged: Callable[..., dict[str, Row]]) -> None:
-    """Its statuses of the seconds from 300 to 350 are told a year ahead."""
+    """Its statuses of the seconds from 300 to 350 are dated a year ahead."""
     run, year = alive(0, 1_000), timedelta(days=365)
     ahead = {**run[5], **{name: run[5][name] + year for name in ("day", "minute", "last_status")}}
     found = judged(ahead=[*run[:5], ahead, *run[6:], *alive(0, 1_000, broker=2, boot="b2")])
     assert (found["ahead"].as_of, found["ahead"].covered_since) == (after(1_000), after(360))
-    assert found["ahead"].uncovered_brokers == [1]  # from 290 to 360 it told none in time
+    assert found["ahead"].uncovered_brokers == [1]  # from 290 to 360 it sent none in time
 
 
 def test_what_was_lost_was_not_seen(judged: Callable[..., dict[str, Row]]) -> None:
     run = alive(0, 1_000)
     fewer = [*run[:3], {**run[3], "events": run[3]["events"] - 2}, *run[4:]]
     cases = {
-        "told": [*fewer, lost(250, 20, 21)],
+        "reported": [*fewer, lost(250, 20, 21)],
         "missing": fewer,
-        # its numbers are told by the next run
+        # its numbers are reported by the next run
         "killed": [*alive(0, 330), *alive(350, 1_000, boot="next"), lost(360, 34, 40, reason="killed")],
         "killed_in_silence": [*alive(0, 330), *alive(350, 1_000, boot="next")],
         # sent in minute 9 from a spool
@@ -152,21 +152,21 @@ def test_what_was_lost_was_not_seen(judged: Callable[..., dict[str, Row]]) -> No
     }  # fmt: skip
     found = judged(**cases)
     assert {name: row.covered_since for name, row in found.items() if row.covered_since > row.since} == {
-        "told": after(300),
+        "reported": after(300),
         "missing": after(240),
         "killed": after(420),
         "killed_in_silence": after(390),
         "older_and_missing": after(240),
     }
     assert {name: row.uncovered_brokers for name, row in found.items() if row.uncovered_brokers} == {
-        name: [1] for name in ("told", "missing", "killed", "killed_in_silence", "older_and_missing")
+        name: [1] for name in ("reported", "missing", "killed", "killed_in_silence", "older_and_missing")
     }
     assert {row.coverage for row in found.values()} == {1.0}
 
 
-def test_a_cluster_whose_sidecars_told_no_status_is_not_covered(judged: Callable[..., dict[str, Row]]) -> None:
-    told = {**alive(0, 60)[0], "statuses": 0, "last_status": None, "started_at": None}
-    found = judged(none=[told], some=[*alive(0, 600), {**told, "broker_id": 2, "boot_id": "b2"}])
+def test_a_cluster_whose_sidecars_reported_no_status_is_not_covered(judged: Callable[..., dict[str, Row]]) -> None:
+    reported = {**alive(0, 60)[0], "statuses": 0, "last_status": None, "started_at": None}
+    found = judged(none=[reported], some=[*alive(0, 600), {**reported, "broker_id": 2, "boot_id": "b2"}])
     assert (found["none"].since, found["none"].covered_since, found["none"].coverage) == (None, None, None)
     assert (found["some"].covered_since, found["some"].coverage) == (after(600), 0.5)
     assert found["some"].uncovered_brokers == [2]

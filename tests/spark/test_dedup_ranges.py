@@ -96,8 +96,8 @@ def test_those_heard_of_last_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
         add(taken, 1, 1, SidecarBoot("kafka", 1, name))
     for number in (3, 5):
         add(taken, number, number, SidecarBoot("kafka", 1, "c"))
-    told = [each[:4] for each in json.loads(taken.to_json())]
-    assert told == [["kafka", 1, "a", [[1, 1]]], ["kafka", 1, "c", [[3, 3], [5, 5]]]]
+    reported = [each[:4] for each in json.loads(taken.to_json())]
+    assert reported == [["kafka", 1, "a", [[1, 1]]], ["kafka", 1, "c", [[3, 3], [5, 5]]]]
     assert add(taken, 1, 1, SidecarBoot("kafka", 1, "b")) is None
 
 

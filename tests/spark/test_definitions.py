@@ -135,7 +135,7 @@ def test_a_folder_is_also_its_subfolders_and_each_file_once(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("day", ["2026-02-30", "2026-13-01"])
-def test_a_day_that_there_is_not_is_told_at_its_place(file: Path, day: str) -> None:
+def test_a_day_that_there_is_not_is_reported_at_its_place(file: Path, day: str) -> None:
     file.write_text(yaml.safe_dump(document("Prices")).replace("'2026-01-01'", day))
     with pytest.raises(JobError) as error:
         load([file])
@@ -144,7 +144,7 @@ def test_a_day_that_there_is_not_is_told_at_its_place(file: Path, day: str) -> N
 
 
 @pytest.mark.parametrize("text", ["[" * 3_000, "a: &a {b: *a}\nspec: &s {prices: *s}", "a: 0b_\nb: " + "9" * 5_000])
-def test_what_no_one_writes_is_told_in_a_few_lines(file: Path, text: str) -> None:
+def test_what_no_one_writes_is_reported_in_a_few_lines(file: Path, text: str) -> None:
     file.write_text(text)
     with pytest.raises(JobError) as error:
         load([file])
@@ -152,7 +152,7 @@ def test_what_no_one_writes_is_told_in_a_few_lines(file: Path, text: str) -> Non
     assert len(str(error.value)) < 300
 
 
-def test_a_key_that_is_there_twice_is_told_with_its_lines(file: Path) -> None:
+def test_a_key_that_is_there_twice_is_reported_with_its_lines(file: Path) -> None:
     text = yaml.safe_dump(document("Retention")).replace("traffic: 30d", "traffic: 30d\n    traffic: 40d")
     file.write_text(text + "spec: {tables: {slo: soon}}\n")
     with pytest.raises(JobError) as error:
@@ -179,7 +179,7 @@ def test_what_is_merged_into_an_object_may_be_replaced(file: Path) -> None:
     )
 
 
-def test_mistakes_are_told_in_the_order_of_the_documents_and_none_hides_another(file: Path) -> None:
+def test_mistakes_are_reported_in_the_order_of_the_documents_and_none_hides_another(file: Path) -> None:
     said = mistakes(
         file,
         document(
@@ -207,7 +207,7 @@ def test_mistakes_are_told_in_the_order_of_the_documents_and_none_hides_another(
     assert not [line for line in said if re.search(r"Input|tuple|valid |\[key\]|datetime|Extra|permitted|None", line)]
 
 
-def test_an_unknown_field_is_told_with_those_there_are(file: Path) -> None:
+def test_an_unknown_field_is_reported_with_the_known_ones(file: Path) -> None:
     prices = [{**SPECS["Prices"]["prices"][0], "vlaidTo": date(2026, 1, 1)}]
     (said,) = mistakes(file, document("Prices", prices=prices))
     there = "name, dimension, price, validFrom, validTo, clusters, listeners, topics, principals, split"
@@ -229,7 +229,7 @@ def test_an_api_that_there_is_not_is_refused(file: Path, api: str, meant: str | 
     assert said.endswith(f"; did you mean {meant}?") is (meant is not None)
 
 
-def test_apis_are_those_that_the_sidecars_tell(file: Path) -> None:
+def test_apis_are_those_that_the_sidecars_report(file: Path) -> None:
     assert list(kafka_versions.APIS) == [api_name(key) for key in sorted(APIS)]
     assert list(kafka_versions.SIDECAR_APIS) == [api.name for api in PRIVATE.values()]
     newer = [*kafka_versions.APIS, *kafka_versions.SIDECAR_APIS, f"ApiKey({len(APIS)})"]
@@ -237,7 +237,7 @@ def test_apis_are_those_that_the_sidecars_tell(file: Path) -> None:
     assert list(made.selection.apis) == newer
 
 
-def test_all_mistakes_of_all_files_are_told_at_once(tmp_path: Path) -> None:
+def test_all_mistakes_of_all_files_are_reported_at_once(tmp_path: Path) -> None:
     one, two, empty = tmp_path / "1.yaml", tmp_path / "2.yaml", tmp_path / "empty"
     empty.mkdir()
     one.write_text(yaml.safe_dump_all([document("Mirror", lag="soon"), None, ["a list"], {"kind": "Planet"}]))
@@ -253,15 +253,15 @@ def test_all_mistakes_of_all_files_are_told_at_once(tmp_path: Path) -> None:
     assert f"{one}: document 4: kind: 'Planet' is not one of {', '.join(DOCUMENT_KINDS)} at line 13, column 1" in lines
 
 
-def test_a_mistake_is_told_at_its_field_or_at_the_nearest_one_above_it(file: Path) -> None:
+def test_a_mistake_is_reported_at_its_field_or_at_the_nearest_one_above_it(file: Path) -> None:
     file.write_text(
         "apiVersion: brokerside/v1\nkind: Mirror\nmetadata: {name: one}\nspec:\n  targetClusterId: b\n  lag: soon\n"
         "---\napiVersion: brokerside/v1\nkind: Owners\nspec:\n  rules:\n  - {team: shop, topics: [orders, 'a[']}\n"
     )
     with pytest.raises(JobError) as error:
         load([file])
-    told = [re.search(r"document \d: (\S+): .* at (line .*)", line) for line in str(error.value).splitlines()]
-    assert [line and line.groups() for line in told] == [
+    reported = [re.search(r"document \d: (\S+): .* at (line .*)", line) for line in str(error.value).splitlines()]
+    assert [line and line.groups() for line in reported] == [
         ("spec.sourceClusterId", "line 4, column 1"),
         ("spec.lag", "line 6, column 3"),
         ("spec.rules.0.topics.1", "line 12, column 35"),
@@ -356,7 +356,7 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_told_once_and_as_a_line(file: Path, case: str) -> None:
+def test_what_is_wrong_is_reported_once_and_as_a_line(file: Path, case: str) -> None:
     kind, changes, expected = WRONG[case]
     (said,) = mistakes(file, document(kind, **changes))
     assert said.startswith("document 1: spec")
@@ -373,8 +373,8 @@ def test_an_indicator_by_reference_is_the_one_written_out(file: Path) -> None:
 
 
 def test_shares_are_exact(file: Path) -> None:
-    told = loaded(file, document("SLO", objectives=objective(target=..., targetPercent=99.95))).objectives
-    assert [(each.target, each.error_budget) for each in told] == [(Decimal("0.9995"), Decimal("0.0005"))]
+    reported = loaded(file, document("SLO", objectives=objective(target=..., targetPercent=99.95))).objectives
+    assert [(each.target, each.error_budget) for each in reported] == [(Decimal("0.9995"), Decimal("0.0005"))]
 
 
 @pytest.mark.parametrize(
@@ -382,8 +382,8 @@ def test_shares_are_exact(file: Path) -> None:
     [(0.064, 0.064), (0.09, 0.09), (0.0899, 0.064), (100, 92.681), (92.681, 92.681), (10**9, 33_554.432)],
 )
 def test_a_threshold_is_counted_at_the_end_of_a_bucket_below_it(file: Path, value: float, counted_to: float) -> None:
-    (told,) = loaded(file, document("SLO", objectives=objective(value=value))).objectives
-    assert told.counted_to_ms == counted_to
+    (reported,) = loaded(file, document("SLO", objectives=objective(value=value))).objectives
+    assert reported.counted_to_ms == counted_to
 
 
 def test_what_a_threshold_within_a_bucket_means_is_said(file: Path) -> None:
@@ -400,14 +400,14 @@ def test_what_a_threshold_within_a_bucket_means_is_said(file: Path) -> None:
 def test_alerts_take_the_same_share_of_the_budget_whatever_the_period(
     file: Path, days: int, rates: list[float]
 ) -> None:
-    (told,) = loaded(file, document("SLO", timeWindow=[{"duration": f"{days}d"}])).objectives
-    assert list(told.alert_burn_rates.values()) == pytest.approx(rates)
+    (reported,) = loaded(file, document("SLO", timeWindow=[{"duration": f"{days}d"}])).objectives
+    assert list(reported.alert_burn_rates.values()) == pytest.approx(rates)
 
 
 def test_slices_may_be_given_in_minutes(file: Path) -> None:
     slices = objective(timeSliceTarget=0.9, timeSliceWindow=15)
-    (told,) = loaded(file, document("SLO", budgetingMethod="Timeslices", objectives=slices)).objectives
-    assert told.slice_window == timedelta(minutes=15)
+    (reported,) = loaded(file, document("SLO", budgetingMethod="Timeslices", objectives=slices)).objectives
+    assert reported.slice_window == timedelta(minutes=15)
 
 
 def test_a_fingerprint_changes_with_what_is_declared(file: Path) -> None:

@@ -120,7 +120,7 @@ def test_errors_and_durations_are_those_of_the_tables(made: Any, tmp_path: Path)
         ({"more": ", timeSliceTarget: 0.9, timeSliceWindow: 5m"}, "slices"),
     ],
 )
-def test_what_metrics_cannot_tell_is_left_out_and_said(made: Any, kwargs: dict[str, str], why: str) -> None:
+def test_what_metrics_cannot_report_is_left_out_and_said(made: Any, kwargs: dict[str, str], why: str) -> None:
     file, (missing,) = made(**kwargs)
     assert file == {"groups": []}
     assert missing.startswith("up, 1: ")

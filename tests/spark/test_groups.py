@@ -72,12 +72,12 @@ def test_the_columns_are_those_of_the_schema(
 
 def test_a_member_has_one_row_and_one_for_each_of_its_topics(kafka_rows: KafkaRows) -> None:
     """Sums are on the first one alone, also when its offsets came in several events."""
-    told = [
+    reported = [
         group(commits=2, committed=(committed("a", 0, 5), committed("a", 1, 7, NOON + 5)), fetched=("b",)),
         group(requests=0, committed=(committed("a", 2, 9),)),
         group(ts_last=NOON + MINUTE, requests=3, generation_id=4, group_type=None),
     ]
-    found = by(group_members(kept(parse_records(kafka_rows([encoded(*told)])))), "topic")
+    found = by(group_members(kept(parse_records(kafka_rows([encoded(*reported)])))), "topic")
     whole = found[None,]
     assert (whole.requests, whole.commits, whole.generation_id, whole.group_type) == (15, 2, 4, "classic")
     assert (whole.first_seen, whole.last_seen) == (datetime(2026, 9, 22, 12), datetime(2026, 9, 22, 12, 1))

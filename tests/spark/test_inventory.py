@@ -74,12 +74,12 @@ def test_each_hour_and_each_cluster_has_rows_of_its_own(kafka_rows: KafkaRows) -
 
 
 def test_partial_rows_of_several_batches_become_the_same_row(kafka_rows: KafkaRows) -> None:
-    """Whichever batch is stored first: what a list told later counts."""
-    told = [
+    """Whichever batch is stored first: the later list counts."""
+    reported = [
         listed(InventoryTopic("orders", "id-1", 3, True)),
         listed(InventoryTopic("orders", "id-2", 2), ts=NOON + 1, part=3, parts=4),
     ]
-    values = [encoded(one, first_seq=number) for number, one in enumerate(told, 1)]
+    values = [encoded(one, first_seq=number) for number, one in enumerate(reported, 1)]
     (row,) = inventory(kept(parse_records(kafka_rows(values)))).collect()
     stored = inventory(kept(parse_records(kafka_rows(values[1:])))).unionByName(
         inventory(kept(parse_records(kafka_rows(values[:1]))))

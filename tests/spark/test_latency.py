@@ -161,9 +161,9 @@ def test_counts_of_a_strange_sidecar_do_not_end_the_job(table_of: Table) -> None
 
 
 def test_partial_rows_add_up_to_the_whole(table_of: Table) -> None:
-    told: list[Any] = [
+    reported: list[Any] = [
         event(number % 2, *[partition(f"t{each}") for each in range(number % 4)], latency_us=number**3, max_wait_ms=2)
         for number in range(40)
     ]
-    parts = kept(table_of(*told[:15])).union(kept(table_of(*told[15:])))
-    assert sorted(map(str, merge_rows(parts, LATENCY).collect())) == sorted(map(str, table_of(*told).collect()))
+    parts = kept(table_of(*reported[:15])).union(kept(table_of(*reported[15:])))
+    assert sorted(map(str, merge_rows(parts, LATENCY).collect())) == sorted(map(str, table_of(*reported).collect()))

@@ -17,13 +17,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
 
 
 def test_slo(ledger_root: Built) -> None:
-    book = slo.slo(ledger_root.told.acts)
+    book = slo.slo(ledger_root.emitted.acts)
     assert_equal(rows(ledger_root.root, "slo"), slo.KEYS, book)
 
 
 def test_cost(ledger_root: Built) -> None:
     """Every charge to the last digit; each row to less than one of them."""
-    book = cost.bills(ledger_root.told.acts, ledger_root.told.envelopes)
+    book = cost.bills(ledger_root.emitted.acts, ledger_root.emitted.envelopes)
     found: dict[cost.Charge, dict[object, Row]] = defaultdict(dict)
     for row in rows(ledger_root.root, "cost"):
         charge, who = cost.stored(row)
@@ -41,7 +41,7 @@ def test_cost(ledger_root: Built) -> None:
 
 
 def test_topics(ledger_root: Built) -> None:
-    book = topics.topics(ledger_root.told.acts, ledger_root.told.envelopes)
+    book = topics.topics(ledger_root.emitted.acts, ledger_root.emitted.envelopes)
     found = rows(ledger_root.root, "topics")
     assert_equal(found, ("cluster_id", "topic"), book)
     (back,) = [run.started for run in ledger_root.world.runs if run.boot == "w2-again"]
@@ -55,25 +55,25 @@ def test_topics(ledger_root: Built) -> None:
 def test_groups(ledger_root: Built) -> None:
     keys = ("day", "cluster_id", "principal", "client_id", "client_ip", "group_id", "member_id", "group_instance_id")
     found = rows(ledger_root.root, "groups")
-    assert_equal(found, (*keys, "topic"), groups.groups(ledger_root.told.acts))
+    assert_equal(found, (*keys, "topic"), groups.groups(ledger_root.emitted.acts))
     assert {row["topic_source"] for row in found} == {"commit", "connection", "client", "shared_client", None}
 
 
 def test_lag(ledger_root: Built) -> None:
-    acts = ledger_root.told.acts
+    acts = ledger_root.emitted.acts
     book = groups.lag(groups.committed_offsets(acts), groups.end_offsets(acts))
     keys = ("day", "minute", "cluster_id", "group_id", "topic", "partition")
     assert_equal(rows(ledger_root.root, "lag"), keys, book)
 
 
 def test_mirror_check(ledger_root: Built) -> None:
-    book = mirror.mirror_check(ledger_root.told.acts, ledger_root.told.envelopes)
+    book = mirror.mirror_check(ledger_root.emitted.acts, ledger_root.emitted.envelopes)
     assert_equal(rows(ledger_root.root, "mirror_check"), ("day", "source_topic"), book)
     orders = book[max(book)[0], "orders"]
     assert (orders["produced_total"], orders["mirrored_total"], orders["missing_records"]) == (10_000, 9_993, 7)
 
 
 def test_quota_advice(ledger_root: Built) -> None:
-    book = advice.quota_advice(ledger_root.told.acts, ledger_root.told.envelopes)
+    book = advice.quota_advice(ledger_root.emitted.acts, ledger_root.emitted.envelopes)
     keys = ("cluster_id", "scope", "listener", "quota", "broker_id")
     assert_equal(rows(ledger_root.root, "quota_advice"), keys, book)

@@ -33,8 +33,8 @@ def batch(topic: str = "orders", *, at: float = 0, **changes: Any) -> dict[str, 
     """A batch of 10 records of an idempotent producer, acknowledged."""
     key = {"day": after(at).date(), "at": after(at), "cluster_id": "east", "broker_id": 1, "partition": 0}
     numbers = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0, "base_offset": 0}
-    told = {"principal": "User:app", "client_id": "app", "outcome": "acknowledged", "records": 10, "bytes": 100}
-    return {**key, **numbers, **told, "topic": topic, **changes}
+    reported = {"principal": "User:app", "client_id": "app", "outcome": "acknowledged", "records": 10, "bytes": 100}
+    return {**key, **numbers, **reported, "topic": topic, **changes}
 
 
 def copied(topic: str = "east.orders", **changes: Any) -> dict[str, Any]:
@@ -73,8 +73,8 @@ def heard(until: float, *clusters: str, **changes: Any) -> Batches:
 def made(
     spark: SparkSession, batches: Batches, until: float = 3_600, mirrors: Sequence[Mirror] = (MIRROR,), **more: Any
 ) -> list[Row]:
-    told = heard(until) if isinstance(until, int) else until
-    frames = rows(spark, PRODUCED, *batches), rows(spark, COMPLETENESS, *told)
+    reported = heard(until) if isinstance(until, int) else until
+    frames = rows(spark, PRODUCED, *batches), rows(spark, COMPLETENESS, *reported)
     return mirror_check(*frames, mirrors, **more).orderBy("mirror", "source_topic", "day").collect()
 
 
@@ -136,7 +136,7 @@ def test_forced_retries_make_no_difference(spark: SparkSession) -> None:
     assert (row.state, row.exact, row.due_total) == ("equal", True, 1_000)
 
 
-def test_what_tells_batches_apart(spark: SparkSession) -> None:
+def test_what_distinguishes_batches(spark: SparkSession) -> None:
     plain = {"producer_id": -1, "producer_epoch": -1, "base_sequence": -1}
     cases = {
         "another partition": [batch(), batch(partition=1)],
@@ -151,14 +151,14 @@ def test_what_tells_batches_apart(spark: SparkSession) -> None:
         "sent again": [batch(), batch(at=1)],
         "a duplicate": [batch(), batch(at=1, base_offset=-1)],
         "two duplicates": [batch(base_offset=-1), batch(at=1, base_offset=-1)],
-        "told again": [batch(**plain), batch(**plain)],
+        "reported again": [batch(**plain), batch(**plain)],
     }
-    told = {
+    reported = {
         name: [{**one, "topic": f"orders-{number}"} for one in case]
         for number, (name, case) in enumerate({**cases, **alike}.items())
     }
-    found = {row.source_topic: counts(row) for row in made(spark, [one for case in told.values() for one in case])}
-    assert {name: found[told[name][0]["topic"]] for name in told} == {
+    found = {row.source_topic: counts(row) for row in made(spark, [one for case in reported.values() for one in case])}
+    assert {name: found[reported[name][0]["topic"]] for name in reported} == {
         **{name: {"produced": 20, "missing": 20} for name in cases},
         **{name: {"produced": 10, "retried": 10, "missing": 10} for name in alike},
     }
@@ -166,7 +166,7 @@ def test_what_tells_batches_apart(spark: SparkSession) -> None:
 
 def test_what_was_not_acknowledged(spark: SparkSession) -> None:
     silent = {"producer_id": -1, "producer_epoch": -1, "base_sequence": -1, "base_offset": -1, "outcome": "unconfirmed"}
-    told = [
+    reported = [
         batch(),
         batch(**silent),
         batch(**silent),
@@ -176,14 +176,14 @@ def test_what_was_not_acknowledged(spark: SparkSession) -> None:
         copied(at=1, base_sequence=10, base_offset=-1, outcome="unconfirmed"),
         copied(at=1, base_sequence=20, base_offset=-1, outcome="rejected"),
     ]
-    (row,) = made(spark, told)
+    (row,) = made(spark, reported)
     assert (counts(row), row.state) == ({"produced": 10, "mirrored": 10, "unconfirmed": 30}, "equal")
 
 
 def test_what_is_not_due_yet_is_not_missing(spark: SparkSession) -> None:
     """Ten records each at second 0, 100 and 200, of which the last twenty have not arrived."""
-    told = [*stream(batch, 3, every=100), copied(at=1)]
-    found = {until: made(spark, told, until)[0] for until in (60, 360, 420, 480, 540)}
+    reported = [*stream(batch, 3, every=100), copied(at=1)]
+    found = {until: made(spark, reported, until)[0] for until in (60, 360, 420, 480, 540)}
     assert {until: (row.state, row.due_total, row.missing_records) for until, row in found.items()} == {
         60: ("lagging", 0, 0),
         360: ("lagging", 10, 0),
@@ -204,7 +204,7 @@ def test_what_was_overdue_and_never_came_stays_missing_while_records_flow(spark:
     (row,) = made(spark, [*lost, *flowing(1)])
     assert (row.state, row.produced_total, row.mirrored_total) == ("missing", 2_710, 2_703)
     assert (row.due_total, row.missing_records, row.behind_records) == (2_420, 7, 7)
-    # The next day goes on from there.
+    # The next day continues from there.
     later = stream(batch, 360, at=DAY, every=10, producer_epoch=2)
     later += stream(copied, 360, at=DAY + 1, every=10, producer_epoch=2)
     found = made(spark, [*lost, *flowing(1), *later], DAY + 3_600)
@@ -226,31 +226,31 @@ def test_a_loss_that_might_be_a_delay_is_behind(spark: SparkSession) -> None:
 
 
 def test_totals_count_from_the_oldest_day_that_is_kept(spark: SparkSession) -> None:
-    told = [batch(at=-DAY), batch(base_sequence=10, base_offset=10), copied(base_sequence=10, base_offset=10)]
-    found = made(spark, told)
+    reported = [batch(at=-DAY), batch(base_sequence=10, base_offset=10), copied(base_sequence=10, base_offset=10)]
+    found = made(spark, reported)
     assert [(row.day.day, row.since.day, row.produced_total, row.missing_records) for row in found] == [
         (21, 21, 10, 0),
         (22, 21, 20, 10),
     ]
-    (row,) = made(spark, told[1:])
+    (row,) = made(spark, reported[1:])
     assert (row.day.day, row.since.day, row.produced_total, row.missing_records) == (22, 22, 10, 0)
 
 
 def test_as_long_as_one_cluster_is_behind_nothing_is_missing_or_surplus(spark: SparkSession) -> None:
-    told = [batch(), batch(at=900, base_sequence=10, base_offset=10), copied(at=1)]
-    (row,) = made(spark, told, [*heard(3_600, "east"), *heard(960, "west")])
+    reported = [batch(), batch(at=900, base_sequence=10, base_offset=10), copied(at=1)]
+    (row,) = made(spark, reported, [*heard(3_600, "east"), *heard(960, "west")])
     assert (row.state, row.missing_records, row.as_of) == ("lagging", 0, after(900))
     twice = [batch(), copied(at=1), copied(at=900, base_sequence=10, base_offset=10)]
     (row,) = made(spark, twice, [*heard(300, "east"), *heard(3_600, "west")])
     assert (row.state, row.mirrored_total, row.surplus_records) == ("equal", 20, 0)
     for known in ("east", "west"):
-        (row,) = made(spark, told, heard(3_600, known))
+        (row,) = made(spark, reported, heard(3_600, known))
         assert (row.state, row.as_of, row.missing_records, row.surplus_records) == ("unknown", None, 0, 0)
 
 
-def test_what_a_silent_sidecar_did_not_tell_is_not_missing(spark: SparkSession) -> None:
+def test_what_a_silent_sidecar_did_not_report_is_not_missing(spark: SparkSession) -> None:
     """Half of what was mirrored passed broker 2 of the target, whose sidecar was last heard of after a minute."""
-    told = [*stream(batch, 100, at=70), *stream(copied, 50, at=71)]
+    reported = [*stream(batch, 100, at=70), *stream(copied, 50, at=71)]
     on = heard(3_600)
     cases = {
         "silent": [*on, *heard(60, "west", broker_id=2)],
@@ -260,7 +260,7 @@ def test_what_a_silent_sidecar_did_not_tell_is_not_missing(spark: SparkSession) 
         "on its way": [*on, *heard(3_480, "west", broker_id=2)],
         "no status since": [*on, *heard(60, "west", broker_id=2), *heard(3_600, "west", broker_id=2, last_status=None)],
     }
-    found = {name: made(spark, told, case)[0] for name, case in cases.items()}
+    found = {name: made(spark, reported, case)[0] for name, case in cases.items()}
     assert {name: (row.state, row.missing_records, row.as_of) for name, row in found.items()} == {
         "silent": ("unknown", 0, after(0)),
         "silent source": ("unknown", 0, after(0)),
@@ -278,7 +278,12 @@ def test_what_is_missing_for_sure_is_so_whoever_is_silent(spark: SparkSession) -
 
 
 def test_after_events_were_lost_nothing_is_exact(spark: SparkSession) -> None:
-    told = [batch(), copied(at=1, records=3), batch(at=DAY, base_offset=2**31), copied(at=DAY + 1, base_offset=2**31)]
+    reported = [
+        batch(),
+        copied(at=1, records=3),
+        batch(at=DAY, base_offset=2**31),
+        copied(at=DAY + 1, base_offset=2**31),
+    ]
     (status,) = heard(3_600, "west")
     lost = {
         **status,
@@ -288,28 +293,28 @@ def test_after_events_were_lost_nothing_is_exact(spark: SparkSession) -> None:
         "reason": "queue_full",
         "lost": 1,
     }
-    first, second = made(spark, told, [*heard(DAY + 3_600), lost])
+    first, second = made(spark, reported, [*heard(DAY + 3_600), lost])
     assert [(row.exact, row.state) for row in (first, second)] == [(True, "missing"), (False, "missing")]
 
 
 def test_what_was_on_its_way_when_the_oldest_day_began_is_no_surplus(spark: SparkSession) -> None:
     """The table keeps no day before: 10 of the records that arrived were produced then."""
     midnight = -DAY / 2
-    told = [copied(at=midnight + 299), batch(at=midnight + 10, base_sequence=10, base_offset=10),
+    reported = [copied(at=midnight + 299), batch(at=midnight + 10, base_sequence=10, base_offset=10),
             copied(at=midnight + 300, base_sequence=10, base_offset=10)]  # fmt: skip
-    (row,) = made(spark, told)
+    (row,) = made(spark, reported)
     assert (row.state, row.produced_total, row.mirrored_total) == ("equal", 10, 20)
-    (row,) = made(spark, [*told, copied(at=midnight + 301, base_sequence=20, base_offset=20)])
+    (row,) = made(spark, [*reported, copied(at=midnight + 301, base_sequence=20, base_offset=20)])
     assert (row.state, row.surplus_records) == ("surplus", 10)
 
 
 def test_days_add_up_and_only_those_asked_for_are_given(spark: SparkSession) -> None:
     """What is produced a minute before midnight arrives on the next day, but for one record."""
     midnight = DAY / 2
-    told = [batch(at=0), copied(at=1), batch(at=midnight - 60, base_sequence=10, base_offset=10),
+    reported = [batch(at=0), copied(at=1), batch(at=midnight - 60, base_sequence=10, base_offset=10),
             copied(at=midnight + 1, base_sequence=10, base_offset=10, records=9),
             batch(at=midnight + 3 * DAY, base_sequence=20, base_offset=20)]  # fmt: skip
-    found = made(spark, told, int(midnight + 3 * DAY + 60))
+    found = made(spark, reported, int(midnight + 3 * DAY + 60))
     assert [(row.day.day, counts(row), row.produced_total, row.mirrored_total, row.state) for row in found] == [
         (22, {"produced": 20, "mirrored": 10}, 20, 10, "lagging"),
         (23, {"mirrored": 9, "missing": 1}, 20, 19, "missing"),
@@ -318,10 +323,10 @@ def test_days_add_up_and_only_those_asked_for_are_given(spark: SparkSession) -> 
     assert [row.as_of for row in found] == [
         after(midnight - 60), after(midnight + DAY - 60), after(midnight + 3 * DAY),
     ]  # fmt: skip
-    # What is told of later days changes nothing of a day.
-    earlier, later = made(spark, told[:2] + told[2:4], int(midnight + 60))
+    # What is reported of later days changes nothing of a day.
+    earlier, later = made(spark, reported[:2] + reported[2:4], int(midnight + 60))
     assert (earlier, later.state, later.as_of) == (found[0], "lagging", after(midnight))
-    assert made(spark, told, int(midnight + 3 * DAY + 60), since=date(2026, 9, 23)) == found[1:]
+    assert made(spark, reported, int(midnight + 3 * DAY + 60), since=date(2026, 9, 23)) == found[1:]
 
 
 def test_what_is_due_has_a_row_even_where_nothing_comes(spark: SparkSession) -> None:
@@ -340,12 +345,12 @@ def test_what_arrives_twice_is_surplus(spark: SparkSession) -> None:
 
 def test_a_rollup_is_counted_as_it_is(spark: SparkSession) -> None:
     rolled = dict.fromkeys(("partition", "producer_id", "producer_epoch", "base_sequence", "base_offset"))
-    told = [
+    reported = [
         *[batch(**rolled), batch(**rolled), batch(**rolled, outcome="rejected")],
         *[batch(**rolled, outcome="unconfirmed"), copied(**rolled, records=20)],
         *[batch("orders2"), copied("east.orders2")],
     ]
-    first, second = made(spark, told)
+    first, second = made(spark, reported)
     assert (counts(first), first.exact) == ({"produced": 20, "mirrored": 20, "unconfirmed": 10}, False)
     assert (counts(second), second.exact) == ({"produced": 10, "mirrored": 10}, True)
 
@@ -353,13 +358,13 @@ def test_a_rollup_is_counted_as_it_is(spark: SparkSession) -> None:
 def test_each_mirror_counts_its_own_producers_and_topics(spark: SparkSession) -> None:
     fan_out = MIRROR.model_copy(update={"name": "n", "target_cluster_id": "north", "prefix": "", "principals": ()})
     by_id = fan_out.model_copy(update={"name": "by-id", "client_ids": ("copier",)})
-    told = [
+    reported = [
         batch(), batch("east.orders", cluster_id="west"), batch("clicks"), copied(records=4),
         batch(cluster_id="north"), batch("east.orders", cluster_id="north"),
         batch(cluster_id="north", producer_id=3, client_id="copier", records=1),
     ]  # fmt: skip
     clusters = [*heard(3_600), *heard(3_600, "north")]
-    found = made(spark, told, clusters, [MIRROR, fan_out, by_id])
+    found = made(spark, reported, clusters, [MIRROR, fan_out, by_id])
     assert {(row.mirror, row.source_topic, row.target_topic): counts(row) for row in found} == {
         ("m", "orders", "east.orders"): {"produced": 10, "mirrored": 4, "missing": 6},
         ("n", "orders", "orders"): {"produced": 10, "mirrored": 11, "surplus": 1},

@@ -108,39 +108,41 @@ def surroundings() -> tuple[TopicNames, AuditFilter]:
     return names, AuditFilter(names, topics={"hidden"}, principals=())
 
 
-def as_requests(told: Sequence[Exchange], cluster: str, names: TopicNames, audit_filter: AuditFilter) -> list[bytes]:
+def as_requests(
+    reported: Sequence[Exchange], cluster: str, names: TopicNames, audit_filter: AuditFilter
+) -> list[bytes]:
     """What a sidecar in ``audit.mode: event`` writes."""
-    chunks = RequestEventEncoder(API_NAMES, names, audit_filter).encode_exchanges(told, 1, WALL).chunks
+    chunks = RequestEventEncoder(API_NAMES, names, audit_filter).encode_exchanges(reported, 1, WALL).chunks
     requests = msgspec.json.decode(b"[%b]" % b",".join(chunk.json for chunk in chunks), type=list[RequestEvent])
     return records(requests, cluster, 1)
 
 
-def as_rollups(told: Sequence[Exchange], cluster: str, names: TopicNames, audit_filter: AuditFilter) -> list[bytes]:
+def as_rollups(reported: Sequence[Exchange], cluster: str, names: TopicNames, audit_filter: AuditFilter) -> list[bytes]:
     """What one in ``audit.mode: rollup`` does that can gather little, so that many have the same key."""
     rollup, rolled_up, at = RollupAggregator(API_NAMES, names, audit_filter, max_rollups=20), [], 0
-    while at < len(told):
-        at = rollup.add_exchanges(told, at, WALL).until
-        rolled_up += rollup.drain() if rollup.full or at == len(told) else []
+    while at < len(reported):
+        at = rollup.add_exchanges(reported, at, WALL).until
+        rolled_up += rollup.drain() if rollup.full or at == len(reported) else []
     return records(rolled_up, cluster, 2)
 
 
-def records(told: Sequence[Event], cluster: str, level: int) -> list[bytes]:
+def records(reported: Sequence[Event], cluster: str, level: int) -> list[bytes]:
     size = 20
     return [
-        encoded(*told[at : at + size], first_seq=1 + at, cluster_id=cluster, boot_id=str(level), schema_level=level)
-        for at in range(0, len(told), size)
+        encoded(*reported[at : at + size], first_seq=1 + at, cluster_id=cluster, boot_id=str(level), schema_level=level)
+        for at in range(0, len(reported), size)
     ]
 
 
 def test_both_modes_and_a_change_between_them_give_the_same_tables(kafka_rows: KafkaRows) -> None:
-    told = exchanges(600)
-    half = len(told) // 2
+    reported = exchanges(600)
+    half = len(reported) // 2
     known = surroundings()  # as if the change were without a restart: what is known of connections stays
     values = [  # of three clusters, so that they are gone through at once
-        *as_requests(told, "event", *surroundings()),
-        *as_rollups(told, "rollup", *surroundings()),
-        *as_requests(told[:half], "both", *known),
-        *as_rollups(told[half:], "both", *known),
+        *as_requests(reported, "event", *surroundings()),
+        *as_rollups(reported, "rollup", *surroundings()),
+        *as_requests(reported[:half], "both", *known),
+        *as_rollups(reported[half:], "both", *known),
     ]
     parsed = kept(parse_records(kafka_rows(values)))
     assert parsed.where("reason IS NOT NULL").isEmpty()
@@ -179,7 +181,7 @@ def test_two_sidecars_on_one_way_give_the_same_tables(spark: SparkSession, tmp_p
 
 @contextmanager
 def sidecar(node: Node, mode: str, folder: Path, *, bind: str, upstream: str, admin: str) -> Iterator[None]:
-    """Run a sidecar before ``upstream``; at the end all it has to tell is in the topic ``audit-<mode>``."""
+    """Run a sidecar before ``upstream``; at the end all its events are in the topic ``audit-<mode>``."""
     config = sidecar_config(node)
     config["listeners"][0] |= {"bind": bind, "upstream": upstream, "advertised": node.advertised}
     config["audit"] = {"topic": f"audit-{mode}", "mode": mode}
@@ -215,7 +217,7 @@ def work(bootstrap: str) -> None:
 
 
 def stored(spark: SparkSession, bootstrap: str, mode: str) -> list[str]:
-    """Rows of the tables of what the sidecar of this mode told, but for one sidecar asking the other who it is.
+    """Rows of the tables of what the sidecar of this mode sent, but for one sidecar asking the other who it is.
 
     Minutes are added up: a request may reach two sidecars in two of them.
     """

@@ -90,14 +90,14 @@ def test_requests_are_found_among_throttles_and_kinds_that_are_not_known(kafka_r
         (1, "Produce"),
         (5, "Metadata"),
     ]
-    (told,) = parsed.where("first_seq = 6").select("events").collect()
-    (one,) = told.events
+    (reported,) = parsed.where("first_seq = 6").select("events").collect()
+    (one,) = reported.events
     assert (one.kind, one.client_ip, one["count"], one.limit, one.observed) == ("throttle", "10.0.0.7", 3, 20, 21.5)
     assert (one.ts_first, one.ts_last, one.delay_ms) == (NOON, NOON + 250_000, 750)
 
 
 def test_every_kind_is_read_field_by_field(kafka_rows: KafkaRows) -> None:
-    told: list[Event] = [
+    reported: list[Event] = [
         event(PRODUCE, partition(), upstream_us=900, principal_source="sasl", polled=("quiet",)),
         rollup(FETCH, RollupTopic("orders", records=2**39, latencies=(1, 2))),
         connection(),
@@ -106,7 +106,7 @@ def test_every_kind_is_read_field_by_field(kafka_rows: KafkaRows) -> None:
         gap(3, 5),
         status(last=True),
     ]
-    value = encoded(*told, schema_level=2)
+    value = encoded(*reported, schema_level=2)
     parsed = kept(parse_records(kafka_rows([value])))
     assert not dead_letter_rows(parsed).collect()
     for written in msgspec.json.decode(value)["events"]:
@@ -279,8 +279,8 @@ def test_so_have_its_batches(kafka_rows: KafkaRows) -> None:
         noted = ranges.to_json()
     assert sorted(found) == EACH_ONCE
     assert letters == 3
-    told = sorted(each[:4] for each in json.loads(noted))
-    assert told == [["cluster", 1, "boot", [[1, 12], [18, 23]]], ["cluster", 1, "dead", [[1, 4]]]]
+    reported = sorted(each[:4] for each in json.loads(noted))
+    assert reported == [["cluster", 1, "boot", [[1, 12], [18, 23]]], ["cluster", 1, "dead", [[1, 4]]]]
 
 
 def test_of_two_equal_records_the_one_stays_that_kafka_took_first(kafka_rows: KafkaRows) -> None:
@@ -295,14 +295,14 @@ def test_of_two_equal_records_the_one_stays_that_kafka_took_first(kafka_rows: Ka
 
 def test_the_same_events_sent_again_are_no_conflict_other_ones_are(kafka_rows: KafkaRows) -> None:
     """Sent again they have another time, and more was lost before them; also a map has to be the same."""
-    told: list[Event] = [event(), event(PRODUCE, partition()), rollup(), status(), gap(3, 5), throttle()]
-    again = encoded(*told, schema_level=2, sent_at=NOON + 9 * MINUTE, dropped=4)
-    assert _conflicts(kafka_rows, encoded(*told, schema_level=2), again) == []
+    reported: list[Event] = [event(), event(PRODUCE, partition()), rollup(), status(), gap(3, 5), throttle()]
+    again = encoded(*reported, schema_level=2, sent_at=NOON + 9 * MINUTE, dropped=4)
+    assert _conflicts(kafka_rows, encoded(*reported, schema_level=2), again) == []
     for changed in (
-        encoded(*told[:1], event(PRODUCE, partition(records=11)), *told[2:], schema_level=2),
-        encoded(*told[:3], status(dropped={"closed": 1}), *told[4:], schema_level=2),
-        encoded(*told[:2], rollup(requests=4), *told[3:], schema_level=2),
-        encoded(*told[1:], told[0], schema_level=2),
+        encoded(*reported[:1], event(PRODUCE, partition(records=11)), *reported[2:], schema_level=2),
+        encoded(*reported[:3], status(dropped={"closed": 1}), *reported[4:], schema_level=2),
+        encoded(*reported[:2], rollup(requests=4), *reported[3:], schema_level=2),
+        encoded(*reported[1:], reported[0], schema_level=2),
     ):
         assert _conflicts(kafka_rows, again, changed) == [(1, "1 to 6 differ from partition 0, offset 0")]
 

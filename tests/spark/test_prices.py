@@ -29,7 +29,7 @@ def loaded(folder: Path, kind: str, spec: dict[str, Any]) -> Definitions:
 
 
 def refused(folder: Path, kind: str, spec: dict[str, Any]) -> list[str]:
-    """The mistakes that are told, without the file's name."""
+    """The mistakes that are reported, without the file's name."""
     with pytest.raises(JobError) as error:
         loaded(folder, kind, spec)
     return [

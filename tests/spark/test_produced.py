@@ -63,14 +63,16 @@ def test_each_partition_of_a_request_is_a_row(kafka_rows: KafkaRows) -> None:
 
 def test_what_became_of_it(kafka_rows: KafkaRows) -> None:
     """Of a duplicate (error 46) the broker says that it has the records."""
-    told = {
+    reported = {
         "ok": event(PRODUCE, partition("pay-ok")),
         "denied": event(PRODUCE, partition("pay-denied", error_code=29)),
         "duplicate": event(PRODUCE, partition("pay-duplicate", error_code=46)),
         "acks=0": event(PRODUCE, partition("pay-acks0"), outcome="no_response"),
         "lost": event(PRODUCE, partition("pay-lost"), outcome="connection_lost"),
     }
-    rows = produced(kept(parse_records(kafka_rows([encoded(*told.values(), cluster_id="east")]))), [MIRROR]).collect()
+    rows = produced(
+        kept(parse_records(kafka_rows([encoded(*reported.values(), cluster_id="east")]))), [MIRROR]
+    ).collect()
     assert {row.topic: row.outcome for row in rows} == {
         "pay-ok": "acknowledged",
         "pay-denied": "rejected",
@@ -81,7 +83,7 @@ def test_what_became_of_it(kafka_rows: KafkaRows) -> None:
 
 
 def test_a_rollup_is_a_row_for_each_outcome(kafka_rows: KafkaRows) -> None:
-    told = rollup(
+    reported = rollup(
         PRODUCE,
         RollupTopic("orders", records=30, bytes=300, unconfirmed_records=2, unconfirmed_bytes=20, rejected_records=1),
         RollupTopic("payments", topic_requests=3),
@@ -89,7 +91,7 @@ def test_a_rollup_is_a_row_for_each_outcome(kafka_rows: KafkaRows) -> None:
         minute=NOON + MINUTE,
     )
     fetched = rollup(FETCH, RollupTopic("orders", records=99))
-    value = encoded(told, fetched, schema_level=2, cluster_id="east")
+    value = encoded(reported, fetched, schema_level=2, cluster_id="east")
     rows = produced(kept(parse_records(kafka_rows([value]))), [MIRROR]).collect()
     assert {row.outcome: (row.records, row.bytes) for row in rows} == {
         "acknowledged": (30, 300),

@@ -35,9 +35,9 @@ def made(
 ) -> dict[tuple[Any, ...], Row]:
     """The rows of the table by cluster, broker, scope, listener and quota; every connection has an id of its own."""
     numbered = [{"connection_id": f"c{number}", **one} for number, one in enumerate(connections)]
-    told = alive(0, 3_600) if completeness is None else completeness
+    reported = alive(0, 3_600) if completeness is None else completeness
     found = quota_advice(
-        rows(spark, CONNECTIONS, *numbered), rows(spark, THROTTLES, *throttles), rows(spark, COMPLETENESS, *told)
+        rows(spark, CONNECTIONS, *numbered), rows(spark, THROTTLES, *throttles), rows(spark, COMPLETENESS, *reported)
     ).collect()
     by = {(row.cluster_id, row.broker_id, row.scope, row.listener, row.quota): row for row in found}
     assert len(by) == len(found)
@@ -65,8 +65,8 @@ def test_a_rate_is_about_what_the_sidecar_would_have_measured(spark: SparkSessio
         "poisson": poisson,
         "bursts": sorted(random.randrange(200) + 8_000 * burst for burst in range(5) for _ in range(40)),
     }
-    told = [opened(ms / 1_000, cluster_id=name) for name, all_ms in milliseconds.items() for ms in all_ms]
-    found = made(spark, told)
+    reported = [opened(ms / 1_000, cluster_id=name) for name, all_ms in milliseconds.items() for ms in all_ms]
+    found = made(spark, reported)
     for name, all_ms in milliseconds.items():
         row = found[name, 1, "broker", None, RATE]
         seconds = Counter(ms // 1_000 for ms in all_ms)
@@ -85,7 +85,7 @@ def test_a_rate_is_about_what_the_sidecar_would_have_measured(spark: SparkSessio
 
 def test_the_number_that_was_open_at_a_time(spark: SparkSession) -> None:
     """3 from second 20 to 30; what ends in an instant makes room for what begins in it."""
-    told = [
+    reported = [
         opened(0, 50),
         opened(10, 30),
         opened(20, 40, principal="User:bob"),
@@ -94,7 +94,7 @@ def test_the_number_that_was_open_at_a_time(spark: SparkSession) -> None:
         opened(50, 50),
         opened(55),
     ]
-    row = made(spark, told)["cluster", 1, "ip", None, NUMBER]
+    row = made(spark, reported)["cluster", 1, "ip", None, NUMBER]
     assert row.asDict() == {
         "day": NOON.date(),
         "cluster_id": "cluster",
@@ -116,13 +116,13 @@ def test_the_number_that_was_open_at_a_time(spark: SparkSession) -> None:
 
 
 def test_each_limit_counts_its_own(spark: SparkSession) -> None:
-    told = [
+    reported = [
         *[opened(0) for _ in range(4)],
         *[opened(0, listener="TLS", client_ip="10.0.0.8", principal="User:bob") for _ in range(5)],
         *[opened(0, listener="TLS", client_ip="10.0.0.9") for _ in range(3)],
         *[opened(0, broker_id=2, boot_id="b2", client_ip="10.0.0.9") for _ in range(10)],
     ]
-    found = made(spark, told)
+    found = made(spark, reported)
     numbers = {key[1:4]: row.peak for key, row in found.items() if key[4] == NUMBER}
     assert numbers == {
         (1, "broker", None): 12,
@@ -155,7 +155,7 @@ def test_each_limit_counts_its_own(spark: SparkSession) -> None:
     assert found["cluster", None, "broker", None, NUMBER].observations == 22
 
 
-def test_one_whose_end_was_not_told_is_open_as_long_as_its_sidecar_ran(spark: SparkSession) -> None:
+def test_one_whose_end_was_not_reported_is_open_as_long_as_its_sidecar_ran(spark: SparkSession) -> None:
     """Three at second 5; then one each at second 1,000, when the first run may be gone."""
     cases = {
         "alive": alive(0, 3_600),
@@ -163,28 +163,33 @@ def test_one_whose_end_was_not_told_is_open_as_long_as_its_sidecar_ran(spark: Sp
         "ended": [*alive(0, 330, ended=True), *alive(335, 3_600, boot="next")],
         "worker": [*alive(0, 3_600), *alive(0, 3_590, boot="next")],
     }
-    told = [opened(5, cluster_id=name) for name in cases for _ in range(3)]
-    told += [opened(1_000, 1_001, cluster_id=name, boot_id="next") for name in cases]
+    reported = [opened(5, cluster_id=name) for name in cases for _ in range(3)]
+    reported += [opened(1_000, 1_001, cluster_id=name, boot_id="next") for name in cases]
     seen = [{**row, "cluster_id": name} for name, case in cases.items() for row in case]
-    found = made(spark, told, completeness=seen)
+    found = made(spark, reported, completeness=seen)
     assert {name: found[name, 1, "broker", None, NUMBER].peak for name in cases} == {
         "alive": 4, "killed": 3, "ended": 3, "worker": 4,
     }  # fmt: skip
 
 
-def test_one_whose_beginning_was_not_told(spark: SparkSession) -> None:
-    told = [opened(0, 90, opened_at=None, duration_ms=30_000), opened(0, opened_at=None)]
-    row = made(spark, told)["cluster", 1, "broker", None, RATE]
+def test_one_whose_beginning_was_not_reported(spark: SparkSession) -> None:
+    reported = [opened(0, 90, opened_at=None, duration_ms=30_000), opened(0, opened_at=None)]
+    row = made(spark, reported)["cluster", 1, "broker", None, RATE]
     assert (row.observations, row.since, row.peak, row.advice) == (1, after(60), 0.1, 1)
 
 
 def test_connections_that_met_a_limit_of_the_kind(spark: SparkSession) -> None:
     def throttled(scope: str, count: int, *, at: float = 10, **changes: Any) -> dict[str, Any]:
         key = {"day": NOON.date(), "minute": NOON, "cluster_id": "cluster", "broker_id": 1, "listener": "CLIENT"}
-        told = {"first_at": after(at), "last_at": after(at) + timedelta(seconds=1), "client_ip": "*", "action": "hold"}
-        return {**key, **told, "scope": scope, "quota": RATE, "count": count, **changes}
+        reported = {
+            "first_at": after(at),
+            "last_at": after(at) + timedelta(seconds=1),
+            "client_ip": "*",
+            "action": "hold",
+        }
+        return {**key, **reported, "scope": scope, "quota": RATE, "count": count, **changes}
 
-    told = [
+    reported = [
         throttled("broker", 1),
         throttled("broker", 2, listener="TLS"),
         throttled("broker", 4, broker_id=2),
@@ -196,7 +201,7 @@ def test_connections_that_met_a_limit_of_the_kind(spark: SparkSession) -> None:
         throttled("broker", 256, at=100),
         throttled("broker", 512, cluster_id="west"),
     ]
-    found = made(spark, [opened(0), opened(20), opened(1, broker_id=2, boot_id="b2")], told)
+    found = made(spark, [opened(0), opened(20), opened(1, broker_id=2, boot_id="b2")], reported)
     assert {key[1:]: row.throttled for key, row in found.items() if row.throttled} == {
         (1, "broker", None, RATE): 3,
         (None, "broker", None, RATE): 7,

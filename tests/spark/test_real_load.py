@@ -1,4 +1,4 @@
-"""Real clients of two real clusters count for themselves; the tables that are made of what the sidecars told agree."""
+"""Real clients of two real clusters count for themselves; the tables that are made of the sidecars' events agree."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def loaded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
             made.mirrored = real.mirror(
                 source.bootstrap, MIRRORED, target.bootstrap, f"a.{MIRRORED}", "mirror", DROPPED
             )
-            time.sleep(1.5 * LAG)  # what was produced is due before the sidecars tell of themselves for the last time
+            time.sleep(1.5 * LAG)  # what was produced is due before the sidecars' last statuses
             made.connections = {
                 source.state.cluster_id: door.carried,
                 target.state.cluster_id: other.carried,

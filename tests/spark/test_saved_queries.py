@@ -153,8 +153,8 @@ def test_principals_behind_a_throttled_address_are_those_that_were_connected_the
 
 
 def test_open_connections_have_the_clients_that_come_from_there_as_that_principal(tmp_path: Path) -> None:
-    told = {**WHERE, "boot_id": "b", "minute": AT, "statuses": 1, "last_status": AT, "ended": False}
-    write(tmp_path, "completeness", told)
+    reported = {**WHERE, "boot_id": "b", "minute": AT, "statuses": 1, "last_status": AT, "ended": False}
+    write(tmp_path, "completeness", reported)
     late = AT + 30 * SECOND
     who = {"client_ip": "10.0.0.7", "principal": "User:a"}
     for number, principal in enumerate(("User:a", "User:a", "User:b")):
@@ -277,7 +277,7 @@ def test_who_changed_what_says_how(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_lost_and_what_is_missing_are_told_apart(tmp_path: Path) -> None:
+def test_what_is_lost_and_what_is_missing_are_distinguished(tmp_path: Path) -> None:
     run = {**WHERE, "minute": AT}
     write(
         tmp_path,
@@ -317,8 +317,15 @@ def test_what_is_lost_and_what_is_missing_are_told_apart(tmp_path: Path) -> None
 
 def test_a_sidecar_is_stale_after_a_minute(tmp_path: Path) -> None:
     for broker, ago in enumerate((60, 61, 7200)):
-        told = AT - ago * SECOND
-        row = {**WHERE, "broker_id": broker, "minute": AT, "boot_id": "b", "last_status": told, "ended": broker == 2}
+        reported = AT - ago * SECOND
+        row = {
+            **WHERE,
+            "broker_id": broker,
+            "minute": AT,
+            "boot_id": "b",
+            "last_status": reported,
+            "ended": broker == 2,
+        }
         write(tmp_path, "completeness", {**row, "statuses": 1})
     rows = answer(tmp_path, "stale-sidecars", at=AT)
     assert picked(rows, "broker_id", "silent_seconds", "ended") == [(2, 7200, True), (1, 61, False)]
@@ -396,7 +403,7 @@ def test_old_clients_are_those_with_a_request_that_is_refused(tmp_path: Path) ->
     ]
 
 
-def test_unused_topics_come_before_those_of_which_nobody_can_tell(tmp_path: Path) -> None:
+def test_unused_topics_come_before_those_of_which_nobody_can_report(tmp_path: Path) -> None:
     for topic, state, more in (
         ("u", "used", {}),
         ("n", "unknown", {}),

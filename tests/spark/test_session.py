@@ -1,4 +1,4 @@
-"""What Java says when something fails, in one line; and what a session that goes on must not keep."""
+"""What Java says when something fails, in one line; and what a session that continues must not keep."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ py4j.protocol.Py4JJavaError: An error occurred while calling o9.save.
         ("", "RuntimeError"),
     ],
 )
-def test_the_first_cause_is_told(said: str, line: str) -> None:
+def test_the_first_cause_is_reported(said: str, line: str) -> None:
     assert summarize_error(RuntimeError(said)) == line
 
 
-def test_too_little_memory_is_told_whatever_failed_for_it() -> None:
+def test_too_little_memory_is_reported_whatever_failed_for_it() -> None:
     def fail() -> None:
         with _spark_log() as log:
             log.write(b"WARN x\njava.lang.OutOfMemoryError: Java heap space\n")

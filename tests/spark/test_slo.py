@@ -140,9 +140,9 @@ def ledger(requests: Sequence[Request], asked: Asked) -> dict[Any, dict[str, Any
         newest[each.cluster_id, each.at.date()] = max(newest.get((each.cluster_id, each.at.date()), each.at), each.at)
         verdict = asked.judge(each)
         for topic in (None,) if asked.topics is None else {*each.topics} & {*asked.topics}:
-            told = {"api": each.api, "topic": topic, "principal": each.principal, "client_id": each.client_id}
+            reported = {"api": each.api, "topic": topic, "principal": each.principal, "client_id": each.client_id}
             if verdict is not None:
-                group = (each.cluster_id, *(told[name] if name in asked.by else None for name in BY))
+                group = (each.cluster_id, *(reported[name] if name in asked.by else None for name in BY))
                 verdicts[group].append((each.at, verdict))
     rows: dict[Any, dict[str, Any]] = {
         (day, group): row
@@ -301,7 +301,7 @@ def test_every_row_is_the_ledgers(spark: SparkSession, declared: Any) -> None:
         assert expected, name
 
 
-def test_what_is_told_late_changes_its_day_and_those_after(spark: SparkSession, declared: Any) -> None:
+def test_what_is_reported_late_changes_its_day_and_those_after(spark: SparkSession, declared: Any) -> None:
     requests = days_of_two_clusters(2)
     since = (MIDNIGHT + 5 * DAY).date()
     asked = {name: ASKED[name] for name in ("whole", "by-topic", "by-client", "slices")}
@@ -316,9 +316,9 @@ def test_what_is_told_late_changes_its_day_and_those_after(spark: SparkSession, 
 
 def test_what_matched_nothing_on_any_day_is_named(spark: SparkSession, declared: Any, tmp_path: Path) -> None:
     objectives = declared(**{name: ASKED[name] for name in ("whole", "mistyped", "by-client")})
-    told = [{"slo": name, "objective": "o", "total": total} for name, total in (
+    reported = [{"slo": name, "objective": "o", "total": total} for name, total in (
         ("whole", 0), ("whole", 7), ("mistyped", 0), ("mistyped", 0), ("by-client", 1))]  # fmt: skip
-    rows = stored_rows(spark, SLO, *told)
+    rows = stored_rows(spark, SLO, *reported)
     assert unmatched.unmatched_objectives(rows, Definitions(objectives=objectives)) == ["objective mistyped, o"]
 
     (tmp_path / "prices.yaml").write_text(
@@ -355,7 +355,7 @@ def test_waiting_for_data_and_quotas_breach_nothing(spark: SparkSession, declare
         event(FETCH, partition(), latency_us=30_000, max_wait_ms=500),
     ]
     slow = event(PRODUCE, partition(), latency_us=2_000_900, muted_us=1_000_000)
-    told = [
+    reported = [
         *good,
         slow,
         event(FETCH, latency_us=500_300, max_wait_ms=500),
@@ -364,7 +364,7 @@ def test_waiting_for_data_and_quotas_breach_nothing(spark: SparkSession, declare
         event(PRODUCE, partition(), latency_us=0, outcome="connection_lost"),
         event(PRODUCE, partition(error_code=29), latency_us=900),
     ]
-    parsed = parse_records(kafka_rows([encoded(each, first_seq=number) for number, each in enumerate(told, 1)]))
+    parsed = parse_records(kafka_rows([encoded(each, first_seq=number) for number, each in enumerate(reported, 1)]))
     requests = measure_requests(parsed).persist()
     tables = [spark.createDataFrame(made.collect(), made.schema) for made in (latency(requests), traffic(requests))]
     requests.unpersist()

@@ -27,13 +27,13 @@ def test_the_columns_are_those_of_the_schema(kafka_rows: KafkaRows) -> None:
 
 
 def test_one_minute_of_one_address_and_limit_is_one_row(kafka_rows: KafkaRows) -> None:
-    told = [
+    reported = [
         throttle(),
         throttle(count=4, limit=10, observed=30.25, delay_ms=0, ts_first=NOON + 5, ts_last=NOON + MINUTE + 5),
         event(),
         connection(),
     ]
-    (row,) = throttles(kept(parse_records(kafka_rows([encoded(*told)])))).collect()
+    (row,) = throttles(kept(parse_records(kafka_rows([encoded(*reported)])))).collect()
     assert row.asDict() == {
         "day": date(2026, 9, 22),
         "minute": datetime(2026, 9, 22, 12),
@@ -55,7 +55,7 @@ def test_one_minute_of_one_address_and_limit_is_one_row(kafka_rows: KafkaRows) -
 
 
 def test_what_a_row_is_about(kafka_rows: KafkaRows) -> None:
-    told = [
+    reported = [
         throttle(),
         throttle(action="drop"),
         throttle(scope="listener"),
@@ -67,14 +67,14 @@ def test_what_a_row_is_about(kafka_rows: KafkaRows) -> None:
         throttle(ts_first=NOON + MINUTE, ts_last=NOON + MINUTE),
         throttle(ts_first=NOON + 12 * 60 * MINUTE, ts_last=NOON + 12 * 60 * MINUTE),
     ]
-    rows = throttles(kept(parse_records(kafka_rows([encoded(*told), encoded(throttle(), broker_id=2)])))).collect()
+    rows = throttles(kept(parse_records(kafka_rows([encoded(*reported), encoded(throttle(), broker_id=2)])))).collect()
     assert [row["count"] for row in rows] == [3] * 11
     assert sorted({row.day for row in rows}) == [date(2026, 9, 22), date(2026, 9, 23)]
 
 
 def test_partial_rows_of_several_batches_become_the_same_row(kafka_rows: KafkaRows) -> None:
-    told = [throttle(), throttle(count=1, observed=50, ts_last=NOON + 900_000)]
-    values = [encoded(one, first_seq=number) for number, one in enumerate(told, 1)]
+    reported = [throttle(), throttle(count=1, observed=50, ts_last=NOON + 900_000)]
+    values = [encoded(one, first_seq=number) for number, one in enumerate(reported, 1)]
     whole = throttles(kept(parse_records(kafka_rows(values))))
     stored = throttles(kept(parse_records(kafka_rows(values[:1])))).unionByName(
         throttles(kept(parse_records(kafka_rows(values[1:]))))

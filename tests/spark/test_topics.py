@@ -46,7 +46,7 @@ def polled(topic: str, **changes: Any) -> dict[str, Any]:
 
 
 def listed(*names: str, at: float = 60, part: int | None = 1, parts: int | None = 1, **changes: Any) -> Rows:
-    """One part of a list that was told ``at``."""
+    """One part of a list that was sent ``at``."""
     seen = {"cluster_id": "cluster", "first_seen": after(at), "last_seen": after(at), "told": 1}
     hour = after(at).replace(minute=0, second=0)
     key = {"day": hour.date(), "hour": hour, "partitions": 3, "internal": False, "part": part, "parts": parts}
@@ -114,7 +114,7 @@ def test_after_events_were_lost_topics_are_judged_since_then(spark: SparkSession
     }
 
 
-def test_what_is_told_of_a_topic(spark: SparkSession) -> None:
+def test_what_is_known_of_a_topic(spark: SparkSession) -> None:
     traffic = [
         produced("orders", at=60),
         produced("orders", at=120, principal="User:bob", bytes=50),
@@ -124,8 +124,8 @@ def test_what_is_told_of_a_topic(spark: SparkSession) -> None:
         did("orders", "Fetch", at=360, principal="User:dan", topic_errors=1),
         polled("orders", at=420, principal="User:dan"),
     ]
-    told = [*listed("orders", at=30), *listed("orders", at=3_000, topic_id=None, partitions=6)]
-    (row,) = made(spark, traffic, told).values()
+    reported = [*listed("orders", at=30), *listed("orders", at=3_000, topic_id=None, partitions=6)]
+    (row,) = made(spark, traffic, reported).values()
     assert row.asDict() == {
         "day": NOON.date(),
         "cluster_id": "cluster",
@@ -159,9 +159,9 @@ def test_records_sent_without_waiting_for_an_answer_are_a_use_and_no_bytes(spark
 
 def test_what_is_there_is_said_by_the_newest_complete_list(spark: SparkSession) -> None:
     """The newest list of all lacks its second part; ``gone`` is in neither, and was used once."""
-    told = [*listed("gone", at=0), *listed("a", at=600, part=1, parts=2), *listed("z", at=600, part=2, parts=2),
+    reported = [*listed("gone", at=0), *listed("a", at=600, part=1, parts=2), *listed("z", at=600, part=2, parts=2),
             *listed("a", "b", at=3_700, part=1, parts=2)]  # fmt: skip
-    found = made(spark, [produced("gone", at=60), produced("never-listed", at=60)], told)
+    found = made(spark, [produced("gone", at=60), produced("never-listed", at=60)], reported)
     assert {name: row.present for name, row in found.items()} == {
         "gone": False, "a": True, "b": True, "z": True, "never-listed": False,
     }  # fmt: skip
@@ -197,13 +197,13 @@ def test_internal_topics_are_flagged_and_never_unused(spark: SparkSession) -> No
 
 
 def test_clusters_are_judged_apart(spark: SparkSession) -> None:
-    told = topics(
+    reported = topics(
         rows(spark, TRAFFIC, produced("t"), produced("t", cluster_id="dark")),
         rows(spark, INVENTORY, *listed("u"), *listed("u", cluster_id="west"), *listed("u", cluster_id="dark")),
         rows(spark, COMPLETENESS, *alive(0, 600), *alive(0, 100, cluster_id="west"),
              *alive(400, 600, cluster_id="west", boot="b")),
     )  # fmt: skip
-    assert {(row.cluster_id, row.topic): (row.state, row.since) for row in told.collect()} == {
+    assert {(row.cluster_id, row.topic): (row.state, row.since) for row in reported.collect()} == {
         ("cluster", "t"): ("used", after(0)),
         ("cluster", "u"): ("unused", after(0)),
         ("west", "u"): ("unused", after(0)),
@@ -215,7 +215,7 @@ def test_clusters_are_judged_apart(spark: SparkSession) -> None:
 def test_where_traffic_is_kept_for_a_shorter_time_it_is_judged_from_there(spark: SparkSession) -> None:
     """Two days of completeness, of which traffic has the second one."""
     day = 86_400
-    told = [{**alive(0, 60)[0], "last_status": after(2 * day)}]
-    (row,) = made(spark, [did(None, at=day)], listed("t"), told).values()
+    reported = [{**alive(0, 60)[0], "last_status": after(2 * day)}]
+    (row,) = made(spark, [did(None, at=day)], listed("t"), reported).values()
     assert (row.since, row.covered_since, row.unused_since) == (after(day / 2),) * 3
     assert row.state == "unused"

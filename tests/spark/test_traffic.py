@@ -179,9 +179,9 @@ CLASSES: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
 }
 
 
-@pytest.mark.parametrize(("told", "counted"), CLASSES.values(), ids=CLASSES)
-def test_steps_of_a_protocol_are_no_errors(rows_of: Rows, told: dict[str, Any], counted: dict[str, int]) -> None:
-    (row,) = [row for row in rows_of(event(**{"api_key": METADATA} | told)) if row.topic is None]
+@pytest.mark.parametrize(("reported", "counted"), CLASSES.values(), ids=CLASSES)
+def test_steps_of_a_protocol_are_no_errors(rows_of: Rows, reported: dict[str, Any], counted: dict[str, int]) -> None:
+    (row,) = [row for row in rows_of(event(**{"api_key": METADATA} | reported)) if row.topic is None]
     found = {name: row[name] for name in ("errors", "retriable", "protocol") if row[name]}
     assert found == counted
 
@@ -205,7 +205,7 @@ def test_an_error_of_any_partition_is_one_of_its_topic(rows_of: Rows) -> None:
 
 
 def test_a_topic_that_was_polled_has_a_row_of_its_own(rows_of: Rows) -> None:
-    """However often: it is told in both modes, and by as many connections as a client has."""
+    """However often: it is reported in both modes, and by as many connections as a client has."""
     rows = rows_of(
         event(FETCH, polled=("quiet", "read"), request_bytes=100, response_bytes=0),
         event(FETCH, partition("read"), polled=("quiet",), request_bytes=100, response_bytes=0),
@@ -220,10 +220,10 @@ def test_a_topic_that_was_polled_has_a_row_of_its_own(rows_of: Rows) -> None:
 
 
 def test_partial_sums_add_up_to_the_whole(kafka_rows: Any) -> None:
-    told = [
+    reported = [
         event(number % 2, *[partition(f"t{each}", bytes=number) for each in range(number % 4)]) for number in range(40)
     ]
-    halves = [encoded(*told[:15], first_seq=1), encoded(*told[15:], first_seq=16)]
+    halves = [encoded(*reported[:15], first_seq=1), encoded(*reported[15:], first_seq=16)]
     whole = traffic(measure_requests(kept(parse_records(kafka_rows(halves)))))
     one, other = (kept(traffic(measure_requests(kept(parse_records(kafka_rows([half])))))) for half in halves)
     again = merge_rows(one.union(other), TRAFFIC)
@@ -236,9 +236,9 @@ def test_a_rollup_counts_as_its_requests_and_its_topics(rows_of: Rows) -> None:
                 "estimated_records": 4}  # fmt: skip
     of_all = {"requests": 4, "request_bytes": 900, "response_bytes": 90, "errors": 2, "retriable": 3,
               "protocol": 4, "connection_lost": 1, "throttle_ms": 42}  # fmt: skip
-    told = rollup(PRODUCE, RollupTopic("orders", **of_topic), RollupTopic("clicks", topic_requests=1), **of_all)
+    reported = rollup(PRODUCE, RollupTopic("orders", **of_topic), RollupTopic("clicks", topic_requests=1), **of_all)
     of_orders = {name: value for name, value in of_topic.items() if name != "errors"} | {"topic_errors": 1}
-    assert by_topic(rows_of(told)) == {
+    assert by_topic(rows_of(reported)) == {
         None: of_all,
         "orders": of_orders,
         "clicks": {"topic_requests": 1},

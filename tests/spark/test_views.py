@@ -32,20 +32,20 @@ def counts(*places: int) -> list[int]:
 
 
 def test_first_last_and_greatest_pass_over_what_is_not_known(tmp_path: Path) -> None:
-    told = [
+    reported = [
         {"last_seq": 7, "principal": "User:late", "opened_at": None, "requests": 9, "closed_at": AT},
         {"last_seq": 9, "principal": None, "opened_at": None, "requests": None},
         {"last_seq": 2, "principal": "User:early", "opened_at": AT, "requests": None, "client_port": 5},
     ]
-    for row in told:
+    for row in reported:
         write(tmp_path, "connections", {**CONNECTION, "day": AT.date(), "authentications": 1, **row})
     sql = "SELECT principal, client_port, opened_at, requests, closed_at, authentications, last_seq FROM connections"
     assert only(tmp_path, sql) == ("User:late", 5, AT, 9, AT, 3, 9)
 
 
 def test_of_two_that_are_equally_late_the_greater_one_is_the_last(tmp_path: Path) -> None:
-    told = [{"last_seq": 7, "principal": who} for who in ("User:b", "User:c", "User:a", None)]
-    for row in (*told, {"last_seq": None, "principal": "User:z"}):
+    reported = [{"last_seq": 7, "principal": who} for who in ("User:b", "User:c", "User:a", None)]
+    for row in (*reported, {"last_seq": None, "principal": "User:z"}):
         write(tmp_path, "connections", {**CONNECTION, "day": AT.date(), **row})
     assert only(tmp_path, "SELECT principal, client_id, last_seq FROM connections") == ("User:c", None, 7)
 

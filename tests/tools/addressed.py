@@ -65,9 +65,9 @@ def expected(value: Any, known: Mapping[int, HostPort] | None = None) -> Any:
         return tuple(expected(one, known) for one in value)
     if not isinstance(value, dict):
         return value
-    told = {name: one if name == UNKNOWN_TAGS else expected(one, known) for name, one in value.items()}
+    reported = {name: one if name == UNKNOWN_TAGS else expected(one, known) for name, one in value.items()}
     if value.get("Host"):
         node_id = value["NodeId"] if "NodeId" in value else value["BrokerId"]
         host, port = known.get(node_id) or (f"node-{node_id}.unmapped.invalid", 1)
-        told |= {"Host": host, "Port": port}
-    return told
+        reported |= {"Host": host, "Port": port}
+    return reported

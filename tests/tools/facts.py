@@ -1,4 +1,4 @@
-"""The facts a walker has to find in a message, told from the message's values."""
+"""The facts a walker has to find in a message, computed from the message's values."""
 
 from __future__ import annotations
 

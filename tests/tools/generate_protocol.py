@@ -26,7 +26,7 @@ from tests.tools.protocol_seals import SEALS, TABLE, problems, read_table, seal
 SET = "kafka-protocol"
 FIRST_WITH_LISTENERS = version_int("2.8")
 OPTIONAL = (71, 72)
-"""GetTelemetrySubscriptions and PushTelemetry: only a broker with a telemetry reporter tells of them (KIP-714)."""
+"""GetTelemetrySubscriptions and PushTelemetry: only a broker with a telemetry reporter returns them (KIP-714)."""
 
 
 class Changed(Exception):

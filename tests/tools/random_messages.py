@@ -128,20 +128,20 @@ class _Drawing:
 
 
 def read_all(struct: Accessors) -> dict[str, Any]:
-    """Every field of a view as ``draw`` tells it, but for what is withheld; raises what reading raises."""
-    values = {name: _told(struct.get(name)) for name in struct.field_names()}
+    """Every field of a view as ``draw`` returns it, but for what is withheld; raises what reading raises."""
+    values = {name: _drawn(struct.get(name)) for name in struct.field_names()}
     unknown = struct.unknown_tagged_fields()
     return {**values, UNKNOWN_TAGS: dict(unknown)} if unknown else values
 
 
-def _told(value: Any) -> Any:
+def _drawn(value: Any) -> Any:
     match value:
         case Accessors():
             return read_all(value)
         case Records():
             return bytes(value.data or b"")
         case tuple():
-            return tuple(map(_told, value))
+            return tuple(map(_drawn, value))
         case _:
             return value
 

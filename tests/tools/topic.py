@@ -23,7 +23,7 @@ def messages(bootstrap: str, topic: str) -> Iterator[Message]:
         consumer.assign(starts)
         for _ in range(count):
             message = consumer.poll(TIMEOUT)
-            assert message is not None, f"{topic}: fewer records than its offsets tell"
+            assert message is not None, f"{topic}: fewer records than its offsets say"
             assert message.error() is None, message.error()
             yield message
     finally:

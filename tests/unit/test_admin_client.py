@@ -24,7 +24,7 @@ from tests.unit.quotas_states import busy, unlimited
 
 @asynccontextmanager
 async def answering(method: str, path: str, answer: Response, port: int | None = None) -> AsyncIterator[str]:
-    """An endpoint that gives one answer; its address, with a free port unless told."""
+    """An endpoint that gives one answer; its address, with a free port unless given."""
 
     async def handler(request: AdminRequest) -> Response:
         return answer
@@ -45,7 +45,7 @@ async def brokerside(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def told(**answer: object) -> bytes:
+def encoded(**answer: object) -> bytes:
     return msgspec.json.encode(answer)
 
 
@@ -112,14 +112,14 @@ async def test_watching_what_never_answered_fails() -> None:
 
 async def test_a_reload_says_what_changed() -> None:
     changes = [("quotas.max.connections", "5", "6"), ("log.level", "info", "debug")]
-    changed = told(result="applied", changed=[key for key, _, _ in changes], changes=changes)
+    changed = encoded(result="applied", changed=[key for key, _, _ in changes], changes=changes)
     async with answering("POST", "/reload", Response(changed)) as admin:
         done = await brokerside("reload", "--admin", admin)
     assert (done.returncode, done.stdout) == (
         0,
         "applied:\n  quotas.max.connections: 5 -> 6\n  log.level: info -> debug\n",
     )
-    async with answering("POST", "/reload", Response(told(result="unchanged", changed=[]))) as admin:
+    async with answering("POST", "/reload", Response(encoded(result="unchanged", changed=[]))) as admin:
         done = await brokerside("reload", "--admin", admin)
     assert (done.returncode, done.stdout) == (
         0,
@@ -129,7 +129,7 @@ async def test_a_reload_says_what_changed() -> None:
 
 async def test_a_reload_after_the_file_watch_says_what_was_applied_and_when() -> None:
     applied = {"changed": ["log.level", "tags.rack"], "at": 1_790_000_000.0, "reason": "file"}
-    answer = told(result="unchanged", changed=[], last_applied=applied)
+    answer = encoded(result="unchanged", changed=[], last_applied=applied)
     async with answering("POST", "/reload", Response(answer)) as admin:
         done = await brokerside("reload", "--admin", admin)
     said = "last applied, when the file changed (2026-09-21 14:13:20 UTC): log.level, tags.rack"
@@ -138,7 +138,7 @@ async def test_a_reload_after_the_file_watch_says_what_was_applied_and_when() ->
 
 async def test_a_rejected_reload_says_every_reason_and_fails() -> None:
     errors = ["quotas.max.connections: 0 is out of range", "broker.id: a change needs a restart"]
-    async with answering("POST", "/reload", Response(told(result="rejected", errors=errors), 422)) as admin:
+    async with answering("POST", "/reload", Response(encoded(result="rejected", errors=errors), 422)) as admin:
         done = await brokerside("reload", "--admin", admin)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.splitlines() == [
@@ -149,13 +149,13 @@ async def test_a_rejected_reload_says_every_reason_and_fails() -> None:
 
 
 async def test_a_sidecar_that_shuts_down_reloads_nothing() -> None:
-    async with answering("POST", "/reload", Response(told(result="draining"), 503)) as admin:
+    async with answering("POST", "/reload", Response(encoded(result="draining"), 503)) as admin:
         done = await brokerside("reload", "--admin", admin)
     assert (done.returncode, done.stderr) == (1, f"brokerside: the sidecar at {admin} is shutting down\n")
 
 
 @pytest.mark.parametrize("command", ["quotas", "reload"])
-async def test_who_is_no_sidecar_is_told_in_one_sentence(command: str) -> None:
+async def test_who_is_no_sidecar_is_reported_in_one_sentence(command: str) -> None:
     nobody = await brokerside(command, "--admin", f"127.0.0.1:{free_port()}")
     async with answering("GET", "/else", Response(b"")) as admin:
         other = await brokerside(command, "--admin", admin)

@@ -106,7 +106,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return calls
 
 
-def test_jobs_run_hands_on_what_it_is_told(brokerside: Terminal, called: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_jobs_run_passes_its_options_on(brokerside: Terminal, called: list[dict[str, Any]], tmp_path: Path) -> None:
     (tmp_path / "all.yaml").write_text(DEFINITIONS)
     options = ["--tables", "s3a://bucket/tables", "--only", "traffic,latency", "--available-now", "--topic", "t"]
     options += ["--definitions", str(tmp_path), "--conf", "spark.a=b=c", "--kafka-option", "sasl.mechanism=PLAIN"]

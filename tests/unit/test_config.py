@@ -38,7 +38,7 @@ def write(tmp_path):
 
 @pytest.fixture
 def problems(write):
-    """Load a text that is wrong, and return what it is told about."""
+    """Load a text that is wrong, and return the errors."""
 
     def problems(text: str, **environ: str) -> list[str]:
         with pytest.raises(ConfigError) as raised:
@@ -376,7 +376,7 @@ class TestEnvironment:
         }
         assert load(write(MINIMAL), environ) == load(write(MINIMAL), {})
 
-    def test_but_a_slip_that_only_looks_like_theirs_is_told(self, problems):
+    def test_but_a_slip_that_only_looks_like_theirs_is_reported(self, problems):
         assert problems(MINIMAL, BROKERSIDE_ADMIN_PORT="9700")[0].startswith("BROKERSIDE_ADMIN_PORT: is set, and is no")
 
 

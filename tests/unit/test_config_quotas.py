@@ -202,7 +202,7 @@ def test_one_thing_in_two_spellings(problem, lines, expected):
     assert problem(quotas(*lines)) == expected
 
 
-def test_quotas_at_the_top_are_told_where_they_belong(problem):
+def test_quotas_at_the_top_are_reported_where_they_belong(problem):
     found = problem(HEAD + "max.connections: 5\n")
     assert found == "max.connections: unknown key (write it under quotas) at line 5, column 1"
 
@@ -372,7 +372,7 @@ class TestUnheeded:
         assert found.endswith(" at line 8, column 3")
 
     @pytest.mark.parametrize("wrong", ["sasl.password.file: /run/password", "sasl.pasword: {file: nowhere}"])
-    def test_what_is_wrong_by_itself_is_told_once(self, problem, wrong):
+    def test_what_is_wrong_by_itself_is_reported_once(self, problem, wrong):
         own = f"security.protocol: SASL_SSL, sasl.mechanism: PLAIN, sasl.username: me, {wrong}"
 
         found = problem(f"{HEAD}{CLUSTER}internal: {{{own}}}\nquotas: {{ip.store: broker}}\n")

@@ -1,4 +1,4 @@
-"""What a reader is told to run for the packages of an extra: nothing that a package index may have by our name."""
+"""What messages say to run for the packages of an extra: nothing that a package index may have by our name."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def of(found: dict[tuple[str, ...], float], name: str) -> dict[tuple[str, ...], 
     return {key[1:]: value for key, value in found.items() if key[0] == name}
 
 
-def test_limits_are_told_where_there_are_any(found) -> None:
+def test_limits_are_reported_where_there_are_any(found) -> None:
     assert of(found, "quota_limit") == {
         ("broker", "", RATE, "enforce"): 200,
         ("broker", "", CONNECTIONS, "enforce"): 5000,
@@ -72,7 +72,7 @@ def test_times_are_sums_and_counts_by_listener(found) -> None:
     assert of(found, "acceptor_blocked_seconds_total") == {("CLIENT",): 2.5, ("REPLICATION",): 0}
 
 
-def test_connections_are_told_by_listener(found) -> None:
+def test_connections_are_reported_by_listener(found) -> None:
     assert of(found, "connections_waiting") == {("CLIENT",): 1, ("REPLICATION",): 0}
     assert of(found, "connections_queued") == {("CLIENT",): 213, ("REPLICATION",): 0}
     assert of(found, "connections_held") == {("CLIENT",): 7, ("REPLICATION",): 0}

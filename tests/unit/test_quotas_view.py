@@ -45,7 +45,7 @@ def test_what_is_not_limited_or_not_measured_is_null() -> None:
     ]
 
 
-def test_counts_are_told_by_listener() -> None:
+def test_counts_are_reported_by_listener() -> None:
     listeners = answer(busy())["listeners"]
     assert listeners["CLIENT"] == {
         "queued": 213,

@@ -78,7 +78,7 @@ def running(tmp_path):
     return Running(tmp_path)
 
 
-async def test_a_change_is_applied_and_told(running):
+async def test_a_change_is_applied_and_reported(running):
     before = running.reloader.state.hash
     running.time = 200.0
 
@@ -394,7 +394,7 @@ class TestFile:
 
         assert [monitor.has_changed(), monitor.has_changed()] == [False, True]
 
-    def test_a_vanished_one_is_no_change_and_told_once(self, file):
+    def test_a_vanished_one_is_no_change_and_reported_once(self, file):
         monitor = ConfigFileMonitor(file)
         file.unlink()
 
@@ -460,7 +460,7 @@ class TestDifference:
 
 
 class TestDeadFileSystem:
-    """Reading that never returns: it is said, the loop goes on, and no second thread is stuck in it."""
+    """Reading that never returns: it is said, the loop continues, and no second thread is stuck in it."""
 
     async def test_a_reload_is_rejected_and_so_are_those_that_follow(self, running, monkeypatch):
         monkeypatch.setattr(proxy.reload, "READ_TIMEOUT", 0.05)

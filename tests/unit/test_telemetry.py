@@ -97,7 +97,7 @@ def test_a_line_for_people_has_time_level_event_and_keys():
     ("form", "terminal", "is_json"),
     [("auto", True, False), ("auto", False, True), ("json", True, True), ("text", False, False)],
 )
-def test_lines_are_text_on_a_terminal_and_json_elsewhere_unless_told(monkeypatch, form, terminal, is_json):
+def test_lines_are_text_on_a_terminal_and_json_elsewhere_unless_configured(monkeypatch, form, terminal, is_json):
     read, write = os.pipe()
     writer = LogWriter(write, lambda dropped: None)
     monkeypatch.setattr(logs, "_writers", [writer])
@@ -240,7 +240,7 @@ class TestRepeated:
 
         assert lines == [("full", {"n": 0}), ("full", {"n": 5, "repeated": 5}), ("full", {"n": 6})]
 
-    def test_the_last_of_a_burst_are_told_by_flush(self, repeated, lines, now):
+    def test_the_last_of_a_burst_are_reported_by_flush(self, repeated, lines, now):
         for n in range(3):
             repeated.warning("full", n=n)
         repeated.flush()

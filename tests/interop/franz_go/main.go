@@ -140,7 +140,7 @@ func version() string {
 			return strings.TrimPrefix(dependency.Version, "v")
 		}
 	}
-	log.Fatalf("the build does not tell its version of %s", module)
+	log.Fatalf("the build does not have its version of %s", module)
 	return ""
 }
 

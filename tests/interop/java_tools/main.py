@@ -1,6 +1,6 @@
 """The Java console tools: see ``tests.interop`` for what every client program does.
 
-What was produced and committed is what the broker says, for the tools do not tell it.
+What was produced and committed is what the broker says, for the tools do not report it.
 """
 
 from __future__ import annotations

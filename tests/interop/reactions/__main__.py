@@ -66,14 +66,14 @@ class Reaction:
             cells = ["did not run", "", "", ""]
         else:
             lied, after = self.attempts[1], self.attempts[-1]
-            told = f"`{_cut(lied.said)}` after {lied.seconds} s" if lied.said else "nothing; it succeeds"
+            reported = f"`{_cut(lied.said)}` after {lied.seconds} s" if lied.said else "nothing; it succeeds"
             if "nothing" in lied.said:
-                told = "nothing within 15 s" if lied.seconds else lied.said
+                reported = "nothing within 15 s" if lied.seconds else lied.said
             logged = f"`{_cut(lied.heard[0])}`" if lied.heard else ""
             ends = {f"the {who} closes it" for who in self.seen.ended}
             stays = " or ".join(sorted(ends)) or "stays"
             tries = f"{self.seen.lies} request{'s' if self.seen.lies != 1 else ''}, {stays}"
-            cells = [told, logged, tries, "yes" if not after.said else f"no: `{_cut(after.said)}`"]
+            cells = [reported, logged, tries, "yes" if not after.said else f"no: `{_cut(after.said)}`"]
         return f"| {self.client} | {self.role} | {self.policy} | {' | '.join(cells)} |"
 
 

@@ -20,7 +20,7 @@ WAIT = 15
 Attempt = Callable[[], object]
 
 heard: list[str] = []
-"""What the client tells of its own accord: its log, its error callback."""
+"""What the client reports by itself: its log, its error callback."""
 
 
 def librdkafka(role: str, bootstrap: str, topic: str, client_id: str) -> Attempt:

@@ -16,7 +16,7 @@ FOREVER = 1 << 62
 
 
 class Life(NamedTuple):
-    """One connection, as far as was told."""
+    """One connection, as far as was reported."""
 
     visit: Visit
     opened: int
@@ -71,8 +71,8 @@ def _met(act: Act, key: tuple[Any, ...], since: int, until: int) -> int:
 def _lives(acts: Iterable[Act], envelopes: Iterable[tuple[Run, Envelope]]) -> Iterator[Life]:
     last: dict[Run, int] = {}
     for run, envelope in envelopes:
-        told = [event.ts for event in envelope.events if isinstance(event, StatusEvent)]
-        last[run] = max([last.get(run, 0), *told])
+        statuses = [event.ts for event in envelope.events if isinstance(event, StatusEvent)]
+        last[run] = max([last.get(run, 0), *statuses])
     changes = [act for act in acts if isinstance(act, Change)]
     opened = {change.visit: change.at for change in changes if change.what == "opened"}
     closed = {change.visit: change.at for change in changes if change.what == "closed"}

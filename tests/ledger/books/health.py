@@ -15,20 +15,20 @@ from tests.ledger.wire import Record
 def completeness(envelopes: Iterable[tuple[Run, Envelope]]) -> Book:
     book: Book = defaultdict(dict)
     for _, envelope in envelopes:
-        teller = (envelope.cluster_id, envelope.broker_id, envelope.boot_id)
+        sidecar = (envelope.cluster_id, envelope.broker_id, envelope.boot_id)
         sent = (day(envelope.sent_at), minute(envelope.sent_at))
-        row = book[*sent, *teller, None, None]
+        row = book[*sent, *sidecar, None, None]
         add(row, envelopes=1, events=len(envelope.events))
         least(row, first_seq=envelope.first_seq)
         most(row, last_seq=envelope.last_seq)
         for event in envelope.events:
             if isinstance(event, GapEvent):
-                row = book[*sent, *teller[:2], event.lost_boot_id, event.reason, None]
+                row = book[*sent, *sidecar[:2], event.lost_boot_id, event.reason, None]
                 add(row, lost=event.lost_last_seq - event.lost_first_seq + 1)
                 least(row, lost_first_seq=event.lost_first_seq)
                 most(row, lost_last_seq=event.lost_last_seq)
             elif isinstance(event, StatusEvent):
-                row = book[day(event.ts), minute(event.ts), *teller, None, None]
+                row = book[day(event.ts), minute(event.ts), *sidecar, None, None]
                 add(row, statuses=1)
                 if "last_status" not in row or row["last_status"] < instant(event.ts):
                     row["waiting"] = event.waiting + event.queued + event.spooled
@@ -37,9 +37,9 @@ def completeness(envelopes: Iterable[tuple[Run, Envelope]]) -> Book:
                      dropped=sum(event.dropped.values()), ended=event.last)  # fmt: skip
                 row["started_at"] = instant(event.started_at)
                 for name, count in event.hidden_by.items():
-                    most(book[day(event.ts), minute(event.ts), *teller, None, name], hidden=count)
+                    most(book[day(event.ts), minute(event.ts), *sidecar, None, name], hidden=count)
                 for name, count in event.partly_hidden_by.items():
-                    most(book[day(event.ts), minute(event.ts), *teller, None, name], partly_hidden=count)
+                    most(book[day(event.ts), minute(event.ts), *sidecar, None, name], partly_hidden=count)
     return dict(book)
 
 

@@ -90,7 +90,7 @@ def inventory(acts: Iterable[Act]) -> Book:
 
 
 def produced(acts: Iterable[Act], topics: Collection[tuple[str, str]]) -> list[Row]:
-    """Rows of those topics, (cluster, name), of sidecars that tell each request."""
+    """Rows of those topics, (cluster, name), of sidecars with an event for each request."""
     return [
         {
             "day": day(call.at),

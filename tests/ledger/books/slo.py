@@ -68,14 +68,14 @@ KEYS = ("day", "cluster_id", "slo", "objective", "api", "topic", "principal", "c
 
 
 def slo(acts: Iterable[Act]) -> Book:
-    told = list(calls(acts))
+    observed = list(calls(acts))
     newest: dict[tuple[str, Any], int] = {}
-    for call in told:
+    for call in observed:
         key = (call.visit.run.cluster, day(call.at))
         newest[key] = max(newest.get(key, 0), call.at // MINUTE * MINUTE)
     book: Book = {}
     for objective in OBJECTIVES:
-        for (cluster, *by), units in _units(objective, told).items():
+        for (cluster, *by), units in _units(objective, observed).items():
             for (of, today), as_of in newest.items():
                 row = _row(objective, units, as_of) if of == cluster else None
                 if row:
@@ -83,10 +83,10 @@ def slo(acts: Iterable[Act]) -> Book:
     return book
 
 
-def _units(objective: Objective, told: Iterable[Call]) -> dict[tuple[Any, ...], list[tuple[int, bool]]]:
+def _units(objective: Objective, observed: Iterable[Call]) -> dict[tuple[Any, ...], list[tuple[int, bool]]]:
     """What is counted, by group: when, and whether it is good. A slice is counted at its last minute."""
     judged: dict[tuple[Any, ...], list[tuple[int, bool]]] = defaultdict(list)
-    for call in told:
+    for call in observed:
         for by in objective.judged(call):
             judged[call.visit.run.cluster, *by].append((call.at // MINUTE * MINUTE, objective.good(call)))
     if objective.slices is None:

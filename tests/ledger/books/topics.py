@@ -58,12 +58,12 @@ def topics(acts: Iterable[Act], envelopes: Iterable[tuple[Run, Envelope]]) -> Bo
 
 def _seen(envelopes: Iterable[tuple[Run, Envelope]]) -> dict[str, dict[str, Any]]:
     """What is said of a cluster as a whole, by cluster."""
-    told: dict[str, dict[int, list[StatusEvent]]] = {}
+    reported: dict[str, dict[int, list[StatusEvent]]] = {}
     for run, envelope in envelopes:
-        of_broker = told.setdefault(run.cluster, {}).setdefault(run.broker, [])
+        of_broker = reported.setdefault(run.cluster, {}).setdefault(run.broker, [])
         of_broker += [event for event in envelope.events if isinstance(event, StatusEvent)]
     seen = {}
-    for cluster, brokers in told.items():
+    for cluster, brokers in reported.items():
         away: dict[int, int] = {}
         for broker, statuses in brokers.items():
             statuses.sort(key=lambda status: status.ts)

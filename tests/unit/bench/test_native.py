@@ -64,7 +64,7 @@ def test_every_request_is_answered(
     assert 0 < said["p50_us"] <= said["p99_us"]
 
 
-def test_a_paced_load_asks_as_often_as_it_is_told(programs: native.Native, stub: tuple[int, Path]) -> None:
+def test_a_paced_load_asks_as_often_as_configured(programs: native.Native, stub: tuple[int, Path]) -> None:
     said = load(programs, stub, "requests", "small", "conns=8", "rate=1000")
     assert said["errors"] == 0
     assert 1 <= said["requests"] <= 120

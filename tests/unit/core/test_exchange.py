@@ -39,7 +39,7 @@ RESOURCES = facts.RequestResources(
 )  # fmt: skip
 
 
-def told(one: Exchange) -> tuple[Any, ...]:
+def reported(one: Exchange) -> tuple[Any, ...]:
     return tuple(getattr(one, name) for name in FIELDS)
 
 
@@ -48,17 +48,17 @@ def told(one: Exchange) -> tuple[Any, ...]:
 def test_facts_come_back_as_they_went_in(request_: Any, response: Any) -> None:
     given = (*GIVEN, 2.5, 99, "answered", "full", request_, response)
     one = Exchange(*given)
-    assert told(one) == given + DEFAULTS[6:]
+    assert reported(one) == given + DEFAULTS[6:]
     assert one == Exchange(*given)
-    fields = ", ".join(f"{name}={value!r}" for name, value in zip(FIELDS, told(one), strict=True))
+    fields = ", ".join(f"{name}={value!r}" for name, value in zip(FIELDS, reported(one), strict=True))
     assert str(one) == f"Exchange({fields})"
 
 
 def test_every_field_comes_back_as_it_went_in() -> None:
-    given = (*GIVEN, 2.5, 99, "answered", "full", None, None, 1.75, 2.25, 30, 41, b"asked", b"told", True, 5,
+    given = (*GIVEN, 2.5, 99, "answered", "full", None, None, 1.75, 2.25, 30, 41, b"asked", b"answer", True, 5,
              ERRORS, RESOURCES)  # fmt: skip
-    assert told(Exchange(*given)) == given
-    assert told(Exchange(**dict(zip(FIELDS, given, strict=True)))) == given
+    assert reported(Exchange(*given)) == given
+    assert reported(Exchange(**dict(zip(FIELDS, given, strict=True)))) == given
 
 
 @pytest.mark.parametrize("outcome", ["open", "answered", "no_response", "connection_lost"])
@@ -68,8 +68,8 @@ def test_every_outcome_and_decode_has_a_code(outcome: str, decode: str) -> None:
     assert (one.outcome, one.decode) == (outcome, decode)
 
 
-def test_what_was_not_told_has_its_default() -> None:
-    assert told(Exchange(*GIVEN)) == GIVEN + DEFAULTS
+def test_what_was_not_given_has_its_default() -> None:
+    assert reported(Exchange(*GIVEN)) == GIVEN + DEFAULTS
 
 
 def test_exchanges_that_differ_in_one_field_are_not_equal() -> None:

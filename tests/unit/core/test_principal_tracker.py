@@ -195,7 +195,7 @@ def test_every_version_of_saslauthenticate(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_a_refused_login_tells_who_it_said_to_be(version: int) -> None:
+def test_a_refused_login_reports_who_it_said_to_be(version: int) -> None:
     principal_tracker = PrincipalTracker(FRESH)
     shake(principal_tracker, "PLAIN")
     principal_tracker.request(version, SASL_AUTHENTICATE, authenticate(plain("alice", "wrong"), version))
@@ -450,7 +450,7 @@ def test_a_login_that_was_cut(begun: bool) -> None:
     assert change.connection.principal == ("User:alice" if begun else "User:<unknown:SCRAM-SHA-256>")
 
 
-def test_a_session_tells_of_gssapi_with_the_first_answer_to_something_else() -> None:
+def test_a_session_reports_gssapi_with_the_first_answer_to_something_else() -> None:
     exchanges: list[Exchange] = []
     changes: list[ConnectionTransition] = []
     sink = watching(exchanges.append, changes.append)
@@ -492,7 +492,7 @@ def test_re_authentication_as_another_is_refused_and_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "body", "told"),
+    ("version", "body", "reported"),
     [
         (3, software("apache-kafka-java", "4.3.1"), ("apache-kafka-java", "4.3.1")),
         (4, software("librdkafka", "2.16.1-rc.2"), ("librdkafka", "2.16.1-rc.2")),
@@ -512,11 +512,11 @@ def test_re_authentication_as_another_is_refused_and_changes_nothing() -> None:
         (3, software("name", "ålpha"), (None, None)),
     ],
 )
-def test_software(version: int, body: bytes | None, told: tuple[str | None, str | None]) -> None:
+def test_software(version: int, body: bytes | None, reported: tuple[str | None, str | None]) -> None:
     principal_tracker = PrincipalTracker(FRESH)
     principal_tracker.request(version, API_VERSIONS, body)
     connection = principal_tracker.connection
-    assert (connection.client_software_name, connection.client_software_version) == told
+    assert (connection.client_software_name, connection.client_software_version) == reported
     assert FRESH.client_software_name is None
     assert who(connection) == who(FRESH)
     assert principal_tracker.closed(1.0) is None

@@ -78,7 +78,7 @@ def test_the_longest_line_is_as_long_as_specified():
 
 
 @pytest.mark.parametrize(("data", "address"), COMPLETE.values(), ids=COMPLETE.keys())
-def test_a_header_tells_its_size_and_the_client_s_address(data, address):
+def test_a_header_reports_its_size_and_the_client_s_address(data, address):
     assert parse(data) == Header(len(data), address)
     assert parse(data + b"\x00\x00\x00\x20 what follows\r\n") == Header(len(data), address)
 

@@ -48,22 +48,22 @@ VERSIONS = [
 ]
 
 
-def exchange(key: int, version: int, **told: Any) -> Exchange:
+def exchange(key: int, version: int, **reported: Any) -> Exchange:
     client = Connection("c1", "CLIENT", "10.0.0.7", 40000, 1.0, "User:app")
-    return Exchange(client, key, version, 5, "app", 100.0, 50, 100.002, 80, "answered", **told)
+    return Exchange(client, key, version, 5, "app", 100.0, 50, 100.002, 80, "answered", **reported)
 
 
 def read(key: int, version: int, body: bytes, pieces: int = 0) -> RequestResources:
     """What the request is about; read in pieces of as many bytes, or whole."""
-    told = exchange(key, version)
+    reported = exchange(key, version)
     if not pieces:
-        charged = read_whole(told, Kind.REQUEST_RESOURCES, False, body, 0, len(body))
+        charged = read_whole(reported, Kind.REQUEST_RESOURCES, False, body, 0, len(body))
     else:
         feed = new_feed(Kind.REQUEST_RESOURCES, key, version)
         for at in range(0, len(body), pieces):
             feed.feed(body, at, min(at + pieces, len(body)))
-        charged = feed.finish_into(told, False)
-    found = told.resources
+        charged = feed.finish_into(reported, False)
+    found = reported.resources
     assert found is not None
     kept: Kept = kept_by(walker_for_resources(key, version))  # type: ignore[arg-type]
     assert found == walk_whole(walker_for_resources(key, version), body, 0, len(body), version, "client", kept)  # type: ignore[arg-type]
@@ -210,10 +210,10 @@ VALUES: dict[str, tuple[int, int, Mapping[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("key", "version", "asked"), VALUES.values(), ids=VALUES)
-def test_no_value_is_told(key: int, version: int, asked: Mapping[str, Any]) -> None:
-    told = asked_for(key, version, asked)
-    assert told.resources is not None
-    for shown in (str(told), str(event_of(told))):
+def test_no_value_is_reported(key: int, version: int, asked: Mapping[str, Any]) -> None:
+    reported = asked_for(key, version, asked)
+    assert reported.resources is not None
+    for shown in (str(reported), str(event_of(reported))):
         assert "CANARY" not in shown
         assert "8192" not in shown
 
@@ -316,20 +316,20 @@ MATCHED = {
 @pytest.mark.parametrize("pieces", [0, 1, 50])
 def test_acls_that_were_deleted_are_those_of_the_response(pieces: int) -> None:
     asked = {"Filters": [{"ResourceTypeFilter": 1, "PatternTypeFilter": 1, "Operation": 1, "PermissionType": 1}] * 2}
-    told = asked_for(31, 3, asked)
+    reported = asked_for(31, 3, asked)
     body = encode(layout(31, 3, response=True), MATCHED)
     if pieces:
         feed = new_feed(Kind.RESPONSE_ERRORS, 31, 3)
         for at in range(0, len(body), pieces):
             feed.feed(body, at, min(at + pieces, len(body)))
-        charged = feed.finish_into(told, True)
+        charged = feed.finish_into(reported, True)
     else:
-        charged = read_whole(told, Kind.RESPONSE_ERRORS, True, body, 0, len(body))
-    errors = told.item_errors
+        charged = read_whole(reported, Kind.RESPONSE_ERRORS, True, body, 0, len(body))
+    errors = reported.item_errors
     assert errors is not None
     assert (errors.matching_acl_count, errors.failures, [one.error_code for one in errors.items]) == (2, 2, [40, 42])
     assert charged == (2 * 2 + 2) * (PARTITION + 2 * MAX_NAME)
-    event = event_of(told)
+    event = event_of(reported)
     assert (event.resource_count, len(event.resources)) == (6, 6)
     assert event.resources[4:] == (
         Resource("user", "User:bob", None, "topic", "orders", 0, "DELETE", acl_pattern_type="LITERAL",
@@ -337,8 +337,8 @@ def test_acls_that_were_deleted_are_those_of_the_response(pieces: int) -> None:
         Resource("user", "User:eve", None, "group", "g", 40, "DELETE", acl_pattern_type="PREFIXED",
                  acl_host="::1", acl_operation="All", acl_permission_type="DENY"),
     )  # fmt: skip
-    told.drop_facts(True)
-    assert event_of(told).resource_count == 4
+    reported.drop_facts(True)
+    assert event_of(reported).resource_count == 4
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
@@ -347,36 +347,36 @@ def test_deleted_acls_are_those_of_the_oracle(version: int) -> None:
     for number in range(40):
         tame = bool(number % 2)
         body = random_messages.draw(rng, 31, version, True, tame=tame).body
-        told = exchange(31, version)
-        charged = read_whole(told, Kind.RESPONSE_ERRORS, True, body, 0, len(body))
+        reported = exchange(31, version)
+        charged = read_whole(reported, Kind.RESPONSE_ERRORS, True, body, 0, len(body))
         walker = walker_for_errors(31, version)
         assert walker is not None
         kept: Kept = kept_by(walker)
         found = walk_whole(walker, body, 0, len(body), version, "broker", kept)
-        assert told.item_errors == found.items  # type: ignore[union-attr]
+        assert reported.item_errors == found.items  # type: ignore[union-attr]
         assert charged == kept.size
 
 
 def test_deleted_acls_without_an_error_are_no_error() -> None:
-    told = asked_for(31, 3, {"Filters": [{}]})
+    reported = asked_for(31, 3, {"Filters": [{}]})
     matched = {"FilterResults": [{"MatchingAcls": [{"ResourceName": "a", "Principal": "p", "Host": "h"}] * 1_500}]}
     body = encode(layout(31, 3, response=True), matched)
-    read_whole(told, Kind.RESPONSE_ERRORS, True, body, 0, len(body))
-    event = event_of(told)
+    read_whole(reported, Kind.RESPONSE_ERRORS, True, body, 0, len(body))
+    event = event_of(reported)
     assert (event.resource_count, len(event.resources)) == (1_502, 2 + MAX_KEPT_CHANGED)
     assert (event.item_errors, event.item_failures, event.item_protocol) == ((), 0, 0)
     names = TopicNames(dict)
     rollup = RollupAggregator({}, names, AuditFilter(names, topics=(), principals=()))
-    rollup.add_exchanges([told], 0, 0.0)
+    rollup.add_exchanges([reported], 0, 0.0)
     (summed,) = rollup.drain()
     assert (summed.errors, summed.retriable, summed.protocol) == (0, 0, 0)
 
 
 def test_acls_of_an_excluded_topic_are_left_out() -> None:
-    told = asked_for(31, 3, {"Filters": [{"ResourceTypeFilter": 2, "ResourceNameFilter": "orders"}]})
+    reported = asked_for(31, 3, {"Filters": [{"ResourceTypeFilter": 2, "ResourceNameFilter": "orders"}]})
     body = encode(layout(31, 3, response=True), MATCHED)
-    read_whole(told, Kind.RESPONSE_ERRORS, True, body, 0, len(body))
-    event = event_of(told, "orders")
+    read_whole(reported, Kind.RESPONSE_ERRORS, True, body, 0, len(body))
+    event = event_of(reported, "orders")
     assert [(one.parent_type, one.parent_name) for one in event.resources] == [("group", "g")]
     assert event.resource_count == 1
 
@@ -468,17 +468,17 @@ def test_an_unknown_version_has_no_program() -> None:
 # ---- in the event ---------------------------------------------------------------------------------------------------
 
 
-def event_of(told: Exchange, *excluded: str) -> RequestEvent:
+def event_of(reported: Exchange, *excluded: str) -> RequestEvent:
     names = TopicNames(lambda: {TOPIC_ID: "orders"}, clock=lambda: 0.0, sleep=lambda seconds: None)
     names.name_of(TOPIC_ID)
     made = RequestEventEncoder({}, names, AuditFilter(names, topics=set(excluded), principals=set()))
-    (chunk,) = made.encode_exchanges([told], 1, 0.0).chunks
+    (chunk,) = made.encode_exchanges([reported], 1, 0.0).chunks
     return msgspec.json.decode(chunk.json, type=RequestEvent)
 
 
-def asked_for(key: int, version: int, asked: Mapping[str, Any], **told: Any) -> Exchange:
+def asked_for(key: int, version: int, asked: Mapping[str, Any], **reported: Any) -> Exchange:
     body = encode(layout(key, version, response=False), asked)
-    made = exchange(key, version, **told)
+    made = exchange(key, version, **reported)
     read_whole(made, Kind.REQUEST_RESOURCES, False, body, 0, len(body))
     return made
 
@@ -520,9 +520,9 @@ def test_an_error_of_the_whole_is_that_of_each_resource() -> None:
 
 
 def test_a_request_without_an_answer_has_no_known_result() -> None:
-    told = asked_for(19, 7, TWO)
-    told.outcome_code = 3  # type: ignore[assignment]
-    assert {one.error_code for one in event_of(told).resources} == {-1}
+    reported = asked_for(19, 7, TWO)
+    reported.outcome_code = 3  # type: ignore[assignment]
+    assert {one.error_code for one in event_of(reported).resources} == {-1}
 
 
 OFFSETS = [{"Name": "t", "Partitions": [{}]}]
@@ -538,15 +538,15 @@ def test_of_more_errors_than_are_kept_the_results_of_the_others_are_not_known() 
 
 @pytest.mark.parametrize("decode", [DecodeCode.NOT_KEPT, DecodeCode.UNSUPPORTED, DecodeCode.MALFORMED])
 def test_without_the_errors_of_the_response_no_result_is_known(decode: DecodeCode) -> None:
-    told = asked_for(20, 5, MANY)
-    told.decode_code = decode  # type: ignore[assignment]
-    assert {one.error_code for one in event_of(told).resources} == {-1}
+    reported = asked_for(20, 5, MANY)
+    reported.decode_code = decode  # type: ignore[assignment]
+    assert {one.error_code for one in event_of(reported).resources} == {-1}
 
 
 def test_an_empty_response_of_the_sidecar_changes_nothing() -> None:
     """As to an unsupported request; the broker has not seen it."""
-    told = asked_for(20, 5, MANY, synthesized=True)
-    assert {one.error_code for one in event_of(told).resources} == {35}
+    reported = asked_for(20, 5, MANY, synthesized=True)
+    assert {one.error_code for one in event_of(reported).resources} == {35}
 
 
 def test_what_a_request_changes_does_not_hide_behind_other_names() -> None:
@@ -608,9 +608,9 @@ def test_texts_that_are_kept_are_those_of_the_same_request_alone() -> None:
     ]
     for _ in range(2):
         (chunk,) = encoder.encode_exchanges(asked, 1, 0.0).chunks
-        told = msgspec.json.decode(b"[%b]" % chunk.json, type=list[RequestEvent])
-        assert [(one.generation_id, one.member_id) for one in told] == [
+        reported = msgspec.json.decode(b"[%b]" % chunk.json, type=list[RequestEvent])
+        assert [(one.generation_id, one.member_id) for one in reported] == [
             (1, "m"), (1, "n"), (2, "m"), (2, "n"), (1, "m"), (-1, None),
         ]  # fmt: skip
-        assert [one.resources[0].error_code for one in told] == [0, 0, 0, 0, 25, 0]
-        assert [one.resource_name for one in told[-1].resources] == ["clicks"]
+        assert [one.resources[0].error_code for one in reported] == [0, 0, 0, 0, 25, 0]
+        assert [one.resource_name for one in reported[-1].resources] == ["clicks"]

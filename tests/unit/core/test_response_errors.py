@@ -121,15 +121,15 @@ def exchange(key: int, version: int) -> Exchange:
 
 def read(key: int, version: int, body: bytes, pieces: int = 0) -> Exchange:
     """The exchange whose response this is; in pieces of as many bytes, or whole."""
-    told = exchange(key, version)
+    reported = exchange(key, version)
     if not pieces:
-        read_whole(told, Kind.RESPONSE_ERRORS, True, body, 0, len(body))
-        return told
+        read_whole(reported, Kind.RESPONSE_ERRORS, True, body, 0, len(body))
+        return reported
     feed = new_feed(Kind.RESPONSE_ERRORS, key, version)
     for at in range(0, len(body), pieces):
         feed.feed(body, at, min(at + pieces, len(body)))
-    feed.finish_into(told, True)
-    return told
+    feed.finish_into(reported, True)
+    return reported
 
 
 def found_by_kio(key: int, version: int, body: bytes) -> list[int] | None:
@@ -157,11 +157,11 @@ def found_by_kio(key: int, version: int, body: bytes) -> list[int] | None:
     return [code for code in codes if code]
 
 
-def event_of(told: Exchange) -> RequestEvent:
+def event_of(reported: Exchange) -> RequestEvent:
     names = TopicNames(lambda: {TOPIC_ID: "orders"}, clock=lambda: 0.0, sleep=lambda seconds: None)
     names.name_of(TOPIC_ID)
     made = RequestEventEncoder({}, names, AuditFilter(names, topics=set(), principals=set()))
-    (chunk,) = made.encode_exchanges([told], 1, 0.0).chunks
+    (chunk,) = made.encode_exchanges([reported], 1, 0.0).chunks
     return msgspec.json.decode(chunk.json, type=RequestEvent)
 
 
@@ -176,21 +176,21 @@ def test_an_error_at_each_level_is_in_the_event(key: int, version: int, path: Pa
         assert path[0] in [field.name for field in made.ordered[:2]]
         return
     for pieces in (0, 1, 3, 100):
-        told = read(key, version, body, pieces)
+        reported = read(key, version, body, pieces)
         if len(path) == 1:
-            assert (told.error_code, told.item_errors) == (DENIED, None)
+            assert (reported.error_code, reported.item_errors) == (DENIED, None)
             continue
-        assert told.error_code == 0
-        assert told.item_errors is not None
-        (item,) = told.item_errors.items
-        assert (item.error_code, told.item_errors.failures) == (DENIED, 1)
+        assert reported.error_code == 0
+        assert reported.item_errors is not None
+        (item,) = reported.item_errors.items
+        assert (item.error_code, reported.item_errors.failures) == (DENIED, 1)
         assert item.resource_type in RESOURCE_TYPES[1:]
         assert item.index == EACH - 1
         if item.resource_name is not None:
             assert item.resource_name.decode().endswith(str(EACH - 1))
         elif item.topic_id is None:
             assert item.resource_type in ("acl", "client_quota")
-    event = event_of(told)
+    event = event_of(reported)
     assert event.error_code == (DENIED if len(path) == 1 else 0)
     assert [error.error_code for error in event.item_errors] == ([] if len(path) == 1 else [DENIED])
     assert event.item_failures == (len(path) > 1)

@@ -298,7 +298,7 @@ def test_raw_sasl_tokens_are_not_taken_for_requests() -> None:
 
 
 def test_no_token_follows_the_beginning_of_a_request() -> None:
-    """The api and the version tell a request from a token, before the rest of its header is there."""
+    """The api and the version distinguish a request from a token, before the rest of its header is there."""
     bench = Bench()
     bench.client(request(SASL_HANDSHAKE, 0, 1, b"\0\x05PLAIN"))
     bench.broker(response(1, b"\0\0\0\0\0\0"))
@@ -361,7 +361,7 @@ def _run(cuts_client: list[int], cuts_broker: list[int]) -> list[tuple[object, .
     ]  # fmt: skip
 
 
-def test_whole_byte_by_byte_and_random_cuts_tell_the_same() -> None:
+def test_whole_byte_by_byte_and_random_cuts_report_the_same() -> None:
     whole = _run([], [])
     assert [row[1] for row in whole] == [3, 1, 2, 4, 5, 6]
     assert _run(list(range(1, len(SCRIPT_CLIENT))), list(range(1, len(SCRIPT_BROKER)))) == whole

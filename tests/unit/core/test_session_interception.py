@@ -53,7 +53,7 @@ from tests.tools.observation_sinks import watching
 
 
 class Bench:
-    """A session with rules as a relay handles it: ``to_broker`` and ``to_client`` are what went on."""
+    """A session with rules as a relay handles it: ``to_broker`` and ``to_client`` are what was forwarded."""
 
     def __init__(
         self,
@@ -415,7 +415,7 @@ def test_what_is_let_go_on_is_as_if_nobody_had_asked(flags: int) -> None:
     assert bench.exchanges[0].forwarded_at > 0
 
 
-def test_a_response_is_edited_and_told_of_with_its_new_size() -> None:
+def test_a_response_is_edited_and_reported_with_its_new_size() -> None:
     bench = Bench(wanted=WANT_EXCHANGE | WANT_REQUEST_BODY | WANT_RESPONSE_BODY)
     bench.client(request(METADATA, 1, 1) + request(EDITING, 0, 2, b"\0") + request(METADATA, 1, 3))
     body = b"0123456789" * 7
@@ -734,11 +734,11 @@ def _run(cuts: list[int], back: list[int], *, first: bool) -> tuple[bytes, bytes
     for start, stop in zip([0, *back], [*back, len(SCRIPT_BROKER)], strict=True):
         bench.broker(SCRIPT_BROKER[start:stop])
     assert bench.session.is_idle
-    told = [
+    reported = [
         (e.api_key, e.correlation_id, e.client_id, e.request_bytes, e.response_bytes, e.outcome, e.synthesized)
         for e in bench.exchanges
     ]
-    return bench.to_broker, bench.to_client, told
+    return bench.to_broker, bench.to_client, reported
 
 
 def test_whole_at_every_byte_and_at_random_the_same_goes_on() -> None:

@@ -1,4 +1,4 @@
-"""What observers are told of a session: what they want and nothing else, in order, with its times, in the budget."""
+"""What observers get of a session: what they want and nothing else, in order, with its times, in the budget."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def wanting(**flags: int) -> bytes:
     return bytes(table)
 
 
-def test_what_nobody_wants_is_not_told_and_breaks_no_order() -> None:
+def test_what_nobody_wants_is_not_reported_and_breaks_no_order() -> None:
     bench = Bench(wanting(k0=WANT_EXCHANGE | WANT_FACTS, k12=WANT_EXCHANGE))
     bench.client(request(METADATA, 1, 1) + produce(2, -1, batch(3)) + request(HEARTBEAT, 1, 3))
     bench.broker(response(1) + produced(2) + response(3))
@@ -130,7 +130,7 @@ def test_what_was_answered_and_not_handed_on_is_lost() -> None:
 
 
 @pytest.mark.parametrize(("key", "version"), [(FUTURE, 0), (METADATA, 30), (LIST_GROUPS, 99), (0, 99), (-7, 3)])
-def test_what_no_table_knows_is_told_as_unsupported(key: int, version: int) -> None:
+def test_what_no_table_knows_is_reported_as_unsupported(key: int, version: int) -> None:
     bench = Bench(WANT_EXCHANGE | WANT_FACTS | KEEP)
     body = b"" if key in (FUTURE, -7) else b"\0"  # no tagged fields
     bench.client(request(key, version, 1, body + b"whatever this is"))
@@ -208,7 +208,7 @@ def test_however_a_connection_ends_it_is_charged_with_nothing_any_more(cut: int,
 
 @pytest.mark.parametrize("step", [1, 3, 1 << 20])
 @pytest.mark.parametrize(
-    ("flags", "body", "told"),
+    ("flags", "body", "reported"),
     [
         (THROTTLE_FIRST, b"\0\0\1\0rest", (256, 0)),
         (THROTTLE_FIRST | ERROR_AFTER_THROTTLE, b"\0\0\0\7\0\x16", (7, 22)),
@@ -219,13 +219,13 @@ def test_however_a_connection_ends_it_is_charged_with_nothing_any_more(cut: int,
     ],
 )
 def test_throttle_and_error_are_read_where_they_stand_first(
-    flags: int, body: bytes, told: tuple[int, int], step: int
+    flags: int, body: bytes, reported: tuple[int, int], step: int
 ) -> None:
     for version, tags in ((1, b""), (9, b"\0")):
         bench = Bench(WANT_EXCHANGE | WANT_RESPONSE_BODY | flags)
         bench.client(request(METADATA, version, 1, tags) + request(METADATA, version, 2, tags))
         bench.broker(response(1, tags + body) + response(2, tags + body), step)
-        assert [(e.throttle_ms, e.error_code, e.response_raw) for e in bench.exchanges] == [(*told, body)] * 2
+        assert [(e.throttle_ms, e.error_code, e.response_raw) for e in bench.exchanges] == [(*reported, body)] * 2
 
 
 def test_tagged_fields_of_a_header_end_within_its_frame() -> None:
@@ -239,7 +239,7 @@ def test_tagged_fields_of_a_header_end_within_its_frame() -> None:
 
 
 @pytest.mark.parametrize("step", [1, 1 << 20])
-def test_a_login_is_told_after_its_exchange_is_handed_on_and_belongs_to_what_follows(step: int) -> None:
+def test_a_login_is_reported_after_its_exchange_is_handed_on_and_belongs_to_what_follows(step: int) -> None:
     bench = Bench(KEEP)
     bench.client(request(API_VERSIONS, 3, 1, b"\0" + software("java", "4.3")), step)
     bench.broker(response(1, b"\0\0"), step)
@@ -249,8 +249,8 @@ def test_a_login_is_told_after_its_exchange_is_handed_on_and_belongs_to_what_fol
     bench.broker(response(3, b"\0" + authenticate_reply(lifetime_ms=5)), step)
     bench.client(request(METADATA, 1, 4), step)
     bench.broker(response(4), step)
-    told = [(e.connection.client_software_name, e.connection.principal) for e in bench.exchanges]
-    assert told == [("java", "User:ANONYMOUS")] * 3 + [("java", "User:alice")]
+    reported = [(e.connection.client_software_name, e.connection.principal) for e in bench.exchanges]
+    assert reported == [("java", "User:ANONYMOUS")] * 3 + [("java", "User:alice")]
     assert bench.order == ["18", "17", "authenticated", "36", "3"]
     assert bench.changes[0].connection is bench.session.connection
     assert bench.changes[0].session_lifetime_ms == 5
@@ -261,7 +261,7 @@ def test_a_login_is_told_after_its_exchange_is_handed_on_and_belongs_to_what_fol
 
 
 @pytest.mark.parametrize("step", [1, 1 << 20])
-def test_raw_tokens_tell_who_the_client_is(step: int) -> None:
+def test_raw_tokens_report_who_the_client_is(step: int) -> None:
     bench = Bench()
     bench.client(request(SASL_HANDSHAKE, 0, 1, handshake("PLAIN")), step)
     bench.broker(response(1, handshake_reply()), step)
@@ -272,8 +272,8 @@ def test_raw_tokens_tell_who_the_client_is(step: int) -> None:
     assert bench.session.connection.principal_source == "sasl"
 
 
-def test_what_only_another_answer_proves_is_told_with_that_answer() -> None:
-    bench = Bench(wanting(k12=WANT_EXCHANGE))  # nobody is to be told of Metadata
+def test_what_only_another_answer_proves_is_reported_with_that_answer() -> None:
+    bench = Bench(wanting(k12=WANT_EXCHANGE))  # nobody observes Metadata
     bench.client(request(SASL_HANDSHAKE, 1, 1, handshake("GSSAPI")))
     bench.broker(response(1, handshake_reply()))
     bench.client(request(SASL_AUTHENTICATE, 1, 2, authenticate(b"token", 1)))

@@ -30,8 +30,8 @@ def layouts(made: Layout) -> Iterator[Layout]:
 
 
 def expected(made: Layout, values: Mapping[str, Any]) -> dict[str, Any]:
-    """What a view tells of drawn ``values``: defaults of what was not sent, ids as printed, nothing withheld."""
-    told: dict[str, Any] = {}
+    """What a view returns of drawn ``values``: defaults of what was not sent, ids as printed, nothing withheld."""
+    reported: dict[str, Any] = {}
     for field in (*made.ordered, *made.tagged.values()):
         if plain(field.name) in made.hidden:
             continue
@@ -43,10 +43,10 @@ def expected(made: Layout, values: Mapping[str, Any]) -> dict[str, Any]:
             return printed_id(value) if field.type == "uuid" and value is not None else value
 
         if field.array and value is not None:
-            told[field.name] = tuple(map(one, value))
+            reported[field.name] = tuple(map(one, value))
         else:
-            told[field.name] = b"" if value is None and field.type == "records" else one(value)
-    return told | {key: value for key, value in values.items() if key == UNKNOWN_TAGS}
+            reported[field.name] = b"" if value is None and field.type == "records" else one(value)
+    return reported | {key: value for key, value in values.items() if key == UNKNOWN_TAGS}
 
 
 def test_every_version_of_every_api_is_defined_both_ways() -> None:
@@ -130,7 +130,7 @@ def test_metadata_by_id_has_a_topic_all_the_same() -> None:
     assert (topic.get("Name"), topic.get("topic")) == (None, "orders")
 
 
-def test_metadata_for_all_topics_is_told_from_none() -> None:
+def test_metadata_for_all_topics_differs_from_none() -> None:
     every, none = (view(3, 1, body, response=False) for body in (b"\xff\xff\xff\xff", b"\0\0\0\0"))
     assert (every.get("topics"), none.get("topics")) == (None, ())
     assert every.get_observable_struct_array("topics") == none.get_observable_struct_array("topics") == ()
@@ -143,7 +143,7 @@ def test_a_broker_that_knows_no_such_version_answers_in_version_0(version: int) 
     assert (struct.get("error_code"), one.get("api_key"), one.get("max_version")) == (35, 18, 3)
 
 
-def test_record_sets_are_told_of_from_their_headers() -> None:
+def test_record_sets_are_reported_from_their_headers() -> None:
     seen = 0
     for path in sorted(FOLDER.glob("*.txt")):
         for frame in load(path).frames:
@@ -155,13 +155,13 @@ def test_record_sets_are_told_of_from_their_headers() -> None:
                 1: ("responses", "partition_responses"),
                 78: ("responses", "partitions"),
             }[frame.key]
-            told = [
+            reported = [
                 partition.get_records("records" if frame.key == 78 else "record_set")
                 for topic in struct.get_observable_struct_array(outer)
                 for partition in topic.get_observable_struct_array(inner)
             ]
             facts = [getattr(partition, "records", None) for partition in frame.facts().partitions]
-            for one, fact in zip(told, facts, strict=True):
+            for one, fact in zip(reported, facts, strict=True):
                 assert fact is not None
                 assert one.size_in_bytes() == fact.size
                 for name in ("batches", "records", "claimed", "magic", "producer_id", "producer_epoch"):
@@ -224,8 +224,8 @@ def test_secrets_are_withheld(message: tuple[int, str]) -> None:
         found += len(names & set(WITHHELD[message]))
         for number in range(20):
             drawn = draw(Random(number), key, version, kind == "response")
-            told = read_all(view(key, version, drawn.body, response=kind == "response"))
-            assert not any(f"'{name}'" in str(told) for name in WITHHELD[message])
+            reported = read_all(view(key, version, drawn.body, response=kind == "response"))
+            assert not any(f"'{name}'" in str(reported) for name in WITHHELD[message])
     assert found >= len(WITHHELD[message])
 
 

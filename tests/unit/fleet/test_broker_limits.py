@@ -42,7 +42,7 @@ def test_a_broker_without_limits_is_never_too_tight() -> None:
     assert tighter({}) == {}
 
 
-def test_every_limit_lower_than_the_sidecar_s_own_is_told() -> None:
+def test_every_limit_lower_than_the_sidecar_s_own_is_reported() -> None:
     configs = {
         "max.connection.creation.rate": "20",
         "max.connections": "100",

@@ -174,12 +174,12 @@ async def test_a_kept_connection_that_has_ended_is_made_anew_once() -> None:
         caller.close()
 
 
-async def test_nobody_there_is_told_with_an_address() -> None:
+async def test_nobody_there_is_reported_with_an_address() -> None:
     with pytest.raises(BrokerUnreachable, match=r"127\.0\.0\.1:1: Connection refused"):
         await client(1).call(PING)
 
 
-async def test_no_words_of_python_are_told() -> None:
+async def test_no_words_of_python_are_reported() -> None:
     for host in ("127.0.0.1", "localhost"):  # one address, and mostly two
         with pytest.raises(BrokerUnreachable) as raised:
             await BrokerConnection.open(Endpoint(host, 1), Security(), None, "me")

@@ -27,22 +27,22 @@ NEW, OLD = versions_for(release_range("4.3")), versions_for(release_range("3.9")
 
 async def eventually(fits: Callable[[], Any]) -> None:
     async with asyncio.timeout(10):
-        while not fits():  # noqa: ASYNC110 - nothing tells of it
+        while not fits():  # noqa: ASYNC110 - nothing reports it
             await asyncio.sleep(0.01)
 
 
 class Topic(RegistryThread):
     """A registry that only this process knows."""
 
-    def __init__(self, told: OnMembers) -> None:
-        self.told = told
+    def __init__(self, reported: OnMembers) -> None:
+        self.reported = reported
         self.membership = Membership()
         self.written: list[tuple[int, bytes]] = []
         self.registered = False
 
-    def tell(self, records: Sequence[RegistryRecord], end: bool) -> None:
+    def report(self, records: Sequence[RegistryRecord], end: bool) -> None:
         self.membership.apply(records)
-        self.told(self.membership.members(), end)
+        self.reported(self.membership.members(), end)
 
     def start(self) -> None:
         return
@@ -121,21 +121,21 @@ def config_of(upstream: int, protocol: str = "PLAINTEXT", **values: Any) -> Conf
 
 
 class Watched:
-    """``views``: all that was told."""
+    """``views``: all that was reported."""
 
     def __init__(self, config: Config, cluster: Cluster) -> None:
         self.views: list[FleetView] = []
         self.problems: list[str | None] = []
-        self._told = asyncio.Event()
-        self.watch = FleetPoller(config, self._tell, self.problems.append, caller=cluster, registry=self._made)
+        self._reported = asyncio.Event()
+        self.watch = FleetPoller(config, self._report, self.problems.append, caller=cluster, registry=self._made)
 
-    def _made(self, told: OnMembers) -> RegistryThread:
-        self.registry = Topic(told)
+    def _made(self, reported: OnMembers) -> RegistryThread:
+        self.registry = Topic(reported)
         return self.registry
 
-    def _tell(self, view: FleetView) -> None:
+    def _report(self, view: FleetView) -> None:
         self.views.append(view)
-        self._told.set()
+        self._reported.set()
 
     def entry(self, node_id: int) -> BrokerView | None:
         return next((one for one in self.views[-1].brokers if one.node_id == node_id), None)
@@ -143,8 +143,8 @@ class Watched:
     async def until(self, fits: Callable[[], Any]) -> None:
         async with asyncio.timeout(10):
             while not fits():
-                self._told.clear()
-                await self._told.wait()
+                self._reported.clear()
+                await self._reported.wait()
 
 
 @asynccontextmanager
@@ -165,7 +165,7 @@ def cluster():
     return found
 
 
-async def test_what_the_configuration_says_is_told_at_once(cluster):
+async def test_what_the_configuration_says_is_reported_at_once(cluster):
     cluster.down = True
     async with watching(config_of(1), cluster) as watched:
         [view] = watched.views
@@ -208,7 +208,7 @@ async def test_but_another_broker_does_not_speak_for_the_own_one(cluster):
         assert "message.max.bytes" not in watched.entry(1).tags
 
 
-async def test_the_ids_of_the_sidecars_own_topics_are_told(cluster):
+async def test_the_ids_of_the_sidecars_own_topics_are_reported(cluster):
     cluster.supported = dict(NEW)
     first, second, audit = (bytes([at]) * 16 for at in (1, 2, 3))
     cluster.topic_ids = {"__brokerside_registry": first, "orders": bytes(16)}
@@ -241,7 +241,7 @@ async def test_an_alteration_is_looked_at_at_once(cluster):
 
 async def test_brokers_come_and_go(cluster):
     async with watching(config_of(1), cluster) as watched:
-        watched.registry.tell([], True)
+        watched.registry.report([], True)
         cluster.brokers = {1: "127.0.0.1:11", 2: "127.0.0.1:9"}
         await watched.until(lambda: watched.entry(2))
         assert watched.entry(2).tags["sidecar"] == "absent"
@@ -256,7 +256,7 @@ async def test_a_broker_without_a_sidecar_is_asked_itself(cluster):
     async with listening(peer):
         cluster.brokers[2] = f"127.0.0.1:{peer.port}"
         async with watching(config_of(1), cluster) as watched:
-            watched.registry.tell([], True)
+            watched.registry.report([], True)
             await watched.until(lambda: watched.entry(2) and watched.entry(2).protocol_max == ranges(NEW).max)
 
             assert watched.entry(2).tags["protocol.version.source"] == "broker"
@@ -268,16 +268,18 @@ async def test_a_sidecar_is_taken_at_its_word_until_it_is_silent(cluster):
     async with watching(config_of(1, "SSL", tags={"rack": "a"}), cluster) as watched:
         await watched.until(lambda: "cluster.id" in watched.entry(1).tags)
         _, value = watched.registry.written[-1]
-        watched.registry.tell([RegistryRecord(record_key(2), value.replace(b'"rack":"a"', b'"rack":"b"'), 1000)], True)
+        watched.registry.report(
+            [RegistryRecord(record_key(2), value.replace(b'"rack":"a"', b'"rack":"b"'), 1000)], True
+        )
         await watched.until(lambda: watched.entry(2) and watched.entry(2).tags.get("rack") == "b")
         assert "sidecar" not in watched.entry(2).tags
 
-        watched.registry.tell([RegistryRecord(record_key(1), value, 1001 + MEMBER_DEAD_AFTER_MS)], False)
+        watched.registry.report([RegistryRecord(record_key(1), value, 1001 + MEMBER_DEAD_AFTER_MS)], False)
         await watched.until(lambda: watched.entry(2).tags.get("sidecar") == "absent")
         assert watched.entry(2).addresses == {"client": ("127.0.0.1", 9092)}
 
 
-async def test_other_tags_are_told_and_written_at_once(cluster):
+async def test_other_tags_are_reported_and_written_at_once(cluster):
     async with watching(config_of(1, "SSL"), cluster) as watched:
         watched.watch.reconfigure(config_of(1, "SSL", tags={"rack": "r8a9"}))
 
@@ -386,7 +388,7 @@ async def test_a_listener_that_rewrites_is_ready_once_the_other_sidecars_are_kno
         async with watching(config, cluster) as watched:
             await watched.until(lambda: watched.entry(2))
             assert watched.problems == [fleet_poller.ADDRESSES_UNKNOWN]
-            watched.registry.tell([], end=True)
+            watched.registry.report([], end=True)
             assert watched.problems == [fleet_poller.ADDRESSES_UNKNOWN, None]
 
 
@@ -448,7 +450,7 @@ async def test_a_login_is_not_needed_and_nothing_else_is_asked_without_one(clust
         assert set(broker.asked) == {messages.API_VERSIONS}
 
 
-async def test_a_cluster_that_is_away_is_told_of_once_and_changes_nothing(cluster, monkeypatch):
+async def test_a_cluster_that_is_away_is_reported_once_and_changes_nothing(cluster, monkeypatch):
     monkeypatch.setattr(fleet_poller, "FIRST_RETRY", 0.01)
     with capture_logs() as logs:
         async with watching(config_of(1, "SSL"), cluster) as watched:
@@ -460,8 +462,8 @@ async def test_a_cluster_that_is_away_is_told_of_once_and_changes_nothing(cluste
             assert watched.views[-1].brokers == known.brokers
             cluster.down = False
             await eventually(lambda: any(one["event"] == "fleet_known" and one["what"] == "brokers" for one in logs))
-    told = [one for one in logs if one["event"] == "fleet_unknown" and one["what"] == "brokers"]
-    assert [one["error"] for one in told] == ["127.0.0.1:1: Connection refused"]
+    reported = [one for one in logs if one["event"] == "fleet_unknown" and one["what"] == "brokers"]
+    assert [one["error"] for one in reported] == ["127.0.0.1:1: Connection refused"]
 
 
 async def test_without_a_cluster_to_ask_there_is_the_own_broker(cluster):

@@ -79,7 +79,7 @@ async def test_a_slow_name_keeps_no_other_one_waiting(monkeypatch: pytest.Monkey
     assert [line["first"] for line in logs] == [{"slow": "no answer yet"}]
 
 
-async def test_a_name_without_an_address_is_told_once_and_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_without_an_address_is_reported_once_and_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     resolver = Resolver(monkeypatch, {"gone": OSError(-2, "Name or service not known")})
     known = HostResolver()
     with capture_logs() as logs:
@@ -95,7 +95,7 @@ async def test_a_name_without_an_address_is_told_once_and_asked_for_again(monkey
     assert [line["first"] for line in logs] == 2 * [{"gone": "Name or service not known"}]
 
 
-async def test_many_names_are_told_of_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_names_are_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     resolver = Resolver(monkeypatch, {f"gone{number}": OSError(-2, "Name not known") for number in range(100)})
     known = HostResolver()
     with capture_logs() as logs:

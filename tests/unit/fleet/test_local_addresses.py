@@ -50,15 +50,15 @@ async def test_an_address_that_cannot_be_reached_is_not_dialled_from(monkeypatch
     assert await LocalAddresses().resolve([listener("kafka")]) == {"127.0.0.1"}
 
 
-async def test_a_name_that_nobody_knows_is_told_once_and_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_that_nobody_knows_is_reported_once_and_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {"kafka": ["127.0.0.1"], "silent": list[str]()}
     resolving(monkeypatch, known)
     monkeypatch.setattr(local_addresses, "UPSTREAM_TIMEOUT", 0.05)
     found, both = LocalAddresses(), [listener("kafka"), listener("other"), listener("silent")]
     with capture_logs() as logs:
         assert await found.resolve(both) == await found.resolve(both) == {"127.0.0.1"}
-        told = {line["upstream"]: line["error"] for line in logs}
-        assert (len(logs), told) == (2, {"other": "Name or service not known", "silent": "no answer within 0 s"})
+        reported = {line["upstream"]: line["error"] for line in logs}
+        assert (len(logs), reported) == (2, {"other": "Name or service not known", "silent": "no answer within 0 s"})
         del known["kafka"]
         assert await found.resolve(both) == {"127.0.0.1"}  # as it was
     assert [line["upstream"] for line in logs[2:]] == ["kafka"]

@@ -180,7 +180,7 @@ class TestWhoRuns:
 
         assert alive(membership) == {1: True}
 
-    def test_nonsense_changes_nothing_and_still_tells_the_time(self):
+    def test_nonsense_changes_nothing_and_still_has_the_time(self):
         membership = Membership()
         membership.apply([written(1, 1000), written(1, 1001, b"junk"), RegistryRecord(b"hint/metadata", b"", 1002)])
         assert alive(membership) == {1: True}
@@ -196,7 +196,7 @@ class TestWhoRuns:
             RegistryRecord(record_key(2), b"junk", None),
         ],
     )
-    def test_no_other_key_and_no_other_clock_tells_the_time(self, record):
+    def test_no_other_key_and_no_other_clock_has_the_time(self, record):
         membership = Membership()
         membership.apply([written(1, 1000), record])
 

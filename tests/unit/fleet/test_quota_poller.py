@@ -1,4 +1,4 @@
-"""What the watch tells, stores and says, before a cluster made of bytes; each look is asked for by a refresh."""
+"""What the poller reports, stores and logs, before a cluster made of bytes; each poll is asked for by a refresh."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def config_of(quotas: dict[str, Any], source: str | None = None, **more: Any) ->
 
 
 class Counted(QuotaPoller):
-    """Counts its looks."""
+    """Counts its polls."""
 
     looks = 0
 
@@ -64,13 +64,13 @@ async def watching(cluster: Cluster, config: Config | None = None) -> AsyncItera
 
 async def until(true: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not true():  # noqa: ASYNC110 - the watch tells of nothing at the end of a look
+        while not true():  # noqa: ASYNC110 - the poller reports nothing at the end of a poll
             await asyncio.sleep(0.005)
 
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refresh is a look, however soon after the last one."""
+    """A refresh is a poll, however soon after the last one."""
     monkeypatch.setattr(schedule, "MIN_POLL_INTERVAL", 0.0)
 
 
@@ -79,14 +79,14 @@ def cluster() -> Cluster:
     return Cluster()
 
 
-async def test_a_cluster_without_quotas_is_nothing_to_tell(cluster: Cluster) -> None:
+async def test_a_cluster_without_quotas_is_nothing_to_report(cluster: Cluster) -> None:
     async with watching(cluster) as watched:
         await watched.look()
         assert (watched.changes, watched.problems) == ([], [])
         assert (watched.watch.state.ok, watched.watch.state.error) == (True, None)
 
 
-async def test_quotas_are_told_once_and_again_when_they_change(cluster: Cluster) -> None:
+async def test_quotas_are_reported_once_and_again_when_they_change(cluster: Cluster) -> None:
     cluster.stored = {"10.0.0.1": 5.0, "0:0:0::7": 6.0}
     async with watching(cluster) as watched:
         await watched.look()
@@ -102,13 +102,13 @@ async def test_quotas_are_told_once_and_again_when_they_change(cluster: Cluster)
 
 
 @pytest.mark.parametrize("default", [None, 20])
-async def test_the_log_tells_the_default_apart_from_addresses(cluster: Cluster, default: int | None) -> None:
+async def test_the_log_reports_the_default_apart_from_addresses(cluster: Cluster, default: int | None) -> None:
     cluster.stored = {"10.0.0.1": 5.0, "10.0.0.2": 6.0} | ({} if default is None else {None: float(default)})
     with capture_logs() as logs:
         async with watching(cluster, config_of({"protect.upstream": False})):
             pass
-    told = [(line["addresses"], line["default"]) for line in logs if line["event"] == "cluster_quotas"]
-    assert told == [(2, default)]
+    reported = [(line["addresses"], line["default"]) for line in logs if line["event"] == "cluster_quotas"]
+    assert reported == [(2, default)]
 
 
 async def test_what_is_known_stays_while_the_cluster_does_not_answer(cluster: Cluster) -> None:
@@ -129,7 +129,7 @@ async def test_what_is_known_stays_while_the_cluster_does_not_answer(cluster: Cl
     ]
 
 
-async def test_a_user_without_rights_is_told_of_and_keeps_nobody_from_working(cluster: Cluster) -> None:
+async def test_a_user_without_rights_is_reported_and_keeps_nobody_from_working(cluster: Cluster) -> None:
     cluster.refused = {messages.DESCRIBE_CLIENT_QUOTAS: 31}
     async with watching(cluster) as watched:
         assert "DescribeConfigs" in (watched.watch.state.error or "")
@@ -167,7 +167,7 @@ async def test_a_sidecar_without_the_right_to_provide_works_all_the_same(cluster
 
 @pytest.mark.parametrize(("code", "attempts"), [(7, 4), (31, 1)])
 async def test_what_could_not_be_provided_is_tried_again(cluster: Cluster, code: int, attempts: int) -> None:
-    """At each look, without the right to it only once a minute; it is told once."""
+    """At each poll, without the right to it only once a minute; it is reported once."""
     cluster.refused = {messages.ALTER_CLIENT_QUOTAS: code}
     with capture_logs() as logs:
         async with watching(cluster) as watched:
@@ -418,12 +418,12 @@ async def test_a_new_configuration_acts_at_once(cluster: Cluster) -> None:
     assert watched.changes[1].ip_rates == {}
 
 
-async def test_a_mistake_of_whoever_is_told_does_not_end_the_watch(cluster: Cluster) -> None:
-    told: list[ClusterQuotas] = []
+async def test_a_mistake_of_whoever_is_reported_does_not_end_the_watch(cluster: Cluster) -> None:
+    reported: list[ClusterQuotas] = []
 
     def broken_once(found: ClusterQuotas) -> None:
-        told.append(found)
-        if len(told) == 1:
+        reported.append(found)
+        if len(reported) == 1:
             raise ValueError("a mistake")
 
     cluster.stored = {"10.0.0.1": 5.0}
@@ -435,7 +435,7 @@ async def test_a_mistake_of_whoever_is_told_does_not_end_the_watch(cluster: Clus
         watch.refresh()
         await until(lambda: watch.state.ok)
         await watch.close()
-    assert [found.ip_rates for found in told] == 2 * [{"10.0.0.1": 5}]
+    assert [found.ip_rates for found in reported] == 2 * [{"10.0.0.1": 5}]
     assert "quota_poller_failed" in [line["event"] for line in logs]
 
 

@@ -32,35 +32,37 @@ class Topic:
         return
 
 
-async def told_by(made: Topic, monkeypatch) -> Mapping[int, Member]:
+async def members_of(made: Topic, monkeypatch) -> Mapping[int, Member]:
     monkeypatch.setattr(registry_topic, "RegistryTopic", lambda settings, authenticator: made)
-    told: asyncio.Future[Mapping[int, Member]] = asyncio.get_running_loop().create_future()
-    registry = RegistryThread({}, "me", lambda seen, end: told.set_result(seen) if end and not told.done() else None)
+    reported: asyncio.Future[Mapping[int, Member]] = asyncio.get_running_loop().create_future()
+    registry = RegistryThread(
+        {}, "me", lambda seen, end: reported.set_result(seen) if end and not reported.done() else None
+    )
     registry.register(1, VALUE)
     registry.withdraw()
     registry.start()
     try:
-        return await asyncio.wait_for(told, 10)
+        return await asyncio.wait_for(reported, 10)
     finally:
         await registry.close()
 
 
-async def test_sidecars_are_told_as_read_and_nothing_is_written_once_it_has_withdrawn(monkeypatch):
+async def test_sidecars_are_reported_as_read_and_nothing_is_written_once_it_has_withdrawn(monkeypatch):
     made = Topic([[RegistryRecord(record_key(2), VALUE, 1000)], [RegistryRecord(record_key(3), VALUE, 1000)]])
 
     with capture_logs() as logs:
-        seen = await told_by(made, monkeypatch)
+        seen = await members_of(made, monkeypatch)
 
     assert {node_id: one.alive for node_id, one in seen.items()} == {2: True, 3: True}
     assert made.written == []
     assert logs == []
 
 
-async def test_a_topic_with_the_writers_clocks_is_told_of_once(monkeypatch):
+async def test_a_topic_with_the_writers_clocks_is_reported_once(monkeypatch):
     made = Topic([[RegistryRecord(record_key(2), VALUE, None)], [RegistryRecord(record_key(3), VALUE, None)]])
 
     with capture_logs() as logs:
-        await told_by(made, monkeypatch)
+        await members_of(made, monkeypatch)
 
-    [told] = [one for one in logs if one["event"] == "registry_clock"]
-    assert "message.timestamp.type=LogAppendTime" in told["advice"]
+    [reported] = [one for one in logs if one["event"] == "registry_clock"]
+    assert "message.timestamp.type=LogAppendTime" in reported["advice"]

@@ -6,7 +6,7 @@ from proxy.fleet.schedule import Schedule
 
 
 def looks(schedule: Schedule, until: float, *, took: float = 0.0, fails: bool = False) -> list[float]:
-    """When it looks until then, each look taking that long."""
+    """When it polls until then, each poll taking that long."""
     times = []
     while (at := schedule.next_at()) <= until:
         times.append(round(at, 3))

@@ -1,4 +1,4 @@
-"""What clients are told of each broker, and from whom it comes."""
+"""What clients get about each broker, and where it comes from."""
 
 import re
 from pathlib import Path
@@ -45,7 +45,7 @@ def config(**values: object) -> Config:
     return Config.model_validate({"broker.id": 1, "listeners": LISTENERS, **values})
 
 
-def told(tags: dict[str, str], *, alive: bool = True) -> Member:
+def reported(tags: dict[str, str], *, alive: bool = True) -> Member:
     ends = ("CLIENT://kafka-2.example:9092",)
     return Member(
         SidecarRecord({}, ends, None, -1, "1", protocol_version_min=40, protocol_version_max=77, tags=tags), alive
@@ -79,7 +79,7 @@ class TestOwn:
         }
         assert invalid_tag_names(view.tags) == []
 
-    def test_a_configured_version_is_told_as_it_stands(self):
+    def test_a_configured_version_is_reported_as_it_stands(self):
         tags = build_own_view(config(**{"broker.version": "0.9.0.0-SNAPSHOT-d12ca4f"}), FULL).tags
 
         found = [tags[f"broker.version{part}"] for part in ("", ".source", ".int")]
@@ -120,7 +120,7 @@ class TestPeers:
             "message.max.bytes": "7",
             "protocol.version.exact": "true",
         }
-        peer = self.peer(told(tags))
+        peer = self.peer(reported(tags))
 
         assert peer.tags == {"broker.id": "2", **tags}
         assert (peer.protocol_min, peer.protocol_max) == (40, 77)
@@ -138,7 +138,7 @@ class TestPeers:
 
     def test_a_sidecar_that_has_ended_leaves_its_address_and_tags(self):
         peer = self.peer(
-            told({"rack": "r2", "protocol.version.source": "sidecar"}, alive=False), derive_capabilities(OLD)
+            reported({"rack": "r2", "protocol.version.source": "sidecar"}, alive=False), derive_capabilities(OLD)
         )
 
         assert peer.addresses == {"client": ("kafka-2.example", 9092)}
@@ -147,7 +147,7 @@ class TestPeers:
         assert (peer.protocol_min, peer.protocol_max, True) == ranges(OLD)
 
     def test_nobody_s_range_is_taken_for_another_s(self):
-        for seen in (None, told({"protocol.version.exact": "true"}, alive=False)):
+        for seen in (None, reported({"protocol.version.exact": "true"}, alive=False)):
             peer = self.peer(seen)
             assert (peer.protocol_min, peer.protocol_max) == (-1, -1)
             assert peer.tags["protocol.version.source"] == "unknown"
@@ -155,7 +155,7 @@ class TestPeers:
 
     def test_a_tag_that_is_not_as_documented_is_not_passed_on(self):
         tags = {"message.max.bytes": "many", "endpoints": "x", "rack": "any text", "protocol.version.source": "sidecar"}
-        peer = self.peer(told(tags))
+        peer = self.peer(reported(tags))
 
         assert peer.tags == {"broker.id": "2", "rack": "any text", "protocol.version.source": "sidecar"}
 
@@ -165,12 +165,12 @@ class TestPeers:
         assert "sidecar" not in view.brokers[1].tags
 
     def test_who_runs_is_what_the_cluster_says(self):
-        seen = {node: told({}) for node in (2, 3, 4)}
+        seen = {node: reported({}) for node in (2, 3, 4)}
 
         assert running(build_fleet_view(self.mine, [3, 5], seen, {})) == [1, 3, 5]
 
     def test_and_else_whose_sidecar_does(self):
-        seen = {2: told({}), 3: told({}, alive=False)}
+        seen = {2: reported({}), 3: reported({}, alive=False)}
 
         assert running(build_fleet_view(self.mine, None, seen, {})) == [1, 2]
         assert running(build_fleet_view(self.mine, None, None, {})) == [1]
@@ -178,7 +178,7 @@ class TestPeers:
     @pytest.mark.parametrize("alive", [True, False])
     @pytest.mark.parametrize("said", [[1, 3], None])
     def test_a_broker_that_does_not_run_keeps_its_address(self, said: list[int] | None, alive: bool):
-        seen = {1: told({}), 2: told({}, alive=alive), 3: told({})}
+        seen = {1: reported({}), 2: reported({}, alive=alive), 3: reported({})}
         view = build_fleet_view(self.mine, said, seen, {})
 
         assert {one.node_id: one.addresses for one in view.brokers}[2] == {"client": ("kafka-2.example", 9092)}
@@ -186,11 +186,11 @@ class TestPeers:
         assert sorted(one.node_id for one in view.brokers) == [1, 2, 3]
 
     def test_who_lacks_a_sidecar(self):
-        assert brokers_without_sidecar([1, 2, 3], {1: told({}), 2: told({}, alive=False)}) == [2, 3]
+        assert brokers_without_sidecar([1, 2, 3], {1: reported({}), 2: reported({}, alive=False)}) == [2, 3]
 
 
 class TestTags:
-    def test_every_example_is_of_the_format_that_is_told(self):
+    def test_every_example_is_of_the_format_that_is_reported(self):
         for tag in BUILTIN_TAGS:
             assert re.fullmatch(tag.grammar, tag.example), tag.name
 

@@ -36,7 +36,7 @@ SERVED_TO_OTHERS = {15, 29, 31, 52, 53, 54, 55, 59, 69, 77, 82, 88, 89}
 rules, of members of a Streams group, and those of and about controllers."""
 
 
-def told(key: int, version: int, body: bytes) -> dict[str, Any]:
+def reported(key: int, version: int, body: bytes) -> dict[str, Any]:
     """The values of a response."""
     return read_all(view(key, version, body, response=True))
 
@@ -52,7 +52,7 @@ def test_each_address_is_replaced_and_nothing_else(key: int, version: int) -> No
     for number in range(40):
         one = drawn(number, key, version)
         out = rewritten(rewriting(), one)
-        before, after = told(key, version, one.body), told(key, version, out)
+        before, after = reported(key, version, one.body), reported(key, version, out)
         changed += before != after
         if out == one.body:
             assert expected(before) == before
@@ -116,10 +116,10 @@ def test_describe_cluster_v0() -> None:
 
 def test_produce_v10_has_them_in_a_tagged_field() -> None:
     nodes = b"\2" + int32(2) + compact("b") + int32(5) + b"\0\0"
-    told = b"\2" + int32(2) + compact("edge-2.example") + int32(9093) + b"\0\0"
+    reported = b"\2" + int32(2) + compact("edge-2.example") + int32(9093) + b"\0\0"
     front, tag = b"\1" + int32(7), b"\x64\3abc"
     body = front + b"\2" + b"\0" + uvarint(len(nodes)) + nodes + tag
-    assert rewriting(EDGE).rewrite(0, 10, body) == front + b"\2" + b"\0" + uvarint(len(told)) + told + tag
+    assert rewriting(EDGE).rewrite(0, 10, body) == front + b"\2" + b"\0" + uvarint(len(reported)) + reported + tag
     assert rewriting(EDGE).rewrite(0, 10, front + b"\1" + tag) == front + b"\1" + tag
 
 
@@ -157,10 +157,10 @@ def test_a_response_that_streams_keeps_its_length(made: Any, more: bytes, least:
         one = made("b" * length, 1, more)
         out = rewritten(rewriting({1: ("edge.x", 9092)}), one)
         assert len(out) == len(one.body)
-        after = told(one.key, one.version, out)
+        after = reported(one.key, one.version, out)
         gap = len(one.body) - len(wanted.body)
         assert bool(after["NodeEndpoints"]) == (gap == 0 or gap >= least)
-        assert after["NodeEndpoints"] in ((), told(one.key, one.version, wanted.body)["NodeEndpoints"])
+        assert after["NodeEndpoints"] in ((), reported(one.key, one.version, wanted.body)["NodeEndpoints"])
         other = OTHERS[more]
         assert other is None or after[UNKNOWN_TAGS][other[0]] == other[1]
 
@@ -183,23 +183,23 @@ def test_what_comes_before_the_nodes_is_not_held_back() -> None:
         at += size
         assert stream.feed(piece) == (piece if at <= len(front) else piece[: len(front) - at])
     assert stream.feed(body[at:-1]) == b""
-    after = told(1, 16, front + stream.feed(body[-1:]))
+    after = reported(1, 16, front + stream.feed(body[-1:]))
     assert after["NodeEndpoints"] == ({"NodeId": 1, "Host": "edge", "Port": 9092, "Rack": None},)
 
 
-def test_an_address_that_is_not_known_is_told_and_never_the_real_one() -> None:
+def test_an_address_that_is_not_known_is_reported_and_never_the_real_one() -> None:
     missed: list[int] = []
     addresses = AddressRewriter({}, missed.append)
     body = int32(2) + int32(1) + old("b-1.internal") + int32(5) + int32(UNKNOWN) + old("b-2.internal") + int32(6)
     out = addresses.rewrite(3, 0, body + int32(0))
-    assert [(one["Host"], one["Port"]) for one in told(3, 0, out)["Brokers"]] == [
+    assert [(one["Host"], one["Port"]) for one in reported(3, 0, out)["Brokers"]] == [
         ("node-1.unmapped.invalid", 1),
         (f"node-{UNKNOWN}.unmapped.invalid", 1),
     ]
     assert missed == [1, UNKNOWN]
 
 
-def test_an_address_that_changes_is_told_from_then_on() -> None:
+def test_an_address_that_changes_is_reported_from_then_on() -> None:
     known = {1: ("old", 1)}
     edit = rewriting(known).rewrite
     body = b"\0\0" + int32(1) + old("b") + int32(5)

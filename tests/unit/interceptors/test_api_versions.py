@@ -106,15 +106,15 @@ def test_the_answer_to_an_unknown_version_has_the_form_of_v0_and_stays(version: 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_versions_that_may_not_pass_are_not_told_of(version: int) -> None:
+def test_versions_that_may_not_pass_are_not_returned(version: int) -> None:
     bench = Bench({1: 16, 3: 13, 60: 1})
     broker = {**BROKER, 60: (2, 3), 10: (0, 6)}
-    told = {0: (0, 13), 1: (4, 16), 3: (0, 13), 18: (0, 4), 10: (0, 6)}
-    assert bench.rewrite(version, answer(version, broker)) == answer(version, told | PRIVATE)
+    reported = {0: (0, 13), 1: (4, 16), 3: (0, 13), 18: (0, 4), 10: (0, 6)}
+    assert bench.rewrite(version, answer(version, broker)) == answer(version, reported | PRIVATE)
     assert bench.learnt == [broker]
 
 
-def test_an_api_of_the_same_key_behind_it_is_not_told_of() -> None:
+def test_an_api_of_the_same_key_behind_it_is_not_returned() -> None:
     assert Bench().rewrite(0, answer(0, {30000: (0, 7), **BROKER})) == answer(0, BROKER | PRIVATE)
 
 

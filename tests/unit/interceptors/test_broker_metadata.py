@@ -142,10 +142,10 @@ class TestSelection:
             ([-2], []),
         ],
     )
-    def test_who_is_told(self, fleet, wanted, found):
+    def test_which_brokers_are_returned(self, fleet, wanted, found):
         assert [one.node_id for one in fleet.select("CLIENT", wanted)] == found
 
-    def test_a_broker_that_does_not_run_is_not_told_of(self, fleet):
+    def test_a_broker_that_does_not_run_is_not_returned(self, fleet):
         away = BrokerView(2, {"client": ("kafka-2", 9092)}, running=False)
         fleet.view = FleetView(1, (broker(1), away, broker(3)))
 

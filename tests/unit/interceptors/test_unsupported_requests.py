@@ -53,7 +53,7 @@ def test_every_version_of_api_versions_is_the_brokers() -> None:
     assert Bench().wanted(18, -1, 0, 4, 5, 99, 2**15 - 1) == []
 
 
-def test_produce_versions_that_brokers_since_4_0_tell_of_and_refuse() -> None:
+def test_produce_versions_that_brokers_since_4_0_report_of_and_refuse() -> None:
     bench = Bench()
     assert bench.wanted(0, 0, 1, 2, 3, 13, 14) == [0, 1, 2, 14]
     bench.supported.update(OLD)
@@ -94,13 +94,13 @@ def test_who_is_not_logged_in_is_the_brokers(policy: UnsupportedPolicy) -> None:
     assert bench.refused == []
 
 
-def test_who_was_refused_is_told() -> None:
+def test_who_was_refused_is_reported() -> None:
     bench = Bench()
     bench.unsupported.on_header(asked(ALICE, 9999, 3))
     assert [(each.connection, each.api_key, each.api_version) for each in bench.refused] == [(ALICE, 9999, 3)]
 
 
-def test_learning_tells_what_is_new() -> None:
+def test_learning_reports_what_is_new() -> None:
     supported = Bench(known=False).supported
     assert supported.update(MODERN)
     assert not supported.update(dict(MODERN))

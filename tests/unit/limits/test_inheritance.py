@@ -1,4 +1,4 @@
-"""A successor goes on with what its predecessor has measured, as if there were one process."""
+"""A successor continues with what its predecessor has measured, as if there were one process."""
 
 from __future__ import annotations
 

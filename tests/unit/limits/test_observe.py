@@ -1,4 +1,4 @@
-"""``action: observe``: everything enters at once, and what would have been throttled is counted and told."""
+"""``action: observe``: everything enters at once, and what would have been throttled is counted and reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CASES: list[tuple[Limits, QuotaScope, QuotaKind, int]] = [
 @pytest.mark.parametrize(
     ("limits", "scope", "what", "count"), CASES, ids=[f"{scope}-{what}-{count}" for _, scope, what, count in CASES]
 )
-def test_all_enter_at_once_and_what_is_too_many_is_told(
+def test_all_enter_at_once_and_what_is_too_many_is_reported(
     limits: Limits, scope: QuotaScope, what: QuotaKind, count: int
 ) -> None:
     simulation = Simulation(limits)
@@ -39,7 +39,7 @@ def test_all_enter_at_once_and_what_is_too_many_is_told(
     assert simulation.evictions == []
 
 
-def test_the_delay_it_would_have_had_is_told() -> None:
+def test_the_delay_it_would_have_had_is_reported() -> None:
     simulation = Simulation(CASES[0][0])
     simulation.connect([0] * 201)
     simulation.run()

@@ -64,7 +64,7 @@ class Logins:
                 self.quotas.release(number)
                 self.held.discard(number)
 
-    def told(self) -> list[tuple[str, str, str, str]]:
+    def reported(self) -> list[tuple[str, str, str, str]]:
         return [(one.principal, one.scope, one.quota, one.action) for one in self.throttles]
 
 
@@ -73,7 +73,7 @@ def test_one_connection_too_many_is_closed_and_those_of_others_are_not() -> None
     numbers = [logins.log_in(principal) for principal in (ALICE, ALICE, ALICE, BOB, ALICE)]
     assert logins.closed == [numbers[2], numbers[4]]
     assert logins.quotas.open_by_principal == {ALICE: 2, BOB: 1}
-    assert logins.told() == [(ALICE, "principal", NUMBER, "drop")] * 2
+    assert logins.reported() == [(ALICE, "principal", NUMBER, "drop")] * 2
     assert logins.throttles[0] == Throttle("CLIENT", A, "principal", NUMBER, "drop", 2, 2, 0, ALICE)
     assert logins.quotas.throttled == {("CLIENT", "principal", NUMBER, "drop"): 2}
 
@@ -125,7 +125,7 @@ def test_a_rate_holds_for_the_throttle_time_and_then_lets_in_what_it_allows() ->
     logins.pass_time(500)
     assert (logins.held, logins.closed) == (set(), [42, 43])
     assert logins.quotas.open_by_principal == {ALICE: 21, BOB: 20}
-    assert logins.told() == [(ALICE, "principal", RATE, "hold")] * 3 + [(ALICE, "principal", RATE, "drop")] * 2
+    assert logins.reported() == [(ALICE, "principal", RATE, "hold")] * 3 + [(ALICE, "principal", RATE, "drop")] * 2
     assert [(one.observed, one.delay_ms) for one in logins.throttles[:3]] == [(2.1, 500)] * 3
     assert [one.delay_ms for one in logins.throttles[3:]] == [0, 0]
     assert logins.quotas.holds == {"CLIENT": [3, 1_500]}
@@ -279,7 +279,7 @@ def test_idle_principals_are_forgotten_and_never_too_many_measured(monkeypatch: 
     assert len(logins.quotas.rates) == 0
 
 
-def test_the_busiest_are_told_with_their_limits() -> None:
+def test_the_busiest_are_reported_with_their_limits() -> None:
     own = limits(
         principal_connections=Quota(9, "observe"),
         principal_connections_overrides={BOB: 5},
@@ -313,7 +313,7 @@ def _throttle(principal: str) -> Throttle:
     return Throttle("CLIENT", A, "principal", NUMBER, "drop", 1, 1, 0, principal)
 
 
-def test_reports_tell_principals_behind_one_address_apart() -> None:
+def test_reports_distinguishes_principals_behind_one_address() -> None:
     gathered = ThrottleAggregator()
     for principal in (ALICE, BOB, ALICE):
         gathered.add(_throttle(principal), 1.0)
@@ -326,7 +326,7 @@ def test_reports_tell_principals_behind_one_address_apart() -> None:
     assert summary.addresses == {A: 3}
 
 
-def test_of_more_principals_than_are_told_the_rest_is_told_together() -> None:
+def test_of_more_principals_than_are_reported_the_rest_is_reported_together() -> None:
     gathered = ThrottleAggregator()
     for number in range(1_010):
         gathered.add(_throttle(f"User:{number}"), 1.0)

@@ -1,4 +1,4 @@
-"""What is told of a quotas, and how much memory its addresses take."""
+"""What quotas report of themselves, and how much memory its addresses take."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def busy() -> Simulation:
     return simulation
 
 
-def test_limits_are_told_of_the_broker_and_each_listener_limited_or_not() -> None:
+def test_limits_are_reported_the_broker_and_each_listener_limited_or_not() -> None:
     now = busy().state(100)
     assert [(one.scope, one.listener, one.quota, one.limit, one.action) for one in now.limits] == [
         ("broker", "", "connection_creation_rate", 50, "enforce"),
@@ -49,7 +49,7 @@ def test_limits_are_told_of_the_broker_and_each_listener_limited_or_not() -> Non
     assert [one.used for one in now.limits[:6]] == pytest.approx([per_second, 21, per_second, 21, 0, 0])
 
 
-def test_counts_are_told_of_every_listener() -> None:
+def test_counts_are_reported_every_listener() -> None:
     now = busy().state(100)
     assert now.waiting == {"CLIENT": 1, "OTHER": 0}
     assert now.held == {"CLIENT": 5, "OTHER": 0}
@@ -64,7 +64,7 @@ def test_counts_are_told_of_every_listener() -> None:
     }
 
 
-def test_addresses_are_told_with_their_limits_the_fastest_first() -> None:
+def test_addresses_are_reported_with_their_limits_the_fastest_first() -> None:
     now = busy().state(100)
     one, other = now.addresses
     assert one == AddressState(A, 20 / 10.1, 2, 20, 30, 5)
@@ -80,7 +80,7 @@ def test_a_rate_without_a_limit_is_measured_too() -> None:
     assert now.addresses == ()
 
 
-def test_delays_are_told_in_seconds() -> None:
+def test_delays_are_reported_in_seconds() -> None:
     simulation = Simulation(Limits(listeners={"CLIENT": ListenerLimits(Quota(1))}, samples=2))
     simulation.connect([0, 0, 0])
     simulation.run()
@@ -88,7 +88,7 @@ def test_delays_are_told_in_seconds() -> None:
     assert (now.delayed, now.delayed_seconds, now.blocked_seconds) == ({"CLIENT": 2}, {"CLIENT": 2.0}, {"CLIENT": 2.0})
 
 
-def test_only_the_busiest_of_many_addresses_are_told() -> None:
+def test_only_the_busiest_of_many_addresses_are_reported() -> None:
     simulation = Simulation(Limits(listeners={"CLIENT": ListenerLimits()}, ip_rates={"<default>": Quota(100)}))
     for i in range(200):
         simulation.connect([i] * (1 + i % 7), address=f"10.0.0.{i}")

@@ -33,7 +33,7 @@ def test_one_report_for_all_of_an_address_that_met_the_same() -> None:
     )
 
 
-def test_what_came_of_it_and_who_it_was_are_told_apart() -> None:
+def test_what_came_of_it_and_who_it_was_are_distinguished() -> None:
     gathered = ThrottleAggregator()
     for one in (throttle(), throttle(done="drop"), throttle(B), throttle()):
         gathered.add(one, 1.0)
@@ -44,7 +44,7 @@ def test_what_came_of_it_and_who_it_was_are_told_apart() -> None:
     ]
 
 
-def test_what_was_taken_is_not_told_again() -> None:
+def test_what_was_taken_is_not_reported_again() -> None:
     gathered = ThrottleAggregator()
     gathered.add(throttle(), 1.0)
     assert len(gathered.take_reports()) == 1
@@ -53,11 +53,11 @@ def test_what_was_taken_is_not_told_again() -> None:
     assert [(report.count, report.first_at) for report in gathered.take_reports()] == [(1, 2.0)]
 
 
-def test_of_more_addresses_than_are_told_the_rest_is_told_together() -> None:
+def test_of_more_addresses_than_are_reported_the_rest_is_reported_together() -> None:
     gathered = ThrottleAggregator()
     for i in range(3_000):
         gathered.add(throttle(f"10.{i // 256}.0.{i % 256}", done="hold" if i % 3 else "drop"), float(i))
-    gathered.add(throttle("10.0.0.1"), 3_000.0)  # among the first, and still told by name
+    gathered.add(throttle("10.0.0.1"), 3_000.0)  # among the first, and still reported by name
     reports = gathered.take_reports()
     named = [report for report in reports if report.address != MANY]
     assert len(named) == module.MAX_REPORTS
@@ -71,13 +71,13 @@ def test_of_more_addresses_than_are_told_the_rest_is_told_together() -> None:
 
 def test_summaries_keep_every_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_REPORTS", 2)
-    gathered, found, told = ThrottleAggregator(), dict[tuple[str, ...], ThrottleSummary](), Counter[str]()
+    gathered, found, reported = ThrottleAggregator(), dict[tuple[str, ...], ThrottleSummary](), Counter[str]()
     for second in range(3):
         for address in (A, B, "10.0.0.3", f"10.0.1.{second}", A):
             gathered.add(throttle(address, observed=float(second), delay_ms=100 * second), float(second))
-            told[address] += 1
+            reported[address] += 1
         add_to_summaries(found, gathered.take_reports())
     (summary,) = found.values()
     assert (summary.listener, summary.scope, summary.action) == ("CLIENT", "ip", "hold")
     assert (summary.connections, summary.limit, summary.observed, summary.delay_ms) == (15, 2, 2.0, 200)
-    assert summary.addresses == {A: told[A], B: told[B], MANY: 6}
+    assert summary.addresses == {A: reported[A], B: reported[B], MANY: 6}

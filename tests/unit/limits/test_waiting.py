@@ -1,4 +1,4 @@
-"""Clients that give up while they wait, and what is told of a wait for a slot."""
+"""Clients that give up while they wait, and what is reported of a wait for a slot."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_one_held_first_gets_the_first_slot() -> None:
     assert (first.admitted, second.admitted) == (1_000, None)
 
 
-def test_a_slot_that_is_taken_during_a_delay_is_told_when_it_is_missed() -> None:
+def test_a_slot_that_is_taken_during_a_delay_is_reported_when_it_is_missed() -> None:
     own = {"CLIENT": ListenerLimits(rate=Quota(1), connections=Quota(12)), "OTHER": ListenerLimits()}
     simulation = Simulation(Limits(listeners=own, connections=Quota(12), samples=11))
     simulation.connect([0] * 10)

@@ -25,8 +25,8 @@ def test_only_what_was_before_the_status_is_counted() -> None:
     found = records(status(emitted=5, dropped={"failed": 1}))
     last = found[6].events[0]
     assert audit_reader._count_missing(found, last) == 0
-    told = audit_reader._count(found, last)
-    assert (dict(told.kinds), told.requests, told.lost) == ({"request": 2, "connection": 2}, 2, 1)
+    reported = audit_reader._count(found, last)
+    assert (dict(reported.kinds), reported.requests, reported.lost) == ({"request": 2, "connection": 2}, 2, 1)
     del found[4]
     assert audit_reader._count_missing(found, last) == 2
 

@@ -7,7 +7,7 @@ MISSING = [Pin("org.example", f"jar{n}", "1.0", "0" * 64, 2_000_000) for n in ra
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("said", "reported"),
     [
         (
             "javax.net.ssl.SSLHandshakeException: PKIX path building failed: …: unable to find valid",
@@ -27,7 +27,7 @@ MISSING = [Pin("org.example", f"jar{n}", "1.0", "0" * 64, 2_000_000) for n in ra
         ),
     ],
 )
-def test_what_a_client_says_becomes_a_sentence(said: str, told: str) -> None:
+def test_what_a_client_says_becomes_a_sentence(said: str, reported: str) -> None:
     sentence = explain(said, MISSING)
-    assert told in sentence
+    assert reported in sentence
     assert "\n" not in sentence

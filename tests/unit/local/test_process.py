@@ -36,7 +36,7 @@ def test_its_output_goes_to_a_new_file(tmp_path: Path) -> None:
     stop([process], 10)
 
 
-def test_one_that_does_not_listen_is_killed_and_told(tmp_path: Path) -> None:
+def test_one_that_does_not_listen_is_killed_and_reported(tmp_path: Path) -> None:
     stubborn = spawn(["/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done"], tmp_path / "out")
     wait_for(tmp_path / "out", "ready")
     assert not stop([stubborn], 0.2)

@@ -28,7 +28,7 @@ class Door:
         self._server = socket.create_server(("127.0.0.1", 0))
 
     async def dial(self, sent: bytes = b"", address: tuple[str, int] = SOMEBODY) -> socket.socket:
-        """Connect, send, and only then admit: what was sent is there at the first look."""
+        """Connect, send, and only then admit: what was sent is there at the first read."""
         client = socket.create_connection(self._server.getsockname())
         client.setblocking(False)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -69,7 +69,7 @@ async def test_a_connection_that_is_given_up_leaves_nothing(busy):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-async def test_a_broker_that_is_not_there_is_told_of_as_such(host):
+async def test_a_broker_that_is_not_there_is_reported_as_such(host):
     with socket.create_server(("127.0.0.1", 0)) as server:
         endpoint = Endpoint(host, server.getsockname()[1])
     before = open_sockets()
@@ -105,7 +105,7 @@ async def test_the_broker_is_dialled_from_the_address_given(broker):
     ("source", "message"),
     [("192.0.2.1", "Cannot assign requested address"), ("::1", "has no address of the family of upstream.source ::1")],
 )
-async def test_an_address_that_the_broker_cannot_be_dialled_from_is_told_of(broker, source, message):
+async def test_an_address_that_the_broker_cannot_be_dialled_from_is_reported(broker, source, message):
     before = open_sockets()
     with pytest.raises(OSError, match=message):
         await Upstream(Endpoint(*broker.getsockname()), 10.0, source).connect()
@@ -169,7 +169,7 @@ async def test_families_take_turns(refusing, monkeypatch):
     assert order == [f"[::1]:{port}", f"127.0.0.1:{port}", "[::1]:1", "127.0.0.1:1", "[::1]:2"]
 
 
-async def test_what_each_address_said_is_told(refusing, silent, monkeypatch):
+async def test_what_each_address_said_is_reported(refusing, silent, monkeypatch):
     upstream = named(monkeypatch, Upstream(Endpoint("broker", 9092), 0.2), refusing, silent)
     before = open_sockets()
     with pytest.raises(ConnectionRefusedError) as raised:

@@ -32,9 +32,9 @@ class Pair:
         self.came: list[tuple[object, int | None]] = []
         self.ended = 0
         self.rooms = 0
-        self.told: list[object] = []
+        self.reported: list[object] = []
         self.main: IpcChannel[ToMain] = IpcChannel(
-            ours, ToMain, lambda m, _: self.told.append(m), on_all_sent=self._room
+            ours, ToMain, lambda m, _: self.reported.append(m), on_all_sent=self._room
         )
         self.worker: IpcChannel[ToWorker] | None = None
 
@@ -84,8 +84,8 @@ async def test_messages_arrive_whole_and_in_order(pair):
     )
     pair.worker.send(ConnectionsClosed([5, 6]))
     pair.worker.send(report)
-    await pair.until(lambda: len(pair.told) == 2)
-    assert pair.told == [ConnectionsClosed([5, 6]), report]
+    await pair.until(lambda: len(pair.reported) == 2)
+    assert pair.reported == [ConnectionsClosed([5, 6]), report]
 
 
 async def test_a_message_that_cannot_be_written_is_not_kept(pair):
@@ -163,10 +163,10 @@ async def test_the_last_words_of_a_peer_are_heard_even_if_it_did_not_listen(pair
     pair.worker.flush_and_close()
     pair.main.close()
 
-    assert pair.told == [ConnectionsClosed([1]), ConnectionsClosed([2])]
+    assert pair.reported == [ConnectionsClosed([1]), ConnectionsClosed([2])]
 
 
-async def test_the_end_of_the_peer_is_told_once(pair):
+async def test_the_end_of_the_peer_is_reported_once(pair):
     pair.listen()
     pair.main.close()
     await pair.until(lambda: pair.ended)

@@ -14,7 +14,7 @@ calls: list[str] = []
 
 
 class Keeper:
-    """Keeps what it is told."""
+    """Keeps what it gets."""
 
     def __init__(self) -> None:
         self.life: list[str] = []
@@ -46,7 +46,7 @@ class Second(Keeper):
 
 
 class Gated(Keeper):
-    """Blocks in each call until ``gate`` is set; ``entered`` tells that a call has begun."""
+    """Blocks in each call until ``gate`` is set; ``entered`` is set when a call has begun."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class ByteCounts:
 
 
 class Watcher(Keeper):
-    """Keeps exchanges and reports in the order in which it is told."""
+    """Keeps exchanges and reports in the order in which it gets them."""
 
     def record_throttles(self, reports: Sequence[ThrottleReport], dropped: int) -> None:
         self.life.append("throttles")
@@ -169,7 +169,7 @@ class ThrowingWatcher(Watcher):
 
 
 class WatchingByteCounts(ByteCounts):
-    """A KIP-388 observer that is told of throttles, too."""
+    """A KIP-388 observer that gets throttles, too."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the audit numbers, tells and counts, with an outbox that only keeps it."""
+"""What the audit numbers, emits and counts, with an outbox that only keeps it."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ class Kept:
         return gaps
 
     def stats(self) -> OutboxStats:
-        told = self.seq - sum(self.lost.values())
+        reported = self.seq - sum(self.lost.values())
         return OutboxStats(
-            emitted=self.seq, delivered=0, dropped=self.lost, spooled=0, queued=told, queued_bytes=0, spool_bytes=0,
+            emitted=self.seq, delivered=0, dropped=self.lost, spooled=0, queued=reported, queued_bytes=0, spool_bytes=0,
             spool_problem="", replayed=0, replay_lost=0, records_delivered=0, bytes_delivered=0,
             observed=self.observed[0], taken=self.taken, hidden=self.hidden, problems={},
         )  # fmt: skip
@@ -224,7 +224,7 @@ class TestRollups:
         assert auditing()[1].settings["schema_level"] == SCHEMA_LEVEL
         assert auditing(mode="rollup")[1].settings["schema_level"] == ROLLUP_LEVEL
 
-    def test_requests_are_told_together_once_their_interval_is_over(
+    def test_requests_are_reported_together_once_their_interval_is_over(
         self, rolling: tuple[AuditObserver, Kept], clock: Clock
     ) -> None:
         observer, outbox = rolling
@@ -310,7 +310,7 @@ class TestRollups:
         (rollup,) = [event for event in outbox.events if isinstance(event, RollupEvent)]
         assert [(one.records, one.estimated_records) for one in rollup.per_topic] == [(2 * 27, 0)]
 
-    def test_too_many_keys_are_told_at_once(self, rolling: tuple[AuditObserver, Kept]) -> None:
+    def test_too_many_keys_are_reported_at_once(self, rolling: tuple[AuditObserver, Kept]) -> None:
         observer, outbox = rolling
         observer.record_exchanges([exchange(client_id=str(n)) for n in range(25_000)], 0)
         assert (len(outbox.json), outbox.taken) == (20_000, 20_000)
@@ -350,17 +350,19 @@ class TestByTheClock:
                 clock.now += STATUS_INTERVAL
                 outbox.tick()
             observer.close(0)
-        told = [(one["lost"], one["in_total"]) for one in logged if one["event"] == "audit_events_lost"]
-        assert told == [({"observer_queue": 20}, 20), ({"observer_queue": 3}, 23)]
+        reported = [(one["lost"], one["in_total"]) for one in logged if one["event"] == "audit_events_lost"]
+        assert reported == [({"observer_queue": 20}, 20), ({"observer_queue": 3}, 23)]
 
-    @pytest.mark.parametrize(("step", "told"), [(MIN_CLOCK_STEP * 0.9, 0), (3600.5, 3_600_500), (-7.25, -7250)])
-    def test_a_clock_that_was_set_is_told_once(self, auditing: Auditing, clock: Clock, step: float, told: int) -> None:
+    @pytest.mark.parametrize(("step", "reported"), [(MIN_CLOCK_STEP * 0.9, 0), (3600.5, 3_600_500), (-7.25, -7250)])
+    def test_a_clock_that_was_set_is_reported_once(
+        self, auditing: Auditing, clock: Clock, step: float, reported: int
+    ) -> None:
         _, outbox = auditing()
         clock.offset += step
         for _ in range(2):
             clock.now += STATUS_INTERVAL
             outbox.tick()
-        assert [event.clock_step_ms for event in outbox.events] == [told, 0]
+        assert [event.clock_step_ms for event in outbox.events] == [reported, 0]
 
     def test_gaps_have_the_next_numbers(self, auditing: Auditing, clock: Clock) -> None:
         observer, outbox = auditing()
@@ -376,7 +378,7 @@ class TestByTheClock:
         ]
         assert outbox.taken == 1
 
-    def test_a_list_of_topics_is_told_until_the_end(self, auditing: Auditing) -> None:
+    def test_a_list_of_topics_is_reported_until_the_end(self, auditing: Auditing) -> None:
         observer, outbox = auditing()
         listed: list[InventoryEvent] = inventory_events([InventoryTopic(str(n)) for n in range(1500)], 7)
         observer._inventory._publish(listed)
@@ -390,18 +392,18 @@ class TestByTheClock:
 
     def test_offsets_are_emitted_at_their_time_and_at_the_end(self, auditing: Auditing, clock: Clock) -> None:
         """In either mode; each with a number, which nothing that was seen has."""
-        for mode, told in (("event", ["request"]), ("rollup", ["rollup"])):
+        for mode, reported in (("event", ["request"]), ("rollup", ["rollup"])):
             observer, outbox = auditing(**{"mode": mode, "offsets.interval.ms": 60_000, "rollup.interval.ms": 100})
             observer.record_exchanges([produce([(b"a", 0, 1, 1)])], 0)
             clock.now += 59
             outbox.tick()
-            assert kinds(outbox) == [*told, "sidecar_status"]
+            assert kinds(outbox) == [*reported, "sidecar_status"]
             clock.now += 1
             outbox.tick()
-            assert kinds(outbox) == [*told, "sidecar_status", "end_offsets"]
+            assert kinds(outbox) == [*reported, "sidecar_status", "end_offsets"]
             observer.record_exchanges([produce([(b"a", 0, 1, 1)])], 0)
             observer.close(0)
-            assert kinds(outbox)[-3:] == [*told, "end_offsets", "sidecar_status"]
+            assert kinds(outbox)[-3:] == [*reported, "end_offsets", "sidecar_status"]
             assert outbox.taken == 2
 
 
@@ -444,13 +446,13 @@ class TestDeep:
         observer, _ = auditing(configs={"observer.records.deep": True})
         values: dict[str, Any] = {
             "correlation_id": 9, "client_id": "old", "forwarded_at": 100.0005, "responded_at": 100.001,
-            "throttle_ms": 7, "error_code": 8, "request_raw": b"asked", "response_raw": b"told", "synthesized": True,
+            "throttle_ms": 7, "error_code": 8, "request_raw": b"asked", "response_raw": b"answer", "synthesized": True,
         }  # fmt: skip
         claimed, exact = (fetch([(b"a", 0)], [(b"a", 0, 10, records, 0)], **values) for records in (1, 99))
-        told: list[Any] = []
+        reported: list[Any] = []
 
         def encode_exchanges(exchanges: Sequence[Any], first: int, wall_offset: float) -> EncodedEvents:
-            told.extend(exchanges)
+            reported.extend(exchanges)
             return EncodedEvents(last=first - 1, hidden=len(exchanges))
 
         monkeypatch.setattr(
@@ -458,4 +460,4 @@ class TestDeep:
         )
         monkeypatch.setattr(observer, "_request_encoder", SimpleNamespace(encode_exchanges=encode_exchanges))
         observer.record_exchanges([claimed], 0)
-        assert told == [exact]
+        assert reported == [exact]

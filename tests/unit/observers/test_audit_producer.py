@@ -16,23 +16,23 @@ from observers.kafka_admin import AuditTopicState, KafkaAdmin
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:1"}
 
-Told = list[tuple[Any, str | None, bool]]
+Settled = list[tuple[Any, str | None, bool]]
 
 
 @pytest.fixture
-def told() -> Told:
+def settled() -> Settled:
     return []
 
 
 @pytest.fixture
-def producer(told: Told) -> Iterator[AuditProducer]:
+def producer(settled: Settled) -> Iterator[AuditProducer]:
     """Takes records of 2,000 bytes, and 100 KiB of them."""
     user_settings = {"message.max.bytes": 2000, "queue.buffering.max.kbytes": 100}
     producer = AuditProducer(
         KafkaAdmin(NOBODY, "me"),
         producer_settings(NOBODY, user_settings, "me"),
         "audit",
-        lambda load, reason, retriable, refused: told.append((load, reason, retriable)),
+        lambda load, reason, retriable, refused: settled.append((load, reason, retriable)),
     )
     yield producer
     producer.close(0)
@@ -61,26 +61,26 @@ def test_a_topic_that_was_mended_has_no_problem_any_more(
         time.sleep(0.01)
 
 
-def test_what_is_too_large_is_reported_at_once(producer: AuditProducer, told: Told) -> None:
+def test_what_is_too_large_is_reported_at_once(producer: AuditProducer, settled: Settled) -> None:
     assert producer.send(b"x" * 3000, "large")
-    assert told == [("large", "too_large", False)]
+    assert settled == [("large", "too_large", False)]
     assert (producer.queued, producer.queued_bytes) == (0, 0)
 
 
-def test_what_finds_no_room_is_not_taken(producer: AuditProducer, told: Told) -> None:
+def test_what_finds_no_room_is_not_taken(producer: AuditProducer, settled: Settled) -> None:
     taken = 0
-    while producer.send(b"x" * 1500, taken) and not told:
+    while producer.send(b"x" * 1500, taken) and not settled:
         taken += 1
     assert 60 < taken < 70
     assert (producer.queued, producer.queued_bytes, producer.max_bytes) == (taken, taken * 1500, 102_400)
-    assert told == []
+    assert settled == []
 
 
-def test_at_the_end_what_is_left_is_taken_back(producer: AuditProducer, told: Told) -> None:
+def test_at_the_end_what_is_left_is_taken_back(producer: AuditProducer, settled: Settled) -> None:
     producer.send(b"x", 1)
     producer.send(b"x", 2)
     producer.close(0)
-    assert told == [(1, "closed", True), (2, "closed", True)]
+    assert settled == [(1, "closed", True), (2, "closed", True)]
     assert (producer.queued, producer.queued_bytes) == (0, 0)
 
 
@@ -101,10 +101,10 @@ def test_at_the_end_what_is_left_is_taken_back(producer: AuditProducer, told: To
     ],
 )
 def test_errors_have_names_and_are_the_records_fault_or_not(
-    producer: AuditProducer, told: Told, code: int | None, reason: str | None, retriable: bool
+    producer: AuditProducer, settled: Settled, code: int | None, reason: str | None, retriable: bool
 ) -> None:
     producer._settle("load", 1, None if code is None else KafkaError(code), None)
-    assert told == [("load", reason, retriable)]
+    assert settled == [("load", reason, retriable)]
     assert producer.records_delivered == (reason is None)
 
 
@@ -121,23 +121,25 @@ class Message:
         return b"xyz"
 
 
-def test_what_was_acknowledged_without_a_place_on_the_topic_is_sent_again(producer: AuditProducer, told: Told) -> None:
+def test_what_was_acknowledged_without_a_place_on_the_topic_is_sent_again(
+    producer: AuditProducer, settled: Settled
+) -> None:
     report: Any = producer._handle_report
     producer.send(b"xyz", "unsure")
     report("unsure", 3, None, Message(None))
-    assert (told, producer.queued, producer.queued_bytes) == ([], 1, 3)
+    assert (settled, producer.queued, producer.queued_bytes) == ([], 1, 3)
     report("unsure", 3, None, Message(0))
-    assert (told, producer.queued, producer.records_delivered) == ([("unsure", None, False)], 0, 1)
+    assert (settled, producer.queued, producer.records_delivered) == ([("unsure", None, False)], 0, 1)
 
 
 def test_a_producer_that_failed_for_good_is_replaced_and_what_it_held_taken_back(
-    producer: AuditProducer, told: Told
+    producer: AuditProducer, settled: Settled
 ) -> None:
     producer.send(b"x", 1)
     failed = producer._producer
     producer._settle(0, 0, KafkaError(KafkaError._FATAL, "fenced", fatal=True), None)
     producer.poll(0)
-    assert told == [(0, "fatal", True), (1, "producer_failed", True)]
+    assert settled == [(0, "fatal", True), (1, "producer_failed", True)]
     assert producer._producer is not failed
     producer.send(b"x", 2)
     assert producer.queued == 0  # the made-up report was of a record that was never queued

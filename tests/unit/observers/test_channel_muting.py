@@ -84,9 +84,9 @@ def test_it_is_at_most_the_latency(muted: Muted) -> None:
 
 
 def test_every_api_counts_and_facts_for_more_than_what_stands_at_the_start(muted: Muted) -> None:
-    told = produce([(b"a", 0, 1, 1)], responded_at=100.002)  # throttled by 4 ms, as its facts say
+    reported = produce([(b"a", 0, 1, 1)], responded_at=100.002)  # throttled by 4 ms, as its facts say
     got = fetch([(b"a", 0)], [(b"a", 0, 9, 1, 0)], received_at=100.0, answered_at=100.25)
-    assert muted(told, got) == [0, 4_000]
+    assert muted(reported, got) == [0, 4_000]
 
 
 def test_other_connections_are_read(muted: Muted) -> None:

@@ -1,4 +1,4 @@
-"""What the event of a change of a connection tells, and which changes give none."""
+"""What the event of a change of a connection contains, and which changes give none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def change(kind: Change, *, at: float = 4.5, of: Any = None, **values: Any) -> C
     return ConnectionTransition(connection() if of is None else of, kind, at, **values)
 
 
-def told(*changes: ConnectionTransition) -> list[ConnectionEvent]:
+def events_of(*changes: ConnectionTransition) -> list[ConnectionEvent]:
     made = encode_connection_changes(changes, 7, 1_700_000_000.0, SCOPE)
     return [msgspec.json.decode(chunk.json, type=ConnectionEvent) for chunk in made.chunks]
 
@@ -40,13 +40,13 @@ def test_the_bytes_of_an_event() -> None:
     )
 
 
-def test_its_end_tells_what_it_did() -> None:
+def test_its_end_reports_what_it_did() -> None:
     end = change("closed", cause="idle_timeout", requests=3, received_bytes=500, sent_bytes=700, client_id="x" * 300)
-    (event,) = told(end)
+    (event,) = events_of(end)
     assert event.client_id == "x" * 255 + "…"
     assert (event.cause, event.requests, event.received_bytes, event.sent_bytes) == ("idle_timeout", 3, 500, 700)
     assert event.duration_ms == 3500
-    assert told(change("opened", at=9.0))[0].duration_ms == 0
+    assert events_of(change("opened", at=9.0))[0].duration_ms == 0
 
 
 def test_excluded_principals_are_hidden_once_they_are_known_to_be_who_they_say() -> None:
@@ -57,7 +57,7 @@ def test_excluded_principals_are_hidden_once_they_are_known_to_be_who_they_say()
         change(kind, of=by(source))
         for source in get_args(PrincipalSource)
         for kind in get_args(Change)
-        if told(change(kind, of=by(source)))
+        if events_of(change(kind, of=by(source)))
     ]
     assert {(one.change, one.connection.principal_source) for one in shown} == {
         *(("authentication_failed", source) for source in get_args(PrincipalSource)),
@@ -73,7 +73,7 @@ def test_what_is_hidden_takes_no_number() -> None:
 
 def test_texts_of_clients_are_cut_and_escaped_and_one_that_is_none_is_lost_alone() -> None:
     long = connection(principal="User:" + '"\n' * 500, sasl_mechanism="X" * 999, client_software_version="é" * 999)
-    (event,) = told(change("authentication_failed", of=long, error_code=58))
+    (event,) = events_of(change("authentication_failed", of=long, error_code=58))
     assert event.error_code == 58
     assert {len(event.principal), len(event.sasl_mechanism or ""), len(event.client_software_version or "")} == {256}
     made = encode_connection_changes(

@@ -57,7 +57,7 @@ def test_numbers_that_nobody_gave_a_reason_for_are_lost_all_the_same() -> None:
     assert balanced(accounting.counts())
 
 
-def test_a_run_is_told_as_one_gap_once_it_has_ended() -> None:
+def test_a_run_is_reported_as_one_gap_once_it_has_ended() -> None:
     accounting = DeliveryAccounting("me")
     given(accounting, chunk(1, 30), last=30)
     for first in (1, 11):
@@ -68,7 +68,7 @@ def test_a_run_is_told_as_one_gap_once_it_has_ended() -> None:
     assert accounting.drain_gaps() == []
 
 
-def test_a_gap_is_told_once_its_event_is_kept_and_told_again_if_that_is_lost() -> None:
+def test_a_gap_is_reported_once_its_event_is_kept_and_reported_again_if_that_is_lost() -> None:
     accounting = DeliveryAccounting("me")
     other = gap("killed", 5, 9, "other")
     accounting.add_gap(other)

@@ -113,8 +113,8 @@ class TestConstruction:
 class TestDelivery:
     def test_every_exchange_reaches_every_observer_in_order_on_its_own_thread(self) -> None:
         dispatcher = started("Keeper", "Second")
-        told = [exchange(correlation_id=n) for n in range(1000)]
-        for n, one in enumerate(told):
+        exchanges = [exchange(correlation_id=n) for n in range(1000)]
+        for n, one in enumerate(exchanges):
             dispatcher.record_exchange(one)
             if n % 300 == 0:
                 dispatcher.flush()
@@ -166,7 +166,7 @@ class TestBounds:
         three = produce([(b"a", n, 10, 1) for n in range(3)])
         idle = fetch([(b"a", 0), (b"a", 1)], [])
         shrinking = fetch([], [], forgotten=((b"a", 0), (b"a", 1)))
-        told = [exchange(), three, idle, shrinking]
+        exchanges = [exchange(), three, idle, shrinking]
         long = [
             exchange(client_id=700 * "c"),
             fetch([(300 * b"t", 0)], []),
@@ -174,7 +174,7 @@ class TestBounds:
             fetch([], [(1000 * b"t", 0, 0, 0, 0)]),
         ]
         transaction = produce([], transactional_id=256 * b"x")
-        assert queue_weight(told) == 1 + (1 + 3 + 3) + (1 + 2) + (1 + 2)
+        assert queue_weight(exchanges) == 1 + (1 + 3 + 3) + (1 + 2) + (1 + 2)
         assert queue_weight(long) == (1 + 2) + (1 + 1 + 1) + (1 + 1 + 2) + (1 + 1 + 3)
         assert queue_weight([transaction]) == 1 + 1
         with pytest.raises(TypeError):
@@ -213,7 +213,7 @@ class TestBounds:
         keeper.gate.set()
         dispatcher.close(20)
 
-    def test_a_batch_that_does_not_fit_is_dropped_whole_counted_and_told_with_the_next(self) -> None:
+    def test_a_batch_that_does_not_fit_is_dropped_whole_counted_and_reported_with_the_next(self) -> None:
         dispatcher = started("Gated", "Keeper")
         gated = observer(dispatcher, "Gated")
         feed(dispatcher, 1)
@@ -232,7 +232,7 @@ class TestBounds:
         assert dispatcher.stats()[0].delivered == MAX_QUEUED_WEIGHT + 3
         assert (dispatcher.stats()[1].delivered, lost(dispatcher, 1)) == (MAX_QUEUED_WEIGHT + 15, 0)
 
-    def test_a_loss_at_the_very_end_is_told_with_an_empty_call(self) -> None:
+    def test_a_loss_at_the_very_end_is_reported_with_an_empty_call(self) -> None:
         dispatcher = started("Gated")
         gated = observer(dispatcher, "Gated")
         feed(dispatcher, 1)
@@ -272,7 +272,7 @@ class TestBounds:
 
 
 class TestInterest:
-    def test_for_nobody_nothing_is_told_walked_or_kept(self) -> None:
+    def test_for_nobody_nothing_is_reported_walked_or_kept(self) -> None:
         dispatcher = started("PickyReader")
         interest = dispatcher.interest
         assert interest.flags(1, 12) & (WANT_EXCHANGE | WANT_FACTS | WANT_REQUEST_BODY | WANT_RESPONSE_BODY) == 15
@@ -285,7 +285,7 @@ class TestInterest:
         assert interest.flags(3, 9) == 0, "no topic ids in this one"
         dispatcher.close(20)
 
-    def test_facts_alone_are_enough_for_one_that_is_told_of_many_at_a_time(self) -> None:
+    def test_facts_alone_are_enough_for_an_observer_of_batches(self) -> None:
         dispatcher = started("Keeper")
         assert (
             dispatcher.interest.flags(0, 9) & (WANT_EXCHANGE | WANT_FACTS | WANT_REQUEST_BODY | WANT_RESPONSE_BODY)
@@ -327,13 +327,13 @@ class TestInterest:
         assert dispatcher.interest.flags(18, 3) & (WANT_REQUEST_BODY | WANT_RESPONSE_BODY) == 0
         dispatcher.close(20)
 
-    def test_where_errors_and_throttles_stand_is_said_of_what_is_told_alone(self) -> None:
+    def test_where_errors_and_throttles_stand_is_said_of_what_is_reported_alone(self) -> None:
         dispatcher = started("Picky")
         assert dispatcher.interest.flags(3, 12) & THROTTLE_FIRST
         assert not dispatcher.interest.flags(12, 4) & THROTTLE_FIRST
         dispatcher.close(20)
 
-    def test_each_observer_is_told_of_what_it_wants_and_numbers_are_the_same_for_all(self) -> None:
+    def test_each_observer_gets_what_it_wants_and_numbers_are_the_same_for_all(self) -> None:
         dispatcher = started("Picky", "PickyReader", "Keeper")
         for one in (fetch([], []), exchange(), produce([]), fetch([], []), exchange(api_key=20_000, api_version=0)):
             dispatcher.record_exchange(one)
@@ -369,7 +369,7 @@ class TestInterest:
             dispatcher.start()
         assert fakes.calls[-1] == "Keeper.close"
 
-    def test_who_cannot_say_so_later_is_not_told_and_it_is_a_failure_like_others(self) -> None:
+    def test_who_cannot_say_so_later_is_not_reported_and_it_is_a_failure_like_others(self) -> None:
         dispatcher = started("UndecidedLater")
         dispatcher.record_exchange(exchange(api_key=20_000))
         dispatcher.record_exchange(exchange())
@@ -403,7 +403,7 @@ class TestChanges:
         assert [id(one) for one in keeper.seen] == [id(first), id(second), id(third)]
         assert [(s.delivered, s.queued) for s in dispatcher.stats()] == [(3, 0), (1, 0)]
 
-    def test_many_at_once_come_in_batches_and_a_loss_is_counted_and_told(self) -> None:
+    def test_many_at_once_come_in_batches_and_a_loss_is_counted_and_reported(self) -> None:
         dispatcher = started("GatedChangeKeeper")
         keeper = observer(dispatcher, "GatedChangeKeeper")
         feed(dispatcher, 1)
@@ -445,7 +445,7 @@ class TestContainment:
         dispatcher.close(20)
         assert dispatcher.stats()[0].slow == 2
 
-    def test_losses_are_told_apart_by_their_reason(self) -> None:
+    def test_losses_are_distinguished_by_their_reason(self) -> None:
         dispatcher = started("Thrower", clock=lambda: 0.0)
         for _ in range(MAX_CONSECUTIVE_FAILURES + 3):
             feed(dispatcher, 1)
@@ -613,7 +613,7 @@ class TestKip388:
         assert observer(dispatcher, "ByteCounts").correlations == ["c1:0", "c1:1", "c1:2", "c1:3"]
         assert observer(dispatcher, "BadHalf").correlations == ["c1:0", "c1:1", "c1:2", "c1:3"]
 
-    def test_no_response_is_told_where_none_came(self) -> None:
+    def test_no_response_is_reported_where_none_came(self) -> None:
         dispatcher = started("ByteCounts")
         dispatcher.record_exchange(produce([(b"a", 0, 100, 1)], outcome="no_response", response=None))
         dispatcher.record_exchange(exchange(outcome="connection_lost"))
@@ -622,7 +622,7 @@ class TestKip388:
         assert set(counts.open) == {"c1:0", "c1:1"}
         assert counts.produced == {"a": 100}
 
-    def test_an_exchange_of_which_one_half_failed_is_failed_and_the_other_half_was_told(self) -> None:
+    def test_an_exchange_of_which_one_half_failed_is_failed_and_the_other_half_was_reported(self) -> None:
         dispatcher = started("BadHalf")
         dispatcher.record_exchange(produce([(b"a", 0, 100, 1)]))
         dispatcher.record_exchange(produce([(b"a", 0, 100, 1)], outcome="no_response", response=None))
@@ -645,7 +645,7 @@ class TestThrottles:
         assert [id(one) for one in watcher.seen] == [id(first), id(second), id(third)]
         assert dispatcher.stats()[0].delivered == 3
 
-    def test_an_observer_that_does_not_ask_for_them_is_not_told_and_misses_nothing(self) -> None:
+    def test_an_observer_that_does_not_ask_for_them_gets_none_and_misses_nothing(self) -> None:
         dispatcher = started("Keeper", "ByteCounts", "WatchingByteCounts")
         dispatcher.record_throttles([report(), report()])
         dispatcher.record_throttles([])
@@ -658,7 +658,7 @@ class TestThrottles:
         ]
         assert observer(dispatcher, "WatchingByteCounts").reports == [report(), report()]
 
-    def test_each_counts_as_one_of_what_may_wait_and_a_loss_is_told_with_the_next_call(self) -> None:
+    def test_each_counts_as_one_of_what_may_wait_and_a_loss_is_reported_with_the_next_call(self) -> None:
         dispatcher = started("GatedWatcher")
         watcher = observer(dispatcher, "GatedWatcher")
         feed(dispatcher, 1)

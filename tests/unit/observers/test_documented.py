@@ -1,4 +1,4 @@
-"""docs/observers.md tells the truth: its example counts right, its tables are complete."""
+"""docs/observers.md is true: its example counts right, its tables are complete."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_example_counts_the_bytes_of_recorded_traffic() -> None:
     exec(compile(example(), str(PAGE), "exec"), scope)
     counts = scope["ByteCounts"]()
     counts.configure({})
-    told: dict[str, Counter[str]] = {"request": Counter(), "response": Counter()}
+    expected: dict[str, Counter[str]] = {"request": Counter(), "response": Counter()}
     versions = set()
     for path in sorted(FOLDER.glob("*.txt")):
         for number, frame in enumerate(load(path).frames):
@@ -50,9 +50,9 @@ def test_the_example_counts_the_bytes_of_recorded_traffic() -> None:
                     for partition in frame.facts().partitions:
                         if hasattr(partition, "records"):
                             name = label(partition.topic, frame.facts().topics_are_ids)
-                            told[frame.kind][name] += partition.records.size
-    assert +Counter(counts.topic_produce_bytes_count) == +told["request"]
-    assert +Counter(counts.topic_fetch_bytes_count) == +told["response"]
+                            expected[frame.kind][name] += partition.records.size
+    assert +Counter(counts.topic_produce_bytes_count) == +expected["request"]
+    assert +Counter(counts.topic_fetch_bytes_count) == +expected["response"]
     assert len(versions) > 10
 
 
@@ -71,5 +71,5 @@ def test_structs_have_what_the_contract_says() -> None:
 
 
 def test_the_page_names_every_field_that_is_withheld() -> None:
-    told = set(re.findall(r"`(\w+)`", PAGE.read_text().partition("## Withheld")[2]))
-    assert {name for names in WITHHELD.values() for name in names} <= told
+    expected = set(re.findall(r"`(\w+)`", PAGE.read_text().partition("## Withheld")[2]))
+    assert {name for names in WITHHELD.values() for name in names} <= expected

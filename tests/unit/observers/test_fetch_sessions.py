@@ -158,7 +158,7 @@ class TestPolled:
     def label(topic: bytes, is_id: bool) -> tuple[str, str | None]:
         return topic.decode(), None
 
-    def test_topics_that_returned_nothing_are_told_once_a_minute_the_session_s_included(self) -> None:
+    def test_topics_that_returned_nothing_are_reported_once_a_minute_the_session_s_included(self) -> None:
         sessions = FetchSessions()
         opened(sessions, 9, (b"a", 0), (b"b", 0), (b"c", 0))
         got = [(b"a", 0, 100, 3, 0), (b"b", 0, 0, 0, 3)]
@@ -178,14 +178,14 @@ class TestPolled:
         records = [(b"a", 0, 100, 3, 0)]
         assert sessions.take_polled_topics(fetch([(b"a", 0)], records, answered_at=100.0), self.label) == ()
         both = [(b"a", 0), (b"b", 0)]
-        for seconds, told in [
+        for seconds, polled in [
             (EMPTY_LIST_RETRY_INTERVAL - 1, ()),
             (EMPTY_LIST_RETRY_INTERVAL, ("b",)),
             (POLLED_LIST_INTERVAL, ()),
             (POLLED_LIST_INTERVAL + 5, ("b",)),
         ]:
             one = fetch(both, records, answered_at=100.0 + seconds)
-            assert sessions.take_polled_topics(one, self.label) == told
+            assert sessions.take_polled_topics(one, self.label) == polled
 
     def test_each_connection_has_its_own_minute(self) -> None:
         sessions = FetchSessions()
@@ -201,7 +201,7 @@ class TestPolled:
         assert sessions.take_polled_topics(one, self.label) == ()
 
     @pytest.mark.parametrize("changes", [{"response": None}, {"request": None}], ids=["unanswered", "unread"])
-    def test_what_cannot_be_told_does_not_use_the_minute_up(self, changes: dict[str, Any]) -> None:
+    def test_what_cannot_be_reported_does_not_use_the_minute_up(self, changes: dict[str, Any]) -> None:
         sessions = FetchSessions()
         assert sessions.take_polled_topics(fetch([(b"a", 0)], [], **changes), self.label) == ()
         assert sessions.take_polled_topics(later(9, (b"a", 0), error=INVALID_EPOCH), self.label) == ()
@@ -209,15 +209,15 @@ class TestPolled:
 
     def test_connections_remembered_are_bounded(self) -> None:
         sessions = FetchSessions()
-        told = [fetch([(b"a", 0)], [], connection=connection(id=f"c{n}")) for n in range(MAX_POLLED_CONNECTIONS + 1)]
-        for one in told:
+        polled = [fetch([(b"a", 0)], [], connection=connection(id=f"c{n}")) for n in range(MAX_POLLED_CONNECTIONS + 1)]
+        for one in polled:
             assert sessions.take_polled_topics(one, self.label) == ("a",)
-        assert sessions.take_polled_topics(told[-1], self.label) == ()
-        assert sessions.take_polled_topics(told[0], self.label) == ("a",), "forgotten, so told again"
+        assert sessions.take_polled_topics(polled[-1], self.label) == ()
+        assert sessions.take_polled_topics(polled[0], self.label) == ("a",), "forgotten, so reported again"
 
 
 def test_a_list_of_polled_topics_is_bounded() -> None:
     one = fetch([(b"%d" % n, 0) for n in range(MAX_POLLED_TOPICS + 1)], [])
-    told = FetchSessions().take_polled_topics(one, lambda topic, is_id: (topic.decode(), None))
-    assert len(told) == MAX_POLLED_TOPICS
-    assert list(told) == sorted(told)
+    polled = FetchSessions().take_polled_topics(one, lambda topic, is_id: (topic.decode(), None))
+    assert len(polled) == MAX_POLLED_TOPICS
+    assert list(polled) == sorted(polled)

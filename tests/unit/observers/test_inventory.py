@@ -16,10 +16,10 @@ class World:
 
     def __init__(self, *names: str) -> None:
         self.names = names
-        self.told: list[Sequence[InventoryEvent]] = []
+        self.published: list[Sequence[InventoryEvent]] = []
         self.now = 0.0
         self.inventory = Inventory(
-            self.topics, lambda name: name == "audit", self.told.append, interval=60, clock=lambda: self.now
+            self.topics, lambda name: name == "audit", self.published.append, interval=60, clock=lambda: self.now
         )
 
     def topics(self) -> Mapping[str, TopicDescription]:
@@ -29,7 +29,7 @@ class World:
 def test_a_list_has_what_the_cluster_has_but_for_excluded_topics() -> None:
     world = World("b", "audit", "__consumer_offsets", "a")
     world.inventory.poll_topics()
-    ((event,),) = world.told
+    ((event,),) = world.published
     assert (event.part, event.parts) == (1, 1)
     assert event.inventory == (
         InventoryTopic("__consumer_offsets", PRINTED_ID, 3, internal=True),
@@ -38,35 +38,35 @@ def test_a_list_has_what_the_cluster_has_but_for_excluded_topics() -> None:
     )
 
 
-def test_it_is_told_when_it_changed_and_each_hour() -> None:
+def test_it_is_reported_when_it_changed_and_each_hour() -> None:
     world = World("a")
     world.inventory.poll_topics()
     world.now += UNCHANGED_LIST_INTERVAL - 1
     world.inventory.poll_topics()
-    assert len(world.told) == 1
+    assert len(world.published) == 1
     world.names = ("a", "b")
     world.inventory.poll_topics()
-    assert len(world.told) == 2
+    assert len(world.published) == 2
     world.now += UNCHANGED_LIST_INTERVAL
     world.inventory.poll_topics()
-    assert len(world.told) == 3
+    assert len(world.published) == 3
 
 
-def test_a_list_that_could_not_be_told_is_told_the_next_time() -> None:
+def test_a_list_that_could_not_be_reported_is_reported_the_next_time() -> None:
     world = World("a")
     world.inventory._publish = lambda listed: (_ for _ in ()).throw(RuntimeError)
     with pytest.raises(RuntimeError):
         world.inventory.poll_topics()
-    world.inventory._publish = world.told.append
+    world.inventory._publish = world.published.append
     world.inventory.poll_topics()
-    assert len(world.told) == 1
+    assert len(world.published) == 1
 
 
-def test_nothing_is_told_once_it_is_closed() -> None:
+def test_nothing_is_reported_once_it_is_closed() -> None:
     world = World("a")
     world.inventory.close()
     world.inventory.poll_topics()
-    assert world.told == []
+    assert world.published == []
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_list_has_as_many_parts_as_it_needs(topics: int, sizes: list[int]) -> 
 
 def test_a_cluster_that_is_away_is_asked_again() -> None:
     answers = [RuntimeError("away"), RuntimeError("away"), {"a": TopicDescription("a", bytes(16), 1, internal=False)}]
-    told = threading.Event()
+    published = threading.Event()
 
     def topics() -> Mapping[str, TopicDescription]:
         answer = answers.pop(0)
@@ -101,9 +101,9 @@ def test_a_cluster_that_is_away_is_asked_again() -> None:
 
     def publish(listed: Sequence[InventoryEvent]) -> None:
         assert listed[0].inventory == (InventoryTopic("a", None, 1),)
-        told.set()
+        published.set()
 
     inventory = Inventory(topics, lambda name: False, publish, interval=0.001)
     inventory.start()
-    assert told.wait(30)
+    assert published.wait(30)
     inventory.close()

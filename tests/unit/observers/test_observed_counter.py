@@ -115,22 +115,22 @@ def test_the_counter_of_a_run_whose_folder_could_never_be_made_goes_too(boot_id:
 
 
 def test_the_counter_of_a_living_run_stays_whatever_becomes_of_its_folder(boot_id: str, tmp_path: Path) -> None:
-    told, tell = os.pipe()
+    reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         count = counter(boot_id, tmp_path / "gone").memory
         count[0] = 7
-        os.write(tell, b"x")
+        os.write(writing, b"x")
         signal.pause()
     try:
-        os.read(told, 1)
+        os.read(reading, 1)
         delete_orphaned_counters()
         assert read_counter(boot_id) == 7
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        os.close(told)
-        os.close(tell)
+        os.close(reading)
+        os.close(writing)
 
 
 def test_a_counter_that_was_made_this_moment_stays(boot_id: str) -> None:

@@ -138,7 +138,7 @@ def test_hidden_topics_and_principals_are_left_out() -> None:
     assert [(one.topic, one.offset) for one in event.committed] == [("t", 2)]
 
 
-def test_a_member_is_told_with_its_last_offsets() -> None:
+def test_a_member_is_reported_with_its_last_offsets() -> None:
     offsets = tracker()
     first = about(b"invoicing", b"m1", (b"t", 0, 5), (ID, 1, 7), generation_id=2)
     second = about(b"invoicing", b"m1", (b"t", 0, 6), generation_id=3, group_instance_id=None)
@@ -233,7 +233,7 @@ def test_reading_of_a_group_is_no_membership() -> None:
     assert groups(offsets) == []
 
 
-def test_topics_that_a_members_connection_fetched_are_told() -> None:
+def test_topics_that_a_members_connection_fetched_are_reported() -> None:
     """Also after the events of the last interval were taken; and not of other connections."""
     offsets = tracker()
     offsets.record_exchanges([exchange(HEARTBEAT, resources=about())], WALL)

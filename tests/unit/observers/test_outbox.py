@@ -1,4 +1,4 @@
-"""What the outbox does with events, before a producer that does as it is told and a disk that may fail."""
+"""What the outbox does with events, before a producer that does what the test says and a disk that may fail."""
 
 from __future__ import annotations
 
@@ -415,14 +415,14 @@ class TestNextRun:
         old = desk_of(tmp_path)
         old.add()
         old.add(7)  # waits for others
-        old.outbox.observed[0] += 3  # an observer was not told yet
+        old.outbox.observed[0] += 3  # which an observer has not got yet
         old.die()
         new = desk_of(tmp_path)
         new.turn()
         new.deliver()
         (gap,) = new.gaps()
         assert gap == Gap("killed", old.boot_id, BLOCK + 1, BLOCK + 10)
-        assert len(list(tmp_path.iterdir())) == 2, "its folder stays until that is told"
+        assert len(list(tmp_path.iterdir())) == 2, "its folder stays until that is reported"
         new.add(1)
         new.deliver()
         assert [folder.name for folder in tmp_path.iterdir()] == [f"1-{new.boot_id}"]
@@ -507,7 +507,7 @@ class TestNextRun:
         new.deliver()
         assert new.stats().replayed == 60 * BLOCK
 
-    def test_a_record_of_a_dead_run_that_is_refused_is_told_of(self, desk_of: DeskOf, tmp_path: Path) -> None:
+    def test_a_record_of_a_dead_run_that_is_refused_is_reported(self, desk_of: DeskOf, tmp_path: Path) -> None:
         old = desk_of(tmp_path)
         old.add()
         old.add()

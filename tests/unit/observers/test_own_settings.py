@@ -69,8 +69,8 @@ def test_an_observer_gets_its_settings_and_the_whole_configuration(home: Path) -
     assert unpack(pack(config)).observers == config.observers
     done = check(home / "brokerside.yaml")
     assert (done.returncode, done.stderr) == (0, "")
-    told = given | {"token": "c4n4ry"}
-    assert yaml.safe_load((home / "out").read_text()) == [told, 7, True]
+    reported = given | {"token": "c4n4ry"}
+    assert yaml.safe_load((home / "out").read_text()) == [reported, 7, True]
 
 
 def test_a_refused_setting_is_named_by_check_config(home: Path) -> None:

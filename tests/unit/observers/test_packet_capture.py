@@ -17,7 +17,7 @@ SYN, FIN, RST, ACK = 2, 1, 4, 16
 
 TCP = struct.pack(">HHIIBBHHH", 40_000, 9092, 7, 0, 8 << 4, ACK, 65535, 0, 0) + bytes(12) + b"data"
 IPV4 = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 20 + len(TCP), 0, 0x4000, 64, 6, 0, b"\x0a\0\0\7", b"\x0a\0\0\1") + TCP
-UNTOLD = IPV4[:2] + b"\0\0" + IPV4[4:]
+UNREPORTED = IPV4[:2] + b"\0\0" + IPV4[4:]
 IPV6 = struct.pack(">IHBB16s16s", 6 << 28, len(TCP), 6, 64, bytes(15) + b"\7", bytes(15) + b"\1") + TCP
 MAC = bytes(12)
 
@@ -32,7 +32,7 @@ def capture(link: int, *packets: bytes, order: str = "<", magic: int = 0xA1B2C3D
     [
         (1, MAC + b"\x08\0" + IPV4),
         (1, MAC + b"\x08\0" + IPV4 + bytes(6)),  # padding
-        (1, MAC + b"\x08\0" + UNTOLD),
+        (1, MAC + b"\x08\0" + UNREPORTED),
         (1, MAC + b"\x81\0\0\5\x08\0" + IPV4),
         (1, MAC + b"\x88\xa8\0\5\x81\0\0\6\x08\0" + IPV4),
         (1, MAC + b"\x86\xdd" + IPV6),
@@ -83,7 +83,7 @@ def opened(start: int) -> list[TcpSegment]:
     return [segment("client", start - 1, flags=SYN), segment("broker", 99, flags=SYN | ACK)]
 
 
-def told(*segments: TcpSegment) -> list[tuple[str, bytes, str]]:
+def collected(*segments: TcpSegment) -> list[tuple[str, bytes, str]]:
     """Side, bytes and note; what one side sent without a break is one."""
     found: list[tuple[str, bytes, str]] = []
 
@@ -111,32 +111,32 @@ def test_any_order_with_any_repetition_is_the_same(start: int) -> None:
         overlaps = [segment("client", start + a, data[a : a + 300]) for a in random.sample(range(1700), 5)]
         sent = [*parts, *overlaps, parts[0], segment("client", start - 1, flags=SYN)]
         random.shuffle(sent)
-        assert told(*opened(start), *sent) == [("client", data, ""), END]
+        assert collected(*opened(start), *sent) == [("client", data, ""), END]
 
 
 def test_a_port_that_is_used_again_is_another_connection() -> None:
     one = [segment("client", 5, b"a"), segment("client", 6, flags=FIN), segment("broker", 100, flags=FIN)]
-    assert told(*opened(5), *one, *opened(50), segment("client", 50, b"b")) == [
+    assert collected(*opened(5), *one, *opened(50), segment("client", 50, b"b")) == [
         ("client", b"a", ""), END, ("client", b"b", ""), END,
     ]  # fmt: skip
-    assert told(*opened(5), one[0], *opened(50), segment("client", 50, b"b"))[1:3] == [END, ("client", b"b", "")]
-    assert told(*opened(5), segment("client", 5, b"", RST), segment("client", 5, b"a")) == [END]
+    assert collected(*opened(5), one[0], *opened(50), segment("client", 50, b"b"))[1:3] == [END, ("client", b"b", "")]
+    assert collected(*opened(5), segment("client", 5, b"", RST), segment("client", 5, b"a")) == [END]
 
 
 def test_gaps() -> None:
-    assert told(*opened(5), segment("client", 6, b"b")) == [("client", b"", "bytes of the client are missing")]
-    assert told(*opened(5), segment("broker", 101 + MAX_HELD, bytes(MAX_HELD + 1)), segment("client", 5, b"a")) == [
-        ("client", b"", "offset 24: bytes of the broker are missing")
-    ]
-    assert told(*opened(5), segment("client", 5, b"a", cut=3)) == [
+    assert collected(*opened(5), segment("client", 6, b"b")) == [("client", b"", "bytes of the client are missing")]
+    assert collected(
+        *opened(5), segment("broker", 101 + MAX_HELD, bytes(MAX_HELD + 1)), segment("client", 5, b"a")
+    ) == [("client", b"", "offset 24: bytes of the broker are missing")]
+    assert collected(*opened(5), segment("client", 5, b"a", cut=3)) == [
         ("client", b"a", ""), ("client", b"", "offset 24: 3 bytes of a packet were not captured"),
     ]  # fmt: skip
     ends = [segment("client", 9, flags=FIN), segment("broker", 100, flags=FIN)]
-    assert told(*opened(5), segment("client", 5, b"ab"), *ends) == [
+    assert collected(*opened(5), segment("client", 5, b"ab"), *ends) == [
         ("client", b"ab", ""), ("client", b"", "bytes of the client are missing"),
     ]  # fmt: skip
-    assert told(*opened(5), *ends, segment("client", 5, b"abcd")) == [("client", b"abcd", ""), END]
+    assert collected(*opened(5), *ends, segment("client", 5, b"abcd")) == [("client", b"abcd", ""), END]
     began = "offset 24: it began before the capture"
-    assert told(segment("client", 5, b"a"), segment("broker", 5, b"a")) == [("client", b"", began)]
+    assert collected(segment("client", 5, b"a"), segment("broker", 5, b"a")) == [("client", b"", began)]
     missing = "offset 24: the capture has no start of what the broker sent"
-    assert told(opened(5)[0], segment("broker", 100, b"a")) == [("client", b"", missing)]
+    assert collected(opened(5)[0], segment("broker", 100, b"a")) == [("client", b"", missing)]

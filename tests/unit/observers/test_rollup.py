@@ -1,4 +1,4 @@
-"""What a rollup tells; that it is the sum of single events: tests/property/test_rollup.py."""
+"""What a rollup contains; that it is the sum of single events: tests/property/test_rollup.py."""
 
 from __future__ import annotations
 
@@ -75,16 +75,16 @@ def test_requests_of_another_minute_client_api_or_version_do_not(changes: Any) -
     assert (first.requests, second.requests) == (2, 1)
 
 
-def test_the_version_and_the_software_are_told() -> None:
+def test_the_version_and_the_software_are_reported() -> None:
     client = connection(client_software_name="k" * 300, client_software_version="2.0")
     count = TOPICS_PER_ROLLUP_EVENT + 1
-    told = roll(produce([(b"%d" % n, 0, 1, 1) for n in range(count)], api_version=-3, connection=client))
-    assert [(one.api_version, one.client_software_name, one.client_software_version) for one in told] == [
+    rolled_up = roll(produce([(b"%d" % n, 0, 1, 1) for n in range(count)], api_version=-3, connection=client))
+    assert [(one.api_version, one.client_software_name, one.client_software_version) for one in rolled_up] == [
         (-3, "k" * 255 + "…", "2.0")
     ] * 2
 
 
-def test_topics_tell_what_was_done_to_them() -> None:
+def test_topics_report_what_was_done_to_them() -> None:
     sent = [(b"a", 0, 100, 3), (b"audit", 0, 7, 7), (b"a", 1, 50, 2), (b"b", 0, 9, 1)]
     (event,) = roll(produce(sent), produce(sent, error_code=29), produce(sent, outcome="no_response", response=None))
     assert event.errors == 1
@@ -128,8 +128,8 @@ def test_what_a_fetch_let_the_broker_wait_for_is_no_service(
 ) -> None:
     one = fetch([(b"a", 0)], [(b"a", 0, 50, 2, 0)], max_wait_ms=max_wait_ms, api_key=key, answered_at=102.0)
     (event,) = roll(one)  # answered after two seconds
-    for told in (event, event.per_topic[0]):
-        assert (told.latencies, told.service_latencies) == ((0,) * 30 + (1,), service)
+    for rolled_up in (event, event.per_topic[0]):
+        assert (rolled_up.latencies, rolled_up.service_latencies) == ((0,) * 30 + (1,), service)
 
 
 @pytest.mark.parametrize("one", [produce([(b"a", 0, 1, 1)]), fetch([(b"a", 0)], [], outcome="connection_lost")])
@@ -152,14 +152,14 @@ def test_very_many_topics_take_several_events() -> None:
 
 
 def test_it_says_when_it_is_full() -> None:
-    told = [exchange(client_id=str(n)) for n in range(5)]
+    rolled_up = [exchange(client_id=str(n)) for n in range(5)]
     rollup = make(max_rollups=3)
-    assert rollup.add_exchanges(told, 0, 0.0).until == 3
+    assert rollup.add_exchanges(rolled_up, 0, 0.0).until == 3
     assert (rollup.full, rollup.requests) == (True, 3)
-    assert rollup.add_exchanges(told, 3, 0.0).until == 3, "it takes nothing more"
+    assert rollup.add_exchanges(rolled_up, 3, 0.0).until == 3, "it takes nothing more"
     assert [event.client_id for event in rollup.drain()] == ["0", "1", "2"]
     assert (rollup.full, rollup.requests) == (False, 0)
-    assert rollup.add_exchanges(told, 3, 0.0).until == 5
+    assert rollup.add_exchanges(rolled_up, 3, 0.0).until == 5
 
 
 @pytest.mark.parametrize("other", [None, SimpleNamespace(api_key=3)])

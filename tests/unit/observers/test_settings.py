@@ -1,4 +1,4 @@
-"""What the audit's producer may be told by a user, and librdkafka's log lines."""
+"""Which settings of the audit's producer a user may choose, and librdkafka's log lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the event of a throttle tells."""
+"""What the event of a throttle contains."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_an_event_says_what_its_report_says_and_leaves_out_what_is_nothing() -> 
 
 def test_of_a_principal_s_limit_the_event_names_the_principal() -> None:
     (chunk,) = encode_throttle_reports([report(scope="principal", principal="User:alice")], 1, 0.0).chunks
-    told = msgspec.json.decode(chunk.json, type=ThrottleEvent)
-    assert (told.scope, told.principal, told.client_ip) == ("principal", "User:alice", "10.0.0.7")
+    reported = msgspec.json.decode(chunk.json, type=ThrottleEvent)
+    assert (reported.scope, reported.principal, reported.client_ip) == ("principal", "User:alice", "10.0.0.7")
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])

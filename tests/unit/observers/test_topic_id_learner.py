@@ -82,13 +82,13 @@ def test_responses_that_carry_pairs_are_those_whose_definitions_do() -> None:
 
 @pytest.mark.parametrize("key", sorted(TOPIC_ID_PATHS))
 def test_every_version_names_its_topics(key: int) -> None:
-    told = 0
+    metadata = 0
     for of, version, made in everything():
         if of == key and carries_topic_ids(key, version):
             body = encoded(made, [(TOPIC_ID, "orders"), (OTHER_ID, "bills")])
             assert set(read_topic_ids(key, version, body)) == {(TOPIC_ID, "orders"), (OTHER_ID, "bills")}
-            told += 1
-    assert told
+            metadata += 1
+    assert metadata
 
 
 @pytest.mark.parametrize("pair", [(bytes(16), "orders"), (TOPIC_ID, None), (TOPIC_ID, "")], ids=["id", "null", "empty"])
@@ -98,13 +98,13 @@ def test_a_topic_without_id_or_name_is_none(pair: tuple[bytes, str | None]) -> N
     assert list(read_topic_ids(METADATA, 13, body)) == [(OTHER_ID, "bills")]
 
 
-def told(body: bytes | None) -> Exchange:
+def metadata(body: bytes | None) -> Exchange:
     return exchange(api_key=METADATA, api_version=12, response_raw=body)
 
 
 def taught(*bodies: bytes | None) -> TopicNames:
     known = names()
-    batch = TopicIdLearner(known).select_responses([told(body) for body in bodies])
+    batch = TopicIdLearner(known).select_responses([metadata(body) for body in bodies])
     if batch is not None:
         batch.learn()
     return known
@@ -119,7 +119,7 @@ def test_names_of_a_batch_are_known_after_it_was_read() -> None:
 
 def test_a_batch_without_such_responses_has_nothing_to_learn() -> None:
     learner = TopicIdLearner(names())
-    others = [told(None), exchange(api_key=18, api_version=3, response_raw=b"x")]
+    others = [metadata(None), exchange(api_key=18, api_version=3, response_raw=b"x")]
     assert learner.select_responses(others) is None
     assert learner.select_responses([exchange(api_key=METADATA, api_version=9, response_raw=b"x")]) is None
 
@@ -128,7 +128,9 @@ def test_a_batch_without_such_responses_has_nothing_to_learn() -> None:
 def test_malformed_bodies_and_unknown_versions_teach_nothing_and_do_no_harm(cut: int) -> None:
     unknown = exchange(api_key=METADATA, api_version=31, response_raw=ORDERS)
     known = names()
-    batch = TopicIdLearner(known).select_responses([told(ORDERS[:cut] + b"\xff" * 9), unknown, told(b"\xff" * 40)])
+    batch = TopicIdLearner(known).select_responses(
+        [metadata(ORDERS[:cut] + b"\xff" * 9), unknown, metadata(b"\xff" * 40)]
+    )
     assert batch is not None
     batch.learn()
     assert known.name_of(OTHER_ID) is None
@@ -144,7 +146,7 @@ def test_a_body_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_id_learner, "read_topic_ids", counting)
     learner = TopicIdLearner(names())
     for copy in (ORDERS, bytes(bytearray(ORDERS)), ORDERS + b"\0"):
-        batch = learner.select_responses([told(copy), told(copy)])
+        batch = learner.select_responses([metadata(copy), metadata(copy)])
         assert batch is not None
         batch.learn()
         batch.learn()
@@ -161,7 +163,7 @@ def test_who_comes_second_waits_until_the_first_has_learned() -> None:
             super().add_names(pairs)
 
     known = Slow(dict)
-    batch = TopicIdLearner(known).select_responses([told(ORDERS)])
+    batch = TopicIdLearner(known).select_responses([metadata(ORDERS)])
     assert batch is not None
     seen = []
 

@@ -1,4 +1,4 @@
-"""What an event tells and which exchanges give none."""
+"""What an event contains and which exchanges give none."""
 
 from __future__ import annotations
 
@@ -125,8 +125,8 @@ class TestTranslation:
     def test_an_event_says_whether_the_sidecar_itself_answered(self, translate: Translate, event: Event) -> None:
         (chunk,) = translate(exchange()).chunks
         assert b"synthesized" not in chunk.json
-        told = event(exchange(synthesized=True))
-        assert (told.synthesized, told.upstream_us, told.latency_us) == (True, 0, 2000)
+        translated = event(exchange(synthesized=True))
+        assert (translated.synthesized, translated.upstream_us, translated.latency_us) == (True, 0, 2000)
 
     def test_an_exchange_that_gives_no_event_for_another_reason_is_lost_alone_with_its_number(
         self, translate: Translate
@@ -140,7 +140,7 @@ class TestTranslation:
         with pytest.raises(TypeError):
             RequestEventEncoder(API_NAMES, names(), audit_filter()).encode_exchanges([exchange(), other], 1, 0.0)
 
-    def test_what_becomes_known_of_a_client_is_told_from_then_on(self, translate: Translate) -> None:
+    def test_what_becomes_known_of_a_client_is_reported_from_then_on(self, translate: Translate) -> None:
         client = connection()
         before = translate(exchange(connection=client)).chunks[0].json
         known = connection(principal="User:ann", client_software_name="librdkafka", principal_source="sasl")
@@ -207,7 +207,7 @@ class TestSize:
 
 
 class TestEvent:
-    def test_what_every_request_tells(self, event: Event) -> None:
+    def test_what_every_request_reports(self, event: Event) -> None:
         client = connection(
             principal="User:ann", client_software_name="librdkafka", client_software_version="2.16.0", id="c9"
         )
@@ -237,9 +237,9 @@ class TestEvent:
         lost = event(exchange(outcome="connection_lost", answered_at=0.0, response_bytes=0))
         assert (lost.outcome, lost.latency_us) == ("connection_lost", 0)
 
-    def test_the_brokers_part_of_the_latency_is_told_apart(self, event: Event) -> None:
-        told = event(exchange(received_at=100.0, forwarded_at=100.25, responded_at=100.75, answered_at=101.0))
-        assert (told.latency_us, told.upstream_us) == (1_000_000, 500_000)
+    def test_the_brokers_part_of_the_latency_is_distinguished(self, event: Event) -> None:
+        translated = event(exchange(received_at=100.0, forwarded_at=100.25, responded_at=100.75, answered_at=101.0))
+        assert (translated.latency_us, translated.upstream_us) == (1_000_000, 500_000)
 
     @pytest.mark.parametrize(
         "changes",
@@ -254,18 +254,18 @@ class TestEvent:
         assert event(exchange(**changes)).upstream_us == 0
 
     @pytest.mark.parametrize("source", ["anonymous", "unauthenticated", "sasl", "unknown"])
-    def test_how_the_principal_is_known_is_told(self, event: Event, source: str) -> None:
+    def test_how_the_principal_is_known_is_reported(self, event: Event, source: str) -> None:
         assert event(exchange(connection=connection(principal_source=source))).principal_source == source
 
-    def test_throttle_and_error_are_told_of_every_api(self, event: Event) -> None:
-        told = event(exchange(api_key=10, throttle_ms=30, error_code=-1))
-        assert (told.throttle_ms, told.error_code) == (30, -1)
+    def test_throttle_and_error_are_reported_every_api(self, event: Event) -> None:
+        translated = event(exchange(api_key=10, throttle_ms=30, error_code=-1))
+        assert (translated.throttle_ms, translated.error_code) == (30, -1)
 
     def test_facts_of_a_body_count_for_more_than_what_stands_at_its_start(self, event: Event) -> None:
-        told = event(produce([(b"a", 0, 100, 3)], throttle_ms=99))
-        assert (told.throttle_ms, told.error_code) == (4, 0)
-        told = event(fetch([(b"a", 0)], [], throttle_ms=99, error_code=7))
-        assert (told.throttle_ms, told.error_code) == (0, 0)
+        translated = event(produce([(b"a", 0, 100, 3)], throttle_ms=99))
+        assert (translated.throttle_ms, translated.error_code) == (4, 0)
+        translated = event(fetch([(b"a", 0)], [], throttle_ms=99, error_code=7))
+        assert (translated.throttle_ms, translated.error_code) == (0, 0)
 
     def test_strings_a_client_chose_are_cut(self, event: Event) -> None:
         long = event(exchange(client_id="x" * 1000, connection=connection(client_software_name="y" * 1000)))
@@ -292,7 +292,7 @@ class TestProduce:
         assert (topic.topic, topic.topic_id, topic.error_code) == ("orders", PRINTED_ID, 0)
 
     @pytest.mark.parametrize("outcome", ["no_response", "connection_lost"])
-    def test_without_a_response_the_outcome_tells_and_no_error_is_invented(self, event: Event, outcome: str) -> None:
+    def test_without_a_response_the_outcome_reports_and_no_error_is_invented(self, event: Event, outcome: str) -> None:
         got = event(produce([(b"a", 0, 100, 3)], outcome=outcome, response=None))
         assert got.outcome == outcome
         assert got.topics == (
@@ -312,7 +312,7 @@ class TestProduce:
 
 
 class TestFetch:
-    def test_only_partitions_with_records_or_an_error_are_told(self, event: Event) -> None:
+    def test_only_partitions_with_records_or_an_error_are_reported(self, event: Event) -> None:
         got = event(fetch([(b"a", 0)], [(b"a", 0, 50, 2, 0), (b"a", 1, 0, 0, 0), (b"a", 2, 0, 0, 6)]))
         assert got.max_wait_ms == 500
         assert got.topics == (
@@ -320,11 +320,11 @@ class TestFetch:
             TopicPartition(topic="a", partition=2, error_code=6),
         )
 
-    def test_a_fetch_that_was_never_answered_tells_what_it_asked_to_wait(self, event: Event) -> None:
+    def test_a_fetch_that_was_never_answered_reports_what_it_asked_to_wait(self, event: Event) -> None:
         got = event(fetch([(b"a", 0)], [], outcome="connection_lost", response=None))
         assert (got.outcome, got.max_wait_ms, got.topics) == ("connection_lost", 500, ())
 
-    def test_a_share_fetch_is_told_as_a_fetch(self, event: Event) -> None:
+    def test_a_share_fetch_is_reported_as_a_fetch(self, event: Event) -> None:
         got = event(fetch([(TOPIC_ID, 0)], [(TOPIC_ID, 0, 50, 2, 0)], ids=True, api_key=SHARE_FETCH, api_version=1))
         assert [(part.topic, part.topic_id, part.records) for part in got.topics] == [("orders", PRINTED_ID, 2)]
         assert (got.max_wait_ms, got.polled) == (500, ())
@@ -341,7 +341,7 @@ class TestPolled:
 
         return call
 
-    def test_topics_that_returned_nothing_are_told_once_a_minute(self, polled: Any) -> None:
+    def test_topics_that_returned_nothing_are_reported_once_a_minute(self, polled: Any) -> None:
         opening = fetch([(b"a", 0), (b"b", 0), (SECRET, 0)], [(b"a", 0, 9, 1, 0)], session_epoch=0, answered_session=4)
         assert polled(opening) == ("b",)
         idle = {"session_id": 4, "session_epoch": 1, "answered_session": 4}
@@ -349,7 +349,7 @@ class TestPolled:
         assert polled(fetch([], [], **idle, answered_at=161.0)) == ("a", "b")
         assert polled(fetch([], [], **idle, answered_at=161.0, connection=connection(id="c2"))) == ("a", "b")
 
-    def test_a_fetch_without_an_answer_tells_none(self, polled: Any) -> None:
+    def test_a_fetch_without_an_answer_reports_none(self, polled: Any) -> None:
         assert polled(fetch([(b"a", 0)], [], outcome="connection_lost", response=None)) == ()
         assert polled(fetch([(b"a", 0)], [])) == ("a",)
 

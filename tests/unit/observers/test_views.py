@@ -113,7 +113,7 @@ def test_a_share_fetch_has_what_its_facts_say() -> None:
     assert not partition.has_field("HighWatermark")
 
 
-def test_a_topic_id_is_named_where_the_cluster_tells_and_labelled_where_it_does_not() -> None:
+def test_a_topic_id_is_named_where_the_cluster_knows_it_and_labelled_where_not() -> None:
     one = produce([(TOPIC_ID, 0, 10, 1)], ids=True)
     (known,) = request_view(one, {TOPIC_ID: "orders"}.get).get_observable_struct_array("topic_data")
     (bare,) = request_view(one, unknown).get_observable_struct_array("topic_data")
@@ -190,12 +190,12 @@ def compare(kept: ObservableStruct, walked: ObservableStruct) -> int:
 
 
 def test_a_kept_body_and_its_facts_say_the_same() -> None:
-    told = 0
+    reported = 0
     for kept, walked, kind in kept_and_walked():
         make = request_view if kind == "request" else response_view
-        told += compare(make(kept, unknown), make(walked, unknown))
+        reported += compare(make(kept, unknown), make(walked, unknown))
         assert make(kept, unknown).size_of() == make(walked, unknown).size_of()
-    assert told > 500
+    assert reported > 500
 
 
 class TestPrivateApis:

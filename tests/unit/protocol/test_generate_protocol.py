@@ -20,7 +20,7 @@ def release(name: str, *, served: set[int] | None = None, **spans: tuple[int, in
     return Release(name, apis, set(apis) if served is None else served)
 
 
-def told(rows: list[Addition]) -> list[tuple[int, int, int, str]]:
+def columns(rows: list[Addition]) -> list[tuple[int, int, int, str]]:
     return [(row.n, row.api_key, row.version, row.release) for row in rows]
 
 
@@ -30,7 +30,7 @@ THREE = release("3.0", k0=(0, 1), k3=(1, 2), k9=(0, 0))
 
 
 def test_additions_are_in_order_of_release_key_and_version() -> None:
-    assert told(additions([ONE, TWO])) == [
+    assert columns(additions([ONE, TWO])) == [
         (1, 0, 0, "1.0"),
         (2, 3, 0, "1.0"),
         (3, 3, 1, "1.0"),
@@ -49,7 +49,7 @@ def test_ends_are_at_the_first_addition_of_the_release_that_makes_them() -> None
 def test_only_what_any_release_serves_to_clients_counts() -> None:
     early = release("1.0", served=set(), k0=(0, 0), k4=(0, 0))
     later = release("2.0", served={0}, k0=(0, 1), k4=(0, 1))
-    assert told(additions([early, later])) == [(1, 0, 0, "1.0"), (2, 0, 1, "2.0")]
+    assert columns(additions([early, later])) == [(1, 0, 0, "1.0"), (2, 0, 1, "2.0")]
 
 
 def test_a_deprecation_that_is_withdrawn_does_not_count() -> None:
@@ -57,7 +57,7 @@ def test_a_deprecation_that_is_withdrawn_does_not_count() -> None:
     assert {row.deprecated for row in additions([ONE, TWO, again])} == {None}
 
 
-def test_what_cannot_be_told_is_refused() -> None:
+def test_what_cannot_be_numbered_is_refused() -> None:
     with pytest.raises(Changed, match=r"4\.0: Api3 v0 comes back"):
         additions([ONE, TWO, THREE, release("4.0", k0=(0, 2), k3=(0, 2), k9=(0, 0))])
     with pytest.raises(Changed, match=r"2\.0: Api3 v0 goes, and nothing comes that has a number"):
@@ -75,10 +75,10 @@ def private(monkeypatch: pytest.MonkeyPatch) -> dict[int, PrivateApi]:
 @pytest.mark.usefixtures("private")
 def test_a_table_grows_at_its_end_and_numbers_stay() -> None:
     before = extended([], additions([ONE, TWO]))
-    assert told(before)[5:] == [(6, 30000, 0, before[5].release)]
+    assert columns(before)[5:] == [(6, 30000, 0, before[5].release)]
     assert before[5].private
     after = extended(before, additions([ONE, TWO, THREE]))
-    assert told(after) == [*told(before), (7, 9, 0, "3.0")]
+    assert columns(after) == [*columns(before), (7, 9, 0, "3.0")]
     assert [row for row in after if row.removed] == [msgspec.structs.replace(before[1], removed=7)]
     assert extended(after, additions([ONE, TWO, THREE])) == after
 

@@ -138,7 +138,7 @@ def test_the_release_is_inferred_from_what_it_has(release: str) -> None:
     assert release_of(versions_for(release_range(release))) == f"{release}.x"
 
 
-def test_a_broker_that_is_like_none_exactly_is_told_as_the_nearest() -> None:
+def test_a_broker_that_is_like_none_exactly_is_reported_as_the_nearest() -> None:
     zookeeper = {key: span for key, span in LIVE["3.9.2"].items() if key not in (55, 64, 74, 75, 80, 81)}
     assert release_of({**zookeeper, 4: (0, 7), 5: (0, 4), 6: (0, 8), 7: (0, 3)}) == "3.9.x"
     assert release_of({**LIVE["4.3.1"], 71: (0, 0), 72: (0, 0), 30000: (0, 0)}) == "4.3.x"
@@ -198,7 +198,7 @@ def test_private_apis_move_with_their_base() -> None:
     assert PRIVATE[30000].versions == (0, 0)
 
 
-def test_nothing_follows_from_the_order_in_which_a_broker_tells() -> None:
+def test_nothing_follows_from_the_order_of_a_broker() -> None:
     backwards = dict(reversed(LIVE["4.3.1"].items()))
     assert ranges(backwards) == ranges(LIVE["4.3.1"])
     assert versions.release_of(backwards) == "4.3.x"

@@ -1,4 +1,4 @@
-"""One request and its response, against a server that writes what a test tells it to."""
+"""One request and its response, against a server that writes what a test says."""
 
 from __future__ import annotations
 

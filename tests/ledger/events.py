@@ -25,7 +25,7 @@ from observers.event import (
 from tests.ledger.acts import API_KEYS, MINUTE, SECOND, Call, Change, Ends, Limited, Listing, Membership, Visit
 
 INTERVAL = 20 * SECOND
-"""After which rollups are told."""
+"""After which rollups are emitted."""
 
 Event = RequestEvent | RollupEvent | ConnectionEvent | ThrottleEvent | InventoryEvent | GroupEvent | EndOffsetsEvent
 
@@ -82,7 +82,7 @@ def request(call: Call) -> RequestEvent:
 
 
 def rollups(calls: Iterable[Call]) -> Iterator[tuple[int, RollupEvent, list[Call]]]:
-    """When each rollup is told, the rollup, and the calls in it."""
+    """When each rollup is emitted, the rollup, and the calls in it."""
     groups: dict[object, list[Call]] = defaultdict(list)
     for call in calls:
         ends = call.at + call.latency_us
@@ -130,23 +130,23 @@ def _rollup(calls: Sequence[Call]) -> RollupEvent:
 
 def _of_topic(topic: str, calls: Sequence[Call]) -> RollupTopic:
     touching = [call for call in calls if topic in call.topics]
-    told = RollupTopic(topic, topic_requests=len(touching), latencies=_counts(touching, "latency_us"))
+    reported = RollupTopic(topic, topic_requests=len(touching), latencies=_counts(touching, "latency_us"))
     service = _counts(touching, "service_us")
-    told.service_latencies = () if service == told.latencies else service
+    reported.service_latencies = () if service == reported.latencies else service
     for call in touching:
         parts = [part for part in call.parts if part.topic == topic]
-        told.errors += any(part.error for part in parts)
+        reported.errors += any(part.error for part in parts)
         for part in parts:
             if part.error and call.api == "Produce":
-                told.rejected_records += part.records
-                told.rejected_bytes += part.bytes
+                reported.rejected_records += part.records
+                reported.rejected_bytes += part.bytes
             elif not part.error and call.answered:
-                told.records += part.records
-                told.bytes += part.bytes
+                reported.records += part.records
+                reported.bytes += part.bytes
             elif not part.error and call.api == "Produce":
-                told.unconfirmed_records += part.records
-                told.unconfirmed_bytes += part.bytes
-    return told
+                reported.unconfirmed_records += part.records
+                reported.unconfirmed_bytes += part.bytes
+    return reported
 
 
 def _counts(calls: Iterable[Call], of: str) -> tuple[int, ...]:

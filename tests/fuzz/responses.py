@@ -86,7 +86,7 @@ def registry_seeds() -> list[bytes]:
 
 
 def registry_once(data: bytes) -> bytes | None:
-    """What clients of this sidecar would be told of the one that wrote it."""
+    """What this sidecar would return to clients about the sidecar that wrote it."""
     found = sidecar_record.decode(data)
     if found is None:
         return None
@@ -97,13 +97,13 @@ def registry_once(data: bytes) -> bytes | None:
 
 
 def check_registry(data: bytes, rng: Random) -> None:
-    told = registry_once(data)
-    if told is None:
+    response = registry_once(data)
+    if response is None:
         return
     found = sidecar_record.decode(data)
     assert found is not None
     assert sidecar_record.decode(sidecar_record.encode(found)) == found
-    [entry] = decode_response(told)
+    [entry] = decode_response(response)
     assert (entry.node_id, entry.tags["broker.id"]) == (THEIRS, str(THEIRS))
     assert (entry.host, entry.port) == found.addresses.get("client", ("", -1))
 
@@ -134,16 +134,16 @@ def apis_once(data: bytes) -> tuple[bytes, dict[int, VersionRange]] | None:
 
 
 def check_apis(data: bytes, rng: Random) -> None:
-    """A list goes on as it came, with one api more; what an editor of the longer one learns is the same and that."""
+    """A list is forwarded as it came, with one api more; an editor of the longer one learns the same and that."""
     first = apis_once(data)
     if first is None or not first[1]:
         assert first is None or first[0] == data[1:]
         return
-    told, learnt = first
-    again = apis_once(data[:1] + told)
+    response, learnt = first
+    again = apis_once(data[:1] + response)
     assert again is not None
     assert again[1] == {**learnt, PRIVATE: (0, 0)}
-    assert again[0] == told, "an api that is there already is told again"
+    assert again[0] == response, "an api that is there already is added again"
 
 
 TARGETS = [

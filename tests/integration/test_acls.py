@@ -1,0 +1,200 @@
+"""The ACLs of docs/security.md are what sidecars and jobs need: no more, and no less."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator, Mapping, Set
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+from confluent_kafka import Producer
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are exported, untyped
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+
+from observers.event import InventoryEvent
+from proxy.core.protected_topics import REGISTRY
+from proxy.local import broker
+from proxy.local import cluster as local_cluster
+from proxy.local.cluster import Node
+from proxy.local.sidecars import SidecarProcess
+from proxy.local.tools import tool
+from tests.integration.authorizer import DECISION, login, secured_properties
+from tests.integration.quotas import ALTER, RATE, Peer, alter
+from tests.integration.test_admin_requests import run_job
+from tests.integration.test_audit import envelopes, events, until
+from tests.tools.fragments import blocks
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(900)]
+
+USERS = ("sidecar", "jobs")
+
+IMPLIED: Mapping[str, Set[str]] = {
+    "Read": {"Describe"},
+    "Write": {"Describe"},
+    "AlterConfigs": {"DescribeConfigs"},
+}
+"""What an operation that is allowed allows as well, in Kafka's authorizer."""
+
+
+class Right(NamedTuple):
+    """An operation of one principal on a resource; names and types as in Kafka's AclOperation and ResourceType."""
+
+    principal: str
+    operation: str
+    resource_type: str
+    resource_name: str
+    prefixed: bool = False
+
+    def covers(self, used: Right) -> bool:
+        """Whether this ACL is one by which ``used`` was allowed."""
+        if self.resource_name != "*" and self.prefixed != (self.resource_name != used.resource_name):
+            return False
+        return (
+            (self.principal, self.resource_type) == (used.principal, used.resource_type)
+            and used.resource_name.startswith(self.resource_name.removesuffix("*"))
+            and used.operation in {self.operation, *IMPLIED.get(self.operation, ())}
+        )
+
+
+@pytest.fixture(scope="module")
+def decisions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[str, Right]]]:
+    """What the authorizer decided: ``Allowed`` or ``Denied``, and the right that was asked for.
+
+    A sidecar ran with the audit, the registry and the cluster's quotas, before and after a restart, and then the jobs.
+    """
+    folder = tmp_path_factory.mktemp("acls")
+    node = local_cluster.up(folder, progress=False).nodes[0]
+    local_cluster.down(folder)
+    properties, internal, advertised = secured_properties(node, USERS)
+    properties["advertised.listeners"] = properties["advertised.listeners"].replace(advertised, internal)
+    try:
+        local_cluster.up(folder, broker_properties=properties, progress=False)
+        log_allowed(node)
+        run_documented_commands(folder, node)
+        use_everything(folder, node, internal)
+        run_job(internal, folder / "tables", "--only", "traffic", "--command-config", str(login("jobs", folder)))
+        yield [
+            (one["decision"], Right(one["principal"], camel(one["operation"]), one["type"], one["name"]))
+            for one in DECISION.finditer(node.log.read_text())
+            if one["principal"] != "User:ANONYMOUS"
+        ]
+    finally:
+        local_cluster.down(folder)
+
+
+def log_allowed(node: Node) -> None:
+    """Let the authorizer log what it allows; what it denies it logs anyway."""
+    logger = ("--entity-type", "broker-loggers", "--entity-name", str(node.id))
+    setting = ("--alter", "--add-config", "kafka.authorizer.logger=DEBUG")
+    subprocess.run(tool("configs", "--bootstrap-server", node.internal, *logger, *setting), check=True, timeout=120)
+
+
+def documented_commands() -> str:
+    """The commands of docs/security.md."""
+    (block,) = [one for one in blocks("sh", page="docs/security.md") if "kafka-acls.sh" in one.text]
+    return block.text
+
+
+def run_documented_commands(folder: Path, node: Node) -> None:
+    script = folder / "kafka-acls.sh"
+    script.write_text(f'#!/bin/sh\nexec {shlex.join(tool("acls"))} "$@"\n')
+    script.chmod(0o755)
+    (folder / "admin.properties").touch()
+    commands = documented_commands().replace("kafka-1.example:19094", node.internal)
+    environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-euc", commands],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def use_everything(folder: Path, node: Node, internal: str) -> None:
+    """Run a sidecar that creates its topics, and again on a registry that a release before this one created."""
+    config = broker.sidecar_config(node) | {
+        "internal.bootstrap.servers": internal,
+        "internal": {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "sidecar",
+            "sasl.password": {"file": str(folder / "password")},
+        },
+        "quotas": {"source": "min"},
+    }
+    config["audit"]["inventory.interval.ms"] = 1000
+    (folder / "password").write_text("sidecar-secret")
+    path = folder / "acls.yaml"
+    path.write_text(yaml.safe_dump(config))
+    admin = AdminClient({"bootstrap.servers": node.internal})
+    for run in (1, 2):
+        sidecar = SidecarProcess.start(path, folder / f"acls-{run}.log", node.admin)
+        try:
+            producer = Producer({"bootstrap.servers": node.advertised})
+            producer.produce(f"orders-{run}", b"one")
+            assert producer.flush(30) == 0
+            until(lambda run=run: f"orders-{run}" in inventory(node))  # type: ignore[misc]
+            until(lambda: REGISTRY in admin.list_topics(timeout=10).topics)
+            with Peer(node.internal) as peer:
+                peer.ask(ALTER, 0, alter([("ip", None)], (RATE, 1000.0, False)))
+            until(lambda: "upstream_protected" in (folder / "acls-1.log").read_text())
+        finally:
+            assert sidecar.stop()
+        registry: Any = ConfigResource(ResourceType.TOPIC, REGISTRY)
+        registry.add_incremental_config(
+            ConfigEntry("max.message.bytes", "2000000", incremental_operation=AlterConfigOpType.SET)
+        )
+        admin.incremental_alter_configs([registry])[registry].result(30)
+
+
+def inventory(node: Node) -> set[str]:
+    """The topics that an inventory has."""
+    found: list[InventoryEvent] = events(envelopes(node.internal, broker.AUDIT_TOPIC), InventoryEvent)
+    return {topic.topic for event in found for topic in event.inventory}
+
+
+def camel(operation: str) -> str:
+    """Return an operation as the tools name it: ``DescribeConfigs`` of ``DESCRIBE_CONFIGS``."""
+    return operation.title().replace("_", "")
+
+
+def granted() -> set[Right]:
+    """What the commands grant."""
+    found = set()
+    for command in re.findall(r"^acls (.*)$", documented_commands().replace("\\\n", ""), re.MULTILINE):
+        words = shlex.split(command)
+        options = list(zip(words, [*words[1:], ""], strict=True))
+        of = {key: [value for option, value in options if option == f"--{key}"] for key in
+              ("allow-principal", "operation", "topic", "group", "resource-pattern-type")}  # fmt: skip
+        resources = [("Topic", name) for name in of["topic"]] + [("Group", name) for name in of["group"]]
+        resources += [("Cluster", "kafka-cluster")] if "--cluster" in words else []
+        found |= {
+            Right(principal, operation, *resource, prefixed=of["resource-pattern-type"] == ["prefixed"])
+            for principal in of["allow-principal"]
+            for operation in of["operation"]
+            for resource in resources
+        }
+    return found
+
+
+def test_nothing_is_denied(decisions: list[tuple[str, Right]]) -> None:
+    assert {right for decision, right in decisions if decision == "Denied"} == set()
+
+
+def test_every_acl_is_needed(decisions: list[tuple[str, Right]]) -> None:
+    used = {right for decision, right in decisions if decision == "Allowed"}
+    assert {right for right in granted() if not any(right.covers(one) for one in used)} == set()
