@@ -173,8 +173,6 @@ class EventObserver:
                 dropped = 0
         with self._outbox.sequence_lock:
             self._offsets.record_exchanges(exchanges, _wall_offset())
-            if self._offsets.full:
-                self._emit_offsets()
 
     def record_changes(self, changes: Sequence[ConnectionChange], dropped: int) -> None:
         """Turn each of ``changes`` into an event; ``dropped`` as in ``record_exchanges``."""
@@ -268,7 +266,9 @@ class EventObserver:
 
     def _emit_offsets(self) -> None:
         self._next_offsets_at = time.monotonic() + self._offsets_interval
-        self._emit(*self._offsets.drain(_now_us()))
+        left_out = self._offsets.left_out
+        encoded = encode_numbered(self._offsets.drain(_now_us()), self._outbox.seq + left_out + 1)
+        self._add_to_outbox(encoded, 0, {"interval_full": left_out})
 
     def _emit_gaps(self) -> None:
         gaps = self._outbox.drain_gaps()  # the next numbers have to be theirs
@@ -297,7 +297,7 @@ class EventObserver:
             "too_large": encoded.too_large,
         }
         losses = {reason: count for reason, count in reasons.items() if count}
-        if taken or encoded.chunks:
+        if taken or encoded.chunks or losses:
             self._outbox.add_events(encoded.chunks, encoded.last, losses, taken, encoded.hidden)
 
     def _make_status(self, *, last: bool = False) -> StatusEvent:
