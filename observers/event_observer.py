@@ -77,6 +77,9 @@ class Destination(Struct, frozen=True):
 class EventObserver:
     """Implements ``ExchangeObserver``, ``ConnectionObserver`` and ``ThrottleObserver``. Subclasses say where to."""
 
+    spool_setting: str
+    """Name of the setting with the path of the spool, for errors."""
+
     def configure(self, configs: Mapping[str, Any]) -> None:
         """Start with ``broker.id``, ``boot.id``, ``sidecar.version``, ``internal``, ``audit``, ``api.names`` and more.
 
@@ -110,7 +113,7 @@ class EventObserver:
         self._offsets_interval = settings.get("offsets.interval.ms", 30_000) / 1000
         if self._dry:
             if destination.spool is not None:
-                check_path(destination.spool)
+                check_path(destination.spool, self.spool_setting)
             return
         self._outbox = Outbox(
             destination.make_sender,
