@@ -353,10 +353,12 @@ async def test_a_very_long_subject_is_cut(tmp_path: Path) -> None:
     """A certificate has room for 100 KB of it, which each connection would keep."""
     subjects = [",".join(f"OU={number:02}{last * 60}" for number in range(40)) for last in "xy"]
     async with tls_bench(tmp_path, answer_in_order, MTLS) as running:
-        for subject in subjects:
-            _, writer = await running.dial(running.context(name=subject))
+        writers = [(await running.dial(running.context(name=subject)))[1] for subject in subjects]
+        for writer in writers:
             writer.write(request(METADATA, 1, 1))
         await running.until(lambda: len(running.exchanges) == 2)
+        for writer in writers:
+            writer.close()
         expected = {f"User:{shorten(subject.encode()).decode()}" for subject in subjects}
         assert {one.connection.principal for one in running.exchanges} == expected
 
