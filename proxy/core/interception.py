@@ -403,12 +403,15 @@ class Interception:
             self.closing = self.diverted = True
             self.cause = "protected_topic" if denied else "unsupported_request"
             counted = "closed"
-        counts, verdict = self.counters.intercepted, "denied" if denied else counted
-        key = exchange.api_key
+        self._count_intercepted(exchange.api_key, "denied" if denied else counted)
+        return False
+
+    def _count_intercepted(self, key: int, verdict: str) -> None:
+        """As ``memory.count_api``."""
+        counts = self.counters.intercepted
         if not 0 <= key < API_KEYS and (key, verdict) not in counts and len(counts) >= 2 * API_KEYS:
             key = -1
         counts[key, verdict] += 1
-        return False
 
     # ---- responses ------------------------------------------------------------------------------------------------
 
