@@ -14,6 +14,8 @@ from observers.kafka_admin import KafkaAdmin, client_id_of
 class AuditObserver(EventObserver):
     """Emits the audit's events to a topic."""
 
+    spool_setting = "audit.spool.path"
+
     def _find_destination(self, configs: Mapping[str, Any], admin: KafkaAdmin) -> Destination:
         """``audit``: the settings of a ``Destination``, ``topic``, ``producer`` (librdkafka settings) and
         ``authenticator`` (signs records), all optional."""

@@ -16,6 +16,8 @@ from typing import Literal
 
 import msgspec
 
+from proxy.core.names import MAX_NAME, shorten
+
 SCHEMA_LEVEL = 1
 """The level of records without rollups. Readers accept every level up to their own, and treat a higher one as a dead
 letter."""
@@ -26,14 +28,13 @@ ROLLUP_LEVEL = 2
 ROLLUP_BUCKETS = tuple(int(64 * 2 ** (n / 2)) for n in range(39))
 """Ends of a rollup's latency buckets but for the last, which has none; whole µs, the end included."""
 
-MAX_EVENT_STRING = 256
-"""Longest string an event carries, in characters; longer ones (a hostile client id) are cut and end in ``…``."""
-
 EVENTS_PER_RECORD = 200
 """Events in one Kafka record at most; fewer where the flush interval ends first. See docs/audit-format.md."""
 
 LOSS_REASONS = {
     "observer_queue": "The audit did not keep up: it was lost before it was looked at.",
+    "interval_full": "A member of a group, a topic that it fetches, or the end of a partition, beyond the bounds of an "
+    "interval of `audit.offsets.interval.ms` (groups.md). One for each such request, and each such partition.",
     "failed": "No event could be built.",
     "not_encodable": "A text in it is no Unicode text.",
     "too_large": "It has too many partitions, or is larger than `message.max.bytes`, or the topic refused it as such.",
@@ -636,8 +637,10 @@ decoder = msgspec.json.Decoder(Envelope)
 
 
 def clip(text: str) -> str:
-    """Return ``text`` cut to ``MAX_EVENT_STRING`` characters."""
-    return text if len(text) <= MAX_EVENT_STRING else text[: MAX_EVENT_STRING - 1] + "…"
+    """Return ``text`` as events have it: ``proxy.core.names.shorten`` cuts it where it is long."""
+    if len(text) <= MAX_NAME // 4:  # of up to four bytes each
+        return text
+    return shorten(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
 
 def clip_optional(text: str | None) -> str | None:

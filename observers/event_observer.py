@@ -78,6 +78,9 @@ class Destination(Struct, frozen=True):
 class EventObserver(ABC):
     """Implements ``ExchangeObserver``, ``ConnectionObserver`` and ``ThrottleObserver``. Subclasses say where to."""
 
+    spool_setting: str
+    """Name of the setting with the path of the spool, for errors."""
+
     def configure(self, configs: Mapping[str, Any]) -> None:
         """Start with ``broker.id``, ``boot.id``, ``sidecar.version``, ``internal``, ``audit``, ``api.names`` and more.
 
@@ -111,7 +114,7 @@ class EventObserver(ABC):
         self._offsets_interval = settings.get("offsets.interval.ms", 30_000) / 1000
         if self._dry:
             if destination.spool is not None:
-                check_path(destination.spool)
+                check_path(destination.spool, self.spool_setting)
             return
         self._outbox = Outbox(
             destination.make_sender,
@@ -174,8 +177,6 @@ class EventObserver(ABC):
                 dropped = 0
         with self._outbox.sequence_lock:
             self._offsets.record_exchanges(exchanges, _wall_offset())
-            if self._offsets.full:
-                self._emit_offsets()
 
     def record_changes(self, changes: Sequence[ConnectionChange], dropped: int) -> None:
         """Turn each of ``changes`` into an event; ``dropped`` as in ``record_exchanges``."""
@@ -269,7 +270,9 @@ class EventObserver(ABC):
 
     def _emit_offsets(self) -> None:
         self._next_offsets_at = time.monotonic() + self._offsets_interval
-        self._emit(*self._offsets.drain(_now_us()))
+        left_out = self._offsets.left_out
+        encoded = encode_numbered(self._offsets.drain(_now_us()), self._outbox.seq + left_out + 1)
+        self._add_to_outbox(encoded, 0, {"interval_full": left_out})
 
     def _emit_gaps(self) -> None:
         gaps = self._outbox.drain_gaps()  # the next numbers have to be theirs
@@ -298,7 +301,7 @@ class EventObserver(ABC):
             "too_large": encoded.too_large,
         }
         losses = {reason: count for reason, count in reasons.items() if count}
-        if taken or encoded.chunks:
+        if taken or encoded.chunks or losses:
             self._outbox.add_events(encoded.chunks, encoded.last, losses, taken, encoded.hidden)
 
     def _make_status(self, *, last: bool = False) -> StatusEvent:

@@ -1,4 +1,8 @@
-"""What members of groups did, and the offsets they committed, until it is taken as events. No IO, no clock."""
+"""What members of groups did, and the offsets they committed, until it is taken as events. No IO, no clock.
+
+A client may join and leave groups as fast as the broker lets it. So an interval has bounds, and what is beyond them is
+counted.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +16,20 @@ from observers.event import CommittedPartition, GroupEvent, clip, clip_optional
 from observers.topic_names import TopicNames
 from proxy.core.exchange import ItemErrors, RequestResources
 
-MAX_MEMBERS = 2_000
-"""Members held, about 1 KiB each."""
+MAX_MEMBERS = 5_000
+"""Members of one interval, about 1 KiB each, 5 KiB if all their names are long."""
 
-MAX_OFFSETS = 20_000
-"""Committed offsets held, about 0.4 KiB each."""
+MAX_OFFSETS = 50_000
+"""Committed offsets of one interval, about 0.4 KiB each."""
+
+MAX_FETCHED = 50_000
+"""Topics of one interval that members fetched, about 0.1 KiB each."""
 
 MAX_CONNECTIONS = 10_000
 """Connections of members that are kept; with more, all of them are forgotten and learned again."""
 
-OFFSETS_PER_EVENT = 1_000
+ITEMS_PER_EVENT = 1_000
+"""Offsets, or topics, in one event."""
 
 OFFSET_COMMIT = 8
 TXN_OFFSET_COMMIT = 28
@@ -57,6 +65,7 @@ class _Member(NamedTuple):
 class _Activity(Struct):
     """What a member did since the last call of ``drain``. Times: µs since 1970."""
 
+    member: _Member
     first: int
     last: int
     group_type: str | None = None
@@ -75,15 +84,12 @@ class GroupActivity:
         self._names = names
         self._filter = audit_filter
         self._activities: dict[_Member, _Activity] = {}
-        self._offsets = 0
+        self._offsets = self._fetched = 0
         self._young: dict[str, _Member] = {}  # connections that carried such a request since the last call of ``drain``
         self.connections: dict[str, _Member] = {}
         """Ids of connections that carried requests of a member, with the last of these members."""
-
-    @property
-    def full(self) -> bool:
-        """Whether so much is held that it has to be taken now."""
-        return len(self._activities) >= MAX_MEMBERS or self._offsets >= MAX_OFFSETS
+        self.left_out = 0
+        """Requests since the last call of ``drain`` whose member, or whose topics, are beyond the bounds."""
 
     def record_request(self, exchange: ObservedExchange, at: int) -> None:
         """Record an answered request of one of ``MEMBER_APIS`` that names a group; ``at``: when it was answered, µs.
@@ -107,12 +113,14 @@ class GroupActivity:
             None if found.group_instance_id is None else _text(found.group_instance_id),
         )
         activity = self._activity_of(member, at)
+        if activity is None:
+            return
         activity.requests += 1
         activity.group_type = MEMBER_APIS[exchange.api_key] or activity.group_type
         activity.generation_id = max(activity.generation_id, found.generation_id)
         if len(self.connections) >= MAX_CONNECTIONS:
             self.connections, self._young = {}, {}
-        self.connections[connection.id] = self._young[connection.id] = member
+        self.connections[connection.id] = self._young[connection.id] = activity.member
         if found.commit_count:
             self._record_commits(activity, exchange, found, at)
 
@@ -122,34 +130,46 @@ class GroupActivity:
         if response is None:
             return
         topics = {one.topic for one in response.partitions if one.records.records and not one.error_code}
-        if topics:
-            fetched = {self._names.label_of(topic, response.topics_are_ids)[0] for topic in topics}
-            self._activity_of(member, at).fetched |= {name for name in fetched if not self._filter.hides_topic(name)}
+        activity = self._activity_of(member, at) if topics else None
+        if activity is None:
+            return
+        names = {self._names.label_of(topic, response.topics_are_ids)[0] for topic in topics} - activity.fetched
+        names = {name for name in names if not self._filter.hides_topic(name)}
+        if self._fetched + len(names) > MAX_FETCHED:
+            self.left_out += 1
+            return
+        self._fetched += len(names)
+        activity.fetched |= names
 
     def drain(self) -> list[GroupEvent]:
         """Return the events of all that was recorded since the last call, and forget it."""
         events = []
-        for member, activity in self._activities.items():
+        for activity in self._activities.values():
             offsets = tuple(activity.offsets.values())
-            event = _event(member, activity)
+            topics = tuple(sorted(activity.fetched))
+            event = _event(activity)
             event.requests, event.commits = activity.requests, activity.commits
             event.offsets_not_listed = activity.offsets_not_listed
-            event.fetched = tuple(sorted(activity.fetched))
-            event.committed = offsets[:OFFSETS_PER_EVENT]
-            events.append(event)
-            for at in range(OFFSETS_PER_EVENT, len(offsets), OFFSETS_PER_EVENT):
-                events.append(_event(member, activity))
-                events[-1].committed = offsets[at : at + OFFSETS_PER_EVENT]
+            for at in range(0, max(len(offsets), len(topics), 1), ITEMS_PER_EVENT):
+                if at:
+                    event = _event(activity)
+                event.committed = offsets[at : at + ITEMS_PER_EVENT]
+                event.fetched = topics[at : at + ITEMS_PER_EVENT]
+                events.append(event)
         self._activities.clear()
-        self._offsets = 0
+        self._offsets = self._fetched = self.left_out = 0
         # A member that still is one has sent a heartbeat since.
         self.connections, self._young = self._young, {}
         return events
 
-    def _activity_of(self, member: _Member, at: int) -> _Activity:
+    def _activity_of(self, member: _Member, at: int) -> _Activity | None:
+        """Return what ``member`` did; None, and counted, where it is one too many."""
         activity = self._activities.get(member)
         if activity is None:
-            activity = self._activities[member] = _Activity(at, at)
+            if len(self._activities) >= MAX_MEMBERS:
+                self.left_out += 1
+                return None
+            activity = self._activities[member] = _Activity(member, at, at)
         activity.first, activity.last = min(activity.first, at), max(activity.last, at)
         return activity
 
@@ -173,6 +193,9 @@ class GroupActivity:
             if one.offset < 0 or self._filter.hides_topic(name):
                 continue
             held = activity.offsets.get((name, one.partition))
+            if held is None and self._offsets >= MAX_OFFSETS:
+                activity.offsets_not_listed += 1
+                continue
             if held is None:
                 self._offsets += 1
             if held is None or held.ts <= at:
@@ -194,8 +217,9 @@ def _is_accepted(exchange: ObservedExchange, found: RequestResources) -> bool:
     return exchange.decode in ("none", "full") and refused < found.commit_count
 
 
-def _event(member: _Member, activity: _Activity) -> GroupEvent:
+def _event(activity: _Activity) -> GroupEvent:
     """Return an event without sums and offsets."""
+    member = activity.member
     return GroupEvent(
         seq=0,
         listener=member.listener,

@@ -17,7 +17,7 @@ from observers.request_events import UNKNOWN_ERROR_CODE, log_event_failure
 include "exchanges.pxi"
 
 cdef enum:
-    MAX_PARTITIONS = 20_000  # partitions held, about 0.3 KiB each
+    MAX_PARTITIONS = 50_000  # partitions of one interval, about 0.3 KiB each
     OFFSETS_PER_EVENT = 1_000
     SECOND_US = 1_000_000
 
@@ -32,7 +32,7 @@ cdef class OffsetTracker:
 
     cdef object _names, _filter, _groups
     cdef dict _by_name, _by_id  # by topic, by partition: (offset, µs since the epoch)
-    cdef Py_ssize_t _count
+    cdef Py_ssize_t _count, _left_out
 
     def __init__(self, names, audit_filter):
         self._names = names
@@ -40,12 +40,12 @@ cdef class OffsetTracker:
         self._groups = GroupActivity(names, audit_filter)
         self._by_name = {}
         self._by_id = {}
-        self._count = 0
+        self._count = self._left_out = 0
 
     @property
-    def full(self):
-        """Whether so much is held that it has to be taken now."""
-        return self._count >= MAX_PARTITIONS or self._groups.full
+    def left_out(self):
+        """Requests and ends of partitions since the last call of ``drain`` that are beyond the bounds, and in no event."""
+        return self._left_out + self._groups.left_out
 
     def record_exchanges(self, exchanges, double wall_offset):
         """Record ``exchanges``. ``wall_offset``: seconds to add to their times to get seconds since the epoch.
@@ -71,7 +71,7 @@ cdef class OffsetTracker:
                         offsets.append(EndOffset(name, partition, offset, at))
         self._by_name = {}
         self._by_id = {}
-        self._count = 0
+        self._count = self._left_out = 0
         ends = [
             EndOffsetsEvent(seq=0, ts=ts, end_offsets=tuple(offsets[at : at + OFFSETS_PER_EVENT]))
             for at in range(0, len(offsets), OFFSETS_PER_EVENT)
@@ -124,11 +124,14 @@ cdef class OffsetTracker:
         cdef dict topics = self._by_id if is_id else self._by_name
         cdef dict partitions = topics.get(<object>part.topic)
         number = part.partition
-        if partitions is None:
-            partitions = topics[<object>part.topic] = {}
-        held = partitions.get(number)
+        held = None if partitions is None else partitions.get(number)
         if held is None:
+            if self._count >= MAX_PARTITIONS:
+                self._left_out += 1
+                return 0
             self._count += 1
+            if partitions is None:
+                partitions = topics[<object>part.topic] = {}
         elif ((<tuple>held)[1] // SECOND_US, (<tuple>held)[0]) > (at // SECOND_US, offset):
             return 0
         partitions[number] = (offset, at)

@@ -23,6 +23,7 @@ AUDIT_OBSERVER_NAME = "observers.audit:AuditObserver"
 class OpenTelemetryLogsObserver(EventObserver):
     """Emits the audit's events as OpenTelemetry log records."""
 
+    spool_setting = "spool.path"
     _cluster_id: ClusterId | None = None
 
     def close(self, timeout: float) -> None:

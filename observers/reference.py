@@ -12,6 +12,7 @@ import msgspec
 
 from observers import event, examples
 from observers.request_events import MAX_EVENT_BYTES
+from proxy.core.names import MAX_NAME
 
 UNITS = {
     "_us": "µs",
@@ -61,9 +62,12 @@ kinds. It has no key.
 {{kinds}}
 Delivery is at least once: a reader removes duplicates by `(cluster_id, broker_id, boot_id, first_seq)` of the record,
 or by `seq` of the event. A gap in `seq` within one `boot_id` is a loss, as large as the gap; `gap` events say why.
-Events never hold a record's key or value, nor anything a client authenticates with. Strings a client chose are cut at
-{event.MAX_EVENT_STRING} characters and then end in `…`. A request on so many partitions that its event might need more
-than {MAX_EVENT_BYTES:,} bytes gives a gap instead.
+Events never hold a record's key or value, nor anything a client authenticates with. A request on so many partitions
+that its event might need more than {MAX_EVENT_BYTES:,} bytes gives a gap instead.
+
+A string that a client chose (`group_id`, `transactional_id`, `client_id`, `principal`, names of resources, …) and that
+has more than {MAX_NAME} bytes in UTF-8 is cut. It then is its beginning, `…`, and the first 16 hexadecimal digits of
+the SHA-256 of the whole. So two long names that begin alike stay two, and all sidecars cut a name alike.
 
 Fields that have their default value are left out, but for those of the envelope.
 

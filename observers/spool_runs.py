@@ -32,8 +32,11 @@ class SpoolSettings(Struct, frozen=True):
     max_bytes: int
 
 
-def check_path(settings: SpoolSettings) -> None:
-    """Raise ObserverError where this user cannot create or write the folder of the spool. Creates nothing."""
+def check_path(settings: SpoolSettings, name: str) -> None:
+    """Raise ObserverError where this user cannot create or write the folder of the spool. Creates nothing.
+
+    ``name``: that of the setting with its path.
+    """
     folder = next(one for one in (Path(settings.path), *Path(settings.path).parents) if os.path.lexists(one))
     if not folder.is_dir():
         reason = f"{folder} is not a folder"
@@ -43,7 +46,7 @@ def check_path(settings: SpoolSettings) -> None:
         reason = f"the file system of {folder} is read-only"
     else:
         reason = f"user {os.geteuid()} may not write to {folder}"
-    raise ObserverError(f"audit.spool.path: {settings.path} cannot be written: {reason}")
+    raise ObserverError(f"{name}: {settings.path} cannot be written: {reason}")
 
 
 class SpoolRun:

@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Generic, TypeVar
 
-from observers.event import MAX_EVENT_STRING, clip
+from observers.event import clip
 from proxy.core.accessors import printed_id
+from proxy.core.names import MAX_NAME
 
 MAX_TOPIC_NAMES = 200_000
 """Topics kept, about 300 bytes each. Those not used for the longest time are forgotten."""
@@ -100,7 +101,7 @@ class TopicNames:
         known = self._names.get(topic)
         if known is None:
             known = (clip(topic.decode("utf-8", "replace")), None)
-            if len(topic) <= MAX_EVENT_STRING:  # no broker has longer names, and hostile clients could fill the memory
+            if len(topic) <= MAX_NAME:  # no broker has longer names, and hostile clients could fill the memory
                 self._names.put(topic, known)
         return known
 

@@ -37,7 +37,7 @@ cdef enum Op:
     OP_OP_TYPE
     OP_MECHANISM
 
-if instructions.MAX_NAME != MAX_NAME or instructions.MAX_DEPTH != MAX_DEPTH or len(instructions.FIELDS) != MAX_FIELDS:
+if names.MAX_NAME != MAX_NAME or instructions.MAX_DEPTH != MAX_DEPTH or len(instructions.FIELDS) != MAX_FIELDS:
     raise AssertionError("the bounds of instructions differ")
 if len(instructions.ACL_TEXTS) != MAX_ACL_TEXTS or len(instructions.ACL_NUMBERS) != MAX_ACL_NUMBERS:
     raise AssertionError("the fields of ACLs differ")
@@ -269,6 +269,7 @@ cdef int read_field(Walk *walk, ItemWalk *items, Level *level, const Instruction
     """Do an instruction about one resource or item. Where it returns 0, ``walk.pos`` may have moved."""
     cdef const uint8_t *start = walk.data + walk.pos
     cdef int64_t size
+    cdef bytes short
     if now.op == OP_RESOURCE:
         if now.argument:
             level.kind = now.argument
@@ -280,12 +281,14 @@ cdef int read_field(Walk *walk, ItemWalk *items, Level *level, const Instruction
     if now.op == OP_NAME or now.op == OP_FIELD or now.op == OP_ACL_TEXT or now.op == OP_ENTITY_TYPE:
         if not text(walk, &start, &size):
             return 0
+        if size > MAX_NAME and now.op != OP_ENTITY_TYPE:
+            short = names.shorten((<const char *>start)[:size])
+            start, size = <const uint8_t *>PyBytes_AS_STRING(short), PyBytes_GET_SIZE(short)
         if now.op == OP_ACL_TEXT:
             return set_acl_text(items, now.argument, start, size)
         if now.op == OP_ENTITY_TYPE:
             level.kind = ENTITY_TYPES.get((<const char *>start)[:size], CLIENT_QUOTA) if size > 0 else CLIENT_QUOTA
             return 1
-        size = min(size, <int64_t>MAX_NAME)
         if now.op == OP_FIELD:
             set_field(items, now.argument, start, size)
             if items.program[items.at + 1].op != OP_RESOURCE:

@@ -89,7 +89,7 @@ cdef int set_acl_text(ItemWalk *items, int32_t place, const uint8_t *start, int6
     """Keep a text of the current ACL. Returns 1."""
     cdef bytes value
     if size >= 0:
-        value = (<const char *>start)[: min(size, <int64_t>MAX_NAME)]
+        value = (<const char *>start)[:size]
         Py_INCREF(value)
         items.acl_texts[place] = <PyObject *>value
     return 1

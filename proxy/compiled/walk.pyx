@@ -13,6 +13,7 @@ versions are read, and what bounds the memory of that, is described in ``proxy.c
 """
 
 cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport int16_t, int32_t, uint64_t
@@ -39,7 +40,7 @@ from proxy.compiled.exchange cimport (
 )
 from proxy.compiled.wire cimport int16_at, int32_at, int64_at
 
-from proxy.core import bodies, budget, instructions, records, request_resources, response_errors, wire
+from proxy.core import bodies, budget, instructions, names, records, request_resources, response_errors, wire
 from proxy.core.exchange import Acl, CommittedOffset, ItemErrorFacts, ItemErrors, RequestResource, RequestResources
 from proxy.errors import MalformedBody
 

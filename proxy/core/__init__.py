@@ -25,8 +25,8 @@ observation_interest.py
 counters.py          the counters of one listener.
 apis.py              Kafka's apis and their versions.
 schema.py            the layouts of messages, made from schema_table.py (Kafka's), private_schema.py (the sidecar's);
-                     struct.py: a message as a struct; fields.py, accessors.py: how its fields are read; steps.py: a
-                     message that comes in pieces.
+                     struct.py: a message as a struct; fields.py, accessors.py: how its fields are read.
+names.py             names of any length in bounded bytes.
 wire.py, encode.py   primitive types, read and written.
 causes.py            why connections end.
 proxy_protocol.py    PROXY headers.

@@ -8,7 +8,7 @@ from proxy.core.account cimport Account
 from proxy.core.header cimport (
     MORE, acks_at, after_client_id, is_flexible, is_known, least_header, peek, skip_tags, token_size,
 )
-from proxy.core.memory cimport count, equals, int16_at, int32_at, sliced
+from proxy.core.memory cimport count_api, equals, int16_at, int32_at, sliced
 from proxy.core.observation cimport BodyCapture, Observation, identifies
 from proxy.core.produce_scan cimport ProduceScan
 

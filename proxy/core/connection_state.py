@@ -38,7 +38,7 @@ if not cython.compiled:
         is_known,
         token_size,
     )
-    from proxy.core.memory import count, int16_at, sliced
+    from proxy.core.memory import count_api, int16_at, sliced
 
     API_VERSIONS = 18
     REQUEST_AGAIN = -5
@@ -350,7 +350,7 @@ class ConnectionState:
         if exchange is not None:
             exchange.responded_at = now
             exchange.outcome_code = OutcomeCode.ANSWERED
-            count(self.responses_by_key, exchange.api_key)
+            count_api(self.responses_by_key, exchange.api_key)
             self.release(exchange)
         if self.pending:
             self.send_responses(self.chunk(data, end), stop)
@@ -431,7 +431,7 @@ class ConnectionState:
             self.dequeue()
             exchange.response_bytes = len(answer)
             exchange.outcome_code = OutcomeCode.ANSWERED
-            count(self.responses_by_key, exchange.api_key)
+            count_api(self.responses_by_key, exchange.api_key)
             self.release(exchange)
             if self.observation is not None:
                 key = exchange.api_key

@@ -188,8 +188,9 @@ class FetchResponse(Struct, frozen=True, gc=False):
 
 
 class ItemErrorFacts(Struct, frozen=True, gc=False):
-    """The error of one item. ``resource_name`` is UTF-8, at most 256 bytes; None where only ``topic_id`` (16
-    bytes) or the place in the array, ``index``, identifies it. ``partition``: −1 where it is not about one.
+    """The error of one item. ``resource_name`` is UTF-8, at most 256 bytes (``names.shorten``); None where only
+    ``topic_id`` (16 bytes) or the place in the array, ``index``, identifies it. ``partition``: −1 where it is not about
+    one.
     ``parent_type``, ``parent_name``: the group, transaction or log directory around a topic; else None.
     """
 

@@ -12,9 +12,6 @@ from types import MappingProxyType
 Instruction = tuple[int, int, int]
 """What to do (``Op``), an argument, and the instruction to continue with where there are no elements."""
 
-MAX_NAME = 256
-"""Bytes of a resource's name that are kept. Names of topics have at most 249."""
-
 MAX_DEPTH = 8
 """Levels of nested arrays, the message itself included: as many as the walker has room for."""
 

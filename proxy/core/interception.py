@@ -28,6 +28,7 @@ from proxy.core.interceptor import (
     Stream,
     Verdict,
 )
+from proxy.core.memory import API_KEYS
 from proxy.core.produce_scan import ProduceScan
 from proxy.core.protected_topics import TOPIC_AUTHORIZATION_FAILED, Partitions
 from proxy.errors import PeerError
@@ -402,8 +403,15 @@ class Interception:
             self.closing = self.diverted = True
             self.cause = "protected_topic" if denied else "unsupported_request"
             counted = "closed"
-        self.counters.intercepted[exchange.api_key, "denied" if denied else counted] += 1
+        self._count_intercepted(exchange.api_key, "denied" if denied else counted)
         return False
+
+    def _count_intercepted(self, key: int, verdict: str) -> None:
+        """As ``memory.count_api``."""
+        counts = self.counters.intercepted
+        if not 0 <= key < API_KEYS and (key, verdict) not in counts and len(counts) >= 2 * API_KEYS:
+            key = -1
+        counts[key, verdict] += 1
 
     # ---- responses ------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 # cython: language_level=3
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.dict cimport PyDict_GetItem, PyDict_SetItem
+from cpython.dict cimport PyDict_Contains, PyDict_GetItem, PyDict_SetItem, PyDict_Size
 from cpython.object cimport PyObject
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memcmp
@@ -22,6 +22,12 @@ cdef inline bytes sliced(const uint8_t *data, int64_t start, int64_t end):
 
 cdef inline bint equals(bytes text, const uint8_t *data, int64_t start, int64_t size) noexcept:
     return PyBytes_GET_SIZE(text) == size and not memcmp(PyBytes_AS_STRING(text), data + start, size)
+
+
+cdef inline int count_api(object counts, int key) except -1:
+    if not 0 <= key < 128 and PyDict_Size(counts) >= 256 and not PyDict_Contains(counts, key):
+        key = -1
+    return count(counts, key)
 
 
 cdef inline int count(object counts, object key) except -1:

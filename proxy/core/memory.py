@@ -37,6 +37,18 @@ def equals(text: bytes, data: Buffer, start: int, size: int) -> bool:
     return data[start : start + size] == text
 
 
+API_KEYS = 128
+"""Api keys that always have a count of their own. Of the others as many again have one, and −1 is that of all further
+ones: a client may send any key."""
+
+
+def count_api(counts: dict[int, int], key: int) -> int:
+    """Count ``key``, an api key, once more."""
+    if not 0 <= key < API_KEYS and key not in counts and len(counts) >= 2 * API_KEYS:
+        key = -1
+    return count(counts, key)
+
+
 def count(counts: dict[Any, int], key: object) -> int:
     """Count ``key`` once more."""
     counts[key] = counts.get(key, 0) + 1

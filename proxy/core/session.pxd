@@ -8,7 +8,7 @@ from proxy.core.account cimport Account
 from proxy.core.header cimport (
     MORE, acks_at, after_client_id, is_flexible, is_known, least_header, peek, skip_tags, token_size,
 )
-from proxy.core.memory cimport count, equals, int16_at, int32_at, sliced
+from proxy.core.memory cimport count, count_api, equals, int16_at, int32_at, sliced
 from proxy.core.observation cimport BodyCapture, Observation, identifies
 from proxy.core.produce_scan cimport ProduceScan
 
@@ -21,7 +21,7 @@ cdef enum:
     API_VERSIONS = 18
 
 cdef int64_t max_in_flight, turn, answer_cost, max_prefix, carry_step, min_frame, first_topic
-cdef int64_t exchange_bytes, client_id_bytes
+cdef int64_t exchange_bytes, client_id_bytes, max_name
 cdef int chunk_event, request_event, handshake_event, keep_event, read_action, store_action
 cdef int want_exchange, want_facts, want_request_body, want_response_body, peeked, on_header, on_body, on_topics, request_flags, response_flags
 
@@ -37,7 +37,7 @@ cdef class Session(ConnectionState):
         observation=Observation, done=int64_t, size=int64_t, key=int16_t, version=int16_t, id_length=int16_t, stop=int64_t,
         body=int64_t, flags=int, wanted=int, learnt=bint, needed=bint, kind=Kind, most=int64_t, acks=int, acks_offset=int64_t,
         there=int64_t, found=int64_t, tags=int64_t, produce=int, least=int64_t, scan=ProduceScan, exchange=Exchange,
-        capture=BodyCapture,
+        capture=BodyCapture, raw=bytes,
     )
     cdef int64_t read_request(self, const uint8_t *buf, int64_t at, int64_t limit, int64_t shift, const uint8_t *data, int64_t end, double now) except -1
     cdef int check_size(self, int64_t size) except -1

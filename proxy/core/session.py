@@ -28,6 +28,7 @@ from proxy.core.budget import CLIENT_ID, EXCHANGE
 from proxy.core.exchange import Connection
 from proxy.core.header import CARRY_STEP, MAX_PREFIX, MIN_FRAME, PEEKED
 from proxy.core.interceptor import Request
+from proxy.core.names import MAX_NAME, shorten
 from proxy.core.produce_scan import FIRST_TOPIC, ProduceScan
 from proxy.core.session_states import Action, Event
 from proxy.core.wire import Buffer, refused_size
@@ -47,7 +48,7 @@ if not cython.compiled:
         peek,
         skip_tags,
     )
-    from proxy.core.memory import count, equals, int16_at, int32_at, sliced
+    from proxy.core.memory import count, count_api, equals, int16_at, int32_at, sliced
     from proxy.core.observation import identifies
 
     PRODUCE, SASL_HANDSHAKE, API_VERSIONS = 0, 17, 18
@@ -73,6 +74,7 @@ min_frame = MIN_FRAME
 first_topic = FIRST_TOPIC
 exchange_bytes = EXCHANGE
 client_id_bytes = CLIENT_ID
+max_name = MAX_NAME
 want_exchange = observation_interest.WANT_EXCHANGE
 want_facts = observation_interest.WANT_FACTS
 want_request_body = observation_interest.WANT_REQUEST_BODY
@@ -102,7 +104,8 @@ class Session(ConnectionState):
     With interceptors the caller asks after each chunk whether it is ``diverted``. Then ``interception`` says what is
     forwarded instead, what is sent to the client, and whether the connection ends.
 
-    ``requests``: how many have begun; ``client_id``: of the last of them. ``clean``: how many bytes of the chunk that
+    ``requests``: how many have begun; ``client_id``: of the last of them, at most 256
+    bytes. ``clean``: how many bytes of the chunk that
     raised PeerError precede the refused frame.
     """
 
@@ -278,9 +281,15 @@ class Session(ConnectionState):
         if id_length <= 0:
             self.client_id_raw = b""
             self.client_id = None if id_length else ""
-        elif not equals(self.client_id_raw, buf, at + 14, id_length):
-            self.client_id_raw = sliced(buf, at + 14, body)
-            self.client_id = self.client_id_raw.decode("utf-8", "replace")
+            client_id = self.client_id
+        elif equals(self.client_id_raw, buf, at + 14, id_length):
+            client_id = self.client_id
+        else:
+            raw = sliced(buf, at + 14, body)
+            client_id = raw.decode("utf-8", "replace")
+            # A long one is charged to its exchange. An idle connection would keep it for nothing.
+            self.client_id_raw = raw if id_length <= max_name else b""
+            self.client_id = client_id if id_length <= max_name else shorten(raw).decode("utf-8", "replace")
 
         flags = wanted = 0
         learnt = False
@@ -334,17 +343,17 @@ class Session(ConnectionState):
             scan.read(data, there + shift, min(stop + shift, end))  # from here on the frame is in ``data`` alone
 
         connection = self.known_as if observation is None else observation.connection
-        exchange = new_exchange(connection, self.client_id, key, version, int32_at(buf, at + 8), now, size + 4)
+        exchange = new_exchange(connection, client_id, key, version, int32_at(buf, at + 8), now, size + 4)
         exchange.wanted = flags
         exchange.charged = exchange_bytes + client_id_bytes * id_length
         self.account.charge(exchange.charged)
-        count(self.requests_by_key, key)
+        count_api(self.requests_by_key, key)
         self.requests += 1
         self.advance(request_event)
         self.consecutive = self.consecutive + 1 if wanted & on_header else 0
         frame = None
         if wanted & ~on_topics or (scan is not None and scan.found):
-            request = Request(connection, key, version, self.client_id, acks, self.consecutive)
+            request = Request(connection, key, version, client_id, acks, self.consecutive)
             frame = self.interception.frame_of_request(wanted, request, exchange, body - at)
             if scan is not None and scan.found:
                 scan = None

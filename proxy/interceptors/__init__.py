@@ -4,8 +4,9 @@ supported_versions.py    The api keys and versions that clients of a listener ma
 unsupported_requests.py  Answers requests that the broker does not support.
 api_versions.py          Adds the sidecar's own apis to the broker's ApiVersions response.
 address_rewriter.py      Replaces the broker addresses in responses by those that clients can dial.
-address_splicer.py       Replaces addresses in the bytes of a message.
 address_stream.py        Replaces addresses at the end of responses that are not buffered.
+address_walk.pyx         Finds and replaces addresses in the bytes of a message.
+tagged_nodes.py          Replaces addresses in tagged fields.
 ip_quotas.py             Refuses changes of quotas by IP address that the sidecar would not apply.
 broker_metadata.py       Answers BrokerMetadata: which brokers there are, and what each supports.
 tags.py                  The built-in tags of a broker.

@@ -12,7 +12,6 @@ from functools import cache, partial
 from types import MappingProxyType
 
 from proxy.core.apis import APIS
-from proxy.core.fields import Plan, plan_of
 from proxy.core.interceptor import (
     ON_HEADER,
     REWRITE,
@@ -27,9 +26,10 @@ from proxy.core.interceptor import (
 from proxy.core.schema import Field, Layout, layout
 from proxy.core.wire import TRUNCATED, DecodeError
 from proxy.errors import MalformedBody
-from proxy.interceptors.address_splicer import AddressSplicer, rewrite_tagged_nodes, rewrite_tail
 from proxy.interceptors.address_stream import TailRewriter
+from proxy.interceptors.address_walk import AddressProgram, AddressWalk, program_of
 from proxy.interceptors.broker_metadata import HostPort
+from proxy.interceptors.tagged_nodes import rewrite_tagged_nodes, rewrite_tail
 
 PRODUCE, FETCH, METADATA, FIND_COORDINATOR, DESCRIBE_CLUSTER, SHARE_FETCH, SHARE_ACKNOWLEDGE = 0, 1, 3, 10, 60, 78, 79
 
@@ -73,8 +73,8 @@ def max_version(api_key: int) -> int | None:
 class AddressRewriter(Interceptor):
     """Rewrites the addresses in the responses of one listener.
 
-    ``addresses``: what clients dial, by node id; it may change at any time. ``on_unmapped(node_id)`` is called each
-    time an address is unknown.
+    ``addresses``: what clients dial, by node id; it may change at any time. ``on_unmapped(node_id)`` is called for each
+    node of a response whose address is unknown.
     """
 
     def __init__(self, addresses: Mapping[int, HostPort], on_unmapped: Callable[[int], None]) -> None:
@@ -99,31 +99,32 @@ class AddressRewriter(Interceptor):
 
     def rewrite(self, api_key: int, api_version: int, body: bytes) -> bytes:
         """Rewrite the addresses of a whole response. Raises MalformedBody."""
-        plan = plan_of(layout(api_key, api_version, response=True))
+        message = layout(api_key, api_version, response=True)
+        nodes = _nodes_field(message)
         try:
-            return self._rewrite(plan, body)
+            if nodes is not None and nodes.tag is not None:
+                return self._rewrite_tagged(message, nodes, body)
+            last = nodes or message.named["port"]
+            beginning, end = self._replace(program_of(message, last.index + 1), body)
         except TRUNCATED:
             raise MalformedBody("broker", "the body ends before its addresses do") from None
         except DecodeError as error:
             raise MalformedBody("broker", error.detail) from None
+        return beginning + body[end:]
 
     def rewrite_prefix(self, api_key: int, api_version: int, body: bytes, whole: bool) -> tuple[bytes, int] | None:
         """Rewrite the nodes at the beginning of a response whose first bytes are ``body``. Raises MalformedBody."""
-        plan = plan_of(layout(api_key, api_version, response=True))
-        nodes = _nodes_field(plan.layout)
+        message = layout(api_key, api_version, response=True)
+        nodes = _nodes_field(message)
         assert nodes is not None, "what is led names its nodes in an array"
-        splicer = AddressSplicer(body, self._address_of_node, flexible=plan.layout.flexible)
         try:
-            end = splicer.replace_nodes(_field_offset(plan, body, nodes.index), nodes)
+            return self._replace(program_of(message, nodes.index + 1), body)
         except TRUNCATED:
-            end = len(body) + 1
+            if whole:
+                raise MalformedBody("broker", "the body ends before its addresses do") from None
+            return None
         except DecodeError as error:
             raise MalformedBody("broker", error.detail) from None
-        if end <= len(body):
-            return splicer.result(end), end
-        if whole:
-            raise MalformedBody("broker", "the body ends before its addresses do")
-        return None
 
     def stream(self, api_key: int, api_version: int, length: int) -> Stream:
         """Rewrite the nodes at the end of a response of ``length`` bytes."""
@@ -132,18 +133,14 @@ class AddressRewriter(Interceptor):
         assert nodes is not None, "a response with records names its nodes in an array"
         return TailRewriter(message, nodes, length, partial(rewrite_tail, nodes=nodes, lookup=self._address_of_node))
 
-    def _rewrite(self, plan: Plan, body: bytes) -> bytes:
-        nodes = _nodes_field(plan.layout)
-        if nodes is not None and nodes.tag is not None:
-            return rewrite_tagged_nodes(
-                body, _field_offset(plan, body, len(plan.ordered)), nodes, self._address_of_node
-            )
-        splicer = AddressSplicer(body, self._address_of_node, flexible=plan.layout.flexible)
-        if nodes is not None:
-            splicer.replace_nodes(_field_offset(plan, body, nodes.index), nodes)
-        else:
-            splicer.replace_node(_field_offset(plan, body, plan.layout.named["nodeid"].index))
-        return splicer.result()
+    def _replace(self, program: AddressProgram, body: bytes) -> tuple[bytes, int]:
+        return AddressWalk(program).replace(body, 0, self._address_of_node)
+
+    def _rewrite_tagged(self, message: Layout, nodes: Field, body: bytes) -> bytes:
+        found, pos = AddressWalk(program_of(message, len(message.ordered))).skip(body, 0)
+        if not found:
+            raise IndexError
+        return rewrite_tagged_nodes(body, pos, nodes, self._address_of_node)
 
     def _address_of_node(self, node_id: int) -> HostPort:
         address = self._addresses.get(node_id)
@@ -165,11 +162,3 @@ def _nodes_field(message: Layout) -> Field | None:
         ),
         None,
     )
-
-
-def _field_offset(plan: Plan, body: bytes, index: int) -> int:
-    """Return the offset of the field with this index."""
-    pos = 0
-    for reader in plan.ordered[:index]:
-        pos = reader.skip(body, pos)
-    return pos

@@ -21,8 +21,9 @@ from proxy.core.budget import Budget
 from proxy.core.causes import Cause
 from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection, ConnectionTransition, PrincipalSource
+from proxy.core.names import shorten
 from proxy.core.observation_interest import ObservationSink
-from proxy.core.principal_tracker import PrincipalTracker
+from proxy.core.principal_tracker import MAX_PRINCIPAL, PrincipalTracker
 from proxy.core.session import Session
 from proxy.errors import PeerError, describe_os_error
 from proxy.interceptors.broker_metadata import FleetDirectory, FleetView
@@ -71,6 +72,8 @@ def identified(connection: Connection, listener: Listener, stream: TlsStream, ma
     if certificate is None:
         return replace(shown, principal_source="anonymous")
     name = mapper.map_name(certificates.decode(certificate).subject)
+    if len(name) > MAX_PRINCIPAL:  # each connection keeps it, and a certificate has room for 100 KB
+        name = shorten(name.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
     return replace(shown, principal=f"User:{name}", principal_source="mtls")
 
 

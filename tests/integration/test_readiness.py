@@ -73,14 +73,24 @@ def test_a_wrong_broker_id_behind_logins_and_tls_alone(
         sidecar.until(503, "broker.id is 9, but the cluster of internal.bootstrap.servers has only 1\n")
 
 
+OPENTELEMETRY = "observers.opentelemetry:OpenTelemetryLogsObserver"
+
+
+@pytest.mark.parametrize("observer", ["audit", OPENTELEMETRY])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_spool_that_cannot_be_written_degrades_the_audit_and_keeps_no_client_away(
-    cluster: ClusterState, tmp_path: Path, workers: int
+    cluster: ClusterState, tmp_path: Path, workers: int, observer: str
 ) -> None:
     config = yaml.safe_load((cluster.nodes[0].home.parent / "sidecar-1.yaml").read_text())
     spool = tmp_path / "spool"
     spool.write_text("a file")
-    config |= {"workers": workers, "audit": {"topic": "degraded", "spool.path": str(spool)}}
+    config["workers"] = workers
+    if observer == OPENTELEMETRY:
+        own = {"endpoint": f"http://127.0.0.1:{free_port()}", "spool.path": str(spool)}
+        config |= {"observer.class.names": [observer], "observers": {observer: own}}
+        config["observer.shutdown.timeout.ms"] = 1000
+    else:
+        config["audit"] = {"topic": "degraded", "spool.path": str(spool)}
     with running(tmp_path, config) as sidecar:
         said = f"degraded: the spool {spool} cannot be used: File exists; audit events wait in memory alone\n"
         sidecar.until(200, said)

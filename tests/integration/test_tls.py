@@ -12,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.config import load
+from proxy.core.names import shorten
 from proxy.net.api_versions_probe import ApiVersionsProbe
 from tests.frames import METADATA, request, response
 from tests.integration.peer import Reader, Writer, answer_in_order, read_frame
@@ -346,6 +347,20 @@ async def test_the_subject_of_a_clients_certificate_is_its_principal(tmp_path: P
         assert (opened.change, opened.connection.principal_source) == ("opened", "unauthenticated")
         assert (authenticated.change, authenticated.connection.principal_source) == ("authenticated", "mtls")
         writer.close()
+
+
+async def test_a_very_long_subject_is_cut(tmp_path: Path) -> None:
+    """A certificate has room for 100 KB of it, which each connection would keep."""
+    subjects = [",".join(f"OU={number:02}{last * 60}" for number in range(40)) for last in "xy"]
+    async with tls_bench(tmp_path, answer_in_order, MTLS) as running:
+        writers = [(await running.dial(running.context(name=subject)))[1] for subject in subjects]
+        for writer in writers:
+            writer.write(request(METADATA, 1, 1))
+        await running.until(lambda: len(running.exchanges) == 2)
+        for writer in writers:
+            writer.close()
+        expected = {f"User:{shorten(subject.encode()).decode()}" for subject in subjects}
+        assert {one.connection.principal for one in running.exchanges} == expected
 
 
 async def test_rules_map_the_subject(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Generator
 from proxy.core.bodies import MAX_PARTITIONS
 from proxy.core.budget import NAME
 from proxy.core.exchange import EMPTY_RECORD_SET, FetchedPartition, FetchRequest, FetchResponse, WantedPartition
-from proxy.core.steps import NO_TAGS, pass_tags
 from proxy.core.wire import TRUNCATED, Buffer, DecodeError, uvarint
+from tests.oracle.message_parts import NO_TAGS, pass_tags
 from tests.oracle.records import Batch, given_records, record_set
 from tests.oracle.steps import FLEXIBLE, OLD, WITH_IDS, Kept, Walker, forgotten_topics, refuse_count
 

@@ -8,8 +8,8 @@ from proxy.core.bodies import MAX_PARTITIONS
 from proxy.core.budget import NAME
 from proxy.core.exchange import EMPTY_RECORD_SET, AnsweredPartition, ProducedPartition, ProduceRequest, ProduceResponse
 from proxy.core.records import BATCH_HEADER
-from proxy.core.steps import NO_TAGS, pass_tags
 from proxy.core.wire import TRUNCATED, Buffer, DecodeError
+from tests.oracle.message_parts import NO_TAGS, pass_tags
 from tests.oracle.records import one_batch, record_set
 from tests.oracle.steps import FLEXIBLE, OLD, WITH_IDS, Kept, Walker, refuse_count
 

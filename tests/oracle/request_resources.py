@@ -10,7 +10,8 @@ from msgspec import Struct
 
 from proxy.core.budget import PARTITION
 from proxy.core.exchange import CommittedOffset, RequestResource, RequestResources
-from proxy.core.instructions import ACL_TYPES, CONFIG_TYPES, MAX_NAME
+from proxy.core.instructions import ACL_TYPES, CONFIG_TYPES
+from proxy.core.names import MAX_NAME
 from proxy.core.request_resources import (
     ARRAYS,
     CHANGING,

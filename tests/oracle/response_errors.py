@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from proxy.core.budget import PARTITION
 from proxy.core.exchange import Acl, ItemErrorFacts, ItemErrors, RequestResource
-from proxy.core.instructions import ACL_TYPES, CONFIG_TYPES, MAX_NAME
+from proxy.core.instructions import ACL_TYPES, CONFIG_TYPES
+from proxy.core.names import MAX_NAME, shorten
 from proxy.core.request_resources import MAX_KEPT_RESOURCES
 from proxy.core.response_errors import (
     FAILURE,
@@ -223,7 +224,7 @@ class Reading:
                 item.error_code = item.error_code or code
             elif matters(made) and field is named:
                 length = self._text_length()
-                item.name = None if length < 0 else self._take(length)[:MAX_NAME]
+                item.name = None if length < 0 else shorten(self._take(length))
             elif matters(made) and field is made.topic_id:
                 item.topic_id = self._take(16)
             elif matters(made) and field.name in PARTITIONS and field.type == "int32":
@@ -243,7 +244,7 @@ class Reading:
 
     def _text(self) -> bytes | None:
         length = self._text_length()
-        return None if length < 0 else self._take(length)[:MAX_NAME]
+        return None if length < 0 else shorten(self._take(length))
 
     def _read_acl_field(self, acl: AclFields, field: Field) -> None:
         setattr(acl, ACL_FIELDS[field.name], self._text() if field.type == "string" else self._take(1)[0])

@@ -27,6 +27,7 @@ from proxy.core.interceptor import (
     InterceptorChain,
     Request,
 )
+from proxy.core.names import shorten
 from proxy.core.observation_interest import (
     NO_SINK,
     WANT_EXCHANGE,
@@ -76,6 +77,7 @@ class Session:
         "_decided",
         "_max_frame",
         "_observation",
+        "_sent_client_id",
         "_tokens",
         "account",
         "clean",
@@ -106,6 +108,7 @@ class Session:
         self._client, self._broker = Direction(), Direction()
         self._client_id_raw: bytes | bytearray = b""
         self.client_id: str | None = None
+        self._sent_client_id: str | None = None
         self._tokens = False
         self._decided = 0  # requests in a row, up to the last one
         self.in_flight: deque[Exchange] = deque()
@@ -188,7 +191,8 @@ class Session:
         raw = buf[at + 14 : body]
         if not raw or raw != self._client_id_raw:
             self._client_id_raw = raw
-            self.client_id = None if id_length < 0 else raw.decode("utf-8", "replace")
+            self._sent_client_id = None if id_length < 0 else raw.decode("utf-8", "replace")
+            self.client_id = None if id_length < 0 else shorten(bytes(raw)).decode("utf-8", "replace")
 
         reported = self._observation
         flags = 0 if reported is None else reported.flags(key, version)
@@ -238,7 +242,7 @@ class Session:
             rest = start + limit - at  # what of the frame is in ``data`` alone
             check.feed(data, rest, max(rest, min(start + 4 + size, len(data))))
 
-        exchange = Exchange(self.connection, key, version, correlation_id, self.client_id, now, size + 4)
+        exchange = Exchange(self.connection, key, version, correlation_id, self._sent_client_id, now, size + 4)
         exchange.charged = EXCHANGE + CLIENT_ID * id_length
         self.account.charge(exchange.charged)
         self._counters.requests[key] += 1
@@ -246,7 +250,7 @@ class Session:
         frame = None
         self._decided = self._decided + 1 if wanted & ON_HEADER else 0
         if interception is not None and (wanted & ~ON_TOPICS or (check is not None and check.found)):
-            asked = Request(exchange.connection, key, version, self.client_id, acks, self._decided)
+            asked = Request(exchange.connection, key, version, self._sent_client_id, acks, self._decided)
             frame = interception.frame_of_request(wanted, asked, exchange, body - at)
             if check is not None and check.found:
                 frame, check = frame or interception.refuse_produce(asked, exchange, ahead - at), None

@@ -11,8 +11,8 @@ import struct
 from proxy.core.bodies import MAX_PARTITIONS
 from proxy.core.budget import NAME
 from proxy.core.exchange import EMPTY_RECORD_SET, FetchedPartition, FetchRequest, FetchResponse, WantedPartition
-from proxy.core.steps import Part, pass_tags
 from proxy.core.wire import TRUNCATED, Buffer, compact_length, compact_string
+from tests.oracle.message_parts import Part, pass_tags
 from tests.oracle.records import Batch, given_records, record_set
 from tests.oracle.steps import WITH_IDS, Kept, Walker, array_length, forgotten_topics, refuse_count, uuid
 

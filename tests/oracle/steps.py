@@ -8,8 +8,8 @@ from typing import Any, NoReturn, TypeVar
 
 from proxy.core.bodies import MAX_PARTITIONS
 from proxy.core.budget import BODY, NAME, PARTITION
-from proxy.core.steps import pass_tags
 from proxy.core.wire import TRUNCATED, Buffer, DecodeError, compact_length, compact_string, int32_length, string
+from tests.oracle.message_parts import pass_tags
 
 _int32 = struct.Struct(">i").unpack_from
 

@@ -25,7 +25,8 @@ from proxy.core.apis import APIS
 from proxy.core.budget import PARTITION
 from proxy.core.encode import encode
 from proxy.core.exchange import Acl, CommittedOffset, Connection, ItemErrorFacts, ItemErrors, RequestResources
-from proxy.core.instructions import MAX_NAME, RESOURCE_TYPES, Op
+from proxy.core.instructions import RESOURCE_TYPES, Op
+from proxy.core.names import MAX_NAME, shorten
 from proxy.core.request_resources import (
     MAX_KEPT_CHANGED,
     MAX_KEPT_COMMITS,
@@ -90,7 +91,7 @@ def texts_of(key: int, version: int, body: bytes, unknown: set[bytes | None]) ->
     except index.KioIndexError:
         return unknown
     entity, _ = entity_reader(made)(body, 0)
-    return {text.encode()[:MAX_NAME] for text in texts(entity)}
+    return {shorten(text.encode()) for text in texts(entity)}
 
 
 @pytest.mark.parametrize(("key", "version"), VERSIONS)
@@ -386,6 +387,17 @@ def test_the_group_of_a_member() -> None:
     found = read(12, 4, encode(layout(12, 4, response=False), asked))
     assert (found.group_id, found.generation_id, found.member_id, found.group_instance_id) == (b"g", 7, b"m", b"i")
     assert found.count == 1
+
+
+@pytest.mark.parametrize("pieces", [0, 7])
+def test_long_names_that_begin_alike_stay_two(pieces: int) -> None:
+    """Of the group, and of a resource."""
+    names = ["g" * 300, "g" * 299 + "h"]
+    made = layout(12, 4, response=False)
+    found = [read(12, 4, encode(made, {"GroupId": name, "GenerationId": 7, "MemberId": "m"}), pieces) for name in names]
+    assert [one.group_id for one in found] == [shorten(name.encode()) for name in names]
+    assert [one.items[0].resource_name for one in found] == [one.group_id for one in found]
+    assert found[0].group_id != found[1].group_id
 
 
 def test_other_members_are_not_the_one_that_asks() -> None:

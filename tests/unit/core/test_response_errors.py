@@ -23,7 +23,8 @@ from proxy.core import response_errors
 from proxy.core.apis import APIS
 from proxy.core.encode import encode
 from proxy.core.exchange import Connection, ItemErrorFacts
-from proxy.core.instructions import MAX_NAME, RESOURCE_TYPES
+from proxy.core.instructions import RESOURCE_TYPES
+from proxy.core.names import shorten
 from proxy.core.response_errors import DELETE_ACLS, MAX_KEPT_FAILURES, MAX_KEPT_STEPS, WALKED, program
 from proxy.core.schema import Field, Layout, UnknownMessage, layout
 from proxy.core.wire import uvarint_bytes
@@ -231,7 +232,7 @@ def test_what_is_not_kept_is_counted() -> None:
 def test_a_long_name_is_cut() -> None:
     found = read(3, 1, metadata([(DENIED, b"x" * 30_000)])).item_errors
     assert found is not None
-    assert found.items == (ItemErrorFacts(DENIED, "topic", b"x" * MAX_NAME, None, -1, 0, None, None),)
+    assert found.items == (ItemErrorFacts(DENIED, "topic", shorten(b"x" * 30_000), None, -1, 0, None, None),)
 
 
 def test_an_unknown_version_has_no_program() -> None:

@@ -11,6 +11,7 @@ import pytest
 from proxy.compiled.exchange import Exchange
 from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection, ProduceRequest, ProduceResponse
+from proxy.core.names import shorten
 from proxy.core.session import MAX_IN_FLIGHT, Session
 from proxy.errors import PeerError
 from tests.frames import (
@@ -179,6 +180,32 @@ def test_other_protocols_are_refused_at_their_first_bytes(hello: bytes) -> None:
     with pytest.raises(PeerError):
         bench.client(hello)
     assert bench.session.clean == 0
+
+
+def test_a_long_client_id_is_not_kept_after_its_exchange() -> None:
+    """An idle connection would hold 128 KB that nothing is charged with."""
+    bench = Bench()
+    names = ["x" * 32_000, "x" * 32_000, "x" * 256, "x" * 31_999 + "y", "x" * 256]
+    for name in names:
+        bench.client(request(METADATA, 1, 5, client_id=name))
+        assert bench.session.client_id == shorten(name.encode()).decode()
+        bench.broker(response(5))
+    assert [each.client_id for each in bench.exchanges] == names
+
+
+def test_counts_by_api_key_are_bounded() -> None:
+    """A client may send any key, 65,536 of them."""
+    bench = Bench()
+    bench.client(request(METADATA, 1, 5))
+    bench.broker(response(5))
+    for key in range(1_000, 2_000):
+        bench.client(request(key, 0, 5))
+        bench.broker(response(5))
+    bench.client(request(METADATA, 1, 5) + request(1_000, 0, 5) + request(11, 1, 5))
+    counts = bench.counters.requests
+    assert (counts[METADATA], counts[1_000], counts[11], counts[-1]) == (2, 2, 1, 745)
+    assert sum(counts.values()) == 1_004
+    assert len(bench.counters.responses) == len(counts) - 1 == 257
 
 
 @pytest.mark.parametrize("length", [-2, 12, 32767])

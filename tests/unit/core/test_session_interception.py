@@ -209,6 +209,14 @@ def test_it_is_said_how_many_requests_in_a_row_their_headers_decided() -> None:
     assert asked == [1, 2, 3, 1, 1, 2, 1]
 
 
+def test_counts_of_what_is_answered_here_are_bounded() -> None:
+    bench = Bench()
+    for key in range(1_000, 2_000):
+        bench.session.interception._count_intercepted(key, "replied")
+    counts = bench.counters.intercepted
+    assert (len(counts), counts[-1, "replied"], counts[1_000, "replied"]) == (257, 744, 1)
+
+
 def test_an_answer_goes_out_at_once_where_nothing_is_open() -> None:
     bench = Bench()
     bench.client(request(REPLIED, 5, 77, b"dropped"))

@@ -107,6 +107,25 @@ def test_find_coordinator_of_one_and_of_several() -> None:
     assert edit(10, 4, body + failed) == out + failed
 
 
+def test_coordinators_of_very_many_groups() -> None:
+    """The address of a node is asked for once, however many groups it coordinates."""
+    front, many = int32(0), 20_000
+
+    def coordinators(hosts: dict[int, tuple[str, int]]) -> bytes:
+        each = []
+        for number in range(many):
+            host, port = hosts[number % 2 + 1]
+            each.append(compact(f"g{number}") + int32(number % 2 + 1) + compact(host) + int32(port) + b"\0\0\0\0")
+        return front + uvarint(many + 1) + b"".join(each) + b"\0"
+
+    missed: list[int] = []
+    addresses = AddressRewriter({1: EDGE[1]}, missed.append)
+    brokers = {1: ("b-1.internal", 5), 2: ("b-2.internal", 6)}
+    unmapped = {1: EDGE[1], 2: ("node-2.unmapped.invalid", 1)}
+    assert addresses.rewrite(10, 4, coordinators(brokers)) == coordinators(unmapped)
+    assert missed == [2]
+
+
 def test_describe_cluster_v0() -> None:
     before = int32(0) + b"\0\0" + b"\0" + compact("cluster") + int32(1) + b"\2" + int32(1)
     after = b"\0\0" + int32(-(2**31)) + b"\0"

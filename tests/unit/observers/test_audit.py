@@ -146,6 +146,12 @@ def closed(**changes: Any) -> ConnectionTransition:
     return ConnectionTransition(connection(**changes), "closed", 200.0)
 
 
+def heartbeat(group: bytes) -> Any:
+    one = exchange(api_key=12, outcome="answered")
+    one.resources = RequestResources(group_id=group, member_id=b"m")
+    return one
+
+
 class TestNumbers:
     def test_events_of_all_kinds_share_their_numbers(self, auditing: Auditing) -> None:
         observer, outbox = auditing()
@@ -173,6 +179,19 @@ class TestNumbers:
         observer.record_exchanges([exchange(), large, exchange()], 0)
         assert [event.seq for event in outbox.events if isinstance(event, RequestEvent)] == [1, 3]
         assert outbox.lost == {"too_large": 1}
+
+    def test_members_beyond_the_bounds_of_an_interval_are_lost_with_a_reason(
+        self, auditing: Auditing, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        observer, outbox = auditing()
+        monkeypatch.setattr("observers.group_activity.MAX_MEMBERS", 2)
+        observer.record_exchanges([heartbeat(b"g%d" % number) for number in range(5)], 0)
+        assert kinds(outbox) == ["request"] * 5, "nothing is sent before the interval ends"
+        observer.close(0)
+        assert kinds(outbox)[5:] == ["group", "group", "sidecar_status"]
+        assert [event.seq for event in outbox.events[5:]] == [9, 10, 11]
+        assert outbox.lost == {"interval_full": 3}
+        assert outbox.taken == 5
 
     def test_what_is_hidden_was_seen_and_has_no_number(self, auditing: Auditing) -> None:
         observer, outbox = auditing(**{"topic": "audit", "exclude.topics": ["a"], "exclude.principals": ["User:probe"]})

@@ -255,21 +255,58 @@ def test_topics_that_a_members_connection_fetched_are_reported() -> None:
     assert groups(offsets) == [], "without a heartbeat for so long it is no member"
 
 
-def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_of_an_interval_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that joins one group after the other; the first ones still count."""
     offsets = tracker()
     monkeypatch.setattr(group_activity, "MAX_MEMBERS", 3)
-    monkeypatch.setattr(group_activity, "MAX_CONNECTIONS", 2)
-    for number in range(3):
-        assert not offsets.full
+    for number in range(10):
         one = exchange(HEARTBEAT, resources=about(b"g%d" % number), connection=connection(number))
         offsets.record_exchanges([one], WALL)
-    assert offsets.full
+    again = exchange(HEARTBEAT, resources=about(b"g0"), connection=connection(0))
+    offsets.record_exchanges([again, fetched(b"t", 5, records=1, connection=connection(9))], WALL)
+    assert offsets.left_out == 7
+    assert [(event.group_id, event.requests) for event in groups(offsets)] == [("g0", 2), ("g1", 1), ("g2", 1)]
+    offsets.record_exchanges([again], WALL)
+    assert (offsets.left_out, len(groups(offsets))) == (0, 1), "the next interval has room"
+
+
+def test_connections_of_members_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    offsets = tracker()
+    monkeypatch.setattr(group_activity, "MAX_CONNECTIONS", 2)
+    for number in range(3):
+        one = exchange(HEARTBEAT, resources=about(b"g%d" % number), connection=connection(number))
+        offsets.record_exchanges([one], WALL)
     offsets.record_exchanges([fetched(b"t", 5, records=1, connection=connection(0))], WALL)
     assert [event.fetched for event in groups(offsets)] == [(), (), ()], "its connection was forgotten"
-    assert not offsets.full
+
+
+def test_committed_offsets_of_an_interval_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    offsets = tracker()
     monkeypatch.setattr(group_activity, "MAX_OFFSETS", 2)
-    offsets.record_exchanges([exchange(COMMIT, resources=about(b"g", b"m", (b"t", 0, 1), (b"t", 1, 1)))], WALL)
-    assert offsets.full
+    commits = about(b"g", b"m", (b"t", 0, 1), (b"t", 1, 1), (b"t", 2, 1), (b"t", 1, 8))
+    offsets.record_exchanges([exchange(COMMIT, resources=commits)], WALL)
+    (event,) = groups(offsets)
+    assert [(one.partition, one.offset) for one in event.committed] == [(0, 1), (1, 8)]
+    assert event.offsets_not_listed == 1
+
+
+def test_fetched_topics_of_an_interval_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    offsets = tracker()
+    monkeypatch.setattr(group_activity, "MAX_FETCHED", 1)
+    offsets.record_exchanges([exchange(HEARTBEAT, resources=about())], WALL)
+    offsets.record_exchanges([fetched(topic, 5, records=1) for topic in (b"a", b"b", b"a")], WALL)
+    assert offsets.left_out == 1
+    assert groups(offsets)[0].fetched == ("a",)
+
+
+def test_ends_of_an_interval_are_bounded() -> None:
+    offsets = tracker()
+    for number in range(50_003):
+        offsets.record_exchanges([produced(b"t%d" % number, 5)], WALL)
+    offsets.record_exchanges([produced(b"t0", 50)], WALL)
+    assert offsets.left_out == 3
+    found = ends(offsets)
+    assert (len(found), found["t0", 3], offsets.left_out) == (50_000, 60, 0)
 
 
 def test_many_offsets_are_several_events() -> None:

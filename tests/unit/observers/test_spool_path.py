@@ -29,12 +29,12 @@ def an_ordinary_user() -> Iterator[int]:
 
 def refused(path: Path) -> str:
     with pytest.raises(ObserverError) as raised:
-        check_path(SpoolSettings(str(path), 1))
+        check_path(SpoolSettings(str(path), 1), "audit.spool.path")
     return str(raised.value)
 
 
 def test_a_spool_that_can_be_made_is_not_made_by_the_check(tmp_path: Path) -> None:
-    check_path(SpoolSettings(str(tmp_path / "spool" / "of-1"), 1))
+    check_path(SpoolSettings(str(tmp_path / "spool" / "of-1"), 1), "audit.spool.path")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -51,6 +51,17 @@ def test_a_folder_of_another_user_is_named(tmp_path: Path) -> None:
     with an_ordinary_user() as user:
         said = refused(folder / "spool")
     assert said.startswith(f"audit.spool.path: {folder}/spool cannot be written: user {user} may not write to ")
+
+
+def test_check_config_finds_that_of_opentelemetry(tmp_path: Path) -> None:
+    name = "observers.opentelemetry:OpenTelemetryLogsObserver"
+    (tmp_path / "spool").write_text("")
+    own = {"endpoint": "http://127.0.0.1:4", "spool.path": str(tmp_path / "spool")}
+    done = check(config_file(tmp_path, {name: own}, name))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert name in done.stderr
+    assert f" spool.path: {tmp_path}/spool cannot be written: {tmp_path}/spool is not a folder" in done.stderr
+    assert "audit.spool.path" not in done.stderr
 
 
 def test_check_config_finds_it(tmp_path: Path) -> None:

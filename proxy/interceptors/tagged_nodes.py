@@ -1,17 +1,14 @@
-"""Replaces hosts and ports in the bytes of a message. All other bytes stay as they are.
-
-In every message an address is: node id (int32), host (string), port (int32).
-"""
+"""Replaces the addresses in tagged fields, and in the end of a message whose length must not change."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from proxy.core.fields import plan_of, sliced
+from proxy.core.fields import sliced
 from proxy.core.schema import Field
-from proxy.core.wire import DecodeError, compact_length, compact_string, int32_length, string, uvarint, uvarint_bytes
+from proxy.core.wire import DecodeError, uvarint, uvarint_bytes
+from proxy.interceptors.address_walk import AddressWalk, program_of_array
 from proxy.interceptors.broker_metadata import HostPort
 
 AddressLookup = Callable[[int], HostPort]
@@ -23,53 +20,6 @@ EMPTY_NODES = b"\1"
 PADDING_TAGS = (127, 16_383, 2_097_151, 268_435_455)
 """The largest tags that take one, two, three and four bytes. Kafka numbers the tags of fields from 0, so these are far
 from the ones in use. Clients skip unknown tags (KIP-482)."""
-
-_int32 = struct.Struct(">i")
-_uint16 = struct.Struct(">H")
-
-
-class AddressSplicer:
-    """Replaces the addresses of one body, from the first to the last."""
-
-    def __init__(self, body: bytes, lookup: AddressLookup, *, flexible: bool) -> None:
-        self._body = body
-        self._lookup = lookup
-        self._flexible = flexible
-        self._parts: list[bytes] = []
-        self._copied_until = 0  # offset in the body up to which the parts replace it
-
-    def replace_nodes(self, pos: int, field: Field) -> int:
-        """Replace the addresses of an array of nodes. Returns the offset after it."""
-        assert field.layout is not None
-        element = plan_of(field.layout)
-        before = element.ordered[: field.layout.named["host"].index - 1]
-        count, pos = (compact_length if self._flexible else int32_length)(self._body, pos)
-        for _ in range(count):
-            node_id = pos
-            for reader in before:
-                node_id = reader.skip(self._body, node_id)
-            self.replace_node(node_id)
-            pos = element.whole.skip(self._body, pos)
-        return pos
-
-    def replace_node(self, pos: int) -> None:
-        """Replace the address after the node id at ``pos``. An empty host stays: the node then has an error instead."""
-        (node_id,) = _int32.unpack_from(self._body, pos)
-        start = pos + 4
-        host, end = (compact_string if self._flexible else string)(self._body, start)
-        _int32.unpack_from(self._body, end)
-        if not host:
-            return
-        name, port = self._lookup(node_id)
-        self._parts += self._body[self._copied_until : start], self._encode_string(name.encode()), _int32.pack(port)
-        self._copied_until = end + 4
-
-    def result(self, end: int | None = None) -> bytes:
-        """Return the body with the replacements, up to the former offset ``end``."""
-        return b"".join([*self._parts, memoryview(self._body)[self._copied_until : end]])
-
-    def _encode_string(self, text: bytes) -> bytes:
-        return (uvarint_bytes(len(text) + 1) if self._flexible else _uint16.pack(len(text))) + text
 
 
 def rewrite_tagged_nodes(body: bytes, pos: int, nodes: Field, lookup: AddressLookup) -> bytes:
@@ -88,9 +38,7 @@ def rewrite_tail(tail: bytes, *, nodes: Field, lookup: AddressLookup) -> bytes:
     """
     array, start = b"", 0
     if nodes.tag is None:
-        splicer = AddressSplicer(tail, lookup, flexible=True)
-        start = splicer.replace_nodes(0, nodes)
-        array = splicer.result(start)
+        array, start = _replace_nodes(tail, nodes, lookup)
     fields, end = _read_tagged_fields(tail, start)
     rewritten = [_rewrite_tagged_field(field, nodes, lookup) for field in fields]
     if array == tail[:start] and rewritten == fields:
@@ -128,9 +76,14 @@ def _rewrite_tagged_field(field: TaggedField, nodes: Field, lookup: AddressLooku
     """Return the field; if it holds the nodes, with other addresses."""
     if field.tag != nodes.tag:
         return field
-    splicer = AddressSplicer(field.value, lookup, flexible=True)
-    splicer.replace_nodes(0, nodes)
-    return _encode_tagged_field(field.tag, splicer.result())
+    array, end = _replace_nodes(field.value, nodes, lookup)
+    return _encode_tagged_field(field.tag, array + field.value[end:])
+
+
+def _replace_nodes(body: bytes, nodes: Field, lookup: AddressLookup) -> tuple[bytes, int]:
+    """Return what replaces the array of nodes at the beginning of ``body``, and the offset after it."""
+    assert nodes.layout is not None
+    return AddressWalk(program_of_array(nodes.layout, True)).replace(body, 0, lookup)
 
 
 def _encode_tagged_field(tag: int, value: bytes) -> TaggedField:
