@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Collection, Mapping
 from datetime import date
+from functools import cache
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -39,6 +40,23 @@ MAX_COMMITS_SCANNED = 1_000
 """Commits of an input that are scanned for changed days. After more commits every day counts as changed."""
 
 
+class _Inputs:
+    """The inputs of one computation by name. The log of each is read once, although several tables are made of it.
+
+    Rows that a job adds meanwhile may be read with those of the version noted here. They count as changed for the next
+    computation.
+    """
+
+    def __init__(self, spark: SparkSession, root: TableRoot) -> None:
+        self.snapshot = cache(lambda name: io.StoredTable(spark, root.table_path(name)))
+        self.days = cache(lambda name: io.count_files_by_day(spark, root.table_path(name)).keys())
+        self.first_day_after = cache(
+            lambda name, version: first_day_in_commits(
+                spark, root.table_path(name), version + 1, self.snapshot(name).version
+            )
+        )
+
+
 def check_definitions_given(definitions: Definitions, filled: Collection[str]) -> None:
     """Raise JobError if no definitions were given but one of the tables ``filled`` was written with definitions.
 
@@ -66,11 +84,12 @@ def compute_derived_tables(
     """
     failed = []
     skipped = tables_without_definitions(names, definitions)
+    inputs = _Inputs(spark, root)
     for name in names:
         if name not in DERIVED_FUNCTIONS or name in skipped:
             continue
         try:
-            _compute_table(spark, root, schemas.DERIVED[name], definitions, notify, since)
+            _compute_table(spark, root, inputs, schemas.DERIVED[name], definitions, notify, since)
         except Exception as error:
             failed.append(name)
             reason = str(error) if isinstance(error, JobError) else summarize_error(error)
@@ -81,6 +100,7 @@ def compute_derived_tables(
 def _compute_table(
     spark: SparkSession,
     root: TableRoot,
+    inputs: _Inputs,
     table: Table,
     definitions: Definitions,
     notify: Notify,
@@ -89,16 +109,16 @@ def _compute_table(
     path = root.table_path(table.name)
     create_or_upgrade_table(spark, root, table.name, notify)
     for attempt in range(MAX_COMPUTE_ATTEMPTS):
-        inputs = {name: io.StoredTable(spark, root.table_path(name)) for name in table.derived_from}
-        if any(stored.version < 0 for stored in inputs.values()):
+        snapshots = {name: inputs.snapshot(name) for name in table.derived_from}
+        if any(stored.version < 0 for stored in snapshots.values()):
             return
         used = DEFINITIONS_USED[table.name](definitions) if table.name in DEFINITIONS_USED else ()
         columns = [(column.name, column.type) for column in table.columns]
         provenance: dict[str, Any] = {
-            "inputs": {name: [stored.id, stored.version] for name, stored in inputs.items()},
+            "inputs": {name: [stored.id, stored.version] for name, stored in snapshots.items()},
             "made_by": fingerprint(used, columns, COMPUTATION_VERSIONS[table.name]),
         }
-        changed = _first_changed_day(spark, root, _read_provenance(spark, path), provenance)
+        changed = _first_changed_day(inputs, _read_provenance(spark, path), provenance)
         if since is not None:
             changed = min(since, changed) if changed else since
         if changed is None:
@@ -106,7 +126,7 @@ def _compute_table(
         started = time.monotonic()
         # Rows of days that the inputs no longer retain are kept, even if Delta's log of these days is gone.
         whole_table = table.whole or not io.count_files_by_day(spark, path)
-        first = None if whole_table else max(changed, _first_retained_day_of_inputs(spark, root, table, definitions))
+        first = None if whole_table else max(changed, _first_retained_day_of_inputs(inputs, table, definitions))
         try:
             rows = _compute_rows(spark, root, table, definitions, first)
             condition = f"day >= '{first}'" if first else ""
@@ -124,9 +144,7 @@ def _compute_table(
             return
 
 
-def _first_changed_day(
-    spark: SparkSession, root: TableRoot, before: Mapping[str, Any] | None, now: Mapping[str, Any]
-) -> date | None:
+def _first_changed_day(inputs: _Inputs, before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> date | None:
     """Return the first day that changed in an input, ``date.min`` if every day may have changed, None if none has.
 
     ``before`` and ``now``: the provenance of the stored rows (None: unknown) and of the rows to be computed.
@@ -139,8 +157,7 @@ def _first_changed_day(
         if id != id_before or version - version_before > MAX_COMMITS_SCANNED:
             return date.min
         if version > version_before:
-            day = first_day_in_commits(spark, root.table_path(name), version_before + 1, version)
-            changed = min(filter(None, (changed, day)), default=None)
+            changed = min(filter(None, (changed, inputs.first_day_after(name, version_before))), default=None)
     return changed
 
 
@@ -158,12 +175,9 @@ def first_day_in_commits(spark: SparkSession, path: str, first: int, last: int) 
     return date.fromisoformat(row[0]) if row[0] else None
 
 
-def _first_retained_day_of_inputs(spark: SparkSession, root: TableRoot, table: Table, definitions: Definitions) -> date:
+def _first_retained_day_of_inputs(inputs: _Inputs, table: Table, definitions: Definitions) -> date:
     """Return the first day that every input still retains. Rows of earlier days cannot be computed again."""
-    return max(
-        first_retained_day(io.count_files_by_day(spark, root.table_path(name)), schemas.TABLES[name], definitions)
-        for name in table.derived_from
-    )
+    return max(first_retained_day(inputs.days(name), schemas.TABLES[name], definitions) for name in table.derived_from)
 
 
 def _compute_rows(

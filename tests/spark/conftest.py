@@ -42,12 +42,14 @@ def spark(jars: list[Path]) -> Iterator[SparkSession]:
 
 @contextmanager
 def compiled(spark: SparkSession) -> Iterator[None]:
-    """Compile queries in this block, as in production."""
+    """Compile queries in this block, as in production: for a load that has every kind of event."""
     for name in INTERPRETED_QUERIES_CONF:
         spark.conf.unset(name)
-    yield
-    for name, value in INTERPRETED_QUERIES_CONF.items():
-        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in INTERPRETED_QUERIES_CONF.items():
+            spark.conf.set(name, value)
 
 
 @pytest.fixture

@@ -50,6 +50,7 @@ from tests.spark.envelopes import (
     status,
     throttle,
 )  # fmt: skip
+from tests.spark.frames import kept
 from tests.spark.killed_driver import INSTANTS
 
 DAY = 24 * 60 * MINUTE
@@ -119,7 +120,7 @@ class Sweep:
         instant = instant or self._random.choice(INSTANTS)
         arguments = json.dumps(self._arguments | {"jars": [str(jar) for jar in self._jars]})
         command = [sys.executable, "-m", "tests.spark.killed_driver", instant, "1", str(delay), arguments]
-        done = subprocess.run(command, timeout=900, check=False, capture_output=True, text=True)
+        done = subprocess.run(command, timeout=600, check=False, capture_output=True, text=True)
         if done.returncode not in (0, -signal.SIGKILL):
             raise AssertionError(f"{instant}: {done.returncode}: {done.stderr[-3000:]}")
         return instant + (f" + {delay:.2f} s" if delay else ""), done.returncode != 0
@@ -135,9 +136,9 @@ class Sweep:
         source = kafka.AuditTopicSource(self._audit.bootstrap, self._audit.name)
         records = kafka.read_range(spark, source, kafka.fetch_offset_range(spark, source))
         definitions = load(self._definitions)
-        batch = registry.ParsedBatch(deduplicate(parse_records(records)).persist(), definitions)
+        batch = registry.ParsedBatch(kept(deduplicate(kept(parse_records(records)))), definitions)
         whole = {
-            name: merge_rows(make(batch), TABLES[name]).persist() for name, make in registry.STREAMED_FUNCTIONS.items()
+            name: kept(merge_rows(make(batch), TABLES[name])) for name, make in registry.STREAMED_FUNCTIONS.items()
         }
         stored = registry.InputTables(whole, definitions, None)
         names = registry.DERIVED_FUNCTIONS.keys() - registry.tables_without_definitions(

@@ -13,6 +13,7 @@ import pytest
 from spark_jobs.query import query
 from spark_jobs.run import INTERPRETED_QUERIES_CONF, backfill
 from spark_jobs.schemas import STREAMED, TABLES
+from spark_jobs.session import SHORT_RUN_CONF
 from tests.ledger.build import DEFINITIONS, Built
 from tests.ledger.stored import rows
 from tests.spark.conftest import FEW_ROWS
@@ -58,7 +59,8 @@ def test_a_cluster_of_spark_writes_the_same_to_an_object_store(
         object_store(tmp_path / "store.log", "tables") as store,
         spark_cluster(tmp_path, cores=2, memory="1g") as master,
     ):
-        conf = DRIVER | FEW_ROWS | INTERPRETED_QUERIES_CONF | of_spark(store) | {"spark.executor.memory": "700m"}
+        executor = {"spark.executor.memory": "700m", "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+        conf = DRIVER | FEW_ROWS | INTERPRETED_QUERIES_CONF | SHORT_RUN_CONF | of_spark(store) | executor
         done = subprocess.run(
             [sys.executable, "-m", "proxy", "jobs", "run", "--available-now", "--master", master,
              "--bootstrap-servers", ledger_root.bootstrap, "--topic", ledger_root.topics["east"],

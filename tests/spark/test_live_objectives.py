@@ -20,7 +20,6 @@ from spark_jobs.run import run
 from tests.integration.test_audit import until
 from tests.integration.test_prometheus_server import ask, check_new, halt, producing, value_of
 from tests.integration.test_prometheus_server import scraping as scraping_prometheus
-from tests.spark.conftest import compiled
 
 pytestmark = [
     pytest.mark.spark,
@@ -50,15 +49,15 @@ def test_live_metrics_and_the_table_have_the_same_ratios(spark: SparkSession, tm
             until(lambda: bool(ask(address, "sum(brokerside_connections_active) == 0")))
             until(lambda: bool(ask(address, "sum(changes(brokerside_requests_total[4s])) == 0")))
             live = {name: value_of(address, of_all_time(name, tmp_path)) for name in ("topics-1", "produce-1")}
-        with compiled(spark):
-            run(
-                bootstrap_servers=cluster.internal_bootstrap,
-                topic=AUDIT_TOPIC,
-                tables=str(tmp_path / "tables"),
-                definitions=load([tmp_path / "slo.yaml"]),
-                jars=[],
-                available_now=True,
-            )
+        run(
+            bootstrap_servers=cluster.internal_bootstrap,
+            topic=AUDIT_TOPIC,
+            tables=str(tmp_path / "tables"),
+            definitions=load([tmp_path / "slo.yaml"]),
+            jars=[],
+            only=["slo"],
+            available_now=True,
+        )
         _, rows = query(tmp_path / "tables", "SELECT slo || '-' || objective, 1 - good / total, total FROM slo")
         assert {name: ratio for name, ratio, _ in rows} == pytest.approx(live)
         assert live["topics-1"] == pytest.approx(10 / 51)

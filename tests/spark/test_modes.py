@@ -222,7 +222,7 @@ def stored(spark: SparkSession, bootstrap: str, mode: str) -> list[str]:
     Minutes are added up: a request may reach two sidecars in two of them.
     """
     source = {"kafka.bootstrap.servers": bootstrap, "subscribe": f"audit-{mode}"}
-    parsed = deduplicate(parse_records(spark.read.format("kafka").options(**source).load()))
+    parsed = kept(deduplicate(kept(parse_records(spark.read.format("kafka").options(**source).load()))))
     others = explode_events(parsed, "request" if mode == "rollup" else "rollup").select("event.api").collect()
     assert {api for (api,) in others} == ({"CreateTopics"} if mode == "rollup" else set())
     requests = measure_requests(parsed).where("client_id NOT LIKE 'brokerside-%'").persist()

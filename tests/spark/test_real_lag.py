@@ -24,7 +24,6 @@ from proxy.local.sidecars import SidecarProcess
 from proxy.local.workload import create_topics
 from spark_jobs.query import query
 from spark_jobs.run import run
-from tests.spark.conftest import compiled
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
 
@@ -65,15 +64,15 @@ def loaded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
                 running.callback(_sidecar(cluster, number).stop)
             _work(cluster)
         described = _describe(cluster)
-        with compiled(spark):
-            run(
-                bootstrap_servers=cluster.internal_bootstrap,
-                topic=AUDIT_TOPIC,
-                tables=str(folder / "tables"),
-                checkpoint=str(folder / "checkpoint"),
-                jars=[],
-                available_now=True,
-            )
+        run(
+            bootstrap_servers=cluster.internal_bootstrap,
+            topic=AUDIT_TOPIC,
+            tables=str(folder / "tables"),
+            checkpoint=str(folder / "checkpoint"),
+            jars=[],
+            only=["completeness", "groups", "lag"],
+            available_now=True,
+        )
         yield Load(folder / "tables", described)
     finally:
         local_cluster.down(folder / "cluster")

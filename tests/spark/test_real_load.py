@@ -20,7 +20,6 @@ from spark_jobs.query import query
 from spark_jobs.run import run
 from tests.ledger import real
 from tests.ledger.real import LOGIN, Place
-from tests.spark.conftest import compiled
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
 
@@ -96,8 +95,7 @@ def loaded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
                 source.state.cluster_id: door.carried,
                 target.state.cluster_id: other.carried,
             }
-        with compiled(spark):
-            _run_jobs(made, folder)
+        _run_jobs(made, folder)
         yield made
 
 

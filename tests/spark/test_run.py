@@ -42,6 +42,7 @@ from tests.spark.envelopes import (
     throttle,
     with_unknown,
 )
+from tests.spark.frames import kept
 from tests.spark.kills import Sweep
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -179,11 +180,10 @@ def _assert_same_as_a_batch(spark: SparkSession, audit: AuditTopic, root: Path) 
         .option("subscribe", audit.name)
         .load()
     )
-    once = deduplicate(parse_records(records)).persist()
+    once = kept(deduplicate(kept(parse_records(records))))
     for table, whole in ((TRAFFIC, traffic(measure_requests(once))), (DEAD_LETTERS, dead_letter_rows(once))):
         expected = whole.select([column.name for column in table.columns]).toArrow().to_pylist()
         assert _sorted(rows(root, table.name)) == _sorted(expected)
-    once.unpersist()
 
 
 def _sorted(of: Sequence[dict[str, Any]]) -> list[str]:
@@ -255,8 +255,10 @@ def test_a_continuous_job_ends_on_sigterm_with_its_batch_done(
 
     patience = threading.Timer(240, os.kill, (os.getpid(), signal.SIGINT))
     patience.start()
-    summary = run_job(available_now=False, progress=progress)
-    patience.cancel()
+    try:
+        summary = run_job(available_now=False, progress=progress)
+    finally:  # or it would end the whole test run later
+        patience.cancel()
     assert (summary.batches, summary.records) == (2, 5)
     assert totals(tmp_path / "tables") == tuple(map(sum, zip(expected(2), expected(3), strict=True)))
     assert signal.getsignal(signal.SIGTERM) is before
