@@ -25,7 +25,8 @@ def free_port() -> int:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterState]:
     """One node that advertises its sidecar's address; no sidecar runs yet, and none may be assumed to."""
     folder = tmp_path_factory.mktemp("cluster")
-    yield local_cluster.up(folder, progress=False)
+    # What may be compacted is so soon: Kafka looks for it every 15 s.
+    yield local_cluster.up(folder, broker_properties={"log.cleaner.backoff.ms": "200"}, progress=False)
     local_cluster.down(folder)
 
 
