@@ -14,7 +14,7 @@ import pytest
 from proxy.net.acceptor import CAPACITY_RETRY_DELAY
 from proxy.net.http import MAX_CONNECTIONS
 from tests.conformance.crowd import Plan
-from tests.faults.site import PATIENT, Site
+from tests.faults.site import PATIENCE, PATIENT, Site
 from tests.frames import API_VERSIONS, request, response
 from tests.integration.metrics import sample
 from tests.integration.peer import read_frame
@@ -99,7 +99,7 @@ async def test_clients_that_come_and_go_take_no_descriptor_of_the_reserve(site: 
     await site.start({})
     resource.prlimit(site.pid, resource.RLIMIT_NOFILE, (200, 200))
     first = [await site.dial() for _ in range(40)]
-    crowd = await site.crowd_process(Plan(site.port, 150, ask=False, watch=20))
+    crowd = await site.crowd_process(Plan(site.port, 150, ask=False, watch=PATIENCE))
     while out_of_capacity(site) < 1:  # noqa: ASYNC110
         await asyncio.sleep(0.05)
     most = 0
@@ -108,7 +108,8 @@ async def test_clients_that_come_and_go_take_no_descriptor_of_the_reserve(site: 
         await asyncio.sleep(CAPACITY_RETRY_DELAY * 1.5)
         most = max(most, site.descriptors())
     assert crowd.returncode is None, "some of it waited to the end"
-    await site.finished(crowd)
+    crowd.kill()
+    await crowd.wait()
     assert most <= 200 - RESERVED_OF_200 // 2
 
 
