@@ -74,7 +74,6 @@ class Progress:
             last_line = report.longreprtext.strip().splitlines()[-1:] or [""]
             terminal.write_line(f"  {last_line[0][:200]}")
 
-
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: object, error: object) -> None:
         """End the run where a process has: xdist would begin its test again, and wait for that again."""

@@ -14,6 +14,7 @@ from proxy.local.cluster import ClusterState
 from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
 from tests.integration.librdkafka import LARGE
+from tests.tools.kafka_tools import KafkaTools
 
 
 def free_port() -> int:
@@ -51,6 +52,13 @@ def _running(cluster: ClusterState, config: str) -> Iterator[SidecarProcess]:
     process = SidecarProcess.start(folder / config, folder / f"{config}.log", cluster.nodes[0].admin)
     yield process
     assert process.stop()
+
+
+@pytest.fixture(scope="module")
+def tools() -> Iterator[KafkaTools]:
+    """Kafka's own tools."""
+    with KafkaTools() as started:
+        yield started
 
 
 @pytest.fixture

@@ -160,12 +160,6 @@ def test_aiokafka(brokers: Site, topic: str) -> None:
     assert_hidden(brokers)
 
 
-@pytest.fixture(scope="module")
-def tools() -> Iterator[KafkaTools]:
-    with KafkaTools() as started:
-        yield started
-
-
 def test_javas_share_consumer(brokers: Site, tools: KafkaTools, topic: str) -> None:
     if brokers.state.kafka_version == "3.9.2":
         pytest.skip("Kafka 3.9 has no share groups")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -16,8 +15,9 @@ from kafka import TopicPartition as PythonTopicPartition
 
 from observers.event import RequestEvent, decoder
 from proxy.local.broker import AUDIT_TOPIC
-from proxy.local.cluster import ClusterState, tool
+from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
+from tests.tools.kafka_tools import KafkaTools
 
 pytestmark = pytest.mark.kafka
 
@@ -60,7 +60,7 @@ class Reading(NamedTuple):
     fetch_max_bytes: int = 50_000_000
 
 
-def librdkafka(reading: Reading) -> int:
+def librdkafka(reading: Reading, _: KafkaTools) -> int:
     consumer = Consumer(
         {
             "bootstrap.servers": reading.bootstrap,
@@ -87,7 +87,7 @@ def librdkafka(reading: Reading) -> int:
     return read
 
 
-def kafka_python(reading: Reading) -> int:
+def kafka_python(reading: Reading, _: KafkaTools) -> int:
     consumer = KafkaConsumer(
         bootstrap_servers=reading.bootstrap,
         client_id=reading.client_id,
@@ -109,25 +109,25 @@ def kafka_python(reading: Reading) -> int:
     return read
 
 
-def java(reading: Reading) -> int:
+def java(reading: Reading, tools: KafkaTools) -> int:
     group = f"g-{uuid.uuid4().hex[:8]}"
     committing = Consumer({"bootstrap.servers": reading.bootstrap, "group.id": group})
     committing.commit(
         offsets=[TopicPartition(reading.topic, *start) for start in reading.starts.items()], asynchronous=False
     )
     committing.close()
-    command = tool(
+    done = tools.run(
         "console-consumer", "--bootstrap-server", reading.bootstrap, "--topic", reading.topic, "--group", group,
         "--isolation-level", reading.isolation, "--max-messages", str(reading.count), "--timeout-ms", "30000",
         "--command-property", f"client.id={reading.client_id}",
         "--command-property", f"fetch.max.bytes={reading.fetch_max_bytes}",
         "--command-property", f"max.partition.fetch.bytes={min(reading.fetch_max_bytes, 1_000_000)}",
     )  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * DEADLINE, check=True)
+    done.check_returncode()
     return done.stdout.splitlines().count("value")
 
 
-Client = Callable[[Reading], int]
+Client = Callable[[Reading, KafkaTools], int]
 every_client = pytest.mark.parametrize("client", [librdkafka, kafka_python, java])
 
 
@@ -255,25 +255,25 @@ def _topic(
 @every_client
 @pytest.mark.parametrize("start", [0, 1, BATCH, 2 * BATCH + 7, BATCHES * BATCH - 1])
 def test_a_consumer_that_begins_inside_a_batch(
-    cluster: ClusterState, audited: Audited, batches: str, client: Client, start: int
+    cluster: ClusterState, audited: Audited, tools: KafkaTools, batches: str, client: Client, start: int
 ) -> None:
     count = BATCHES * BATCH - start
     reading = Reading(cluster.bootstrap, client_id_of(client), batches, {0: start}, count)
     if client is java:
         starts = dict.fromkeys(range(PARTITIONS), BATCHES * BATCH)
         reading = reading._replace(starts={**starts, 0: start})
-    assert client(reading) == count
+    assert client(reading, tools) == count
     assert audited.fetched(reading.client_id) == (count, 0, 0)
 
 
 @every_client
 def test_partitions_that_a_fetch_session_does_not_name_again(
-    cluster: ClusterState, audited: Audited, batches: str, client: Client
+    cluster: ClusterState, audited: Audited, tools: KafkaTools, batches: str, client: Client
 ) -> None:
     starts = {0: 7, 1: BATCH + 9, 2: 3 * BATCH + 11}
     count = sum(BATCHES * BATCH - start for start in starts.values())
     reading = Reading(cluster.bootstrap, client_id_of(client), batches, starts, count, fetch_max_bytes=1)
-    assert client(reading) == count
+    assert client(reading, tools) == count
     assert audited.fetched(reading.client_id) == (count, 0, 0)
 
 
@@ -281,11 +281,17 @@ def test_partitions_that_a_fetch_session_does_not_name_again(
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 @pytest.mark.parametrize("start", [0, 5, BATCH + 2, 4 * BATCH + 20])
 def test_committed_and_aborted_transactions(
-    cluster: ClusterState, audited: Audited, transactions: str, client: Client, isolation: str, start: int
+    cluster: ClusterState,
+    audited: Audited,
+    tools: KafkaTools,
+    transactions: str,
+    client: Client,
+    isolation: str,
+    start: int,
 ) -> None:
     reading = Reading(cluster.bootstrap, client_id_of(client), transactions, {0: start}, 0, isolation)
-    count = librdkafka(reading._replace(client_id="counts"))
-    assert client(reading._replace(count=count)) == count
+    count = librdkafka(reading._replace(client_id="counts"), tools)
+    assert client(reading._replace(count=count), tools) == count
     assert audited.fetched(reading.client_id) == (count, 0, 0)
 
 
@@ -336,22 +342,22 @@ def offsets_of(cluster: ClusterState, topic: str) -> list[int]:
 @every_client
 @pytest.mark.parametrize("start", [0, 2 * BATCH])
 def test_a_compacted_topic_from_the_beginning_of_a_batch(
-    cluster: ClusterState, audited: Audited, compacted: str, client: Client, start: int
+    cluster: ClusterState, audited: Audited, tools: KafkaTools, compacted: str, client: Client, start: int
 ) -> None:
     count = sum(offset >= start for offset in offsets_of(cluster, compacted))
     reading = Reading(cluster.bootstrap, client_id_of(client), compacted, {0: start}, count)
-    assert client(reading) == count
+    assert client(reading, tools) == count
     assert audited.fetched(reading.client_id) == (count, 0, 0)
 
 
 @every_client
 def test_a_compacted_topic_from_inside_a_batch_is_an_upper_bound(
-    cluster: ClusterState, audited: Audited, compacted: str, client: Client
+    cluster: ClusterState, audited: Audited, tools: KafkaTools, compacted: str, client: Client
 ) -> None:
     start = BATCH + 6
     count = sum(offset >= start for offset in offsets_of(cluster, compacted))
     reading = Reading(cluster.bootstrap, client_id_of(client), compacted, {0: start}, count)
-    assert client(reading) == count
+    assert client(reading, tools) == count
     found = audited.fetched(reading.client_id)
     before = 3  # every second one of the six offsets of the batch that are before the start
     assert (found.records, found.upper_bounds) == (count + before, 1)

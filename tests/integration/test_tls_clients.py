@@ -177,12 +177,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         local_cluster.down(folder)
 
 
-@pytest.fixture(scope="module")
-def tools() -> Iterator[KafkaTools]:
-    with KafkaTools() as started:
-        yield started
-
-
 def produce_and_consume(settings: dict[str, str], topic: str, value: bytes) -> None:
     producer = Producer(settings | {"linger.ms": 0})
     failed: list[object] = []
