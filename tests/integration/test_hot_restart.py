@@ -39,11 +39,8 @@ CONNECTS = 200
 REQUESTS = 5_000 if FULL else 1_000
 """Requests per second; 5,000 with FAULTS_FULL=1."""
 
-SECONDS = 16
-"""How long the load lasts."""
-
-BEGIN = 3
-"""Seconds after which the storm begins; the sidecar is replaced right after that."""
+SECONDS = 24
+"""How long the load lasts. The sidecar is replaced in the middle."""
 
 LIMIT = 20
 """Connections per second of the limited listener. Its clients offer three times as much, for ``STORM`` seconds."""
@@ -145,13 +142,13 @@ async def test_a_hot_restart_under_load(site: HotSite, cluster: ClusterState, to
     """Refused 0, errors 0, the rate exact across the change, each audit number on the topic or in a gap."""
     producer = ProducerThread(cluster.bootstrap, topic)
     producer.start()
-    storm = Plan(site.limited, 3 * LIMIT * STORM, rate=3 * LIMIT, leave="answered", watch=1, begin_after=BEGIN)
+    storm = Plan(site.limited, 3 * LIMIT * STORM, rate=3 * LIMIT, leave="answered", watch=1, begin_after=SECONDS / 3)
     loads = [
         await started("tests.conformance.crowd", Plan(site.port, CONNECTS * SECONDS, rate=CONNECTS, leave="answered")),
         await started("tests.conformance.crowd", storm),
         await started("tests.integration.requesters", RequestPlan(site.port, 50, REQUESTS, SECONDS)),
     ]
-    await asyncio.sleep(BEGIN + 0.5)  # a busy machine needs seconds to start a successor
+    await asyncio.sleep(SECONDS / 3 + 0.5)  # a busy machine needs seconds to start a successor
     site.succeed()
     unlimited, limited, requests = await asyncio.gather(*map(finished, loads))
     producer.stop()
