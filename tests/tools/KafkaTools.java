@@ -28,12 +28,16 @@ public class KafkaTools {
 
     static Integer status;
 
+    /** What a tool does when its JVM ends: some close their client there, which sends what is left. */
+    static final List<Runnable> hooks = new ArrayList<>();
+
     public static void main(String[] unused) throws Exception {
         ObjectMapper json = new ObjectMapper();
         PrintStream answers = System.out;
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         Exit.setExitProcedure((code, message) -> exit(code));
         Exit.setHaltProcedure((code, message) -> exit(code));
+        Exit.setShutdownHookAdder((name, hook) -> hooks.add(hook));
         // Scala and the loggers keep the stream that they find first: it stays, and its target is emptied.
         ByteArrayOutputStream out = new ByteArrayOutputStream();
         ByteArrayOutputStream err = new ByteArrayOutputStream();
@@ -46,6 +50,8 @@ public class KafkaTools {
             tool.get("args").forEach(arg -> args.add(arg.asText()));
             System.setIn(new ByteArrayInputStream(tool.get("input").asText().getBytes(StandardCharsets.UTF_8)));
             int code = run(tool.get("main").asText(), args.toArray(new String[0]));
+            hooks.forEach(Runnable::run);
+            hooks.clear();
             System.out.flush();
             System.err.flush();
             answers.println(json.writeValueAsString(Map.of(
