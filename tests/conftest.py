@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
 import uvloop
@@ -16,12 +18,20 @@ that fits counts."""
 SLOW_SECONDS = 20
 """A test, or what it needs, that takes longer is named at once, so that a run that is ended early says where it was."""
 
+OVERDUE_SECONDS = 120
+"""A process whose test has not ended so long after its timeout exits, with the stacks of its threads on stderr. That
+timeout is an exception, which has to wait for a call that does not return, into librdkafka for example."""
+
+STDERR = pytest.StashKey[int]()
+"""The process's own, which pytest does not capture."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--deploy", action="store_true", help="Run the tests with the marker deploy, too.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.stash[STDERR] = os.dup(2)
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Progress(config))
 
@@ -36,6 +46,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, Callable[[], uvloop.Loop]]:
     """Asynchronous tests run on the loop that the sidecar runs on."""
     return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    marker = item.get_closest_marker("timeout")
+    timeout = float(marker.args[0] if marker else item.config.getini("timeout"))
+    faulthandler.dump_traceback_later(timeout + OVERDUE_SECONDS, exit=True, file=item.config.stash[STDERR])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 class Progress:
@@ -56,6 +77,13 @@ class Progress:
         if report.failed:
             last_line = report.longreprtext.strip().splitlines()[-1:] or [""]
             terminal.write_line(f"  {last_line[0][:200]}")
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: object, error: object) -> None:
+        """End the run where a process has: xdist would begin its test again, and wait for that again."""
+        session = self._config.pluginmanager.get_plugin("dsession")
+        if error and session is not None:
+            session.shouldstop = "a process that ran tests has ended"
 
 
 class Scheduling(LoadScopeScheduling):

@@ -93,7 +93,13 @@ class RegistryTopic:
         self._authenticator = authenticator
         self.dropped: Counter[str] = Counter()
         """Numbers of records without a valid signature, by what is wrong with them."""
-        common = {**RECONNECT_SETTINGS, **settings, "allow.auto.create.topics": False}
+        common = {
+            **RECONNECT_SETTINGS,
+            # How long a topic may be missing before reading and writing fail and it is made again: somebody deleted it.
+            "topic.metadata.propagation.max.ms": 5000,
+            **settings,
+            "allow.auto.create.topics": False,
+        }
         reading = {
             "group.id": settings["client.id"],  # librdkafka wants one; nothing is ever committed
             "enable.auto.commit": False,

@@ -22,13 +22,14 @@ from proxy.local.readiness import known_brokers
 from proxy.local.state import Advertise, ClusterState, Node, load, save
 from proxy.local.tools import tool
 
-__all__ = ["ClusterState", "Node", "down", "start_node", "status", "stop_node", "tool", "up"]
+__all__ = ["ClusterState", "Node", "discard", "down", "plan", "start_node", "status", "stop_node", "tool", "up"]
 
-CLUSTER_START_TIMEOUT = 60.0
-"""Seconds until every started node has to be ready; one needs 1 to 3, three need 4 to 13."""
+CLUSTER_START_TIMEOUT = 120.0
+"""Seconds until every started node has to be ready; one needs 1 to 3, three need 4 to 13, a busy machine more."""
 
-CLUSTER_STOP_TIMEOUT = 15.0
-"""Seconds a node may take to end after SIGTERM; one needs 0.4, the last of three 6, one that writes an archive 5."""
+CLUSTER_STOP_TIMEOUT = 60.0
+"""Seconds a node may take to end after SIGTERM; one needs 0.4, the last of three 6, one that writes an archive 5: if
+it is killed while it does, every later one starts in twice the time."""
 
 READY_POLL_INTERVAL = 0.05
 
@@ -54,11 +55,7 @@ def up(
     with _locked(folder):
         state = _read_state(folder)
         if state is None:
-            state = _plan(folder, nodes, kafka_version, client_ports, advertise)
-            broker_properties = broker_properties or {}
-            if advertise == "sidecar":
-                for node in state.nodes:
-                    broker.write_sidecar_config(folder / f"sidecar-{node.id}.yaml", node)
+            state = _create(folder, nodes, kafka_version, client_ports, advertise)
         else:
             _check_same(folder, state, nodes, kafka_version, client_ports)
             if state.running:
@@ -74,6 +71,16 @@ def up(
         return _start(folder, state, [node for node in state.nodes if node.process is None], jars)
 
 
+def plan(folder: Path) -> ClusterState:
+    """Choose everything about a new cluster of one node, which ``up`` starts, and start nothing.
+
+    For ``broker_properties`` that name its addresses. Raises LocalError.
+    """
+    folder = folder.absolute()
+    with _locked(folder):
+        return _create(folder, 1, "4.3.1", None, "sidecar")
+
+
 def down(folder: Path) -> None:
     """Stop every node; data and configuration stay. Does nothing where nothing runs."""
     folder = folder.absolute()
@@ -82,6 +89,18 @@ def down(folder: Path) -> None:
     with _locked(folder):
         state = _existing(folder)
         _stop(folder, state, state.nodes)
+
+
+def discard(folder: Path) -> None:
+    """Stop every node of a cluster that is not going to be started again. Does nothing where nothing runs.
+
+    The last two of three nodes are killed: without a quorum, the last one would end seconds later. The first one ends
+    as ever, and leaves an archive where there is none.
+    """
+    state = status(folder)
+    if state is not None:
+        for number, node in enumerate(state.nodes):
+            stop_node(folder, node.id, kill=number > 0)
 
 
 def status(folder: Path) -> ClusterState | None:
@@ -108,7 +127,20 @@ def start_node(folder: Path, node_id: int) -> ClusterState:
         return _start(folder, state, [node], broker.broker_jars(state.kafka_version, progress=False))
 
 
-def _plan(
+def _create(
+    folder: Path, nodes: int, kafka_version: str, client_ports: Sequence[int] | None, advertise: Advertise
+) -> ClusterState:
+    """Choose everything about a new cluster, and write its files."""
+    state = _choose(folder, nodes, kafka_version, client_ports, advertise)
+    for node in state.nodes:
+        broker.write_properties(state, node, {})
+        if advertise == "sidecar":
+            broker.write_sidecar_config(folder / f"sidecar-{node.id}.yaml", node)
+    save(folder, state)
+    return state
+
+
+def _choose(
     folder: Path, nodes: int, kafka_version: str, client_ports: Sequence[int] | None, advertise: Advertise
 ) -> ClusterState:
     """Choose everything about a new cluster; nothing is started or written."""

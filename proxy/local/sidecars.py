@@ -19,8 +19,8 @@ from proxy.local import process
 from proxy.local.process import Process
 from proxy.local.state import ClusterState
 
-SIDECAR_START_TIMEOUT = 20.0
-"""Seconds until a started sidecar has to be ready; it needs about one."""
+SIDECAR_START_TIMEOUT = 60.0
+"""Seconds until a started sidecar has to be ready; it needs about one, and many times that on a busy machine."""
 
 SIDECAR_STOP_TIMEOUT = 15.0
 """Seconds for a drain (10) and the observers' last flush (2) before a sidecar is killed."""
@@ -43,19 +43,29 @@ class SidecarProcess:
     @classmethod
     def start(cls, config: Path, log: Path, admin: str) -> SidecarProcess:
         """Start it and wait until it is ready. Raises LocalError with the end of its log."""
-        run = process.spawn([sys.executable, "-m", "proxy", "run", "-c", str(config)], log)
-        sidecar = cls(run, config, log, admin)
+        sidecar = cls.spawn(config, log, admin)
+        sidecar.wait_ready()
+        return sidecar
+
+    @classmethod
+    def spawn(cls, config: Path, log: Path, admin: str) -> SidecarProcess:
+        """Start it, and wait for nothing."""
+        return cls(process.spawn([sys.executable, "-m", "proxy", "run", "-c", str(config)], log), config, log, admin)
+
+    def wait_ready(self) -> None:
+        """Wait until it is ready; it is stopped where it does not become so. Raises LocalError with its log's end."""
         deadline = time.monotonic() + SIDECAR_START_TIMEOUT
         try:
-            while not sidecar.ready():
-                if not run.alive() or time.monotonic() > deadline:
-                    tail = "\n".join(log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])
-                    raise LocalError(f"the sidecar of {config} did not become ready; the end of {log}:\n{tail}")
+            while not self.ready():
+                if not self.process.alive() or time.monotonic() > deadline:
+                    tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])
+                    raise LocalError(
+                        f"the sidecar of {self.config} did not become ready; the end of {self.log}:\n{tail}"
+                    )
                 time.sleep(READY_POLL_INTERVAL)
         except BaseException:
-            sidecar.stop()
+            self.stop()
             raise
-        return sidecar
 
     def ready(self) -> bool:
         """Whether ``/readyz`` says ok."""
@@ -83,14 +93,16 @@ class SidecarProcess:
 
 
 def start_all(folder: Path, state: ClusterState) -> list[SidecarProcess]:
-    """Start the sidecars that do not run, and wait until all are ready."""
+    """Start the sidecars that do not run, all at the same time, and wait until all are ready."""
     folder = folder.absolute()
     running = {sidecar.config: sidecar for sidecar in running_in(folder)}
     for node in state.nodes:
         config = folder / f"sidecar-{node.id}.yaml"
         if config not in running:
-            running[config] = SidecarProcess.start(config, folder / f"sidecar-{node.id}.log", node.admin)
+            running[config] = SidecarProcess.spawn(config, folder / f"sidecar-{node.id}.log", node.admin)
             (folder / SIDECARS_FILE).write_bytes(msgspec.json.encode(list(running.values()), enc_hook=str))
+    for sidecar in running.values():
+        sidecar.wait_ready()
     return list(running.values())
 
 

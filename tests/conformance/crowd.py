@@ -11,6 +11,7 @@ import gc
 import ipaddress
 import json
 import select
+import signal
 import socket
 import struct
 import sys
@@ -37,7 +38,8 @@ class Plan:
     ``rate``: connects per second at even intervals; 0 for all at once. ``in_turn``: each connects when the one before
     it was answered. ``ask``: send a request, so that it is known when a connection was accepted. ``leave``: close as
     soon as connected (by reset), or answered. ``patience``: give up unanswered connections after that long (0: never).
-    ``watch``: continue for so long after the last connect, unless all were answered or ended. ``free_after``: close the
+    ``watch``: continue for so long after the last connect, unless all were answered or ended, or SIGTERM comes.
+    ``free_after``: close the
     first connection that long after the last connect (0: never). ``begin_after``: wait before all that.
     """
 
@@ -103,6 +105,7 @@ class Crowd:
         self._deadlines: deque[tuple[float, int]] = deque()
         self._unsettled = 0
         self._freed = not plan.free_after
+        self._leaving = False
         first = int(ipaddress.ip_address(plan.source))
         self._sources = [str(ipaddress.ip_address(first + i)) for i in range(plan.sources)]
         self.visits = Visits(time.monotonic())
@@ -125,12 +128,16 @@ class Crowd:
                 if not self._freed and now > last + plan.free_after:
                     self._freed = True
                     self._end(self._open_of(0), "left")
-                if now > last + plan.watch or (plan.ask and self._freed and not self._unsettled):
+                if self._leaving or now > last + plan.watch or (plan.ask and self._freed and not self._unsettled):
                     break
             self._look(0.0 if done < plan.count and self._due(done) <= now else 0.001)
         for sock, _ in list(self._open.values()):
             sock.close()
         return visits
+
+    def leave(self) -> None:
+        """End as soon as all have connected."""
+        self._leaving = True
 
     def _now(self) -> float:
         return time.monotonic() - self.visits.began
@@ -238,6 +245,7 @@ def main(argument: str) -> int:
     plan = Plan(**json.loads(argument))
     time.sleep(plan.begin_after)
     crowd = Crowd(plan)
+    signal.signal(signal.SIGTERM, lambda *_: crowd.leave())
     with _no_pauses():
         visits = crowd.run()
     json.dump(asdict(visits), sys.stdout)

@@ -89,4 +89,4 @@ def lab(folder: Path) -> Iterator[Lab]:
     finally:
         for sidecar in made.sidecars:
             sidecar.stop()
-        cluster.down(folder)
+        cluster.discard(folder)

@@ -166,6 +166,11 @@ class Site:
         assert process.returncode == 0
         return Visits(**json.loads(said))
 
+    async def left(self, process: asyncio.subprocess.Process) -> Visits:
+        """End a crowd that has connected, and return what became of it."""
+        process.terminate()
+        return await self.finished(process)
+
     async def get(self, path: str) -> str:
         def read() -> str:
             with urllib.request.urlopen(f"http://{self.admin}/{path}", timeout=PATIENCE) as response:

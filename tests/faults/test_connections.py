@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.conformance.crowd import Plan
-from tests.faults.site import FULL, PATIENT, Site
+from tests.faults.site import FULL, PATIENCE, PATIENT, Site
 from tests.integration.metrics import sample
 
 SCALE = 10 if FULL else 1
@@ -31,7 +31,7 @@ async def test_of_an_address_that_has_all_its_connections_every_further_one_is_r
     site.settings |= PATIENT
     await site.start({"max.connections.per.ip": PER_ADDRESS})
     count = 5_000 * SCALE
-    stay = await site.crowd_process(Plan(site.port, PER_ADDRESS, ask=False, watch=5 * SCALE + 5))
+    stay = await site.crowd_process(Plan(site.port, PER_ADDRESS, ask=False, watch=PATIENCE))
     await site.until(lambda text: sample(text, "brokerside_connections_active") == PER_ADDRESS)
     visits = await site.crowd(Plan(site.port, count, rate=2_000, ask=False, watch=0.5))
     assert len(visits.refused()) == count
@@ -39,7 +39,7 @@ async def test_of_an_address_that_has_all_its_connections_every_further_one_is_r
     dropped = {"scope": "ip", "quota": "connections", "action": "drop"}
     assert sample(text, "brokerside_connections_throttled_total", **dropped) == count
     assert sample(text, "brokerside_connections_active") == PER_ADDRESS
-    assert set((await site.finished(stay)).how) == {"open"}
+    assert set((await site.left(stay)).how) == {"open"}
     await site.quiet()
     assert site.peer.seen == PER_ADDRESS
     again = await site.crowd(Plan(site.port, PER_ADDRESS, watch=10))

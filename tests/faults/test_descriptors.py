@@ -14,7 +14,7 @@ import pytest
 from proxy.net.acceptor import CAPACITY_RETRY_DELAY
 from proxy.net.http import MAX_CONNECTIONS
 from tests.conformance.crowd import Plan
-from tests.faults.site import PATIENT, Site
+from tests.faults.site import PATIENCE, PATIENT, Site
 from tests.frames import API_VERSIONS, request, response
 from tests.integration.metrics import sample
 from tests.integration.peer import read_frame
@@ -74,7 +74,7 @@ async def test_probes_and_clients_are_served_with_all_descriptors_taken(site: Si
     await site.start({})
     assert site.sidecar is not None
     resource.prlimit(site.pid, resource.RLIMIT_NOFILE, (200, 200))
-    crowd = await site.crowd_process(Plan(site.port, 400, ask=False, watch=8))
+    crowd = await site.crowd_process(Plan(site.port, 400, ask=False, watch=PATIENCE))
     while out_of_capacity(site) < 1:  # noqa: ASYNC110
         await asyncio.sleep(0.05)
     host, _, port = site.admin.rpartition(":")
@@ -86,7 +86,7 @@ async def test_probes_and_clients_are_served_with_all_descriptors_taken(site: Si
     assert active > 40
     for _, writer in silent:
         writer.close()
-    visits = await site.finished(crowd)
+    visits = await site.left(crowd)
     assert not visits.refused()
     text = await site.quiet()
     assert sample(text, "brokerside_upstream_connect_failures_total") == 0
@@ -99,7 +99,7 @@ async def test_clients_that_come_and_go_take_no_descriptor_of_the_reserve(site: 
     await site.start({})
     resource.prlimit(site.pid, resource.RLIMIT_NOFILE, (200, 200))
     first = [await site.dial() for _ in range(40)]
-    crowd = await site.crowd_process(Plan(site.port, 150, ask=False, watch=20))
+    crowd = await site.crowd_process(Plan(site.port, 150, ask=False, watch=PATIENCE))
     while out_of_capacity(site) < 1:  # noqa: ASYNC110
         await asyncio.sleep(0.05)
     most = 0
@@ -108,7 +108,7 @@ async def test_clients_that_come_and_go_take_no_descriptor_of_the_reserve(site: 
         await asyncio.sleep(CAPACITY_RETRY_DELAY * 1.5)
         most = max(most, site.descriptors())
     assert crowd.returncode is None, "some of it waited to the end"
-    await site.finished(crowd)
+    await site.left(crowd)
     assert most <= 200 - RESERVED_OF_200 // 2
 
 

@@ -66,8 +66,7 @@ def native() -> Native:
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[tuple[ClusterState, Gate, str]]:
     """The audit's cluster, behind a gate."""
-    node = local_cluster.up(tmp_path / "cluster", progress=False).nodes[0]
-    local_cluster.down(tmp_path / "cluster")
+    node = local_cluster.plan(tmp_path / "cluster").nodes[0]
     (port,) = free_ports(1)
     properties = {"advertised.listeners": f"CLIENT://{node.advertised},INTERNAL://{HOST}:{port}"}
     state = local_cluster.up(tmp_path / "cluster", broker_properties=properties, progress=False)

@@ -122,9 +122,7 @@ class Site(NamedTuple):
 def cluster(tmp_path: Path) -> Iterator[Site]:
     """A broker whose INTERNAL listener is reached through a gate."""
     (port,) = free_ports(1)
-    state = local_cluster.up(tmp_path / "cluster", progress=False)
-    node = state.nodes[0]
-    local_cluster.down(tmp_path / "cluster")
+    node = local_cluster.plan(tmp_path / "cluster").nodes[0]
     advertised = f"CLIENT://{node.advertised},INTERNAL://{HOST}:{port}"
     properties = {"advertised.listeners": advertised}
     state = local_cluster.up(tmp_path / "cluster", broker_properties=properties, progress=False)

@@ -14,6 +14,7 @@ from proxy.local.cluster import ClusterState
 from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
 from tests.integration.librdkafka import LARGE
+from tests.tools.kafka_tools import KafkaTools
 
 
 def free_port() -> int:
@@ -25,7 +26,8 @@ def free_port() -> int:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterState]:
     """One node that advertises its sidecar's address; no sidecar runs yet, and none may be assumed to."""
     folder = tmp_path_factory.mktemp("cluster")
-    yield local_cluster.up(folder, progress=False)
+    # What may be compacted is so soon: Kafka looks for it every 15 s.
+    yield local_cluster.up(folder, broker_properties={"log.cleaner.backoff.ms": "200"}, progress=False)
     local_cluster.down(folder)
 
 
@@ -50,6 +52,13 @@ def _running(cluster: ClusterState, config: str) -> Iterator[SidecarProcess]:
     process = SidecarProcess.start(folder / config, folder / f"{config}.log", cluster.nodes[0].admin)
     yield process
     assert process.stop()
+
+
+@pytest.fixture(scope="module")
+def tools() -> Iterator[KafkaTools]:
+    """Kafka's own tools."""
+    with KafkaTools() as started:
+        yield started
 
 
 @pytest.fixture

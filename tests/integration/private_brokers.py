@@ -58,7 +58,7 @@ def site(folder: Path, kafka: str, *, registry: bool) -> Iterator[Site]:
     _plan(folder, kafka)
     dialled = [f"{HOST}:{port}" for port in free_ports(NODES)]
     with ExitStack() as stack:
-        stack.callback(cluster.down, folder)
+        stack.callback(cluster.discard, folder)
         state = cluster.up(folder, nodes=NODES, kafka_version=kafka, progress=False)
         sidecars, taps = [], []
         for node, address in zip(state.nodes, dialled, strict=True):
@@ -72,8 +72,10 @@ def site(folder: Path, kafka: str, *, registry: bool) -> Iterator[Site]:
             path = folder / f"rewriting-{node.id}.yaml"
             path.write_text(yaml.safe_dump(config))
             taps.append(stack.enter_context(tap(address, listener["bind"])))
-            sidecars.append(SidecarProcess.start(path, path.with_suffix(".log"), node.admin))
+            sidecars.append(SidecarProcess.spawn(path, path.with_suffix(".log"), node.admin))
             stack.callback(sidecars[-1].stop)
+        for sidecar in sidecars:
+            sidecar.wait_ready()
         for address in dialled:
             with Asker(address) as asker:
                 met = asker.until(METADATA, 1, {"Topics": ()}, lambda body: b".unmapped." not in body)

@@ -29,6 +29,7 @@ from tests.integration.tap import frames
 from tests.integration.topics import described, new_topic
 from tests.interop.clients import CLIENTS, Client, digest
 from tests.tools.addressed import rewriting, rewritten
+from tests.tools.kafka_tools import KafkaTools
 from tests.tools.random_messages import Drawn
 
 pytestmark = pytest.mark.kafka
@@ -126,7 +127,8 @@ def test_librdkafka(brokers: Site, topic: str, protocol: str) -> None:
     admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
     nodes = admin.describe_cluster().result(30).nodes
     assert {node.id: (node.host, node.port) for node in nodes} == brokers.known
-    assert {broker.id: (broker.host, broker.port) for broker in admin.list_topics().brokers.values()} == brokers.known
+    listed = admin.list_topics(timeout=30).brokers.values()
+    assert {broker.id: (broker.host, broker.port) for broker in listed} == brokers.known
     assert_hidden(brokers)
 
 
@@ -158,35 +160,35 @@ def test_aiokafka(brokers: Site, topic: str) -> None:
     assert_hidden(brokers)
 
 
-def test_javas_share_consumer(brokers: Site, topic: str) -> None:
+def test_javas_share_consumer(brokers: Site, tools: KafkaTools, topic: str) -> None:
     if brokers.state.kafka_version == "3.9.2":
         pytest.skip("Kafka 3.9 has no share groups")
     server = ("--bootstrap-server", brokers.bootstrap)
     assert produce(brokers.bootstrap, topic, [str(number).encode() for number in range(300)]) == 300
-    run("configs", *server, "--alter", "--add-config", "share.auto.offset.reset=earliest", "--entity-type", "groups",
-        "--entity-name", f"{topic}-share")  # fmt: skip
-    lines = run("console-share-consumer", *server, "--topic", topic, "--group", f"{topic}-share", "--max-messages",
-                "300", "--timeout-ms", "60000")  # fmt: skip
+    run(tools, "configs", *server, "--alter", "--add-config", "share.auto.offset.reset=earliest", "--entity-type",
+        "groups", "--entity-name", f"{topic}-share")  # fmt: skip
+    lines = run(tools, "console-share-consumer", *server, "--topic", topic, "--group", f"{topic}-share",
+                "--max-messages", "300", "--timeout-ms", "60000")  # fmt: skip
     assert sorted(map(int, lines.split())) == list(range(300))
-    assert f"{topic}-share" in run("share-groups", *server, "--describe", "--group", f"{topic}-share", "--state")
+    assert f"{topic}-share" in run(tools, "share-groups", *server, "--describe", "--group", f"{topic}-share", "--state")
     assert_hidden(brokers)
 
 
-def test_javas_admin_tools(brokers: Site, topic: str) -> None:
+def test_javas_admin_tools(brokers: Site, tools: KafkaTools, topic: str) -> None:
     server = ("--bootstrap-server", brokers.bootstrap)
-    assert brokers.state.cluster_id in run("cluster", "cluster-id", *server)
-    listed = run("cluster", "list-endpoints", *server)
+    assert brokers.state.cluster_id in run(tools, "cluster", "cluster-id", *server)
+    listed = run(tools, "cluster", "list-endpoints", *server)
     assert all(f"{port}" in listed for _, port in brokers.known.values())
-    assert "PartitionCount: 3" in run("topics", *server, "--describe", "--topic", topic)
-    assert run("api-versions", *server).count("-> (") == 3
-    assert "brokers" in run("log-dirs", *server, "--describe", "--topic-list", topic)
+    assert "PartitionCount: 3" in run(tools, "topics", *server, "--describe", "--topic", topic)
+    assert run(tools, "api-versions", *server).count("-> (") == 3
+    assert "brokers" in run(tools, "log-dirs", *server, "--describe", "--topic-list", topic)
     assert_hidden(brokers)
 
 
 def test_leaders_that_move_are_found_by_javas_clients(brokers: Site) -> None:
     """Records keep coming while each partition's leader changes: the refusal names the new one."""
     topic = new_topic(brokers.state)
-    common = ("--topic", topic, "--num-records", "3000")
+    common = ("--topic", topic, "--num-records", "1500")
     running = [
         start("producer-perf", *common, "--record-size", "100", "--throughput", "250",
               "--command-property", f"bootstrap.servers={brokers.bootstrap}", "acks=all", "linger.ms=0"),
@@ -194,15 +196,15 @@ def test_leaders_that_move_are_found_by_javas_clients(brokers: Site) -> None:
     ]  # fmt: skip
     with Asker(brokers.state.nodes[0].upstream) as asker:
         while running[0].poll() is None:
-            time.sleep(2)
+            time.sleep(1)
             moved = [
                 {"PartitionIndex": part["PartitionIndex"], "Replicas": [part["LeaderId"] % 3 + 1]}
                 for part in described(asker, topic)["Partitions"]
             ]
             asker.ask(ALTER_REASSIGNMENTS, 0, {"TimeoutMs": 10_000, "Topics": [{"Name": topic, "Partitions": moved}]})
     produced, consumed = (process.communicate(timeout=100)[0] for process in running)
-    assert "3000 records sent" in produced
-    assert consumed.strip().splitlines()[-1].split(", ")[4] == "3000"
+    assert "1500 records sent" in produced
+    assert consumed.strip().splitlines()[-1].split(", ")[4] == "1500"
     assert_hidden(brokers)
     assert {PRODUCE, FETCH} <= naming(brokers)
 
@@ -224,7 +226,7 @@ def start(name: str, *args: str) -> subprocess.Popen[str]:
     return subprocess.Popen(tool(name, *args), stdout=subprocess.PIPE, text=True)
 
 
-def run(name: str, *args: str) -> str:
-    done = subprocess.run(tool(name, *args), capture_output=True, text=True, timeout=100, check=False)
+def run(tools: KafkaTools, name: str, *args: str) -> str:
+    done = tools.run(name, *args)
     assert done.returncode == 0, done.stderr[-1000:]
     return done.stdout

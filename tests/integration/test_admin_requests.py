@@ -20,12 +20,12 @@ from proxy.core.schema import layout
 from proxy.local import broker
 from proxy.local import cluster as local_cluster
 from proxy.local.sidecars import SidecarProcess
-from proxy.local.tools import tool
 from spark_jobs.query import query
 from spark_jobs.run import INTERPRETED_QUERIES_CONF
 from tests import frames, sasl
 from tests.integration.authorizer import DECISION, login, secured_properties
 from tests.integration.test_audit import envelopes, events
+from tests.tools.kafka_tools import KafkaTools
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -137,8 +137,7 @@ class Seen:
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     """All events of the tools, which ran as the administrator, and then as a user without any right."""
     folder = tmp_path_factory.mktemp("admin")
-    node = local_cluster.up(folder, progress=False).nodes[0]
-    local_cluster.down(folder)  # once more with a listener beside those it has chosen ports for
+    node = local_cluster.plan(folder).nodes[0]
     properties, behind, before = secured_properties(node, USERS)
     try:
         local_cluster.up(folder, broker_properties=properties, progress=False)
@@ -165,12 +164,19 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
 
 def run_tools(bootstrap: str, folder: Path) -> None:
     """Run each tool as the administrator, then as the other one."""
-    for command in (*CHANGES[:-2], *READS, *CHANGES[-2:]):
-        done = run(bootstrap, folder, "admin", command)
-        assert done.returncode == 0, done.stdout + done.stderr
-    run(bootstrap, folder, "admin", CHANGES[0])
-    for command in (*CHANGES, *READS):
-        run(bootstrap, folder, "bob", command)
+
+    def run(user: str, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        name, *arguments = command
+        options = ("--bootstrap-server", bootstrap, "--command-config", str(folder / f"{user}.properties"))
+        return tools.run(name, *options, *arguments)
+
+    with KafkaTools() as tools:
+        for command in (*CHANGES[:-2], *READS, *CHANGES[-2:]):
+            done = run("admin", command)
+            assert done.returncode == 0, done.stdout + done.stderr
+        run("admin", CHANGES[0])
+        for command in (*CHANGES, *READS):
+            run("bob", command)
     ask_raw(bootstrap)
 
 
@@ -186,12 +192,6 @@ def ask_raw(bootstrap: str) -> None:
             client.sendall(frames.request(key, version, number, body, "raw"))
             size = int.from_bytes(answers.read(4), "big")
             assert answers.read(size)[:4] == number.to_bytes(4, "big")
-
-
-def run(bootstrap: str, folder: Path, user: str, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    name, *arguments = command
-    options = ("--bootstrap-server", bootstrap, "--command-config", str(folder / f"{user}.properties"))
-    return subprocess.run(tool(name, *options, *arguments), capture_output=True, text=True, timeout=120, check=False)
 
 
 def run_job(bootstrap: str, tables: Path, *more: str) -> None:

@@ -46,7 +46,7 @@ def fleet(folder: Path) -> Iterator[ClusterState]:
         yield state
     finally:
         sidecars.stop_all(folder)
-        local_cluster.down(folder)
+        local_cluster.discard(folder)
 
 
 @pytest.fixture(scope="module")

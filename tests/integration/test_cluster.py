@@ -27,7 +27,7 @@ pytestmark = pytest.mark.kafka
 def folder(tmp_path: Path) -> Iterator[Path]:
     """A folder for a cluster of this test's own, which ends with it."""
     yield tmp_path / "cluster"
-    cluster.down(tmp_path / "cluster")
+    cluster.discard(tmp_path / "cluster")
 
 
 def topics(bootstrap: str) -> set[str]:
@@ -134,7 +134,10 @@ def test_a_broker_that_does_not_start_shows_its_log_and_the_next_run_recovers(fo
 
 
 def test_a_node_that_was_killed_is_started_again(folder: Path) -> None:
+    planned_state = cluster.plan(folder)
+    assert not planned_state.running
     state = cluster.up(folder, broker_properties={"num.partitions": "2"}, progress=False)
+    assert state.bootstrap == planned_state.bootstrap
     create(state.internal_bootstrap, "kept")
     assert cluster.stop_node(folder, 1, kill=True).nodes[0].pid is None
     with pytest.raises(LocalError, match="there is no node 2"):
@@ -161,9 +164,10 @@ def test_three_nodes_replicate_and_survive_one(folder: Path) -> None:
     whole = cluster.up(folder, nodes=3, progress=False)
     assert whole.running
     assert [node.pid for node in whole.nodes[1:]] == [node.pid for node in state.nodes[1:]]
-    # It is thrown away: nothing waits until the last two have missed their quorum.
-    for node in whole.nodes:
-        cluster.stop_node(folder, node.id, kill=True)
+    cluster.discard(folder)
+    thrown_away = cluster.status(folder)
+    assert thrown_away is not None
+    assert not thrown_away.running
 
 
 @pytest.mark.parametrize("version", ["3.9.2", "4.4.0"])

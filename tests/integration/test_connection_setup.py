@@ -87,8 +87,7 @@ class Site:
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     folder = tmp_path_factory.mktemp("setup")
-    node = local_cluster.up(folder, progress=False).nodes[0]
-    local_cluster.down(folder)  # once more with a listener beside those it has chosen ports for
+    node = local_cluster.plan(folder).nodes[0]
     store, ca = certificate(folder)
     tls = f"{HOST}:{free_ports(1)[0]}"
     listeners = {"CLIENT": node.upstream, "INTERNAL": node.internal, "CONTROLLER": node.controller, "TLS": tls}

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonTopicPartition
 
 from observers.event import RequestEvent, decoder
 from proxy.local.broker import AUDIT_TOPIC
-from proxy.local.cluster import ClusterState, tool
+from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
-from tests.tools.topic import messages
+from tests.tools.kafka_tools import KafkaTools
 
 pytestmark = pytest.mark.kafka
 
@@ -32,6 +31,10 @@ DEADLINE = 60.0
 
 Starts = Mapping[int, int]
 """Offset to begin at, by partition."""
+
+
+FETCH_WAIT = 50
+"""Milliseconds that the broker holds back a fetch of nothing, by which a consumer learns that it is at the end."""
 
 
 class Fetched(NamedTuple):
@@ -57,89 +60,131 @@ class Reading(NamedTuple):
     fetch_max_bytes: int = 50_000_000
 
 
-def librdkafka(reading: Reading) -> int:
+def librdkafka(reading: Reading, _: KafkaTools) -> int:
     consumer = Consumer(
         {
             "bootstrap.servers": reading.bootstrap,
             "client.id": reading.client_id,
             "group.id": f"g-{uuid.uuid4().hex[:8]}",
             "isolation.level": reading.isolation,
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": FETCH_WAIT,
             "fetch.message.max.bytes": min(reading.fetch_max_bytes, 1_000_000),
         }
     )
     consumer.assign([TopicPartition(reading.topic, *start) for start in reading.starts.items()])
-    read, deadline = 0, time.monotonic() + DEADLINE
-    while read < reading.count and time.monotonic() < deadline:
-        for message in consumer.consume(1000, 0.2):
-            assert message.error() is None, message.error()
-            read += 1
-    read += len(consumer.consume(1000, 1.0))
+    read, left, deadline = 0, set(reading.starts), time.monotonic() + DEADLINE
+    while left:
+        assert time.monotonic() < deadline, "it did not come to the end"
+        for message in consumer.consume(1000, 0.05):
+            error = message.error()
+            if error is None:
+                read += 1
+            else:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                left.discard(message.partition())
     consumer.close()
     return read
 
 
-def kafka_python(reading: Reading) -> int:
+def kafka_python(reading: Reading, _: KafkaTools) -> int:
     consumer = KafkaConsumer(
         bootstrap_servers=reading.bootstrap,
         client_id=reading.client_id,
         isolation_level=reading.isolation,
         fetch_max_bytes=reading.fetch_max_bytes,
         max_partition_fetch_bytes=min(reading.fetch_max_bytes, 1_000_000),
+        fetch_max_wait_ms=FETCH_WAIT,
     )
-    consumer.assign([PythonTopicPartition(reading.topic, partition) for partition in reading.starts])
-    for partition, offset in reading.starts.items():
-        consumer.seek(PythonTopicPartition(reading.topic, partition), offset)
+    starts = {PythonTopicPartition(reading.topic, partition): start for partition, start in reading.starts.items()}
+    consumer.assign(list(starts))
+    for partition, start in starts.items():
+        consumer.seek(partition, start)
+    ends = consumer.end_offsets(list(starts))
     read, deadline = 0, time.monotonic() + DEADLINE
-    while read < reading.count and time.monotonic() < deadline:
-        read += sum(map(len, consumer.poll(200).values()))
-    read += sum(map(len, consumer.poll(1000).values()))
+    while any(consumer.position(partition) < end for partition, end in ends.items()):
+        assert time.monotonic() < deadline, "it did not come to the end"
+        read += sum(map(len, consumer.poll(50).values()))
     consumer.close()
     return read
 
 
-def java(reading: Reading) -> int:
+def java(reading: Reading, tools: KafkaTools) -> int:
     group = f"g-{uuid.uuid4().hex[:8]}"
     committing = Consumer({"bootstrap.servers": reading.bootstrap, "group.id": group})
     committing.commit(
         offsets=[TopicPartition(reading.topic, *start) for start in reading.starts.items()], asynchronous=False
     )
     committing.close()
-    command = tool(
+    done = tools.run(
         "console-consumer", "--bootstrap-server", reading.bootstrap, "--topic", reading.topic, "--group", group,
         "--isolation-level", reading.isolation, "--max-messages", str(reading.count), "--timeout-ms", "30000",
         "--command-property", f"client.id={reading.client_id}",
         "--command-property", f"fetch.max.bytes={reading.fetch_max_bytes}",
         "--command-property", f"max.partition.fetch.bytes={min(reading.fetch_max_bytes, 1_000_000)}",
     )  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * DEADLINE, check=True)
+    done.check_returncode()
     return done.stdout.splitlines().count("value")
 
 
-Client = Callable[[Reading], int]
+Client = Callable[[Reading, KafkaTools], int]
 every_client = pytest.mark.parametrize("client", [librdkafka, kafka_python, java])
 
 
-def events_of(cluster: ClusterState, client_id: str) -> Fetched:
-    """Sums over all events of this client."""
-    records = estimated = bounds = 0
-    for message in messages(cluster.internal_bootstrap, AUDIT_TOPIC):
-        for event in decoder.decode(message.value() or b"").events:
+class Audited:
+    """The requests in the sidecar's events, read as they come."""
+
+    def __init__(self, cluster: ClusterState) -> None:
+        self._through = cluster.bootstrap
+        self._found: dict[str, dict[int, Any]] = {}
+        """Events by run and number."""
+        self._consumer = Consumer({"bootstrap.servers": cluster.internal_bootstrap, "group.id": "audited"})
+        deadline = time.monotonic() + DEADLINE
+        while not (parts := self._consumer.list_topics(AUDIT_TOPIC, timeout=30).topics[AUDIT_TOPIC].partitions):
+            assert time.monotonic() < deadline, "there is no audit topic"
+            time.sleep(0.05)
+        self._consumer.assign([TopicPartition(AUDIT_TOPIC, number, OFFSET_BEGINNING) for number in parts])
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def fetched(self, client_id: str) -> Fetched:
+        """Sums over all events of this client, which has got all its answers."""
+        records = estimated = bounds = 0
+        for event in self._so_far():
             if isinstance(event, RequestEvent) and event.client_id == client_id and event.api == "Fetch":
                 for part in event.topics:
                     inexact = part.claimed or part.upper_bound
                     records += part.records
                     estimated += part.records * inexact
                     bounds += inexact
-    return Fetched(records, estimated, bounds)
+        return Fetched(records, estimated, bounds)
+
+    def _so_far(self) -> list[Any]:
+        """The events of all that was answered before now: numbers before that of a request that is sent now."""
+        marker = f"marker-{uuid.uuid4().hex[:8]}"
+        AdminClient({"bootstrap.servers": self._through, "client.id": marker}).list_topics(timeout=DEADLINE)
+        run: dict[int, Any] = {}
+        last = None
+        deadline = time.monotonic() + DEADLINE
+        while last is None or not all(number in run for number in range(1, last)):
+            assert time.monotonic() < deadline, "not all events have come"
+            for message in self._consumer.consume(1000, 0.05):
+                assert message.error() is None, message.error()
+                envelope = decoder.decode(message.value() or b"")
+                events = self._found.setdefault(envelope.boot_id, {})
+                events.update((event.seq, event) for event in envelope.events)
+                for event in envelope.events:
+                    if last is None and isinstance(event, RequestEvent) and event.client_id == marker:
+                        last, run = event.seq, events
+        return [run[number] for number in range(1, last + 1)]
 
 
-def settled_events(cluster: ClusterState, client_id: str, records: int) -> Fetched:
-    """The same once they say ``records``, or once they had the time to."""
-    deadline = time.monotonic() + DEADLINE
-    while (found := events_of(cluster, client_id)).records < records and time.monotonic() < deadline:
-        time.sleep(0.2)
-    time.sleep(0.5)
-    return events_of(cluster, client_id) if found.records >= records else found
+@pytest.fixture(scope="module")
+def audited(cluster: ClusterState, sidecar: SidecarProcess) -> Iterator[Audited]:
+    made = Audited(cluster)
+    yield made
+    made.close()
 
 
 def client_id_of(client: Client) -> str:
@@ -209,37 +254,45 @@ def _topic(
 
 @every_client
 @pytest.mark.parametrize("start", [0, 1, BATCH, 2 * BATCH + 7, BATCHES * BATCH - 1])
-def test_a_consumer_that_begins_inside_a_batch(cluster: ClusterState, batches: str, client: Client, start: int) -> None:
+def test_a_consumer_that_begins_inside_a_batch(
+    cluster: ClusterState, audited: Audited, tools: KafkaTools, batches: str, client: Client, start: int
+) -> None:
     count = BATCHES * BATCH - start
     reading = Reading(cluster.bootstrap, client_id_of(client), batches, {0: start}, count)
     if client is java:
         starts = dict.fromkeys(range(PARTITIONS), BATCHES * BATCH)
         reading = reading._replace(starts={**starts, 0: start})
-    assert client(reading) == count
-    assert settled_events(cluster, reading.client_id, count) == (count, 0, 0)
+    assert client(reading, tools) == count
+    assert audited.fetched(reading.client_id) == (count, 0, 0)
 
 
 @every_client
 def test_partitions_that_a_fetch_session_does_not_name_again(
-    cluster: ClusterState, batches: str, client: Client
+    cluster: ClusterState, audited: Audited, tools: KafkaTools, batches: str, client: Client
 ) -> None:
     starts = {0: 7, 1: BATCH + 9, 2: 3 * BATCH + 11}
     count = sum(BATCHES * BATCH - start for start in starts.values())
     reading = Reading(cluster.bootstrap, client_id_of(client), batches, starts, count, fetch_max_bytes=1)
-    assert client(reading) == count
-    assert settled_events(cluster, reading.client_id, count) == (count, 0, 0)
+    assert client(reading, tools) == count
+    assert audited.fetched(reading.client_id) == (count, 0, 0)
 
 
 @every_client
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 @pytest.mark.parametrize("start", [0, 5, BATCH + 2, 4 * BATCH + 20])
 def test_committed_and_aborted_transactions(
-    cluster: ClusterState, transactions: str, client: Client, isolation: str, start: int
+    cluster: ClusterState,
+    audited: Audited,
+    tools: KafkaTools,
+    transactions: str,
+    client: Client,
+    isolation: str,
+    start: int,
 ) -> None:
     reading = Reading(cluster.bootstrap, client_id_of(client), transactions, {0: start}, 0, isolation)
-    count = librdkafka(reading._replace(client_id="counts", count=1))
-    assert client(reading._replace(count=count)) == count
-    assert settled_events(cluster, reading.client_id, count) == (count, 0, 0)
+    count = librdkafka(reading._replace(client_id="counts"), tools)
+    assert client(reading._replace(count=count), tools) == count
+    assert audited.fetched(reading.client_id) == (count, 0, 0)
 
 
 COMPACTED = {
@@ -262,13 +315,13 @@ def _fill_and_compact(cluster: ClusterState, topic: str) -> None:
     for number in range(BATCHES):
         keys: list[str | None] = [f"{number}-{n}" if n % 2 else "again" for n in range(BATCH)]
         produce_batch(producer, topic, 0, keys)
-    time.sleep(0.2)
+    time.sleep(0.2)  # longer than segment.ms
     produce_batch(producer, topic, 0, ["again"])  # a new segment: those before may be compacted
     deadline = time.monotonic() + 90
     left = BATCHES * BATCH // 2 + 2  # "again" twice: the cleaner does not look into the active segment
     while len(offsets_of(cluster, topic)) != left:
         assert time.monotonic() < deadline, "it was not compacted"
-        time.sleep(1)
+        time.sleep(0.2)
 
 
 def offsets_of(cluster: ClusterState, topic: str) -> list[int]:
@@ -289,23 +342,23 @@ def offsets_of(cluster: ClusterState, topic: str) -> list[int]:
 @every_client
 @pytest.mark.parametrize("start", [0, 2 * BATCH])
 def test_a_compacted_topic_from_the_beginning_of_a_batch(
-    cluster: ClusterState, compacted: str, client: Client, start: int
+    cluster: ClusterState, audited: Audited, tools: KafkaTools, compacted: str, client: Client, start: int
 ) -> None:
     count = sum(offset >= start for offset in offsets_of(cluster, compacted))
     reading = Reading(cluster.bootstrap, client_id_of(client), compacted, {0: start}, count)
-    assert client(reading) == count
-    assert settled_events(cluster, reading.client_id, count) == (count, 0, 0)
+    assert client(reading, tools) == count
+    assert audited.fetched(reading.client_id) == (count, 0, 0)
 
 
 @every_client
 def test_a_compacted_topic_from_inside_a_batch_is_an_upper_bound(
-    cluster: ClusterState, compacted: str, client: Client
+    cluster: ClusterState, audited: Audited, tools: KafkaTools, compacted: str, client: Client
 ) -> None:
     start = BATCH + 6
     count = sum(offset >= start for offset in offsets_of(cluster, compacted))
     reading = Reading(cluster.bootstrap, client_id_of(client), compacted, {0: start}, count)
-    assert client(reading) == count
-    found = settled_events(cluster, reading.client_id, count)
+    assert client(reading, tools) == count
+    found = audited.fetched(reading.client_id)
     before = 3  # every second one of the six offsets of the batch that are before the start
     assert (found.records, found.upper_bounds) == (count + before, 1)
     assert found.estimated > 0

@@ -37,8 +37,7 @@ NUMBER, RATE = "connections", "connection_creation_rate"
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, str]]:
     """A broker, and the address of its SASL listener, which advertises the other one."""
     folder = tmp_path_factory.mktemp("principal-limits")
-    found = local_cluster.up(folder, progress=False).nodes[0]
-    local_cluster.down(folder)  # once more with a listener beside those it has chosen ports for
+    found = local_cluster.plan(folder).nodes[0]
     behind = f"127.0.0.1:{free_ports(1)[0]}"
     listeners = {"CLIENT": found.upstream, "INTERNAL": found.internal, "CONTROLLER": found.controller, "SASL": behind}
     advertised = {name: address for name, address in listeners.items() if name != "CONTROLLER"}

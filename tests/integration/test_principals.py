@@ -142,8 +142,7 @@ def _open(recorded: list[Recorded]) -> int:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("principals")
-    node = local_cluster.up(folder, progress=False).nodes[0]
-    local_cluster.down(folder)  # once more with a listener beside those it has chosen ports for
+    node = local_cluster.plan(folder).nodes[0]
     behind, before, admin = (f"127.0.0.1:{port}" for port in free_ports(3))
     listeners = {"CLIENT": node.upstream, "INTERNAL": node.internal, "CONTROLLER": node.controller, "SASL": behind}
     advertised = {"CLIENT": node.advertised, "INTERNAL": node.internal, "SASL": before}

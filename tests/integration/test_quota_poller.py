@@ -52,8 +52,7 @@ class Secured:
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     folder = tmp_path_factory.mktemp("secured")
-    node = local_cluster.up(folder, progress=False).nodes[0]
-    local_cluster.down(folder)  # once more with listeners beside those it has chosen ports for
+    node = local_cluster.plan(folder).nodes[0]
     store, ca = certificate(folder)
     found = Secured(node, *(f"127.0.0.1:{port}" for port in free_ports(4)), str(ca))
     own = {"SASL": found.sasl, "BOTH": found.sasl_ssl, "TLS": found.ssl}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import subprocess
 import time
 import warnings
 from collections import Counter, defaultdict
@@ -14,13 +13,13 @@ import pytest
 import yaml
 from confluent_kafka.admin import AdminClient
 
-from proxy.local import cluster as local_cluster
 from proxy.local.cluster import ClusterState
 from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
 from tests.frames import API_VERSIONS
 from tests.integration.librdkafka import consume, produce
 from tests.integration.tap import Tapped, frames, tap
+from tests.tools.kafka_tools import KafkaTools
 
 pytestmark = pytest.mark.kafka
 
@@ -103,17 +102,16 @@ def kafka_python(bootstrap: str, topic: str) -> None:
 
 def java(bootstrap: str, topic: str) -> None:
     server = ("--bootstrap-server", bootstrap)
-    for arguments, text in (
-        (("console-producer", *server, "--topic", topic), "".join(f"line {n}\n" for n in range(100))),
-        (("console-consumer", *server, "--topic", topic, "--group", f"java-{topic}", "--from-beginning",
-          "--max-messages", "100"), ""),
-        (("topics", *server, "--describe", "--topic", topic), ""),
-        (("groups", *server, "--list"), ""),
-    ):  # fmt: skip
-        done = subprocess.run(
-            local_cluster.tool(*arguments), input=text, capture_output=True, text=True, timeout=120, check=False
-        )
-        assert done.returncode == 0, done.stderr
+    with KafkaTools() as tools:
+        for arguments, text in (
+            (("console-producer", *server, "--topic", topic), "".join(f"line {n}\n" for n in range(100))),
+            (("console-consumer", *server, "--topic", topic, "--group", f"java-{topic}", "--from-beginning",
+              "--max-messages", "100"), ""),
+            (("topics", *server, "--describe", "--topic", topic), ""),
+            (("groups", *server, "--list"), ""),
+        ):  # fmt: skip
+            done = tools.run(*arguments, text=text)
+            assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("client", [librdkafka, aiokafka, kafka_python, java])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import threading
 import time
 import urllib.request
@@ -15,13 +14,20 @@ from typing import Any
 import pytest
 import yaml
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are exported, untyped
+    AdminClient,
+    NewTopic,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 
 from proxy.local import cluster as local_cluster
 from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
 from proxy.local.state import Node
 from tests.tools.authority import Authority
+from tests.tools.kafka_tools import KafkaTools
 
 pytestmark = pytest.mark.kafka
 
@@ -100,8 +106,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         authority.issue(name)
     for name in ("alice", "bob"):
         authority.issue(name, f"CN={name},OU=Clients,C=DE")
-    node = local_cluster.up(folder, progress=False).nodes[0]
-    local_cluster.down(folder)  # once more with listeners beside those it has chosen ports for
+    node = local_cluster.plan(folder).nodes[0]
     ports = [f"127.0.0.1:{port}" for port in free_ports(7)]
     private = {"CLIENT": node.upstream, "SASL": ports[0], "BOTH": ports[1], "TLS": ports[2]}
     addresses = dict(zip(LISTENERS, ports[3:], strict=True))
@@ -156,12 +161,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     path.write_text(yaml.safe_dump(config, sort_keys=False))
     try:
         local_cluster.up(folder, broker_properties=properties, progress=False)
-        tool = local_cluster.tool(
-            "configs", "--bootstrap-server", node.internal, "--alter", "--entity-type", "users", "--entity-name",
-            "alice", "--add-config", f"SCRAM-SHA-512=[iterations=4096,password={PASSWORD}]",
-        )  # fmt: skip
-        subprocess.run(tool, check=True, capture_output=True, timeout=120)
         admin = AdminClient({"bootstrap.servers": node.internal})
+        alice = UserScramCredentialUpsertion(
+            "alice", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), PASSWORD.encode()
+        )
+        admin.alter_user_scram_credentials([alice])["alice"].result(30)
         admin.create_topics([NewTopic("t", 1, 1)])["t"].result(30)
         sidecar = SidecarProcess.start(path, folder / "sidecar.log", node.admin)
         try:
@@ -195,20 +199,16 @@ def test_librdkafka_produces_and_consumes(site: Site, listener: str) -> None:
 
 
 @pytest.mark.parametrize("listener", ["MTLS", "SASLTLS", "ORIGIN"])
-def test_javas_tools_produce_and_consume(site: Site, listener: str) -> None:
-    value = f"by java over {listener}"
+def test_javas_tools_produce_and_consume(site: Site, tools: KafkaTools, listener: str) -> None:
+    value, topic = f"by java over {listener}", f"java-{listener}"
+    admin = AdminClient({"bootstrap.servers": site.node.internal})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
     settings = str(site.java_settings(listener))
-    common = ["--bootstrap-server", site.addresses[listener], "--topic", site.topic, "--command-config", settings]
-    produced = subprocess.run(
-        local_cluster.tool("console-producer", *common),
-        input=f"{value}\n", capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    common = ["--bootstrap-server", site.addresses[listener], "--topic", topic, "--command-config", settings]
+    produced = tools.run("console-producer", *common, text=f"{value}\n")
     assert produced.returncode == 0, produced.stderr
-    listed = subprocess.run(
-        local_cluster.tool("console-consumer", *common, "--from-beginning", "--timeout-ms", "20000"),
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert value in listed.stdout, listed.stderr
+    listed = tools.run("console-consumer", *common, "--from-beginning", "--max-messages", "1", "--timeout-ms", "60000")
+    assert listed.stdout == f"{value}\n", listed.stderr
 
 
 @pytest.mark.parametrize("listener", ["MTLS", "SASLTLS"])

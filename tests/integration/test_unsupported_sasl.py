@@ -25,8 +25,7 @@ SITE = tuple[str, str, SidecarProcess]
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, local_cluster.Node, str, str]]:
     folder = tmp_path_factory.mktemp("sasl")
-    node = local_cluster.up(folder, progress=False).nodes[0]
-    local_cluster.down(folder)  # once more with a listener beside those it has chosen ports for
+    node = local_cluster.plan(folder).nodes[0]
     behind, before = (f"127.0.0.1:{port}" for port in free_ports(2))
     listeners = {"CLIENT": node.upstream, "INTERNAL": node.internal, "CONTROLLER": node.controller, "SASL": behind}
     advertised = {"CLIENT": node.advertised, "INTERNAL": node.internal, "SASL": before}

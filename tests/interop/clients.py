@@ -22,7 +22,7 @@ BUILD_TIMEOUT = 240.0
 """Seconds for a build with nothing cached, downloads included."""
 
 RUN_TIMEOUT = 120.0
-"""Seconds for one program; the slowest are the Java tools, ten JVMs one after the other."""
+"""Seconds for one program; the slowest are the Java tools, eleven one after the other."""
 
 
 class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

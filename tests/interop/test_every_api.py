@@ -20,12 +20,12 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from observers.event import RequestEvent
-from proxy.local import cluster as local_cluster
 from proxy.local.jars import java, resolve
 from tests.integration.librdkafka import consume, produce
 from tests.integration.metrics import sample
 from tests.interop.conftest import Proxied
 from tests.interop.wire import audited, audited_requests
+from tests.tools.kafka_tools import KafkaTools
 
 pytestmark = pytest.mark.kafka
 
@@ -37,7 +37,6 @@ NEEDED = ("kafka-clients", "zstd-jni", "snappy-java", "lz4-java", "slf4j", "relo
 
 JAVA_CLIENTS = ("kafka-clients-2.8.2", "kafka-3.9.2", "kafka-4.3.1", "kafka-4.4.0")
 DELIVERY_TIMEOUT = 20.0
-TOOL_TIMEOUT = 60.0
 
 
 class Counted(msgspec.Struct, forbid_unknown_fields=True):
@@ -181,45 +180,45 @@ def test_kafka_s_own_tools(proxied: Proxied, everything: Callable[[], list[Reque
     offsets = tmp_path / "offsets.json"
     offsets.write_text(json.dumps({"partitions": [{"topic": topic, "partition": 0, "offset": 1}], "version": 1}))
 
-    run("topics", *server, "--create", "--topic", topic, "--partitions", "2")
-    run("console-producer", *server, "--topic", topic, text="".join(f"line {n}\n" for n in range(RECORDS)))
-    run("configs", *server, "--alter", "--add-config", "retention.ms=3600000", "--entity-type", "topics",
-        "--entity-name", topic)  # fmt: skip
-    run("configs", *server, "--describe", "--entity-type", "brokers", "--entity-name", "1")
-    run("console-consumer", *server, "--topic", topic, "--group", topic, "--from-beginning", "--max-messages",
-        str(RECORDS))  # fmt: skip
-    run("configs", *server, "--alter", "--add-config", "share.auto.offset.reset=earliest", "--entity-type", "groups",
-        "--entity-name", f"{topic}-share")  # fmt: skip
-    run("console-share-consumer", *server, "--topic", topic, "--group", f"{topic}-share", "--max-messages",
-        str(RECORDS), "--timeout-ms", "30000")  # fmt: skip
-    run("share-groups", *server, "--describe", "--group", f"{topic}-share", "--state")
-    run("groups", *server, "--describe", "--all-groups")
-    run("streams-groups", *server, "--list")
-    run("topics", *server, "--alter", "--topic", topic, "--partitions", "3")
-    run("topics", *server, "--describe", "--topic", topic)
-    run("api-versions", *server)
-    run("client-metrics", *server, "--list")
-    run("cluster", "cluster-id", *server)
-    run("delete-records", *server, "--offset-json-file", str(offsets))
-    run("features", *server, "describe")
-    run("log-dirs", *server, "--describe", "--topic-list", topic)
-    run("quorum", *server, "describe", "--status")
-    run("reassign-partitions", *server, "--list")
-    run("transactions", *server, "list")
-    run("groups", *server, "--delete", "--group", topic)
-    run("topics", *server, "--delete", "--topic", topic)
+    with KafkaTools() as tools:
+
+        def run(name: str, *args: str, text: str = "") -> None:
+            """Run one of Kafka's tools; it has to succeed."""
+            done = tools.run(name, *args, text=text)
+            assert done.returncode == 0, f"{name} {' '.join(args)}:\n{done.stdout[-1000:]}\n{done.stderr[-1000:]}"
+
+        run("topics", *server, "--create", "--topic", topic, "--partitions", "2")
+        run("console-producer", *server, "--topic", topic, text="".join(f"line {n}\n" for n in range(RECORDS)))
+        run("configs", *server, "--alter", "--add-config", "retention.ms=3600000", "--entity-type", "topics",
+            "--entity-name", topic)  # fmt: skip
+        run("configs", *server, "--describe", "--entity-type", "brokers", "--entity-name", "1")
+        run("console-consumer", *server, "--topic", topic, "--group", topic, "--from-beginning", "--max-messages",
+            str(RECORDS))  # fmt: skip
+        run("configs", *server, "--alter", "--add-config", "share.auto.offset.reset=earliest", "--entity-type",
+            "groups", "--entity-name", f"{topic}-share")  # fmt: skip
+        run("console-share-consumer", *server, "--topic", topic, "--group", f"{topic}-share", "--max-messages",
+            str(RECORDS), "--timeout-ms", "30000")  # fmt: skip
+        run("share-groups", *server, "--describe", "--group", f"{topic}-share", "--state")
+        run("groups", *server, "--describe", "--all-groups")
+        run("streams-groups", *server, "--list")
+        run("topics", *server, "--alter", "--topic", topic, "--partitions", "3")
+        run("topics", *server, "--describe", "--topic", topic)
+        run("api-versions", *server)
+        run("client-metrics", *server, "--list")
+        run("cluster", "cluster-id", *server)
+        run("delete-records", *server, "--offset-json-file", str(offsets))
+        run("features", *server, "describe")
+        run("log-dirs", *server, "--describe", "--topic-list", topic)
+        run("quorum", *server, "describe", "--status")
+        run("reassign-partitions", *server, "--list")
+        run("transactions", *server, "list")
+        run("groups", *server, "--delete", "--group", topic)
+        run("topics", *server, "--delete", "--topic", topic)
 
     reported = everything()
     check_records(reported, topic, RECORDS)
     assert sum(part.records for part in parts(reported, "ShareFetch", topic)) == RECORDS
     assert len({event.api for event in reported}) >= 30
-
-
-def run(name: str, *args: str, text: str = "") -> None:
-    """Run one of Kafka's tools; it has to succeed."""
-    command = local_cluster.tool(name, *args)
-    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=TOOL_TIMEOUT)
-    assert done.returncode == 0, f"{name} {' '.join(args)}:\n{done.stdout[-1000:]}\n{done.stderr[-1000:]}"
 
 
 def added(event: RequestEvent) -> int:

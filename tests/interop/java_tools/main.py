@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from proxy.local.cluster import tool
+from tests.tools.kafka_tools import KafkaTools
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-TIMEOUT = 60.0
-"""Seconds for one tool."""
 
 
 def main() -> None:
@@ -24,7 +21,15 @@ def main() -> None:
     lines = sys.stdin.read().splitlines()
     server = ("--bootstrap-server", bootstrap)
     client = ("--command-property", f"client.id={client_id}")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, KafkaTools() as tools:
+
+        def run(name: str, *args: str, text: str = "") -> str:
+            """What the tool prints; what it says on stderr is passed on."""
+            done = tools.run(name, *args, text=text)
+            sys.stderr.write(done.stderr)
+            done.check_returncode()
+            return done.stdout
+
         properties = Path(folder) / "client.properties"
         properties.write_text(f"client.id={client_id}\n")
         admin = (*server, "--command-config", str(properties))
@@ -41,10 +46,11 @@ def main() -> None:
             "--max-messages", str(len(lines)), "--formatter-property", "print.key=true",
         ).splitlines()  # fmt: skip
         offsets = run("groups", *admin, "--describe", "--offsets", "--group", group)
+        version = run("topics", "--version").strip()
     rows = [line.split() for line in offsets.splitlines() if line.split()[:2] == [group, topic]]
     report = {
         "client": "Java console tools",
-        "version": run("topics", "--version").strip(),
+        "version": version,
         "codecs": CODECS,
         "partitions": described.count("\tPartition: "),
         "produced": sum(int(row[4]) for row in rows),
@@ -53,12 +59,6 @@ def main() -> None:
         "sha256": hashlib.sha256("\n".join(sorted(consumed)).encode()).hexdigest(),
     }
     print(json.dumps(report))
-
-
-def run(name: str, *args: str, text: str = "") -> str:
-    """What the tool prints; what it says on stderr is passed on."""
-    done = subprocess.run(tool(name, *args), input=text, stdout=subprocess.PIPE, text=True, timeout=TIMEOUT, check=True)
-    return done.stdout
 
 
 if __name__ == "__main__":
