@@ -1,6 +1,6 @@
 """Starts the process that takes over from this one, as SIGUSR2 requests it.
 
-A successor that this process starts stays in its control group, user and sandbox. So systemd accepts it as the main
+What this process starts stays in its control group, user and sandbox. So systemd accepts the successor as the main
 process of the same service.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -17,6 +16,10 @@ from functools import partial
 import structlog
 
 from proxy.daemon_executor import DaemonExecutor
+
+DETACH = "import subprocess, sys; subprocess.Popen(sys.argv[1:], close_fds=False)"
+"""A program that starts another one and exits. The other one is then a child of systemd, which notices its end while
+this process still drains."""
 
 log = structlog.get_logger(__name__)
 
@@ -40,12 +43,29 @@ class SuccessorStarter:
             self._running = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
+        problem = "the successor has ended; its log says why"
         try:
-            problem = _describe(await self._executor.run(partial(_run_to_its_end, self._environment), None))
+            await self._executor.run(partial(_run_to_its_end, self._environment), None)
         except OSError as error:
-            problem = f"could not be started: {error.strerror or error}"
+            problem = f"the successor could not be started: {error.strerror or error}"
         self._running = None
-        self._on_failed(f"the successor {problem}")
+        self._on_failed(problem)
+
+
+def _run_to_its_end(environment: Mapping[str, str]) -> None:
+    end, inherited = os.pipe()  # it is at its end when the successor, which has the other side, has ended
+    try:
+        subprocess.run(
+            [sys.executable, "-I", "-S", "-c", DETACH, *_command()],
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **environment},
+            pass_fds=[inherited],
+            check=False,
+        )
+    finally:
+        os.close(inherited)
+    with open(end, "rb") as pipe:
+        pipe.read()
 
 
 def _command() -> list[str]:
@@ -55,11 +75,3 @@ def _command() -> list[str]:
     """
     command = sys.argv if os.access(sys.argv[0], os.X_OK) else sys.orig_argv
     return [*command, "--takeover"]
-
-
-def _run_to_its_end(environment: Mapping[str, str]) -> int:
-    return subprocess.Popen(_command(), stdin=subprocess.DEVNULL, env={**os.environ, **environment}).wait()
-
-
-def _describe(returncode: int) -> str:
-    return f"exited with status {returncode}" if returncode >= 0 else f"ended by {signal.Signals(-returncode).name}"

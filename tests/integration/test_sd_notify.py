@@ -99,7 +99,7 @@ def test_a_successor_becomes_the_service(
 
         path.unlink()
         os.kill(second, signal.SIGUSR2)
-        until(lambda: said(second, STATUS="The last takeover failed: the successor exited with status 1"))
+        until(lambda: said(second, STATUS="The last takeover failed: the successor has ended; its log says why"))
         assert sidecar.ready()
     finally:
         sidecar.stop()
