@@ -19,6 +19,7 @@ import pytest
 
 from proxy.cli import _parser
 from proxy.local.cluster import ClusterState
+from proxy.local.ports import HOST, free_ports
 from tests.conformance.crowd import REQUEST, Plan, Visits
 from tests.deploy import nspawn
 from tests.deploy.nspawn import Machine
@@ -35,7 +36,16 @@ WATCHDOG = "[Service]\nWatchdogSec=2s\n"
 SIDECAR = "brokerside.service"
 SOCKET = "brokerside.socket"
 
-CONNECTS, SECONDS = 200, 30
+MORE = """
+[Socket]
+ListenStream=127.0.0.1:{port}
+FileDescriptorName=MORE
+Service=brokerside.service
+"""
+WANTS_MORE = "[Service]\nSockets=brokerside-more.socket\n"
+"""What a further listener needs, docs/install.md."""
+
+CONNECTS, SECONDS = 200, 20
 """Connects per second while the sidecar is replaced, and how long they last."""
 
 
@@ -116,10 +126,19 @@ class Site:
         return int(self.machine.show(SIDECAR, "MainPID"))
 
     @property
+    def port(self) -> int:
+        """Of the listener."""
+        return int(self.address.rpartition(":")[2])
+
+    @property
     def processes(self) -> set[int]:
         """All of the unit."""
         groups = self.machine("sh", "-c", f"grep -ls /{SIDECAR} /proc/[0-9]*/cgroup", check=False)
         return {int(path.split("/")[2]) for path in groups.split()}
+
+    def write(self, unit: str, text: str) -> None:
+        """Give a file of a unit this content."""
+        self.machine("sh", "-c", f"printf %s {shlex.quote(text)} >/etc/systemd/system/{unit}")
 
     def take_over(self) -> None:
         """Ask for a successor."""
@@ -143,7 +162,7 @@ def site(cluster: ClusterState, opt: Path, tmp_path: Path) -> Iterator[Site]:
     (tmp_path / "addresses.conf").write_text(made.listens())
     binds = {
         **units(),
-        opt: "/opt/brokerside",
+        opt: "/opt/brokerside-1",
         made.mounted.folder: "/etc/brokerside",
         tmp_path / "watchdog.conf": f"/etc/systemd/system/{SIDECAR}.d/watchdog.conf",
         tmp_path / "addresses.conf": f"/etc/systemd/system/{SOCKET}.d/addresses.conf",
@@ -151,6 +170,7 @@ def site(cluster: ClusterState, opt: Path, tmp_path: Path) -> Iterator[Site]:
     with nspawn.booted(binds, tmp_path / "machine.log") as machine:
         made.machine = machine
         machine("systemd-sysusers")
+        machine("ln", "-s", "brokerside-1", "/opt/brokerside")
         machine("systemctl", "start", SIDECAR)
         try:
             yield made
@@ -200,9 +220,8 @@ def test_systemd_runs_the_sidecar(site: Site, topic: str) -> None:
     assert machine.show(SIDECAR, "ExecMainStatus") == "0"
 
 
-def connecting(site: Site) -> subprocess.Popen[str]:
+def connecting(port: int) -> subprocess.Popen[str]:
     """Start to connect, ``CONNECTS`` times a second."""
-    port = int(site.address.rpartition(":")[2])
     plan = Plan(port, CONNECTS * SECONDS, rate=CONNECTS, leave="answered", watch=60)
     crowd = [sys.executable, "-m", "tests.conformance.crowd", json.dumps(asdict(plan))]
     return subprocess.Popen(crowd, stdout=subprocess.PIPE, text=True)
@@ -217,15 +236,32 @@ def visits_of(crowd: subprocess.Popen[str]) -> Visits:
 @pytest.mark.deploy
 @pytest.mark.kafka
 @pytest.mark.timeout(600)
-def test_connections_during_a_restart_wait_in_the_socket_of_systemd(site: Site) -> None:
+def test_connections_wait_in_the_socket_of_systemd_while_no_sidecar_runs(site: Site) -> None:
     site.running.wait_ready()
+    replace_among_connects(site, site.port, "kill", "--kill-whom=main", "--signal=SIGKILL")
+
+    # A further listener, as docs/install.md says: its port is the sidecar's until the next restart.
+    [client], [port] = site.config["listeners"], free_ports(1)
+    more = {**client, "name": "MORE", "bind": f"localhost:{port}", "advertised": client["bind"]}
+    site.mounted.write(site.config | {"listeners": [client, more]})
+    site.machine("systemctl", "reload", SIDECAR)
+    site.write("brokerside-more.socket", MORE.format(port=port))
+    site.write(f"{SIDECAR}.d/more.conf", WANTS_MORE)
+    site.machine("systemctl", "daemon-reload")
+    replace_among_connects(site, site.port, "restart")
+    assert site.machine.show("brokerside-more.socket", "SubState") == "running"
+    replace_among_connects(site, port, "restart")
+
+
+def replace_among_connects(site: Site, port: int, *command: str) -> None:
     before = site.pid
-    crowd = connecting(site)
+    crowd = connecting(port)
     time.sleep(1)
-    site.machine("systemctl", "restart", SIDECAR)
+    site.machine("systemctl", *command, SIDECAR)
+    site.is_replaced(f"after {command[0]}", before)
+    site.running.wait_ready()
     restarted = time.monotonic()
     visits = visits_of(crowd)
-    assert site.pid not in (0, before)
     assert visits.began + visits.dialled[-1] > restarted, "there were connects before, during and after the restart"
     waited = max(answered - visits.dialled[at] for at, answered in enumerate(visits.answered))
     print(f"{Counter(visits.how)}, the longest wait {waited:.1f} s")
@@ -240,8 +276,10 @@ def test_connections_during_a_restart_wait_in_the_socket_of_systemd(site: Site) 
 def test_systemd_follows_a_takeover(site: Site, topic: str) -> None:
     machine = site.machine
     site.running.wait_ready()
+    machine("cp", "-a", "/opt/brokerside-1", "/opt/brokerside-2")  # the new version
+    machine("ln", "-sfn", "brokerside-2", "/opt/brokerside")
     first = site.pid
-    crowd = connecting(site)
+    crowd = connecting(site.port)
     time.sleep(1)
     site.take_over()
     second = site.is_replaced("by a successor", first)
@@ -250,6 +288,7 @@ def test_systemd_follows_a_takeover(site: Site, topic: str) -> None:
     visits = visits_of(crowd)
     assert visits.began + visits.dialled[-1] > replaced, "there were connects before, during and after the takeover"
     assert (visits.refused(), len(visits.accepted())) == ([], CONNECTS * SECONDS)
+    assert "/opt/brokerside-2/" in machine("cat", f"/proc/{second}/maps")
     states = [machine.show(SIDECAR, name) for name in ("ActiveState", "SubState", "StatusText", "NRestarts", "MainPID")]
     assert states == ["active", "running", "Running", "0", str(second)]
     transfer(site.address, topic, 100)
@@ -268,8 +307,7 @@ def test_systemd_follows_a_takeover(site: Site, topic: str) -> None:
     machine("systemctl", "kill", "--kill-whom=main", "--signal=SIGKILL", SIDECAR)
     third = site.is_replaced("after SIGKILL", second)
     site.running.wait_ready()
-    host, _, port = site.address.rpartition(":")
-    with socket.create_connection((host, int(port))) as client:
+    with socket.create_connection((HOST, site.port)) as client:
         client.sendall(REQUEST[:6])
         until(lambda: site.running.metric("brokerside_connections_active") >= 1, "it has a connection")
         site.take_over()
