@@ -36,6 +36,7 @@ extras.py   the optional packages of a command, and how to install them.
 errors.py   errors, by who caused them: this process or one of its peers.
 reload.py   reloads the configuration of a running sidecar: the whole file or nothing.
 sd_notify.py  notifies the service manager of the state of the sidecar.
+successor.py  starts the process that takes over from this one, at SIGUSR2.
 admin_client.py  requests of the command to a running sidecar; quotas_view.py, connections_view.py: how the responses
             are shown, with text_table.py; top.py computes rates from them, top_screen.py shows these live.
 cli.py      the ``brokerside`` command; with run.py the only module that wires the parts together.

@@ -21,9 +21,9 @@ class DaemonExecutor:
         self._name = name
         self._busy: asyncio.Future[None] | None = None
 
-    async def run(self, function: Callable[[], Result], timeout_s: float) -> Result:
-        """Return the result of ``function``. Raises TimeoutError after ``timeout_s`` seconds, also if the last one
-        still runs."""
+    async def run(self, function: Callable[[], Result], timeout_s: float | None) -> Result:
+        """Return the result of ``function``. Raises TimeoutError after ``timeout_s`` seconds (None: never), also if the
+        last one still runs."""
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(timeout_s):
             while self._busy is not None:

@@ -33,6 +33,7 @@ from proxy.net.worker_pool import WorkerPool
 from proxy.reload import ConfigFileMonitor, Reloader, ReloadResult
 from proxy.sd_notify import ServiceNotifier
 from proxy.start_checks import check_start
+from proxy.successor import SuccessorStarter
 from proxy.telemetry import configure_logging
 
 log = structlog.get_logger(__name__)
@@ -85,12 +86,24 @@ async def _run(file: ConfigFileMonitor, config: Config, sockets: ListeningSocket
         else:
             begin_stop()
 
-    def on_taken_over() -> None:
+    def on_taken_over(pid: int) -> None:
         nonlocal taken_over
         taken_over = True
+        notifier.replaced(pid)
         admin.stop_accepting()
         if not stop.is_set():
             begin_stop()
+
+    def on_successor_requested() -> None:
+        if config.takeover_socket_path is None:
+            on_successor_failed("takeover.socket.path is not set")
+        elif not stop.is_set():
+            starter.start()
+
+    def on_successor_failed(problem: str) -> None:
+        if not stop.is_set():
+            log.error("successor_failed", error=problem)
+            notifier.ready(f"The last takeover failed: {problem}")
 
     def on_reloaded(done: ReloadResult) -> None:
         if done.result != "draining":
@@ -138,8 +151,9 @@ async def _run(file: ConfigFileMonitor, config: Config, sockets: ListeningSocket
     if predecessor is not None:
         sockets = ListeningSockets(predecessor.sockets)
     loop.add_signal_handler(signal.SIGHUP, reloader.request_reload, "SIGHUP")
+    starter = SuccessorStarter(notifier.environment, on_successor_failed)
+    loop.add_signal_handler(signal.SIGUSR2, on_successor_requested)
     ticker = Ticker()
-    ticker.callbacks.append(notifier.ping)
     handler = await _start_connection_handler(config, ticker)
     listeners = ListenerManager(config, handler, ticker, sockets)
     problems = ReadinessProblems(listeners)
@@ -183,6 +197,7 @@ async def _run(file: ConfigFileMonitor, config: Config, sockets: ListeningSocket
             config_hash=reloader.state.hash,
         )
         notifier.ready()
+        ticker.callbacks.append(notifier.ping)  # not before: during a takeover, the service is another process
         await stop.wait()
     finally:
         reloader.stop()
@@ -222,7 +237,7 @@ async def _wait_until_ready(admin: AdminEndpoint, stop: asyncio.Event) -> None:
 
 
 def _create_takeover_server(
-    config: Config, listeners: ListenerManager, admin: AdminEndpoint, on_taken_over: Callable[[], None]
+    config: Config, listeners: ListenerManager, admin: AdminEndpoint, on_taken_over: Callable[[int], None]
 ) -> TakeoverServer | None:
     if config.takeover_socket_path is None:
         return None

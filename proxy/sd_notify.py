@@ -33,11 +33,15 @@ class ServiceNotifier:
         address = environment.pop("NOTIFY_SOCKET", "")
         interval, pid = environment.pop("WATCHDOG_USEC", ""), environment.pop("WATCHDOG_PID", "")
         watched = interval.isdecimal() and pid in ("", str(os.getpid()))
+        given = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": interval if watched else ""}
+        self.environment = {name: value for name, value in given.items() if value}
+        """The variables with which a successor of this process notifies the same service manager."""
         self._clock = clock
         self._ping_interval = int(interval) / 2e6 if watched else None
         self._next_ping = clock()
         self._unsent: deque[bytes] = deque(maxlen=MAX_UNSENT)
         self._failed = False
+        self._replaced = False
         self._address = "\0" + address[1:] if address.startswith("@") else address  # of the abstract namespace
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) if address else None
 
@@ -52,6 +56,14 @@ class ServiceNotifier:
     def stopping(self, seconds: float) -> None:
         """The process shuts down, which takes this many seconds at most."""
         self._send(f"STOPPING=1\nSTATUS=Draining connections\nEXTEND_TIMEOUT_USEC={seconds * 1e6:.0f}")
+
+    def replaced(self, pid: int) -> None:
+        """The process ``pid`` is the service from now on; nothing more is sent for this one.
+
+        A service manager accepts this only from the main process, so the successor cannot send it.
+        """
+        self._send(f"MAINPID={pid}")
+        self._replaced = True
 
     def ping(self) -> None:
         """Send what could not be sent before, and what the watchdog waits for, if it is due. Call it often."""
@@ -69,7 +81,7 @@ class ServiceNotifier:
             self._socket = None
 
     def _send(self, state: str) -> None:
-        if self._socket is not None:
+        if self._socket is not None and not self._replaced:
             self._unsent.append(state.encode())
             self._flush()
 

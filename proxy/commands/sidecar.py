@@ -68,7 +68,8 @@ CONNECTION_FILTERS = {
 
 def run(config: Path, takeover: bool = False) -> int:
     """Run the sidecar until SIGTERM."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
+    for number in (signal.SIGHUP, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)  # until there is something to reload or to replace
     with lean():
         from proxy.config import load
         from proxy.reload import ConfigFileMonitor

@@ -55,8 +55,8 @@ log = structlog.get_logger(__name__)
 class TakeoverServer:
     """Waits for a successor, and serves one at a time. Belongs to the event loop's thread.
 
-    ``sockets()`` returns all listening sockets with their names. ``on_taken_over()`` is called once a successor
-    accepts: this process then has no listening socket any more, and has to drain and to exit.
+    ``sockets()`` returns all listening sockets with their names. ``on_taken_over(pid)`` is called once the successor
+    ``pid`` accepts: this process then has no listening socket any more, and has to drain and to exit.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class TakeoverServer:
         broker_id: int,
         listeners: ListenerManager,
         sockets: Callable[[], list[PassedSocket]],
-        on_taken_over: Callable[[], None],
+        on_taken_over: Callable[[int], None],
     ) -> None:
         self._path = path
         self._broker_id = broker_id
@@ -76,6 +76,7 @@ class TakeoverServer:
         self._socket: socket.socket | None = None
         self._inode = 0
         self._channel: IpcChannel[ToPredecessor] | None = None
+        self._successor_pid = 0
         self._passing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._paused = False
@@ -190,7 +191,7 @@ class TakeoverServer:
 
     def _pass_sockets(self, channel: IpcChannel[ToPredecessor], pid: int) -> None:
         log.info("takeover_requested", successor_pid=pid)
-        self._channel = channel
+        self._channel, self._successor_pid = channel, pid
         for name, sock in self._sockets():
             channel.send(PassListeningSocket(name), sock.dup())
         channel.send(ListeningSocketsPassed(os.getpid(), __version__))
@@ -227,9 +228,9 @@ class TakeoverServer:
         self._stop_timer()
         self._taken_over = True
         self._listeners.release()
+        log.info("taken_over", successor_pid=self._successor_pid)
+        self._on_taken_over(self._successor_pid)  # first: the service manager must know it before it says anything
         channel.send(TakeoverCompleted())
-        log.info("taken_over")
-        self._on_taken_over()
 
     def _on_ended(self, number: int) -> None:
         if not self._ended:

@@ -54,7 +54,7 @@ log = structlog.get_logger(__name__)
 def run_worker(descriptor: int) -> int:
     """Run the worker until its end and return the exit code. ``descriptor``: the Unix socket to the main process."""
     # A terminal or supervisor may signal the whole process group. The main process decides what it means.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     os.set_inheritable(descriptor, False)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

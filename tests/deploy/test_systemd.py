@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from proxy.cli import _parser
 from proxy.local.cluster import ClusterState
+from proxy.local.ports import HOST, free_ports
+from tests.conformance.crowd import REQUEST, Plan, Visits
 from tests.deploy import nspawn
 from tests.deploy.nspawn import Machine
 from tests.deploy.podman import podman
@@ -25,6 +34,19 @@ has the network."""
 
 WATCHDOG = "[Service]\nWatchdogSec=2s\n"
 SIDECAR = "brokerside.service"
+SOCKET = "brokerside.socket"
+
+MORE = """
+[Socket]
+ListenStream=127.0.0.1:{port}
+FileDescriptorName=MORE
+Service=brokerside.service
+"""
+WANTS_MORE = "[Service]\nSockets=brokerside-more.socket\n"
+"""What a further listener needs, docs/install.md."""
+
+CONNECTS, SECONDS = 200, 20
+"""Connects per second while the sidecar is replaced, and how long they last."""
 
 
 def test_the_command_of_the_jobs_is_one_that_there_is() -> None:
@@ -47,7 +69,8 @@ def opt() -> Iterator[Path]:
 
 
 def units() -> dict[Path, str]:
-    found = {path: f"/etc/systemd/system/{path.name}" for path in (*UNITS.glob("*.service"), *UNITS.glob("*.timer"))}
+    kinds = ("*.service", "*.socket", "*.timer")
+    found = {path: f"/etc/systemd/system/{path.name}" for kind in kinds for path in UNITS.glob(kind)}
     return {**found, UNITS / "sysusers.conf": "/etc/sysusers.d/brokerside.conf"}
 
 
@@ -56,7 +79,7 @@ def units() -> dict[Path, str]:
 def test_systemd_finds_no_mistake_in_the_units(opt: Path, drop_in: str | None) -> None:
     more = {} if drop_in is None else {UNITS / drop_in: f"/etc/systemd/system/{SIDECAR}.d/{drop_in}"}
     names = [name for name in units().values() if "sysusers" not in name]
-    assert len(names) == 3
+    assert len(names) == 4
     found = nspawn.run(
         ["sh", "-c", f"systemd-sysusers && systemd-analyze verify {' '.join(names)}"],
         {**units(), **more, opt: "/opt/brokerside"},
@@ -92,6 +115,7 @@ class Site:
         self.running = Running(cluster.nodes[0].admin)
         self.config = configuration(cluster)
         self.config["audit"]["spool.path"] = "/var/lib/brokerside/spool"
+        self.config["takeover.socket.path"] = "/run/brokerside/takeover.sock"
         self.mounted = MountedConfig(folder / "etc")
         self.mounted.write(self.config)
         self.machine: Machine
@@ -101,20 +125,52 @@ class Site:
         """Of the sidecar, as its machine sees it."""
         return int(self.machine.show(SIDECAR, "MainPID"))
 
+    @property
+    def port(self) -> int:
+        """Of the listener."""
+        return int(self.address.rpartition(":")[2])
+
+    @property
+    def processes(self) -> set[int]:
+        """All of the unit."""
+        groups = self.machine("sh", "-c", f"grep -ls /{SIDECAR} /proc/[0-9]*/cgroup", check=False)
+        return {int(path.split("/")[2]) for path in groups.split()}
+
+    def write(self, unit: str, text: str) -> None:
+        """Give a file of a unit this content."""
+        self.machine("sh", "-c", f"printf %s {shlex.quote(text)} >/etc/systemd/system/{unit}")
+
+    def take_over(self) -> None:
+        """Ask for a successor."""
+        self.machine("systemctl", "kill", "--kill-whom=main", "--signal=SIGUSR2", SIDECAR)
+
+    def is_replaced(self, by: str, *pids: int) -> int:
+        """Wait until the main process is another one than these; return it."""
+        until(lambda: self.pid not in (0, *pids), f"it is replaced {by}")
+        return self.pid
+
+    def listens(self) -> str:
+        """Return what the socket unit needs instead of the addresses that it has."""
+        binds = [*(listener["bind"] for listener in self.config["listeners"]), self.config["admin"]["bind"]]
+        return "[Socket]\nListenStream=\n" + "".join(f"ListenStream={bind}\n" for bind in binds)
+
 
 @pytest.fixture
 def site(cluster: ClusterState, opt: Path, tmp_path: Path) -> Iterator[Site]:
     made = Site(cluster, tmp_path)
     (tmp_path / "watchdog.conf").write_text(WATCHDOG)
+    (tmp_path / "addresses.conf").write_text(made.listens())
     binds = {
         **units(),
-        opt: "/opt/brokerside",
+        opt: "/opt/brokerside-1",
         made.mounted.folder: "/etc/brokerside",
         tmp_path / "watchdog.conf": f"/etc/systemd/system/{SIDECAR}.d/watchdog.conf",
+        tmp_path / "addresses.conf": f"/etc/systemd/system/{SOCKET}.d/addresses.conf",
     }
     with nspawn.booted(binds, tmp_path / "machine.log") as machine:
         made.machine = machine
         machine("systemd-sysusers")
+        machine("ln", "-s", "brokerside-1", "/opt/brokerside")
         machine("systemctl", "start", SIDECAR)
         try:
             yield made
@@ -154,7 +210,7 @@ def test_systemd_runs_the_sidecar(site: Site, topic: str) -> None:
     for number in (signal.SIGKILL, signal.SIGSTOP):
         before = site.pid
         machine("systemctl", "kill", "--kill-whom=main", f"--signal={number.name}", SIDECAR)
-        until(lambda before=before: site.pid not in (0, before), f"it is replaced after {number.name}")
+        site.is_replaced(f"after {number.name}", before)
         site.running.wait_ready()
     assert machine.show(SIDECAR, "NRestarts") == "2"
     transfer(site.address, topic, 100)
@@ -162,6 +218,111 @@ def test_systemd_runs_the_sidecar(site: Site, topic: str) -> None:
     machine("systemctl", "stop", SIDECAR)
     assert machine.show(SIDECAR, "Result") == "success"
     assert machine.show(SIDECAR, "ExecMainStatus") == "0"
+
+
+def connecting(port: int) -> subprocess.Popen[str]:
+    """Start to connect, ``CONNECTS`` times a second."""
+    plan = Plan(port, CONNECTS * SECONDS, rate=CONNECTS, leave="answered", watch=60)
+    crowd = [sys.executable, "-m", "tests.conformance.crowd", json.dumps(asdict(plan))]
+    return subprocess.Popen(crowd, stdout=subprocess.PIPE, text=True)
+
+
+def visits_of(crowd: subprocess.Popen[str]) -> Visits:
+    """Wait until all have connected and were answered."""
+    said, _ = crowd.communicate(timeout=SECONDS + 120)
+    return Visits(**json.loads(said))
+
+
+@pytest.mark.deploy
+@pytest.mark.kafka
+@pytest.mark.timeout(600)
+def test_connections_wait_in_the_socket_of_systemd_while_no_sidecar_runs(site: Site) -> None:
+    site.running.wait_ready()
+    replace_among_connects(site, site.port, "kill", "--kill-whom=main", "--signal=SIGKILL")
+
+    # A further listener, as docs/install.md says: its port is the sidecar's until the next restart.
+    [client], [port] = site.config["listeners"], free_ports(1)
+    more = {**client, "name": "MORE", "bind": f"localhost:{port}", "advertised": client["bind"]}
+    site.mounted.write(site.config | {"listeners": [client, more]})
+    site.machine("systemctl", "reload", SIDECAR)
+    site.write("brokerside-more.socket", MORE.format(port=port))
+    site.write(f"{SIDECAR}.d/more.conf", WANTS_MORE)
+    site.machine("systemctl", "daemon-reload")
+    replace_among_connects(site, site.port, "restart")
+    assert site.machine.show("brokerside-more.socket", "SubState") == "running"
+    replace_among_connects(site, port, "restart")
+
+
+def replace_among_connects(site: Site, port: int, *command: str) -> None:
+    before = site.pid
+    crowd = connecting(port)
+    time.sleep(1)
+    site.machine("systemctl", *command, SIDECAR)
+    site.is_replaced(f"after {command[0]}", before)
+    site.running.wait_ready()
+    restarted = time.monotonic()
+    visits = visits_of(crowd)
+    assert visits.began + visits.dialled[-1] > restarted, "there were connects before, during and after the restart"
+    waited = max(answered - visits.dialled[at] for at, answered in enumerate(visits.answered))
+    print(f"{Counter(visits.how)}, the longest wait {waited:.1f} s")
+    assert "refused" not in visits.how
+    # The old process closes those that it has accepted and that have not asked yet.
+    assert len(visits.accepted()) >= CONNECTS * SECONDS - CONNECTS // 50
+
+
+@pytest.mark.deploy
+@pytest.mark.kafka
+@pytest.mark.timeout(600)
+def test_systemd_follows_a_takeover(site: Site, topic: str) -> None:
+    machine = site.machine
+    site.running.wait_ready()
+    machine("cp", "-a", "/opt/brokerside-1", "/opt/brokerside-2")  # the new version
+    machine("ln", "-sfn", "brokerside-2", "/opt/brokerside")
+    first = site.pid
+    crowd = connecting(site.port)
+    time.sleep(1)
+    site.take_over()
+    second = site.is_replaced("by a successor", first)
+    until(lambda: site.processes == {second}, "the predecessor has ended")
+    replaced = time.monotonic()
+    visits = visits_of(crowd)
+    assert visits.began + visits.dialled[-1] > replaced, "there were connects before, during and after the takeover"
+    assert (visits.refused(), len(visits.accepted())) == ([], CONNECTS * SECONDS)
+    assert "/opt/brokerside-2/" in machine("cat", f"/proc/{second}/maps")
+    states = [machine.show(SIDECAR, name) for name in ("ActiveState", "SubState", "StatusText", "NRestarts", "MainPID")]
+    assert states == ["active", "running", "Running", "0", str(second)]
+    transfer(site.address, topic, 100)
+
+    # One that fails changes nothing, and says so.
+    site.mounted.write(site.config | {"log.level": "loud"})
+    site.take_over()
+    said = "The last takeover failed: the successor has ended; its log says why"
+    until(lambda: machine.show(SIDECAR, "StatusText") == said, "it says that the takeover failed")
+    assert site.pid == second
+    site.mounted.write(site.config)
+    machine("systemctl", "reload", SIDECAR)
+    assert machine.show(SIDECAR, "StatusText") == "Running"
+
+    # It is replaced when it is killed, also while its predecessor still drains.
+    machine("systemctl", "kill", "--kill-whom=main", "--signal=SIGKILL", SIDECAR)
+    third = site.is_replaced("after SIGKILL", second)
+    site.running.wait_ready()
+    with socket.create_connection((HOST, site.port)) as client:
+        client.sendall(REQUEST[:6])
+        until(lambda: site.running.metric("brokerside_connections_active") >= 1, "it has a connection")
+        site.take_over()
+        fourth = site.is_replaced("by a successor", third)
+        assert third in site.processes
+        machine("systemctl", "kill", "--kill-whom=main", "--signal=SIGKILL", SIDECAR)
+        site.is_replaced("after SIGKILL", third, fourth)
+    journal = machine("journalctl", "--no-pager", "--unit", SIDECAR)
+    assert "not our child" not in journal, "systemd notices the end of a successor"
+    assert "Watchdog timeout" not in journal
+    site.running.wait_ready()
+    transfer(site.address, topic, 100)
+
+    machine("systemctl", "stop", SIDECAR)
+    assert machine.show(SIDECAR, "Result") == "success"
 
 
 @pytest.mark.deploy

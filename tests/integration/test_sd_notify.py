@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 from pathlib import Path
 
@@ -48,6 +49,9 @@ def test_a_sidecar_notifies_of_its_start_each_reload_and_its_stop(
         assert [next(iter(message)) for message in states] == ["READY", "RELOADING", "READY", "RELOADING", "READY"]
         assert states[2]["STATUS"] == "Running"
         assert states[4]["STATUS"].startswith("The last reload was rejected: log.level")
+        os.kill(sidecar.process.pid, signal.SIGUSR2)
+        until(lambda: count("READY") == 4)
+        assert seen[-1]["STATUS"] == "The last takeover failed: takeover.socket.path is not set"
         for child in children(sidecar.process.pid):
             assert b"NOTIFY_SOCKET" not in Path(f"/proc/{child}/environ").read_bytes()
     finally:
@@ -56,6 +60,63 @@ def test_a_sidecar_notifies_of_its_start_each_reload_and_its_stop(
     assert count("STOPPING") == 1
     assert next(message for message in seen if "STOPPING" in message)["EXTEND_TIMEOUT_USEC"] == "15000000"
     manager.close()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_successor_becomes_the_service(
+    workers: int, cluster: ClusterState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """systemd believes the main process alone: the first one until it has named the second, then the second."""
+    manager = Manager(str(tmp_path / "notify"))
+    monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
+    monkeypatch.setenv("WATCHDOG_USEC", "200000")
+    node = cluster.nodes[0]
+    config = yaml.safe_load((node.home.parent / "sidecar-1.yaml").read_text())
+    config |= {"workers": workers, "takeover.socket.path": str(tmp_path / "takeover.sock")}
+    path = tmp_path / "sidecar.yaml"
+    path.write_text(yaml.safe_dump(config))
+    sidecar = SidecarProcess.start(path, tmp_path / "sidecar.log", node.admin)
+    first = sidecar.process.pid
+    seen: list[tuple[int, dict[str, str]]] = []
+
+    def said(pid: int, **wanted: str) -> bool:
+        seen.extend(manager.received_from())
+        return any(sender == pid and wanted.items() <= message.items() for sender, message in seen)
+
+    def named() -> list[int]:
+        return [int(message["MAINPID"]) for _, message in seen if "MAINPID" in message]
+
+    try:
+        until(lambda: said(first, WATCHDOG="1"))
+        os.kill(first, signal.SIGUSR2)
+        until(lambda: said(first) and not sidecar.process.alive())
+        [second] = named()
+        until(lambda: said(second, READY="1", STATUS="Running") and said(second, WATCHDOG="1"))
+        at = next(at for at, (_, message) in enumerate(seen) if "MAINPID" in message)
+        assert {sender for sender, _ in seen[: at + 1]} == {first}
+        assert {sender for sender, _ in seen[at + 1 :]} == {second}
+        assert not any("STOPPING" in message for _, message in seen)
+
+        path.unlink()
+        os.kill(second, signal.SIGUSR2)
+        until(lambda: said(second, STATUS="The last takeover failed: the successor has ended; its log says why"))
+        assert sidecar.ready()
+    finally:
+        sidecar.stop()
+        seen.extend(manager.received_from())
+        for pid in named():
+            end(pid)
+    assert said(second, STOPPING="1")
+    manager.close()
+
+
+def end(pid: int) -> None:
+    """End a process that is no child of this one."""
+    handle = os.pidfd_open(pid)
+    signal.pidfd_send_signal(handle, signal.SIGTERM)
+    ended, _, _ = select.select([handle], [], [], 30)
+    os.close(handle)
+    assert ended
 
 
 def children(pid: int) -> list[int]:

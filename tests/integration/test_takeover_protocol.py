@@ -62,7 +62,7 @@ class Predecessor(Side):
         super().__init__(config)
         self.taken_over = asyncio.Event()
         self.server = TakeoverServer(
-            path, 1, self.listeners, lambda: self.listeners.listening_sockets, self.taken_over.set
+            path, 1, self.listeners, lambda: self.listeners.listening_sockets, lambda pid: self.taken_over.set()
         )
         self.path = path
 
@@ -249,7 +249,7 @@ async def test_a_successor_that_was_too_slow_fails(old: Predecessor, tmp_path: P
 
 
 async def test_a_path_that_cannot_be_used_is_named(tmp_path: Path, old: Predecessor) -> None:
-    server = TakeoverServer(tmp_path / "no" / "such.sock", 1, old.listeners, list, lambda: None)
+    server = TakeoverServer(tmp_path / "no" / "such.sock", 1, old.listeners, list, lambda pid: None)
     with pytest.raises(LocalError, match=r"takeover.socket.path: cannot create .*such.sock: No such file or directory"):
         await server.bind()
     assert await Takeover.begin(str(tmp_path / "no" / "such.sock"), 1) is None, "no sidecar runs there"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from proxy.sd_notify import MAX_UNSENT, ServiceNotifier
+
+CREDENTIALS = struct.Struct("iii")
+"""``struct ucred``: process, user, group."""
 
 
 class Manager:
@@ -20,17 +24,23 @@ class Manager:
         self.address = address
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind("\0" + address[1:] if address.startswith("@") else address)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._socket.setblocking(False)
 
     def received(self) -> list[dict[str, str]]:
         """Every message so far that was not returned before."""
+        return [message for _, message in self.received_from()]
+
+    def received_from(self) -> list[tuple[int, dict[str, str]]]:
+        """The same, each with the process that has sent it, as the kernel says."""
         found = []
         while True:
             try:
-                message = self._socket.recv(4096).decode()
+                message, ancillary, _, _ = self._socket.recvmsg(4096, socket.CMSG_SPACE(CREDENTIALS.size))
             except BlockingIOError:
                 return found
-            found.append(dict(line.split("=", 1) for line in message.splitlines()))
+            pid, _, _ = CREDENTIALS.unpack(ancillary[0][2])
+            found.append((pid, dict(line.split("=", 1) for line in message.decode().splitlines())))
 
     def close(self) -> None:
         self._socket.close()
@@ -101,6 +111,37 @@ def test_a_watchdog_that_is_not_its_own_gets_none(manager: Manager, watchdog: di
     notifier.ping()
     notifier.close()
     assert manager.received() == []
+
+
+def test_a_process_that_is_replaced_names_its_successor_and_says_nothing_more(manager: Manager) -> None:
+    notifier = ServiceNotifier({"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "1000"})
+    notifier.replaced(4711)
+    notifier.ready()
+    notifier.reloading()
+    notifier.stopping(15)
+    notifier.ping()
+    notifier.close()
+    assert manager.received() == [{"MAINPID": "4711"}]
+
+
+def test_a_name_that_could_not_be_sent_is_sent_later(manager: Manager) -> None:
+    notifier = ServiceNotifier({"NOTIFY_SOCKET": manager.address})
+    for number in range(1000):
+        notifier.ready(str(number))
+    notifier.replaced(4711)
+    manager.received()
+    notifier.ping()
+    assert manager.received()[-1] == {"MAINPID": "4711"}
+    notifier.close()
+
+
+@pytest.mark.parametrize("address", ["/run/notify", "@abstract"])
+def test_a_successor_gets_the_variables_of_the_manager(address: str) -> None:
+    given = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "1000", "WATCHDOG_PID": str(os.getpid())}
+    notifier = ServiceNotifier(dict(given))
+    assert notifier.environment == {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "1000"}
+    notifier.close()
+    assert ServiceNotifier({"WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"}).environment == {}
 
 
 def test_processes_that_are_started_later_do_not_speak_for_it(manager: Manager) -> None:
