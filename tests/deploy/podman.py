@@ -19,6 +19,9 @@ ROOT = Path(__file__).parents[2]
 BASE = "localhost/debian:trixie"
 """What stands for a registry's image of Debian, which cannot be had everywhere."""
 
+PAUSE = "localhost/pause"
+"""Of the container that a pod begins with; Podman's own needs a program that is not installed everywhere."""
+
 BUILD_TIMEOUT = 1100
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 """What this machine checks the package index with; the base need not know it."""
@@ -34,6 +37,7 @@ class Podman:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         engine = '[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\nruntime = "runc"\n'
+        engine += f'infra_image = "{PAUSE}"\n'
         if unpacked is not None:
             engine += f'conmon_path = ["{unpacked}/usr/bin/conmon"]\n[engine.runtimes]\n'
             engine += f'runc = ["{unpacked}/usr/sbin/runc"]\n'
@@ -87,6 +91,13 @@ class Podman:
     def _build(self, *arguments: object) -> None:
         policy = ("--signature-policy", self.folder / "policy.json")
         self("build", *policy, *arguments, program="buildah", timeout=BUILD_TIMEOUT)
+
+    def play(self, manifests: Path) -> None:
+        """Start the pods of a file as Kubernetes would."""
+        containerfile = self.folder / "pause.Containerfile"
+        containerfile.write_text(f'FROM {BASE}\nENTRYPOINT ["/usr/bin/sleep", "infinity"]\nSTOPSIGNAL SIGKILL\n')
+        self._build("--layers", "--file", containerfile, "--tag", PAUSE, self.folder)
+        self("kube", "play", manifests)
 
     @contextmanager
     def mounted(self, image: str) -> Iterator[Path]:
