@@ -19,7 +19,7 @@ def jobs(images: Podman) -> str:
 
 def kafka(images: Podman) -> tuple[str, list[str]]:
     """Return the name of an image of Kafka, and the options with which a container of it has Kafka's jars."""
-    image = images.build("tests/deploy/kafka_image/Containerfile", "localhost/kafka")
+    image = images.build("tests/deploy/kafka.Containerfile", "localhost/kafka")
     jars = resolve("kafka-4.3.1", progress=False)
     classpath = ":".join(f"/jars/{jar.name}" for jar in jars)
     return image, ["--volume", f"{jars[0].parent}:/jars:ro", "--env", f"CLASSPATH={classpath}"]

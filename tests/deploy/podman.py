@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -58,7 +58,16 @@ class Podman:
 
     def __call__(self, *arguments: object, program: str = "podman", timeout: float = 120) -> str:
         """Return what the command prints, without the last line's end; fail with what it says if it fails."""
-        done = subprocess.run(
+        done = self._run(program, arguments, timeout)
+        assert done.returncode == 0, f"{program} {' '.join(map(str, arguments))}: {done.stderr[-3000:]}"
+        return done.stdout.strip()
+
+    def succeeds(self, *arguments: object) -> bool:
+        """Whether a command of Podman does."""
+        return self._run("podman", arguments, 120).returncode == 0
+
+    def _run(self, program: str, arguments: Sequence[object], timeout: float) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             [program, *map(str, arguments)],
             env=self._environment,
             cwd=ROOT,
@@ -67,8 +76,6 @@ class Podman:
             timeout=timeout,
             check=False,
         )
-        assert done.returncode == 0, f"{program} {' '.join(map(str, arguments))}: {done.stderr[-3000:]}"
-        return done.stdout.strip()
 
     def build(self, containerfile: str, tag: str, **mounts: Path) -> str:
         """Build an image of the project on ``BASE``, and return its name. ``mounts``: folders by their names there."""
