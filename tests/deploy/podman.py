@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,6 +18,9 @@ from tests.tools import fetched
 ROOT = Path(__file__).parents[2]
 BASE = "localhost/debian:trixie"
 """What stands for a registry's image of Debian, which cannot be had everywhere."""
+
+PAUSE = "localhost/pause"
+"""Of the container that a pod begins with; Podman's own needs a program that is not installed everywhere."""
 
 BUILD_TIMEOUT = 1100
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -34,6 +37,7 @@ class Podman:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         engine = '[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\nruntime = "runc"\n'
+        engine += f'infra_image = "{PAUSE}"\n'
         if unpacked is not None:
             engine += f'conmon_path = ["{unpacked}/usr/bin/conmon"]\n[engine.runtimes]\n'
             engine += f'runc = ["{unpacked}/usr/sbin/runc"]\n'
@@ -54,7 +58,16 @@ class Podman:
 
     def __call__(self, *arguments: object, program: str = "podman", timeout: float = 120) -> str:
         """Return what the command prints, without the last line's end; fail with what it says if it fails."""
-        done = subprocess.run(
+        done = self._run(program, arguments, timeout)
+        assert done.returncode == 0, f"{program} {' '.join(map(str, arguments))}: {done.stderr[-3000:]}"
+        return done.stdout.strip()
+
+    def succeeds(self, *arguments: object) -> bool:
+        """Whether a command of Podman does."""
+        return self._run("podman", arguments, 120).returncode == 0
+
+    def _run(self, program: str, arguments: Sequence[object], timeout: float) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             [program, *map(str, arguments)],
             env=self._environment,
             cwd=ROOT,
@@ -63,8 +76,6 @@ class Podman:
             timeout=timeout,
             check=False,
         )
-        assert done.returncode == 0, f"{program} {' '.join(map(str, arguments))}: {done.stderr[-3000:]}"
-        return done.stdout.strip()
 
     def build(self, containerfile: str, tag: str, **mounts: Path) -> str:
         """Build an image of the project on ``BASE``, and return its name. ``mounts``: folders by their names there."""
@@ -87,6 +98,13 @@ class Podman:
     def _build(self, *arguments: object) -> None:
         policy = ("--signature-policy", self.folder / "policy.json")
         self("build", *policy, *arguments, program="buildah", timeout=BUILD_TIMEOUT)
+
+    def play(self, manifests: Path) -> None:
+        """Start the pods of a file as Kubernetes would."""
+        containerfile = self.folder / "pause.Containerfile"
+        containerfile.write_text(f'FROM {BASE}\nENTRYPOINT ["/usr/bin/sleep", "infinity"]\nSTOPSIGNAL SIGKILL\n')
+        self._build("--layers", "--file", containerfile, "--tag", PAUSE, self.folder)
+        self("kube", "play", manifests)
 
     @contextmanager
     def mounted(self, image: str) -> Iterator[Path]:

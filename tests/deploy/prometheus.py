@@ -24,7 +24,7 @@ from tests.tools import fetched
 FOLDER = Path(__file__).parents[2] / "deploy" / "prometheus"
 RULES, CASES = FOLDER / "brokerside.rules.yaml", FOLDER / "brokerside.test.yaml"
 
-SHORTENED = {"5m": "10s", "15m": "30s", "1h": "30s"}
+SHORTENED = {"5m": "10s", "15m": "60s", "1h": "60s"}
 """What stands for the windows and offsets in the rules."""
 
 FOR = "2s"

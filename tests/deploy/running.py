@@ -84,13 +84,14 @@ class MountedConfig:
         os.rename(self.folder / "..new", self.folder / "..data")
 
 
-def transfer(bootstrap: str, topic: str, records: int = 500) -> None:
-    """Produce so many records, and read all of them."""
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1, "message.timeout.ms": 30_000})
+def transfer(bootstrap: str, topic: str, records: int = 500, **settings: str) -> None:
+    """Produce so many records, and read all of them. ``settings``: further ones of librdkafka."""
+    common = {"bootstrap.servers": bootstrap, **settings}
+    producer = Producer({**common, "linger.ms": 1, "message.timeout.ms": 30_000})
     for number in range(records):
         producer.produce(topic, bytes(200), str(number))
     assert producer.flush(PATIENCE) == 0
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest"})
+    consumer = Consumer({**common, "group.id": topic, "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     read = 0
     deadline = time.monotonic() + PATIENCE

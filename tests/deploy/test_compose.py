@@ -12,9 +12,17 @@ import yaml
 from confluent_kafka.admin import AdminClient
 
 from proxy.cli import _parser
+from proxy.local.ports import free_ports
+from tests.deploy import images as built
+from tests.deploy import prometheus
+from tests.deploy.composed import composed
 from tests.deploy.lab import host, lab, localized
+from tests.deploy.podman import BASE, podman
 from tests.deploy.running import transfer, until
 from tests.tools.environment import made
+
+PUBLISHED = re.compile(r"127\.0\.0\.1:(\d+):")
+"""A port of this machine, in a service's `ports`."""
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "compose"
@@ -115,3 +123,44 @@ def local(text: str, number: int) -> str:
     for port, n in published.items():
         text = text.replace(f"localhost:{port}", f"{host(n)}:9092")
     return localized(text, number, NAMES)
+
+
+@pytest.mark.deploy
+@pytest.mark.kafka
+@pytest.mark.spark
+@pytest.mark.timeout(1800)
+def test_its_services_run_as_containers() -> None:
+    """All but Grafana, whose image cannot be had everywhere; those of Kafka and Prometheus have stand-ins."""
+    images = podman()
+    program, _ = prometheus.program("prometheus")
+    kafka, options = built.kafka(images)
+    sidecar, jobs = built.sidecar(images), built.jobs(images)
+    numbers = PUBLISHED.findall((FOLDER / "compose.yaml").read_text())
+    ports = dict(zip(numbers, free_ports(len(numbers)), strict=True))
+
+    def moved(text: str) -> str:
+        for number, port in ports.items():
+            text = text.replace(f"localhost:{number}", f"localhost:{port}")
+        return PUBLISHED.sub(lambda found: f"127.0.0.1:{ports[found[1]]}:", text)
+
+    with composed(images, moved) as site:
+        for number in NUMBERS:
+            site.start(f"kafka-{number}", kafka, *options)
+        for number in NUMBERS:
+            site.start(f"sidecar-{number}", sidecar)
+        healthy = SERVICES["sidecar-1"]["healthcheck"]["test"]
+        assert healthy[0] == "CMD"
+        for number in NUMBERS:
+            until(lambda n=number: images.succeeds("exec", f"sidecar-{n}", *healthy[1:]), f"sidecar-{number}", 180)
+        bootstrap = ",".join(f"localhost:{ports[SERVICES[f'kafka-{n}']['ports'][0].split(':')[1]]}" for n in NUMBERS)
+        assert len(AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=30).brokers) == len(NUMBERS)
+        transfer(bootstrap, "orders")
+        assert (site.volume("kafka-1") / "meta.properties").exists()
+
+        site.start("prometheus", BASE, "--volume", f"{program}:/bin/prometheus:ro", command=["/bin/prometheus"])
+        scraping = prometheus.Prometheus(f"127.0.0.1:{ports['9090']}")
+        until(lambda: len(scraping.ask('up{job="brokerside"} == 1')) == len(NUMBERS), "each sidecar is scraped")
+
+        site.start("jobs", jobs)
+        log = site.volume("tables") / "tables" / "traffic" / "_delta_log"
+        until(lambda: list(log.glob("*.json")), "the jobs write tables", 600)

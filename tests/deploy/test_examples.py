@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from tests.deploy.lab import Lab, host, lab, localized
 from tests.deploy.running import Running, transfer, until
 from tests.integration.quotas import Peer
 from tests.tools import fetched
+from tests.tools.authority import Authority
 
 EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples"
-STARTED = {"plaintext", "scram", "balancer", "unchanged-brokers"}
+STARTED = {"plaintext", "scram", "mtls", "balancer", "unchanged-brokers"}
 NAMES = {f"kafka-{number}.example": host(number) for number in (1, 2, 3)}
 BALANCER = host(9)
 
@@ -84,6 +86,34 @@ def test_scram(site: Lab) -> None:
     connections = json.loads(sidecar.get("connections?principal=User:alice") or "{}")
     assert connections["connections"]
     consumer.close()
+
+
+def test_mtls(site: Lab) -> None:
+    tls = site.folder / "tls"
+    authority, of_clients = Authority(tls), Authority(tls, "clients-ca")
+    own = authority.issue("kafka-1", "CN=kafka-1", names=[host(1)])
+    authority.issue("sidecar", "CN=sidecar")
+    (tls / "kafka-1.pem").write_text(own.key.read_text() + own.certificate.read_text())
+    sidecar = start(site, "mtls", **{"/etc/kafka": str(site.folder)})
+    secured = {"security.protocol": "SSL", "ssl.ca.location": str(authority.ca)}
+
+    def as_client(issuer: Authority, name: str) -> dict[str, str]:
+        pair = issuer.issue(name, f"CN={name},OU=Billing")
+        return secured | {"ssl.certificate.location": str(pair.certificate), "ssl.key.location": str(pair.key)}
+
+    alice = as_client(of_clients, "alice")
+    transfer(f"{host(1)}:9092", "orders", **alice)
+    until(lambda: sidecar.metric("brokerside_audit_delivered_total") > 0, "events are delivered")
+    with contextlib.closing(
+        Consumer({**alice, "bootstrap.servers": f"{host(1)}:9092", "group.id": "mtls"})
+    ) as consumer:
+        consumer.list_topics(timeout=30)
+        found = json.loads(sidecar.get("connections?principal=User:alice") or "{}")
+        assert found["connections"]
+    for port, refused in ((9092, secured), (9092, as_client(authority, "mallory")), (19092, alice)):
+        admin = AdminClient({**refused, "bootstrap.servers": f"{host(1)}:{port}"})
+        with pytest.raises(KafkaException):
+            admin.list_topics(timeout=3)
 
 
 def test_behind_a_balancer(site: Lab, tmp_path: Path) -> None:

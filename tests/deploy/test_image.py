@@ -15,6 +15,7 @@ import pytest
 
 import proxy
 from proxy.local.cluster import ClusterState
+from tests.deploy.images import sidecar
 from tests.deploy.podman import Podman, podman
 from tests.deploy.running import MountedConfig, Running, configuration, transfer, until
 from tests.frames import request
@@ -37,7 +38,7 @@ def images() -> Podman:
 
 @pytest.fixture(scope="module")
 def image(images: Podman) -> str:
-    return images.build("deploy/image/Containerfile", "localhost/brokerside")
+    return sidecar(images)
 
 
 @pytest.fixture(scope="module")

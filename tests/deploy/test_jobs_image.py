@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from proxy.local.cluster import ClusterState
-from proxy.local.jars import cache_dir, resolve
 from proxy.local.sidecars import SidecarProcess
+from tests.deploy.images import jobs
 from tests.deploy.podman import Podman, podman
 from tests.deploy.running import Running, transfer, until
 
@@ -30,8 +30,7 @@ def images() -> Podman:
 
 @pytest.fixture(scope="module")
 def image(images: Podman) -> str:
-    resolve("spark-4.2.0", progress=False)
-    return images.build("deploy/image/jobs.Containerfile", "localhost/brokerside-jobs", jars=cache_dir() / "jars")
+    return jobs(images)
 
 
 @pytest.fixture

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -15,16 +12,11 @@ import yaml
 from proxy import __version__
 from proxy.cli import _parser
 from proxy.config import Config, load
-from proxy.local.jars import cache_dir
-from tests.tools import fetched
+from tests.deploy.manifests import CHART, EVERYTHING, ROOT, Manifest, Render, environment, only, sidecar_of
 from tests.tools.environment import made
 
-ROOT = Path(__file__).parents[2]
-CHART = ROOT / "deploy/helm/brokerside"
 VERSIONS = ("1.29", "1.34")
 """Of Kubernetes, whose schemas the manifests are checked against: the oldest with native sidecars, and a recent one."""
-
-Manifest = dict[str, Any]
 
 RESTRICTED = {
     "allowPrivilegeEscalation": False,
@@ -36,76 +28,6 @@ RESTRICTED = {
     "seccompProfile": {"type": "RuntimeDefault"},
 }
 """What Pod Security's level `restricted` wants, and more."""
-
-
-@pytest.fixture(scope="module")
-def helm(request: pytest.FixtureRequest) -> Path:
-    """Building it takes minutes, so without --deploy it is used where it has been built."""
-    built = cache_dir() / "bench" / "go" / "helm"
-    if not built.exists() and not request.config.getoption("--deploy"):
-        pytest.skip("helm is not built yet: make deploy-test")
-    try:
-        return fetched.go("helm", "helm.sh/helm/v4/cmd/helm")
-    except fetched.MissingError as missing:
-        pytest.skip(f"no helm: {missing}")
-
-
-Render = Callable[..., list[Manifest]]
-
-
-@pytest.fixture
-def render(helm: Path, tmp_path: Path) -> Render:
-    """Renders a chart with values; the text of helm's error is raised as AssertionError."""
-
-    def rendered(values: Manifest | None = None, chart: Path = CHART) -> list[Manifest]:
-        (tmp_path / "values.yaml").write_text(yaml.safe_dump(values or {}))
-        done = subprocess.run(
-            [helm, "template", "kafka", chart, "--namespace", "prod", "--values", tmp_path / "values.yaml"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return [manifest for manifest in yaml.safe_load_all(done.stdout) if manifest]
-
-    return rendered
-
-
-@pytest.fixture
-def kafka_chart(helm: Path, tmp_path: Path) -> Path:
-    """A chart of brokers with this one as its subchart."""
-    chart = tmp_path / "kafka"
-    shutil.copytree(Path(__file__).with_name("kafka_chart"), chart)
-    shutil.copytree(CHART, chart / "charts" / "brokerside")
-    return chart
-
-
-EVERYTHING: Manifest = {
-    "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
-    "prometheusRule": {"enabled": True, "runbookUrl": "https://wiki.example/"},
-    "networkPolicy": {"enabled": True},
-    "grafanaDashboards": {"enabled": True},
-    "jobs": {
-        "enabled": True,
-        "definitions": {"owners.yaml": (ROOT / "deploy/examples/definitions/owners.yaml").read_text()},
-        "kafkaConfigSecret": "kafka-client",
-        "args": ["--conf=spark.driver.memory=2g"],
-    },
-}
-
-
-def only(manifests: list[Manifest], kind: str) -> Manifest:
-    found = [manifest for manifest in manifests if manifest["kind"] == kind]
-    assert len(found) == 1
-    return found[0]
-
-
-def sidecar_of(manifests: list[Manifest]) -> Manifest:
-    pod = only(manifests, "StatefulSet")["spec"]["template"]["spec"]
-    found: list[Manifest] = [one for one in pod["initContainers"] if one["name"] == "brokerside"]
-    assert len(found) == 1
-    return found[0]
 
 
 def valid(manifests: list[Manifest], folder: Path) -> None:
@@ -121,17 +43,6 @@ def valid(manifests: list[Manifest], folder: Path) -> None:
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-
-
-def environment(sidecar: Manifest, **pod: str) -> dict[str, str]:
-    """Return a container's variables as the kubelet sets them; ``pod``: its fields by path."""
-    found: dict[str, str] = {}
-    for one in sidecar["env"]:
-        value = one.get("value") or pod[one["valueFrom"]["fieldRef"]["fieldPath"]]
-        for name, known in found.items():
-            value = value.replace(f"$({name})", known)
-        found[one["name"]] = value
-    return {name: value for name, value in found.items() if name.startswith("BROKERSIDE_")}
 
 
 def config_of(manifests: list[Manifest], name: str, ordinal: int, folder: Path) -> Config:
@@ -234,20 +145,6 @@ def test_the_command_of_the_jobs_is_one_that_there_is(render: Render) -> None:
     arguments = vars(_parser().parse_args(container["args"]))
     assert arguments["available_now"] is True
     assert arguments["bootstrap_servers"] == "kafka:19094"
-
-
-@pytest.fixture
-def patched(tmp_path: Path) -> list[Manifest]:
-    """A StatefulSet that existed, with the component of ``deploy/kubernetes/``."""
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        pytest.skip("there is no kubectl on PATH, whose kustomize renders the patch")
-    shutil.copytree(ROOT / "deploy/kubernetes", tmp_path / "brokerside")
-    shutil.copy(Path(__file__).with_name("kafka_base") / "kafka.yaml", tmp_path)
-    (tmp_path / "kustomization.yaml").write_text("resources: [kafka.yaml]\ncomponents: [brokerside]\n")
-    done = subprocess.run([kubectl, "kustomize", tmp_path], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return list(yaml.safe_load_all(done.stdout))
 
 
 def test_the_patch_adds_the_sidecar_of_the_chart_and_keeps_what_was_there(

@@ -168,9 +168,15 @@ def down(site: Site) -> AbstractContextManager[None]:
 @contextmanager
 def restarting(site: Site) -> Iterator[None]:
     for _ in range(3):
+        before = starts(site)
         site.restart()
-        time.sleep(2)  # so that each start is scraped
+        until(lambda before=before: starts(site) - before, "the start is scraped")
     yield
+
+
+def starts(site: Site) -> set[str]:
+    """Return when the sidecar has started, as Prometheus knows it; nothing while there is none."""
+    return {one["value"][1] for one in site.prometheus.ask("process_start_time_seconds")}
 
 
 @contextmanager
@@ -345,12 +351,13 @@ def site(cluster: ClusterState, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.mark.deploy
 @pytest.mark.kafka
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("alert", FAULTS)
 def test_an_alert_fires_for_its_fault_and_resolves(alert: str, site: Site, topic: str) -> None:
     with FAULTS[alert](site):
         until(lambda: alert in site.prometheus.firing(), f"{alert} fires")
         annotations = site.prometheus.firing().get(alert)
     assert annotations is None or not re.search(r"<no value>|<error|\{\{", str(annotations))
-    until(lambda: alert not in site.prometheus.firing(), f"{alert} is resolved", 90)
+    until(lambda: alert not in site.prometheus.firing(), f"{alert} is resolved", 180)
     site.running.wait_ready()
     transfer(site.node.advertised, topic, 20)

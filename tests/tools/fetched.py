@@ -5,6 +5,7 @@ They are fetched into the cache folder where they are not installed; nothing on 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -14,7 +15,7 @@ from pathlib import Path
 from proxy.local.jars import cache_dir
 
 TIMEOUT = 1200.0
-"""Seconds for a download or a build; that of helm takes the longest, about seven minutes."""
+"""Seconds for a download or a build; that of kube-apiserver takes the longest, about eleven minutes."""
 
 FOLDERS = ("usr/bin", "usr/sbin")
 """Where Debian's packages have their programs."""
@@ -76,6 +77,28 @@ def go(program: str, package: str) -> Path:
         _run(command, folder, " ".join(command), {"GOBIN": str(folder), "GOFLAGS": "-buildvcs=false"})
         (folder / package.rpartition("/")[2]).rename(path)
     return path
+
+
+def go_module(name: str, version: str) -> Path:
+    """Return the folder with the files of a Go module, which Go checks against its checksum database.
+
+    Raises MissingError.
+    """
+    command = ["go", "mod", "download", "-json", f"{name}@v{version}"]
+    if shutil.which("go") is None:
+        raise MissingError(f"needs Go: {' '.join(command)}")
+    return Path(json.loads(_run(command, Path.cwd(), " ".join(command)))["Dir"])
+
+
+def go_build(folder: Path, program: str, package: str) -> None:
+    """Build ``package``, of a module that the go.mod in ``folder`` requires, as ``program`` in that folder.
+
+    Raises MissingError.
+    """
+    part = f"{program}.part"
+    command = ["go", "build", "-mod=mod", "-buildvcs=false", "-ldflags=-s -w", "-o", part, package]
+    _run(command, folder, " ".join(command))
+    (folder / part).rename(folder / program)
 
 
 def said_version(command: list[str], pattern: str, environment: dict[str, str] | None = None) -> str:

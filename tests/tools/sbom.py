@@ -1,6 +1,7 @@
 """Writes what ships as CycloneDX documents into ``deploy/sbom/``: ``python -m tests.tools.sbom`` (``make sbom``).
 
-Each is made from an environment with exactly what its lock has; that of the jobs also has the jars, from their pins.
+Each is made from an environment with exactly what its lock has; that of the jobs also has the jars inside of pyspark,
+and those beside it, from their pins.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from proxy.local.jars import SETS
+from tests.tools import spark_jars
 from tests.tools.environment import made
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +25,14 @@ IMAGE_PYTHON = "3.13"
 
 JARS = {"jobs": SETS["spark-4.2.0"]}
 """Sets of jars that ship beside the packages of a lock."""
+
+POM_LICENCES = {
+    "io.delta": "Apache-2.0",
+    "org.apache.commons": "Apache-2.0",
+    "org.apache.kafka": "Apache-2.0",
+    "org.apache.spark": "Apache-2.0",
+}
+"""What the POMs of these jars say, by group."""
 
 
 def sbom(name: str) -> str:
@@ -43,23 +53,15 @@ def sbom(name: str) -> str:
              "--pyproject", ROOT / "pyproject.toml", python],
             check=True, capture_output=True, text=True,
         ).stdout  # fmt: skip
+        jars = list(spark_jars.components(packages)) if (packages / "pyspark").exists() else []
     document: dict[str, Any] = json.loads(said)
     document["components"] = sorted(document["components"], key=lambda one: str(one["name"]))
     for component in document["components"]:
         component.pop("externalReferences", None)
+    document["components"] += jars
     for pin in sorted(JARS.get(name, ())):
-        purl = f"pkg:maven/{pin.group}/{pin.artifact}@{pin.version}"
-        document["components"].append(
-            {
-                "bom-ref": purl,
-                "type": "library",
-                "group": pin.group,
-                "name": pin.artifact,
-                "version": pin.version,
-                "purl": purl,
-                "hashes": [{"alg": "SHA-256", "content": pin.sha256}],
-            }
-        )
+        licence = POM_LICENCES[pin.group]
+        document["components"].append(spark_jars.component(pin.group, pin.artifact, pin.version, pin.sha256, licence))
     return json.dumps(document, indent=1, sort_keys=True) + "\n"
 
 
