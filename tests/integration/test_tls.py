@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from proxy.config import load
 from proxy.net.api_versions_probe import ApiVersionsProbe
+from proxy.tls import certificates
 from tests.frames import METADATA, request, response
 from tests.integration.peer import Reader, Writer, answer_in_order, read_frame
 from tests.integration.tls_bench import TlsBench, tls_bench
@@ -100,7 +101,10 @@ async def test_requests_are_answered_in_order_and_observed(tmp_path: Path, versi
         writer.close()
         await running.until(lambda: running.counters.closed == {"client_closed": 1})
         assert running.counters.received["client"] == sum(len(request(METADATA, 1, n, b"x" * n)) for n in range(300))
-        assert running.changes[-1].connection.tls_version == version.name.replace("_", ".")
+        connection = running.changes[-1].connection
+        suite = {"TLSv1_3": "TLS_AES_256_GCM_SHA384", "TLSv1_2": "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"}
+        assert (connection.tls_version, connection.tls_cipher) == (version.name.replace("_", "."), suite[version.name])
+        assert connection.tls_client_serial is None
         assert running.counters.tls_handshakes == {(version.name.replace("_", "."), "full"): 1}
 
 
@@ -344,8 +348,22 @@ async def test_the_subject_of_a_clients_certificate_is_its_principal(tmp_path: P
         assert running.exchanges[0].connection.principal_source == "mtls"
         opened, authenticated = running.changes
         assert (opened.change, opened.connection.principal_source) == ("opened", "unauthenticated")
+        assert opened.connection.tls_version is None
         assert (authenticated.change, authenticated.connection.principal_source) == ("authenticated", "mtls")
+        pem = (tmp_path / "a-client.crt").read_text()
+        assert authenticated.connection.tls_client_serial == certificates.first_of(pem).serial
         writer.close()
+
+
+async def test_the_certificate_of_a_client_that_logs_in_names_no_principal(tmp_path: Path) -> None:
+    async with tls_bench(tmp_path, answer_in_order, MTLS, **{"security.protocol": "SASL_SSL"}) as running:
+        _, writer = await running.dial(running.context(name="CN=alice"))
+        writer.close()
+        await running.until(lambda: len(running.changes) == 2)
+        connection = running.changes[1].connection
+        assert (connection.principal, connection.principal_source) == ("User:ANONYMOUS", "unauthenticated")
+        pem = (tmp_path / "a-client.crt").read_text()
+        assert connection.tls_client_serial == certificates.first_of(pem).serial
 
 
 async def test_rules_map_the_subject(tmp_path: Path) -> None:

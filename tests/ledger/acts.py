@@ -32,6 +32,8 @@ class Client:
     software: tuple[str, str] | None = ("librdkafka", "2.11.1")
     listener: str = "CLIENT"
     mechanism: str | None = "SCRAM-SHA-512"
+    tls: tuple[str, str] | None = None
+    """Version and cipher suite."""
 
 
 @dataclass(eq=False)
