@@ -485,7 +485,48 @@ async def test_tls_is_originated_to_the_broker(tmp_path: Path, protocol: str) ->
             assert [await read_frame(reader) for _ in range(2)] == [response(1), response(2)]
             writer.close()
             await running.until(lambda: running.counters.closed == {"client_closed": 1})
-        assert seen == [("kafka-1.example", "sidecar")]
+        assert seen == [("kafka-1.example", "sidecar", False)]
+
+
+@every_version
+async def test_sessions_with_the_broker_are_resumed_until_its_tls_changes(
+    tmp_path: Path, version: ssl.TLSVersion
+) -> None:
+    authority = Authority(tmp_path / "brokers")
+    pair = authority.issue("sidecar", "CN=sidecar")
+    originated: dict[str, object] = {
+        "ssl.truststore.location": str(authority.ca),
+        "ssl.server.name": "kafka-1.example",
+        "ssl.certificate.location": str(pair.certificate),
+        "ssl.key.location": str(pair.key),
+        "ssl.enabled.protocols": [version.name.replace("_", ".")],
+    }
+
+    async def ask(running: TlsBench) -> None:
+        reader, writer = await running.dial()
+        writer.write(request(METADATA, 1, 1))
+        assert await read_frame(reader) == response(1)
+        writer.close()
+        await running.until(lambda: running.counters.active == 0)
+
+    async with (
+        broker_with_tls(authority, tmp_path / "brokers", client="required") as (port, seen),
+        behind(tmp_path, port, "SSL", originated) as running,
+    ):
+        for _ in range(3):
+            await ask(running)
+        authority.issue("sidecar", "CN=renewed")
+        with capture_logs() as lines:
+            running.manager.update_config(load(tmp_path / "sidecar.yaml", {}), running.sink)
+            await running.until(lambda: any(line["event"] == "tls_updated" for line in lines))
+        for _ in range(2):
+            await ask(running)
+    assert seen == [
+        ("kafka-1.example", name, resumed)
+        for name, resumed in (
+            ("sidecar", False), ("sidecar", True), ("sidecar", True), ("renewed", False), ("renewed", True),
+        )
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -527,20 +568,23 @@ async def test_a_broker_without_tls_is_said_to_be_one(tmp_path: Path) -> None:
 
 @contextlib.asynccontextmanager
 async def broker_with_tls(authority: Authority, folder: Path, client: str = "none"):  # type: ignore[no-untyped-def]
-    """A broker that answers in order, over TLS; yields its port, and the names it was asked for with the clients'."""
+    """A broker that answers in order, over TLS.
+
+    Yields its port, and of each connection the name it was asked for, that of the client, and whether it is resumed.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*authority.issue("broker", names=("kafka-1.example",)))
     if client == "required":
         context.load_verify_locations(str(authority.ca))
         context.verify_mode = ssl.CERT_REQUIRED
-    seen: list[tuple[str, str]] = []
+    seen: list[tuple[str, str, bool]] = []
     names: list[str] = []
     context.sni_callback = lambda _, name, __: names.append(name)
 
     async def serve(reader: Reader, writer: Writer) -> None:
         certificate = writer.get_extra_info("peercert") or {}
         subject = dict(part for parts in certificate.get("subject", ()) for part in parts)
-        seen.append((names.pop(), subject.get("commonName", "")))
+        seen.append((names.pop(), subject.get("commonName", ""), writer.get_extra_info("ssl_object").session_reused))
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             await answer_in_order(reader, writer)
         writer.close()
