@@ -215,7 +215,7 @@ async def test_quotas_are_read_over_every_kind_of_listener(
         ("sasl", {"security.protocol": "SASL_PLAINTEXT", **PLAIN, "sasl.username": "eve"}, "Authentication failed"),
         ("sasl", {}, "the connection was closed"),
         ("ssl", {"security.protocol": "SSL"}, "TLS: self-signed certificate"),
-        ("mtls", {"security.protocol": "SSL", "ssl.ca.location": "CA"}, "BAD_CERTIFICATE"),
+        ("mtls", {"security.protocol": "SSL", "ssl.ca.location": "CA"}, "CERTIFICATE"),
         ("ssl", {}, "an answer of 352518912 bytes"),
     ],
     ids=["password", "user", "no-sasl", "not-trusted", "no-certificate", "no-tls"],

@@ -44,7 +44,7 @@ def connections(acts: Iterable[Act]) -> Book:
             row["principal"] = row.get("principal", "User:ANONYMOUS")
         else:
             row["principal"] = client.principal
-            row["tls_version"], row["tls_cipher"] = client.tls or (None, None)
+            row["tls_version"], row["tls_cipher"] = client.tls
         if change.what == "authenticated":
             add(row, authentications=1)
             row["authenticated_at"] = instant(change.at)
