@@ -75,8 +75,8 @@ hostile: setup ## Every known attack at once beside honest clients, 11 minutes (
 	@$(BIN)/python -m tests.hostile $(ARGS)
 
 .PHONY: interop
-interop: setup ## Clients of other languages through the sidecar (needs node and go)
-	$(BIN)/python -m pytest tests/interop $(ARGS)
+interop: setup ## Clients of other languages through the sidecar, with TLS and without (needs node and go)
+	$(BIN)/python -m pytest tests/interop --interop-tls $(ARGS)
 
 .PHONY: fuzz
 fuzz: $(READY) ## Hostile bytes for everything that reads a peer's, a million inputs (ARGS: --inputs, --seed, --seconds)

@@ -184,11 +184,23 @@ class ObservedConnection(Protocol):
 
     @property
     def principal_source(self) -> str:
-        """``anonymous``, ``unauthenticated``, ``sasl`` or ``unknown``: how the principal is known."""
+        """``anonymous``, ``unauthenticated``, ``sasl``, ``mtls`` or ``unknown``: how the principal is known."""
 
     @property
     def sasl_mechanism(self) -> str | None:
         """As the client chose it."""
+
+    @property
+    def tls_version(self) -> str | None:
+        """Such as ``TLSv1.3``, where the sidecar terminates TLS."""
+
+    @property
+    def tls_cipher(self) -> str | None:
+        """Kafka's name of the cipher suite, likewise."""
+
+    @property
+    def tls_client_serial(self) -> str | None:
+        """Serial number of the client's certificate in hexadecimal digits, likewise."""
 
     @property
     def client_software_name(self) -> str | None:

@@ -271,6 +271,13 @@ class ConnectionEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="k
     """How ``principal`` is known, as in a request."""
     sasl_mechanism: str | None = None
     """SASL mechanism the client chose, as in ``sasl.mechanism``."""
+    tls_version: str | None = None
+    """Version of TLS, as in ``ssl.enabled.protocols``, where the sidecar terminates it. It is not known yet when a
+    connection is ``opened``."""
+    tls_cipher: str | None = None
+    """Likewise: cipher suite, as in ``ssl.cipher.suites``."""
+    tls_client_serial: str | None = None
+    """Likewise: serial number of the client's certificate, as ``openssl x509 -serial`` prints it."""
     client_id: str | None = None
     """``closed``: the client id of its last request; null where the listener's bytes are not read."""
     client_software_name: str | None = None

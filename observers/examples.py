@@ -151,6 +151,8 @@ _BILLING = Connection(
     client_software_version="4.3.1",
     principal_source="sasl",
     sasl_mechanism="SCRAM-SHA-512",
+    tls_version="TLSv1.3",
+    tls_cipher="TLS_AES_256_GCM_SHA384",
 )
 _CLOSED = ConnectionTransition(
     _BILLING,

@@ -27,6 +27,7 @@ ATTRIBUTES: Mapping[str, str] = MappingProxyType(
         "client_port": "client.port",
         "group_id": "messaging.consumer.group.name",
         "principal": "enduser.id",
+        "tls_cipher": "tls.cipher",
     }
 )
 """Attributes by field of an event. Every other field has the attribute ``brokerside.<field>``."""

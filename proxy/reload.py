@@ -245,7 +245,12 @@ def _find_changed_tls(before: Config, after: Config) -> Iterator[str]:
         has = (one.tls is not None, one.upstream_tls is not None)
         for key, now, then in zip(("tls", "upstream.tls"), has, had.get(one.name, (False, False)), strict=True):
             if now != then:
-                yield f"listeners[{at}].{key}: a change needs a restart where TLS begins or ends"
+                running, file = (f"with {key}" if tls else f"without {key}" for tls in (then, now))
+                yield (
+                    f"listeners[{at}].{key}: a change needs a restart where TLS begins or ends (listener {one.name}, "
+                    f"running: {running}, file: {file}): restart it, as by brokerside run --takeover, or undo the "
+                    "change"
+                )
 
 
 class ConfigFileMonitor:

@@ -28,6 +28,7 @@ STDERR = pytest.StashKey[int]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--deploy", action="store_true", help="Run the tests with the marker deploy, too.")
+    parser.addoption("--interop-tls", action="store_true", help="Run the clients of tests/interop over TLS, too.")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -156,9 +156,8 @@ class Config(ConfigSection):
     )
     internal_topics_protected: bool = switch(
         "internal.topics.protected",
-        "Whether clients of `PLAINTEXT` and `SASL_PLAINTEXT` listeners are refused what changes the sidecars' own "
-        "topics: those whose names begin with `brokerside-` or `__brokerside_`, and `audit.topic` "
-        "(docs/protected-topics.md).",
+        "Whether clients are refused what changes the sidecars' own topics: those whose names begin with `brokerside-` "
+        "or `__brokerside_`, and `audit.topic`. Not where TLS passes through (docs/protected-topics.md).",
         default=True,
         reload=True,
     )

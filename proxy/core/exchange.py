@@ -41,7 +41,8 @@ class Connection(Struct, frozen=True, gc=False):
     principal_source: PrincipalSource = "anonymous"
     sasl_mechanism: str | None = None
     tls_version: str | None = None  # where the sidecar terminates TLS, such as TLSv1.3
-    tls_cipher: str | None = None  # OpenSSL's name
+    tls_cipher: str | None = None  # likewise, by Kafka's name
+    tls_client_serial: str | None = None  # of the client's certificate
 
 
 Change = Literal["opened", "authenticated", "authentication_failed", "closed"]

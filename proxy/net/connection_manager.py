@@ -39,6 +39,7 @@ from proxy.net.tls_stream import TlsStream
 from proxy.net.upstream import Upstream
 from proxy.telemetry import RateLimitedLogger
 from proxy.tls import certificates
+from proxy.tls.cipher_suites import kafka_name
 from proxy.tls.principal_mapping import NoMatchingRule, PrincipalMapper
 
 log = structlog.get_logger(__name__)
@@ -65,13 +66,15 @@ def identified(connection: Connection, listener: Listener, stream: TlsStream, ma
 
     With SASL a client is who it logs in as, whatever its certificate says, as in Kafka.
     """
-    shown = replace(connection, tls_version=stream.version, tls_cipher=stream.cipher)
+    shown = replace(connection, tls_version=stream.version, tls_cipher=kafka_name(stream.cipher))
+    der = stream.peer_certificate
+    if der is None:
+        return shown if listener.has_sasl else replace(shown, principal_source="anonymous")
+    certificate = certificates.decode(der)
+    shown = replace(shown, tls_client_serial=certificate.serial)
     if listener.has_sasl:
         return shown
-    certificate = stream.peer_certificate
-    if certificate is None:
-        return replace(shown, principal_source="anonymous")
-    name = mapper.map_name(certificates.decode(certificate).subject)
+    name = mapper.map_name(certificate.subject)
     if len(name) > MAX_PRINCIPAL:  # each connection keeps it, and a certificate has room for 100 KB
         name = shorten(name.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
     return replace(shown, principal=f"User:{name}", principal_source="mtls")

@@ -40,9 +40,9 @@ class KafkaConnection(Struct, omit_defaults=True, gc=False):
     ``id``: as in the audit's events, and for ``close``. ``state``: ``connecting`` (to the broker), ``open`` or
     ``aborting`` (half of it has ended). ``group_id`` to ``transactional_id``: of the last request that had one.
     ``request_count``, ``received_bytes``, ``sent_bytes``: since it was opened. ``in_flight``: requests without a
-    response; ``in_flight_requests`` has the oldest of them. ``tls_version``, ``tls_cipher``: where the sidecar
-    terminates TLS. Without frames that can be read (TLS that passes through), only addresses, times and bytes are
-    known.
+    response; ``in_flight_requests`` has the oldest of them. ``tls_version``, ``tls_cipher``, ``tls_client_serial``: as
+    in the audit's events. Without frames that can be read (TLS that passes through), only addresses, times and bytes
+    are known.
     """
 
     id: str
@@ -62,6 +62,7 @@ class KafkaConnection(Struct, omit_defaults=True, gc=False):
     sasl_mechanism: str | None = None
     tls_version: str | None = None
     tls_cipher: str | None = None
+    tls_client_serial: str | None = None
     client_id: str | None = None
     client_software_name: str | None = None
     client_software_version: str | None = None
@@ -166,6 +167,7 @@ def _describe(relay: Relay, now: float, offset: float, worker: int) -> KafkaConn
         sasl_mechanism=connection.sasl_mechanism,
         tls_version=connection.tls_version,
         tls_cipher=connection.tls_cipher,
+        tls_client_serial=_clip(connection.tls_client_serial),
         client_id=_clip(relay.client_id),
         client_software_name=_clip(connection.client_software_name),
         client_software_version=_clip(connection.client_software_version),

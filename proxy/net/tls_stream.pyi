@@ -9,8 +9,12 @@ class TlsStream:
     ``side``: which peer it is.
     """
 
-    def __init__(self, context: ssl.SSLContext, server_name: str | None = None) -> None:
-        """``server_name``: the name of the broker; None for a client, towards which this process is the server."""
+    def __init__(
+        self, context: ssl.SSLContext, server_name: str | None = None, earlier: TlsStream | None = None
+    ) -> None:
+        """``server_name``: the name of the broker; None for a client, towards which this process is the server.
+        ``earlier``: a stream to the same broker, whose session is resumed if the broker agrees. One of another context
+        is passed over."""
 
     @property
     def established(self) -> bool: ...

@@ -41,9 +41,12 @@ NOT_TLS = {
 cdef class TlsStream:
     """TLS towards one peer. tls_stream.pyi documents the public methods."""
 
-    def __init__(self, context, str server_name=None):
+    def __init__(self, context, str server_name=None, TlsStream earlier=None):
+        session = None
+        if earlier is not None and earlier.ssl_object.context is context:
+            session = earlier.ssl_object.session
         self.side = "broker" if server_name is not None else "client"
-        self.ssl_object = context.wrap_bio(incoming, outgoing, server_name is None, server_name)
+        self.ssl_object = context.wrap_bio(incoming, outgoing, server_name is None, server_name, session)
 
     @property
     def version(self):

@@ -59,6 +59,9 @@ class Upstream:
         self._resolver = UpstreamResolver(endpoint)
         self._last_connected: SocketAddress | None = None
         """Of several addresses, the last one that a connection was established to."""
+        self._full: TlsStream | None = None
+        """TLS of the last full handshake. Its session comes with its first data, and is resumed while the broker
+        agrees."""
         with contextlib.suppress(socket.gaierror):
             self._literal_addresses = order_addresses(
                 socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
@@ -76,11 +79,14 @@ class Upstream:
         if self._tls is None or self._tls.client is None:
             return sock, None
         try:
-            stream = TlsStream(self._tls.client, self._tls.server_name)
+            stream = TlsStream(self._tls.client, self._tls.server_name, self._full)
             async with asyncio.timeout(self._timeout):
                 await TlsHandshake(stream, sock).run()
+            if not stream.is_resumed:
+                self._full = stream
         except BaseException as error:
             sock.close()
+            self._full = None
             if isinstance(error, TimeoutError):
                 raise PeerError("broker", "tls_failed", "no answer during the handshake") from None
             if isinstance(error, EOFError | ConnectionError):

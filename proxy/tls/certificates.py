@@ -1,4 +1,4 @@
-"""Reads what the sidecar needs of X.509 certificates: the subject as Java writes it, and the end of the validity.
+"""Reads what the sidecar needs of X.509 certificates: serial number, the subject as Java writes it, and the validity.
 
 Source: RFC 5280, section 4.1; X.690 (DER). OpenSSL has checked a client's certificate before it is read here. The
 text of a name is that of ``X500Principal.getName()``: RFC 2253 as in ``sun.security.x509.AVA.toRFC2253String``, which
@@ -36,8 +36,10 @@ _PEM = re.compile(r"-----BEGIN CERTIFICATE-----(.*?)-----END CERTIFICATE-----", 
 
 
 class Certificate(NamedTuple):
-    """``subject``: in the format of RFC 2253. ``not_before``, ``not_after``: seconds since 1970."""
+    """``serial``: hexadecimal digits, as ``openssl x509 -serial`` prints them. ``subject``: in the format of RFC 2253.
+    ``not_before``, ``not_after``: seconds since 1970."""
 
+    serial: str
     subject: str
     not_before: float
     not_after: float
@@ -65,11 +67,18 @@ def decode(der: bytes) -> Certificate:
         (certificate,) = _elements(der)
         signed, _, _ = _elements(certificate.content)
         fields = [one for one in _elements(signed.content) if one.tag != VERSION_TAG]
-        _, _, _, validity, subject, *_ = fields
+        serial, _, _, validity, subject, *_ = fields
         begin, end = (_time(one) for one in _elements(validity.content))
-        return Certificate(name_of(subject.encoded), begin, end)
+        return Certificate(serial_of(serial.content), name_of(subject.encoded), begin, end)
     except (ValueError, IndexError):
         raise ValueError("is no certificate") from None
+
+
+def serial_of(content: bytes) -> str:
+    """Return the content of a DER integer as pairs of hexadecimal digits, with a sign where it is negative."""
+    number = int.from_bytes(content, "big", signed=True)
+    digits = f"{abs(number):X}"
+    return "-" * (number < 0) + "0" * (len(digits) % 2) + digits
 
 
 def name_of(der: bytes) -> str:

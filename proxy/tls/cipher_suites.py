@@ -32,6 +32,8 @@ TLS_1_2 = {
 }
 """OpenSSL's names of the suites of TLS 1.2, by IANA's. Not among them: those that need parameters for DHE."""
 
+_KAFKA_NAMES = {openssl: name for name, openssl in TLS_1_2.items()}
+
 
 def check(name: str) -> None:
     """Raise ValueError for a suite that is not known."""
@@ -49,3 +51,8 @@ def check_all(names: Collection[str]) -> None:
 def openssl_names(names: Sequence[str]) -> str:
     """Return OpenSSL's list of the suites of TLS 1.2 among ``names``, in their order."""
     return ":".join(TLS_1_2[name] for name in names if name in TLS_1_2)
+
+
+def kafka_name(openssl_name: str) -> str:
+    """Return Kafka's name of a suite; OpenSSL's where it is not known. Those of TLS 1.3 are the same."""
+    return _KAFKA_NAMES.get(openssl_name, openssl_name)

@@ -81,6 +81,21 @@ CONNECTIONS = Table(
             source="principal of `authentication_failed`",
         ),
         merged_column("last", "sasl_mechanism", "string", "SASL mechanism; NULL without.", source="sasl_mechanism"),
+        merged_column(
+            "last",
+            "tls_version",
+            "string",
+            "Version of TLS where the sidecar terminates it, such as `TLSv1.3`; NULL without.",
+            source="tls_version",
+        ),
+        merged_column("last", "tls_cipher", "string", "Likewise: cipher suite by Kafka's name.", source="tls_cipher"),
+        merged_column(
+            "last",
+            "tls_client_serial",
+            "string",
+            "Likewise: serial number of the client's certificate, in hexadecimal digits.",
+            source="tls_client_serial",
+        ),
         merged_column("last", "client_id", "string", f"Client id of its last request. {_CLOSED}", source="client_id"),
         merged_column(
             "last", "software_name", "string", "Sent by the client with ApiVersions.", source="client_software_name"

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import json
+import socket
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from confluent_kafka import Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are exported, untyped
     AdminClient,
     ScramCredentialInfo,
@@ -19,6 +24,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are ex
 )
 
 from proxy.config import Config
+from proxy.core.protected_topics import REGISTRY
 from proxy.fleet.quota_poller import QuotaPoller
 from proxy.limits.model import DEFAULT_ADDRESS, UNLIMITED, ClusterQuotas
 from proxy.local import cluster as local_cluster
@@ -27,7 +33,11 @@ from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
 from tests.integration.certificates import certificate
 from tests.integration.conftest import free_port
+from tests.integration.metrics import sample
 from tests.integration.quotas import ALTER, ANY, CREATION, DESCRIBE, RATE, Peer, alter, describe, error_of, set_config
+from tests.interop.wire import audited
+from tests.tools.authority import Authority, Pair
+from tests.tools.topic import messages
 
 pytestmark = pytest.mark.kafka
 
@@ -38,15 +48,23 @@ USER, PASSWORD = "s,i=decar", "pä,ss=word"
 
 @dataclass(frozen=True)
 class Secured:
-    """A broker with a listener of every kind: ``sasl``, ``sasl_ssl``, ``ssl`` are host:port; ``ca`` is a file."""
+    """A broker with a listener of every kind: ``sasl``, ``sasl_ssl``, ``ssl``, ``mtls`` are host:port; ``ca`` and
+    those of ``pair`` are files. ``mtls`` wants the certificate ``pair``."""
 
     node: Node
     sasl: str
     sasl_ssl: str
     ssl: str
+    mtls: str
     sasl_advertised: str
     """Where a sidecar may listen before ``sasl``."""
     ca: str
+    pair: Pair
+
+    def internal(self, settings: dict[str, str]) -> dict[str, str]:
+        """``settings`` with the files in place of their names."""
+        files = {"CA": self.ca, "CERTIFICATE": str(self.pair.certificate), "KEY": str(self.pair.key)}
+        return {key: files.get(value, value) for key, value in settings.items()}
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +72,14 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     folder = tmp_path_factory.mktemp("secured")
     node = local_cluster.plan(folder).nodes[0]
     store, ca = certificate(folder)
-    found = Secured(node, *(f"127.0.0.1:{port}" for port in free_ports(4)), str(ca))
-    own = {"SASL": found.sasl, "BOTH": found.sasl_ssl, "TLS": found.ssl}
+    authority = Authority(folder / "clients")
+    pair = authority.issue("sidecar", "CN=sidecar")
+    found = Secured(node, *(f"127.0.0.1:{port}" for port in free_ports(5)), str(ca), pair)
+    own = {"SASL": found.sasl, "BOTH": found.sasl_ssl, "TLS": found.ssl, "MTLS": found.mtls}
     listeners = {"CLIENT": node.upstream, "INTERNAL": node.internal, "CONTROLLER": node.controller, **own}
     advertised = {**own, "CLIENT": node.advertised, "INTERNAL": node.internal, "SASL": found.sasl_advertised}
-    protocols = dict.fromkeys(listeners, "PLAINTEXT") | {"SASL": "SASL_PLAINTEXT", "BOTH": "SASL_SSL", "TLS": "SSL"}
+    protocols = dict.fromkeys(listeners, "PLAINTEXT")
+    protocols |= {"SASL": "SASL_PLAINTEXT", "BOTH": "SASL_SSL", "TLS": "SSL", "MTLS": "SSL"}
     properties = {
         "listeners": ",".join(f"{name}://{address}" for name, address in listeners.items()),
         "advertised.listeners": ",".join(f"{name}://{address}" for name, address in advertised.items()),
@@ -67,8 +88,11 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         "ssl.keystore.type": "PKCS12",
         "ssl.keystore.location": str(store),
         "ssl.keystore.password": "changeit",
+        "listener.name.mtls.ssl.client.auth": "required",
+        "listener.name.mtls.ssl.truststore.type": "PEM",
+        "listener.name.mtls.ssl.truststore.location": str(authority.ca),
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": f"User:ANONYMOUS;User:{USER};User:admin",
+        "super.users": f"User:ANONYMOUS;User:{USER};User:admin;User:CN=sidecar",
     }
     for name in ("sasl", "both"):
         jaas = f"listener.name.{name}.%s.sasl.jaas.config"
@@ -92,7 +116,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 def no_quotas(secured: Secured) -> Iterator[None]:
     yield
     with Peer(secured.node.internal) as peer:
-        for name in (None, "127.0.0.1", "10.0.0.1", "localhost"):
+        for name in (None, "127.0.0.1", "127.0.0.9", "10.0.0.1", "localhost"):
             peer.ask(ALTER, 0, alter([("ip", name)], (RATE, 0.0, True)))
         peer.ask(44, 0, set_config(1, CREATION, None))
 
@@ -153,6 +177,11 @@ def scram(mechanism: str, password: str = PASSWORD) -> dict[str, str]:
     return {"sasl.mechanism": mechanism, "sasl.username": USER, "sasl.password": password}
 
 
+BOTH = {"security.protocol": "SASL_SSL", "ssl.ca.location": "CA", **scram("SCRAM-SHA-512")}
+MTLS = {
+    "security.protocol": "SSL", "ssl.ca.location": "CA", "ssl.certificate.location": "CERTIFICATE",
+    "ssl.key.location": "KEY",
+}  # fmt: skip
 PLAIN = {"sasl.mechanisms": "PLAIN", "sasl.username": "admin", "sasl.password": "admin-secret"}
 
 
@@ -162,7 +191,8 @@ PLAIN = {"sasl.mechanisms": "PLAIN", "sasl.username": "admin", "sasl.password": 
         ("sasl", {"security.protocol": "sasl_plaintext", **PLAIN}),
         ("sasl", {"security.protocol": "SASL_PLAINTEXT", **scram("SCRAM-SHA-256")}),
         ("sasl", {"security.protocol": "SASL_PLAINTEXT", **scram("SCRAM-SHA-512")}),
-        ("sasl_ssl", {"security.protocol": "SASL_SSL", "ssl.ca.location": "CA", **scram("SCRAM-SHA-512")}),
+        ("sasl_ssl", BOTH),
+        ("mtls", MTLS),
         ("ssl", {"security.protocol": "SSL", "ssl.ca.location": "CA"}),
         ("ssl", {"security.protocol": "SSL", "enable.ssl.certificate.verification": "false"}),
     ],
@@ -172,8 +202,7 @@ async def test_quotas_are_read_over_every_kind_of_listener(
     secured: Secured, listener: str, settings: dict[str, str]
 ) -> None:
     store(secured, "10.0.0.1", 5)
-    settings = {key: secured.ca if value == "CA" else value for key, value in settings.items()}
-    async with watching(config_of(getattr(secured, listener), settings)) as polled:
+    async with watching(config_of(getattr(secured, listener), secured.internal(settings))) as polled:
         assert polled.watch.state.error is None
         await until(polled, ClusterQuotas({"10.0.0.1": 5}))
 
@@ -185,14 +214,15 @@ async def test_quotas_are_read_over_every_kind_of_listener(
         ("sasl", {"security.protocol": "SASL_PLAINTEXT", **PLAIN, "sasl.username": "eve"}, "Authentication failed"),
         ("sasl", {}, "the connection was closed"),
         ("ssl", {"security.protocol": "SSL"}, "TLS: self-signed certificate"),
+        ("mtls", {"security.protocol": "SSL", "ssl.ca.location": "CA"}, "CERTIFICATE"),
         ("ssl", {}, "an answer of 352518912 bytes"),
     ],
-    ids=["password", "user", "no-sasl", "not-trusted", "no-tls"],
+    ids=["password", "user", "no-sasl", "not-trusted", "no-certificate", "no-tls"],
 )
 async def test_a_broker_that_does_not_let_it_in_is_an_error_that_says_so(
     secured: Secured, listener: str, settings: dict[str, str], said: str
 ) -> None:
-    async with watching(config_of(getattr(secured, listener), settings)) as polled:
+    async with watching(config_of(getattr(secured, listener), secured.internal(settings))) as polled:
         error = polled.watch.state.error or ""
         assert said in error
         assert PASSWORD not in error
@@ -257,3 +287,62 @@ def test_a_client_without_rights_gets_the_broker_s_refusal(secured: Secured, beh
             assert answer == direct.ask(key, 0, body)
     with Peer(behind, user=("admin", "admin-secret")) as peer:
         assert error_of(ALTER, 0, peer.ask(ALTER, 0, requests[0][1])) == (0, "")
+
+
+@pytest.mark.parametrize(("listener", "settings"), [("mtls", MTLS), ("sasl_ssl", BOTH)], ids=["mtls", "sasl_ssl"])
+def test_a_sidecar_talks_to_its_cluster_over_tls_alone(
+    secured: Secured, tmp_path: Path, listener: str, settings: dict[str, str]
+) -> None:
+    """Registry, quotas, audit and names of topics: by librdkafka, and by the calls of the sidecar itself."""
+    settings = secured.internal(settings)
+    for name in settings.keys() & {"sasl.password"}:
+        (tmp_path / name).write_text(settings[name])
+        settings[name] = {"file": name}  # type: ignore[assignment]
+    audit = f"audit-over-{listener}"
+    config = {
+        "broker.id": 1,
+        "internal.bootstrap.servers": getattr(secured, listener),
+        "internal": settings,
+        "listeners": [{"name": "CLIENT", "bind": secured.node.advertised, "upstream": secured.node.upstream}],
+        "admin": {"bind": secured.node.admin},
+        "observer.class.names": ["observers.audit:AuditObserver"],
+        "audit": {"topic": audit},
+    }
+    (tmp_path / "sidecar.yaml").write_text(yaml.safe_dump(config))
+    store(secured, "127.0.0.9", 1000)
+    boots = registered(secured)
+    sidecar = SidecarProcess.start(tmp_path / "sidecar.yaml", tmp_path / "sidecar.log", secured.node.admin)
+    try:
+        producer = Producer({"bootstrap.servers": secured.node.advertised, "client.id": "over-tls"})
+        producer.produce(f"written-{listener}", b"x")
+        assert producer.flush(30) == 0
+        wait(lambda: registered(secured) > boots, sidecar)
+        wait(lambda: sample(sidecar.metrics(), "brokerside_audit_delivered_total") > 0, sidecar)
+        host, _, port = secured.node.advertised.rpartition(":")
+        with socket.create_connection((host, int(port)), source_address=("127.0.0.9", 0)):
+            wait(lambda: rate_limits(sidecar).get("127.0.0.9") == 1000, sidecar)
+        with urllib.request.urlopen(f"http://{sidecar.admin}/readyz", timeout=10) as answer:
+            assert answer.read() == b"ok\n"
+    finally:
+        assert sidecar.stop()
+    produced = [one for one in audited(secured.node.internal, audit, "over-tls") if one.api == "Produce"]
+    assert [part.topic for one in produced for part in one.topics] == [f"written-{listener}"]
+
+
+def rate_limits(sidecar: SidecarProcess) -> dict[str, int | None]:
+    """By address of a client."""
+    with urllib.request.urlopen(f"http://{sidecar.admin}/quotas", timeout=10) as answer:
+        return {one["address"]: one["rate_limit"] for one in json.load(answer)["addresses"]}
+
+
+def registered(secured: Secured) -> int:
+    """Records in the topic of the registry, 0 where it is not there yet."""
+    admin = AdminClient({"bootstrap.servers": secured.node.internal})
+    return len([*messages(secured.node.internal, REGISTRY)]) if REGISTRY in admin.list_topics(timeout=30).topics else 0
+
+
+def wait(condition: Callable[[], bool], sidecar: SidecarProcess) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, sidecar.log.read_text()[-3000:]
+        time.sleep(0.2)

@@ -13,19 +13,11 @@ from structlog.testing import capture_logs
 
 from proxy.config import load
 from proxy.core.names import shorten
-from proxy.net.api_versions_probe import ApiVersionsProbe
+from proxy.tls import certificates
 from tests.frames import METADATA, request, response
 from tests.integration.peer import Reader, Writer, answer_in_order, read_frame
-from tests.integration.tls_bench import TlsBench, tls_bench
+from tests.integration.tls_bench import TlsBench, every_version, silent_sidecar, tls_bench  # noqa: F401
 from tests.tools.authority import Authority
-
-VERSIONS = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
-every_version = pytest.mark.parametrize("version", VERSIONS, ids=[version.name for version in VERSIONS])
-
-
-@pytest.fixture(autouse=True)
-def _silent_sidecar(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ApiVersionsProbe, "start", lambda self: None)  # a peer is asked by clients alone
 
 
 class HandMade:
@@ -101,7 +93,10 @@ async def test_requests_are_answered_in_order_and_observed(tmp_path: Path, versi
         writer.close()
         await running.until(lambda: running.counters.closed == {"client_closed": 1})
         assert running.counters.received["client"] == sum(len(request(METADATA, 1, n, b"x" * n)) for n in range(300))
-        assert running.changes[-1].connection.tls_version == version.name.replace("_", ".")
+        connection = running.changes[-1].connection
+        suite = {"TLSv1_3": "TLS_AES_256_GCM_SHA384", "TLSv1_2": "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"}
+        assert (connection.tls_version, connection.tls_cipher) == (version.name.replace("_", "."), suite[version.name])
+        assert connection.tls_client_serial is None
         assert running.counters.tls_handshakes == {(version.name.replace("_", "."), "full"): 1}
 
 
@@ -345,7 +340,10 @@ async def test_the_subject_of_a_clients_certificate_is_its_principal(tmp_path: P
         assert running.exchanges[0].connection.principal_source == "mtls"
         opened, authenticated = running.changes
         assert (opened.change, opened.connection.principal_source) == ("opened", "unauthenticated")
+        assert opened.connection.tls_version is None
         assert (authenticated.change, authenticated.connection.principal_source) == ("authenticated", "mtls")
+        pem = (tmp_path / "a-client.crt").read_text()
+        assert authenticated.connection.tls_client_serial == certificates.first_of(pem).serial
         writer.close()
 
 
@@ -361,6 +359,17 @@ async def test_a_very_long_subject_is_cut(tmp_path: Path) -> None:
             writer.close()
         expected = {f"User:{shorten(subject.encode()).decode()}" for subject in subjects}
         assert {one.connection.principal for one in running.exchanges} == expected
+
+
+async def test_the_certificate_of_a_client_that_logs_in_names_no_principal(tmp_path: Path) -> None:
+    async with tls_bench(tmp_path, answer_in_order, MTLS, **{"security.protocol": "SASL_SSL"}) as running:
+        _, writer = await running.dial(running.context(name="CN=alice"))
+        writer.close()
+        await running.until(lambda: len(running.changes) == 2)
+        connection = running.changes[1].connection
+        assert (connection.principal, connection.principal_source) == ("User:ANONYMOUS", "unauthenticated")
+        pem = (tmp_path / "a-client.crt").read_text()
+        assert connection.tls_client_serial == certificates.first_of(pem).serial
 
 
 async def test_rules_map_the_subject(tmp_path: Path) -> None:
@@ -456,102 +465,3 @@ async def test_a_new_certificate_is_shown_to_new_clients_and_closes_no_connectio
         writer.write(request(METADATA, 1, 5))
         assert await read_frame(reader) == response(5)
         writer.close()
-
-
-# ---- towards the broker ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("protocol", ["SSL", "PLAINTEXT"])
-async def test_tls_is_originated_to_the_broker(tmp_path: Path, protocol: str) -> None:
-    authority = Authority(tmp_path / "brokers")
-    async with broker_with_tls(authority, tmp_path / "brokers", client="required") as (port, seen):
-        pair = authority.issue("sidecar", "CN=sidecar")
-        originated: dict[str, object] = {
-            "ssl.truststore.location": str(authority.ca),
-            "ssl.server.name": "kafka-1.example",
-            "ssl.certificate.location": str(pair.certificate),
-            "ssl.key.location": str(pair.key),
-        }
-        async with behind(tmp_path, port, protocol, originated) as running:
-            if protocol == "SSL":
-                reader, writer = await running.dial()
-            else:
-                reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
-            body = bytes(2 << 20)
-            writer.write(request(METADATA, 1, 1, body) + request(METADATA, 1, 2))
-            assert [await read_frame(reader) for _ in range(2)] == [response(1), response(2)]
-            writer.close()
-            await running.until(lambda: running.counters.closed == {"client_closed": 1})
-        assert seen == [("kafka-1.example", "sidecar")]
-
-
-@pytest.mark.parametrize(
-    ("keys", "detail"),
-    [
-        ({}, "self-signed|unable to get|certificate"),
-        ({"ssl.truststore.location": "CA", "ssl.server.name": "other.example"}, "Hostname mismatch"),
-    ],
-)
-async def test_a_broker_whose_certificate_is_not_as_configured_gets_no_request(
-    tmp_path: Path, keys: dict[str, object], detail: str
-) -> None:
-    authority = Authority(tmp_path / "brokers")
-    async with broker_with_tls(authority, tmp_path / "brokers") as (port, _):
-        keys = {name: str(authority.ca) if value == "CA" else value for name, value in keys.items()}
-        async with behind(tmp_path, port, "SSL", keys or {"ssl.enabled.protocols": ["TLSv1.3"]}) as running:
-            with capture_logs() as lines:
-                reader, writer = await running.dial()
-                writer.write(request(METADATA, 1, 1))
-                assert await reader.read() == b""
-                await running.until(lambda: running.counters.closed == {"broker_tls_failed": 1})
-                writer.close()
-            assert any(line["event"] == "connection_broken" for line in lines)
-            assert [line for line in lines if detail.split("|")[-1] in line.get("detail", "")], lines
-
-
-async def test_a_broker_without_tls_is_said_to_be_one(tmp_path: Path) -> None:
-    async def plain(reader: Reader, writer: Writer) -> None:
-        await reader.read(100)
-
-    async with tls_bench(tmp_path, plain, **{"upstream.tls": {"ssl.truststore.location": "ca.pem"}}) as running:
-        with capture_logs() as lines:
-            reader, writer = await running.dial()
-            assert await reader.read() == b""
-            await running.until(lambda: running.counters.closed == {"broker_tls_failed": 1})
-            writer.close()
-        assert "port without TLS" in next(line["detail"] for line in lines if line["event"] == "connection_broken")
-
-
-@contextlib.asynccontextmanager
-async def broker_with_tls(authority: Authority, folder: Path, client: str = "none"):  # type: ignore[no-untyped-def]
-    """A broker that answers in order, over TLS; yields its port, and the names it was asked for with the clients'."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*authority.issue("broker", names=("kafka-1.example",)))
-    if client == "required":
-        context.load_verify_locations(str(authority.ca))
-        context.verify_mode = ssl.CERT_REQUIRED
-    seen: list[tuple[str, str]] = []
-    names: list[str] = []
-    context.sni_callback = lambda _, name, __: names.append(name)
-
-    async def serve(reader: Reader, writer: Writer) -> None:
-        certificate = writer.get_extra_info("peercert") or {}
-        subject = dict(part for parts in certificate.get("subject", ()) for part in parts)
-        seen.append((names.pop(), subject.get("commonName", "")))
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            await answer_in_order(reader, writer)
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
-    try:
-        yield server.sockets[0].getsockname()[1], seen
-    finally:
-        server.close()
-
-
-@contextlib.asynccontextmanager
-async def behind(folder: Path, port: int, protocol: str, originated: dict[str, object]):  # type: ignore[no-untyped-def]
-    """A sidecar before a broker with TLS."""
-    settings: dict[str, object] = {"security.protocol": protocol, "upstream.tls": originated}
-    async with tls_bench(folder, answer_in_order, to=f"127.0.0.1:{port}", **settings) as running:
-        yield running

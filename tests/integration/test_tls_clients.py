@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import socket
+import ssl
 import threading
 import time
 import urllib.request
@@ -22,6 +26,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are ex
     UserScramCredentialUpsertion,
 )
 
+from proxy.config.regular_files import file_state
 from proxy.local import cluster as local_cluster
 from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
@@ -251,6 +256,8 @@ def test_connections_say_who_is_there_and_how(site: Site, listener: str, princip
             found = [one for one in json.load(answer)["connections"] if one["principal"] == principal]
     assert {one["principal_source"] for one in found} == {source}
     assert {one.get("tls_version") for one in found} == {None if listener == "THROUGH" else "TLSv1.3"}
+    assert all(one.get("tls_cipher", "TLS_").startswith("TLS_") for one in found)
+    assert {"tls_client_serial" in one for one in found} == {listener == "MTLS"}
     if listener != "THROUGH":
         assert f"named-{listener}" in {one.get("client_id") for one in found}
     del admin
@@ -297,6 +304,70 @@ def test_new_certificates_under_load_fail_no_request(site: Site) -> None:
     assert failed == []
     assert delivered[0] > 100
     assert delivered[1] > 3
+
+
+def replace_unnoticed(file: Path, content: str) -> None:
+    """Write ``content``, with a state of the file as before: so that the watch of files does not reload it."""
+    before = file.stat()
+    assert len(content) <= before.st_size
+    with file.open("r+") as opened:
+        opened.write(content.ljust(before.st_size, "\n"))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert file_state(file) == (before.st_mtime_ns, before.st_size, before.st_ino)
+
+
+def shown_certificate(site: Site, listener: str) -> bytes:
+    """The certificate that a new client is shown."""
+    host, _, port = site.addresses[listener].rpartition(":")
+    context = ssl.create_default_context(cafile=str(site.authority.ca))
+    with socket.create_connection((host, int(port))) as plain, context.wrap_socket(plain, server_hostname=host) as tls:
+        found = tls.getpeercert(True)
+    assert found is not None
+    return found
+
+
+def test_sighup_shows_a_new_certificate_and_closes_no_connection(site: Site) -> None:
+    failed: list[object] = []
+    producer = Producer(site.settings("MTLS") | {"linger.ms": 0, "client.id": "hung-up", "error_cb": failed.append})
+
+    def busiest() -> dict[str, Any]:
+        """After one more record, the connection that carries them."""
+        producer.produce(site.topic, b"z", on_delivery=lambda error, _: error and failed.append(error))
+        assert producer.flush(30) == 0
+        return max(site.connections("hung-up"), key=lambda one: one["request_count"])
+
+    for _ in range(20):
+        before = busiest()
+    shown = shown_certificate(site, "SASLTLS")
+    files = site.authority.folder
+    for kind in ("crt", "key"):  # room for one whose signature is some bytes longer
+        path = files / f"sidecar.{kind}"
+        path.write_text(path.read_text().ljust(2048, "\n"))
+    reload(site)
+    renewed = site.authority.issue("renewed", days=70)
+    replace_unnoticed(files / "sidecar.key", renewed.key.read_text())
+    replace_unnoticed(files / "sidecar.crt", renewed.certificate.read_text())
+    os.kill(site.sidecar.process.pid, signal.SIGHUP)
+    deadline = time.monotonic() + 30
+    while {shown_certificate(site, "SASLTLS") for _ in range(8)} & {shown}:  # of both workers
+        assert time.monotonic() < deadline
+        assert busiest()["id"] == before["id"]
+    after = busiest()
+    assert (after["id"], after["tls_client_serial"]) == (before["id"], before["tls_client_serial"])
+    assert after["request_count"] > before["request_count"]
+    assert failed == []
+    (reloaded,) = [
+        one
+        for line in site.sidecar.log.read_text().splitlines()
+        if (one := json.loads(line))["event"] == "config_reloaded" and one["reason"] == "SIGHUP"
+    ]
+    assert "listeners[0].tls.ssl.certificate.location" in str(reloaded["keys"])
+
+
+def reload(site: Site) -> None:
+    reloading = urllib.request.Request(f"http://{site.node.admin}/reload", method="POST")
+    with urllib.request.urlopen(reloading, timeout=30) as answer:
+        assert answer.status == 200
 
 
 def test_a_key_of_another_certificate_changes_nothing(site: Site) -> None:

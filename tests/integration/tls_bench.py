@@ -8,11 +8,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 import yaml
 
 from proxy.compiled.exchange import Exchange
 from proxy.config import Config, load
 from proxy.core.exchange import ConnectionTransition
+from proxy.net.api_versions_probe import ApiVersionsProbe
 from proxy.net.connection_manager import ConnectionManager
 from proxy.net.listener_manager import ListenerManager
 from proxy.net.ticker import Ticker
@@ -20,6 +22,15 @@ from tests.integration.conftest import free_port
 from tests.integration.peer import Behaviour, Reader, Writer, upstream
 from tests.tools.authority import Authority
 from tests.tools.observation_sinks import watching
+
+VERSIONS = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
+every_version = pytest.mark.parametrize("version", VERSIONS, ids=[version.name for version in VERSIONS])
+
+
+@pytest.fixture(autouse=True)
+def silent_sidecar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is imported, a peer is asked by clients alone."""
+    monkeypatch.setattr(ApiVersionsProbe, "start", lambda self: None)
 
 
 class Handler(ConnectionManager):

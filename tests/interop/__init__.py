@@ -7,5 +7,6 @@ Every client is one program in a folder of its own and does the same, with the l
 It creates TOPIC with PARTITIONS partitions where there is none, finds it in the list of topics and describes it;
 produces each line (``key<TAB>value``, ASCII), an equal share with each codec it has, all acknowledged; reads them back
 as a member of GROUP from the start, commits, and asks for the group's committed offsets. Every request carries
-CLIENT_ID. It prints one line of JSON (``clients.Report``), and ends with another exit code than 0 where anything fails.
+CLIENT_ID. With TLS_CA in its environment, a file in PEM, it uses TLS and trusts that CA. It prints one line of JSON
+(``clients.Report``), and ends with another exit code than 0 where anything fails.
 """

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 import pytest
@@ -54,9 +56,10 @@ class Client:
     name: str
     build: Callable[[], list[str]]
 
-    def run(self, arguments: Sequence[str], lines: Sequence[str]) -> Report:
-        """Build it where needed, run it on ``lines``, and return what it printed."""
-        output = _run([*self.build(), *arguments], RUN_TIMEOUT, text="\n".join(lines) + "\n")
+    def run(self, arguments: Sequence[str], lines: Sequence[str], ca: Path | None = None) -> Report:
+        """Build it where needed, run it on ``lines``, and return what it printed. ``ca``: for TLS."""
+        trusted = {} if ca is None else {"TLS_CA": str(ca)}
+        output = _run([*self.build(), *arguments], RUN_TIMEOUT, text="\n".join(lines) + "\n", **trusted)
         return msgspec.json.decode(output, type=Report)
 
 
@@ -106,15 +109,24 @@ def _cache() -> Path:
     return folder
 
 
-def _run(command: list[str], timeout: float, *, folder: Path = ROOT, text: str = "") -> str:
-    done = _start(command, timeout, folder, text)
+def _run(command: list[str], timeout: float, *, folder: Path = ROOT, text: str = "", **environment: str) -> str:
+    done = _start(command, timeout, folder, text, environment)
     if done.returncode:
         pytest.fail(f"{command[0]} ended with {done.returncode}:\n{done.stderr[-5000:]}", pytrace=False)
     return done.stdout
 
 
-def _start(command: list[str], timeout: float, folder: Path, text: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=folder, input=text, capture_output=True, text=True, timeout=timeout, check=False)
+def _start(
+    command: list[str],
+    timeout: float,
+    folder: Path,
+    text: str = "",
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=folder, input=text, env=os.environ | environment, capture_output=True, text=True, timeout=timeout,
+        check=False,
+    )  # fmt: skip
 
 
 CLIENTS = (

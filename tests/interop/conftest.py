@@ -4,21 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+import yaml
 
 from proxy.config import load
 from proxy.local import cluster
 from proxy.local.sidecars import SidecarProcess
+from tests.integration.conftest import free_port
 from tests.integration.metrics import sample
+from tests.tools.authority import Authority
 
 
 @dataclass(frozen=True)
 class Proxied:
-    """The broker and the sidecar before it."""
+    """The broker and the sidecar before it, with a listener that terminates TLS beside the one without.
+
+    ``tls_bootstrap``: where clients of the former connect to. ``ca``: the file they trust.
+    """
 
     state: cluster.ClusterState
     sidecar: SidecarProcess
+    tls_bootstrap: str
+    ca: Path
 
     def metric(self, name: str) -> int:
         """The sum of a metric's samples now."""
@@ -31,9 +40,18 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
     state = cluster.up(folder, progress=False)
     try:
         config = folder / "sidecar-1.yaml"
+        bootstrap = f"127.0.0.1:{free_port()}"
+        authority = Authority(folder / "tls")
+        pair = authority.issue("sidecar")
+        tls = {"ssl.certificate.location": str(pair.certificate), "ssl.key.location": str(pair.key)}
+        keys = yaml.safe_load(config.read_text())
+        listener = {"name": "TLS", "bind": bootstrap, "advertised": bootstrap, "upstream": state.nodes[0].upstream}
+        # The broker advertises the other listener.
+        keys["listeners"].append(listener | {"security.protocol": "SSL", "tls": tls, "rewrite.addresses": True})
+        config.write_text(yaml.safe_dump(keys))
         sidecar = SidecarProcess.start(config, folder / "sidecar-1.log", str(load(config).admin.bind))
         try:
-            yield Proxied(state, sidecar)
+            yield Proxied(state, sidecar, bootstrap, authority.ca)
         finally:
             sidecar.stop()
     finally:

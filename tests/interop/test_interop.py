@@ -29,20 +29,26 @@ def lines(client: Client) -> list[str]:
     return [f"{n:06d}\t{value}" for n, value in enumerate(values)]
 
 
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
-def test_client(proxied: Proxied, client: Client) -> None:
+def test_client(proxied: Proxied, client: Client, protocol: str, pytestconfig: pytest.Config) -> None:
+    if protocol == "SSL" and not pytestconfig.getoption("--interop-tls"):
+        pytest.skip("the clients over TLS take 40 s more: make interop")
     sent = lines(client)
-    client_id = f"interop-{client.name}"
+    client_id = f"interop-{client.name}-{protocol}"
+    bootstrap, ca = (proxied.state.bootstrap, None) if protocol == "PLAINTEXT" else (proxied.tls_bootstrap, proxied.ca)
     topic = new_topic(proxied.state, client_id)
     requests = proxied.metric("brokerside_requests_total")
     connections = proxied.metric("brokerside_connections_accepted_total")
+    handshakes = proxied.metric("brokerside_tls_handshakes_total")
 
-    report = client.run([proxied.state.bootstrap, topic, f"{topic}-group", client_id, str(PARTITIONS)], sent)
+    report = client.run([bootstrap, topic, f"{topic}-group", client_id, str(PARTITIONS)], sent, ca)
 
     assert report.partitions == PARTITIONS
     assert (report.produced, report.consumed, report.committed) == (len(sent), len(sent), len(sent))
     assert report.sha256 == digest(sent)
     assert proxied.metric("brokerside_connections_accepted_total") > connections
+    assert (proxied.metric("brokerside_tls_handshakes_total") > handshakes) == (protocol == "SSL")
     assert proxied.metric("brokerside_frames_invalid_total") == 0
     events = wait_audited(proxied, client_id, proxied.metric("brokerside_requests_total") - requests)
     assert records(events, "Produce", topic) == len(sent)

@@ -22,6 +22,10 @@ API_KEYS = {
 }
 
 
+TLS = {"CLIENT": ("TLSv1.3", "TLS_AES_256_GCM_SHA384")}
+"""Version and cipher suite of the listeners that terminate TLS."""
+
+
 @dataclass(frozen=True)
 class Client:
     """A program, on one machine."""
@@ -32,6 +36,11 @@ class Client:
     software: tuple[str, str] | None = ("librdkafka", "2.11.1")
     listener: str = "CLIENT"
     mechanism: str | None = "SCRAM-SHA-512"
+
+    @property
+    def tls(self) -> tuple[str | None, str | None]:
+        """Version and cipher suite."""
+        return TLS.get(self.listener, (None, None))
 
 
 @dataclass(eq=False)

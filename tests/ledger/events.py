@@ -172,6 +172,8 @@ def connection(change: Change) -> ConnectionEvent:
         client_port=visit.port,
         principal_source="anonymous" if client.mechanism is None else "unauthenticated",
     )
+    if change.what != "opened":
+        event.tls_version, event.tls_cipher = client.tls
     if change.what in ("opened", "authentication_failed"):
         event.error_code = 58 * (change.what != "opened")
         return event

@@ -40,7 +40,8 @@ def test_the_columns_are_those_of_the_schema(kafka_rows: KafkaRows) -> None:
 
 
 def test_a_life_is_one_row(kafka_rows: KafkaRows) -> None:
-    reported = life("c1", client_software_name="librdkafka", client_software_version="2.12")
+    tls = {"tls_version": "TLSv1.3", "tls_cipher": "TLS_AES_256_GCM_SHA384", "tls_client_serial": "0AFE"}
+    reported = life("c1", client_software_name="librdkafka", client_software_version="2.12", **tls)
     (row,) = connections(
         kept(parse_records(kafka_rows([encoded(*reported, throttle(), event(), first_seq=5)])))
     ).collect()
@@ -57,6 +58,7 @@ def test_a_life_is_one_row(kafka_rows: KafkaRows) -> None:
         "principal_source": "sasl",
         "refused_principal": None,
         "sasl_mechanism": "SCRAM-SHA-512",
+        **tls,
         "client_id": "app",
         "software_name": "librdkafka",
         "software_version": "2.12",

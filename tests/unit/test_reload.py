@@ -543,9 +543,25 @@ class TestCertificates:
         assert result.result == "rejected"
         assert "listeners[0].tls.ssl.certificate.location: has expired at" in result.errors[0]
 
-    async def test_adding_tls_needs_a_restart(self, site):
+    @pytest.mark.parametrize(
+        ("pattern", "replacement", "named"),
+        [
+            (
+                ", tls: ",
+                ", upstream.tls: {}, tls: ",
+                "upstream.tls: {} (listener TLS, running: without {}, file: with {})",
+            ),
+            (r", tls: \{.*?\}", "", "tls: {} (listener TLS, running: with {}, file: without {})"),
+            ("name: TLS", "name: NEW", "tls: {} (listener NEW, running: without {}, file: with {})"),
+        ],
+    )
+    async def test_tls_that_begins_or_ends_needs_a_restart(self, site, pattern, replacement, named):
         with capture_logs():
-            result = await site.reload(site.path.read_text().replace("tls: {", "upstream.tls: {}, tls: {"))
+            result = await site.reload(re.sub(pattern, replacement, site.path.read_text()))
 
+        key = named.partition(":")[0]
+        why = named.format("a change needs a restart where TLS begins or ends", key, key)
+        todo = "restart it, as by brokerside run --takeover, or undo the change"
         assert result.result == "rejected"
-        assert result.errors[0].startswith("listeners[0].upstream.tls: a change needs a restart")
+        assert result.errors == (f"listeners[0].{why}: {todo}",)
+        assert site.applied == []

@@ -4,6 +4,8 @@ package main
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -55,6 +57,9 @@ func main() {
 	lines := readLines()
 	ctx := context.Background()
 	common := []kgo.Opt{kgo.SeedBrokers(strings.Split(bootstrap, ",")...), kgo.ClientID(clientID)}
+	if file := os.Getenv("TLS_CA"); file != "" {
+		common = append(common, kgo.DialTLSConfig(&tls.Config{RootCAs: authority(file)}))
+	}
 	out := report{Client: "franz-go", Version: version()}
 
 	client, err := kgo.NewClient(common...)
@@ -131,6 +136,16 @@ func readLines() []string {
 	data, err := io.ReadAll(os.Stdin)
 	check(err)
 	return strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
+}
+
+func authority(file string) *x509.CertPool {
+	pem, err := os.ReadFile(file)
+	check(err)
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		log.Fatalf("%s holds no certificate", file)
+	}
+	return pool
 }
 
 func version() string {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -20,7 +21,6 @@ def main() -> None:
     bootstrap, topic, group, client_id, partitions = sys.argv[1:]
     lines = sys.stdin.read().splitlines()
     server = ("--bootstrap-server", bootstrap)
-    client = ("--command-property", f"client.id={client_id}")
     with tempfile.TemporaryDirectory() as folder, KafkaTools() as tools:
 
         def run(name: str, *args: str, text: str = "") -> str:
@@ -31,21 +31,24 @@ def main() -> None:
             return done.stdout
 
         properties = Path(folder) / "client.properties"
-        properties.write_text(f"client.id={client_id}\n")
-        admin = (*server, "--command-config", str(properties))
-        run("topics", *admin, "--create", "--if-not-exists", "--topic", topic, "--partitions", partitions)
-        assert topic in run("topics", *admin, "--list").splitlines()
-        described = run("topics", *admin, "--describe", "--topic", topic)
+        settings = [f"client.id={client_id}"]
+        if ca := os.environ.get("TLS_CA"):
+            settings += ["security.protocol=SSL", "ssl.truststore.type=PEM", f"ssl.truststore.location={ca}"]
+        properties.write_text("\n".join(settings))
+        common = (*server, "--command-config", str(properties))
+        run("topics", *common, "--create", "--if-not-exists", "--topic", topic, "--partitions", partitions)
+        assert topic in run("topics", *common, "--list").splitlines()
+        described = run("topics", *common, "--describe", "--topic", topic)
         for n, codec in enumerate(CODECS):
             run(
-                "console-producer", *server, *client, "--topic", topic, "--compression-codec", codec,
+                "console-producer", *common, "--topic", topic, "--compression-codec", codec,
                 "--reader-property", "parse.key=true", text="\n".join(lines[n :: len(CODECS)]),
             )  # fmt: skip
         consumed = run(
-            "console-consumer", *server, *client, "--topic", topic, "--group", group, "--from-beginning",
+            "console-consumer", *common, "--topic", topic, "--group", group, "--from-beginning",
             "--max-messages", str(len(lines)), "--formatter-property", "print.key=true",
         ).splitlines()  # fmt: skip
-        offsets = run("groups", *admin, "--describe", "--offsets", "--group", group)
+        offsets = run("groups", *common, "--describe", "--offsets", "--group", group)
         version = run("topics", "--version").strip()
     rows = [line.split() for line in offsets.splitlines() if line.split()[:2] == [group, topic]]
     report = {

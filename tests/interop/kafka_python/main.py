@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from contextlib import suppress
 
@@ -23,6 +24,8 @@ def main() -> None:
     bootstrap, topic, group, client_id, partitions = sys.argv[1:]
     lines = sys.stdin.read().splitlines()
     common = {"bootstrap_servers": bootstrap, "client_id": client_id}
+    if ca := os.environ.get("TLS_CA"):
+        common |= {"security_protocol": "SSL", "ssl_cafile": ca}
     admin = KafkaAdminClient(**common)
     with suppress(TopicAlreadyExistsError):
         new = {topic: {"num_partitions": int(partitions), "replication_factor": 1}}

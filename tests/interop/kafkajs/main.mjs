@@ -14,7 +14,8 @@ const PER_SEND = 100;
 
 const [bootstrap, topic, groupId, clientId, partitions] = process.argv.slice(2);
 const lines = readFileSync(0, "utf8").split("\n").filter(Boolean);
-const kafka = new Kafka({ clientId, brokers: bootstrap.split(","), logLevel: logLevel.WARN });
+const ssl = process.env.TLS_CA ? { ca: [readFileSync(process.env.TLS_CA)] } : undefined;
+const kafka = new Kafka({ clientId, brokers: bootstrap.split(","), ssl, logLevel: logLevel.WARN });
 
 const admin = kafka.admin();
 await admin.connect();

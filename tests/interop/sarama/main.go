@@ -4,6 +4,8 @@ package main
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -94,6 +96,10 @@ func config(clientID string) *sarama.Config {
 	config.Producer.Return.Successes = true
 	config.Consumer.Offsets.Initial = sarama.OffsetOldest
 	config.Consumer.Offsets.AutoCommit.Enable = false
+	if file := os.Getenv("TLS_CA"); file != "" {
+		config.Net.TLS.Enable = true
+		config.Net.TLS.Config = &tls.Config{RootCAs: authority(file)}
+	}
 	return config
 }
 
@@ -171,6 +177,16 @@ func readLines() []string {
 	data, err := io.ReadAll(os.Stdin)
 	check(err)
 	return strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
+}
+
+func authority(file string) *x509.CertPool {
+	pem, err := os.ReadFile(file)
+	check(err)
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		log.Fatalf("%s holds no certificate", file)
+	}
+	return pool
 }
 
 func version() string {

@@ -24,6 +24,8 @@ def connections(acts: Iterable[Act]) -> Book:
                 "client_ip": client.ip,
                 "client_port": visit.port,
                 "sasl_mechanism": None,
+                "tls_version": None,
+                "tls_cipher": None,
                 "client_id": None,
                 "opened_at": None,
                 "authenticated_at": None,
@@ -42,6 +44,7 @@ def connections(acts: Iterable[Act]) -> Book:
             row["principal"] = row.get("principal", "User:ANONYMOUS")
         else:
             row["principal"] = client.principal
+            row["tls_version"], row["tls_cipher"] = client.tls
         if change.what == "authenticated":
             add(row, authentications=1)
             row["authenticated_at"] = instant(change.at)

@@ -27,7 +27,10 @@ def events_of(*changes: ConnectionTransition) -> list[ConnectionEvent]:
 
 
 def test_the_bytes_of_an_event() -> None:
-    who = connection(principal="User:ann", principal_source="sasl", sasl_mechanism="PLAIN", client_software_name="kgo")
+    tls = {"tls_version": "TLSv1.2", "tls_cipher": "TLS_RSA_WITH_AES_128_CBC_SHA", "tls_client_serial": "0AFE"}
+    who = connection(
+        principal="User:ann", principal_source="sasl", sasl_mechanism="PLAIN", client_software_name="kgo", **tls
+    )
     made = encode_connection_changes(
         [change("authenticated", of=who, session_lifetime_ms=9000)], 7, 1_700_000_000.0, SCOPE
     )
@@ -36,7 +39,9 @@ def test_the_bytes_of_an_event() -> None:
     assert chunk.json == (
         b'{"kind":"connection","seq":7,"change":"authenticated","ts":1700000004500000,"listener":"CLIENT",'
         b'"connection_id":"c1","principal":"User:ann","client_ip":"10.0.0.7","client_port":40000,'
-        b'"principal_source":"sasl","sasl_mechanism":"PLAIN","client_software_name":"kgo","session_lifetime_ms":9000}'
+        b'"principal_source":"sasl","sasl_mechanism":"PLAIN","tls_version":"TLSv1.2",'
+        b'"tls_cipher":"TLS_RSA_WITH_AES_128_CBC_SHA","tls_client_serial":"0AFE","client_software_name":"kgo",'
+        b'"session_lifetime_ms":9000}'
     )
 
 
@@ -72,11 +77,15 @@ def test_what_is_hidden_takes_no_number() -> None:
 
 
 def test_texts_of_clients_are_cut_and_escaped_and_one_that_is_none_is_lost_alone() -> None:
-    long = connection(principal="User:" + '"\n' * 500, sasl_mechanism="X" * 999, client_software_version="é" * 999)
+    long = connection(
+        principal="User:" + '"\n' * 500, sasl_mechanism="X" * 999, tls_client_serial="0" * 999,
+        client_software_version="é" * 999,
+    )  # fmt: skip
     (event,) = events_of(change("authentication_failed", of=long, error_code=58))
     assert event.error_code == 58
     assert event.principal == clip(long.principal)
     assert (event.sasl_mechanism, event.client_software_version) == (clip("X" * 999), clip("é" * 999))
+    assert event.tls_client_serial == clip("0" * 999)
     made = encode_connection_changes(
         [change("opened", of=connection(principal="\ud800")), change("opened")], 1, 0.0, SCOPE
     )

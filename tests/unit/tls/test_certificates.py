@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 
 import pytest
+from cryptography import x509
 
-from proxy.tls.certificates import decode, first_of, name_of
+from proxy.tls.certificates import decode, first_of, name_of, serial_of
 from tests.tools.authority import Authority
 
 
@@ -18,6 +19,16 @@ def test_subject_and_validity_of_a_certificate(tmp_path):
     assert found.subject == "CN=alice,OU=Billing,O=Example\\, Inc.,C=DE"
     assert found.not_after == pytest.approx(time.time() + 2 * 86_400, abs=60)
     assert found.not_before < time.time()
+    issued = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
+    assert int(found.serial, 16) == issued.serial_number
+
+
+@pytest.mark.parametrize(
+    ("content", "digits"),
+    [("00", "00"), ("0102", "0102"), ("00fe", "FE"), ("0f", "0F"), ("ff", "-01"), ("", "00"), ("7f" * 20, "7F" * 20)],
+)
+def test_a_serial_number_is_written_as_openssl_writes_it(content, digits):
+    assert serial_of(bytes.fromhex(content)) == digits
 
 
 def test_dates_after_2049_are_read(tmp_path):

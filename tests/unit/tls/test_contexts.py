@@ -99,4 +99,12 @@ def test_names_are_those_of_openssl():
     names = {words[0]: words[2] for words in map(str.split, listed.stdout.splitlines())}
 
     assert {name: names.get(name) for name in cipher_suites.TLS_1_2} == cipher_suites.TLS_1_2
+    assert {cipher_suites.kafka_name(openssl) for openssl in cipher_suites.TLS_1_2.values()} == {*cipher_suites.TLS_1_2}
     assert set(cipher_suites.TLS_1_3) <= names.keys()
+
+
+def test_kafkas_names_are_known_of_all_suites_that_a_connection_can_have(authority):
+    suites = [one["name"] for one in build_server_context(ServerTls(pair_of(authority.issue("a")))).get_ciphers()]
+
+    # Without parameters for DHE, OpenSSL chooses no suite that needs them.
+    assert [name for name in map(cipher_suites.kafka_name, suites) if name[:4] not in ("TLS_", "DHE-")] == []
