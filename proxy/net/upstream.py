@@ -78,7 +78,7 @@ class Upstream:
         try:
             stream = TlsStream(self._tls.client, self._tls.server_name)
             async with asyncio.timeout(self._timeout):
-                await TlsHandshake(stream, sock).run()
+                await _shake_hands(stream, sock)
         except BaseException as error:
             sock.close()
             if isinstance(error, TimeoutError):
@@ -152,6 +152,24 @@ class Upstream:
             Upstream.extra_attempts += 1
             attempt.add_done_callback(_on_extra_attempt_done)
         attempts[attempt] = address
+
+
+async def _shake_hands(stream: TlsStream, sock: socket.socket) -> None:
+    """Raises PeerError, EOFError, OSError."""
+    ended = asyncio.get_running_loop().create_future()
+
+    def on_end(error: Exception | None) -> None:
+        if not ended.done():
+            ended.set_result(error)
+
+    handshake = TlsHandshake(stream, sock, on_end)
+    try:
+        handshake.start()
+        error = await ended
+    finally:
+        handshake.abort()
+    if error is not None:
+        raise error
 
 
 async def _wait_or_cancel(attempts: Iterable[Attempt], seconds: float) -> set[Attempt]:
