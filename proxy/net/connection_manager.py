@@ -229,6 +229,13 @@ class ConnectionManager:
     def _connect(
         self, relay: Relay, sock: socket.socket, listener: Listener, number: int, tls: TlsStream | None = None
     ) -> None:
+        """Connect a client to the broker and start its relay. ``tls``: of the client, which has shaken hands."""
+        if (broker := self._upstreams[listener.name].connect_at_once()) is not None:
+            try:
+                self._start_relay(relay, sock, broker, number, tls, None)
+            except OSError as error:  # the connection must not end before ``handle_connection`` does
+                asyncio.get_running_loop().call_soon(self._on_upstream_failure, relay, listener, error)
+            return
         task = asyncio.get_running_loop().create_task(self._set_up(relay, sock, listener, number, tls))
         self._connecting[relay] = task
         task.add_done_callback(lambda _: self._connecting.pop(relay))
@@ -236,7 +243,6 @@ class ConnectionManager:
     async def _set_up(
         self, relay: Relay, sock: socket.socket, listener: Listener, number: int, tls: TlsStream | None
     ) -> None:
-        """Connect a client to the broker and start its relay. ``tls``: of the client, which has shaken hands."""
         upstream = self._upstreams[listener.name]
         attached = False
         try:
@@ -245,26 +251,42 @@ class ConnectionManager:
                 broker.close()
             else:
                 attached = True
-                await relay.attach(sock, broker, tls, broker_tls)
-                if not relay.closed:
-                    self._setup_deadlines.start(relay)
-                    if relay.connection.principal_source == "mtls":
-                        self._on_login(number, relay.connection.principal)
+                self._start_relay(relay, sock, broker, number, tls, broker_tls)
         except PeerError as error:  # the broker's handshake failed
             relay.counters.upstream_failures += 1
             relay.close("broker_tls_failed", f"{upstream}: {error.detail}")
         except Exception as error:  # mostly OSError; an invalid host name raises ValueError
-            relay.counters.upstream_failures += 1
-            reason = describe_os_error(error) or f"no answer within {self._config.upstream_connect_timeout_ms} ms"
-            self._rate_limited.warning("upstream_unreachable", upstream=str(upstream), error=reason)
-            relay.close("upstream_unreachable")
-            self._restart_probe(relay)
+            self._on_upstream_failure(relay, listener, error)
         except asyncio.CancelledError:
             relay.close("drain_completed")
             raise
         finally:
             if not attached:
                 sock.close()
+
+    def _start_relay(
+        self,
+        relay: Relay,
+        sock: socket.socket,
+        broker: socket.socket,
+        number: int,
+        tls: TlsStream | None,
+        broker_tls: TlsStream | None,
+    ) -> None:
+        """Raises OSError after closing both sockets."""
+        relay.attach(sock, broker, tls, broker_tls)
+        if not relay.closed:
+            self._setup_deadlines.start(relay)
+            if relay.connection.principal_source == "mtls":
+                self._on_login(number, relay.connection.principal)
+
+    def _on_upstream_failure(self, relay: Relay, listener: Listener, error: Exception) -> None:
+        relay.counters.upstream_failures += 1
+        reason = describe_os_error(error) or f"no answer within {self._config.upstream_connect_timeout_ms} ms"
+        upstream = listener.upstream
+        self._rate_limited.warning("upstream_unreachable", upstream=str(upstream), error=reason)
+        relay.close("upstream_unreachable")
+        self._restart_probe(relay)
 
     def _shake_hands(self, relay: Relay, sock: socket.socket, listener: Listener, number: int) -> None:
         tls = self._tls[listener.name]

@@ -159,7 +159,7 @@ cdef class Relay(Watched):
         self.initial_connection = connection
         self.session = session
 
-    async def attach(self, client, broker, TlsStream client_tls=None, TlsStream broker_tls=None):
+    def attach(self, client, broker, TlsStream client_tls=None, TlsStream broker_tls=None):
         self.client.fd = client.detach()
         self.broker.fd = broker.detach()
         self.client.tls = client_tls
@@ -168,8 +168,8 @@ cdef class Relay(Watched):
         self.poller.add(self)
         try:
             wait_if_held(self, self.broker)
-            wait_if_held(self, self.client)
             self.update_events(self.broker)
+            take_first_request(self)
             self.update_events(self.client)
         except OSError:
             self.abort()

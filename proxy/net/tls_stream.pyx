@@ -77,7 +77,18 @@ cdef class TlsStream:
                 self.failure = PeerError(self.side, "tls_failed", NOT_TLS[self.side])
         if incoming.pending and self.failure is None:
             self.held = incoming.read()  # the first request came with the end of the handshake
+        if self.established and self.side == "client" and self.version == "TLSv1.3":
+            self.tickets = outgoing.read()  # the client waits for an answer to its request, and not for these
+            return b""
         return outgoing.read()
+
+    cdef bytes take_output(self):
+        """Return what is to be sent to the peer."""
+        cdef bytes tickets = self.tickets
+        if tickets is None:
+            return outgoing.read()
+        self.tickets = None
+        return tickets + outgoing.read()
 
     def check(self):
         """Raise what has failed."""
@@ -111,7 +122,7 @@ cdef class TlsStream:
                 self.held = data[at:size]
                 break
         if outgoing.pending:
-            self.output = outgoing.read()
+            self.output = self.take_output()
         return filled
 
     cdef Py_ssize_t portion_of(self, const uint8_t *data, Py_ssize_t size) noexcept:
@@ -164,7 +175,7 @@ cdef class TlsStream:
         cdef object write = self.ssl_object.write
         while at < size:
             at += write(PyMemoryView_FromMemory(<char *>data + at, size - at, PyBUF_READ))
-        return outgoing.read()
+        return self.take_output()
 
     cdef bytes close(self):
         """Return the record that ends what is sent to the peer; nothing if it was sent, or cannot be."""
@@ -176,7 +187,7 @@ cdef class TlsStream:
             pass  # the peer has not ended its side yet
         if incoming.pending:
             incoming.read()
-        return outgoing.read()
+        return self.take_output()
 
     cdef object fail(self, error):
         """Note that nothing can be received any more."""
