@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """The TLS handshake of one connection, before its relay begins. tls_handshake.pyi documents the public methods.
 
-What a peer has sent is one step of OpenSSL, up to the half millisecond of an RSA signature. In one iteration of the
-event loop there is one step at most that begins at once, and one of those that wait in ``RoundRobin``. So a storm of
-handshakes delays the requests of other connections by two steps at most.
+What a peer has sent is one step, up to the half millisecond of an RSA signature; its end is one, too. In one iteration
+of the event loop there is one step at most that begins at once, and one of those that wait in ``RoundRobin``. So a
+storm of handshakes delays the requests of other connections by two steps at most.
 """
 
 cimport cython
@@ -40,7 +40,8 @@ cdef class TlsHandshake(Watched):
     cdef Poller poller
     cdef int fd
     cdef uint32_t registered_events
-    cdef bytes received  # what waits for its turn; None for nothing
+    cdef bint waits_for_turn
+    cdef bint begun  # by the first step of a side that sends first
     cdef bytes unsent  # what the kernel has not accepted yet; None for nothing
 
     def __init__(self, TlsStream stream, sock, on_end):
@@ -53,17 +54,18 @@ cdef class TlsHandshake(Watched):
     @property
     def is_late(self):
         cdef int count = 0
-        if self.received is not None:
+        if self.waits_for_turn:
             return True
         ioctl(self.fd, FIONREAD, &count)
         return count > 0
 
     def start(self):
         self.poller.add(self)
-        if self.stream.side == "client":
+        self.begun = self.stream.side == "client"
+        if self.begun:
             self.want(EPOLLIN)
         else:
-            self.wait_for_turn(b"")
+            self.wait_for_turn()
 
     def abort(self):
         if self.on_end is not None:
@@ -73,11 +75,10 @@ cdef class TlsHandshake(Watched):
 
     def take_turn(self):
         """Called by ``RoundRobin``."""
-        cdef bytes received = self.received
-        self.received = None
+        self.waits_for_turn = False
         try:
             if self.on_end is not None:
-                self.step(received)
+                self.take_step()
         except Exception as error:
             self.end(error)
 
@@ -87,35 +88,37 @@ cdef class TlsHandshake(Watched):
                 pass
             elif self.unsent is not None:
                 self.send(self.unsent)
-            elif self.received is None:
-                self.receive()
+            elif self.waits_for_turn:
+                pass
+            elif self.poller.handshake_stepped or self.poller.round_robin.is_busy:
+                self.want(0)
+                self.wait_for_turn()
+            else:
+                self.poller.handshake_stepped = True
+                self.take_step()
         except Exception as error:
             self.end(error)
         return 0
 
-    cdef int receive(self) except -1:
-        cdef ssize_t size = recv(self.fd, chunk, MAX_RECEIVED, 0)
-        cdef bytes received
-        if size < 0 and (errno == EAGAIN or errno == EINTR):
-            return 0
-        if size < 0:
-            raise OSError(errno, os.strerror(errno))
-        if size == 0:
-            raise EOFError
-        received = PyBytes_FromStringAndSize(chunk, size)
-        if self.poller.handshake_stepped or self.poller.round_robin.is_busy:
-            self.want(0)
-            return self.wait_for_turn(received)
-        self.poller.handshake_stepped = True
-        return self.step(received)
-
-    cdef int wait_for_turn(self, bytes received) except -1:
-        self.received = received
+    cdef int wait_for_turn(self) except -1:
+        self.waits_for_turn = True
         self.poller.round_robin.schedule(self.take_turn)
         return 0
 
-    cdef int step(self, bytes received) except -1:
-        cdef bytes output = self.stream.shake_hands(received)
+    cdef int take_step(self) except -1:
+        cdef bytes received = b"", output
+        cdef ssize_t size
+        if self.begun:
+            size = recv(self.fd, chunk, MAX_RECEIVED, 0)
+            if size < 0 and (errno == EAGAIN or errno == EINTR):
+                return self.want(EPOLLIN)
+            if size < 0:
+                raise OSError(errno, os.strerror(errno))
+            if size == 0:
+                raise EOFError
+            received = PyBytes_FromStringAndSize(chunk, size)
+        self.begun = True
+        output = self.stream.shake_hands(received)
         return self.send(output) if output else self.after_step()
 
     cdef int send(self, bytes output) except -1:
