@@ -6,7 +6,9 @@ cdef enum:
 cdef uint8_t[OPENED_SIZE] opened  # what ``TlsStream.open`` has decrypted; used up before its next call
 
 cdef class TlsStream:
-    cdef object ssl_object
+    cdef object ssl_object  # None before the handshake begins
+    cdef object context  # None once it has begun
+    cdef str server_name
     cdef readonly bint established
     cdef bint begun  # the peer has sent something
     cdef readonly bint peer_closed

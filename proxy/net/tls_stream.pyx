@@ -43,7 +43,8 @@ cdef class TlsStream:
 
     def __init__(self, context, str server_name=None):
         self.side = "broker" if server_name is not None else "client"
-        self.ssl_object = context.wrap_bio(incoming, outgoing, server_name is None, server_name)
+        self.context = context
+        self.server_name = server_name
 
     @property
     def version(self):
@@ -64,6 +65,9 @@ cdef class TlsStream:
     def shake_hands(self, bytes received):
         """Take bytes of the peer, and return those that are to be sent to it."""
         cdef bint first = not self.begun
+        if self.ssl_object is None:  # a peer that says nothing takes no memory for it
+            self.ssl_object = self.context.wrap_bio(incoming, outgoing, self.server_name is None, self.server_name)
+            self.context = None
         incoming.write(received)
         self.begun = self.begun or bool(received)
         try:
