@@ -11,9 +11,10 @@ connection_handler.py  The interface of whatever serves admitted connections: a 
 data_plane.py          Serves connections in this process: connection manager, observers and counters.
 connection_manager.py  All connections of one process, from the admitted socket to the end of the drain.
 relay.pyx              One connection: two sockets, back-pressure, half-close, and one named cause of its end.
-                       poller.pxi is the epoll set of all relays, relay_tls.pxi what a side with TLS does differently.
+                       relay_side.pxi is one side of it, relay_tls.pxi what a side with TLS does differently.
+poller.pyx             The epoll set of all relays and handshakes of one event loop.
 tls_stream.pyx         TLS of one side of a connection: ciphertext in, plaintext out, and back.
-tls_handshake.py       The handshake before a relay begins, one step at a time; tls_contexts.py: the contexts in force.
+tls_handshake.pyx      The handshake before a relay begins, one step at a time; tls_contexts.py: the contexts in force.
 certificate_expiry.py  When certificates expire.
 round_robin.py         Lets connections with much buffered input share the event loop fairly.
 connection_setup.py    Closes clients whose first request does not arrive in time.

@@ -110,7 +110,9 @@ class Acceptor:
         if room <= 0:
             self._wait_for_capacity("EMFILE")
             return
-        for _ in range(min(room, ACCEPT_BATCH)):
+        usable = usable_descriptors()
+        waiting = self.backlog_length or ACCEPT_BATCH
+        for _ in range(min(room, waiting, ACCEPT_BATCH)):
             try:
                 sock, address = self.socket.accept()
             except BlockingIOError:
@@ -123,7 +125,7 @@ class Acceptor:
                 self._counters.accept_errors[name] += 1
                 continue  # the client has closed the connection in the backlog
             # The kernel assigns the lowest free number, so at least that many descriptors are in use.
-            full = self._free_connections is not None and sock.fileno() >= usable_descriptors()
+            full = self._free_connections is not None and sock.fileno() >= usable
             sock.setblocking(False)
             self._counters.accepted += 1
             accepts_more = self._on_accept(sock, address[:2])

@@ -213,9 +213,10 @@ class ConnectionManager:
         self.by_number[number] = relay
         counters.active += 1
         self._notify_observers(ConnectionTransition(connection, "opened", connection.opened_at))
-        task = asyncio.get_running_loop().create_task(self._set_up(relay, sock, listener, number))
-        self._connecting[relay] = task
-        task.add_done_callback(lambda _: self._connecting.pop(relay))
+        if listener.tls is None:
+            self._connect(relay, sock, listener, number)
+        else:
+            self._shake_hands(relay, sock, listener, number)
 
     def _create_session(self, listener: Listener, connection: Connection, number: int) -> Session | None:
         """Return the session of a client that may send requests now; None where frames cannot be read."""
@@ -231,34 +232,37 @@ class ConnectionManager:
         counters = self.listener_counters[listener.name]
         return Session(connection, counters, self.sink, max_frame, principal_tracker, interceptors.chain, self.budget)
 
-    async def _set_up(self, relay: Relay, sock: socket.socket, listener: Listener, number: int) -> None:
-        """Shake hands with an accepted client, where the listener has TLS, connect it to the broker and start its
-        relay."""
+    def _connect(
+        self, relay: Relay, sock: socket.socket, listener: Listener, number: int, tls: TlsStream | None = None
+    ) -> None:
+        """Connect a client to the broker and start its relay. ``tls``: of the client, which has shaken hands."""
+        if (broker := self._upstreams[listener.name].connect_at_once()) is not None:
+            try:
+                self._start_relay(relay, sock, broker, number, tls, None)
+            except OSError as error:  # the connection must not end before ``handle_connection`` does
+                asyncio.get_running_loop().call_soon(self._on_upstream_failure, relay, listener, error)
+            return
+        task = asyncio.get_running_loop().create_task(self._set_up(relay, sock, listener, number, tls))
+        self._connecting[relay] = task
+        task.add_done_callback(lambda _: self._connecting.pop(relay))
+
+    async def _set_up(
+        self, relay: Relay, sock: socket.socket, listener: Listener, number: int, tls: TlsStream | None
+    ) -> None:
         upstream = self._upstreams[listener.name]
         attached = False
         try:
-            tls = None if listener.tls is None else await self._shake_hands(relay, sock, listener, number)
-            if listener.tls is not None and tls is None:
-                return
             broker, broker_tls = await upstream.open()
             if relay.closed:
                 broker.close()
             else:
                 attached = True
-                await relay.attach(sock, broker, tls, broker_tls)
-                if not relay.closed:
-                    self._setup_deadlines.start(relay)
-                    if relay.connection.principal_source == "mtls":
-                        self._on_login(number, relay.connection.principal)
+                self._start_relay(relay, sock, broker, number, tls, broker_tls)
         except PeerError as error:  # the broker's handshake failed
             relay.counters.upstream_failures += 1
             relay.close("broker_tls_failed", f"{upstream}: {error.detail}")
         except Exception as error:  # mostly OSError; an invalid host name raises ValueError
-            relay.counters.upstream_failures += 1
-            reason = describe_os_error(error) or f"no answer within {self._config.upstream_connect_timeout_ms} ms"
-            self._rate_limited.warning("upstream_unreachable", upstream=str(upstream), error=reason)
-            relay.close("upstream_unreachable")
-            self._restart_probe(relay)
+            self._on_upstream_failure(relay, listener, error)
         except asyncio.CancelledError:
             relay.close("drain_completed")
             raise
@@ -266,38 +270,76 @@ class ConnectionManager:
             if not attached:
                 sock.close()
 
-    async def _shake_hands(
-        self, relay: Relay, sock: socket.socket, listener: Listener, number: int
-    ) -> TlsStream | None:
-        """Shake hands with a client, and learn who it is. Returns None after closing ``relay``."""
+    def _start_relay(
+        self,
+        relay: Relay,
+        sock: socket.socket,
+        broker: socket.socket,
+        number: int,
+        tls: TlsStream | None,
+        broker_tls: TlsStream | None,
+    ) -> None:
+        """Raises OSError after closing both sockets."""
+        relay.attach(sock, broker, tls, broker_tls)
+        if not relay.closed:
+            self._setup_deadlines.start(relay)
+            if relay.connection.principal_source == "mtls":
+                self._on_login(number, relay.connection.principal)
+
+    def _on_upstream_failure(self, relay: Relay, listener: Listener, error: Exception) -> None:
+        relay.counters.upstream_failures += 1
+        reason = describe_os_error(error) or f"no answer within {self._config.upstream_connect_timeout_ms} ms"
+        upstream = listener.upstream
+        self._rate_limited.warning("upstream_unreachable", upstream=str(upstream), error=reason)
+        relay.close("upstream_unreachable")
+        self._restart_probe(relay)
+
+    def _shake_hands(self, relay: Relay, sock: socket.socket, listener: Listener, number: int) -> None:
         tls = self._tls[listener.name]
         assert tls.server is not None, "adding or removing TLS needs a restart"
-        stream, mapper = TlsStream(tls.server), tls.mapper
-        handshake = self._handshakes[relay] = TlsHandshake(stream, sock)
+        stream = TlsStream(tls.server)
+        on_end = partial(self._on_handshake_end, relay, listener, number, stream, tls.mapper)
+        handshake = self._handshakes[relay] = TlsHandshake(stream, sock, on_end)
         self._setup_deadlines.start(relay)
         try:
-            await handshake.run()
-        except PeerError as error:
-            relay.close("client_tls_failed", error.detail)
+            handshake.start()
+        except OSError as error:  # the connection must not end before ``handle_connection`` does
+            asyncio.get_running_loop().call_soon(on_end, error)
+
+    def _on_handshake_end(
+        self,
+        relay: Relay,
+        listener: Listener,
+        number: int,
+        stream: TlsStream,
+        mapper: PrincipalMapper,
+        error: Exception | None,
+    ) -> None:
+        """Learn who a client is, and connect it to the broker, or close ``relay`` because of ``error``."""
+        try:
+            if error is not None:
+                raise error
+            relay.counters.tls_handshakes[stream.version, "resumed" if stream.is_resumed else "full"] += 1
+            connection = identified(relay.connection, listener, stream, mapper)
+            session = self._create_session(listener, connection, number)
+        except PeerError as failure:
+            relay.close("client_tls_failed", failure.detail)
         except EOFError:
             relay.close("client_closed")
-        except OSError as error:
-            relay.close("client_reset", error.strerror or "")
-        finally:
-            self._handshakes.pop(relay, None)
+        except OSError as failure:
+            relay.close("client_reset", failure.strerror or "")
+        except (NoMatchingRule, ValueError) as failure:
+            relay.close("client_tls_failed", f"its certificate gives no principal: {failure}")
+        except Exception as failure:
+            log.error("relay_failed", connection_id=relay.id, error=type(failure).__name__, exc_info=failure)
+            relay.close("client_reset", str(failure))
+        else:
+            sock = self._handshakes.pop(relay).sock
             self._setup_deadlines.cancel(relay)
-        if relay.closed:
-            return None
-        relay.counters.tls_handshakes[stream.version, "resumed" if stream.is_resumed else "full"] += 1
-        try:
-            connection = identified(relay.connection, listener, stream, mapper)
-        except (NoMatchingRule, ValueError) as error:
-            relay.close("client_tls_failed", f"its certificate gives no principal: {error}")
-            return None
-        relay.identify(connection, self._create_session(listener, connection, number))
-        if connection.principal_source == "mtls":
-            self._notify_observers(ConnectionTransition(connection, "authenticated", monotonic()))
-        return stream
+            relay.identify(connection, session)
+            if connection.principal_source == "mtls":
+                self._notify_observers(ConnectionTransition(connection, "authenticated", monotonic()))
+            self._connect(relay, sock, listener, number, stream)
 
     def _has_unread_bytes(self, relay: Relay) -> bool:
         """Return whether this process is late, and not the client."""
@@ -320,8 +362,9 @@ class ConnectionManager:
         number = self.relays.pop(relay)
         del self.by_number[number]
         self._setup_deadlines.cancel(relay)
-        if (handshake := self._handshakes.get(relay)) is not None:
+        if (handshake := self._handshakes.pop(relay, None)) is not None:
             handshake.abort()
+            handshake.sock.close()
         if not relay.is_finished:
             self._flushing.add(relay)
         relay.counters.active -= 1
@@ -397,16 +440,25 @@ class ConnectionManager:
         (``SPREAD_SHARE``). So their clients do not connect again all at once.
         """
         await asyncio.sleep(0)  # start new connect tasks: only a started task cleans up when it is cancelled
-        if spread and self._connecting:
-            await asyncio.wait(self._connecting.values(), timeout=timeout_s * SPREAD_SHARE)
+        if spread:
+            until = monotonic() + timeout_s * SPREAD_SHARE
+            while (self._connecting or self._handshakes) and monotonic() < until:
+                await asyncio.sleep(DRAIN_POLL_INTERVAL)
         for interceptors in self._interceptors.values():
             interceptors.versions_probe.stop()
-        for task in list(self._connecting.values()):
-            task.cancel()
+        self._end_setups(list(self.relays))
         log.info("draining", connections=len(self.relays), timeout_s=timeout_s, spread=spread)
         await self._end_connections(list(self.relays), timeout_s, timeout_s * SPREAD_SHARE if spread else 0.0)
         self.abort_all()
         await asyncio.sleep(0)  # transports finish closing in the next iteration of the event loop
+
+    def _end_setups(self, relays: Sequence[Relay]) -> None:
+        """Close those of ``relays`` that have no connection to the broker yet."""
+        for relay in relays:
+            if relay in self._handshakes:
+                relay.close("drain_completed")
+            elif relay in self._connecting:
+                self._connecting[relay].cancel()
 
     async def _end_connections(self, relays: Sequence[Relay], timeout_s: float, spread_s: float = 0.0) -> None:
         """Close each of ``relays`` once its open requests are answered, for up to ``timeout_s`` seconds.
@@ -431,9 +483,7 @@ class ConnectionManager:
     async def _end_removed(self, relays: Sequence[Relay], timeout_s: float) -> None:
         """Close all connections of listeners that are no more there."""
         await asyncio.sleep(0)  # start new connect tasks: only a started task cleans up when it is cancelled
-        for relay in relays:
-            if relay in self._connecting:
-                self._connecting[relay].cancel()
+        self._end_setups(relays)
         await self._end_connections([relay for relay in relays if relay not in self._connecting], timeout_s)
         for relay in relays:
             if not relay.closed:

@@ -84,7 +84,7 @@ class Relay:
     def identify(self, connection: Connection, session: Session | None) -> None:
         """Set what is known of the client after its TLS handshake, and its session; before ``attach``."""
 
-    async def attach(
+    def attach(
         self,
         client: socket.socket,
         broker: socket.socket,
@@ -92,6 +92,8 @@ class Relay:
         broker_tls: TlsStream | None = None,
     ) -> None:
         """Take ownership of both sockets and start relaying. Raises OSError after closing both of them.
+
+        What the client has sent behind its handshake may be relayed at once, which may end the connection.
 
         ``client_tls``, ``broker_tls``: the established TLS of a side; None where bytes pass as they are.
         """

@@ -30,12 +30,13 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uintptr_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.unistd cimport close as close_descriptor
 
 from proxy.core.session cimport Session
+from proxy.net.poller cimport EPOLLIN, EPOLLOUT, Poller, Watched, poller_of
 from proxy.net.tls_stream cimport TlsStream, opened
 
 import asyncio
@@ -45,7 +46,6 @@ import structlog
 
 from proxy.core import budget
 from proxy.errors import PeerError
-from proxy.net.round_robin import round_robin_for
 from proxy.telemetry import RateLimitedLogger
 
 log = structlog.get_logger(__name__)
@@ -83,11 +83,11 @@ cdef inline double monotonic() noexcept nogil:
     return now.tv_sec + now.tv_nsec * 1e-9
 
 
-include "poller.pxi"
+include "relay_side.pxi"
 
 
 @cython.final
-cdef class Relay:
+cdef class Relay(Watched):
     """Both sides of one connection. relay.pyi documents the public methods."""
 
     cdef readonly object counters
@@ -159,7 +159,7 @@ cdef class Relay:
         self.initial_connection = connection
         self.session = session
 
-    async def attach(self, client, broker, TlsStream client_tls=None, TlsStream broker_tls=None):
+    def attach(self, client, broker, TlsStream client_tls=None, TlsStream broker_tls=None):
         self.client.fd = client.detach()
         self.broker.fd = broker.detach()
         self.client.tls = client_tls
@@ -168,8 +168,8 @@ cdef class Relay:
         self.poller.add(self)
         try:
             wait_if_held(self, self.broker)
-            wait_if_held(self, self.client)
             self.update_events(self.broker)
+            take_first_request(self)
             self.update_events(self.client)
         except OSError:
             self.abort()
@@ -551,7 +551,14 @@ cdef class Relay:
             events = EPOLLIN
         if end.unsent != NULL:
             events |= EPOLLOUT
-        return self.poller.set_events(self, end, events)
+        return self.register(end, events)
+
+    cdef int register(self, End end, uint32_t events) except -1:
+        if events == end.registered_events:
+            return 0
+        self.poller.set_events(self, end.is_broker, end.fd, end.registered_events, events)
+        end.registered_events = events
+        return 0
 
     cdef int discard_unsent(self, End end) except -1:
         PyMem_Free(end.unsent)
@@ -569,7 +576,7 @@ cdef class Relay:
     cdef int close_end(self, End end) except -1:
         self.discard_unsent(end)
         if end.fd >= 0:
-            self.poller.set_events(self, end, 0)  # close(2) does not remove it while another process has it open
+            self.register(end, 0)  # close(2) does not remove it while another process has it open
             close_descriptor(end.fd)
             end.fd = -1
             if self.is_finished:

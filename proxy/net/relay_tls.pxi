@@ -1,5 +1,8 @@
 # Included by relay.pyx: what a relay does differently for a side with TLS.
 
+cdef enum:
+    FIRST_REQUEST = 1024  # bytes of TLS; 38 of its smallest records, which take 0.6 ms
+
 
 cdef int on_ciphertext(Relay relay, End end, Py_ssize_t size, const uint8_t *data) except -1:
     """Decrypt a chunk that this side has sent, and forward the plaintext."""
@@ -29,6 +32,15 @@ cdef int wait_if_held(Relay relay, End end) except -1:
         relay.pause(end, TLS_HELD)
         schedule_held(relay, end)
     return 0
+
+
+cdef int take_first_request(Relay relay) except -1:
+    """Relay what the client has sent behind its handshake: now, if it is little."""
+    cdef TlsStream tls = relay.client.tls
+    if tls is None or tls.held is None or PyBytes_GET_SIZE(tls.held) > FIRST_REQUEST:
+        return wait_if_held(relay, relay.client)
+    relay.client.paused |= TLS_HELD
+    return open_held(relay, relay.client)
 
 
 cdef int schedule_held(Relay relay, End end) except -1:

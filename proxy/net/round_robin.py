@@ -17,6 +17,11 @@ class RoundRobin:
         self.loop = loop
         self._waiting: deque[Callable[[], None]] = deque()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a callback waits, or runs."""
+        return bool(self._waiting)
+
     def schedule(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` in a later iteration of the event loop. It must not raise."""
         self._waiting.append(callback)

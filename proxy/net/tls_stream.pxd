@@ -6,7 +6,10 @@ cdef enum:
 cdef uint8_t[OPENED_SIZE] opened  # what ``TlsStream.open`` has decrypted; used up before its next call
 
 cdef class TlsStream:
-    cdef object ssl_object
+    cdef object ssl_object  # None before the handshake begins
+    cdef object context  # None once it has begun
+    cdef object session  # to be resumed, of an earlier stream; None for a full handshake, and once it has begun
+    cdef str server_name
     cdef readonly bint established
     cdef bint begun  # the peer has sent something
     cdef readonly bint peer_closed
@@ -16,11 +19,13 @@ cdef class TlsStream:
     cdef int header_at  # bytes of the header of a record that have come, less than ``HEADER``
     cdef bytes held  # received, and not decrypted yet; None for nothing
     cdef bytes output  # to be sent to the peer, beside what ``seal`` returns; None for nothing
+    cdef bytes tickets  # to be sent before all else that is sent to the peer; None for nothing
     cdef object failure  # the PeerError after which nothing can be received any more, or None
 
     cdef Py_ssize_t open(self, const uint8_t *data, Py_ssize_t size) except -1
     cdef Py_ssize_t portion_of(self, const uint8_t *data, Py_ssize_t size) noexcept
     cdef Py_ssize_t read_records(self, Py_ssize_t filled) except -1
+    cdef bytes take_output(self)
     cdef bytes seal(self, const uint8_t *data, Py_ssize_t size)
     cdef bytes close(self)
     cdef object fail(self, error)

@@ -39,7 +39,10 @@ class TlsStream:
         """The certificate of the peer as DER, None without one. It was verified."""
 
     def shake_hands(self, received: bytes) -> bytes:
-        """Take bytes of the peer, and return those that are to be sent to it. Then ask ``check``, ``established``."""
+        """Take bytes of the peer, and return those that are to be sent to it. Then ask ``check``, ``established``.
+
+        Tickets of TLS 1.3 for a client are sent with the first data.
+        """
 
     def check(self) -> None:
         """Raise PeerError with the reason ``tls_failed`` if the peer has sent what is no valid TLS."""

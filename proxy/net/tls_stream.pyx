@@ -42,11 +42,11 @@ cdef class TlsStream:
     """TLS towards one peer. tls_stream.pyi documents the public methods."""
 
     def __init__(self, context, str server_name=None, TlsStream earlier=None):
-        session = None
         if earlier is not None and earlier.ssl_object.context is context:
-            session = earlier.ssl_object.session
+            self.session = earlier.ssl_object.session
         self.side = "broker" if server_name is not None else "client"
-        self.ssl_object = context.wrap_bio(incoming, outgoing, server_name is None, server_name, session)
+        self.context = context
+        self.server_name = server_name
 
     @property
     def version(self):
@@ -67,6 +67,11 @@ cdef class TlsStream:
     def shake_hands(self, bytes received):
         """Take bytes of the peer, and return those that are to be sent to it."""
         cdef bint first = not self.begun
+        if self.ssl_object is None:  # a peer that says nothing takes no memory for it
+            self.ssl_object = self.context.wrap_bio(
+                incoming, outgoing, self.server_name is None, self.server_name, self.session
+            )
+            self.context = self.session = None
         incoming.write(received)
         self.begun = self.begun or bool(received)
         try:
@@ -80,7 +85,18 @@ cdef class TlsStream:
                 self.failure = PeerError(self.side, "tls_failed", NOT_TLS[self.side])
         if incoming.pending and self.failure is None:
             self.held = incoming.read()  # the first request came with the end of the handshake
+        if self.established and self.side == "client" and self.version == "TLSv1.3":
+            self.tickets = outgoing.read()  # the client waits for an answer to its request, and not for these
+            return b""
         return outgoing.read()
+
+    cdef bytes take_output(self):
+        """Return what is to be sent to the peer."""
+        cdef bytes tickets = self.tickets
+        if tickets is None:
+            return outgoing.read()
+        self.tickets = None
+        return tickets + outgoing.read()
 
     def check(self):
         """Raise what has failed."""
@@ -114,7 +130,7 @@ cdef class TlsStream:
                 self.held = data[at:size]
                 break
         if outgoing.pending:
-            self.output = outgoing.read()
+            self.output = self.take_output()
         return filled
 
     cdef Py_ssize_t portion_of(self, const uint8_t *data, Py_ssize_t size) noexcept:
@@ -167,7 +183,7 @@ cdef class TlsStream:
         cdef object write = self.ssl_object.write
         while at < size:
             at += write(PyMemoryView_FromMemory(<char *>data + at, size - at, PyBUF_READ))
-        return outgoing.read()
+        return self.take_output()
 
     cdef bytes close(self):
         """Return the record that ends what is sent to the peer; nothing if it was sent, or cannot be."""
@@ -179,7 +195,7 @@ cdef class TlsStream:
             pass  # the peer has not ended its side yet
         if incoming.pending:
             incoming.read()
-        return outgoing.read()
+        return self.take_output()
 
     cdef object fail(self, error):
         """Note that nothing can be received any more."""

@@ -14,6 +14,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Iterable, Sequence
+from ipaddress import ip_address
 from typing import ClassVar
 
 from proxy.config import Endpoint
@@ -56,6 +57,8 @@ class Upstream:
         self._family = 0 if source is None else socket.AF_INET6 if ":" in source else socket.AF_INET
         self._literal_addresses: list[SocketAddress] = []
         """The address, if the host is an IP address. A host name is resolved for each connection, since it may move."""
+        self._is_near = False
+        """Whether the address is one of loopback, and without TLS. The kernel connects to it in the system call."""
         self._resolver = UpstreamResolver(endpoint)
         self._last_connected: SocketAddress | None = None
         """Of several addresses, the last one that a connection was established to."""
@@ -66,6 +69,8 @@ class Upstream:
             self._literal_addresses = order_addresses(
                 socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
             )
+            near = ip_address(self._literal_addresses[0][1][0]).is_loopback
+            self._is_near = near and source is None and (tls is None or tls.client is None)
 
     def __str__(self) -> str:
         return str(self._endpoint)
@@ -81,7 +86,7 @@ class Upstream:
         try:
             stream = TlsStream(self._tls.client, self._tls.server_name, self._full)
             async with asyncio.timeout(self._timeout):
-                await TlsHandshake(stream, sock).run()
+                await _shake_hands(stream, sock)
             if not stream.is_resumed:
                 self._full = stream
         except BaseException as error:
@@ -94,6 +99,19 @@ class Upstream:
                 raise PeerError("broker", "tls_failed", text) from None
             raise
         return sock, stream
+
+    def connect_at_once(self) -> socket.socket | None:
+        """Return a connected, non-blocking socket where the kernel has one without waiting; None: try ``open``."""
+        if not self._is_near:
+            return None
+        try:
+            sock, error = _begin_connecting(self._literal_addresses[0], self._source)
+        except OSError:
+            return None
+        if error in (0, errno.EISCONN):
+            return sock
+        sock.close()
+        return None
 
     async def connect(self) -> socket.socket:
         """Return a connected, non-blocking socket. Raises OSError with the reason of each address, or TimeoutError.
@@ -160,6 +178,24 @@ class Upstream:
         attempts[attempt] = address
 
 
+async def _shake_hands(stream: TlsStream, sock: socket.socket) -> None:
+    """Raises PeerError, EOFError, OSError."""
+    ended = asyncio.get_running_loop().create_future()
+
+    def on_end(error: Exception | None) -> None:
+        if not ended.done():
+            ended.set_result(error)
+
+    handshake = TlsHandshake(stream, sock, on_end)
+    try:
+        handshake.start()
+        error = await ended
+    finally:
+        handshake.abort()
+    if error is not None:
+        raise error
+
+
 async def _wait_or_cancel(attempts: Iterable[Attempt], seconds: float) -> set[Attempt]:
     """Return the attempts that end within ``seconds``. If none does, cancel all of them and return them."""
     done, pending = await asyncio.wait(attempts, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -171,6 +207,21 @@ async def _wait_or_cancel(attempts: Iterable[Attempt], seconds: float) -> set[At
 
 
 async def _connect_address(address: SocketAddress, source: str | None, deadline: float) -> socket.socket:
+    sock, error = _begin_connecting(address, source)
+    try:
+        if error == errno.EALREADY:
+            async with asyncio.timeout_at(deadline):
+                await asyncio.get_running_loop().sock_connect(sock, address[1])
+        elif error not in (0, errno.EISCONN):
+            raise OSError(error, os.strerror(error))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _begin_connecting(address: SocketAddress, source: str | None) -> tuple[socket.socket, int]:
+    """Return a socket and what became of its ``connect``: 0, EISCONN, EALREADY, or the error. Raises OSError."""
     family, where = address
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
@@ -182,15 +233,10 @@ async def _connect_address(address: SocketAddress, source: str | None, deadline:
         error = sock.connect_ex(where)
         if error == errno.EINPROGRESS:
             error = sock.connect_ex(where)  # loopback connections are mostly established by now
-        if error == errno.EALREADY:
-            async with asyncio.timeout_at(deadline):
-                await asyncio.get_running_loop().sock_connect(sock, where)
-        elif error not in (0, errno.EISCONN):
-            raise OSError(error, os.strerror(error))
     except BaseException:
         sock.close()
         raise
-    return sock
+    return sock, error
 
 
 def _on_extra_attempt_done(_: Attempt) -> None:

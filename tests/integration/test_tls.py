@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -269,6 +270,42 @@ async def test_a_client_that_goes_away_during_its_handshake_has_closed(tmp_path:
         assert await client.receive()
         client.writer.close()
         await running.until(lambda: running.counters.closed == {"client_closed": 1})
+
+
+async def test_an_iteration_of_the_loop_has_two_steps_of_handshakes_at_most(tmp_path: Path) -> None:
+    count, most = 40, 2
+    async with tls_bench(tmp_path, answer_in_order) as running:
+        context = running.manager._tls["CLIENT"].server
+        assert context is not None
+        steps = 0
+
+        class Counted(ssl.SSLObject):
+            def do_handshake(self) -> None:
+                nonlocal steps
+                steps += 1
+                super().do_handshake()
+
+        context.sslobject_class = Counted
+
+        async def each_iteration(counter: Callable[[], int]) -> list[int]:
+            found = []
+            while (before := counter()) < count:
+                await asyncio.sleep(0)
+                found.append(counter() - before)
+            return found
+
+        clients = [socket.create_connection(("127.0.0.1", running.port)) for _ in range(count)]
+        for client in clients:  # none is accepted yet
+            hello = ssl.MemoryBIO()
+            with contextlib.suppress(ssl.SSLWantReadError):
+                running.context().wrap_bio(ssl.MemoryBIO(), hello, server_hostname="localhost").do_handshake()
+            client.sendall(hello.read())
+        assert max(await each_iteration(lambda: steps)) <= most
+        for client in clients:
+            client.shutdown(socket.SHUT_WR)
+        assert max(await each_iteration(lambda: running.counters.closed["client_closed"])) <= most
+        for client in clients:
+            client.close()
 
 
 async def test_a_drain_ends_handshakes(tmp_path: Path) -> None:
