@@ -17,11 +17,10 @@ from observers.event import (
     ThrottleEvent,
     ThrottleQuota,
     ThrottleScope,
-    clip,
-    clip_optional,
     encoder,
 )
 from observers.event_blocks import Chunk, EncodedEvents
+from observers.texts import clip, clip_optional
 
 log = structlog.get_logger("observers")
 

@@ -16,8 +16,6 @@ from typing import Literal
 
 import msgspec
 
-from proxy.core.names import MAX_NAME, shorten
-
 SCHEMA_LEVEL = 1
 """The level of records without rollups. Readers accept every level up to their own, and treat a higher one as a dead
 letter."""
@@ -641,15 +639,3 @@ class Envelope(msgspec.Struct, gc=False):
 
 encoder = msgspec.json.Encoder()
 decoder = msgspec.json.Decoder(Envelope)
-
-
-def clip(text: str) -> str:
-    """Return ``text`` as events have it: ``proxy.core.names.shorten`` cuts it where it is long."""
-    if len(text) <= MAX_NAME // 4:  # of up to four bytes each
-        return text
-    return shorten(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
-
-
-def clip_optional(text: str | None) -> str | None:
-    """Return ``clip(text)``, and None for None."""
-    return None if text is None else clip(text)

@@ -12,7 +12,8 @@ from msgspec import Struct, field
 
 from observers.api import ObservedExchange
 from observers.audit_filter import AuditFilter
-from observers.event import CommittedPartition, GroupEvent, clip, clip_optional
+from observers.event import CommittedPartition, GroupEvent
+from observers.texts import clip, clip_optional
 from observers.topic_names import TopicNames
 from proxy.core.exchange import ItemErrors, RequestResources
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from observers.event import ItemError, clip
+from observers.event import ItemError
+from observers.texts import clip
 
 if TYPE_CHECKING:
     from observers.audit_filter import AuditFilter

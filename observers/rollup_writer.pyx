@@ -9,7 +9,13 @@ from libc.string cimport memcmp, memset
 
 from proxy.compiled.exchange cimport ANSWERED, CONNECTION_LOST, Body, Exchange, Part
 
-from observers.event import ROLLUP_BUCKETS, RollupEvent, RollupTopic, clip, clip_optional, encoder
+from observers.event import (
+    ROLLUP_BUCKETS,
+    RollupEvent,
+    RollupTopic,
+    encoder,
+)
+from observers.texts import clip, clip_optional
 from observers.request_events import UNKNOWN_ERROR_CODE, log_event_failure
 from observers.rollup import MAX_ROLLUPS, MAX_ROLLUP_TOPICS, RollupProgress, trim_trailing_zeros, split_rollup
 from proxy.core.request_resources import CHANGES, OPERATIONS

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Generic, TypeVar
 
-from observers.event import clip
+from observers.texts import clip
 from proxy.core.accessors import printed_id
 from proxy.core.names import MAX_NAME
 

@@ -6,7 +6,7 @@ from hashlib import sha256
 
 import pytest
 
-from observers.event import clip
+from observers.texts import clip
 from proxy.core.names import MAX_NAME, shorten
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
-from observers.event import clip
+from observers.texts import clip
 from observers.topic_names import (
     FAILURE_RETRY_DELAY,
     MAX_LOOKUP_ATTEMPTS,

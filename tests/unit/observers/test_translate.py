@@ -12,11 +12,12 @@ import pytest
 from observers.audit_filter import MAX_HIDDEN_NAMES, AuditFilter
 from observers.audit_producer import MAX_RECORD_BYTES
 from observers.audit_writer import RequestEventEncoder
-from observers.event import RequestEvent, TopicPartition, clip
+from observers.event import RequestEvent, TopicPartition
 from observers.event_blocks import MAX_BLOCK_BYTES, Block, BlockBuilder, EncodedEvents, RecordWriter
 from observers.fetch_sessions import MAX_SESSIONS, SHARE_FETCH
 from observers.request_events import MAX_EVENT_BYTES, UNKNOWN_ERROR_CODE, max_partition_bytes
 from observers.rollup_writer import RollupAggregator
+from observers.texts import clip
 from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
 from proxy.core.exchange import ItemErrorFacts, ItemErrors, RequestResource, RequestResources
