@@ -14,19 +14,19 @@ from time import monotonic
 from weakref import WeakSet
 
 import structlog
-from msgspec.structs import replace
 
 from proxy.config import Config, Listener
 from proxy.core.budget import Budget
 from proxy.core.causes import Cause
 from proxy.core.counters import ListenerCounters
-from proxy.core.exchange import Connection, ConnectionTransition, PrincipalSource
+from proxy.core.exchange import Connection, ConnectionTransition
 from proxy.core.observation_interest import ObservationSink
 from proxy.core.principal_tracker import PrincipalTracker
 from proxy.core.session import Session
 from proxy.errors import PeerError, describe_os_error
 from proxy.interceptors.broker_metadata import FleetDirectory, FleetView
 from proxy.limits.principal_quotas import Logins
+from proxy.net.client_identity import identified, initial_principal
 from proxy.net.connection_lifetime import ConnectionLifetime
 from proxy.net.connection_setup import SetupDeadlines, has_unread_bytes
 from proxy.net.dead_peers import DeadPeerDetector
@@ -37,7 +37,6 @@ from proxy.net.tls_handshake import TlsHandshake
 from proxy.net.tls_stream import TlsStream
 from proxy.net.upstream import Upstream
 from proxy.telemetry import RateLimitedLogger
-from proxy.tls import certificates
 from proxy.tls.principal_mapping import NoMatchingRule, PrincipalMapper
 
 log = structlog.get_logger(__name__)
@@ -47,31 +46,6 @@ DRAIN_POLL_INTERVAL = 0.02
 
 SPREAD_SHARE = 0.5
 """Part of the drain's time in which connections end one after the other, if a successor runs."""
-
-ANONYMOUS = "User:ANONYMOUS"
-
-
-def initial_principal(listener: Listener) -> tuple[str, PrincipalSource]:
-    """Return the principal of a client before it has authenticated, and how that principal is known."""
-    if not listener.is_readable:
-        return f"User:<unknown:{listener.security_protocol}>", "unknown"
-    asks_certificate = listener.tls is not None and listener.tls.ssl_client_auth != "none"
-    return ANONYMOUS, "unauthenticated" if listener.has_sasl or asks_certificate else "anonymous"
-
-
-def identified(connection: Connection, listener: Listener, stream: TlsStream, mapper: PrincipalMapper) -> Connection:
-    """Return ``connection`` with what its TLS handshake has shown. Raises NoMatchingRule, ValueError.
-
-    With SASL a client is who it logs in as, whatever its certificate says, as in Kafka.
-    """
-    shown = replace(connection, tls_version=stream.version, tls_cipher=stream.cipher)
-    if listener.has_sasl:
-        return shown
-    certificate = stream.peer_certificate
-    if certificate is None:
-        return replace(shown, principal_source="anonymous")
-    name = mapper.map_name(certificates.decode(certificate).subject)
-    return replace(shown, principal=f"User:{name}", principal_source="mtls")
 
 
 class ConnectionManager:
@@ -436,7 +410,7 @@ class ConnectionManager:
         await asyncio.sleep(0)  # start new connect tasks: only a started task cleans up when it is cancelled
         if spread:
             until = monotonic() + timeout_s * SPREAD_SHARE
-            while (self._connecting or self._handshakes) and monotonic() < until:
+            while (self._connecting or self._handshakes) and monotonic() < until:  # noqa: ASYNC110  # rare
                 await asyncio.sleep(DRAIN_POLL_INTERVAL)
         for interceptors in self._interceptors.values():
             interceptors.versions_probe.stop()

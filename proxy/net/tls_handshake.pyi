@@ -11,9 +11,7 @@ class TlsHandshake:
     mistake of this process. It must not raise. The socket is not closed.
     """
 
-    def __init__(
-        self, stream: TlsStream, sock: socket.socket, on_end: Callable[[Exception | None], None]
-    ) -> None: ...
+    def __init__(self, stream: TlsStream, sock: socket.socket, on_end: Callable[[Exception | None], None]) -> None: ...
     @property
     def sock(self) -> socket.socket: ...
     @property

@@ -1,0 +1,36 @@
+"""What is known of a client before it has sent a request."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from proxy.config import Listener
+from proxy.core.exchange import Connection, PrincipalSource
+from proxy.net.tls_stream import TlsStream
+from proxy.tls import certificates
+from proxy.tls.principal_mapping import PrincipalMapper
+
+ANONYMOUS = "User:ANONYMOUS"
+
+
+def initial_principal(listener: Listener) -> tuple[str, PrincipalSource]:
+    """Return the principal of a client before it has authenticated, and how that principal is known."""
+    if not listener.is_readable:
+        return f"User:<unknown:{listener.security_protocol}>", "unknown"
+    asks_certificate = listener.tls is not None and listener.tls.ssl_client_auth != "none"
+    return ANONYMOUS, "unauthenticated" if listener.has_sasl or asks_certificate else "anonymous"
+
+
+def identified(connection: Connection, listener: Listener, stream: TlsStream, mapper: PrincipalMapper) -> Connection:
+    """Return ``connection`` with what its TLS handshake has shown. Raises NoMatchingRule, ValueError.
+
+    With SASL a client is who it logs in as, whatever its certificate says, as in Kafka.
+    """
+    shown = replace(connection, tls_version=stream.version, tls_cipher=stream.cipher)
+    if listener.has_sasl:
+        return shown
+    certificate = stream.peer_certificate
+    if certificate is None:
+        return replace(shown, principal_source="anonymous")
+    name = mapper.map_name(certificates.decode(certificate).subject)
+    return replace(shown, principal=f"User:{name}", principal_source="mtls")
