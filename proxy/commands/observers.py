@@ -165,7 +165,7 @@ class _Replay:
         from proxy.core.exchange import Connection, ConnectionTransition
         from proxy.core.principal_tracker import PrincipalTracker
         from proxy.core.session import Session
-        from proxy.net.connection_manager import initial_principal
+        from proxy.net.client_identity import initial_principal
 
         self.connections += 1
         listener = self._listener

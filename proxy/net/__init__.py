@@ -15,6 +15,7 @@ relay.pyx              One connection: two sockets, back-pressure, half-close, a
 poller.pyx             The epoll set of all relays and handshakes of one event loop.
 tls_stream.pyx         TLS of one side of a connection: ciphertext in, plaintext out, and back.
 tls_handshake.pyx      The handshake before a relay begins, one step at a time; tls_contexts.py: the contexts in force.
+client_identity.py     Who a client is before it has sent a request.
 certificate_expiry.py  When certificates expire.
 round_robin.py         Lets connections with much buffered input share the event loop fairly.
 connection_setup.py    Closes clients whose first request does not arrive in time.

@@ -14,20 +14,19 @@ from time import monotonic
 from weakref import WeakSet
 
 import structlog
-from msgspec.structs import replace
 
 from proxy.config import Config, Listener
 from proxy.core.budget import Budget
 from proxy.core.causes import Cause
 from proxy.core.counters import ListenerCounters
-from proxy.core.exchange import Connection, ConnectionTransition, PrincipalSource
-from proxy.core.names import shorten
+from proxy.core.exchange import Connection, ConnectionTransition
 from proxy.core.observation_interest import ObservationSink
-from proxy.core.principal_tracker import MAX_PRINCIPAL, PrincipalTracker
+from proxy.core.principal_tracker import PrincipalTracker
 from proxy.core.session import Session
 from proxy.errors import PeerError, describe_os_error
 from proxy.interceptors.broker_metadata import FleetDirectory, FleetView
 from proxy.limits.principal_quotas import Logins
+from proxy.net.client_identity import identified, initial_principal
 from proxy.net.connection_lifetime import ConnectionLifetime
 from proxy.net.connection_setup import SetupDeadlines, has_unread_bytes
 from proxy.net.dead_peers import DeadPeerDetector
@@ -38,8 +37,6 @@ from proxy.net.tls_handshake import TlsHandshake
 from proxy.net.tls_stream import TlsStream
 from proxy.net.upstream import Upstream
 from proxy.telemetry import RateLimitedLogger
-from proxy.tls import certificates
-from proxy.tls.cipher_suites import kafka_name
 from proxy.tls.principal_mapping import NoMatchingRule, PrincipalMapper
 
 log = structlog.get_logger(__name__)
@@ -49,35 +46,6 @@ DRAIN_POLL_INTERVAL = 0.02
 
 SPREAD_SHARE = 0.5
 """Part of the drain's time in which connections end one after the other, if a successor runs."""
-
-ANONYMOUS = "User:ANONYMOUS"
-
-
-def initial_principal(listener: Listener) -> tuple[str, PrincipalSource]:
-    """Return the principal of a client before it has authenticated, and how that principal is known."""
-    if not listener.is_readable:
-        return f"User:<unknown:{listener.security_protocol}>", "unknown"
-    asks_certificate = listener.tls is not None and listener.tls.ssl_client_auth != "none"
-    return ANONYMOUS, "unauthenticated" if listener.has_sasl or asks_certificate else "anonymous"
-
-
-def identified(connection: Connection, listener: Listener, stream: TlsStream, mapper: PrincipalMapper) -> Connection:
-    """Return ``connection`` with what its TLS handshake has shown. Raises NoMatchingRule, ValueError.
-
-    With SASL a client is who it logs in as, whatever its certificate says, as in Kafka.
-    """
-    shown = replace(connection, tls_version=stream.version, tls_cipher=kafka_name(stream.cipher))
-    der = stream.peer_certificate
-    if der is None:
-        return shown if listener.has_sasl else replace(shown, principal_source="anonymous")
-    certificate = certificates.decode(der)
-    shown = replace(shown, tls_client_serial=certificate.serial)
-    if listener.has_sasl:
-        return shown
-    name = mapper.map_name(certificate.subject)
-    if len(name) > MAX_PRINCIPAL:  # each connection keeps it, and a certificate has room for 100 KB
-        name = shorten(name.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
-    return replace(shown, principal=f"User:{name}", principal_source="mtls")
 
 
 class ConnectionManager:
@@ -442,7 +410,7 @@ class ConnectionManager:
         await asyncio.sleep(0)  # start new connect tasks: only a started task cleans up when it is cancelled
         if spread:
             until = monotonic() + timeout_s * SPREAD_SHARE
-            while (self._connecting or self._handshakes) and monotonic() < until:
+            while (self._connecting or self._handshakes) and monotonic() < until:  # noqa: ASYNC110  # rare
                 await asyncio.sleep(DRAIN_POLL_INTERVAL)
         for interceptors in self._interceptors.values():
             interceptors.versions_probe.stop()

@@ -235,11 +235,8 @@ def _nginx(wiring: Wiring) -> Command:
     module = (root or Path("/")) / "usr/lib/nginx/modules/ngx_stream_module.so"
     config = wiring.folder / "nginx.conf"
     pair = wiring.keys.get(TLS_PAIR)
-    tls = (
-        ""
-        if pair is None
-        else f" ssl;\n    ssl_protocols TLSv1.2 TLSv1.3;\n    ssl_certificate {pair};\n    ssl_certificate_key {pair}"
-    )
+    lines = (" ssl", "ssl_protocols TLSv1.2 TLSv1.3", f"ssl_certificate {pair}", f"ssl_certificate_key {pair}")
+    tls = "" if pair is None else ";\n    ".join(lines)
     config.write_text(f"""load_module {module};
 daemon off;
 worker_processes 1;

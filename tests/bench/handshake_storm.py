@@ -1,4 +1,4 @@
-"""``python -m tests.bench.handshake_storm``: how long a storm of TLS handshakes keeps the event loop from other clients.
+"""``python -m tests.bench.handshake_storm``: how long a storm of TLS handshakes keeps other clients waiting.
 
 A sidecar's listener runs in this process. Other processes flood it: some with a ClientHello for each connection, which
 costs them nothing and the sidecar a key exchange and a signature, others with whole handshakes. Measured is one

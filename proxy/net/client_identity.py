@@ -1,0 +1,43 @@
+"""What is known of a client before it has sent a request."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from proxy.config import Listener
+from proxy.core.exchange import Connection, PrincipalSource
+from proxy.core.names import shorten
+from proxy.core.principal_tracker import MAX_PRINCIPAL
+from proxy.net.tls_stream import TlsStream
+from proxy.tls import certificates
+from proxy.tls.cipher_suites import kafka_name
+from proxy.tls.principal_mapping import PrincipalMapper
+
+ANONYMOUS = "User:ANONYMOUS"
+
+
+def initial_principal(listener: Listener) -> tuple[str, PrincipalSource]:
+    """Return the principal of a client before it has authenticated, and how that principal is known."""
+    if not listener.is_readable:
+        return f"User:<unknown:{listener.security_protocol}>", "unknown"
+    asks_certificate = listener.tls is not None and listener.tls.ssl_client_auth != "none"
+    return ANONYMOUS, "unauthenticated" if listener.has_sasl or asks_certificate else "anonymous"
+
+
+def identified(connection: Connection, listener: Listener, stream: TlsStream, mapper: PrincipalMapper) -> Connection:
+    """Return ``connection`` with what its TLS handshake has shown. Raises NoMatchingRule, ValueError.
+
+    With SASL a client is who it logs in as, whatever its certificate says, as in Kafka.
+    """
+    shown = replace(connection, tls_version=stream.version, tls_cipher=kafka_name(stream.cipher))
+    der = stream.peer_certificate
+    if der is None:
+        return shown if listener.has_sasl else replace(shown, principal_source="anonymous")
+    certificate = certificates.decode(der)
+    shown = replace(shown, tls_client_serial=certificate.serial)
+    if listener.has_sasl:
+        return shown
+    name = mapper.map_name(certificate.subject)
+    if len(name) > MAX_PRINCIPAL:  # each connection keeps it, and a certificate has room for 100 KB
+        name = shorten(name.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+    return replace(shown, principal=f"User:{name}", principal_source="mtls")
