@@ -13,15 +13,11 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 
-import structlog
-
 from proxy.daemon_executor import DaemonExecutor
 
 DETACH = "import subprocess, sys; subprocess.Popen(sys.argv[1:], close_fds=False)"
 """A program that starts another one and exits. The other one is then a child of systemd, which notices its end while
 this process still drains."""
-
-log = structlog.get_logger(__name__)
 
 
 class SuccessorStarter:
