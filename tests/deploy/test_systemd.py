@@ -258,6 +258,7 @@ def replace_among_connects(site: Site, port: int, *command: str) -> None:
     crowd = connecting(port)
     time.sleep(1)
     site.machine("systemctl", *command, SIDECAR)
+    done = time.monotonic()
     site.is_replaced(f"after {command[0]}", before)
     site.running.wait_ready()
     restarted = time.monotonic()
@@ -266,8 +267,10 @@ def replace_among_connects(site: Site, port: int, *command: str) -> None:
     waited = max(answered - visits.dialled[at] for at, answered in enumerate(visits.answered))
     print(f"{Counter(visits.how)}, the longest wait {waited:.1f} s")
     assert "refused" not in visits.how
-    # The old process closes those that it has accepted and that have not asked yet.
-    assert len(visits.accepted()) >= CONNECTS * SECONDS - CONNECTS // 50
+    closed = visits.refused()
+    assert len(visits.accepted()) + len(closed) == CONNECTS * SECONDS
+    assert len(closed) < CONNECTS, "only those that the old process had accepted, and not yet answered"
+    assert all(visits.began + visits.dialled[at] < done for at in closed)
 
 
 @pytest.mark.deploy
