@@ -149,7 +149,8 @@ def api_server(work: Path) -> Iterator[ApiServer]:
     ]  # fmt: skip
     server = [
         f"--etcd-servers={store}", f"--secure-port={port}", "--bind-address=127.0.0.1",
-        "--advertise-address=127.0.0.1", f"--cert-dir={work}", f"--token-auth-file={work}/tokens.csv",
+        "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none",
+        f"--cert-dir={work}", f"--token-auth-file={work}/tokens.csv",
         "--authorization-mode=AlwaysAllow", "--service-cluster-ip-range=10.0.0.0/24",
         "--service-account-issuer=https://kubernetes.test", f"--service-account-key-file={work}/sa.key",
         f"--service-account-signing-key-file={work}/sa.key",

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from tests.deploy.podman import Podman
+from tests.deploy.podman import DESCRIPTORS, Podman
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "compose"
 NETWORK, PREFIX = "brokerside-compose", "10.213.77"
@@ -22,6 +22,9 @@ OPTIONS = {
     "tmpfs": "--tmpfs",
 }
 """Of ``podman run``, by what means the same in the file."""
+
+PODMANS = {"nofile": DESCRIPTORS, "nproc": 30_000}
+"""Limits whose default of Podman's may be more than this machine allows."""
 
 
 class Composed:
@@ -45,7 +48,8 @@ class Composed:
         for key, option in OPTIONS.items():
             values = found.get(key, [])
             arguments += [part for one in (values if isinstance(values, list) else [values]) for part in (option, one)]
-        arguments += [f"--ulimit={name}={value}:{value}" for name, value in found.get("ulimits", {}).items()]
+        limits = PODMANS | found.get("ulimits", {})
+        arguments += [f"--ulimit={name}={value}:{value}" for name, value in limits.items()]
         arguments += ["--read-only", "--read-only-tmpfs=false"] if found.get("read_only") else []
         arguments += [
             part for name, value in found.get("environment", {}).items() for part in ("--env", f"{name}={value}")

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -67,6 +68,13 @@ class Prometheus:
     def ask(self, query: str) -> list[dict[str, Any]]:
         """Return the series of an instant query; none if there is no answer."""
         found = self._get("query?" + urllib.parse.urlencode({"query": query}))
+        return [] if found is None else list(found["result"])
+
+    def history(self, query: str, seconds: int) -> list[dict[str, Any]]:
+        """Return the series of a query over the last ``seconds``, with a value for each; none if there is no answer."""
+        end = int(time.time())
+        parameters = {"query": query, "start": end - seconds, "end": end, "step": 1}
+        found = self._get("query_range?" + urllib.parse.urlencode(parameters))
         return [] if found is None else list(found["result"])
 
     def firing(self) -> dict[str, dict[str, str]]:

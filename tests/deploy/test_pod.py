@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from proxy.local.ports import free_ports
 from tests.deploy.images import kafka, sidecar
 from tests.deploy.manifests import Manifest, Render, environment, only, sidecar_of
 from tests.deploy.podman import Podman, podman
 from tests.deploy.running import Running, transfer, until
-from tests.integration.conftest import free_ports
 
 pytestmark = [pytest.mark.deploy, pytest.mark.kafka, pytest.mark.timeout(900)]
 
