@@ -47,10 +47,11 @@ OTHERS: dict[str, dict[str, list[str]]] = {
             "frames += answer_cost if (self.touched or self.pending) and not self.interception.is_unchanged else 1",
         ],
         "read_request": [
-            'self.client_id = self.client_id_raw.decode("utf-8", "replace")',
+            'client_id = raw.decode("utf-8", "replace")',
+            'self.client_id = client_id if id_length <= max_name else shorten(raw).decode("utf-8", "replace")',
             "most = self.interception.interceptors.max_held_request(key, version)",
             "scan = ProduceScan(version, self.topics)",
-            "request = Request(connection, key, version, self.client_id, acks, self.consecutive)",
+            "request = Request(connection, key, version, client_id, acks, self.consecutive)",
             "frame = self.interception.frame_of_request(wanted, request, exchange, body - at)",
             "frame = self.interception.refuse_produce(request, exchange, acks_offset - at)",
         ],
