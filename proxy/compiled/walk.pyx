@@ -4,7 +4,7 @@ they come in; records stay untouched.
 
 The walkers are one state machine over C memory that fills a ``Body``. A step reads one element, whole or not at all. A
 step (and each reader of it) returns 1, or 0 where bytes are missing: then the walk stands where it stood and continues
-there with more bytes. ``walk.pos`` may lie beyond the bytes that are there, because records are skipped. What is told
+there with more bytes. ``walk.pos`` may lie beyond the bytes that are there, because records are skipped. What is read
 of an element stands in the order of the message definitions (``ProduceRequest.json`` and so on), with "(v3+)" where a
 field is of that version and later ones.
 
