@@ -378,7 +378,8 @@ class GroupEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind",
     committed: tuple[CommittedPartition, ...] = ()
     """The last offset of every partition in them."""
     offsets_not_listed: int = 0
-    """Offsets that were not read: those after the first 1,000 of one request."""
+    """Offsets that are not listed: those after the first 1,000 of one request, and those for which the interval had no
+    room, once for each commit."""
     fetched: tuple[str, ...] = ()
     """Topics of which the same connection fetched records."""
 

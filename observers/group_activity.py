@@ -115,6 +115,7 @@ class GroupActivity:
         )
         activity = self._activity_of(member, at)
         if activity is None:
+            self.connections.pop(connection.id, None)  # its fetches are not those of an earlier member
             return
         activity.requests += 1
         activity.group_type = MEMBER_APIS[exchange.api_key] or activity.group_type

@@ -152,7 +152,6 @@ async def _run(file: ConfigFileMonitor, config: Config, sockets: ListeningSocket
         sockets = ListeningSockets(predecessor.sockets)
     loop.add_signal_handler(signal.SIGHUP, reloader.request_reload, "SIGHUP")
     starter = SuccessorStarter(notifier.environment, on_successor_failed)
-    loop.add_signal_handler(signal.SIGUSR2, on_successor_requested)
     ticker = Ticker()
     handler = await _start_connection_handler(config, ticker)
     listeners = ListenerManager(config, handler, ticker, sockets)
@@ -197,6 +196,7 @@ async def _run(file: ConfigFileMonitor, config: Config, sockets: ListeningSocket
             config_hash=reloader.state.hash,
         )
         notifier.ready()
+        loop.add_signal_handler(signal.SIGUSR2, on_successor_requested)
         ticker.callbacks.append(notifier.ping)  # not before: during a takeover, the service is another process
         await stop.wait()
     finally:

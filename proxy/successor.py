@@ -44,23 +44,24 @@ class SuccessorStarter:
             await self._executor.run(partial(_run_to_its_end, self._environment), None)
         except OSError as error:
             problem = f"the successor could not be started: {error.strerror or error}"
-        self._running = None
+        finally:
+            self._running = None
         self._on_failed(problem)
 
 
 def _run_to_its_end(environment: Mapping[str, str]) -> None:
     end, inherited = os.pipe()  # it is at its end when the successor, which has the other side, has ended
-    try:
-        subprocess.run(
-            [sys.executable, "-I", "-S", "-c", DETACH, *_command()],
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, **environment},
-            pass_fds=[inherited],
-            check=False,
-        )
-    finally:
-        os.close(inherited)
     with open(end, "rb") as pipe:
+        try:
+            subprocess.run(
+                [sys.executable, "-I", "-S", "-c", DETACH, *_command()],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **environment},
+                pass_fds=[inherited],
+                check=False,
+            )
+        finally:
+            os.close(inherited)
         pipe.read()
 
 

@@ -49,7 +49,6 @@ class _Inputs:
 
     def __init__(self, spark: SparkSession, root: TableRoot) -> None:
         self.snapshot = cache(lambda name: io.StoredTable(spark, root.table_path(name)))
-        self.days = cache(lambda name: io.count_files_by_day(spark, root.table_path(name)).keys())
         self.first_day_after = cache(
             lambda name, version: first_day_in_commits(
                 spark, root.table_path(name), version + 1, self.snapshot(name).version
@@ -126,7 +125,7 @@ def _compute_table(
         started = time.monotonic()
         # Rows of days that the inputs no longer retain are kept, even if Delta's log of these days is gone.
         whole_table = table.whole or not io.count_files_by_day(spark, path)
-        first = None if whole_table else max(changed, _first_retained_day_of_inputs(inputs, table, definitions))
+        first = None if whole_table else max(changed, _first_retained_day_of_inputs(spark, root, table, definitions))
         try:
             rows = _compute_rows(spark, root, table, definitions, first)
             condition = f"day >= '{first}'" if first else ""
@@ -175,9 +174,13 @@ def first_day_in_commits(spark: SparkSession, path: str, first: int, last: int) 
     return date.fromisoformat(row[0]) if row[0] else None
 
 
-def _first_retained_day_of_inputs(inputs: _Inputs, table: Table, definitions: Definitions) -> date:
-    """Return the first day that every input still retains. Rows of earlier days cannot be computed again."""
-    return max(first_retained_day(inputs.days(name), schemas.TABLES[name], definitions) for name in table.derived_from)
+def _first_retained_day_of_inputs(spark: SparkSession, root: TableRoot, table: Table, definitions: Definitions) -> date:
+    """Return the first day that every input still retains. Rows of earlier days cannot be computed again.
+
+    Read anew for each table: maintenance may have deleted a day since another table was computed.
+    """
+    days = {name: io.count_files_by_day(spark, root.table_path(name)).keys() for name in table.derived_from}
+    return max(first_retained_day(found, schemas.TABLES[name], definitions) for name, found in days.items())
 
 
 def _compute_rows(

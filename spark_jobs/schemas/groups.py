@@ -56,7 +56,7 @@ GROUP_MEMBERS = Table(
         sum_column("commits", f"Requests in which the broker took offsets. {_MEMBER_ROW}", "requests", "commits"),
         sum_column(
             "offsets_not_listed",
-            f"Offsets of commits of more than 1,000 that were not read. {_MEMBER_ROW}",
+            f"Offsets after the first 1,000 of a commit, or beyond the bounds of an interval. {_MEMBER_ROW}",
             "offsets",
             "offsets_not_listed",
         ),

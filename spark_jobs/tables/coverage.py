@@ -22,6 +22,11 @@ DECOMMISSIONED_AFTER = "INTERVAL 1 DAY"
 """A sidecar that was stopped cleanly this long ago was decommissioned together with its broker."""
 
 
+LOST_REQUESTS = "(lost > 0 AND coalesce(reason, '') <> 'interval_full')"
+"""SQL condition on ``completeness``: events of requests, connections or topics were lost. Members of groups and ends of
+partitions beyond the bounds of an interval are not about what was produced and consumed."""
+
+
 def coverage(completeness: DataFrame) -> DataFrame:
     """Return one row for each cluster of ``completeness`` (merged rows).
 
@@ -82,7 +87,7 @@ def _broker_coverage(completeness: DataFrame) -> DataFrame:
         *["cluster_id", "broker_id", "last_status", "ended"],
         # The first status is sent ten seconds after the start of a boot, which may be in the minute before.
         f"if(statuses > 0, if(started_at > minute - {ABSENCE_LIMIT}, started_at, minute), NULL) AS begun",
-        f"if(lost > 0 OR conflicts > 0, minute + {ABSENCE_LIMIT}, NULL) AS lost_until",
+        f"if({LOST_REQUESTS} OR conflicts > 0, minute + {ABSENCE_LIMIT}, NULL) AS lost_until",
     )
     before = Window.partitionBy("cluster_id", "broker_id").orderBy("begun").rowsBetween(Window.unboundedPreceding, -1)
     minutes = minutes.withColumn("reached", F.max("last_status").over(before))

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from spark_jobs.definitions.mirror import Mirror
 from spark_jobs.schemas import MIRROR_CHECK
 from spark_jobs.tables.columns import DAY_US, MINUTE_US, day_of, table_columns
-from spark_jobs.tables.coverage import without_future_statuses
+from spark_jobs.tables.coverage import LOST_REQUESTS, without_future_statuses
 from spark_jobs.tables.produced import is_source_of, is_target_of, source_topic
 
 TOPIC_PAIR = ("mirror", "source_cluster_id", "source_topic", "target_cluster_id", "target_topic")
@@ -216,7 +216,7 @@ def _status_history(completeness: DataFrame, oldest: DataFrame) -> DataFrame:
     brokers = statuses.groupBy("cluster_id", "broker_id", "day").agg(
         F.expr(f"max(if(last_status IS NULL, NULL, unix_micros(minute) + {MINUTE_US}))").alias("until_us"),
         F.expr("max_by(struct(ended), last_status)").alias("newest"),
-        F.expr("max(lost > 0)").alias("lossy"),
+        F.expr(f"max({LOST_REQUESTS})").alias("lossy"),
     )
     days = brokers.where("until_us IS NOT NULL").select("cluster_id", F.col("day").alias("as_of")).distinct()
     so_far = brokers.join(F.broadcast(days), "cluster_id").where("day <= as_of")

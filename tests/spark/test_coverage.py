@@ -134,6 +134,8 @@ def test_what_was_lost_was_not_seen(judged: Callable[..., dict[str, Row]]) -> No
     fewer = [*run[:3], {**run[3], "events": run[3]["events"] - 2}, *run[4:]]
     cases = {
         "reported": [*fewer, lost(250, 20, 21)],
+        # members of groups beyond the bounds of an interval
+        "groups": [*fewer, lost(250, 20, 21, reason="interval_full")],
         "missing": fewer,
         # its numbers are reported by the next run
         "killed": [*alive(0, 330), *alive(350, 1_000, boot="next"), lost(360, 34, 40, reason="killed")],

@@ -26,10 +26,10 @@ class KafkaTools:
         jars = broker_jars(KAFKA, progress=False)
         archive = archive_options(archive_of(java(), jars))
         self._process = subprocess.Popen(
-            [str(java()), *JVM, *archive, "-cp", class_path(jars), str(SOURCE)],
+            [str(java()), *JVM, *archive, "-Dstdout.encoding=UTF-8", "-cp", class_path(jars), str(SOURCE)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
         )
         return self
 
@@ -44,6 +44,8 @@ class KafkaTools:
         """Run a tool of ``proxy.local.tools`` that reads ``text``. Raises TimeoutError, with the JVM killed."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        if self._process.poll() is not None:
+            raise TimeoutError(f"{name}: the JVM ended in an earlier tool")
         command = {"main": TOOLS[name], "args": args, "input": text}
         watchdog = threading.Timer(TIMEOUT, self._process.kill)
         watchdog.start()
