@@ -132,8 +132,13 @@ def completed(block: Block, folder: Path, made: Secured) -> dict[str, Any]:
     config["admin"] = {**config["admin"], "bind": f"{HOST}:{free_ports(1)[0]}"}
     config["internal.bootstrap.servers"] = made.node.internal
     if "internal" in config:
-        config["internal.bootstrap.servers"] = made.sasl
-        config["internal"]["sasl.username"] = USER
+        internal = config["internal"]
+        config["internal.bootstrap.servers"] = made.sasl_ssl if "ssl.ca.location" in internal else made.sasl
+        internal["sasl.username"] = USER
+        files = {"ca": made.ca, "certificate": str(made.pair.certificate), "key": str(made.pair.key)}
+        for name, file in files.items():
+            if f"ssl.{name}.location" in internal:
+                internal[f"ssl.{name}.location"] = file
     for listener in config["listeners"]:
         place(listener, folder, made)
     (folder / "byte_counts.py").write_text(example())
