@@ -28,7 +28,7 @@ class DaemonExecutor:
         async with asyncio.timeout(timeout_s):
             while self._busy is not None:
                 await asyncio.shield(self._busy)
-            self._busy = busy = loop.create_future()
+            busy = loop.create_future()
             done: asyncio.Future[Result] = loop.create_future()
 
             def finish(result: Result | None, error: BaseException | None) -> None:
@@ -51,4 +51,5 @@ class DaemonExecutor:
                     loop.call_soon_threadsafe(finish, result, failure)
 
             threading.Thread(target=run_function, name=self._name, daemon=True).start()
+            self._busy = busy  # not before: no thread may be left to start
             return await done

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -27,13 +28,13 @@ from proxy.net.http import ACCEPT_BACKLOG
 from proxy.net.listener_manager import ListenerManager
 from proxy.net.listening_sockets import ListeningSockets, PassedSocket, close_all, sockets_of_systemd
 from proxy.net.takeover_client import Takeover
-from proxy.net.takeover_server import TakeoverServer
+from proxy.net.takeover_server import IS_PID_1, TakeoverServer
 from proxy.net.ticker import Ticker
 from proxy.net.worker_pool import WorkerPool
 from proxy.reload import ConfigFileMonitor, Reloader, ReloadResult
 from proxy.sd_notify import ServiceNotifier
 from proxy.start_checks import check_start
-from proxy.successor import SuccessorStarter
+from proxy.successor import TAKEOVER_REQUIRED, SuccessorStarter
 from proxy.telemetry import configure_logging
 
 log = structlog.get_logger(__name__)
@@ -57,16 +58,20 @@ def run(file: ConfigFileMonitor, config: Config, *, takeover: bool = False) -> i
     """Run until SIGTERM or SIGINT, then drain. A second signal ends the sidecar at once. Returns the exit code.
 
     ``file``: the monitored file from which ``config`` was loaded. ``takeover``: take over from the sidecar that runs.
+    If that has started this process, as ``TAKEOVER_REQUIRED`` says, it is an error if none runs.
     """
+    required = bool(os.environ.pop(TAKEOVER_REQUIRED, ""))
     if takeover and config.takeover_socket_path is None:
         raise LocalError("--takeover needs takeover.socket.path, the same for both sidecars")
     sockets = sockets_of_systemd()
     check_start(config)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_run(file, config, sockets, takeover))
+        return runner.run(_run(file, config, sockets, takeover, required))
 
 
-async def _run(file: ConfigFileMonitor, config: Config, sockets: ListeningSockets, wants_takeover: bool) -> int:
+async def _run(
+    file: ConfigFileMonitor, config: Config, sockets: ListeningSockets, wants_takeover: bool, required: bool
+) -> int:
     stop = asyncio.Event()
     abort = asyncio.Event()
     notifier = ServiceNotifier()
@@ -89,7 +94,8 @@ async def _run(file: ConfigFileMonitor, config: Config, sockets: ListeningSocket
     def on_taken_over(pid: int) -> None:
         nonlocal taken_over
         taken_over = True
-        notifier.replaced(pid)
+        if starter.is_running:  # one from elsewhere is not accepted as part of the service
+            notifier.replaced(pid)
         admin.stop_accepting()
         if not stop.is_set():
             begin_stop()
@@ -97,13 +103,15 @@ async def _run(file: ConfigFileMonitor, config: Config, sockets: ListeningSocket
     def on_successor_requested() -> None:
         if config.takeover_socket_path is None:
             on_successor_failed("takeover.socket.path is not set")
+        elif os.getpid() == 1:
+            on_successor_failed(IS_PID_1)
         elif not stop.is_set():
             starter.start()
 
     def on_successor_failed(problem: str) -> None:
         if not stop.is_set():
             log.error("successor_failed", error=problem)
-            notifier.ready(f"The last takeover failed: {problem}")
+            notifier.status(f"The last takeover failed: {problem}")
 
     def on_reloaded(done: ReloadResult) -> None:
         if done.result != "draining":
@@ -147,7 +155,7 @@ async def _run(file: ConfigFileMonitor, config: Config, sockets: ListeningSocket
     reloader = Reloader(file, config, apply, on_start=notifier.reloading, on_end=on_reloaded)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)
-    predecessor = await _begin_takeover(config) if wants_takeover else None
+    predecessor = await _begin_takeover(config, required) if wants_takeover else None
     if predecessor is not None:
         sockets = ListeningSockets(predecessor.sockets)
     loop.add_signal_handler(signal.SIGHUP, reloader.request_reload, "SIGHUP")
@@ -180,7 +188,7 @@ async def _run(file: ConfigFileMonitor, config: Config, sockets: ListeningSocket
             sockets.check_all_used()
             start_accepting()
         else:
-            await _wait_until_ready(admin, stop)
+            await _wait_until_ready(admin, predecessor, stop)
             await predecessor.complete(listeners, start_accepting)
             admin.start(admin_socket)
             for unused in sockets.close_unused():
@@ -219,19 +227,20 @@ async def _run(file: ConfigFileMonitor, config: Config, sockets: ListeningSocket
     return 0
 
 
-async def _begin_takeover(config: Config) -> Takeover | None:
+async def _begin_takeover(config: Config, required: bool) -> Takeover | None:
     assert config.takeover_socket_path is not None
-    return await Takeover.begin(config.takeover_socket_path, config.broker_id)
+    return await Takeover.begin(config.takeover_socket_path, config.broker_id, required=required)
 
 
-async def _wait_until_ready(admin: AdminEndpoint, stop: asyncio.Event) -> None:
-    """Wait until nothing but accepting is missing. Raises LocalError with what is, after ``READY_TIMEOUT``, or if
-    ``stop`` is set."""
+async def _wait_until_ready(admin: AdminEndpoint, predecessor: Takeover, stop: asyncio.Event) -> None:
+    """Wait until nothing but accepting is missing. Raises LocalError with what is, after ``READY_TIMEOUT``, if
+    ``stop`` is set, or if ``predecessor`` refuses meanwhile."""
     deadline = asyncio.get_running_loop().time() + READY_TIMEOUT
     while found := await admin.find_problems():
         if asyncio.get_running_loop().time() > deadline:
             raise LocalError(f"not ready to take over after {READY_TIMEOUT:.0f} s: {'; '.join(found)}")
         await asyncio.sleep(READY_POLL_INTERVAL)
+        predecessor.raise_if_refused()
     if stop.is_set():
         raise LocalError("stopped before it could take over")
 

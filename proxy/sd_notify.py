@@ -47,7 +47,11 @@ class ServiceNotifier:
 
     def ready(self, status: str = "Running") -> None:
         """The process serves, or has ended a reload."""
-        self._send(f"READY=1\nSTATUS={status.splitlines()[0][:MAX_STATUS_LENGTH]}")
+        self._send(f"READY=1\n{_status(status)}")
+
+    def status(self, text: str) -> None:
+        """The first line of ``text`` is what ``systemctl status`` shows. Nothing else changes."""
+        self._send(_status(text))
 
     def reloading(self) -> None:
         """The process begins to reload its configuration. ``ready`` follows."""
@@ -96,3 +100,7 @@ class ServiceNotifier:
                 return
             self._unsent.popleft()
             self._failed = False
+
+
+def _status(text: str) -> str:
+    return f"STATUS={text.splitlines()[0][:MAX_STATUS_LENGTH]}"

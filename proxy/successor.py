@@ -8,16 +8,34 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 
+import structlog
+
 from proxy.daemon_executor import DaemonExecutor
 
-DETACH = "import subprocess, sys; subprocess.Popen(sys.argv[1:], close_fds=False)"
+TAKEOVER_REQUIRED = "TAKEOVER_REQUIRED"
+"""The environment variable of a successor that may only take over: without a predecessor it exits. It is no
+``BROKERSIDE_`` variable, since those are keys of the configuration, and other versions refuse what they do not know."""
+
+IGNORED_AT_START = (signal.SIGHUP, signal.SIGUSR2)
+"""Signals that a process of the service may get before it can handle them. By default they would end it."""
+
+DETACH = f"""\
+import signal, subprocess, sys
+for number in {[int(number) for number in IGNORED_AT_START]}:
+    signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
+subprocess.Popen(sys.argv[1:], close_fds=False)
+"""
 """A program that starts another one and exits. The other one is then a child of systemd, which notices its end while
 this process still drains."""
+
+log = structlog.get_logger(__name__)
 
 
 class SuccessorStarter:
@@ -33,6 +51,11 @@ class SuccessorStarter:
         self._executor = DaemonExecutor("successor")
         self._running: asyncio.Task[None] | None = None
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a successor that this process has started runs, or is about to."""
+        return self._running is not None
+
     def start(self) -> None:
         """Start a successor, unless the last one still runs."""
         if self._running is None:
@@ -44,21 +67,28 @@ class SuccessorStarter:
             await self._executor.run(partial(_run_to_its_end, self._environment), None)
         except OSError as error:
             problem = f"the successor could not be started: {error.strerror or error}"
+        except subprocess.CalledProcessError as error:
+            problem = f"the successor could not be started: status {error.returncode}; the log says why"
+        except Exception as error:  # a mistake of ours, or no thread could be started
+            log.exception("successor_not_started")
+            problem = f"the successor could not be started: {type(error).__name__}"
         finally:
             self._running = None
         self._on_failed(problem)
 
 
 def _run_to_its_end(environment: Mapping[str, str]) -> None:
+    # Until DETACH ignores them. This thread ends with the function.
+    signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED_AT_START)
     end, inherited = os.pipe()  # it is at its end when the successor, which has the other side, has ended
     with open(end, "rb") as pipe:
         try:
             subprocess.run(
                 [sys.executable, "-I", "-S", "-c", DETACH, *_command()],
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, **environment},
+                env={**os.environ, **environment, TAKEOVER_REQUIRED: "1"},
                 pass_fds=[inherited],
-                check=False,
+                check=True,
             )
         finally:
             os.close(inherited)
@@ -71,4 +101,4 @@ def _command() -> list[str]:
     A script is run by its path again, not by the interpreter of this process: after an upgrade it names another one.
     """
     command = sys.argv if os.access(sys.argv[0], os.X_OK) else sys.orig_argv
-    return [*command, "--takeover"]
+    return [*command] if "--takeover" in command else [*command, "--takeover"]

@@ -1,7 +1,7 @@
 """The successor's half of a takeover: gets the sockets and the state of the limits of a running sidecar.
 
 Until the successor accepts, it can fail at any time: the running sidecar continues as if nothing had happened. If the
-running sidecar ends meanwhile, the successor continues with what it has got.
+running sidecar dies meanwhile, the successor continues with what it has got; if it is stopped, the successor fails.
 """
 
 from __future__ import annotations
@@ -64,15 +64,18 @@ class Takeover:
         )
 
     @classmethod
-    async def begin(cls, path: str, broker_id: int) -> Self | None:
+    async def begin(cls, path: str, broker_id: int, *, required: bool = False) -> Self | None:
         """Return a takeover that has got the sockets of the sidecar at ``path``, or None if none runs there.
 
-        Raises LocalError if that sidecar refuses, or if this process may not ask it.
+        Raises LocalError if that sidecar refuses, if this process may not ask it, or if none runs and one is
+        ``required``.
         """
         try:
             sock = await asyncio.to_thread(_connect, path)
         except OSError as error:
             if error.errno in NO_PREDECESSOR_ERRORS:
+                if required:
+                    raise LocalError(f"the sidecar at {path}, which started this process, has ended") from None
                 log.info("no_predecessor", path=path)
                 return None
             raise LocalError(f"takeover.socket.path: cannot connect to {path}: {error.strerror or error}") from None
@@ -95,11 +98,11 @@ class Takeover:
         listeners.admission.pause()  # until ``start_accepting``
         if not self._gone:
             self._channel.send(SuccessorReady())
-            await self._wait_for(LimitsPassed)
+        await self._wait_for(LimitsPassed)
         start_accepting()
         if not self._gone:
             self._channel.send(SuccessorAccepting())
-            await self._wait_for(TakeoverCompleted)
+        await self._wait_for(TakeoverCompleted)
         names = [passed.name for passed in self.sockets]
         if TakeoverCompleted in self._seen:
             log.info(
@@ -127,6 +130,10 @@ class Takeover:
                     await self._changed.wait()
         except TimeoutError:
             self._error = f"no answer within {ANSWER_TIMEOUT:.0f} s"
+        self.raise_if_refused()
+
+    def raise_if_refused(self) -> None:
+        """Raise LocalError if the predecessor has refused or cancelled the takeover, also before it ended."""
         if self._error:
             self.finish()
             raise LocalError(f"cannot take over from the running sidecar: {self._error}")
@@ -154,7 +161,7 @@ class Takeover:
             case PredecessorConnectionsEnded() if self._listeners is not None:
                 self._listeners.admission.release_inherited(message.numbers)
             case TakeoverRefused():
-                self._error = message.reason
+                self._error = self._error or message.reason
             case TakeoverCancelled():
                 self._error = "it accepts again, since this process was too slow"
             case _:

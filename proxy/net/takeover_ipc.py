@@ -33,7 +33,10 @@ class RequestSockets(Struct, tag=True, array_like=True):
 
 
 class TakeoverRefused(Struct, tag=True, array_like=True):
-    """The predecessor's answer if it hands nothing over. ``reason``: one sentence for a person."""
+    """The predecessor hands nothing over: its answer, or its last message if it is stopped. The successor has to exit.
+
+    ``reason``: one sentence for a person.
+    """
 
     reason: str
 
@@ -124,5 +127,15 @@ ToSuccessor = (
 
 def is_trusted(sock: socket.socket) -> bool:
     """Return whether the peer of a connected Unix socket runs as the user of this process, or as root."""
-    _, user, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    _, user, _ = _credentials(sock)
     return user in (os.geteuid(), 0)
+
+
+def peer_pid(sock: socket.socket) -> int:
+    """Return the process id of the peer of a connected Unix socket; 0 if it is outside of this PID namespace."""
+    return _credentials(sock)[0]
+
+
+def _credentials(sock: socket.socket) -> tuple[int, int, int]:
+    pid, user, group = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return pid, user, group

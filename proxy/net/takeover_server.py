@@ -34,6 +34,7 @@ from proxy.net.takeover_ipc import (
     TakeoverRefused,
     ToPredecessor,
     is_trusted,
+    peer_pid,
 )
 from proxy.net.worker_ipc import IpcChannel
 
@@ -48,6 +49,10 @@ PASSED_AT_ONCE = 500
 
 FULL_PAUSE = 0.001
 """Seconds between two checks whether the successor has received what was sent."""
+
+DRAINS = "the sidecar drains"
+IS_PID_1 = "the sidecar is PID 1: when it ends, so does its whole container; use a rolling update"
+"""Reasons to refuse a successor."""
 
 log = structlog.get_logger(__name__)
 
@@ -110,7 +115,11 @@ class TakeoverServer:
         self._loop.add_reader(self._socket, self._on_connect)
 
     async def close(self) -> None:
-        """Wait for no successor any more, and hand nothing over. A takeover that is complete continues."""
+        """Wait for no successor any more, and hand nothing over: one that takes over has to exit. A takeover that is
+        complete continues."""
+        if not self._taken_over and self._channel is not None:
+            log.warning("takeover_refused", pid=self._successor_pid, reason=DRAINS)
+            self._dismiss(TakeoverRefused(DRAINS))
         if self._socket is not None:
             self._loop.remove_reader(self._socket)
             self._socket.close()
@@ -157,17 +166,18 @@ class TakeoverServer:
             log.warning("takeover_refused", reason="the peer runs as another user")
             sock.close()
             return
+        peer = peer_pid(sock)
         channel: IpcChannel[ToPredecessor] = IpcChannel(
             sock,
             ToPredecessor,
-            lambda message, _: self._on_message(channel, message),
+            lambda message, _: self._on_message(channel, message, peer),
             on_peer_gone=lambda: self._on_peer_gone(channel),
         )
 
-    def _on_message(self, channel: IpcChannel[ToPredecessor], message: ToPredecessor) -> None:
+    def _on_message(self, channel: IpcChannel[ToPredecessor], message: ToPredecessor, peer: int) -> None:
         match message:
             case RequestSockets():
-                reason = self._reason_to_refuse(message)
+                reason = self._reason_to_refuse(message, peer)
                 if reason is None:
                     self._pass_sockets(channel, message.pid)
                 else:
@@ -180,14 +190,16 @@ class TakeoverServer:
             case _:
                 channel.send(TakeoverRefused("this message was not expected now"))
 
-    def _reason_to_refuse(self, request: RequestSockets) -> str | None:
+    def _reason_to_refuse(self, request: RequestSockets, peer: int) -> str | None:
         if request.protocol != PROTOCOL:
             return f"the versions do not fit: takeover protocol {PROTOCOL} here, {request.protocol} in the successor"
         if request.broker_id != self._broker_id:
             return f"broker.id is {self._broker_id} here, and {request.broker_id} in the successor"
         if self._channel is not None:
             return "another successor takes over already"
-        return "the sidecar drains" if self._listeners.draining else None
+        if os.getpid() == 1 and peer:  # the kernel kills all processes of a PID namespace with its first one
+            return IS_PID_1
+        return DRAINS if self._socket is None or self._listeners.draining else None
 
     def _pass_sockets(self, channel: IpcChannel[ToPredecessor], pid: int) -> None:
         log.info("takeover_requested", successor_pid=pid)
@@ -252,10 +264,14 @@ class TakeoverServer:
     def _cancel(self, reason: str) -> None:
         """Accept again. The successor reads the message now or later, and exits."""
         log.error("takeover_cancelled", reason=reason)
+        self._dismiss(TakeoverCancelled())
+        self._end()
+
+    def _dismiss(self, message: TakeoverCancelled | TakeoverRefused) -> None:
+        """Send the successor its last message. The channel stays open until it has read that."""
         channel, self._channel = self._channel, None
         if channel is not None:
-            channel.send(TakeoverCancelled())
-        self._end()
+            channel.send(message)
 
     def _end(self) -> None:
         """Close the channel, and accept again if this process has stopped to and nobody has taken over."""

@@ -320,6 +320,8 @@ def spawn_worker() -> SpawnedWorker:
     the event loop's thread.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    # A worker inherits this. Signals to all processes of a service would end it until it ignores them.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGUSR2))
     try:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "proxy", "worker", str(theirs.fileno())],
@@ -337,6 +339,7 @@ def spawn_worker() -> SpawnedWorker:
         ours.close()
         raise
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         theirs.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from proxy.local.ports import HOST, free_ports
 from proxy.net import takeover_client, takeover_server
 from proxy.net.data_plane import DataPlane
 from proxy.net.listener_manager import ListenerManager
-from proxy.net.listening_sockets import ListeningSockets
+from proxy.net.listening_sockets import ListeningSockets, close_all
 from proxy.net.takeover_client import Takeover
 from proxy.net.takeover_ipc import (
     PROTOCOL,
@@ -221,6 +222,56 @@ class ScriptedPredecessor:
     def close(self) -> None:
         self._listening.close()
         self.channel.abandon()
+
+
+async def test_the_first_process_of_a_container_has_no_successor_in_it(
+    old: Predecessor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takeover_server.os, "getpid", lambda: 1)
+    with pytest.raises(LocalError, match=re.escape(takeover_server.IS_PID_1)):
+        await Takeover.begin(str(old.path), 1)
+    monkeypatch.setattr(takeover_server, "peer_pid", lambda sock: 0)  # one of another container
+    takeover = await Takeover.begin(str(old.path), 1)
+    assert takeover is not None
+    takeover.finish()
+    close_all(passed.sock for passed in takeover.sockets)
+
+
+@pytest.mark.parametrize("ready", [False, True])
+async def test_a_successor_of_a_sidecar_that_is_stopped_has_to_exit(old: Predecessor, ready: bool) -> None:
+    successor = Scripted(old.path)
+    successor.channel.send(RequestSockets(PROTOCOL, 1, os.getpid()))
+    await successor.hears(ListeningSocketsPassed)
+    if ready:
+        successor.channel.send(SuccessorReady())
+        await successor.hears(LimitsPassed)
+    await old.server.close()
+    successor.channel.send(SuccessorAccepting())
+    assert (await successor.hears(TakeoverRefused)).reason == "the sidecar drains"
+    assert not old.taken_over.is_set()
+    successor.close()
+    with pytest.raises(LocalError, match="which started this process, has ended"):
+        await Takeover.begin(str(old.path), 1, required=True)
+
+
+@pytest.mark.parametrize("ready", [False, True])
+async def test_a_successor_ends_if_its_predecessor_was_stopped(old: Predecessor, tmp_path: Path, ready: bool) -> None:
+    """Also where it reads this only after the predecessor has exited."""
+    path = tmp_path / "other.sock"
+    stopped = ScriptedPredecessor(path)
+    takeover = await stopped.begun(path)
+    if ready:
+        stopped.channel.send(LimitsPassed(7))
+    stopped.channel.send(TakeoverRefused("the sidecar drains"))
+    stopped.close()
+    await asyncio.sleep(0.05)
+    with pytest.raises(LocalError, match="the sidecar drains"):
+        takeover.raise_if_refused()
+    accepting = asyncio.Event()
+    with pytest.raises(LocalError, match="the sidecar drains"):
+        await takeover.complete(old.listeners, accepting.set)
+    assert not accepting.is_set()
+    old.listeners.resume()
 
 
 async def test_a_successor_goes_on_if_its_predecessor_dies(old: Predecessor, tmp_path: Path) -> None:

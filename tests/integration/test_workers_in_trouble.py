@@ -187,6 +187,20 @@ async def test_out_of_descriptors_a_process_still_reports_what_it_counts() -> No
     assert counts.resident_bytes > 0
 
 
+def test_a_worker_that_starts_ignores_signals_to_all_processes_of_the_service() -> None:
+    worker = spawn_worker()
+    try:
+        worker.process.send_signal(signal.SIGHUP)
+        worker.process.send_signal(signal.SIGUSR2)
+        worker.sock.close()  # its end
+        assert worker.process.wait(60) >= 0, "not ended by a signal"
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set(), "the caller's thread gets its signals again"
+    finally:
+        worker.process.kill()
+        worker.process.wait()
+        os.close(worker.pidfd)
+
+
 def children() -> str:
     return Path("/proc/thread-self/children").read_text()
 
