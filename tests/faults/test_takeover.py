@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,10 +21,12 @@ from proxy.config import Endpoint
 from proxy.local import process
 from proxy.local.ports import HOST, free_ports
 from proxy.local.process import Process
+from proxy.net.takeover_server import IS_PID_1
 from tests.conformance.crowd import Plan
 from tests.faults.site import PATIENCE, Peer, Site
 from tests.frames import API_VERSIONS, request, response
 from tests.integration.peer import read_frame
+from tests.unit.test_sd_notify import Manager
 
 CONNECTS = 200
 """Connects per second while the sidecar is replaced."""
@@ -261,6 +266,105 @@ async def test_sidecars_take_over_one_after_the_other_and_leave_no_socket(site: 
         await asks(*await site.dial())
     assert await asyncio.to_thread(process.stop, [before], 15)
     assert [name for name in os.listdir(site.folder) if name.startswith("takeover.sock")] == []
+
+
+def running(config: Path) -> list[int]:
+    """Return the processes, but for workers and DETACH, that run a sidecar with this configuration."""
+    pids = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = path.read_text().split("\0")
+            if str(config) in words and "-S" not in words:
+                pids.append(int(path.parent.name))
+    return pids
+
+
+async def until_running(config: Path, count: int) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while len(running(config)) != count:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("passed", [False, True])
+async def test_a_stop_soon_after_sigusr2_leaves_no_sidecar(site: TakeoverSite, passed: bool) -> None:
+    """``passed``: once the successor has got the sockets. It waits for a broker that does not answer."""
+    await site.start({})
+    assert site.sidecar is not None
+    log = site.sidecar.log
+    site.peer.close()
+    os.kill(site.pid, signal.SIGUSR2)
+    await until_running(site.path, 2)
+    async with asyncio.timeout(PATIENCE):
+        while passed and "takeover_requested" not in log.read_text():
+            await asyncio.sleep(0.01)
+    os.kill(site.pid, signal.SIGTERM)
+    try:
+        await until_running(site.path, 0)
+    finally:
+        for pid in running(site.path):
+            os.kill(pid, signal.SIGKILL)
+    assert "took_over" not in log.read_text()
+    [reason] = [line for line in log.read_text().splitlines() if line.startswith("brokerside: ")]
+    assert ("the sidecar drains" in reason) or ("has ended" in reason and not passed)
+
+
+async def test_a_successor_from_elsewhere_is_no_main_process(
+    site: TakeoverSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """systemd would not accept it. Until the old process ends, it is the service."""
+    manager = Manager(str(site.folder / "notify"))
+    monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
+    monkeypatch.setenv("WATCHDOG_USEC", "100000")
+    await site.start({})
+    monkeypatch.delenv("NOTIFY_SOCKET")
+    client = await site.dial()
+    await asks(*client)
+    client[1].write(request(API_VERSIONS, 0, 2)[:7])  # keeps it draining
+    await asyncio.sleep(0.2)
+    await site.succeed().runs()
+    seen = manager.received()
+    async with asyncio.timeout(PATIENCE):
+        while not any("STOPPING" in message for message in seen) or "WATCHDOG" not in seen[-1]:
+            await asyncio.sleep(0.02)
+            seen += manager.received()
+    client[1].close()
+    await ended(site.predecessor)
+    seen += manager.received()
+    manager.close()
+    assert sum("STOPPING" in message for message in seen) == 1
+    assert not any("MAINPID" in message for message in seen)
+
+
+async def test_the_first_process_of_a_container_starts_no_successor(site: TakeoverSite) -> None:
+    unshare = shutil.which("unshare")
+    container = [unshare or "", "--user", "--map-root-user", "--pid", "--kill-child", "--mount-proc"]
+    if unshare is None or subprocess.run([*container, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("unshare, or this kernel, makes no PID namespace here")
+    manager = Manager(str(site.folder / "notify"))
+    await site.peer.start()
+    site.write({})
+    log = site.folder / "sidecar.log"
+    command = [*container, "env", f"NOTIFY_SOCKET={manager.address}", sys.executable, "-m", "proxy", "run"]
+    outside = process.spawn([*command, "-c", str(site.path)], log)
+    try:
+        seen: list[tuple[int, dict[str, str]]] = []
+
+        async def says(status: str) -> None:
+            async with asyncio.timeout(PATIENCE):
+                while not any(message.get("STATUS") == status for _, message in seen):
+                    assert outside.alive(), log.read_text()
+                    await asyncio.sleep(0.02)
+                    seen.extend(manager.received_from())
+
+        await says("Running")
+        os.kill(seen[0][0], signal.SIGUSR2)
+        await says(f"The last takeover failed: {IS_PID_1}")
+        assert "ok" in await site.get("readyz")
+        os.kill(seen[0][0], signal.SIGTERM)
+        await ended(outside)
+    finally:
+        await asyncio.to_thread(process.stop, [outside], 15, kill=True)
+        manager.close()
 
 
 async def test_listeners_may_differ(site: TakeoverSite) -> None:

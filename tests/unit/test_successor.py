@@ -41,11 +41,16 @@ async def test_a_successor_takes_over_and_survives_signals(
     options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = tmp_path / "shown"
-    text = f'#!/bin/sh\necho "$@ $SHOWN $TAKEOVER_REQUIRED" > {shown}\ncat /proc/$$/status >> {shown}\n'
+    # No other program: a shell blocks all signals while it starts one.
+    text = f"""#!/bin/sh
+        exec > {shown}
+        echo "$@ $SHOWN $TAKEOVER_REQUIRED"
+        while read -r line; do echo "$line"; done < /proc/$$/status
+    """
     assert await Started(tmp_path, text, monkeypatch, *options).problem() == ENDED
     first, _, status = shown.read_text().partition("\n")
     assert first == "run --takeover yes 1"
-    masks = {name: int(mask, 16) for name, mask in re.findall(r"(SigBlk|SigIgn):\t(\w+)", status)}
+    masks = {name: int(mask, 16) for name, mask in re.findall(r"(SigBlk|SigIgn):\s(\w+)", status)}
     for number in IGNORED_AT_START:
         assert masks["SigIgn"] >> (number - 1) & 1
         assert not masks["SigBlk"] >> (number - 1) & 1
