@@ -335,11 +335,17 @@ async def test_a_successor_from_elsewhere_is_no_main_process(
     assert not any("MAINPID" in message for message in seen)
 
 
-async def test_the_first_process_of_a_container_starts_no_successor(site: TakeoverSite) -> None:
+def container_command() -> list[str]:
+    """Return the command that runs another one as PID 1."""
     unshare = shutil.which("unshare")
-    container = [unshare or "", "--user", "--map-root-user", "--pid", "--kill-child", "--mount-proc"]
-    if unshare is None or subprocess.run([*container, "true"], check=False, capture_output=True).returncode:
+    command = [unshare or "", "--user", "--map-root-user", "--pid", "--kill-child", "--mount-proc"]
+    if unshare is None or subprocess.run([*command, "true"], check=False, capture_output=True).returncode:
         pytest.skip("unshare, or this kernel, makes no PID namespace here")
+    return command
+
+
+async def test_the_first_process_of_a_container_starts_no_successor(site: TakeoverSite) -> None:
+    container = container_command()
     manager = Manager(str(site.folder / "notify"))
     await site.peer.start()
     site.write({})
