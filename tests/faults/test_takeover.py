@@ -295,7 +295,7 @@ async def test_a_stop_soon_after_sigusr2_leaves_no_sidecar(site: TakeoverSite, p
     os.kill(site.pid, signal.SIGUSR2)
     await until_running(site.path, 2)
     async with asyncio.timeout(PATIENCE):
-        while passed and "takeover_requested" not in log.read_text():
+        while passed and "takeover_requested" not in log.read_text():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     os.kill(site.pid, signal.SIGTERM)
     try:
