@@ -17,9 +17,7 @@ from tests.integration.test_tls import HandMade
 from tests.integration.tls_bench import silent_sidecar, tls_bench  # noqa: F401
 
 
-async def test_the_wait_for_handshakes_is_a_part_of_the_drain(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_wait_for_handshakes_is_a_part_of_the_drain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with tls_bench(tmp_path, answer_in_order) as running:
         client = await HandMade.dial(running)
         await running.until(lambda: running.counters.active == 1)
@@ -67,6 +65,7 @@ async def test_a_mistake_after_a_handshake_closes_the_connection(
         with capture_logs() as lines:
             client = await HandMade.dial(running)
             await client.shake_hands()
+            client.flush()
             await running.until(lambda: "handshake_end_failed" in [line["event"] for line in lines])
         client.writer.close()
 
@@ -78,7 +77,8 @@ async def test_a_connection_whose_connect_has_not_begun_is_drained(
     async with tls_bench(tmp_path, answer_in_order, **{"security.protocol": "PLAINTEXT"}) as running:
         client, accepted = socket.socketpair()
         with client:
-            running.manager.handle_connection(running.config.listeners[0], accepted, ("127.0.0.1", 1), 1)
+            running.sidecar.admission.submit(running.config.listeners[0], accepted, "127.0.0.1", 1)
+            assert running.counters.active == 1
             await running.manager._end_setups(list(running.manager.relays))
             assert accepted.fileno() == -1
             assert not running.manager.relays
