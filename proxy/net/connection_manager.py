@@ -411,7 +411,7 @@ class ConnectionManager:
         """
         deadline = monotonic() + timeout_s
         if spread:
-            until = monotonic() + timeout_s * SPREAD_SHARE
+            until = deadline - timeout_s * (1 - SPREAD_SHARE)
             while (self._connecting or self._handshakes) and monotonic() < until:  # noqa: ASYNC110  # rare
                 await asyncio.sleep(DRAIN_POLL_INTERVAL)
         for interceptors in self._interceptors.values():
