@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from msgspec.structs import replace
 
 from proxy.config import Listener
 from proxy.core.exchange import Connection, PrincipalSource
 from proxy.core.names import shorten
 from proxy.core.principal_tracker import MAX_PRINCIPAL
+from proxy.errors import PeerError
 from proxy.net.tls_stream import TlsStream
 from proxy.tls import certificates
 from proxy.tls.cipher_suites import kafka_name
-from proxy.tls.principal_mapping import PrincipalMapper
+from proxy.tls.principal_mapping import NoMatchingRule, PrincipalMapper
 
 ANONYMOUS = "User:ANONYMOUS"
+
+MAX_SERIAL = 40
+"""Hexadecimal digits of a serial number that are kept: 20 octets, the most that RFC 5280 allows (section 4.1.2.2)."""
 
 
 def initial_principal(listener: Listener) -> tuple[str, PrincipalSource]:
@@ -25,19 +31,26 @@ def initial_principal(listener: Listener) -> tuple[str, PrincipalSource]:
 
 
 def identified(connection: Connection, listener: Listener, stream: TlsStream, mapper: PrincipalMapper) -> Connection:
-    """Return ``connection`` with what its TLS handshake has shown. Raises NoMatchingRule, ValueError.
+    """Return ``connection`` with what its TLS handshake has shown. Raises PeerError with the reason
+    ``tls_failed`` where its certificate gives no principal.
 
-    With SASL a client is who it logs in as, whatever its certificate says, as in Kafka.
+    With SASL a client is who it logs in as, whatever its certificate says, as in Kafka. A certificate that cannot be
+    read has no serial number then.
     """
     shown = replace(connection, tls_version=stream.version, tls_cipher=kafka_name(stream.cipher))
     der = stream.peer_certificate
     if der is None:
         return shown if listener.has_sasl else replace(shown, principal_source="anonymous")
-    certificate = certificates.decode(der)
-    shown = replace(shown, tls_client_serial=certificate.serial)
     if listener.has_sasl:
+        with contextlib.suppress(ValueError):
+            shown = replace(shown, tls_client_serial=certificates.decode(der).serial[:MAX_SERIAL])
         return shown
-    name = mapper.map_name(certificate.subject)
+    try:
+        certificate = certificates.decode(der)
+        name = mapper.map_name(certificate.subject)
+    except (NoMatchingRule, ValueError) as error:
+        raise PeerError("client", "tls_failed", f"its certificate gives no principal: {error}") from None
     if len(name) > MAX_PRINCIPAL:  # each connection keeps it, and a certificate has room for 100 KB
         name = shorten(name.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
-    return replace(shown, principal=f"User:{name}", principal_source="mtls")
+    serial = certificate.serial[:MAX_SERIAL]
+    return replace(shown, tls_client_serial=serial, principal=f"User:{name}", principal_source="mtls")

@@ -37,7 +37,7 @@ from proxy.net.tls_handshake import TlsHandshake
 from proxy.net.tls_stream import TlsStream
 from proxy.net.upstream import Upstream
 from proxy.telemetry import RateLimitedLogger
-from proxy.tls.principal_mapping import NoMatchingRule, PrincipalMapper
+from proxy.tls.principal_mapping import PrincipalMapper
 
 log = structlog.get_logger(__name__)
 
@@ -204,39 +204,45 @@ class ConnectionManager:
         self, relay: Relay, sock: socket.socket, listener: Listener, number: int, tls: TlsStream | None = None
     ) -> None:
         """Connect a client to the broker and start its relay. ``tls``: of the client, which has shaken hands."""
-        if (broker := self._upstreams[listener.name].connect_at_once()) is not None:
+        if (upstream := self._upstreams.get(listener.name)) is None:  # removed during the handshake
+            sock.close()
+            relay.close("drain_completed")
+            return
+        if (broker := upstream.connect_at_once()) is not None:
             try:
                 self._start_relay(relay, sock, broker, number, tls, None)
             except OSError as error:  # the connection must not end before ``handle_connection`` does
                 asyncio.get_running_loop().call_soon(self._on_upstream_failure, relay, listener, error)
             return
-        task = asyncio.get_running_loop().create_task(self._set_up(relay, sock, listener, number, tls))
+        task = asyncio.get_running_loop().create_task(self._set_up(relay, sock, upstream, listener, number, tls))
         self._connecting[relay] = task
-        task.add_done_callback(lambda _: self._connecting.pop(relay))
+        task.add_done_callback(partial(self._on_set_up, relay, sock))
+
+    def _on_set_up(self, relay: Relay, sock: socket.socket, _: asyncio.Task[None]) -> None:
+        """Also called for a task that was cancelled before it ran."""
+        del self._connecting[relay]
+        sock.close()  # nothing happens where the relay has it
 
     async def _set_up(
-        self, relay: Relay, sock: socket.socket, listener: Listener, number: int, tls: TlsStream | None
+        self,
+        relay: Relay,
+        sock: socket.socket,
+        upstream: Upstream,
+        listener: Listener,
+        number: int,
+        tls: TlsStream | None,
     ) -> None:
-        upstream = self._upstreams[listener.name]
-        attached = False
         try:
             broker, broker_tls = await upstream.open()
             if relay.closed:
                 broker.close()
             else:
-                attached = True
                 self._start_relay(relay, sock, broker, number, tls, broker_tls)
         except PeerError as error:  # the broker's handshake failed
             relay.counters.upstream_failures += 1
             relay.close("broker_tls_failed", f"{upstream}: {error.detail}")
         except Exception as error:  # mostly OSError; an invalid host name raises ValueError
             self._on_upstream_failure(relay, listener, error)
-        except asyncio.CancelledError:
-            relay.close("drain_completed")
-            raise
-        finally:
-            if not attached:
-                sock.close()
 
     def _start_relay(
         self,
@@ -289,25 +295,21 @@ class ConnectionManager:
                 raise error
             relay.counters.tls_handshakes[stream.version, "resumed" if stream.is_resumed else "full"] += 1
             connection = identified(relay.connection, listener, stream, mapper)
-            session = self._create_session(listener, connection, number)
+            relay.identify(connection, self._create_session(listener, connection, number))
+            if connection.principal_source == "mtls":
+                self._notify_observers(ConnectionTransition(connection, "authenticated", monotonic()))
+            self._setup_deadlines.cancel(relay)
+            self._connect(relay, self._handshakes[relay].sock, listener, number, stream)
+            self._handshakes.pop(relay, None)  # before, closing the relay closes the socket
         except PeerError as failure:
             relay.close("client_tls_failed", failure.detail)
         except EOFError:
             relay.close("client_closed")
         except OSError as failure:
             relay.close("client_reset", failure.strerror or "")
-        except (NoMatchingRule, ValueError) as failure:
-            relay.close("client_tls_failed", f"its certificate gives no principal: {failure}")
         except Exception as failure:
             log.error("relay_failed", connection_id=relay.id, error=type(failure).__name__, exc_info=failure)
             relay.close("client_reset", str(failure))
-        else:
-            sock = self._handshakes.pop(relay).sock
-            self._setup_deadlines.cancel(relay)
-            relay.identify(connection, session)
-            if connection.principal_source == "mtls":
-                self._notify_observers(ConnectionTransition(connection, "authenticated", monotonic()))
-            self._connect(relay, sock, listener, number, stream)
 
     def _has_unread_bytes(self, relay: Relay) -> bool:
         """Return whether this process is late, and not the client."""
@@ -405,28 +407,34 @@ class ConnectionManager:
         """Close each connection once its open requests are answered. After ``timeout_s`` seconds the rest is aborted.
 
         ``spread``: connections are served as before until it is their turn, evenly in the first part of the time
-        (``SPREAD_SHARE``). So their clients do not connect again all at once.
+        (``SPREAD_SHARE``), which begins when none is being set up. So their clients do not connect again all at once.
         """
-        await asyncio.sleep(0)  # start new connect tasks: only a started task cleans up when it is cancelled
+        deadline = monotonic() + timeout_s
         if spread:
-            until = monotonic() + timeout_s * SPREAD_SHARE
+            until = deadline - timeout_s * (1 - SPREAD_SHARE)
             while (self._connecting or self._handshakes) and monotonic() < until:  # noqa: ASYNC110  # rare
                 await asyncio.sleep(DRAIN_POLL_INTERVAL)
         for interceptors in self._interceptors.values():
             interceptors.versions_probe.stop()
-        self._end_setups(list(self.relays))
+        await self._end_setups(list(self.relays))
         log.info("draining", connections=len(self.relays), timeout_s=timeout_s, spread=spread)
-        await self._end_connections(list(self.relays), timeout_s, timeout_s * SPREAD_SHARE if spread else 0.0)
+        left = deadline - monotonic()
+        await self._end_connections(list(self.relays), left, left * SPREAD_SHARE if spread else 0.0)
         self.abort_all()
         await asyncio.sleep(0)  # transports finish closing in the next iteration of the event loop
 
-    def _end_setups(self, relays: Sequence[Relay]) -> None:
+    async def _end_setups(self, relays: Sequence[Relay]) -> None:
         """Close those of ``relays`` that have no connection to the broker yet."""
+        cancelled = []
         for relay in relays:
             if relay in self._handshakes:
                 relay.close("drain_completed")
-            elif relay in self._connecting:
-                self._connecting[relay].cancel()
+            elif (task := self._connecting.get(relay)) is not None and not task.done():
+                relay.close("drain_completed")
+                task.cancel()
+                cancelled.append(task)
+        if cancelled:
+            await asyncio.wait(cancelled)
 
     async def _end_connections(self, relays: Sequence[Relay], timeout_s: float, spread_s: float = 0.0) -> None:
         """Close each of ``relays`` once its open requests are answered, for up to ``timeout_s`` seconds.
@@ -450,9 +458,8 @@ class ConnectionManager:
 
     async def _end_removed(self, relays: Sequence[Relay], timeout_s: float) -> None:
         """Close all connections of listeners that are no more there."""
-        await asyncio.sleep(0)  # start new connect tasks: only a started task cleans up when it is cancelled
-        self._end_setups(relays)
-        await self._end_connections([relay for relay in relays if relay not in self._connecting], timeout_s)
+        await self._end_setups(relays)
+        await self._end_connections(relays, timeout_s)
         for relay in relays:
             if not relay.closed:
                 relay.close("drain_timeout", abort=True)

@@ -8,7 +8,7 @@ class TlsHandshake:
 
     ``on_end(error)`` is called once, from the event loop: with None where TLS is established, with a PeerError of the
     reason ``tls_failed``, with EOFError or OSError where the connection ends before, with another exception after a
-    mistake of this process. It must not raise. The socket is not closed.
+    mistake of this process. What it raises is logged. The socket is not closed.
     """
 
     def __init__(self, stream: TlsStream, sock: socket.socket, on_end: Callable[[Exception | None], None]) -> None: ...
@@ -16,7 +16,8 @@ class TlsHandshake:
     def sock(self) -> socket.socket: ...
     @property
     def is_late(self) -> bool:
-        """Whether it waits for this process, and not for the peer. The socket is still open."""
+        """Whether it waits for this process, and not for the peer, such as one that does not read. The socket is still
+        open."""
 
     def start(self) -> None:
         """Begin. Raises OSError if the kernel cannot watch the socket."""

@@ -17,6 +17,10 @@ from proxy.net.tls_stream cimport TlsStream
 import asyncio
 import os
 
+import structlog
+
+log = structlog.get_logger(__name__)
+
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t recv(int fd, void *buffer, size_t size, int flags)
     ssize_t send(int fd, const void *buffer, size_t size, int flags)
@@ -54,6 +58,8 @@ cdef class TlsHandshake(Watched):
     @property
     def is_late(self):
         cdef int count = 0
+        if self.unsent is not None:
+            return False
         if self.waits_for_turn:
             return True
         ioctl(self.fd, FIONREAD, &count)
@@ -148,5 +154,8 @@ cdef class TlsHandshake(Watched):
         cdef object on_end = self.on_end
         self.abort()
         if on_end is not None:
-            on_end(error)
+            try:
+                on_end(error)
+            except Exception as failure:  # no caller could handle it
+                log.error("handshake_end_failed", error=type(failure).__name__, exc_info=failure)
         return 0

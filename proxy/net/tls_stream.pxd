@@ -17,7 +17,7 @@ cdef class TlsStream:
     cdef int record_left  # bytes of the record that is being received which are still to come
     cdef int record_length  # the first byte of its length, shifted
     cdef int header_at  # bytes of the header of a record that have come, less than ``HEADER``
-    cdef bytes held  # received, and not decrypted yet; None for nothing
+    cdef bytes held  # received, and not given to OpenSSL yet; None for nothing
     cdef bytes output  # to be sent to the peer, beside what ``seal`` returns; None for nothing
     cdef bytes tickets  # to be sent before all else that is sent to the peer; None for nothing
     cdef object failure  # the PeerError after which nothing can be received any more, or None
@@ -25,6 +25,7 @@ cdef class TlsStream:
     cdef Py_ssize_t open(self, const uint8_t *data, Py_ssize_t size) except -1
     cdef Py_ssize_t portion_of(self, const uint8_t *data, Py_ssize_t size) noexcept
     cdef Py_ssize_t read_records(self, Py_ssize_t filled) except -1
+    cdef bint may_begin_with(self, bytes received) except -1
     cdef bytes take_output(self)
     cdef bytes seal(self, const uint8_t *data, Py_ssize_t size)
     cdef bytes close(self)

@@ -23,13 +23,19 @@ cdef enum:
     PORTION = 16645  # bytes of the longest record of TLS 1.2 and 1.3 with its header
     MAX_RECORDS = 128
     HEADER = 5  # bytes: type, version, length
+    MESSAGE_HEADER = 4  # bytes: type, length
+    HANDSHAKE = 22  # a type of records
+    CLIENT_HELLO = 1  # a type of messages
+    MAX_HELLO = 16384  # bytes of a ClientHello; OpenSSL's buffer for messages has that size from the beginning
+    INCOMPLETE = -1
+    NO_HELLO = -2
 
 cdef object incoming = ssl.MemoryBIO()
 cdef object outgoing = ssl.MemoryBIO()
 cdef object room = PyMemoryView_FromMemory(<char *>opened, OPENED_SIZE, PyBUF_WRITE)
 
 HANDSHAKE_OR_ALERT = (b"\x16", b"\x15")
-"""The first byte of what a peer may begin with."""
+"""The first byte of what a broker may begin with."""
 
 NOT_TLS = {
     "client": "its first bytes are not TLS: it may have security.protocol PLAINTEXT or SASL_PLAINTEXT",
@@ -67,6 +73,11 @@ cdef class TlsStream:
     def shake_hands(self, bytes received):
         """Take bytes of the peer, and return those that are to be sent to it."""
         cdef bint first = not self.begun
+        if self.ssl_object is None and self.side == "client":
+            if self.held is not None:
+                received, self.held = self.held + received, None
+            if not self.may_begin_with(received):
+                return b""
         if self.ssl_object is None:  # a peer that says nothing takes no memory for it
             self.ssl_object = self.context.wrap_bio(
                 incoming, outgoing, self.server_name is None, self.server_name, self.session
@@ -89,6 +100,24 @@ cdef class TlsStream:
             self.tickets = outgoing.read()  # the client waits for an answer to its request, and not for these
             return b""
         return outgoing.read()
+
+    cdef bint may_begin_with(self, bytes received) except -1:
+        """Return whether OpenSSL may have the first bytes of a client; if not, see ``held`` and ``failure``.
+
+        At the header of a message OpenSSL allocates the length that it states, up to 128 KiB for a ClientHello.
+        """
+        cdef int length = hello_length(received, len(received))
+        if 0 <= length <= MAX_HELLO:
+            return True
+        if length == INCOMPLETE:
+            self.held = received
+            return False
+        detail = f"its ClientHello has {length} bytes, more than {MAX_HELLO}"
+        if length == NO_HELLO:
+            is_tls = received[:1] in HANDSHAKE_OR_ALERT
+            detail = "its first message is not a ClientHello" if is_tls else NOT_TLS[self.side]
+        self.failure = PeerError(self.side, "tls_failed", detail)
+        return False
 
     cdef bytes take_output(self):
         """Return what is to be sent to the peer."""
@@ -203,3 +232,32 @@ cdef class TlsStream:
         self.failure = PeerError(self.side, "tls_failed", str(reason))
         if incoming.pending:
             incoming.read()
+
+
+cdef int hello_length(const uint8_t *data, Py_ssize_t size) noexcept:
+    """Return the length that a ClientHello states, whose header records of any length may hold.
+
+    Returns ``INCOMPLETE`` before its header is complete, ``NO_HELLO`` for other bytes, also for empty records, which
+    RFC 8446 forbids (section 5.1).
+    """
+    cdef Py_ssize_t at = 0, end
+    cdef int seen = 0, length = 0
+    while at < size:
+        if data[at] != HANDSHAKE:
+            return NO_HELLO
+        if size - at < HEADER:
+            return INCOMPLETE
+        end = at + HEADER + (data[at + 3] << 8 | data[at + 4])
+        at += HEADER
+        if at == end:
+            return NO_HELLO
+        while at < min(end, size):
+            if seen:
+                length = length << 8 | data[at]
+            elif data[at] != CLIENT_HELLO:
+                return NO_HELLO
+            at += 1
+            seen += 1
+            if seen == MESSAGE_HEADER:
+                return length
+    return INCOMPLETE

@@ -12,6 +12,7 @@ import contextlib
 import errno
 import os
 import socket
+import ssl
 from collections import deque
 from collections.abc import Iterable, Sequence
 from ipaddress import ip_address
@@ -78,27 +79,43 @@ class Upstream:
     async def open(self) -> tuple[socket.socket, TlsStream | None]:
         """Return a connected, non-blocking socket and its TLS, None without TLS.
 
-        Raises as ``connect``, and PeerError with the reason ``tls_failed``.
+        Raises as ``connect``, and PeerError with the reason ``tls_failed``. A broker may fail where a session is to be
+        resumed, such as another one behind the same address. Then it is tried once more without a session.
         """
         sock = await self.connect()
         if self._tls is None or self._tls.client is None:
             return sock, None
+        offered = self._full
         try:
-            stream = TlsStream(self._tls.client, self._tls.server_name, self._full)
             async with asyncio.timeout(self._timeout):
-                await _shake_hands(stream, sock)
-            if not stream.is_resumed:
-                self._full = stream
+                try:
+                    return sock, await self._secure(sock, self._tls.client, self._tls.server_name, offered)
+                except PeerError:
+                    if offered is None:
+                        raise
+                    if self._full is offered:
+                        self._full = None
+                sock = await self.connect()
+                return sock, await self._secure(sock, self._tls.client, self._tls.server_name, None)
+        except TimeoutError:
+            raise PeerError("broker", "tls_failed", "no answer during the handshake") from None
+
+    async def _secure(
+        self, sock: socket.socket, context: ssl.SSLContext, name: str, earlier: TlsStream | None
+    ) -> TlsStream:
+        """Shake hands, or close ``sock`` and raise PeerError or OSError. ``earlier``: has the session to resume."""
+        try:
+            stream = TlsStream(context, name, earlier)
+            await _shake_hands(stream, sock)
         except BaseException as error:
             sock.close()
-            self._full = None
-            if isinstance(error, TimeoutError):
-                raise PeerError("broker", "tls_failed", "no answer during the handshake") from None
             if isinstance(error, EOFError | ConnectionError):
                 text = "it closed the connection during the handshake: upstream may be a port without TLS"
                 raise PeerError("broker", "tls_failed", text) from None
             raise
-        return sock, stream
+        if not stream.is_resumed:
+            self._full = stream
+        return stream
 
     def connect_at_once(self) -> socket.socket | None:
         """Return a connected, non-blocking socket where the kernel has one without waiting; None: try ``open``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import ssl
 from pathlib import Path
 
@@ -82,6 +83,34 @@ async def test_sessions_with_the_broker_are_resumed_until_its_tls_changes(
     ]  # fmt: skip
 
 
+async def test_a_broker_that_fails_a_resumption_is_connected_once_more(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "brokers")
+    originated: dict[str, object] = {
+        "ssl.truststore.location": str(authority.ca),
+        "ssl.server.name": "kafka-1.example",
+    }
+    async with (
+        broker_with_tls(authority, tmp_path / "brokers", fails=(2,)) as (port, seen),
+        behind(tmp_path, port, "SSL", originated) as running,
+    ):
+        for _ in range(3):
+            reader, writer = await running.dial()
+            writer.write(request(METADATA, 1, 1))
+            assert await read_frame(reader) == response(1)
+            writer.close()
+            await running.until(lambda: running.counters.active == 0)
+        cancelled = asyncio.create_task(running.manager._upstreams["CLIENT"].open())
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        reader, writer = await running.dial()
+        writer.write(request(METADATA, 1, 1))
+        assert await read_frame(reader) == response(1)
+        writer.close()
+        await running.until(lambda: running.counters.active == 0)
+        assert running.counters.closed == {"client_closed": 4}
+    assert [resumed for _, _, resumed in seen] == [False, False, True, True]
+
+
 @pytest.mark.parametrize(
     ("keys", "detail"),
     [
@@ -120,8 +149,10 @@ async def test_a_broker_without_tls_is_said_to_be_one(tmp_path: Path) -> None:
 
 
 @contextlib.asynccontextmanager
-async def broker_with_tls(authority: Authority, folder: Path, client: str = "none"):  # type: ignore[no-untyped-def]
-    """A broker that answers in order, over TLS.
+async def broker_with_tls(  # type: ignore[no-untyped-def]
+    authority: Authority, folder: Path, client: str = "none", fails: tuple[int, ...] = ()
+):
+    """A broker that answers in order, over TLS. ``fails``: which handshakes it ends with an alert, from 1 on.
 
     Yields its port, and of each connection the name it was asked for, that of the client, and whether it is resumed.
     """
@@ -132,7 +163,15 @@ async def broker_with_tls(authority: Authority, folder: Path, client: str = "non
         context.verify_mode = ssl.CERT_REQUIRED
     seen: list[tuple[str, str, bool]] = []
     names: list[str] = []
-    context.sni_callback = lambda _, name, __: names.append(name)
+    begun = itertools.count(1)
+
+    def on_name(_: ssl.SSLObject, name: str, __: ssl.SSLContext) -> int | None:
+        if next(begun) in fails:
+            return ssl.ALERT_DESCRIPTION_INTERNAL_ERROR
+        names.append(name)
+        return None
+
+    context.sni_callback = on_name
 
     async def serve(reader: Reader, writer: Writer) -> None:
         certificate = writer.get_extra_info("peercert") or {}

@@ -1,0 +1,41 @@
+"""What a client's TLS shows of it, also where its certificate is strange."""
+
+from typing import Any, cast
+
+import pytest
+
+from proxy.core.exchange import Connection
+from proxy.errors import PeerError
+from proxy.net.client_identity import identified
+from proxy.tls import certificates
+from proxy.tls.principal_mapping import PrincipalMapper
+
+NO_DER = b"\x30\x05abc"
+
+
+class Stream:
+    version, cipher, peer_certificate = "TLSv1.3", "TLS_AES_128_GCM_SHA256", NO_DER
+
+
+class Listener:
+    def __init__(self, has_sasl: bool) -> None:
+        self.has_sasl = has_sasl
+
+
+def identify(has_sasl: bool) -> Connection:
+    connection = Connection("1", "CLIENT", "127.0.0.1", 1, 0.0, "User:ANONYMOUS", principal_source="unauthenticated")
+    stream: Any = Stream()
+    return identified(connection, cast(Any, Listener(has_sasl)), stream, PrincipalMapper("DEFAULT"))
+
+
+def test_a_certificate_that_cannot_be_read_refuses_no_client_that_logs_in():
+    assert identify(has_sasl=True).tls_client_serial is None
+    with pytest.raises(PeerError, match="gives no principal: is no certificate"):
+        identify(has_sasl=False)
+
+
+@pytest.mark.parametrize("has_sasl", [True, False])
+def test_a_long_serial_number_is_cut(monkeypatch: pytest.MonkeyPatch, has_sasl: bool):
+    decoded = certificates.Certificate("AB" * 21, "CN=a", 0.0, 0.0)
+    monkeypatch.setattr(certificates, "decode", lambda _: decoded)
+    assert identify(has_sasl).tls_client_serial == "AB" * 20
