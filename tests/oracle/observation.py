@@ -133,9 +133,12 @@ class Observation:
         """The sidecar itself has answered: the same as for a response of the broker."""
         key, version = exchange.api_key, exchange.api_version
         body = 8 + response_header_is_flexible(key, version)
-        walked = self.flags(key, version) & WANT_FACTS and len(answer) > body
+        flags = self.flags(key, version)
+        walked = flags & WANT_FACTS and len(answer) > body
         walker = (walker_for_response(key, version) or walker_for_errors(key, version)) if walked else None
-        self.piece("broker", exchange, walker, None, answer, body, len(answer), True)
+        size = len(answer) - body
+        passing = self.passing("broker", key, flags, size, False) if flags & WANT_RESPONSE_BODY else None
+        self.piece("broker", exchange, walker, passing, answer, body, len(answer), True)
 
     def walk(self, now: float) -> None:
         """Read the bodies of the last chunk that somebody asked for, and record what ended in it; it was handed on at

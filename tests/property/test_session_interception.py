@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.compiled.exchange import FIELDS, Exchange
@@ -143,6 +143,7 @@ def start(implementation: type[Session | oracle.Session], wanted: int | None) ->
     return Side(session, counters, exchanges)
 
 
+@settings(max_examples=settings().max_examples * 10)
 @given(
     made=st.lists(calls(), min_size=1, max_size=12),
     wanted=st.sampled_from(
