@@ -148,7 +148,7 @@ async def test_a_hot_restart_under_load(site: HotSite, cluster: ClusterState, to
         await started("tests.conformance.crowd", storm),
         await started("tests.integration.requesters", RequestPlan(site.port, 50, REQUESTS, SECONDS)),
     ]
-    await asyncio.sleep(SECONDS / 3 + 0.5)  # a busy machine needs seconds to start a successor
+    await asyncio.sleep(SECONDS / 3 + 1)  # a busy machine needs seconds to start a successor
     site.succeed()
     unlimited, limited, requests = await asyncio.gather(*map(finished, loads))
     producer.stop()
