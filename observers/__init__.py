@@ -17,7 +17,6 @@ The audit's events
   event_observer.py    receives exchanges, connection changes and throttle reports, and emits numbered events; the base
                        of two observers: audit.py sends them to a topic, opentelemetry.py to a collector.
   event.py             the event: its fields, its envelope, its encoding.
-  texts.py             texts that clients choose, as events have them.
   reference.py         generates docs/audit-event.md; examples.py makes the examples in it.
   audit_filter.py      which exchanges give no event (pure).
   audit_writer.pyx     encodes exchanges as events (pure); rows.pxi writes the JSON.

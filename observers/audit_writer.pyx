@@ -32,7 +32,7 @@ from proxy.compiled.exchange cimport (
 
 from observers.event_blocks import Chunk, EncodedEvents
 from observers.event import encoder
-from observers.texts import clip
+from proxy.core.names import clip
 from observers.item_errors import item_errors_of
 from observers.request_resources import resource_fields
 from observers.request_events import MAX_EVENT_BYTES, UNKNOWN_ERROR_CODE, log_event_failure, max_partition_bytes

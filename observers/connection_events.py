@@ -20,7 +20,7 @@ from observers.event import (
     encoder,
 )
 from observers.event_blocks import Chunk, EncodedEvents
-from observers.texts import clip, clip_optional
+from proxy.core.names import clip, clip_optional
 
 log = structlog.get_logger("observers")
 

@@ -13,9 +13,9 @@ from msgspec import Struct, field
 from observers.api import ObservedExchange
 from observers.audit_filter import AuditFilter
 from observers.event import CommittedPartition, GroupEvent
-from observers.texts import clip, clip_optional
 from observers.topic_names import TopicNames
 from proxy.core.exchange import ItemErrors, RequestResources
+from proxy.core.names import clip, clip_optional
 
 MAX_MEMBERS = 5_000
 """Members of one interval, about 1 KiB each, 5 KiB if all their names are long."""

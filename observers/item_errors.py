@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from observers.event import ItemError
-from observers.texts import clip
+from proxy.core.names import clip
 
 if TYPE_CHECKING:
     from observers.audit_filter import AuditFilter

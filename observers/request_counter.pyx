@@ -12,7 +12,7 @@ from libc.string cimport memcmp
 from proxy.compiled.exchange cimport ANSWERED, Body, Exchange, Part
 
 from observers.event import ROLLUP_BUCKETS
-from observers.texts import clip
+from proxy.core.names import clip
 from observers.request_events import UNKNOWN_ERROR_CODE
 from observers.request_metrics_stats import (
     MAX_CANDIDATES,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from observers.event import Resource
 from observers.request_events import UNKNOWN_ERROR_CODE
-from observers.texts import clip
+from proxy.core.names import clip
 from proxy.core.request_resources import OPERATIONS
 
 if TYPE_CHECKING:

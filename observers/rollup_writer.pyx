@@ -15,7 +15,7 @@ from observers.event import (
     RollupTopic,
     encoder,
 )
-from observers.texts import clip, clip_optional
+from proxy.core.names import clip, clip_optional
 from observers.request_events import UNKNOWN_ERROR_CODE, log_event_failure
 from observers.rollup import MAX_ROLLUPS, MAX_ROLLUP_TOPICS, RollupProgress, trim_trailing_zeros, split_rollup
 from proxy.core.request_resources import CHANGES, OPERATIONS

@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Generic, TypeVar
 
-from observers.texts import clip
 from proxy.core.accessors import printed_id
-from proxy.core.names import MAX_NAME
+from proxy.core.names import MAX_NAME, clip
 
 MAX_TOPIC_NAMES = 200_000
 """Topics kept, about 300 bytes each. Those not used for the longest time are forgotten."""

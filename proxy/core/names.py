@@ -26,3 +26,15 @@ def shorten(name: bytes) -> bytes:
         if end <= MAX_NAME - len(MARK) - DIGITS - 4:  # not UTF-8
             break
     return name[:end] + MARK + sha256(name).hexdigest()[:DIGITS].encode()
+
+
+def clip(text: str) -> str:
+    """Return ``text``; ``shorten`` cuts one of more than 256 bytes in UTF-8."""
+    if len(text) <= MAX_NAME // 4:  # of up to four bytes each
+        return text
+    return shorten(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+
+
+def clip_optional(text: str | None) -> str | None:
+    """Return ``clip(text)``, and None for None."""
+    return None if text is None else clip(text)

@@ -104,9 +104,8 @@ class Session(ConnectionState):
     With interceptors the caller asks after each chunk whether it is ``diverted``. Then ``interception`` says what is
     forwarded instead, what is sent to the client, and whether the connection ends.
 
-    ``requests``: how many have begun; ``client_id``: of the last of them, at most 256
-    bytes. ``clean``: how many bytes of the chunk that
-    raised PeerError precede the refused frame.
+    ``requests``: how many have begun; ``client_id``: of the last of them, at most 256 bytes. ``clean``: how many bytes
+    of the chunk that raised PeerError precede the refused frame.
     """
 
     @property

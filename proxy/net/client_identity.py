@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from proxy.config import Listener
 from proxy.core.exchange import Connection, PrincipalSource
-from proxy.core.names import shorten
+from proxy.core.names import clip
 from proxy.core.principal_tracker import MAX_PRINCIPAL
 from proxy.errors import PeerError
 from proxy.net.tls_stream import TlsStream
@@ -51,6 +51,6 @@ def identified(connection: Connection, listener: Listener, stream: TlsStream, ma
     except (NoMatchingRule, ValueError) as error:
         raise PeerError("client", "tls_failed", f"its certificate gives no principal: {error}") from None
     if len(name) > MAX_PRINCIPAL:  # each connection keeps it, and a certificate has room for 100 KB
-        name = shorten(name.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+        name = clip(name)
     serial = certificate.serial[:MAX_SERIAL]
     return replace(shown, tls_client_serial=serial, principal=f"User:{name}", principal_source="mtls")

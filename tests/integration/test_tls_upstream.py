@@ -18,18 +18,22 @@ from tests.integration.tls_bench import TlsBench, every_version, silent_sidecar,
 from tests.tools.authority import Authority
 
 
+def originated(authority: Authority) -> dict[str, object]:
+    """``upstream.tls`` with a certificate of the sidecar's."""
+    pair = authority.issue("sidecar", "CN=sidecar")
+    return {
+        "ssl.truststore.location": str(authority.ca),
+        "ssl.server.name": "kafka-1.example",
+        "ssl.certificate.location": str(pair.certificate),
+        "ssl.key.location": str(pair.key),
+    }
+
+
 @pytest.mark.parametrize("protocol", ["SSL", "PLAINTEXT"])
 async def test_tls_is_originated_to_the_broker(tmp_path: Path, protocol: str) -> None:
     authority = Authority(tmp_path / "brokers")
     async with broker_with_tls(authority, tmp_path / "brokers", client="required") as (port, seen):
-        pair = authority.issue("sidecar", "CN=sidecar")
-        originated: dict[str, object] = {
-            "ssl.truststore.location": str(authority.ca),
-            "ssl.server.name": "kafka-1.example",
-            "ssl.certificate.location": str(pair.certificate),
-            "ssl.key.location": str(pair.key),
-        }
-        async with behind(tmp_path, port, protocol, originated) as running:
+        async with behind(tmp_path, port, protocol, originated(authority)) as running:
             if protocol == "SSL":
                 reader, writer = await running.dial()
             else:
@@ -47,14 +51,7 @@ async def test_sessions_with_the_broker_are_resumed_until_its_tls_changes(
     tmp_path: Path, version: ssl.TLSVersion
 ) -> None:
     authority = Authority(tmp_path / "brokers")
-    pair = authority.issue("sidecar", "CN=sidecar")
-    originated: dict[str, object] = {
-        "ssl.truststore.location": str(authority.ca),
-        "ssl.server.name": "kafka-1.example",
-        "ssl.certificate.location": str(pair.certificate),
-        "ssl.key.location": str(pair.key),
-        "ssl.enabled.protocols": [version.name.replace("_", ".")],
-    }
+    settings = originated(authority) | {"ssl.enabled.protocols": [version.name.replace("_", ".")]}
 
     async def ask(running: TlsBench) -> None:
         reader, writer = await running.dial()
@@ -65,7 +62,7 @@ async def test_sessions_with_the_broker_are_resumed_until_its_tls_changes(
 
     async with (
         broker_with_tls(authority, tmp_path / "brokers", client="required") as (port, seen),
-        behind(tmp_path, port, "SSL", originated) as running,
+        behind(tmp_path, port, "SSL", settings) as running,
     ):
         for _ in range(3):
             await ask(running)
@@ -85,13 +82,13 @@ async def test_sessions_with_the_broker_are_resumed_until_its_tls_changes(
 
 async def test_a_broker_that_fails_a_resumption_is_connected_once_more(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "brokers")
-    originated: dict[str, object] = {
+    settings: dict[str, object] = {
         "ssl.truststore.location": str(authority.ca),
         "ssl.server.name": "kafka-1.example",
     }
     async with (
         broker_with_tls(authority, tmp_path / "brokers", fails=(2,)) as (port, seen),
-        behind(tmp_path, port, "SSL", originated) as running,
+        behind(tmp_path, port, "SSL", settings) as running,
     ):
         for _ in range(3):
             reader, writer = await running.dial()

@@ -21,8 +21,8 @@ from observers.fetch_sessions import FETCH_API_KEYS, SHARE_FETCH
 from observers.item_errors import item_errors_of
 from observers.request_events import MAX_EVENT_BYTES, UNKNOWN_ERROR_CODE, log_event_failure, max_partition_bytes
 from observers.request_resources import resource_fields
-from observers.texts import clip, clip_optional
 from observers.topic_names import TopicNames
+from proxy.core.names import clip, clip_optional
 
 PRODUCE = 0
 

@@ -6,8 +6,7 @@ from hashlib import sha256
 
 import pytest
 
-from observers.texts import clip
-from proxy.core.names import MAX_NAME, shorten
+from proxy.core.names import MAX_NAME, clip, shorten
 
 
 @pytest.mark.parametrize("name", [b"", b"orders", b"x" * MAX_NAME, "é".encode() * 128, b"\x80" * MAX_NAME])

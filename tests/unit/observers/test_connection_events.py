@@ -10,9 +10,9 @@ import pytest
 from observers.audit_filter import AuditFilter
 from observers.connection_events import encode_connection_changes
 from observers.event import ConnectionEvent
-from observers.texts import clip
 from observers.topic_names import TopicNames
 from proxy.core.exchange import Change, ConnectionTransition, PrincipalSource
+from proxy.core.names import clip
 from tests.unit.observers.samples import connection
 
 SCOPE = AuditFilter(TopicNames(dict), topics={"a"}, principals={"User:probe"})

@@ -12,9 +12,9 @@ from observers.event import ROLLUP_BUCKETS, RollupEvent, RollupTopic
 from observers.fetch_sessions import SHARE_FETCH
 from observers.rollup import TOPICS_PER_ROLLUP_EVENT
 from observers.rollup_writer import RollupAggregator
-from observers.texts import clip
 from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
+from proxy.core.names import clip
 from tests.unit.observers.samples import FETCH, TOPIC_ID, connection, exchange, fetch, produce
 
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
-from observers.texts import clip
 from observers.topic_names import (
     FAILURE_RETRY_DELAY,
     MAX_LOOKUP_ATTEMPTS,
@@ -13,6 +12,7 @@ from observers.topic_names import (
     RecentCache,
     TopicNames,
 )
+from proxy.core.names import clip
 from tests.unit.observers.samples import PRINTED_ID, TOPIC_ID
 
 OTHER_ID = bytes(16)

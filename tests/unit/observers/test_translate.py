@@ -17,10 +17,10 @@ from observers.event_blocks import MAX_BLOCK_BYTES, Block, BlockBuilder, Encoded
 from observers.fetch_sessions import MAX_SESSIONS, SHARE_FETCH
 from observers.request_events import MAX_EVENT_BYTES, UNKNOWN_ERROR_CODE, max_partition_bytes
 from observers.rollup_writer import RollupAggregator
-from observers.texts import clip
 from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
 from proxy.core.exchange import ItemErrorFacts, ItemErrors, RequestResource, RequestResources
+from proxy.core.names import clip
 from tests.unit.observers.samples import (
     FETCH,
     PRINTED_ID,
