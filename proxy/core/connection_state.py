@@ -441,7 +441,7 @@ class ConnectionState:
                 if exchange.wanted & want_facts and len(answer) > body:
                     kind = kind_of(key, version, True)
                 capture = None
-                if exchange.wanted & want_response_body and len(answer) > body:
+                if exchange.wanted & want_response_body and len(answer) >= body:
                     capture = self.observation.capture(True, key, exchange.wanted, len(answer) - body, False)
                 self.observation.add_piece(True, exchange, kind, capture, answer, answer, body, len(answer), True)
             exchange = self.first

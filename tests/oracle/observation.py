@@ -137,7 +137,8 @@ class Observation:
         walked = flags & WANT_FACTS and len(answer) > body
         walker = (walker_for_response(key, version) or walker_for_errors(key, version)) if walked else None
         size = len(answer) - body
-        passing = self.passing("broker", key, flags, size, False) if flags & WANT_RESPONSE_BODY else None
+        kept = flags & WANT_RESPONSE_BODY and size >= 0
+        passing = self.passing("broker", key, flags, size, False) if kept else None
         self.piece("broker", exchange, walker, passing, answer, body, len(answer), True)
 
     def walk(self, now: float) -> None:
