@@ -83,13 +83,14 @@ def work(bootstrap: str, topic: str) -> None:
 
 
 def scrape_until_quiet(admin: str) -> Samples:
-    """The metrics, once the observers have all of what the clients did."""
+    """The metrics, once the observer has all requests of the clients, and no fetch waits at the broker."""
     last: Samples = {}
 
     def is_quiet() -> bool:
         nonlocal last
-        before, last = last, scrape(admin)
-        return bool(before) and requests(before) == requests(last) and not queued(last) and not connected(last)
+        last = scrape(admin)
+        observed = total(last, "brokerside_principal_requests_total")
+        return not total(last, "brokerside_connections_active") and observed == total(last, "brokerside_requests_total")
 
     until(is_quiet, 30)
     return last
@@ -104,17 +105,8 @@ def scrape(admin: str) -> Samples:
     }
 
 
-def requests(found: Samples) -> Counter[str]:
-    return by_api(found, "brokerside_request_bytes_total")
-
-
-def queued(found: Samples) -> float:
-    return sum(value for (name, _), value in found.items() if name == "brokerside_observer_queued")
-
-
-def connected(found: Samples) -> float:
-    """A fetch that waits at the broker is counted when its connection ends."""
-    return sum(value for (name, _), value in found.items() if name == "brokerside_connections_active")
+def total(found: Samples, metric: str) -> float:
+    return sum(value for (name, _), value in found.items() if name == metric)
 
 
 def by_api(found: Samples, metric: str, **labels: str) -> Counter[str]:
