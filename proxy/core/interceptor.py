@@ -181,7 +181,10 @@ class InterceptorChain:
         return self._first(request.api_key, request.api_version, ON_BODY).on_error
 
     def on_body(self, request: Request, body: bytes) -> Verdict:
-        """Return the verdict about a complete request."""
+        """Return the verdict about a complete request. It is forwarded if it was held for an interceptor that does not
+        want it any more, as after a reload."""
+        if not self.flags(request.api_key, request.api_version) & ON_BODY:
+            return Disposition.FORWARD
         return self._first(request.api_key, request.api_version, ON_BODY).on_body(request, body)
 
     def on_protected_topic(self, request: Request, partitions: Partitions | None) -> Verdict:

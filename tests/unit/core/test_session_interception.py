@@ -43,6 +43,7 @@ from tests.tools.interceptors import (
     REPLIED,
     SHUT,
     STREAMING,
+    WANTED,
     Chooser,
     edited,
     led,
@@ -299,6 +300,16 @@ def test_a_request_that_is_held_is_forwarded_whole_answered_or_closed() -> None:
     bench.client(request(HELD, 0, 3, b"close"))
     assert bench.ending
     assert [body for _, body in bench.chooser.asked] == [b"forward", b"answer", b"close"]
+
+
+def test_a_request_that_is_held_is_forwarded_if_nobody_wants_it_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    asked = request(HELD, 0, 1, b"answer")
+    bench.client(asked[:20])
+    monkeypatch.setitem(WANTED, HELD, 0)
+    bench.interceptors.update()
+    bench.client(asked[20:])
+    assert (bench.to_broker, bench.to_client, bench.failures) == (asked, b"", [])
 
 
 def test_what_is_asked_is_after_the_header_whatever_that_holds() -> None:
