@@ -11,7 +11,7 @@ import yaml
 
 from proxy.local.ports import free_ports
 from tests.deploy.images import kafka, sidecar
-from tests.deploy.manifests import Manifest, Render, environment, only, sidecar_of
+from tests.deploy.manifests import CHART, Manifest, Render, environment, only, sidecar_of
 from tests.deploy.podman import Podman, podman
 from tests.deploy.running import Running, transfer, until
 
@@ -104,7 +104,8 @@ def test_traffic_passes_the_pod_of_the_chart(images: Podman) -> None:
 
     [found] = json.loads(images("inspect", f"{NAME}-brokerside"))
     assert found["HostConfig"]["ReadonlyRootfs"] is True
-    assert found["HostConfig"]["Memory"] == 256 << 20
+    limits = yaml.safe_load((CHART / "values.yaml").read_text())["resources"]["limits"]
+    assert f"{found['HostConfig']['Memory'] >> 20}Mi" == limits["memory"]
     assert not found["EffectiveCaps"]
     assert found["Config"]["User"] == "65532:65532"
     images("stop", "--time", "30", f"{NAME}-brokerside")
