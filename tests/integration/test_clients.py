@@ -206,6 +206,6 @@ def test_a_group_survives_and_offsets_are_kept(cluster: ClusterState, sidecar: S
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group})
     committed = consumer.committed([TopicPartition(topic, 0), TopicPartition(topic, 1)], 30)
-    assert sum(partition.offset for partition in committed) == 100
+    assert sum(max(partition.offset, 0) for partition in committed) == 100  # a partition may have no record
     consumer.close()
     assert group in {listed.group_id for listed in admin.list_consumer_groups().result(30).valid}
