@@ -70,7 +70,7 @@ def test_every_version_of_each_response_differs_in_addresses_alone(brokers: Site
         assert relayed.versions().items() >= direct.versions().items()
         compared = 0
         for key, version, values in asked(direct, topic):
-            body = expected = found = b""
+            body = expected = b""
 
             def is_same(answer: bytes) -> bool:
                 """The controller's id is that of any broker, and the cluster may still change: both are asked anew."""

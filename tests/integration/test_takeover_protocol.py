@@ -104,6 +104,14 @@ class Scripted:
     def _end(self) -> None:
         self.gone = True
 
+    async def begin(self, *, ready: bool) -> None:
+        """Get the sockets; with ``ready`` the limits, too."""
+        self.channel.send(RequestSockets(PROTOCOL, 1, os.getpid()))
+        await self.hears(ListeningSocketsPassed)
+        if ready:
+            self.channel.send(SuccessorReady())
+            await self.hears(LimitsPassed)
+
     async def hears(self, kind: type[Any]) -> Any:
         async with asyncio.timeout(PATIENCE):
             while not (found := [one for one in self.heard if isinstance(one, kind)]):  # noqa: ASYNC110
@@ -158,11 +166,7 @@ async def test_a_successor_that_hangs_once_nobody_accepts_is_given_up(
 async def test_a_successor_that_dies_before_it_accepts_changes_nothing(old: Predecessor, ready: bool) -> None:
     for _ in range(3):
         successor = Scripted(old.path)
-        successor.channel.send(RequestSockets(PROTOCOL, 1, os.getpid()))
-        await successor.hears(ListeningSocketsPassed)
-        if ready:
-            successor.channel.send(SuccessorReady())
-            await successor.hears(LimitsPassed)
+        await successor.begin(ready=ready)
         successor.close()
         async with asyncio.timeout(PATIENCE):
             while old.server.is_busy:  # noqa: ASYNC110
@@ -240,11 +244,7 @@ async def test_the_first_process_of_a_container_has_no_successor_in_it(
 @pytest.mark.parametrize("ready", [False, True])
 async def test_a_successor_of_a_sidecar_that_is_stopped_has_to_exit(old: Predecessor, ready: bool) -> None:
     successor = Scripted(old.path)
-    successor.channel.send(RequestSockets(PROTOCOL, 1, os.getpid()))
-    await successor.hears(ListeningSocketsPassed)
-    if ready:
-        successor.channel.send(SuccessorReady())
-        await successor.hears(LimitsPassed)
+    await successor.begin(ready=ready)
     await old.server.close()
     successor.channel.send(SuccessorAccepting())
     assert (await successor.hears(TakeoverRefused)).reason == "the sidecar drains"
