@@ -1,11 +1,11 @@
 """Memory that clients can make a process hold: one number for all of its connections, and one limit.
 
 Charged are: open exchanges with their client ids; the facts and the kept bodies of exchanges until observers have them;
-frames that are held back; answers and requests that wait for their turn; incomplete prefixes of frames. Charges are
-estimates from above. Not charged is what one connection bounds by itself: at most one chunk, or one response that was
-held back, that waits to be written to each side; and of a body that is read in pieces one element that is not complete
-(``bodies.MAX_CARRY``). Slow readers are no attack: charged with what waits for them, some thousand of them would leave
-no room for the facts of all others.
+frames that are held back; answers and requests that wait for their turn; deferred requests, and what the broker
+responds to their calls; incomplete prefixes of frames. Charges are estimates from above. Not charged is what one
+connection bounds by itself: at most one chunk, or one response that was held back, that waits to be written to each
+side; and of a body that is read in pieces one element that is not complete (``bodies.MAX_CARRY``). Slow readers are no
+attack: charged with what waits for them, some thousand of them would leave no room for the facts of all others.
 """
 
 from __future__ import annotations

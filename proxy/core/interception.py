@@ -21,6 +21,7 @@ from proxy.core.interceptor import (
     REWRITE,
     REWRITE_PREFIX,
     REWRITE_STREAM,
+    Deferred,
     Denied,
     Disposition,
     InterceptorChain,
@@ -54,7 +55,7 @@ _response = struct.Struct(">ii").pack
 _int32 = struct.Struct(">i").pack
 
 
-ClosedBy = Literal["unsupported_request", "protected_topic"]
+ClosedBy = Literal["unsupported_request", "protected_topic", "session_failed"]
 """Causes of ``proxy.core.causes`` of a connection that a response of the sidecar ends."""
 
 
@@ -227,26 +228,29 @@ class Interception:
     are sent to the client, and ``replied`` says that there were some; ``failure``: the error of an interceptor.
 
     ``rest``: the end of the client's last chunk that was not read, because a turn was over, or because unsent responses
-    were too long (``full``).
+    were too long or a request is deferred (``full``).
 
-    ``responses``: those to open requests that the sidecar answers, in the order of the requests; None: the connection
-    ends there. ``closing``: there is a None, so no more is read of the client, for ``cause``. ``ending``: it is first.
+    ``responses``: those to open requests that the sidecar answers, in the order of the requests; a Deferred as long as
+    there is none, which is always the last; None: the connection ends there. ``closing``: there is a None, so no more
+    is read of the client, for ``cause``. ``ending``: it is first.
     """
 
     __slots__ = (
-        "_account", "_charged_responses", "_out", "_replies", "_sent", "cause", "closing", "counters", "diverted",
-        "ending", "failure", "full", "interceptors", "replacement", "replied", "replies", "responses", "rest",
+        "_account", "_charged_responses", "_deferred_bytes", "_out", "_replies", "_sent", "cause", "closing",
+        "counters", "diverted", "ending", "failure", "full", "interceptors", "replacement", "replied", "replies",
+        "responses", "rest",
     )  # fmt: skip
 
     def __init__(self, interceptors: InterceptorChain, counters: ListenerCounters, account: Account) -> None:
         self._account = account
         self.interceptors = interceptors
         self.counters = counters
-        self.responses: deque[bytes | None] = deque()
+        self.responses: deque[bytes | Deferred | None] = deque()
         self.closing = self.ending = self.full = False
         self.cause: ClosedBy = "unsupported_request"
         self.rest = b""
         self._charged_responses = 0  # bytes of ``responses`` and ``_replies``
+        self._deferred_bytes = 0  # of the request that is deferred; 0: none is
         self._out: bytearray | None = None  # in place of the chunk, as far as it was looked at
         self._sent = 0  # bytes of the chunk that are in ``_out``, or dropped
         self._replies = bytearray()
@@ -303,10 +307,12 @@ class Interception:
 
     def take_response(self, data: bytes | None, at: int) -> bytes:
         """Send the first of ``responses``: between the frames of the broker's chunk ``data``, at ``at``, or at once if
-        ``data`` is None. Return it; empty: the connection ends here."""
+        ``data`` is None. Return it; empty: the connection ends here, or there is none yet."""
         answer = self.responses[0]
         if answer is None:
             self.ending = self.diverted = True
+            return b""
+        if isinstance(answer, Deferred):
             return b""
         self.responses.popleft()
         if data is None:
@@ -324,7 +330,7 @@ class Interception:
     def _charge_responses(self, more: int) -> None:
         self._charged_responses += more
         self._account.charge(more)
-        self.full = self._charged_responses >= MAX_PENDING_RESPONSES
+        self.full = self._charged_responses >= MAX_PENDING_RESPONSES or self._deferred_bytes > 0
 
     def record_failure(self, error: Exception) -> None:
         """Record ``error``, which an interceptor raised or which prevents what it asked for."""
@@ -382,6 +388,9 @@ class Interception:
         except Exception as error:
             self.record_failure(error)
             verdict = self.interceptors.on_error(request)
+        if isinstance(verdict, Deferred) and request.acks:
+            self._defer(exchange, verdict)
+            return b""
         return frame if self._judge(exchange, verdict, request.acks) else b""
 
     def _judge(self, exchange: Exchange, verdict: Verdict, acks: int) -> bool:
@@ -405,6 +414,27 @@ class Interception:
             counted = "closed"
         self._count_intercepted(exchange.api_key, "denied" if denied else counted)
         return False
+
+    def _defer(self, exchange: Exchange, verdict: Deferred) -> None:
+        exchange.synthesized = True
+        self.responses.append(verdict)
+        self._deferred_bytes = exchange.request_bytes
+        self._account.charge(self._deferred_bytes)
+        self.full = True
+
+    def answer_deferred(self, exchange: Exchange, answer: bytes | Exception | None) -> None:
+        """Respond to the deferred request, which is the first of the open ones. None, or the error of what served it:
+        the connection ends."""
+        self.responses.popleft()
+        self._account.charge(-self._deferred_bytes)
+        self._deferred_bytes = 0
+        self._charge_responses(0)
+        self._judge(exchange, answer if isinstance(answer, bytes) else Disposition.CLOSE, acks=1)
+        if self.closing:
+            self.store_rest(b"")  # nothing more is read
+        if isinstance(answer, Exception):
+            self.record_failure(answer)
+            self.cause = "session_failed"
 
     def _count_intercepted(self, key: int, verdict: str) -> None:
         """As ``memory.count_api``."""

@@ -6,7 +6,7 @@ interceptors a session reads headers only. Responses reach the client in the ord
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -58,9 +58,24 @@ class Denied(NamedTuple):
     """As ``bytes`` in a verdict; None: the connection is closed, as by ``Disposition.CLOSE``."""
 
 
-Verdict = Disposition | bytes | Denied
+BrokerCall = Callable[[int, int, bytes], Awaitable[bytes]]
+"""Sends a request (api key, version, body) to the broker on the client's own connection. Returns the body of the
+response: the bytes after its header."""
+
+
+class Deferred(NamedTuple):
+    """The request waits, and with it all that the client sends after it, until ``serve`` has returned.
+
+    ``serve`` starts when all responses before it are sent (see ``proxy.net.deferred_requests``). It returns ``bytes``
+    as in a verdict, or None to close the connection, as by ``Disposition.CLOSE``.
+    """
+
+    serve: Callable[[BrokerCall], Awaitable[bytes | None]]
+
+
+Verdict = Disposition | bytes | Denied | Deferred
 """``bytes``: what follows the correlation id in the response: the tagged fields of its header, if it has any, and its
-body."""
+body. ``Deferred`` only from ``on_body``."""
 
 
 class Request(NamedTuple):
@@ -107,7 +122,10 @@ class Interceptor:
         raise NotImplementedError
 
     def on_body(self, request: Request, body: bytes) -> Verdict:
-        """Return the verdict for ON_BODY. ``body``: the bytes after the header. Raises PeerError if it is malformed."""
+        """Return the verdict for ON_BODY. ``body``: the bytes after the header. Raises PeerError if it is malformed.
+
+        A ``Deferred`` of a request without a response (``acks`` 0) closes the connection.
+        """
         raise NotImplementedError
 
     def on_protected_topic(self, request: Request, partitions: Partitions | None) -> Verdict:

@@ -17,6 +17,9 @@ STEM = b"brokerside"
 REGISTRY = "__brokerside_registry"
 """The topic in which each sidecar says what it is."""
 
+FEATURES = "__brokerside_features"
+"""The topic of the finalized levels of the fleet's features."""
+
 TOPIC_AUTHORIZATION_FAILED = 29
 """Kafka's error code of what is refused because of its topic."""
 

@@ -27,7 +27,7 @@ from proxy.core import apis, interceptor, observation_interest
 from proxy.core.budget import CLIENT_ID, EXCHANGE
 from proxy.core.exchange import Connection
 from proxy.core.header import CARRY_STEP, MAX_PREFIX, MIN_FRAME, PEEKED
-from proxy.core.interceptor import Request
+from proxy.core.interceptor import Deferred, Request
 from proxy.core.names import MAX_NAME, shorten
 from proxy.core.produce_scan import FIRST_TOPIC, ProduceScan
 from proxy.core.session_states import Action, Event
@@ -124,6 +124,15 @@ class Session(ConnectionState):
         return b"" if self.interception is None else self.interception.rest
 
     @property
+    def deferred(self) -> Deferred | None:
+        """The deferred request that is due: all responses before it were taken, and no frame of the broker is under
+        way. None while there is none."""
+        if self.first is None or not self.first.synthesized or self.broker.left or len(self.broker.carry):
+            return None
+        responses = self.interception.responses
+        return responses[0] if responses and isinstance(responses[0], Deferred) else None
+
+    @property
     def is_unchanged(self) -> bool:
         """Whether all that came has been forwarded, or is in the chunk at hand, just as it came."""
         held = (
@@ -182,6 +191,19 @@ class Session(ConnectionState):
         """The last chunk was handed on at ``now``: read its bodies that somebody asked for, and record what ended in
         it. Never raises."""
         self.read_bodies(now)
+
+    def answer_deferred(self, answer: bytes | Exception | None) -> None:
+        """Respond to the request that is ``deferred``; None, or the error of what served it: the connection ends.
+
+        As after a chunk, the caller looks at ``diverted``, and then calls ``observe``.
+        """
+        if self.diverted:
+            self.interception.start_chunk()
+            self.diverted = False
+        assert self.first is not None, "nothing is deferred"
+        self.interception.answer_deferred(self.first, answer)
+        self.follow_interception()
+        self.settle(False, b"", 0, 0)
 
     def close(self, now: float) -> None:
         """The connection ended at ``now``: every open exchange is finished without a response."""

@@ -36,7 +36,7 @@ class Event(IntEnum):
     TOKEN = 3
     """The size of a frame was read that is no request."""
     KEEP = 4
-    """A turn is over, or there is no room for more answers, before the chunk's end."""
+    """A turn is over, there is no room for more answers, or a request is deferred, before the chunk's end."""
     CLOSE = 5
     """An answer of the sidecar is the connection's last."""
     UNASKED = 6
@@ -87,7 +87,7 @@ TRANSITIONS: dict[State, dict[Event, tuple[State, Action]]] = {
         Event.HANDSHAKE: (State.REQUESTS_KEPT, Action.NONE),
         Event.TOKEN: (State.REQUESTS_KEPT, Action.NONE),
         Event.KEEP: (State.REQUESTS_KEPT, Action.NONE),
-        Event.CLOSE: (State.CLOSING, Action.NONE),
+        Event.CLOSE: (State.CLOSING, Action.DROP),
         Event.UNASKED: (State.REQUESTS_KEPT, Action.FAIL),
         Event.LOST: (State.ENDED, Action.DROP),
     },

@@ -19,7 +19,7 @@ class Relay:
 
     ``first_eof``: the close cause of the side that shut down sending first; None before. ``received_bytes`` and
     ``sent_bytes``: bytes from and to the client. ``last_byte_at``: when the last byte of either side arrived, or before
-    that the time of construction, in seconds of the monotonic clock.
+    that the time of construction, in seconds of the monotonic clock. The response to a deferred request counts, too.
     """
 
     on_finished: Callable[[Relay], None] | None
@@ -106,6 +106,12 @@ class Relay:
 
     def hold_client(self, seconds: float) -> None:
         """Do not read the client for ``seconds``. Its connection to the broker is there already."""
+
+    def call_broker(self, frame: bytes) -> None:
+        """Send the broker a request for the deferred request, which gets what the broker sends (``feed``)."""
+
+    def answer_deferred(self, answer: bytes | Exception | None) -> None:
+        """End the deferred request, see ``Session.answer_deferred``. A closed relay does nothing."""
 
     def abort(self) -> None:
         """Close both sockets at once and discard unsent bytes."""

@@ -8,6 +8,9 @@ Both sockets are plain descriptors in one epoll set, which the event loop watche
 that the process shares, inspects it there and sends it from there. So it copies no bytes and creates no objects. Each
 side has its own buffer for bytes that the kernel does not accept at once.
 
+While a deferred request is served (``proxy.net.deferred_requests``), the broker's bytes go to it and not to the
+session.
+
 A side may have TLS (``End.tls``). Then what is received is decrypted before all else, and encrypted as the last step
 before it is sent. Sizes and counts are those of the plaintext; the buffer of unsent bytes holds ciphertext.
 
@@ -16,7 +19,8 @@ for each side. A chunk has ``READ_SIZE`` bytes, or ``BULK_SIZE`` if the receivin
 the client may also hold responses of the sidecar itself. A client is not read either while
 
 * it has ``MAX_IN_FLIGHT`` open requests,
-* it does not read the responses of the sidecar itself; input that was already read then waits in ``Interception.rest``,
+* it does not read the responses of the sidecar itself, or a request of it is deferred; input that was already read
+  then waits in ``Interception.rest``,
 * it has sent more than one turn of the event loop processes; the rest waits in ``Interception.rest``, too,
 * the process holds too much memory (``proxy.core.budget``), which pauses the broker's side as well,
 * its connection is held for a limit of its principal (``hold_client``),
@@ -46,6 +50,7 @@ import structlog
 
 from proxy.core import budget
 from proxy.errors import PeerError
+from proxy.net.deferred_requests import DeferredRequest
 from proxy.telemetry import RateLimitedLogger
 
 log = structlog.get_logger(__name__)
@@ -60,7 +65,7 @@ cdef enum Reason:  # why a side is not read
     IN_FLIGHT = 2  # the client has too many open requests
     DRAIN = 4  # the process drains, and the client has no request open
     SENDING_FAILED = 8  # sending to the other side has failed
-    ANSWERS = 16  # the client does not read the responses of the sidecar itself
+    ANSWERS = 16  # the client does not read the responses of the sidecar itself, or waits for one
     MEMORY = 64  # clients make the process hold too much memory
     HELD = 128  # its principal connects too fast
     ROUND_ROBIN = 32  # input that was already read waits for its turn in ``RoundRobin``
@@ -104,6 +109,7 @@ cdef class Relay(Watched):
     cdef readonly Session session
     cdef End client
     cdef End broker
+    cdef object deferred  # the DeferredRequest that is served; mostly None
     cdef bint draining
     cdef readonly double last_byte_at
 
@@ -218,7 +224,16 @@ cdef class Relay(Watched):
             self.poller.loop.call_later(LINGER_TIME, self.abort)
         if self.session is not None:
             self.session.end_all(monotonic())
+        if self.deferred is not None:
+            self.deferred.cancel()
+            self.deferred = None
         self.on_closed(self, cause, detail)
+
+    def call_broker(self, bytes frame):
+        call_broker(self, frame)
+
+    def answer_deferred(self, answer):
+        answer_deferred(self, answer)
 
     # ---- events -------------------------------------------------------------------------------------------------
 
@@ -267,6 +282,8 @@ cdef class Relay(Watched):
         if not end.is_broker:
             self.received_bytes += size
         self.last_byte_at = monotonic()
+        if end.is_broker and self.deferred is not None:
+            return read_call(self, size, data)
         self.forward(end, size, data)
         return 0 if end.is_broker else self.schedule_rest()
 
@@ -295,11 +312,7 @@ cdef class Relay(Watched):
             if bodies:
                 session.read_bodies(monotonic())
         if session is not None and session.must_pause_reading(end.is_broker):
-            if not end.paused & MEMORY:
-                session.account.budget.add_waiter(
-                    self.broker_memory_available if end.is_broker else self.client_memory_available
-                )
-            self.pause(end, MEMORY)
+            self.wait_for_memory(end)
         if other.failure and not end.paused & SENDING_FAILED:
             self.on_send_failure(other)
         elif end.failure and not other.paused & SENDING_FAILED:
@@ -315,6 +328,13 @@ cdef class Relay(Watched):
             if self.draining and session.has_no_partial_request():
                 self.pause(end, DRAIN)
         return self.update_answer_pause()
+
+    cdef int wait_for_memory(self, End end) except -1:
+        if not end.paused & MEMORY:
+            self.session.account.budget.add_waiter(
+                self.broker_memory_available if end.is_broker else self.client_memory_available
+            )
+        return self.pause(end, MEMORY)
 
     def client_memory_available(self):
         return self.resume_after_memory(self.client)
@@ -337,6 +357,10 @@ cdef class Relay(Watched):
 
     cdef inline bint keeps_rest(self):
         return self.session is not None and self.session.keeps_rest()
+
+    cdef bint waits_for_answers(self):
+        """Whether the client is not read before what it has sent is answered."""
+        return self.session is not None and (self.session.full or self.session.keeps_rest())
 
     def forward_rest(self):
         cdef bytes rest
@@ -423,7 +447,7 @@ cdef class Relay(Watched):
         cdef bytes edited = interception.replacement, replies = interception.replies
         if interception.failure is not None:
             report_failure(self.id, interception.failure)
-        if edited is None:
+        if edited is None and size:
             self.write(self.other(end), size, data)
         elif edited:
             self.write(self.other(end), PyBytes_GET_SIZE(edited), <const uint8_t *>PyBytes_AS_STRING(edited))
@@ -433,7 +457,8 @@ cdef class Relay(Watched):
         return 0
 
     cdef int update_answer_pause(self) except -1:
-        """Pause or resume the client depending on its unread responses of the sidecar, or close the connection.
+        """Pause or resume the client depending on its unread responses of the sidecar, or close the connection. Serve
+        a deferred request that is due.
 
         Called after each chunk, and when all bytes for a side have been sent.
         """
@@ -449,6 +474,8 @@ cdef class Relay(Watched):
             self.close(self.first_eof or EOF_CAUSES[True])
         elif session.full or (client.unsent != NULL and (session.keeps_rest() or session.interception.replied)):
             self.pause(client, ANSWERS)
+            if session.full and self.deferred is None and self.cause is None:
+                start_deferred(self)
         elif client.paused & ANSWERS and client.unsent == NULL:
             self.resume(client, ANSWERS)
         return 0
@@ -498,6 +525,9 @@ cdef class Relay(Watched):
         elif session.clean:
             self.write(self.other(end), session.clean, data)
             session.read_bodies(monotonic())
+        return self.close_for_peer_error(error)
+
+    cdef int close_for_peer_error(self, error) except -1:
         self.counters.invalid_frames[error.side, error.reason] += 1
         self.close(f"{error.side}_{error.reason}", error.detail)
         return 0
@@ -585,6 +615,7 @@ cdef class Relay(Watched):
 
 
 include "relay_tls.pxi"
+include "relay_deferred.pxi"
 
 
 cdef int report_failure(connection_id, error) except -1:

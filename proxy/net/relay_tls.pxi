@@ -14,7 +14,7 @@ cdef int on_ciphertext(Relay relay, End end, Py_ssize_t size, const uint8_t *dat
         relay.on_data(end, found, opened)
     if relay.cause is not None:
         return 0
-    if (tls.failure is not None or tls.peer_closed) and not end.is_broker and relay.keeps_rest():
+    if (tls.failure is not None or tls.peer_closed) and not end.is_broker and relay.waits_for_answers():
         tls.held = b""  # what it sent before goes first
         wait_if_held(relay, end)
     elif tls.failure is not None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from proxy.core.interception import MAX_PENDING_RESPONSES
-from proxy.core.interceptor import InterceptorChain, Request, Verdict
+from proxy.core.interceptor import Interceptor, InterceptorChain, Request, Verdict
 from proxy.core.session import MAX_IN_FLIGHT, TURN, Session
 from proxy.net import connection_manager
 from proxy.net.api_versions_probe import ApiVersionsProbe
@@ -42,13 +42,22 @@ def _silent_sidecar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ApiVersionsProbe, "start", lambda self: None)  # a peer is asked by clients alone
 
 
+@contextmanager
+def intercepting(interceptor: Interceptor) -> Iterator[None]:
+    """New sessions go by the rules of ``interceptor`` and no others."""
+    chain = InterceptorChain([interceptor])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connection_manager, "Session", lambda *given: Session(*given[:5], chain, given[6]))
+        yield
+
+
 @asynccontextmanager
-async def answering(tmp_path: Path, behaviour: Behaviour, chooser: type[Chooser] = Chooser) -> AsyncIterator[Bench]:
+async def answering(
+    tmp_path: Path, behaviour: Behaviour, chooser: Callable[[], Interceptor] = Chooser
+) -> AsyncIterator[Bench]:
     """A sidecar whose sessions go by the rules of ``Chooser`` and no others."""
     async with bench(tmp_path, behaviour) as running:
-        interceptors = InterceptorChain([chooser()])
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(connection_manager, "Session", lambda *given: Session(*given[:5], interceptors))
+        with intercepting(chooser()):
             yield running
 
 

@@ -24,6 +24,7 @@ from proxy.core.interceptor import (
     REWRITE_PREFIX,
     REWRITE_STREAM,
     UNKNOWN_VERSION,
+    Deferred,
     InterceptorChain,
     Request,
 )
@@ -140,6 +141,16 @@ class Session:
     def rest(self) -> bytes:
         """What of the client's last chunk is to be given again: in the next turn, once there is room for answers."""
         return b"" if self.interception is None else self.interception.rest
+
+    @property
+    def deferred(self) -> Deferred | None:
+        """The deferred request that is due: all responses before it were taken, and no frame of the broker is under
+        way."""
+        under_way = self._broker.left or self._broker.carry
+        if under_way or self.interception is None or not self.in_flight or not self.in_flight[0].synthesized:
+            return None
+        first = next(iter(self.interception.responses), None)
+        return first if isinstance(first, Deferred) else None
 
     @property
     def is_unchanged(self) -> bool:
@@ -536,6 +547,16 @@ class Session:
                 self.account.charge(-exchange.charged)
             else:
                 self._observation.answer(exchange, answer)
+
+    def answer_deferred(self, answer: bytes | Exception | None) -> None:
+        """Respond to the request that is ``deferred``; None, or the error of what served it: the connection ends."""
+        interception = self.interception
+        assert interception is not None
+        if interception.diverted:
+            interception.start_chunk()
+        interception.answer_deferred(self.in_flight[0], answer)
+        self._answer()
+        interception.finish_chunk(b"", 0)
 
     def observe(self, now: float) -> None:
         """The last chunk was handed on at ``now``: read its bodies that somebody asked for, and record what ended in

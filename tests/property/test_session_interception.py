@@ -1,5 +1,5 @@
-"""Whatever is forwarded, answered, held, edited and streamed, in whatever pieces: the broker sees exactly what is
-forwarded, the client sees every answer in the order of its requests, and the oracle does the same."""
+"""Whatever is forwarded, answered, deferred, held, edited and streamed, in whatever pieces: the broker sees exactly
+what is forwarded, the client sees every answer in the order of its requests, and the oracle does the same."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ from tests.tools.interceptors import (
     edited,
     led,
     replied,
+    served,
     streamed,
 )
 from tests.tools.observation_sinks import watching
@@ -65,7 +66,8 @@ def calls(draw: st.DrawFn) -> Call:
     kind = draw(
         st.sampled_from(
             ["plain", "plain", "quiet", "acked", "replied", "raising", "held", "forward", "error", "edited", "streamed",
-             "led", "broken", "flexible", "long", "shut", "close"]
+             "led", "broken", "flexible", "long", "deferred", "deferred", "deferred long", "shut", "close",
+             "deferred close", "deferred error"]
         )
     )  # fmt: skip
     sent = response(number, b"\0" + bytes(draw(st.integers(0, 90))))
@@ -88,6 +90,10 @@ def calls(draw: st.DrawFn) -> Call:
     if kind == "flexible":
         asked = request(HELD_FLEXIBLE, 0, number, b"\1\0\3abcanswer", name)
         return Call(asked, None, response(number, b"answer"), forwarded=False)
+    if kind in ("deferred", "deferred long"):
+        said = b"a" * (draw(st.integers(1, 90)) if kind == "deferred" else 20_000)
+        key = draw(st.sampled_from([HELD, PRIVATE]))
+        return Call(request(key, 0, number, b"d" + said, name), None, response(number, said), forwarded=False)
     if kind in ("forward", "error"):
         return Call(request(HELD, 0, number, kind[:1].encode() + body, name), sent, sent)
     if kind == "edited":
@@ -101,8 +107,10 @@ def calls(draw: st.DrawFn) -> Call:
         return Call(request(key, 0, number, body, name), sent, sent[:9] + (
             streamed(sent[9:]) if key == BROKEN_STREAM and len(sent) < 19 else sent[9:]
         ))  # fmt: skip
-    asked = request(SHUT, 0, number, body, name) if kind == "shut" else request(HELD, 0, number, b"c", name)
-    return Call(asked, None, None, forwarded=False, closes=True)
+    if kind == "shut":
+        return Call(request(SHUT, 0, number, body, name), None, None, forwarded=False, closes=True)
+    said = {"close": b"c", "deferred close": b"dc", "deferred error": b"de"}[kind]
+    return Call(request(HELD, 0, number, said, name), None, None, forwarded=False, closes=True)
 
 
 @dataclass
@@ -117,12 +125,19 @@ class Side:
 
     def step(self, side: str, data: bytes, now: float) -> tuple[Any, ...]:
         session = self.session
-        (session.read_client_data if side == "client" else session.read_broker_data)(data, now)
+        if side == "deferred":
+            assert session.deferred is not None
+            session.answer_deferred(served(session.deferred))
+        else:
+            (session.read_client_data if side == "client" else session.read_broker_data)(data, now)
         interception = session.interception
         assert interception is not None
         onward = data if not session.diverted or interception.replacement is None else interception.replacement
         replies = interception.replies if session.diverted else b""
-        if side == "client":
+        if side == "deferred":
+            assert interception.replacement is None
+            self.to_client += replies
+        elif side == "client":
             self.to_broker += onward
             self.to_client += replies
         else:
@@ -132,8 +147,10 @@ class Side:
         if session.is_idle:
             assert session.account.budget.counts[OPEN] == 0, "charged with nothing open"
         state = session.diverted, session.rest, session.is_idle, session.is_between_requests, session.saturated
+        due = session.deferred is not None
         counts = len(session.in_flight), session.requests, len(self.exchanges), session.client_id, session.is_unchanged
-        return onward, replies, state, counts, (interception.full, interception.closing, interception.ending)
+        answers = interception.full, interception.closing, interception.ending, interception.cause
+        return onward, replies, state, counts, answers, due
 
 
 def start(implementation: type[Session | oracle.Session], wanted: int | None) -> Side:
@@ -193,10 +210,13 @@ def test_the_broker_sees_what_is_forwarded_and_the_client_every_answer_in_order(
                 able.append(("client", asked))
         elif not interception.full:
             able.append(("rest", found.session.rest))
+        if found.session.deferred is not None:
+            assert interception.full, "more of the client is read"
+            able.append(("deferred", b""))
         if not able:
             break
         side, data = rng.choice(able)
-        if side != "rest":
+        if side not in ("rest", "deferred"):
             data = data[: rng.choice([1, 3, 20, 100, 10_000, len(data)])]
         step("client" if side == "rest" else side, data)
         if side == "broker":

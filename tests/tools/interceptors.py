@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any, cast
+
 from proxy.core.interceptor import (
     ON_BODY,
     ON_HEADER,
     REWRITE,
     REWRITE_PREFIX,
     REWRITE_STREAM,
+    BrokerCall,
+    Deferred,
     Disposition,
     Interceptor,
     Request,
@@ -67,13 +73,16 @@ class Chooser(Interceptor):
         return Disposition.CLOSE if request.api_key == SHUT else replied(request.api_version)
 
     def on_body(self, request: Request, body: bytes) -> Verdict:
-        """``f``: forward, ``c``: close, ``e``: an error, ``p``: a peer's error; all else is the answer."""
+        """``f``: forward, ``c``: close, ``e``: an error, ``p``: a peer's error, ``d``: what ``serve`` says of the rest;
+        all else is the answer."""
         self.asked.append((request, body))
         first = body[:1]
         if first == b"e":
             raise RuntimeError("ask")
         if first == b"p":
             raise PeerError("client", "malformed", "p")
+        if first == b"d":
+            return Deferred(partial(serve, body[1:]))
         return Disposition.FORWARD if first == b"f" else Disposition.CLOSE if first == b"c" else body
 
     def rewrite(self, api_key: int, api_version: int, body: bytes) -> bytes:
@@ -90,6 +99,28 @@ class Chooser(Interceptor):
 
     def stream(self, api_key: int, api_version: int, length: int) -> Stream:
         return Late(api_key, length)
+
+
+async def serve(body: bytes, call: BrokerCall) -> bytes | None:
+    """``c``: close, ``e``: an error; all else is the answer."""
+    if body[:1] == b"e":
+        raise RuntimeError("serve")
+    return None if body[:1] == b"c" else body
+
+
+def served(deferred: Deferred) -> bytes | Exception | None:
+    """What comes of a request that ``Chooser`` has deferred. It awaits nothing."""
+    try:
+        cast(Coroutine[Any, Any, bytes | None], deferred.serve(_no_call)).send(None)
+    except StopIteration as returned:
+        return cast(bytes | None, returned.value)
+    except RuntimeError as error:
+        return error
+    raise AssertionError("it waits")
+
+
+async def _no_call(api_key: int, api_version: int, body: bytes) -> bytes:
+    raise AssertionError("nothing is asked")
 
 
 class Late:

@@ -558,6 +558,7 @@ def test_without_the_errors_of_the_response_no_result_is_known(decode: DecodeCod
 def test_an_empty_response_of_the_sidecar_changes_nothing() -> None:
     """As to an unsupported request; the broker has not seen it."""
     reported = asked_for(20, 5, MANY, synthesized=True)
+    reported.response_bytes = 8
     assert {one.error_code for one in event_of(reported).resources} == {35}
 
 

@@ -8,15 +8,25 @@ import pytest
 
 from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection
-from proxy.core.interceptor import ON_HEADER, Disposition, Interceptor, InterceptorChain, Request, Verdict
+from proxy.core.interceptor import (
+    ON_BODY,
+    ON_HEADER,
+    BrokerCall,
+    Deferred,
+    Disposition,
+    Interceptor,
+    InterceptorChain,
+    Request,
+    Verdict,
+)
 from proxy.core.session import TURN, Session
 from proxy.core.session_states import ACTIONS, EVENTS, NEXT_STATES, TRANSITIONS, Action, Event, State
 from proxy.errors import PeerError
 from tests.frames import METADATA, SASL_HANDSHAKE, batch, produce, request, response, sized
 from tests.sasl import handshake, handshake_reply
 
-CLOSED = 101
-"""The api key of requests after which the sidecar closes."""
+CLOSED, DEFERRED = 101, 102
+"""The api keys of requests after which the sidecar closes, at once or later."""
 
 UNACKNOWLEDGED = produce(1, 0, batch(1))
 """A request that has no response, so none is open after it."""
@@ -25,13 +35,21 @@ TOKEN = sized(b"abc")
 
 
 class Closing(Interceptor):
-    """Closes connections of clients that send CLOSED, and those that ask for Metadata v1."""
+    """Closes connections of clients that send CLOSED or DEFERRED, and those that ask for Metadata v1."""
 
     def flags(self, api_key: int, api_version: int) -> int:
+        if api_key == DEFERRED:
+            return ON_BODY
         return ON_HEADER if api_key == CLOSED or (api_key, api_version) == (METADATA, 1) else 0
 
     def on_header(self, request: Request) -> Verdict:
         return Disposition.CLOSE
+
+    def on_body(self, request: Request, body: bytes) -> Verdict:
+        async def serve(call: BrokerCall) -> None:
+            return None
+
+        return Deferred(serve)
 
 
 class Driven:
@@ -123,6 +141,14 @@ def a_last_answer(driven: Driven) -> Action:
     return Action.DROP
 
 
+def a_last_answer_to_what_was_deferred(driven: Driven) -> Action:
+    driven.client(driven.session.rest + request(DEFERRED, 0, 2) + UNACKNOWLEDGED)
+    assert (driven.session.state, driven.session.rest) == (State.REQUESTS_KEPT, UNACKNOWLEDGED)
+    driven.session.answer_deferred(None)
+    assert driven.session.rest == b""
+    return Action.DROP
+
+
 def more_after_a_last_answer(driven: Driven) -> Action:
     driven.client(UNACKNOWLEDGED * (TURN + 1))
     assert driven.to_broker == b""
@@ -157,7 +183,11 @@ CAUSES: dict[Event, Callable[[Driven], Action]] = {
     Event.LOST: the_end,
 }
 
-AFTERWARDS = {(State.CLOSING, Event.KEEP): more_after_a_last_answer, (State.REQUESTS, Event.HANDSHAKE): a_handshake}
+AFTERWARDS = {
+    (State.CLOSING, Event.KEEP): more_after_a_last_answer,
+    (State.REQUESTS, Event.HANDSHAKE): a_handshake,
+    (State.REQUESTS_KEPT, Event.CLOSE): a_last_answer_to_what_was_deferred,
+}
 
 ALL = [(state, event) for state in State for event in Event]
 
@@ -187,18 +217,16 @@ def test_events_that_do_not_happen_in_a_state() -> None:
     """Such cells keep their state, or lead to one in which nothing is read.
 
     Where no frame is read none of a frame's events happens, nor is a rest kept again. An answer that closes is one to
-    a request, which stays open. A frame is a token after a handshake only.
+    a request, which stays open; it comes behind a rest only if the request was deferred. A frame is a token after a
+    handshake only.
     """
     frames = {Event.REQUEST, Event.HANDSHAKE, Event.TOKEN}
     assert {cell for cell in ALL if TRANSITIONS[cell[0]][cell[1]][1] is Action.NONE} == {
         (State.REQUESTS, Event.TOKEN),
         (State.TOKENS, Event.HANDSHAKE),
         (State.TOKENS, Event.CLOSE),
-        *(
-            (state, event)
-            for state in (State.REQUESTS_KEPT, State.TOKENS_KEPT)
-            for event in {*frames, Event.KEEP, Event.CLOSE}
-        ),
+        (State.TOKENS_KEPT, Event.CLOSE),
+        *((state, event) for state in (State.REQUESTS_KEPT, State.TOKENS_KEPT) for event in {*frames, Event.KEEP}),
         *((State.CLOSING, event) for event in {*frames, Event.CLOSE, Event.UNASKED}),
         *((State.ENDED, event) for event in Event if event is not Event.CHUNK),
     }

@@ -1,0 +1,217 @@
+"""A session whose interceptor answers later: what is sent before, what waits, and what is charged meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.core.budget import OPEN
+from proxy.core.interceptor import ON_BODY, ON_HEADER, BrokerCall, Deferred, Interceptor, Request, Verdict
+from proxy.core.observation_interest import WANT_EXCHANGE, WANT_RESPONSE_BODY
+from proxy.core.session import TURN
+from proxy.errors import PeerError
+from tests.frames import METADATA, batch, produce, request, response
+from tests.tools.interceptors import HELD, HELD_FLEXIBLE, REPLIED, replied, served
+from tests.unit.core.test_session_interception import Bench
+
+PRODUCE = 0
+
+
+def deferred(number: int, answer: bytes) -> bytes:
+    return request(HELD, 0, number, b"d" + answer)
+
+
+def answer(bench: Bench) -> None:
+    """Serve the request that is due, and read what was kept behind it."""
+    due = bench.session.deferred
+    assert due is not None
+    respond(bench, served(due))
+    while bench.session.rest:
+        bench.client(bench.session.rest)
+
+
+def respond(bench: Bench, with_: bytes | Exception | None) -> None:
+    bench.now += 1
+    bench.session.answer_deferred(with_)
+    interception = bench.session.interception
+    assert interception is not None
+    if interception.failure is not None:
+        bench.failures.append(interception.failure)
+    bench.to_client += interception.replies
+    bench.session.observe(bench.now + 0.5)
+
+
+def test_it_is_due_once_all_before_it_is_answered_and_nothing_passes_it() -> None:
+    bench = Bench()
+    behind = request(METADATA, 1, 4) + request(REPLIED, 2, 5)
+    bench.client(request(METADATA, 1, 1) + request(REPLIED, 3, 2) + deferred(3, b"later") + behind, later=True)
+    assert bench.to_broker == request(METADATA, 1, 1)
+    assert (bench.to_client, bench.session.deferred, bench.session.rest) == (b"", None, behind)
+    bench.broker(response(1))
+    assert bench.to_client == response(1) + response(2, replied(3))
+    assert bench.session.deferred is not None
+    assert not bench.session.is_idle
+    assert bench.session.rest == behind
+    answer(bench)
+    assert bench.to_client == response(1) + response(2, replied(3)) + response(3, b"later")
+    assert bench.to_broker == request(METADATA, 1, 1) + request(METADATA, 1, 4)
+    assert bench.session.deferred is None
+    bench.broker(response(4, b"x"))
+    assert bench.to_client.endswith(response(4, b"x") + response(5, replied(2)))
+    assert bench.session.is_idle
+    assert bench.ended() == [
+        (1, "answered", False),
+        (2, "answered", True),
+        (3, "answered", True),
+        (4, "answered", False),
+        (5, "answered", True),
+    ]
+    assert bench.counters.intercepted == {(REPLIED, "replied"): 2, (HELD, "replied"): 1}
+
+
+@pytest.mark.parametrize("size", [1, 4, 7])
+def test_it_is_not_due_while_a_frame_of_the_broker_is_under_way(size: int) -> None:
+    bench = Bench()
+    bench.client(deferred(1, b"later"))
+    assert bench.session.deferred is not None
+    bench.broker(response(7)[:size])
+    assert bench.session.deferred is None
+    with pytest.raises(PeerError) as refused:
+        bench.broker(response(7)[size:])
+    assert (refused.value.side, refused.value.reason) == ("broker", "out_of_sync")
+
+
+def test_it_is_not_due_while_the_response_before_it_has_not_ended() -> None:
+    bench = Bench()
+    bench.client(request(METADATA, 1, 1) + deferred(2, b"later"))
+    bench.broker(response(1, b"body")[:-1])
+    assert bench.session.deferred is None
+    bench.broker(b"y")
+    assert bench.session.deferred is not None
+
+
+def test_a_produce_without_a_response_does_not_hold_it_up() -> None:
+    bench = Bench()
+    unacknowledged = produce(1, 0, batch(1))
+    bench.client(unacknowledged + deferred(2, b"later"))
+    assert bench.to_broker == unacknowledged
+    answer(bench)
+    assert bench.to_client == response(2, b"later")
+
+
+def test_a_connection_may_defer_many_one_after_the_other() -> None:
+    bench = Bench()
+    bench.client(b"".join(deferred(n, b"%d" % n) for n in range(3)), later=True)
+    for n in range(3):
+        assert bench.to_client == b"".join(response(m, b"%d" % m) for m in range(n))
+        due = bench.session.deferred
+        assert due is not None
+        respond(bench, served(due))
+        bench.client(bench.session.rest, later=True)
+    assert bench.to_client == b"".join(response(n, b"%d" % n) for n in range(3))
+    assert bench.session.is_idle
+
+
+def test_what_comes_behind_it_is_read_in_turns() -> None:
+    bench = Bench()
+    unacknowledged = produce(1, 0, batch(1))
+    bench.client(deferred(1, b"later") + unacknowledged * (2 * TURN + 1), later=True)
+    due = bench.session.deferred
+    assert due is not None
+    respond(bench, served(due))
+    assert bench.to_client == response(1, b"later")
+    assert bench.to_broker == b"", "answering reads nothing"
+    bench.client(bench.session.rest, later=True)
+    assert bench.to_broker == unacknowledged * TURN
+    assert bench.session.rest == unacknowledged * (TURN + 1)
+
+
+@pytest.mark.parametrize("cut", [1, 15, 20])
+def test_a_request_that_comes_in_pieces_is_deferred_when_it_is_whole(cut: int) -> None:
+    bench = Bench()
+    asked = deferred(1, b"later")
+    bench.client(asked[:cut])
+    assert bench.session.deferred is None
+    bench.client(asked[cut:])
+    answer(bench)
+    assert bench.to_client == response(1, b"later")
+
+
+@pytest.mark.parametrize(
+    ("given", "cause", "failures"),
+    [(None, "unsupported_request", 0), (RuntimeError("serve"), "session_failed", 1)],
+)
+def test_without_an_answer_the_connection_ends_and_nothing_more_is_read(
+    given: Exception | None, cause: str, failures: int
+) -> None:
+    bench = Bench()
+    bench.client(request(REPLIED, 3, 1) + deferred(2, b"") + request(METADATA, 1, 3), later=True)
+    assert not bench.ending
+    respond(bench, given)
+    assert bench.ending
+    interception = bench.session.interception
+    assert interception is not None
+    assert (interception.cause, len(bench.failures), bench.session.rest) == (cause, failures, b"")
+    assert bench.counters.intercept_errors == failures
+    assert bench.counters.intercepted[HELD, "closed"] == 1
+    bench.client(request(METADATA, 1, 4))
+    assert (bench.to_broker, bench.to_client) == (b"", response(1, replied(3)))
+    bench.session.close(9.0)
+    assert bench.ended() == [(1, "answered", True), (2, "connection_lost", True)]
+
+
+@pytest.mark.parametrize("due", [True, False])
+def test_its_bytes_are_charged_until_it_is_answered_or_the_connection_ends(due: bool) -> None:
+    bench = Bench()
+    if not due:
+        bench.client(request(METADATA, 1, 1))
+    before = bench.budget.counts[OPEN]
+    asked = deferred(2, b"x" * 30_000)
+    bench.client(asked)
+    held = bench.budget.counts[OPEN] - before
+    assert len(asked) < held < len(asked) + 1000
+    if due:
+        answer(bench)
+    else:
+        bench.session.close(9.0)
+    assert bench.budget.counts[OPEN] == 0
+
+
+def test_its_answer_is_observed_as_any_other_of_the_sidecar() -> None:
+    bench = Bench(wanted=WANT_EXCHANGE | WANT_RESPONSE_BODY)
+    bench.client(request(HELD_FLEXIBLE, 0, 1, b"\0d\0answer"))
+    answer(bench)
+    (exchange,) = bench.exchanges
+    assert (exchange.response_raw, exchange.response_bytes) == (b"answer", len(response(1, b"\0answer")))
+    assert (exchange.received_at, exchange.forwarded_at, exchange.responded_at) == (1.0, 0.0, 0.0)
+    assert exchange.answered_at == 2.5
+
+
+class Deferring(Interceptor):
+    """Defers Produce, and what its header alone should decide."""
+
+    def flags(self, api_key: int, api_version: int) -> int:
+        return {PRODUCE: ON_BODY, REPLIED: ON_HEADER}.get(api_key, 0)
+
+    def on_header(self, request: Request) -> Verdict:
+        return Deferred(_serve)
+
+    def on_body(self, request: Request, body: bytes) -> Verdict:
+        return Deferred(_serve)
+
+
+async def _serve(call: BrokerCall) -> bytes:
+    return b"served"
+
+
+@pytest.mark.parametrize("asked", [produce(1, 0, batch(1)), request(REPLIED, 3, 1)], ids=["acks", "header"])
+def test_what_has_no_response_or_is_not_held_cannot_be_deferred(asked: bytes) -> None:
+    bench = Bench([Deferring()])
+    bench.client(asked)
+    assert (bench.session.deferred, bench.ending, bench.to_broker) == (None, True, b"")
+
+
+def test_a_produce_with_a_response_can() -> None:
+    bench = Bench([Deferring()])
+    bench.client(produce(1, 1, batch(1)))
+    answer(bench)
+    assert (bench.to_client, bench.to_broker) == (response(1, b"served"), b"")
