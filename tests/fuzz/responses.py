@@ -8,6 +8,7 @@ from random import Random
 from proxy.core.apis import API_VERSIONS
 from proxy.core.wire import TRUNCATED, DecodeError
 from proxy.errors import MalformedBody
+from proxy.features.view import FeaturesDirectory
 from proxy.fleet import sidecar_record
 from proxy.fleet.membership import Member
 from proxy.fleet.view import build_fleet_view
@@ -126,7 +127,7 @@ def api_seeds() -> list[bytes]:
 
 def apis_once(data: bytes) -> tuple[bytes, dict[int, VersionRange]] | None:
     learnt: dict[int, VersionRange] = {}
-    interceptor = ApiVersionsInterceptor(SupportedVersions({PRIVATE: (0, 0)}), learnt.update)
+    interceptor = ApiVersionsInterceptor(SupportedVersions({PRIVATE: (0, 0)}), FeaturesDirectory(), learnt.update)
     try:
         return interceptor.rewrite(API_VERSIONS, (data + b"\0")[0] % (MAX_KNOWN_VERSION + 1), data[1:]), learnt
     except (DecodeError, *TRUNCATED):

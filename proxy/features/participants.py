@@ -1,0 +1,89 @@
+"""Who has to agree on finalized levels: the sidecars and the readers of the registry, from plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from proxy.features.catalog import READER_FEATURES, LevelRange
+from proxy.features.records import ReaderRecord
+
+SIDECAR = "sidecar/"
+READER = "reader/"
+
+
+class RegisteredRange(Protocol):
+    """Levels in a record of the registry; nobody has checked them."""
+
+    @property
+    def min_version(self) -> int:
+        """The lowest level."""
+
+    @property
+    def max_version(self) -> int:
+        """The highest level."""
+
+
+class Participant(NamedTuple):
+    """A sidecar or a reader of the registry.
+
+    ``name``: its key in the registry: ``sidecar/3``, ``reader/tables-1a2b``. ``release``: its version, for people.
+    ``supported``: empty for an older sidecar, and for one with ``features.enabled: false``. ``last_seen_ms``: time of
+    its last record, by the registry's clock, in milliseconds since 1970. ``applied_epoch``: as it has registered it.
+    """
+
+    name: str
+    release: str
+    supported: Mapping[str, LevelRange]
+    running: bool
+    applied_epoch: int = -1
+    last_seen_ms: int = 0
+
+    @property
+    def broker_id(self) -> int | None:
+        """The broker id of a sidecar; None for a reader."""
+        return int(self.name.removeprefix(SIDECAR)) if self.name.startswith(SIDECAR) else None
+
+    @property
+    def label(self) -> str:
+        """The name as messages have it: ``sidecar 3``, ``reader tables-1a2b``."""
+        return self.name.replace("/", " ", 1)
+
+    def takes_part(self, feature: str) -> bool:
+        """Return whether it has to agree on levels of ``feature``: a reader only of what readers read."""
+        return self.broker_id is not None or feature in READER_FEATURES
+
+
+def sidecar(
+    broker_id: int,
+    release: str,
+    features: Mapping[str, RegisteredRange],
+    *,
+    running: bool,
+    applied_epoch: int = -1,
+    last_seen_ms: int = 0,
+) -> Participant:
+    """Return the participant that a sidecar's record describes.
+
+    ``running``: it is alive and its state is ``running``. A sidecar that does not run takes part as long as the
+    registry has its record.
+    """
+    return Participant(f"{SIDECAR}{broker_id}", release, levels_of(features), running, applied_epoch, last_seen_ms)
+
+
+def reader(name: str, record: ReaderRecord, *, alive: bool, last_seen_ms: int = 0) -> Participant | None:
+    """Return the participant that a reader's record describes; None for one that is not durable and does not run.
+
+    Only what readers read counts: a record may have any number of other features, and may be one of a thousand.
+    """
+    running = alive and record.state == "running"
+    if not running and not record.durable:
+        return None
+    relevant = {feature: record.features[feature] for feature in READER_FEATURES if feature in record.features}
+    return Participant(f"{READER}{name}", record.software, levels_of(relevant), running, last_seen_ms=last_seen_ms)
+
+
+def levels_of(features: Mapping[str, RegisteredRange]) -> Mapping[str, LevelRange]:
+    """Return the levels of a record; a range that cannot be is left out: it is no support."""
+    found = {name: LevelRange(each.min_version, each.max_version) for name, each in features.items()}
+    return {name: levels for name, levels in found.items() if 1 <= levels.min <= levels.max}

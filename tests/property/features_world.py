@@ -1,0 +1,456 @@
+"""A fleet without sockets: pure controllers, elections and participants over two logs with fencing, and what must hold.
+
+The log of the features is as Kafka's: a transaction is committed first and readable later (its marker is written), and
+what stands behind a transaction that is not over cannot be read either. Times are milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import NamedTuple
+
+from msgspec import structs
+
+from proxy.features import participants as registered
+from proxy.features.catalog import LevelRange
+from proxy.features.controller import FeatureController
+from proxy.features.controller_states import (
+    CloseProducer,
+    ControllerState,
+    Effect,
+    FencePredecessor,
+    ReadRegistry,
+    WriteRecords,
+)
+from proxy.features.levels import FleetLevels, fleet_levels
+from proxy.features.participants import Participant
+from proxy.features.records import (
+    FeatureUpdate,
+    ReaderRecord,
+    SupportedRange,
+    UpdateProposal,
+    encode,
+    update_key,
+)
+from proxy.features.topic_state import TopicState
+from proxy.features.updates import wait_ms
+from proxy.fleet.election import Decision, Election
+from tests.property import features_invariants as invariants
+
+DEAD_AFTER = 9_000
+TRANSACTION_TIMEOUT = 10_000
+HEARTBEAT = 3_000
+
+MUTATIONS = ("no barrier", "read, then register", "pending levels do not count")
+"""Wrong executors and participants: with each of them an invariant fails. (A wrong controller: see the test.)"""
+
+
+@dataclass
+class Transaction:
+    records: list[tuple[bytes, bytes | None]]
+    generation: int
+    writer: tuple[str, int]
+    begun: int
+    state: str = "open"
+    """open, committed (acknowledged, not readable), readable, aborted."""
+
+
+class Entry(NamedTuple):
+    key: bytes
+    value: bytes | None
+    at: int
+    transaction: Transaction | None
+
+
+@dataclass
+class Log:
+    """The topic of the features: one partition, one transactional id."""
+
+    entries: list[Entry] = field(default_factory=list)
+    open: list[Transaction] = field(default_factory=list)
+    """Those that are not over: open or committed."""
+    generation: int = 0
+
+    def fence(self) -> int:
+        self.generation += 1
+        self.finish("aborted")
+        return self.generation
+
+    def finish(self, open_becomes: str) -> None:
+        for one in self.open:
+            one.state = "readable" if one.state == "committed" else open_becomes
+        self.open = [one for one in self.open if one.state == "open"]
+
+    def begin(
+        self, generation: int, records: dict[bytes, bytes | None], writer: tuple[str, int], now: int
+    ) -> Transaction:
+        self.finish("open")
+        one = Transaction(list(records.items()), generation, writer, now)
+        self.open.append(one)
+        self.entries += [Entry(key, value, now, one) for key, value in one.records]
+        return one
+
+    def end(self) -> int:
+        """The end of what can be read."""
+        for place, entry in enumerate(self.entries if self.open else ()):
+            if entry.transaction in self.open:
+                return place
+        return len(self.entries)
+
+
+class Registration(NamedTuple):
+    """A record of the registry."""
+
+    supported: dict[str, LevelRange]
+    running: bool
+    boot: int
+    applied_epoch: int = -1
+    claim: int = 0
+    durable: bool = True
+
+
+class Registry:
+    """The registry, as far as somebody has read it."""
+
+    def __init__(self) -> None:
+        self.last: dict[str, tuple[Registration, int]] = {}
+        self.place = self.newest = 0
+
+    def read(self, log: list[tuple[str, Registration | None, int]], end: int | None = None) -> None:
+        for key, value, at in log[self.place : end]:
+            self.newest = max(self.newest, at)
+            if value is None:
+                self.last.pop(key, None)
+            else:
+                self.last[key] = value, at
+        self.place = len(log) if end is None else max(self.place, end)
+
+    def alive(self) -> dict[str, Registration]:
+        return {
+            key: value for key, (value, at) in self.last.items() if value.running and at >= self.newest - DEAD_AFTER
+        }
+
+    def participants(self) -> list[Participant]:
+        alive = self.alive()
+        found = []
+        for key, (value, at) in self.last.items():
+            kind, _, name = key.partition("/")
+            features = {each: SupportedRange(*levels) for each, levels in value.supported.items()}
+            if kind == "sidecar":
+                epoch = value.applied_epoch
+                found.append(
+                    registered.sidecar(
+                        int(name), "1.0", features, running=key in alive, applied_epoch=epoch, last_seen_ms=at
+                    )
+                )
+            else:
+                record = ReaderRecord(features, value.durable, "running" if value.running else "stopped")
+                reader = registered.reader(name, record, alive=key in alive, last_seen_ms=at)
+                found += [reader] if reader else []
+        return found
+
+
+@dataclass
+class Task:
+    """An effect that is being carried out."""
+
+    effect: Effect
+    stage: int = 0
+    end: int = 0
+    transaction: Transaction | None = None
+
+
+class Process:
+    """A sidecar or a reader from its start to its end."""
+
+    def __init__(self, world: World, key: str, supported: dict[str, LevelRange], durable: bool = True) -> None:
+        self.world, self.key, self.supported, self.durable = world, key, supported, durable
+        self.boot = next(world.boots)
+        self.paused = self.registered = self.settled = False
+        self.settled_at = -1
+        """The epoch of the last committed record when it was settled."""
+        self.registry = Registry()
+        self.place = 0
+        self.target: int | None = world.log.end() if world.mutation == "read, then register" else None
+        self.tasks: list[Task] = []
+        self.generation = -1
+        self.beat = -HEARTBEAT
+        self.controller: FeatureController | None = None
+        self.topic = TopicState()
+        if key.startswith("sidecar/"):
+            node_id = int(key.removeprefix("sidecar/"))
+            self.controller = FeatureController(node_id, f"boot {self.boot}", supported=supported, min_levels=world.low)
+            self.election = Election("features", 0, node_id)
+            self.topic = self.controller.topic
+
+    def levels(self) -> FleetLevels:
+        """What it knows of the fleet's levels."""
+        record = self.topic.finalized if self.settled else None
+        if record is not None and self.world.mutation == "pending levels do not count":
+            record = structs.replace(record, pending=None)
+        return fleet_levels(self.supported, record)
+
+    def participant(self) -> Participant:
+        return Participant(self.key, "1.0", self.supported, running=True)
+
+    def problems(self) -> dict[str, str]:
+        return {name: text for name, text in self.levels().problems.items() if self.participant().takes_part(name)}
+
+    def start_by(self, half: int) -> None:
+        """Do one half of a start: register, then read the levels."""
+        halves = [self.heartbeat, self.read_features]
+        (halves[::-1] if self.world.mutation == "read, then register" else halves)[half]()
+
+    def heartbeat(self) -> None:
+        """Write its record; the first time, measure the end of the features' log after it."""
+        world = self.world
+        if world.mutation == "read, then register" and not self.settled:
+            return
+        claim = self.controller.claim if self.controller else 0
+        epoch = self.levels().epoch if self.settled else -1
+        world.registry.append(
+            (self.key, Registration(self.supported, True, self.boot, epoch, claim, self.durable), world.now)
+        )
+        self.beat = world.now
+        self.registered = True
+        if self.target is None:
+            self.target = world.log.end()
+
+    def read_features(self, limit: int | None = None) -> None:
+        log, end = self.world.log, self.world.log.end()
+        if limit is not None:
+            end = min(end, self.place + limit)
+        read = []
+        while self.place < end:
+            entry = log.entries[self.place]
+            self.place += 1
+            if entry.transaction is None or entry.transaction.state != "aborted":
+                read.append((entry.key, entry.value, entry.at))
+        if self.controller:
+            self.take(self.controller.records(read, self.world.now))
+        else:
+            for record in read:
+                self.topic.apply(*record)
+        if self.target is not None and self.place >= self.target and not self.settled:
+            record = self.world.history.finalized
+            self.settled, self.settled_at = True, record.epoch if record else 0
+
+    def read_registry(self, limit: int | None = None) -> None:
+        end = len(self.world.registry)
+        self.registry.read(self.world.registry, end if limit is None else min(end, self.registry.place + limit))
+        if self.controller:
+            self.take(self.controller.participants_changed(self.registry.participants(), self.world.now))
+
+    def elect(self) -> None:
+        """Ask the election, as often as the executor does."""
+        assert self.controller
+        alive = self.registry.alive()
+        if self.key in alive and alive[self.key].boot != self.boot:
+            del alive[self.key]
+        claims = {
+            int(key.removeprefix("sidecar/")): one.claim
+            for key, one in alive.items()
+            if key.startswith("sidecar/") and one.supported
+        }
+        decision = self.election.decide(self.world.leader, claims, self.world.now)
+        if decision is Decision.TAKE:
+            self.take(self.controller.hold(self.world.now))
+        elif decision is Decision.LET_GO:
+            self.take(self.controller.lost("the election says so", self.world.now))
+        self.take(self.controller.tick(self.world.now))
+
+    def hold(self) -> None:
+        """Become the controller, whatever the election says."""
+        if self.controller and self.controller.state is ControllerState.AWAY:
+            self.election.held = True
+            self.take(self.controller.hold(self.world.now))
+
+    def take(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, CloseProducer):
+                self.tasks.clear()
+                self.election.lost(self.world.now)
+            elif isinstance(effect, FencePredecessor | WriteRecords | ReadRegistry):
+                self.tasks.append(Task(effect))
+
+    def work(self, which: int = 0, outcome: str = "done") -> bool:
+        """Do the next stage of a task; return whether anything was done."""
+        if not self.tasks or self.controller is None:
+            return False
+        task = self.tasks[which % len(self.tasks)]
+        if isinstance(task.effect, FencePredecessor):
+            return self._fence(task, self.controller)
+        if isinstance(task.effect, ReadRegistry):
+            return self._barrier(task, self.controller)
+        assert isinstance(task.effect, WriteRecords)
+        return self._write(task, task.effect, self.controller, outcome)
+
+    def _fence(self, task: Task, controller: FeatureController) -> bool:
+        assert isinstance(task.effect, FencePredecessor)
+        if task.stage == 0:
+            self.generation = self.world.log.fence()
+            task.stage, task.end = 1, self.world.log.end()
+        elif self.place < task.end:
+            return False
+        else:
+            self.tasks.remove(task)
+            self.take(controller.opened(task.effect.number, self.world.now))
+        return True
+
+    def _barrier(self, task: Task, controller: FeatureController) -> bool:
+        assert isinstance(task.effect, ReadRegistry)
+        if task.stage == 0:
+            task.stage, task.end = 1, len(self.world.registry)
+            self.world.barrier()
+            if self.world.mutation == "no barrier":
+                task.end = 0
+        elif self.registry.place < task.end:
+            return False
+        else:
+            self.tasks.remove(task)
+            self.take(controller.barrier_passed(task.effect.number, self.registry.participants(), self.world.now))
+        return True
+
+    def _write(self, task: Task, effect: WriteRecords, controller: FeatureController, outcome: str) -> bool:
+        world, log = self.world, self.world.log
+        if self.generation != log.generation:
+            self.tasks.remove(task)
+            self.take(controller.lost("fenced", world.now))
+        elif task.stage == 0 and outcome == "failed":
+            self.tasks.remove(task)
+            self.take(controller.write_failed(effect.number, world.now))
+        elif task.stage == 0:
+            task.transaction = log.begin(self.generation, dict(effect.records), (self.key, self.boot), world.now)
+            task.stage = 1
+        elif task.stage == 1:
+            assert task.transaction
+            task.stage = 2
+            task.transaction.state = "aborted" if outcome == "failed" else "committed"
+            if outcome != "failed":
+                world.committed(task.transaction)
+            if outcome != "done":  # failed, or committed without the producer's knowledge
+                log.finish("aborted")
+                self.tasks.remove(task)
+                self.take(controller.write_failed(effect.number, world.now))
+        else:
+            self.tasks.remove(task)
+            self.take(controller.written(effect.number, world.now))
+        return True
+
+
+class Request(NamedTuple):
+    """A proposal, and who waits for its outcome until when."""
+
+    key: str
+    boot: int
+    deadline: int
+    proposal: UpdateProposal
+
+
+class World:
+    """Two logs, a clock, and all processes by key."""
+
+    def __init__(self, mutation: str = "", low: dict[str, int] | None = None) -> None:
+        self.mutation, self.low = mutation, low or {}
+        self.now = 1_000_000
+        self.leader: int | None = None
+        self.log = Log()
+        self.registry: list[tuple[str, Registration | None, int]] = []
+        self.processes: dict[str, Process] = {}
+        self.boots: Iterator[int] = count(1)
+        self.requests: dict[str, Request] = {}
+        self.proposals: dict[str, UpdateProposal] = {}
+        self.history = invariants.History()
+
+    # What happens
+
+    def start(self, key: str, supported: dict[str, LevelRange], durable: bool = True) -> None:
+        self.processes[key] = Process(self, key, supported, durable)
+
+    def crash(self, key: str) -> None:
+        self.processes.pop(key, None)
+
+    def stop(self, key: str) -> None:
+        one = self.processes.pop(key)
+        if one.registered:
+            self.registry.append((key, Registration(one.supported, False, one.boot, durable=one.durable), self.now))
+
+    def forget(self, key: str) -> None:
+        """Delete the record of one that has no process."""
+        if key not in self.processes:
+            self.registry.append((key, None, self.now))
+
+    def propose(self, key: str, updates: list[FeatureUpdate], timeout: int, validate_only: bool, version: int) -> None:
+        asker = self.processes[key]
+        update = f"{len(self.proposals):032x}"
+        proposal = UpdateProposal(1, f"boot {asker.boot}", timeout, tuple(updates), validate_only, version)
+        self.proposals[update] = proposal
+        self.requests[update] = Request(key, asker.boot, self.now + wait_ms(timeout), proposal)
+        self.log.entries.append(Entry(update_key(update), encode(proposal), self.now, None))
+
+    def advance(self, time: int) -> None:
+        self.now += time
+        if any(self.now - one.begun >= TRANSACTION_TIMEOUT and one.state == "open" for one in self.log.open):
+            self.log.fence()
+
+    def answer(self) -> None:
+        """All that wait for an outcome look for it; whoever is answered 0 relies on it."""
+        for update, request in list(self.requests.items()):
+            asker = self.processes.get(request.key)
+            if asker is None or asker.boot != request.boot:
+                del self.requests[update]
+                continue
+            known = asker.topic.outcomes.get(update)
+            if known is not None:
+                applied = {
+                    one.broker_id for one in asker.registry.participants() if one.applied_epoch >= known.outcome.epoch
+                }
+                if known.outcome.code == 0 and applied.issuperset(known.outcome.waits_for):
+                    invariants.in_force(self, known.outcome)
+                    del self.requests[update]
+            if self.now >= request.deadline:
+                self.requests.pop(update, None)
+
+    def calm(self, rounds: int = 50) -> None:
+        """For as many seconds, everything that runs does all that it can."""
+        self.log.finish("open")
+        for _ in range(rounds):
+            self.advance(1_000)
+            for one in list(self.processes.values()):
+                if not one.paused:
+                    self.run(one)
+            self.answer()
+
+    def run(self, one: Process) -> None:
+        """Let a process do everything that it can do now."""
+        for _ in range(20):
+            if self.now - one.beat >= HEARTBEAT or (one.settled and one.levels().epoch != self.epoch_of(one)):
+                one.heartbeat()
+            one.read_features()
+            one.read_registry()
+            if one.controller:
+                one.elect()
+            done = [one.work(which) for which in range(len(one.tasks))]
+            if not any(done):
+                return
+            self.log.finish("open")
+
+    def epoch_of(self, one: Process) -> int:
+        known = one.registry.last.get(one.key)
+        return known[0].applied_epoch if known and known[0].boot == one.boot else -1
+
+    # What must hold
+
+    def known(self, end: int | None = None) -> Registry:
+        """The registry up to ``end``."""
+        everything = Registry()
+        everything.read(self.registry, end)
+        return everything
+
+    def barrier(self) -> None:
+        self.history.ran = {key: one.boot for key, one in self.known().alive().items() if one.supported}
+
+    def committed(self, transaction: Transaction) -> None:
+        invariants.committed(self, transaction)

@@ -1,0 +1,162 @@
+"""Participants, and an executor that carries out what a controller wants at once."""
+
+from __future__ import annotations
+
+from proxy.features.catalog import AUDIT_EVENT_SCHEMA, QUOTA_IP, LevelRange
+from proxy.features.controller import FeatureController
+from proxy.features.controller_states import (
+    CloseProducer,
+    ControllerState,
+    Effect,
+    FencePredecessor,
+    LogLine,
+    ReadRegistry,
+    WriteRecords,
+)
+from proxy.features.participants import Participant
+from proxy.features.records import (
+    FEATURES_KEY,
+    FeaturesRecord,
+    FeatureUpdate,
+    FinalizedFeatures,
+    FinalizedRange,
+    UpdateOutcome,
+    UpdateProposal,
+    decode,
+    encode,
+    update_key,
+)
+
+BROKER_CLOCK = 1_700_000_000_000
+"""The time of the brokers when that of the tests is 0."""
+
+SUPPORTED = {AUDIT_EVENT_SCHEMA: LevelRange(1, 3), QUOTA_IP: LevelRange(1, 1)}
+
+
+def sidecar(node_id: int, high: int = 3, *, low: int = 1, running: bool = True, epoch: int = -1) -> Participant:
+    supported = {AUDIT_EVENT_SCHEMA: LevelRange(low, high), QUOTA_IP: LevelRange(1, 1)}
+    return Participant(f"sidecar/{node_id}", "0.1.0", supported, running, epoch, BROKER_CLOCK)
+
+
+def reader(name: str, high: int, *, running: bool = True) -> Participant:
+    return Participant(f"reader/{name}", "", {AUDIT_EVENT_SCHEMA: LevelRange(1, high)}, running)
+
+
+def finalized(level: int, low: int = 1) -> dict[str, FinalizedRange]:
+    return {AUDIT_EVENT_SCHEMA: FinalizedRange(low, level), QUOTA_IP: FinalizedRange(1, 1)}
+
+
+def to(level: int, upgrade_type: int = 1, feature: str = AUDIT_EVENT_SCHEMA) -> FeatureUpdate:
+    return FeatureUpdate(feature, level, upgrade_type)
+
+
+def name(number: int) -> str:
+    return f"{number:032x}"
+
+
+class Executor:
+    """Carries out the effects of ``controller``; what it writes can be read at once.
+
+    ``waits``: classes of effects that stay in ``waiting`` until ``go``. ``lines``: what was logged.
+    """
+
+    def __init__(self, controller: FeatureController) -> None:
+        self.controller = controller
+        self.now = 0
+        self.waits: tuple[type[Effect], ...] = ()
+        self.waiting: list[Effect] = []
+        self.writes: list[WriteRecords] = []
+        self.lines: list[LogLine] = []
+        self.closed = 0
+        self.participants = [sidecar(1), sidecar(2)]
+        controller.participants_changed(self.participants, 0)
+
+    def do(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, self.waits):
+                self.waiting.append(effect)
+            else:
+                self._do(effect)
+
+    def go(self) -> None:
+        """Carry out what waits."""
+        waiting, self.waiting = self.waiting, []
+        for effect in waiting:
+            self._do(effect)
+
+    def _do(self, effect: Effect) -> None:
+        controller = self.controller
+        if isinstance(effect, FencePredecessor):
+            self.do(controller.opened(effect.number, self.now))
+        elif isinstance(effect, ReadRegistry):
+            self.do(controller.barrier_passed(effect.number, self.participants, self.now))
+        elif isinstance(effect, WriteRecords):
+            self.writes.append(effect)
+            self.do(controller.written(effect.number, self.now))
+            for key, value in effect.records.items():
+                self.read(key, value)
+        elif isinstance(effect, LogLine):
+            self.lines.append(effect)
+        else:
+            assert isinstance(effect, CloseProducer)
+            self.waiting.clear()
+            self.closed += 1
+
+    def read(self, key: bytes, value: bytes | None, age: int = 0) -> None:
+        """Let the controller read a record that was appended ``age`` milliseconds ago."""
+        self.do(self.controller.records([(key, value, BROKER_CLOCK + self.now - age)], self.now))
+
+    def put(self, key: bytes, record: FeaturesRecord) -> None:
+        self.read(key, encode(record))
+
+    def hold(self) -> None:
+        self.do(self.controller.hold(self.now))
+
+    def tick(self, later: int = 0) -> None:
+        self.now += later
+        self.do(self.controller.tick(self.now))
+
+    def see(self, *participants: Participant) -> None:
+        """Change the registry."""
+        self.participants = list(participants)
+        self.do(self.controller.participants_changed(self.participants, self.now))
+
+    def propose(
+        self, number: int, *updates: FeatureUpdate, age: int = 0, timeout: int = 60_000, **fields: object
+    ) -> None:
+        proposal = UpdateProposal(1, "boot", timeout, updates, **fields)  # type: ignore[arg-type]
+        self.read(update_key(name(number)), encode(proposal), age)
+
+    def outcome(self, number: int) -> UpdateOutcome:
+        return self.controller.topic.outcomes[name(number)].outcome
+
+    @property
+    def levels(self) -> FinalizedFeatures:
+        assert self.controller.topic.finalized
+        return self.controller.topic.finalized
+
+    def written(self, place: int = -1) -> dict[bytes, FeaturesRecord | None]:
+        """The records of a transaction."""
+        records = self.writes[place].records
+        return {key: None if value is None else decode(key, value) for key, value in records.items()}
+
+
+def executor(low: int = 1) -> Executor:
+    return Executor(FeatureController(1, "boot", supported=SUPPORTED, min_levels={AUDIT_EVENT_SCHEMA: low}))
+
+
+def serving(level: int = 2, low: int = 1, minimum: int = 1) -> Executor:
+    """A controller of a fleet whose levels are finalized at epoch 4."""
+    one = executor(low)
+    one.put(FEATURES_KEY, FinalizedFeatures(4, finalized(level, minimum)))
+    one.hold()
+    return one
+
+
+def changing() -> Executor:
+    """A controller that waits for the barrier of proposal 1."""
+    one = serving()
+    one.waits = (ReadRegistry,)
+    one.propose(1, to(3))
+    assert one.controller.state is ControllerState.CHANGING
+    return one
