@@ -2,7 +2,9 @@
 
 supported_versions.py    The api keys and versions that clients of a listener may use.
 unsupported_requests.py  Answers requests that the broker does not support.
-api_versions.py          Adds the sidecar's own apis to the broker's ApiVersions response.
+api_versions.py          Adds the sidecar's own apis and features to the broker's ApiVersions response.
+feature_tags.py          Adds features to the tagged fields of that response.
+update_features.py       Answers UpdateFeatures for the features of the fleet.
 address_rewriter.py      Replaces the broker addresses in responses by those that clients can dial.
 address_stream.py        Replaces addresses at the end of responses that are not buffered.
 address_walk.pyx         Finds and replaces addresses in the bytes of a message.

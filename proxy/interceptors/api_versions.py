@@ -1,7 +1,7 @@
-"""Reads the upstream's ApiVersions response, to learn what it supports, and adds the sidecar's own apis to it.
+"""Reads the upstream's ApiVersions response, to learn what it supports, and adds what the sidecar itself supports.
 
-Only the list of apis is changed. All other bytes, including unknown tagged fields, stay as the broker sent them.
-Source: ApiVersionsResponse.json, versions 0 to 5.
+The list of apis is changed, and the tagged fields with features if the sidecar has any. All other bytes, including
+unknown tagged fields, stay as the broker sent them. Source: ApiVersionsResponse.json, versions 0 to 5.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from collections.abc import Callable, Mapping
 
 from proxy.core.apis import API_VERSIONS
 from proxy.core.interceptor import REWRITE, Interceptor
-from proxy.core.wire import DecodeError, compact_length, int32_length, skip_tags, uvarint_bytes
+from proxy.core.wire import TRUNCATED, DecodeError, compact_length, int32_length, skip_tags, uvarint_bytes
+from proxy.features.view import FeaturesDirectory, FeaturesView
+from proxy.interceptors.feature_tags import add_features
 from proxy.interceptors.supported_versions import SupportedVersions, VersionRange
 
 FIRST_FLEXIBLE_VERSION = 3
-"""The first version with varint lengths and with tagged fields at the end of each entry."""
+"""The first version with varint lengths, and with tagged fields at the end of each entry and of the response."""
 
 MAX_KNOWN_VERSION = 5
 """The newest version that can be parsed. A response of a later version is not changed."""
@@ -34,11 +36,19 @@ ApiEntry = tuple[int, VersionRange, bytes]
 class ApiVersionsInterceptor(Interceptor):
     """Rewrites the ApiVersions responses of one listener. ``on_versions`` is called with the apis of each response."""
 
-    def __init__(self, supported: SupportedVersions, on_versions: Callable[[Mapping[int, VersionRange]], None]) -> None:
+    def __init__(
+        self,
+        supported: SupportedVersions,
+        features: FeaturesDirectory,
+        on_versions: Callable[[Mapping[int, VersionRange]], None],
+    ) -> None:
         self._supported = supported
+        self._features = features
         self._on_versions = on_versions
         self._cache: dict[int, tuple[bytes, bytes, Mapping[int, VersionRange]]] = {}
         # by version: the broker's bytes up to the end of the list, their replacement, and the apis
+        self._ends: dict[int, tuple[FeaturesView, bytes, bytes]] = {}
+        # by version: the view, the broker's bytes after the list, which change with its epoch, and their replacement
 
     def clear_cache(self) -> None:
         """Drop rewritten responses, since other versions may pass now."""
@@ -49,7 +59,7 @@ class ApiVersionsInterceptor(Interceptor):
         return REWRITE if api_key == API_VERSIONS and 0 <= api_version <= MAX_KNOWN_VERSION else 0
 
     def rewrite(self, api_key: int, api_version: int, body: bytes) -> bytes:
-        """Add the sidecar's own apis, and restrict the others to the versions that may pass.
+        """Add the sidecar's own apis and features, and restrict the other apis to the versions that may pass.
 
         A response with an error has no list of apis. If the broker does not know the request's version (error 35), the
         response has the form of version 0.
@@ -60,11 +70,25 @@ class ApiVersionsInterceptor(Interceptor):
         if cached is None or not body.startswith(cached[0]):  # the list rarely changes
             cached = self._cache[api_version] = self._rewrite(api_version, body)
         sent, rewritten, ranges = cached
+        end = body[len(sent) :]
+        if api_version >= FIRST_FLEXIBLE_VERSION and self._features.view.supported:
+            end = self._add_features(api_version, end)
         self._on_versions(ranges)
-        return rewritten + body[len(sent) :]
+        return rewritten + end
+
+    def _add_features(self, api_version: int, end: bytes) -> bytes:
+        view = self._features.view
+        cached = self._ends.get(api_version)
+        if cached is None or cached[0] is not view or cached[1] != end:
+            try:
+                added = add_features(end, view)
+            except (*TRUNCATED, DecodeError):
+                added = end  # clients of a broker whose end cannot be read connect as they do without features
+            cached = self._ends[api_version] = view, end, added
+        return cached[2]
 
     def _rewrite(self, api_version: int, body: bytes) -> tuple[bytes, bytes, Mapping[int, VersionRange]]:
-        entries, end = _read_entries(body, api_version)
+        entries, end = read_entries(body, api_version)
         compact = api_version >= FIRST_FLEXIBLE_VERSION
         private = self._supported.private
         rewritten = []
@@ -84,10 +108,10 @@ def decode_api_versions(body: bytes) -> Mapping[int, VersionRange]:
     """
     if error := _int16.unpack_from(body)[0]:
         raise ValueError(f"error {error}")
-    return {key: versions for key, versions, _ in _read_entries(body, PROBE_VERSION)[0]}
+    return {key: versions for key, versions, _ in read_entries(body, PROBE_VERSION)[0]}
 
 
-def _read_entries(body: bytes, api_version: int) -> tuple[list[ApiEntry], int]:
+def read_entries(body: bytes, api_version: int) -> tuple[list[ApiEntry], int]:
     """Return all apis of a response without an error, and the offset after them."""
     compact = api_version >= FIRST_FLEXIBLE_VERSION
     count, pos = (compact_length if compact else int32_length)(body, 2)

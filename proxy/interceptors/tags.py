@@ -28,6 +28,7 @@ class BuiltinTag(NamedTuple):
 
 
 _BIT = r"[0-9]+=[a-z0-9]+"
+_FEATURE = r"[a-z.]+=[0-9]+-[0-9]+"
 _ENDPOINT = r"(?:plaintext|ssl|sasl_plaintext|sasl_ssl)://(?:[^\s,:/\[\]]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}"
 
 BUILTIN_TAGS: tuple[BuiltinTag, ...] = (
@@ -119,6 +120,21 @@ BUILTIN_TAGS: tuple[BuiltinTag, ...] = (
         r"[0-9]\S*",
         "0.1.0",
         "For people.",
+    ),
+    BuiltinTag(
+        "sidecar.features",
+        "Features of the fleet that the broker's sidecar supports. Left out if it keeps none.",
+        rf"{_FEATURE}(?:,{_FEATURE})*",
+        "brokerside.audit.event.schema=1-2,brokerside.quota.ip=1-1",
+        "Split at `,`; then the feature, `=`, the lowest level, `-` and the highest.",
+    ),
+    BuiltinTag(
+        "brokerside.features.epoch",
+        "The last epoch of finalized levels that the broker's sidecar follows, in all of its processes. Left out before"
+        " the first one.",
+        r"[0-9]{1,19}",
+        "7",
+        "A decimal number. Sidecars with the same number follow the same levels.",
     ),
 )
 

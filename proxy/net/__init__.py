@@ -11,7 +11,9 @@ connection_handler.py  The interface of whatever serves admitted connections: a 
 data_plane.py          Serves connections in this process: connection manager, observers and counters.
 connection_manager.py  All connections of one process, from the admitted socket to the end of the drain.
 relay.pyx              One connection: two sockets, back-pressure, half-close, and one named cause of its end.
-                       relay_side.pxi is one side of it, relay_tls.pxi what a side with TLS does differently.
+                       relay_side.pxi is one side of it, relay_tls.pxi what a side with TLS does differently,
+                       relay_deferred.pxi what it does for a deferred request.
+deferred_requests.py   Serves requests that the sidecar answers later than at once, with calls to the broker.
 poller.pyx             The epoll set of all relays and handshakes of one event loop.
 tls_stream.pyx         TLS of one side of a connection: ciphertext in, plaintext out, and back.
 tls_handshake.pyx      The handshake before a relay begins, one step at a time; tls_contexts.py: the contexts in force.
@@ -30,6 +32,7 @@ upstream_resolver.py      Resolves the broker's host name, with one lookup at a 
 upstream_call.py          One request of the sidecar's own, on a connection of its own.
 upstream_check.py         Checks that the broker is the configured one and advertises this sidecar.
 api_versions_probe.py     Asks the broker which api versions it supports.
+serving_listeners.py      The listeners of one process, each with its broker and its interceptors.
 listener_interceptors.py  The interceptors of one listener, and what they know of the broker and the fleet.
 
 Worker processes (``workers: N``):
@@ -37,6 +40,8 @@ Worker processes (``workers: N``):
 worker_pool.py     Gives connections to N processes, sums up their counters and replaces those that end.
 worker_process.py  One worker process, as the main process sees it.
 worker.py          The worker process itself: a data plane that the main process controls.
+feature_update_calls.py
+                   Updates of features that clients of a worker ask for, on their way to the main process.
 worker_ipc.py      Messages and sockets between the main process and a worker.
 
 A restart without refusing a connection (``run --takeover``):

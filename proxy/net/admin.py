@@ -10,6 +10,7 @@
   ``listener``, ``group_id``, ``transactional_id`` choose among them, ``limit`` says how many.
 * ``POST /connections/close?id=ID``: closes one of them, by its id or the number at the end of that. 200 with its id,
   404 if it is not open, 503 if its worker does not answer.
+* ``GET /features``: the feature versions of the fleet, as ``FeaturesStatus``.
 * ``GET /config``: the running configuration with secrets as ``***``, its hash, and when it was last loaded.
 * ``POST /reload``: reads the configuration file again. 200 if it was applied or is unchanged, 422 with the errors if it
   was rejected, 503 if the sidecar is shutting down. ``last_applied`` of an unchanged one says what was applied last,
@@ -31,6 +32,7 @@ from msgspec import structs
 
 from proxy.config import Config, Listener, redacted
 from proxy.errors import describe_os_error
+from proxy.features.status import FeaturesStatus
 from proxy.net import upstream_check
 from proxy.net.http import AdminRequest, HttpServer, Response
 from proxy.net.listener_manager import ListenerManager
@@ -81,7 +83,7 @@ class AdminEndpoint:
     """Serves the state of the listeners, of the configuration and of the quota source.
 
     ``source`` is None if the cluster's quotas are not read. ``registry_dropped()`` returns the dropped records of the
-    fleet's registry, by reason.
+    fleet's registry, by reason; ``features_status()`` what is known of the fleet's features.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class AdminEndpoint:
         reloader: Reloader,
         source: QuotaSourceStatus | None,
         registry_dropped: Callable[[], Mapping[str, int]] = dict,
+        features_status: Callable[[], FeaturesStatus] = FeaturesStatus,
     ) -> None:
         self._bind = reloader.config.admin.bind
         self._checked: set[str] = set()  # listeners whose broker was found to be the configured one
@@ -99,6 +102,7 @@ class AdminEndpoint:
         self._reloader = reloader
         self._source = source
         self._registry_dropped = registry_dropped
+        self._features_status = features_status
         self._page = MetricsPage(self._snapshot)
         self._server = HttpServer(
             {
@@ -107,6 +111,7 @@ class AdminEndpoint:
                 "/readyz": self._readyz,
                 "/quotas": self._quotas,
                 "/connections": self._connections,
+                "/features": self._features,
                 "/config": self._config,
             },
             {"/reload": self._reload, "/connections/close": self._close_connection},
@@ -171,6 +176,9 @@ class AdminEndpoint:
             build_view(self._listeners.quotas_state(), self._source.problem if self._source is not None else None)
         )
 
+    async def _features(self, request: AdminRequest) -> Response:
+        return _json_response(self._features_status())
+
     async def _connections(self, request: AdminRequest) -> Response:
         wanted = {name: value for name, value in request.query.items() if name != "limit"}
         limit = request.query.get("limit", str(DEFAULT_LISTED))
@@ -220,6 +228,7 @@ class AdminEndpoint:
         snapshot.reload = self._reloader.state
         snapshot.source = self._quota_source()
         snapshot.registry_dropped = dict(self._registry_dropped())
+        snapshot.features = self._features_status()
         return snapshot
 
     def _quota_source(self) -> QuotaSource | None:

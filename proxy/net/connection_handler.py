@@ -10,6 +10,8 @@ from typing import Protocol
 from proxy.config import Config, Listener
 from proxy.core.causes import Cause
 from proxy.core.counters import ListenerCounters
+from proxy.features.updates import UpdateFeatures
+from proxy.features.view import FeaturesView
 from proxy.interceptors.broker_metadata import FleetView
 from proxy.limits.principal_quotas import Logins
 from proxy.limits.throttle_reports import AggregatedThrottle
@@ -92,6 +94,12 @@ class ConnectionHandler(Protocol):
 
     def update_fleet_view(self, view: FleetView) -> None:
         """Set what is known about all brokers."""
+
+    def update_features_view(self, view: FeaturesView) -> None:
+        """Set what is known about the features of the fleet."""
+
+    def on_feature_update(self, callback: UpdateFeatures) -> None:
+        """Call ``callback`` for each update of features that a client asks for. Before this, updates fail."""
 
     async def snapshot(self) -> Snapshot:
         """Return the current counters."""

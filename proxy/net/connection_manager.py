@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from time import monotonic
-from weakref import WeakSet
 
 import structlog
 
@@ -24,14 +23,13 @@ from proxy.core.observation_interest import ObservationSink
 from proxy.core.principal_tracker import PrincipalTracker
 from proxy.core.session import Session
 from proxy.errors import PeerError, describe_os_error
-from proxy.interceptors.broker_metadata import FleetDirectory, FleetView
 from proxy.limits.principal_quotas import Logins
 from proxy.net.client_identity import identified, initial_principal
 from proxy.net.connection_lifetime import ConnectionLifetime
 from proxy.net.connection_setup import SetupDeadlines, has_unread_bytes
 from proxy.net.dead_peers import DeadPeerDetector
-from proxy.net.listener_interceptors import ListenerInterceptors
 from proxy.net.relay import Relay, rate_limited
+from proxy.net.serving_listeners import ServingListeners
 from proxy.net.tls_contexts import TlsContexts
 from proxy.net.tls_handshake import TlsHandshake
 from proxy.net.tls_stream import TlsStream
@@ -63,13 +61,8 @@ class ConnectionManager:
         self.budget = Budget()
         self._tls = TlsContexts(config)
         self._rate_limited = RateLimitedLogger(log)
-        self._fleet = FleetDirectory(FleetView(config.broker_id, ()))
-        self._listeners: dict[str, Listener] = {}
-        self._upstreams: dict[str, Upstream] = {}
-        self._interceptors: dict[str, ListenerInterceptors] = {}
-        self._replaced_interceptors: WeakSet[ListenerInterceptors] = WeakSet()  # open connections have them
-        for listener in config.listeners:
-            self._set_listener(listener)
+        self.listeners = ServingListeners(config, self._tls, self._rate_limited)
+        self._count_listeners()
         self._connecting: dict[Relay, asyncio.Task[None]] = {}
         self._handshakes: dict[Relay, TlsHandshake] = {}  # with clients
         self._ending: set[asyncio.Task[None]] = set()  # connections of removed listeners
@@ -111,63 +104,26 @@ class ConnectionManager:
 
         Those of a listener that is no more there end between two requests. ``sink``: for new connections.
         """
-        before, self._config, self.sink = self._config, config, sink
+        self._config, self.sink = config, sink
         self._tls.update_config(config)
         self._setup_deadlines.timeout_ms = config.connection_setup_timeout_ms
         self._lifetime.max_idle_ms = config.connections_max_idle_ms
         self._lifetime.max_age_ms = config.connections_max_age_ms
-        interceptors_changed = (before.broker_metadata_before_authentication, before.upstream_connect_timeout_ms) != (
-            config.broker_metadata_before_authentication,
-            config.upstream_connect_timeout_ms,
-        )
-        for name in self._listeners.keys() - {listener.name for listener in config.listeners}:
-            self._remove_listener(name)
-        for listener in config.listeners:
-            if interceptors_changed or _is_rebuilt(self._listeners.get(listener.name), listener):
-                self._remove_interceptors(listener.name)
-                self._set_listener(listener)
-            elif listener.name in self._interceptors:
-                self._interceptors[listener.name].update_config(config, listener)
-        for replaced in list(self._replaced_interceptors):
-            listener = self._listeners.get(replaced.listener.name, replaced.listener)
-            replaced.update_config(config, listener)
-        if gone := [relay for relay in self.relays if relay.connection.listener not in self._listeners]:
+        self._count_listeners()
+        self.listeners.update_config(config)
+        if gone := [relay for relay in self.relays if relay.connection.listener not in self.listeners.by_name]:
             task = asyncio.get_running_loop().create_task(self._end_removed(gone, config.drain_timeout_ms / 1000))
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 
-    def _set_listener(self, listener: Listener) -> None:
-        config = self._config
-        self.listener_counters.setdefault(listener.name, ListenerCounters())
-        self._listeners[listener.name] = listener
-        connect_timeout = config.upstream_connect_timeout_ms / 1000
-        tls = self._tls[listener.name]
-        upstream = Upstream(listener.upstream, connect_timeout, listener.upstream_source, tls)
-        self._upstreams[listener.name] = upstream
-        if listener.is_readable:
-            interceptors = ListenerInterceptors(config, listener, upstream, self._fleet, self._rate_limited)
-            self._interceptors[listener.name] = interceptors
-            interceptors.versions_probe.start()
-
-    def _remove_listener(self, name: str) -> None:
-        self._remove_interceptors(name)
-        del self._listeners[name], self._upstreams[name]
-
-    def _remove_interceptors(self, name: str) -> None:
-        if (replaced := self._interceptors.pop(name, None)) is not None:
-            replaced.versions_probe.stop()
-            self._replaced_interceptors.add(replaced)
-
-    def update_fleet_view(self, view: FleetView) -> None:
-        """Set what is known about all brokers."""
-        self._fleet.view = view
-        for interceptors in [*self._interceptors.values(), *self._replaced_interceptors]:
-            interceptors.apply_fleet_view()
+    def _count_listeners(self) -> None:
+        for listener in self._config.listeners:
+            self.listener_counters.setdefault(listener.name, ListenerCounters())
 
     def handle_connection(self, listener: Listener, sock: socket.socket, address: tuple[str, int], number: int) -> None:
         """Take ownership of ``sock``, a client accepted from ``address``. ``number`` is unique during one run of the
         sidecar."""
-        listener = self._listeners[listener.name]  # it may have changed since the connection was accepted
+        listener = self.listeners.by_name[listener.name]  # it may have changed since the connection was accepted
         counters = self.listener_counters[listener.name]
         bind = listener.bind
         connection_id = f"{bind.host}:{bind.port}-{address[0]}:{address[1]}-{number}"
@@ -188,7 +144,7 @@ class ConnectionManager:
 
     def _create_session(self, listener: Listener, connection: Connection, number: int) -> Session | None:
         """Return the session of a client that may send requests now; None where frames cannot be read."""
-        if (interceptors := self._interceptors.get(listener.name)) is None:
+        if (interceptors := self.listeners.interceptors.get(listener.name)) is None:
             return None
         interceptors.versions_probe.start_if_stale()
         principal_tracker = None
@@ -204,7 +160,7 @@ class ConnectionManager:
         self, relay: Relay, sock: socket.socket, listener: Listener, number: int, tls: TlsStream | None = None
     ) -> None:
         """Connect a client to the broker and start its relay. ``tls``: of the client, which has shaken hands."""
-        if (upstream := self._upstreams.get(listener.name)) is None:  # removed during the handshake
+        if (upstream := self.listeners.upstreams.get(listener.name)) is None:  # removed during the handshake
             sock.close()
             relay.close("drain_completed")
             return
@@ -359,7 +315,7 @@ class ConnectionManager:
     def _restart_probe(self, relay: Relay) -> None:
         """Ask the broker for its versions again. It closed or refused a connection, so it may have another version
         soon."""
-        if (interceptors := self._interceptors.get(relay.connection.listener)) is not None:
+        if (interceptors := self.listeners.interceptors.get(relay.connection.listener)) is not None:
             interceptors.versions_probe.start()
 
     def _notify_observers(self, change: ConnectionTransition) -> None:
@@ -414,8 +370,7 @@ class ConnectionManager:
             until = deadline - timeout_s * (1 - SPREAD_SHARE)
             while (self._connecting or self._handshakes) and monotonic() < until:  # noqa: ASYNC110  # rare
                 await asyncio.sleep(DRAIN_POLL_INTERVAL)
-        for interceptors in self._interceptors.values():
-            interceptors.versions_probe.stop()
+        self.listeners.stop_probes()
         await self._end_setups(list(self.relays))
         log.info("draining", connections=len(self.relays), timeout_s=timeout_s, spread=spread)
         left = deadline - monotonic()
@@ -486,10 +441,3 @@ class ConnectionManager:
         self._lifetime.on_tick()
         self._rate_limited.flush()
         rate_limited.flush()
-
-
-def _is_rebuilt(before: Listener | None, after: Listener) -> bool:
-    """Return whether a listener needs another upstream and other interceptors than before."""
-    # What ``ListenerInterceptors`` and ``TlsContexts`` apply, and what is of no use here.
-    updated = {"unsupported_request_response", "tls", "upstream_tls", "bind"}
-    return before is None or before.model_dump(exclude=updated) != after.model_dump(exclude=updated)

@@ -19,6 +19,8 @@ from proxy.core.counters import ListenerCounters
 from proxy.core.observation_interest import ObservationSink
 from proxy.daemon_executor import DaemonExecutor
 from proxy.errors import LocalError
+from proxy.features.updates import UpdateFeatures
+from proxy.features.view import FeaturesView
 from proxy.limits.throttle_reports import AggregatedThrottle
 from proxy.net.connection_manager import ConnectionManager
 from proxy.net.open_connections import ConnectionList, KafkaConnection, OpenConnections
@@ -69,7 +71,7 @@ class DataPlane:
         self.close_connection = self._connections.close_connection
         self.hold_connection = self._connections.hold_connection
         self.report_logins = self._connections.report_logins
-        self.update_fleet_view = self._connections.update_fleet_view
+        self.update_fleet_view = self._connections.listeners.update_fleet_view
         if self._dispatcher is not None:
             ticker.callbacks.append(self._dispatcher.flush)
         ticker.callbacks.append(self._connections.on_tick)
@@ -89,6 +91,16 @@ class DataPlane:
 
     def on_capacity(self, callback: Callable[[], None]) -> None:
         """Do nothing: a data plane is never full."""
+
+    def update_features_view(self, view: FeaturesView) -> None:
+        """Set what is known about the features of the fleet. Observers get the levels in use."""
+        self._connections.listeners.update_features_view(view)
+        if self._dispatcher is not None:
+            self._dispatcher.set_finalized_levels(view.levels)
+
+    def on_feature_update(self, callback: UpdateFeatures) -> None:
+        """Call ``callback`` for each update of features that a client asks for."""
+        self._connections.listeners.update_features = callback
 
     async def find_connection(self, number: int) -> KafkaConnection | None:
         """Return the connection with this number; None if it is not open."""
@@ -271,6 +283,7 @@ def dispatcher_of(config: Config, boot_id: str, number: int, **options: Any) -> 
             "spool.max.bytes": config.audit.spool_max_bytes,
             "authenticator": hmac_keys.authenticator(hmac_keys.AUDIT, config.audit.hmac_keys_file),
         },
+        "features": config.features_disabled is None,
         "observer.records.deep": config.observer_records_deep,
         "config": redacted(config),
         "api.names": {key: api.name for key, api in (APIS | moved(config.private_api_key_base)).items()},

@@ -10,6 +10,8 @@ from proxy.config import Config, Listener
 from proxy.core.apis import api_name
 from proxy.core.interceptor import Interceptor, InterceptorChain, Request
 from proxy.core.protected_topics import ProtectedTopics
+from proxy.features.updates import UpdateFeatures
+from proxy.features.view import FeaturesDirectory
 from proxy.interceptors import address_rewriter, topic_protection
 from proxy.interceptors.address_rewriter import AddressRewriter
 from proxy.interceptors.api_versions import ApiVersionsInterceptor
@@ -18,6 +20,7 @@ from proxy.interceptors.ip_quotas import IpQuotas
 from proxy.interceptors.supported_versions import SupportedVersions, VersionRange
 from proxy.interceptors.topic_protection import TopicProtection
 from proxy.interceptors.unsupported_requests import UnsupportedRequests
+from proxy.interceptors.update_features import UpdateFeaturesInterceptor
 from proxy.net.api_versions_probe import ApiVersionsProbe
 from proxy.net.upstream import Upstream
 from proxy.protocol.private import moved
@@ -32,7 +35,8 @@ MAX_CLIENT_ID = 64
 class ListenerInterceptors:
     """The interceptors of one listener in one process. Belongs to the event loop's thread.
 
-    ``chain``: passed to the sessions of the listener. ``fleet``: the process's view of all brokers.
+    ``chain``: passed to the sessions of the listener. ``fleet`` and ``features``: what the process knows.
+    ``update_features``: asks the feature controller.
     """
 
     def __init__(
@@ -41,10 +45,14 @@ class ListenerInterceptors:
         listener: Listener,
         upstream: Upstream,
         fleet: FleetDirectory,
+        features: FeaturesDirectory,
+        update_features: UpdateFeatures,
         rate_limited: RateLimitedLogger,
     ) -> None:
         self.listener = listener
         self._fleet = fleet
+        self._features = features
+        self._keeps_features = bool(features.view.supported)
         self._rate_limited = rate_limited
         self._addresses: dict[int, HostPort] = {}
         base = config.private_api_key_base
@@ -59,7 +67,7 @@ class ListenerInterceptors:
         self._topics = ProtectedTopics([config.audit.topic])
         self._protected = TopicProtection(self._topics, self._on_denied, enabled=config.internal_topics_protected)
         self._ip_quotas = IpQuotas(in_file=config.quotas.ip_store == "file")
-        self._versions = ApiVersionsInterceptor(self._supported, self._on_versions)
+        self._versions = ApiVersionsInterceptor(self._supported, features, self._on_versions)
         interceptors: list[Interceptor] = [
             BrokerMetadataInterceptor(
                 fleet, listener.name, base, open_to_all=config.broker_metadata_before_authentication
@@ -67,6 +75,7 @@ class ListenerInterceptors:
             self._unsupported,
             self._protected,
             self._ip_quotas,
+            UpdateFeaturesInterceptor(features, self._supported, update_features),
             self._versions,
         ]
         if listener.rewrite_addresses:
@@ -99,6 +108,12 @@ class ListenerInterceptors:
                 )
         self._addresses.clear()
         self._addresses |= addresses
+
+    def apply_features_view(self) -> None:
+        """Use the current view of the features. Without any, UpdateFeatures is not intercepted."""
+        before, self._keeps_features = self._keeps_features, bool(self._features.view.supported)
+        if before != self._keeps_features:
+            self.chain.update()
 
     def update_config(self, config: Config, listener: Listener) -> None:
         """Apply the reloadable keys: the response to unsupported requests, the protection of the sidecars' topics, and

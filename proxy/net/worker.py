@@ -16,6 +16,7 @@ from proxy.config.serialization import unpack
 from proxy.errors import LocalError
 from proxy.limits.principal_quotas import Logins
 from proxy.net.data_plane import DataPlane
+from proxy.net.feature_update_calls import FeatureUpdateCalls
 from proxy.net.forced_exit import EXIT_MARGIN, force_exit_after
 from proxy.net.open_connections import KafkaConnection
 from proxy.net.ticker import Ticker
@@ -29,6 +30,7 @@ from proxy.net.worker_ipc import (
     DescribeConnections,
     DiscardConfig,
     Drain,
+    FeatureUpdateAnswered,
     FindIdlest,
     HoldConnection,
     IdlestConnection,
@@ -43,6 +45,7 @@ from proxy.net.worker_ipc import (
     TakeConnection,
     ToWorker,
     UpdateConfig,
+    UpdateFeaturesView,
     UpdateFleetView,
     WorkerReady,
 )
@@ -75,6 +78,7 @@ class Worker:
         self._channel: IpcChannel[ToWorker] = IpcChannel(
             sock, ToWorker, self._on_message, on_peer_gone=self._on_main_gone, on_all_sent=self._send_closed_if_room
         )
+        self._feature_updates = FeatureUpdateCalls(self._channel.send)
         self._replies: set[asyncio.Task[None]] = set()
         self._rate_limited = RateLimitedLogger(log)
         self._number = 0
@@ -94,6 +98,7 @@ class Worker:
             self._channel.flush_and_close()
             return 1
         self._data_plane.on_connection_closed(self._on_connection_closed)
+        self._data_plane.on_feature_update(self._feature_updates.call)
         ticker.callbacks.append(self._rate_limited.flush)
         ticker.start()
         self._channel.send(WorkerReady(await self._data_plane.snapshot()))
@@ -141,6 +146,10 @@ class Worker:
                 self._data_plane.update_config(self._config)
             case UpdateFleetView():
                 self._data_plane.update_fleet_view(message.view)
+            case UpdateFeaturesView():
+                self._data_plane.update_features_view(message.view)
+            case FeatureUpdateAnswered():
+                self._feature_updates.on_answered(message)
             case StartWorker():
                 self._number, self._config = message.number, unpack(message.config)
                 self._listeners = {listener.name: listener for listener in self._config.listeners}
@@ -164,6 +173,7 @@ class Worker:
     def _on_main_gone(self) -> None:
         if not self._started.done():
             self._started.set_result(False)
+        self._feature_updates.on_main_gone()
         self._stop.set()
 
     def _take_connection(self, message: TakeConnection, descriptor: int | None) -> None:

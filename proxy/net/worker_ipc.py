@@ -19,6 +19,8 @@ import msgspec
 from msgspec import Struct
 
 from proxy.core.causes import Cause
+from proxy.features.updates import UpdateRequest, UpdateResult
+from proxy.features.view import FeaturesView
 from proxy.interceptors.broker_metadata import FleetView
 from proxy.limits.throttle_reports import AggregatedThrottle
 from proxy.net.open_connections import KafkaConnection
@@ -142,6 +144,19 @@ class UpdateFleetView(Struct, tag=True, array_like=True):
     view: FleetView
 
 
+class UpdateFeaturesView(Struct, tag=True, array_like=True):
+    """Passes a worker what is known about the features of the fleet."""
+
+    view: FeaturesView
+
+
+class FeatureUpdateAnswered(Struct, tag=True, array_like=True):
+    """The reply to ``FeatureUpdateAsked``."""
+
+    request_id: int
+    result: UpdateResult
+
+
 class Drain(Struct, tag=True, array_like=True):
     """Asks a worker to wait for open requests and then to exit. No ``TakeConnection`` follows.
 
@@ -205,6 +220,16 @@ class ConfigPrepared(Struct, tag=True, array_like=True):
     error: str
 
 
+class FeatureUpdateAsked(Struct, tag=True, array_like=True):
+    """Sent by a worker when a client asks for an update of features.
+
+    The main process replies with a ``FeatureUpdateAnswered`` of the same ``request_id``.
+    """
+
+    request_id: int
+    request: UpdateRequest
+
+
 class SnapshotReply(Struct, tag=True, array_like=True):
     """The reply to ``RequestSnapshot``. A worker that exits sends a last one, with ``request_id`` 0."""
 
@@ -226,6 +251,8 @@ ToWorker = (
     | DiscardConfig
     | UpdateConfig
     | UpdateFleetView
+    | UpdateFeaturesView
+    | FeatureUpdateAnswered
     | Drain
     | Abort
 )
@@ -237,6 +264,7 @@ ToMain = (
     | IdlestConnection
     | ConnectionsPage
     | ConfigPrepared
+    | FeatureUpdateAsked
     | SnapshotReply
 )
 

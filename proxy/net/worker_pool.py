@@ -19,9 +19,12 @@ from proxy.config.serialization import pack
 from proxy.core.causes import Cause
 from proxy.core.counters import ListenerCounters
 from proxy.errors import LocalError, describe_os_error
+from proxy.features.updates import UpdateFeatures
+from proxy.features.view import FeaturesView
 from proxy.interceptors.broker_metadata import FleetView
 from proxy.limits.principal_quotas import Logins
 from proxy.limits.throttle_reports import AggregatedThrottle
+from proxy.net.feature_update_calls import fail_update
 from proxy.net.open_connections import ConnectionList, KafkaConnection
 from proxy.net.ticker import Ticker
 from proxy.net.worker_ipc import (
@@ -37,6 +40,7 @@ from proxy.net.worker_ipc import (
     ReportThrottles,
     TakeConnection,
     UpdateConfig,
+    UpdateFeaturesView,
     UpdateFleetView,
 )
 from proxy.net.worker_process import (
@@ -85,6 +89,8 @@ class WorkerPool:
         self._config = config
         self._ticker = ticker
         self._fleet_view: FleetView | None = None
+        self._features_view: FeaturesView | None = None
+        self._update_features: UpdateFeatures = fail_update
         self._workers: dict[int, WorkerProcess] = {}
         self._exited = Snapshot(
             {name: ListenerCounters() for name in self.listener_counters}
@@ -308,6 +314,16 @@ class WorkerPool:
         for worker in self._workers.values():
             worker.send_update(UpdateFleetView(view))
 
+    def update_features_view(self, view: FeaturesView) -> None:
+        """Set what is known about the features of the fleet in all workers, also in those started later."""
+        self._features_view = view
+        for worker in self._workers.values():
+            worker.send_update(UpdateFeaturesView(view))
+
+    def on_feature_update(self, callback: UpdateFeatures) -> None:
+        """Call ``callback`` for each update of features that a client of any worker asks for."""
+        self._update_features = callback
+
     async def snapshot(self) -> Snapshot:
         """Return the sum of the counters of all running workers, all exited ones and this process."""
         replies = self._request_snapshots()
@@ -378,12 +394,15 @@ class WorkerPool:
             on_capacity=self._on_capacity,
             on_connection_closed=lambda connection: self._connection_closed_callback(connection),
             on_logins=self._on_logins,
+            on_feature_update=lambda request: self._update_features(request),
             on_exit=self._on_exit,
         )
         if self._logins_callback is not None:
             self._workers[number].send_update(ReportLogins(True))
         if self._fleet_view is not None:
             self._workers[number].send_update(UpdateFleetView(self._fleet_view))
+        if self._features_view is not None:
+            self._workers[number].send_update(UpdateFeaturesView(self._features_view))
 
     def _restart(self, number: int) -> None:
         task = asyncio.get_running_loop().create_task(self._try_restart(number))

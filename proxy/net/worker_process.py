@@ -21,6 +21,7 @@ from proxy.config import Config
 from proxy.config.serialization import pack
 from proxy.core.causes import Cause
 from proxy.core.counters import ListenerCounters
+from proxy.features.updates import UpdateFeatures
 from proxy.limits.principal_quotas import Logins
 from proxy.net.worker_ipc import (
     ClientsLoggedIn,
@@ -28,6 +29,8 @@ from proxy.net.worker_ipc import (
     ConnectionsClosed,
     ConnectionsPage,
     DescribeConnections,
+    FeatureUpdateAnswered,
+    FeatureUpdateAsked,
     FindIdlest,
     IdlestConnection,
     IpcChannel,
@@ -40,6 +43,7 @@ from proxy.net.worker_ipc import (
     TakeConnection,
     ToMain,
     UpdateConfig,
+    UpdateFeaturesView,
     UpdateFleetView,
     WorkerReady,
 )
@@ -62,7 +66,7 @@ RESERVED_WORKER_DESCRIPTORS = 100
 
 LOST_CAUSE: Cause = "worker_lost"
 
-Update = UpdateConfig | UpdateFleetView | ReportLogins
+Update = UpdateConfig | UpdateFleetView | UpdateFeaturesView | ReportLogins
 """A message with a state, which a worker gets as soon as it is ready."""
 
 UnsentConnection = tuple[TakeConnection, socket.socket]
@@ -86,6 +90,7 @@ class WorkerProcess:
     * ``on_capacity()`` is called when it becomes ready or can receive connections again.
     * ``on_connection_closed(number)`` is called for each of its connections that has ended, also by its exit.
     * ``on_logins(logins, earlier)`` is called for its clients that have logged in, while ``ReportLogins`` wants them.
+    * ``on_feature_update(request)`` is called for each update of features that one of its clients asks for.
     * ``on_exit(self, unsent)`` is called once it has exited, with the connections that were not sent to it.
     """
 
@@ -98,6 +103,7 @@ class WorkerProcess:
         on_capacity: Callable[[], None],
         on_connection_closed: Callable[[int], None],
         on_logins: Callable[[Logins, bool], None],
+        on_feature_update: UpdateFeatures,
         on_exit: Callable[[WorkerProcess, list[UnsentConnection]], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -117,6 +123,8 @@ class WorkerProcess:
         self._on_capacity = on_capacity
         self._on_connection_closed = on_connection_closed
         self._on_logins = on_logins
+        self._on_feature_update = on_feature_update
+        self._feature_updates: set[asyncio.Task[None]] = set()
         self._on_exit = on_exit
         self._assigned = Counter[str]()  # by listener name
         self._open: set[int] = set()
@@ -272,6 +280,10 @@ class WorkerProcess:
                 self._mark_closed(message.numbers)
             case ClientsLoggedIn():
                 self._on_logins(message.logins, message.earlier)
+            case FeatureUpdateAsked():
+                task = self._loop.create_task(self._answer_feature_update(message))
+                self._feature_updates.add(task)
+                task.add_done_callback(self._feature_updates.discard)
             case SnapshotReply() | IdlestConnection() | ConnectionsPage() | ConfigPrepared():
                 if isinstance(message, SnapshotReply):
                     self._last_snapshot = message.snapshot
@@ -287,6 +299,9 @@ class WorkerProcess:
                 self.problem = message.error
         if self.has_capacity and not had_room:
             self._on_capacity()
+
+    async def _answer_feature_update(self, message: FeatureUpdateAsked) -> None:
+        self.channel.send(FeatureUpdateAnswered(message.request_id, await self._on_feature_update(message.request)))
 
     def _on_process_exit(self) -> None:
         self._process.poll()  # reaps the process
@@ -304,6 +319,8 @@ class WorkerProcess:
         self.exited.set()
         for reply in self._replies.values():
             reply.set_result(None)
+        for task in self._feature_updates:
+            task.cancel()  # nobody waits for the answer
         self._on_exit(self, unsent)
         self._mark_closed(list(self._open))
 
@@ -356,5 +373,6 @@ def _without_spool(audit: dict[str, Any]) -> dict[str, Any]:
     if not audit:
         return {}
     dropped = add_counters(audit["dropped"], {LOST_CAUSE: audit["queued"]} if audit["queued"] else {})
-    gone = {"queued": 0, "queued_bytes": 0, "spooled": 0, "spool_bytes": 0, "spool_problem": "", "problems": {}}
+    gone: dict[str, Any] = dict.fromkeys(("queued", "queued_bytes", "spooled", "spool_bytes"), 0)
+    gone |= {"spool_problem": "", "problems": {}, "undelivered": {}, "levels": {}}
     return {**audit, **gone, "dropped": dropped, "left": audit["spooled"]}

@@ -8,6 +8,8 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from proxy.core.apis import request_is_flexible
+
 RATE = "connection_creation_rate"
 CREATION = "max.connection.creation.rate"
 DESCRIBE, ALTER, ALTER_CONFIGS = 48, 49, 44
@@ -34,9 +36,16 @@ class Case(NamedTuple):
 class Peer:
     """A connection that sends one request at a time; ``address``: host:port, ``user`` logs in with SASL PLAIN."""
 
-    def __init__(self, address: str, *, source: str = "127.0.0.1", user: tuple[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        source: str = "127.0.0.1",
+        user: tuple[str, str] | None = None,
+        timeout: float = TIMEOUT,
+    ) -> None:
         host, _, port = address.rpartition(":")
-        self.sock = socket.create_connection((host, int(port)), TIMEOUT, source_address=(source, 0))
+        self.sock = socket.create_connection((host, int(port)), timeout, source_address=(source, 0))
         self._asked = 0
         if user is not None:
             assert self.ask(17, 1, text("PLAIN"))[:2] == b"\0\0"
@@ -51,13 +60,23 @@ class Peer:
 
     def ask(self, key: int, version: int, body: bytes) -> bytes:
         """Return what follows the correlation id."""
-        self._asked += 1
-        head = struct.pack(">hhi", key, version, self._asked) + text("peer")
-        if flexible(key, version):
-            head += b"\0"
-        self.sock.sendall(struct.pack(">i", len(head) + len(body)) + head + body)
+        return self.ask_all([(key, version, body)])[0]
+
+    def ask_all(self, requests: Sequence[tuple[int, int, bytes]]) -> list[bytes]:
+        """Send all requests (api key, version, body) at once, and return what follows each correlation id."""
+        first, sent = self._asked + 1, b""
+        for key, version, body in requests:
+            self._asked += 1
+            head = struct.pack(">hhi", key, version, self._asked) + text("peer")
+            if request_is_flexible(key, version):
+                head += b"\0"
+            sent += struct.pack(">i", len(head) + len(body)) + head + body
+        self.sock.sendall(sent)
+        return [self._answer(number) for number in range(first, self._asked + 1)]
+
+    def _answer(self, expected: int) -> bytes:
         size, answered = struct.unpack(">ii", self._read(8))
-        assert answered == self._asked
+        assert answered == expected
         return self._read(size - 4)
 
     def _read(self, size: int) -> bytes:
@@ -68,10 +87,6 @@ class Peer:
                 raise ConnectionError("closed")
             data += chunk
         return data
-
-
-def flexible(key: int, version: int) -> bool:
-    return version >= 1 and key in (DESCRIBE, ALTER, ALTER_CONFIGS)
 
 
 def text(value: str | None, compact: bool = False) -> bytes:
@@ -88,7 +103,7 @@ def array(items: Sequence[bytes], compact: bool) -> bytes:
 
 def alter(entity: Entity, *ops: Op, version: int = 0, validate: bool = False) -> bytes:
     """An AlterClientQuotas body for one entity."""
-    compact = flexible(ALTER, version)
+    compact = request_is_flexible(ALTER, version)
     parts = array([text(kind, compact) + text(name, compact) for kind, name in entity], compact)
     changes = array([text(key, compact) + struct.pack(">d?", value, remove) for key, value, remove in ops], compact)
     return array([parts + changes], compact) + struct.pack(">?", validate) + (b"\0" if compact else b"")
@@ -96,7 +111,7 @@ def alter(entity: Entity, *ops: Op, version: int = 0, validate: bool = False) ->
 
 def describe(*components: Component, version: int = 0) -> bytes:
     """A DescribeClientQuotas body."""
-    compact = flexible(DESCRIBE, version)
+    compact = request_is_flexible(DESCRIBE, version)
     parts = [text(kind, compact) + struct.pack(">b", match) + text(name, compact) for kind, match, name in components]
     return array(parts, compact) + b"\0" + (b"\0" if compact else b"")
 
@@ -109,7 +124,7 @@ def set_config(broker: int, name: str, value: str | None) -> bytes:
 
 def error_of(key: int, version: int, answer: bytes) -> tuple[int, str]:
     """Code and message of an answer: the first entry's where each has its own."""
-    compact = flexible(key, version)
+    compact = request_is_flexible(key, version)
     pos = 1 if compact else 0  # the header's tags
     pos += 4  # throttle time
     if key != DESCRIBE:

@@ -12,9 +12,11 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
 
+from proxy.features.catalog import PREFIX, SUPPORTED
 from proxy.local import cluster as local_cluster
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
+from proxy.rpc.feature_messages import decode_described
 from tests.frames import request
 from tests.integration.librdkafka import LARGE, consume, produce
 
@@ -166,7 +168,7 @@ def test_relayed_bytes_are_the_direct_bytes(cluster: ClusterState, sidecar: Side
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_api_versions_is_the_brokers_with_an_api_more(
+def test_api_versions_is_the_brokers_with_an_api_and_features_more(
     cluster: ClusterState, sidecar: SidecarProcess, version: int
 ) -> None:
     frame = request(18, version, 8, b"\0\x02a\x02b\0" if version >= 3 else b"")
@@ -180,12 +182,21 @@ def test_api_versions_is_the_brokers_with_an_api_more(
     if version > 4:  # 4.3.1 does not know it, and says so
         assert through == after
         return
-    own = (30000).to_bytes(2, "big") + bytes(4) + (b"\0" if version >= 3 else b"")
+    if version >= 3:  # its bytes are compared in tests/unit/interceptors
+        found, known = (decode_described(version, response[8:]) for response in (through, after))
+        assert found is not None
+        assert known is not None
+        assert found.apis == known.apis | {30000: (0, 0)}
+        assert found.epoch == known.epoch
+        for described, expected in ((found.supported, known.supported), (found.finalized, known.finalized)):
+            assert {name: levels for name, levels in described.items() if not name.startswith(PREFIX)} == expected
+        assert found.supported.items() >= SUPPORTED.items()
+        return
+    own = (30000).to_bytes(2, "big") + bytes(4)
     at = through.index(own)
-    size, count = (int.from_bytes(after[:4], "big"), after[10] if version >= 3 else int.from_bytes(after[10:14], "big"))
-    reported = b"".join([(size + len(own)).to_bytes(4, "big"), after[4:10]])
-    reported += bytes([count + 1]) if version >= 3 else (count + 1).to_bytes(4, "big")
-    assert through[:at] + through[at + len(own) :] == reported + after[len(reported) :]
+    size, count = int.from_bytes(after[:4], "big"), int.from_bytes(after[10:14], "big")
+    reported = (size + len(own)).to_bytes(4, "big") + after[4:10] + (count + 1).to_bytes(4, "big")
+    assert through[:at] + through[at + len(own) :] == reported + after[14:]
 
 
 def test_100_pipelined_requests(cluster: ClusterState, sidecar: SidecarProcess) -> None:

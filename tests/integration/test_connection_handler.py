@@ -15,8 +15,10 @@ import pytest
 from proxy.compiled.exchange import Exchange
 from proxy.config import load
 from proxy.core.exchange import ConnectionTransition
+from proxy.features.catalog import AUDIT_EVENT_SCHEMA
+from proxy.features.view import FeaturesView
 from proxy.limits.throttle_reports import AggregatedThrottle
-from proxy.net.data_plane import DataPlane
+from proxy.net.data_plane import AUDIT_OBSERVER, DataPlane
 from proxy.net.open_connections import PAGE, number_of
 from proxy.net.ticker import Ticker
 from proxy.net.upstream import Upstream
@@ -316,6 +318,18 @@ async def test_reports_that_no_worker_can_take_are_counted(run: Run) -> None:
             worker.silent_intervals = 10
         bench.handler.report_throttles([REPORT, REPORT])
         assert bench.handler.lost_throttle_reports == 2
+
+
+async def test_the_audit_of_every_process_follows_the_levels_in_use(run: Run, workers: int) -> None:
+    """Also that of a worker that takes the place of another one."""
+    async with run(observers=AUDIT_OBSERVER) as bench:
+        assert (await bench.seen(lambda snapshot: snapshot.audit)).audit["levels"] == {1: workers}
+        for level in (2, 1, 0):
+            bench.handler.update_features_view(FeaturesView(levels={AUDIT_EVENT_SCHEMA: level}))
+            await bench.seen(lambda snapshot, level=level: snapshot.audit["levels"] == {level: workers})
+        if isinstance(bench.handler, WorkerPool):
+            os.kill(bench.handler._workers[1].pid, signal.SIGKILL)
+            await bench.seen(lambda snapshot: snapshot.worker_restarts and snapshot.audit["levels"] == {0: workers})
 
 
 async def test_without_observers_throttles_are_reported_to_nobody(run: Run) -> None:

@@ -13,9 +13,16 @@ from pathlib import Path
 import pytest
 
 from proxy.config import load
+from proxy.features.catalog import AUDIT_EVENT_SCHEMA, SUPPORTED, LevelRange
+from proxy.features.records import FeatureUpdate
+from proxy.features.updates import FEATURE_UPDATE_FAILED, UpdateRequest, UpdateResult
+from proxy.features.view import FeaturesView
+from proxy.interceptors import update_features
 from proxy.interceptors.broker_metadata import BrokerView, FleetView, decode_response, encode_request
+from proxy.interceptors.update_features import UPDATE_FEATURES
 from proxy.net import api_versions_probe
 from proxy.net.data_plane import DataPlane
+from proxy.net.feature_update_calls import NO_CONTROLLER, fail_update
 from proxy.net.ticker import Ticker
 from proxy.net.worker_pool import WorkerPool
 from proxy.telemetry.snapshot import Snapshot
@@ -25,13 +32,16 @@ from tests.integration.peer import Reader, Writer, read_frame, upstream
 from tests.integration.test_connection_handler import Bench
 
 BROKER_METADATA = 30000
+UPDATE = UpdateRequest(2, 1000, (FeatureUpdate(AUDIT_EVENT_SCHEMA, 2),))
 
 
 class Broker:
-    """Answers ApiVersions with ``apis``, everything that is among them with nothing, and closes for anything else."""
+    """Answers ApiVersions with ``apis``, everything that is among them with ``answers`` or nothing, and closes for
+    anything else."""
 
     def __init__(self) -> None:
         self.apis = {METADATA: (0, 12), API_VERSIONS: (0, 4)}
+        self.answers: dict[int, bytes] = {}
         self.deaf = False
         self.asked = 0
         self.writers: list[Writer] = []
@@ -44,11 +54,13 @@ class Broker:
             first, last = self.apis.get(key, (0, -1))
             if not first <= version <= last:
                 return
-            body = b""
+            body = self.answers.get(key, b"")
             if key == API_VERSIONS:
                 self.asked += 1
-                body = struct.pack(">hi", 0, len(self.apis))
-                body += b"".join(struct.pack(">hhh", key, *versions) for key, versions in self.apis.items())
+                flexible = version >= 3
+                entries = (struct.pack(">hhh", key, *found) + b"\0" * flexible for key, found in self.apis.items())
+                count = bytes([len(self.apis) + 1]) if flexible else struct.pack(">i", len(self.apis))
+                body = b"\0\0" + count + b"".join(entries) + bytes(5) * flexible
             writer.write(response(correlation_id, body))
 
     def end(self) -> None:
@@ -97,8 +109,11 @@ Run = Callable[..., object]
 @pytest.fixture
 def run(tmp_path: Path, workers: int) -> Run:
     @asynccontextmanager
-    async def run(*, known: bool = True) -> AsyncIterator[Site]:
+    async def run(*, known: bool = True, features: bool = False) -> AsyncIterator[Site]:
         broker = Broker()
+        if features:
+            broker.apis[UPDATE_FEATURES] = (0, 2)
+            broker.answers[UPDATE_FEATURES] = b"\0" + update_features.encode_response(UPDATE, UpdateResult(0))
         broker.deaf = not known
         async with upstream(broker.behave) as port:
             path = tmp_path / "sidecar.yaml"
@@ -208,6 +223,76 @@ async def test_the_fleet_is_passed_to_all_processes_and_to_those_to_come(run: Ru
                 lambda seen: seen.worker_restarts == 1 and all(w.is_available for w in site.handler._workers.values())
             )
             await site.every(frame, reported)
+
+
+def update_request(correlation_id: int) -> bytes:
+    return request(UPDATE_FEATURES, 2, correlation_id, b"\0" + update_features.encode_request(UPDATE))
+
+
+def update_response(correlation_id: int, result: UpdateResult) -> bytes:
+    return response(correlation_id, b"\0" + update_features.encode_response(UPDATE, result))
+
+
+async def test_the_features_are_passed_to_all_processes_and_updates_come_back(run: Run) -> None:
+    asked: list[UpdateRequest] = []
+
+    async def update(request: UpdateRequest) -> UpdateResult:
+        asked.append(request)
+        return UpdateResult(FEATURE_UPDATE_FAILED, "not now")
+
+    def shows_features(answer: bytes) -> bool:
+        return answer.count(AUDIT_EVENT_SCHEMA.encode()) == 2
+
+    async with run(features=True) as site:
+        frame = request(API_VERSIONS, 3, 1, b"\0\2a\2b\0")
+        assert AUDIT_EVENT_SCHEMA.encode() not in await site.answer(frame)
+        broker_s = b"\0" + update_features.encode_response(UPDATE, UpdateResult(0))
+        assert await site.answer(update_request(1)) == response(1, broker_s), "without features it is forwarded"
+        view = FeaturesView(SUPPORTED, {AUDIT_EVENT_SCHEMA: LevelRange(1, 1)}, 4)
+        site.handler.update_features_view(view)
+        await site.every(frame, shows_features)
+        answer = await site.answer(update_request(2))
+        assert answer == update_response(2, NO_CONTROLLER), "there is nobody to ask yet"
+        site.handler.on_feature_update(update)
+        for number in range(3, 7):
+            expected = update_response(number, UpdateResult(FEATURE_UPDATE_FAILED, "not now"))
+            assert await site.answer(update_request(number)) == expected
+        assert [one.updates for one in asked] == [UPDATE.updates] * 4
+        assert {(one.principal, one.client_ip, one.listener) for one in asked} == {
+            ("User:ANONYMOUS", "127.0.0.1", "CLIENT")
+        }
+        if isinstance(site.handler, WorkerPool):
+            os.kill(site.handler._workers[1].pid, signal.SIGKILL)
+            await site.seen(
+                lambda seen: seen.worker_restarts == 1 and all(w.is_available for w in site.handler._workers.values())
+            )
+            await site.every(frame, shows_features)
+            assert await site.answer(update_request(7)) == update_response(7, UpdateResult(96, "not now"))
+
+
+@pytest.mark.parametrize("workers", [2], indirect=True)
+async def test_an_update_ends_with_the_worker_whose_client_asked_for_it(run: Run) -> None:
+    began, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def update(request: UpdateRequest) -> UpdateResult:
+        began.set()
+        try:
+            return await asyncio.get_running_loop().create_future()
+        finally:
+            cancelled.set()
+
+    async with run(features=True) as site:
+        site.handler.on_feature_update(update)
+        site.handler.update_features_view(FeaturesView(SUPPORTED))
+        waiting = await site.dial()
+        site.clients[waiting][1].write(update_request(1))
+        async with asyncio.timeout(20):
+            await began.wait()
+            (worker,) = [w for w in site.handler._workers.values() if w.has_connection(waiting)]
+            os.kill(worker.pid, signal.SIGKILL)
+            await cancelled.wait()
+        site.handler.on_feature_update(fail_update)
+        await site.every(update_request(2), lambda answer: answer == update_response(2, NO_CONTROLLER))
 
 
 @pytest.mark.parametrize("workers", [1], indirect=True)

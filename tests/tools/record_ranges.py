@@ -1,34 +1,59 @@
 """Records what real brokers answer to ApiVersions: ``python -m tests.tools.record_ranges``, half a minute.
 
 It starts one broker of each version after another and writes ``tests/golden/api-versions.json``: for each of them the
-first and the last version by api key, as they came.
+first and the last version by api key, as they came; and ``api-versions-bodies.json``: the bodies of its responses of
+versions 3 to 5, in hexadecimal, as they came and as the sidecar rewrites them.
 """
 
 from __future__ import annotations
 
 import json
-import socket
-import struct
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
+from proxy.core.apis import API_VERSIONS
+from proxy.core.encode import encode
+from proxy.core.schema import layout
+from proxy.features.catalog import SUPPORTED, LevelRange
+from proxy.features.view import FeaturesDirectory, FeaturesView
+from proxy.interceptors.api_versions import ApiVersionsInterceptor, decode_api_versions
+from proxy.interceptors.supported_versions import SupportedVersions
 from proxy.local import cluster
+from tests.integration.quotas import Peer
 
-FILE = Path(__file__).parents[1] / "golden" / "api-versions.json"
+GOLDEN = Path(__file__).parents[1] / "golden"
+FILE = GOLDEN / "api-versions.json"
+BODIES = GOLDEN / "api-versions-bodies.json"
 VERSIONS = ("3.9.2", "4.3.1", "4.4.0")
+API_VERSIONS_VERSIONS = range(3, 6)
 
-Ranges = dict[int, tuple[int, int]]
+PRIVATE = {30000: (0, 0)}
+VIEW = FeaturesView(SUPPORTED, {"brokerside.audit.event.schema": LevelRange(1, 2)}, 7)
+"""What the sidecar of the recordings supports besides, and what its fleet has finalized."""
+
+Ranges = Mapping[int, tuple[int, int]]
 
 
 def ask(address: str) -> Ranges:
-    """Send ApiVersions v0 and return what comes. Raises OSError."""
-    host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as client, client.makefile("rb") as answers:
-        client.sendall(struct.pack(">ihhih", 10, 18, 0, 1, -1))
-        (size,) = struct.unpack(">i", answers.read(4))
-        correlation_id, error, _count = struct.unpack_from(">ihi", body := answers.read(size))
-        assert (correlation_id, error) == (1, 0)
-        return {key: (low, high) for key, low, high in struct.iter_unpack(">hhh", body[10:])}
+    """Send ApiVersions v0 and return the apis that come."""
+    with Peer(address) as peer:
+        return decode_api_versions(ask_body(peer, 0))
+
+
+def ask_body(peer: Peer, version: int) -> bytes:
+    """Send ApiVersions and return the body that comes."""
+    values = {"ClientSoftwareName": "recorder", "ClientSoftwareVersion": "1", "NodeId": -1}
+    return peer.ask(API_VERSIONS, version, encode(layout(API_VERSIONS, version, response=False), values))
+
+
+def rewrite(version: int, body: bytes) -> bytes:
+    """Return the body that a client of the sidecar gets."""
+    features = FeaturesDirectory()
+    features.view = VIEW
+    return ApiVersionsInterceptor(SupportedVersions(PRIVATE), features, lambda ranges: None).rewrite(
+        API_VERSIONS, version, body
+    )
 
 
 def recorded() -> dict[str, Ranges]:
@@ -39,17 +64,31 @@ def recorded() -> dict[str, Ranges]:
     }
 
 
+def recorded_bodies() -> dict[tuple[str, int], tuple[bytes, bytes]]:
+    """Return the bodies of a broker and of a sidecar, by version of Kafka and of the request."""
+    return {
+        (kafka, int(version)): (bytes.fromhex(broker), bytes.fromhex(sidecar))
+        for kafka, bodies in json.loads(BODIES.read_text()).items()
+        for version, (broker, sidecar) in bodies.items()
+    }
+
+
 def _record() -> None:
-    found = {}
-    for version in VERSIONS:
+    found: dict[str, Ranges] = {}
+    bodies: dict[str, dict[int, list[str]]] = {}
+    for kafka in VERSIONS:
         with tempfile.TemporaryDirectory() as folder:
-            state = cluster.up(Path(folder), kafka_version=version, advertise="broker")
+            state = cluster.up(Path(folder), kafka_version=kafka, advertise="broker")
             try:
-                found[version] = ask(state.nodes[0].upstream)
+                found[kafka] = ask(state.nodes[0].upstream)
+                with Peer(state.nodes[0].upstream) as peer:
+                    sent = {version: ask_body(peer, version) for version in API_VERSIONS_VERSIONS}
             finally:
                 cluster.down(Path(folder))
+        bodies[kafka] = {version: [body.hex(), rewrite(version, body).hex()] for version, body in sent.items()}
     lines = (f'  "{version}": {json.dumps(ranges)}' for version, ranges in found.items())
     FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    BODIES.write_text(json.dumps(bodies, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from proxy.core.interceptor import REWRITE
 from proxy.core.struct import view
 from proxy.core.wire import TRUNCATED
 from proxy.errors import PeerError
+from proxy.features.catalog import LevelRange
+from proxy.features.view import FeaturesDirectory, FeaturesView
 from proxy.interceptors.api_versions import ApiVersionsInterceptor, decode_api_versions
 from proxy.interceptors.supported_versions import SupportedVersions, VersionRange
 from tests.tools.messages import uvarint
@@ -26,10 +28,12 @@ TAIL = struct.pack(">i", 77)
 class Bench:
     """An interceptor, and what it has learnt."""
 
-    def __init__(self, newest: Mapping[int, int] | None = None) -> None:
+    def __init__(self, newest: Mapping[int, int] | None = None, features: FeaturesView | None = None) -> None:
         self.learnt: list[Mapping[int, VersionRange]] = []
         self.supported = SupportedVersions(PRIVATE, (newest or {}).get)
-        self.versions = ApiVersionsInterceptor(self.supported, self.learnt.append)
+        self.features = FeaturesDirectory()
+        self.features.view = features or FeaturesView()
+        self.versions = ApiVersionsInterceptor(self.supported, self.features, self.learnt.append)
 
     def rewrite(self, version: int, body: bytes) -> bytes:
         return self.versions.rewrite(18, version, body)
@@ -142,3 +146,11 @@ def test_what_the_sidecar_asks_itself() -> None:
     assert decode_api_versions(answer(0, BROKER, tail=b"")) == BROKER
     with pytest.raises(ValueError, match="error 35"):
         decode_api_versions(answer(0, {18: (0, 4)}, error=35, tail=b""))
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+@pytest.mark.parametrize("tail", [b"", TAIL, TAIL + b"\2\1", TAIL + uvarint(2) + b"\2\1\1\0\1\1"])
+def test_an_end_that_cannot_be_read_stays_and_gets_no_features(version: int, tail: bytes) -> None:
+    features = FeaturesView({"brokerside.a": LevelRange(1, 1)})
+    sent, without = answer(version, BROKER, tail=tail), answer(version, BROKER | PRIVATE, tail=tail)
+    assert Bench(features=features).rewrite(version, sent) == Bench().rewrite(version, sent) == without

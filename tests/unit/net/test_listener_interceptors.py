@@ -7,8 +7,12 @@ from structlog.testing import capture_logs
 
 from proxy.config import Config
 from proxy.core.exchange import Connection
-from proxy.core.interceptor import Disposition, Request, Verdict
+from proxy.core.interceptor import ON_BODY, Disposition, Request, Verdict
+from proxy.features.catalog import AUDIT_EVENT_SCHEMA, LevelRange
+from proxy.features.view import FeaturesDirectory, FeaturesView
 from proxy.interceptors.broker_metadata import BrokerView, FleetDirectory, FleetView
+from proxy.interceptors.update_features import UPDATE_FEATURES
+from proxy.net.feature_update_calls import fail_update
 from proxy.net.listener_interceptors import ListenerInterceptors
 from proxy.net.upstream import Upstream
 from proxy.telemetry import RateLimitedLogger
@@ -47,11 +51,30 @@ def led(interceptors: ListenerInterceptors, body: bytes) -> bytes:
     return found[0] + body[found[1] :]
 
 
-def test_a_broker_that_does_not_run_keeps_its_address() -> None:
+def listener_interceptors(fleet: FleetDirectory, features: FeaturesDirectory | None = None) -> ListenerInterceptors:
+    """The interceptors of the listener in ``CONFIG``."""
     (listener,) = CONFIG.listeners
-    fleet = FleetDirectory(FleetView(1, ()))
     upstream = Upstream(listener.upstream, 1.0, listener.upstream_source)
-    interceptors = ListenerInterceptors(CONFIG, listener, upstream, fleet, RateLimitedLogger(structlog.get_logger()))
+    logger = RateLimitedLogger(structlog.get_logger())
+    directory = features or FeaturesDirectory()
+    return ListenerInterceptors(CONFIG, listener, upstream, fleet, directory, fail_update, logger)
+
+
+def test_update_features_is_intercepted_while_there_are_features() -> None:
+    features = FeaturesDirectory()
+    interceptors = listener_interceptors(FleetDirectory(FleetView(1, ())), features)
+    assert interceptors.chain.flags(UPDATE_FEATURES, 2) == 0
+    features.view = FeaturesView({AUDIT_EVENT_SCHEMA: LevelRange(1, 2)})
+    interceptors.apply_features_view()
+    assert [interceptors.chain.flags(UPDATE_FEATURES, version) for version in range(4)] == [ON_BODY] * 3 + [0]
+    features.view = FeaturesView()
+    interceptors.apply_features_view()
+    assert interceptors.chain.flags(UPDATE_FEATURES, 2) == 0
+
+
+def test_a_broker_that_does_not_run_keeps_its_address() -> None:
+    fleet = FleetDirectory(FleetView(1, ()))
+    interceptors = listener_interceptors(fleet)
     sent = metadata(dict.fromkeys((1, 2, 3), ("10.0.0.1", 9092)))
     known = {1: ("kafka-1.example", 9092), 3: ("kafka-3.example", 9092)}
     assert led(interceptors, sent) == metadata(dict(sorted({**known, 2: ("node-2.unmapped.invalid", 1)}.items())))
@@ -63,10 +86,8 @@ def test_a_broker_that_does_not_run_keeps_its_address() -> None:
 
 def test_what_is_configured_goes_before_what_is_written_and_a_change_of_that_is_logged() -> None:
     """Whoever may write the registry cannot send clients elsewhere where the operator has said where to."""
-    (listener,) = CONFIG.listeners
     fleet = FleetDirectory(FleetView(1, (BrokerView(2, {"client": ("kafka-2.example", 9092)}),)))
-    upstream = Upstream(listener.upstream, 1.0, listener.upstream_source)
-    interceptors = ListenerInterceptors(CONFIG, listener, upstream, fleet, RateLimitedLogger(structlog.get_logger()))
+    interceptors = listener_interceptors(fleet)
     sent = metadata(dict.fromkeys((2, 3), ("10.0.0.1", 9092)))
     spoofed = {"client": ("attacker.example", 9)}
     with capture_logs() as logged:
@@ -81,10 +102,7 @@ def test_what_is_configured_goes_before_what_is_written_and_a_change_of_that_is_
 
 def test_how_many_unsupported_requests_a_connection_may_have_answered_is_taken_over() -> None:
     (listener,) = CONFIG.listeners
-    upstream = Upstream(listener.upstream, 1.0, listener.upstream_source)
-    interceptors = ListenerInterceptors(
-        CONFIG, listener, upstream, FleetDirectory(FleetView(1, ())), RateLimitedLogger(structlog.get_logger())
-    )
+    interceptors = listener_interceptors(FleetDirectory(FleetView(1, ())))
     anybody = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
 
     def verdict(consecutive: int) -> Verdict:

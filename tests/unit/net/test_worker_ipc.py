@@ -9,10 +9,16 @@ import pytest
 import uvloop
 
 from proxy.core.counters import ListenerCounters
+from proxy.features.catalog import AUDIT_EVENT_SCHEMA, SUPPORTED, LevelRange
+from proxy.features.records import FeatureUpdate
+from proxy.features.updates import UpdateRequest, UpdateResult
+from proxy.features.view import FeaturesView
 from proxy.net.worker_ipc import (
     MAX_PACKET_SIZE,
     ConnectionsClosed,
     Drain,
+    FeatureUpdateAnswered,
+    FeatureUpdateAsked,
     IpcChannel,
     RequestSnapshot,
     SnapshotReply,
@@ -20,6 +26,7 @@ from proxy.net.worker_ipc import (
     TakeConnection,
     ToMain,
     ToWorker,
+    UpdateFeaturesView,
 )
 from proxy.telemetry.snapshot import Snapshot
 
@@ -68,6 +75,19 @@ async def pair() -> AsyncIterator[Pair]:
 
 def carry(index: int) -> TakeConnection:
     return TakeConnection("CLIENT", "127.0.0.1", 50_000, index)
+
+
+async def test_views_and_updates_of_features_arrive_as_they_were(pair):
+    pair.listen()
+    view = FeaturesView(SUPPORTED, {AUDIT_EVENT_SCHEMA: LevelRange(1, 2)}, 7, forward=False, is_controller=True)
+    sent = [UpdateFeaturesView(view), FeatureUpdateAnswered(3, UpdateResult(96, "not now"))]
+    for message in sent:
+        pair.main.send(message)
+    asked = FeatureUpdateAsked(3, UpdateRequest(1, 9, (FeatureUpdate("n" * 30_000, -1, 3),) * 2, principal="User:a"))
+    pair.worker.send(asked)
+    await pair.until(lambda: len(pair.came) == 2 and pair.reported)
+    assert pair.came == [(message, None) for message in sent]
+    assert pair.reported == [asked]
 
 
 async def test_messages_arrive_whole_and_in_order(pair):

@@ -11,7 +11,7 @@ from proxy.telemetry.snapshot import add_counters
 def audit(**counts: Any) -> dict[str, Any]:
     nothing = {
         "emitted": 0, "delivered": 0, "dropped": {}, "spooled": 0, "queued": 0, "queued_bytes": 0, "spool_bytes": 0,
-        "spool_problem": "", "problems": {},
+        "spool_problem": "", "problems": {}, "undelivered": {}, "levels": {},
     }  # fmt: skip
     return {**nothing, **counts}
 
@@ -27,13 +27,17 @@ def test_what_it_had_in_memory_is_lost_and_what_it_had_on_disk_is_left() -> None
         spool_bytes=3300,
         spool_problem="full",
         problems={"compacted": "it is"},
+        undelivered={1: 30, 2: 10},
+        levels={2: 1},
     )
-    living = audit(emitted=5, delivered=3, spooled=2, spool_bytes=3500)
+    living = audit(emitted=5, delivered=3, spooled=2, spool_bytes=3500, undelivered={1: 2}, levels={1: 1})
     assert add_counters(_without_spool(killed), living) == audit(
         emitted=105,
         delivered=53,
         dropped={"too_large": 10, "worker_lost": 7},
         spooled=2,
         spool_bytes=3500,
+        undelivered={1: 2},
+        levels={1: 1},
         left=33,
     )

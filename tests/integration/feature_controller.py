@@ -1,0 +1,73 @@
+"""``brokerside run`` with a feature controller in memory: ``python -m tests.integration.feature_controller FILE``.
+
+For tests of the data path: nothing is written to Kafka, and there is no other sidecar. It prints each update that it is
+asked for as a line of JSON that begins with ``UPDATE``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping
+
+import msgspec
+
+from proxy import run
+from proxy.cli import main
+from proxy.config import Config
+from proxy.features.catalog import SUPPORTED, LevelRange
+from proxy.features.updates import INVALID_UPDATE_VERSION, NONE, UpdateRequest, UpdateResult
+from proxy.features.view import FeaturesView
+from proxy.net.connection_handler import ConnectionHandler
+from proxy.net.ticker import Ticker
+
+FIRST_EPOCH = 4
+MARK = "UPDATE "
+
+
+class FeatureController:
+    """Sets what it is asked for, and shows it to the clients of ``handler`` before it answers."""
+
+    def __init__(self, handler: ConnectionHandler) -> None:
+        self._handler = handler
+        self._epoch = FIRST_EPOCH
+        self._finalized: Mapping[str, LevelRange] = {name: LevelRange(1, 1) for name in SUPPORTED}
+        handler.on_feature_update(self.update)
+        self._show()
+
+    async def update(self, request: UpdateRequest) -> UpdateResult:
+        """Update all features of ``request``, or none."""
+        print(MARK + msgspec.json.encode(request).decode(), flush=True)
+        await asyncio.sleep(0.01)
+        changed = dict(self._finalized)
+        for one in request.updates:
+            if one.feature not in SUPPORTED or one.level > SUPPORTED[one.feature].max:
+                return UpdateResult(INVALID_UPDATE_VERSION, f"{one.feature}: {one.level}")
+            if one.level < 1:
+                del changed[one.feature]
+            else:
+                changed[one.feature] = LevelRange(1, one.level)
+        if not request.validate_only:
+            self._finalized, self._epoch = changed, self._epoch + 1
+            self._show()
+        return UpdateResult(NONE)
+
+    def _show(self) -> None:
+        self._handler.update_features_view(FeaturesView(SUPPORTED, self._finalized, self._epoch))
+
+
+def _main(file: str) -> None:
+    start = run._start_connection_handler
+
+    async def start_with_controller(config: Config, ticker: Ticker) -> ConnectionHandler:
+        handler = await start(config, ticker)
+        FeatureController(handler)
+        return handler
+
+    run._start_connection_handler = start_with_controller
+    sys.argv = ["brokerside", "run", "-c", file]
+    main()
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])

@@ -1,0 +1,174 @@
+"""Features in ApiVersions responses of real brokers: after the broker's own, and nothing else differs."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from kio import index
+from kio.serial import entity_reader, entity_writer
+
+from proxy.core.accessors import Accessors
+from proxy.core.apis import API_VERSIONS
+from proxy.core.struct import view
+from proxy.features.catalog import SUPPORTED, LevelRange
+from proxy.features.view import FeaturesDirectory, FeaturesView
+from proxy.interceptors import api_versions
+from proxy.interceptors.api_versions import ApiVersionsInterceptor
+from proxy.interceptors.feature_tags import add_features
+from proxy.interceptors.supported_versions import SupportedVersions
+from tests.tools.record_ranges import PRIVATE, VIEW, recorded_bodies, rewrite
+
+RECORDED = {which: both for which, both in recorded_bodies().items() if both[0].startswith(b"\0\0")}
+
+every_recording = pytest.mark.parametrize("which", RECORDED, ids=lambda which: f"{which[0]}-v{which[1]}")
+
+
+def read(version: int, body: bytes) -> dict[str, Any]:
+    message = view(API_VERSIONS, version, body, response=True)
+    return {name: message.get(name) for name in message.field_names()}
+
+
+def rows(features: tuple[Accessors, ...]) -> list[tuple[Any, ...]]:
+    return [tuple(one.get(name) for name in one.field_names()) for one in features]
+
+
+def test_there_are_recordings_of_every_release() -> None:
+    assert {kafka for kafka, _ in RECORDED} == {"3.9.2", "4.3.1", "4.4.0"}
+    assert {version for _, version in RECORDED} == {3, 4, 5}
+
+
+@every_recording
+def test_a_real_response_byte_for_byte(which: tuple[str, int]) -> None:
+    before, after = RECORDED[which]
+    assert rewrite(which[1], before) == after
+
+
+@every_recording
+def test_what_a_client_reads(which: tuple[str, int]) -> None:
+    before, after = (read(which[1], body) for body in RECORDED[which])
+    ours = [(name, levels.min, levels.max) for name, levels in SUPPORTED.items()]
+    assert rows(after["SupportedFeatures"]) == rows(before["SupportedFeatures"]) + ours
+    assert rows(after["FinalizedFeatures"]) == [
+        *rows(before["FinalizedFeatures"]),
+        ("brokerside.audit.event.schema", 2, 1),
+    ]
+    assert rows(after["ApiKeys"]) == [*rows(before["ApiKeys"]), (30000, 0, 0)]
+    changed = {"SupportedFeatures", "FinalizedFeatures", "ApiKeys"}
+    assert {name: after[name] for name in after if name not in changed} == {
+        name: before[name] for name in before if name not in changed
+    }
+    assert before["FinalizedFeaturesEpoch"] > VIEW.epoch, "the broker's, as it was"
+
+
+@pytest.mark.parametrize("which", [which for which in RECORDED if which[1] <= 4])
+def test_kio_reads_and_writes_the_same(which: tuple[str, int]) -> None:
+    """kio has no version 5."""
+    before, after = RECORDED[which]
+    made = index.load_response_schema(API_VERSIONS, which[1])
+    (sent, _), (received, size) = entity_reader(made)(before, 0), entity_reader(made)(after, 0)
+    assert size == len(after)
+    assert len(received.supported_features) == len(sent.supported_features) + len(SUPPORTED)
+    assert received.supported_features[: len(sent.supported_features)] == sent.supported_features
+    assert received.finalized_features_epoch == sent.finalized_features_epoch
+    out = io.BytesIO()
+    entity_writer(made)(out, received)
+    assert out.getvalue() == after
+
+
+@every_recording
+def test_without_features_not_a_byte_differs_from_the_private_apis_alone(which: tuple[str, int]) -> None:
+    version, before = which[1], RECORDED[which][0]
+    only_finalized = FeaturesView({}, VIEW.finalized, VIEW.epoch)
+    alone = rewritten(version, before, FeaturesView())
+    assert rewritten(version, before, only_finalized) == alone
+    entry = (30000).to_bytes(2, "big") + bytes(5)
+    assert alone.replace(entry, b"")[4:] == before[4:], "an api more, and the length of the list"
+
+
+@every_recording
+def test_features_that_are_not_finalized_yet(which: tuple[str, int]) -> None:
+    version, before = which[1], RECORDED[which][0]
+    out = read(version, rewritten(version, before, FeaturesView(SUPPORTED)))
+    was = read(version, before)
+    assert rows(out["FinalizedFeatures"]) == rows(was["FinalizedFeatures"])
+    assert len(out["SupportedFeatures"]) == len(was["SupportedFeatures"]) + len(SUPPORTED)
+
+
+def rewritten(version: int, body: bytes, features: FeaturesView) -> bytes:
+    directory = FeaturesDirectory()
+    directory.view = features
+    return ApiVersionsInterceptor(SupportedVersions(PRIVATE), directory, lambda ranges: None).rewrite(
+        API_VERSIONS, version, body
+    )
+
+
+def test_versions_without_tagged_fields_stay() -> None:
+    body = bytes.fromhex("00000000000100120000000400000007")
+    for version in (1, 2):
+        assert rewritten(version, body, VIEW) == rewritten(version, body, FeaturesView())
+    assert rewritten(0, body[:-4], VIEW) == rewritten(0, body[:-4], FeaturesView())
+
+
+def test_the_answer_to_an_unknown_version_stays() -> None:
+    sent = bytes.fromhex("002300000001001200000004")
+    assert [rewritten(version, sent, VIEW) for version in range(6)] == [sent] * 6
+
+
+EPOCH_5, EPOCH_NONE = (b"\1\10" + epoch.to_bytes(8, "big", signed=True) for epoch in (5, -1))
+ONE = FeaturesView({"b.a": LevelRange(1, 2)}, {"b.a": LevelRange(1, 1)}, 9)
+SUPPORTED_ONE = b"\0\12\2" + b"\4b.a" + b"\0\1\0\2\0"
+FINALIZED_ONE = b"\2\12\2" + b"\4b.a" + b"\0\1\0\1\0"
+EPOCH_9 = b"\1\10" + (9).to_bytes(8, "big")
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        ([], [SUPPORTED_ONE, EPOCH_9, FINALIZED_ONE]),
+        ([EPOCH_5], [SUPPORTED_ONE, EPOCH_5, FINALIZED_ONE]),
+        ([EPOCH_NONE], [SUPPORTED_ONE, EPOCH_9, FINALIZED_ONE]),
+        ([b"\3\1\1", b"\7\0"], [SUPPORTED_ONE, EPOCH_9, FINALIZED_ONE, b"\3\1\1", b"\7\0"]),
+        ([b"\0\1\1", b"\2\1\1"], [SUPPORTED_ONE, EPOCH_9, FINALIZED_ONE]),
+        (
+            [b"\0\12\2" + b"\4b.b" + b"\0\3\0\4\0"],
+            [b"\0\23\3" + b"\4b.b" + b"\0\3\0\4\0" + b"\4b.a" + b"\0\1\0\2\0", EPOCH_9, FINALIZED_ONE],
+        ),
+        (
+            [b"\0\12\2" + b"\4b.a" + b"\0\7\0\7\0", EPOCH_5, b"\2\12\2" + b"\4b.a" + b"\0\7\0\7\0"],
+            [b"\0\12\2" + b"\4b.a" + b"\0\7\0\7\0", EPOCH_5, b"\2\12\2" + b"\4b.a" + b"\0\7\0\7\0"],
+        ),
+    ],
+    ids=["none", "epoch", "no-epoch", "later-tags", "empty-lists", "another-feature", "same-feature"],
+)
+def test_tagged_fields_byte_for_byte(sent: list[bytes], expected: list[bytes]) -> None:
+    def section(fields: list[bytes]) -> bytes:
+        return bytes(4) + bytes([len(fields)]) + b"".join(fields)
+
+    assert add_features(section(sent), ONE) == section(expected)
+
+
+def test_a_response_that_was_seen_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[FeaturesView] = []
+
+    def count(end: bytes, features: FeaturesView) -> bytes:
+        counted.append(features)
+        return add_features(end, features)
+
+    monkeypatch.setattr(api_versions, "add_features", count)
+    directory = FeaturesDirectory()
+    directory.view = VIEW
+    interceptor = ApiVersionsInterceptor(SupportedVersions(PRIVATE), directory, lambda ranges: None)
+    bodies: Mapping[int, bytes] = {
+        version: body for (kafka, version), (body, _) in RECORDED.items() if kafka == "4.4.0"
+    }
+    for _ in range(3):
+        for version, body in bodies.items():
+            interceptor.rewrite(API_VERSIONS, version, body)
+    assert counted == [VIEW] * len(bodies)
+    directory.view = ONE
+    for version, body in bodies.items():
+        assert b"b.a" in interceptor.rewrite(API_VERSIONS, version, body)
+    assert counted == [VIEW] * len(bodies) + [ONE] * len(bodies)

@@ -1,0 +1,287 @@
+"""UpdateFeatures on the wire, and who answers it: the broker, the sidecar at once, or the controller."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Mapping
+
+import pytest
+from kio import index
+from kio.serial import entity_reader, entity_writer
+
+from proxy.core.exchange import Connection
+from proxy.core.interceptor import ON_BODY, Deferred, Disposition, Request, Verdict
+from proxy.errors import MalformedBody
+from proxy.features.catalog import AUDIT_EVENT_SCHEMA, QUOTA_IP, LevelRange
+from proxy.features.records import MAX_UPDATES, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE, UPGRADE, FeatureUpdate
+from proxy.features.updates import (
+    CLUSTER_AUTHORIZATION_FAILED,
+    FEATURE_UPDATE_FAILED,
+    INVALID_UPDATE_VERSION,
+    NONE,
+    NOT_CONTROLLER,
+    UpdateRequest,
+    UpdateResult,
+)
+from proxy.features.view import FeaturesDirectory, FeaturesView
+from proxy.interceptors.supported_versions import SupportedVersions, VersionRange
+from proxy.interceptors.update_features import (
+    UPDATE_FEATURES,
+    UpdateFeaturesInterceptor,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
+from tests.frames import request, response
+
+VERSIONS = range(3)
+CLIENT = Connection("c-1", "CLIENT", "10.0.0.7", 5, 0.0, "User:philip", principal_source="sasl")
+STRANGER = Connection("c-2", "CLIENT", "10.0.0.7", 6, 0.0, "User:ANONYMOUS", principal_source="unauthenticated")
+RAISE = FeatureUpdate(AUDIT_EVENT_SCHEMA, 2)
+OF_THE_BROKER = FeatureUpdate("metadata.version", 25)
+
+GOLDEN_REQUESTS: Mapping[str, UpdateRequest] = {
+    "000000350039000100000005000163000000ea60021e62726f6b6572736964652e61756469742e6576656e742e736368656d6100020100"
+    "0000": UpdateRequest(1, 60_000, (RAISE,)),
+    "000000340039000000000005000163000000ea60021e62726f6b6572736964652e61756469742e6576656e742e736368656d6100010100"
+    "00": UpdateRequest(0, 60_000, (FeatureUpdate(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE),)),
+    "0000001300390002000000050001630000001388010100": UpdateRequest(2, 5000, (), validate_only=True),
+}
+GOLDEN_RESPONSES: Mapping[str, tuple[UpdateRequest, UpdateResult]] = {
+    "0000000d00000005000000000000000000": (UpdateRequest(2, 0, (RAISE,)), UpdateResult(NONE)),
+    "00000030000000050000000000000000021e62726f6b6572736964652e61756469742e6576656e742e736368656d610000000000": (
+        UpdateRequest(1, 0, (RAISE,)),
+        UpdateResult(NONE),
+    ),
+}
+
+
+@pytest.mark.parametrize("frame", GOLDEN_REQUESTS)
+def test_requests_byte_for_byte(frame: str) -> None:
+    expected = GOLDEN_REQUESTS[frame]
+    assert request(UPDATE_FEATURES, expected.api_version, 5, b"\0" + encode_request(expected)).hex() == frame
+    assert decode_request(expected.api_version, bytes.fromhex(frame)[16:]) == expected
+
+
+@pytest.mark.parametrize("frame", GOLDEN_RESPONSES)
+def test_responses_byte_for_byte(frame: str) -> None:
+    asked, result = GOLDEN_RESPONSES[frame]
+    assert response(5, b"\0" + encode_response(asked, result)).hex() == frame
+    assert decode_response(asked.api_version, bytes.fromhex(frame)[9:]) == result
+
+
+EVERY_TYPE = (
+    FeatureUpdate(AUDIT_EVENT_SCHEMA, 2, UPGRADE),
+    FeatureUpdate(QUOTA_IP, 0, SAFE_DOWNGRADE),
+    FeatureUpdate("ä" * 200, -1, UNSAFE_DOWNGRADE),
+)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_kio_reads_and_writes_the_same_request(version: int, validate_only: bool) -> None:
+    updates = EVERY_TYPE if version else EVERY_TYPE[:2]
+    asked = UpdateRequest(version, 60_000, updates, validate_only=validate_only and version > 0)
+    body = encode_request(asked)
+    made = index.load_request_schema(UPDATE_FEATURES, version)
+    entity, size = entity_reader(made)(body, 0)
+    assert size == len(body)
+    assert [(one.feature, one.max_version_level) for one in entity.feature_updates] == [
+        (one.feature, one.level) for one in updates
+    ]
+    out = io.BytesIO()
+    entity_writer(made)(out, entity)
+    assert out.getvalue() == body
+    assert decode_request(version, out.getvalue()) == asked
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("result", [UpdateResult(NONE), UpdateResult(FEATURE_UPDATE_FAILED, "not now: ä")])
+def test_kio_reads_and_writes_the_same_response(version: int, result: UpdateResult) -> None:
+    body = encode_response(UpdateRequest(version, 0, EVERY_TYPE), result)
+    made = index.load_response_schema(UPDATE_FEATURES, version)
+    entity, size = entity_reader(made)(body, 0)
+    assert size == len(body)
+    assert (entity.error_code.value, entity.error_message) == (result.error_code, result.message)
+    named = [one.feature for one in EVERY_TYPE] if version < 2 and result.error_code == NONE else []
+    assert [one.feature for one in getattr(entity, "results", ())] == named
+    out = io.BytesIO()
+    entity_writer(made)(out, entity)
+    assert out.getvalue() == body
+    assert decode_response(version, body) == result
+
+
+def test_a_message_is_as_long_as_kafka_allows() -> None:
+    body = encode_response(UpdateRequest(2, 0, ()), UpdateResult(FEATURE_UPDATE_FAILED, "ä" * 20_000))
+    assert decode_response(2, body).message == "ä" * 16_383
+
+
+class Bench:
+    """An interceptor, and what reaches the broker and the controller."""
+
+    def __init__(
+        self,
+        view: FeaturesView | None = None,
+        *,
+        upstream: Mapping[int, VersionRange] | None = None,
+        result: UpdateResult | None = None,
+    ) -> None:
+        self.asked: list[UpdateRequest] = []
+        self.called: list[tuple[int, int, bytes]] = []
+        self.result = result or UpdateResult(NONE)
+        self.directory = FeaturesDirectory()
+        self.directory.view = view or FeaturesView({AUDIT_EVENT_SCHEMA: LevelRange(1, 2)})
+        supported = SupportedVersions({})
+        supported.update(upstream or {UPDATE_FEATURES: (0, 2)})
+        self.interceptor = UpdateFeaturesInterceptor(self.directory, supported, self.update)
+
+    async def update(self, request: UpdateRequest) -> UpdateResult:
+        self.asked.append(request)
+        return self.result
+
+    def verdict(self, asked: UpdateRequest, connection: Connection = CLIENT) -> Verdict:
+        return self.verdict_of(asked.api_version, encode_request(asked), connection)
+
+    def verdict_of(self, version: int, body: bytes, connection: Connection = CLIENT) -> Verdict:
+        return self.interceptor.on_body(Request(connection, UPDATE_FEATURES, version, "c", 1, 0), body)
+
+    def serve(self, asked: UpdateRequest, broker: bytes) -> bytes | None:
+        """The response to a request that is deferred, where the broker answers the question with ``broker``."""
+
+        async def call(api_key: int, api_version: int, body: bytes) -> bytes:
+            self.called.append((api_key, api_version, body))
+            return broker
+
+        verdict = self.verdict(asked)
+        assert isinstance(verdict, Deferred)
+        return asyncio.run(verdict.serve(call))
+
+
+def allowed(version: int) -> bytes:
+    """The broker's answer to a client that may update features."""
+    return encode_response(UpdateRequest(version, 0, ()), UpdateResult(NONE))
+
+
+def test_which_requests_are_held() -> None:
+    def held(bench: Bench) -> list[int]:
+        return [version for version in range(-1, 9) if bench.interceptor.flags(UPDATE_FEATURES, version) == ON_BODY]
+
+    assert held(Bench()) == [0, 1, 2]
+    assert held(Bench(upstream={UPDATE_FEATURES: (0, 1)})) == [0, 1]
+    assert held(Bench(upstream={UPDATE_FEATURES: (0, 9)})) == [0, 1, 2]
+    assert held(Bench(upstream={3: (0, 13)})) == []
+    assert held(Bench(FeaturesView())) == []
+    assert not any(Bench().interceptor.flags(key, version) for key in range(120) if key != 57 for version in VERSIONS)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    "updates",
+    [(), (OF_THE_BROKER,), (FeatureUpdate("x.brokerside.y", 1),), (FeatureUpdate("brokerside", 1), OF_THE_BROKER)],
+)
+def test_without_a_feature_of_the_fleet_it_is_forwarded(version: int, updates: tuple[FeatureUpdate, ...]) -> None:
+    assert Bench().verdict(UpdateRequest(version, 1, updates)) is Disposition.FORWARD
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_before_a_login_it_is_forwarded(version: int) -> None:
+    for updates in ((RAISE,), (RAISE, OF_THE_BROKER), (RAISE,) * (MAX_UPDATES + 1)):
+        assert Bench().verdict(UpdateRequest(version, 1, updates), STRANGER) is Disposition.FORWARD
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_cannot_be_read_is_forwarded(version: int) -> None:
+    whole = encode_request(UpdateRequest(version, 60_000, (RAISE, RAISE)))
+    for cut in range(len(whole)):
+        assert Bench().verdict_of(version, whole[:cut]) is Disposition.FORWARD
+    for broken in (whole[:4] + b"\0" + whole[5:], whole[:4] + b"\x64" + whole[5:], whole[:4] + b"\xff" * 6 + whole):
+        assert Bench().verdict_of(version, broken) is Disposition.FORWARD
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_unknown_tagged_fields_are_passed_over(version: int) -> None:
+    whole = encode_request(UpdateRequest(version, 60_000, (RAISE,)))
+    assert isinstance(Bench().verdict_of(version, whole[:-1] + b"\1\7\2ab"), Deferred)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("updates", [(RAISE, OF_THE_BROKER), (OF_THE_BROKER, RAISE)])
+def test_a_mixed_list_is_refused_before_the_broker_is_asked(version: int, updates: tuple[FeatureUpdate, ...]) -> None:
+    answer = Bench().verdict(UpdateRequest(version, 1, updates))
+    assert isinstance(answer, bytes)
+    assert answer[:1] == b"\0"
+    assert decode_response(version, answer[1:]) == UpdateResult(
+        INVALID_UPDATE_VERSION,
+        "The update failed for all features since the following feature had an error: FEATURE_UPDATES_FAILED: "
+        "features of brokers and of sidecars cannot be updated in one request: metadata.version",
+    )
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_too_many_features_are_refused(version: int) -> None:
+    assert isinstance(Bench().verdict(UpdateRequest(version, 1, (RAISE,) * MAX_UPDATES)), Deferred)
+    answer = Bench().verdict(UpdateRequest(version, 1, (RAISE,) * (MAX_UPDATES + 1)))
+    assert isinstance(answer, bytes)
+    refused = decode_response(version, answer[1:])
+    assert refused.error_code == INVALID_UPDATE_VERSION
+    assert refused.message is not None
+    assert refused.message.endswith("101 features in one request (allowed: 100)")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_broker_is_asked_as_this_client_and_then_the_controller(version: int) -> None:
+    bench = Bench()
+    asked = UpdateRequest(version, 60_000, (RAISE, FeatureUpdate(QUOTA_IP, 1, SAFE_DOWNGRADE)))
+    assert bench.serve(asked, allowed(version)) == b"\0" + encode_response(asked, UpdateResult(NONE))
+    question = encode_request(UpdateRequest(version, 5000, (), validate_only=True))
+    assert bench.called == [(UPDATE_FEATURES, version, question)]
+    assert bench.asked == [
+        UpdateRequest(version, 60_000, asked.updates, False, CLIENT.principal, CLIENT.client_ip, CLIENT.listener)
+    ]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_error_of_the_controller_is_the_answer(version: int) -> None:
+    bench = Bench(result=UpdateResult(FEATURE_UPDATE_FAILED, "not applied yet by sidecar 2"))
+    answer = bench.serve(UpdateRequest(version, 1, (RAISE,)), allowed(version))
+    assert answer == b"\0" + encode_response(UpdateRequest(version, 1, ()), bench.result)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_error_of_the_broker_is_the_answer_byte_for_byte(version: int) -> None:
+    bench = Bench()
+    refused = UpdateResult(CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
+    body = b"\0\0\0\7" + encode_response(UpdateRequest(version, 1, ()), refused)[4:]
+    assert bench.serve(UpdateRequest(version, 1, (RAISE,)), body) == b"\0" + body
+    assert bench.asked == []
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_answer_of_the_broker_that_cannot_be_read_is_its_fault(version: int) -> None:
+    bench = Bench()
+    for cut in range(len(allowed(version))):
+        with pytest.raises(MalformedBody) as raised:
+            bench.serve(UpdateRequest(version, 1, (RAISE,)), allowed(version)[:cut])
+        assert raised.value.side == "broker"
+    assert bench.asked == []
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("is_controller", "code"), [(True, NONE), (False, NOT_CONTROLLER)], ids=["controller", "another"]
+)
+def test_an_update_that_is_not_passed_on(version: int, is_controller: bool, code: int) -> None:
+    view = FeaturesView({AUDIT_EVENT_SCHEMA: LevelRange(1, 2)}, forward=False, is_controller=is_controller)
+    bench = Bench(view)
+    answer = bench.serve(UpdateRequest(version, 1, (RAISE,)), allowed(version))
+    assert answer is not None
+    assert decode_response(version, answer[1:]).error_code == code
+    assert len(bench.asked) == is_controller
+
+
+def test_validate_only_and_types_are_passed_on() -> None:
+    bench = Bench()
+    bench.serve(UpdateRequest(1, 7, EVERY_TYPE[:2], validate_only=True), allowed(1))
+    assert (bench.asked[0].validate_only, bench.asked[0].updates) == (True, EVERY_TYPE[:2])
