@@ -23,6 +23,7 @@ Optional methods of a class:
                            ``Observer`` gets the bodies of all it wants, an ``ExchangeObserver`` none.
 ``record_changes``         see ``ConnectionObserver``
 ``record_throttles``       see ``ThrottleObserver``
+``finalized_levels``       see ``LevelObserver``
 =========================  ===========================================================================================
 
 Exchanges that no observer wants are neither decoded nor kept. A request is delivered once its exchange has ended, so
@@ -476,4 +477,17 @@ class ThrottleObserver(Protocol):
         """Reports in the order they were made; ``dropped`` exchanges, changes and reports were lost before.
 
         They are shared with other observers: do not change them.
+        """
+
+
+@runtime_checkable
+class LevelObserver(Protocol):
+    """An optional method in addition to those of ``Observer`` or ``ExchangeObserver``."""
+
+    def finalized_levels(self, levels: Mapping[str, int]) -> None:
+        """The levels of features (docs/features.md) in use have changed.
+
+        ``levels``: by feature; 0: there is none that both the fleet and this release can use. Nothing is known of a
+        feature that is not in it. Called before the next exchanges, changes or reports, or within 0.5 s. Of several
+        sets only the latest is delivered. If the call raises, it is made again before the next exchanges.
         """

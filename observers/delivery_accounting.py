@@ -31,6 +31,8 @@ class DeliveryCounts(Struct, frozen=True):
     dropped: Mapping[str, int] = {}
     spooled: int = 0
     queued: int = 0
+    undelivered: Mapping[int, int] = {}
+    """What is spooled or queued, by schema level."""
     taken: int = 0
     hidden: int = 0
 
@@ -63,18 +65,21 @@ class DeliveryAccounting:
             return self._kept
 
     def record_numbered(
-        self, chunks: Sequence[Chunk], last: int, lost: Mapping[str, int], taken: int, hidden: int
+        self, chunks: Sequence[Chunk], last: int, lost: Mapping[str, int], taken: int, hidden: int, *, level: int
     ) -> None:
         """Count the numbers up to ``last``: those of ``chunks`` as queued, and those between them as lost.
 
-        ``lost``: lost events by reason, in the order of their numbers as far as it is known.
+        ``lost``: lost events by reason, in the order of their numbers as far as it is known. ``level``: that of
+        ``chunks``.
         """
         with self._lock:
             counts = self._counts
+            events = sum(chunk.count for chunk in chunks)
             self._counts = replace(
                 counts,
                 emitted=last,
-                queued=counts.queued + sum(chunk.count for chunk in chunks),
+                queued=counts.queued + events,
+                undelivered=_added(counts.undelivered, level, events),
                 taken=counts.taken + taken,
                 hidden=counts.hidden + hidden,
             )
@@ -96,19 +101,21 @@ class DeliveryAccounting:
             self._counts = replace(counts, queued=counts.queued - events, spooled=counts.spooled + events)
             self._advance_kept(last)
 
-    def record_delivered(self, first: int, last: int, *, spooled: bool, events: int | None = None) -> None:
+    def record_delivered(self, first: int, last: int, *, level: int, spooled: bool, events: int | None = None) -> None:
         """Count a block as delivered. ``events``: how many of its events are, if others are lost."""
         with self._lock:
             events = last - first + 1 if events is None else events
-            self._subtract_waiting(events, spooled)
+            self._subtract_waiting(events, level, spooled)
             self._counts = replace(self._counts, delivered=self._counts.delivered + events)
             self._advance_kept(last)
 
-    def record_lost(self, reason: str, first: int, last: int, *, spooled: bool, events: int | None = None) -> None:
+    def record_lost(
+        self, reason: str, first: int, last: int, *, level: int, spooled: bool, events: int | None = None
+    ) -> None:
         """Count a block as lost. ``events``: how many of its events are, if others were delivered, or lost before."""
         with self._lock:
             events = last - first + 1 if events is None else events
-            self._subtract_waiting(events, spooled)
+            self._subtract_waiting(events, level, spooled)
             self._count_lost(reason, first, last, events)
 
     def add_gap(self, gap: Gap) -> None:
@@ -137,12 +144,13 @@ class DeliveryAccounting:
             self._reporting = [(number, gap) for number, gap in self._reporting if number > self._kept]
             return reported
 
-    def _subtract_waiting(self, events: int, spooled: bool) -> None:
+    def _subtract_waiting(self, events: int, level: int, spooled: bool) -> None:
         counts = self._counts
+        undelivered = _added(counts.undelivered, level, -events)
         if spooled:
-            self._counts = replace(counts, spooled=counts.spooled - events)
+            self._counts = replace(counts, spooled=counts.spooled - events, undelivered=undelivered)
         else:
-            self._counts = replace(counts, queued=counts.queued - events)
+            self._counts = replace(counts, queued=counts.queued - events, undelivered=undelivered)
 
     def _count_lost(self, reason: str, first: int, last: int, events: int) -> None:
         dropped = self._counts.dropped
@@ -163,6 +171,11 @@ class DeliveryAccounting:
 
     def _advance_kept(self, last: int) -> None:
         self._kept = max(self._kept, last)
+
+
+def _added(events: Mapping[int, int], level: int, more: int) -> Mapping[int, int]:
+    """Return ``events`` by level with ``more`` of one level."""
+    return {**events, level: events.get(level, 0) + more} if more else events
 
 
 def _missing_ranges(chunks: Sequence[Chunk], first: int, last: int) -> Iterator[tuple[int, int]]:

@@ -2,7 +2,8 @@
 
 On the loop an exchange costs one list append, as does a change of a connection. A timer of the data path calls
 ``flush`` about every 50 ms, which hands both lists to each observer's thread; throttle reports go there at once, behind
-what was recorded before them. There is no asyncio here, and nothing here ever waits except ``close``.
+what was recorded before them. Levels of features go beside the queue. There is no asyncio here, and nothing here ever
+waits except ``close``.
 """
 
 from __future__ import annotations
@@ -102,6 +103,7 @@ class Dispatcher:
         self._ended: dict[str, ObserverStats] = {}  # of replaced observers
         self._pending: list[ObservedExchange] = []
         self._changes: list[ConnectionChange] = []
+        self._levels: Mapping[str, int] = {}
         self._flushed = 0
         self._running = False
         self.record_exchange = self._pending.append
@@ -200,6 +202,8 @@ class Dispatcher:
             broker_id=self._configs.get("broker.id", -1),
             private=self._private,
         )
+        if self._levels:
+            thread.set_finalized_levels(self._levels)
         thread.start()
         return thread
 
@@ -226,6 +230,13 @@ class Dispatcher:
             self.flush()
             self.observed[0] += len(reports)
             self._enqueue(ObserverBatch(len(reports), reports=tuple(reports)))
+
+    def set_finalized_levels(self, levels: Mapping[str, int]) -> None:
+        """Let the observers that have ``finalized_levels`` know the levels in use, by feature. Never waits."""
+        if levels != self._levels:
+            self._levels = MappingProxyType(dict(levels))
+            for thread in self._threads.values():
+                thread.set_finalized_levels(self._levels)
 
     def close(self, timeout: float) -> None:
         """Flush, deliver what is queued and close all observers concurrently, within ``timeout`` seconds.

@@ -16,12 +16,15 @@ from typing import Literal
 
 import msgspec
 
+SCHEMA_FEATURE = "brokerside.audit.event.schema"
+"""The feature of the fleet (docs/features.md) whose levels are those of records."""
+
 SCHEMA_LEVEL = 1
 """The level of records without rollups. Readers accept every level up to their own, and treat a higher one as a dead
 letter."""
 
 ROLLUP_LEVEL = 2
-"""The level of every record of a sidecar that rolls up: a reader that knew only requests would count nothing."""
+"""The level of every record of a sidecar while it rolls up: a reader that knew only requests would count nothing."""
 
 ROLLUP_BUCKETS = tuple(int(64 * 2 ** (n / 2)) for n in range(39))
 """Ends of a rollup's latency buckets but for the last, which has none; whole µs, the end included."""
@@ -41,6 +44,7 @@ LOSS_REASONS = {
     "spool_full": "The spool has reached `audit.spool.max.bytes`.",
     "spool_torn": "It was on disk and cannot be read back.",
     "producer_failed": "The producer that held it failed for good and was replaced, and there was no spool.",
+    "schema_level": "The fleet has finalized no level of `brokerside.audit.event.schema` that this release can write.",
     "closed": "It was not delivered in the time to close, and there was no spool.",
     "killed": "The sidecar was killed before the events were on disk. A later run reports them, unnumbered ones too.",
 }
@@ -606,7 +610,8 @@ class Envelope(msgspec.Struct, gc=False):
     """The value of one Kafka record of the audit topic. The record has no key."""
 
     schema_level: int
-    """1, or 2 of a sidecar in ``audit.mode: rollup``. A reader that knows only lower ones must not read the record."""
+    """1, or 2 while a sidecar in ``audit.mode: rollup`` rolls up. A reader that knows only lower ones must not read the
+    record."""
     cluster_id: str
     """The Kafka cluster's own id."""
     broker_id: int

@@ -12,7 +12,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Raw, Struct
 
-from observers.event import EVENTS_PER_RECORD, Envelope, encoder
+from observers.event import EVENTS_PER_RECORD, SCHEMA_LEVEL, Envelope, encoder
 
 BLOCK_LINGER = 0.3
 """Longest time in seconds that an event waits for others to share its record. A killed process loses these events."""
@@ -48,10 +48,11 @@ class EncodedEvents(Struct):
 
 
 class Block(Struct, gc=False):
-    """The events ``first`` to ``last`` of one record; ``size``: their bytes."""
+    """The events ``first`` to ``last`` of one record; ``size``: their bytes; ``level``: their schema level."""
 
     first: int
     last: int
+    level: int
     size: int
     chunks: list[bytes]
 
@@ -74,9 +75,11 @@ class Block(Struct, gc=False):
 class BlockBuilder:
     """Builds blocks of chunks. ``add_chunks``, ``complete`` and ``complete_expired`` return the completed blocks."""
 
-    def __init__(self, max_size: int = MAX_BLOCK_BYTES) -> None:
+    def __init__(self, max_size: int = MAX_BLOCK_BYTES, level: int = SCHEMA_LEVEL) -> None:
         """``max_size``: bytes of the events of one block."""
         self.max_size = max_size
+        self.level = level
+        """The schema level of new blocks. ``complete`` the open one before it is changed."""
         self.seq = 0
         """Numbers given so far, those of lost events included."""
         self._open: Block | None = None
@@ -94,7 +97,7 @@ class BlockBuilder:
             if self._open is not None and not self._open.has_room_for(chunk, self.max_size):
                 complete += self.complete()
             if self._open is None:
-                self._open = Block(chunk.first, chunk.first - 1, 0, [])
+                self._open = Block(chunk.first, chunk.first - 1, self.level, 0, [])
                 self._open_since = now
             self._open.chunks.append(chunk.json)
             self._open.last += chunk.count
@@ -117,16 +120,12 @@ class BlockBuilder:
 
 
 class _WrittenRecord(Struct):
-    """The fields of an envelope that are needed to send its events again."""
-
-    schema_level: int
     events: list[Raw]
 
 
-def parse_record(value: bytes) -> tuple[int, list[bytes]]:
-    """Return the schema level and each event's JSON of a record that ``RecordWriter`` made."""
-    written = msgspec.json.decode(value, type=_WrittenRecord)
-    return written.schema_level, [bytes(event) for event in written.events]
+def parse_record(value: bytes) -> list[bytes]:
+    """Return each event's JSON of a record that ``RecordWriter`` made."""
+    return [bytes(event) for event in msgspec.json.decode(value, type=_WrittenRecord).events]
 
 
 def split_events(json: bytes) -> list[bytes]:

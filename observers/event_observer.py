@@ -58,6 +58,8 @@ class AuditStats(OutboxStats, frozen=True):
     """Events of requests, and requests in rollups, that lack excluded topics."""
     topic_look_ups: int
     """Times the names of all topics were asked for."""
+    levels: Mapping[int, int]
+    """Processes, which is one, by the schema level in use: new records have none above it. 0: there are none."""
 
 
 class Destination(Struct, frozen=True):
@@ -67,6 +69,8 @@ class Destination(Struct, frozen=True):
     settings: Mapping[str, Any]
     """``mode``, ``exclude.topics``, ``exclude.principals``, ``rollup.interval.ms``, ``offsets.interval.ms``,
     ``inventory.interval.ms``, ``spool.path`` and ``spool.max.bytes``, all optional."""
+    level: int = ROLLUP_LEVEL
+    """The schema level in use at the start."""
 
     @property
     def spool(self) -> SpoolSettings | None:
@@ -98,6 +102,8 @@ class EventObserver(ABC):
         destination = self._find_destination(configs, admin)
         settings = destination.settings
         rolls_up = settings.get("mode") == "rollup"
+        self._level_of_mode = ROLLUP_LEVEL if rolls_up else SCHEMA_LEVEL
+        self._level_in_use = destination.level
         self._names: TopicNames = configs["topic.names"]
         self._filter = AuditFilter(
             self._names,
@@ -121,7 +127,7 @@ class EventObserver(ABC):
             broker_id=configs["broker.id"],
             boot_id=configs["boot.id"],
             sidecar_version=configs["sidecar.version"],
-            schema_level=ROLLUP_LEVEL if rolls_up else SCHEMA_LEVEL,
+            schema_level=min(self._level_of_mode, self._level_in_use),
             spool=destination.spool,
             observed=configs.get("observed"),
         )
@@ -165,7 +171,7 @@ class EventObserver(ABC):
             exchanges = [
                 _with_exact_records(one) if self.keeps(one.api_key, one.api_version) else one for one in exchanges
             ]
-        if self._rollup is None:
+        if self._rollup is None or self._outbox.schema_level < ROLLUP_LEVEL:
             self._emit_observations(exchanges, dropped, self._request_encoder.encode_exchanges)
         else:
             # In their order: fetch sessions and muted connections, which both encoders share, depend on it.
@@ -210,9 +216,27 @@ class EventObserver(ABC):
         return self._outbox.spool_problem
 
     def stats(self) -> AuditStats:
-        """Current counts."""
+        """Current counts. ``undelivered`` has all that was added before ``levels`` had its value."""
+        levels = {self._level_in_use: 1}
         counts = asdict(self._outbox.stats())
-        return AuditStats(**counts, partly_hidden=self._filter.partly_hidden, topic_look_ups=self._names.look_ups)
+        return AuditStats(
+            **counts,
+            partly_hidden=self._filter.partly_hidden,
+            topic_look_ups=self._names.look_ups,
+            levels=levels,
+        )
+
+    def _use_level(self, level: int) -> None:
+        """Add further events at ``level`` or, where the mode needs a lower one, at that. Without any (0) they are lost.
+
+        What was gathered for rollups is added at the level before. On the observer's own thread.
+        """
+        with self._outbox.sequence_lock:
+            schema_level = min(self._level_of_mode, level)
+            if schema_level != self._outbox.schema_level:
+                self._emit_rollups()
+                self._outbox.set_schema_level(schema_level)
+            self._level_in_use = level
 
     def _emit_observations(
         self, observations: Sequence[Any], dropped: int, encode: Callable[[Sequence[Any], int, float], EncodedEvents]

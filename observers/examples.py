@@ -9,7 +9,7 @@ from msgspec import Struct
 from observers.audit_filter import AuditFilter
 from observers.audit_writer import RequestEventEncoder
 from observers.connection_events import encode_connection_changes, encode_numbered, encode_throttle_reports
-from observers.event import SCHEMA_LEVEL, GapEvent, StatusEvent
+from observers.event import GapEvent, StatusEvent
 from observers.event_blocks import BlockBuilder, EncodedEvents, RecordWriter
 from observers.inventory import inventory_events, inventory_topic
 from observers.kafka_admin import TopicDescription
@@ -49,7 +49,7 @@ def encode_envelope() -> bytes:
     (block,) = builder.add_chunks(made.chunks, made.last, 0.0) + builder.complete()
     writer = RecordWriter("ThK9ZFduS0ONy_eg3SRv7w", 1, BOOT_ID, "0.1.0")
     sent_at = int(WALL_OFFSET * 1e6) + 652_500_000
-    return writer.encode_record(block.first, block.last, block.json(), level=SCHEMA_LEVEL, dropped=0, sent_at=sent_at)
+    return writer.encode_record(block.first, block.last, block.json(), level=block.level, dropped=0, sent_at=sent_at)
 
 
 def _encode_all() -> dict[str, EncodedEvents]:

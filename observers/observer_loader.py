@@ -19,6 +19,7 @@ METHOD_ARGUMENTS = {
     "record_exchanges": ("exchanges", "dropped"),
     "record_changes": ("changes", "dropped"),
     "record_throttles": ("reports", "dropped"),
+    "finalized_levels": ("levels",),
     "wants": ("api_key", "api_version"),
     "keeps": ("api_key", "api_version"),
     "close": ("timeout",),

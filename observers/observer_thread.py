@@ -23,6 +23,7 @@ from observers.api import (
     ConnectionObserver,
     Context,
     ExchangeObserver,
+    LevelObserver,
     ObservedExchange,
     Observer,
     ThrottleObserver,
@@ -81,6 +82,10 @@ class ObserverBatch(Struct, frozen=True, gc=False):
     """Exchanges, changes and reports that this observer lost right before this batch."""
 
 
+_WAKE = (ObserverBatch(0), 0)
+"""Queued for a thread that waits while there are new levels."""
+
+
 class ObserverStats(Struct, frozen=True):
     """Counts of one observer, in exchanges, connection changes and throttle reports that it wants.
 
@@ -104,7 +109,7 @@ class ObserverStats(Struct, frozen=True):
 class ObserverThread:
     """Calls one configured observer on a thread of its own.
 
-    ``enqueue`` and ``request_close`` belong to the event loop's thread.
+    ``enqueue``, ``set_finalized_levels`` and ``request_close`` belong to the event loop's thread.
     """
 
     def __init__(
@@ -143,6 +148,9 @@ class ObserverThread:
         self._unreported_loss = 0
         self._slow = 0
         self._errors: dict[str, int] = {}
+        self._levels: Mapping[str, int] | None = None  # the latest ones
+        self._delivered_levels: Mapping[str, int] | None = None
+        self._wakes = False  # whether ``_WAKE`` is queued
         self._deliver_until: float | None = None
         self._close_until = 0.0
         self._abandoned = False
@@ -189,6 +197,14 @@ class ObserverThread:
             self._unreported_overflow = 0
         self._queue.put((batch, count))
 
+    def set_finalized_levels(self, levels: Mapping[str, int]) -> None:
+        """Deliver ``levels`` before the next batch, to an observer that has a method for them. Never waits."""
+        if isinstance(self._observer, LevelObserver):
+            self._levels = levels
+            if not self._wakes:
+                self._wakes = True
+                self._queue.put(_WAKE)
+
     def request_close(self, deadline: float) -> None:
         """Ask the thread to deliver what is queued and to close the observer by ``deadline`` (``time.monotonic``)."""
         now = time.monotonic()
@@ -225,6 +241,10 @@ class ObserverThread:
 
     def _run(self) -> None:
         while (taken := self._queue.get()) is not None:
+            if taken is _WAKE:
+                self._wakes = False  # first: levels that are set from now on queue it again
+            if self._levels is not self._delivered_levels:
+                self._deliver_levels()
             batch, count = taken
             self._dequeued_weight[batch.weight > MAX_LIGHT_WEIGHT] += batch.weight
             self._dequeued_kept += batch.kept
@@ -240,6 +260,13 @@ class ObserverThread:
             del batch, taken  # an idle thread would keep its last exchanges alive
         if not self._abandoned:
             self._call("close", self._loaded.close, max(0.0, self._close_until - time.monotonic()))
+
+    def _deliver_levels(self) -> None:
+        """Deliver the latest levels. What failed, or could not be called now, is tried before the next batch."""
+        assert isinstance(self._observer, LevelObserver)
+        levels = self._levels
+        if self._reason_to_skip() is None and self._call("finalized_levels", self._observer.finalized_levels, levels):
+            self._delivered_levels = levels
 
     def _reason_to_skip(self) -> str | None:
         """Return why no call may be made now, or None if one may."""

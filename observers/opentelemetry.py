@@ -21,7 +21,10 @@ AUDIT_OBSERVER_NAME = "observers.audit:AuditObserver"
 
 
 class OpenTelemetryLogsObserver(EventObserver):
-    """Emits the audit's events as OpenTelemetry log records."""
+    """Emits the audit's events as OpenTelemetry log records.
+
+    Finalized levels do not change them: the jobs that they protect do not read a collector.
+    """
 
     spool_setting = "spool.path"
     _cluster_id: ClusterId | None = None

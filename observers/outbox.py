@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import structlog
 from msgspec import Struct
 
 from observers.delivery_accounting import DeliveryAccounting, Gap
+from observers.event import ROLLUP_LEVEL, SCHEMA_LEVEL
 from observers.event_blocks import MAX_BLOCK_BYTES, Block, BlockBuilder, Chunk, RecordWriter, parse_record, split_events
 from observers.observed_counter import ObservedCounter
 from observers.record_sender import FIRST_RETRY_DELAY, LAST_RETRY_DELAY, DeliveryCallback, RecordSender
@@ -60,6 +62,8 @@ class OutboxStats(Struct, frozen=True):
     """On disk, including those that the sender holds as well."""
     queued: int
     """In memory alone."""
+    undelivered: Mapping[int, int]
+    """What is spooled or queued, and what dead runs left on disk, by schema level; of each level of this release."""
     queued_bytes: int
     """Bytes of records that wait in memory, before compression."""
     spool_bytes: int
@@ -93,11 +97,21 @@ class OutgoingRecord(Struct, frozen=True, gc=False):
 
     first: int
     last: int
+    level: int
     run: SpoolRun | None = None
     stored: StoredBlock | None = None
 
     def __len__(self) -> int:
         return self.last - self.first + 1
+
+
+class WaitingBlock(NamedTuple):
+    """A block that is in memory alone, and was not sent yet."""
+
+    first: int
+    last: int
+    level: int
+    json: bytes
 
 
 class Outbox:
@@ -116,6 +130,7 @@ class Outbox:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``make_sender``: makes the sender, given the callback. ``observed``: of this process; by default a new one.
+        ``schema_level``: see ``set_schema_level``.
 
         A disk that fails raises nothing: events then wait in memory.
         """
@@ -124,7 +139,7 @@ class Outbox:
         self.sequence_lock = threading.Lock()
         """A thread that numbers events holds it from reading ``seq`` until ``add_events`` has returned."""
         self._block_builder = BlockBuilder(
-            max(1, min(MAX_BLOCK_BYTES, self._sender.max_record_bytes - MAX_ENVELOPE_BYTES))
+            max(1, min(MAX_BLOCK_BYTES, self._sender.max_record_bytes - MAX_ENVELOPE_BYTES)), schema_level
         )
         self._accounting = DeliveryAccounting(boot_id)
         self._store = SpoolStore(
@@ -139,9 +154,8 @@ class Outbox:
         self._broker_id = broker_id
         self._boot_id = boot_id
         self._sidecar_version = sidecar_version
-        self._schema_level = schema_level
         self._clock = clock
-        self._memory: deque[tuple[int, int, bytes]] = deque()
+        self._memory: deque[WaitingBlock] = deque()
         self._memory_bytes = 0
         self._retries: deque[OutgoingRecord] = deque()  # on disk; their delivery failed and is tried again
         self._resume_at = 0.0
@@ -159,6 +173,11 @@ class Outbox:
         return self._block_builder.seq
 
     @property
+    def schema_level(self) -> int:
+        """The level of the events that are added; 0: they are lost."""
+        return self._block_builder.level
+
+    @property
     def observed(self) -> memoryview:
         """A counter of 64 bits that the data path increments. With a spool it outlives this process."""
         return self._observed.memory
@@ -171,6 +190,7 @@ class Outbox:
     def start(self, tick: Callable[[], None]) -> None:
         """Start the threads. The pump calls ``tick`` every 0.5 s, or every 2 s while no event waits."""
         self._sender.start()
+        self._busy.set()  # so that what dead runs left is found at once
         self._pump = threading.Thread(target=self._run, args=(tick,), name="audit pump", daemon=True)
         self._pump.start()
 
@@ -180,29 +200,45 @@ class Outbox:
         ``lost``: lost events by reason, in the order of their numbers as far as it is known. ``taken``: how many
         observed items this call accounts for, of which ``hidden`` give no event. Never waits for the network.
         """
-        self._accounting.record_numbered(chunks, last, lost, taken, hidden)
+        level = self.schema_level
+        if chunks and not level:
+            lost = {**lost, "schema_level": sum(chunk.count for chunk in chunks)}
+            chunks = ()
+        self._accounting.record_numbered(chunks, last, lost, taken, hidden, level=level)
         self._store.write_ledger()
         self._store_and_send(self._block_builder.add_chunks(chunks, last, self._clock()))
         if chunks:
             self._busy.set()
 
+    def set_schema_level(self, level: int) -> None:
+        """Let the events that are added from now on have this level, in records of their own. Needs ``sequence_lock``.
+
+        With 0 they are lost (``schema_level``). What was added before is delivered at its own level.
+        """
+        self._store_and_send(self._block_builder.complete())
+        self._block_builder.level = level
+
     def drain_gaps(self) -> list[Gap]:
         """Return and remove the gaps that were not reported. Needs ``sequence_lock``.
 
-        The caller must give the next numbers to their events, in this order.
+        The caller must give the next numbers to their events, in this order. There are none while events are lost.
         """
-        return self._accounting.drain_gaps()
+        return self._accounting.drain_gaps() if self.schema_level else []
 
     def stats(self) -> OutboxStats:
         """Current counts. Never waits for disk or network."""
         counts = self._accounting.counts()
         sender = self._sender
+        undelivered = Counter({SCHEMA_LEVEL: 0, ROLLUP_LEVEL: 0})
+        undelivered.update(counts.undelivered)
+        undelivered.update(self._store.undelivered_of_dead_runs())
         return OutboxStats(
             emitted=counts.emitted,
             delivered=counts.delivered,
             dropped=counts.dropped,
             spooled=counts.spooled,
             queued=counts.queued,
+            undelivered=dict(undelivered),
             queued_bytes=sender.queued_bytes + self._memory_bytes,
             spool_bytes=self._store.size,
             spool_problem=self._store.problem,
@@ -235,10 +271,9 @@ class Outbox:
             self._sender.poll(min(left, PUMP_INTERVAL))
         self._sender.close(max(0.0, deadline - self._clock()))
         while self._memory:
-            first, last, _ = self._memory.popleft()
-            self._accounting.record_lost(
-                "closed" if self._sender.ready.is_set() else "no_cluster", first, last, spooled=False
-            )
+            block = self._memory.popleft()
+            reason = "closed" if self._sender.ready.is_set() else "no_cluster"
+            self._accounting.record_lost(reason, block.first, block.last, level=block.level, spooled=False)
         self._memory_bytes = 0
         if self._pump is None or not self._pump.is_alive():  # otherwise the disk hangs
             self._store.replace_deleted_folder()
@@ -275,33 +310,34 @@ class Outbox:
         for block in blocks:
             json = block.json()
             direct = self._has_room(len(json)) and not self._retry_delay and self._store.caught_up
-            put = self._store.store_block(block.first, block.last, self._schema_level, json, direct=direct)
+            put = self._store.store_block(block.first, block.last, block.level, json, direct=direct)
             if isinstance(put, tuple):
-                self._send(OutgoingRecord(block.first, block.last, *put), self._schema_level, json)
+                self._send(OutgoingRecord(block.first, block.last, block.level, *put), json)
             elif put != "stored":
-                self._keep_in_memory(block, json, "spool_full" if put == "full" else "queue_full")
+                waiting = WaitingBlock(block.first, block.last, block.level, json)
+                self._keep_in_memory(waiting, "spool_full" if put == "full" else "queue_full")
 
     def _has_room(self, size: int) -> bool:
         """Whether the sender has room for a record of ``size`` bytes."""
         room = self._sender.max_bytes - self._sender.queued_bytes - self._memory_bytes
         return self._sender.ready.is_set() and size + MAX_ENVELOPE_BYTES <= room
 
-    def _keep_in_memory(self, block: Block, json: bytes, reason: str) -> None:
-        if self._sender.queued_bytes + self._memory_bytes + len(json) > self._sender.max_bytes:
+    def _keep_in_memory(self, block: WaitingBlock, reason: str) -> None:
+        if self._sender.queued_bytes + self._memory_bytes + len(block.json) > self._sender.max_bytes:
             if reason == "queue_full" and not self._sender.ready.is_set():
                 reason = "no_cluster"
-            self._accounting.record_lost(reason, block.first, block.last, spooled=False)
+            self._accounting.record_lost(reason, block.first, block.last, level=block.level, spooled=False)
             return
-        self._memory.append((block.first, block.last, json))
-        self._memory_bytes += len(json)
+        self._memory.append(block)
+        self._memory_bytes += len(block.json)
         self._send_memory()
 
     def _send_memory(self) -> None:
         """Send the blocks that wait in memory. Needs ``sequence_lock``."""
         while self._memory and self._sender.ready.is_set():
-            first, last, json = self._memory.popleft()
-            self._memory_bytes -= len(json)
-            self._send(OutgoingRecord(first, last), self._schema_level, json)
+            block = self._memory.popleft()
+            self._memory_bytes -= len(block.json)
+            self._send(OutgoingRecord(block.first, block.last, block.level), block.json)
 
     def _send_waiting(self) -> None:
         """Send the blocks that wait: first those in memory, then those on disk."""
@@ -316,7 +352,7 @@ class Outbox:
                 self._send_again(self._retries.popleft())
             elif (taken := self._store.read_next_block()) is not None:
                 run, stored, json = taken
-                self._send(OutgoingRecord(stored.first, stored.last, run, stored), stored.level, json)
+                self._send(OutgoingRecord(stored.first, stored.last, stored.level, run, stored), json)
             else:
                 return
             if self._retry_delay:
@@ -332,16 +368,18 @@ class Outbox:
         if len(outgoing) < len(outgoing.stored):
             at = outgoing.first - outgoing.stored.first
             json = b",".join(split_events(json)[at : at + len(outgoing)])
-        self._send(outgoing, outgoing.stored.level, json)
+        self._send(outgoing, json)
 
-    def _send(self, outgoing: OutgoingRecord, level: int, json: bytes) -> None:
+    def _send(self, outgoing: OutgoingRecord, json: bytes) -> None:
         dead = outgoing.run if outgoing.run is not None and outgoing.run.boot_id != self._boot_id else None
         boot_id = self._boot_id if dead is None else dead.boot_id
         version = self._sidecar_version if dead is None else dead.entry.sidecar_version
         dropped = self._accounting.counts().lost if dead is None else dead.entry.lost
         writer = RecordWriter(self._sender.cluster_id, self._broker_id, boot_id, version)
         sent_at = time.time_ns() // 1000
-        value = writer.encode_record(outgoing.first, outgoing.last, json, level=level, dropped=dropped, sent_at=sent_at)
+        value = writer.encode_record(
+            outgoing.first, outgoing.last, json, level=outgoing.level, dropped=dropped, sent_at=sent_at
+        )
         if not self._sender.send(value, outgoing):
             fits = self._sender.queued > 0  # once other records are delivered
             self._handle_delivery(outgoing, "queue_full" if fits else "too_large", fits, None if fits else value)
@@ -351,13 +389,13 @@ class Outbox:
 
         A block is always divided at the same numbers, so that the first number identifies a duplicate after a kill.
         """
-        level, events = parse_record(value)
+        events = parse_record(value)
         size = sum(map(len, events))
         self._block_builder.max_size = max(1, min(self._block_builder.max_size, size // 2))
         middle = len(events) // 2
         for first, part in ((outgoing.first, events[:middle]), (outgoing.first + middle, events[middle:])):
-            half = OutgoingRecord(first, first + len(part) - 1, outgoing.run, outgoing.stored)
-            self._send(half, level, b",".join(part))
+            half = OutgoingRecord(first, first + len(part) - 1, outgoing.level, outgoing.run, outgoing.stored)
+            self._send(half, b",".join(part))
 
     def _handle_delivery(
         self,
@@ -391,10 +429,11 @@ class Outbox:
                 self._replay_lost += lost
                 self._accounting.add_gap(Gap(reason, run.boot_id, outgoing.first, outgoing.last))
             return
+        first, last, level = outgoing.first, outgoing.last, outgoing.level
         if delivered:
-            self._accounting.record_delivered(outgoing.first, outgoing.last, spooled=run is not None, events=delivered)
+            self._accounting.record_delivered(first, last, level=level, spooled=run is not None, events=delivered)
         if reason is not None and lost:
-            self._accounting.record_lost(reason, outgoing.first, outgoing.last, spooled=run is not None, events=lost)
+            self._accounting.record_lost(reason, first, last, level=level, spooled=run is not None, events=lost)
 
     def _retry_later(self, outgoing: OutgoingRecord, reason: str) -> None:
         self._retries.append(outgoing)

@@ -76,8 +76,23 @@ Fields that have their default value are left out, but for those of the envelope
 `schema_level` says what a reader has to understand: a record of a higher level than it knows it must not read at all.
 
 * Level {event.SCHEMA_LEVEL}: every kind but `rollup`.
-* Level {event.ROLLUP_LEVEL}: `rollup` in place of `request`; every record of a sidecar in `audit.mode: rollup`. A
-  reader that knew requests alone would count nothing.
+* Level {event.ROLLUP_LEVEL}: `rollup` in place of `request`; every record that a sidecar in `audit.mode: rollup`
+  writes while the fleet has finalized this level. A reader that knew requests alone would count nothing.
+
+The level is that of the feature `{event.SCHEMA_FEATURE}` of the fleet ([features.md](features.md)). New
+records have none above the finalized maximum, so that jobs of an older release find none that they must not read. In
+`mode: event` the level is always {event.SCHEMA_LEVEL}. While level {event.ROLLUP_LEVEL} is not finalized, a sidecar
+in `mode: rollup` writes the events of `mode: event`. A change takes effect within a second, between two records; what
+was gathered before is sent at the level before, so nothing is lost, and nothing counts twice. Records that wait on disk
+or in memory keep their level; `brokerside_audit_undelivered{{level}}` counts their events. If the fleet has finalized
+only levels that this release cannot write, it writes nothing, and events are lost (`schema_level`).
+
+**If you use `audit.mode: rollup` today.** Such a sidecar wrote level {event.ROLLUP_LEVEL} from its start. Now, with
+`internal.bootstrap.servers` and `features.enabled: true` (the default), it writes level {event.SCHEMA_LEVEL} until it
+knows that level {event.ROLLUP_LEVEL} is finalized: some seconds after each start (`audit_level_held` in the log). A
+new fleet finalizes it by itself, about 15 seconds after its first sidecar has started, if every sidecar and job
+supports it. Until then there is an event for each request: allow for that in the audit topic and the jobs. With
+`features.enabled: false` it is as before.
 
 Within a level a field never changes its name, type, unit or meaning, and none goes away. There may be new kinds, which
 a reader passes over, and new fields with a default. Every event has `kind` and `seq`, and a field that several kinds

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 UNSUPPORTED_VERSION = 35
 """Result of what only the sidecar has seen, and answered with an empty response."""
 
+EMPTY_RESPONSE = 8
+"""Bytes of such a response: its size and its correlation id."""
+
 DENIED_TYPES = {30: "group", 53: "transactional_id", 65: "delegation_token"}
 """Errors that the response has at a topic or partition, and type of the resource that the client has no right to."""
 
@@ -85,7 +88,7 @@ class _Results:
 
 def _code_without_error(exchange: ObservedExchange) -> int:
     """Return the result of resources of which no error is known."""
-    if exchange.synthesized:
+    if exchange.synthesized and exchange.response_bytes == EMPTY_RESPONSE:
         return UNSUPPORTED_VERSION
     errors: ItemErrors | None = exchange.item_errors
     all_listed = errors is None or errors.failures + errors.retriable + errors.protocol <= len(errors.items)

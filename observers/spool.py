@@ -1,8 +1,8 @@
 """Blocks of events on disk: a log of segment files. Blocks are appended at its end, and read and deleted in order.
 
-A frame of a segment is a head and the events of a block. A checksum finds frames that a kill or a power failure cut
-off; reading then continues with the next segment. A segment is deleted once it was read and all its blocks are
-settled: on the topic, or lost and counted. Only ``sync`` waits for the disk.
+A frame of a segment is a head and the events of a block; all blocks of a segment have one schema level. A checksum
+finds frames that a kill or a power failure cut off; reading then continues with the next segment. A segment is deleted
+once it was read and all its blocks are settled: on the topic, or lost and counted. Only ``sync`` waits for the disk.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import threading
 import zlib
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from struct import Struct as Layout
@@ -35,7 +36,7 @@ _FLAG_COMPRESSED = 1
 class Segment:
     """One file. ``size``: bytes of its whole frames, or of the file if another process wrote it."""
 
-    __slots__ = ("descriptor", "first", "last", "number", "out", "path", "sealed", "size", "unread")
+    __slots__ = ("descriptor", "first", "last", "level", "number", "out", "path", "sealed", "size", "unread")
 
     def __init__(self, folder: Path, number: int, size: int = 0) -> None:
         self.number = number
@@ -46,8 +47,10 @@ class Segment:
         self.sealed = True
         self.out = 0
         """Blocks that were handed out and are not settled."""
+        self.level = 0
+        """The schema level of its blocks, once it is known."""
         self.unread = 0
-        """Events that this process appended and did not hand out yet."""
+        """Events that this process appended or counted, and did not hand out yet."""
         self.first = self.last = 0
         """The first and the last number that this process appended."""
 
@@ -76,11 +79,12 @@ class StoredBlock(Struct, gc=False):
 
 class TornRange(NamedTuple):
     """A part of a segment that cannot be read. ``first`` to ``last``: the numbers that are missing there; ``events``:
-    how many events this process had written to it."""
+    how many events this process had written to it, and ``level``: their schema level."""
 
     first: int
     last: int
     events: int
+    level: int
 
 
 class SpoolFrame(NamedTuple):
@@ -106,6 +110,9 @@ class Spool:
         """Ranges that could not be read. The caller counts and clears them."""
         self.is_abandoned = False
         """Whether ``abandon`` was called."""
+        self.unsettled: Mapping[int, int] = {}
+        """Events that are not settled, by schema level. Replaced as a whole, so that reading it waits for nothing. What
+        was in the folder before is not among them until ``count_found``."""
         self._folder = folder
         self._after = after
         self._max_segment_bytes = segment
@@ -124,6 +131,17 @@ class Spool:
         self._handed_out_blocks = 0
         self._unsynced = False
         self._folder_changed = False
+
+    def count_found(self) -> Mapping[int, int]:
+        """Count the events that were in the folder before, and return ``unsettled``. Call it before any other method.
+
+        Reads the heads of all frames. What cannot be read is not counted.
+        """
+        with self._lock:
+            for segment in self._segments:
+                segment.level, segment.unread = _count_events(segment.path, self._after)
+                self._count_unsettled(segment.level, segment.unread)
+        return self.unsettled
 
     @property
     def caught_up(self) -> bool:
@@ -151,7 +169,7 @@ class Spool:
         head = _encode_head(first, last, level, payload, 0 if direct else _FLAG_COMPRESSED)
         size = len(head) + len(payload)
         with self._lock:
-            segment = self._open_segment()
+            segment = self._open_segment(level)
             try:
                 if os.writev(segment.descriptor, (head, payload)) < size:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(segment.path))
@@ -165,6 +183,7 @@ class Spool:
             segment.first, segment.last = segment.first or first, last
             self.bytes += size
             self._unsynced = True
+            self._count_unsettled(level, len(stored))
             if not direct:
                 segment.unread += len(stored)
                 return None
@@ -184,7 +203,7 @@ class Spool:
                 if found.last <= self._after:
                     continue
                 if self._torn_after is not None:
-                    self.torn.append(TornRange(self._torn_after + 1, found.first - 1, 0))
+                    self.torn.append(TornRange(self._torn_after + 1, found.first - 1, 0, found.level))
                     self._torn_after = None
                 stored = StoredBlock(found.first, found.last, found.level, 0.0, segment, at)
                 segment.unread -= len(stored)
@@ -209,6 +228,7 @@ class Spool:
         """Settle ``events`` events of a block. Return whether the whole block is settled now."""
         with self._lock:
             stored.unsettled -= events
+            self._count_unsettled(stored.level, -events)
             if stored.unsettled:
                 return False
             stored.segment.out -= 1
@@ -270,11 +290,13 @@ class Spool:
             for segment in self._segments:
                 segment.close()
 
-    def _open_segment(self) -> Segment:
+    def _open_segment(self, level: int) -> Segment:
+        """Return the segment that the next block of this level is appended to."""
         last = self._segments[-1] if self._segments else None
-        if last is not None and not last.sealed and last.size < self._max_segment_bytes:
+        if last is not None and not last.sealed and last.size < self._max_segment_bytes and last.level == level:
             return last
         made = Segment(self._folder, self._next_segment)
+        made.level = level
         made.descriptor = os.open(made.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         made.sealed = False
         if last is not None:
@@ -321,12 +343,17 @@ class Spool:
     def _skip_torn(self, segment: Segment) -> None:
         """Skip the rest of ``segment``, and record it as torn."""
         self._read_offset = segment.size
+        unread, segment.unread = segment.unread, 0
+        self._count_unsettled(segment.level, -unread)
         if segment.last:
-            self.torn.append(TornRange(max(self.read_to + 1, segment.first), segment.last, segment.unread))
+            self.torn.append(TornRange(max(self.read_to + 1, segment.first), segment.last, unread, segment.level))
             self.read_to = segment.last
-            segment.unread = 0
         elif self._torn_after is None:
             self._torn_after = self.read_to
+
+    def _count_unsettled(self, level: int, more: int) -> None:
+        if more:
+            self.unsettled = {**self.unsettled, level: self.unsettled.get(level, 0) + more}
 
     def _stop_reading(self) -> None:
         descriptor, self._read_descriptor = self._read_descriptor, -1
@@ -355,6 +382,22 @@ def _parse_frame(descriptor: int, at: int) -> SpoolFrame | None:
         return SpoolFrame(first, last, level, _FRAME_HEAD.size + length, json)
     except (OSError, zlib.error):
         return None
+
+
+def _count_events(path: Path, after: int) -> tuple[int, int]:
+    """Return the schema level of a segment, and how many of its events have numbers above ``after``."""
+    segment_level = events = at = 0
+    with suppress(OSError), path.open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        while len(head := os.pread(file.fileno(), _FRAME_HEAD.size, at)) == _FRAME_HEAD.size:
+            magic, _, length, level, _, first, last = _FRAME_HEAD.unpack(head)
+            at += _FRAME_HEAD.size + length
+            if magic != _FRAME_MAGIC or at > size:
+                break
+            segment_level = level
+            if last > after:
+                events += last - first + 1
+    return segment_level, events
 
 
 def _first_number(descriptor: int, at: int) -> int | None:

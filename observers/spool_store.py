@@ -7,7 +7,8 @@ error of the disk.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -64,6 +65,7 @@ class SpoolStore:
         self._clock = clock
         self._own_run: SpoolRun | None = None
         self._dead_runs: list[SpoolRun] = []
+        self._waiting_runs: dict[str, Mapping[int, int]] = {}  # dead runs that will be adopted later: their events
         self._ended_runs: dict[Gap, SpoolRun] = {}  # dead runs whose gap is not reported yet
         self._unreadable: set[str] = set()
         self._writing = threading.Lock()  # guards the folder of this run
@@ -97,6 +99,16 @@ class SpoolStore:
     def size(self) -> int:
         """Bytes on disk, including those of dead runs."""
         return sum(run.spool.bytes for run in self._all_runs())
+
+    def undelivered_of_dead_runs(self) -> Counter[int]:
+        """Return the events of dead runs that are on disk and not settled, by schema level. Waits for nothing.
+
+        Those of runs that other processes have adopted are not among them.
+        """
+        events = Counter[int]()
+        for found in [*(run.spool.unsettled for run in self._dead_runs), *self._waiting_runs.values()]:
+            events.update(found)
+        return events
 
     def store_block(self, first: int, last: int, level: int, json: bytes, *, direct: bool) -> StoreResult:
         """Store a block. ``direct``, which needs ``caught_up``: hand it out as well."""
@@ -228,13 +240,17 @@ class SpoolStore:
     def _adopt_runs(self, settings: SpoolSettings) -> None:
         limit = settings.max_bytes * MAX_ADOPTED_SHARE
         held = sum(run.spool.bytes for run in self._dead_runs)
+        waiting: dict[str, Mapping[int, int]] = {}
         for run in adopt_dead_runs(Path(settings.path), self._broker_id, self._unreadable):
             if held and held + run.spool.bytes > limit:
+                waiting[run.boot_id] = self._waiting_runs.get(run.boot_id) or run.spool.count_found()
                 run.release()
                 continue
             held += run.spool.bytes
+            run.spool.count_found()
             self._dead_runs.append(run)
             log.info("audit_spool_found", boot_id=run.boot_id, bytes=run.spool.bytes)
+        self._waiting_runs = waiting
 
     def _delete_finished_runs(self) -> None:
         for run in list(self._dead_runs):
@@ -295,11 +311,11 @@ class SpoolStore:
     def _record_torn(self, run: SpoolRun) -> None:
         """Count the ranges that could not be read back as lost."""
         torn, run.spool.torn = run.spool.torn, []
-        for first, last, events in torn:
+        for first, last, events, level in torn:
             if not run.spool.is_abandoned:
                 log.warning("audit_spool_torn", boot_id=run.boot_id, first=first, last=last)
             if run.boot_id == self._boot_id:
-                self._accounting.record_lost("spool_torn", first, last, spooled=True, events=events)
+                self._accounting.record_lost("spool_torn", first, last, level=level, spooled=True, events=events)
             elif first <= last:
                 self._accounting.add_gap(Gap("spool_torn", run.boot_id, first, last))
 

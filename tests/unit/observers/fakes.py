@@ -335,3 +335,29 @@ class WantsBySettings(Keeper):
 
     def wants(self, api_key: int, api_version: int) -> bool:
         return api_key == self.configs["settings"].get("api", 0)
+
+
+class Follower(Keeper):
+    """Keeps the levels it gets, and raises ``error`` instead while it is set."""
+
+    error: BaseException | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.levels: list[Mapping[str, int]] = []
+
+    def finalized_levels(self, levels: Mapping[str, int]) -> None:
+        self.life.append("levels")
+        self.threads.add(threading.current_thread().name)
+        if self.error is not None:
+            raise self.error
+        self.levels.append(levels)
+
+
+class GatedFollower(Gated, Follower):
+    """Blocks in calls about exchanges."""
+
+
+class FollowerWithoutLevels(Keeper):
+    def finalized_levels(self) -> None:
+        return

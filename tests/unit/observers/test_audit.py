@@ -41,6 +41,7 @@ class Kept:
 
     def __init__(self, *_: Any, **settings: Any) -> None:
         self.settings = settings
+        self.schema_level = settings["schema_level"]
         self.sequence_lock = threading.Lock()
         self.seq = 0
         self.observed = memoryview(array("q", [0]))
@@ -74,9 +75,9 @@ class Kept:
     def stats(self) -> OutboxStats:
         reported = self.seq - sum(self.lost.values())
         return OutboxStats(
-            emitted=self.seq, delivered=0, dropped=self.lost, spooled=0, queued=reported, queued_bytes=0, spool_bytes=0,
-            spool_problem="", replayed=0, replay_lost=0, records_delivered=0, bytes_delivered=0,
-            observed=self.observed[0], taken=self.taken, hidden=self.hidden, problems={},
+            emitted=self.seq, delivered=0, dropped=self.lost, spooled=0, queued=reported, undelivered={},
+            queued_bytes=0, spool_bytes=0, spool_problem="", replayed=0, replay_lost=0, records_delivered=0,
+            bytes_delivered=0, observed=self.observed[0], taken=self.taken, hidden=self.hidden, problems={},
         )  # fmt: skip
 
     def close(self, timeout: float) -> None:

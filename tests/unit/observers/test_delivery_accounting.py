@@ -11,10 +11,11 @@ def chunk(first: int, count: int) -> Chunk:
 
 
 def given(accounting: DeliveryAccounting, *chunks: Chunk, last: int, lost: Mapping[str, int] | None = None) -> None:
-    accounting.record_numbered(chunks, last, lost or {}, last, 0)
+    accounting.record_numbered(chunks, last, lost or {}, last, 0, level=1)
 
 
 def balanced(counts: DeliveryCounts) -> bool:
+    assert sum(counts.undelivered.values()) == counts.spooled + counts.queued
     return counts.emitted == counts.delivered + counts.lost + counts.spooled + counts.queued
 
 
@@ -27,8 +28,8 @@ def test_events_go_from_memory_to_disk_to_the_topic() -> None:
     given(accounting, chunk(1, 10), last=10)
     assert (accounting.counts().queued, accounting.counts().taken) == (10, 10)
     accounting.record_stored(1, 6)
-    accounting.record_delivered(1, 4, spooled=True)
-    accounting.record_delivered(7, 8, spooled=False)
+    accounting.record_delivered(1, 4, level=1, spooled=True)
+    accounting.record_delivered(7, 8, level=1, spooled=False)
     counts = accounting.counts()
     assert (counts.delivered, counts.spooled, counts.queued, accounting.last_kept) == (6, 2, 2, 8)
     assert balanced(counts)
@@ -61,7 +62,7 @@ def test_a_run_is_reported_as_one_gap_once_it_has_ended() -> None:
     accounting = DeliveryAccounting("me")
     given(accounting, chunk(1, 30), last=30)
     for first in (1, 11):
-        accounting.record_lost("spool_full", first, first + 9, spooled=False)
+        accounting.record_lost("spool_full", first, first + 9, level=1, spooled=False)
         assert accounting.drain_gaps() == []
     accounting.record_stored(21, 30)
     assert accounting.drain_gaps() == [gap("spool_full", 1, 20)]
@@ -75,7 +76,7 @@ def test_a_gap_is_reported_once_its_event_is_kept_and_reported_again_if_that_is_
     assert accounting.drain_gaps() == [other]
     given(accounting, chunk(1, 1), last=1)
     assert accounting.drain_reported_gaps() == []
-    accounting.record_lost("spool_full", 1, 1, spooled=False)
+    accounting.record_lost("spool_full", 1, 1, level=1, spooled=False)
     assert accounting.drain_gaps() == [other]
     given(accounting, chunk(2, 1), last=2)
     accounting.record_stored(2, 2)
@@ -89,8 +90,23 @@ def test_a_part_of_a_block_may_have_been_lost_before() -> None:
     given(accounting, chunk(1, 4), chunk(7, 4), last=10, lost={"failed": 2})
     accounting.record_stored(1, 4)
     accounting.record_stored(7, 10)
-    accounting.record_lost("spool_torn", 1, 10, spooled=True, events=8)
+    accounting.record_lost("spool_torn", 1, 10, level=1, spooled=True, events=8)
     assert accounting.counts().dropped == {"failed": 2, "spool_torn": 8}
+    assert balanced(accounting.counts())
+
+
+def test_what_waits_is_counted_by_its_level() -> None:
+    accounting = DeliveryAccounting("me")
+    for level, first in ((2, 1), (1, 11), (2, 21)):
+        accounting.record_numbered([chunk(first, 10)], first + 9, {}, 10, 0, level=level)
+    assert accounting.counts().undelivered == {1: 10, 2: 20}
+    accounting.record_stored(1, 10)
+    accounting.record_delivered(1, 10, level=2, spooled=True)
+    accounting.record_lost("spool_full", 21, 24, level=2, spooled=False)
+    accounting.record_delivered(11, 20, level=1, spooled=False)
+    assert accounting.counts().undelivered == {1: 0, 2: 6}
+    accounting.record_delivered(25, 30, level=2, spooled=False)
+    assert accounting.counts().undelivered == {1: 0, 2: 0}
     assert balanced(accounting.counts())
 
 

@@ -115,6 +115,10 @@ class Desk:
             made = chunk(first, events, size) if each is None else padded(first, events, each)
             self.outbox.add_events([made] if events else [], last, lost or {}, observed, 0)
 
+    def level(self, level: int) -> None:
+        with self.outbox.sequence_lock:
+            self.outbox.set_schema_level(level)
+
     def turn(self, seconds: float = 0.1) -> None:
         """What the pump does."""
         self.now += seconds
@@ -145,6 +149,9 @@ class Desk:
         """Present counts, which must agree."""
         stats = self.outbox.stats()
         assert stats.emitted == stats.delivered + sum(stats.dropped.values()) + stats.spooled + stats.queued
+        own = self.outbox._accounting.counts().undelivered
+        assert sum(own.values()) == stats.spooled + stats.queued
+        assert all(events >= own.get(level, 0) >= 0 for level, events in stats.undelivered.items())
         return stats
 
     def arrived(self, boot_id: str | None = None) -> list[int]:
@@ -274,6 +281,103 @@ class TestInMemory:
         desk.deliver()
         assert [(e["first_seq"], e["dropped"]) for e in desk.producer.arrived] == [(8, 7), (208, 7)]
         assert desk.gaps() == [Gap("observer_queue", desk.boot_id, 1, 7)]
+
+
+class TestLevels:
+    def levels(self, desk: Desk) -> list[tuple[int, int, int]]:
+        """Records on the topic: their level, first and last number."""
+        return [(e["schema_level"], e["first_seq"], e["last_seq"]) for e in desk.producer.arrived]
+
+    @pytest.mark.parametrize("spool", [True, False])
+    @pytest.mark.parametrize("ready", [True, False])
+    def test_a_change_ends_the_block_and_what_was_added_keeps_its_level(
+        self, desk_of: DeskOf, tmp_path: Path, spool: bool, ready: bool
+    ) -> None:
+        desk = desk_of(tmp_path if spool else None)
+        if ready:
+            desk.producer.ready.set()
+        desk.add(3)
+        desk.level(2)
+        desk.add(4)
+        desk.level(1)
+        desk.add(5)
+        assert desk.stats().undelivered == {1: 8, 2: 4}
+        desk.deliver()
+        assert self.levels(desk) == [(1, 1, 3), (2, 4, 7), (1, 8, 12)]
+        assert desk.stats().undelivered == {1: 0, 2: 0}
+
+    def test_halves_and_blocks_that_are_sent_again_keep_their_level(self, desk_of: DeskOf, tmp_path: Path) -> None:
+        desk = desk_of(tmp_path)
+        desk.producer.ready.set()
+        desk.level(2)
+        desk.add()
+        desk.level(1)
+        desk.producer.end("too_large")
+        desk.producer.end("topic_authorization_failed", retriable=True)
+        assert desk.stats().undelivered == {1: 0, 2: BLOCK}
+        desk.turn(10)
+        desk.deliver()
+        assert {level for level, *_ in self.levels(desk)} == {2}
+        assert sorted(desk.arrived()) == list(range(1, BLOCK + 1))
+
+    def test_without_a_level_events_are_lost_until_there_is_one_again(self, desk_of: DeskOf, tmp_path: Path) -> None:
+        desk = desk_of(tmp_path)
+        desk.add(3)
+        desk.level(0)
+        desk.add(4, lost={"observer_queue": 2})
+        killed = Gap("killed", "another run", 5, 9)
+        desk.outbox._accounting.add_gap(killed)
+        assert desk.gaps() == [], "their events would be lost, too"
+        assert desk.stats().dropped == {"observer_queue": 2, "schema_level": 4}
+        assert desk.stats().undelivered == {1: 3, 2: 0}
+        desk.level(1)
+        desk.add(1)
+        desk.deliver()
+        assert desk.arrived() == [1, 2, 3, 10]
+        lost = [Gap("observer_queue", desk.boot_id, 4, 5), Gap("schema_level", desk.boot_id, 6, 9)]
+        assert desk.gaps() == [*lost, killed]
+
+    def test_what_a_dead_run_left_comes_at_its_level(self, desk_of: DeskOf, tmp_path: Path) -> None:
+        old = desk_of(tmp_path)
+        for level in (1, 2):
+            old.level(level)
+            old.add()
+        old.level(1)
+        old.die()
+        new = desk_of(tmp_path)
+        assert new.stats().undelivered == {1: 0, 2: 0}, "before it has looked"
+        new.turn()
+        assert new.stats().undelivered == {1: BLOCK, 2: BLOCK}
+        new.producer.ready.set()
+        new.turn()
+        new.producer.end()
+        assert new.stats().undelivered == {1: 0, 2: BLOCK}
+        new.deliver()
+        assert new.stats().undelivered == {1: 0, 2: 0}
+        assert self.levels(new) == [(1, 1, BLOCK), (2, BLOCK + 1, 2 * BLOCK)]
+
+    def test_of_a_dead_run_what_was_settled_and_what_is_torn_is_not_undelivered(
+        self, desk_of: DeskOf, tmp_path: Path
+    ) -> None:
+        old = desk_of(tmp_path)
+        old.producer.ready.set()
+        for level in (1, 1, 2, 2):
+            old.level(level)
+            old.add()
+        old.producer.end()
+        old.turn()
+        old.die()
+        _, last = sorted(tmp_path.glob("*/*.events"))
+        last.write_bytes(last.read_bytes()[:-1] + b"x")
+        new = desk_of(tmp_path)
+        new.turn()
+        assert new.stats().undelivered == {1: BLOCK, 2: 2 * BLOCK}
+        new.producer.ready.set()
+        new.turn()
+        assert new.stats().undelivered == {1: BLOCK, 2: BLOCK}
+        new.deliver()
+        assert new.stats().undelivered == {1: 0, 2: 0}
+        assert new.arrived(old.boot_id) == list(range(BLOCK + 1, 3 * BLOCK + 1))
 
 
 class TestOnDisk:
@@ -500,12 +604,15 @@ class TestNextRun:
         new = desk_of(tmp_path, max_bytes=3 * size)
         new.turn()
         assert new.stats().spool_bytes == size
+        assert new.stats().undelivered == {1: 60 * BLOCK, 2: 0}, "those that wait for their adoption, too"
         new.deliver()
+        assert new.stats().undelivered == {1: 40 * BLOCK, 2: 0}
         new.turn(SPOOL_RETRY_INTERVAL)
         new.deliver()
+        assert new.stats().undelivered == {1: 20 * BLOCK, 2: 0}
         new.turn(SPOOL_RETRY_INTERVAL)
         new.deliver()
-        assert new.stats().replayed == 60 * BLOCK
+        assert (new.stats().replayed, new.stats().undelivered) == (60 * BLOCK, {1: 0, 2: 0})
 
     def test_a_record_of_a_dead_run_that_is_refused_is_reported(self, desk_of: DeskOf, tmp_path: Path) -> None:
         old = desk_of(tmp_path)
@@ -775,6 +882,21 @@ class TestDisk:
         segment.write_bytes(b"x" * segment.stat().st_size)
         desk.deliver()
         assert (desk.stats().spooled, desk.stats().dropped) == (0, {"spool_torn": 2 * BLOCK})
+
+    def test_what_cannot_be_read_back_is_no_longer_undelivered_at_either_level(
+        self, desk_of: DeskOf, tmp_path: Path
+    ) -> None:
+        desk = desk_of(tmp_path)
+        desk.add()
+        desk.level(2)
+        desk.add()
+        desk.add()
+        assert desk.stats().undelivered == {1: BLOCK, 2: 2 * BLOCK}
+        assert len(list(tmp_path.glob("*/*.events"))) == 2, "a file has blocks of one level"
+        for segment in tmp_path.glob("*/*.events"):
+            segment.write_bytes(b"x" * segment.stat().st_size)
+        desk.deliver()
+        assert (desk.stats().undelivered, desk.stats().dropped) == ({1: 0, 2: 0}, {"spool_torn": 3 * BLOCK})
 
     def test_the_ledger_may_fail_as_well(
         self, desk_of: DeskOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

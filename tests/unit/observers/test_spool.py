@@ -161,7 +161,7 @@ class TestAfterADeath:
         assert read[0] == 1
         kept = read[1]
         assert read[1:] == list(range(kept, 201, BLOCK))
-        assert one.torn == [TornRange(11, kept - 1, 0)]
+        assert one.torn == [TornRange(11, kept - 1, 0, 1)]
         assert second.exists()
 
     def test_damage_to_what_this_process_wrote_is_counted(self, tmp_path: Path) -> None:
@@ -171,14 +171,14 @@ class TestAfterADeath:
         (file,) = files(tmp_path)
         os.truncate(file, 300)
         assert one.read_next() is None
-        assert one.torn == [TornRange(11, 50, 40)]
+        assert one.torn == [TornRange(11, 50, 40, 1)]
 
     def test_a_segment_that_somebody_deleted_is_counted(self, tmp_path: Path) -> None:
         one = spool(tmp_path)
         fill(one, 20)
         files(tmp_path)[0].unlink()
         read = firsts(taken(one))
-        assert one.torn == [TornRange(1, read[0] - 1, read[0] - 1)]
+        assert one.torn == [TornRange(1, read[0] - 1, read[0] - 1, 1)]
         stored_blocks = read[-1]
         assert stored_blocks == 191
 

@@ -129,6 +129,24 @@ class TestTranslation:
         translated = event(exchange(synthesized=True))
         assert (translated.synthesized, translated.upstream_us, translated.latency_us) == (True, 0, 2000)
 
+    @pytest.mark.parametrize(
+        ("response_bytes", "error_code", "result"), [(8, 0, 35), (18, 0, 0), (18, 31, 31), (0, 0, UNKNOWN_ERROR_CODE)]
+    )
+    def test_what_the_sidecar_answers_has_the_result_of_the_answer(
+        self, event: Event, response_bytes: int, error_code: int, result: int
+    ) -> None:
+        """An empty response is that to an unsupported request. Without a response the connection was closed."""
+        about = RequestResources((RequestResource("feature", b"brokerside.quota.ip", None, 0, None, None),), 1)
+        answered = exchange(
+            api_key=57,
+            resources=about,
+            synthesized=True,
+            response_bytes=response_bytes,
+            error_code=error_code,
+            outcome="answered" if response_bytes else "connection_lost",
+        )
+        assert [one.error_code for one in event(answered).resources] == [result]
+
     def test_an_exchange_that_gives_no_event_for_another_reason_is_lost_alone_with_its_number(
         self, translate: Translate
     ) -> None:

@@ -1,0 +1,133 @@
+"""How observers get the levels of the fleet's features: by a slot beside their queue."""
+
+from __future__ import annotations
+
+import pytest
+
+from observers.circuit_breaker import MAX_CONSECUTIVE_FAILURES
+from observers.dispatch import Dispatcher
+from observers.errors import ObserverError
+from tests.unit.observers.samples import exchange
+from tests.unit.observers.test_dispatch import FAKES, feed, observer, started, until
+
+
+def test_an_idle_observer_gets_them_on_its_own_thread() -> None:
+    dispatcher = started("Follower", "Keeper")
+    follower = observer(dispatcher, "Follower")
+    dispatcher.set_finalized_levels({"a": 1, "b": 0})
+    until(lambda: len(follower.levels) == 1)
+    dispatcher.set_finalized_levels({"a": 2, "b": 0})
+    until(lambda: len(follower.levels) == 2)
+    assert follower.levels == [{"a": 1, "b": 0}, {"a": 2, "b": 0}]
+    assert follower.threads == {f"observer {FAKES}:Follower"}
+    dispatcher.close(20)
+    assert [stats.delivered for stats in dispatcher.stats()] == [0, 0]
+    assert observer(dispatcher, "Keeper").life == ["configure", "close"]
+
+
+def test_of_several_the_last_one_comes_before_what_waits() -> None:
+    dispatcher = started("GatedFollower")
+    follower = observer(dispatcher, "GatedFollower")
+    feed(dispatcher, 1)
+    assert follower.entered.wait(20)
+    feed(dispatcher, 1)
+    feed(dispatcher, 1)
+    for level in (1, 2, 3):
+        dispatcher.set_finalized_levels({"a": level})
+    follower.gate.set()
+    dispatcher.close(20)
+    assert follower.levels == [{"a": 3}]
+    assert follower.life == ["configure", "record", "levels", "record", "record", "close"]
+    assert dispatcher.stats()[0].delivered == 3
+
+
+def test_they_come_again_and_again_while_exchanges_do() -> None:
+    """Each change is followed by a flush; a change that were lost would leave the last level undelivered."""
+    dispatcher = started("Follower")
+    follower = observer(dispatcher, "Follower")
+    for level in range(1, 500):
+        dispatcher.set_finalized_levels({"a": level})
+        if level % 3:
+            feed(dispatcher, 1)
+    until(lambda: follower.levels[-1:] == [{"a": 499}])
+    received = [levels["a"] for levels in follower.levels]
+    assert received == sorted(set(received))
+    dispatcher.close(20)
+
+
+def test_the_same_ones_are_delivered_once() -> None:
+    dispatcher = started("Follower")
+    for _ in range(3):
+        dispatcher.set_finalized_levels({"a": 1})
+        until(lambda: len(observer(dispatcher, "Follower").levels) == 1)
+    dispatcher.set_finalized_levels({})
+    dispatcher.close(20)
+    assert observer(dispatcher, "Follower").levels == [{"a": 1}, {}]
+
+
+def test_those_that_are_set_just_before_the_end_come_before_close() -> None:
+    dispatcher = started("Follower")
+    dispatcher.set_finalized_levels({"a": 1})
+    dispatcher.close(20)
+    dispatcher.set_finalized_levels({"a": 2})
+    assert observer(dispatcher, "Follower").life == ["configure", "levels", "close"]
+
+
+def test_an_observer_cannot_change_those_of_others() -> None:
+    levels = {"a": 1}
+    dispatcher = started("Follower")
+    dispatcher.set_finalized_levels(levels)
+    levels["a"] = 2
+    dispatcher.close(20)
+    (kept,) = observer(dispatcher, "Follower").levels
+    assert kept == {"a": 1}
+    with pytest.raises(TypeError):
+        kept["a"] = 3
+
+
+def test_a_call_that_raises_is_counted_and_made_again_before_the_next_exchanges() -> None:
+    dispatcher = started("Follower")
+    follower = observer(dispatcher, "Follower")
+    follower.error = RuntimeError("no")
+    dispatcher.set_finalized_levels({"a": 1})
+    until(lambda: dispatcher.stats()[0].errors == {"finalized_levels": 1})
+    feed(dispatcher, 2)
+    until(lambda: dispatcher.stats()[0].delivered == 2)
+    assert dispatcher.stats()[0].errors == {"finalized_levels": 2}
+    follower.error = None
+    feed(dispatcher, 1)
+    dispatcher.close(20)
+    assert follower.levels == [{"a": 1}]
+    assert (dispatcher.stats()[0].delivered, dispatcher.stats()[0].failed) == (3, 0)
+
+
+def test_while_the_breaker_is_open_they_wait() -> None:
+    now = [0.0]
+    dispatcher = started("Follower", clock=lambda: now[0])
+    follower = observer(dispatcher, "Follower")
+    follower.error = RuntimeError("no")
+    for level in range(1, MAX_CONSECUTIVE_FAILURES + 4):
+        dispatcher.set_finalized_levels({"a": level})
+        failures = min(level, MAX_CONSECUTIVE_FAILURES)
+        until(lambda failures=failures: dispatcher.stats()[0].errors == {"finalized_levels": failures})  # type: ignore[misc]
+    follower.error = None
+    assert dispatcher.stats()[0].breaker_open
+    now[0] = 1e6
+    dispatcher.record_exchange(exchange())
+    dispatcher.close(20)
+    assert follower.levels == [{"a": MAX_CONSECUTIVE_FAILURES + 3}]
+
+
+def test_an_observer_that_replaces_another_gets_the_current_ones() -> None:
+    dispatcher = started("Follower")
+    dispatcher.set_finalized_levels({"a": 1})
+    wanted = {f"{FAKES}:Follower": {"top": 5}}
+    dispatcher.replace(dispatcher.configure_beside(wanted), wanted, 5.0)
+    follower = observer(dispatcher, "Follower")
+    until(lambda: follower.levels == [{"a": 1}])
+    dispatcher.close(20)
+
+
+def test_a_method_that_takes_no_levels_refuses_the_start() -> None:
+    with pytest.raises(ObserverError, match=r"finalized_levels\(levels\) cannot be called so"):
+        Dispatcher([f"{FAKES}:FollowerWithoutLevels"], {})

@@ -1,0 +1,249 @@
+"""The audit writes no record above the level that the fleet has finalized, and a change loses nothing."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from observers.api import LevelObserver
+from observers.event import ROLLUP_LEVEL, SCHEMA_FEATURE, SCHEMA_LEVEL, GapEvent, RequestEvent, RollupEvent, StatusEvent
+from observers.observed_counter import SHARED_MEMORY
+from observers.opentelemetry import OpenTelemetryLogsObserver
+from proxy.features.catalog import AUDIT_EVENT_SCHEMA, SUPPORTED
+from tests.unit.observers.audit_levels import (
+    Audit,
+    check_records,
+    configs,
+    configured,
+    fake_producers,
+    levels_of,
+    without_pump,
+)
+from tests.unit.observers.samples import exchange, report
+from tests.unit.observers.test_outbox import MIB, FakeProducer
+
+ROLLUP: dict[str, Any] = {"mode": "rollup", "rollup.interval.ms": 60_000}
+
+
+@pytest.fixture(autouse=True)
+def producers() -> Iterator[None]:
+    with fake_producers():
+        yield
+
+
+@pytest.fixture
+def no_pump() -> Iterator[None]:
+    with without_pump():
+        yield
+
+
+@pytest.fixture
+def boot_id() -> Iterator[str]:
+    boot_id = uuid.uuid4().hex
+    yield boot_id
+    (SHARED_MEMORY / f"brokerside-{boot_id}").unlink(missing_ok=True)
+
+
+def held(logged: list[Any]) -> list[tuple[int, int]]:
+    return [(line["in_use"], line["wanted"]) for line in logged if line["event"] == "audit_level_held"]
+
+
+def test_the_levels_of_records_are_those_of_the_feature() -> None:
+    assert SCHEMA_FEATURE == AUDIT_EVENT_SCHEMA
+    assert SUPPORTED[AUDIT_EVENT_SCHEMA] == (SCHEMA_LEVEL, ROLLUP_LEVEL)
+
+
+@pytest.mark.usefixtures("no_pump")
+def test_the_opentelemetry_logs_have_the_level_of_their_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        OpenTelemetryLogsObserver,
+        "_make_exporter",
+        lambda self, settings, version, admin, on_settled: FakeProducer(
+            on_settled, max_bytes=MIB, max_record_bytes=MIB
+        ),
+    )
+    observer = OpenTelemetryLogsObserver()
+    observer.configure({**configs("b"), "settings": {"mode": "rollup"}})
+    assert not isinstance(observer, LevelObserver)
+    assert observer._outbox.schema_level == ROLLUP_LEVEL
+    observer.close(0)
+
+
+@pytest.mark.usefixtures("no_pump")
+class TestLevel:
+    @pytest.mark.parametrize(
+        ("features", "mode", "level", "kind"),
+        [
+            (False, "event", 1, RequestEvent),
+            (False, "rollup", 2, RollupEvent),
+            (True, "event", 1, RequestEvent),
+            (True, "rollup", 1, RequestEvent),
+        ],
+    )
+    def test_at_the_start_it_is_the_mode_s_and_with_features_the_lowest(
+        self, features: bool, mode: str, level: int, kind: type[Any]
+    ) -> None:
+        audit = Audit("b", features=features, mode=mode)
+        audit.observer.record_exchanges([exchange()] * 3, 0)
+        audit.close()
+        (record,) = audit.envelopes()
+        assert record.schema_level == level
+        assert {type(event) for event in record.events} == {kind, StatusEvent}
+
+    def test_rollups_begin_and_end_with_their_level(self) -> None:
+        audit = Audit("b", **ROLLUP)
+        for level in (None, 2, 1, 1, 2):
+            if level is not None:
+                audit.use(level)
+            audit.observer.record_exchanges([exchange()] * 2, 0)
+            audit.observer.record_exchanges([exchange()], 0)
+        audit.close()
+        read = audit.envelopes()
+        assert levels_of(read) == [1, 2, 1, 2]
+        assert check_records(read) == {"alone": 3 + 6, "in rollups": 6}
+        assert [event.requests for e in read for event in e.events if isinstance(event, RollupEvent)] == [3, 3]
+        assert audit.stats().emitted == audit.stats().delivered
+        assert audit.stats().taken == 15
+
+    def test_a_mode_that_needs_the_lowest_level_writes_that(self) -> None:
+        audit = Audit("b", mode="event")
+        assert audit.stats().levels == {1: 1}
+        audit.use(2)
+        audit.observer.record_exchanges([exchange()], 0)
+        assert audit.stats().levels == {2: 1}
+        audit.close()
+        assert levels_of(audit.envelopes()) == [1]
+
+    def test_what_is_unknown_changes_nothing(self) -> None:
+        audit = Audit("b", **ROLLUP)
+        audit.use(2)
+        audit.observer.finalized_levels({})
+        audit.observer.finalized_levels({"brokerside.quota.ip": 1})
+        audit.observer.record_exchanges([exchange()], 0)
+        audit.close()
+        assert levels_of(audit.envelopes()) == [2]
+
+    def test_it_is_logged_once_that_the_mode_does_not_get_its_level(self) -> None:
+        with capture_logs() as logged:
+            audit = Audit("b", **ROLLUP)
+            assert not held(logged), "nothing is known yet"
+            audit.use(1)
+            audit.use(1)
+            audit.use(2)
+            assert held(logged) == [(1, 2)]
+            audit.use(0)
+        assert held(logged) == [(1, 2), (0, 2)]
+        with capture_logs() as logged:
+            Audit("b", mode="event").use(1)
+        assert not held(logged)
+
+    def test_no_level_is_in_use_before_all_above_it_is_counted_as_undelivered(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whoever sees that level 1 is in use must not miss what was gathered at level 2."""
+        audit = Audit("b", features=False, **ROLLUP)
+        audit.observer.record_exchanges([exchange()] * 5, 0)
+        seen = []
+        counted = audit.outbox._accounting.record_numbered
+
+        def record_numbered(*args: Any, **options: Any) -> None:
+            seen.append(audit.stats())
+            counted(*args, **options)
+
+        monkeypatch.setattr(audit.outbox._accounting, "record_numbered", record_numbered)
+        audit.use(1)
+        seen.append(audit.stats())
+        assert [(stats.levels, stats.undelivered[2]) for stats in seen] == [({2: 1}, 0), ({1: 1}, 1)]
+
+    def test_without_any_level_nothing_is_written_and_all_is_counted(self) -> None:
+        audit = Audit("b", **ROLLUP)
+        audit.observer.record_exchanges([exchange()], 0)
+        audit.use(2)
+        audit.observer.record_exchanges([exchange()] * 5, 0)
+        audit.use(0)
+        audit.observer.record_exchanges([exchange()] * 3, 2)
+        audit.observer.record_throttles([report()], 0)
+        for _ in range(3):
+            audit.turn()
+        assert audit.stats().dropped == {"observer_queue": 2, "schema_level": 4}
+        assert audit.stats().levels == {0: 1}
+        audit.use(1)
+        audit.observer.record_exchanges([exchange()], 0)
+        audit.deliver()
+        audit.turn()
+        audit.close()
+        read = audit.envelopes()
+        assert levels_of(read) == [1, 2, 1]
+        assert check_records(read) == {"alone": 2, "in rollups": 5, "missing": 6}
+        gaps = [event for e in read for event in e.events if isinstance(event, GapEvent)]
+        assert [(gap.reason, gap.lost_first_seq, gap.lost_last_seq) for gap in gaps] == [
+            ("observer_queue", 3, 4),
+            ("schema_level", 5, 8),
+        ]
+
+    def test_both_levels_survive_a_kill_and_come_at_theirs(self, tmp_path: Path, boot_id: str) -> None:
+        """The next run may only write level 1. It sends what is on disk as it is, and counts it."""
+        audit = Audit(boot_id, tmp_path, **ROLLUP)
+        for level in (1, 2, 1, 2):
+            audit.use(level)
+            audit.observer.record_exchanges([exchange()] * 10, 0)
+        audit.use(1)
+        assert audit.stats().undelivered == {1: 20, 2: 2}
+        audit.turn()
+        audit.die()
+        after = Audit(f"{boot_id}-after", tmp_path, **ROLLUP)
+        after.observer.record_exchanges([exchange()], 0)
+        after.turn()
+        assert after.stats().undelivered == {1: 21, 2: 2}
+        after.deliver()
+        assert set(after.stats().undelivered.values()) == {0}
+        left = after.envelopes(boot_id)
+        assert levels_of(left) == [1, 2, 1, 2]
+        assert check_records(left) == {"alone": 20, "in rollups": 20}
+        assert levels_of(after.envelopes()) == [1]
+        assert (after.stats().replayed, after.stats().replay_lost) == (22, 0)
+        after.close()
+
+
+def test_under_load_nothing_is_lost_or_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F11: the observer's thread changes the level again and again, while the pump emits and delivers."""
+    monkeypatch.setattr("observers.outbox.PUMP_INTERVAL", 0.001)
+    monkeypatch.setattr("observers.outbox.OUTBOX_TICK_INTERVAL", 0.001)
+    monkeypatch.setattr("observers.event_blocks.BLOCK_LINGER", 0.002)
+    monkeypatch.setattr("observers.event_observer.STATUS_INTERVAL", 0.01)
+
+    def poll(self: FakeProducer, timeout: float) -> None:
+        stopping.wait(timeout)
+        while self.sent:
+            self.end()
+
+    stopping = threading.Event()
+    monkeypatch.setattr(FakeProducer, "poll", poll)
+    observer = configured("b", **{**ROLLUP, "rollup.interval.ms": 2})
+    producer: Any = observer._outbox._sender
+    producer.ready.set()
+    requests = 0
+    for change in range(300):
+        observer.finalized_levels({SCHEMA_FEATURE: 2 - change % 2})
+        for size in range(1, 1 + change % 7):
+            observer.record_exchanges([exchange()] * size, 0)
+            requests += size
+    stopping.set()
+    observer.close(60)
+    stats = observer.stats()
+    assert stats.emitted == stats.delivered
+    assert (stats.dropped, stats.taken, set(stats.undelivered.values())) == ({}, requests, {0})
+    audit: Any = Audit.__new__(Audit)
+    audit.producer, audit.boot_id = producer, "b"
+    found = check_records(audit.envelopes())
+    assert found["alone"] + found["in rollups"] == requests
+    assert found["missing"] == 0
+    assert min(found["alone"], found["in rollups"]) > 0
+    assert Counter(e.schema_level for e in audit.envelopes()).keys() == {1, 2}
