@@ -18,6 +18,8 @@ from proxy.config import Config
 from proxy.core.apis import ALTER_CLIENT_QUOTAS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS
 from proxy.daemon_executor import DaemonExecutor
 from proxy.errors import LocalError
+from proxy.features.status import FeaturesStatus
+from proxy.fleet.feature_poller import AuditLevels, FeaturePoller
 from proxy.fleet.fleet_poller import FleetPoller
 from proxy.fleet.quota_poller import QuotaPoller
 from proxy.net.admin import AdminEndpoint
@@ -75,7 +77,7 @@ async def _run(
     stop = asyncio.Event()
     abort = asyncio.Event()
     notifier = ServiceNotifier()
-    taken_over = False
+    accepted = taken_over = False
 
     def begin_stop() -> None:
         running = reloader.config
@@ -142,13 +144,19 @@ async def _run(
         admin.update_config(changed)
         if watch is not None:
             watch.reconfigure(changed)
+        if features is not None:
+            features.reconfigure(changed)
         return True
 
     def start_accepting() -> None:
+        nonlocal accepted
+        accepted = True
         listeners.start_accepting()
         ticker.start()
         if watch is not None:
             watch.mark_accepting()
+        if features is not None:
+            features.mark_accepting()
 
     loop = asyncio.get_running_loop()
     opening = DaemonExecutor("listeners")
@@ -166,8 +174,13 @@ async def _run(
     problems = ReadinessProblems(listeners)
     watch = _create_quota_poller(config, listeners, handler, ticker, partial(problems.set, "quotas"))
     fleet = _create_fleet_poller(config, handler, ticker, partial(problems.set, "fleet"))
+    features = _create_feature_poller(config, handler, fleet, partial(problems.set, "features"))
     admin = AdminEndpoint(
-        listeners, reloader, watch.state if watch is not None else None, lambda: fleet.registry_dropped
+        listeners,
+        reloader,
+        watch.state if watch is not None else None,
+        lambda: fleet.registry_dropped,
+        features.status if features is not None else partial(FeaturesStatus, config.features_disabled),
     )
     successor = _create_takeover_server(config, listeners, admin, on_taken_over)
     reloading = asyncio.create_task(reloader.run())
@@ -178,6 +191,8 @@ async def _run(
         if predecessor is None:
             admin.start(admin_socket)
         fleet.start()
+        if features is not None:
+            features.start()
         if watch is not None:
             watch.start()
             with contextlib.suppress(TimeoutError):
@@ -212,7 +227,12 @@ async def _run(
         if successor is not None:
             await successor.close()
         listeners.close()
-        await asyncio.gather(handler.stop(abort, spread=taken_over), fleet.close())
+        if features is not None:
+            features.resign()
+        is_last = accepted and not taken_over  # of a failed takeover, the predecessor continues
+        await asyncio.gather(handler.stop(abort, spread=taken_over), fleet.close(signs_off=is_last))
+        if features is not None:
+            await features.close()
         ticker.stop()
         if watch is not None:
             await watch.close()
@@ -305,6 +325,22 @@ def _create_fleet_poller(
     fleet = FleetPoller(config, handler.update_fleet_view, set_problem)
     ticker.callbacks.append(_on_new_responses(handler, [INCREMENTAL_ALTER_CONFIGS, ALTER_CONFIGS], fleet.refresh))
     return fleet
+
+
+def _create_feature_poller(
+    config: Config, handler: ConnectionHandler, fleet: FleetPoller, set_problem: Callable[[str | None], None]
+) -> FeaturePoller | None:
+    """Return what follows the features of the fleet; None if this sidecar does not take part."""
+    if config.features_disabled is not None:
+        return None
+
+    async def audit_levels() -> AuditLevels:
+        found = (await handler.snapshot()).audit
+        return AuditLevels(found.get("levels", {}), found.get("undelivered", {}))
+
+    features = FeaturePoller(config, fleet, handler.update_features_view, set_problem, audit_levels)
+    handler.on_feature_update(features.update)
+    return features
 
 
 def _on_new_responses(

@@ -1,4 +1,4 @@
-"""Errors of the client of BrokerMetadata."""
+"""Errors of the clients."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from proxy.errors import BrokersideError
 
 
 class UnsupportedRequestError(BrokersideError):
-    """The sidecar has answered, and does not have this api, or not this version of it."""
+    """The other end has answered, and does not have this api, or not this version of it."""
 
     def __init__(self, api: str, api_version: int) -> None:
         super().__init__(f"Request not supported by server: {api} v{api_version}")

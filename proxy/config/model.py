@@ -13,7 +13,14 @@ from pydantic import BeforeValidator, model_validator
 from proxy.config.internal import first_unsupported
 from proxy.config.key_definition import INT32_MAX, ConfigSection, key, number, switch
 from proxy.config.quotas import Quotas
-from proxy.config.sections import UNSUPPORTED_RESPONSES, AdminConfig, AuditConfig, Listener, RegistryConfig
+from proxy.config.sections import (
+    UNSUPPORTED_RESPONSES,
+    AdminConfig,
+    AuditConfig,
+    FeaturesConfig,
+    Listener,
+    RegistryConfig,
+)
 from proxy.config.types import (
     ENDPOINT,
     MAX_SOCKET_PATH,
@@ -208,6 +215,9 @@ class Config(ConfigSection):
     registry: RegistryConfig = key(
         "registry", "", kind="mapping", allowed="the keys of registry", default=RegistryConfig()
     )
+    features: FeaturesConfig = key(
+        "features", "", kind="mapping", allowed="the keys of features", default=FeaturesConfig()
+    )
     admin: AdminConfig = key("admin", "", kind="mapping", allowed="the keys of admin", default=AdminConfig())
     quotas: Quotas = key(
         "quotas", "", kind="mapping", allowed="the keys of quotas", default_factory=Quotas, reload=True
@@ -363,6 +373,13 @@ class Config(ConfigSection):
         """Why the cluster's quotas cannot be read although there is a cluster; None if they can."""
         found = first_unsupported(self.internal) if self.internal_bootstrap_servers is not None else None
         return None if found is None else str(found)
+
+    @property
+    def features_disabled(self) -> str | None:
+        """Why this sidecar takes no part in the features of the fleet; None if it does."""
+        if self.internal_bootstrap_servers is None:
+            return "internal.bootstrap.servers is missing"
+        return None if self.features.enabled else "features.enabled is false"
 
     def internal_client_settings(self) -> dict[str, str]:
         """Return librdkafka's settings for the INTERNAL listeners, ``bootstrap.servers`` included, secrets revealed.

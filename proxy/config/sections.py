@@ -172,6 +172,25 @@ class RegistryConfig(ConfigSection):
     )
 
 
+class FeaturesConfig(ConfigSection):
+    """The levels of features that the sidecars of a cluster agree on."""
+
+    enabled: bool = switch(
+        "enabled",
+        "Whether this sidecar takes part in the feature versions of the fleet (docs/features.md). They need "
+        "`internal.bootstrap.servers`. Without them no feature of the fleet is shown to clients or updated. A sidecar "
+        "that runs with `false` supports no level, so that no level can be raised by the others.",
+        default=True,
+    )
+    forward: bool = switch(
+        "forward",
+        "Whether a client may ask this sidecar for an update of features although another one is the controller. With "
+        "`false` it gets `NOT_CONTROLLER` (41).",
+        default=True,
+        reload=True,
+    )
+
+
 class AuditConfig(ConfigSection):
     """What `observers.audit:AuditObserver` records, and where."""
 
@@ -211,7 +230,8 @@ class AuditConfig(ConfigSection):
     mode: AuditMode = key(
         "mode",
         "One event for each request, or one for all requests of a client, api and minute that end within "
-        "`rollup.interval.ms`. The tables are the same.",
+        "`rollup.interval.ms`. The tables are the same. With `features.enabled` there are rollups once the fleet has "
+        "finalized level 2 of `brokerside.audit.event.schema` (docs/audit-event.md).",
         kind="text",
         allowed="event or rollup",
         default="event",
@@ -271,8 +291,8 @@ class AdminConfig(ConfigSection):
 
     bind: Address = key(
         "bind",
-        "Address of `/metrics`, `/livez`, `/readyz`, `/quotas`, `/config` and `POST /reload`. They have no "
-        "authentication: leave them on loopback.",
+        "Address of `/metrics`, `/livez`, `/readyz`, `/quotas`, `/connections`, `/features`, `/config` and `POST "
+        "/reload`. They have no authentication: leave them on loopback.",
         kind="host:port",
         allowed=ENDPOINT,
         default=Endpoint("127.0.0.1", 9644),

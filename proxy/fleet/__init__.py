@@ -14,12 +14,25 @@ host_resolver.py  the addresses of host names that have quotas.
 schedule.py       when to poll next (pure).
 quota_poller.py   polls the quotas, and reports changes.
 
+Topics of the sidecars
+topic_spec.py     their names and settings, and what a record is (pure).
+compacted_topic.py  one of them, by librdkafka.
+topic_thread.py   the thread that reads one, and writes to it.
+fenced_writer.py  writes one as its only writer.
+topic_commands.py what the command reads and writes in them.
+election.py       which sidecar holds a partition of a log (pure).
+
 The registry of sidecars
 sidecar_record.py what a sidecar writes about itself (pure).
-membership.py     which sidecars run (pure).
+membership.py     which sidecars and readers run (pure).
 view.py           what BrokerMetadata returns of each broker (pure).
-registry_topic.py the registry's topic, by librdkafka.
-registry.py       the thread that reads and writes it.
+registry.py       the registry's thread.
 identity.py       whether broker.id is that of the broker behind listeners with SASL or TLS (pure).
 fleet_poller.py   keeps the view of brokers and sidecars up to date.
+
+Feature versions of the fleet
+features_thread.py  the thread of the topic with the finalized levels.
+registered_features.py  what the registry says about features (pure).
+feature_updates.py  updates that clients ask this sidecar for.
+feature_poller.py follows the finalized levels, and is the controller where the election says so.
 """

@@ -16,7 +16,7 @@ from proxy.rpc.call import call
 from proxy.rpc.messages import RpcRequest
 
 CALL_TIMEOUT = 5.0
-"""Seconds to connect, with TLS and SASL; and for each response."""
+"""Seconds to connect, with TLS and SASL; and for each response, unless the caller says otherwise."""
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 """Bytes; 100,000 quotas of addresses are 6 MB."""
@@ -60,7 +60,7 @@ class BrokerConnection:
         Raises BrokerUnreachable, RequestRefused, PeerError.
         """
         local = None if source is None else (source, 0)
-        async with _bounded(endpoint):
+        async with _bounded(endpoint, CALL_TIMEOUT):
             try:
                 streams = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=context, local_addr=local)
             except ConnectionError as error:
@@ -76,9 +76,12 @@ class BrokerConnection:
                 raise
             return connection
 
-    async def call(self, request: RpcRequest) -> bytes:
-        """Send ``request``; return what follows the response's correlation id. Raises BrokerUnreachable, PeerError."""
-        async with _bounded(self.endpoint):
+    async def call(self, request: RpcRequest, seconds: float = CALL_TIMEOUT) -> bytes:
+        """Send ``request``; return what follows the response's correlation id, which may take ``seconds``.
+
+        Raises BrokerUnreachable, PeerError.
+        """
+        async with _bounded(self.endpoint, seconds):
             return await self._call(request)
 
     def close(self) -> None:
@@ -115,13 +118,13 @@ class BrokerConnection:
 
 
 @asynccontextmanager
-async def _bounded(endpoint: Endpoint) -> AsyncIterator[None]:
-    """Bound the block by ``CALL_TIMEOUT``, and raise BrokerUnreachable for a timeout and any error of the network."""
+async def _bounded(endpoint: Endpoint, seconds: float) -> AsyncIterator[None]:
+    """Bound the block by ``seconds``, and raise BrokerUnreachable for a timeout and any error of the network."""
     try:
-        async with asyncio.timeout(CALL_TIMEOUT):
+        async with asyncio.timeout(seconds):
             yield
     except TimeoutError:
-        raise BrokerUnreachable(f"{endpoint}: no answer within {CALL_TIMEOUT:.0f} s") from None
+        raise BrokerUnreachable(f"{endpoint}: no answer within {seconds:.0f} s") from None
     except asyncio.IncompleteReadError:
         raise ConnectionClosed(f"{endpoint}: the connection was closed") from None
     except ConnectionResetError as error:

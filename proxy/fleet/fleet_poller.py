@@ -19,17 +19,25 @@ import structlog
 from msgspec import structs
 
 from proxy.config import Config, Endpoint, hmac_keys
-from proxy.core.protected_topics import REGISTRY
+from proxy.core.protected_topics import FEATURES, REGISTRY
 from proxy.core.wire import TRUNCATED
 from proxy.errors import BrokersideError, describe_os_error
 from proxy.fleet import identity, sidecar_record
 from proxy.fleet.client import Caller, ClusterClient
 from proxy.fleet.connection import BrokerConnection, BrokerUnreachable
-from proxy.fleet.membership import Member
-from proxy.fleet.registry import OnMembers, RegistryThread
+from proxy.fleet.membership import Member, RegistryContent
+from proxy.fleet.registry import OnContent, RegistryThread
 from proxy.fleet.schedule import Schedule
 from proxy.fleet.security import Security
-from proxy.fleet.view import OwnBroker, brokers_without_sidecar, build_fleet_view, build_own_record, build_own_view
+from proxy.fleet.sidecar_record import STOPPED, SidecarRecord
+from proxy.fleet.view import (
+    OwnBroker,
+    OwnFeatures,
+    brokers_without_sidecar,
+    build_fleet_view,
+    build_own_record,
+    build_own_view,
+)
 from proxy.interceptors.api_versions import decode_api_versions
 from proxy.interceptors.broker_metadata import FleetView
 from proxy.interceptors.tags import BrokerCapabilities, derive_capabilities
@@ -60,7 +68,7 @@ class FleetPoller:
         on_problem: Callable[[str | None], None],
         *,
         caller: Caller | None = None,
-        registry: Callable[[OnMembers], RegistryThread] | None = None,
+        registry: Callable[[OnContent], RegistryThread] | None = None,
     ) -> None:
         """Both callbacks are called on the loop.
 
@@ -71,7 +79,11 @@ class FleetPoller:
         self._on_view = on_view
         self._on_problem = on_problem
         self._client_id = f"brokerside-fleet-{config.broker_id}"
-        self._boot_id = uuid.uuid4().hex
+        self.boot_id = uuid.uuid4().hex
+        """Of this run, in the registry."""
+        self.features_leader: int | None = None
+        """Broker id of the leader of the topic of features; None while it is not known."""
+        self._on_registry: Callable[[RegistryContent, bool], None] = lambda content, end: None
         self._started_ms = int(time.time() * 1000)
         self._own = OwnBroker(config.broker_id)
         self._choose_listeners(config)
@@ -102,8 +114,8 @@ class FleetPoller:
             self._caller = caller or ClusterClient(config, self._client_id)
             authenticator = hmac_keys.authenticator(hmac_keys.REGISTRY, config.registry.hmac_keys_file)
             settings = config.internal_client_settings()
-            make = registry or (lambda on_members: RegistryThread(settings, self._client_id, on_members, authenticator))
-            self._registry = make(self._on_members)
+            make = registry or (lambda on_content: RegistryThread(settings, self._client_id, on_content, authenticator))
+            self._registry = make(self._on_content)
         self._awaits_addresses = bool(self._rewriting)
 
     def _choose_listeners(self, config: Config) -> None:
@@ -141,8 +153,25 @@ class FleetPoller:
         """Numbers of records of the registry that were dropped, by reason."""
         return {} if self._registry is None else self._registry.dropped
 
-    async def close(self) -> None:
-        """Stop to poll, and close all connections."""
+    def on_registry(self, callback: Callable[[RegistryContent, bool], None]) -> None:
+        """Call ``callback`` with what the registry has, whenever some of it was read, and whether all was."""
+        self._on_registry = callback
+
+    def read_registry(self, done: Callable[[], None]) -> None:
+        """Call ``done`` when all is read, and was reported, that the registry has after this call. Needs a registry."""
+        assert self._registry is not None
+        self._registry.read_to_end(done)
+
+    def update_features(self, features: OwnFeatures) -> None:
+        """Register other facts about the features of this sidecar."""
+        if features != self._own.features:
+            self._own = self._own._replace(features=features)
+            self._publish()
+
+    async def close(self, *, signs_off: bool = False) -> None:
+        """Stop to poll, and close all connections. ``signs_off``: no other process takes over from this one."""
+        if signs_off and self._registry is not None:
+            self._registry.sign_off(sidecar_record.encode(structs.replace(self._own_record(), state=STOPPED)))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -151,8 +180,12 @@ class FleetPoller:
         if self._registry is not None:
             await self._registry.close()
 
-    def _on_members(self, seen: Mapping[int, Member], read: bool) -> None:
-        if not read and self._members is None:
+    def _on_content(self, content: RegistryContent, end: bool) -> None:
+        self._update_members(content.sidecars, end)
+        self._on_registry(content, end)
+
+    def _update_members(self, seen: Mapping[int, Member], end: bool) -> None:
+        if not end and self._members is None:
             return
         before, self._members = self._members, seen
         if self._members == before:
@@ -165,8 +198,7 @@ class FleetPoller:
     def _publish(self) -> None:
         """Write this sidecar's record, and report the view if it has changed."""
         if self._registry is not None and self._is_own_broker and self._identity_problem is None:
-            own = build_own_record(self._config, self._own, boot_id=self._boot_id, started_ms=self._started_ms)
-            self._registry.register(self._own.node_id, sidecar_record.encode(own))
+            self._registry.register(self._own.node_id, sidecar_record.encode(self._own_record()))
         elif self._registry is not None:
             self._registry.withdraw()
         running = None if self._cluster is None else self._cluster.brokers
@@ -177,6 +209,9 @@ class FleetPoller:
             self._on_view(view)
         self._awaits_addresses = self._awaits_addresses and not self._knows_addresses()
         self._report_problem()
+
+    def _own_record(self) -> SidecarRecord:
+        return build_own_record(self._config, self._own, boot_id=self.boot_id, started_ms=self._started_ms)
 
     def _knows_addresses(self) -> bool:
         """Whether the other sidecars were read, or the configuration has the addresses of all other brokers."""
@@ -226,7 +261,8 @@ class FleetPoller:
         self._publish()
 
     async def _run_topics(self) -> None:
-        """Poll the ids of the sidecars' own topics: a Produce request may name a topic by its id alone."""
+        """Poll the sidecars' own topics: their ids, since a Produce request may name a topic by its id alone, and the
+        leader of that of features."""
         while True:
             done = await self._attempt("topic ids", self._poll_topics)
             await asyncio.sleep(self._config.metadata_watch_ms / 1000 if done else LAST_RETRY)
@@ -239,11 +275,13 @@ class FleetPoller:
             if not self._has_topic_ids:
                 return
         self._has_topic_ids = False  # unless it answers: it may be another broker the next time
-        names = sorted({REGISTRY, self._config.audit.topic})
-        found = messages.decode_topic_ids((await self._call(messages.topic_ids_request(names)))[0])
+        names = sorted({REGISTRY, FEATURES, self._config.audit.topic})
+        found = messages.decode_topics((await self._call(messages.topics_request(names)))[0])
         self._has_topic_ids = True
-        if found != self._protected:
-            self._protected = found
+        self.features_leader = found[FEATURES].leader if FEATURES in found else None
+        ids = {one.id for one in found.values()}
+        if ids != self._protected:
+            self._protected = ids
             self._publish()
 
     async def _run_configuration(self) -> None:

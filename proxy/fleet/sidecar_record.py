@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -28,6 +28,12 @@ MAX_ENDPOINTS = 64
 MAX_TAGS = 200
 """Tags of one broker that are read: those that an operator may have, and as many that are built in."""
 
+MAX_HOLDS = 10_000
+"""Partitions that one sidecar may hold."""
+
+RUNNING, STOPPED = "running", "stopped"
+"""States of a member. A record with the second one is the last of its run."""
+
 MAX_TEXT = 4 * MAX_TAG_VALUE
 """Characters of any text that is written and read; in UTF-8 it fits into a string of Kafka's."""
 
@@ -35,6 +41,8 @@ Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 Host = Annotated[str, Meta(pattern=r"^[!-~]{1,255}\Z")]
 Number = Annotated[int, Meta(ge=-1, le=INT32_MAX)]
 Port = Annotated[int, Meta(ge=-1, le=MAX_PORT)]
+
+Epoch = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
 
 _KEY = re.compile(r"sidecar/(0|[1-9][0-9]{0,9})")
 _ENDPOINT = re.compile(r"([A-Za-z0-9_.-]+)://(?:\[([0-9A-Za-z:.%_-]{1,255})\]|([A-Za-z0-9_.-]{1,255})):([0-9]{1,5})")
@@ -66,6 +74,15 @@ class SidecarRecord(Struct, frozen=True):
     protocol_version_min: Number = -1
     protocol_version_max: Number = -1
     tags: Annotated[Mapping[Text, Text], Meta(max_length=MAX_TAGS)] = {}
+    state: Literal["running", "stopped"] = "running"
+    applied_epoch: Epoch = -1
+    """The last epoch of finalized levels that all processes of this sidecar follow."""
+    effective: Annotated[Mapping[Text, Number], Meta(max_length=MAX_TAGS)] = {}
+    """The level in use of each feature; 0: none."""
+    undelivered_above: Epoch = 0
+    """Audit events above the finalized level that are not on the topic yet."""
+    holds: Annotated[Mapping[Text, Epoch], Meta(max_length=MAX_HOLDS)] = {}
+    """The claims by which it holds partitions, by ``<log>/<partition>``."""
 
     @property
     def addresses(self) -> dict[str, tuple[str, int]]:

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from proxy import __version__
 from proxy.config import Config
+from proxy.features.catalog import LevelRange
 from proxy.fleet.membership import Member
-from proxy.fleet.sidecar_record import MAX_ENDPOINTS, MAX_TEXT, SidecarRecord
+from proxy.fleet.sidecar_record import MAX_ENDPOINTS, MAX_TEXT, FeatureRange, SidecarRecord
 from proxy.interceptors import tags
 from proxy.interceptors.broker_metadata import BrokerView, FleetView
 from proxy.interceptors.tags import BrokerCapabilities
@@ -22,14 +23,25 @@ NO_CAPABILITIES = BrokerCapabilities(UNKNOWN, None, {})
 """For a broker whose ApiVersions are not known."""
 
 
+class OwnFeatures(NamedTuple):
+    """What this sidecar registers about its features; see ``SidecarRecord``. ``supported``: empty without features."""
+
+    supported: Mapping[str, LevelRange] = {}
+    applied_epoch: int = -1
+    effective: Mapping[str, int] = {}
+    undelivered_above: int = 0
+    holds: Mapping[str, int] = {}
+
+
 class OwnBroker(NamedTuple):
-    """What is known about this sidecar's broker. ``node_id``: as the broker says, else as configured."""
+    """What is known about this sidecar and its broker. ``node_id``: as the broker says, else as configured."""
 
     node_id: int
     said: BrokerCapabilities = NO_CAPABILITIES
     message_max_bytes: str | None = None
     cluster_id: str = ""
     rack: str | None = None
+    features: OwnFeatures = OwnFeatures()
 
 
 def build_own_view(config: Config, own: OwnBroker) -> BrokerView:
@@ -52,6 +64,12 @@ def build_own_view(config: Config, own: OwnBroker) -> BrokerView:
         found["cluster.id"] = own.cluster_id
     found["protocol.version.source"] = SIDECAR if known != UNKNOWN else NOBODY
     found["sidecar.version"] = __version__
+    if own.features.supported:
+        found["sidecar.features"] = ",".join(
+            f"{name}={levels.min}-{levels.max}" for name, levels in own.features.supported.items()
+        )
+    if own.features.applied_epoch >= 0:
+        found["brokerside.features.epoch"] = str(own.features.applied_epoch)
     addresses = {
         listener.name.lower(): (listener.advertised.host, listener.advertised.port) for listener in config.listeners
     }
@@ -76,6 +94,11 @@ def build_own_record(config: Config, own: OwnBroker, *, boot_id: str, started_ms
         protocol_version_min=view.protocol_min,
         protocol_version_max=view.protocol_max,
         tags=view.tags,
+        features={name: FeatureRange(levels.min, levels.max) for name, levels in own.features.supported.items()},
+        applied_epoch=own.features.applied_epoch,
+        effective=own.features.effective,
+        undelivered_above=own.features.undelivered_above,
+        holds=own.features.holds,
     )
 
 

@@ -1,7 +1,7 @@
 """Requests that the sidecar sends to the cluster, and their responses, as bytes.
 
-The layouts are those of Kafka's message JSONs. The versions are not flexible, but for the one with topic ids, and
-brokers have them since 2.6. A decoder raises MalformedBody for a response that is not as its definition says, and
+The layouts are those of Kafka's message JSONs. The versions are not flexible, but for those of ``flexible_request``,
+and brokers have them since 2.6. A decoder raises MalformedBody for a response that is not as its definition says, and
 RequestRefused for a response with an error. Nothing is allocated from a declared length.
 """
 
@@ -10,16 +10,16 @@ from __future__ import annotations
 import re
 import struct
 from base64 import urlsafe_b64decode
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from proxy.config.key_definition import INT32_MAX
 from proxy.config.values import Endpoint
 from proxy.core import wire
-from proxy.core.encode import encode
+from proxy.core.encode import NO_TAGGED_FIELDS, encode
 from proxy.core.schema import layout
-from proxy.core.struct import view
+from proxy.core.struct import ObservableStructImpl, view
 from proxy.core.wire import Buffer
 from proxy.errors import BrokersideError, MalformedBody
 
@@ -96,6 +96,28 @@ class ClusterFacts(NamedTuple):
     brokers: dict[int, BrokerFacts]
 
 
+def flexible_request(key: int, version: int, values: Mapping[str, Any]) -> RpcRequest:
+    """Return a request of a flexible version: its header, version 2, ends with tagged fields. ``values``: see
+    ``encode``."""
+    return RpcRequest(key, version, NO_TAGGED_FIELDS + encode(layout(key, version, response=False), values))
+
+
+def flexible_response(key: int, version: int, answer: Buffer) -> ObservableStructImpl:
+    """Return the response to a ``flexible_request``, without the tagged fields of its header, version 1.
+
+    Not for ApiVersions, whose response header never has any. Raises MalformedBody.
+    """
+    with _reading(answer):
+        body = bytes(answer[wire.skip_tags(answer, 0) :])
+    return whole(view(key, version, body, response=True))
+
+
+def whole(found: ObservableStructImpl) -> ObservableStructImpl:
+    """Return ``found``. Raises MalformedBody if it is not as it is defined, up to its end."""
+    found.unknown_tagged_fields()  # they come last
+    return found
+
+
 def metadata_request() -> RpcRequest:
     """Ask which brokers there are, without topics. Metadata v1 is the first version that can ask for no topics."""
     return RpcRequest(METADATA, 1, struct.pack(">i", 0))
@@ -120,17 +142,27 @@ def decode_cluster(answer: Buffer) -> ClusterFacts:
         return ClusterFacts(cluster_id or "", found)
 
 
-def topic_ids_request(names: Iterable[str]) -> RpcRequest:
+class TopicFacts(NamedTuple):
+    """One topic: its id (16 bytes), and the leader of its first partition; None while it has none."""
+
+    id: bytes
+    leader: int | None
+
+
+def topics_request(names: Iterable[str]) -> RpcRequest:
     """Ask for topics by name, without creating any. For brokers since 2.8, see ``TOPIC_IDS_SINCE``."""
-    body = encode(layout(METADATA, TOPIC_IDS_SINCE, response=False), {"Topics": [{"Name": name} for name in names]})
-    return RpcRequest(METADATA, TOPIC_IDS_SINCE, b"\0" + body)  # the header is flexible too
+    return flexible_request(METADATA, TOPIC_IDS_SINCE, {"Topics": [{"Name": name} for name in names]})
 
 
-def decode_topic_ids(answer: Buffer) -> set[bytes]:
-    """Return the ids (16 bytes) of the topics that exist."""
-    with _reading(answer):
-        found = view(METADATA, TOPIC_IDS_SINCE, bytes(answer[wire.skip_tags(answer, 0) :]), response=True)
-        return {urlsafe_b64decode(one.get("TopicId") + "==") for one in found.get("Topics") if not one.get("ErrorCode")}
+def decode_topics(answer: Buffer) -> dict[str, TopicFacts]:
+    """Return the topics that exist, by name."""
+    topics = {}
+    for one in flexible_response(METADATA, TOPIC_IDS_SINCE, answer).get("Topics"):
+        if not one.get("ErrorCode"):
+            leaders = [part.get("LeaderId") for part in one.get("Partitions") if part.get("PartitionIndex") == 0]
+            leader = leaders[0] if leaders and leaders[0] >= 0 else None
+            topics[one.get("Name")] = TopicFacts(urlsafe_b64decode(one.get("TopicId") + "=="), leader)
+    return topics
 
 
 def api_versions_request() -> RpcRequest:

@@ -5,6 +5,7 @@ log_writer.py         The thread that writes them, and what happens to lines tha
 snapshot.py           Counters as plain values: read in each process, sent between processes, and summed.
 metric_definition.py  The definition of one metric.
 definitions.py        All metrics: name, labels, meaning, and how each is read from a snapshot.
+feature_metrics.py    The metrics of the feature versions of the fleet.
 limit_metrics.py      The metrics of the limits on connections.
 request_metrics.py    The metrics of requests.
 audit_metrics.py      The metrics of the audit.

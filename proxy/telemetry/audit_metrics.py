@@ -152,5 +152,14 @@ AUDIT_METRICS: tuple[MetricDefinition, ...] = (
         "Times the cluster was asked for the names of topic ids.",
         lambda s: [((), s.audit["topic_look_ups"])] if s.audit else [],
     ),
+    MetricDefinition(
+        "audit_undelivered",
+        "gauge",
+        ("level",),
+        "events",
+        "Events on disk or in memory that the audit topic has not acknowledged, those of earlier runs included, by the "
+        "schema level of their records.",
+        lambda s: [((str(level),), events) for level, events in sorted(s.audit.get("undelivered", {}).items())],
+    ),
     *_delivery_metrics("opentelemetry", lambda s: s.opentelemetry, "OpenTelemetry collector", "opentelemetry.md"),
 )

@@ -15,6 +15,7 @@ from proxy import __version__
 from proxy.core.causes import Cause
 from proxy.core.counters import ListenerCounters
 from proxy.telemetry.audit_metrics import AUDIT_METRICS
+from proxy.telemetry.feature_metrics import FEATURE_METRICS
 from proxy.telemetry.limit_metrics import LIMIT_METRICS
 from proxy.telemetry.metric_definition import UNKNOWN_API, MetricDefinition, Samples, api_label
 from proxy.telemetry.request_metrics import REQUEST_METRICS
@@ -234,6 +235,7 @@ METRICS: tuple[MetricDefinition, ...] = (
         "Connections of clients closed because the broker did not accept.",
         _by_listener(lambda t: t.upstream_failures),
     ),
+    *FEATURE_METRICS,
     *LIMIT_METRICS,
     MetricDefinition(
         "bytes_total",
@@ -292,7 +294,8 @@ METRICS: tuple[MetricDefinition, ...] = (
         "counter",
         ("listener",),
         "frames",
-        "Requests and responses that went on as they came because this process failed to answer or to change them.",
+        "Requests and responses that this process failed to answer or to change. They went on as they came, or their "
+        "connection was closed.",
         _by_listener(lambda t: t.intercept_errors),
     ),
     MetricDefinition(

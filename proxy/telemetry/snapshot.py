@@ -14,6 +14,7 @@ from msgspec import Struct, field, structs
 from observers.observer_thread import ObserverStats
 from observers.request_metrics_stats import MAX_LABELS, OTHER, Exemplar, LabelStats, RequestStats
 from proxy.core.counters import ListenerCounters
+from proxy.features.status import FeaturesStatus
 from proxy.limits.model import QuotasState
 from proxy.reload import ReloadState
 
@@ -90,6 +91,8 @@ class Snapshot(Struct):
     """Names of the sidecar's own apis by api key."""
     registry_dropped: dict[str, int] = field(default_factory=dict)
     """Dropped records of the fleet's registry, by reason."""
+    features: FeaturesStatus | None = None
+    """The feature versions of the fleet."""
     source: QuotaSource | None = None
     """None if quotas are not read from the cluster."""
 

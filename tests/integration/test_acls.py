@@ -22,7 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are ex
 )
 
 from observers.event import InventoryEvent
-from proxy.core.protected_topics import REGISTRY
+from proxy.core.protected_topics import FEATURES, REGISTRY
 from proxy.local import broker
 from proxy.local import cluster as local_cluster
 from proxy.local.cluster import Node
@@ -125,7 +125,7 @@ def run_documented_commands(folder: Path, node: Node) -> None:
 
 
 def use_everything(folder: Path, node: Node, internal: str) -> None:
-    """Run a sidecar that creates its topics, and again on a registry that a release before this one created."""
+    """Run a sidecar that creates its topics, and again on topics that a release before this one created."""
     config = broker.sidecar_config(node) | {
         "internal.bootstrap.servers": internal,
         "internal": {
@@ -152,13 +152,15 @@ def use_everything(folder: Path, node: Node, internal: str) -> None:
             with Peer(node.internal) as peer:
                 peer.ask(ALTER, 0, alter([("ip", None)], (RATE, 1000.0, False)))
             until(lambda: "upstream_protected" in (folder / "acls-1.log").read_text())
+            until(lambda: '"change": "taken"' in sidecar.log.read_text())  # noqa: B023 - called at once
         finally:
             assert sidecar.stop()
-        registry: Any = ConfigResource(ResourceType.TOPIC, REGISTRY)
-        registry.add_incremental_config(
-            ConfigEntry("max.message.bytes", "2000000", incremental_operation=AlterConfigOpType.SET)
-        )
-        admin.incremental_alter_configs([registry])[registry].result(30)
+        for topic in (REGISTRY, FEATURES):
+            resource: Any = ConfigResource(ResourceType.TOPIC, topic)
+            resource.add_incremental_config(
+                ConfigEntry("max.message.bytes", "2000000", incremental_operation=AlterConfigOpType.SET)
+            )
+            admin.incremental_alter_configs([resource])[resource].result(30)
 
 
 def inventory(node: Node) -> set[str]:
@@ -178,9 +180,10 @@ def granted() -> set[Right]:
     for command in re.findall(r"^acls (.*)$", documented_commands().replace("\\\n", ""), re.MULTILINE):
         words = shlex.split(command)
         options = list(zip(words, [*words[1:], ""], strict=True))
-        of = {key: [value for option, value in options if option == f"--{key}"] for key in
-              ("allow-principal", "operation", "topic", "group", "resource-pattern-type")}  # fmt: skip
+        names = ("allow-principal", "operation", "topic", "group", "transactional-id", "resource-pattern-type")
+        of = {key: [value for option, value in options if option == f"--{key}"] for key in names}
         resources = [("Topic", name) for name in of["topic"]] + [("Group", name) for name in of["group"]]
+        resources += [("TransactionalId", name) for name in of["transactional-id"]]
         resources += [("Cluster", "kafka-cluster")] if "--cluster" in words else []
         found |= {
             Right(principal, operation, *resource, prefixed=of["resource-pattern-type"] == ["prefixed"])

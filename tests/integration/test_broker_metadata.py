@@ -32,7 +32,7 @@ from proxy.client import (
     protocol_range,
     versions_for,
 )
-from proxy.fleet.registry_topic import TOPIC
+from proxy.core.protected_topics import REGISTRY
 from proxy.interceptors.api_versions import decode_api_versions
 from proxy.interceptors.tags import TAGS_BY_NAME
 from proxy.local import broker, cluster, process
@@ -82,7 +82,8 @@ class Fleet:
     def registries_made(self) -> int:
         """How often a sidecar has made the registry's topic."""
         logs = [self.config(node.id).with_suffix(".log").read_text() for node in self.state.nodes]
-        return sum(log.count('"registry_created"') for log in logs)
+        created = re.compile(rf'^.*"topic_created".*"{REGISTRY}".*$|^.*"{REGISTRY}".*"topic_created".*$', re.MULTILINE)
+        return sum(len(created.findall(log)) for log in logs)
 
     def settled(self) -> bool:
         """Whether every sidecar knows every other one."""
@@ -185,6 +186,7 @@ def test_each_broker_has_the_range_of_its_own_version(fleet: Fleet) -> None:
 
 
 def test_every_tag_is_as_documented(fleet: Fleet) -> None:
+    until(lambda: all("brokerside.features.epoch" in entry.tags for entry in fleet.ask(2).values()))
     for entry in fleet.ask(2).values():
         builtin = {name: value for name, value in entry.tags.items() if name in TAGS_BY_NAME}
         assert builtin.keys() == TAGS_BY_NAME.keys() - {"sidecar"}
@@ -245,9 +247,9 @@ def alter(admin: AdminClient, node_id: int, entry: ConfigEntry) -> None:
 
 def test_the_registry_is_compacted_and_replicated(fleet: Fleet) -> None:
     admin = AdminClient({"bootstrap.servers": fleet.state.internal_bootstrap})
-    resource = ConfigResource(ConfigResource.Type.TOPIC, TOPIC)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, REGISTRY)
     config = admin.describe_configs([resource])[resource].result(30)
-    [partition] = admin.list_topics(TOPIC, timeout=20).topics[TOPIC].partitions.values()
+    [partition] = admin.list_topics(REGISTRY, timeout=20).topics[REGISTRY].partitions.values()
 
     assert len(partition.replicas) == 3
     assert config["cleanup.policy"].value == "compact"
@@ -258,10 +260,10 @@ def test_a_registry_that_is_deleted_is_made_again(fleet: Fleet) -> None:
     admin = AdminClient({"bootstrap.servers": fleet.state.internal_bootstrap})
     made = fleet.registries_made()
 
-    admin.delete_topics([TOPIC])[TOPIC].result(30)
+    admin.delete_topics([REGISTRY])[REGISTRY].result(30)
 
     until(lambda: fleet.registries_made() > made, 150)
-    until(lambda: TOPIC in admin.list_topics(timeout=20).topics)
+    until(lambda: REGISTRY in admin.list_topics(timeout=20).topics)
     path = fleet.config(1)
     text = path.read_text()
     path.write_text(text.replace("kafka3", "kafka4"))

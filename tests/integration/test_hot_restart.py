@@ -154,7 +154,9 @@ async def test_a_hot_restart_under_load(site: HotSite, cluster: ClusterState, to
     producer.stop()
     took = site.said("second.log", "took_over")
     assert took is not None
-    assert not site.first.process.alive()
+    async with asyncio.timeout(15):  # its drain may take 10 s, and on a busy machine it began late
+        while site.first.process.alive():  # noqa: ASYNC110 - nothing reports it
+            await asyncio.sleep(0.1)
     assert "ok" in await asyncio.to_thread(site.first._get, "readyz"), "the successor's, at the same address"
     text = await asyncio.to_thread(site.first.metrics)
     assert sample(text, "brokerside_connections_accepted_total") > 0

@@ -350,9 +350,9 @@ class TestEnvironment:
         ]
 
     def test_a_variable_that_is_no_key(self, problems):
-        assert problems(MINIMAL, BROKERSIDE_ADMN__BIND="a:1", BROKERSIDE_FEATURES="x") == [
+        assert problems(MINIMAL, BROKERSIDE_ADMN__BIND="a:1", BROKERSIDE_COLOURS="x") == [
             "BROKERSIDE_ADMN__BIND: is set, and is no key (did you mean BROKERSIDE_ADMIN__BIND?)",
-            "BROKERSIDE_FEATURES: is set, and is no key (allowed: keys of docs/config.md as BROKERSIDE_SECTION__KEY)",
+            "BROKERSIDE_COLOURS: is set, and is no key (allowed: keys of docs/config.md as BROKERSIDE_SECTION__KEY)",
         ]
 
     def test_a_variable_that_is_no_yaml(self, problems):

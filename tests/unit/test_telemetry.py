@@ -276,6 +276,7 @@ AUDIT = AuditStats(
     dropped={"queue_full": 15, "closed": 5},
     spooled=8,
     queued=2,
+    undelivered={1: 4, 2: 18},
     queued_bytes=5,
     spool_bytes=900,
     spool_problem="the spool /s cannot be used",
@@ -289,6 +290,7 @@ AUDIT = AuditStats(
     hidden=2,
     partly_hidden=3,
     topic_look_ups=1,
+    levels={2: 1},
 )
 
 
@@ -417,6 +419,8 @@ def test_counts_of_the_audit():
         ("brokerside_audit_hidden_total",): 2,
         ("brokerside_audit_partly_hidden_total",): 3,
         ("brokerside_audit_topic_look_ups_total",): 1,
+        ("brokerside_audit_undelivered", "1"): 4,
+        ("brokerside_audit_undelivered", "2"): 18,
     }
 
 
@@ -429,7 +433,8 @@ def test_the_opentelemetry_logs_have_the_counts_of_the_audit_under_their_own_nam
     assert own == {
         (key[0].replace("_audit_", "_opentelemetry_"), *key[1:]): value
         for key, value in audit.items()
-        if key[0].startswith("brokerside_audit_") and not key[0].startswith("brokerside_audit_topic_")
+        if key[0].startswith("brokerside_audit_")
+        and not key[0].startswith(("brokerside_audit_topic_", "brokerside_audit_undelivered"))
     }
     assert (own["brokerside_opentelemetry_delivered_total",], len(own)) == (70, 17)
 
@@ -505,7 +510,10 @@ class TestTotal:
         parts = [
             self.snapshot(),  # the main process has none
             self.snapshot(observers={"a:B": calm}, audit=structs.asdict(AUDIT)),
-            self.snapshot(observers={"a:B": OBSERVER}, audit={**structs.asdict(AUDIT), "dropped": {"closed": 1}}),
+            self.snapshot(
+                observers={"a:B": OBSERVER},
+                audit={**structs.asdict(AUDIT), "dropped": {"closed": 1}, "levels": {1: 1}},
+            ),
         ]
 
         summed = sum_snapshots(parts)
@@ -514,6 +522,7 @@ class TestTotal:
             "a:B": ObserverStats("a:B", 10, {"queue_full": 8}, 6, 4, 12, True, {"record_request": 14})
         }
         assert (summed.audit["emitted"], summed.audit["dropped"]) == (200, {"queue_full": 15, "closed": 6})
+        assert (summed.audit["undelivered"], summed.audit["levels"]) == ({1: 8, 2: 36}, {1: 1, 2: 1})
 
     def test_where_a_sum_would_say_nothing_it_is_the_worst_or_the_main_process_s(self):
         main = self.snapshot(loop_lag=0.1, process=ProcessCounts(1.0, 10, 100, 5, 1024, 77.0))

@@ -14,9 +14,10 @@ from structlog.testing import capture_logs
 from proxy.config import Config
 from proxy.fleet import fleet_poller
 from proxy.fleet.fleet_poller import FleetPoller
-from proxy.fleet.membership import MEMBER_DEAD_AFTER_MS, Membership, RegistryRecord
-from proxy.fleet.registry import OnMembers, RegistryThread
+from proxy.fleet.membership import MEMBER_DEAD_AFTER_MS, Membership
+from proxy.fleet.registry import OnContent, RegistryThread
 from proxy.fleet.sidecar_record import decode, record_key
+from proxy.fleet.topic_spec import TopicRecord
 from proxy.interceptors.broker_metadata import BrokerView, FleetView
 from proxy.protocol.versions import ranges, release_range, versions_for
 from proxy.rpc import messages
@@ -34,15 +35,15 @@ async def eventually(fits: Callable[[], Any]) -> None:
 class Topic(RegistryThread):
     """A registry that only this process knows."""
 
-    def __init__(self, reported: OnMembers) -> None:
+    def __init__(self, reported: OnContent) -> None:
         self.reported = reported
         self.membership = Membership()
         self.written: list[tuple[int, bytes]] = []
         self.registered = False
 
-    def report(self, records: Sequence[RegistryRecord], end: bool) -> None:
+    def report(self, records: Sequence[TopicRecord], end: bool) -> None:
         self.membership.apply(records)
-        self.reported(self.membership.members(), end)
+        self.reported(self.membership.content(), end)
 
     def start(self) -> None:
         return
@@ -129,7 +130,7 @@ class Watched:
         self._reported = asyncio.Event()
         self.watch = FleetPoller(config, self._report, self.problems.append, caller=cluster, registry=self._made)
 
-    def _made(self, reported: OnMembers) -> RegistryThread:
+    def _made(self, reported: OnContent) -> RegistryThread:
         self.registry = Topic(reported)
         return self.registry
 
@@ -268,13 +269,11 @@ async def test_a_sidecar_is_taken_at_its_word_until_it_is_silent(cluster):
     async with watching(config_of(1, "SSL", tags={"rack": "a"}), cluster) as watched:
         await watched.until(lambda: "cluster.id" in watched.entry(1).tags)
         _, value = watched.registry.written[-1]
-        watched.registry.report(
-            [RegistryRecord(record_key(2), value.replace(b'"rack":"a"', b'"rack":"b"'), 1000)], True
-        )
+        watched.registry.report([TopicRecord(record_key(2), value.replace(b'"rack":"a"', b'"rack":"b"'), 1000)], True)
         await watched.until(lambda: watched.entry(2) and watched.entry(2).tags.get("rack") == "b")
         assert "sidecar" not in watched.entry(2).tags
 
-        watched.registry.report([RegistryRecord(record_key(1), value, 1001 + MEMBER_DEAD_AFTER_MS)], False)
+        watched.registry.report([TopicRecord(record_key(1), value, 1001 + MEMBER_DEAD_AFTER_MS)], False)
         await watched.until(lambda: watched.entry(2).tags.get("sidecar") == "absent")
         assert watched.entry(2).addresses == {"client": ("127.0.0.1", 9092)}
 

@@ -2,12 +2,16 @@
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct, structs
 
 from proxy.config.key_definition import INT32_MAX
-from proxy.fleet.membership import MEMBER_DEAD_AFTER_MS, Membership, RegistryRecord
+from proxy.features.records import ReaderRecord, SupportedRange, reader_key
+from proxy.features.records import encode as encode_reader
+from proxy.fleet.membership import MEMBER_DEAD_AFTER_MS, Membership
 from proxy.fleet.sidecar_record import (
     MAX_ENDPOINTS,
     MAX_RECORD,
@@ -18,6 +22,7 @@ from proxy.fleet.sidecar_record import (
     node_id_of_key,
     record_key,
 )
+from proxy.fleet.topic_spec import TopicRecord
 
 RECORD = SidecarRecord(
     listener_security_protocol_map={"CLIENT": "PLAINTEXT"},
@@ -29,6 +34,8 @@ RECORD = SidecarRecord(
     protocol_version_max=77,
     tags={"rack": "r8a9"},
 )
+
+STOPPED_RECORD = structs.replace(RECORD, state="stopped")
 
 REGISTRATION = {
     "listener_security_protocol_map": {"INTERNAL": "PLAINTEXT", "REPLICATION": "PLAINTEXT", "EXTERNAL": "SASL_SSL"},
@@ -147,11 +154,11 @@ def test_keys():
 
 
 def alive(membership: Membership) -> dict[int, bool]:
-    return {node: one.alive for node, one in membership.members().items()}
+    return {node: one.alive for node, one in membership.content().sidecars.items()}
 
 
-def written(node: int, at: int, value: bytes | None = b"") -> RegistryRecord:
-    return RegistryRecord(record_key(node), encode(RECORD) if value == b"" else value, at)
+def written(node: int, at: int, value: bytes | None = b"") -> TopicRecord:
+    return TopicRecord(record_key(node), encode(RECORD) if value == b"" else value, at)
 
 
 class TestWhoRuns:
@@ -182,7 +189,7 @@ class TestWhoRuns:
 
     def test_nonsense_changes_nothing_and_still_has_the_time(self):
         membership = Membership()
-        membership.apply([written(1, 1000), written(1, 1001, b"junk"), RegistryRecord(b"hint/metadata", b"", 1002)])
+        membership.apply([written(1, 1000), written(1, 1001, b"junk"), TopicRecord(b"hint/metadata", b"", 1002)])
         assert alive(membership) == {1: True}
 
         membership.apply([written(2, 2000 + MEMBER_DEAD_AFTER_MS, b"junk")])
@@ -191,9 +198,9 @@ class TestWhoRuns:
     @pytest.mark.parametrize(
         "record",
         [
-            RegistryRecord(b"other", b"", 2000 + MEMBER_DEAD_AFTER_MS),
-            RegistryRecord(b"sidecar/2147483648", None, 2000 + MEMBER_DEAD_AFTER_MS),
-            RegistryRecord(record_key(2), b"junk", None),
+            TopicRecord(b"other", b"", 2000 + MEMBER_DEAD_AFTER_MS),
+            TopicRecord(b"sidecar/2147483648", None, 2000 + MEMBER_DEAD_AFTER_MS),
+            TopicRecord(record_key(2), b"junk", None),
         ],
     )
     def test_no_other_key_and_no_other_clock_has_the_time(self, record):
@@ -232,14 +239,132 @@ class TestWhoRuns:
     def test_what_is_dropped_is_counted_by_its_reason(self):
         membership = Membership()
         membership.apply(
-            [RegistryRecord(b"other", b"", 1), written(1, 1, b"junk"), written(1, 1, b"x" * (MAX_RECORD + 1))]
+            [TopicRecord(b"other", b"", 1), written(1, 1, b"junk"), written(1, 1, b"x" * (MAX_RECORD + 1))]
         )
 
         assert membership.dropped == {"key": 1, "malformed": 2}
+
+    def test_one_that_says_that_it_stops_does_not_run_at_once_and_is_remembered(self):
+        membership = Membership()
+        membership.apply([written(1, 1000), written(2, 1000), written(2, 1001, encode(STOPPED_RECORD))])
+        assert alive(membership) == {1: True, 2: False}
+
+        membership.apply([written(2, 1002)])
+        assert alive(membership) == {1: True, 2: True}
 
     def test_the_last_record_counts(self):
         membership = Membership()
         other = SidecarRecord({}, (), None, -1, "1", tags={"rack": "b"})
         membership.apply([written(1, 1000), written(1, 1001, encode(other))])
 
-        assert membership.members()[1].record.tags == {"rack": "b"}
+        assert membership.content().sidecars[1].record.tags == {"rack": "b"}
+
+
+READER = ReaderRecord({"brokerside.audit.event.schema": SupportedRange(1, 1)}, started=5)
+
+
+def read(name: str, at: int, record: ReaderRecord | None = READER) -> TopicRecord:
+    return TopicRecord(reader_key(name), None if record is None else encode_reader(record), at)
+
+
+def readers(membership: Membership) -> dict[str, bool]:
+    return {name: one.alive for name, one in membership.content().readers.items()}
+
+
+class TestReaders:
+    def test_they_are_beside_sidecars_and_have_the_same_clock(self):
+        membership = Membership()
+        membership.apply([written(1, 1000), read("tables", 1001)])
+        assert (readers(membership), alive(membership)) == ({"tables": True}, {1: True})
+        assert membership.content().seen == {"sidecar/1": 1000, "reader/tables": 1001}
+
+        membership.apply([written(1, 1002 + MEMBER_DEAD_AFTER_MS)])
+        assert readers(membership) == {"tables": False}
+        assert membership.dropped == {}
+
+    def test_one_that_stops_or_is_deleted(self):
+        membership = Membership()
+        membership.apply([read("a", 1), read("b", 1), read("a", 2, structs.replace(READER, state="stopped"))])
+        assert readers(membership) == {"a": False, "b": True}
+
+        membership.apply([read("b", 3, None)])
+        assert readers(membership) == {"a": False}
+
+    def test_they_do_not_depend_on_the_brokers_that_there_are(self):
+        membership = Membership()
+        membership.brokers = {1}
+        membership.apply([read("7", 1000), written(7, 1000)])
+
+        assert (readers(membership), alive(membership)) == ({"7": True}, {})
+
+    def test_they_are_bounded_apart_from_sidecars(self, monkeypatch):
+        monkeypatch.setattr("proxy.fleet.membership.MAX_READERS", 2)
+        membership = Membership()
+        membership.apply([read("a", 1), read("b", 1), read("c", 1), read("a", 2), written(1, 2)])
+        assert (readers(membership), alive(membership)) == ({"a": True, "b": True}, {1: True})
+        assert membership.dropped == {"too_much": 1}
+
+        monkeypatch.setattr("proxy.fleet.membership.MAX_READER_BYTES", len(encode_reader(READER)))
+        membership = Membership()
+        membership.apply([read("a", 1), read("b", 1)])
+        assert membership.dropped == {"too_much": 1}
+
+    @pytest.mark.parametrize("key", [b"reader/", b"reader/a b", b"reader/" + b"x" * 129])
+    def test_what_is_no_reader_is_dropped(self, key):
+        membership = Membership()
+        membership.apply([TopicRecord(key, encode_reader(READER), 1), TopicRecord(reader_key("a"), b"junk", 1)])
+
+        assert membership.dropped == {"key": 1, "malformed": 1}
+
+    def test_an_earlier_run_of_one_that_runs_is_a_replay_where_records_are_signed(self):
+        membership = Membership(signed=True)
+        membership.apply([read("a", 1), read("a", 2, structs.replace(READER, started=4, state="stopped"))])
+
+        assert (readers(membership), membership.dropped) == ({"a": True}, {"repeated": 1})
+
+
+class OldSidecarRecord(Struct, frozen=True):
+    """The fields that the release before feature versions reads of a sidecar's record; it ignores others."""
+
+    listener_security_protocol_map: dict[str, str]
+    endpoints: tuple[str, ...]
+    host: str | None
+    port: int
+    timestamp: str
+    rack: str | None = None
+    jmx_port: int = -1
+    version: int = 5
+    features: dict[str, FeatureRange] = {}
+    sidecar_version: str = ""
+    boot_id: str = ""
+    metrics_port: int = -1
+    protocol_version_min: int = -1
+    protocol_version_max: int = -1
+    tags: dict[str, str] = {}
+
+
+def test_a_sidecar_of_the_release_before_reads_a_record_of_this_one():
+    new = structs.replace(
+        RECORD,
+        features={"brokerside.quota.ip": FeatureRange(1, 1)},
+        state="stopped",
+        applied_epoch=7,
+        effective={"brokerside.quota.ip": 1},
+        undelivered_above=3,
+        holds={"features/0": 2},
+    )
+
+    old = msgspec.json.decode(encode(new), type=OldSidecarRecord)
+
+    assert decode(encode(new)) == new
+    assert (old.endpoints, old.tags, old.version) == (RECORD.endpoints, RECORD.tags, 5)
+    assert old.features == {"brokerside.quota.ip": FeatureRange(1, 1)}
+
+
+def test_a_record_of_the_release_before_supports_no_features():
+    old = OldSidecarRecord({}, (), "kafka-2.example", 9092, "1", tags={"rack": "a"})
+
+    record = decode(msgspec.json.encode(old))
+
+    assert record is not None
+    assert (record.state, record.applied_epoch, record.features, record.holds) == ("running", -1, {}, {})

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 from structlog.testing import capture_logs
 
-from proxy.fleet import registry_topic
-from proxy.fleet.membership import Member, RegistryRecord
+from proxy.fleet import compacted_topic
+from proxy.fleet.membership import Member
 from proxy.fleet.registry import RegistryThread
 from proxy.fleet.sidecar_record import SidecarRecord, encode, record_key
+from proxy.fleet.topic_spec import TopicRecord
 
 VALUE = encode(SidecarRecord({}, (), None, -1, "1"))
 
@@ -17,26 +18,26 @@ VALUE = encode(SidecarRecord({}, (), None, -1, "1"))
 class Topic:
     """``reads``: what each read returns, then nothing."""
 
-    def __init__(self, reads: list[list[RegistryRecord]]) -> None:
+    def __init__(self, reads: list[list[TopicRecord]]) -> None:
         self.reads = reads
         self.dropped: Counter[str] = Counter()
         self.written: list[tuple[bytes, bytes]] = []
 
-    def read(self, seconds: float) -> tuple[list[RegistryRecord], bool]:
+    def read(self, seconds: float) -> tuple[list[TopicRecord], bool]:
         return (self.reads.pop(0) if self.reads else []), not self.reads
 
     def write(self, key: bytes, value: bytes, done: object) -> None:
         self.written.append((key, value))
 
-    def close(self) -> None:
+    def close(self, seconds: float) -> None:
         return
 
 
 async def members_of(made: Topic, monkeypatch) -> Mapping[int, Member]:
-    monkeypatch.setattr(registry_topic, "RegistryTopic", lambda settings, authenticator: made)
+    monkeypatch.setattr(compacted_topic, "CompactedTopic", lambda spec, settings, authenticator: made)
     reported: asyncio.Future[Mapping[int, Member]] = asyncio.get_running_loop().create_future()
     registry = RegistryThread(
-        {}, "me", lambda seen, end: reported.set_result(seen) if end and not reported.done() else None
+        {}, "me", lambda content, end: reported.set_result(content.sidecars) if end and not reported.done() else None
     )
     registry.register(1, VALUE)
     registry.withdraw()
@@ -48,7 +49,7 @@ async def members_of(made: Topic, monkeypatch) -> Mapping[int, Member]:
 
 
 async def test_sidecars_are_reported_as_read_and_nothing_is_written_once_it_has_withdrawn(monkeypatch):
-    made = Topic([[RegistryRecord(record_key(2), VALUE, 1000)], [RegistryRecord(record_key(3), VALUE, 1000)]])
+    made = Topic([[TopicRecord(record_key(2), VALUE, 1000)], [TopicRecord(record_key(3), VALUE, 1000)]])
 
     with capture_logs() as logs:
         seen = await members_of(made, monkeypatch)
@@ -59,10 +60,41 @@ async def test_sidecars_are_reported_as_read_and_nothing_is_written_once_it_has_
 
 
 async def test_a_topic_with_the_writers_clocks_is_reported_once(monkeypatch):
-    made = Topic([[RegistryRecord(record_key(2), VALUE, None)], [RegistryRecord(record_key(3), VALUE, None)]])
+    made = Topic([[TopicRecord(record_key(2), VALUE, None)], [TopicRecord(record_key(3), VALUE, None)]])
 
     with capture_logs() as logs:
         await members_of(made, monkeypatch)
 
     [reported] = [one for one in logs if one["event"] == "registry_clock"]
     assert "message.timestamp.type=LogAppendTime" in reported["advice"]
+
+
+LAST = encode(SidecarRecord({}, (), None, -1, "1", state="stopped"))
+
+
+async def test_the_last_record_says_that_it_stops(monkeypatch):
+    made = Topic([])
+    monkeypatch.setattr(compacted_topic, "CompactedTopic", lambda spec, settings, authenticator: made)
+    registry = RegistryThread({}, "me", lambda content, end: None)
+    registry.register(1, VALUE)
+    registry.start()
+    async with asyncio.timeout(10):
+        while not made.written:  # noqa: ASYNC110 - nothing reports it
+            await asyncio.sleep(0.001)
+    registry.sign_off(LAST)
+    await registry.close()
+
+    assert made.written == [(record_key(1), VALUE), (record_key(1), LAST)]
+
+
+async def test_who_has_not_registered_or_has_withdrawn_does_not_say_that_it_stops(monkeypatch):
+    made = Topic([])
+    monkeypatch.setattr(compacted_topic, "CompactedTopic", lambda spec, settings, authenticator: made)
+    ended = asyncio.Event()
+    registry = RegistryThread({}, "me", lambda content, end: ended.set())
+    registry.start()
+    await asyncio.wait_for(ended.wait(), 10)
+    registry.sign_off(LAST)
+    await registry.close()
+
+    assert made.written == []

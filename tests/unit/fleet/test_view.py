@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 
 from proxy.config import Config
+from proxy.features.catalog import LevelRange
 from proxy.fleet.membership import Member
-from proxy.fleet.sidecar_record import MAX_ENDPOINTS, SidecarRecord, decode, encode
+from proxy.fleet.sidecar_record import MAX_ENDPOINTS, FeatureRange, SidecarRecord, decode, encode
 from proxy.fleet.view import (
     NO_CAPABILITIES,
     OwnBroker,
+    OwnFeatures,
     brokers_without_sidecar,
     build_fleet_view,
     build_own_record,
@@ -92,6 +94,24 @@ class TestOwn:
         assert view.tags.keys() == {"broker.id", "endpoints", "protocol.version.source", "sidecar.version"}
         assert view.tags["protocol.version.source"] == "unknown"
         assert invalid_tag_names(view.tags) == []
+
+    def test_features_are_in_tags_and_in_the_record(self):
+        supported = {"brokerside.audit.event.schema": LevelRange(1, 2), "brokerside.quota.ip": LevelRange(1, 1)}
+        registered = OwnFeatures(supported, 7, {"brokerside.quota.ip": 1}, 3, {"features/0": 5})
+        own = FULL._replace(features=registered)
+        tags = build_own_view(config(), own).tags
+        record = build_own_record(config(), own, boot_id="b", started_ms=1)
+
+        assert tags["sidecar.features"] == "brokerside.audit.event.schema=1-2,brokerside.quota.ip=1-1"
+        assert tags["brokerside.features.epoch"] == "7"
+        assert invalid_tag_names(tags) == []
+        assert record.features == {
+            "brokerside.audit.event.schema": FeatureRange(1, 2),
+            "brokerside.quota.ip": FeatureRange(1, 1),
+        }
+        assert (record.applied_epoch, record.effective) == (7, {"brokerside.quota.ip": 1})
+        assert (record.undelivered_above, record.holds, record.state) == (3, {"features/0": 5}, "running")
+        assert "brokerside.features.epoch" not in build_own_view(config(), FULL).tags
 
     def test_the_record_says_the_same_to_the_other_sidecars(self):
         one = config(tags={"rack": "r8a9"})

@@ -1,9 +1,9 @@
-"""What is read of the registry's topic; the topic itself is in the integration tests."""
+"""What is read of a topic; the topics themselves are in the integration tests."""
 
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, TIMESTAMP_NOT_AVAILABLE
 
-from proxy.fleet.registry_topic import to_registry_record
+from proxy.fleet.compacted_topic import to_topic_record
 
 
 @pytest.mark.parametrize(
@@ -15,4 +15,4 @@ from proxy.fleet.registry_topic import to_registry_record
     ],
 )
 def test_only_the_broker_s_clock_counts(timestamp, at):
-    assert to_registry_record(b"sidecar/1", b"{}", timestamp).at == at
+    assert to_topic_record(b"sidecar/1", b"{}", timestamp).at == at

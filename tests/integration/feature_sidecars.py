@@ -1,0 +1,112 @@
+"""Sidecars of this process that follow feature versions on a real cluster, without a data path."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
+
+from proxy.config import Config
+from proxy.core.protected_topics import FEATURES
+from proxy.features.catalog import SUPPORTED, LevelRange
+from proxy.features.records import UPGRADE, FeatureUpdate
+from proxy.features.updates import UpdateRequest, UpdateResult
+from proxy.features.view import FeaturesView
+from proxy.fleet.feature_poller import AuditLevels, FeaturePoller
+from proxy.fleet.fleet_poller import FleetPoller
+from proxy.local import broker
+from proxy.local.cluster import Node
+
+
+class FeatureSidecar:
+    """One sidecar. ``audit``: what its audit does; None: it follows the levels at once, and delivers everything."""
+
+    def __init__(self, node: Node, supported: Mapping[str, LevelRange] = SUPPORTED, **settings: Any) -> None:
+        config = {**broker.sidecar_config(node), **settings}
+        del config["observer.class.names"], config["audit"]
+        self.config = Config.model_validate(config)
+        self.views: list[FeaturesView] = []
+        self.problems: list[str | None] = []
+        self.audit: AuditLevels | None = None
+        self.asked = 0  # how often for what the audit does
+        self.fleet = FleetPoller(self.config, lambda view: None, lambda problem: None)
+        self.features = FeaturePoller(
+            self.config, self.fleet, self.views.append, self.problems.append, self._audit_levels, supported=supported
+        )
+
+    async def _audit_levels(self) -> AuditLevels:
+        self.asked += 1
+        return self.audit or AuditLevels()
+
+    @property
+    def state(self) -> str:
+        """Of its controller."""
+        return self.features.status().state
+
+    @property
+    def level(self) -> dict[str, int]:
+        """The levels in use, by feature."""
+        return dict(self.features.status().in_use)
+
+    async def update(
+        self, feature: str, level: int, upgrade_type: int = UPGRADE, *, timeout_ms: int = 20_000, dry_run: bool = False
+    ) -> UpdateResult:
+        """Ask for an update of one feature."""
+        updates = (FeatureUpdate(feature, level, upgrade_type),)
+        return await self.features.update(UpdateRequest(1, timeout_ms, updates, validate_only=dry_run))
+
+    def start(self) -> None:
+        """Start it, as a process would."""
+        self.fleet.start()
+        self.features.start()
+        self.features.mark_accepting()
+
+    async def stop(self) -> None:
+        """End it, as a process would at SIGTERM."""
+        await asyncio.gather(self.features.close(), self.fleet.close(signs_off=True))
+
+
+@asynccontextmanager
+async def running(*sidecars: FeatureSidecar) -> AsyncIterator[None]:
+    """Run sidecars until the end of the block."""
+    for one in sidecars:
+        one.start()
+    try:
+        yield
+    finally:
+        await asyncio.gather(*(one.stop() for one in sidecars))
+
+
+async def until(fits: Callable[[], Any], seconds: float = 60) -> None:
+    """Wait until ``fits`` returns something true."""
+    async with asyncio.timeout(seconds):
+        while not fits():  # noqa: ASYNC110 - nothing reports it
+            await asyncio.sleep(0.05)
+
+
+def committed(bootstrap: str, topic: str = FEATURES) -> list[tuple[bytes, bytes | None]]:
+    """The committed records of a topic with one partition."""
+    return [(message.key() or b"", message.value()) for message in committed_messages(bootstrap, topic)]
+
+
+def committed_messages(bootstrap: str, topic: str = FEATURES) -> list[Message]:
+    """The same with all that a consumer gets of them."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": "test", "isolation.level": "read_committed"}
+    consumer = Consumer({**settings, "enable.partition.eof": True, "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    found: list[Message] = []
+    try:
+        while True:
+            message = consumer.poll(20)
+            assert message is not None, f"{topic} has no end"
+            error = message.error()
+            if error is None:
+                found.append(message)
+            else:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                return found
+    finally:
+        consumer.close()

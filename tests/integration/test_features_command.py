@@ -1,0 +1,344 @@
+"""``brokerside features`` and FeaturesClient, at a broker and at its sidecar."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import yaml
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from proxy.client import FeaturesClient, FeatureUpdate
+from proxy.commands.feature_lines import NOT_AUTHORIZED
+from proxy.config import hmac_keys
+from proxy.core.authentication import Authenticator
+from proxy.errors import LocalError
+from proxy.features.catalog import AUDIT_EVENT_SCHEMA, PREFIX, QUOTA_IP, SUPPORTED, LevelRange
+from proxy.features.records import SAFE_DOWNGRADE, ReaderRecord, SupportedRange, encode, reader_key
+from proxy.fleet import topic_commands
+from proxy.fleet.compacted_topic import TopicMissing
+from proxy.fleet.topic_spec import TopicSpec
+from proxy.local import broker
+from proxy.local import cluster as local_cluster
+from proxy.local.cluster import ClusterState
+from proxy.local.sidecars import SidecarProcess
+from tests.integration.authorizer import login, secured_properties
+from tests.integration.feature_sidecars import committed
+from tests.tools.kafka_tools import KafkaTools
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+
+GROUP_VERSION = "group.version"
+RANGES = ", ".join(f"{name.removeprefix(PREFIX)} {levels.min}-{levels.max}" for name, levels in SUPPORTED.items())
+
+OLD_RELEASE = """
+from proxy.features import catalog
+catalog.SUPPORTED = {name: catalog.LevelRange(1, 1) for name in catalog.SUPPORTED if name != catalog.QUOTA_IP}
+from proxy.cli import main
+main()
+"""
+"""The command of a release with level 1 of everything, and without one feature."""
+
+
+def features(*arguments: str, release: str = "from proxy.cli import main; main()") -> tuple[int, list[str], str]:
+    """Run ``brokerside features``; give its exit code, the lines of its output, and its errors."""
+    command = [sys.executable, "-c", release, "features", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return done.returncode, done.stdout.splitlines(), done.stderr
+
+
+def line(kind: str, feature: str, before: str, after: str, result: str = "OK") -> str:
+    """A line about an update."""
+    return (
+        f"      [{kind}]\tFeature: {feature}\tExistingFinalizedMaxVersion: {before}\t"
+        f"NewFinalizedMaxVersion: {after}\tResult: {result}"
+    )
+
+
+def finalized(address: str) -> dict[str, LevelRange]:
+    """The fleet's finalized levels."""
+    with FeaturesClient(address) as client:
+        return {name: levels for name, levels in client.describe().finalized.items() if name.startswith(PREFIX)}
+
+
+def wait_until(fits: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not fits():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+@pytest.fixture
+def address(cluster: ClusterState, bare_sidecar: SidecarProcess) -> str:
+    """A sidecar whose fleet has finalized the highest levels of this release."""
+    address = cluster.nodes[0].advertised
+    wait_until(lambda: finalized(address))
+    code, _, errors = features("upgrade-all", address)
+    assert (code, errors) == (0, "")
+    return address
+
+
+def test_a_broker_is_described_as_by_kafka_s_own_tool(cluster: ClusterState, tools: KafkaTools) -> None:
+    internal = cluster.nodes[0].internal
+    with FeaturesClient(internal) as client:
+        found = client.describe()
+    assert found.epoch >= 0
+    assert found.supported["kraft.version"] == LevelRange(0, 1)
+    said = tools.run("features", "--bootstrap-server", internal, "describe")
+    lines = [one for one in said.stdout.splitlines() if one.startswith("Feature: ")]
+    described = [dict(re.findall(r"(\w+): (\S+)", one)) for one in lines]
+    assert {one["Feature"] for one in described} == found.supported.keys()
+    for one in described:
+        name = one["Feature"]
+        if name == "metadata.version":
+            continue  # the tool prints its levels as releases
+        assert found.supported[name] == (int(one["SupportedMinVersion"]), int(one["SupportedMaxVersion"]))
+        level = found.finalized.get(name, LevelRange(0, 0)).max  # what is not finalized is at 0 there
+        assert one["FinalizedVersionLevel"] == str(level)
+
+    code, lines, errors = features("describe", internal)
+    assert code == 0
+    assert len(lines) == len(found.supported)
+    assert errors == f"brokerside: {internal}: no sidecar answers BrokerMetadata (api key 30000)\n"
+
+
+def test_updates_of_a_broker_have_kafka_s_codes(cluster: ClusterState) -> None:
+    with FeaturesClient(cluster.nodes[0].upstream) as client:
+        before = client.describe()
+        [done] = client.update([FeatureUpdate(GROUP_VERSION, 0, SAFE_DOWNGRADE)], dry_run=True).values()
+        assert (done.error_code, done.message) == (0, None)
+        unknown = FeatureUpdate("nonsense", 1)
+        results = client.update([FeatureUpdate(GROUP_VERSION, 0, SAFE_DOWNGRADE), unknown])
+        assert {name: one.error_code for name, one in results.items()} == {GROUP_VERSION: 95, "nonsense": 95}
+        assert "nonsense" in (results["nonsense"].message or "")
+        assert client.describe().finalized == before.finalized
+
+
+def test_a_broker_of_3_9_has_a_result_of_each_feature(tmp_path: Path) -> None:
+    broker.broker_jars("3.9.2", progress=False)
+    state = local_cluster.up(tmp_path, kafka_version="3.9.2", progress=False)
+    try:
+        with FeaturesClient(state.nodes[0].upstream) as client:
+            assert client.describe().supported.keys() == {"kraft.version", "metadata.version"}
+            [refused] = client.update([FeatureUpdate("nonsense", 1)]).values()
+            assert refused.error_code == 95
+            assert (refused.message or "").startswith("Invalid update version 1 for feature nonsense.")
+    finally:
+        local_cluster.down(tmp_path)
+
+
+def test_the_fleet_is_described_with_its_sidecars(address: str) -> None:
+    code, lines, errors = features("describe", address)
+    assert (code, errors) == (0, "")
+    *described, sidecar = lines
+    by_name = {one.split("\t")[0].removeprefix("Feature: "): one for one in described}
+    assert by_name.keys() >= {*SUPPORTED, GROUP_VERSION}
+    code, [document], _ = features("describe", "--bootstrap-server", address, "-o", "json")
+    assert code == 0
+    report = json.loads(document)
+    [entry] = report["sidecars"]
+    assert sidecar == f"sidecar 1  {entry['release']}  running  epoch {entry['epoch']}  {RANGES}"
+    assert by_name[AUDIT_EVENT_SCHEMA] == (
+        f"Feature: {AUDIT_EVENT_SCHEMA}\tSupportedMinVersion: 1\tSupportedMaxVersion: 2\t"
+        f"FinalizedMinVersionLevel: 1\tFinalizedMaxVersionLevel: 2\tEpoch: {entry['epoch']}"
+    )
+    [audit] = [one for one in report["features"] if one["feature"] == AUDIT_EVENT_SCHEMA]
+    assert (audit["finalized_max_version_level"], audit["epoch"]) == (2, entry["epoch"])
+
+
+def test_levels_are_raised_and_lowered(address: str) -> None:
+    assert features("upgrade-all", address) == (0, ["nothing to do"], "")
+    lower = "downgrade", address, f"{AUDIT_EVENT_SCHEMA}=1"
+    lowered = line("Downgrade", AUDIT_EVENT_SCHEMA, "2", "1")
+    assert features(*lower, "--dry-run") == (0, [lowered, "dry run: nothing was changed"], "")
+    assert finalized(address)[AUDIT_EVENT_SCHEMA] == (1, 2)
+    assert features(*lower) == (0, [lowered], "")
+    assert finalized(address)[AUDIT_EVENT_SCHEMA] == (1, 1)
+
+    deleted = line("Delete", QUOTA_IP, "1", "-")
+    assert features("disable", QUOTA_IP, "--bootstrap-server", address) == (0, [deleted], "")
+    assert QUOTA_IP not in finalized(address)
+
+    added = line("Add", QUOTA_IP, "-", "1")
+    raised = line("Upgrade", AUDIT_EVENT_SCHEMA, "1", "2")
+    assert features("upgrade-all", address) == (0, [raised, added], "")
+    assert finalized(address) == {name: LevelRange(1, levels.max) for name, levels in SUPPORTED.items()}
+
+
+def test_a_refusal_changes_nothing_and_exits_with_1(address: str) -> None:
+    before = finalized(address)
+    code, lines, errors = features("upgrade", address, f"{QUOTA_IP}=1", f"{AUDIT_EVENT_SCHEMA}=3")
+    assert (code, errors) == (1, "brokerside: 2 of 2 updates failed\n")
+    whole = "The update failed for all features since the following feature had an error: FEATURE_UPDATES_FAILED: "
+    assert all(one.partition("Result: FAILED: ")[2].startswith(f"{whole}{AUDIT_EVENT_SCHEMA}: ") for one in lines)
+    assert "supports 1 to 2; asked: 3" in lines[0]
+    code, [unknown], _ = features("disable", address, "brokerside.nothing")
+    assert code == 1
+    assert "brokerside.nothing: no such feature (there are: " in unknown
+    assert finalized(address) == before
+
+
+def test_the_command_of_an_older_release_lowers_all_to_what_it_knows(address: str, cluster: ClusterState) -> None:
+    config = str(cluster.nodes[0].home.parent / "bare-1.yaml")
+    code, lines, errors = features("check", "-c", config, release=OLD_RELEASE)
+    assert (code, lines) == (3, [])
+    assert errors.splitlines() == [
+        f"brokerside: {config}: {AUDIT_EVENT_SCHEMA}: 1 to 1 are supported, finalized are 1 to 2",
+        f"brokerside: {config}: {QUOTA_IP}: is not supported, finalized are 1 to 1",
+    ]
+    code, lines, errors = features("downgrade-all", address, release=OLD_RELEASE)
+    assert (code, errors) == (0, "")
+    assert lines == [line("Downgrade", AUDIT_EVENT_SCHEMA, "2", "1"), line("Delete", QUOTA_IP, "1", "-")]
+    assert features("downgrade-all", address, release=OLD_RELEASE) == (0, ["nothing to do"], "")
+    for release in (OLD_RELEASE, "from proxy.cli import main; main()"):
+        code, [said], errors = features("check", "-c", config, release=release)
+        assert (code, errors) == (0, "")
+        assert said.startswith(f"{config}: ok, this release fits the finalized levels of epoch ")
+
+
+def test_only_who_may_alter_the_cluster_changes_levels(tmp_path: Path) -> None:
+    node = local_cluster.up(tmp_path, progress=False).nodes[0]
+    local_cluster.down(tmp_path)
+    properties, behind, before = secured_properties(node, ("admin", "bob"))
+    local_cluster.up(tmp_path, broker_properties=properties, progress=False)
+    config = broker.sidecar_config(node)
+    del config["observer.class.names"], config["audit"]
+    sasl = {"name": "SASL", "bind": before, "upstream": behind, "security.protocol": "SASL_PLAINTEXT"}
+    config["listeners"].append(sasl)
+    path = tmp_path / "secured.yaml"
+    path.write_text(yaml.safe_dump(config))
+    sidecar = SidecarProcess.start(path, path.with_suffix(".log"), node.admin)
+    admin, bob = (("--command-config", str(login(user, tmp_path))) for user in ("admin", "bob"))
+    lower = "downgrade", before, f"{AUDIT_EVENT_SCHEMA}=1"
+    try:
+        wait_until(lambda: finalized(node.advertised))
+        code, [refused], errors = features(*lower, *bob)
+        assert (code, errors) == (1, "brokerside: 1 of 1 updates failed\n")
+        assert refused == line("Downgrade", AUDIT_EVENT_SCHEMA, "2", "1", f"FAILED: {NOT_AUTHORIZED}")
+        said = f"brokerside: {before}: the connection was closed; the listener may want a login\n"
+        assert features(*lower) == (1, [], said)
+        assert finalized(node.advertised)[AUDIT_EVENT_SCHEMA] == (1, 2)
+        assert features(*lower, *admin) == (0, [line("Downgrade", AUDIT_EVENT_SCHEMA, "2", "1")], "")
+        code, lines, errors = features("describe", before, *bob)
+        assert (code, errors) == (0, "")
+        assert lines[-1].startswith("sidecar 1  ")
+    finally:
+        sidecar.stop()
+        local_cluster.down(tmp_path)
+
+
+def test_a_broker_without_a_sidecar_has_no_fleet(cluster: ClusterState) -> None:
+    upstream = cluster.nodes[0].upstream
+    for command in ("upgrade-all", "downgrade-all"):
+        code, lines, errors = features(command, upstream)
+        assert (code, lines) == (1, [])
+        assert errors.startswith(f"brokerside: {upstream}: no features of a fleet there: no sidecar, or ")
+
+
+@pytest.fixture
+def registry(cluster: ClusterState, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+    """A registry of its own, without sidecars."""
+    name = f"registry-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": cluster.internal_bootstrap})
+    new = NewTopic(name, 1, 1, config={"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"})
+    admin.create_topics([new])[name].result(30)
+    monkeypatch.setattr(topic_commands, "REGISTRY_TOPIC", TopicSpec(name, hmac_keys.REGISTRY))
+    yield Registry(name, cluster.internal_bootstrap)
+    admin.delete_topics([name])[name].result(30)
+
+
+@dataclass
+class Registry:
+    topic: str
+    bootstrap: str
+
+    def register(self, name: str, state: Literal["running", "stopped"], signer: Authenticator | None = None) -> None:
+        """Write the record of a reader."""
+        record = ReaderRecord({AUDIT_EVENT_SCHEMA: SupportedRange(1, 1)}, state=state)
+        key, value = reader_key(name), encode(record)
+        producer = Producer({"bootstrap.servers": self.bootstrap})
+        producer.produce(self.topic, key=key, value=value, headers=[signer.header(key, value)] if signer else [])
+        assert producer.flush(20) == 0
+
+    def forget(self, participant: str, signer: Authenticator | None = None) -> None:
+        topic_commands.forget(participant, {"bootstrap.servers": self.bootstrap}, signer)
+
+    def last(self, name: str) -> bytes | None:
+        """The value of the last record of a reader."""
+        return dict(committed(self.bootstrap, self.topic))[reader_key(name)]
+
+
+def test_a_participant_that_has_stopped_is_forgotten(registry: Registry) -> None:
+    registry.register("gone", "stopped")
+    registry.register("other", "stopped")
+    registry.forget("reader/gone")
+    assert registry.last("gone") is None
+    assert registry.last("other") is not None
+    with pytest.raises(LocalError, match=r"reader/gone is not in the registry \(there are: reader/other\)"):
+        registry.forget("reader/gone")
+
+
+def test_one_that_was_killed_is_forgotten_once_it_has_been_silent_for_long_enough(registry: Registry) -> None:
+    registry.register("killed", "running")
+    registry.forget("reader/killed")
+    assert registry.last("killed") is None
+
+
+def test_one_that_runs_is_not_forgotten(registry: Registry) -> None:
+    registry.register("alive", "running")
+    ended = threading.Event()
+
+    def write() -> None:
+        while not ended.wait(1):
+            registry.register("alive", "running")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        with pytest.raises(LocalError, match="reader/alive runs: it has just written to the registry; stop it first"):
+            registry.forget("reader/alive")
+    finally:
+        ended.set()
+        writer.join()
+    assert registry.last("alive") is not None
+
+
+def test_a_registry_that_is_signed_needs_the_keys(registry: Registry) -> None:
+    signer, other = (Authenticator(hmac_keys.REGISTRY, {"k1": letter * 32}) for letter in (b"a", b"b"))
+    registry.register("gone", "stopped", signer)
+    with pytest.raises(LocalError, match="the registry is signed: --registry-hmac-keys has to name the file"):
+        registry.forget("reader/gone")
+    with pytest.raises(LocalError, match="there are: nobody; records without a valid signature: 1"):
+        registry.forget("reader/gone", other)
+    assert registry.last("gone") is not None
+    registry.forget("reader/gone", signer)
+    assert registry.last("gone") is None
+
+
+def test_a_sidecar_that_runs_is_not_forgotten_by_the_command(address: str, cluster: ClusterState) -> None:
+    code, lines, errors = features("forget", "sidecar/1", "--bootstrap-servers", cluster.internal_bootstrap)
+    assert (code, lines) == (1, [])
+    assert errors == "brokerside: sidecar/1 runs: it has just written to the registry; stop it first\n"
+
+
+def test_without_a_registry_nothing_is_created(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = TopicSpec(f"{registry.topic}-missing", hmac_keys.REGISTRY)
+    monkeypatch.setattr(topic_commands, "REGISTRY_TOPIC", missing)
+    with pytest.raises(TopicMissing, match=f"{missing.name}: there is no such topic"):
+        registry.forget("reader/gone")
+    monkeypatch.setattr(topic_commands, "FEATURES_TOPIC", missing)
+    found = topic_commands.read_features({"bootstrap.servers": registry.bootstrap}, None)
+    assert (found.present, found.finalized) == (False, None)
+    admin = AdminClient({"bootstrap.servers": registry.bootstrap})
+    assert missing.name not in admin.list_topics(timeout=20).topics

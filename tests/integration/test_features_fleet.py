@@ -1,0 +1,340 @@
+"""Feature versions of a whole fleet: three brokers, three sidecars as processes, and clients that update levels."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+
+from proxy.features.catalog import AUDIT_EVENT_SCHEMA, QUOTA_IP, SUPPORTED
+from proxy.features.records import CONTROLLER_KEY, SAFE_DOWNGRADE, FeatureUpdate
+from proxy.features.updates import FEATURE_UPDATE_FAILED, INVALID_UPDATE_VERSION, NONE, UpdateRequest, UpdateResult
+from proxy.interceptors.update_features import UPDATE_FEATURES, encode_request
+from proxy.local.tools import tool
+from tests.frames import METADATA
+from tests.integration.feature_fleet import FeatureFleet, check_records, feature_fleet, wait_until
+from tests.integration.quotas import Peer
+from tests.tools.kafka_tools import KafkaTools
+from tests.tools.killed_controller import INSTANTS
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
+
+RAISE = FeatureUpdate(AUDIT_EVENT_SCHEMA, 2)
+LOWER = FeatureUpdate(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE)
+HIGHEST = {name: levels.max for name, levels in SUPPORTED.items()}
+DONE = UpdateResult(NONE)
+BROKERS = (1, 2, 3)
+
+OLDER = ("-m", "tests.tools.older_release", f"{AUDIT_EVENT_SCHEMA}=1-1", "--")
+"""A sidecar of a release that does not know level 2."""
+
+KILLS = 50 if os.environ.get("FEATURES_FULL") else len(INSTANTS)
+"""How often the controller is killed: FEATURES_FULL=1 does it 50 times."""
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FeatureFleet]:
+    """Its controller dies where ``order`` says; else all sidecars run all the time."""
+    with feature_fleet(tmp_path_factory.mktemp("features"), audit={"mode": "rollup"}) as made:
+        made.start(*BROKERS, program=deadly(made))
+        wait_until(lambda: made.applied() == {1})
+        yield made
+        check_records(made.records())
+
+
+def deadly(fleet: FeatureFleet) -> tuple[str, ...]:
+    """A sidecar whose controller kills itself where the file ``order`` in the cluster's folder says."""
+    return ("-m", "tests.tools.killed_controller", str(fleet.folder / "order"))
+
+
+@contextmanager
+def frozen(fleet: FeatureFleet, broker_id: int) -> Iterator[None]:
+    """Stop the process of a sidecar for the block."""
+    pid = fleet.sidecars[broker_id].process.pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def bystander(fleet: FeatureFleet) -> int:
+    """A sidecar that is not the controller."""
+    return next(broker_id for broker_id in BROKERS if not fleet.is_controller(broker_id))
+
+
+def level_of(fleet: FeatureFleet) -> int:
+    return fleet.finalized().features[AUDIT_EVENT_SCHEMA].max_version_level
+
+
+def test_a_new_fleet_finalizes_the_highest_levels(fleet: FeatureFleet) -> None:
+    assert [fleet.shown(broker_id) for broker_id in BROKERS] == [HIGHEST] * 3
+    assert [fleet.is_controller(broker_id) for broker_id in BROKERS].count(True) == 1
+    assert fleet.finalized().epoch == 1
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_an_update_through_any_sidecar_is_seen_at_all_at_once(fleet: FeatureFleet, version: int) -> None:
+    epoch = fleet.finalized().epoch
+    for broker_id in BROKERS:
+        for change in (LOWER, RAISE):
+            assert fleet.update(broker_id, change, version=version) == DONE
+            assert [fleet.shown(one)[AUDIT_EVENT_SCHEMA] for one in BROKERS] == [change.level] * 3
+    assert fleet.finalized().epoch == epoch + 6
+    again = fleet.update(1, RAISE, version=version)
+    assert again.error_code == (INVALID_UPDATE_VERSION if version == 0 else NONE), (
+        "version 0 refuses what is so already"
+    )
+    assert fleet.finalized().epoch == epoch + 6
+
+
+def test_metrics_show_one_controller_and_the_levels(fleet: FeatureFleet) -> None:
+    wait_until(lambda: any(fleet.is_controller(one) for one in BROKERS))
+    pages = [fleet.sidecars[broker_id].metrics() for broker_id in BROKERS]
+    epoch = fleet.finalized().epoch
+    level = f'brokerside_feature_level{{feature="{AUDIT_EVENT_SCHEMA}",bound='
+    for name, wanted in (
+        ("brokerside_features_controller ", [0, 0, 1]),
+        ("brokerside_features_settled ", [1, 1, 1]),
+        ("brokerside_features_epoch ", [epoch, epoch, epoch]),
+        (f'{level}"finalized_max"}} ', [2, 2, 2]),
+        (f'{level}"effective"}} ', [2, 2, 2]),
+    ):
+        lines = [line for page in pages for line in page.splitlines() if line.startswith(name)]
+        assert sorted(float(line.rsplit(" ", 1)[1]) for line in lines) == wanted, name
+
+
+def test_kafkas_own_tool_works_on_the_fleet(fleet: FeatureFleet, tools: KafkaTools) -> None:
+    def ask(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return tools.run("features", "--bootstrap-server", fleet.state.bootstrap, *arguments)
+
+    def described() -> dict[str, list[str]]:
+        words = [line.split() for line in ask("describe").stdout.splitlines()]
+        return {one[1]: [one[3], one[5], one[7]] for one in words if one[:1] == ["Feature:"]}
+
+    first = described()
+    assert {name: first[name] for name in SUPPORTED} == {
+        name: [str(levels.min), str(levels.max), str(levels.max)] for name, levels in SUPPORTED.items()
+    }
+    lower = ("downgrade", "--feature", f"{AUDIT_EVENT_SCHEMA}=1")
+    dry = ask(*lower, "--dry-run")
+    assert (dry.returncode, dry.stdout.strip()) == (0, f"{AUDIT_EVENT_SCHEMA} can be downgraded to 1.")
+    assert level_of(fleet) == 2
+    assert ask(*lower).returncode == 0
+    assert (level_of(fleet), described()[AUDIT_EVENT_SCHEMA][2]) == (1, "1")
+    assert ask("upgrade", "--feature", f"{AUDIT_EVENT_SCHEMA}=2").returncode == 0
+    assert ask("disable", "--feature", QUOTA_IP).returncode == 0
+    assert described()[QUOTA_IP] == ["1", "1", "0"]
+    assert ask("upgrade", "--feature", f"{QUOTA_IP}=1").returncode == 0
+    refused = ask("upgrade", "--feature", f"{AUDIT_EVENT_SCHEMA}=3")
+    assert refused.returncode == 1
+    supported = ", ".join(f"sidecar {broker_id} (0.1.0) supports 1 to 2" for broker_id in BROKERS)
+    assert f"{supported}; asked: 3" in refused.stdout
+
+
+def test_the_tool_of_kafka_3_9_works_on_the_fleet(fleet: FeatureFleet) -> None:
+    for command, level in (("downgrade", 1), ("upgrade", 2)):
+        line = tool("features", "--bootstrap-server", fleet.state.bootstrap, command, "--feature",
+                    f"{AUDIT_EVENT_SCHEMA}={level}", kafka_version="3.9.2")  # fmt: skip
+        done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+        assert (done.returncode, done.stdout.strip()) == (0, f"{AUDIT_EVENT_SCHEMA} was {command}d to {level}.")
+        assert level_of(fleet) == level
+
+
+def test_a_mixed_list_is_refused_whole(fleet: FeatureFleet) -> None:
+    epoch = fleet.finalized().epoch
+    result = fleet.update(1, LOWER, FeatureUpdate("group.version", 0, SAFE_DOWNGRADE))
+    assert result.error_code == INVALID_UPDATE_VERSION
+    assert result.message is not None
+    assert result.message.endswith("cannot be updated in one request: group.version")
+    assert fleet.finalized().epoch == epoch
+    body = encode_request(UpdateRequest(2, 9000, (FeatureUpdate("group.version", 1),), validate_only=True))
+    node = fleet.state.node(1)
+    with Peer(node.advertised) as through, Peer(node.upstream) as direct:
+        assert through.ask(UPDATE_FEATURES, 2, body) == direct.ask(UPDATE_FEATURES, 2, body), "it was left as it was"
+
+
+def test_of_two_updates_at_once_one_is_done(fleet: FeatureFleet) -> None:
+    late, epoch = bystander(fleet), fleet.finalized().epoch
+    others = [broker_id for broker_id in BROKERS if broker_id != late]
+    with ThreadPoolExecutor(1) as pool:
+        with frozen(fleet, late):
+            first = pool.submit(fleet.update, others[0], LOWER)
+            wait_until(lambda: fleet.finalized().epoch == epoch + 1)
+            second = fleet.update(others[1], RAISE)
+            assert second.error_code == FEATURE_UPDATE_FAILED
+            assert second.message is not None
+            assert "another update is under way" in second.message
+        assert first.result() == DONE
+    assert fleet.update(others[1], RAISE) == DONE
+
+
+def test_a_frozen_sidecar_delays_the_answer_and_not_the_level(fleet: FeatureFleet) -> None:
+    late, epoch = bystander(fleet), fleet.finalized().epoch
+    others = [broker_id for broker_id in BROKERS if broker_id != late]
+    with frozen(fleet, late):
+        result = fleet.update(others[0], LOWER, timeout_ms=2500)
+        assert result.error_code == FEATURE_UPDATE_FAILED
+        assert result.message is not None
+        assert f"is finalized at epoch {epoch + 1}; not applied yet by sidecar {late}" in result.message
+        assert [fleet.shown(broker_id)[AUDIT_EVENT_SCHEMA] for broker_id in others] == [1, 1]
+    wait_until(lambda: fleet.applied() == {epoch + 1})
+    assert fleet.shown(late)[AUDIT_EVENT_SCHEMA] == 1
+    assert fleet.update(late, RAISE) == DONE
+
+
+def test_a_killed_controller_leaves_one_outcome_wherever_it_was(fleet: FeatureFleet) -> None:
+    """Its sidecar is started again at once, and is the controller again: so a kill costs seconds."""
+    instants = [*INSTANTS, *random.Random(7).choices([*INSTANTS], k=max(KILLS - len(INSTANTS), 0))][:KILLS]
+    order = fleet.folder / "order"
+    for number, instant in enumerate(instants):
+        controller = fleet.controller()
+        wait_until(partial(fleet.is_controller, controller))
+        change = LOWER if level_of(fleet) == 2 else RAISE
+        if instant in ("opening", "claimed"):
+            fleet.stop(controller, kill=True)
+            order.write_text(instant)
+            fleet.spawn(controller, deadly(fleet))
+        else:
+            order.write_text(instant)
+        other = next(one for one in BROKERS if one != controller)
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(fleet.update, other, change)
+            fleet.wait_for_end(controller)
+            assert not order.exists(), instant
+            fleet.start(controller, program=deadly(fleet))
+            result = asked.result()
+        assert result.error_code in (NONE, FEATURE_UPDATE_FAILED), (number, instant, result)
+        wait_until(lambda: any(fleet.is_controller(one) for one in BROKERS))
+        reached = level_of(fleet) == change.level
+        assert result.error_code != NONE or reached, (instant, result)
+        opposite = RAISE if change is LOWER else LOWER
+        assert fleet.update(other, opposite if reached else change) == DONE, instant
+        wait_until(lambda: len(fleet.applied()) == 1)
+    check_records(fleet.records())
+    if level_of(fleet) != 2:
+        assert fleet.update(1, RAISE) == DONE
+
+
+def test_a_controller_that_was_stopped_for_longer_is_fenced_and_says_so(fleet: FeatureFleet) -> None:
+    wait_until(lambda: any(fleet.is_controller(one) for one in BROKERS))
+    old = next(one for one in BROKERS if fleet.is_controller(one))
+    others = [broker_id for broker_id in BROKERS if broker_id != old]
+    claims = sum(key == CONTROLLER_KEY for key, _ in fleet.records())
+    with frozen(fleet, old):
+        wait_until(lambda: any(fleet.is_controller(one) for one in others))
+        assert sum(key == CONTROLLER_KEY for key, _ in fleet.records()) == claims + 1
+        assert fleet.update(others[0], LOWER) == DONE, "who does not run is not waited for"
+    wait_until(lambda: fleet.log_events(old, "feature_controller")[-1]["change"] == "lost")
+    assert not fleet.is_controller(old)
+    wait_until(lambda: fleet.status(old)["applied_epoch"] == fleet.finalized().epoch)
+    assert fleet.update(old, RAISE) == DONE
+    check_records(fleet.records())
+
+
+def test_a_controller_that_ends_is_replaced_at_once_and_no_level_is_raised_without_it(fleet: FeatureFleet) -> None:
+    wait_until(lambda: any(fleet.is_controller(one) for one in BROKERS))
+    ended = next(one for one in BROKERS if fleet.is_controller(one))
+    others = [broker_id for broker_id in BROKERS if broker_id != ended]
+    assert fleet.update(ended, LOWER) == DONE
+
+    fleet.stop(ended)
+    wait_until(lambda: not fleet.runs(ended, others[0]), 5)  # it has said so: its silence would count after 9 s
+    wait_until(lambda: any(fleet.is_controller(one) for one in others))
+    refused = fleet.update(others[0], RAISE)
+    assert refused.error_code == INVALID_UPDATE_VERSION
+    assert f"sidecar {ended} does not run and cannot be asked" in (refused.message or "")
+
+    fleet.start(ended, program=deadly(fleet))
+    wait_until(lambda: all(fleet.runs(ended, one) for one in others))
+    assert fleet.update(others[0], RAISE) == DONE
+    check_records(fleet.records())
+
+
+class Load:
+    """1,000 requests per second to one address, on a new connection for each hundred, from when somebody listens."""
+
+    def __init__(self, address: str) -> None:
+        self.answered = 0
+        self.errors: list[str] = []
+        self._address = address
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._end.is_set():
+            try:
+                self._ask_hundred()
+            except OSError as error:
+                if self.answered:
+                    self.errors.append(repr(error))
+                time.sleep(0.01)
+
+    def _ask_hundred(self) -> None:
+        with Peer(self._address) as peer:
+            for _ in range(10):
+                self.answered += len(peer.ask_all([(METADATA, 1, bytes(4))] * 10))
+                time.sleep(0.01)
+
+
+def test_an_older_sidecar_blocks_a_raise_and_above_its_level_serves_clients_unready(fleet: FeatureFleet) -> None:
+    assert fleet.update(1, LOWER) == DONE
+    late = bystander(fleet)
+    other = next(broker_id for broker_id in BROKERS if broker_id != late)
+    fleet.stop(late)
+    fleet.start(late, program=OLDER)
+    refused = fleet.update(other, RAISE)
+    assert refused.error_code == INVALID_UPDATE_VERSION
+    assert refused.message is not None
+    assert f"sidecar {late} (0.1.0) supports 1 to 1; asked: 2" in refused.message
+
+    fleet.stop(late)
+    refused = fleet.update(other, RAISE)
+    assert refused.error_code == INVALID_UPDATE_VERSION
+    assert refused.message is not None
+    assert f"sidecar {late}" in refused.message, "it is remembered"
+    forget = ("-m", "proxy", "features", "forget", f"sidecar/{late}", "--bootstrap-servers")
+    done = subprocess.run(
+        [sys.executable, *forget, fleet.state.internal_bootstrap],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert fleet.update(other, RAISE) == DONE
+
+    with Load(fleet.address(late)) as load:
+        fleet.spawn(late, OLDER)
+        wait_until(lambda: load.answered)
+        wait_until(lambda: fleet.status(late)["settled"])
+        began = load.answered
+        status, said = fleet.readiness(late)
+        assert (status, said.count("1 to 1"), said.count("1 to 2")) == (503, 1, 1), said
+        assert AUDIT_EVENT_SCHEMA in said
+        wait_until(lambda: load.answered > began + 3000)
+        assert fleet.readiness(late)[0] == 503
+        [logged] = fleet.log_events(late, "features_incompatible")
+        assert logged["feature"] == AUDIT_EVENT_SCHEMA
+    assert load.errors == []
+    fleet.stop(late)
+    fleet.start(late)
+    assert fleet.shown(late) == HIGHEST

@@ -1,0 +1,68 @@
+"""``python -m tests.tools.killed_controller ORDER ARGS``: ``brokerside ARGS`` that kills itself at an instant.
+
+While the file ORDER names one of ``INSTANTS``, the feature controller of this process kills the whole process at that
+instant, like ``kill -9``, and removes the file before.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from proxy.cli import main as brokerside
+from proxy.features.controller import FeatureController
+
+INSTANTS = {
+    "opening": ("opened", "before"),
+    "claimed": ("_open", "after"),
+    "intent to be written": ("_begin", "after"),
+    "intent read back": ("barrier_passed", "before"),
+    "final record to be written": ("_confirm", "after"),
+    "final record read back": ("_read_back", "before"),
+}
+"""The method of the controller, and whether it dies before or after it. The effects of a call are carried out later."""
+
+
+def main(order: Path) -> None:
+    """Run the command."""
+    for instant, (method, when) in INSTANTS.items():
+        setattr(FeatureController, method, _deadly(getattr(FeatureController, method), order, instant, when))
+    brokerside()
+
+
+def _deadly(method: Callable[..., Any], order: Path, instant: str, when: str) -> Callable[..., Any]:
+    def call(self: FeatureController, *arguments: Any) -> Any:
+        if when == "before" and _is_ordered(self, order, instant):
+            _die(order)
+        result = method(self, *arguments)
+        if when == "after" and _is_ordered(self, order, instant):
+            _die(order)
+        return result
+
+    return call
+
+
+def _is_ordered(controller: FeatureController, order: Path, instant: str) -> bool:
+    """Whether it is to die now. A record that is read back counts where it is the final one of a change."""
+    if instant == "claimed" and not controller.claim:
+        return False
+    if instant == "final record read back" and controller.state.value != "applying":
+        return False
+    try:
+        return order.read_text() == instant
+    except FileNotFoundError:
+        return False
+
+
+def _die(order: Path) -> None:
+    order.unlink()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    file = Path(sys.argv.pop(1))
+    main(file)

@@ -1,0 +1,158 @@
+"""The thread of a topic, before a topic that only this process knows."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from proxy.errors import BrokersideError
+from proxy.fleet import compacted_topic, topic_thread
+from proxy.fleet.features_thread import FeaturesThread
+from proxy.fleet.topic_spec import TopicRecord
+
+A, B = TopicRecord(b"a", b"1", 1000), TopicRecord(b"b", b"2", 1000)
+
+
+class Topic:
+    """``arriving``: records that the next reads return, one each. ``end_offset``: the end, as the cluster has it."""
+
+    def __init__(self, *arriving: TopicRecord, end_offset: int = 0) -> None:
+        self.arriving = deque(arriving)
+        self.end_offset = end_offset
+        self.position = 0
+        self.failure: str | None = None
+        self.dropped: Counter[str] = Counter()
+        self.written: list[tuple[bytes, bytes | None]] = []
+        self.closed = threading.Event()
+
+    def read(self, seconds: float) -> tuple[list[TopicRecord], bool]:
+        if self.failure:
+            raise BrokersideError(self.failure)
+        if not self.arriving:
+            threading.Event().wait(0.001)
+            return [], True
+        self.position += 1
+        return [self.arriving.popleft()], False
+
+    def end(self) -> int:
+        return self.end_offset
+
+    def write(self, key: bytes, value: bytes | None, done: Callable[[str | None], None]) -> None:
+        self.written.append((key, value))
+        done(None)
+
+    def report_delivered(self) -> None:
+        return
+
+    def close(self, seconds: float) -> None:
+        self.closed.set()
+
+
+class Seen:
+    """What a thread has reported, in its order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *topics: Topic) -> None:
+        opened = iter(topics)
+
+        def open_next(*args: Any) -> Topic:
+            topic = next(opened, None)
+            if topic is None:
+                raise BrokersideError("cannot be opened")
+            return topic
+
+        monkeypatch.setattr(compacted_topic, "CompactedTopic", open_next)
+        monkeypatch.setattr(topic_thread, "FIRST_RETRY", 0.01)
+        self.reports: list[Any] = []
+        self.thread = FeaturesThread({}, "me", None, self._on_records, lambda: self.reports.append("restart"))
+
+    def _on_records(self, records: Sequence[TopicRecord]) -> None:
+        self.reports += [record.key for record in records]
+
+    async def until(self, count: int) -> None:
+        async with asyncio.timeout(10):
+            while len(self.reports) < count:  # noqa: ASYNC110 - nothing reports it
+                await asyncio.sleep(0.001)
+
+
+async def test_the_end_is_reached_after_what_was_there_was_reported(monkeypatch):
+    topic = Topic(A, B, end_offset=3)
+    seen = Seen(monkeypatch, topic)
+    seen.thread.read_to_end(lambda: seen.reports.append("end"))
+    seen.thread.start()
+    await seen.until(2)
+    await asyncio.sleep(0.05)
+    assert seen.reports == [b"a", b"b"]
+
+    topic.arriving.append(A)
+    await seen.until(4)
+    await seen.thread.close()
+
+    assert seen.reports == [b"a", b"b", b"a", "end"]
+    assert topic.closed.is_set()
+
+
+async def test_who_waits_for_the_end_waits_for_that_of_the_topic_that_is_opened_again(monkeypatch):
+    lost, again = Topic(A, end_offset=2), Topic(A, B, end_offset=2)
+    seen = Seen(monkeypatch, lost, again)
+    with capture_logs() as logs:
+        seen.thread.start()
+        await seen.until(1)
+        seen.thread.read_to_end(lambda: seen.reports.append("end"))
+        await asyncio.sleep(0.05)
+        lost.failure = "it was deleted"
+        await seen.until(5)
+        await seen.thread.close()
+
+    assert seen.reports == [b"a", "restart", b"a", b"b", "end"]
+    assert [(one["event"], one.get("error")) for one in logs] == [
+        ("features_unavailable", "it was deleted"),
+        ("features_back", None),
+    ]
+
+
+async def test_while_it_cannot_be_opened_one_line_is_logged(monkeypatch):
+    seen = Seen(monkeypatch)
+    with capture_logs() as logs:
+        seen.thread.start()
+        await asyncio.sleep(0.1)
+        await seen.thread.close()
+
+    assert [one["event"] for one in logs] == ["features_unavailable"]
+
+
+async def test_what_is_proposed_is_written_unless_its_time_is_over(monkeypatch):
+    topic = Topic()
+    seen = Seen(monkeypatch, topic)
+    seen.thread.propose(b"late", b"1", 0, seen.reports.append)
+    seen.thread.propose(b"key", b"2", 60, seen.reports.append)
+    seen.thread.start()
+    await seen.until(1)
+    await seen.thread.close()
+
+    assert topic.written == [(b"key", b"2")]
+    assert seen.reports == [None]
+
+
+async def test_what_nobody_has_signed_is_logged_once_for_each_reason(monkeypatch):
+    topic = Topic(A)
+    seen = Seen(monkeypatch, topic)
+    with capture_logs() as logs:
+        topic.dropped["unsigned"] = 2
+        seen.thread.start()
+        await seen.until(1)
+        topic.dropped["bad_signature"] += 1
+        async with asyncio.timeout(10):
+            while len(logs) < 2:  # noqa: ASYNC110 - nothing reports it
+                await asyncio.sleep(0.001)
+        await seen.thread.close()
+
+    assert [(one["event"], one["reason"]) for one in logs] == [
+        ("features_record_ignored", "unsigned"),
+        ("features_record_ignored", "bad_signature"),
+    ]
