@@ -4,6 +4,8 @@ Jobs
 run.py             the entry points ``run`` and ``backfill``, called with plain values.
 streaming_job.py   one streaming query from the topic into the tables; progress.py: what a job reports.
 backfill.py        computes days again from the topic and replaces their rows.
+readers.py         keeps a job registered with the sidecars, and checks that it reads the finalized level;
+                   reader_records.py: its records (pure).
 maintenance.py     decides when derived tables are computed, and when tables are compacted and vacuumed.
 derived_tables.py  computes the tables that are made from other tables.
 compaction.py      compacts small files, merges rows of equal keys, and deletes expired days.
@@ -15,7 +17,7 @@ error_messages.py  explains errors of a Spark query in one sentence; errors.py: 
 
 From records to rows
 kafka.py           reads the audit topic with Spark.
-authentication.py  verifies the signatures of audit records.
+authentication.py  verifies the signatures of audit records, and signs the records of readers.
 parse.py           parses Kafka records into audit envelopes and dead letters (pure).
 dedup_ranges.py    written event numbers as ranges by sidecar boot: finds duplicates and conflicts (pure).
 tables/            one pure module for each table: ``DataFrame -> DataFrame``.

@@ -1,13 +1,14 @@
-"""Verifies the signatures of audit records: an HMAC-SHA256 over key and value, in a header.
+"""Signatures of records, an HMAC-SHA256 over key and value, in a header: verifies those of sidecars, and signs a job's.
 
-``proxy.core.authentication`` creates them. They are verified by Spark's own functions (RFC 2104, with ``sha2``),
-because a Python function would send every record through another process. The keys are joined from a small table: as
-literals they would be in query plans, which Spark shows in its event log and its UI.
+``proxy.core.authentication`` does it for sidecars. Those of the audit are verified by Spark's own functions (RFC 2104,
+with ``sha2``), because a Python function would send every record through another process. The keys are joined from a
+small table: as literals they would be in query plans, which Spark shows in its event log and its UI.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 from collections.abc import Mapping
 
 from pyspark.sql import DataFrame
@@ -15,7 +16,9 @@ from pyspark.sql import functions as F
 
 SIGNATURE_HEADER = "brokerside-hmac"
 SIGNATURE_LABEL = b"brokerside-audit/1"
-"""Context that is signed with each record, so that a signature made for another purpose is not valid here."""
+REGISTRY_LABEL, FEATURES_LABEL = b"brokerside-registry/1", b"brokerside-features/1"
+"""Contexts that are signed with each record, so that a signature made for another purpose is not valid. The last two
+are for the same keys."""
 
 SHA256_BLOCK_BYTES = 64
 """Block size of SHA-256 in bytes; a key is padded to it."""
@@ -25,6 +28,9 @@ SHA256_DIGEST_BYTES = 32
 REFUSED_COLUMN = "refused"
 """Column with the reason why a record is refused: ``unsigned``, ``unknown_key`` or ``bad_signature``; NULL if one of
 the keys has signed the record."""
+
+MISSING = b"\xff\xff\xff\xff"
+"""The length of a key or value that is NULL."""
 
 KEY_TABLE_SCHEMA = "key_id binary, inner binary, outer binary"
 
@@ -55,6 +61,26 @@ def authenticate(records: DataFrame, keys: Mapping[str, bytes]) -> DataFrame:
     return checked.select(*others, F.expr(verdict).alias(REFUSED_COLUMN))
 
 
+def sign(keys: Mapping[str, bytes], label: bytes, key: bytes, value: bytes) -> bytes:
+    """Return the signature of a record by the first of ``keys``, which are given by id."""
+    return _signature(next(iter(keys)), keys, label, key, value)
+
+
+def is_authentic(
+    keys: Mapping[str, bytes], label: bytes, key: bytes, value: bytes | None, signature: bytes | None
+) -> bool:
+    """Return whether ``signature``, the content of the record's last header of that name, is by one of ``keys``."""
+    if signature is None:
+        return False
+    key_id = signature[: -SHA256_DIGEST_BYTES - 1].decode("utf-8", "replace")
+    return key_id in keys and hmac.compare_digest(signature, _signature(key_id, keys, label, key, value))
+
+
+def _signature(key_id: str, keys: Mapping[str, bytes], label: bytes, key: bytes, value: bytes | None) -> bytes:
+    parts = (_with_length(label), _with_length(key), MISSING if value is None else _with_length(value))
+    return key_id.encode() + b":" + hmac.digest(keys[key_id], b"".join(parts), "sha256")
+
+
 def _key_row(key_id: str, key: bytes) -> tuple[bytearray, bytearray, bytearray]:
     """Return a row of ``KEY_TABLE_SCHEMA``: the key id, and the padded keys of the inner and outer hash (RFC 2104)."""
     block = (hashlib.sha256(key).digest() if len(key) > SHA256_BLOCK_BYTES else key).ljust(SHA256_BLOCK_BYTES, b"\0")
@@ -65,7 +91,7 @@ def _key_row(key_id: str, key: bytes) -> tuple[bytearray, bytearray, bytearray]:
 def _length_prefixed(column: str) -> str:
     """Return SQL of ``column`` with its length in four bytes before it; NULL has the length 2^32 - 1."""
     sized = f"concat(unhex(lpad(hex(octet_length({column})), 8, '0')), {column})"
-    return f"CASE WHEN {column} IS NULL THEN X'ffffffff' ELSE {sized} END"
+    return f"CASE WHEN {column} IS NULL THEN X'{MISSING.hex()}' ELSE {sized} END"
 
 
 def _with_length(part: bytes) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from pyspark import StorageLevel
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs import checkpoint, io, kafka, schemas
+from spark_jobs import checkpoint, io, kafka, readers, schemas
 from spark_jobs.checkpoint import CheckpointIdentity, CheckpointPosition, TableState
 from spark_jobs.definitions import Definitions
 from spark_jobs.derived_tables import compute_derived_tables
@@ -20,6 +20,7 @@ from spark_jobs.errors import JobError
 from spark_jobs.kafka import AuditTopicSource, OffsetRange
 from spark_jobs.parse import deduplicate, parse_records
 from spark_jobs.progress import Notice, Notify, RunSummary
+from spark_jobs.reader_records import AuditReader
 from spark_jobs.schemas import Table
 from spark_jobs.session import spark_conf, spark_session
 from spark_jobs.sink import count_columns
@@ -41,6 +42,7 @@ def run_backfill(
     root: TableRoot,
     definitions: Definitions,
     *,
+    reader: AuditReader,
     first: date | None,
     last: date | None,
     jars: Sequence[Path],
@@ -52,8 +54,10 @@ def run_backfill(
     started = time.monotonic()
     days = [f"day >= '{first}'"] if first else []
     days += [f"day <= '{last}'"] if last else []
-    with spark_session(f"brokerside backfill {source.topic}", spark_conf(master, jars, conf, short=True)) as spark:
+    session = spark_session(f"brokerside backfill {source.topic}", spark_conf(master, jars, conf, short=True))
+    with session as spark, ExitStack() as registration:
         cluster = kafka.fetch_cluster_id(spark, source)
+        registration.enter_context(readers.registered(spark, source, reader, progress))
         root = root.with_checkpoint(cluster, source.topic)
         identity = _open_tables(spark, source, root, cluster, progress)
         only = identity.only if identity else None

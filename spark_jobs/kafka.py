@@ -124,18 +124,24 @@ def read_range(spark: SparkSession, source: AuditTopicSource, offsets: OffsetRan
     return source.authenticated(reader.load())
 
 
+def client_settings(spark: SparkSession, source: AuditTopicSource, settings: Mapping[str, str]) -> Any:
+    """Return the settings of a Java client for the cluster of ``source``; ``settings`` override those of ``source``."""
+    merged = _jvm(spark).java.util.HashMap()
+    for name, value in {**source.options, **settings, "bootstrap.servers": source.bootstrap_servers}.items():
+        merged.put(name, value)
+    return merged
+
+
 @contextmanager
 def _admin_client(spark: SparkSession, source: AuditTopicSource) -> Iterator[Any]:
     """Yield Kafka's own admin client. Errors of its requests become a JobError."""
     jvm = _jvm(spark)
-    settings = jvm.java.util.HashMap()
     timeouts = {name: str(ADMIN_TIMEOUT_MS) for name in ("request.timeout.ms", "default.api.timeout.ms")}
-    for name, value in {**timeouts, **source.options, "bootstrap.servers": source.bootstrap_servers}.items():
-        settings.put(name, value)
+    settings = client_settings(spark, source, {**timeouts, **source.options})
     try:
         client = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
     except Py4JJavaError as error:
-        raise JobError(f"the Kafka client rejects its settings: {_root_cause(error)}") from error
+        raise JobError(f"the Kafka client rejects its settings: {root_cause(error)}") from error
     try:
         yield client
     except Py4JJavaError as error:
@@ -162,11 +168,12 @@ def _admin_error(error: Py4JJavaError, source: AuditTopicSource) -> JobError:
             )
 
 
-def _root_cause(error: Py4JJavaError) -> str:
+def root_cause(error: Py4JJavaError) -> str:
+    """Return class and message of the exception that caused ``error``."""
     cause = error.java_exception
     while cause.getCause() is not None:
         cause = cause.getCause()
-    return str(cause.getMessage())
+    return f"{cause.getClass().getSimpleName()}: {cause.getMessage()}"
 
 
 def _jvm(spark: SparkSession) -> Any:

@@ -14,6 +14,7 @@ from pathlib import Path
 from spark_jobs.definitions import Definitions
 from spark_jobs.errors import JobError
 from spark_jobs.progress import BatchProgress, Notice, RunSummary
+from spark_jobs.reader_records import AuditReader, default_name
 from spark_jobs.schemas import TABLES
 
 NO_DEFINITIONS = Definitions()
@@ -38,6 +39,8 @@ def run(
     available_now: bool = False,
     kafka_options: Mapping[str, str] | None = None,
     hmac_keys: Mapping[str, bytes] | None = None,
+    reader: str | None = None,
+    registry_hmac_keys: Mapping[str, bytes] | None = None,
     master: str = "local[*]",
     conf: Mapping[str, str] | None = None,
     progress: Callable[[BatchProgress | Notice], None] = _ignore,
@@ -49,20 +52,26 @@ def run(
     stop when all records that the topic has now are read; otherwise run until SIGTERM or SIGINT, and finish the
     running batch. ``jars``: the Kafka connector and Delta; none if the Spark cluster has them. ``kafka_options``:
     settings of Kafka's Java client by their own names. ``hmac_keys``: signing keys by id; records that none of them
-    has signed become dead letters. ``conf``: settings of Spark, which override the defaults for ``master``.
+    has signed become dead letters. ``reader``: the job's name in the sidecars' registry; default:
+    ``tables-<hash of tables>``. ``registry_hmac_keys``: signing keys of the registry. ``conf``: settings of Spark,
+    which override the defaults for ``master``.
 
     Raises JobError with one sentence on the cause.
     """
     unknown = [name for name in only or () if name not in TABLES]
     if unknown:
         raise JobError(f"there is no table {unknown[0]}; there are: {', '.join(TABLES)}")
+    root = _absolute(tables)
+    name = default_name("tables", root) if reader is None else reader
+    registered = AuditReader(name, "run", registry_hmac_keys or {})
     _check_installed()
     from spark_jobs import kafka, streaming_job, table_root
 
     return streaming_job.run_streaming_job(
         kafka.AuditTopicSource(bootstrap_servers, topic, dict(kafka_options or {}), hmac_keys or {}),
-        table_root.TableRoot(_absolute(tables), _absolute(checkpoint) if checkpoint else ""),
+        table_root.TableRoot(root, _absolute(checkpoint) if checkpoint else ""),
         definitions,
+        reader=registered,
         only=only or None,
         jars=jars,
         master=master,
@@ -84,6 +93,7 @@ def backfill(
     checkpoint: str | None = None,
     kafka_options: Mapping[str, str] | None = None,
     hmac_keys: Mapping[str, bytes] | None = None,
+    registry_hmac_keys: Mapping[str, bytes] | None = None,
     master: str = "local[*]",
     conf: Mapping[str, str] | None = None,
     progress: Callable[[BatchProgress | Notice], None] = _ignore,
@@ -98,13 +108,15 @@ def backfill(
     """
     if first and last and first > last:
         raise JobError(f"the first day, {first}, is after the last, {last}")
+    root = _absolute(tables)
     _check_installed()
     from spark_jobs import backfill, kafka, table_root
 
     return backfill.run_backfill(
         kafka.AuditTopicSource(bootstrap_servers, topic, dict(kafka_options or {}), hmac_keys or {}),
-        table_root.TableRoot(_absolute(tables), _absolute(checkpoint) if checkpoint else ""),
+        table_root.TableRoot(root, _absolute(checkpoint) if checkpoint else ""),
         definitions,
+        reader=AuditReader(default_name("backfill", root), "backfill", registry_hmac_keys or {}),
         first=first,
         last=last,
         jars=jars,

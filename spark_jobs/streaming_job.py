@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from pyspark.errors import StreamingQueryException
@@ -14,13 +14,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_jobs import checkpoint, error_messages, io, kafka
+from spark_jobs import checkpoint, error_messages, io, kafka, readers
 from spark_jobs.definitions import Definitions
 from spark_jobs.derived_tables import check_definitions_given
 from spark_jobs.kafka import AuditTopicSource
 from spark_jobs.maintenance import MaintainedTables, MaintenanceScheduler
 from spark_jobs.parse import parse_records
 from spark_jobs.progress import BatchProgress, Notice, RunSummary
+from spark_jobs.reader_records import AuditReader
 from spark_jobs.session import spark_conf, spark_session
 from spark_jobs.sink import BatchCounts, TableSink
 from spark_jobs.table_root import TableRoot, open_tables, read_table_state, streamed_table_names
@@ -38,6 +39,7 @@ def run_streaming_job(
     root: TableRoot,
     definitions: Definitions,
     *,
+    reader: AuditReader,
     only: Sequence[str] | None,
     jars: Sequence[Path],
     master: str,
@@ -48,8 +50,10 @@ def run_streaming_job(
     """Run the query until it ends. For the arguments see ``spark_jobs.run.run``."""
     started = time.monotonic()
     conf = spark_conf(master, jars, conf, short=available_now)
-    with spark_session(f"brokerside {source.topic}", conf) as spark, _stop_on_signal() as stop:
+    session = spark_session(f"brokerside {source.topic}", conf)
+    with session as spark, _stop_on_signal() as stop, ExitStack() as registration:
         cluster = kafka.fetch_cluster_id(spark, source)
+        registration.enter_context(readers.registered(spark, source, reader, progress))
         root = root.with_checkpoint(cluster, source.topic)
         checkpoint.check_no_backfill(io.Folder(spark, root.checkpoint), root.checkpoint)
         identity = open_tables(spark, root, cluster, source.topic, only, progress)

@@ -21,7 +21,7 @@ from spark_jobs.definitions import Definitions
 from spark_jobs.definitions.mirror import Mirror
 from spark_jobs.errors import JobError
 from spark_jobs.parse import dead_letter_rows, deduplicate, parse_records
-from spark_jobs.progress import BatchProgress, RunSummary
+from spark_jobs.progress import BatchProgress, Notice, RunSummary
 from spark_jobs.query import describe_tables, query
 from spark_jobs.run import run
 from spark_jobs.schemas import DEAD_LETTERS, TRAFFIC
@@ -109,8 +109,9 @@ def test_a_topic_becomes_tables_exactly(spark: SparkSession, audit: AuditTopic, 
     }
     first, later = envelopes(12), envelopes(5, boot="another")
     audit.send(*first, *first[:3])
-    seen: list[BatchProgress] = []
-    summary = run_job(progress=seen.append)
+    said: list[BatchProgress | Notice] = []
+    summary = run_job(progress=said.append)
+    seen = [batch for batch in said if isinstance(batch, BatchProgress)]
     assert (summary.records, summary.events, summary.dead_letters, summary.duplicates) == (
         15 + len(poison),
         36,
@@ -246,8 +247,10 @@ def test_a_continuous_job_ends_on_sigterm_with_its_batch_done(
     before = signal.getsignal(signal.SIGTERM)
     seen: list[BatchProgress] = []
 
-    def progress(batch: BatchProgress) -> None:
-        seen.append(batch)
+    def progress(said: BatchProgress | Notice) -> None:
+        if not isinstance(said, BatchProgress):
+            return
+        seen.append(said)
         if len(seen) == 1:
             audit.send(*envelopes(3, boot="later"))
         else:

@@ -111,7 +111,9 @@ def test_jobs_run_passes_its_options_on(brokerside: Terminal, called: list[dict[
     options = ["--tables", "s3a://bucket/tables", "--only", "traffic,latency", "--available-now", "--topic", "t"]
     options += ["--definitions", str(tmp_path), "--conf", "spark.a=b=c", "--kafka-option", "sasl.mechanism=PLAIN"]
     (tmp_path / "keys").write_text(f"new:{32 * 'n'}\nold:{32 * 'o'}\n")
-    options += ["--hmac-keys", str(tmp_path / "keys")]
+    options += ["--hmac-keys", str(tmp_path / "keys"), "--reader", "eu"]
+    (tmp_path / "registry").write_text(f"k1:{32 * 'r'}\n")
+    options += ["--registry-hmac-keys", str(tmp_path / "registry")]
     done = brokerside("jobs", "run", *options)
     assert (done.code, done.out) == (0, "")
     assert done.err == "1 record, 1 event, 1 batch, 1.0 s\n"
@@ -127,6 +129,8 @@ def test_jobs_run_passes_its_options_on(brokerside: Terminal, called: list[dict[
         "conf": {"spark.a": "b=c"},
         "kafka_options": {"sasl.mechanism": "PLAIN"},
         "hmac_keys": {"new": 32 * b"n", "old": 32 * b"o"},
+        "reader": "eu",
+        "registry_hmac_keys": {"k1": 32 * b"r"},
         "available_now": True,
         "master": "local[*]",
         "jars": [Path("spark-4.2.0"), Path("hadoop-aws-3.5.0")],  # for s3a
@@ -146,9 +150,10 @@ def test_keys_that_are_wrong_are_refused_unseen(
     path = tmp_path / "keys"
     if keys is not None:
         path.write_text(keys)
-    done = brokerside("jobs", "run", "--hmac-keys", str(path))
-    assert (done.code, called) == (1, [])
-    assert done.err == f"brokerside: --hmac-keys: file '{path}' {wrong}\n"
+    for job, option in (("run", "--hmac-keys"), ("backfill", "--registry-hmac-keys")):
+        done = brokerside("jobs", job, option, str(path))
+        assert (done.code, called) == (1, [])
+        assert done.err == f"brokerside: {option}: file '{path}' {wrong}\n"
 
 
 def test_jobs_backfill_hands_on_the_days(brokerside: Terminal, called: list[dict[str, Any]]) -> None:
@@ -220,6 +225,7 @@ def test_days_the_wrong_way_round_are_refused(brokerside: Terminal, root: str, t
     [
         (["jobs", "run", "traffic"], "unrecognized arguments: traffic"),
         (["jobs", "run", "--conf", "a"], "'a': allowed is KEY=VALUE"),
+        (["jobs", "backfill", "--reader", "a"], "unrecognized arguments: --reader a"),
         (["jobs", "run", "--only", "a,,b"], "'a,,b': allowed are names, comma-separated"),
         (["jobs", "backfill", "--from", "1.9.2026"], "'1.9.2026': allowed is a day as 2026-09-22"),
         (["jobs", "check"], "the following arguments are required: PATH"),
