@@ -21,8 +21,9 @@ interceptors  what the sidecar answers itself or changes in the broker's respons
 limits      which connections are admitted, and when: rates and numbers of connections, without IO.
 config      the configuration: its keys, everything that can be wrong with it, and the limits that follow from it.
 net         the data path's IO: listeners, admission, relay, worker processes, the admin endpoint.
+features    levels of features that sidecars and jobs agree on, without IO (KIP-584).
 fleet       the sidecar's own calls to its cluster: the quotas that are stored there, the brokers, the other sidecars.
-client      for programs: asks a sidecar which brokers there are, and what each supports.
+client      for programs: asks a sidecar which brokers there are, what each supports, and for levels of features.
 commands    the commands of ``brokerside``, by what they need.
 tls         TLS of the listeners without sockets: certificates, contexts, principals of certificates.
 telemetry   log lines and metrics.

@@ -14,7 +14,7 @@ import sys
 from functools import partial
 
 from proxy import __version__
-from proxy.commands import local, metadata, observers, sidecar, tables
+from proxy.commands import features, local, metadata, observers, sidecar, tables
 from proxy.commands.arguments import CommandParser, command, commands_of
 from proxy.commands.completion import SHELLS, completion_script
 from proxy.errors import BrokersideError
@@ -74,7 +74,7 @@ def _parser() -> CommandParser:
     made = command(commands, "completion", completion)
     made.set_defaults(act=partial(completion, parser))
     made.add_argument("shell", choices=SHELLS, help="The shell.")
-    for each in (sidecar, observers, metadata, tables, local):
+    for each in (sidecar, observers, metadata, features, tables, local):
         each.add(commands)
     return parser
 

@@ -1,9 +1,13 @@
-"""What clients can do with BrokerMetadata: ask for it, choose versions, make sure of the broker they talk to.
+"""What clients can ask a sidecar: which brokers there are (BrokerMetadata), and the levels of features.
 
     with BrokerMetadataClient("kafka-1.example:9092") as client:
         broker = client.check(1)
         versions = versions_for(protocol_range(broker))
         producer = Producer({"bootstrap.servers": …} | producer_settings(broker))
+
+    with FeaturesClient("kafka-1.example:9092") as client:
+        client.describe().finalized
+        client.update([FeatureUpdate("brokerside.audit.event.schema", 2)], dry_run=True)
 
 For programs that are not asyncio's; needs neither Spark nor observers.
 """
@@ -11,14 +15,22 @@ For programs that are not asyncio's; needs neither Spark nor observers.
 from proxy.client.broker_metadata import BrokerMetadataClient
 from proxy.client.entries import endpoints, producer_settings, protocol_range
 from proxy.client.errors import BrokerIdMismatch, UnsupportedRequestError
+from proxy.client.features import FeaturesClient
+from proxy.features.records import FeatureUpdate
+from proxy.features.updates import UpdateResult
 from proxy.interceptors.broker_metadata import BrokerEntry
 from proxy.protocol.versions import versions_for
+from proxy.rpc.feature_messages import DescribedFeatures
 
 __all__ = [
     "BrokerEntry",
     "BrokerIdMismatch",
     "BrokerMetadataClient",
+    "DescribedFeatures",
+    "FeatureUpdate",
+    "FeaturesClient",
     "UnsupportedRequestError",
+    "UpdateResult",
     "endpoints",
     "producer_settings",
     "protocol_range",

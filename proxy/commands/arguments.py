@@ -5,21 +5,27 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
+
+from proxy.protocol.private import BASE
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
     from proxy.config import Endpoint
 
-    Commands = _SubParsersAction[ArgumentParser]
+    Commands = _SubParsersAction["CommandParser"]
 
 Converted = TypeVar("Converted")
+
+TakeWords = Callable[[Namespace, list[str]], None]
+"""Makes arguments of words, beside what was parsed. Raises ArgumentTypeError."""
 
 WRONG_USAGE = 2
 
@@ -34,13 +40,26 @@ _NO_CHOICE = re.compile(r"argument (.+?): invalid choice: (['\"])(.*?)\2")
 class CommandParser(ArgumentParser):
     """A parser whose errors say what may have been meant, with the usage of the command that they are about."""
 
+    take_words: TakeWords | None = None
+    """For words anywhere among the options: those of the argument ``WORDS``, and those that argparse leaves."""
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse ``args``. Arguments that are left are an error of this command; argparse has only the first parser."""
         parsed, left = super().parse_known_args(args, namespace)
+        words: list[str] = []
+        if self.take_words is not None:
+            words = parsed.__dict__.pop(WORDS) or []
+            words = [*([words] if isinstance(words, str) else words), *(one for one in left if not one.startswith("-"))]
+            left = [word for word in left if word.startswith("-")]
         if left:
             options = [option for action in self._actions for option in action.option_strings]
             hints = [did_you_mean(word.partition("=")[0], options) for word in left if word.startswith("-")]
             self.error(f"unrecognized arguments: {' '.join(left)}{next(filter(None, hints), '')}")
+        if self.take_words is not None:
+            try:
+                self.take_words(parsed, words)
+            except ArgumentTypeError as error:
+                self.error(str(error))
         return parsed, left
 
     def error(self, message: str) -> NoReturn:
@@ -60,6 +79,7 @@ class CommandParser(ArgumentParser):
 
 
 COMMAND = "COMMAND"
+WORDS = "words"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -87,7 +107,7 @@ def from_environment(name: str, convert: Callable[[str], Converted]) -> Callable
     return converted
 
 
-def commands_of(parser: ArgumentParser) -> Commands:
+def commands_of(parser: CommandParser) -> Commands:
     """Let ``parser`` have commands; without one it prints its help, as a wrong usage."""
     parser.set_defaults(act=partial(_help, parser))
     return parser.add_subparsers(title="commands", metavar=COMMAND)
@@ -98,7 +118,7 @@ def group(commands: Commands, name: str, meaning: str) -> Commands:
     return commands_of(commands.add_parser(name, help=meaning, description=meaning, allow_abbrev=False))
 
 
-def command(commands: Commands, name: str, act: Callable[..., int | None], extra: str = "") -> ArgumentParser:
+def command(commands: Commands, name: str, act: Callable[..., int | None], extra: str = "") -> CommandParser:
     """Add a command that calls ``act`` with its arguments. ``extra``: of the package, which has what it imports."""
     meaning = act.__doc__
     made = commands.add_parser(name, help=meaning, description=meaning, allow_abbrev=False)
@@ -123,6 +143,77 @@ def add_admin(parser: ArgumentParser) -> None:
     text = f"The sidecar's admin.bind; default: {ADMIN}, else {default}."
     kind, value = from_environment(ADMIN, endpoint), os.environ.get(ADMIN, default)
     parser.add_argument("--admin", type=kind, default=value, metavar="HOST:PORT", help=text)
+
+
+class FurtherWords(NamedTuple):
+    """One or more words after an address. ``convert`` makes the argument ``name`` of them."""
+
+    name: str
+    metavar: str
+    meaning: str
+    convert: Callable[[list[str]], object]
+
+
+def add_listener(parser: CommandParser, further: FurtherWords | None = None) -> None:
+    """Add the address of a sidecar's listener, as ``address``, and ``--command-config``.
+
+    Options may stand anywhere among the words. argparse alone would refuse that, and would take the first further word
+    for the address where the option has it.
+    """
+    words, meaning = "HOST:PORT", "A listener of a sidecar."
+    if further is not None:
+        words, meaning = f"{words} {further.metavar}", f"{meaning} {further.meaning}"
+
+    def take(parsed: Namespace, found: list[str]) -> None:
+        if parsed.address is None:
+            if not found:
+                raise ArgumentTypeError("one of the arguments HOST:PORT --bootstrap-server is required")
+            parsed.address = endpoint(found.pop(0))
+        if further is None and found:
+            raise ArgumentTypeError(f"{found[0]!r}: allowed is one address, HOST:PORT or --bootstrap-server")
+        if further is not None:
+            if not found:
+                raise ArgumentTypeError(f"the following arguments are required: {further.metavar}")
+            setattr(parsed, further.name, further.convert(found))
+
+    parser.take_words = take
+    parser.add_argument(WORDS, nargs="?" if further is None else "*", metavar=words, help=meaning)
+    text = "The same address, as Kafka's tools have it."
+    parser.add_argument("--bootstrap-server", type=endpoint, dest="address", metavar="HOST:PORT", help=text)
+    add_kafka_config(
+        parser, "Properties file with TLS and SASL, for listeners that need them: Kafka's settings, or librdkafka's."
+    )
+
+
+def add_bootstrap_servers(parser: ArgumentParser, **arguments: Any) -> None:
+    """Add ``--bootstrap-server``, by both names that it has."""
+    names = "--bootstrap-server", "--bootstrap-servers"
+    parser.add_argument(*names, dest="bootstrap_servers", metavar="TEXT", **arguments)
+
+
+def add_kafka_config(parser: ArgumentParser, meaning: str) -> None:
+    """Add ``--command-config``, by both names that it has."""
+    names = "--command-config", "--kafka-config"
+    parser.add_argument(*names, type=Path, dest="kafka_config", metavar="FILE", help=meaning)
+
+
+API_KEYS = 10_000, 32_700
+"""Inclusive: what private.api.key.base may be."""
+
+
+def add_api_key(parser: ArgumentParser) -> None:
+    """Add ``--api-key``."""
+    text = "The sidecars' private.api.key.base; default: %(default)s."
+    kind = partial(bounded, limits=API_KEYS, allowed=f"api keys from {API_KEYS[0]} to {API_KEYS[1]}")
+    parser.add_argument("--api-key", type=kind, default=BASE, metavar="N", help=text)
+
+
+def bounded(text: str, limits: tuple[int, int], allowed: str) -> int:
+    """Return a number within ``limits``, inclusive. ``allowed``: what is, for the error."""
+    with suppress(ValueError):
+        if limits[0] <= (number := int(text)) <= limits[1]:
+            return number
+    raise ArgumentTypeError(f"{text!r}: allowed are {allowed}")
 
 
 def numbers(text: str) -> list[int]:

@@ -25,11 +25,14 @@ PEM_SETTINGS = {
 STORES = ("ssl.truststore", "ssl.keystore")
 
 
-def client_settings(path: Path) -> dict[str, str]:
-    """Return the settings in ``path`` by librdkafka's names; those that are librdkafka's already stay.
+def client_settings(path: Path | None) -> dict[str, str]:
+    """Return the settings in ``path`` by librdkafka's names; those that are librdkafka's already stay. None without
+    ``path``.
 
     Raises LocalError for a store that is not PEM and a login module that is not known. It shows no value.
     """
+    if path is None:
+        return {}
     settings = read_properties(path)
     for store in STORES:
         kind = settings.pop(f"{store}.type", None)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proxy.commands.arguments import add_output, command, endpoint
+from proxy.commands.arguments import add_api_key, add_listener, add_output, bounded, command
 from proxy.commands.output import encode_value
-from proxy.protocol.private import BASE
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from proxy.commands.arguments import Commands
     from proxy.config import Endpoint
     from proxy.interceptors.broker_metadata import BrokerEntry
-
-API_KEYS = 10_000, 32_700
-"""Inclusive: what private.api.key.base may be."""
 
 NODE_IDS = -1, 2_147_483_647
 """Inclusive."""
@@ -26,36 +21,21 @@ NODE_IDS = -1, 2_147_483_647
 def add(commands: Commands) -> None:
     """Put it on the command line."""
     made = command(commands, "broker-metadata", broker_metadata)
-    where = made.add_mutually_exclusive_group(required=True)
-    where.add_argument("address", nargs="?", type=endpoint, metavar="HOST:PORT", help="A listener of a sidecar.")
-    where.add_argument(
-        "--bootstrap-server", type=endpoint, metavar="HOST:PORT", help="The same, as Kafka's tools have it."
-    )
+    add_listener(made)
     text = "Only this broker; -1 is the one that is asked. May be given several times; without it, all."
     made.add_argument("--broker", type=_node_id, action="append", default=[], dest="brokers", metavar="ID", help=text)
-    text = "Properties file with TLS and SASL, for listeners that need them: Kafka's settings, or librdkafka's."
-    made.add_argument("--command-config", "--kafka-config", type=Path, dest="kafka_config", metavar="FILE", help=text)
-    text = "The sidecars' private.api.key.base; default: %(default)s."
-    made.add_argument("--api-key", type=_api_key, default=BASE, metavar="N", help=text)
+    add_api_key(made)
     add_output(made, ("table", "json", "yaml"))
 
 
 def broker_metadata(
-    address: Endpoint | None,
-    bootstrap_server: Endpoint | None,
-    brokers: list[int],
-    kafka_config: Path | None,
-    api_key: int,
-    output: str,
+    address: Endpoint, brokers: list[int], kafka_config: Path | None, api_key: int, output: str
 ) -> None:
     """Show the brokers of a fleet: their addresses for clients, supported versions, and tags."""
     from proxy.client import BrokerMetadataClient
     from proxy.commands.client_settings import client_settings
 
-    settings = client_settings(kafka_config) if kafka_config is not None else {}
-    asked = address or bootstrap_server
-    assert asked is not None  # one of the two is required
-    with BrokerMetadataClient(asked, settings, api_key=api_key) as client:
+    with BrokerMetadataClient(address, client_settings(kafka_config), api_key=api_key) as client:
         found = client.brokers(brokers)
     print(_table(found) if output == "table" else encode_value(found, output))
 
@@ -71,15 +51,4 @@ def _table(found: list[BrokerEntry]) -> str:
 
 
 def _node_id(text: str) -> int:
-    return _number(text, *NODE_IDS, f"node ids up to {NODE_IDS[1]}, and -1")
-
-
-def _api_key(text: str) -> int:
-    return _number(text, *API_KEYS, f"api keys from {API_KEYS[0]} to {API_KEYS[1]}")
-
-
-def _number(text: str, least: int, most: int, allowed: str) -> int:
-    with suppress(ValueError):
-        if least <= (number := int(text)) <= most:
-            return number
-    raise ArgumentTypeError(f"{text!r}: allowed are {allowed}")
+    return bounded(text, NODE_IDS, f"node ids up to {NODE_IDS[1]}, and -1")

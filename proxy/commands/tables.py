@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from proxy.commands.arguments import (
     TABLES,
     WRONG_USAGE,
+    add_bootstrap_servers,
+    add_kafka_config,
     add_output,
     command,
     count,
@@ -21,6 +23,7 @@ from proxy.commands.arguments import (
     names,
     setting,
 )
+from proxy.commands.hmac_option import AUDIT_KEYS, REGISTRY_KEYS, add_hmac_keys, hmac_keys
 from spark_jobs.errors import JobError
 
 if TYPE_CHECKING:
@@ -44,6 +47,8 @@ def add(commands: Commands) -> None:
         help="Only these tables, comma-separated; fixed for a checkpoint.",
     )
     made.add_argument("--available-now", action="store_true", help="Stop when all existing records are read.")
+    text = "Name of the job in the sidecars' registry; default: tables-HASH, of the tables' root."
+    made.add_argument("--reader", metavar="NAME", help=text)
     made = command(jobs, "backfill", backfill, extra="spark")
     _add_source(made)
     made.add_argument(
@@ -90,20 +95,13 @@ def add(commands: Commands) -> None:
 
 def _add_source(made: ArgumentParser) -> None:
     option = partial(made.add_argument, metavar="TEXT")
-    option(
-        "--bootstrap-server",
-        "--bootstrap-servers",
-        dest="bootstrap_servers",
-        default="127.0.0.1:19094",
-        help="The INTERNAL listeners; default: %(default)s.",
-    )
+    add_bootstrap_servers(made, default="127.0.0.1:19094", help="The INTERNAL listeners; default: %(default)s.")
     option("--topic", default="brokerside-audit", help="The audit topic; default: %(default)s.")
     _add_tables(made)
     option("--checkpoint", help="Folder or URL of the checkpoint; default: below the tables.")
     _add_definitions(made)
     many: Any = partial(made.add_argument, action="append", default=[])
-    text = "File with settings of Kafka's Java client, as Kafka's tools take it. Put passwords there."
-    made.add_argument("--command-config", "--kafka-config", type=Path, dest="kafka_config", metavar="FILE", help=text)
+    add_kafka_config(made, "File with settings of Kafka's Java client, as Kafka's tools take it. Put passwords there.")
     many(
         "--kafka-option",
         type=setting,
@@ -112,7 +110,9 @@ def _add_source(made: ArgumentParser) -> None:
         help="One such setting; overrides the file.",
     )
     text = "The file of audit.hmac.keys.file. Records without a valid signature become dead letters."
-    made.add_argument("--hmac-keys", type=Path, metavar="FILE", help=text)
+    add_hmac_keys(made, AUDIT_KEYS, text)
+    text = "The file of registry.hmac.keys.file. Without it, sidecars that have such keys do not see the job."
+    add_hmac_keys(made, REGISTRY_KEYS, text)
     many("--conf", type=setting, metavar="K=V", help="A setting of Spark.")
     option("--master", default="local[*]", help="Spark master; default: %(default)s.")
 
@@ -256,20 +256,11 @@ def _prepared(arguments: dict[str, Any]) -> dict[str, Any]:
         "definitions": load(arguments["definitions"]),
         "conf": dict(arguments["conf"]),
         "kafka_options": options,
-        "hmac_keys": _hmac_keys(arguments["hmac_keys"]),
+        "hmac_keys": hmac_keys(AUDIT_KEYS, arguments["hmac_keys"]),
+        "registry_hmac_keys": hmac_keys(REGISTRY_KEYS, arguments["registry_hmac_keys"]),
         "jars": [jar for name in _sets(arguments) for jar in resolve(name)],
         "progress": _say,
     }
-
-
-def _hmac_keys(path: Path | None) -> dict[str, bytes]:
-    from proxy.config.hmac_keys import load_text
-    from proxy.core.authentication import read_keys
-
-    try:
-        return {} if path is None else read_keys(load_text(path))
-    except ValueError as error:
-        raise JobError(f"--hmac-keys: file {str(path)!r} {error}") from None
 
 
 def _sets(arguments: dict[str, Any]) -> Iterator[str]:

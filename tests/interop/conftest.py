@@ -48,6 +48,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
         listener = {"name": "TLS", "bind": bootstrap, "advertised": bootstrap, "upstream": state.nodes[0].upstream}
         # The broker advertises the other listener.
         keys["listeners"].append(listener | {"security.protocol": "SSL", "tls": tls, "rewrite.addresses": True})
+        keys["features"] = {"enabled": False}  # the sizes of ApiVersions responses are compared with the broker's
         config.write_text(yaml.safe_dump(keys))
         sidecar = SidecarProcess.start(config, folder / "sidecar-1.log", str(load(config).admin.bind))
         try:

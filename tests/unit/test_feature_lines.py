@@ -1,0 +1,115 @@
+"""The lines of ``brokerside features``, byte by byte."""
+
+from __future__ import annotations
+
+from proxy.commands.feature_lines import lower_all, raise_all, report_lines, report_of, update_lines
+from proxy.features.catalog import AUDIT_EVENT_SCHEMA, BROKER_METADATA, COORDINATOR_PROTOCOL, QUOTA_IP, LevelRange
+from proxy.features.records import SAFE_DOWNGRADE, UNSAFE_DOWNGRADE, FeatureUpdate
+from proxy.features.updates import UpdateResult
+from proxy.interceptors.broker_metadata import BrokerEntry
+from proxy.rpc.feature_messages import DescribedFeatures
+
+LATER = "brokerside.later"
+ALL_AT_1 = dict.fromkeys((AUDIT_EVENT_SCHEMA, COORDINATOR_PROTOCOL, BROKER_METADATA, QUOTA_IP), LevelRange(1, 1))
+FOUND = DescribedFeatures(
+    {},
+    {"metadata.version": LevelRange(7, 30), AUDIT_EVENT_SCHEMA: LevelRange(1, 2), QUOTA_IP: LevelRange(1, 1)},
+    {"group.version": LevelRange(0, 1), AUDIT_EVENT_SCHEMA: LevelRange(1, 1)},
+    40,
+)
+
+
+def broker(node_id: int, **tags: str) -> BrokerEntry:
+    return BrokerEntry(
+        node_id, "kafka.example", 9092, 1, 2, {name.replace("_", "."): tag for name, tag in tags.items()}
+    )
+
+
+def sidecar(node_id: int, levels: str, **tags: str) -> BrokerEntry:
+    return broker(node_id, sidecar_features=levels, sidecar_version="0.3.0", brokerside_features_epoch="7", **tags)
+
+
+def test_what_is_supported_and_finalized() -> None:
+    own = sidecar(1, f"{AUDIT_EVENT_SCHEMA}=1-2,{QUOTA_IP}=1-1")
+    found = report_of(FOUND, own, [own, sidecar(2, f"{AUDIT_EVENT_SCHEMA}=1-1", sidecar="absent"), broker(4)])
+    assert report_lines(found) == [
+        (
+            "Feature: brokerside.audit.event.schema\tSupportedMinVersion: 1\tSupportedMaxVersion: 2\t"
+            "FinalizedMinVersionLevel: 1\tFinalizedMaxVersionLevel: 1\tEpoch: 7"
+        ),
+        (
+            "Feature: brokerside.quota.ip\tSupportedMinVersion: 1\tSupportedMaxVersion: 1\t"
+            "FinalizedMinVersionLevel: -\tFinalizedMaxVersionLevel: -\tEpoch: 7"
+        ),
+        (
+            "Feature: group.version\tSupportedMinVersion: -\tSupportedMaxVersion: -\t"
+            "FinalizedMinVersionLevel: 0\tFinalizedMaxVersionLevel: 1\tEpoch: 40"
+        ),
+        (
+            "Feature: metadata.version\tSupportedMinVersion: 7\tSupportedMaxVersion: 30\t"
+            "FinalizedMinVersionLevel: -\tFinalizedMaxVersionLevel: -\tEpoch: 40"
+        ),
+        "sidecar 1  0.3.0  running  epoch 7  audit.event.schema 1-2, quota.ip 1-1",
+        "sidecar 2  0.3.0  not running  epoch 7  audit.event.schema 1-1",
+        "broker 4  no sidecar",
+    ]
+
+
+def test_a_broker_without_a_sidecar_has_its_own_features_alone() -> None:
+    found = report_of(FOUND._replace(supported={}, epoch=-1, finalized={}), None, None)
+    assert (report_lines(found), found.sidecars) == ([], None)
+
+
+def test_tags_that_are_not_as_expected_are_passed_over() -> None:
+    odd = broker(1, sidecar_version="1\x1b[31m", sidecar_features="a=1-2,?,b=1", brokerside_features_epoch="x")
+    assert report_lines(report_of(FOUND, odd, [odd]))[-1] == "sidecar 1  1\\x1b[31m  running  epoch -  a 1-2"
+    older = broker(2, sidecar_version="0.1.0")
+    assert report_lines(report_of(FOUND, older, [older]))[-1] == "sidecar 2  0.1.0  running  epoch -  no features"
+
+
+def test_updates_and_their_results() -> None:
+    finalized = {AUDIT_EVENT_SCHEMA: LevelRange(1, 2), LATER: LevelRange(1, 3)}
+    updates = [
+        FeatureUpdate(QUOTA_IP, 1),
+        FeatureUpdate(AUDIT_EVENT_SCHEMA, 3),
+        FeatureUpdate(LATER, 0, SAFE_DOWNGRADE),
+    ]
+    results = {
+        QUOTA_IP: UpdateResult(0),
+        AUDIT_EVENT_SCHEMA: UpdateResult(95, "sidecar 3 (0.2.0) supports 1 to 2\x07; asked: 3"),
+        LATER: UpdateResult(96),
+    }
+    assert update_lines(updates, finalized, results) == [
+        (
+            "      [Add]\tFeature: brokerside.quota.ip\tExistingFinalizedMaxVersion: -\t"
+            "NewFinalizedMaxVersion: 1\tResult: OK"
+        ),
+        (
+            "      [Upgrade]\tFeature: brokerside.audit.event.schema\tExistingFinalizedMaxVersion: 2\t"
+            "NewFinalizedMaxVersion: 3\tResult: FAILED: sidecar 3 (0.2.0) supports 1 to 2\\x07; asked: 3"
+        ),
+        (
+            "      [Delete]\tFeature: brokerside.later\tExistingFinalizedMaxVersion: 3\tNewFinalizedMaxVersion: -\t"
+            "Result: FAILED: error 96"
+        ),
+    ]
+    [line] = update_lines(
+        [FeatureUpdate(AUDIT_EVENT_SCHEMA, 1, UNSAFE_DOWNGRADE)], finalized, {AUDIT_EVENT_SCHEMA: UpdateResult(0)}
+    )
+    assert line.startswith("      [Downgrade]\tFeature: brokerside.audit.event.schema\t")
+
+
+def test_all_are_raised_to_this_release_s_maximum_and_none_is_lowered() -> None:
+    assert raise_all(ALL_AT_1) == [FeatureUpdate(AUDIT_EVENT_SCHEMA, 2)]
+    assert raise_all({**ALL_AT_1, AUDIT_EVENT_SCHEMA: LevelRange(1, 9), LATER: LevelRange(1, 1)}) == []
+    without = {name: levels for name, levels in ALL_AT_1.items() if name != QUOTA_IP}
+    assert raise_all(without) == [FeatureUpdate(AUDIT_EVENT_SCHEMA, 2), FeatureUpdate(QUOTA_IP, 1)]
+
+
+def test_all_are_lowered_to_this_release_s_maximum_and_what_it_does_not_know_is_deleted() -> None:
+    assert lower_all(ALL_AT_1) == []
+    assert lower_all({**ALL_AT_1, AUDIT_EVENT_SCHEMA: LevelRange(1, 3), LATER: LevelRange(1, 1)}) == [
+        FeatureUpdate(AUDIT_EVENT_SCHEMA, 2, SAFE_DOWNGRADE),
+        FeatureUpdate(LATER, 0, SAFE_DOWNGRADE),
+    ]
+    assert lower_all({"group.version": LevelRange(1, 1)}) == []
