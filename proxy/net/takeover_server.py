@@ -124,7 +124,7 @@ class TakeoverServer:
             self._loop.remove_reader(self._socket)
             self._socket.close()
             self._socket = None
-            await asyncio.to_thread(self._remove_path)
+            await asyncio.to_thread(self._remove_paths)
         if not self._taken_over:
             self._end()
 
@@ -149,9 +149,10 @@ class TakeoverServer:
             self._socket = None
             raise
 
-    def _remove_path(self) -> None:
-        """Remove the path, unless a successor has replaced it by its own."""
-        for path in (self._path, self._new_path):
+    def _remove_paths(self) -> None:
+        """Remove what this process has created. After a takeover the path is the successor's: it may replace it at any
+        moment, also between the two calls here."""
+        for path in (self._new_path,) if self._taken_over else (self._path, self._new_path):
             with contextlib.suppress(OSError):
                 if path.stat().st_ino == self._inode:
                     path.unlink()

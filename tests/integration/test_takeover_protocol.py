@@ -254,6 +254,18 @@ async def test_a_successor_of_a_sidecar_that_is_stopped_has_to_exit(old: Predece
         await Takeover.begin(str(old.path), 1, required=True)
 
 
+async def test_after_a_takeover_the_path_is_the_successors(old: Predecessor) -> None:
+    """It would be lost if the predecessor removed it just when the successor has replaced it."""
+    successor = Scripted(old.path)
+    await successor.begin(ready=True)
+    successor.channel.send(SuccessorAccepting())
+    await successor.hears(TakeoverCompleted)
+    await old.server.close()
+    assert old.path.exists()
+    successor.close()
+    assert await Takeover.begin(str(old.path), 1) is None, "a path that nobody serves is no predecessor"
+
+
 @pytest.mark.parametrize("ready", [False, True])
 async def test_a_successor_ends_if_its_predecessor_was_stopped(old: Predecessor, tmp_path: Path, ready: bool) -> None:
     """Also where it reads this only after the predecessor has exited."""
