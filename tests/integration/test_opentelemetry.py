@@ -157,6 +157,7 @@ def test_a_killed_sidecar_loses_nothing_unnamed(
     assert produce(cluster.bootstrap, topic, [b"v"] * 300, **SMALL_BATCHES) == 300
     for read in (collector.events, lambda: audited(cluster, sidecar.config)):  # what is no exchange has arrived then
         until(lambda: any(event["kind"] == "topic_inventory" for _, event in read()))  # noqa: B023
+        until(lambda: sum(comparable(read()).values()) > 300)  # noqa: B023
     collector.close()
     assert produce(cluster.bootstrap, topic, [b"v"] * 700, **SMALL_BATCHES) == 700
     os.kill(sidecar.process.pid, signal.SIGSTOP)  # it would start new workers

@@ -28,6 +28,11 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="there is no prometheus on PATH"),
 ]
 
+UNCHANGED = (
+    "sum(changes(brokerside_requests_total[4s])) == 0 and on() min(count_over_time(brokerside_requests_total[4s])) >= 3"
+)
+"""On a busy machine there may be a single sample in 4 s, which does not show that nothing changes."""
+
 
 def test_live_metrics_and_the_table_have_the_same_ratios(spark: SparkSession, tmp_path: Path) -> None:
     cluster = local_cluster.up(tmp_path / "cluster", progress=False)
@@ -47,7 +52,7 @@ def test_live_metrics_and_the_table_have_the_same_ratios(spark: SparkSession, tm
             del admin
             until(lambda: value_of(address, 'brokerside_request_service_duration_seconds_count{api="Produce"}') > 0)
             until(lambda: bool(ask(address, "sum(brokerside_connections_active) == 0")))
-            until(lambda: bool(ask(address, "sum(changes(brokerside_requests_total[4s])) == 0")))
+            until(lambda: bool(ask(address, UNCHANGED)))
             live = {name: value_of(address, of_all_time(name, tmp_path)) for name in ("topics-1", "produce-1")}
         run(
             bootstrap_servers=cluster.internal_bootstrap,
