@@ -371,6 +371,36 @@ async def test_a_topic_that_was_made_again_is_not_read_as_the_same(clean: Cluste
     topic.close(0)
 
 
+def test_what_cannot_be_written_is_reported_and_the_topic_is_used_on(clean: ClusterState) -> None:
+    settings = {"bootstrap.servers": clean.internal_bootstrap, "client.id": "test"}
+    topic = CompactedTopic(TopicSpec("other", "other"), settings)
+    outcomes: list[str | None] = []
+    topic.write(b"large", bytes(2_000_000), outcomes.append)
+    assert outcomes == ["Unable to produce message: Broker: Message size too large"]
+    topic.write(b"key", b"value", outcomes.append)
+    topic.close(20)
+    assert outcomes[1:] == [None]
+    assert committed(clean.internal_bootstrap, "other") == [(b"key", b"value")]
+
+
+def test_a_topic_whose_producer_has_failed_for_good_has_to_be_opened_again(clean: ClusterState) -> None:
+    """A fatal error, as of an operator's ``enable.idempotence``; here another transactional producer causes it."""
+    settings = {"bootstrap.servers": clean.internal_bootstrap, "client.id": "test", "transactional.id": "test"}
+    topic = CompactedTopic(TopicSpec("other", "other"), settings)
+    topic._producer.init_transactions(20)
+    topic._producer.begin_transaction()
+    Producer({"bootstrap.servers": clean.internal_bootstrap, "transactional.id": "test"}).init_transactions(20)
+    outcomes: list[str | None] = []
+    deadline = time.monotonic() + 20
+    with pytest.raises(TopicError, match=r"^other: .*fenced"):
+        while time.monotonic() < deadline:
+            topic.write(b"key", b"value", outcomes.append)
+            time.sleep(0.05)
+    topic.close(0)
+    assert outcomes
+    assert None not in outcomes
+
+
 def test_what_a_sidecar_creates(state: ClusterState, tmp_path: Path) -> None:
     """The settings of the topic, as the broker has them."""
     from confluent_kafka.admin import ConfigResource
