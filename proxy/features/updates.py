@@ -77,7 +77,14 @@ UpdateFeatures = Callable[[UpdateRequest], Awaitable[UpdateResult]]
 """Asks the controller for an update, and waits for its outcome. Raises nothing."""
 
 
+MAY_BE_MADE = "; the update may still be made: brokerside features describe shows the levels"
+"""Ends the message where the outcome is not known: the proposal may be in the topic, and be answered later."""
+
 ENDING = UpdateResult(FEATURE_UPDATE_FAILED, "this sidecar is ending; ask another one")
+"""Before anything was proposed."""
+
+ENDED = UpdateResult(FEATURE_UPDATE_FAILED, f"this sidecar is ending{MAY_BE_MADE}")
+"""After it was proposed."""
 
 
 class UpdateRefused(Exception):
