@@ -153,6 +153,7 @@ def test_the_fleet_is_described_with_its_sidecars(address: str) -> None:
         f"Feature: {AUDIT_EVENT_SCHEMA}\tSupportedMinVersion: 1\tSupportedMaxVersion: 2\t"
         f"FinalizedMinVersionLevel: 1\tFinalizedMaxVersionLevel: 2\tEpoch: {entry['epoch']}"
     )
+    assert lines[lines.index(by_name[AUDIT_EVENT_SCHEMA]) + 1].startswith("  level 2: ")
     [audit] = [one for one in report["features"] if one["feature"] == AUDIT_EVENT_SCHEMA]
     assert (audit["finalized_max_version_level"], audit["epoch"]) == (2, entry["epoch"])
 
