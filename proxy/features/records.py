@@ -147,10 +147,10 @@ class UpdateOutcome(Struct, frozen=True, tag="done", tag_field="state"):
 
 
 class SupportedRange(Struct, frozen=True):
-    """Levels that a participant supports, inclusive."""
+    """Levels that a participant supports, inclusive, as its record has them: ``participants.levels_of`` checks them."""
 
-    min_version: Level
-    max_version: Level
+    min_version: Int32
+    max_version: Int32
 
 
 class ReaderRecord(Struct, frozen=True):

@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 from proxy.config.key_definition import INT32_MAX
 from proxy.config.types import MAX_TAG_VALUE
 from proxy.config.values import MAX_PORT
+from proxy.features.records import SupportedRange
 
 SIDECAR_RECORD_VERSION = 5
 
@@ -48,13 +49,6 @@ _KEY = re.compile(r"sidecar/(0|[1-9][0-9]{0,9})")
 _ENDPOINT = re.compile(r"([A-Za-z0-9_.-]+)://(?:\[([0-9A-Za-z:.%_-]{1,255})\]|([A-Za-z0-9_.-]{1,255})):([0-9]{1,5})")
 
 
-class FeatureRange(Struct, frozen=True):
-    """Versions of one feature, inclusive."""
-
-    min_version: Number
-    max_version: Number
-
-
 class SidecarRecord(Struct, frozen=True):
     """One sidecar that runs. ``timestamp``: when it started, in milliseconds since 1970. ``jmx_port``: none."""
 
@@ -67,7 +61,7 @@ class SidecarRecord(Struct, frozen=True):
     rack: Text | None = None
     jmx_port: Port = -1
     version: Number = SIDECAR_RECORD_VERSION
-    features: Annotated[Mapping[Text, FeatureRange], Meta(max_length=MAX_TAGS)] = {}
+    features: Annotated[Mapping[Text, SupportedRange], Meta(max_length=MAX_TAGS)] = {}
     sidecar_version: Text = ""
     boot_id: Text = ""
     metrics_port: Port = -1
