@@ -83,5 +83,5 @@ def _checked(updates: Iterable[FeatureUpdate]) -> list[FeatureUpdate]:
             raise LocalError(f"{one.feature}: upgrade type {one.upgrade_type} (allowed: -128 to 127)")
     name, times = Counter(one.feature for one in wanted).most_common(1)[0]
     if times > 1:
-        raise LocalError(f"{name}: is there {times} times (allowed: once)")
+        raise LocalError(f"{name}: is named {times} times (allowed: once)")
     return wanted

@@ -114,7 +114,7 @@ def check(
     check_names(names)
     check_count(len(names))
     if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise _refused(twice[0], "is there twice")
+        raise _refused(twice[0], "is named twice")
     target = dict(finalized)
     for update in updates:
         name, existing = update.feature, finalized.get(update.feature)

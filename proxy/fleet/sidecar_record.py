@@ -30,7 +30,7 @@ MAX_TAGS = 200
 """Tags of one broker that are read: those that an operator may have, and as many that are built in."""
 
 MAX_HOLDS = 10_000
-"""Partitions that one sidecar may hold."""
+"""Partitions in ``holds`` of one sidecar."""
 
 RUNNING, STOPPED = "running", "stopped"
 """States of a member. A record with the second one is the last of its run."""
@@ -76,7 +76,7 @@ class SidecarRecord(Struct, frozen=True):
     undelivered_above: Epoch = 0
     """Audit events above the finalized level that are not on the topic yet."""
     holds: Annotated[Mapping[Text, Epoch], Meta(max_length=MAX_HOLDS)] = {}
-    """The claims by which it holds partitions, by ``<log>/<partition>``."""
+    """Partitions that it alone writes to (``proxy.fleet.election``): its claim of each, by ``<log>/<partition>``."""
 
     @property
     def addresses(self) -> dict[str, tuple[str, int]]:

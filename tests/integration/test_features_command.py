@@ -205,7 +205,7 @@ def test_the_command_of_an_older_release_lowers_all_to_what_it_knows(address: st
     for release in (OLD_RELEASE, "from proxy.cli import main; main()"):
         code, [said], errors = features("check", "-c", config, release=release)
         assert (code, errors) == (0, "")
-        assert said.startswith(f"{config}: ok, this release fits the finalized levels of epoch ")
+        assert said.startswith(f"{config}: ok, this release supports the finalized levels of epoch ")
 
 
 def test_only_who_may_alter_the_cluster_changes_levels(tmp_path: Path) -> None:
