@@ -20,17 +20,17 @@ class AuditObserver(EventObserver):
     """Emits the audit's events to a topic, at the level that the fleet has finalized."""
 
     spool_setting = "audit.spool.path"
-    _is_held = False  # whether the level in use is lower than the one that the mode needs
+    _is_limited = False  # whether the level in use is lower than the one that the mode needs
 
     def finalized_levels(self, levels: Mapping[str, int]) -> None:
         """Write no record above the level of ``observers.event.SCHEMA_FEATURE`` in use, see ``LevelObserver``."""
         if (level := levels.get(SCHEMA_FEATURE)) is None:
             return
         self._use_level(level)
-        held = level < self._level_of_mode
-        if held and not self._is_held:
-            log.info("audit_level_held", feature=SCHEMA_FEATURE, in_use=level, wanted=self._level_of_mode)
-        self._is_held = held
+        limited = level < self._level_of_mode
+        if limited and not self._is_limited:
+            log.info("audit_level_limited", feature=SCHEMA_FEATURE, in_use=level, wanted=self._level_of_mode)
+        self._is_limited = limited
 
     def _find_destination(self, configs: Mapping[str, Any], admin: KafkaAdmin) -> Destination:
         """``audit``: the settings of a ``Destination``, ``topic``, ``producer`` (librdkafka settings) and

@@ -89,7 +89,7 @@ only levels that this release cannot write, it writes nothing, and events are lo
 
 **If you use `audit.mode: rollup` today.** Such a sidecar wrote level {event.ROLLUP_LEVEL} from its start. Now, with
 `internal.bootstrap.servers` and `features.enabled: true` (the default), it writes level {event.SCHEMA_LEVEL} until it
-knows that level {event.ROLLUP_LEVEL} is finalized: some seconds after each start (`audit_level_held` in the log). A
+knows that level {event.ROLLUP_LEVEL} is finalized: some seconds after each start (`audit_level_limited` in the log). A
 new fleet finalizes it by itself, about 15 seconds after its first sidecar has started, if every sidecar and job
 supports it. Until then there is an event for each request: allow for that in the audit topic and the jobs. With
 `features.enabled: false` it is as before.

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from proxy.client.blocking_client import BlockingClient
 from proxy.client.errors import UnsupportedRequestError
 from proxy.errors import LocalError
-from proxy.features.records import MAX_UPDATES, FeatureUpdate
+from proxy.features.records import MAX_NAME, MAX_UPDATES, FeatureUpdate
 from proxy.features.updates import MAX_WAIT_MS, UpdateResult
 from proxy.fleet.connection import BrokerUnreachable
 from proxy.interceptors.update_features import UPDATE_FEATURES
@@ -21,9 +21,6 @@ from proxy.rpc.feature_messages import DESCRIBE_VERSIONS, UPDATE_VERSION, Descri
 
 UPDATE_RESPONSE_TIMEOUT = 30.0
 """Seconds until the response to an update is given up; a sidecar answers, or closes the connection, within 25."""
-
-MAX_NAME = 249
-"""Characters of a feature's name."""
 
 LEVELS = -32_768, 32_767
 """Inclusive: a level is an int16. One below 1 deletes the feature."""
@@ -78,13 +75,13 @@ def _checked(updates: Iterable[FeatureUpdate]) -> list[FeatureUpdate]:
     if not 1 <= len(wanted) <= MAX_UPDATES:
         raise LocalError(f"{len(wanted)} features (allowed: 1 to {MAX_UPDATES})")
     for one in wanted:
-        if not 1 <= len(one.feature) <= MAX_NAME:
-            raise LocalError(f"a feature of {len(one.feature)} characters (allowed: 1 to {MAX_NAME})")
+        if not 1 <= (size := len(one.feature.encode())) <= MAX_NAME:
+            raise LocalError(f"the name of a feature has {size} bytes (allowed: 1 to {MAX_NAME})")
         if not LEVELS[0] <= one.level <= LEVELS[1]:
             raise LocalError(f"{one.feature}: level {one.level} (allowed: up to {LEVELS[1]}; below 1 deletes it)")
         if not -128 <= one.upgrade_type <= 127:
             raise LocalError(f"{one.feature}: upgrade type {one.upgrade_type} (allowed: -128 to 127)")
     name, times = Counter(one.feature for one in wanted).most_common(1)[0]
     if times > 1:
-        raise LocalError(f"{name}: is there {times} times (allowed: once)")
+        raise LocalError(f"{name}: is named {times} times (allowed: once)")
     return wanted

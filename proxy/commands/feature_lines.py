@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from proxy.features.catalog import PREFIX, SUPPORTED, LevelRange
+from proxy.features.catalog import MEANINGS, PREFIX, SUPPORTED, LevelRange
 from proxy.features.records import SAFE_DOWNGRADE, UPGRADE, FeatureUpdate, SupportedRange
 from proxy.features.updates import CLUSTER_AUTHORIZATION_FAILED, UpdateResult
 from proxy.interceptors.broker_metadata import BrokerEntry
@@ -35,7 +35,8 @@ _RANGE = re.compile(r"([a-z.]+)=([0-9]{1,5})-([0-9]{1,5})")
 class FeatureEntry(Struct, frozen=True):
     """Levels of one feature; None where the feature is not supported, or not finalized.
 
-    ``epoch``: of the finalized levels of the fleet, or of the brokers; None while it is unknown.
+    ``epoch``: of the finalized levels of the fleet, or of the brokers; None while it is unknown. ``meaning``: of the
+    finalized maximum, if it is a level that this release knows.
     """
 
     feature: str
@@ -44,6 +45,7 @@ class FeatureEntry(Struct, frozen=True):
     finalized_min_version_level: int | None
     finalized_max_version_level: int | None
     epoch: int | None
+    meaning: str | None
 
 
 class SidecarEntry(Struct, frozen=True):
@@ -77,7 +79,8 @@ def report_of(
     for name in sorted(found.supported.keys() | found.finalized.keys()):
         supported, finalized = found.supported.get(name), found.finalized.get(name)
         epoch = fleet_epoch if name.startswith(PREFIX) else broker_epoch
-        features.append(FeatureEntry(name, *_bounds(supported), *_bounds(finalized), epoch))
+        meaning = MEANINGS.get(name, {}).get(finalized.max) if finalized is not None else None
+        features.append(FeatureEntry(name, *_bounds(supported), *_bounds(finalized), epoch, meaning))
     return FeaturesReport(features, None if brokers is None else [_sidecar(one) for one in brokers])
 
 
@@ -99,7 +102,11 @@ def _number(text: str | None) -> int | None:
 
 def report_lines(report: FeaturesReport) -> list[str]:
     """Return the lines of ``describe``."""
-    lines = [_feature_line(one) for one in report.features]
+    lines = []
+    for one in report.features:
+        lines.append(_feature_line(one))
+        if one.meaning is not None:
+            lines.append(f"  level {one.finalized_max_version_level}: {one.meaning}")
     return lines + [_sidecar_line(one) for one in report.sidecars or ()]
 
 

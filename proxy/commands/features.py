@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from proxy.features.catalog import LevelRange
 
 DOES_NOT_FIT = 3
-"""Exit code of ``check`` for a build that does not fit the finalized levels."""
+"""Exit code of ``check`` for a release that does not support the finalized levels."""
 
 LOGIN_SETTINGS = ("security.protocol", "sasl.", "ssl.")
 """How settings of a login and of TLS begin; others are of Java's clients, and librdkafka would refuse them."""
@@ -199,7 +199,7 @@ def _update(
 
 
 def check(config: Path) -> int:
-    """Check whether this release fits the finalized levels: exit code 0 if it does, 3 if it does not."""
+    """Check whether this release supports the finalized levels: exit code 0 if it does, 3 if it does not."""
     from proxy.config import load
     from proxy.config.hmac_keys import FEATURES, authenticator
     from proxy.errors import LocalError
@@ -208,7 +208,7 @@ def check(config: Path) -> int:
 
     loaded = load(config)
     if loaded.features_disabled is not None:
-        print(f"{config}: ok, this sidecar keeps no features: {loaded.features_disabled}")
+        print(f"{config}: ok, feature levels are disabled: {loaded.features_disabled}")
         return 0
     signer = authenticator(FEATURES, loaded.registry.hmac_keys_file)
     state = read_features(loaded.internal_client_settings(), signer)
@@ -220,7 +220,7 @@ def check(config: Path) -> int:
     if levels.problems:
         return DOES_NOT_FIT
     if levels.finalized:
-        print(f"{config}: ok, this release fits the finalized levels of epoch {levels.epoch}")
+        print(f"{config}: ok, this release supports the finalized levels of epoch {levels.epoch}")
     else:
         print(f"{config}: ok, nothing is finalized yet")
     return 0
@@ -239,7 +239,7 @@ def forget_participant(
     settings = {key: value for key, value in client_settings(kafka_config).items() if key.startswith(LOGIN_SETTINGS)}
     settings["bootstrap.servers"] = bootstrap_servers
     forget(participant, settings, Authenticator(REGISTRY, keys) if keys else None)
-    print(f"{participant} is forgotten")
+    print(f"{participant} was removed from the registry")
 
 
 def _levels(words: list[str]) -> dict[str, int]:
@@ -268,7 +268,7 @@ def _put(levels: dict[str, int], name: str, level: int) -> None:
         known = ", ".join(SUPPORTED)
         raise ArgumentTypeError(f"{name!r}: allowed are features of the fleet, {PREFIX}NAME; this release has {known}")
     if name in levels:
-        raise ArgumentTypeError(f"{name}: is there twice (allowed: once)")
+        raise ArgumentTypeError(f"{name}: is named twice (allowed: once)")
     levels[name] = level
 
 

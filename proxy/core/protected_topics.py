@@ -6,7 +6,7 @@ Sidecars keep their own state in topics of the cluster; whoever writes these wri
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 PREFIXES = (b"brokerside-", b"__brokerside_")
 """How the names of the sidecars' own topics begin."""
@@ -25,6 +25,9 @@ TOPIC_AUTHORIZATION_FAILED = 29
 
 MAX_TOPIC_NAME = 249
 """Bytes of the longest name that a topic can have (``Topic.MAX_NAME_LENGTH``). A longer one is passed over."""
+
+MAX_VARINT = 5
+"""Bytes of the longest varint."""
 
 MAX_OCCURRENCES = 1000
 """Places in a message that are looked at for the name of a protected topic; one with more is taken to name one."""
@@ -77,15 +80,23 @@ class ProtectedTopics:
 
 def _begins_string(body: bytes, at: int, size: int, is_prefix: bool, flexible: bool) -> bool:
     """Return whether a topic name of ``size`` bytes, or with ``is_prefix`` a longer one, may begin at ``at``."""
-    if at < 1 + (not flexible):
-        return False
-    last = body[at - 1]
+    for length in _lengths_before(body, at, flexible):
+        if length == size:
+            return True
+        if is_prefix and size < length <= MAX_TOPIC_NAME and _is_topic_name(body[at : at + length]):
+            return True
+    return False
+
+
+def _lengths_before(body: bytes, at: int, flexible: bool) -> Iterator[int]:
+    """Give all lengths that the bytes before ``at`` can be; of a varint where it begins is not known."""
     if not flexible:
-        length = body[at - 2] << 8 | last
-    elif last <= 1:  # the end of a varint: of a length from 127 on, or with more bytes than it needs
-        return True
-    else:
-        length = last - 1
-    if not is_prefix:
-        return length == size
-    return size <= length <= MAX_TOPIC_NAME and _is_topic_name(body[at : at + length]) is not None
+        if at >= 2:
+            yield body[at - 2] << 8 | body[at - 1]
+        return
+    value = 0
+    for place, byte in enumerate(reversed(body[max(at - MAX_VARINT, 0) : at])):
+        if (byte < 128) != (place == 0):  # all bytes but the last have the highest bit
+            return
+        value = value << 7 | byte & 127
+        yield (value & 0xFFFFFFFF) - 1  # Java drops what is above 32 bits

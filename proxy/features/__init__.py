@@ -14,7 +14,7 @@ catalog.py    the features of this release, and their supported levels.
 records.py    the records of the topic with the finalized levels, and the reader's record of the registry.
 topic_state.py  what that topic says, as far as it was read.
 participants.py  who has to agree: the sidecars and readers of the registry.
-levels.py     which level of each feature one program uses, and whether it fits the fleet.
+levels.py     which level of each feature one program uses, and whether it supports the finalized ones.
 updates.py    an update: what a client asks for, and whether it is allowed.
 controller_states.py  the states of the feature controller, and what an executor is to do for it.
 transaction_queue.py  the records that the controller writes, until it has read them back.

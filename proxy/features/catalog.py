@@ -54,14 +54,14 @@ goes below it. This release has none: what was written at a level stays readable
 
 MEANINGS: Mapping[str, Mapping[int, str]] = {
     AUDIT_EVENT_SCHEMA: {
-        1: "events of every kind but `rollup`",
-        2: "`rollup` events, too (`audit.mode: rollup`)",
+        1: "audit events of every kind but `rollup`",
+        2: "audit events of the kind `rollup`, too (`audit.mode: rollup`)",
     },
-    COORDINATOR_PROTOCOL: {1: "the requests of the coordinator of consumer groups, and version 1 of its records"},
-    BROKER_METADATA: {1: "BrokerMetadata version 0; finalized: every sidecar answers it"},
-    QUOTA_IP: {1: "quotas of IP addresses are taken from the broker's store"},
+    COORDINATOR_PROTOCOL: {1: "reserved for the coordinator of consumer groups"},
+    BROKER_METADATA: {1: "every sidecar answers BrokerMetadata version 0"},
+    QUOTA_IP: {1: "every sidecar takes the quotas of IP addresses from the cluster"},
 }
-"""What each level means, for people."""
+"""What each finalized maximum means; `brokerside features describe` shows it."""
 
 
 def check(

@@ -1,6 +1,6 @@
-"""Which level of each feature one program uses, and whether it fits the fleet.
+"""Which level of each feature one program uses, and whether it supports the finalized ones.
 
-Source: KIP-584, "incompatible broker lifetime", but a sidecar that does not fit goes on serving its clients.
+Source: KIP-584, "incompatible broker lifetime", but an incompatible sidecar continues to serve its clients.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from proxy.features.records import ENABLED, Finalized, FinalizedFeatures
 
 
 class LevelInUse(NamedTuple):
-    """``level``: 0 if none can be used. ``problem``: why the program does not fit the finalized levels, or None."""
+    """``level``: 0 if none can be used. ``problem``: why the program does not support the finalized levels, or None."""
 
     level: int
     problem: str | None
@@ -23,7 +23,7 @@ class FleetLevels(NamedTuple):
     """What the record ``features`` means for one program.
 
     ``epoch``: of the finalized levels, −1 if there are none. ``finalized``: by feature. ``in_use``: the level of each
-    own feature, 0 if none can be used. ``problems``: by feature, why this program does not fit; empty if it fits.
+    own feature, 0 if none can be used. ``problems``: by feature, why this program does not support it.
     """
 
     epoch: int
@@ -50,7 +50,7 @@ def effective(own: LevelRange | None, finalized: LevelRange | None) -> LevelInUs
 def fleet_levels(supported: Mapping[str, LevelRange], record: FinalizedFeatures | None) -> FleetLevels:
     """Return what the last readable record ``features`` means for a program that supports ``supported``.
 
-    ``record``: None if there is none, and before the program is settled: before it has registered, and has then read
+    ``record``: None if there is none, and before the program has loaded it: before it has registered, and has then read
     the topic to its end. Levels that are about to be finalized (``pending``) are not used, but the program has to fit
     them too: the controller may not have seen it.
     """

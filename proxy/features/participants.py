@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from proxy.features.catalog import READER_FEATURES, LevelRange
-from proxy.features.records import ReaderRecord
+from proxy.features.records import ReaderRecord, SupportedRange
 
 SIDECAR = "sidecar/"
 READER = "reader/"
-
-
-class RegisteredRange(Protocol):
-    """Levels in a record of the registry; nobody has checked them."""
-
-    @property
-    def min_version(self) -> int:
-        """The lowest level."""
-
-    @property
-    def max_version(self) -> int:
-        """The highest level."""
 
 
 class Participant(NamedTuple):
@@ -57,7 +45,7 @@ class Participant(NamedTuple):
 def sidecar(
     broker_id: int,
     release: str,
-    features: Mapping[str, RegisteredRange],
+    features: Mapping[str, SupportedRange],
     *,
     running: bool,
     applied_epoch: int = -1,
@@ -83,7 +71,7 @@ def reader(name: str, record: ReaderRecord, *, alive: bool, last_seen_ms: int = 
     return Participant(f"{READER}{name}", record.software, levels_of(relevant), running, last_seen_ms=last_seen_ms)
 
 
-def levels_of(features: Mapping[str, RegisteredRange]) -> Mapping[str, LevelRange]:
+def levels_of(features: Mapping[str, SupportedRange]) -> Mapping[str, LevelRange]:
     """Return the levels of a record; a range that cannot be is left out: it is no support."""
     found = {name: LevelRange(each.min_version, each.max_version) for name, each in features.items()}
     return {name: levels for name, levels in found.items() if 1 <= levels.min <= levels.max}

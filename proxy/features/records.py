@@ -39,13 +39,16 @@ MAX_FEATURES = 1000
 MAX_COUNT = 2**63 - 1
 """The highest epoch, and the highest claim: who may write the topic may begin with it. It does not grow any more."""
 
+MAX_NAME = 249
+"""Bytes of a feature's name."""
+
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 """Types of an update, as in UpdateFeaturesRequest.json; version 0's AllowDowngrade is a safe downgrade."""
 
 FEATURES_KEY = b"features"
 CONTROLLER_KEY = b"controller"
 
-Name = Annotated[str, Meta(min_length=1, max_length=249)]
+Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 FleetFeature = Annotated[str, Meta(pattern=rf"^{re.escape(PREFIX)}[A-Za-z0-9._-]{{1,238}}\Z")]
 Text = Annotated[str, Meta(max_length=32_767)]
 Level = Annotated[int, Meta(ge=1, le=MAX_LEVEL)]
@@ -144,10 +147,10 @@ class UpdateOutcome(Struct, frozen=True, tag="done", tag_field="state"):
 
 
 class SupportedRange(Struct, frozen=True):
-    """Levels that a participant supports, inclusive."""
+    """Levels that a participant supports, inclusive, as its record has them: ``participants.levels_of`` checks them."""
 
-    min_version: Level
-    max_version: Level
+    min_version: Int32
+    max_version: Int32
 
 
 class ReaderRecord(Struct, frozen=True):

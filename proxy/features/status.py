@@ -41,15 +41,15 @@ class ProposalStatus(Struct, frozen=True):
 class FeaturesStatus(Struct, frozen=True):
     """All about features.
 
-    ``reason``: why this sidecar keeps none; then nothing else is filled in. ``settled``: whether it has registered, and
-    has then read what is finalized. ``record``: the last one read. ``in_use``: levels that this sidecar uses, 0: none.
-    ``problems``: by feature, why this sidecar does not fit. ``controller``: broker id of the last claim, -1 without
-    one; ``state``: of the controller of this sidecar. ``updates``: numbers of those asked for here, by
-    ``UPDATE_RESULTS``.
+    ``reason``: why feature levels are disabled here; then nothing else is filled in. ``loaded``: whether this sidecar
+    has registered, and has then read what is finalized. ``record``: the last one read. ``in_use``: levels that this
+    sidecar uses, 0: none. ``problems``: by feature, why its finalized levels are not supported here. ``controller``:
+    broker id of the last claim, -1 without one; ``state``: of the controller of this sidecar. ``updates``: numbers of
+    those asked for here, by ``UPDATE_RESULTS``.
     """
 
     reason: str | None = None
-    settled: bool = False
+    loaded: bool = False
     epoch: int = -1
     applied_epoch: int = -1
     supported: Mapping[str, SupportedRange] = {}

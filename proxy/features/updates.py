@@ -14,6 +14,7 @@ from msgspec import Struct
 from proxy.features.catalog import PREFIX, SUPPORTED, UNSAFE_TO_LEAVE, LevelRange
 from proxy.features.participants import Participant
 from proxy.features.records import (
+    MAX_NAME,
     MAX_UPDATES,
     SAFE_DOWNGRADE,
     UNSAFE_DOWNGRADE,
@@ -36,6 +37,9 @@ MAX_WAIT_MS = 20_000
 
 MAX_NAMED = 10
 """Participants or features that one message names."""
+
+MAX_TAGGED_FIELDS = 2 * MAX_UPDATES
+"""Tagged fields in one request. No version has defined any so far."""
 
 MAX_TEXT_SHOWN = 64
 """Characters of a feature's name, as a client has sent it, or of a release that a message repeats."""
@@ -73,7 +77,14 @@ UpdateFeatures = Callable[[UpdateRequest], Awaitable[UpdateResult]]
 """Asks the controller for an update, and waits for its outcome. Raises nothing."""
 
 
+MAY_BE_MADE = "; the update may still be made: brokerside features describe shows the levels"
+"""Ends the message where the outcome is not known: the proposal may be in the topic, and be answered later."""
+
 ENDING = UpdateResult(FEATURE_UPDATE_FAILED, "this sidecar is ending; ask another one")
+"""Before anything was proposed."""
+
+ENDED = UpdateResult(FEATURE_UPDATE_FAILED, f"this sidecar is ending{MAY_BE_MADE}")
+"""After it was proposed."""
 
 
 class UpdateRefused(Exception):
@@ -103,7 +114,7 @@ def check(
     check_names(names)
     check_count(len(names))
     if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise _refused(twice[0], "is there twice")
+        raise _refused(twice[0], "is named twice")
     target = dict(finalized)
     for update in updates:
         name, existing = update.feature, finalized.get(update.feature)
@@ -131,6 +142,18 @@ def check_count(count: int) -> None:
     """Raise ``UpdateRefused`` for a request of ``count`` features if that are too many."""
     if count > MAX_UPDATES:
         raise UpdateRefused(f"{FAILED}{count} features in one request (allowed: {MAX_UPDATES})")
+
+
+def check_name_size(size: int) -> None:
+    """Raise ``UpdateRefused`` for a name of ``size`` bytes if that is too long."""
+    if size > MAX_NAME:
+        raise UpdateRefused(f"{FAILED}the name of a feature has {size} bytes (allowed: {MAX_NAME})")
+
+
+def check_tagged_fields(count: int) -> None:
+    """Raise ``UpdateRefused`` for a request of ``count`` tagged fields if that are too many."""
+    if count > MAX_TAGGED_FIELDS:
+        raise UpdateRefused(f"{FAILED}{count} tagged fields in one request (allowed: {MAX_TAGGED_FIELDS})")
 
 
 def _check_deletion(update: FeatureUpdate, existing: FinalizedRange | None) -> None:

@@ -13,8 +13,8 @@ from proxy.features.catalog import LevelRange
 class FeaturesView(Struct, frozen=True, array_like=True):
     """The levels that ApiVersions responses show. Replaced as a whole.
 
-    ``supported``: by this sidecar; empty if it keeps no features. ``finalized``: by the fleet, as far as it is known:
-    with ``epoch`` −1 nothing is known. ``forward``: an update is answered here, wherever the controller is.
+    ``supported``: by this sidecar; empty if feature levels are disabled. ``finalized``: by the fleet, as far as it is
+    known: with ``epoch`` −1 nothing is known. ``forward``: an update is answered here, wherever the controller is.
     ``is_controller``: this sidecar is the controller. ``levels``: those in use by feature (0: none), for observers;
     nothing is known of others.
     """

@@ -20,7 +20,7 @@ compacted_topic.py  one of them, by librdkafka.
 topic_thread.py   the thread that reads one, and writes to it.
 fenced_writer.py  writes one as its only writer.
 topic_commands.py what the command reads and writes in them.
-election.py       which sidecar holds a partition of a log (pure).
+election.py       elects the one sidecar that writes to a partition (pure).
 
 The registry of sidecars
 sidecar_record.py what a sidecar writes about itself (pure).

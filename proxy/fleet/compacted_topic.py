@@ -5,6 +5,7 @@ Imported when it is first used: librdkafka is large, and the start does not wait
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -173,12 +174,14 @@ class CompactedTopic:
         return verdict == "authentic"
 
     def write(self, key: bytes, value: bytes | None, done: Callable[[str | None], None]) -> None:
-        """Send a record. This or a later call calls ``done`` with the error, or None if the topic has the record."""
+        """Send a record. This or a later call calls ``done`` with the error, or None if the topic has the record.
+
+        Raises TopicError if nothing can be written any more; ``done`` is then called by ``close`` at the latest.
+        """
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             done(None if error is None else error.str())
 
-        self._producer.poll(0)
         try:
             headers = signature(self._authenticator, key, value)
             self._producer.produce(
@@ -186,18 +189,29 @@ class CompactedTopic:
             )
         except BufferError:
             done("too much waits to be sent")
-        self._producer.poll(0)
+        except KafkaException as error:  # it is too large, the topic was deleted, or the producer has failed for good
+            done(error.args[0].str())
+        self.report_delivered()
 
     def report_delivered(self) -> None:
-        """Call ``done`` of written records that the topic has, or that were given up."""
-        self._producer.poll(0)
+        """Call ``done`` of written records that the topic has, or that were given up.
+
+        Raises TopicError if nothing can be written any more: the producer has had a fatal error, which is possible with
+        ``enable.idempotence``.
+        """
+        try:
+            self._producer.poll(0)
+        except (KafkaException, SystemError) as error:  # SystemError: if the same poll has called a ``done``
+            raise TopicError(f"{self._name}: {error.__cause__ or error}") from None
 
     def close(self, seconds: float) -> None:
         """Close both clients. Records that the topic does not have within ``seconds`` are dropped."""
         self._consumer.close()
-        self._producer.flush(seconds)
+        with contextlib.suppress(KafkaException, SystemError):  # as above
+            self._producer.flush(seconds)
         self._producer.purge()
-        self._producer.poll(0)
+        with contextlib.suppress(TopicError):
+            self.report_delivered()
 
 
 def common_settings(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which sidecar holds a partition of a log: is the only one that writes to it. Pure; for any log and partition.
+"""Elects the holder of a partition: the one sidecar that writes to it. Pure; for any log and partition.
 
 Every sidecar decides by itself, from what the cluster and the registry say. Sidecars may disagree for a while: this
 costs a takeover, but never safety, since whoever takes the partition fences the one before (``init_transactions``).

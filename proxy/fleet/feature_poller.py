@@ -4,8 +4,8 @@ It feeds the controller (``proxy.features.controller``), which is pure, with wha
 effects. All of it is on the loop; librdkafka's calls are on threads. No client ever waits for it but for an update.
 
 A sidecar registers its supported levels first, and reads the finalized ones after: when it has read its own record back
-from the registry, it measures the end of the topic of features, and reads up to there. Then it is *settled*. Before,
-nothing counts as finalized.
+from the registry, it measures the end of the topic of features, and reads up to there. Then the levels are *loaded*.
+Before, nothing counts as finalized.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ APPLY_INTERVAL, LAST_APPLY_INTERVAL = 0.1, 1.0
 """Seconds between two questions to all processes whether they follow the finalized levels: doubled with each answer
 that one does not, since what it has to deliver first may take long."""
 
-SETTLE_WAIT = 5.0
+LOAD_WAIT = 5.0
 """Seconds that a sidecar is not ready at most because it does not know the finalized levels."""
 
-NOT_SETTLED = "features: the finalized levels are not known yet"
+NOT_LOADED = "features: the finalized levels are not known yet"
 
 log = structlog.get_logger(__name__)
 
@@ -125,7 +125,7 @@ class FeaturePoller:
         self._writer: FencedWriter | None = None
         self._write_failure: str | None = None
         self._content: RegistryContent | None = None
-        self._registered = self._settled = False
+        self._registered = self._loaded = False
         self._levels = fleet_levels(supported, None)
         self._view: FeaturesView | None = None
         self._own = OwnFeatures(supported, effective=self._levels.in_use)
@@ -138,7 +138,7 @@ class FeaturePoller:
 
     def start(self) -> None:
         """Start to follow the levels, on the running loop."""
-        self._settle_until = asyncio.get_running_loop().time() + SETTLE_WAIT
+        self._load_until = asyncio.get_running_loop().time() + LOAD_WAIT
         self._registry.on_registry(self._on_registry)
         self._registry.update_features(self._own)
         self._topic.start()
@@ -163,7 +163,7 @@ class FeaturePoller:
         """Return all that is known."""
         topic = self._controller.topic
         return FeaturesStatus(
-            settled=self._settled,
+            loaded=self._loaded,
             epoch=self._levels.epoch,
             applied_epoch=self._own.applied_epoch,
             supported={name: SupportedRange(*levels) for name, levels in self._supported.items()},
@@ -217,14 +217,14 @@ class FeaturePoller:
         if not self._registered and own is not None and own.record.boot_id == self._registry.boot_id:
             self._registered = bool(own.record.features)
             if self._registered:
-                self._topic.read_to_end(self._on_settled)
+                self._topic.read_to_end(self._on_loaded)
         if self._controller.state is not ControllerState.AWAY:
             self._run(self._controller.participants_changed(self._participants(), self._now()))
         self._decide()
 
-    def _on_settled(self) -> None:
-        self._settled = True
-        log.info("features_settled", epoch=fleet_levels(self._supported, self._controller.topic.finalized).epoch)
+    def _on_loaded(self) -> None:
+        self._loaded = True
+        log.info("features_loaded", epoch=fleet_levels(self._supported, self._controller.topic.finalized).epoch)
         self._publish()
 
     def _on_records(self, records: Sequence[TopicRecord]) -> None:
@@ -249,7 +249,7 @@ class FeaturePoller:
 
     def _decide(self) -> None:
         """Become the controller, or stop being it, as the election says."""
-        if self._content is None or not self._settled or self._resigned:
+        if self._content is None or not self._loaded or self._resigned:
             return
         claims = claims_of(self._content, self._broker_id, self._registry.boot_id)
         match self._election.decide(self._registry.features_leader, claims, self._now()):
@@ -332,7 +332,7 @@ class FeaturePoller:
     def _publish(self) -> None:
         """Follow the levels that were read last."""
         before = self._levels
-        self._levels = fleet_levels(self._supported, self._controller.topic.finalized if self._settled else None)
+        self._levels = fleet_levels(self._supported, self._controller.topic.finalized if self._loaded else None)
         if self._levels != before:
             self._log_problems(before)
             self._register()
@@ -373,8 +373,8 @@ class FeaturePoller:
                     f"feature {name}: {what}; run a release that supports them, or lower them first: "
                     "brokerside features downgrade"
                 )
-            elif not self._settled and asyncio.get_running_loop().time() < self._settle_until:
-                problem = NOT_SETTLED
+            elif not self._loaded and asyncio.get_running_loop().time() < self._load_until:
+                problem = NOT_LOADED
             else:
                 self._was_ready = self._accepting
         if problem != self._problem:

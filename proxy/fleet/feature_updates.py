@@ -12,10 +12,12 @@ from proxy.features.records import UpdateOutcome, UpdateProposal, encode, update
 from proxy.features.status import UPDATE_RESULTS
 from proxy.features.topic_state import MAX_OPEN_PROPOSALS
 from proxy.features.updates import (
+    ENDED,
     ENDING,
     FEATURE_UPDATE_FAILED,
     IN_PROGRESS,
     INVALID_UPDATE_VERSION,
+    MAY_BE_MADE,
     NONE,
     UpdateRequest,
     UpdateResult,
@@ -27,6 +29,8 @@ from proxy.fleet.registered_features import unapplied
 Propose = Callable[[bytes, bytes, float, Callable[[str | None], None]], None]
 """Writes a record by key and value within some seconds; the last argument gets None when the topic has it, else why it
 has not."""
+
+NO_ANSWER = f"no feature controller answers{MAY_BE_MADE}"
 
 MAX_NAMED = 10
 """Sidecars that a message names."""
@@ -109,14 +113,14 @@ class FeatureUpdates:
                 while (outcome := self._outcome(update)) is None and not failures:
                     await self._next_change()
                 if outcome is None:
-                    return _failed(f"the update could not be written: {failures[0]}")
+                    return _failed(f"the update could not be written: {failures[0]}{MAY_BE_MADE}")
                 if outcome.code:
                     return UpdateResult(outcome.code, outcome.message)
                 while late := unapplied(self._registry, outcome.waits_for, outcome.epoch):
                     await self._next_change()
         except TimeoutError:
             if outcome is None:
-                return ENDING if self._closed else _failed("no feature controller answers")
+                return ENDED if self._closed else _failed(NO_ANSWER)
             names = ", ".join(late[:MAX_NAMED]) + (f" and {len(late) - MAX_NAMED} more" if late[MAX_NAMED:] else "")
             wanted = ", ".join(f"{one.feature} is finalized" for one in request.updates[:MAX_NAMED])
             return _failed(f"{wanted} at epoch {outcome.epoch}; not applied yet by {names}")

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 MAX_PROPOSED = 64
 """Records that wait until the topic is open; a further one takes the place of the oldest. Few are waited for."""
 
+UNAVAILABLE_AFTER = 5.0
+"""Seconds that the topic cannot be used until it is logged: a topic that is just created, or whose leader moves, cannot
+be read for a moment."""
+
 OnRecords = Callable[[Sequence[TopicRecord]], None]
 """Called on the loop with the records of one read, in their order."""
 
@@ -50,7 +54,8 @@ class FeaturesThread(TopicThread):
         self._on_records = on_records
         self._on_restart = on_restart
         self._opened = False
-        self._failure: str | None = None
+        self._failing_since: float | None = time.monotonic()
+        self._failure_logged = False
         self._proposed = deque[Proposed](maxlen=MAX_PROPOSED)
         self._dropped = set[str]()  # what is wrong with signatures, as far as it was logged
 
@@ -86,8 +91,15 @@ class FeaturesThread(TopicThread):
         self._report(failure)
 
     def _report(self, failure: str | None) -> None:
-        if failure is not None and self._failure is None:
+        """Log a failure that has lasted, and its end."""
+        if failure is None:
+            if self._failure_logged:
+                log.info("features_back")
+            self._failing_since, self._failure_logged = None, False
+            return
+        now = time.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+        if not self._failure_logged and now - self._failing_since >= UNAVAILABLE_AFTER:
+            self._failure_logged = True
             log.warning("features_unavailable", error=failure)
-        elif failure is None and self._failure is not None:
-            log.info("features_back")
-        self._failure = failure

@@ -275,8 +275,11 @@ class FleetPoller:
             if not self._has_topic_ids:
                 return
         self._has_topic_ids = False  # unless it answers: it may be another broker the next time
-        names = sorted({REGISTRY, FEATURES, self._config.audit.topic})
-        found = messages.decode_topics((await self._call(messages.topics_request(names)))[0])
+        names = {REGISTRY, self._config.audit.topic}
+        if self._config.features_disabled is None or self._config.internal_topics_protected:
+            # Without features, too: other sidecars may have them, and no client may write their topic past this one.
+            names.add(FEATURES)
+        found = messages.decode_topics((await self._call(messages.topics_request(sorted(names))))[0])
         self._has_topic_ids = True
         self.features_leader = found[FEATURES].leader if FEATURES in found else None
         ids = {one.id for one in found.values()}

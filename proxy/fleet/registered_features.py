@@ -35,7 +35,7 @@ def participants_of(content: RegistryContent) -> list[Participant]:
 
 
 def claims_of(content: RegistryContent, own: int, boot_id: str) -> dict[int, int]:
-    """Return the claim on the topic's partition of each sidecar that runs and keeps features; 0 for none.
+    """Return the claim on the topic's partition of each sidecar that runs with feature levels; 0 for none.
 
     ``own``, ``boot_id``: of this sidecar, which is left out while the registry has a record of an earlier run of it.
     """

@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 from proxy.config.key_definition import INT32_MAX
 from proxy.config.types import MAX_TAG_VALUE
 from proxy.config.values import MAX_PORT
+from proxy.features.records import SupportedRange
 
 SIDECAR_RECORD_VERSION = 5
 
@@ -29,7 +30,7 @@ MAX_TAGS = 200
 """Tags of one broker that are read: those that an operator may have, and as many that are built in."""
 
 MAX_HOLDS = 10_000
-"""Partitions that one sidecar may hold."""
+"""Partitions in ``holds`` of one sidecar."""
 
 RUNNING, STOPPED = "running", "stopped"
 """States of a member. A record with the second one is the last of its run."""
@@ -48,13 +49,6 @@ _KEY = re.compile(r"sidecar/(0|[1-9][0-9]{0,9})")
 _ENDPOINT = re.compile(r"([A-Za-z0-9_.-]+)://(?:\[([0-9A-Za-z:.%_-]{1,255})\]|([A-Za-z0-9_.-]{1,255})):([0-9]{1,5})")
 
 
-class FeatureRange(Struct, frozen=True):
-    """Versions of one feature, inclusive."""
-
-    min_version: Number
-    max_version: Number
-
-
 class SidecarRecord(Struct, frozen=True):
     """One sidecar that runs. ``timestamp``: when it started, in milliseconds since 1970. ``jmx_port``: none."""
 
@@ -67,7 +61,7 @@ class SidecarRecord(Struct, frozen=True):
     rack: Text | None = None
     jmx_port: Port = -1
     version: Number = SIDECAR_RECORD_VERSION
-    features: Annotated[Mapping[Text, FeatureRange], Meta(max_length=MAX_TAGS)] = {}
+    features: Annotated[Mapping[Text, SupportedRange], Meta(max_length=MAX_TAGS)] = {}
     sidecar_version: Text = ""
     boot_id: Text = ""
     metrics_port: Port = -1
@@ -82,7 +76,7 @@ class SidecarRecord(Struct, frozen=True):
     undelivered_above: Epoch = 0
     """Audit events above the finalized level that are not on the topic yet."""
     holds: Annotated[Mapping[Text, Epoch], Meta(max_length=MAX_HOLDS)] = {}
-    """The claims by which it holds partitions, by ``<log>/<partition>``."""
+    """Partitions that it alone writes to (``proxy.fleet.election``): its claim of each, by ``<log>/<partition>``."""
 
     @property
     def addresses(self) -> dict[str, tuple[str, int]]:

@@ -8,8 +8,9 @@ from typing import NamedTuple
 from proxy import __version__
 from proxy.config import Config
 from proxy.features.catalog import LevelRange
+from proxy.features.records import SupportedRange
 from proxy.fleet.membership import Member
-from proxy.fleet.sidecar_record import MAX_ENDPOINTS, MAX_TEXT, FeatureRange, SidecarRecord
+from proxy.fleet.sidecar_record import MAX_ENDPOINTS, MAX_TEXT, SidecarRecord
 from proxy.interceptors import tags
 from proxy.interceptors.broker_metadata import BrokerView, FleetView
 from proxy.interceptors.tags import BrokerCapabilities
@@ -94,7 +95,7 @@ def build_own_record(config: Config, own: OwnBroker, *, boot_id: str, started_ms
         protocol_version_min=view.protocol_min,
         protocol_version_max=view.protocol_max,
         tags=view.tags,
-        features={name: FeatureRange(levels.min, levels.max) for name, levels in own.features.supported.items()},
+        features={name: SupportedRange(*levels) for name, levels in own.features.supported.items()},
         applied_epoch=own.features.applied_epoch,
         effective=own.features.effective,
         undelivered_above=own.features.undelivered_above,

@@ -123,7 +123,7 @@ BUILTIN_TAGS: tuple[BuiltinTag, ...] = (
     ),
     BuiltinTag(
         "sidecar.features",
-        "Features of the fleet that the broker's sidecar supports. Left out if it keeps none.",
+        "Features of the fleet that the broker's sidecar supports. Left out where feature levels are disabled.",
         rf"{_FEATURE}(?:,{_FEATURE})*",
         "brokerside.audit.event.schema=1-2,brokerside.quota.ip=1-1",
         "Split at `,`; then the feature, `=`, the lowest level, `-` and the highest.",

@@ -16,7 +16,7 @@ from proxy.core.encode import encode
 from proxy.core.interceptor import ON_BODY, BrokerCall, Deferred, Disposition, Interceptor, Request, Verdict
 from proxy.core.schema import layout
 from proxy.core.struct import view
-from proxy.core.wire import MAX_STRING, TRUNCATED, DecodeError, compact_length, compact_string, skip_tags
+from proxy.core.wire import MAX_STRING, TRUNCATED, DecodeError, compact_length, compact_string, skip_tags, uvarint
 from proxy.errors import MalformedBody
 from proxy.features.catalog import PREFIX
 from proxy.features.records import SAFE_DOWNGRADE, UPGRADE, FeatureUpdate
@@ -29,7 +29,9 @@ from proxy.features.updates import (
     UpdateRequest,
     UpdateResult,
     check_count,
+    check_name_size,
     check_names,
+    check_tagged_fields,
 )
 from proxy.features.view import FeaturesDirectory
 from proxy.interceptors.supported_versions import SupportedVersions
@@ -73,12 +75,11 @@ class UpdateFeaturesInterceptor(Interceptor):
         """Answer a request that names features of the fleet; one that names features of brokers, too, is refused.
 
         All others are forwarded: also those that cannot be read, and those of unauthenticated clients. With
-        ``PREFIX`` in it, a request of more than ``MAX_UPDATES`` features is refused unread.
+        ``PREFIX`` in it, a request beyond the bounds of ``decode_request`` is refused, whatever it names.
         """
         if request.connection.principal_source == "unauthenticated" or PREFIX.encode() not in body:
             return Disposition.FORWARD
         try:
-            check_count(compact_length(body, _int32.size)[0])
             decoded = decode_request(request.api_version, body)
             names = [one.feature for one in decoded.updates]
             if not any(name.startswith(PREFIX) for name in names):
@@ -128,22 +129,34 @@ def encode_request(request: UpdateRequest) -> bytes:
 
 
 def decode_request(api_version: int, body: bytes) -> UpdateRequest:
-    """Return a request, without its client. Raises MalformedBody."""
+    """Return a request, without its client. Raises MalformedBody.
+
+    Raises UpdateRefused for more features, longer names or more tagged fields than any client has: as soon as they are
+    declared, since to read them takes milliseconds of the event loop.
+    """
     try:
         timeout_ms = _int32.unpack_from(body)[0]
         count, pos = compact_length(body, _int32.size)
+        check_count(count)
         updates = []
+        tagged_fields = 0
         for _ in range(count):
+            check_name_size(compact_length(body, pos)[0])
             name, pos = compact_string(body, pos)
             level, kind = _update.unpack_from(body, pos)
-            pos = skip_tags(body, pos + _update.size)
+            pos += _update.size
+            tagged_fields += uvarint(body, pos)[0]
+            check_tagged_fields(tagged_fields)
+            pos = skip_tags(body, pos)
             if name is None:
                 raise DecodeError("a feature without a name")
             if not api_version:
                 kind = SAFE_DOWNGRADE if kind else UPGRADE
             updates.append(FeatureUpdate(name.decode(errors="replace"), level, kind))
         validate_only = api_version > 0 and body[pos] != 0
-        skip_tags(body, pos + (api_version > 0))
+        pos += api_version > 0
+        check_tagged_fields(tagged_fields + uvarint(body, pos)[0])
+        skip_tags(body, pos)
     except TRUNCATED:
         raise MalformedBody("client", "an UpdateFeatures that ends too early") from None
     if count < 0:

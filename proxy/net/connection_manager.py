@@ -28,6 +28,7 @@ from proxy.net.client_identity import identified, initial_principal
 from proxy.net.connection_lifetime import ConnectionLifetime
 from proxy.net.connection_setup import SetupDeadlines, has_unread_bytes
 from proxy.net.dead_peers import DeadPeerDetector
+from proxy.net.deferred_requests import create_slots
 from proxy.net.relay import Relay, rate_limited
 from proxy.net.serving_listeners import ServingListeners
 from proxy.net.tls_contexts import TlsContexts
@@ -59,6 +60,7 @@ class ConnectionManager:
         self._config = config
         self.sink = sink
         self.budget = Budget()
+        self._deferred_slots = create_slots()
         self._tls = TlsContexts(config)
         self._rate_limited = RateLimitedLogger(log)
         self.listeners = ServingListeners(config, self._tls, self._rate_limited)
@@ -132,7 +134,9 @@ class ConnectionManager:
             connection_id, listener.name, address[0], address[1], monotonic(), principal, principal_source=source
         )
         session = None if listener.tls is not None else self._create_session(listener, connection, number)
-        relay = Relay(connection, session, counters, self._on_relay_closed, self._flushing.discard)
+        relay = Relay(
+            connection, session, counters, self._on_relay_closed, self._flushing.discard, self._deferred_slots
+        )
         self.relays[relay] = number
         self.by_number[number] = relay
         counters.active += 1

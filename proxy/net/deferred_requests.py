@@ -39,16 +39,24 @@ MAX_RESPONSE_HEADER = 1024
 CORRELATION_ID = 0
 
 
+def create_slots() -> asyncio.Semaphore:
+    """Return the slots that all connections of a process share."""
+    return asyncio.Semaphore(MAX_SERVED)
+
+
 class DeferredRequest:
     """One deferred request, from when it is due until it is answered or its connection ends.
 
     ``relay``: of its connection, which is asked to close where the broker does not answer as it must. ``serve``: as in
-    ``Deferred``.
+    ``Deferred``. ``slots``: one is taken while it is served (``create_slots``).
     """
 
-    def __init__(self, relay: Relay, serve: Callable[[BrokerCall], Awaitable[bytes | None]]) -> None:
+    def __init__(
+        self, relay: Relay, serve: Callable[[BrokerCall], Awaitable[bytes | None]], slots: asyncio.Semaphore
+    ) -> None:
         assert relay.session is not None
         self._relay = relay
+        self._slots = slots
         self._account = relay.session.account
         self._called = (0, 0)  # api key and version
         self._response: asyncio.Future[bytes] | None = None  # of the call under way
@@ -81,7 +89,7 @@ class DeferredRequest:
     async def _run(self, serve: Callable[[BrokerCall], Awaitable[bytes | None]]) -> None:
         answer: bytes | Exception | None = RuntimeError("the deferred request was cancelled")
         try:
-            async with asyncio.timeout(MAX_DEFERRED_SECONDS) as limit, _slots_of(asyncio.get_running_loop()):
+            async with asyncio.timeout(MAX_DEFERRED_SECONDS) as limit, self._slots:
                 answer = await serve(self._call)
         except Exception as error:
             answer = TimeoutError(f"not served within {MAX_DEFERRED_SECONDS} s") if limit.expired() else error
@@ -121,14 +129,3 @@ def _response_header_size(api_key: int, api_version: int, frame: bytearray) -> i
         return skip_tags(frame[:MAX_RESPONSE_HEADER], 8)
     except (*TRUNCATED, DecodeError) as error:
         raise PeerError("broker", "invalid_header", f"response to {apis.api_name(api_key)}") from error
-
-
-_latest: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
-
-
-def _slots_of(loop: asyncio.AbstractEventLoop) -> asyncio.Semaphore:
-    """Return the ``MAX_SERVED`` slots of the deferred requests of ``loop``."""
-    global _latest
-    if _latest is None or _latest[0] is not loop:
-        _latest = loop, asyncio.Semaphore(MAX_SERVED)
-    return _latest[1]

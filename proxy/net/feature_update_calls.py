@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from proxy.features.updates import ENDING, FEATURE_UPDATE_FAILED, UpdateRequest, UpdateResult
+from proxy.features.updates import ENDED, ENDING, FEATURE_UPDATE_FAILED, UpdateRequest, UpdateResult
 from proxy.net.worker_ipc import FeatureUpdateAnswered, FeatureUpdateAsked
 
 NO_CONTROLLER = UpdateResult(FEATURE_UPDATE_FAILED, "this sidecar does not know the feature controller yet; ask again")
@@ -53,4 +53,4 @@ class FeatureUpdateCalls:
         self._is_main_gone = True
         for result in self._open.values():
             if not result.done():
-                result.set_result(ENDING)
+                result.set_result(ENDED)

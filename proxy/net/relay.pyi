@@ -1,3 +1,4 @@
+import asyncio
 import socket
 from collections.abc import Callable
 
@@ -31,7 +32,10 @@ class Relay:
         counters: ListenerCounters,
         on_closed: Callable[[Relay, Cause, str], None],
         on_finished: Callable[[Relay], None],
-    ) -> None: ...
+        deferred_slots: asyncio.Semaphore,
+    ) -> None:
+        """``deferred_slots``: see ``deferred_requests.create_slots``."""
+
     @property
     def counters(self) -> ListenerCounters: ...
     @property

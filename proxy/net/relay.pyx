@@ -110,16 +110,18 @@ cdef class Relay(Watched):
     cdef End client
     cdef End broker
     cdef object deferred  # the DeferredRequest that is served; mostly None
+    cdef object deferred_slots
     cdef bint draining
     cdef readonly double last_byte_at
 
-    def __init__(self, connection, Session session, counters, on_closed, on_finished):
+    def __init__(self, connection, Session session, counters, on_closed, on_finished, deferred_slots):
         self.initial_connection = connection
         self.session = session
         self.counters = counters
         self.received = counters.received
         self.on_closed = on_closed
         self.on_finished = on_finished
+        self.deferred_slots = deferred_slots
         self.client = End(False)
         self.broker = End(True)
         self.last_byte_at = monotonic()

@@ -7,7 +7,7 @@ cdef int start_deferred(Relay relay) except -1:
         return 0
     due = relay.session.deferred
     if due is not None:
-        relay.deferred = DeferredRequest(relay, due.serve)
+        relay.deferred = DeferredRequest(relay, due.serve, relay.deferred_slots)
     return 0
 
 

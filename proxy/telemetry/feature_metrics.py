@@ -1,4 +1,4 @@
-"""The metrics of the feature versions of the fleet. A sidecar that keeps none has no samples."""
+"""The metrics of the feature versions of the fleet. Where they are disabled there are no samples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _features(read: Callable[[FeaturesStatus], Samples]) -> Callable[[Snapshot],
 
 
 def _levels(status: FeaturesStatus) -> Iterator[tuple[tuple[str, ...], int]]:
-    finalized = status.record.features if status.settled and status.record is not None else {}
+    finalized = status.record.features if status.loaded and status.record is not None else {}
     for name, own in status.supported.items():
         yield (name, "supported_min"), own.min_version
         yield (name, "supported_max"), own.max_version
@@ -26,19 +26,19 @@ def _levels(status: FeaturesStatus) -> Iterator[tuple[tuple[str, ...], int]]:
 
 FEATURE_METRICS = (
     MetricDefinition(
-        "features_settled",
+        "features_loaded",
         "gauge",
         (),
         "",
-        "1 when this sidecar has registered its features and has then read what is finalized; 0 before.",
-        _features(lambda status: [((), int(status.settled))]),
+        "1 when this sidecar has registered its features and has then read the finalized levels; 0 before.",
+        _features(lambda status: [((), int(status.loaded))]),
     ),
     MetricDefinition(
         "features_epoch",
         "gauge",
         (),
         "",
-        "Number of changes of the finalized levels so far, as this sidecar knows it; -1 before it is settled.",
+        "Number of changes of the finalized levels so far, as this sidecar knows it; -1 before it has read them.",
         _features(lambda status: [((), status.epoch)]),
     ),
     MetricDefinition(

@@ -6,11 +6,11 @@ from random import Random
 
 from proxy.core.exchange import Connection
 from proxy.core.interceptor import Deferred, Disposition, Request, Verdict
-from proxy.core.wire import MAX_STRING, TRUNCATED, DecodeError, skip_tags
+from proxy.core.wire import TRUNCATED, DecodeError, skip_tags
 from proxy.errors import MalformedBody
-from proxy.features.catalog import AUDIT_EVENT_SCHEMA, QUOTA_IP, SUPPORTED, LevelRange
-from proxy.features.records import FeatureUpdate
-from proxy.features.updates import UpdateRequest, UpdateResult
+from proxy.features.catalog import AUDIT_EVENT_SCHEMA, PREFIX, QUOTA_IP, SUPPORTED, LevelRange
+from proxy.features.records import MAX_NAME, FeatureUpdate
+from proxy.features.updates import UpdateRefused, UpdateRequest, UpdateResult
 from proxy.features.view import FeaturesDirectory, FeaturesView
 from proxy.interceptors.api_versions import read_entries
 from proxy.interceptors.feature_tags import add_features
@@ -86,17 +86,20 @@ def check_update(data: bytes, rng: Random) -> None:
     try:
         request = decode_request(version, body)
     except MalformedBody:
-        assert found is Disposition.FORWARD or isinstance(found, bytes)
+        assert found is Disposition.FORWARD
         return
-    of_fleet = [one.feature.startswith("brokerside.") for one in request.updates]
+    except UpdateRefused:
+        assert isinstance(found, bytes) == (PREFIX.encode() in body)
+        return
+    of_fleet = [one.feature.startswith(PREFIX) for one in request.updates]
     if not any(of_fleet):
-        assert found is Disposition.FORWARD or len(of_fleet) > 100
-    elif all(of_fleet) and len(of_fleet) <= 100:
+        assert found is Disposition.FORWARD
+    elif all(of_fleet):
         assert isinstance(found, Deferred)
     else:
         assert isinstance(found, bytes)
         assert decode_response(version, found[1:]).error_code == 95
-    if all(len(one.feature.encode()) <= MAX_STRING for one in request.updates):
+    if all(len(one.feature.encode()) <= MAX_NAME for one in request.updates):
         assert decode_request(version, encode_request(request)) == request
 
 

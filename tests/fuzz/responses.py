@@ -8,6 +8,7 @@ from random import Random
 from proxy.core.apis import API_VERSIONS
 from proxy.core.wire import TRUNCATED, DecodeError
 from proxy.errors import MalformedBody
+from proxy.features.records import SupportedRange
 from proxy.features.view import FeaturesDirectory
 from proxy.fleet import sidecar_record
 from proxy.fleet.membership import Member
@@ -74,7 +75,7 @@ def registry_seeds() -> list[bytes]:
         9092,
         "1795260000000",
         rack="a",
-        features={"group_coordinator": sidecar_record.FeatureRange(1, 2)},
+        features={"group_coordinator": SupportedRange(1, 2)},
         protocol_version_min=265,
         protocol_version_max=304,
         tags={"broker.id": "2", "team": "\N{SNOWMAN}", "protocol.version.source": "sidecar"},

@@ -153,6 +153,7 @@ def test_the_fleet_is_described_with_its_sidecars(address: str) -> None:
         f"Feature: {AUDIT_EVENT_SCHEMA}\tSupportedMinVersion: 1\tSupportedMaxVersion: 2\t"
         f"FinalizedMinVersionLevel: 1\tFinalizedMaxVersionLevel: 2\tEpoch: {entry['epoch']}"
     )
+    assert lines[lines.index(by_name[AUDIT_EVENT_SCHEMA]) + 1].startswith("  level 2: ")
     [audit] = [one for one in report["features"] if one["feature"] == AUDIT_EVENT_SCHEMA]
     assert (audit["finalized_max_version_level"], audit["epoch"]) == (2, entry["epoch"])
 
@@ -204,7 +205,7 @@ def test_the_command_of_an_older_release_lowers_all_to_what_it_knows(address: st
     for release in (OLD_RELEASE, "from proxy.cli import main; main()"):
         code, [said], errors = features("check", "-c", config, release=release)
         assert (code, errors) == (0, "")
-        assert said.startswith(f"{config}: ok, this release fits the finalized levels of epoch ")
+        assert said.startswith(f"{config}: ok, this release supports the finalized levels of epoch ")
 
 
 def test_only_who_may_alter_the_cluster_changes_levels(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_metrics_show_one_controller_and_the_levels(fleet: FeatureFleet) -> None
     level = f'brokerside_feature_level{{feature="{AUDIT_EVENT_SCHEMA}",bound='
     for name, wanted in (
         ("brokerside_features_controller ", [0, 0, 1]),
-        ("brokerside_features_settled ", [1, 1, 1]),
+        ("brokerside_features_loaded ", [1, 1, 1]),
         ("brokerside_features_epoch ", [epoch, epoch, epoch]),
         (f'{level}"finalized_max"}} ', [2, 2, 2]),
         (f'{level}"effective"}} ', [2, 2, 2]),
@@ -325,7 +325,7 @@ def test_an_older_sidecar_blocks_a_raise_and_above_its_level_serves_clients_unre
     with Load(fleet.address(late)) as load:
         fleet.spawn(late, OLDER)
         wait_until(lambda: load.answered)
-        wait_until(lambda: fleet.status(late)["settled"])
+        wait_until(lambda: fleet.status(late)["loaded"])
         began = load.answered
         status, said = fleet.readiness(late)
         assert (status, said.count("1 to 1"), said.count("1 to 2")) == (503, 1, 1), said

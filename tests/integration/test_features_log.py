@@ -34,6 +34,7 @@ from proxy.features.records import (
 from proxy.features.updates import ENDING, FEATURE_UPDATE_FAILED, INVALID_UPDATE_VERSION, NONE
 from proxy.fleet.compacted_topic import CompactedTopic, TopicError
 from proxy.fleet.feature_poller import TRANSACTIONAL_ID, AuditLevels
+from proxy.fleet.feature_updates import NO_ANSWER
 from proxy.fleet.fenced_writer import FencedWriter
 from proxy.fleet.topic_spec import FEATURES_TOPIC, TopicSpec
 from proxy.local import cluster as local_cluster
@@ -195,7 +196,7 @@ async def test_a_sidecar_that_does_not_fit_is_not_ready_and_one_that_was_says_so
         await until(lambda: new.features.status().applied_epoch == 1)
     with capture_logs() as logs:
         async with running(old := FeatureSidecar(clean.nodes[0], OLD)):
-            await until(lambda: old.features.status().settled)
+            await until(lambda: old.features.status().loaded)
             assert old.problems[-1] == (
                 f"feature {AUDIT_EVENT_SCHEMA}: 1 to 1 are supported, finalized are 1 to 2; run a release that "
                 "supports them, or lower them first: brokerside features downgrade"
@@ -270,7 +271,7 @@ async def test_without_a_cluster_levels_are_1_and_updates_fail(state: ClusterSta
         async with running(sidecar := FeatureSidecar(state.nodes[0], **{"internal.bootstrap.servers": "127.0.0.1:1"})):
             assert set(sidecar.level.values()) == {1}
             answer = await sidecar.update(AUDIT_EVENT_SCHEMA, 2, timeout_ms=7000)
-            assert (answer.error_code, answer.message) == (FEATURE_UPDATE_FAILED, "no feature controller answers")
+            assert (answer.error_code, answer.message) == (FEATURE_UPDATE_FAILED, NO_ANSWER)
             # Not ready for a while only: clients do not wait for it.
             assert sidecar.problems == ["features: the finalized levels are not known yet", None]
             assert sidecar.views[-1].finalized == {}
@@ -369,6 +370,40 @@ async def test_a_topic_that_was_made_again_is_not_read_as_the_same(clean: Cluste
     with pytest.raises(TopicError, match=r"^other: "):
         await asyncio.to_thread(read_on)
     topic.close(0)
+
+
+def test_what_cannot_be_written_is_reported_and_the_topic_is_used_on(clean: ClusterState) -> None:
+    settings = {"bootstrap.servers": clean.internal_bootstrap, "client.id": "test"}
+    topic = CompactedTopic(TopicSpec("other", "other"), settings)
+    outcomes: list[str | None] = []
+    topic.write(b"large", bytes(2_000_000), outcomes.append)
+    assert outcomes == ["Unable to produce message: Broker: Message size too large"]
+    topic.write(b"key", b"value", outcomes.append)
+    topic.close(20)
+    assert outcomes[1:] == [None]
+    assert committed(clean.internal_bootstrap, "other") == [(b"key", b"value")]
+
+
+def test_a_topic_whose_producer_has_failed_for_good_has_to_be_opened_again(clean: ClusterState) -> None:
+    """A fatal error, as of an operator's ``enable.idempotence``; here another transactional producer causes it."""
+    settings = {"bootstrap.servers": clean.internal_bootstrap, "client.id": "test", "transactional.id": "test"}
+    topic = CompactedTopic(TopicSpec("other", "other"), settings)
+    topic._producer.init_transactions(20)
+    topic._producer.begin_transaction()
+    Producer({"bootstrap.servers": clean.internal_bootstrap, "transactional.id": "test"}).init_transactions(20)
+    outcomes: list[str | None] = []
+    deadline = time.monotonic() + 20
+
+    def write_on() -> None:
+        while time.monotonic() < deadline:
+            topic.write(b"key", b"value", outcomes.append)
+            time.sleep(0.05)
+
+    with pytest.raises(TopicError, match=r"^other: .*fenced"):
+        write_on()
+    topic.close(0)
+    assert outcomes
+    assert None not in outcomes
 
 
 def test_what_a_sidecar_creates(state: ClusterState, tmp_path: Path) -> None:

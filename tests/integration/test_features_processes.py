@@ -1,4 +1,4 @@
-"""Feature versions of whole sidecars: one that keeps none, one that is restarted without a gap."""
+"""Feature levels of whole sidecars: one without them, one that is restarted without a gap."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_successor_takes_over_and_nobody_says_that_the_sidecar_stops(
             until(lambda: not first.process.alive() and '"took_over"' in log.read_text())
             until(lambda: '"change": "taken"' in log.read_text())
             found = status(second)
-            assert found["settled"]
+            assert found["loaded"]
             until(lambda: status(second)["applied_epoch"] == found["epoch"])
             records = [json.loads(value) for value in committed_registry(state)[before:]]
             assert {one["state"] for one in records} == {"running"}

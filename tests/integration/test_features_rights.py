@@ -106,7 +106,7 @@ async def test_a_right_that_is_revoked_changes_no_level(
             site.revoke(resource, "*", operation)
             try:
                 wanted = (1, SAFE_DOWNGRADE) if level == 2 else (2,)
-                denied = await sidecar.update(AUDIT_EVENT_SCHEMA, *wanted, timeout_ms=8000)
+                denied = await sidecar.update(AUDIT_EVENT_SCHEMA, *wanted, timeout_ms=12_000)
                 assert denied.error_code == FEATURE_UPDATE_FAILED, denied
                 assert sidecar.level[AUDIT_EVENT_SCHEMA] == level
                 assert sidecar.problems[-1] is None

@@ -34,7 +34,7 @@ from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
 from proxy.local.tools import tool
 from tests.integration.authorizer import DECISION, secured_properties
-from tests.integration.feature_controller import MARK
+from tests.integration.controller_in_memory import MARK
 from tests.integration.quotas import Peer
 from tests.integration.tap import Tapped, frames, tap
 from tests.integration.test_struct_oracles import compare, reencoded
@@ -86,7 +86,7 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         path = folder / "sidecar.yaml"
         bind, upstream = (f"127.0.0.1:{port}" for port in free_ports(2))
         path.write_text(yaml.safe_dump(sidecar_config(node, bind, upstream, (behind, before))))
-        command = [sys.executable, "-m", "tests.integration.feature_controller", str(path)]
+        command = [sys.executable, "-m", "tests.integration.controller_in_memory", str(path)]
         with tap(upstream, node.upstream) as tapped:
             started = process.spawn(command, folder / "sidecar.log")
             sidecar = SidecarProcess(started, path, folder / "sidecar.log", node.admin)

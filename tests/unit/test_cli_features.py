@@ -50,8 +50,8 @@ ALLOWED = (
         (["upgrade", "h:1", f"{AUDIT}={'9' * 5000}"], "allowed are levels from 1 to 32767"),
         (["downgrade", "h:1", "audit.event.schema=1"], f"'audit.event.schema': {ALLOWED}"),
         (["disable", "h:1", "metadata.version"], f"'metadata.version': {ALLOWED}"),
-        (["upgrade", "h:1", f"{AUDIT}=2", f"{AUDIT}=1"], f"{AUDIT}: is there twice (allowed: once)"),
-        (["disable", "h:1", AUDIT, AUDIT], f"{AUDIT}: is there twice (allowed: once)"),
+        (["upgrade", "h:1", f"{AUDIT}=2", f"{AUDIT}=1"], f"{AUDIT}: is named twice (allowed: once)"),
+        (["disable", "h:1", AUDIT, AUDIT], f"{AUDIT}: is named twice (allowed: once)"),
         (["disable", "h:1", "brokerside."], f"'brokerside.': {ALLOWED}"),
         (["disable", "h:1", AUDIT, "--unsaf"], "unrecognized arguments: --unsaf; did you mean --unsafe?"),
         (
@@ -121,7 +121,7 @@ def test_a_sidecar_that_keeps_no_features_fits(features: Run, tmp_path: Path, li
     path = tmp_path / "brokerside.yaml"
     path.write_text(f"broker.id: 1\nlisteners: [{{name: C, bind: '127.0.0.1:9092', upstream: '127.0.0.1:3'}}]\n{lines}")
     done = features("check", "-c", str(path))
-    assert done == (0, f"{path}: ok, this sidecar keeps no features: {why}\n", "")
+    assert done == (0, f"{path}: ok, feature levels are disabled: {why}\n", "")
 
 
 def test_a_cluster_that_cannot_be_asked_says_nothing_about_the_levels(features: Run, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from proxy.commands.feature_lines import lower_all, raise_all, report_lines, report_of, update_lines
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA, BROKER_METADATA, COORDINATOR_PROTOCOL, QUOTA_IP, LevelRange
 from proxy.features.records import SAFE_DOWNGRADE, UNSAFE_DOWNGRADE, FeatureUpdate
@@ -37,6 +39,7 @@ def test_what_is_supported_and_finalized() -> None:
             "Feature: brokerside.audit.event.schema\tSupportedMinVersion: 1\tSupportedMaxVersion: 2\t"
             "FinalizedMinVersionLevel: 1\tFinalizedMaxVersionLevel: 1\tEpoch: 7"
         ),
+        "  level 1: audit events of every kind but `rollup`",
         (
             "Feature: brokerside.quota.ip\tSupportedMinVersion: 1\tSupportedMaxVersion: 1\t"
             "FinalizedMinVersionLevel: -\tFinalizedMaxVersionLevel: -\tEpoch: 7"
@@ -53,6 +56,25 @@ def test_what_is_supported_and_finalized() -> None:
         "sidecar 2  0.3.0  not running  epoch 7  audit.event.schema 1-1",
         "broker 4  no sidecar",
     ]
+
+
+@pytest.mark.parametrize(
+    ("finalized", "meaning"),
+    [
+        (LevelRange(1, 2), "audit events of the kind `rollup`, too (`audit.mode: rollup`)"),
+        (LevelRange(1, 3), None),
+        (None, None),
+    ],
+)
+def test_the_meaning_of_the_finalized_level_as_far_as_this_release_knows_it(
+    finalized: LevelRange | None, meaning: str | None
+) -> None:
+    found = FOUND._replace(finalized={AUDIT_EVENT_SCHEMA: finalized} if finalized else {})
+    report = report_of(found, None, None)
+    assert report.features[0].meaning == meaning
+    assert [line for line in report_lines(report) if line.startswith("  ")] == (
+        [f"  level 2: {meaning}"] if meaning else []
+    )
 
 
 def test_a_broker_without_a_sidecar_has_its_own_features_alone() -> None:

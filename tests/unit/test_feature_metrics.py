@@ -10,7 +10,7 @@ from proxy.telemetry.snapshot import Snapshot
 
 SUPPORTED = {AUDIT_EVENT_SCHEMA: SupportedRange(1, 1), QUOTA_IP: SupportedRange(1, 1)}
 STATUS = FeaturesStatus(
-    settled=True,
+    loaded=True,
     epoch=7,
     supported=SUPPORTED,
     record=FinalizedFeatures(7, {AUDIT_EVENT_SCHEMA: FinalizedRange(1, 2)}),
@@ -28,7 +28,7 @@ def samples(status: FeaturesStatus | None) -> dict[str, dict[tuple[str, ...], fl
 
 def test_every_series_is_there_from_the_start():
     assert samples(STATUS) == {
-        "features_settled": {(): 1},
+        "features_loaded": {(): 1},
         "features_epoch": {(): 7},
         "feature_level": {
             (AUDIT_EVENT_SCHEMA, "supported_min"): 1,
@@ -46,11 +46,11 @@ def test_every_series_is_there_from_the_start():
     }
 
 
-def test_a_sidecar_that_is_not_settled_shows_nothing_finalized():
+def test_a_sidecar_that_has_not_loaded_the_levels_shows_nothing_finalized():
     found = samples(FeaturesStatus(supported=SUPPORTED, record=STATUS.record))
 
     assert {bound for _, bound in found["feature_level"]} == {"supported_min", "supported_max", "effective"}
-    assert (found["features_settled"], found["features_epoch"], found["features_controller"]) == (
+    assert (found["features_loaded"], found["features_epoch"], found["features_controller"]) == (
         {(): 0},
         {(): -1},
         {(): 0},

@@ -106,10 +106,11 @@ def test_an_update_without_an_answer_may_have_been_made() -> None:
     [
         ([], r"0 features \(allowed: 1 to 100\)"),
         ([RAISE] * 101, r"101 features \(allowed: 1 to 100\)"),
-        ([RAISE] * 2, rf"{AUDIT}: is there 2 times \(allowed: once\)"),
+        ([RAISE] * 2, rf"{AUDIT}: is named 2 times \(allowed: once\)"),
         ([FeatureUpdate(AUDIT, 32_768)], rf"{AUDIT}: level 32768 \(allowed: up to 32767; below 1 deletes it\)"),
         ([FeatureUpdate(AUDIT, 1, 128)], rf"{AUDIT}: upgrade type 128 \(allowed: -128 to 127\)"),
-        ([FeatureUpdate("", 1)], r"a feature of 0 characters \(allowed: 1 to 249\)"),
+        ([FeatureUpdate("", 1)], r"the name of a feature has 0 bytes \(allowed: 1 to 249\)"),
+        ([FeatureUpdate("ä" * 125, 1)], r"the name of a feature has 250 bytes \(allowed: 1 to 249\)"),
     ],
 )
 def test_updates_that_no_request_can_hold_are_refused_before_anything_is_sent(

@@ -27,7 +27,12 @@ from proxy.core.observation_interest import WANT_EXCHANGE, WANT_REQUEST_BODY, WA
 from proxy.core.principal_tracker import SASL_AUTHENTICATE, PrincipalTracker
 from proxy.core.session import ANSWER_COST, TURN, Session
 from proxy.errors import PeerError
+from proxy.features.catalog import QUOTA_IP, LevelRange
+from proxy.features.view import FeaturesDirectory, FeaturesView
 from proxy.interceptors.ip_quotas import IpQuotas
+from proxy.interceptors.supported_versions import SupportedVersions
+from proxy.interceptors.update_features import UPDATE_FEATURES, UpdateFeaturesInterceptor
+from proxy.net.feature_update_calls import fail_update
 from tests.frames import METADATA, SASL_HANDSHAKE, batch, produce, request, response, sized
 from tests.sasl import authenticate, authenticate_reply, handshake, handshake_reply, plain
 from tests.tools.interceptors import (
@@ -334,9 +339,13 @@ def test_a_request_too_long_to_be_held_is_refused() -> None:
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_a_change_of_quotas_too_long_to_be_held_is_not_forwarded_unread(more: int) -> None:
-    bench = Bench([IpQuotas(in_file=True)])
-    asked = request(ALTER_CLIENT_QUOTAS, 0, 1, bytes(MAX_HELD_REQUEST - 11 + more))
+@pytest.mark.parametrize("api_key", [ALTER_CLIENT_QUOTAS, UPDATE_FEATURES])
+def test_a_change_too_long_to_be_held_is_not_forwarded_unread(api_key: int, more: int) -> None:
+    """It may be one that the sidecar refuses, as an update of features of brokers and of the fleet in one request."""
+    features = FeaturesDirectory()
+    features.view = FeaturesView({QUOTA_IP: LevelRange(1, 1)})
+    bench = Bench([IpQuotas(in_file=True), UpdateFeaturesInterceptor(features, SupportedVersions({}), fail_update)])
+    asked = request(api_key, 0, 1, bytes(MAX_HELD_REQUEST - 11 + more))
     if not more:
         bench.client(asked)
         assert bench.to_broker == asked

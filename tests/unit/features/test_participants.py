@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA, QUOTA_IP, LevelRange
 from proxy.features.participants import reader, sidecar
-from proxy.features.records import ReaderRecord, SupportedRange
-
-
-class Anything:
-    """A range of the registry, which nobody has checked."""
-
-    def __init__(self, low: int, high: int) -> None:
-        self.min_version, self.max_version = low, high
+from proxy.features.records import ReaderRecord, SupportedRange, decode_reader
 
 
 def test_a_sidecar() -> None:
-    one = sidecar(3, "0.1.0", {QUOTA_IP: Anything(1, 2)}, running=True, applied_epoch=7, last_seen_ms=5)
+    one = sidecar(3, "0.1.0", {QUOTA_IP: SupportedRange(1, 2)}, running=True, applied_epoch=7, last_seen_ms=5)
     assert (one.name, one.label, one.broker_id, one.release) == ("sidecar/3", "sidecar 3", 3, "0.1.0")
     assert one.supported == {QUOTA_IP: LevelRange(1, 2)}
     assert (one.running, one.applied_epoch, one.last_seen_ms) == (True, 7, 5)
@@ -24,8 +17,18 @@ def test_a_sidecar() -> None:
 
 
 def test_a_range_that_cannot_be_is_no_support() -> None:
-    features = {"a": Anything(2, 1), "b": Anything(0, 1), "c": Anything(-1, -1), "d": Anything(1, 1)}
+    features = {
+        "a": SupportedRange(2, 1),
+        "b": SupportedRange(0, 1),
+        "c": SupportedRange(-1, -1),
+        "d": SupportedRange(1, 1),
+    }
     assert sidecar(1, "", features, running=True).supported == {"d": LevelRange(1, 1)}
+    record = decode_reader(b'{"features":{"brokerside.audit.event.schema":{"min_version":0,"max_version":1}}}')
+    assert record is not None
+    one = reader("a", record, alive=True)
+    assert one is not None
+    assert one.supported == {}
 
 
 def test_a_reader_takes_part_in_what_readers_read() -> None:

@@ -47,7 +47,7 @@ def test_1_features_of_brokers_beside_those_of_sidecars() -> None:
 
 
 def test_2_the_same_feature_twice() -> None:
-    assert refusal(to(3), to(3)) == f"{AUDIT_EVENT_SCHEMA}: is there twice"
+    assert refusal(to(3), to(3)) == f"{AUDIT_EVENT_SCHEMA}: is named twice"
 
 
 def test_2_too_many_features() -> None:

@@ -25,6 +25,7 @@ class Cluster:
         self.topic_ids: dict[str, bytes] = {}
         self.down = False
         self.asked: list[int] = []
+        self.topics_asked: list[list[str]] = []
 
     async def call(self, request: RpcRequest) -> bytes:
         self.asked.append(request.key)
@@ -53,9 +54,10 @@ class Cluster:
     def _topics(self, body: bytes) -> bytes:
         asked = view(messages.METADATA, messages.TOPIC_IDS_SINCE, body[1:], response=False)
         assert not asked.get("AllowAutoTopicCreation")
+        self.topics_asked.append([one.get("Name") for one in asked.get("Topics")])
         topics = [
             {"Name": name, "TopicId": self.topic_ids.get(name), "ErrorCode": 0 if name in self.topic_ids else 3}
-            for name in (one.get("Name") for one in asked.get("Topics"))
+            for name in self.topics_asked[-1]
         ]
         made = layout(messages.METADATA, messages.TOPIC_IDS_SINCE, response=True)
         return b"\0" + encode(made, {"Topics": topics})

@@ -13,14 +13,16 @@ from proxy.features.controller import FeatureController
 from proxy.features.records import FeatureUpdate, UpdateOutcome, UpdateProposal, decode, encode
 from proxy.features.topic_state import MAX_OPEN_PROPOSALS
 from proxy.features.updates import (
+    ENDED,
     ENDING,
     FEATURE_UPDATE_FAILED,
     INVALID_UPDATE_VERSION,
+    MAY_BE_MADE,
     NONE,
     UpdateRequest,
     UpdateResult,
 )
-from proxy.fleet.feature_updates import FeatureUpdates
+from proxy.fleet.feature_updates import NO_ANSWER, FeatureUpdates
 from proxy.fleet.membership import Member, RegistryContent
 from proxy.fleet.sidecar_record import SidecarRecord
 
@@ -110,7 +112,10 @@ async def test_after_its_time_the_answer_names_who_has_not_applied_it():
 async def test_no_controller_answers():
     task = await Topic().ask(UpdateRequest(1, 50, REQUEST.updates))
 
-    assert await task == UpdateResult(FEATURE_UPDATE_FAILED, "no feature controller answers")
+    assert await task == UpdateResult(
+        FEATURE_UPDATE_FAILED,
+        "no feature controller answers; the update may still be made: brokerside features describe shows the levels",
+    )
 
 
 async def test_a_proposal_that_could_not_be_written_is_not_waited_for():
@@ -119,7 +124,7 @@ async def test_a_proposal_that_could_not_be_written_is_not_waited_for():
     topic.proposed[0][2]("Topic authorization failed")
 
     assert await task == UpdateResult(
-        FEATURE_UPDATE_FAILED, "the update could not be written: Topic authorization failed"
+        FEATURE_UPDATE_FAILED, f"the update could not be written: Topic authorization failed{MAY_BE_MADE}"
     )
 
 
@@ -150,7 +155,7 @@ async def test_one_too_many_is_not_proposed():
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert (await (await topic.ask(UpdateRequest(1, 10, REQUEST.updates)))).message == "no feature controller answers"
+    assert (await (await topic.ask(UpdateRequest(1, 10, REQUEST.updates)))).message == NO_ANSWER
 
 
 async def test_who_ends_answers_at_once():
@@ -161,7 +166,7 @@ async def test_who_ends_answers_at_once():
     await asyncio.sleep(0)
     topic.updates.close()
 
-    assert await asyncio.wait_for(proposed, 5) == ENDING
+    assert await asyncio.wait_for(proposed, 5) == ENDED
     assert (await asyncio.wait_for(finalized, 5)).message == (
         f"{AUDIT_EVENT_SCHEMA} is finalized at epoch 8; not applied yet by sidecar 1"
     )

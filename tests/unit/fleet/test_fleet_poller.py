@@ -222,6 +222,17 @@ async def test_the_ids_of_the_sidecars_own_topics_are_reported(cluster):
         assert watched.views[-1].protected == (second, audit), "what is known stays"
 
 
+@pytest.mark.parametrize(("enabled", "protected"), [(True, True), (True, False), (False, True), (False, False)])
+async def test_the_topic_of_features_is_asked_for_if_it_is_used_or_protected(cluster, enabled, protected):
+    """A Produce may name it by its id, also at a sidecar that has no features."""
+    cluster.supported = dict(NEW)
+    values = {"features": {"enabled": enabled}, "internal.topics.protected": protected}
+    async with watching(config_of(1, **values), cluster):
+        await eventually(lambda: len(cluster.topics_asked) > 1)
+    expected = ["__brokerside_registry", "brokerside-audit"]
+    assert cluster.topics_asked[0] == (["__brokerside_features"] if enabled or protected else []) + expected
+
+
 async def test_a_broker_without_topic_ids_is_not_asked_for_them(cluster):
     cluster.supported = {messages.METADATA: (0, 9)}
     with capture_logs() as logged:

@@ -15,7 +15,6 @@ from proxy.fleet.membership import MEMBER_DEAD_AFTER_MS, Membership
 from proxy.fleet.sidecar_record import (
     MAX_ENDPOINTS,
     MAX_RECORD,
-    FeatureRange,
     SidecarRecord,
     decode,
     encode,
@@ -58,7 +57,10 @@ def test_a_broker_s_registration_is_one():
     found = decode(json.dumps(REGISTRATION).encode())
 
     assert found is not None
-    assert found.features == {"group_coordinator": FeatureRange(1, 3), "transaction_coordinator": FeatureRange(1, 4)}
+    assert found.features == {
+        "group_coordinator": SupportedRange(1, 3),
+        "transaction_coordinator": SupportedRange(1, 4),
+    }
     assert found.addresses["external"] == ("kafka0", 9092)
     assert (found.protocol_version_min, found.tags) == (-1, {})
 
@@ -334,7 +336,7 @@ class OldSidecarRecord(Struct, frozen=True):
     rack: str | None = None
     jmx_port: int = -1
     version: int = 5
-    features: dict[str, FeatureRange] = {}
+    features: dict[str, SupportedRange] = {}
     sidecar_version: str = ""
     boot_id: str = ""
     metrics_port: int = -1
@@ -346,7 +348,7 @@ class OldSidecarRecord(Struct, frozen=True):
 def test_a_sidecar_of_the_release_before_reads_a_record_of_this_one():
     new = structs.replace(
         RECORD,
-        features={"brokerside.quota.ip": FeatureRange(1, 1)},
+        features={"brokerside.quota.ip": SupportedRange(1, 1)},
         state="stopped",
         applied_epoch=7,
         effective={"brokerside.quota.ip": 1},
@@ -358,7 +360,7 @@ def test_a_sidecar_of_the_release_before_reads_a_record_of_this_one():
 
     assert decode(encode(new)) == new
     assert (old.endpoints, old.tags, old.version) == (RECORD.endpoints, RECORD.tags, 5)
-    assert old.features == {"brokerside.quota.ip": FeatureRange(1, 1)}
+    assert old.features == {"brokerside.quota.ip": SupportedRange(1, 1)}
 
 
 def test_a_record_of_the_release_before_supports_no_features():

@@ -6,9 +6,9 @@ from proxy.features.catalog import AUDIT_EVENT_SCHEMA, LevelRange
 from proxy.features.records import ReaderRecord, SupportedRange
 from proxy.fleet.membership import Member, ReaderMember, RegistryContent
 from proxy.fleet.registered_features import HOLD, claims_of, participants_of, unapplied
-from proxy.fleet.sidecar_record import FeatureRange, SidecarRecord
+from proxy.fleet.sidecar_record import SidecarRecord
 
-LEVELS = {AUDIT_EVENT_SCHEMA: FeatureRange(1, 2)}
+LEVELS = {AUDIT_EVENT_SCHEMA: SupportedRange(1, 2)}
 
 
 def sidecar(*, alive: bool = True, **values: Any) -> Member:

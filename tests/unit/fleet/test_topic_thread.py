@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.errors import BrokersideError
-from proxy.fleet import compacted_topic, topic_thread
+from proxy.fleet import compacted_topic, features_thread, topic_thread
 from proxy.fleet.features_thread import FeaturesThread
 from proxy.fleet.topic_spec import TopicRecord
 
@@ -110,20 +110,27 @@ async def test_who_waits_for_the_end_waits_for_that_of_the_topic_that_is_opened_
         await seen.thread.close()
 
     assert seen.reports == [b"a", "restart", b"a", b"b", "end"]
-    assert [(one["event"], one.get("error")) for one in logs] == [
-        ("features_unavailable", "it was deleted"),
-        ("features_back", None),
-    ]
+    assert logs == [], "it did not last"
 
 
-async def test_while_it_cannot_be_opened_one_line_is_logged(monkeypatch):
-    seen = Seen(monkeypatch)
+@pytest.mark.parametrize("has_lasted", [False, True])
+async def test_a_failure_is_logged_once_when_it_has_lasted(monkeypatch, has_lasted):
+    """A topic that the first sidecar has just created cannot be read at once."""
+    failing = [Topic() for _ in range(3)]
+    for topic in failing:
+        topic.failure = "unknown topic"
+    seen = Seen(monkeypatch, *failing, Topic(A))
+    if has_lasted:
+        monkeypatch.setattr(features_thread, "UNAVAILABLE_AFTER", 0)
     with capture_logs() as logs:
         seen.thread.start()
-        await asyncio.sleep(0.1)
+        await seen.until(4)
         await seen.thread.close()
 
-    assert [one["event"] for one in logs] == ["features_unavailable"]
+    assert seen.reports == ["restart", "restart", "restart", b"a"]
+    assert [(one["event"], one.get("error")) for one in logs] == (
+        [("features_unavailable", "unknown topic"), ("features_back", None)] if has_lasted else []
+    )
 
 
 async def test_what_is_proposed_is_written_unless_its_time_is_over(monkeypatch):

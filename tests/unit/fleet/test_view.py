@@ -7,8 +7,9 @@ import pytest
 
 from proxy.config import Config
 from proxy.features.catalog import LevelRange
+from proxy.features.records import SupportedRange
 from proxy.fleet.membership import Member
-from proxy.fleet.sidecar_record import MAX_ENDPOINTS, FeatureRange, SidecarRecord, decode, encode
+from proxy.fleet.sidecar_record import MAX_ENDPOINTS, SidecarRecord, decode, encode
 from proxy.fleet.view import (
     NO_CAPABILITIES,
     OwnBroker,
@@ -106,8 +107,8 @@ class TestOwn:
         assert tags["brokerside.features.epoch"] == "7"
         assert invalid_tag_names(tags) == []
         assert record.features == {
-            "brokerside.audit.event.schema": FeatureRange(1, 2),
-            "brokerside.quota.ip": FeatureRange(1, 1),
+            "brokerside.audit.event.schema": SupportedRange(1, 2),
+            "brokerside.quota.ip": SupportedRange(1, 1),
         }
         assert (record.applied_epoch, record.effective) == (7, {"brokerside.quota.ip": 1})
         assert (record.undelivered_above, record.holds, record.state) == (3, {"features/0": 5}, "running")

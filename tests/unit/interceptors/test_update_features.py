@@ -12,13 +12,16 @@ from kio.serial import entity_reader, entity_writer
 
 from proxy.core.exchange import Connection
 from proxy.core.interceptor import ON_BODY, Deferred, Disposition, Request, Verdict
+from proxy.core.wire import uvarint_bytes
 from proxy.errors import MalformedBody
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA, QUOTA_IP, LevelRange
-from proxy.features.records import MAX_UPDATES, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE, UPGRADE, FeatureUpdate
+from proxy.features.records import MAX_NAME, MAX_UPDATES, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE, UPGRADE, FeatureUpdate
 from proxy.features.updates import (
     CLUSTER_AUTHORIZATION_FAILED,
+    FAILED,
     FEATURE_UPDATE_FAILED,
     INVALID_UPDATE_VERSION,
+    MAX_TAGGED_FIELDS,
     NONE,
     NOT_CONTROLLER,
     UpdateRequest,
@@ -75,7 +78,7 @@ def test_responses_byte_for_byte(frame: str) -> None:
 EVERY_TYPE = (
     FeatureUpdate(AUDIT_EVENT_SCHEMA, 2, UPGRADE),
     FeatureUpdate(QUOTA_IP, 0, SAFE_DOWNGRADE),
-    FeatureUpdate("ä" * 200, -1, UNSAFE_DOWNGRADE),
+    FeatureUpdate("ä" * 100, -1, UNSAFE_DOWNGRADE),
 )
 
 
@@ -228,6 +231,47 @@ def test_too_many_features_are_refused(version: int) -> None:
     assert refused.error_code == INVALID_UPDATE_VERSION
     assert refused.message is not None
     assert refused.message.endswith("101 features in one request (allowed: 100)")
+
+
+def declared(version: int, name_size: int = 30, in_update: int = 0, at_end: int = 0, *, whole: bool = True) -> bytes:
+    """A request of two features of the fleet, the second one with a name of so many bytes, and with tagged fields in
+    the second one and at the end; or all of it up to the last number that is above its bound."""
+    name = b"brokerside.".ljust(name_size, b"x")
+    body = encode_request(UpdateRequest(version, 60_000, (RAISE,)))
+    body = body[:4] + b"\3" + body[5 : -1 - (version > 0)] + uvarint_bytes(name_size + 1)
+    if not whole and name_size > MAX_NAME:
+        return body
+    body += name + b"\0\1\1" + uvarint_bytes(in_update)
+    if not whole and in_update > MAX_TAGGED_FIELDS:
+        return body
+    body += b"\7\0" * in_update + b"\0" * (version > 0) + uvarint_bytes(at_end)
+    return body + b"\7\0" * at_end if whole else body
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("bounds", "said"),
+    [
+        ({"name_size": MAX_NAME + 1}, "the name of a feature has 250 bytes (allowed: 249)"),
+        ({"name_size": 32_000}, "the name of a feature has 32000 bytes (allowed: 249)"),
+        ({"in_update": MAX_TAGGED_FIELDS + 1}, "201 tagged fields in one request (allowed: 200)"),
+        ({"at_end": 30_000}, "30000 tagged fields in one request (allowed: 200)"),
+        ({"in_update": 150, "at_end": 51}, "201 tagged fields in one request (allowed: 200)"),
+    ],
+)
+def test_more_than_any_client_sends_is_refused_before_it_is_read(
+    version: int, bounds: dict[str, int], said: str
+) -> None:
+    for whole in (True, False):
+        answer = Bench().verdict_of(version, declared(version, **bounds, whole=whole))
+        assert isinstance(answer, bytes)
+        assert decode_response(version, answer[1:]) == UpdateResult(INVALID_UPDATE_VERSION, FAILED + said)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_is_within_the_bounds_is_read(version: int) -> None:
+    for bounds in ({"name_size": MAX_NAME}, {"in_update": MAX_TAGGED_FIELDS}, {"in_update": 150, "at_end": 50}):
+        assert isinstance(Bench().verdict_of(version, declared(version, **bounds)), Deferred)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

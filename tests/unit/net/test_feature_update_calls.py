@@ -3,7 +3,7 @@
 import asyncio
 
 from proxy.features.records import FeatureUpdate
-from proxy.features.updates import ENDING, FEATURE_UPDATE_FAILED, UpdateRequest, UpdateResult
+from proxy.features.updates import ENDED, ENDING, FEATURE_UPDATE_FAILED, UpdateRequest, UpdateResult
 from proxy.net.feature_update_calls import FeatureUpdateCalls, fail_update
 from proxy.net.worker_ipc import FeatureUpdateAnswered, FeatureUpdateAsked
 
@@ -47,7 +47,7 @@ async def test_all_fail_once_the_main_process_is_gone() -> None:
     calls = FeatureUpdateCalls(sent.append)
     tasks = await asked(calls, sent, 2)
     calls.on_main_gone()
-    assert [await task for task in tasks] == [ENDING] * 2
+    assert [await task for task in tasks] == [ENDED] * 2
     assert await calls.call(REQUEST) == ENDING
     assert len(sent) == 2
 

@@ -52,7 +52,7 @@ def boot_id() -> Iterator[str]:
 
 
 def held(logged: list[Any]) -> list[tuple[int, int]]:
-    return [(line["in_use"], line["wanted"]) for line in logged if line["event"] == "audit_level_held"]
+    return [(line["in_use"], line["wanted"]) for line in logged if line["event"] == "audit_level_limited"]
 
 
 def test_the_levels_of_records_are_those_of_the_feature() -> None:

@@ -1,4 +1,4 @@
-"""``brokerside run`` with a feature controller in memory: ``python -m tests.integration.feature_controller FILE``.
+"""``brokerside run`` with a feature controller in memory: ``python -m tests.integration.controller_in_memory FILE``.
 
 For tests of the data path: nothing is written to Kafka, and there is no other sidecar. It prints each update that it is
 asked for as a line of JSON that begins with ``UPDATE``.
@@ -25,7 +25,7 @@ FIRST_EPOCH = 4
 MARK = "UPDATE "
 
 
-class FeatureController:
+class ControllerInMemory:
     """Sets what it is asked for, and shows it to the clients of ``handler`` before it answers."""
 
     def __init__(self, handler: ConnectionHandler) -> None:
@@ -61,7 +61,7 @@ def _main(file: str) -> None:
 
     async def start_with_controller(config: Config, ticker: Ticker) -> ConnectionHandler:
         handler = await start(config, ticker)
-        FeatureController(handler)
+        ControllerInMemory(handler)
         return handler
 
     run._start_connection_handler = start_with_controller
