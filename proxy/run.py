@@ -125,6 +125,7 @@ async def _run(
         except (TimeoutError, OSError) as error:  # a resolver that does not answer; no descriptor, or closed meanwhile
             raise LocalError(f"listeners: cannot be opened: {error.strerror or 'no answer'}") from None
         try:
+            await admin.prepare_config(changed)
             await handler.prepare_config(changed)
             if successor is not None and successor.is_busy and not stop.is_set():
                 raise LocalError("a successor takes over, and has read the file itself")
@@ -139,7 +140,6 @@ async def _run(
         configure_logging(changed.log_level, changed.log_format)
         handler.update_config(changed)
         listeners.update_config(changed, opened)
-        admin.update_config(changed)
         fleet.reconfigure(changed)
         admin.update_config(changed)
         if watch is not None:
