@@ -237,7 +237,10 @@ class ConnectionManager:
             if error is not None:
                 raise error
             relay.counters.tls_handshakes[stream.version, "resumed" if stream.is_resumed else "full"] += 1
-            connection = identified(relay.connection, serving.settings, stream, serving.tls.mapper)
+            connection, problem = identified(relay.connection, serving.settings, stream, serving.tls.mapper)
+            if problem is not None:
+                relay.identify(connection, None)
+                raise problem
             relay.identify(connection, self._create_session(serving, connection, number))
             if connection.principal_source == "mtls":
                 self._notify_observers(ConnectionTransition(connection, "authenticated", monotonic()))

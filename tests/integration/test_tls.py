@@ -421,6 +421,13 @@ async def test_rules_map_the_subject(tmp_path: Path) -> None:
         assert {one.connection.principal for one in running.exchanges} == {"User:orders", "User:other-Bob"}
         writers.append((await running.dial(running.context(name="O=Nobody")))[1])
         await running.until(lambda: running.counters.closed == {"client_tls_failed": 1})
+        serial = certificates.first_of((tmp_path / "a-client.crt").read_text()).serial
+        closed = running.changes[-1]
+        assert (closed.change, closed.cause, closed.connection.tls_client_serial) == (
+            "closed",
+            "client_tls_failed",
+            serial,
+        )
         for writer in writers:
             writer.close()
 
