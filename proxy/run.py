@@ -96,7 +96,7 @@ async def _run(
     def on_taken_over(pid: int) -> None:
         nonlocal taken_over
         taken_over = True
-        if starter.is_running:  # one from elsewhere is not accepted as part of the service
+        if starter.has_started(pid):  # one from elsewhere is not accepted as part of the service
             notifier.replaced(pid)
         admin.stop_accepting()
         if not stop.is_set():
