@@ -1,4 +1,4 @@
-"""Listeners that begin or end TLS by a reload: with clients, with the broker, with one and with two workers."""
+"""Reloads of TLS: other certificates, and listeners that begin or end it, with one and with two workers."""
 
 from __future__ import annotations
 
@@ -218,6 +218,27 @@ async def test_a_context_that_cannot_be_built_leaves_all_as_it_was(
         reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
         writer.write(request(METADATA, 1, 1))
         assert await read_frame(reader) == response(1)
+        writer.close()
+
+
+async def test_a_new_certificate_is_shown_to_new_clients_and_closes_no_connection(tmp_path: Path) -> None:
+    async with tls_bench(tmp_path, answer_in_order) as running:
+        reader, writer = await running.dial()
+        before = writer.get_extra_info("ssl_object").getpeercert(True)
+        running.authority.issue("broker")
+        running.manager.update_config(load(tmp_path / "sidecar.yaml", {}), running.sink)
+
+        async def shown() -> bytes:
+            _, other = await running.dial()
+            other.close()
+            found: bytes = other.get_extra_info("ssl_object").getpeercert(True)
+            return found
+
+        async with asyncio.timeout(10):
+            while await shown() == before:  # noqa: ASYNC110  # there is no event to wait for
+                await asyncio.sleep(0.01)
+        writer.write(request(METADATA, 1, 5))
+        assert await read_frame(reader) == response(5)
         writer.close()
 
 
