@@ -35,7 +35,8 @@ EVENTS_PER_RECORD = 200
 LOSS_REASONS = {
     "observer_queue": "The audit did not keep up: it was lost before it was looked at.",
     "interval_full": "A member of a group, a topic that it fetches, or the end of a partition, beyond the bounds of an "
-    "interval of `audit.offsets.interval.ms` (groups.md). One for each such request, and each such partition.",
+    "interval of `audit.offsets.interval.ms` (groups.md). One for each such request, and each such partition: a member "
+    "that has no event counts with each of its requests.",
     "failed": "No event could be built.",
     "not_encodable": "A text in it is no Unicode text.",
     "too_large": "It has too many partitions, or is larger than `message.max.bytes`, or the topic refused it as such.",

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -227,8 +227,12 @@ class Reloader:
             found = differences(self.config, wanted, pause)
             invalid = certificate_problems(wanted, self._now())
             errors = [str(one) for one in found if not reloadable(one.path)]
-            errors += _find_changed_tls(self.config, wanted)
-            errors += [f"{format_path(one.path)}: {invalid[one.path]}" for one in found if one.path in invalid]
+            changed = [one.path for one in found]  # a new listener is one path
+            errors += [
+                f"{format_path(path)}: {why}"
+                for path, why in invalid.items()
+                if any(path[: len(above)] == above for above in changed)
+            ]
             return wanted, fingerprint(wanted, pause), found, errors
 
     def _reject(self, reason: str, errors: list[str]) -> ReloadResult:
@@ -236,21 +240,6 @@ class Reloader:
         self.state.last_errors = errors
         log.error("config_rejected", reason=reason, file=str(self._file.path), errors=errors)
         return ReloadResult("rejected", errors=tuple(errors))
-
-
-def _find_changed_tls(before: Config, after: Config) -> Iterator[str]:
-    """Yield an error for each listener that would begin or end TLS, with clients or with the broker."""
-    had = {one.name: (one.tls is not None, one.upstream_tls is not None) for one in before.listeners}
-    for at, one in enumerate(after.listeners):
-        has = (one.tls is not None, one.upstream_tls is not None)
-        for key, now, then in zip(("tls", "upstream.tls"), has, had.get(one.name, (False, False)), strict=True):
-            if now != then:
-                running, file = (f"with {key}" if tls else f"without {key}" for tls in (then, now))
-                yield (
-                    f"listeners[{at}].{key}: a change needs a restart where TLS begins or ends (listener {one.name}, "
-                    f"running: {running}, file: {file}): restart it, as by brokerside run --takeover, or undo the "
-                    "change"
-                )
 
 
 class ConfigFileMonitor:

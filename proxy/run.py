@@ -96,7 +96,7 @@ async def _run(
     def on_taken_over(pid: int) -> None:
         nonlocal taken_over
         taken_over = True
-        if starter.is_running:  # one from elsewhere is not accepted as part of the service
+        if starter.has_started(pid):  # one from elsewhere is not accepted as part of the service
             notifier.replaced(pid)
         admin.stop_accepting()
         if not stop.is_set():
@@ -125,6 +125,7 @@ async def _run(
         except (TimeoutError, OSError) as error:  # a resolver that does not answer; no descriptor, or closed meanwhile
             raise LocalError(f"listeners: cannot be opened: {error.strerror or 'no answer'}") from None
         try:
+            await admin.prepare_config(changed)
             await handler.prepare_config(changed)
             if successor is not None and successor.is_busy and not stop.is_set():
                 raise LocalError("a successor takes over, and has read the file itself")
@@ -139,7 +140,6 @@ async def _run(
         configure_logging(changed.log_level, changed.log_format)
         handler.update_config(changed)
         listeners.update_config(changed, opened)
-        admin.update_config(changed)
         fleet.reconfigure(changed)
         admin.update_config(changed)
         if watch is not None:

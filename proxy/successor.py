@@ -13,14 +13,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 
 import structlog
 
 from proxy.daemon_executor import DaemonExecutor
 
 TAKEOVER_REQUIRED = "TAKEOVER_REQUIRED"
-"""The environment variable of a successor that may only take over: without a predecessor it exits. It is no
-``BROKERSIDE_`` variable, since those are keys of the configuration, and other versions refuse what they do not know."""
+"""The environment variable of a successor that may only take over: without a predecessor it exits. Its value is the
+process id of the predecessor. It is no ``BROKERSIDE_`` variable, since those are keys of the configuration, and other
+versions refuse what they do not know."""
 
 IGNORED_AT_START = (signal.SIGHUP, signal.SIGUSR2)
 """Signals that a process of the service may get before it can handle them. By default they would end it."""
@@ -51,10 +53,18 @@ class SuccessorStarter:
         self._executor = DaemonExecutor("successor")
         self._running: asyncio.Task[None] | None = None
 
-    @property
-    def is_running(self) -> bool:
-        """Whether a successor that this process has started runs, or is about to."""
-        return self._running is not None
+    @staticmethod
+    def has_started(pid: int) -> bool:
+        """Return whether the process ``pid`` is a successor that this process has started, by its environment.
+
+        That one runs says nothing: it may be late, and another one may have taken over. Its pid says nothing either:
+        what was started may be a script.
+        """
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:  # it has ended, or is of another user
+            return False
+        return f"{TAKEOVER_REQUIRED}={os.getpid()}".encode() in environment.split(b"\0")
 
     def start(self) -> None:
         """Start a successor, unless the last one still runs."""
@@ -86,7 +96,7 @@ def _run_to_its_end(environment: Mapping[str, str]) -> None:
             subprocess.run(
                 [sys.executable, "-I", "-S", "-c", DETACH, *_command()],
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, **environment, TAKEOVER_REQUIRED: "1"},
+                env={**os.environ, **environment, TAKEOVER_REQUIRED: str(os.getpid())},
                 pass_fds=[inherited],
                 check=True,
             )

@@ -48,7 +48,8 @@ file without its line end; a path that is not absolute is relative to the config
 secret (`sasl.password`, `ssl.key.password`, `ssl.key.pem`, `sasl.oauthbearer.client.secret`, …) must be, or come from
 their variable, here `BROKERSIDE_INTERNAL__SASL_PASSWORD`. They are shown as `***` wherever the configuration is.
 
-Other contents of such a file, or of one that a setting below `internal` names (`ssl.ca.location`, …), need a restart.
+Another content of such a file needs a restart. What becomes of a renewed certificate that a setting below `internal`
+names (`ssl.certificate.location`, …): [tls.md](tls.md#the-sidecars-own-connections).
 
 The files of `tls` and `upstream.tls` of a listener are part of the configuration: it is read again when one of them has
 changed, and their contents act by reload. The private key is shown nowhere ([tls.md](tls.md)).

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import ssl
 from typing import Protocol
 
 from proxy.config import Config, Endpoint
 from proxy.errors import BrokersideError, LocalError
 from proxy.fleet.connection import BrokerConnection, BrokerUnreachable
-from proxy.fleet.security import Security
+from proxy.fleet.security import InternalSecurity
 from proxy.rpc import messages
 from proxy.rpc.messages import RpcRequest
 
@@ -36,7 +34,7 @@ class ClusterClient:
         self._settings = config.internal_client_settings()
         self._broker_id = config.broker_id
         self._client_id = client_id
-        self._tls: tuple[Security, ssl.SSLContext | None] | None = None
+        self._security = InternalSecurity(self._settings)
         self._connection: BrokerConnection | None = None
 
     async def call(self, request: RpcRequest) -> bytes:
@@ -102,7 +100,4 @@ class ClusterClient:
         return connection
 
     async def _connect(self, endpoint: Endpoint) -> BrokerConnection:
-        if self._tls is None:
-            security = Security.from_settings(self._settings)
-            self._tls = security, await asyncio.to_thread(security.build_ssl_context)
-        return await BrokerConnection.open(endpoint, *self._tls, self._client_id)
+        return await BrokerConnection.open(endpoint, *await self._security.current(), self._client_id)

@@ -28,7 +28,7 @@ from proxy.fleet.connection import BrokerConnection, BrokerUnreachable
 from proxy.fleet.membership import Member, RegistryContent
 from proxy.fleet.registry import OnContent, RegistryThread
 from proxy.fleet.schedule import Schedule
-from proxy.fleet.security import Security
+from proxy.fleet.security import InternalSecurity, Security
 from proxy.fleet.sidecar_record import STOPPED, SidecarRecord
 from proxy.fleet.view import (
     OwnBroker,
@@ -107,7 +107,7 @@ class FleetPoller:
         self._configuration_altered, self._fleet_changed = asyncio.Event(), asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._call_lock = asyncio.Lock()
-        self._tls: tuple[Security, ssl.SSLContext | None] | None = None
+        self._security = InternalSecurity(config.internal_client_settings())
         self._caller: Caller | None = None
         self._registry: RegistryThread | None = None
         if config.internal_bootstrap_servers is not None:
@@ -369,10 +369,7 @@ class FleetPoller:
     @asynccontextmanager
     async def _broker_connection(self, endpoint: Endpoint) -> AsyncIterator[BrokerConnection]:
         """Connect to a broker of the cluster over its INTERNAL listener."""
-        if self._tls is None:
-            security = Security.from_settings(self._config.internal_client_settings())
-            self._tls = security, await asyncio.to_thread(security.build_ssl_context)
-        async with _connected(endpoint, *self._tls, self._client_id) as broker:
+        async with _connected(endpoint, *await self._security.current(), self._client_id) as broker:
             yield broker
 
     async def _identify(self) -> None:

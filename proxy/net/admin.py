@@ -131,8 +131,12 @@ class AdminEndpoint:
         """Stop listening, since a successor answers from now on."""
         self._server.stop_accepting()
 
+    async def prepare_config(self, config: Config) -> None:
+        """Build the contexts of TLS to the brokers of a new configuration. Raises LocalError."""
+        await self._tls.prepare_config(config)
+
     def update_config(self, config: Config) -> None:
-        """Take over the listeners of a new configuration, and ``admin.hosts``."""
+        """Take over the listeners of a new configuration, and ``admin.hosts``. Needs ``prepare_config``."""
         self._checked.clear()
         self._tls.update_config(config)
         self._upstreams = self._create_upstreams(config)

@@ -49,10 +49,11 @@ class ApiVersionsProbe:
         self._next_at = 0.0
         self._answered_at = -inf
         self._task: asyncio.Task[None] | None = None
+        self._stopped = False
 
     def start(self) -> None:
-        """Send requests until the broker answers, unless the probe is running already."""
-        if self._task is None or self._task.done():
+        """Send requests until the broker answers, unless the probe is running already, or was stopped."""
+        if not self._stopped and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def start_if_stale(self) -> None:
@@ -65,7 +66,8 @@ class ApiVersionsProbe:
         self._answered_at = monotonic()
 
     def stop(self) -> None:
-        """Cancel the probe."""
+        """Cancel the probe, for good."""
+        self._stopped = True
         if self._task is not None:
             self._task.cancel()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 from msgspec.structs import replace
 
 from proxy.config import Listener
@@ -30,27 +28,29 @@ def initial_principal(listener: Listener) -> tuple[str, PrincipalSource]:
     return ANONYMOUS, "unauthenticated" if listener.has_sasl or asks_certificate else "anonymous"
 
 
-def identified(connection: Connection, listener: Listener, stream: TlsStream, mapper: PrincipalMapper) -> Connection:
-    """Return ``connection`` with what its TLS handshake has shown. Raises PeerError with the reason
-    ``tls_failed`` where its certificate gives no principal.
+def identified(
+    connection: Connection, listener: Listener, stream: TlsStream, mapper: PrincipalMapper
+) -> tuple[Connection, PeerError | None]:
+    """Return ``connection`` with what its TLS handshake has shown; and the error with the reason ``tls_failed`` where
+    its certificate gives no principal, else None.
 
     With SASL a client is who it logs in as, whatever its certificate says, as in Kafka. A certificate that cannot be
-    read has no serial number then.
+    read has no serial number.
     """
     shown = replace(connection, tls_version=stream.version, tls_cipher=kafka_name(stream.cipher))
     der = stream.peer_certificate
     if der is None:
-        return shown if listener.has_sasl else replace(shown, principal_source="anonymous")
-    if listener.has_sasl:
-        with contextlib.suppress(ValueError):
-            shown = replace(shown, tls_client_serial=certificates.decode(der).serial[:MAX_SERIAL])
-        return shown
+        return shown if listener.has_sasl else replace(shown, principal_source="anonymous"), None
     try:
         certificate = certificates.decode(der)
+        shown = replace(shown, tls_client_serial=certificate.serial[:MAX_SERIAL])
+        if listener.has_sasl:
+            return shown, None
         name = mapper.map_name(certificate.subject)
     except (NoMatchingRule, ValueError) as error:
-        raise PeerError("client", "tls_failed", f"its certificate gives no principal: {error}") from None
+        if listener.has_sasl:
+            return shown, None
+        return shown, PeerError("client", "tls_failed", f"its certificate gives no principal: {error}")
     if len(name) > MAX_PRINCIPAL:  # each connection keeps it, and a certificate has room for 100 KB
         name = clip(name)
-    serial = certificate.serial[:MAX_SERIAL]
-    return replace(shown, tls_client_serial=serial, principal=f"User:{name}", principal_source="mtls")
+    return replace(shown, principal=f"User:{name}", principal_source="mtls"), None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -30,13 +31,11 @@ from proxy.net.connection_setup import SetupDeadlines, has_unread_bytes
 from proxy.net.dead_peers import DeadPeerDetector
 from proxy.net.deferred_requests import create_slots
 from proxy.net.relay import Relay, rate_limited
-from proxy.net.serving_listeners import ServingListeners
+from proxy.net.serving_listeners import ServingListener, ServingListeners
 from proxy.net.tls_contexts import TlsContexts
 from proxy.net.tls_handshake import TlsHandshake
 from proxy.net.tls_stream import TlsStream
-from proxy.net.upstream import Upstream
 from proxy.telemetry import RateLimitedLogger
-from proxy.tls.principal_mapping import PrincipalMapper
 
 log = structlog.get_logger(__name__)
 
@@ -101,13 +100,18 @@ class ConnectionManager:
             if earlier:
                 callback(earlier, True)
 
+    async def prepare_config(self, config: Config) -> None:
+        """Build what ``update_config`` needs and what may fail. Raises LocalError."""
+        await self._tls.prepare_config(config)
+
     def update_config(self, config: Config, sink: ObservationSink | None) -> None:
         """Apply the reloadable keys. Open connections continue with the upstream and the interceptors that they have.
 
         Those of a listener that is no more there end between two requests. ``sink``: for new connections.
+        Raises LocalError, and applies nothing, where ``prepare_config`` was not called and cannot succeed.
         """
-        self._config, self.sink = config, sink
         self._tls.update_config(config)
+        self._config, self.sink = config, sink
         self._setup_deadlines.timeout_ms = config.connection_setup_timeout_ms
         self._lifetime.max_idle_ms = config.connections_max_idle_ms
         self._lifetime.max_age_ms = config.connections_max_age_ms
@@ -125,15 +129,15 @@ class ConnectionManager:
     def handle_connection(self, listener: Listener, sock: socket.socket, address: tuple[str, int], number: int) -> None:
         """Take ownership of ``sock``, a client accepted from ``address``. ``number`` is unique during one run of the
         sidecar."""
-        listener = self.listeners.by_name[listener.name]  # it may have changed since the connection was accepted
-        counters = self.listener_counters[listener.name]
+        serving = self.listeners.by_name[listener.name]  # it may have changed since the connection was accepted
+        listener, counters = serving.settings, self.listener_counters[listener.name]
         bind = listener.bind
         connection_id = f"{bind.host}:{bind.port}-{address[0]}:{address[1]}-{number}"
         principal, source = initial_principal(listener)
         connection = Connection(
             connection_id, listener.name, address[0], address[1], monotonic(), principal, principal_source=source
         )
-        session = None if listener.tls is not None else self._create_session(listener, connection, number)
+        session = None if serving.tls.server is not None else self._create_session(serving, connection, number)
         relay = Relay(
             connection, session, counters, self._on_relay_closed, self._flushing.discard, self._deferred_slots
         )
@@ -141,40 +145,36 @@ class ConnectionManager:
         self.by_number[number] = relay
         counters.active += 1
         self._notify_observers(ConnectionTransition(connection, "opened", connection.opened_at))
-        if listener.tls is None:
-            self._connect(relay, sock, listener, number)
+        if serving.tls.server is None:
+            self._connect(relay, sock, serving, number)
         else:
-            self._shake_hands(relay, sock, listener, number)
+            self._shake_hands(relay, sock, serving, serving.tls.server, number)
 
-    def _create_session(self, listener: Listener, connection: Connection, number: int) -> Session | None:
+    def _create_session(self, serving: ServingListener, connection: Connection, number: int) -> Session | None:
         """Return the session of a client that may send requests now; None where frames cannot be read."""
-        if (interceptors := self.listeners.interceptors.get(listener.name)) is None:
+        if (interceptors := serving.interceptors) is None:
             return None
         interceptors.versions_probe.start_if_stale()
         principal_tracker = None
         if self.sink or connection.principal_source == "unauthenticated":  # interceptors need the principal
             principal_tracker = PrincipalTracker(
-                connection, listener.sasl_oauthbearer_sub_claim_name, partial(self._on_login, number)
+                connection, serving.settings.sasl_oauthbearer_sub_claim_name, partial(self._on_login, number)
             )
         max_frame = self._config.socket_request_max_bytes
-        counters = self.listener_counters[listener.name]
+        counters = self.listener_counters[connection.listener]
         return Session(connection, counters, self.sink, max_frame, principal_tracker, interceptors.chain, self.budget)
 
     def _connect(
-        self, relay: Relay, sock: socket.socket, listener: Listener, number: int, tls: TlsStream | None = None
+        self, relay: Relay, sock: socket.socket, serving: ServingListener, number: int, tls: TlsStream | None = None
     ) -> None:
         """Connect a client to the broker and start its relay. ``tls``: of the client, which has shaken hands."""
-        if (upstream := self.listeners.upstreams.get(listener.name)) is None:  # removed during the handshake
-            sock.close()
-            relay.close("drain_completed")
-            return
-        if (broker := upstream.connect_at_once()) is not None:
+        if (broker := serving.upstream.connect_at_once()) is not None:
             try:
                 self._start_relay(relay, sock, broker, number, tls, None)
             except OSError as error:  # the connection must not end before ``handle_connection`` does
-                asyncio.get_running_loop().call_soon(self._on_upstream_failure, relay, listener, error)
+                asyncio.get_running_loop().call_soon(self._on_upstream_failure, relay, serving, error)
             return
-        task = asyncio.get_running_loop().create_task(self._set_up(relay, sock, upstream, listener, number, tls))
+        task = asyncio.get_running_loop().create_task(self._set_up(relay, sock, serving, number, tls))
         self._connecting[relay] = task
         task.add_done_callback(partial(self._on_set_up, relay, sock))
 
@@ -184,25 +184,19 @@ class ConnectionManager:
         sock.close()  # nothing happens where the relay has it
 
     async def _set_up(
-        self,
-        relay: Relay,
-        sock: socket.socket,
-        upstream: Upstream,
-        listener: Listener,
-        number: int,
-        tls: TlsStream | None,
+        self, relay: Relay, sock: socket.socket, serving: ServingListener, number: int, tls: TlsStream | None
     ) -> None:
         try:
-            broker, broker_tls = await upstream.open()
+            broker, broker_tls = await serving.upstream.open()
             if relay.closed:
                 broker.close()
             else:
                 self._start_relay(relay, sock, broker, number, tls, broker_tls)
         except PeerError as error:  # the broker's handshake failed
             relay.counters.upstream_failures += 1
-            relay.close("broker_tls_failed", f"{upstream}: {error.detail}")
+            relay.close("broker_tls_failed", f"{serving.upstream}: {error.detail}")
         except Exception as error:  # mostly OSError; an invalid host name raises ValueError
-            self._on_upstream_failure(relay, listener, error)
+            self._on_upstream_failure(relay, serving, error)
 
     def _start_relay(
         self,
@@ -220,19 +214,18 @@ class ConnectionManager:
             if relay.connection.principal_source == "mtls":
                 self._on_login(number, relay.connection.principal)
 
-    def _on_upstream_failure(self, relay: Relay, listener: Listener, error: Exception) -> None:
+    def _on_upstream_failure(self, relay: Relay, serving: ServingListener, error: Exception) -> None:
         relay.counters.upstream_failures += 1
         reason = describe_os_error(error) or f"no answer within {self._config.upstream_connect_timeout_ms} ms"
-        upstream = listener.upstream
-        self._rate_limited.warning("upstream_unreachable", upstream=str(upstream), error=reason)
+        self._rate_limited.warning("upstream_unreachable", upstream=str(serving.upstream), error=reason)
         relay.close("upstream_unreachable")
         self._restart_probe(relay)
 
-    def _shake_hands(self, relay: Relay, sock: socket.socket, listener: Listener, number: int) -> None:
-        tls = self._tls[listener.name]
-        assert tls.server is not None, "adding or removing TLS needs a restart"
-        stream = TlsStream(tls.server)
-        on_end = partial(self._on_handshake_end, relay, listener, number, stream, tls.mapper)
+    def _shake_hands(
+        self, relay: Relay, sock: socket.socket, serving: ServingListener, context: ssl.SSLContext, number: int
+    ) -> None:
+        stream = TlsStream(context)
+        on_end = partial(self._on_handshake_end, relay, serving, number, stream)
         handshake = self._handshakes[relay] = TlsHandshake(stream, sock, on_end)
         self._setup_deadlines.start(relay)
         try:
@@ -241,25 +234,22 @@ class ConnectionManager:
             asyncio.get_running_loop().call_soon(on_end, error)
 
     def _on_handshake_end(
-        self,
-        relay: Relay,
-        listener: Listener,
-        number: int,
-        stream: TlsStream,
-        mapper: PrincipalMapper,
-        error: Exception | None,
+        self, relay: Relay, serving: ServingListener, number: int, stream: TlsStream, error: Exception | None
     ) -> None:
         """Learn who a client is, and connect it to the broker, or close ``relay`` because of ``error``."""
         try:
             if error is not None:
                 raise error
             relay.counters.tls_handshakes[stream.version, "resumed" if stream.is_resumed else "full"] += 1
-            connection = identified(relay.connection, listener, stream, mapper)
-            relay.identify(connection, self._create_session(listener, connection, number))
+            connection, problem = identified(relay.connection, serving.settings, stream, serving.tls.mapper)
+            if problem is not None:
+                relay.identify(connection, None)
+                raise problem
+            relay.identify(connection, self._create_session(serving, connection, number))
             if connection.principal_source == "mtls":
                 self._notify_observers(ConnectionTransition(connection, "authenticated", monotonic()))
             self._setup_deadlines.cancel(relay)
-            self._connect(relay, self._handshakes[relay].sock, listener, number, stream)
+            self._connect(relay, self._handshakes[relay].sock, serving, number, stream)
             self._handshakes.pop(relay, None)  # before, closing the relay closes the socket
         except PeerError as failure:
             relay.close("client_tls_failed", failure.detail)
@@ -319,8 +309,9 @@ class ConnectionManager:
     def _restart_probe(self, relay: Relay) -> None:
         """Ask the broker for its versions again. It closed or refused a connection, so it may have another version
         soon."""
-        if (interceptors := self.listeners.interceptors.get(relay.connection.listener)) is not None:
-            interceptors.versions_probe.start()
+        serving = self.listeners.by_name.get(relay.connection.listener)
+        if serving is not None and serving.interceptors is not None:
+            serving.interceptors.versions_probe.start()
 
     def _notify_observers(self, change: ConnectionTransition) -> None:
         if self.sink is not None:

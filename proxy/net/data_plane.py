@@ -125,11 +125,13 @@ class DataPlane:
             self._dispatcher.record_throttles(reports)
 
     async def prepare_config(self, config: Config) -> None:
-        """Configure the observers whose settings differ in ``config``, beside the running ones, for ``update_config``.
+        """Build TLS contexts, and configure the observers whose settings differ in ``config`` beside the running ones,
+        for ``update_config``.
 
-        Raises LocalError if one refuses its settings, or takes too long.
+        Raises LocalError if a context cannot be built, or if an observer refuses its settings or takes too long.
         """
         self.discard_config()
+        await self._connections.prepare_config(config)
         if self._dispatcher is None or config.observers == self._config.observers:
             return
         preparation = ObserverPreparation(self._dispatcher, config)
@@ -140,16 +142,16 @@ class DataPlane:
             raise LocalError(f"observers: not configured within {PREPARE_TIMEOUT:.0f} s") from None
 
     def discard_config(self) -> None:
-        """Close what ``prepare_config`` has configured."""
+        """Close the observers that ``prepare_config`` has configured."""
         prepared, self._prepared = self._prepared, []
         if self._dispatcher is not None and prepared:
             threading.Thread(target=self._dispatcher.discard, args=[prepared], daemon=True).start()
 
     def update_config(self, config: Config) -> None:
-        """Apply the reloadable keys, with the observers of ``prepare_config``.
+        """Apply the reloadable keys, with the contexts and observers of ``prepare_config``.
 
-        The process sets its log level itself. A worker that has started after ``prepare_config`` configures observers
-        here; it has no connections yet.
+        The process sets its log level itself. A worker that has started after ``prepare_config`` makes them here; it
+        has no connections yet. Raises LocalError if it has no contexts then.
         """
         sink = self._connections.sink
         if self._dispatcher is not None and config.observers != self._config.observers:

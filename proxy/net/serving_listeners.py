@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from weakref import WeakSet
 
 from proxy.config import Config, Listener
@@ -10,21 +11,32 @@ from proxy.features.view import FeaturesDirectory, FeaturesView
 from proxy.interceptors.broker_metadata import FleetDirectory, FleetView
 from proxy.net.feature_update_calls import fail_update
 from proxy.net.listener_interceptors import ListenerInterceptors
-from proxy.net.tls_contexts import TlsContexts
+from proxy.net.tls_contexts import ListenerTls, TlsContexts
 from proxy.net.upstream import Upstream
 from proxy.telemetry import RateLimitedLogger
 
 
+@dataclass(frozen=True)
+class ServingListener:
+    """A listener as one of its connections uses it from its beginning on, whatever a reload changes.
+
+    ``interceptors``: None where requests cannot be read. ``tls``: for the handshake with the client.
+    """
+
+    settings: Listener
+    upstream: Upstream
+    interceptors: ListenerInterceptors | None
+    tls: ListenerTls
+
+
 class ServingListeners:
-    """The configured listeners by name, with their upstreams and, if they are readable, their interceptors.
+    """The configured listeners by name, as new connections use them.
 
     Belongs to the loop's thread. ``tls`` has been updated before ``update_config`` is called.
     """
 
     def __init__(self, config: Config, tls: TlsContexts, rate_limited: RateLimitedLogger) -> None:
-        self.by_name: dict[str, Listener] = {}
-        self.upstreams: dict[str, Upstream] = {}
-        self.interceptors: dict[str, ListenerInterceptors] = {}
+        self.by_name: dict[str, ServingListener] = {}
         self._replaced: WeakSet[ListenerInterceptors] = WeakSet()  # open connections have them
         self._config = config
         self._tls = tls
@@ -45,16 +57,20 @@ class ServingListeners:
             config.upstream_connect_timeout_ms,
         )
         for name in self.by_name.keys() - {listener.name for listener in config.listeners}:
-            self._remove_interceptors(name)
-            del self.by_name[name], self.upstreams[name]
+            self._remove(name)
         for listener in config.listeners:
-            if interceptors_changed or _is_rebuilt(self.by_name.get(listener.name), listener):
-                self._remove_interceptors(listener.name)
+            serving = self.by_name.get(listener.name)
+            if serving is None or interceptors_changed or _is_rebuilt(serving.settings, listener):
+                self._remove(listener.name)
                 self._set(listener)
-            elif listener.name in self.interceptors:
-                self.interceptors[listener.name].update_config(config, listener)
+                continue
+            tls = serving.upstream.tls = self._tls[listener.name]
+            self.by_name[listener.name] = replace(serving, settings=listener, tls=tls)
+            if serving.interceptors is not None:
+                serving.interceptors.update_config(config, listener)
         for replaced in list(self._replaced):
-            replaced.update_config(config, self.by_name.get(replaced.listener.name, replaced.listener))
+            running = self.by_name.get(replaced.listener.name)
+            replaced.update_config(config, replaced.listener if running is None else running.settings)
 
     def update_fleet_view(self, view: FleetView) -> None:
         """Set what is known about all brokers."""
@@ -70,37 +86,40 @@ class ServingListeners:
 
     def stop_probes(self) -> None:
         """Ask no broker for its versions any more."""
-        for interceptors in self.interceptors.values():
-            interceptors.versions_probe.stop()
+        for serving in self.by_name.values():
+            if serving.interceptors is not None:
+                serving.interceptors.versions_probe.stop()
 
     def _set(self, listener: Listener) -> None:
-        config = self._config
-        self.by_name[listener.name] = listener
+        config, tls = self._config, self._tls[listener.name]
         connect_timeout = config.upstream_connect_timeout_ms / 1000
-        tls = self._tls[listener.name]
         upstream = Upstream(listener.upstream, connect_timeout, listener.upstream_source, tls)
-        self.upstreams[listener.name] = upstream
+        interceptors = None
         if listener.is_readable:
             interceptors = ListenerInterceptors(
                 config, listener, upstream, self._fleet, self._features, self._update_features, self._rate_limited
             )
-            self.interceptors[listener.name] = interceptors
             interceptors.versions_probe.start()
+        self.by_name[listener.name] = ServingListener(listener, upstream, interceptors, tls)
 
-    def _remove_interceptors(self, name: str) -> None:
-        if (replaced := self.interceptors.pop(name, None)) is not None:
-            replaced.versions_probe.stop()
-            self._replaced.add(replaced)
+    def _remove(self, name: str) -> None:
+        removed = self.by_name.pop(name, None)
+        if removed is not None and removed.interceptors is not None:
+            removed.interceptors.versions_probe.stop()
+            self._replaced.add(removed.interceptors)
 
     def _all_interceptors(self) -> list[ListenerInterceptors]:
-        return [*self.interceptors.values(), *self._replaced]
+        running = (serving.interceptors for serving in self.by_name.values())
+        return [*filter(None, running), *self._replaced]
 
     async def _update_features(self, request: UpdateRequest) -> UpdateResult:
         return await self.update_features(request)
 
 
-def _is_rebuilt(before: Listener | None, after: Listener) -> bool:
+def _is_rebuilt(before: Listener, after: Listener) -> bool:
     """Return whether a listener needs another upstream and other interceptors than before."""
+    if (before.tls is None, before.upstream_tls is None) != (after.tls is None, after.upstream_tls is None):
+        return True
     # What ``ListenerInterceptors`` and ``TlsContexts`` apply, and what is of no use here.
     updated = {"unsupported_request_response", "tls", "upstream_tls", "bind"}
-    return before is None or before.model_dump(exclude=updated) != after.model_dump(exclude=updated)
+    return before.model_dump(exclude=updated) != after.model_dump(exclude=updated)

@@ -1,4 +1,4 @@
-"""The TLS contexts of all listeners of one process. New settings replace them while connections continue.
+"""The TLS contexts of all listeners of one process. A reload builds new ones before it applies anything.
 
 A connection keeps the context that it began with. So a new certificate, or another CA of clients, acts from the next
 handshake on. Sessions of the old context cannot be resumed with the new one.
@@ -6,7 +6,6 @@ handshake on. Sessions of the old context cannot be resumed with the new one.
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from dataclasses import dataclass
 
@@ -34,9 +33,10 @@ class _Settings:
     mapping_rules: str
 
 
-@dataclass
+@dataclass(frozen=True)
 class ListenerTls:
-    """What new connections of one listener use. ``server``: towards clients, ``client``: towards the broker."""
+    """What new connections of one listener use. ``server``: towards clients, ``client``: towards the broker; None
+    without TLS on that side."""
 
     server: ssl.SSLContext | None
     client: ssl.SSLContext | None
@@ -45,53 +45,59 @@ class ListenerTls:
     mapper: PrincipalMapper
 
 
+NO_TLS = ListenerTls(None, None, "", PrincipalMapper(""))
+
+
 class TlsContexts:
-    """The contexts by listener name, which stay the same objects. Belongs to the event loop's thread."""
+    """The contexts by listener name. Belongs to the event loop's thread."""
 
     def __init__(self, config: Config) -> None:
         """Reads the system's CAs where a listener needs them. Raises LocalError."""
         self._settings = _settings_of(config)
         self._executor = DaemonExecutor("tls")
-        self._update: asyncio.Task[None] | None = None
-        try:
-            self._listeners = {name: _build(one) for name, one in self._settings.items()}
-        except TlsSettingError as error:
-            raise LocalError(f"TLS: {error.key} {error}") from None
+        self._prepared: dict[_Settings, ListenerTls] = {}
+        self._listeners = {name: _build(one) for name, one in self._settings.items()}
 
     def __getitem__(self, listener: str) -> ListenerTls:
-        return self._listeners[listener]
+        return self._listeners.get(listener, NO_TLS)
+
+    async def prepare_config(self, config: Config) -> None:
+        """Build the contexts that ``config`` needs and that are not there yet, for ``update_config``.
+
+        Raises LocalError.
+        """
+        needed = _changed(self._settings, _settings_of(config)).values()
+        try:
+            self._prepared = await self._executor.run(lambda: {one: _build(one) for one in needed}, BUILD_TIMEOUT)
+        except TimeoutError:
+            raise LocalError(f"TLS: no context within {BUILD_TIMEOUT:.0f} s") from None
 
     def update_config(self, config: Config) -> None:
-        """Use new settings soon. If no context can be made of them, the old ones stay."""
-        before, self._settings = self._settings, _settings_of(config)
-        for name in before.keys() - self._settings.keys():
-            del self._listeners[name]
-        for name in self._settings.keys() - before.keys():
-            self._listeners[name] = _build(self._settings[name])  # without TLS: a reload adds no listener with it
-        changed = {name: one for name, one in self._settings.items() if one != before.get(name, one)}
-        if changed:
-            self._update = asyncio.get_running_loop().create_task(self._replace(changed, self._update))
+        """Use the contexts of ``prepare_config`` for new connections.
 
-    async def _replace(self, changed: dict[str, _Settings], before: asyncio.Task[None] | None) -> None:
-        if before is not None:
-            await before
-        try:
-            built = await self._executor.run(
-                lambda: {name: _build(one) for name, one in changed.items()}, BUILD_TIMEOUT
-            )
-        except (TlsSettingError, OSError) as error:  # of a TimeoutError, too; the configuration was checked
-            log.error("tls_not_updated", listeners=sorted(changed), error=str(error) or type(error).__name__)
-            return
-        for name, new in built.items():
-            old = self._listeners.get(name)
-            if old is None:  # a later reload has removed the listener
-                continue
-            old.server, old.client = new.server, new.client
-            old.server_name, old.mapper = new.server_name, new.mapper
-        log.info("tls_updated", listeners=sorted(changed))
+        Where that was not called with this ``config``, as in a worker that has just started, they are built here.
+        Raises LocalError, and changes nothing then.
+        """
+        wanted = _settings_of(config)
+        changed = _changed(self._settings, wanted)
+        new = {name: self._prepared.get(one) or _build(one) for name, one in changed.items()}
+        self._settings, self._prepared = wanted, {}
+        self._listeners = {name: new.get(name) or self._listeners[name] for name in wanted}
+        if changed:
+            log.info("tls_updated", listeners=sorted(changed))
+
+
+def needs_contexts(before: Config, after: Config) -> bool:
+    """Return whether ``after`` needs contexts that ``before`` does not have."""
+    return bool(_changed(_settings_of(before), _settings_of(after)))
+
+
+def _changed(before: dict[str, _Settings], after: dict[str, _Settings]) -> dict[str, _Settings]:
+    return {name: one for name, one in after.items() if one != before.get(name)}
 
 
 def _settings_of(config: Config) -> dict[str, _Settings]:
+    """Return the settings of the listeners that have TLS on any side."""
     return {
         one.name: _Settings(
             None if one.tls is None else one.tls.settings(),
@@ -99,13 +105,20 @@ def _settings_of(config: Config) -> dict[str, _Settings]:
             "" if one.tls is None else one.tls.ssl_principal_mapping_rules,
         )
         for one in config.listeners
+        if one.tls is not None or one.upstream_tls is not None
     }
 
 
 def _build(settings: _Settings) -> ListenerTls:
-    return ListenerTls(
-        None if settings.server is None else build_server_context(settings.server),
-        None if settings.client is None else build_client_context(settings.client),
-        "" if settings.client is None else settings.client.server_name,
-        PrincipalMapper(settings.mapping_rules),
-    )
+    """Raises LocalError."""
+    try:
+        return ListenerTls(
+            None if settings.server is None else build_server_context(settings.server),
+            None if settings.client is None else build_client_context(settings.client),
+            "" if settings.client is None else settings.client.server_name,
+            PrincipalMapper(settings.mapping_rules),
+        )
+    except TlsSettingError as error:
+        raise LocalError(f"TLS: {error.key} {error}") from None
+    except OSError as error:  # no descriptor is left
+        raise LocalError(f"TLS: {error.strerror or type(error).__name__}") from None

@@ -11,7 +11,8 @@ cdef class TlsStream:
     cdef object session  # to be resumed, of an earlier stream; None for a full handshake, and once it has begun
     cdef str server_name
     cdef readonly bint established
-    cdef bint begun  # the peer has sent something
+    cdef bint begun  # the peer has sent something that OpenSSL got
+    cdef bint awaits_hello  # OpenSSL gets a whole ClientHello next, or nothing
     cdef readonly bint peer_closed
     cdef readonly str side
     cdef int record_left  # bytes of the record that is being received which are still to come
@@ -25,7 +26,8 @@ cdef class TlsStream:
     cdef Py_ssize_t open(self, const uint8_t *data, Py_ssize_t size) except -1
     cdef Py_ssize_t portion_of(self, const uint8_t *data, Py_ssize_t size) noexcept
     cdef Py_ssize_t read_records(self, Py_ssize_t filled) except -1
-    cdef bint may_begin_with(self, bytes received) except -1
+    cdef Py_ssize_t end_of_hello(self, bytes received) except -4
+    cdef object refuse(self, str detail)
     cdef bytes take_output(self)
     cdef bytes seal(self, const uint8_t *data, Py_ssize_t size)
     cdef bytes close(self)

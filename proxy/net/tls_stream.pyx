@@ -24,11 +24,15 @@ cdef enum:
     MAX_RECORDS = 128
     HEADER = 5  # bytes: type, version, length
     MESSAGE_HEADER = 4  # bytes: type, length
+    CHANGE_CIPHER_SPEC = 20  # a type of records
     HANDSHAKE = 22  # a type of records
     CLIENT_HELLO = 1  # a type of messages
     MAX_HELLO = 16384  # bytes of a ClientHello; OpenSSL's buffer for messages has that size from the beginning
+    MAX_HELLO_RECORDS = 17408  # bytes of the records that hold one
     INCOMPLETE = -1
     NO_HELLO = -2
+    LONG_HELLO = -3
+    RANDOM_AT = 11  # the place of the random in a record with a ServerHello
 
 cdef object incoming = ssl.MemoryBIO()
 cdef object outgoing = ssl.MemoryBIO()
@@ -36,6 +40,9 @@ cdef object room = PyMemoryView_FromMemory(<char *>opened, OPENED_SIZE, PyBUF_WR
 
 HANDSHAKE_OR_ALERT = (b"\x16", b"\x15")
 """The first byte of what a broker may begin with."""
+
+HELLO_RETRY = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
+"""The random of a ServerHello that asks for another ClientHello (HelloRetryRequest). Source: RFC 8446, 4.1.3."""
 
 NOT_TLS = {
     "client": "its first bytes are not TLS: it may have security.protocol PLAINTEXT or SASL_PLAINTEXT",
@@ -51,6 +58,7 @@ cdef class TlsStream:
         if earlier is not None and earlier.ssl_object.context is context:
             self.session = earlier.ssl_object.session
         self.side = "broker" if server_name is not None else "client"
+        self.awaits_hello = server_name is None
         self.context = context
         self.server_name = server_name
 
@@ -72,12 +80,16 @@ cdef class TlsStream:
 
     def shake_hands(self, bytes received):
         """Take bytes of the peer, and return those that are to be sent to it."""
-        cdef bint first = not self.begun
-        if self.ssl_object is None and self.side == "client":
+        cdef bytes output, later = b""
+        cdef Py_ssize_t end
+        cdef bint first = not self.begun, is_hello = self.awaits_hello
+        if is_hello:
             if self.held is not None:
                 received, self.held = self.held + received, None
-            if not self.may_begin_with(received):
+            end = self.end_of_hello(received)
+            if end < 0:
                 return b""
+            received, later = received[:end], received[end:]
         if self.ssl_object is None:  # a peer that says nothing takes no memory for it
             self.ssl_object = self.context.wrap_bio(
                 incoming, outgoing, self.server_name is None, self.server_name, self.session
@@ -99,25 +111,37 @@ cdef class TlsStream:
         if self.established and self.side == "client" and self.version == "TLSv1.3":
             self.tickets = outgoing.read()  # the client waits for an answer to its request, and not for these
             return b""
-        return outgoing.read()
+        output = outgoing.read()
+        if is_hello:
+            self.awaits_hello = output[RANDOM_AT : RANDOM_AT + len(HELLO_RETRY)] == HELLO_RETRY
+            if later and self.failure is None:
+                return output + self.shake_hands(later)
+        return output
 
-    cdef bint may_begin_with(self, bytes received) except -1:
-        """Return whether OpenSSL may have the first bytes of a client; if not, see ``held`` and ``failure``.
+    cdef Py_ssize_t end_of_hello(self, bytes received) except -4:
+        """Return where a ClientHello ends, which OpenSSL may have; if it is below 0, see ``held`` and ``failure``.
 
-        At the header of a message OpenSSL allocates the length that it states, up to 128 KiB for a ClientHello.
+        At the header of a message OpenSSL allocates the length that it states, up to 128 KiB for a ClientHello. What
+        follows a first one may be a second one, so it is looked at when OpenSSL has answered the first.
         """
-        cdef int length = hello_length(received, len(received))
-        if 0 <= length <= MAX_HELLO:
-            return True
-        if length == INCOMPLETE:
+        cdef int length = 0
+        cdef Py_ssize_t end = find_end_of_hello(received, len(received), self.begun, &length)
+        cdef Py_ssize_t size = len(received) if end == INCOMPLETE else end
+        if size > MAX_HELLO_RECORDS:
+            self.refuse(f"the records of its ClientHello have more than {MAX_HELLO_RECORDS} bytes")
+            return INCOMPLETE
+        if end == INCOMPLETE:
             self.held = received
-            return False
-        detail = f"its ClientHello has {length} bytes, more than {MAX_HELLO}"
-        if length == NO_HELLO:
-            is_tls = received[:1] in HANDSHAKE_OR_ALERT
-            detail = "its first message is not a ClientHello" if is_tls else NOT_TLS[self.side]
+        elif end == LONG_HELLO:
+            self.refuse(f"its ClientHello has {length} bytes, more than {MAX_HELLO}")
+        elif end == NO_HELLO and not self.begun and received[:1] not in HANDSHAKE_OR_ALERT:
+            self.refuse(NOT_TLS[self.side])
+        elif end == NO_HELLO:
+            self.refuse(f"its {'next' if self.begun else 'first'} message is not a ClientHello")
+        return end
+
+    cdef object refuse(self, str detail):
         self.failure = PeerError(self.side, "tls_failed", detail)
-        return False
 
     cdef bytes take_output(self):
         """Return what is to be sent to the peer."""
@@ -234,30 +258,39 @@ cdef class TlsStream:
             incoming.read()
 
 
-cdef int hello_length(const uint8_t *data, Py_ssize_t size) noexcept:
-    """Return the length that a ClientHello states, whose header records of any length may hold.
+cdef Py_ssize_t find_end_of_hello(const uint8_t *data, Py_ssize_t size, bint again, int *length) noexcept:
+    """Return how many bytes the records of a ClientHello have, which may have any length; ``length``: that it states.
 
-    Returns ``INCOMPLETE`` before its header is complete, ``NO_HELLO`` for other bytes, also for empty records, which
-    RFC 8446 forbids (section 5.1).
+    Returns ``INCOMPLETE`` before its end, ``LONG_HELLO`` where it states more than ``MAX_HELLO``, and ``NO_HELLO`` for
+    other bytes: also for empty records, which RFC 8446 forbids (section 5.1), and for one in which another message
+    follows. ``again``: it follows a HelloRetryRequest, so that a ChangeCipherSpec may precede it (appendix D.4).
     """
-    cdef Py_ssize_t at = 0, end
-    cdef int seen = 0, length = 0
+    cdef Py_ssize_t at = 0, end, content, seen = 0
     while at < size:
-        if data[at] != HANDSHAKE:
-            return NO_HELLO
         if size - at < HEADER:
-            return INCOMPLETE
+            return INCOMPLETE if data[at] == HANDSHAKE or again and data[at] == CHANGE_CIPHER_SPEC else NO_HELLO
         end = at + HEADER + (data[at + 3] << 8 | data[at + 4])
-        at += HEADER
-        if at == end:
+        if again and at == 0 and data[at] == CHANGE_CIPHER_SPEC and end == HEADER + 1:
+            at = end
+            continue
+        if data[at] != HANDSHAKE or end == at + HEADER:
             return NO_HELLO
-        while at < min(end, size):
+        at += HEADER
+        while at < min(end, size) and seen < MESSAGE_HEADER:
             if seen:
-                length = length << 8 | data[at]
+                length[0] = length[0] << 8 | data[at]
             elif data[at] != CLIENT_HELLO:
                 return NO_HELLO
             at += 1
             seen += 1
-            if seen == MESSAGE_HEADER:
-                return length
+        if seen == MESSAGE_HEADER and length[0] > MAX_HELLO:
+            return LONG_HELLO
+        if end > size:
+            return INCOMPLETE
+        seen += end - at
+        at = end
+        if seen == MESSAGE_HEADER + length[0]:
+            return at
+        if seen > MESSAGE_HEADER + length[0]:
+            return NO_HELLO
     return INCOMPLETE

@@ -143,7 +143,11 @@ class Worker:
                 self._config = unpack(message.config)
                 self._listeners = {listener.name: listener for listener in self._config.listeners}
                 configure_logging(self._config.log_level, self._config.log_format, worker=self._number)
-                self._data_plane.update_config(self._config)
+                try:
+                    self._data_plane.update_config(self._config)
+                except LocalError as error:  # the worker that replaces this one begins with this configuration
+                    log.error("config_not_applied", error=str(error))
+                    self._stop.set()
             case UpdateFleetView():
                 self._data_plane.update_fleet_view(message.view)
             case UpdateFeaturesView():

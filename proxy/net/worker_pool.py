@@ -27,6 +27,7 @@ from proxy.limits.throttle_reports import AggregatedThrottle
 from proxy.net.feature_update_calls import fail_update
 from proxy.net.open_connections import ConnectionList, KafkaConnection
 from proxy.net.ticker import Ticker
+from proxy.net.tls_contexts import needs_contexts
 from proxy.net.worker_ipc import (
     Abort,
     CloseConnection,
@@ -105,7 +106,7 @@ class WorkerPool:
         self._starting: set[asyncio.Task[None]] = set()
         self._running = False
         self._last_request_id = 0
-        self._prepares = False  # whether workers have configured observers for a reload
+        self._prepares = False  # whether workers have prepared a reload
         self._evictions: deque[list[str]] = deque()
         self._eviction_task: asyncio.Task[None] | None = None
         self.lost_throttle_reports = 0
@@ -270,9 +271,9 @@ class WorkerPool:
         self._rate_limited.warning("throttles_not_reported", reports=len(reports))
 
     async def prepare_config(self, config: Config) -> None:
-        """Let all workers configure observers with other settings. Raises LocalError if one cannot, or does not
-        answer."""
-        self._prepares = config.observers != self._config.observers
+        """Let all workers build TLS contexts, and configure observers with other settings. Raises LocalError if one
+        cannot, or does not answer."""
+        self._prepares = config.observers != self._config.observers or needs_contexts(self._config, config)
         if not self._prepares:
             return
         packed = pack(config)
@@ -287,7 +288,7 @@ class WorkerPool:
         replies = [reply.result() for reply in requested if reply not in late]  # None: it has exited
         errors = [reply.error for reply in replies if isinstance(reply, ConfigPrepared) and reply.error]
         if late:
-            errors.append(f"observers: worker {requested[late.pop()]} does not answer")
+            errors.append(f"worker {requested[late.pop()]} does not answer")
         if errors:
             self.discard_config()
             raise LocalError(errors[0])

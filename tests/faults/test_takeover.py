@@ -335,6 +335,28 @@ async def test_a_successor_from_elsewhere_is_no_main_process(
     assert not any("MAINPID" in message for message in seen)
 
 
+async def test_a_successor_from_elsewhere_is_none_while_the_own_one_has_not_ended(
+    site: TakeoverSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = Manager(str(site.folder / "notify"))
+    monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
+    await site.start({})
+    monkeypatch.delenv("NOTIFY_SOCKET")
+    os.kill(site.pid, signal.SIGUSR2)
+    await until_running(site.path, 2)
+    [own] = {*running(site.path)} - {site.pid}
+    os.kill(own, signal.SIGSTOP)  # it takes some time to start; the other one is faster
+    try:
+        await site.succeed().runs()
+        await ended(site.predecessor)
+    finally:
+        os.kill(own, signal.SIGKILL)
+    seen = manager.received()
+    manager.close()
+    assert sum("STOPPING" in message for message in seen) == 1
+    assert not any("MAINPID" in message for message in seen)
+
+
 def container_command() -> list[str]:
     """Return the command that runs another one as PID 1."""
     unshare = shutil.which("unshare")

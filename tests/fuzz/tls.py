@@ -1,4 +1,4 @@
-"""Hostile bytes for TLS: in place of a handshake, over one, and after one.
+"""Hostile bytes for TLS: in place of a handshake, over one, after one, and in place of a second ClientHello.
 
 All streams of a process share their BIOs. So each input is followed by an exchange on another stream, which has to be
 unharmed.
@@ -18,7 +18,7 @@ from proxy.net.tls_stream import TlsStream
 from tests.fuzz.mutate import cuts
 from tests.tools.authority import Authority
 
-INSTEAD, OVER, AFTER = range(3)
+INSTEAD, OVER, AFTER, AGAIN = range(4)
 """The first byte of an input, modulo their number: what the rest of it is."""
 
 MESSAGE = b"what was sent before"
@@ -39,9 +39,9 @@ def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
 class Client:
     """A client of Python's, with BIOs of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, context: ssl.SSLContext | None = None) -> None:
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.tls = contexts()[1].wrap_bio(self.incoming, self.outgoing, server_hostname="localhost")
+        self.tls = (context or contexts()[1]).wrap_bio(self.incoming, self.outgoing, server_hostname="localhost")
 
     def shake_hands(self, received: bytes = b"") -> bytes:
         self.incoming.write(received)
@@ -61,6 +61,16 @@ def connected() -> tuple[TlsStream, Client]:
         answer = stream.shake_hands(client.shake_hands(answer))
     client.incoming.write(answer)  # tickets
     return stream, client
+
+
+@cache
+def asking_again() -> tuple[ssl.SSLContext, bytes]:
+    """Of a server that wants another key share than its clients send, and the first message of one."""
+    with tempfile.TemporaryDirectory() as folder:
+        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        server.load_cert_chain(*Authority(Path(folder)).issue("broker"))
+        server.set_ecdh_curve("prime256v1")
+    return server, Client().shake_hands()
 
 
 @cache
@@ -86,10 +96,12 @@ def failed(stream: TlsStream) -> bool:
     return False
 
 
-def handshake_with(pieces: list[bytes]) -> str:
-    """What becomes of a handshake whose client sends ``pieces``."""
-    stream = TlsStream(contexts()[0])
-    for piece in pieces:
+def handshake_with(pieces: list[bytes], *, again: bool = False) -> str:
+    """What becomes of a handshake whose client sends ``pieces``. ``again``: it is asked for a second ClientHello, and
+    the first one comes with the first piece."""
+    context, first = asking_again() if again else (contexts()[0], b"")
+    stream = TlsStream(context)
+    for piece in (first + pieces[0], *pieces[1:]) if pieces else ():
         answer = stream.shake_hands(piece)
         assert len(answer) < 65_536
         if failed(stream):
@@ -118,20 +130,20 @@ def after(pieces: list[bytes]) -> bytes:
 
 
 def once(data: bytes) -> object:
-    what, rest = (data + b"\0")[0] % 3, data[1:]
+    what, rest = (data + b"\0")[0] % 4, data[1:]
     if what == AFTER:
         return after([rest])
-    return handshake_with([hello_with(rest) if what == OVER else rest])
+    return handshake_with([hello_with(rest) if what == OVER else rest], again=what == AGAIN)
 
 
 def check(data: bytes, rng: Random) -> None:
-    what, rest = (data + b"\0")[0] % 3, data[1:]
+    what, rest = (data + b"\0")[0] % 4, data[1:]
     if what == AFTER:
         assert after(cuts(rng, rest)) == MESSAGE
     else:
         sent = hello_with(rest) if what == OVER else rest
-        whole = handshake_with([sent])
-        assert whole == handshake_with(cuts(rng, sent)), "pieces make a difference"
+        whole = handshake_with([sent], again=what == AGAIN)
+        assert whole == handshake_with(cuts(rng, sent), again=what == AGAIN), "pieces make a difference"
     check_bystander()
 
 
@@ -150,4 +162,5 @@ def seeds() -> list[bytes]:
         *(bytes([INSTEAD]) + one for one in (*cut, *records, *others)),
         *(bytes([OVER]) + at.to_bytes(2, "big") + b"\xff\xff" for at in range(0, 500, 23)),
         *(bytes([AFTER]) + one for one in (*records, *others, hello)),
+        *(bytes([AGAIN]) + before + one for before in (b"", b"\x14\3\3\0\1\1") for one in (*cut, *records, *others)),
     ]

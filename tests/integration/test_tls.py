@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from proxy.config import load
 from proxy.core.names import shorten
 from proxy.tls import certificates
 from tests.frames import METADATA, request, response
@@ -421,6 +420,13 @@ async def test_rules_map_the_subject(tmp_path: Path) -> None:
         assert {one.connection.principal for one in running.exchanges} == {"User:orders", "User:other-Bob"}
         writers.append((await running.dial(running.context(name="O=Nobody")))[1])
         await running.until(lambda: running.counters.closed == {"client_tls_failed": 1})
+        serial = certificates.first_of((tmp_path / "a-client.crt").read_text()).serial
+        closed = running.changes[-1]
+        assert (closed.change, closed.cause, closed.connection.tls_client_serial) == (
+            "closed",
+            "client_tls_failed",
+            serial,
+        )
         for writer in writers:
             writer.close()
 
@@ -479,27 +485,3 @@ async def test_a_session_is_resumed_with_its_principal(tmp_path: Path) -> None:
         assert running.counters.tls_handshakes == {("TLSv1.3", "full"): 1, ("TLSv1.3", "resumed"): 1}
         await running.until(lambda: len(running.exchanges) == 2)
         assert {one.connection.principal for one in running.exchanges} == {"User:CN=alice"}
-
-
-# ---- other certificates, while connections are open ----------------------------------------------------------------
-
-
-async def test_a_new_certificate_is_shown_to_new_clients_and_closes_no_connection(tmp_path: Path) -> None:
-    async with tls_bench(tmp_path, answer_in_order) as running:
-        reader, writer = await running.dial()
-        before = writer.get_extra_info("ssl_object").getpeercert(True)
-        running.authority.issue("broker")
-        running.manager.update_config(load(tmp_path / "sidecar.yaml", {}), running.sink)
-
-        async def shown() -> bytes:
-            _, other = await running.dial()
-            other.close()
-            found: bytes = other.get_extra_info("ssl_object").getpeercert(True)
-            return found
-
-        async with asyncio.timeout(10):
-            while await shown() == before:  # noqa: ASYNC110  # there is no event to wait for
-                await asyncio.sleep(0.01)
-        writer.write(request(METADATA, 1, 5))
-        assert await read_frame(reader) == response(5)
-        writer.close()

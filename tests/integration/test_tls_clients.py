@@ -364,6 +364,37 @@ def test_sighup_shows_a_new_certificate_and_closes_no_connection(site: Site) -> 
     assert "listeners[0].tls.ssl.certificate.location" in str(reloaded["keys"])
 
 
+def test_a_reload_ends_and_begins_tls_beside_a_client_that_stays(site: Site) -> None:
+    failed: list[object] = []
+    delivered: list[object] = []
+    settings = site.settings("SASLTLS") | {"linger.ms": 0, "client.id": "stays", "error_cb": failed.append}
+    producer = Producer(settings)
+
+    def produce() -> None:
+        producer.produce(site.topic, b"s", on_delivery=lambda error, _: delivered.append(error))
+        assert producer.flush(30) == 0
+
+    def ids() -> set[str]:
+        return {one["id"] for one in site.connections("stays") if one["request_count"] > 10}
+
+    for _ in range(20):
+        produce()
+    before = ids()
+    config = yaml.safe_load(site.sidecar.config.read_text())
+    (listener,) = [one for one in config["listeners"] if one["name"] == "SASLTLS"]
+    plain = {name: value for name, value in listener.items() if name != "tls"}
+    for keys, protocol in ((plain, "SASL_PLAINTEXT"), (listener, "SASL_SSL")):
+        others = [one for one in config["listeners"] if one is not listener]
+        changed = {**config, "listeners": [*others, {**keys, "security.protocol": protocol}]}
+        site.sidecar.config.write_text(yaml.safe_dump(changed, sort_keys=False))
+        reload(site)
+        produce_and_consume(site.settings("SASLTLS") | {"security.protocol": protocol}, site.topic, protocol.encode())
+        produce()
+    assert ids() & before
+    assert failed == []
+    assert set(delivered) == {None}
+
+
 def reload(site: Site) -> None:
     reloading = urllib.request.Request(f"http://{site.node.admin}/reload", method="POST")
     with urllib.request.urlopen(reloading, timeout=30) as answer:

@@ -96,7 +96,7 @@ async def test_a_broker_that_fails_a_resumption_is_connected_once_more(tmp_path:
             assert await read_frame(reader) == response(1)
             writer.close()
             await running.until(lambda: running.counters.active == 0)
-        cancelled = asyncio.create_task(running.manager.listeners.upstreams["CLIENT"].open())
+        cancelled = asyncio.create_task(running.manager.listeners.by_name["CLIENT"].upstream.open())
         await asyncio.sleep(0)
         cancelled.cancel()
         reader, writer = await running.dial()

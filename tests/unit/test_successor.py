@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import sys
 import threading
@@ -30,10 +31,7 @@ class Started:
     async def problem(self) -> str:
         """Start one, and wait for its end."""
         self.starter.start()
-        assert self.starter.is_running
-        problem = await asyncio.wait_for(self._problems.get(), 20)
-        assert not self.starter.is_running
-        return problem
+        return await asyncio.wait_for(self._problems.get(), 20)
 
 
 @pytest.mark.parametrize("options", [(), ("--takeover",)])
@@ -44,16 +42,29 @@ async def test_a_successor_takes_over_and_survives_signals(
     # No other program: a shell blocks all signals while it starts one.
     text = f"""#!/bin/sh
         exec > {shown}
-        echo "$@ $SHOWN $TAKEOVER_REQUIRED"
+        echo "$@ $SHOWN $TAKEOVER_REQUIRED" $$
         while read -r line; do echo "$line"; done < /proc/$$/status
     """
     assert await Started(tmp_path, text, monkeypatch, *options).problem() == ENDED
     first, _, status = shown.read_text().partition("\n")
-    assert first == "run --takeover yes 1"
+    assert first.rpartition(" ")[0] == f"run --takeover yes {os.getpid()}"
     masks = {name: int(mask, 16) for name, mask in re.findall(r"(SigBlk|SigIgn):\s(\w+)", status)}
     for number in IGNORED_AT_START:
         assert masks["SigIgn"] >> (number - 1) & 1
         assert not masks["SigBlk"] >> (number - 1) & 1
+
+
+async def test_its_environment_shows_who_has_started_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    started = Started(tmp_path, f"#!/bin/sh\necho $$ > {fifo}\nread -r line < {fifo}\n", monkeypatch)
+    ending = asyncio.create_task(started.problem())
+    pid = int(await asyncio.to_thread(fifo.read_text))
+    assert started.starter.has_started(pid)
+    assert not started.starter.has_started(os.getpid())
+    await asyncio.to_thread(fifo.write_text, "end\n")
+    assert await ending == ENDED
+    assert not started.starter.has_started(pid)
 
 
 async def test_a_program_that_cannot_be_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

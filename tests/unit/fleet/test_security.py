@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import ssl
+from pathlib import Path
 
 import pytest
 
 from proxy.errors import LocalError
-from proxy.fleet.security import Security
+from proxy.fleet.security import InternalSecurity, Security
+from tests.tools.authority import Authority
 
 SCRAM = {
     "security.protocol": "SASL_SSL",
@@ -84,3 +86,38 @@ def test_it_does_not_show_secrets() -> None:
     shown = repr(Security.from_settings(SCRAM | {"ssl.key.password": "swordfish"}))
     assert "hunter2" not in shown
     assert "swordfish" not in shown
+
+
+async def test_files_that_have_changed_are_read_again(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("sidecar")
+    settings = {
+        "security.protocol": "ssl",
+        "ssl.ca.location": str(authority.ca),
+        "ssl.certificate.location": str(pair.certificate),
+        "ssl.key.location": str(pair.key),
+    }
+    security = InternalSecurity(settings)
+    _, first = await security.current()
+    assert (await security.current())[1] is first
+
+    key = pair.key.read_bytes()
+    authority.issue("sidecar")
+    renewed = pair.key.read_bytes()
+    pair.key.write_bytes(key)
+    assert (await security.current())[1] is first, "half of a pair"
+
+    pair.key.write_bytes(renewed)
+    _, second = await security.current()
+    assert second is not first
+    other = Authority(tmp_path / "other")
+    authority.ca.write_bytes(other.ca.read_bytes())
+    _, third = await security.current()
+    assert third is not None
+    assert third.get_ca_certs(True) == [ssl.PEM_cert_to_DER_cert(other.ca.read_text())]
+
+
+async def test_files_that_cannot_be_used_at_first_are_named(tmp_path: Path) -> None:
+    security = InternalSecurity({"security.protocol": "ssl", "ssl.ca.location": str(tmp_path / "missing.pem")})
+    with pytest.raises(LocalError, match=r"internal: ssl\.ca\.location"):
+        await security.current()

@@ -22,20 +22,32 @@ class Listener:
         self.has_sasl = has_sasl
 
 
-def identify(has_sasl: bool) -> Connection:
+def identify(has_sasl: bool, rules: str = "DEFAULT") -> tuple[Connection, PeerError | None]:
     connection = Connection("1", "CLIENT", "127.0.0.1", 1, 0.0, "User:ANONYMOUS", principal_source="unauthenticated")
     stream: Any = Stream()
-    return identified(connection, cast(Any, Listener(has_sasl)), stream, PrincipalMapper("DEFAULT"))
+    return identified(connection, cast(Any, Listener(has_sasl)), stream, PrincipalMapper(rules))
 
 
 def test_a_certificate_that_cannot_be_read_refuses_no_client_that_logs_in():
-    assert identify(has_sasl=True).tls_client_serial is None
-    with pytest.raises(PeerError, match="gives no principal: is no certificate"):
-        identify(has_sasl=False)
+    connection, problem = identify(has_sasl=True)
+    assert (connection.tls_client_serial, problem) == (None, None)
+    connection, problem = identify(has_sasl=False)
+    assert (connection.tls_client_serial, connection.tls_version) == (None, "TLSv1.3")
+    assert problem is not None
+    assert problem.detail.startswith("its certificate gives no principal: is no certificate")
+
+
+def test_a_certificate_that_no_rule_maps_shows_its_serial_number(monkeypatch: pytest.MonkeyPatch):
+    decoded = certificates.Certificate("0A", "CN=a", 0.0, 0.0)
+    monkeypatch.setattr(certificates, "decode", lambda _: decoded)
+    connection, problem = identify(has_sasl=False, rules="RULE:^O=(.*)$/$1/")
+    assert problem is not None
+    assert (problem.side, problem.reason) == ("client", "tls_failed")
+    assert (connection.tls_client_serial, connection.principal) == ("0A", "User:ANONYMOUS")
 
 
 @pytest.mark.parametrize("has_sasl", [True, False])
 def test_a_long_serial_number_is_cut(monkeypatch: pytest.MonkeyPatch, has_sasl: bool):
     decoded = certificates.Certificate("AB" * 21, "CN=a", 0.0, 0.0)
     monkeypatch.setattr(certificates, "decode", lambda _: decoded)
-    assert identify(has_sasl).tls_client_serial == "AB" * 20
+    assert identify(has_sasl)[0].tls_client_serial == "AB" * 20

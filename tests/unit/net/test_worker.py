@@ -1,0 +1,56 @@
+"""A worker, in this process, as its main process sees it."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from proxy.config import Config
+from proxy.config.serialization import pack
+from proxy.errors import LocalError
+from proxy.net import worker as worker_module
+from proxy.net.data_plane import DataPlane
+from proxy.net.worker import Worker
+from proxy.net.worker_ipc import IpcChannel, StartWorker, ToMain, UpdateConfig, WorkerReady
+
+CONFIG = Config.model_validate(
+    {"broker.id": 1, "listeners": [{"name": "CLIENT", "bind": "127.0.0.1:1", "upstream": "127.0.0.1:2"}]}
+)
+
+
+@pytest.fixture(autouse=True)
+def shared_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker must not end the process of the tests, nor configure its log."""
+    monkeypatch.setattr(worker_module, "force_exit_after", lambda seconds: None)
+    monkeypatch.setattr(worker_module, "configure_logging", lambda *_, **__: None)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    yield ours, theirs
+    ours.close()
+    theirs.close()
+
+
+async def test_it_ends_where_it_cannot_apply_a_configuration(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: DataPlane, config: Config) -> None:
+        raise LocalError("TLS: Too many open files")
+
+    monkeypatch.setattr(DataPlane, "update_config", fail)
+
+    def on_message(message: ToMain, _: int | None) -> None:
+        if isinstance(message, WorkerReady):
+            main.send(UpdateConfig(pack(CONFIG)))
+
+    main: IpcChannel[ToMain] = IpcChannel(pair[0], ToMain, on_message)
+    main.send(StartWorker(1, pack(CONFIG)))
+    with capture_logs() as lines:
+        async with asyncio.timeout(10):
+            assert await Worker(pair[1]).run() == 0
+    assert [line["error"] for line in lines if line["event"] == "config_not_applied"] == ["TLS: Too many open files"]
+    main.abandon()
