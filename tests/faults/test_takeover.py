@@ -268,21 +268,18 @@ async def test_sidecars_take_over_one_after_the_other_and_leave_no_socket(site: 
     assert [name for name in os.listdir(site.folder) if name.startswith("takeover.sock")] == []
 
 
-def running(config: Path) -> list[int]:
-    """Return the processes, but for workers and DETACH, that run a sidecar with this configuration."""
-    pids = []
+def running(config: Path) -> dict[int, list[str]]:
+    """Return the processes, but for workers, that run a sidecar with this configuration or DETACH, which starts one.
+
+    By process id, each with its command. A process that was just forked has that of its parent.
+    """
+    found = {}
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             words = path.read_text().split("\0")
-            if str(config) in words and "-S" not in words:
-                pids.append(int(path.parent.name))
-    return pids
-
-
-async def until_running(config: Path, count: int) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while len(running(config)) != count:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+            if str(config) in words:
+                found[int(path.parent.name)] = words
+    return found
 
 
 @pytest.mark.parametrize("passed", [False, True])
@@ -293,18 +290,23 @@ async def test_a_stop_soon_after_sigusr2_leaves_no_sidecar(site: TakeoverSite, p
     log = site.sidecar.log
     site.peer.close()
     os.kill(site.pid, signal.SIGUSR2)
-    await until_running(site.path, 2)
     async with asyncio.timeout(PATIENCE):
+        while not any("--takeover" in words and "-S" not in words for words in running(site.path).values()):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
         while passed and "takeover_requested" not in log.read_text():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     os.kill(site.pid, signal.SIGTERM)
+    reasons: list[str] = []
     try:
-        await until_running(site.path, 0)
+        async with asyncio.timeout(PATIENCE):
+            while running(site.path) or not reasons:
+                await asyncio.sleep(0.01)
+                reasons = [line for line in log.read_text().splitlines() if line.startswith("brokerside: ")]
     finally:
         for pid in running(site.path):
             os.kill(pid, signal.SIGKILL)
     assert "took_over" not in log.read_text()
-    [reason] = [line for line in log.read_text().splitlines() if line.startswith("brokerside: ")]
+    [reason] = reasons
     assert ("the sidecar drains" in reason) or ("has ended" in reason and not passed)
 
 
