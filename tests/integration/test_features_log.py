@@ -272,6 +272,22 @@ async def test_an_intent_that_a_controller_left_behind_is_withdrawn(clean: Clust
     assert (withdrawn.epoch, withdrawn.features, withdrawn.pending) == (before.epoch, before.features, None)
 
 
+async def test_an_earlier_record_that_is_written_again_is_replaced(clean: ClusterState) -> None:
+    """With keys it is all that somebody else can do. A sidecar that starts later does not see it any more."""
+    with capture_logs() as logs:
+        async with running(sidecar := FeatureSidecar(clean.nodes[0])):
+            await until(lambda: sidecar.state == "serving")
+            earlier = next(value for key, value in committed(clean.internal_bootstrap) if key == FEATURES_KEY and value)
+            assert (await sidecar.update(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE)).error_code == NONE
+            before = len(sidecar.views)
+            write(clean, FEATURES_KEY, earlier)
+            await until(lambda: sidecar.features.status().applied_epoch == 3)
+            assert {view.levels[AUDIT_EVENT_SCHEMA] for view in sidecar.views[before:]} == {1}
+            restored = finalized(clean)[-1]
+    assert (restored.epoch, restored.features[AUDIT_EVENT_SCHEMA].max_version_level) == (3, 1)
+    assert [one["reason"] for one in logs if one["event"] == "features_record_ignored"] == ["older"]
+
+
 async def test_levels_stay_while_the_topic_is_away_and_are_written_again(clean: ClusterState) -> None:
     with capture_logs() as logs:
         async with running(sidecar := FeatureSidecar(clean.nodes[0])):
