@@ -57,7 +57,7 @@ class Takeover:
         self.on_applied: Callable[[int, int], None] = lambda epoch, undelivered_above: None
         """Called with each ``PredecessorApplies``."""
         self.on_ended: Callable[[], None] = lambda: None
-        """Called when the predecessor has ended, unless it has before ``complete`` returned: see ``has_ended``."""
+        """Called when the predecessor ends, unless it has refused; see also ``has_ended``."""
         self._listeners: ListenerManager | None = None
         self._predecessor = ListeningSocketsPassed(0, "")
         self._error = ""
@@ -191,7 +191,8 @@ class Takeover:
         if self._listeners is not None:
             log.info("predecessor_ended", connections=self._listeners.admission.inherited_connections)
             self._listeners.admission.release_inherited()
-        self.on_ended()
+        if not self._error:
+            self.on_ended()
 
 
 def _connect(path: str) -> socket.socket:

@@ -138,6 +138,7 @@ async def test_no_connection_is_refused_while_a_successor_takes_over(site: Takeo
     assert visits.refused() == []
     assert len(visits.accepted()) == 8 * CONNECTS
     assert [line["sockets"] for line in successor.said("took_over")] == [["CLIENT", "admin"]]
+    await asks(*await site.dial())  # on a busy machine all others may have come before
     assert await site.metric("connections_accepted_total") > 0, "the successor answers at the admin endpoint"
     assert "ok" in await site.get("readyz")
 
