@@ -60,6 +60,9 @@ class AuditStats(OutboxStats, frozen=True):
     """Times the names of all topics were asked for."""
     levels: Mapping[int, int]
     """Processes, which is one, by the schema level in use: new records have none above it. 0: there are none."""
+    searched: Mapping[float, int]
+    """The same by the time, in monotonic seconds, at which their last search for dead runs on disk began:
+    ``undelivered`` has what these had left by then. 0: there was none yet; infinite: there is no spool."""
 
 
 class Destination(Struct, frozen=True):
@@ -216,14 +219,15 @@ class EventObserver(ABC):
         return self._outbox.spool_problem
 
     def stats(self) -> AuditStats:
-        """Current counts. ``undelivered`` has all that was added before ``levels`` had its value."""
-        levels = {self._level_in_use: 1}
+        """Current counts. ``undelivered`` has all there was before ``levels`` and ``searched`` had their values."""
+        levels, searched = {self._level_in_use: 1}, {self._outbox.searched_at: 1}
         counts = asdict(self._outbox.stats())
         return AuditStats(
             **counts,
             partly_hidden=self._filter.partly_hidden,
             topic_look_ups=self._names.look_ups,
             levels=levels,
+            searched=searched,
         )
 
     def _use_level(self, level: int) -> None:

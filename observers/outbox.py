@@ -187,6 +187,11 @@ class Outbox:
         """Why the last use of the disk failed, in one sentence; empty if it did not. Waits for nothing."""
         return self._store.problem
 
+    @property
+    def searched_at(self) -> float:
+        """See ``SpoolStore.searched_at``. Read it before ``stats``. Waits for nothing."""
+        return self._store.searched_at
+
     def start(self, tick: Callable[[], None]) -> None:
         """Start the threads. The pump calls ``tick`` every 0.5 s, or every 2 s while no event waits."""
         self._sender.start()

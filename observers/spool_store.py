@@ -6,6 +6,7 @@ error of the disk.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -55,6 +56,10 @@ class SpoolStore:
         """Without ``settings`` nothing is stored. With them ``observed`` outlives the process."""
         self.problem = ""
         """Why the last use of the disk failed, in one sentence; empty if it did not."""
+        self.searched_at = 0.0 if settings is not None else math.inf
+        """By the clock: what was on disk by then is counted by ``undelivered_of_dead_runs`` here, or in the process
+        that has adopted it. 0: nothing is known, as before the first search and after ``close``; infinite: nothing is
+        ever there."""
         self._settings = settings
         self._folder = Path() if settings is None else Path(settings.path) / f"{broker_id}-{boot_id}"
         self._observed = observed
@@ -178,6 +183,7 @@ class SpoolStore:
                 self.replace_deleted_folder()
                 delete_orphaned_counters()
                 self._adopt_runs(self._settings)
+                self.searched_at = now
             self._delete_finished_runs()
             if self._own_run is not None:
                 self._maintain_own_run(self._own_run, now)
@@ -206,6 +212,7 @@ class SpoolStore:
 
     def close(self) -> None:
         """Release all folders. Delete that of this run if all is settled, else leave it for the next run."""
+        self.searched_at = 0.0
         for dead in [*self._dead_runs, *self._ended_runs.values()]:
             dead.release()
         self._dead_runs, self._ended_runs = [], {}

@@ -19,9 +19,11 @@ from proxy.core.apis import ALTER_CLIENT_QUOTAS, ALTER_CONFIGS, INCREMENTAL_ALTE
 from proxy.daemon_executor import DaemonExecutor
 from proxy.errors import LocalError
 from proxy.features.status import FeaturesStatus
-from proxy.fleet.feature_poller import AuditLevels, FeaturePoller
+from proxy.fleet.applied_epoch import Applied, AuditLevels
+from proxy.fleet.feature_poller import FeaturePoller
 from proxy.fleet.fleet_poller import FleetPoller
 from proxy.fleet.quota_poller import QuotaPoller
+from proxy.fleet.succession import Succession
 from proxy.net.admin import AdminEndpoint
 from proxy.net.connection_handler import ConnectionHandler
 from proxy.net.data_plane import DataPlane
@@ -148,6 +150,16 @@ async def _run(
             features.reconfigure(changed)
         return True
 
+    async def leave_registry() -> None:
+        """Write the last record. A successor registers then, and needs to know what this process has left to do."""
+        await fleet.close(signs_off=accepted and not taken_over)  # of a failed takeover, the predecessor continues
+        if taken_over and successor is not None:
+            report = successor.report_applied
+            if features is not None:
+                features.hand_over(lambda applied: report(*applied))
+            else:
+                report(*Applied())
+
     def start_accepting() -> None:
         nonlocal accepted
         accepted = True
@@ -174,7 +186,9 @@ async def _run(
     problems = ReadinessProblems(listeners)
     watch = _create_quota_poller(config, listeners, handler, ticker, partial(problems.set, "quotas"))
     fleet = _create_fleet_poller(config, handler, ticker, partial(problems.set, "fleet"))
-    features = _create_feature_poller(config, handler, fleet, partial(problems.set, "features"))
+    features = _create_feature_poller(
+        config, handler, fleet, partial(problems.set, "features"), inherits=predecessor is not None
+    )
     admin = AdminEndpoint(
         listeners,
         reloader,
@@ -190,7 +204,7 @@ async def _run(
         admin_socket = sockets.open(ADMIN, config.admin.bind, ACCEPT_BACKLOG, "admin.bind")
         if predecessor is None:
             admin.start(admin_socket)
-        fleet.start()
+        fleet.start(registers=predecessor is None)
         if features is not None:
             features.start()
         if watch is not None:
@@ -204,7 +218,10 @@ async def _run(
             start_accepting()
         else:
             await _wait_until_ready(admin, predecessor, stop)
+            succession = Succession(fleet, features)
+            predecessor.on_applied, predecessor.on_ended = succession.predecessor_applies, succession.predecessor_ended
             await predecessor.complete(listeners, start_accepting)
+            succession.took_over(has_ended=predecessor.has_ended)
             admin.start(admin_socket)
             for unused in sockets.close_unused():
                 log.info("listener_not_taken_over", name=unused.name)
@@ -229,8 +246,7 @@ async def _run(
         listeners.close()
         if features is not None:
             features.resign()
-        is_last = accepted and not taken_over  # of a failed takeover, the predecessor continues
-        await asyncio.gather(handler.stop(abort, spread=taken_over), fleet.close(signs_off=is_last))
+        await asyncio.gather(handler.stop(abort, spread=taken_over), leave_registry())
         if features is not None:
             await features.close()
         ticker.stop()
@@ -328,17 +344,22 @@ def _create_fleet_poller(
 
 
 def _create_feature_poller(
-    config: Config, handler: ConnectionHandler, fleet: FleetPoller, set_problem: Callable[[str | None], None]
+    config: Config,
+    handler: ConnectionHandler,
+    fleet: FleetPoller,
+    set_problem: Callable[[str | None], None],
+    *,
+    inherits: bool,
 ) -> FeaturePoller | None:
-    """Return what follows the features of the fleet; None if this sidecar does not take part."""
+    """Return what follows the features of the fleet; None if this sidecar does not take part. ``inherits``: it takes
+    over from another process."""
     if config.features_disabled is not None:
         return None
 
     async def audit_levels() -> AuditLevels:
-        found = (await handler.snapshot()).audit
-        return AuditLevels(found.get("levels", {}), found.get("undelivered", {}))
+        return AuditLevels.of((await handler.snapshot()).audit, handler.process_ended_at)
 
-    features = FeaturePoller(config, fleet, handler.update_features_view, set_problem, audit_levels)
+    features = FeaturePoller(config, fleet, handler.update_features_view, set_problem, audit_levels, inherits=inherits)
     handler.on_feature_update(features.update)
     return features
 

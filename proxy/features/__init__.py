@@ -17,6 +17,7 @@ participants.py  who has to agree: the sidecars and readers of the registry.
 levels.py     which level of each feature one program uses, and whether it supports the finalized ones.
 updates.py    an update: what a client asks for, and whether it is allowed.
 controller_states.py  the states of the feature controller, and what an executor is to do for it.
+level_change.py  a change of levels that is under way.
 transaction_queue.py  the records that the controller writes, until it has read them back.
 controller.py the feature controller: the one sidecar that changes finalized levels.
 view.py       what one process knows of the finalized levels.

@@ -15,7 +15,6 @@ Source: KIP-584, "changes to the Kafka controller".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from msgspec import structs
 
@@ -30,6 +29,7 @@ from proxy.features.controller_states import (
     LogLine,
     ReadRegistry,
 )
+from proxy.features.level_change import LevelChange
 from proxy.features.levels import ranges
 from proxy.features.participants import Participant
 from proxy.features.records import (
@@ -70,26 +70,6 @@ OUTCOME_KEPT_MS = 600_000
 
 MAX_OUTCOMES = 256
 """Outcomes that the topic keeps; with more, the oldest are deleted before their time."""
-
-
-@dataclass
-class LevelChange:
-    """A change of levels that is under way.
-
-    ``update``: id of the proposal; empty for a change of the controller's own. ``proposal``: likewise, or None.
-    ``features``: the levels afterwards. ``barrier``: number of the barrier that is waited for, 0 before it.
-    ``waits_for`` and ``epoch``: of the final record. ``others``: ids of later proposals whose barrier is waited for.
-    """
-
-    update: str
-    proposal: UpdateProposal | None
-    features: Finalized
-    deadline: int
-    barrier: int = 0
-    is_withdrawn: bool = False
-    waits_for: tuple[int, ...] = ()
-    epoch: int = 0
-    others: tuple[str, ...] = ()
 
 
 class FeatureController:
@@ -353,7 +333,7 @@ class FeatureController:
         if features != change.features:
             self._withdraw(change, FEATURE_UPDATE_FAILED, "the levels have changed meanwhile; ask again", now)
             return
-        change.epoch = min(self._base().epoch + 1, MAX_COUNT)
+        change.epoch = self._next_epoch()
         change.waits_for = tuple(
             one.broker_id for one in self.participants if one.running and one.supported and one.broker_id is not None
         )
@@ -385,13 +365,20 @@ class FeatureController:
             self._begin(LevelChange("", None, target, now + MAX_WAIT_MS), now)
 
     def _restore(self, now: int) -> None:
-        """Write the levels that this process remembers, if the record was deleted."""
-        topic = self.topic
-        if topic.present or topic.later_layout or self._queue.is_unread(FEATURES_KEY):
+        """Write the levels that this process knows, if the record was deleted, if another one is older, or if a sidecar
+        has applied a later epoch, from before the topic was deleted: it does not follow an older one."""
+        topic, known = self.topic, self.topic.finalized
+        if topic.later_layout or self._queue.is_unread(FEATURES_KEY) or known is None or known.epoch == 0:
             return
-        if topic.finalized is not None and topic.finalized.epoch > 0:
-            known = topic.finalized
-            self._put_features(structs.replace(known, epoch=min(known.epoch + 1, MAX_COUNT), pending=None), now)
+        if not topic.present or self._last_epoch() > known.epoch:
+            self._put_features(structs.replace(known, epoch=self._next_epoch(), pending=None), now)
+
+    def _last_epoch(self) -> int:
+        """The last epoch that anybody is known to have seen."""
+        return max(self._base().epoch, *(one.applied_epoch for one in self.participants), 0)
+
+    def _next_epoch(self) -> int:
+        return min(self._last_epoch() + 1, MAX_COUNT)
 
     def _is_empty(self) -> bool:
         return self._base().epoch == 0 and not self.topic.later_layout

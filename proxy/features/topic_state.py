@@ -40,14 +40,16 @@ class KnownOutcome(NamedTuple):
 class TopicState:
     """The last record of each key, in the order of the topic.
 
-    finalized     the last readable record ``features`` that was ever read; it survives ``restart``.
-    present       whether the topic has a readable one.
+    finalized     of the records ``features`` that were ever read, the last one with the highest epoch; it survives
+                  ``restart``. One with a lower epoch is not followed: a topic that was deleted begins at 1 again, and
+                  whoever may write it can repeat what a controller has signed.
+    present       whether the topic's last readable one is that.
     later_layout  whether the topic's last record ``features`` is of a later layout than this release reads.
     claim         the last claim, or None.
     proposals     by id, those without an outcome, in their order.
     excess        ids of those beyond ``MAX_OPEN_PROPOSALS``, in their order.
     outcomes      by id, in their order.
-    ignored       numbers of records that were ignored, by reason: malformed, later_layout.
+    ignored       numbers of records that were ignored, by reason: malformed, later_layout, older.
     """
 
     def __init__(self) -> None:
@@ -85,7 +87,11 @@ class TopicState:
                 self.later_layout = True
             return "later_layout" if later else "malformed"
         if isinstance(record, FinalizedFeatures):
-            self.finalized, self.present, self.later_layout = record, True, False
+            self.later_layout = False
+            if self.finalized is not None and record.epoch < self.finalized.epoch:
+                was_present, self.present = self.present, False
+                return "older" if was_present else None  # else it is read from its beginning again
+            self.finalized, self.present = record, True
         elif isinstance(record, ControllerClaim):
             self.claim = record
         else:

@@ -29,9 +29,11 @@ view.py           what BrokerMetadata returns of each broker (pure).
 registry.py       the registry's thread.
 identity.py       whether broker.id is that of the broker behind listeners with SASL or TLS (pure).
 fleet_poller.py   keeps the view of brokers and sidecars up to date.
+succession.py     when a successor registers in place of its predecessor.
 
 Feature versions of the fleet
 features_thread.py  the thread of the topic with the finalized levels.
+applied_epoch.py  which epoch all processes of a sidecar have applied (pure).
 registered_features.py  what the registry says about features (pure).
 feature_updates.py  updates that clients ask this sidecar for.
 feature_poller.py follows the finalized levels, and is the controller where the election says so.

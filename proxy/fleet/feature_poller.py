@@ -6,6 +6,10 @@ effects. All of it is on the loop; librdkafka's calls are on threads. No client 
 A sidecar registers its supported levels first, and reads the finalized ones after: when it has read its own record back
 from the registry, it measures the end of the topic of features, and reads up to there. Then the levels are *loaded*.
 Before, nothing counts as finalized.
+
+A successor registers only when its predecessor does not any more: they have one record. Until then it reads the levels
+to find out whether it fits them, and uses none of them. The predecessor follows the levels until it ends, and reports
+to the successor what it would register (``hand_over``).
 """
 
 from __future__ import annotations
@@ -13,13 +17,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import structlog
 
 from proxy.config import Config, hmac_keys
 from proxy.core.authentication import Authenticator
-from proxy.features.catalog import AUDIT_EVENT_SCHEMA, SUPPORTED, LevelRange
+from proxy.features.catalog import SUPPORTED, LevelRange
 from proxy.features.controller import FeatureController
 from proxy.features.controller_states import (
     CloseProducer,
@@ -36,6 +40,7 @@ from proxy.features.records import SupportedRange
 from proxy.features.status import FeaturesStatus, ProposalStatus, status_of
 from proxy.features.updates import UpdateRequest, UpdateResult
 from proxy.features.view import FeaturesView
+from proxy.fleet.applied_epoch import Applied, AppliedEpoch, AuditLevels
 from proxy.fleet.election import Decision, Election
 from proxy.fleet.feature_updates import FeatureUpdates
 from proxy.fleet.features_thread import FeaturesThread
@@ -61,16 +66,6 @@ LOAD_WAIT = 5.0
 NOT_LOADED = "features: the finalized levels are not known yet"
 
 log = structlog.get_logger(__name__)
-
-
-class AuditLevels(NamedTuple):
-    """What the audit of all processes does. ``levels``: numbers of processes by the level in use; empty without audit.
-
-    ``undelivered``: events that are not on the topic yet, by level.
-    """
-
-    levels: Mapping[int, int] = {}
-    undelivered: Mapping[int, int] = {}
 
 
 class Registry(Protocol):
@@ -100,12 +95,14 @@ class FeaturePoller:
         on_problem: Callable[[str | None], None],
         audit_levels: Callable[[], Awaitable[AuditLevels]],
         *,
+        inherits: bool = False,
         supported: Mapping[str, LevelRange] = SUPPORTED,
     ) -> None:
         """Callbacks are called on the loop, with each change.
 
         ``on_problem`` gets what keeps the sidecar from being ready, and None when that has ended. ``audit_levels``:
-        returns when all processes that answer follow the last view. ``supported``: the levels of this release.
+        returns when all processes that answer follow the last view. ``inherits``: this sidecar takes over from another
+        process, which is registered in its place until then. ``supported``: the levels of this release.
         """
         self._config = config
         self._registry = registry
@@ -126,6 +123,10 @@ class FeaturePoller:
         self._write_failure: str | None = None
         self._content: RegistryContent | None = None
         self._registered = self._loaded = False
+        self._was_read = False  # to the end; a successor then knows whether it fits
+        self._inherits = inherits
+        self._applied = AppliedEpoch(inherits=inherits)
+        self._report_applied: Callable[[Applied], None] | None = None
         self._levels = fleet_levels(supported, None)
         self._view: FeaturesView | None = None
         self._own = OwnFeatures(supported, effective=self._levels.in_use)
@@ -142,6 +143,8 @@ class FeaturePoller:
         self._registry.on_registry(self._on_registry)
         self._registry.update_features(self._own)
         self._topic.start()
+        if self._inherits:
+            self._topic.read_to_end(self._on_first_read)
         self._publish()
         self._tasks = [asyncio.create_task(one) for one in (self._run_ticks(), self._run_applied())]
 
@@ -190,6 +193,21 @@ class FeaturePoller:
         self._updates.close()
         self._run(self._controller.lost("the sidecar ends", self._now()))
 
+    def predecessor_applies(self, applied: Applied) -> None:
+        """Note what the predecessor, which drains, has applied."""
+        self._applied.predecessor_applies(applied)
+        self._register()
+
+    def predecessor_ended(self) -> None:
+        """Note that the predecessor has ended."""
+        self._applied.predecessor_ended(time.monotonic())
+        self._changed.set()
+
+    def hand_over(self, report: Callable[[Applied], None]) -> None:
+        """Call ``report`` with what this sidecar applies, now and with each change: a successor registers it."""
+        self._report_applied = report
+        report(self._applied.registered)
+
     async def close(self) -> None:
         """Stop, after ``resign``."""
         self.resign()
@@ -221,6 +239,10 @@ class FeaturePoller:
         if self._controller.state is not ControllerState.AWAY:
             self._run(self._controller.participants_changed(self._participants(), self._now()))
         self._decide()
+
+    def _on_first_read(self) -> None:
+        self._was_read = True
+        self._report_problem()
 
     def _on_loaded(self) -> None:
         self._loaded = True
@@ -360,20 +382,30 @@ class FeaturePoller:
                 log.warning("features_incompatible", feature=name, problem=problem)
 
     def _register(self) -> None:
-        self._own = self._own._replace(effective=self._levels.in_use, holds=self._holds())
+        before, applied = self._own, self._applied.registered
+        self._own = before._replace(
+            effective=self._levels.in_use,
+            holds=self._holds(),
+            applied_epoch=applied.epoch,
+            undelivered_above=applied.undelivered_above,
+        )
         self._registry.update_features(self._own)
+        if self._report_applied is not None and applied != (before.applied_epoch, before.undelivered_above):
+            self._report_applied(applied)
 
     def _report_problem(self) -> None:
         """Report what keeps a sidecar that was never ready from it, if that has changed."""
-        problem = None
+        problem, found = None, self._levels.problems
+        if self._inherits and not self._loaded:
+            found = fleet_levels(self._supported, self._controller.topic.finalized).problems
         if not self._was_ready:
-            if self._levels.problems:
-                name, what = next(iter(sorted(self._levels.problems.items())))
+            if found:
+                name, what = next(iter(sorted(found.items())))
                 problem = (
                     f"feature {name}: {what}; run a release that supports them, or lower them first: "
                     "brokerside features downgrade"
                 )
-            elif not self._loaded and asyncio.get_running_loop().time() < self._load_until:
+            elif not (self._loaded or self._was_read) and asyncio.get_running_loop().time() < self._load_until:
                 problem = NOT_LOADED
             else:
                 self._was_ready = self._accepting
@@ -390,7 +422,8 @@ class FeaturePoller:
             try:
                 found = await self._audit_levels()
                 if levels == self._levels:
-                    self._report_applied(found)
+                    self._applied.update(levels, found)
+                    self._register()
             except Exception:
                 log.exception("features_poller_failed")  # a mistake of ours must not end the task
             applied = self._own.applied_epoch == self._levels.epoch
@@ -400,16 +433,6 @@ class FeaturePoller:
                 wait = APPLY_INTERVAL
             except TimeoutError:
                 wait = APPLY_INTERVAL if applied else min(2 * wait, LAST_APPLY_INTERVAL)
-
-    def _report_applied(self, found: AuditLevels) -> None:
-        """Register the epoch of the levels that all processes follow, once nothing above them is left to deliver."""
-        level = self._levels.in_use.get(AUDIT_EVENT_SCHEMA, 0)
-        above = sum(events for of, events in found.undelivered.items() if of > level)
-        follows = all(of == level for of in found.levels)
-        epoch = self._levels.epoch if follows and not above else self._own.applied_epoch
-        if (epoch, above) != (self._own.applied_epoch, self._own.undelivered_above):
-            self._own = self._own._replace(applied_epoch=epoch, undelivered_above=above)
-            self._register()
 
     def _log(self, event: str, fields: Mapping[str, object]) -> None:
         """Log an event of the controller. Of several attempts in vain to become it, the first is logged."""

@@ -110,6 +110,7 @@ class FleetPoller:
         self._security = InternalSecurity(config.internal_client_settings())
         self._caller: Caller | None = None
         self._registry: RegistryThread | None = None
+        self._registers = True
         if config.internal_bootstrap_servers is not None:
             self._caller = caller or ClusterClient(config, self._client_id)
             authenticator = hmac_keys.authenticator(hmac_keys.REGISTRY, config.registry.hmac_keys_file)
@@ -126,8 +127,10 @@ class FleetPoller:
         has_registry = config.internal_bootstrap_servers is not None
         self._rewriting = [one for one in config.listeners if one.rewrite_addresses] if has_registry else []
 
-    def start(self) -> None:
-        """Start to poll, on the running loop."""
+    def start(self, *, registers: bool = True) -> None:
+        """Start to poll, on the running loop. Without ``registers`` this sidecar registers once ``register`` is
+        called."""
+        self._registers = registers
         self._publish()
         self._schedule = Schedule(asyncio.get_running_loop().time())
         work = [self._run_versions()]
@@ -135,6 +138,11 @@ class FleetPoller:
             self._registry.start()
             work += [self._run_brokers(), self._run_topics(), self._run_configuration()]
         self._tasks = [asyncio.create_task(one) for one in work]
+
+    def register(self) -> None:
+        """Register from now on: the predecessor, if there was one, does not any more."""
+        self._registers = True
+        self._publish()
 
     def refresh(self) -> None:
         """Poll the own broker's configuration now, and some more times soon: it may just have been changed."""
@@ -197,7 +205,7 @@ class FleetPoller:
 
     def _publish(self) -> None:
         """Write this sidecar's record, and report the view if it has changed."""
-        if self._registry is not None and self._is_own_broker and self._identity_problem is None:
+        if self._registry is not None and self._is_own_broker and self._identity_problem is None and self._registers:
             self._registry.register(self._own.node_id, sidecar_record.encode(self._own_record()))
         elif self._registry is not None:
             self._registry.withdraw()

@@ -25,6 +25,10 @@ class ConnectionHandler(Protocol):
     listener_counters: dict[str, ListenerCounters]
     """Counters by listener name. The accepting side counts accepted connections here."""
 
+    process_ended_at: float
+    """When a process that serves connections was last found to have ended, in monotonic seconds; 0: none was. What it
+    left on disk is another one's then."""
+
     @property
     def is_available(self) -> bool:
         """Whether anything serves connections at all."""

@@ -59,6 +59,7 @@ class DataPlane:
         self._dispatcher = _start_observers(config, boot_id, number)
         self._preparing = DaemonExecutor("observers")
         self._prepared: list[ConfiguredObserver] = []
+        self.process_ended_at = 0.0  # not before this process itself
         self._connections = ConnectionManager(
             config, observation_of(config, self._dispatcher) if self._dispatcher else None
         )

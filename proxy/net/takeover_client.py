@@ -26,6 +26,7 @@ from proxy.net.takeover_ipc import (
     PassListeningSocket,
     PassPendingConnection,
     PassRates,
+    PredecessorApplies,
     PredecessorConnectionsEnded,
     RequestSockets,
     SuccessorAccepting,
@@ -53,6 +54,10 @@ class Takeover:
     def __init__(self, sock: socket.socket) -> None:
         self.sockets: list[PassedSocket] = []
         """The listening sockets of the predecessor."""
+        self.on_applied: Callable[[int, int], None] = lambda epoch, undelivered_above: None
+        """Called with each ``PredecessorApplies``."""
+        self.on_ended: Callable[[], None] = lambda: None
+        """Called when the predecessor ends, unless it has refused; see also ``has_ended``."""
         self._listeners: ListenerManager | None = None
         self._predecessor = ListeningSocketsPassed(0, "")
         self._error = ""
@@ -88,6 +93,11 @@ class Takeover:
         if takeover._gone and ListeningSocketsPassed not in takeover._seen:
             raise LocalError("the running sidecar has ended, or is not of a version that can be taken over")
         return takeover
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the predecessor has ended."""
+        return self._gone
 
     async def complete(self, listeners: ListenerManager, start_accepting: Callable[[], None]) -> None:
         """Let the predecessor stop accepting, continue with the state of its limits, and accept.
@@ -160,6 +170,8 @@ class Takeover:
                 self._listeners.inherit_pending(passed)
             case PredecessorConnectionsEnded() if self._listeners is not None:
                 self._listeners.admission.release_inherited(message.numbers)
+            case PredecessorApplies():
+                self.on_applied(message.epoch, message.undelivered_above)
             case TakeoverRefused():
                 self._error = self._error or message.reason
             case TakeoverCancelled():
@@ -179,6 +191,8 @@ class Takeover:
         if self._listeners is not None:
             log.info("predecessor_ended", connections=self._listeners.admission.inherited_connections)
             self._listeners.admission.release_inherited()
+        if not self._error:
+            self.on_ended()
 
 
 def _connect(path: str) -> socket.socket:

@@ -3,7 +3,8 @@
 The order: ``RequestSockets``, ``PassListeningSocket`` for each, ``ListeningSocketsPassed``; the successor prepares all
 that can fail, and the predecessor continues as before; ``SuccessorReady``, then ``PassConnections``, ``PassRates``,
 ``PassPendingConnection`` for what was accepted and is not admitted, and ``LimitsPassed``, while no process accepts;
-``SuccessorAccepting``, ``TakeoverCompleted``; then ``PredecessorConnectionsEnded`` until the predecessor exits.
+``SuccessorAccepting``, ``TakeoverCompleted``; then ``PredecessorConnectionsEnded`` and ``PredecessorApplies`` until the
+predecessor exits.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from msgspec import Struct
 from proxy.limits.inheritance import CountedConnection, PendingState
 from proxy.limits.rate_sensors import MeasuredRate
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of these messages. A predecessor refuses a successor with another one."""
 
 _CREDENTIALS = struct.Struct("3i")
@@ -110,6 +111,16 @@ class PredecessorConnectionsEnded(Struct, tag=True, array_like=True):
     numbers: list[int]
 
 
+class PredecessorApplies(Struct, tag=True, array_like=True):
+    """What the predecessor has applied of the levels of features, see ``proxy.fleet.applied_epoch.Applied``.
+
+    Sent once the predecessor does not write to the registry any more, and again with each change.
+    """
+
+    epoch: int
+    undelivered_above: int
+
+
 ToPredecessor = RequestSockets | SuccessorReady | SuccessorAccepting
 ToSuccessor = (
     TakeoverRefused
@@ -122,6 +133,7 @@ ToSuccessor = (
     | TakeoverCompleted
     | PassPendingConnection
     | PredecessorConnectionsEnded
+    | PredecessorApplies
 )
 
 

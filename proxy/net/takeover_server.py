@@ -25,6 +25,7 @@ from proxy.net.takeover_ipc import (
     PassListeningSocket,
     PassPendingConnection,
     PassRates,
+    PredecessorApplies,
     PredecessorConnectionsEnded,
     RequestSockets,
     SuccessorAccepting,
@@ -127,6 +128,11 @@ class TakeoverServer:
             await asyncio.to_thread(self._remove_paths)
         if not self._taken_over:
             self._end()
+
+    def report_applied(self, epoch: int, undelivered_above: int) -> None:
+        """Report to the successor that this process does not write to the registry any more, and what it applies."""
+        if self._taken_over and self._channel is not None:
+            self._channel.send(PredecessorApplies(epoch, undelivered_above))
 
     def finish(self) -> None:
         """Close the channel, by which the successor knows that no connection is open any more. Call it at the exit."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 
@@ -87,6 +88,7 @@ class WorkerPool:
     def __init__(self, config: Config, ticker: Ticker) -> None:
         """No worker runs before ``start``."""
         self.listener_counters = {listener.name: ListenerCounters() for listener in config.listeners}
+        self.process_ended_at = 0.0
         self._config = config
         self._ticker = ticker
         self._fleet_view: FleetView | None = None
@@ -426,6 +428,7 @@ class WorkerPool:
 
     def _on_exit(self, worker: WorkerProcess, unsent: list[UnsentConnection]) -> None:
         del self._workers[worker.number]
+        self.process_ended_at = time.monotonic()
         self._exited = sum_exited([self._exited, worker.last_snapshot()])
         self._unassigned += unsent
         if not self._running:

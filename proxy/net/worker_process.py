@@ -374,5 +374,5 @@ def _without_spool(audit: dict[str, Any]) -> dict[str, Any]:
         return {}
     dropped = add_counters(audit["dropped"], {LOST_CAUSE: audit["queued"]} if audit["queued"] else {})
     gone: dict[str, Any] = dict.fromkeys(("queued", "queued_bytes", "spooled", "spool_bytes"), 0)
-    gone |= {"spool_problem": "", "problems": {}, "undelivered": {}, "levels": {}}
+    gone |= {"spool_problem": "", "problems": {}, "undelivered": {}, "levels": {}, "searched": {}}
     return {**audit, **gone, "dropped": dropped, "left": audit["spooled"]}

@@ -15,16 +15,23 @@ from proxy.features.catalog import SUPPORTED, LevelRange
 from proxy.features.records import UPGRADE, FeatureUpdate
 from proxy.features.updates import UpdateRequest, UpdateResult
 from proxy.features.view import FeaturesView
-from proxy.fleet.feature_poller import AuditLevels, FeaturePoller
+from proxy.fleet.applied_epoch import AuditLevels
+from proxy.fleet.feature_poller import FeaturePoller
 from proxy.fleet.fleet_poller import FleetPoller
+from proxy.fleet.succession import Succession
 from proxy.local import broker
 from proxy.local.cluster import Node
 
 
 class FeatureSidecar:
-    """One sidecar. ``audit``: what its audit does; None: it follows the levels at once, and delivers everything."""
+    """One sidecar. ``audit``: what its audit does; None: it follows the levels at once, and delivers everything.
 
-    def __init__(self, node: Node, supported: Mapping[str, LevelRange] = SUPPORTED, **settings: Any) -> None:
+    ``inherits``: it takes over from another one, see ``succession``.
+    """
+
+    def __init__(
+        self, node: Node, supported: Mapping[str, LevelRange] = SUPPORTED, *, inherits: bool = False, **settings: Any
+    ) -> None:
         config = {**broker.sidecar_config(node), **settings}
         del config["observer.class.names"], config["audit"]
         self.config = Config.model_validate(config)
@@ -34,8 +41,16 @@ class FeatureSidecar:
         self.asked = 0  # how often for what the audit does
         self.fleet = FleetPoller(self.config, lambda view: None, lambda problem: None)
         self.features = FeaturePoller(
-            self.config, self.fleet, self.views.append, self.problems.append, self._audit_levels, supported=supported
+            self.config,
+            self.fleet,
+            self.views.append,
+            self.problems.append,
+            self._audit_levels,
+            inherits=inherits,
+            supported=supported,
         )
+        self.succession = Succession(self.fleet, self.features)
+        self._inherits = inherits
 
     async def _audit_levels(self) -> AuditLevels:
         self.asked += 1
@@ -60,9 +75,18 @@ class FeatureSidecar:
 
     def start(self) -> None:
         """Start it, as a process would."""
-        self.fleet.start()
+        self.fleet.start(registers=not self._inherits)
         self.features.start()
-        self.features.mark_accepting()
+        if not self._inherits:
+            self.features.mark_accepting()
+
+    async def hand_over(self, successor: FeatureSidecar) -> None:
+        """Drain from now on, and let ``successor`` serve clients, as after a takeover."""
+        successor.features.mark_accepting()
+        successor.succession.took_over(has_ended=False)
+        self.features.resign()
+        await self.fleet.close()
+        self.features.hand_over(lambda applied: successor.succession.predecessor_applies(*applied))
 
     async def stop(self) -> None:
         """End it, as a process would at SIGTERM."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -326,10 +328,14 @@ async def test_the_audit_of_every_process_follows_the_levels_in_use(run: Run, wo
         assert (await bench.seen(lambda snapshot: snapshot.audit)).audit["levels"] == {1: workers}
         for level in (2, 1, 0):
             bench.handler.update_features_view(FeaturesView(levels={AUDIT_EVENT_SCHEMA: level}))
-            await bench.seen(lambda snapshot, level=level: snapshot.audit["levels"] == {level: workers})
+            seen = await bench.seen(lambda snapshot, level=level: snapshot.audit["levels"] == {level: workers})
+        assert seen.audit["searched"] == {math.inf: workers}, "there is no spool"
+        assert bench.handler.process_ended_at == 0
         if isinstance(bench.handler, WorkerPool):
+            before = time.monotonic()
             os.kill(bench.handler._workers[1].pid, signal.SIGKILL)
             await bench.seen(lambda snapshot: snapshot.worker_restarts and snapshot.audit["levels"] == {0: workers})
+            assert bench.handler.process_ended_at >= before
 
 
 async def test_without_observers_throttles_are_reported_to_nobody(run: Run) -> None:

@@ -32,8 +32,9 @@ from proxy.features.records import (
     reader_key,
 )
 from proxy.features.updates import ENDING, FEATURE_UPDATE_FAILED, INVALID_UPDATE_VERSION, NONE
+from proxy.fleet.applied_epoch import AuditLevels
 from proxy.fleet.compacted_topic import CompactedTopic, TopicError
-from proxy.fleet.feature_poller import TRANSACTIONAL_ID, AuditLevels
+from proxy.fleet.feature_poller import TRANSACTIONAL_ID
 from proxy.fleet.feature_updates import NO_ANSWER
 from proxy.fleet.fenced_writer import FencedWriter
 from proxy.fleet.topic_spec import FEATURES_TOPIC, TopicSpec
@@ -159,18 +160,61 @@ async def test_a_downgrade_waits_until_nothing_above_is_left_to_deliver(clean: C
         assert sidecar.features.status().undelivered_above == 0
 
 
-async def test_a_sidecar_that_drains_follows_the_levels_and_is_no_controller(clean: ClusterState) -> None:
-    draining, successor = FeatureSidecar(clean.nodes[0]), FeatureSidecar(clean.nodes[0])
+def registered(state: ClusterState) -> list[dict[str, Any]]:
+    """All records of sidecars in the registry."""
+    return [json.loads(value or b"{}") for _, value in committed(state.internal_bootstrap, REGISTRY)]
+
+
+async def test_a_successor_registers_once_its_predecessor_does_not_and_applies_levels_with_it(
+    clean: ClusterState,
+) -> None:
+    draining, successor = FeatureSidecar(clean.nodes[0]), FeatureSidecar(clean.nodes[0], inherits=True)
     async with running(draining):
-        await until(lambda: draining.state == "serving" and draining.level[AUDIT_EVENT_SCHEMA] == 2)
-        draining.features.resign()
-        await draining.fleet.close()
-        assert (await draining.update(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE)) == ENDING
+        await until(lambda: draining.state == "serving" and draining.features.status().applied_epoch == 1)
         async with running(successor):
+            await until(lambda: successor.problems[-1:] == [None])  # it fits, as far as it has read the levels
+            await asyncio.sleep(4)  # longer than from one record to the next
+            assert not successor.features.status().loaded
+            assert {one["boot_id"] for one in registered(clean)} == {draining.fleet.boot_id}
+
+            draining.audit = AuditLevels({2: 1}, {2: 7})
+            await draining.hand_over(successor)
+            assert (await draining.update(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE)) == ENDING
             await until(lambda: successor.state == "serving")
-            assert (await successor.update(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE)).error_code == NONE
-            await until(lambda: draining.views[-1].levels[AUDIT_EVENT_SCHEMA] == 1, 10)
+            draining.audit = AuditLevels({1: 1}, {2: 7})
+            late = await successor.update(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE, timeout_ms=3000)
+            assert late.message is not None
+            assert late.message.endswith("not applied yet by sidecar 1 (7 events of a higher level to deliver)")
+            assert draining.views[-1].levels[AUDIT_EVENT_SCHEMA] == 1
             assert draining.state == "away"
+            draining.audit = None
+            await until(lambda: successor.features.status().applied_epoch == 2, 10)
+
+            draining.audit = AuditLevels({2: 1}, {2: 7})  # the last events, which its disk keeps
+            assert (await successor.update(AUDIT_EVENT_SCHEMA, 2)).error_code == NONE
+            successor.audit = AuditLevels({1: 1}, {2: 0}, time.monotonic())
+            await draining.features.close()
+            successor.succession.predecessor_ended()
+            late = await successor.update(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE, timeout_ms=3000)
+            assert late.error_code == FEATURE_UPDATE_FAILED, "nobody has searched the disk since"
+            successor.audit = AuditLevels({1: 1}, {2: 7}, time.monotonic())
+            await until(lambda: successor.features.status().undelivered_above == 7)
+            assert successor.features.status().applied_epoch == 3
+            successor.audit = AuditLevels({1: 1}, {2: 0}, time.monotonic())
+            await until(lambda: successor.features.status().applied_epoch == 4)
+    boots = [one["boot_id"] for one in registered(clean)]
+    first = boots.count(draining.fleet.boot_id)
+    assert boots == first * [draining.fleet.boot_id] + (len(boots) - first) * [successor.fleet.boot_id]
+
+
+async def test_a_successor_that_does_not_fit_is_not_ready_and_leaves_no_trace(clean: ClusterState) -> None:
+    async with running(new := FeatureSidecar(clean.nodes[0])):
+        await until(lambda: new.features.status().applied_epoch == 1)
+        async with running(old := FeatureSidecar(clean.nodes[0], OLD, inherits=True)):
+            await until(lambda: "1 to 1 are supported, finalized are 1 to 2" in str(old.problems[-1:]))
+        assert new.state == "serving"
+        assert (await new.update(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE)).error_code == NONE
+    assert {one["boot_id"] for one in registered(clean)} == {new.fleet.boot_id}
 
 
 async def test_readers_block_what_they_do_not_support(clean: ClusterState) -> None:
@@ -227,6 +271,22 @@ async def test_an_intent_that_a_controller_left_behind_is_withdrawn(clean: Clust
     assert changes == ["taken", "lost", "taken", "lost"]
     withdrawn = after[after.index(left) + 1]
     assert (withdrawn.epoch, withdrawn.features, withdrawn.pending) == (before.epoch, before.features, None)
+
+
+async def test_an_earlier_record_that_is_written_again_is_replaced(clean: ClusterState) -> None:
+    """With keys it is all that somebody else can do. A sidecar that starts later does not see it any more."""
+    with capture_logs() as logs:
+        async with running(sidecar := FeatureSidecar(clean.nodes[0])):
+            await until(lambda: sidecar.state == "serving")
+            earlier = next(value for key, value in committed(clean.internal_bootstrap) if key == FEATURES_KEY and value)
+            assert (await sidecar.update(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE)).error_code == NONE
+            before = len(sidecar.views)
+            write(clean, FEATURES_KEY, earlier)
+            await until(lambda: sidecar.features.status().applied_epoch == 3)
+            assert {view.levels[AUDIT_EVENT_SCHEMA] for view in sidecar.views[before:]} == {1}
+            restored = finalized(clean)[-1]
+    assert (restored.epoch, restored.features[AUDIT_EVENT_SCHEMA].max_version_level) == (3, 1)
+    assert [one["reason"] for one in logs if one["event"] == "features_record_ignored"] == ["older"]
 
 
 async def test_levels_stay_while_the_topic_is_away_and_are_written_again(clean: ClusterState) -> None:
@@ -444,8 +504,8 @@ def test_a_successor_that_cannot_take_over_does_not_say_that_the_sidecar_stops(
             time.sleep(0.1)
         said = (tmp_path / "second.log").read_text()
         assert "not ready to take over" in said, said
-        written = [json.loads(value or b"{}") for _, value in committed(clean.internal_bootstrap, REGISTRY)]
-        assert len({one["boot_id"] for one in written}) == 2
+        written = registered(clean)
+        assert len({one["boot_id"] for one in written}) == 1, "the successor has written nothing"
         assert {one["state"] for one in written} == {"running"}
     finally:
         process.stop([first.process, *([second] if second is not None else [])], 20)

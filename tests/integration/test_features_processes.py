@@ -102,7 +102,9 @@ def test_a_successor_takes_over_and_nobody_says_that_the_sidecar_stops(
             until(lambda: status(second)["applied_epoch"] == found["epoch"])
             records = [json.loads(value) for value in committed_registry(state)[before:]]
             assert {one["state"] for one in records} == {"running"}
-            assert len({one["boot_id"] for one in records}) == 2
+            boots = [one["boot_id"] for one in records]
+            assert len(set(boots)) == 2
+            assert boots == sorted(boots, key=boots.index), "the first one had ended to write when the second began"
         finally:
             assert second.stop()
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,11 @@ from structlog.testing import capture_logs
 from proxy.config.hmac_keys import REGISTRY as REGISTRY_LABEL
 from proxy.config.values import Secret
 from proxy.core.authentication import Authenticator, read_keys
-from proxy.core.protected_topics import FEATURES
+from proxy.core.protected_topics import FEATURES, REGISTRY
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA
 from proxy.features.records import FEATURES_KEY, SAFE_DOWNGRADE, FinalizedFeatures, FinalizedRange, encode
 from proxy.features.updates import FEATURE_UPDATE_FAILED, NONE
+from proxy.fleet.feature_poller import NOT_LOADED
 from proxy.local import cluster as local_cluster
 from proxy.local.cluster import Node
 from tests.integration.authorizer import secured_properties
@@ -119,6 +121,32 @@ async def test_a_right_that_is_revoked_changes_no_level(
             assert sidecar.level[AUDIT_EVENT_SCHEMA] == wanted[0]
             ended = len(logs)
     assert len([one for one in logs[:ended] if one["event"] == logged and one.get("change") != "taken"]) == 1
+
+
+async def test_a_sidecar_that_cannot_read_the_levels_is_ready_and_uses_level_1(site: Site) -> None:
+    """However long it takes. Whoever asks for an update learns that it does not follow."""
+    async with running(first := FeatureSidecar(site.node, **site.settings)):
+        await until(lambda: first.state == "serving")
+        await first.update(AUDIT_EVENT_SCHEMA, 2)
+        assert first.level[AUDIT_EVENT_SCHEMA] == 2
+    site.grant(ResourceType.TOPIC, REGISTRY, AclOperation.READ)
+    site.revoke(ResourceType.TOPIC, "*", AclOperation.READ)
+    try:
+        async with running(sidecar := FeatureSidecar(site.node, **site.settings)):
+            await until(lambda: sidecar.problems == [NOT_LOADED, None])
+            await until(lambda: sidecar.features.status().participants[0].running)
+            await asyncio.sleep(3)
+            found = sidecar.features.status()
+            assert (found.loaded, found.epoch, found.applied_epoch) == (False, -1, -1)
+            assert found.participants[0].applied_epoch == -1
+            assert {view.levels[AUDIT_EVENT_SCHEMA] for view in sidecar.views} == {1}
+            site.grant(ResourceType.TOPIC, "*", AclOperation.READ)
+            await until(lambda: sidecar.level[AUDIT_EVENT_SCHEMA] == 2)
+            await until(lambda: sidecar.features.status().applied_epoch == sidecar.features.status().epoch)
+            assert sidecar.problems == [NOT_LOADED, None]
+    finally:
+        site.grant(ResourceType.TOPIC, "*", AclOperation.READ)
+        site.revoke(ResourceType.TOPIC, REGISTRY, AclOperation.READ)
 
 
 async def test_records_that_nobody_has_signed_are_ignored(site: Site, tmp_path: Path) -> None:

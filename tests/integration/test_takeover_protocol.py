@@ -25,6 +25,7 @@ from proxy.net.takeover_ipc import (
     PROTOCOL,
     LimitsPassed,
     ListeningSocketsPassed,
+    PredecessorApplies,
     RequestSockets,
     SuccessorAccepting,
     SuccessorReady,
@@ -280,9 +281,13 @@ async def test_a_successor_ends_if_its_predecessor_was_stopped(old: Predecessor,
     with pytest.raises(LocalError, match="the sidecar drains"):
         takeover.raise_if_refused()
     accepting = asyncio.Event()
+    ended = asyncio.Event()
+    takeover.on_ended = ended.set
     with pytest.raises(LocalError, match="the sidecar drains"):
         await takeover.complete(old.listeners, accepting.set)
+    await asyncio.sleep(0.05)
     assert not accepting.is_set()
+    assert not ended.is_set()
     old.listeners.resume()
 
 
@@ -297,6 +302,29 @@ async def test_a_successor_goes_on_if_its_predecessor_dies(old: Predecessor, tmp
     await asyncio.wait_for(completing, PATIENCE)
     assert await old.serves()
     takeover.finish()
+
+
+async def test_a_successor_hears_what_its_predecessor_applies_and_that_it_has_ended(
+    old: Predecessor, tmp_path: Path
+) -> None:
+    path = tmp_path / "other.sock"
+    draining = ScriptedPredecessor(path)
+    takeover = await draining.begun(path)
+    heard: list[tuple[int, int]] = []
+    ended = asyncio.Event()
+    takeover.on_applied = lambda *applied: heard.append(applied)
+    takeover.on_ended = ended.set
+    for message in (LimitsPassed(7), TakeoverCompleted(), PredecessorApplies(6, 40)):
+        draining.channel.send(message)
+    await asyncio.wait_for(takeover.complete(old.listeners, old.listeners.resume), PATIENCE)
+    draining.channel.send(PredecessorApplies(7, 0))
+    async with asyncio.timeout(PATIENCE):
+        while len(heard) < 2:  # noqa: ASYNC110 - nothing reports it
+            await asyncio.sleep(0.005)
+    assert (heard, takeover.has_ended, ended.is_set()) == ([(6, 40), (7, 0)], False, False)
+    draining.close()
+    await asyncio.wait_for(ended.wait(), PATIENCE)
+    assert takeover.has_ended
 
 
 async def test_a_successor_that_was_too_slow_fails(old: Predecessor, tmp_path: Path) -> None:
@@ -325,8 +353,11 @@ async def test_completed(old: Predecessor) -> None:
     await successor.hears(ListeningSocketsPassed)
     successor.channel.send(SuccessorReady())
     await successor.hears(LimitsPassed)
+    old.server.report_applied(5, 0)
     successor.channel.send(SuccessorAccepting())
     await successor.hears(TakeoverCompleted)
+    old.server.report_applied(6, 40)
+    assert await successor.hears(PredecessorApplies) == PredecessorApplies(6, 40)
     assert old.taken_over.is_set()
     assert old.listeners.draining
     assert len(successor.descriptors) == 1

@@ -136,10 +136,11 @@ def _supported_before_intent(world: World, record: FinalizedFeatures) -> None:
 
 def always(world: World) -> None:
     """Check what holds at any time."""
-    for one in world.processes.values():
+    for one in world.runs():
         for name, level in one.levels().in_use.items():
             highest = max(world.history.highest.get(name, 1), 1)
             assert level <= highest, f"F3: {one.key} writes {name} {level} before it is finalized"
+    for one in world.processes.values():
         if one.settled and one.registered and not one.problems():
             _fits(world, one)
 
@@ -165,9 +166,13 @@ def _fits(world: World, one: Process) -> None:
 
 
 def in_force(world: World, outcome: UpdateOutcome) -> None:
-    """F6: an update that was answered with 0 is in force in each sidecar that ran, unless it has started again."""
-    for one in world.processes.values():
-        if one.controller and outcome.waits_for and world.history.bound[outcome.epoch].get(one.key) == one.boot:
+    """F6: an update that was answered with 0 is in force in each sidecar that ran, unless it has started again.
+
+    During a hot restart in both runs, if they serve clients or have done so.
+    """
+    bound = world.history.bound[outcome.epoch] if outcome.waits_for else {}
+    for one in [*world.processes.values(), *world.draining.values()]:
+        if one.controller and one.boot <= bound.get(one.key, 0):
             assert one.levels().epoch >= outcome.epoch, f"F6: {one.key} has not applied epoch {outcome.epoch}"
 
 

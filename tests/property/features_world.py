@@ -46,6 +46,9 @@ HEARTBEAT = 3_000
 MUTATIONS = ("no barrier", "read, then register", "pending levels do not count")
 """Wrong executors and participants: with each of them an invariant fails. (A wrong controller: see the test.)"""
 
+HOT_MUTATIONS = ("both runs register", "the predecessor's epoch does not count")
+"""The same for a hot restart."""
+
 
 @dataclass
 class Transaction:
@@ -169,6 +172,8 @@ class Process:
         self.world, self.key, self.supported, self.durable = world, key, supported, durable
         self.boot = next(world.boots)
         self.paused = self.registered = self.settled = False
+        self.registers = True
+        """Whether no predecessor is registered in its place any more."""
         self.settled_at = -1
         """The epoch of the last committed record when it was settled."""
         self.registry = Registry()
@@ -206,10 +211,13 @@ class Process:
     def heartbeat(self) -> None:
         """Write its record; the first time, measure the end of the features' log after it."""
         world = self.world
-        if world.mutation == "read, then register" and not self.settled:
+        if not self.registers or (world.mutation == "read, then register" and not self.settled):
             return
         claim = self.controller.claim if self.controller else 0
-        epoch = self.levels().epoch if self.settled else -1
+        epoch = self.levels().epoch
+        before = world.draining.get(self.key)
+        if before is not None and world.mutation != "the predecessor's epoch does not count":
+            epoch = min(epoch, before.levels().epoch)
         world.registry.append(
             (self.key, Registration(self.supported, True, self.boot, epoch, claim, self.durable), world.now)
         )
@@ -359,6 +367,10 @@ class World:
         self.log = Log()
         self.registry: list[tuple[str, Registration | None, int]] = []
         self.processes: dict[str, Process] = {}
+        self.successors: dict[str, Process] = {}
+        """Second runs of a sidecar that have not taken over yet."""
+        self.draining: dict[str, Process] = {}
+        """Runs from which another one has taken over. They follow the levels, and that is all."""
         self.boots: Iterator[int] = count(1)
         self.requests: dict[str, Request] = {}
         self.proposals: dict[str, UpdateProposal] = {}
@@ -368,9 +380,27 @@ class World:
 
     def start(self, key: str, supported: dict[str, LevelRange], durable: bool = True) -> None:
         self.processes[key] = Process(self, key, supported, durable)
+        self.draining.pop(key, None)
+
+    def succeed(self, key: str, supported: dict[str, LevelRange]) -> None:
+        """Start a second run of a sidecar, which is to take over."""
+        self.successors[key] = Process(self, key, supported)
+        self.successors[key].registers = self.mutation == "both runs register"
+
+    def take_over(self, key: str) -> None:
+        """Let the second run of a sidecar serve its clients. The first one, if it still runs, drains."""
+        self.draining.pop(key, None)
+        before, successor = self.processes.get(key), self.successors.pop(key)
+        if before is not None:
+            assert before.controller
+            before.take(before.controller.lost("the sidecar ends", self.now))
+            self.draining[key] = before
+        self.processes[key] = successor
+        successor.registers = True
 
     def crash(self, key: str) -> None:
         self.processes.pop(key, None)
+        self.draining.pop(key, None)
 
     def stop(self, key: str) -> None:
         one = self.processes.pop(key)
@@ -418,9 +448,11 @@ class World:
         self.log.finish("open")
         for _ in range(rounds):
             self.advance(1_000)
-            for one in list(self.processes.values()):
+            for one in [*self.processes.values(), *self.successors.values()]:
                 if not one.paused:
                     self.run(one)
+            for one in self.draining.values():
+                one.read_features()
             self.answer()
 
     def run(self, one: Process) -> None:
@@ -442,6 +474,10 @@ class World:
         return known[0].applied_epoch if known and known[0].boot == one.boot else -1
 
     # What must hold
+
+    def runs(self) -> list[Process]:
+        """All processes."""
+        return [*self.processes.values(), *self.successors.values(), *self.draining.values()]
 
     def known(self, end: int | None = None) -> Registry:
         """The registry up to ``end``."""

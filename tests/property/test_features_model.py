@@ -25,7 +25,7 @@ from proxy.features.controller_states import ControllerState
 from proxy.features.records import FEATURES_KEY, FeatureUpdate
 from proxy.features.transaction_queue import TransactionQueue
 from tests.property import features_invariants as invariants
-from tests.property.features_world import MUTATIONS, Process, World
+from tests.property.features_world import HOT_MUTATIONS, MUTATIONS, Process, World
 
 STEPS = 50
 EXAMPLES = 2_000 if os.environ.get("FEATURES_DEEP") else 60
@@ -84,8 +84,11 @@ class Race(RuleBasedStateMachine):
             one.read_features()
 
     def start_one(self, key: str, levels: LevelRange | None) -> None:
-        supported = {AUDIT_EVENT_SCHEMA: levels, QUOTA_IP: LevelRange(1, 1)} if levels else {}
-        self.world.start(key, supported, READERS.get(key, True))
+        self.world.start(key, self.supported(levels), READERS.get(key, True))
+
+    @staticmethod
+    def supported(levels: LevelRange | None) -> dict[str, LevelRange]:
+        return {AUDIT_EVENT_SCHEMA: levels, QUOTA_IP: LevelRange(1, 1)} if levels else {}
 
     def awake(self) -> list[Process]:
         return [one for one in self.world.processes.values() if not one.paused]
@@ -131,6 +134,31 @@ class Race(RuleBasedStateMachine):
             holding[0].read_features()
             holding[0].work()
             self.holds()
+
+    @rule(
+        key=st.sampled_from(SIDECARS[1:]),
+        levels=st.sampled_from([LevelRange(1, 2), LevelRange(1, 3)]),
+        order=st.permutations(["succeed", "take over", "finalize"]),
+    )
+    def race_of_a_hot_restart(self, key: str, levels: LevelRange, order: list[str]) -> None:
+        """A level is raised while a sidecar is replaced, whose predecessor does not read the new level for long."""
+        self.raise_a_level(2)
+        slow = self.world.processes[key]
+        if slow.controller and slow.controller.state is not ControllerState.AWAY:
+            return
+        for what in order:
+            if what == "succeed":
+                self.world.succeed(key, self.supported(levels))
+            elif what == "finalize":
+                for one in [*self.world.processes.values(), *self.world.successors.values()] * 6:
+                    if one is not slow and not one.paused:
+                        self.world.run(one)
+                self.world.answer()
+            elif key in self.world.successors:
+                self.world.take_over(key)
+            self.holds()
+        slow.read_features()
+        self.world.calm(4)
 
     @invariant()
     def holds(self) -> None:
@@ -206,6 +234,26 @@ class Fleet(Race):
         else:
             one.paused = how == "pause"
 
+    @rule(
+        key=st.sampled_from(SIDECARS),
+        levels=RANGES,
+        how=st.sampled_from(["succeed", "succeed", "take over", "take over", "give up", "read", "drained"]),
+    )
+    def restart_hot(self, key: str, levels: LevelRange | None, how: str) -> None:
+        """A second run of a sidecar begins, takes over or ends; or the first one reads the levels, or has drained."""
+        world = self.world
+        if how == "succeed":
+            world.succeed(key, self.supported(levels))
+            world.run(world.successors[key])
+        elif how == "take over" and key in world.successors:
+            world.take_over(key)
+        elif how == "give up":
+            world.successors.pop(key, None)
+        elif how == "read" and key in world.draining:
+            world.draining[key].read_features()
+        elif how == "drained":
+            world.draining.pop(key, None)
+
     @precondition(lambda self: any(one.controller for one in self.awake()))
     @rule(who=WHO, stages=st.integers(0, 4))
     def disagree(self, who: int, stages: int) -> None:
@@ -274,7 +322,7 @@ def assert_finds_a_counterexample(mutation: str) -> None:
         run_state_machine_as_test(Mutated, settings=settings(search, report_multiple_bugs=False))
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS)
+@pytest.mark.parametrize("mutation", [*MUTATIONS, *HOT_MUTATIONS])
 def test_a_wrong_protocol_is_found_out(mutation: str) -> None:
     assert_finds_a_counterexample(mutation)
 

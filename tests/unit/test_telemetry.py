@@ -291,6 +291,7 @@ AUDIT = AuditStats(
     partly_hidden=3,
     topic_look_ups=1,
     levels={2: 1},
+    searched={7.5: 1},
 )
 
 

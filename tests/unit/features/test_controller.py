@@ -105,6 +105,51 @@ def test_levels_that_were_deleted_are_written_again() -> None:
     assert (one.levels.epoch, one.levels.features, one.controller.topic.present) == (6, finalized(2), True)
 
 
+def test_an_older_record_is_replaced_by_the_levels_that_it_knows() -> None:
+    """In each state in which it is the controller, and before."""
+    older = FinalizedFeatures(3, finalized(1))
+    one = executor()
+    one.put(FEATURES_KEY, FinalizedFeatures(4, finalized(2)))
+    one.put(FEATURES_KEY, older)
+    assert (one.levels.epoch, one.controller.topic.present) == (4, False)
+    one.hold()
+    assert (one.levels.epoch, one.levels.features, one.controller.topic.present) == (5, finalized(2), True)
+    one.put(FEATURES_KEY, older)
+    assert (one.levels.epoch, one.levels.features) == (6, finalized(2))
+    one.waits = (ReadRegistry,)
+    one.propose(1, to(3))
+    one.put(FEATURES_KEY, older)
+    one.go()
+    assert (one.levels.epoch, one.levels.features, one.outcome(1).epoch) == (7, finalized(3), 7)
+    one.put(FEATURES_KEY, older)
+    one.see(sidecar(1, epoch=7), sidecar(2, epoch=7))
+    assert (one.levels.epoch, one.levels.features, one.controller.topic.present) == (8, finalized(3), True)
+
+
+def test_a_new_fleet_begins_above_what_a_sidecar_has_applied() -> None:
+    """The topic was deleted, and no controller remembers its levels."""
+    one = executor()
+    one.see(sidecar(1), sidecar(2, epoch=7), sidecar(3, running=False, epoch=9))
+    one.hold()
+    one.tick(BOOTSTRAP_AFTER_MS)
+    assert (one.levels.epoch, one.levels.features) == (10, finalized(3))
+    assert one.controller.state is APPLYING
+
+
+def test_a_sidecar_that_comes_with_a_later_epoch_gets_one_that_is_later_still() -> None:
+    one = serving()
+    one.see(sidecar(1, epoch=4), sidecar(2, epoch=4))
+    assert one.levels.epoch == 4
+    one.see(sidecar(1, epoch=4), sidecar(2, epoch=6))
+    assert (one.levels.epoch, one.levels.features) == (7, finalized(2))
+    one.see(sidecar(1, epoch=2**63 - 1), sidecar(2, epoch=7))
+    one.tick(1000)
+    assert one.levels.epoch == 2**63 - 1
+    writes = len(one.writes)
+    one.tick(1000)
+    assert len(one.writes) == writes
+
+
 def test_levels_of_a_later_layout_are_left_alone() -> None:
     one = executor(low=2)
     one.put(FEATURES_KEY, FinalizedFeatures(9, {}, version=2))

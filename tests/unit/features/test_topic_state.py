@@ -83,6 +83,33 @@ def test_the_oldest_of_too_many_outcomes_are_forgotten() -> None:
     assert next(iter(topic.outcomes)) == name(5)
 
 
+def test_a_record_with_a_lower_epoch_is_not_followed() -> None:
+    """Somebody has written a record of a controller once more."""
+    topic = TopicState()
+    second = FinalizedFeatures(2, {})
+    for record in (FIRST, second):
+        topic.apply(FEATURES_KEY, encode(record), 5)
+    assert topic.apply(FEATURES_KEY, encode(FIRST), 6) == "older"
+    assert (topic.finalized, topic.present) == (second, False)
+    third = FinalizedFeatures(3, {})
+    assert topic.apply(FEATURES_KEY, encode(third), 7) is None
+    assert (topic.finalized, topic.present) == (third, True)
+
+
+def test_a_topic_that_is_read_from_its_beginning_again_brings_no_older_levels() -> None:
+    topic = TopicState()
+    second = FinalizedFeatures(2, {})
+    records = [encode(FIRST), encode(second)]
+    for value in records:
+        topic.apply(FEATURES_KEY, value, 5)
+    topic.restart()
+    seen = []
+    for value in records:
+        assert topic.apply(FEATURES_KEY, value, 5) is None
+        seen.append((topic.finalized, topic.present))
+    assert seen == [(second, False), (second, True)]
+
+
 def test_the_levels_survive_their_deletion_and_a_new_beginning() -> None:
     topic = TopicState()
     topic.apply(FEATURES_KEY, encode(FIRST), 5)

@@ -11,7 +11,7 @@ from proxy.telemetry.snapshot import add_counters
 def audit(**counts: Any) -> dict[str, Any]:
     nothing = {
         "emitted": 0, "delivered": 0, "dropped": {}, "spooled": 0, "queued": 0, "queued_bytes": 0, "spool_bytes": 0,
-        "spool_problem": "", "problems": {}, "undelivered": {}, "levels": {},
+        "spool_problem": "", "problems": {}, "undelivered": {}, "levels": {}, "searched": {},
     }  # fmt: skip
     return {**nothing, **counts}
 
@@ -29,8 +29,10 @@ def test_what_it_had_in_memory_is_lost_and_what_it_had_on_disk_is_left() -> None
         problems={"compacted": "it is"},
         undelivered={1: 30, 2: 10},
         levels={2: 1},
+        searched={7.0: 1},
     )
     living = audit(emitted=5, delivered=3, spooled=2, spool_bytes=3500, undelivered={1: 2}, levels={1: 1})
+    living["searched"] = {9.0: 1}
     assert add_counters(_without_spool(killed), living) == audit(
         emitted=105,
         delivered=53,
@@ -39,5 +41,6 @@ def test_what_it_had_in_memory_is_lost_and_what_it_had_on_disk_is_left() -> None
         spool_bytes=3500,
         undelivered={1: 2},
         levels={1: 1},
+        searched={9.0: 1},
         left=33,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import threading
 import uuid
@@ -345,8 +346,9 @@ class TestLevels:
         old.level(1)
         old.die()
         new = desk_of(tmp_path)
-        assert new.stats().undelivered == {1: 0, 2: 0}, "before it has looked"
+        assert (new.stats().undelivered, new.outbox.searched_at) == ({1: 0, 2: 0}, 0), "before it has looked"
         new.turn()
+        assert new.outbox.searched_at == new.now > 0
         assert new.stats().undelivered == {1: BLOCK, 2: BLOCK}
         new.producer.ready.set()
         new.turn()
@@ -355,6 +357,30 @@ class TestLevels:
         new.deliver()
         assert new.stats().undelivered == {1: 0, 2: 0}
         assert self.levels(new) == [(1, 1, BLOCK), (2, BLOCK + 1, 2 * BLOCK)]
+
+    def test_a_run_that_still_lives_is_counted_by_a_search_after_its_end(self, desk_of: DeskOf, tmp_path: Path) -> None:
+        """As the spool of a predecessor, which drains: only what a later search says is complete."""
+        old, new = desk_of(tmp_path), desk_of(tmp_path)
+        old.level(2)
+        old.add()
+        new.turn()
+        searched, ended = new.outbox.searched_at, new.now
+        old.die()
+        assert (new.stats().undelivered[2], searched <= ended) == (0, True)
+        new.turn()
+        assert new.outbox.searched_at == searched
+        new.turn(SPOOL_RETRY_INTERVAL)
+        assert (new.stats().undelivered[2], new.outbox.searched_at > ended) == (BLOCK, True)
+
+    def test_without_a_spool_nothing_is_searched_and_after_its_end_nothing_is_known(
+        self, desk_of: DeskOf, tmp_path: Path
+    ) -> None:
+        assert desk_of(None).outbox.searched_at == math.inf
+        desk = desk_of(tmp_path)
+        desk.turn()
+        assert desk.outbox.searched_at == desk.now
+        desk.outbox.close(0)
+        assert desk.outbox.searched_at == 0, "dead runs that it had found are counted by nobody"
 
     def test_of_a_dead_run_what_was_settled_and_what_is_torn_is_not_undelivered(
         self, desk_of: DeskOf, tmp_path: Path
