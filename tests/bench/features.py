@@ -3,6 +3,8 @@
 Cost: two sidecars with the same configuration but for ``features.enabled``, each beside a real broker of its own with
 finalized levels, carry the loads of the other scenarios between load generator and stub broker, in turns.
 
+Idle: the same two, at the same time, before the loads.
+
 Updates: three brokers with three sidecars, all with ``audit.mode: rollup``. The audit's schema is lowered and raised in
 turn through one sidecar after the other; between two of these, the same client lowers and raises a feature of Kafka's
 own at the broker itself.
@@ -44,6 +46,9 @@ FINALIZED_TIMEOUT = 60.0
 
 TOOL_TIMEOUT = 60.0
 
+IDLE_WATCHES = 4
+"""How often ``Sizes.watch`` fits into the time in which idle sidecars are watched."""
+
 UPDATED = {"update": (AUDIT_EVENT_SCHEMA, 1), "kafka_update": (GROUP_VERSION, 0)}
 """The feature that is updated, and the lower of its two levels, by the figures' name."""
 
@@ -68,6 +73,7 @@ class Features:
         outcomes: dict[str, list[Outcome]] = defaultdict(list)
         with ExitStack() as stack:
             sides = {side: stack.enter_context(_side(stage, contestant, side)) for side in ("on", "off")}
+            idle = _idle_figures(stage, sides)
             for load, (mode, request, connections) in LOADS.items():
                 for turn in range(stage.sizes.feature_turns):
                     for side in ("on", "off") if turn % 2 else ("off", "on"):
@@ -75,7 +81,7 @@ class Features:
                         outcome = stage.load(sides[side], mode, request, conns=connections, secs=seconds)
                         sides[side].pause()
                         outcomes[f"{load}_{side}"].append(outcome)
-        figures = cost_figures(outcomes)
+        figures = idle | cost_figures(outcomes)
         figures |= _update_figures(fleet, stage.sizes.feature_updates)
         return Measured(figures, max(one.foreign for each in outcomes.values() for one in each))
 
@@ -123,6 +129,23 @@ def _side(stage: Stage, contestant: Contestant, side: str) -> Iterator[Running]:
         yield running
     finally:
         stage.stop(running)
+
+
+def _idle_figures(stage: Stage, sides: Mapping[str, Running]) -> Figures:
+    """CPU ms each second of both sides at the same time, unused; with features it is the controller."""
+    for running in sides.values():
+        running.resume()
+    time.sleep(stage.sizes.calm)
+    before = {side: stage.read(running.pids) for side, running in sides.items()}
+    time.sleep(IDLE_WATCHES * stage.sizes.watch)
+    after = {side: stage.read(running.pids) for side, running in sides.items()}
+    for running in sides.values():
+        running.pause()
+    idle = {
+        side: (after[side].measured - before[side].measured) / (after[side].wall - before[side].wall) * 1000
+        for side in sides
+    }
+    return {f"idle_{side}_ms_s": value for side, value in idle.items()} | {"idle_more_ms_s": idle["on"] - idle["off"]}
 
 
 def _wait_until(finalized: Callable[[], bool]) -> None:

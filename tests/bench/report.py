@@ -100,6 +100,15 @@ SECTIONS = (
     ),
     Section(
         "features",
+        "Features of the fleet: idle, CPU ms/s",
+        (
+            Figure("idle_off_ms_s", "without", 1, ratio=False),
+            Figure("idle_on_ms_s", "with, as the controller", 1, ratio=False),
+            Figure("idle_more_ms_s", "more", 2, ratio=False),
+        ),
+    ),
+    Section(
+        "features",
         "Updates of features, ms",
         tuple(
             Figure(f"{kind}_{name}_ms", f"{whose} {title}", ratio=False)
@@ -181,6 +190,7 @@ GOALS = (
         for text, figure, bound in (
             ("CPU per small request, with ÷ without features,", "small_ratio", 1.02),
             ("CPU per connection, with ÷ without features,", "storm_ratio", 1.03),
+            ("idle CPU of features, ms/s,", "idle_more_ms_s", 1.0),
             ("p50 of an update of features, ms,", "update_p50_ms", 500),
         )
     ),
