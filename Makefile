@@ -63,7 +63,7 @@ deploy-test: setup ## Build, boot and run everything of deploy/, some minutes (a
 	$(BIN)/python -m pytest tests/deploy --deploy $(ARGS)
 
 .PHONY: bench
-bench: setup ## Measure the sidecar beside other proxies, 20 minutes (ARGS=--quick: everything small, 3 minutes)
+bench: setup ## Measure the sidecar beside other proxies, 25 minutes (ARGS=--quick: everything small, 4 minutes)
 	@$(BIN)/python -m tests.bench $(ARGS)
 
 .PHONY: conformance

@@ -17,7 +17,8 @@ quota_poller.py   polls the quotas, and reports changes.
 Topics of the sidecars
 topic_spec.py     their names and settings, and what a record is (pure).
 compacted_topic.py  one of them, by librdkafka.
-topic_thread.py   the thread that reads one, and writes to it.
+topic_reader.py   the thread that waits for records of one.
+topic_thread.py   the thread that handles them, and writes some.
 fenced_writer.py  writes one as its only writer.
 topic_commands.py what the command reads and writes in them.
 election.py       elects the one sidecar that writes to a partition (pure).

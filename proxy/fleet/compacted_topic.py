@@ -69,7 +69,10 @@ class TopicMissing(TopicError):
 
 
 class CompactedTopic:
-    """Reads the topic from its beginning, committed records only, and writes to it. For one thread."""
+    """Reads the topic from its beginning, committed records only, and writes to it.
+
+    For one thread, or for one that reads and another one that does all else.
+    """
 
     def __init__(
         self,
@@ -205,8 +208,16 @@ class CompactedTopic:
             raise TopicError(f"{self._name}: {error.__cause__ or error}") from None
 
     def close(self, seconds: float) -> None:
-        """Close both clients. Records that the topic does not have within ``seconds`` are dropped."""
+        """Close both clients; see ``close_producer``."""
+        self.close_consumer()
+        self.close_producer(seconds)
+
+    def close_consumer(self) -> None:
+        """End reading; while another thread reads, this is only for that thread."""
         self._consumer.close()
+
+    def close_producer(self, seconds: float) -> None:
+        """End writing. Records that the topic does not have within ``seconds`` are dropped."""
         with contextlib.suppress(KafkaException, SystemError):  # as above
             self._producer.flush(seconds)
         self._producer.purge()

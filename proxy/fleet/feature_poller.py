@@ -53,7 +53,7 @@ from proxy.fleet.view import OwnFeatures
 TRANSACTIONAL_ID = "brokerside-features-0"
 """``transactional.id`` of all controllers: the next one fences the one before."""
 
-TICK_INTERVAL = 0.5
+TICK_INTERVAL = 1.0
 """Seconds between two looks at the time."""
 
 APPLY_INTERVAL, LAST_APPLY_INTERVAL = 0.1, 1.0
@@ -229,7 +229,9 @@ class FeaturePoller:
     def _on_registry(self, content: RegistryContent, end: bool) -> None:
         if self._content is None and not end:
             return
-        self._content = content
+        before, self._content = self._content, content
+        if before is not None and (before.sidecars, before.readers) == (content.sidecars, content.readers):
+            return  # who runs has written again what was known, as everybody does every few seconds
         self._updates.registry_changed(content)
         own = content.sidecars.get(self._broker_id)
         if not self._registered and own is not None and own.record.boot_id == self._registry.boot_id:

@@ -66,6 +66,7 @@ class FeaturesThread(TopicThread):
         it any more, and ``done`` is not called.
         """
         self._proposed.append(Proposed(key, value, time.monotonic() + seconds, done))
+        self._wake()
 
     def _on_open(self) -> None:
         if self._opened:
@@ -74,6 +75,9 @@ class FeaturesThread(TopicThread):
 
     def _on_read(self, topic: CompactedTopic, records: Sequence[TopicRecord], end: bool) -> None:
         self._report(None)
+        for verdict in topic.dropped.keys() - self._dropped:
+            self._dropped.add(verdict)
+            log.warning("features_record_ignored", reason=verdict)
         if records:
             self._call(self._on_records, records)
 
@@ -83,9 +87,6 @@ class FeaturesThread(TopicThread):
             key, value, until, done = self._proposed.popleft()
             if time.monotonic() < until:
                 topic.write(key, value, lambda error, done=done: self._call(done, error))  # type: ignore[misc]
-        for verdict in topic.dropped.keys() - self._dropped:
-            self._dropped.add(verdict)
-            log.warning("features_record_ignored", reason=verdict)
 
     def _on_failure(self, failure: str) -> None:
         self._report(failure)

@@ -14,7 +14,7 @@ from proxy.errors import BrokersideError
 from proxy.fleet.membership import HEARTBEAT_INTERVAL, Membership, RegistryContent
 from proxy.fleet.sidecar_record import node_id_of_key, record_key
 from proxy.fleet.topic_spec import REGISTRY_TOPIC, TopicRecord
-from proxy.fleet.topic_thread import TopicThread
+from proxy.fleet.topic_thread import TURN_SECONDS, TopicThread
 
 if TYPE_CHECKING:
     from proxy.fleet.compacted_topic import CompactedTopic
@@ -57,8 +57,10 @@ class RegistryThread(TopicThread):
         self._dropped_at = 0.0
 
     def register(self, node_id: int, value: bytes) -> None:
-        """Write ``value`` from now on. A new value is written within ``READ_SECONDS``."""
-        self._own = record_key(node_id), value
+        """Write ``value`` from now on. A new value is written at once."""
+        before, self._own = self._own, (record_key(node_id), value)
+        if self._own != before:
+            self._wake()
 
     def restrict_to(self, ids: Collection[int]) -> None:
         """Drop the records of sidecars of all other brokers from now on."""
@@ -86,11 +88,12 @@ class RegistryThread(TopicThread):
     def _on_read(self, topic: CompactedTopic, records: Sequence[TopicRecord], end: bool) -> None:
         self._check_clock(records)
         self._membership.apply(records)
+        self._membership.dropped += topic.dropped
+        topic.dropped.clear()
         self._call(self._on_content, self._membership.content(), end)
 
     def _on_turn(self, topic: CompactedTopic) -> None:
-        self._membership.dropped += topic.dropped
-        topic.dropped.clear()
+        topic.report_delivered()
         self._report_dropped()
         own, now = self._own, time.monotonic()
         if own is not None and (own != self._written or now >= self._due):
@@ -98,6 +101,10 @@ class RegistryThread(TopicThread):
             self._written, self._due = own, now + HEARTBEAT_INTERVAL
         if self._failing_since is not None and now - self._failing_since > REOPEN_AFTER:
             raise BrokersideError(f"no record was acknowledged for {REOPEN_AFTER:.0f} s")
+
+    def _seconds_to_turn(self) -> float:
+        until_due = TURN_SECONDS if self._own is None else self._due - time.monotonic()
+        return min(TURN_SECONDS, until_due)
 
     def _on_last_turn(self, topic: CompactedTopic) -> None:
         if self._written is not None and self._own is not None and self._last_words is not None:

@@ -1,13 +1,15 @@
-"""The thread of one of the sidecars' topics: it reads all records, and writes some.
+"""The thread of one of the sidecars' topics: it handles all records, and writes some.
 
 It uses librdkafka, and with it any of its ways to authenticate. Neither the event loop nor the sidecar's start
-waits for it. While the cluster cannot be reached, the thread alone tries again.
+waits for it. While the cluster cannot be reached, the thread alone tries again. It sleeps until its reader has records,
+or the loop wants something written: so it answers at once, and costs next to nothing while nothing happens.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import queue
 import threading
 import time
 from collections import deque
@@ -18,6 +20,7 @@ import structlog
 
 from proxy.core.authentication import Authenticator
 from proxy.errors import BrokersideError
+from proxy.fleet.topic_reader import TopicRead, TopicReader
 from proxy.fleet.topic_spec import TopicRecord, TopicSpec
 
 if TYPE_CHECKING:
@@ -26,8 +29,8 @@ if TYPE_CHECKING:
 FIRST_RETRY, LAST_RETRY = 1.0, 10.0
 """Seconds until the topic is opened again: from the first number to the second, doubled with each failure."""
 
-READ_SECONDS = 0.1
-"""Seconds that one read of the topic takes at most. Whatever else the thread has to do waits as long, and ``close``."""
+TURN_SECONDS = 1.0
+"""Seconds between two turns of the thread at most, while nothing is read and nobody wakes it."""
 
 CHECK_INTERVAL = 10.0
 """Seconds between two checks that the topic is still there. librdkafka does not always report that one was deleted."""
@@ -56,6 +59,8 @@ class TopicThread:
         self._settings = {**settings, "client.id": client_id}
         self._authenticator = authenticator
         self._stop = threading.Event()
+        self._inbox: queue.SimpleQueue[TopicRead | None] = queue.SimpleQueue()  # None: see ``_wake``
+        self._is_woken = False
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._to_read: deque[Callable[[], None]] = deque()  # who waits for the topic's end
@@ -74,10 +79,12 @@ class TopicThread:
         While the topic cannot be read, it waits.
         """
         self._to_read.append(done)
+        self._wake()
 
     async def close(self) -> None:
         """Stop the thread."""
         self._stop.set()
+        self._wake()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join, THREAD_CLOSE_TIMEOUT)
 
@@ -89,7 +96,12 @@ class TopicThread:
         raise NotImplementedError
 
     def _on_turn(self, topic: CompactedTopic) -> None:
-        """It is the thread's turn to do something else, at least every ``READ_SECONDS``. May raise BrokersideError."""
+        """It is the thread's turn to do something else: after each read, soon after ``_wake``, and when
+        ``_seconds_to_turn`` have passed. May raise BrokersideError."""
+
+    def _seconds_to_turn(self) -> float:
+        """Return the seconds until the next turn at the latest."""
+        return TURN_SECONDS
 
     def _on_last_turn(self, topic: CompactedTopic) -> None:
         """The thread ends; what is written now is still sent."""
@@ -97,6 +109,12 @@ class TopicThread:
     def _on_failure(self, failure: str) -> None:
         """The topic cannot be opened, or cannot be used any more. It is opened again."""
         raise NotImplementedError
+
+    def _wake(self) -> None:
+        """Let the thread have its turn now. Called on the loop, after what it is woken for was noted."""
+        if not self._is_woken:
+            self._is_woken = True
+            self._inbox.put(None)
 
     def _call(self, callback: Callable[..., None], *args: Any) -> None:
         """Call ``callback`` on the loop, after all that were called before."""
@@ -112,12 +130,14 @@ class TopicThread:
                 topic = CompactedTopic(self._spec, self._settings, self._authenticator)
                 self._to_read.extendleft(done for _, done in reversed(self._ends))
                 self._ends.clear()
+                reader = TopicReader(topic, self._inbox.put)
                 try:
                     self._on_open()
-                    self._serve(topic)
+                    self._serve(topic, reader)
                     self._on_last_turn(topic)
                 finally:
-                    topic.close(FLUSH_TIMEOUT)
+                    reader.stop()
+                    topic.close_producer(FLUSH_TIMEOUT)
             except BrokersideError as error:
                 if not self._stop.is_set():  # what a shutdown interrupts is no failure
                     self._on_failure(str(error))
@@ -126,24 +146,39 @@ class TopicThread:
             self._stop.wait(self._retry)
             self._retry = min(2 * self._retry, LAST_RETRY)
 
-    def _serve(self, topic: CompactedTopic) -> None:
+    def _serve(self, topic: CompactedTopic, reader: TopicReader) -> None:
         checked = time.monotonic()
+        position = 0
         while not self._stop.is_set():
-            records, end = topic.read(READ_SECONDS)
-            if records or end:
+            read = self._next()
+            if read is not None and read.reader is reader:
+                if read.error is not None:
+                    raise read.error
                 self._retry = FIRST_RETRY
-                self._on_read(topic, records, end)
-            self._report_ends(topic)
+                self._on_read(topic, read.records, read.end)
+                position = read.position
+                reader.go_on()
+            self._report_ends(position)
             self._on_turn(topic)
             if self._to_read or time.monotonic() > checked + CHECK_INTERVAL:
                 waiting = len(self._to_read)
                 end_offset = topic.end()
                 self._ends += [(end_offset, self._to_read.popleft()) for _ in range(waiting)]
-                self._report_ends(topic)
+                self._report_ends(position)
                 checked = time.monotonic()
 
-    def _report_ends(self, topic: CompactedTopic) -> None:
+    def _next(self) -> TopicRead | None:
+        """Return what was read; None when it is the thread's turn without that."""
+        try:
+            read = self._inbox.get(timeout=max(0.0, self._seconds_to_turn()))
+        except queue.Empty:
+            return None
+        if read is None:
+            self._is_woken = False
+        return read
+
+    def _report_ends(self, position: int) -> None:
         for end, done in self._ends:
-            if topic.position >= end:
+            if position >= end:
                 self._call(done)
-        self._ends = [one for one in self._ends if one[0] > topic.position]
+        self._ends = [one for one in self._ends if one[0] > position]

@@ -14,6 +14,7 @@ from msgspec import DecodeError
 
 from proxy.errors import LocalError
 from tests.bench.contestants import CONTESTANTS
+from tests.bench.features import Features
 from tests.bench.footprint import Footprint, Idle
 from tests.bench.jobs import Jobs
 from tests.bench.kafka import RealKafka, listeners
@@ -27,7 +28,7 @@ from tests.bench.tls import Tls
 from tests.bench.workers import Workers
 
 OUT = Path(".brokerside/bench")
-SCENARIOS: tuple[Scenario, ...] = (*LOADS, Footprint(), Idle(), Workers(), Tls(), RealKafka(), Jobs())
+SCENARIOS: tuple[Scenario, ...] = (*LOADS, Footprint(), Idle(), Workers(), Tls(), Features(), RealKafka(), Jobs())
 
 
 def main(arguments: list[str]) -> int:

@@ -8,11 +8,11 @@ import resource
 import shutil
 import subprocess
 import time
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from proxy.errors import LocalError
 from proxy.local import cluster
@@ -37,6 +37,8 @@ QUIET = 0.1
 
 LOAD_TIMEOUT = 60.0
 
+Kept = TypeVar("Kept")
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -45,7 +47,8 @@ class Sizes:
     ``kafka_records``: of 1 KiB. ``quiet_wait``: how long to wait for others to be quiet; with 0 a measurement that was
     disturbed is not repeated either. ``…_rounds``: at most so many of what takes long. ``job_clients``: of each
     topic that the jobs read, which has ``job_events``; ``table_rows``: of the table ``traffic`` that others are
-    computed from."""
+    computed from. ``feature_turns``: how often each load is put on a sidecar with features, and one without;
+    ``feature_updates``: of each kind."""
 
     seconds: float
     warm: float
@@ -60,6 +63,8 @@ class Sizes:
     job_events: int
     job_rounds: int
     table_rows: int
+    feature_turns: int
+    feature_updates: int
 
 
 FULL = Sizes(
@@ -76,6 +81,8 @@ FULL = Sizes(
     job_events=1_000_000,
     job_rounds=4,
     table_rows=1_000_000,
+    feature_turns=4,
+    feature_updates=100,
 )
 QUICK = Sizes(
     seconds=0.4,
@@ -91,6 +98,8 @@ QUICK = Sizes(
     job_events=5_000,
     job_rounds=1,
     table_rows=5_000,
+    feature_turns=1,
+    feature_updates=4,
 )
 
 
@@ -131,6 +140,9 @@ class Stage:
         self.load_cpus = self.cpus[1:] or self.cpus
         self._count = 0
         self._kept: dict[str, Running] = {}
+        self._contexts = ExitStack()
+        self._entered: dict[str, Any] = {}
+        self._belonging: list[int] = []
         self.descriptors = _raise_descriptor_limit()
 
     def __enter__(self) -> Stage:
@@ -151,6 +163,7 @@ class Stage:
     def __exit__(self, *_: object) -> None:
         for running in self.running:
             running.stop()
+        self._contexts.close()
         self._stub.kill()
         self._stub.wait()
         self._stub_log.close()
@@ -223,6 +236,23 @@ class Stage:
             self.versions[contestant.name] = running.version or build_of(running.metrics())
         return running
 
+    def keep(self, name: str, make: Callable[[], AbstractContextManager[Kept]]) -> Kept:
+        """What ``make`` gives, entered at the first call with this ``name``, and left at the end of the run."""
+        if name not in self._entered:
+            self._entered[name] = self._contexts.enter_context(make())
+        found: Kept = self._entered[name]
+        return found
+
+    @contextmanager
+    def belonging(self, pids: Collection[int | None]) -> Iterator[None]:
+        """Count what the processes use as part of the set-up, and not as others'. None: it does not run."""
+        mine = [pid for pid in pids if pid is not None]
+        self._belonging += mine
+        try:
+            yield
+        finally:
+            self._belonging = [pid for pid in self._belonging if pid not in mine]
+
     @contextmanager
     def everywhere(self) -> Iterator[None]:
         """Let stub and load run on every CPU too."""
@@ -249,7 +279,7 @@ class Stage:
 
     def read(self, measured: list[int]) -> Clock:
         """A reading of the clocks; ``measured`` are a contestant's processes."""
-        others = [self._stub.pid]
+        others = [self._stub.pid, *self._belonging]
         if self.cluster is not None and (pid := self.cluster.nodes[0].pid):
             others.append(pid)
         return Clock.read(measured, others)

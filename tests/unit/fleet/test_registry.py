@@ -20,6 +20,7 @@ class Topic:
 
     def __init__(self, reads: list[list[TopicRecord]]) -> None:
         self.reads = reads
+        self.position = 0
         self.dropped: Counter[str] = Counter()
         self.written: list[tuple[bytes, bytes]] = []
 
@@ -29,7 +30,13 @@ class Topic:
     def write(self, key: bytes, value: bytes, done: object) -> None:
         self.written.append((key, value))
 
-    def close(self, seconds: float) -> None:
+    def report_delivered(self) -> None:
+        return
+
+    def close_consumer(self) -> None:
+        return
+
+    def close_producer(self, seconds: float) -> None:
         return
 
 

@@ -20,7 +20,10 @@ A, B = TopicRecord(b"a", b"1", 1000), TopicRecord(b"b", b"2", 1000)
 
 
 class Topic:
-    """``arriving``: records that the next reads return, one each. ``end_offset``: the end, as the cluster has it."""
+    """``arriving``: records that the next reads return, one each. ``end_offset``: the end, as the cluster has it.
+
+    ``more``: if not set, a read that finds nothing waits for it. ``reader``: the thread that has read last.
+    """
 
     def __init__(self, *arriving: TopicRecord, end_offset: int = 0) -> None:
         self.arriving = deque(arriving)
@@ -29,13 +32,19 @@ class Topic:
         self.failure: str | None = None
         self.dropped: Counter[str] = Counter()
         self.written: list[tuple[bytes, bytes | None]] = []
+        self.more = threading.Event()
+        self.more.set()
+        self.reader = threading.current_thread()
         self.closed = threading.Event()
+        self.producer_closed = False
 
     def read(self, seconds: float) -> tuple[list[TopicRecord], bool]:
+        self.reader = threading.current_thread()
         if self.failure:
             raise BrokersideError(self.failure)
         if not self.arriving:
-            threading.Event().wait(0.001)
+            self.closed.wait(0.001)
+            self.more.wait(20)
             return [], True
         self.position += 1
         return [self.arriving.popleft()], False
@@ -50,8 +59,12 @@ class Topic:
     def report_delivered(self) -> None:
         return
 
-    def close(self, seconds: float) -> None:
+    def close_consumer(self) -> None:
+        assert threading.current_thread() is self.reader, "another thread reads"
         self.closed.set()
+
+    def close_producer(self, seconds: float) -> None:
+        self.producer_closed = True
 
 
 class Seen:
@@ -94,7 +107,8 @@ async def test_the_end_is_reached_after_what_was_there_was_reported(monkeypatch)
     await seen.thread.close()
 
     assert seen.reports == [b"a", b"b", b"a", "end"]
-    assert topic.closed.is_set()
+    assert topic.producer_closed
+    assert topic.closed.wait(10)
 
 
 async def test_who_waits_for_the_end_waits_for_that_of_the_topic_that_is_opened_again(monkeypatch):
@@ -144,6 +158,27 @@ async def test_what_is_proposed_is_written_unless_its_time_is_over(monkeypatch):
 
     assert topic.written == [(b"key", b"2")]
     assert seen.reports == [None]
+
+
+async def test_nothing_that_is_asked_for_waits_for_a_read(monkeypatch):
+    monkeypatch.setattr(topic_thread, "TURN_SECONDS", 60.0)
+    topic = Topic(A, end_offset=1)
+    topic.more.clear()
+    seen = Seen(monkeypatch, topic)
+    seen.thread.start()
+    await seen.until(1)
+    seen.thread.read_to_end(lambda: seen.reports.append("end"))
+    await seen.until(2)
+    seen.thread.propose(b"key", b"2", 60, seen.reports.append)
+    await seen.until(3)
+    await seen.thread.close()
+
+    assert seen.reports == [b"a", "end", None]
+    assert topic.written == [(b"key", b"2")]
+    assert topic.producer_closed
+    assert not topic.closed.is_set()
+    topic.more.set()
+    assert topic.closed.wait(10)
 
 
 async def test_what_nobody_has_signed_is_logged_once_for_each_reason(monkeypatch):
