@@ -42,6 +42,7 @@ from proxy.fleet.features_thread import FeaturesThread
 from proxy.fleet.fenced_writer import FencedWriter
 from proxy.fleet.membership import HEARTBEAT_INTERVAL, RegistryContent
 from proxy.fleet.registered_features import HOLD, LOG, claims_of, participants_of
+from proxy.fleet.suspicion import DIAL_INTERVAL, Suspicion, refuses_connections
 from proxy.fleet.topic_spec import FEATURES_TOPIC, TopicRecord
 from proxy.fleet.view import OwnFeatures
 
@@ -124,6 +125,7 @@ class FeaturePoller:
         self._updates = FeatureUpdates(config.broker_id, registry.boot_id, self._controller, self._propose)
         self._writer: FencedWriter | None = None
         self._write_failure: str | None = None
+        self._suspicion = Suspicion(config.broker_id)
         self._content: RegistryContent | None = None
         self._registered = self._settled = False
         self._levels = fleet_levels(supported, None)
@@ -143,7 +145,7 @@ class FeaturePoller:
         self._registry.update_features(self._own)
         self._topic.start()
         self._publish()
-        self._tasks = [asyncio.create_task(one) for one in (self._run_ticks(), self._run_applied())]
+        self._tasks = [asyncio.create_task(one) for one in (self._run_ticks(), self._run_suspicion(), self._run_applied())]
 
     def mark_accepting(self) -> None:
         """Note that the sidecar accepts connections. What is found once it is ready does not make it unready."""
@@ -206,7 +208,7 @@ class FeaturePoller:
         return int(asyncio.get_running_loop().time() * 1000)
 
     def _participants(self) -> Sequence[Participant]:
-        return participants_of(self._content) if self._content is not None else ()
+        return participants_of(self._suspicion.judge(self._content)) if self._content is not None else ()
 
     def _on_registry(self, content: RegistryContent, end: bool) -> None:
         if self._content is None and not end:
@@ -218,6 +220,9 @@ class FeaturePoller:
             self._registered = bool(own.record.features)
             if self._registered:
                 self._topic.read_to_end(self._on_settled)
+        self._on_participants()
+
+    def _on_participants(self) -> None:
         if self._controller.state is not ControllerState.AWAY:
             self._run(self._controller.participants_changed(self._participants(), self._now()))
         self._decide()
@@ -247,11 +252,21 @@ class FeaturePoller:
             self._decide()
             self._report_problem()
 
+    async def _run_suspicion(self) -> None:
+        """Find out whether the controller has been killed, once its record is late."""
+        while True:
+            await asyncio.sleep(DIAL_INTERVAL)
+            for late in self._suspicion.late(self._content) if self._content is not None else ():
+                if await refuses_connections(late.host, late.port):
+                    log.info("sidecar_suspected", broker_id=late.node_id, address=f"{late.host}:{late.port}")
+                    self._suspicion.refused(late)
+                    self._on_participants()
+
     def _decide(self) -> None:
         """Become the controller, or stop being it, as the election says."""
         if self._content is None or not self._settled or self._resigned:
             return
-        claims = claims_of(self._content, self._broker_id, self._registry.boot_id)
+        claims = claims_of(self._suspicion.judge(self._content), self._broker_id, self._registry.boot_id)
         match self._election.decide(self._registry.features_leader, claims, self._now()):
             case Decision.TAKE:
                 self._run(self._controller.participants_changed(self._participants(), self._now()))

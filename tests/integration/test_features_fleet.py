@@ -25,7 +25,7 @@ from tests.frames import METADATA
 from tests.integration.feature_fleet import FeatureFleet, check_records, feature_fleet, wait_until
 from tests.integration.quotas import Peer
 from tests.tools.kafka_tools import KafkaTools
-from tests.tools.killed_controller import INSTANTS
+from tests.tools.killed_controller import INSTANTS, STOPPED
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
@@ -40,6 +40,10 @@ OLDER = ("-m", "tests.tools.older_release", f"{AUDIT_EVENT_SCHEMA}=1-1", "--")
 
 KILLS = 50 if os.environ.get("FEATURES_FULL") else len(INSTANTS)
 """How often the controller is killed: FEATURES_FULL=1 does it 50 times."""
+
+
+STOPPED_FOR = 30 if os.environ.get("FAULTS_FULL") else 0
+"""Seconds that the controller is stopped at least; in any case until another one has taken its place."""
 
 
 @pytest.fixture(scope="module")
@@ -226,19 +230,53 @@ def test_a_killed_controller_leaves_one_outcome_wherever_it_was(fleet: FeatureFl
         assert fleet.update(1, RAISE) == DONE
 
 
-def test_a_controller_that_was_stopped_for_longer_is_fenced_and_says_so(fleet: FeatureFleet) -> None:
+def test_a_controller_that_is_stopped_before_a_write_is_fenced_and_says_so(fleet: FeatureFleet) -> None:
+    """The update for which it was to write is done by the next controller."""
     wait_until(lambda: any(fleet.is_controller(one) for one in BROKERS))
     old = next(one for one in BROKERS if fleet.is_controller(one))
     others = [broker_id for broker_id in BROKERS if broker_id != old]
     claims = sum(key == CONTROLLER_KEY for key, _ in fleet.records())
-    with frozen(fleet, old):
-        wait_until(lambda: any(fleet.is_controller(one) for one in others))
-        assert sum(key == CONTROLLER_KEY for key, _ in fleet.records()) == claims + 1
-        assert fleet.update(others[0], LOWER) == DONE, "who does not run is not waited for"
+    order = fleet.folder / "order"
+    order.write_text(STOPPED)
+    pid = fleet.sidecars[old].process.pid
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(fleet.update, others[0], LOWER)
+        try:
+            wait_until(lambda: not order.exists())
+            stopped_at = time.monotonic()
+            wait_until(lambda: any(fleet.is_controller(one) for one in others))
+            assert sum(key == CONTROLLER_KEY for key, _ in fleet.records()) == claims + 1
+            assert asked.result() == DONE, "who does not run is not waited for"
+            time.sleep(max(stopped_at + STOPPED_FOR - time.monotonic(), 0))
+        finally:
+            os.kill(pid, signal.SIGCONT)
     wait_until(lambda: fleet.log_events(old, "feature_controller")[-1]["change"] == "lost")
+    assert "fenced" in fleet.log_events(old, "feature_controller")[-1]["reason"]
     assert not fleet.is_controller(old)
     wait_until(lambda: fleet.status(old)["applied_epoch"] == fleet.finalized().epoch)
     assert fleet.update(old, RAISE) == DONE
+    check_records(fleet.records())
+
+
+def test_a_killed_controller_is_replaced_before_its_silence_shows_it(fleet: FeatureFleet) -> None:
+    wait_until(lambda: any(fleet.is_controller(one) for one in BROKERS))
+    killed = next(one for one in BROKERS if fleet.is_controller(one))
+    others = [broker_id for broker_id in BROKERS if broker_id != killed]
+    before = {one: len(fleet.log_events(one, "sidecar_suspected")) for one in others}
+
+    fleet.stop(killed, kill=True)
+    since = time.monotonic()
+    assert fleet.update(others[0], LOWER) == DONE, "it is not waited for"
+    print(f"an update was done {time.monotonic() - since:.1f} s after the controller was killed")
+
+    new = next(one for one in others if fleet.is_controller(one))
+    assert [one["broker_id"] for one in fleet.log_events(new, "sidecar_suspected")[before[new] :]] == [killed]
+    refused = fleet.update(others[0], RAISE)
+    assert refused.error_code == INVALID_UPDATE_VERSION
+    assert f"sidecar {killed} does not run and cannot be asked" in (refused.message or "")
+    fleet.start(killed, program=deadly(fleet))
+    wait_until(lambda: all(fleet.runs(killed, one) for one in others))
+    assert fleet.update(others[0], RAISE) == DONE
     check_records(fleet.records())
 
 

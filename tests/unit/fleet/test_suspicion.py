@@ -1,0 +1,105 @@
+"""Which sidecars are dialled, and which count as ended when they refuse."""
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+
+from proxy.fleet.membership import Member, RegistryContent
+from proxy.fleet.registered_features import HOLD
+from proxy.fleet.sidecar_record import SidecarRecord
+from proxy.fleet.suspicion import RECORD_LATE_AFTER_MS, LateSidecar, Suspicion, refuses_connections
+
+NOW = 1_000_000
+LATE = NOW - RECORD_LATE_AFTER_MS
+
+
+def member(*, alive: bool = True, **values: Any) -> Member:
+    return Member(SidecarRecord({}, (), "kafka-2", 9092, "1", **{"holds": {HOLD: 4}, **values}), alive)
+
+
+def content(seen: int, other: Member, own: int = NOW) -> RegistryContent:
+    """Sidecar 1, whose record is the newest, and another one, the last record of which is from ``seen``."""
+    return RegistryContent({1: member(holds={}), 2: other}, {}, {"sidecar/1": own, "sidecar/2": seen})
+
+
+def test_the_holder_of_a_partition_is_dialled_when_its_record_is_late():
+    suspicion = Suspicion(1)
+
+    assert suspicion.late(content(LATE + 1, member())) == []
+    assert suspicion.late(content(LATE, member())) == [LateSidecar(2, "kafka-2", 9092, LATE)]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(member(holds={}), id="holds nothing"),
+        pytest.param(member(alive=False), id="known to have ended"),
+        pytest.param(Member(SidecarRecord({}, (), None, -1, "1", holds={HOLD: 4}), alive=True), id="no address"),
+    ],
+)
+def test_nobody_else_is_dialled(other: Member):
+    assert Suspicion(1).late(content(LATE, other)) == []
+
+
+def test_a_sidecar_does_not_dial_itself():
+    assert Suspicion(2).late(content(LATE, member())) == []
+
+
+def test_one_that_refuses_has_ended_until_a_newer_record_of_it_is_read():
+    suspicion = Suspicion(1)
+    before = content(LATE, member())
+    assert suspicion.judge(before) is before
+    [late] = suspicion.late(before)
+
+    suspicion.refused(late)
+
+    assert [one.alive for one in suspicion.judge(before).sidecars.values()] == [True, False]
+    assert suspicion.judge(before).sidecars[2].record == before.sidecars[2].record
+    assert suspicion.late(before) == []
+    back = content(NOW, member())
+    assert suspicion.judge(back) is back
+    assert suspicion.late(content(NOW, member(), own=NOW + RECORD_LATE_AFTER_MS)) != [], "it can be suspected again"
+
+
+def test_a_refusal_that_a_newer_record_has_overtaken_means_nothing():
+    suspicion = Suspicion(1)
+    [late] = suspicion.late(content(LATE, member()))
+    suspicion.refused(late)
+
+    newer = content(LATE + 1, member())
+
+    assert suspicion.judge(newer) is newer
+
+
+async def test_a_port_without_a_listener_refuses():
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        assert await refuses_connections("127.0.0.1", port)
+        bound.listen(1)
+        assert not await refuses_connections("127.0.0.1", port)
+
+
+async def test_a_process_that_is_paused_does_not_refuse(monkeypatch: pytest.MonkeyPatch):
+    """Its kernel accepts connections, or drops them when the queue is full."""
+    monkeypatch.setattr("proxy.fleet.suspicion.DIAL_TIMEOUT", 0.2)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        port = listener.getsockname()[1]
+        waiting = []
+        for _ in range(8):
+            waiting.append(socket.socket())
+            waiting[-1].setblocking(False)
+            waiting[-1].connect_ex(("127.0.0.1", port))
+        await asyncio.sleep(0)
+        assert not await refuses_connections("127.0.0.1", port)
+        for one in waiting:
+            one.close()
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 300, "[::"])
+async def test_a_host_without_an_address_does_not_refuse(host: str):
+    assert not await refuses_connections(host, 9092)
