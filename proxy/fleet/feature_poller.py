@@ -145,7 +145,9 @@ class FeaturePoller:
         self._registry.update_features(self._own)
         self._topic.start()
         self._publish()
-        self._tasks = [asyncio.create_task(one) for one in (self._run_ticks(), self._run_suspicion(), self._run_applied())]
+        self._tasks = [
+            asyncio.create_task(one) for one in (self._run_ticks(), self._run_suspicion(), self._run_applied())
+        ]
 
     def mark_accepting(self) -> None:
         """Note that the sidecar accepts connections. What is found once it is ready does not make it unready."""

@@ -16,8 +16,9 @@ from typing import NamedTuple
 from proxy.fleet.host_resolver import resolve_host
 from proxy.fleet.membership import HEARTBEAT_INTERVAL, Member, RegistryContent
 
-RECORD_LATE_AFTER_MS = int(1500 * HEARTBEAT_INTERVAL)
-"""Milliseconds by which a sidecar's last record is older than the newest record of all, before it is dialled."""
+RECORD_LATE_AFTER_MS = int(1000 * HEARTBEAT_INTERVAL) + 500
+"""Milliseconds. A sidecar is dialled when its last record is that much older than the newest record of all. One that
+runs but is late costs a connection, no more."""
 
 DIAL_INTERVAL = 1.0
 """Seconds between two attempts to connect to a sidecar whose record is late."""

@@ -20,6 +20,7 @@ from proxy.features.catalog import AUDIT_EVENT_SCHEMA, QUOTA_IP, SUPPORTED
 from proxy.features.records import CONTROLLER_KEY, SAFE_DOWNGRADE, FeatureUpdate
 from proxy.features.updates import FEATURE_UPDATE_FAILED, INVALID_UPDATE_VERSION, NONE, UpdateRequest, UpdateResult
 from proxy.interceptors.update_features import UPDATE_FEATURES, encode_request
+from proxy.local import cluster
 from proxy.local.tools import tool
 from tests.frames import METADATA
 from tests.integration.feature_fleet import FeatureFleet, check_records, feature_fleet, wait_until
@@ -296,6 +297,33 @@ def test_a_controller_that_ends_is_replaced_at_once_and_no_level_is_raised_witho
     fleet.start(ended, program=deadly(fleet))
     wait_until(lambda: all(fleet.runs(ended, one) for one in others))
     assert fleet.update(others[0], RAISE) == DONE
+    check_records(fleet.records())
+
+
+def test_the_broker_of_the_controller_is_killed_during_an_update(fleet: FeatureFleet) -> None:
+    """Its sidecar runs on; the brokers need some 10 s to find the broker gone (``broker.session.timeout.ms``)."""
+    wait_until(lambda: any(fleet.is_controller(one) for one in BROKERS))
+    controller = next(one for one in BROKERS if fleet.is_controller(one))
+    other = next(one for one in BROKERS if one != controller)
+    order = fleet.folder / "order"
+    order.write_text(STOPPED)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(fleet.update, other, LOWER)
+        try:
+            wait_until(lambda: not order.exists())
+            cluster.stop_node(fleet.folder, controller, kill=True)
+            since = time.monotonic()
+        finally:
+            os.kill(fleet.sidecars[controller].process.pid, signal.SIGCONT)
+        results = [asked.result()]
+    change = RAISE if level_of(fleet) == 1 else LOWER
+    while len(results) == 1 or results[-1] != DONE:
+        assert results[-1].error_code in (NONE, FEATURE_UPDATE_FAILED), results
+        results.append(fleet.update(other, change))
+    print(f"{time.monotonic() - since:.1f} s after the controller's broker was killed: {results}")
+    cluster.start_node(fleet.folder, controller)
+    wait_until(lambda: fleet.applied() == {fleet.finalized().epoch})
+    assert fleet.update(controller, RAISE) == DONE
     check_records(fleet.records())
 
 
