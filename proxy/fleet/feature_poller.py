@@ -216,6 +216,7 @@ class FeaturePoller:
         if self._content is None and not end:
             return
         self._content = content
+        self._suspicion.read(content, self._now())
         self._updates.registry_changed(content)
         own = content.sidecars.get(self._broker_id)
         if not self._registered and own is not None and own.record.boot_id == self._registry.boot_id:
@@ -258,7 +259,7 @@ class FeaturePoller:
         """Find out whether the controller has been killed, once its record is late."""
         while True:
             await asyncio.sleep(DIAL_INTERVAL)
-            for late in self._suspicion.late(self._content) if self._content is not None else ():
+            for late in self._suspicion.late(self._content, self._now()) if self._content is not None else ():
                 if await refuses_connections(late.host, late.port):
                     log.info("sidecar_suspected", broker_id=late.node_id, address=f"{late.host}:{late.port}")
                     self._suspicion.refused(late)

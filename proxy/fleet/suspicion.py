@@ -17,8 +17,8 @@ from proxy.fleet.host_resolver import resolve_host
 from proxy.fleet.membership import HEARTBEAT_INTERVAL, Member, RegistryContent
 
 RECORD_LATE_AFTER_MS = int(1000 * HEARTBEAT_INTERVAL) + 500
-"""Milliseconds. A sidecar is dialled when its last record is that much older than the newest record of all. One that
-runs but is late costs a connection, no more."""
+"""Milliseconds without a new record of a sidecar, after which it is dialled. One that runs but is late costs a
+connection, no more."""
 
 DIAL_INTERVAL = 1.0
 """Seconds between two attempts to connect to a sidecar whose record is late."""
@@ -37,21 +37,36 @@ class LateSidecar(NamedTuple):
 
 
 class Suspicion:
-    """Pure: which sidecars the sidecar ``own`` (its broker id) dials, and what follows from their refusals."""
+    """Pure: which sidecars the sidecar ``own`` (its broker id) dials, and what follows from their refusals.
+
+    ``now``: milliseconds, monotonic.
+    """
 
     def __init__(self, own: int) -> None:
         self._own = own
+        self._newest = 0, 0  # the time of the newest record of all, and when it was read
+        self._read: dict[int, tuple[int, int]] = {}  # the same of each sidecar
         self._refused: dict[int, int] = {}  # the time of the last record of each sidecar that has refused
 
-    def late(self, content: RegistryContent) -> list[LateSidecar]:
-        """Return the sidecars to be dialled now."""
+    def read(self, content: RegistryContent, now: int) -> None:
+        """Report that some of the registry was read."""
         newest = max(content.seen.values(), default=0)
+        if newest != self._newest[0]:
+            self._newest = newest, now
+        for node_id in content.sidecars:
+            if (seen := _seen(content, node_id)) != self._read.get(node_id, (-1, 0))[0]:
+                self._read[node_id] = seen, now
+
+    def late(self, content: RegistryContent, now: int) -> list[LateSidecar]:
+        """Return the sidecars to be dialled now; none while no record at all is read. ``read`` had this content."""
+        if now - self._newest[1] >= RECORD_LATE_AFTER_MS:
+            return []
         return [
             LateSidecar(node_id, one.record.host, one.record.port, seen)
             for node_id, one in content.sidecars.items()
             if node_id != self._own and one.alive and one.record.holds and one.record.host and one.record.port > 0
-            if newest - (seen := _seen(content, node_id)) >= RECORD_LATE_AFTER_MS
-            if self._refused.get(node_id) != seen
+            if now - self._read[node_id][1] >= RECORD_LATE_AFTER_MS
+            if self._refused.get(node_id) != (seen := _seen(content, node_id))
         ]
 
     def refused(self, sidecar: LateSidecar) -> None:

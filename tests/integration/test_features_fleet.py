@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,10 +19,9 @@ from proxy.features.catalog import AUDIT_EVENT_SCHEMA, QUOTA_IP, SUPPORTED
 from proxy.features.records import CONTROLLER_KEY, SAFE_DOWNGRADE, FeatureUpdate
 from proxy.features.updates import FEATURE_UPDATE_FAILED, INVALID_UPDATE_VERSION, NONE, UpdateRequest, UpdateResult
 from proxy.interceptors.update_features import UPDATE_FEATURES, encode_request
-from proxy.local import cluster
+from proxy.local import cluster, workload
 from proxy.local.tools import tool
-from tests.frames import METADATA
-from tests.integration.feature_fleet import FeatureFleet, check_records, feature_fleet, wait_until
+from tests.integration.feature_fleet import FeatureFleet, Load, check_records, feature_fleet, wait_until
 from tests.integration.quotas import Peer
 from tests.tools.kafka_tools import KafkaTools
 from tests.tools.killed_controller import INSTANTS, STOPPED
@@ -327,40 +325,6 @@ def test_the_broker_of_the_controller_is_killed_during_an_update(fleet: FeatureF
     check_records(fleet.records())
 
 
-class Load:
-    """1,000 requests per second to one address, on a new connection for each hundred, from when somebody listens."""
-
-    def __init__(self, address: str) -> None:
-        self.answered = 0
-        self.errors: list[str] = []
-        self._address = address
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Load:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._end.is_set():
-            try:
-                self._ask_hundred()
-            except OSError as error:
-                if self.answered:
-                    self.errors.append(repr(error))
-                time.sleep(0.01)
-
-    def _ask_hundred(self) -> None:
-        with Peer(self._address) as peer:
-            for _ in range(10):
-                self.answered += len(peer.ask_all([(METADATA, 1, bytes(4))] * 10))
-                time.sleep(0.01)
-
-
 def test_an_older_sidecar_blocks_a_raise_and_above_its_level_serves_clients_unready(fleet: FeatureFleet) -> None:
     assert fleet.update(1, LOWER) == DONE
     late = bystander(fleet)
@@ -388,19 +352,24 @@ def test_an_older_sidecar_blocks_a_raise_and_above_its_level_serves_clients_unre
     assert done.returncode == 0, done.stderr
     assert fleet.update(other, RAISE) == DONE
 
-    with Load(fleet.address(late)) as load:
-        fleet.spawn(late, OLDER)
-        wait_until(lambda: load.answered)
-        wait_until(lambda: fleet.status(late)["settled"])
-        began = load.answered
-        status, said = fleet.readiness(late)
-        assert (status, said.count("1 to 1"), said.count("1 to 2")) == (503, 1, 1), said
-        assert AUDIT_EVENT_SCHEMA in said
-        wait_until(lambda: load.answered > began + 3000)
-        assert fleet.readiness(late)[0] == 503
-        [logged] = fleet.log_events(late, "features_incompatible")
-        assert logged["feature"] == AUDIT_EVENT_SCHEMA
-    assert load.errors == []
-    fleet.stop(late)
-    fleet.start(late)
+    workload.create_topics(fleet.state.internal_bootstrap, {"orders": {}}, 3)
+    with workload.steady_producer(fleet.state.bootstrap, "steady", "orders") as finish:
+        with Load(fleet.address(late)) as load:
+            fleet.spawn(late, OLDER)
+            wait_until(lambda: load.answered)
+            wait_until(lambda: fleet.status(late)["settled"])
+            began = load.answered
+            status, said = fleet.readiness(late)
+            assert (status, said.count("1 to 1"), said.count("1 to 2")) == (503, 1, 1), said
+            assert AUDIT_EVENT_SCHEMA in said
+            wait_until(lambda: load.answered > began + 3000)
+            assert fleet.readiness(late)[0] == 503
+            [logged] = fleet.log_events(late, "features_incompatible")
+            assert logged["feature"] == AUDIT_EVENT_SCHEMA
+        assert load.errors == []
+        fleet.stop(late)  # its clients connect again, to the release that fits
+        fleet.start(late)
+        counts = finish().counts
+    assert counts["records"] > 0
+    assert counts["rejected_records"] == 0
     assert fleet.shown(late) == HIGHEST

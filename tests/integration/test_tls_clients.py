@@ -424,7 +424,7 @@ def test_feature_levels_are_shown_and_changed_over_tls(site: Site, tools: KafkaT
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    for command, level in (("downgrade", 1), ("upgrade", 2)):
+    for command, level in (("downgrade", "1"), ("upgrade", "2")):
         assert "Result: OK" in features(command, f"{AUDIT_EVENT_SCHEMA}={level}")
         assert re.search(rf"{AUDIT_EVENT_SCHEMA}\t.*FinalizedMaxVersionLevel: {level}\t", features("describe"))
 

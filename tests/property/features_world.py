@@ -258,13 +258,14 @@ class Process:
     def read_registry(self, limit: int | None = None) -> None:
         end = len(self.world.registry)
         self.registry.read(self.world.registry, end if limit is None else min(end, self.registry.place + limit))
+        self.registry.suspicion.read(self.registry.content(), self.world.now)
         if self.controller:
             self.take(self.controller.participants_changed(self.registry.participants(), self.world.now))
 
     def elect(self) -> None:
         """Dial who is late, and ask the election, as often as the executor does."""
         assert self.controller
-        for late in self.registry.suspicion.late(self.registry.content()):
+        for late in self.registry.suspicion.late(self.registry.content(), self.world.now):
             if f"sidecar/{late.node_id}" not in self.world.processes:
                 self.registry.suspicion.refused(late)
                 self.take(self.controller.participants_changed(self.registry.participants(), self.world.now))

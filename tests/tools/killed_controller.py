@@ -60,8 +60,8 @@ def _stop_before_writes(order: Path) -> None:
         may_read.wait()
         read(self, *arguments)
 
-    FencedWriter._write = write_late  # type: ignore[method-assign]
-    FeaturesThread._on_read = read_later  # type: ignore[method-assign]
+    FencedWriter._write = write_late  # type: ignore[method-assign,assignment]
+    FeaturesThread._on_read = read_later  # type: ignore[method-assign,assignment]
 
 
 def _deadly(method: Callable[..., Any], order: Path, instant: str, when: str) -> Callable[..., Any]:

@@ -11,24 +11,43 @@ from proxy.fleet.registered_features import HOLD
 from proxy.fleet.sidecar_record import SidecarRecord
 from proxy.fleet.suspicion import RECORD_LATE_AFTER_MS, LateSidecar, Suspicion, refuses_connections
 
-NOW = 1_000_000
-LATE = NOW - RECORD_LATE_AFTER_MS
+SEEN, NEWER = 5_000_000, 5_001_000
+"""Times of records, by the broker's clock."""
+
+START = 1_000
+LATE = START + RECORD_LATE_AFTER_MS
+"""By the clock of the sidecar that reads."""
 
 
 def member(*, alive: bool = True, **values: Any) -> Member:
     return Member(SidecarRecord({}, (), "kafka-2", 9092, "1", **{"holds": {HOLD: 4}, **values}), alive)
 
 
-def content(seen: int, other: Member, own: int = NOW) -> RegistryContent:
-    """Sidecar 1, whose record is the newest, and another one, the last record of which is from ``seen``."""
+def content(other: Member, seen: int = SEEN, own: int = NEWER) -> RegistryContent:
+    """Sidecar 1, and another one, the last record of which is from ``seen``."""
     return RegistryContent({1: member(holds={}), 2: other}, {}, {"sidecar/1": own, "sidecar/2": seen})
 
 
-def test_the_holder_of_a_partition_is_dialled_when_its_record_is_late():
-    suspicion = Suspicion(1)
+def waiting(other: Member, own: int = 1) -> tuple[Suspicion, RegistryContent]:
+    """A sidecar that has read a record of another one at ``START``, and only its own since, at ``LATE``."""
+    suspicion = Suspicion(own)
+    suspicion.read(content(other, own=SEEN), START)
+    suspicion.read(now := content(other), LATE)
+    return suspicion, now
 
-    assert suspicion.late(content(LATE + 1, member())) == []
-    assert suspicion.late(content(LATE, member())) == [LateSidecar(2, "kafka-2", 9092, LATE)]
+
+def test_the_holder_of_a_partition_is_dialled_when_its_record_is_late():
+    suspicion, now = waiting(member())
+
+    assert suspicion.late(now, LATE - 1) == []
+    assert suspicion.late(now, LATE) == [LateSidecar(2, "kafka-2", 9092, SEEN)]
+
+
+def test_nobody_is_dialled_while_no_record_at_all_is_read():
+    suspicion, now = waiting(member())
+
+    assert suspicion.late(now, LATE + RECORD_LATE_AFTER_MS - 1) != []
+    assert suspicion.late(now, LATE + RECORD_LATE_AFTER_MS) == [], "the cluster is away, or this sidecar was paused"
 
 
 @pytest.mark.parametrize(
@@ -40,35 +59,40 @@ def test_the_holder_of_a_partition_is_dialled_when_its_record_is_late():
     ],
 )
 def test_nobody_else_is_dialled(other: Member):
-    assert Suspicion(1).late(content(LATE, other)) == []
+    suspicion, now = waiting(other)
+
+    assert suspicion.late(now, LATE) == []
 
 
 def test_a_sidecar_does_not_dial_itself():
-    assert Suspicion(2).late(content(LATE, member())) == []
+    suspicion, now = waiting(member(), own=2)
+
+    assert suspicion.late(now, LATE) == []
 
 
 def test_one_that_refuses_has_ended_until_a_newer_record_of_it_is_read():
-    suspicion = Suspicion(1)
-    before = content(LATE, member())
+    suspicion, before = waiting(member())
     assert suspicion.judge(before) is before
-    [late] = suspicion.late(before)
+    [late] = suspicion.late(before, LATE)
 
     suspicion.refused(late)
 
     assert [one.alive for one in suspicion.judge(before).sidecars.values()] == [True, False]
     assert suspicion.judge(before).sidecars[2].record == before.sidecars[2].record
-    assert suspicion.late(before) == []
-    back = content(NOW, member())
+    assert suspicion.late(before, LATE) == []
+    back = content(member(), seen=NEWER)
+    suspicion.read(back, LATE)
     assert suspicion.judge(back) is back
-    assert suspicion.late(content(NOW, member(), own=NOW + RECORD_LATE_AFTER_MS)) != [], "it can be suspected again"
+    suspicion.read(again := content(member(), seen=NEWER, own=NEWER + 1), LATE + RECORD_LATE_AFTER_MS)
+    assert suspicion.late(again, LATE + RECORD_LATE_AFTER_MS) != [], "it can be suspected again"
 
 
 def test_a_refusal_that_a_newer_record_has_overtaken_means_nothing():
-    suspicion = Suspicion(1)
-    [late] = suspicion.late(content(LATE, member()))
+    suspicion, before = waiting(member())
+    [late] = suspicion.late(before, LATE)
     suspicion.refused(late)
 
-    newer = content(LATE + 1, member())
+    newer = content(member(), seen=NEWER)
 
     assert suspicion.judge(newer) is newer
 
