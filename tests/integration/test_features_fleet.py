@@ -76,6 +76,11 @@ def bystander(fleet: FeatureFleet) -> int:
     return next(broker_id for broker_id in BROKERS if not fleet.is_controller(broker_id))
 
 
+def all_run(fleet: FeatureFleet) -> bool:
+    """Whether each sidecar finds that all run."""
+    return all(fleet.runs(one, asked) for one in BROKERS for asked in BROKERS)
+
+
 def level_of(fleet: FeatureFleet) -> int:
     return fleet.finalized().features[AUDIT_EVENT_SCHEMA].max_version_level
 
@@ -217,8 +222,10 @@ def test_a_killed_controller_leaves_one_outcome_wherever_it_was(fleet: FeatureFl
             assert not order.exists(), instant
             fleet.start(controller, program=deadly(fleet))
             result = asked.result()
-        assert result.error_code in (NONE, FEATURE_UPDATE_FAILED), (number, instant, result)
+        refused = f"sidecar {controller} does not run" in (result.message or "")  # its start took longer than 3.5 s
+        assert refused or result.error_code in (NONE, FEATURE_UPDATE_FAILED), (number, instant, result)
         wait_until(lambda: any(fleet.is_controller(one) for one in BROKERS))
+        wait_until(partial(all_run, fleet))
         reached = level_of(fleet) == change.level
         assert result.error_code != NONE or reached, (instant, result)
         opposite = RAISE if change is LOWER else LOWER
@@ -274,7 +281,7 @@ def test_a_killed_controller_is_replaced_before_its_silence_shows_it(fleet: Feat
     assert refused.error_code == INVALID_UPDATE_VERSION
     assert f"sidecar {killed} does not run and cannot be asked" in (refused.message or "")
     fleet.start(killed, program=deadly(fleet))
-    wait_until(lambda: all(fleet.runs(killed, one) for one in others))
+    wait_until(lambda: all_run(fleet))
     assert fleet.update(others[0], RAISE) == DONE
     check_records(fleet.records())
 
@@ -314,14 +321,16 @@ def test_the_broker_of_the_controller_is_killed_during_an_update(fleet: FeatureF
         finally:
             os.kill(fleet.sidecars[controller].process.pid, signal.SIGCONT)
         results = [asked.result()]
-    change = RAISE if level_of(fleet) == 1 else LOWER
+    assert results[0].error_code in (NONE, FEATURE_UPDATE_FAILED), results
     while len(results) == 1 or results[-1] != DONE:
-        assert results[-1].error_code in (NONE, FEATURE_UPDATE_FAILED), results
-        results.append(fleet.update(other, change))
+        results.append(fleet.update(other, RAISE if level_of(fleet) == 1 else LOWER))
+        assert len(results) < 9, results
     print(f"{time.monotonic() - since:.1f} s after the controller's broker was killed: {results}")
     cluster.start_node(fleet.folder, controller)
     wait_until(lambda: fleet.applied() == {fleet.finalized().epoch})
-    assert fleet.update(controller, RAISE) == DONE
+    wait_until(lambda: all_run(fleet))
+    if level_of(fleet) == 1:
+        assert fleet.update(controller, RAISE) == DONE
     check_records(fleet.records())
 
 
