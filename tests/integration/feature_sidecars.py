@@ -66,7 +66,7 @@ class FeatureSidecar:
     def start(self) -> None:
         """Start it, as a process would."""
         advertised = self.config.listeners[0].advertised
-        self._listener = socket.create_server((advertised.host, advertised.port))
+        self._listener = socket.create_server((advertised.host, advertised.port), reuse_port=True)
         self.fleet.start()
         self.features.start()
         self.features.mark_accepting()

@@ -131,24 +131,6 @@ async def test_a_right_that_is_revoked_changes_no_level(
     assert len([one for one in logs[:ended] if one["event"] == logged and one.get("change") != "taken"]) == 1
 
 
-async def test_records_that_nobody_has_signed_are_ignored(site: Site, tmp_path: Path) -> None:
-    settings = {**site.settings, "registry": {"hmac.keys.file": Secret(KEYS)}}
-    forged = encode(FinalizedFeatures(900, {AUDIT_EVENT_SCHEMA: FinalizedRange(9, 9)}))
-    of_registry = Authenticator(REGISTRY_LABEL, read_keys(KEYS)).header(FEATURES_KEY, forged)
-    with capture_logs() as logs:
-        async with running(sidecar := FeatureSidecar(site.node, **settings)):
-            await until(lambda: sidecar.state == "serving")
-            producer = Producer({"bootstrap.servers": site.node.internal})
-            for headers in ([], [of_registry]):
-                producer.produce(FEATURES, key=FEATURES_KEY, value=forged, partition=0, headers=headers)
-            assert producer.flush(20) == 0
-            await until(lambda: len([one for one in logs if one["event"] == "features_record_ignored"]) >= 2)
-            assert sidecar.views[-1].epoch < 900
-            assert sidecar.level[AUDIT_EVENT_SCHEMA] in (1, 2)
-    reasons = {one["reason"] for one in logs if one["event"] == "features_record_ignored"}
-    assert reasons == {"unsigned", "bad_signature"}
-
-
 @pytest.fixture
 def fleet(site: Site) -> Iterator[FeatureFleet]:
     """The broker for sidecars as processes, none of which runs yet."""
@@ -232,3 +214,21 @@ def test_clients_do_not_notice_that_the_right_to_write_is_revoked(fleet: Feature
     assert load.errors == []
     assert fleet.shown(one) == shown
     assert logged(fleet, one) == ["features_not_written"]
+
+
+async def test_records_that_nobody_has_signed_are_ignored(site: Site, tmp_path: Path) -> None:
+    settings = {**site.settings, "registry": {"hmac.keys.file": Secret(KEYS)}}
+    forged = encode(FinalizedFeatures(900, {AUDIT_EVENT_SCHEMA: FinalizedRange(9, 9)}))
+    of_registry = Authenticator(REGISTRY_LABEL, read_keys(KEYS)).header(FEATURES_KEY, forged)
+    with capture_logs() as logs:
+        async with running(sidecar := FeatureSidecar(site.node, **settings)):
+            await until(lambda: sidecar.state == "serving")
+            producer = Producer({"bootstrap.servers": site.node.internal})
+            for headers in ([], [of_registry]):
+                producer.produce(FEATURES, key=FEATURES_KEY, value=forged, partition=0, headers=headers)
+            assert producer.flush(20) == 0
+            await until(lambda: len([one for one in logs if one["event"] == "features_record_ignored"]) >= 2)
+            assert sidecar.views[-1].epoch < 900
+            assert sidecar.level[AUDIT_EVENT_SCHEMA] in (1, 2)
+    reasons = {one["reason"] for one in logs if one["event"] == "features_record_ignored"}
+    assert reasons == {"unsigned", "bad_signature"}
