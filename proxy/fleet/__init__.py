@@ -26,6 +26,7 @@ election.py       elects the one sidecar that writes to a partition (pure).
 The registry of sidecars
 sidecar_record.py what a sidecar writes about itself (pure).
 membership.py     which sidecars and readers run (pure).
+suspicion.py      which of them have been killed, by a connection.
 view.py           what BrokerMetadata returns of each broker (pure).
 registry.py       the registry's thread.
 identity.py       whether broker.id is that of the broker behind listeners with SASL or TLS (pure).

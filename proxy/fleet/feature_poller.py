@@ -47,6 +47,7 @@ from proxy.fleet.features_thread import FeaturesThread
 from proxy.fleet.fenced_writer import FencedWriter
 from proxy.fleet.membership import HEARTBEAT_INTERVAL, RegistryContent
 from proxy.fleet.registered_features import HOLD, LOG, claims_of, participants_of
+from proxy.fleet.suspicion import DIAL_INTERVAL, Suspicion, refuses_connections
 from proxy.fleet.topic_spec import FEATURES_TOPIC, TopicRecord
 from proxy.fleet.view import OwnFeatures
 
@@ -121,6 +122,7 @@ class FeaturePoller:
         self._updates = FeatureUpdates(config.broker_id, registry.boot_id, self._controller, self._propose)
         self._writer: FencedWriter | None = None
         self._write_failure: str | None = None
+        self._suspicion = Suspicion(config.broker_id)
         self._content: RegistryContent | None = None
         self._registered = self._loaded = False
         self._was_read = False  # to the end; a successor then knows whether it fits
@@ -146,7 +148,9 @@ class FeaturePoller:
         if self._inherits:
             self._topic.read_to_end(self._on_first_read)
         self._publish()
-        self._tasks = [asyncio.create_task(one) for one in (self._run_ticks(), self._run_applied())]
+        self._tasks = [
+            asyncio.create_task(one) for one in (self._run_ticks(), self._run_suspicion(), self._run_applied())
+        ]
 
     def mark_accepting(self) -> None:
         """Note that the sidecar accepts connections. What is found once it is ready does not make it unready."""
@@ -229,8 +233,9 @@ class FeaturePoller:
     def _on_registry(self, content: RegistryContent, end: bool) -> None:
         if self._content is None and not end:
             return
-        before, self._content = self._content, content
-        if before is not None and (before.sidecars, before.readers) == (content.sidecars, content.readers):
+        self._suspicion.read(content, self._now())
+        before, self._content = self._content, self._suspicion.judge(content)
+        if before is not None and (before.sidecars, before.readers) == (self._content.sidecars, content.readers):
             return  # who runs has written again what was known, as everybody does every few seconds
         self._updates.registry_changed(content)
         own = content.sidecars.get(self._broker_id)
@@ -238,6 +243,9 @@ class FeaturePoller:
             self._registered = bool(own.record.features)
             if self._registered:
                 self._topic.read_to_end(self._on_loaded)
+        self._on_participants()
+
+    def _on_participants(self) -> None:
         if self._controller.state is not ControllerState.AWAY:
             self._run(self._controller.participants_changed(self._participants(), self._now()))
         self._decide()
@@ -270,6 +278,19 @@ class FeaturePoller:
             self._run(self._controller.tick(self._now()))
             self._decide()
             self._report_problem()
+
+    async def _run_suspicion(self) -> None:
+        """Find out whether the controller has been killed, once its record is late."""
+        while True:
+            await asyncio.sleep(DIAL_INTERVAL)
+            if self._content is None:
+                continue
+            for late in self._suspicion.late(self._content, self._now()):
+                if await refuses_connections(late.host, late.port):
+                    log.info("sidecar_suspected", broker_id=late.node_id, address=f"{late.host}:{late.port}")
+                    self._suspicion.refused(late)
+                    self._content = self._suspicion.judge(self._content)
+                    self._on_participants()
 
     def _decide(self) -> None:
         """Become the controller, or stop being it, as the election says."""

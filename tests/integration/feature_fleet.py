@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -34,6 +35,7 @@ from proxy.interceptors.update_features import UPDATE_FEATURES, decode_response,
 from proxy.local import cluster, process
 from proxy.local.sidecars import SidecarProcess
 from proxy.local.state import ClusterState
+from tests.frames import METADATA
 from tests.integration.feature_sidecars import committed
 from tests.integration.quotas import Peer
 from tests.tools.record_ranges import ask_body
@@ -169,6 +171,40 @@ def feature_fleet(folder: Path, **settings: Mapping[str, Any]) -> Iterator[Featu
     finally:
         process.stop([one.process for one in fleet.sidecars.values()], 15, kill=True)
         cluster.discard(folder)
+
+
+class Load:
+    """1,000 requests per second to one address, on a new connection for each hundred, from when somebody listens."""
+
+    def __init__(self, address: str) -> None:
+        self.answered = 0
+        self.errors: list[str] = []
+        self._address = address
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._end.is_set():
+            try:
+                self._ask_hundred()
+            except OSError as error:
+                if self.answered:
+                    self.errors.append(repr(error))
+                time.sleep(0.01)
+
+    def _ask_hundred(self) -> None:
+        with Peer(self._address) as peer:
+            for _ in range(10):
+                self.answered += len(peer.ask_all([(METADATA, 1, bytes(4))] * 10))
+                time.sleep(0.01)
 
 
 def check_records(records: Sequence[tuple[bytes, Any]]) -> None:

@@ -1,8 +1,12 @@
-"""Sidecars of this process that follow feature versions on a real cluster, without a data path."""
+"""Sidecars of this process that follow feature versions on a real cluster, without a data path.
+
+They listen where clients would dial them: an address that refuses is one of a sidecar that was killed.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -39,6 +43,7 @@ class FeatureSidecar:
         self.problems: list[str | None] = []
         self.audit: AuditLevels | None = None
         self.asked = 0  # how often for what the audit does
+        self._listener: socket.socket | None = None
         self.fleet = FleetPoller(self.config, lambda view: None, lambda problem: None)
         self.features = FeaturePoller(
             self.config,
@@ -75,6 +80,8 @@ class FeatureSidecar:
 
     def start(self) -> None:
         """Start it, as a process would."""
+        advertised = self.config.listeners[0].advertised
+        self._listener = socket.create_server((advertised.host, advertised.port), reuse_port=True)
         self.fleet.start(registers=not self._inherits)
         self.features.start()
         if not self._inherits:
@@ -90,6 +97,8 @@ class FeatureSidecar:
 
     async def stop(self) -> None:
         """End it, as a process would at SIGTERM."""
+        if self._listener is not None:
+            self._listener.close()
         await asyncio.gather(self.features.close(), self.fleet.close(signs_off=True))
 
 

@@ -1,4 +1,4 @@
-"""Who may write the topic of features: rights that are taken away while sidecars run, and records nobody has signed."""
+"""The topic of features is away, deleted, or no right to it is left; and records on it that nobody has signed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are exported, untyped
     AclBinding,
@@ -25,12 +26,21 @@ from proxy.config.values import Secret
 from proxy.core.authentication import Authenticator, read_keys
 from proxy.core.protected_topics import FEATURES, REGISTRY
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA
-from proxy.features.records import FEATURES_KEY, SAFE_DOWNGRADE, FinalizedFeatures, FinalizedRange, encode
+from proxy.features.records import (
+    FEATURES_KEY,
+    SAFE_DOWNGRADE,
+    FeatureUpdate,
+    FinalizedFeatures,
+    FinalizedRange,
+    encode,
+)
 from proxy.features.updates import FEATURE_UPDATE_FAILED, NONE
 from proxy.fleet.feature_poller import NOT_LOADED
+from proxy.local import broker, process
 from proxy.local import cluster as local_cluster
 from proxy.local.cluster import Node
 from tests.integration.authorizer import secured_properties
+from tests.integration.feature_fleet import FeatureFleet, Load, wait_until
 from tests.integration.feature_sidecars import FeatureSidecar, running, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
@@ -147,6 +157,91 @@ async def test_a_sidecar_that_cannot_read_the_levels_is_ready_and_uses_level_1(s
     finally:
         site.grant(ResourceType.TOPIC, "*", AclOperation.READ)
         site.revoke(ResourceType.TOPIC, REGISTRY, AclOperation.READ)
+
+
+@pytest.fixture
+def fleet(site: Site) -> Iterator[FeatureFleet]:
+    """The broker for sidecars as processes, none of which runs yet."""
+    state = local_cluster.status(site.node.home.parent)
+    assert state is not None
+    made = FeatureFleet(state, {})
+    yield made
+    process.stop([one.process for one in made.sidecars.values()], 15)
+
+
+def configure(fleet: FeatureFleet, site: Site, **settings: Any) -> None:
+    config = {**broker.sidecar_config(site.node), **site.settings, **settings}
+    del config["observer.class.names"], config["audit"]
+    password = fleet.folder / "password"
+    password.write_text("sidecar-secret")
+    config["internal"] = {**config["internal"], "sasl.password": {"file": str(password)}}
+    (fleet.folder / f"sidecar-{site.node.id}.yaml").write_text(yaml.safe_dump(config))
+
+
+def logged(fleet: FeatureFleet, broker_id: int) -> list[str]:
+    """What a sidecar logs of the topic's trouble."""
+    trouble = ("features_unavailable", "features_back", "features_not_written", "features_written")
+    return [name for name in trouble for _ in fleet.log_events(broker_id, name)]
+
+
+def test_clients_do_not_notice_that_the_cluster_is_away_at_the_start(fleet: FeatureFleet, site: Site) -> None:
+    one = site.node.id
+    configure(fleet, site, **{"internal.bootstrap.servers": "127.0.0.1:1"})
+    with Load(fleet.address(one)) as load:
+        fleet.start(one)
+        began = load.answered
+        assert set(fleet.status(one)["in_use"].values()) == {1}
+        wait_until(lambda: load.answered > began + 1000)
+        wait_until(lambda: logged(fleet, one))
+    assert load.errors == []
+    assert logged(fleet, one) == ["features_unavailable"]
+    assert fleet.shown(one) == {}, "nothing is finalized"
+
+
+def test_clients_do_not_notice_that_the_topic_is_deleted(fleet: FeatureFleet, site: Site) -> None:
+    one = site.node.id
+    configure(fleet, site)
+    fleet.start(one)
+    wait_until(lambda: fleet.is_controller(one) and fleet.status(one)["epoch"] > 0)
+    epoch, shown = fleet.status(one)["epoch"], fleet.shown(one)
+    admin = AdminClient({"bootstrap.servers": site.node.internal})
+    with Load(fleet.address(one)) as load:
+        wait_until(lambda: load.answered)
+        admin.delete_topics([FEATURES])[FEATURES].result(30)
+        wait_until(lambda: fleet.log_events(one, "feature_controller")[-1]["change"] == "lost")
+        assert fleet.shown(one) == shown
+        wait_until(lambda: fleet.status(one)["applied_epoch"] == epoch + 1)
+        began = load.answered
+        wait_until(lambda: load.answered > began + 1000)
+    assert load.errors == []
+    assert fleet.shown(one) == shown
+    assert logged(fleet, one) in ([], ["features_unavailable", "features_back"])
+
+
+def test_clients_do_not_notice_that_the_right_to_write_is_revoked(fleet: FeatureFleet, site: Site) -> None:
+    one = site.node.id
+    configure(fleet, site)
+    fleet.start(one)
+    wait_until(lambda: fleet.is_controller(one) and fleet.status(one)["epoch"] > 0)
+    shown = fleet.shown(one)
+    wanted = FeatureUpdate(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE)
+    if shown[AUDIT_EVENT_SCHEMA] == 1:
+        wanted = FeatureUpdate(AUDIT_EVENT_SCHEMA, 2)
+    with Load(fleet.address(one)) as load:
+        wait_until(lambda: load.answered)
+        site.revoke(ResourceType.TOPIC, "*", AclOperation.WRITE)
+        try:
+            for _ in range(2):
+                refused = fleet.update(one, wanted)
+                assert refused.error_code == FEATURE_UPDATE_FAILED
+                assert "the update could not be written: " in (refused.message or "")
+            began = load.answered
+            wait_until(lambda: load.answered > began + 1000)
+        finally:
+            site.grant(ResourceType.TOPIC, "*", AclOperation.WRITE)
+    assert load.errors == []
+    assert fleet.shown(one) == shown
+    assert logged(fleet, one) == ["features_not_written"]
 
 
 async def test_records_that_nobody_has_signed_are_ignored(site: Site, tmp_path: Path) -> None:

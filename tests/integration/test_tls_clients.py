@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -27,6 +30,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are ex
 )
 
 from proxy.config.regular_files import file_state
+from proxy.features.catalog import AUDIT_EVENT_SCHEMA, PREFIX
 from proxy.local import cluster as local_cluster
 from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
@@ -421,3 +425,40 @@ def test_a_key_of_another_certificate_changes_nothing(site: Site) -> None:
 def test_the_sidecar_is_ready_and_has_checked_the_broker_over_tls(site: Site) -> None:
     with urllib.request.urlopen(f"http://{site.node.admin}/readyz", timeout=10) as answer:
         assert answer.read() == b"ok\n"
+
+
+def described(tools: KafkaTools, address: str, settings: str) -> dict[str, str]:
+    """The fleet's features and their finalized maxima, by ``kafka-features.sh``."""
+    done = tools.run("features", "--bootstrap-server", address, "--command-config", settings, "describe")
+    assert done.returncode == 0, done.stderr
+    words = [line.split() for line in done.stdout.splitlines()]
+    return {one[1]: one[7] for one in words if one[:1] == ["Feature:"] and one[1].startswith(PREFIX)}
+
+
+@pytest.mark.parametrize("listener", ["MTLS", "SASLTLS", "ORIGIN"])
+def test_feature_levels_are_shown_and_changed_over_tls(site: Site, tools: KafkaTools, listener: str) -> None:
+    """By Kafka's tool and by the command, where TLS ends at the sidecar, and where it has TLS to the broker, too."""
+    address, settings = site.addresses[listener], str(site.java_settings(listener))
+    deadline = time.monotonic() + 60
+    while AUDIT_EVENT_SCHEMA not in (found := described(tools, address, settings)) or "0" in found.values():
+        assert time.monotonic() < deadline, found  # a new fleet finalizes its levels after 10 s
+
+    for command, level in (("downgrade", "1"), ("upgrade", "2")):
+        change = (command, "--feature", f"{AUDIT_EVENT_SCHEMA}={level}")
+        done = tools.run("features", "--bootstrap-server", address, "--command-config", settings, *change)
+        assert (done.returncode, done.stdout.strip()) == (0, f"{AUDIT_EVENT_SCHEMA} was {command}d to {level}.")
+        assert described(tools, address, settings)[AUDIT_EVENT_SCHEMA] == level
+
+    def features(command: str, *words: str) -> str:
+        line = [sys.executable, "-m", "proxy", "features", command, address, *words, "--command-config", settings]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    for command, level in (("downgrade", "1"), ("upgrade", "2")):
+        assert "Result: OK" in features(command, f"{AUDIT_EVENT_SCHEMA}={level}")
+        assert re.search(rf"{AUDIT_EVENT_SCHEMA}\t.*FinalizedMaxVersionLevel: {level}\t", features("describe"))
+
+
+def test_feature_levels_of_the_fleet_are_not_there_where_tls_passes_through(site: Site, tools: KafkaTools) -> None:
+    assert described(tools, site.addresses["THROUGH"], str(site.java_settings("THROUGH"))) == {}

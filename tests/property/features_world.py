@@ -37,6 +37,10 @@ from proxy.features.records import (
 from proxy.features.topic_state import TopicState
 from proxy.features.updates import wait_ms
 from proxy.fleet.election import Decision, Election
+from proxy.fleet.membership import Member, RegistryContent
+from proxy.fleet.registered_features import HOLD
+from proxy.fleet.sidecar_record import SidecarRecord
+from proxy.fleet.suspicion import Suspicion
 from tests.property import features_invariants as invariants
 
 DEAD_AFTER = 9_000
@@ -115,9 +119,10 @@ class Registration(NamedTuple):
 
 
 class Registry:
-    """The registry, as far as somebody has read it."""
+    """The registry, as far as somebody has read it. ``own``: broker id of the sidecar that reads it; 0 for nobody."""
 
-    def __init__(self) -> None:
+    def __init__(self, own: int = 0) -> None:
+        self.suspicion = Suspicion(own)
         self.last: dict[str, tuple[Registration, int]] = {}
         self.place = self.newest = 0
 
@@ -130,10 +135,23 @@ class Registry:
                 self.last[key] = value, at
         self.place = len(log) if end is None else max(self.place, end)
 
+    def content(self) -> RegistryContent:
+        """The sidecars, as far as suspicion needs them."""
+        sidecars, seen = {}, {}
+        for key, (value, at) in self.last.items():
+            if key.startswith("sidecar/"):
+                record = SidecarRecord({}, (), "host", 1, "1", holds={HOLD: value.claim} if value.claim else {})
+                is_alive = value.running and at >= self.newest - DEAD_AFTER
+                sidecars[int(key.removeprefix("sidecar/"))], seen[key] = Member(record, is_alive), at
+        return RegistryContent(sidecars, {}, seen)
+
     def alive(self) -> dict[str, Registration]:
-        return {
+        found = {
             key: value for key, (value, at) in self.last.items() if value.running and at >= self.newest - DEAD_AFTER
         }
+        judged = self.suspicion.judge(self.content()).sidecars
+        ended = {f"sidecar/{node_id}" for node_id, one in judged.items() if not one.alive}
+        return {key: value for key, value in found.items() if key not in ended}
 
     def participants(self) -> list[Participant]:
         alive = self.alive()
@@ -176,7 +194,7 @@ class Process:
         """Whether no predecessor is registered in its place any more."""
         self.settled_at = -1
         """The epoch of the last committed record when it was settled."""
-        self.registry = Registry()
+        self.registry = Registry(int(key.removeprefix("sidecar/")) if key.startswith("sidecar/") else 0)
         self.place = 0
         self.target: int | None = world.log.end() if world.mutation == "read, then register" else None
         self.tasks: list[Task] = []
@@ -248,12 +266,17 @@ class Process:
     def read_registry(self, limit: int | None = None) -> None:
         end = len(self.world.registry)
         self.registry.read(self.world.registry, end if limit is None else min(end, self.registry.place + limit))
+        self.registry.suspicion.read(self.registry.content(), self.world.now)
         if self.controller:
             self.take(self.controller.participants_changed(self.registry.participants(), self.world.now))
 
     def elect(self) -> None:
-        """Ask the election, as often as the executor does."""
+        """Dial who is late, and ask the election, as often as the executor does."""
         assert self.controller
+        for late in self.registry.suspicion.late(self.registry.content(), self.world.now):
+            if f"sidecar/{late.node_id}" not in self.world.processes:
+                self.registry.suspicion.refused(late)
+                self.take(self.controller.participants_changed(self.registry.participants(), self.world.now))
         alive = self.registry.alive()
         if self.key in alive and alive[self.key].boot != self.boot:
             del alive[self.key]

@@ -22,10 +22,10 @@ from hypothesis.stateful import (
 from proxy.features import controller
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA, QUOTA_IP, LevelRange
 from proxy.features.controller_states import ControllerState
-from proxy.features.records import FEATURES_KEY, FeatureUpdate
+from proxy.features.records import FEATURES_KEY, SAFE_DOWNGRADE, FeatureUpdate
 from proxy.features.transaction_queue import TransactionQueue
 from tests.property import features_invariants as invariants
-from tests.property.features_world import HOT_MUTATIONS, MUTATIONS, Process, World
+from tests.property.features_world import DEAD_AFTER, HOT_MUTATIONS, MUTATIONS, Process, World
 
 STEPS = 50
 EXAMPLES = 2_000 if os.environ.get("FEATURES_DEEP") else 60
@@ -288,6 +288,15 @@ class Fleet(Race):
         sidecars = [one for one in self.awake() if one.controller]
         self.world.propose(sidecars[who % len(sidecars)].key, updates, timeout, validate_only, version)
 
+    @rule(seconds=st.integers(3, 8))
+    def kill_the_controller(self, seconds: int) -> None:
+        """The others find out by a connection that is refused, and the next one takes its place."""
+        self.world.calm(4)
+        for one in self.awake():
+            if one.controller and one.controller.claim:
+                self.world.crash(one.key)
+        self.world.calm(seconds)
+
     @rule(level=st.sampled_from([2, 3]))
     def release(self, level: int) -> None:
         self.raise_a_level(level)
@@ -302,6 +311,28 @@ class Fleet(Race):
 
 def test_invariants_hold() -> None:
     run_state_machine_as_test(Fleet, settings=SEARCH)
+
+
+def test_a_killed_controller_is_replaced_before_its_silence_shows_it() -> None:
+    """And an update that comes then waits for the others alone."""
+    world = World()
+    for key in SIDECARS:
+        world.start(key, {AUDIT_EVENT_SCHEMA: LevelRange(1, 2)})
+    world.calm(20)
+    [killed] = [key for key, one in world.processes.items() if one.controller and one.controller.claim]
+    world.crash(killed)
+    asker = next(iter(world.processes))
+    world.propose(asker, [FeatureUpdate(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE)], 60_000, False, 1)
+    killed_at = world.now
+
+    world.calm(DEAD_AFTER // 1_000 - 2)
+
+    known = world.processes[asker].registry
+    assert known.newest - known.last[killed][1] < DEAD_AFTER, "its silence does not show it yet"
+    assert world.now < killed_at + DEAD_AFTER
+    assert not world.requests, "the update is in force"
+    assert world.history.finalized
+    assert world.history.finalized.features[AUDIT_EVENT_SCHEMA].max_version_level == 1
 
 
 class AcknowledgedQueue(TransactionQueue):

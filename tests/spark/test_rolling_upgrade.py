@@ -40,13 +40,14 @@ JOB_TIMEOUT = 180.0
 
 
 class Job:
-    """``brokerside jobs run`` over the fleet's audit, until it is told to stop."""
+    """``brokerside jobs run`` over the fleet's audit, until it is told to stop. ``reader``: of other tables."""
 
-    def __init__(self, fleet: FeatureFleet, program: Sequence[str] = BROKERSIDE) -> None:
+    def __init__(self, fleet: FeatureFleet, program: Sequence[str] = BROKERSIDE, reader: str = READER) -> None:
         conf = [f"--conf={key}={value}" for key, value in (FEW_ROWS | INTERPRETED_QUERIES_CONF).items()]
         self.log = fleet.folder / f"job-{time.monotonic_ns()}.log"
         command = [sys.executable, *program, "jobs", "run", "--bootstrap-server", fleet.state.internal_bootstrap]
-        command += ["--tables", str(tables(fleet)), "--only", "traffic,dead_letters", "--reader", READER]
+        root = tables(fleet) if reader == READER else fleet.folder / reader
+        command += ["--tables", str(root), "--only", "traffic,dead_letters", "--reader", reader]
         with self.log.open("w") as log:
             self.process = subprocess.Popen([*command, "--master", "local[1]", *conf], stdout=log, stderr=log)
 
@@ -154,6 +155,11 @@ def test_a_fleet_is_raised_and_lowered_while_clients_and_a_job_work(tmp_path: Pa
             assert code == 0, said
             ledgers.append(produced(fleet, "above"))
             wait_until(lambda: all(2 in {level for level, _ in one} for one in levels_written(fleet).values()))
+            started.append(late := Job(fleet, OLDER, "late"))
+            assert late.process.wait(JOB_TIMEOUT) == 1
+            refused = f"{AUDIT_EVENT_SCHEMA} is finalized at 2, this job reads up to 1: run a newer release"
+            assert refused in late.log.read_text().splitlines()[-1]
+            assert not (fleet.folder / "late").exists(), "it has read nothing"
             code, said = command(fleet, "downgrade-all", program=OLDER)
             assert code == 0, said
             assert len(fleet.applied()) == 1

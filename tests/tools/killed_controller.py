@@ -1,7 +1,8 @@
 """``python -m tests.tools.killed_controller ORDER ARGS``: ``brokerside ARGS`` that kills itself at an instant.
 
 While the file ORDER names one of ``INSTANTS``, the feature controller of this process kills the whole process at that
-instant, like ``kill -9``, and removes the file before.
+instant, like ``kill -9``, and removes the file before. With ``STOPPED`` in it, the process is stopped, as by SIGSTOP,
+before the next write of its controller; when it continues, it reads nothing of the topic until it has tried to write.
 """
 
 from __future__ import annotations
@@ -9,12 +10,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from proxy.cli import main as brokerside
 from proxy.features.controller import FeatureController
+from proxy.fleet.features_thread import FeaturesThread
+from proxy.fleet.fenced_writer import FencedWriter
+
+STOPPED = "stopped before it writes"
 
 INSTANTS = {
     "opening": ("opened", "before"),
@@ -31,7 +37,31 @@ def main(order: Path) -> None:
     """Run the command."""
     for instant, (method, when) in INSTANTS.items():
         setattr(FeatureController, method, _deadly(getattr(FeatureController, method), order, instant, when))
+    _stop_before_writes(order)
     brokerside()
+
+
+def _stop_before_writes(order: Path) -> None:
+    write, read = FencedWriter._write, FeaturesThread._on_read
+    may_read = threading.Event()
+    may_read.set()
+
+    def write_late(self: FencedWriter, *arguments: Any) -> str | None:
+        if _is_in(order, STOPPED):
+            may_read.clear()
+            order.unlink()
+            os.kill(os.getpid(), signal.SIGSTOP)
+        try:
+            return write(self, *arguments)
+        finally:
+            may_read.set()
+
+    def read_later(self: FeaturesThread, *arguments: Any) -> None:
+        may_read.wait()
+        read(self, *arguments)
+
+    FencedWriter._write = write_late  # type: ignore[method-assign,assignment]
+    FeaturesThread._on_read = read_later  # type: ignore[method-assign,assignment]
 
 
 def _deadly(method: Callable[..., Any], order: Path, instant: str, when: str) -> Callable[..., Any]:
@@ -52,6 +82,10 @@ def _is_ordered(controller: FeatureController, order: Path, instant: str) -> boo
         return False
     if instant == "final record read back" and controller.state.value != "applying":
         return False
+    return _is_in(order, instant)
+
+
+def _is_in(order: Path, instant: str) -> bool:
     try:
         return order.read_text() == instant
     except FileNotFoundError:

@@ -1,0 +1,111 @@
+"""Which sidecars have ended without a last record, found out by a connection before their silence shows it.
+
+Silence counts after 9 s (``membership``), since a sidecar that is slow or paused is silent, too. Where nobody listens
+at the address of a sidecar whose record is late, its process is gone: it counts as one that does not run, until a newer
+record of it is read. Only sidecars that hold a partition are dialled: others wait for these alone.
+
+A suspicion can be wrong, where something between the two sidecars refuses connections. The suspected one is then fenced
+if it held the partition, reads so, writes a record, and counts again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from proxy.fleet.host_resolver import resolve_host
+from proxy.fleet.membership import HEARTBEAT_INTERVAL, Member, RegistryContent
+
+RECORD_LATE_AFTER_MS = int(1000 * HEARTBEAT_INTERVAL) + 500
+"""Milliseconds without a new record of a sidecar, after which it is dialled. One that runs but is late costs a
+connection, no more."""
+
+DIAL_INTERVAL = 1.0
+"""Seconds between two attempts to connect to a sidecar whose record is late."""
+
+DIAL_TIMEOUT = 1.0
+"""Seconds that an attempt may take for each address of its host. What does not answer is not suspected."""
+
+
+class LateSidecar(NamedTuple):
+    """A sidecar to be dialled at its first advertised address. ``seen``: the time of its last record."""
+
+    node_id: int
+    host: str
+    port: int
+    seen: int
+
+
+class Suspicion:
+    """Pure: which sidecars the sidecar ``own`` (its broker id) dials, and what follows from their refusals.
+
+    ``now``: milliseconds, monotonic.
+    """
+
+    def __init__(self, own: int) -> None:
+        self._own = own
+        self._newest = 0, 0  # the time of the newest record of all, and when it was read
+        self._read: dict[int, tuple[int, int]] = {}  # the same of each sidecar
+        self._refused: dict[int, int] = {}  # the time of the last record of each sidecar that has refused
+
+    def read(self, content: RegistryContent, now: int) -> None:
+        """Report that some of the registry was read."""
+        newest = max(content.seen.values(), default=0)
+        if newest != self._newest[0]:
+            self._newest = newest, now
+        for node_id in content.sidecars:
+            if (seen := _seen(content, node_id)) != self._read.get(node_id, (-1, 0))[0]:
+                self._read[node_id] = seen, now
+
+    def late(self, content: RegistryContent, now: int) -> list[LateSidecar]:
+        """Return the sidecars to be dialled now; none while no record at all is read. ``read`` had this content."""
+        if now - self._newest[1] >= RECORD_LATE_AFTER_MS:
+            return []
+        return [
+            LateSidecar(node_id, one.record.host, one.record.port, seen)
+            for node_id, one in content.sidecars.items()
+            if node_id != self._own and one.alive and one.record.holds and one.record.host and one.record.port > 0
+            if now - self._read[node_id][1] >= RECORD_LATE_AFTER_MS
+            if self._refused.get(node_id) != (seen := _seen(content, node_id))
+        ]
+
+    def refused(self, sidecar: LateSidecar) -> None:
+        """Report that a sidecar has refused the connection."""
+        self._refused[sidecar.node_id] = sidecar.seen
+
+    def judge(self, content: RegistryContent) -> RegistryContent:
+        """Return ``content`` with the suspected sidecars as ones that do not run."""
+        ended = {
+            node_id: Member(one.record, alive=False)
+            for node_id, one in content.sidecars.items()
+            if self._refused.get(node_id) == _seen(content, node_id)
+        }
+        return content._replace(sidecars={**content.sidecars, **ended}) if ended else content
+
+
+def _seen(content: RegistryContent, node_id: int) -> int:
+    return content.seen[f"sidecar/{node_id}"]
+
+
+async def refuses_connections(host: str, port: int) -> bool:
+    """Return whether all addresses of a host refuse a connection. Anything else, a timeout too, is no refusal."""
+    try:
+        addresses = await resolve_host(host)
+    except (OSError, ValueError):
+        return False
+    for address in addresses:
+        if not await _refuses(address, port):
+            return False
+    return bool(addresses)
+
+
+async def _refuses(address: str, port: int) -> bool:
+    try:
+        async with asyncio.timeout(DIAL_TIMEOUT):
+            _, writer = await asyncio.open_connection(address, port)
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    writer.transport.abort()
+    return False

@@ -1,0 +1,129 @@
+"""Which sidecars are dialled, and which count as ended when they refuse."""
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+
+from proxy.fleet.membership import Member, RegistryContent
+from proxy.fleet.registered_features import HOLD
+from proxy.fleet.sidecar_record import SidecarRecord
+from proxy.fleet.suspicion import RECORD_LATE_AFTER_MS, LateSidecar, Suspicion, refuses_connections
+
+SEEN, NEWER = 5_000_000, 5_001_000
+"""Times of records, by the broker's clock."""
+
+START = 1_000
+LATE = START + RECORD_LATE_AFTER_MS
+"""By the clock of the sidecar that reads."""
+
+
+def member(*, alive: bool = True, **values: Any) -> Member:
+    return Member(SidecarRecord({}, (), "kafka-2", 9092, "1", **{"holds": {HOLD: 4}, **values}), alive)
+
+
+def content(other: Member, seen: int = SEEN, own: int = NEWER) -> RegistryContent:
+    """Sidecar 1, and another one, the last record of which is from ``seen``."""
+    return RegistryContent({1: member(holds={}), 2: other}, {}, {"sidecar/1": own, "sidecar/2": seen})
+
+
+def waiting(other: Member, own: int = 1) -> tuple[Suspicion, RegistryContent]:
+    """A sidecar that has read a record of another one at ``START``, and only its own since, at ``LATE``."""
+    suspicion = Suspicion(own)
+    suspicion.read(content(other, own=SEEN), START)
+    suspicion.read(now := content(other), LATE)
+    return suspicion, now
+
+
+def test_the_holder_of_a_partition_is_dialled_when_its_record_is_late():
+    suspicion, now = waiting(member())
+
+    assert suspicion.late(now, LATE - 1) == []
+    assert suspicion.late(now, LATE) == [LateSidecar(2, "kafka-2", 9092, SEEN)]
+
+
+def test_nobody_is_dialled_while_no_record_at_all_is_read():
+    suspicion, now = waiting(member())
+
+    assert suspicion.late(now, LATE + RECORD_LATE_AFTER_MS - 1) != []
+    assert suspicion.late(now, LATE + RECORD_LATE_AFTER_MS) == [], "the cluster is away, or this sidecar was paused"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(member(holds={}), id="holds nothing"),
+        pytest.param(member(alive=False), id="known to have ended"),
+        pytest.param(Member(SidecarRecord({}, (), None, -1, "1", holds={HOLD: 4}), alive=True), id="no address"),
+    ],
+)
+def test_nobody_else_is_dialled(other: Member):
+    suspicion, now = waiting(other)
+
+    assert suspicion.late(now, LATE) == []
+
+
+def test_a_sidecar_does_not_dial_itself():
+    suspicion, now = waiting(member(), own=2)
+
+    assert suspicion.late(now, LATE) == []
+
+
+def test_one_that_refuses_has_ended_until_a_newer_record_of_it_is_read():
+    suspicion, before = waiting(member())
+    assert suspicion.judge(before) is before
+    [late] = suspicion.late(before, LATE)
+
+    suspicion.refused(late)
+
+    assert [one.alive for one in suspicion.judge(before).sidecars.values()] == [True, False]
+    assert suspicion.judge(before).sidecars[2].record == before.sidecars[2].record
+    assert suspicion.late(before, LATE) == []
+    back = content(member(), seen=NEWER)
+    suspicion.read(back, LATE)
+    assert suspicion.judge(back) is back
+    suspicion.read(again := content(member(), seen=NEWER, own=NEWER + 1), LATE + RECORD_LATE_AFTER_MS)
+    assert suspicion.late(again, LATE + RECORD_LATE_AFTER_MS) != [], "it can be suspected again"
+
+
+def test_a_refusal_that_a_newer_record_has_overtaken_means_nothing():
+    suspicion, before = waiting(member())
+    [late] = suspicion.late(before, LATE)
+    suspicion.refused(late)
+
+    newer = content(member(), seen=NEWER)
+
+    assert suspicion.judge(newer) is newer
+
+
+async def test_a_port_without_a_listener_refuses():
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        assert await refuses_connections("127.0.0.1", port)
+        bound.listen(1)
+        assert not await refuses_connections("127.0.0.1", port)
+
+
+async def test_a_process_that_is_paused_does_not_refuse(monkeypatch: pytest.MonkeyPatch):
+    """Its kernel accepts connections, or drops them when the queue is full."""
+    monkeypatch.setattr("proxy.fleet.suspicion.DIAL_TIMEOUT", 0.2)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        port = listener.getsockname()[1]
+        waiting = []
+        for _ in range(8):
+            waiting.append(socket.socket())
+            waiting[-1].setblocking(False)
+            waiting[-1].connect_ex(("127.0.0.1", port))
+        await asyncio.sleep(0)
+        assert not await refuses_connections("127.0.0.1", port)
+        for one in waiting:
+            one.close()
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 300, "[::"])
+async def test_a_host_without_an_address_does_not_refuse(host: str):
+    assert not await refuses_connections(host, 9092)
