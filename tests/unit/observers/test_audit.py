@@ -48,6 +48,7 @@ class Kept:
         self.json: list[bytes] = []
         self.lost: Counter[str] = Counter()
         self.taken = self.hidden = 0
+        self.searched_at = 7.5
         self.gaps: list[Gap] = []
         self.closed = False
 
@@ -233,6 +234,7 @@ class TestNumbers:
         observer.record_exchanges([exchange()] * 2, 3)
         stats = observer.stats()
         assert (stats.emitted, stats.queued, stats.dropped, stats.observed) == (5, 2, {"observer_queue": 3}, 9)
+        assert stats.searched == {7.5: 1}
 
 
 class TestRollups:
