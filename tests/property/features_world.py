@@ -38,7 +38,7 @@ from proxy.features.topic_state import TopicState
 from proxy.features.updates import wait_ms
 from proxy.fleet.election import Decision, Election
 from proxy.fleet.membership import Member, RegistryContent
-from proxy.fleet.registered_features import HOLD
+from proxy.fleet.registered_features import HOLD, unapplied
 from proxy.fleet.sidecar_record import SidecarRecord
 from proxy.fleet.suspicion import Suspicion
 from tests.property import features_invariants as invariants
@@ -136,11 +136,15 @@ class Registry:
         self.place = len(log) if end is None else max(self.place, end)
 
     def content(self) -> RegistryContent:
-        """The sidecars, as far as suspicion needs them."""
+        """The sidecars."""
         sidecars, seen = {}, {}
         for key, (value, at) in self.last.items():
             if key.startswith("sidecar/"):
-                record = SidecarRecord({}, (), "host", 1, "1", holds={HOLD: value.claim} if value.claim else {})
+                holds = {HOLD: value.claim} if value.claim else {}
+                features = {each: SupportedRange(*levels) for each, levels in value.supported.items()}
+                record = SidecarRecord(
+                    {}, (), "host", 1, "1", features=features, applied_epoch=value.applied_epoch, holds=holds
+                )
                 is_alive = value.running and at >= self.newest - DEAD_AFTER
                 sidecars[int(key.removeprefix("sidecar/"))], seen[key] = Member(record, is_alive), at
         return RegistryContent(sidecars, {}, seen)
@@ -457,10 +461,12 @@ class World:
                 continue
             known = asker.topic.outcomes.get(update)
             if known is not None:
-                applied = {
-                    one.broker_id for one in asker.registry.participants() if one.applied_epoch >= known.outcome.epoch
-                }
-                if known.outcome.code == 0 and applied.issuperset(known.outcome.waits_for):
+                topic = asker.topic
+                last = topic.finalized.epoch if topic.present and topic.finalized else -1
+                outcome = known.outcome
+                if outcome.code == 0 and not unapplied(
+                    asker.registry.content(), outcome.waits_for, outcome.epoch, last
+                ):
                     invariants.in_force(self, known.outcome)
                     del self.requests[update]
             if self.now >= request.deadline:
