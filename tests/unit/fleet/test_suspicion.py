@@ -24,9 +24,8 @@ LATE = START + RECORD_LATE_AFTER_MS
 
 
 def member(*, alive: bool = True, **values: Any) -> Member:
-    return Member(
-        SidecarRecord({}, (), "kafka-2", 9092, "1", **{"holds": {HOLD: 4}, "features": FEATURES, **values}), alive
-    )
+    holder = {"host": "kafka-2", "port": 9092, "features": FEATURES, "holds": {HOLD: 4}}
+    return Member(SidecarRecord({}, (), timestamp="1", **{**holder, **values}), alive)  # type: ignore[arg-type]
 
 
 def content(other: Member, seen: int = SEEN, own: int = NEWER) -> RegistryContent:
