@@ -8,8 +8,8 @@ from the registry, it measures the end of the topic of features, and reads up to
 Before, nothing counts as finalized.
 
 A successor registers only when its predecessor does not any more: they have one record. Until then it reads the levels
-to find out whether it fits them, and uses none of them. The predecessor follows the levels until it ends, and reports
-to the successor what it would register (``hand_over``).
+to find out whether it supports them, and uses none of them. The predecessor follows the levels until it ends, and
+reports to the successor what it would register (``hand_over``).
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class FeaturePoller:
         self._dialler = Dialler(self._on_refused)
         self._content: RegistryContent | None = None
         self._registered = self._loaded = False
-        self._was_read = False  # to the end; a successor then knows whether it fits
+        self._was_read = False  # to the end; a successor then knows whether it supports them
         self._inherits = inherits
         self._applied = AppliedEpoch(inherits=inherits)
         self._report_applied: Callable[[Applied], None] | None = None

@@ -25,7 +25,7 @@ LATE = START + RECORD_LATE_AFTER_MS
 
 def member(*, alive: bool = True, **values: Any) -> Member:
     holder = {"host": "kafka-2", "port": 9092, "features": FEATURES, "holds": {HOLD: 4}}
-    return Member(SidecarRecord({}, (), timestamp="1", **{**holder, **values}), alive)  # type: ignore[arg-type]
+    return Member(SidecarRecord({}, (), timestamp="1", **{**holder, **values}), alive)
 
 
 def content(other: Member, seen: int = SEEN, own: int = NEWER) -> RegistryContent:
