@@ -36,6 +36,7 @@ from proxy.features.records import (
 )
 from proxy.features.topic_state import TopicState
 from proxy.features.updates import wait_ms
+from proxy.fleet.applied_epoch import Applied, AppliedEpoch, AuditLevels
 from proxy.fleet.election import Decision, Election
 from proxy.fleet.membership import Member, RegistryContent
 from proxy.fleet.registered_features import HOLD, unapplied
@@ -193,6 +194,7 @@ class Process:
     def __init__(self, world: World, key: str, supported: dict[str, LevelRange], durable: bool = True) -> None:
         self.world, self.key, self.supported, self.durable = world, key, supported, durable
         self.boot = next(world.boots)
+        self.applied = AppliedEpoch()
         self.paused = self.registered = self.settled = False
         self.registers = True
         """Whether no predecessor is registered in its place any more."""
@@ -219,6 +221,17 @@ class Process:
             record = structs.replace(record, pending=None)
         return fleet_levels(self.supported, record)
 
+    def apply(self) -> int:
+        """Note what it follows, and its predecessor. Return the epoch that both have applied."""
+        self.applied.update(self.levels(), AuditLevels())
+        before = self.world.draining.get(self.key)
+        if before is not None and self.world.mutation != "the predecessor's epoch does not count":
+            self.applied.predecessor_applies(Applied(before.levels().epoch))
+        elif before is None:
+            self.applied.predecessor_ended(self.world.now / 1000)
+            self.applied.update(self.levels(), AuditLevels())
+        return self.applied.registered.epoch
+
     def participant(self) -> Participant:
         return Participant(self.key, "1.0", self.supported, running=True)
 
@@ -236,10 +249,7 @@ class Process:
         if not self.registers or (world.mutation == "read, then register" and not self.settled):
             return
         claim = self.controller.claim if self.controller else 0
-        epoch = self.levels().epoch
-        before = world.draining.get(self.key)
-        if before is not None and world.mutation != "the predecessor's epoch does not count":
-            epoch = min(epoch, before.levels().epoch)
+        epoch = self.apply()
         world.registry.append(
             (self.key, Registration(self.supported, True, self.boot, epoch, claim, self.durable), world.now)
         )
@@ -412,6 +422,7 @@ class World:
     def succeed(self, key: str, supported: dict[str, LevelRange]) -> None:
         """Start a second run of a sidecar, which is to take over."""
         self.successors[key] = Process(self, key, supported)
+        self.successors[key].applied = AppliedEpoch(inherits=self.mutation != "the predecessor's epoch does not count")
         self.successors[key].registers = self.mutation == "both runs register"
 
     def take_over(self, key: str) -> None:
