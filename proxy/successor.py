@@ -61,6 +61,8 @@ class SuccessorStarter:
         what was started may be a script.
         """
         try:
+            # On the event loop, as it waits for no file: the kernel copies memory of a process that has started seconds
+            # ago, and that waits for an answer of this one.
             environment = Path(f"/proc/{pid}/environ").read_bytes()
         except OSError:  # it has ended, or is of another user
             return False

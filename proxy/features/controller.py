@@ -68,6 +68,10 @@ BOOTSTRAP_AFTER_MS = 10_000
 OUTCOME_KEPT_MS = 600_000
 """Milliseconds until an outcome is deleted from the topic."""
 
+MAX_APPLIED_EPOCH = MAX_COUNT // 2
+"""The highest applied epoch of a sidecar that is believed: who may write the registry can register any. The epoch can
+jump to it, and still grow after."""
+
 MAX_OUTCOMES = 256
 """Outcomes that the topic keeps; with more, the oldest are deleted before their time."""
 
@@ -248,6 +252,10 @@ class FeatureController:
             text = "a later release has finalized the levels, and the feature controller cannot read its record"
             self._answer_all(FEATURE_UPDATE_FAILED, text, self._unanswered())
             return
+        if self._base().epoch == MAX_COUNT:  # nobody could find out who follows a change
+            text = "the epoch of the finalized levels is the highest possible one and cannot grow"
+            self._answer_all(FEATURE_UPDATE_FAILED, text, self._unanswered())
+            return
         if self.topic.present and self._base().pending is not None:  # nobody changes anything: it is not a controller's
             self._put_features(structs.replace(self._base(), pending=None), now)
             return
@@ -276,6 +284,7 @@ class FeatureController:
 
     def _wait_for_sidecars(self, now: int) -> None:
         change = self._under_way()
+        self._restore(now)
         if not self._queue.is_unread(FEATURES_KEY) and (self._is_applied(change) or now >= change.deadline):
             self._change = None
             self._move(ControllerEvent.APPLIED)
@@ -287,7 +296,12 @@ class FeatureController:
             self._effects.append(ReadRegistry(change.barrier))
 
     def _is_applied(self, change: LevelChange) -> bool:
-        return {one.broker_id for one in self.participants if one.applied_epoch >= change.epoch} >= {*change.waits_for}
+        """A sidecar with a later epoch than the topic has read it before the topic was deleted. It ignores the change
+        until ``_restore`` has written it once more."""
+        if self._queue.is_unread(FEATURES_KEY):
+            return False
+        epoch = self._base().epoch
+        return {one.broker_id for one in self.participants if one.applied_epoch == epoch} >= {*change.waits_for}
 
     # Changes of levels
 
@@ -375,7 +389,8 @@ class FeatureController:
 
     def _last_epoch(self) -> int:
         """The last epoch that anybody is known to have seen."""
-        return max(self._base().epoch, *(one.applied_epoch for one in self.participants), 0)
+        applied = (one.applied_epoch for one in self.participants if one.applied_epoch <= MAX_APPLIED_EPOCH)
+        return max(self._base().epoch, *applied, 0)
 
     def _next_epoch(self) -> int:
         return min(self._last_epoch() + 1, MAX_COUNT)
@@ -456,7 +471,7 @@ class FeatureController:
 
     def _read_back(self, key: bytes) -> None:
         change = self._change
-        if key == FEATURES_KEY and change is not None and change.epoch:
+        if key == FEATURES_KEY and change is not None and change.epoch == self._base().epoch:
             asked = change.proposal
             self._log(
                 "features_finalized",

@@ -51,8 +51,8 @@ def fleet_levels(supported: Mapping[str, LevelRange], record: FinalizedFeatures 
     """Return what the last readable record ``features`` means for a program that supports ``supported``.
 
     ``record``: None if there is none, and before the program has loaded it: before it has registered, and has then read
-    the topic to its end. Levels that are about to be finalized (``pending``) are not used, but the program has to fit
-    them too: the controller may not have seen it.
+    the topic to its end. Levels that are about to be finalized (``pending``) are not used, but the program has to
+    support them too: the controller may not have seen it.
     """
     if record is None or record.status != ENABLED:
         return FleetLevels(record.epoch if record else -1, {}, _in_use(supported, {}), {})

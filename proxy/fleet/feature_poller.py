@@ -8,8 +8,8 @@ from the registry, it measures the end of the topic of features, and reads up to
 Before, nothing counts as finalized.
 
 A successor registers only when its predecessor does not any more: they have one record. Until then it reads the levels
-to find out whether it fits them, and uses none of them. The predecessor follows the levels until it ends, and reports
-to the successor what it would register (``hand_over``).
+to find out whether it supports them, and uses none of them. The predecessor follows the levels until it ends, and
+reports to the successor what it would register (``hand_over``).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from proxy.fleet.features_thread import FeaturesThread
 from proxy.fleet.fenced_writer import FencedWriter
 from proxy.fleet.membership import HEARTBEAT_INTERVAL, RegistryContent
 from proxy.fleet.registered_features import HOLD, LOG, claims_of, participants_of
-from proxy.fleet.suspicion import DIAL_INTERVAL, Suspicion, refuses_connections
+from proxy.fleet.suspicion import Dialler, LateSidecar, Suspicion
 from proxy.fleet.topic_spec import FEATURES_TOPIC, TopicRecord
 from proxy.fleet.view import OwnFeatures
 
@@ -55,7 +55,7 @@ TRANSACTIONAL_ID = "brokerside-features-0"
 """``transactional.id`` of all controllers: the next one fences the one before."""
 
 TICK_INTERVAL = 1.0
-"""Seconds between two looks at the time."""
+"""Seconds between two looks at the time, and two attempts to connect to a sidecar whose record is late."""
 
 APPLY_INTERVAL, LAST_APPLY_INTERVAL = 0.1, 1.0
 """Seconds between two questions to all processes whether they follow the finalized levels: doubled with each answer
@@ -123,9 +123,10 @@ class FeaturePoller:
         self._writer: FencedWriter | None = None
         self._write_failure: str | None = None
         self._suspicion = Suspicion(config.broker_id)
+        self._dialler = Dialler(self._on_refused)
         self._content: RegistryContent | None = None
         self._registered = self._loaded = False
-        self._was_read = False  # to the end; a successor then knows whether it fits
+        self._was_read = False  # to the end; a successor then knows whether it supports them
         self._inherits = inherits
         self._applied = AppliedEpoch(inherits=inherits)
         self._report_applied: Callable[[Applied], None] | None = None
@@ -148,9 +149,7 @@ class FeaturePoller:
         if self._inherits:
             self._topic.read_to_end(self._on_first_read)
         self._publish()
-        self._tasks = [
-            asyncio.create_task(one) for one in (self._run_ticks(), self._run_suspicion(), self._run_applied())
-        ]
+        self._tasks = [asyncio.create_task(one) for one in (self._run_ticks(), self._run_applied())]
 
     def mark_accepting(self) -> None:
         """Note that the sidecar accepts connections. What is found once it is ready does not make it unready."""
@@ -218,6 +217,7 @@ class FeaturePoller:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._dialler.close()
         await self._topic.close()
 
     def _authenticator(self) -> Authenticator | None:
@@ -237,15 +237,23 @@ class FeaturePoller:
         before, self._content = self._content, self._suspicion.judge(content)
         if before is not None and (before.sidecars, before.readers) == (self._content.sidecars, content.readers):
             return  # who runs has written again what was known, as everybody does every few seconds
-        self._updates.registry_changed(content)
         own = content.sidecars.get(self._broker_id)
         if not self._registered and own is not None and own.record.boot_id == self._registry.boot_id:
             self._registered = bool(own.record.features)
             if self._registered:
                 self._topic.read_to_end(self._on_loaded)
-        self._on_participants()
+        self._on_participants(self._content)
 
-    def _on_participants(self) -> None:
+    def _on_refused(self, late: LateSidecar) -> None:
+        if self._content is None or self._resigned:
+            return
+        log.info("sidecar_suspected", broker_id=late.node_id, address=f"{late.host}:{late.port}")
+        self._suspicion.refused(late)
+        self._content = self._suspicion.judge(self._content)
+        self._on_participants(self._content)
+
+    def _on_participants(self, content: RegistryContent) -> None:
+        self._updates.registry_changed(content)
         if self._controller.state is not ControllerState.AWAY:
             self._run(self._controller.participants_changed(self._participants(), self._now()))
         self._decide()
@@ -275,22 +283,20 @@ class FeaturePoller:
     async def _run_ticks(self) -> None:
         while True:
             await asyncio.sleep(TICK_INTERVAL)
-            self._run(self._controller.tick(self._now()))
-            self._decide()
-            self._report_problem()
+            try:
+                self._run(self._controller.tick(self._now()))
+                self._decide()
+                self._report_problem()
+                self._suspect()
+            except Exception:
+                log.exception("features_poller_failed")  # a mistake of ours must not end the task
 
-    async def _run_suspicion(self) -> None:
+    def _suspect(self) -> None:
         """Find out whether the controller has been killed, once its record is late."""
-        while True:
-            await asyncio.sleep(DIAL_INTERVAL)
-            if self._content is None:
-                continue
-            for late in self._suspicion.late(self._content, self._now()):
-                if await refuses_connections(late.host, late.port):
-                    log.info("sidecar_suspected", broker_id=late.node_id, address=f"{late.host}:{late.port}")
-                    self._suspicion.refused(late)
-                    self._content = self._suspicion.judge(self._content)
-                    self._on_participants()
+        if self._content is None or not self._loaded or self._resigned:
+            return
+        for late in self._suspicion.late(self._content, self._now()):
+            self._dialler.dial(late)
 
     def _decide(self) -> None:
         """Become the controller, or stop being it, as the election says."""

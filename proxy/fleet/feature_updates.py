@@ -116,7 +116,7 @@ class FeatureUpdates:
                     return _failed(f"the update could not be written: {failures[0]}{MAY_BE_MADE}")
                 if outcome.code:
                     return UpdateResult(outcome.code, outcome.message)
-                while late := unapplied(self._registry, outcome.waits_for, outcome.epoch):
+                while late := unapplied(self._registry, outcome.waits_for, outcome.epoch, self._last_epoch()):
                     await self._next_change()
         except TimeoutError:
             if outcome is None:
@@ -131,6 +131,10 @@ class FeatureUpdates:
         await self._changed.wait()
         if self._closed:
             raise TimeoutError
+
+    def _last_epoch(self) -> int:
+        topic = self._controller.topic
+        return topic.finalized.epoch if topic.present and topic.finalized is not None else -1
 
     def _outcome(self, update: str) -> UpdateOutcome | None:
         found = self._controller.topic.outcomes.get(update)

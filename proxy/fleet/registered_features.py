@@ -46,12 +46,16 @@ def claims_of(content: RegistryContent, own: int, boot_id: str) -> dict[int, int
     }
 
 
-def unapplied(content: RegistryContent, waits_for: Iterable[int], epoch: int) -> list[str]:
-    """Return the sidecars of ``waits_for`` (broker ids) that do not follow ``epoch`` yet, each with what is known."""
+def unapplied(content: RegistryContent, waits_for: Iterable[int], epoch: int, last: int) -> list[str]:
+    """Return the sidecars of ``waits_for`` (broker ids) that do not follow ``epoch`` yet, each with what is known.
+
+    ``last``: the epoch that the topic has now. A sidecar with a later one has read it before the topic was deleted, and
+    ignores what the topic has until its epoch is above that. −1: the topic has none, or one that this sidecar ignores.
+    """
     found = []
     for node_id in waits_for:
         one = content.sidecars.get(node_id)
-        if one is not None and one.record.applied_epoch >= epoch:
+        if one is not None and epoch <= one.record.applied_epoch <= last:
             continue
         if one is None or not one.alive:
             found.append(f"sidecar {node_id} (does not run)")

@@ -10,10 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import structlog
+
 from proxy.config.internal import first_unsupported, mechanism_of, protocol_of
 from proxy.config.regular_files import file_state
 from proxy.config.values import FileState
 from proxy.errors import LocalError
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -97,13 +101,14 @@ class InternalSecurity:
         """``settings``: librdkafka's."""
         self._settings = settings
         self._states: dict[str, FileState] = {}
+        self._unusable: dict[str, FileState] = {}
         self._built: tuple[Security, ssl.SSLContext | None] | None = None
 
     async def current(self) -> tuple[Security, ssl.SSLContext | None]:
         """Return the settings, and the context of a new connection; None without TLS.
 
-        Where changed files cannot be used, as while one of a pair is written, the context is the one before. Raises
-        LocalError where there is none.
+        Where changed files cannot be used, as while one of a pair is written, the context is the one before, and the
+        log says so once for each state of the files. Raises LocalError where there is none.
         """
         return await asyncio.to_thread(self._read)
 
@@ -115,9 +120,12 @@ class InternalSecurity:
             try:
                 self._built = security, security.build_ssl_context()
                 self._states = states
-            except LocalError:
+            except LocalError as error:
                 if self._built is None:
                     raise
+                if states != self._unusable:
+                    self._unusable = states
+                    log.warning("internal_certificates_unusable", error=str(error))
         return self._built
 
 

@@ -2,7 +2,7 @@
 
 Silence counts after 9 s (``membership``), since a sidecar that is slow or paused is silent, too. Where nobody listens
 at the address of a sidecar whose record is late, its process is gone: it counts as one that does not run, until a newer
-record of it is read. Only sidecars that hold a partition are dialled: others wait for these alone.
+record of it is read. Only a sidecar that holds the topic of features is dialled: others wait for this one alone.
 
 A suspicion can be wrong, where something between the two sidecars refuses connections. The suspected one is then fenced
 if it held the partition, reads so, writes a record, and counts again.
@@ -11,20 +11,23 @@ if it held the partition, reads so, writes a record, and counts again.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import NamedTuple
+
+import structlog
 
 from proxy.fleet.host_resolver import resolve_host
 from proxy.fleet.membership import HEARTBEAT_INTERVAL, Member, RegistryContent
+from proxy.fleet.registered_features import HOLD
 
 RECORD_LATE_AFTER_MS = int(1000 * HEARTBEAT_INTERVAL) + 500
 """Milliseconds without a new record of a sidecar, after which it is dialled. One that runs but is late costs a
 connection, no more."""
 
-DIAL_INTERVAL = 1.0
-"""Seconds between two attempts to connect to a sidecar whose record is late."""
-
 DIAL_TIMEOUT = 1.0
 """Seconds that an attempt may take for each address of its host. What does not answer is not suspected."""
+
+log = structlog.get_logger(__name__)
 
 
 class LateSidecar(NamedTuple):
@@ -64,7 +67,8 @@ class Suspicion:
         return [
             LateSidecar(node_id, one.record.host, one.record.port, seen)
             for node_id, one in content.sidecars.items()
-            if node_id != self._own and one.alive and one.record.holds and one.record.host and one.record.port > 0
+            if node_id != self._own and one.alive and one.record.host and one.record.port > 0
+            if one.record.features and one.record.holds.get(HOLD)
             if now - self._read[node_id][1] >= RECORD_LATE_AFTER_MS
             if self._refused.get(node_id) != (seen := _seen(content, node_id))
         ]
@@ -81,6 +85,35 @@ class Suspicion:
             if self._refused.get(node_id) == _seen(content, node_id)
         }
         return content._replace(sidecars={**content.sidecars, **ended}) if ended else content
+
+
+class Dialler:
+    """Dials sidecars on the running loop, each in a task of its own: a name that is slow to resolve delays no other."""
+
+    def __init__(self, on_refused: Callable[[LateSidecar], None]) -> None:
+        self._on_refused = on_refused
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    def dial(self, sidecar: LateSidecar) -> None:
+        """Call ``on_refused`` if the sidecar refuses. Nothing is done while it is dialled already."""
+        if sidecar.node_id not in self._tasks:
+            self._tasks[sidecar.node_id] = asyncio.create_task(self._dial(sidecar))
+
+    async def close(self) -> None:
+        """End all attempts."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _dial(self, sidecar: LateSidecar) -> None:
+        try:
+            if await refuses_connections(sidecar.host, sidecar.port):
+                self._on_refused(sidecar)
+        except Exception:
+            log.exception("features_poller_failed")  # a mistake of ours
+        finally:
+            del self._tasks[sidecar.node_id]
 
 
 def _seen(content: RegistryContent, node_id: int) -> int:

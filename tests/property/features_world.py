@@ -36,9 +36,10 @@ from proxy.features.records import (
 )
 from proxy.features.topic_state import TopicState
 from proxy.features.updates import wait_ms
+from proxy.fleet.applied_epoch import Applied, AppliedEpoch, AuditLevels
 from proxy.fleet.election import Decision, Election
 from proxy.fleet.membership import Member, RegistryContent
-from proxy.fleet.registered_features import HOLD
+from proxy.fleet.registered_features import HOLD, unapplied
 from proxy.fleet.sidecar_record import SidecarRecord
 from proxy.fleet.suspicion import Suspicion
 from tests.property import features_invariants as invariants
@@ -136,11 +137,15 @@ class Registry:
         self.place = len(log) if end is None else max(self.place, end)
 
     def content(self) -> RegistryContent:
-        """The sidecars, as far as suspicion needs them."""
+        """The sidecars."""
         sidecars, seen = {}, {}
         for key, (value, at) in self.last.items():
             if key.startswith("sidecar/"):
-                record = SidecarRecord({}, (), "host", 1, "1", holds={HOLD: value.claim} if value.claim else {})
+                holds = {HOLD: value.claim} if value.claim else {}
+                features = {each: SupportedRange(*levels) for each, levels in value.supported.items()}
+                record = SidecarRecord(
+                    {}, (), "host", 1, "1", features=features, applied_epoch=value.applied_epoch, holds=holds
+                )
                 is_alive = value.running and at >= self.newest - DEAD_AFTER
                 sidecars[int(key.removeprefix("sidecar/"))], seen[key] = Member(record, is_alive), at
         return RegistryContent(sidecars, {}, seen)
@@ -189,6 +194,7 @@ class Process:
     def __init__(self, world: World, key: str, supported: dict[str, LevelRange], durable: bool = True) -> None:
         self.world, self.key, self.supported, self.durable = world, key, supported, durable
         self.boot = next(world.boots)
+        self.applied = AppliedEpoch()
         self.paused = self.registered = self.settled = False
         self.registers = True
         """Whether no predecessor is registered in its place any more."""
@@ -215,6 +221,17 @@ class Process:
             record = structs.replace(record, pending=None)
         return fleet_levels(self.supported, record)
 
+    def apply(self) -> int:
+        """Note what it follows, and its predecessor. Return the epoch that both have applied."""
+        self.applied.update(self.levels(), AuditLevels())
+        before = self.world.draining.get(self.key)
+        if before is not None and self.world.mutation != "the predecessor's epoch does not count":
+            self.applied.predecessor_applies(Applied(before.levels().epoch))
+        elif before is None:
+            self.applied.predecessor_ended(self.world.now / 1000)
+            self.applied.update(self.levels(), AuditLevels())
+        return self.applied.registered.epoch
+
     def participant(self) -> Participant:
         return Participant(self.key, "1.0", self.supported, running=True)
 
@@ -232,10 +249,7 @@ class Process:
         if not self.registers or (world.mutation == "read, then register" and not self.settled):
             return
         claim = self.controller.claim if self.controller else 0
-        epoch = self.levels().epoch
-        before = world.draining.get(self.key)
-        if before is not None and world.mutation != "the predecessor's epoch does not count":
-            epoch = min(epoch, before.levels().epoch)
+        epoch = self.apply()
         world.registry.append(
             (self.key, Registration(self.supported, True, self.boot, epoch, claim, self.durable), world.now)
         )
@@ -408,6 +422,7 @@ class World:
     def succeed(self, key: str, supported: dict[str, LevelRange]) -> None:
         """Start a second run of a sidecar, which is to take over."""
         self.successors[key] = Process(self, key, supported)
+        self.successors[key].applied = AppliedEpoch(inherits=self.mutation != "the predecessor's epoch does not count")
         self.successors[key].registers = self.mutation == "both runs register"
 
     def take_over(self, key: str) -> None:
@@ -457,10 +472,12 @@ class World:
                 continue
             known = asker.topic.outcomes.get(update)
             if known is not None:
-                applied = {
-                    one.broker_id for one in asker.registry.participants() if one.applied_epoch >= known.outcome.epoch
-                }
-                if known.outcome.code == 0 and applied.issuperset(known.outcome.waits_for):
+                topic = asker.topic
+                last = topic.finalized.epoch if topic.present and topic.finalized else -1
+                outcome = known.outcome
+                if outcome.code == 0 and not unapplied(
+                    asker.registry.content(), outcome.waits_for, outcome.epoch, last
+                ):
                     invariants.in_force(self, known.outcome)
                     del self.requests[update]
             if self.now >= request.deadline:

@@ -5,12 +5,19 @@ from __future__ import annotations
 import pytest
 
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA
-from proxy.features.controller import BOOTSTRAP_AFTER_MS, MAX_OUTCOMES, OUTCOME_KEPT_MS, FeatureController
+from proxy.features.controller import (
+    BOOTSTRAP_AFTER_MS,
+    MAX_APPLIED_EPOCH,
+    MAX_OUTCOMES,
+    OUTCOME_KEPT_MS,
+    FeatureController,
+)
 from proxy.features.controller_states import TRANSITIONS, ControllerEvent, ControllerState, ReadRegistry, WriteRecords
 from proxy.features.participants import Participant
 from proxy.features.records import (
     CONTROLLER_KEY,
     FEATURES_KEY,
+    MAX_COUNT,
     ControllerClaim,
     FinalizedFeatures,
     PendingUpdate,
@@ -142,12 +149,40 @@ def test_a_sidecar_that_comes_with_a_later_epoch_gets_one_that_is_later_still() 
     assert one.levels.epoch == 4
     one.see(sidecar(1, epoch=4), sidecar(2, epoch=6))
     assert (one.levels.epoch, one.levels.features) == (7, finalized(2))
-    one.see(sidecar(1, epoch=2**63 - 1), sidecar(2, epoch=7))
+
+
+def test_no_epoch_that_a_record_of_the_registry_claims_ends_the_growth() -> None:
+    one = serving()
+    one.see(sidecar(1, epoch=4), sidecar(2, epoch=4), sidecar(9, running=False, epoch=MAX_COUNT))
     one.tick(1000)
-    assert one.levels.epoch == 2**63 - 1
-    writes = len(one.writes)
-    one.tick(1000)
-    assert len(one.writes) == writes
+    assert one.levels.epoch == 4
+    one.see(sidecar(1, epoch=MAX_COUNT), sidecar(2, epoch=MAX_COUNT))
+    one.propose(1, to(1, 2))
+    assert (one.levels.epoch, one.controller.state) == (5, APPLYING), "what is no epoch of the topic is not applied"
+
+    one = serving()
+    one.see(sidecar(1, epoch=4), sidecar(2, epoch=MAX_APPLIED_EPOCH))
+    assert one.levels.epoch == MAX_APPLIED_EPOCH + 1
+    one.propose(1, to(1, 2))
+    assert (one.levels.epoch, one.controller.state) == (MAX_APPLIED_EPOCH + 2, APPLYING)
+
+
+def test_a_change_that_a_sidecar_ignores_is_written_again_above_what_that_has_read() -> None:
+    """The topic was deleted, and sidecar 2 has read a later epoch than the controller."""
+    one = serving()
+    one.see(sidecar(1, epoch=4), sidecar(2, epoch=4))
+    one.propose(1, to(1, 2))
+    one.waits = (WriteRecords,)
+    one.see(sidecar(1, epoch=5), sidecar(2, epoch=7))
+    assert one.controller.state is APPLYING
+    one.waits = ()
+    one.go()
+    assert (one.levels.epoch, one.levels.features, one.controller.state) == (8, finalized(1), APPLYING)
+    one.see(sidecar(1, epoch=8), sidecar(2, epoch=7))
+    assert one.controller.state is APPLYING
+    one.see(sidecar(1, epoch=8), sidecar(2, epoch=8))
+    assert (one.levels.epoch, one.controller.state) == (8, SERVING)
+    assert len([line for line in one.lines if line.event == "features_finalized"]) == 1
 
 
 def test_levels_of_a_later_layout_are_left_alone() -> None:
@@ -256,7 +291,7 @@ def test_an_update_is_an_intent_a_barrier_and_a_final_record_with_its_outcome() 
     assert one.controller.state is APPLYING
     one.see(sidecar(1, epoch=5), sidecar(2, epoch=5), sidecar(3, epoch=4))
     assert one.controller.state is APPLYING
-    one.see(sidecar(1, epoch=5), sidecar(2, epoch=6), sidecar(3, epoch=5))
+    one.see(sidecar(1, epoch=5), sidecar(2, epoch=5), sidecar(3, epoch=5))
     assert one.controller.state is SERVING
 
 

@@ -25,6 +25,7 @@ from proxy.features.records import (
 )
 from proxy.features.topic_state import MAX_IDS, MAX_OPEN_PROPOSALS
 from proxy.features.transaction_queue import TransactionQueue
+from proxy.features.updates import FEATURE_UPDATE_FAILED
 
 SIDECAR = Participant("sidecar/1", "1", SUPPORTED, running=True)
 PROPOSAL = encode(UpdateProposal(1, "boot", 20_000, (FeatureUpdate(AUDIT_EVENT_SCHEMA, 9),)))
@@ -78,7 +79,8 @@ def test_many_records_of_one_read_are_looked_at_once(monkeypatch: pytest.MonkeyP
     assert looks < 10 * proposals
 
 
-def test_the_highest_epoch_and_claim_there_can_be_end_nothing() -> None:
+def test_the_highest_epoch_and_claim_there_can_be_are_no_failure_and_no_change_is_reported_as_applied() -> None:
+    """Each sidecar would seem to follow a change as soon as it is made."""
     fleet = Fleet()
     levels = {AUDIT_EVENT_SCHEMA: FinalizedRange(1, 1)}
     found = [
@@ -92,8 +94,9 @@ def test_the_highest_epoch_and_claim_there_can_be_end_nothing() -> None:
 
     topic = fleet.controller.topic
     assert topic.finalized is not None
-    assert (topic.finalized.features, topic.finalized.pending) == ({AUDIT_EVENT_SCHEMA: FinalizedRange(1, 2)}, None)
-    assert topic.outcomes["a" * 32].outcome.code == 0
+    assert (topic.finalized.features, topic.finalized.pending) == (levels, None)
+    assert topic.outcomes["a" * 32].outcome.code == FEATURE_UPDATE_FAILED
+    assert "cannot grow" in (topic.outcomes["a" * 32].outcome.message or "")
     assert not topic.ignored
 
 

@@ -10,7 +10,15 @@ import pytest
 
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA
 from proxy.features.controller import FeatureController
-from proxy.features.records import FeatureUpdate, UpdateOutcome, UpdateProposal, decode, encode
+from proxy.features.records import (
+    FEATURES_KEY,
+    FeatureUpdate,
+    FinalizedFeatures,
+    UpdateOutcome,
+    UpdateProposal,
+    decode,
+    encode,
+)
 from proxy.features.topic_state import MAX_OPEN_PROPOSALS
 from proxy.features.updates import (
     ENDED,
@@ -54,6 +62,9 @@ class Topic:
         self.controller.records([(key, encode(UpdateOutcome(code, message, **values)), 1000)], 0)
         self.updates.topic_changed()
 
+    def finalize(self, epoch: int) -> None:
+        self.controller.records([(FEATURES_KEY, encode(FinalizedFeatures(epoch, {})), 1000)], 0)
+
     def register(self, *sidecars: int, applied_epoch: int) -> None:
         record = SidecarRecord({}, (), None, -1, "1", applied_epoch=applied_epoch)
         members = {node_id: Member(record, alive=True) for node_id in sidecars}
@@ -86,12 +97,42 @@ async def test_it_waits_until_all_sidecars_that_ran_apply_it():
     topic = Topic()
     task = await topic.ask()
     topic.register(1, 2, applied_epoch=7)
+    topic.finalize(8)
     topic.answer(NONE, epoch=8, waits_for=(1, 2))
     topic.register(1, applied_epoch=8)
     await asyncio.sleep(0)
     assert not task.done()
 
     topic.register(1, 2, applied_epoch=8)
+    assert await task == UpdateResult(NONE)
+
+
+async def test_what_a_sidecar_has_read_before_the_topic_was_deleted_is_not_what_it_waits_for():
+    topic = Topic()
+    task = await topic.ask()
+    topic.finalize(5)
+    topic.register(1, applied_epoch=7)
+    topic.answer(NONE, epoch=5, waits_for=(1,))
+    await asyncio.sleep(0)
+    assert not task.done()
+
+    topic.finalize(8)
+    topic.register(1, applied_epoch=8)
+    assert await task == UpdateResult(NONE)
+
+
+async def test_a_change_that_this_sidecar_ignores_itself_is_not_in_force():
+    topic = Topic()
+    task = await topic.ask()
+    topic.finalize(7)
+    topic.finalize(5)
+    topic.register(1, applied_epoch=7)
+    topic.answer(NONE, epoch=5, waits_for=(1,))
+    await asyncio.sleep(0)
+    assert not task.done()
+
+    topic.finalize(8)
+    topic.register(1, applied_epoch=8)
     assert await task == UpdateResult(NONE)
 
 

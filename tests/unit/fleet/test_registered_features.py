@@ -66,12 +66,14 @@ def test_sidecars_that_have_not_applied_an_epoch_are_named_with_what_is_known():
         2: sidecar(applied_epoch=7),
         3: sidecar(applied_epoch=7, undelivered_above=12),
         4: sidecar(applied_epoch=7, alive=False),
-        5: sidecar(applied_epoch=8, alive=False),
+        5: sidecar(applied_epoch=9, alive=False),
+        7: sidecar(applied_epoch=10),
     }
 
-    assert unapplied(content(sidecars), (1, 2, 3, 4, 5, 6), 8) == [
+    assert unapplied(content(sidecars), (1, 2, 3, 4, 5, 6, 7), 8, 9) == [
         "sidecar 2",
         "sidecar 3 (12 events of a higher level to deliver)",
         "sidecar 4 (does not run)",
         "sidecar 6 (does not run)",
+        "sidecar 7",
     ]

@@ -4,6 +4,7 @@ import ssl
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from proxy.errors import LocalError
 from proxy.fleet.security import InternalSecurity, Security
@@ -105,7 +106,12 @@ async def test_files_that_have_changed_are_read_again(tmp_path: Path) -> None:
     authority.issue("sidecar")
     renewed = pair.key.read_bytes()
     pair.key.write_bytes(key)
-    assert (await security.current())[1] is first, "half of a pair"
+    with capture_logs() as logs:
+        for _ in range(2):
+            assert (await security.current())[1] is first, "half of a pair"
+    [line] = logs
+    assert (line["event"], line["log_level"]) == ("internal_certificates_unusable", "warning")
+    assert line["error"].startswith("internal: ssl.certificate.location: ")
 
     pair.key.write_bytes(renewed)
     _, second = await security.current()

@@ -5,22 +5,27 @@ import socket
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from proxy.features.records import SupportedRange
 from proxy.fleet.membership import Member, RegistryContent
 from proxy.fleet.registered_features import HOLD
 from proxy.fleet.sidecar_record import SidecarRecord
-from proxy.fleet.suspicion import RECORD_LATE_AFTER_MS, LateSidecar, Suspicion, refuses_connections
+from proxy.fleet.suspicion import RECORD_LATE_AFTER_MS, Dialler, LateSidecar, Suspicion, refuses_connections
 
 SEEN, NEWER = 5_000_000, 5_001_000
 """Times of records, by the broker's clock."""
 
 START = 1_000
+FEATURES = {"brokerside.quota.ip": SupportedRange(1, 1)}
+
 LATE = START + RECORD_LATE_AFTER_MS
 """By the clock of the sidecar that reads."""
 
 
 def member(*, alive: bool = True, **values: Any) -> Member:
-    return Member(SidecarRecord({}, (), "kafka-2", 9092, "1", **{"holds": {HOLD: 4}, **values}), alive)
+    holder = {"host": "kafka-2", "port": 9092, "features": FEATURES, "holds": {HOLD: 4}}
+    return Member(SidecarRecord({}, (), timestamp="1", **{**holder, **values}), alive)
 
 
 def content(other: Member, seen: int = SEEN, own: int = NEWER) -> RegistryContent:
@@ -36,7 +41,7 @@ def waiting(other: Member, own: int = 1) -> tuple[Suspicion, RegistryContent]:
     return suspicion, now
 
 
-def test_the_holder_of_a_partition_is_dialled_when_its_record_is_late():
+def test_the_holder_of_the_features_is_dialled_when_its_record_is_late():
     suspicion, now = waiting(member())
 
     assert suspicion.late(now, LATE - 1) == []
@@ -54,8 +59,10 @@ def test_nobody_is_dialled_while_no_record_at_all_is_read():
     "other",
     [
         pytest.param(member(holds={}), id="holds nothing"),
+        pytest.param(member(holds={"x": 1}), id="holds something else"),
+        pytest.param(member(features={}), id="has no features"),
         pytest.param(member(alive=False), id="known to have ended"),
-        pytest.param(Member(SidecarRecord({}, (), None, -1, "1", holds={HOLD: 4}), alive=True), id="no address"),
+        pytest.param(member(host=None, port=-1), id="no address"),
     ],
 )
 def test_nobody_else_is_dialled(other: Member):
@@ -127,3 +134,50 @@ async def test_a_process_that_is_paused_does_not_refuse(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 300, "[::"])
 async def test_a_host_without_an_address_does_not_refuse(host: str):
     assert not await refuses_connections(host, 9092)
+
+
+async def test_a_slow_name_delays_no_other_and_is_asked_for_once(monkeypatch: pytest.MonkeyPatch):
+    asked, refused = [], asyncio.Queue[LateSidecar]()
+
+    async def resolve(host: str) -> list[str]:
+        asked.append(host)
+        if host == "slow":
+            await asyncio.Event().wait()
+        return ["127.0.0.1"]
+
+    monkeypatch.setattr("proxy.fleet.suspicion.resolve_host", resolve)
+    dialler = Dialler(refused.put_nowait)
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        killed = LateSidecar(3, "killed", bound.getsockname()[1], SEEN)
+        slow = killed._replace(node_id=2, host="slow")
+        for _ in range(3):
+            dialler.dial(slow)
+            dialler.dial(killed)
+            async with asyncio.timeout(10):
+                assert await refused.get() == killed
+            await asyncio.sleep(0)
+    assert asked.count("slow") == 1
+
+    await dialler.close()
+    assert refused.empty()
+    assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+
+
+async def test_a_failure_of_what_follows_does_not_keep_a_sidecar_from_being_dialled_again():
+    calls = asyncio.Queue[LateSidecar]()
+
+    def on_refused(sidecar: LateSidecar) -> None:
+        calls.put_nowait(sidecar)
+        raise RuntimeError
+
+    dialler = Dialler(on_refused)
+    with socket.socket() as bound, capture_logs() as logs:
+        bound.bind(("127.0.0.1", 0))
+        for count in (1, 2):
+            dialler.dial(LateSidecar(2, "127.0.0.1", bound.getsockname()[1], SEEN))
+            async with asyncio.timeout(10):
+                await calls.get()
+            await asyncio.sleep(0)
+            assert [one["event"] for one in logs] == ["features_poller_failed"] * count
+    await dialler.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -114,6 +115,7 @@ async def test_the_end_is_reached_after_what_was_there_was_reported(monkeypatch)
 async def test_who_waits_for_the_end_waits_for_that_of_the_topic_that_is_opened_again(monkeypatch):
     lost, again = Topic(A, end_offset=2), Topic(A, B, end_offset=2)
     seen = Seen(monkeypatch, lost, again)
+    monkeypatch.setattr(features_thread, "UNAVAILABLE_AFTER", math.inf)
     with capture_logs() as logs:
         seen.thread.start()
         await seen.until(1)
@@ -134,8 +136,7 @@ async def test_a_failure_is_logged_once_when_it_has_lasted(monkeypatch, has_last
     for topic in failing:
         topic.failure = "unknown topic"
     seen = Seen(monkeypatch, *failing, Topic(A))
-    if has_lasted:
-        monkeypatch.setattr(features_thread, "UNAVAILABLE_AFTER", 0)
+    monkeypatch.setattr(features_thread, "UNAVAILABLE_AFTER", 0 if has_lasted else math.inf)
     with capture_logs() as logs:
         seen.thread.start()
         await seen.until(4)
