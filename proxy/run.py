@@ -134,10 +134,12 @@ async def _run(
         except BaseException:
             close_all(opened.values())
             handler.discard_config()
+            admin.discard_config()
             raise
         if stop.is_set():
             close_all(opened.values())
             handler.discard_config()
+            admin.discard_config()
             return False
         configure_logging(changed.log_level, changed.log_format)
         handler.update_config(changed)

@@ -135,6 +135,10 @@ class AdminEndpoint:
         """Build the contexts of TLS to the brokers of a new configuration. Raises LocalError."""
         await self._tls.prepare_config(config)
 
+    def discard_config(self) -> None:
+        """Forget what ``prepare_config`` has built."""
+        self._tls.discard()
+
     def update_config(self, config: Config) -> None:
         """Take over the listeners of a new configuration, and ``admin.hosts``. Needs ``prepare_config``."""
         self._checked.clear()

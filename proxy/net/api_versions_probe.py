@@ -44,7 +44,8 @@ class ApiVersionsProbe:
     thread."""
 
     def __init__(self, upstream: Upstream, on_versions: Callable[[Mapping[int, VersionRange]], None]) -> None:
-        self._upstream = upstream
+        self.upstream = upstream
+        """Of the next request. A reload may set another one."""
         self._on_versions = on_versions
         self._next_at = 0.0
         self._answered_at = -inf
@@ -81,7 +82,7 @@ class ApiVersionsProbe:
             except (OSError, EOFError, ValueError, PeerError, *TRUNCATED) as error:
                 if retry == MIN_RETRY_DELAY:
                     reason = describe_os_error(error) or type(error).__name__
-                    log.warning("upstream_versions_unknown", upstream=str(self._upstream), error=reason)
+                    log.warning("upstream_versions_unknown", upstream=str(self.upstream), error=reason)
                 await asyncio.sleep(retry)
                 retry = min(2 * retry, MAX_RETRY_DELAY)
             else:
@@ -91,4 +92,4 @@ class ApiVersionsProbe:
 
     async def _send_request(self) -> bytes:
         """Send one ApiVersions request on a new connection and return the body of the response."""
-        return await call_upstream(self._upstream, messages.api_versions_request(), MAX_RESPONSE_SIZE)
+        return await call_upstream(self.upstream, messages.api_versions_request(), MAX_RESPONSE_SIZE)

@@ -104,6 +104,10 @@ class ConnectionManager:
         """Build what ``update_config`` needs and what may fail. Raises LocalError."""
         await self._tls.prepare_config(config)
 
+    def discard_config(self) -> None:
+        """Forget what ``prepare_config`` has built."""
+        self._tls.discard()
+
     def update_config(self, config: Config, sink: ObservationSink | None) -> None:
         """Apply the reloadable keys. Open connections continue with the upstream and the interceptors that they have.
 

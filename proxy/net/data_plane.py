@@ -39,7 +39,8 @@ REQUEST_METRICS_OBSERVER = "observers.request_metrics:RequestMetricsObserver"
 """The built-in observers, whose own counters are exported as metrics."""
 
 PREPARE_TIMEOUT = 10.0
-"""Seconds within which observers have to be configured in a reload."""
+"""Seconds within which TLS contexts have to be built and observers configured in a reload, together. It takes
+milliseconds, and longer only where the system's CAs, or what an observer reads, are on a slow file system."""
 
 log = structlog.get_logger(__name__)
 
@@ -58,7 +59,7 @@ class DataPlane:
         self._number = number
         self._dispatcher = _start_observers(config, boot_id, number)
         self._preparing = DaemonExecutor("observers")
-        self._prepared: list[ConfiguredObserver] = []
+        self._preparation: ObserverPreparation | None = None
         self.process_ended_at = 0.0  # not before this process itself
         self._connections = ConnectionManager(
             config, observation_of(config, self._dispatcher) if self._dispatcher else None
@@ -129,43 +130,50 @@ class DataPlane:
         """Build TLS contexts, and configure the observers whose settings differ in ``config`` beside the running ones,
         for ``update_config``.
 
-        Raises LocalError if a context cannot be built, or if an observer refuses its settings or takes too long.
+        Raises LocalError if a context cannot be built, if an observer refuses its settings, or if both take too long.
+        What comes later than that, or after ``discard_config``, is not kept.
         """
         self.discard_config()
-        await self._connections.prepare_config(config)
-        if self._dispatcher is None or config.observers == self._config.observers:
-            return
-        preparation = ObserverPreparation(self._dispatcher, config)
+        preparation, late = None, "TLS: no context"
+        if self._dispatcher is not None and config.observers != self._config.observers:
+            preparation = self._preparation = ObserverPreparation(self._dispatcher, config)
         try:
-            self._prepared = await self._preparing.run(preparation.run, PREPARE_TIMEOUT)
+            async with asyncio.timeout(PREPARE_TIMEOUT):
+                await self._connections.prepare_config(config)
+                if preparation is not None:
+                    late = "observers: not configured"
+                    await self._preparing.run(preparation.run, None)
         except TimeoutError:
-            preparation.cancel()
-            raise LocalError(f"observers: not configured within {PREPARE_TIMEOUT:.0f} s") from None
+            if preparation is not None:
+                preparation.cancel()
+            raise LocalError(f"{late} within {PREPARE_TIMEOUT:.0f} s") from None
 
     def discard_config(self) -> None:
-        """Close the observers that ``prepare_config`` has configured."""
-        prepared, self._prepared = self._prepared, []
-        if self._dispatcher is not None and prepared:
-            threading.Thread(target=self._dispatcher.discard, args=[prepared], daemon=True).start()
+        """Forget the contexts, and close the observers, of ``prepare_config``, also those that are still to come."""
+        self._connections.discard_config()
+        preparation, self._preparation = self._preparation, None
+        if preparation is not None:
+            preparation.cancel()
 
     def update_config(self, config: Config) -> None:
         """Apply the reloadable keys, with the contexts and observers of ``prepare_config``.
 
-        The process sets its log level itself. A worker that has started after ``prepare_config`` makes them here; it
-        has no connections yet. Raises LocalError if it has no contexts then.
+        The process sets its log level itself. What ``prepare_config`` has not made is made here, and blocks the event
+        loop: in a worker that became ready too late to prepare anything, and has no connections yet. Raises LocalError,
+        and applies nothing, if a context cannot be built.
         """
-        sink = self._connections.sink
+        self._connections.update_config(config, self._connections.sink)
         if self._dispatcher is not None and config.observers != self._config.observers:
             try:
-                prepared = self._prepared or ObserverPreparation(self._dispatcher, config).run()
+                prepared = self._preparation.take() if self._preparation is not None else []
+                prepared = prepared or configured_observers(self._dispatcher, config)
                 self._dispatcher.replace(prepared, _settings(config), config.observer_shutdown_timeout_ms / 1000)
-                sink = observation_of(config, self._dispatcher)
+                self._connections.sink = observation_of(config, self._dispatcher)
                 log.info("observers_replaced", observers=[one.loaded.name for one in prepared])
             except LocalError as error:
                 log.error("observers_not_replaced", error=str(error))
-            self._prepared = []
         self._config = config
-        self._connections.update_config(config, sink)
+        self.discard_config()  # of a preparation that has not ended
 
     async def snapshot(self) -> Snapshot:
         """Return the current counters."""
@@ -206,20 +214,36 @@ class ObserverPreparation:
     def __init__(self, dispatcher: Dispatcher, config: Config) -> None:
         self._dispatcher = dispatcher
         self._config = config
+        self._lock = threading.Lock()
         self._cancelled = False
+        self._configured: list[ConfiguredObserver] = []
 
-    def run(self) -> list[ConfiguredObserver]:
-        """Return the observers whose settings differ, configured. Raises LocalError."""
-        with observer_errors("observers"):
-            more = {"config": redacted(self._config)}
-            configured = self._dispatcher.configure_beside(_settings(self._config), more)
-        if self._cancelled:
-            self._dispatcher.discard(configured)
-        return configured
+    def run(self) -> None:
+        """Configure the observers whose settings differ, for ``take``. Raises LocalError."""
+        configured = configured_observers(self._dispatcher, self._config)
+        with self._lock:
+            if not self._cancelled:
+                self._configured = configured
+                return
+        self._dispatcher.discard(configured)
+
+    def take(self) -> list[ConfiguredObserver]:
+        """Return the observers, which are the caller's from now on; empty before ``run`` has ended."""
+        with self._lock:
+            taken, self._configured = self._configured, []
+            return taken
 
     def cancel(self) -> None:
-        """Let ``run`` close what it configures."""
+        """Close what ``run`` has configured and nobody has taken, or what it still configures."""
         self._cancelled = True
+        if configured := self.take():
+            threading.Thread(target=self._dispatcher.discard, args=[configured], daemon=True).start()
+
+
+def configured_observers(dispatcher: Dispatcher, config: Config) -> list[ConfiguredObserver]:
+    """Return the observers whose settings differ in ``config``, configured. Raises LocalError."""
+    with observer_errors("observers"):
+        return dispatcher.configure_beside(_settings(config), {"config": redacted(config)})
 
 
 async def run_until(work: Coroutine[Any, Any, object], stop: asyncio.Event) -> None:

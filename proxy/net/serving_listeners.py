@@ -64,9 +64,12 @@ class ServingListeners:
                 self._remove(listener.name)
                 self._set(listener)
                 continue
-            tls = serving.upstream.tls = self._tls[listener.name]
-            self.by_name[listener.name] = replace(serving, settings=listener, tls=tls)
+            tls, upstream = self._tls[listener.name], serving.upstream
+            if tls is not serving.tls:  # clients in their handshake continue with the one they have
+                upstream = self._create_upstream(listener, tls)
+            self.by_name[listener.name] = replace(serving, settings=listener, upstream=upstream, tls=tls)
             if serving.interceptors is not None:
+                serving.interceptors.versions_probe.upstream = upstream
                 serving.interceptors.update_config(config, listener)
         for replaced in list(self._replaced):
             running = self.by_name.get(replaced.listener.name)
@@ -92,8 +95,7 @@ class ServingListeners:
 
     def _set(self, listener: Listener) -> None:
         config, tls = self._config, self._tls[listener.name]
-        connect_timeout = config.upstream_connect_timeout_ms / 1000
-        upstream = Upstream(listener.upstream, connect_timeout, listener.upstream_source, tls)
+        upstream = self._create_upstream(listener, tls)
         interceptors = None
         if listener.is_readable:
             interceptors = ListenerInterceptors(
@@ -101,6 +103,10 @@ class ServingListeners:
             )
             interceptors.versions_probe.start()
         self.by_name[listener.name] = ServingListener(listener, upstream, interceptors, tls)
+
+    def _create_upstream(self, listener: Listener, tls: ListenerTls) -> Upstream:
+        connect_timeout = self._config.upstream_connect_timeout_ms / 1000
+        return Upstream(listener.upstream, connect_timeout, listener.upstream_source, tls)
 
     def _remove(self, name: str) -> None:
         removed = self.by_name.pop(name, None)

@@ -67,15 +67,21 @@ class TlsContexts:
         Raises LocalError.
         """
         needed = _changed(self._settings, _settings_of(config)).values()
+        prepared = self._prepared = {}
         try:
-            self._prepared = await self._executor.run(lambda: {one: _build(one) for one in needed}, BUILD_TIMEOUT)
+            prepared |= await self._executor.run(lambda: {one: _build(one) for one in needed}, BUILD_TIMEOUT)
         except TimeoutError:
             raise LocalError(f"TLS: no context within {BUILD_TIMEOUT:.0f} s") from None
+
+    def discard(self) -> None:
+        """Forget the contexts of ``prepare_config``, with their private keys, also those that are still to come."""
+        self._prepared = {}
 
     def update_config(self, config: Config) -> None:
         """Use the contexts of ``prepare_config`` for new connections.
 
-        Where that was not called with this ``config``, as in a worker that has just started, they are built here.
+        Where that was not called with this ``config``, they are built here: in a worker without connections, see
+        ``DataPlane.update_config``.
         Raises LocalError, and changes nothing then.
         """
         wanted = _settings_of(config)

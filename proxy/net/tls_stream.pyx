@@ -25,6 +25,8 @@ cdef enum:
     HEADER = 5  # bytes: type, version, length
     MESSAGE_HEADER = 4  # bytes: type, length
     CHANGE_CIPHER_SPEC = 20  # a type of records
+    ALERT = 21  # a type of records
+    ALERT_SIZE = 2  # bytes: level, description
     HANDSHAKE = 22  # a type of records
     CLIENT_HELLO = 1  # a type of messages
     MAX_HELLO = 16384  # bytes of a ClientHello; OpenSSL's buffer for messages has that size from the beginning
@@ -263,16 +265,19 @@ cdef Py_ssize_t find_end_of_hello(const uint8_t *data, Py_ssize_t size, bint aga
 
     Returns ``INCOMPLETE`` before its end, ``LONG_HELLO`` where it states more than ``MAX_HELLO``, and ``NO_HELLO`` for
     other bytes: also for empty records, which RFC 8446 forbids (section 5.1), and for one in which another message
-    follows. ``again``: it follows a HelloRetryRequest, so that a ChangeCipherSpec may precede it (appendix D.4).
+    follows. ``again``: it follows a HelloRetryRequest, so that a ChangeCipherSpec may precede it (appendix D.4), and an
+    alert may come in its place; then it returns the end of that.
     """
-    cdef Py_ssize_t at = 0, end, content, seen = 0
+    cdef Py_ssize_t at = 0, end, seen = 0
     while at < size:
         if size - at < HEADER:
-            return INCOMPLETE if data[at] == HANDSHAKE or again and data[at] == CHANGE_CIPHER_SPEC else NO_HELLO
+            return INCOMPLETE if data[at] == HANDSHAKE or again and data[at] in (CHANGE_CIPHER_SPEC, ALERT) else NO_HELLO
         end = at + HEADER + (data[at + 3] << 8 | data[at + 4])
         if again and at == 0 and data[at] == CHANGE_CIPHER_SPEC and end == HEADER + 1:
             at = end
             continue
+        if again and not seen and data[at] == ALERT and end == at + HEADER + ALERT_SIZE:
+            return end if end <= size else INCOMPLETE  # OpenSSL gives its reason
         if data[at] != HANDSHAKE or end == at + HEADER:
             return NO_HELLO
         at += HEADER

@@ -54,8 +54,7 @@ class Upstream:
         self._endpoint = endpoint
         self._timeout = timeout
         self._source = source
-        self.tls = tls
-        """A reload may set other contexts, where there is TLS before and after."""
+        self._tls = tls
         self._family = 0 if source is None else socket.AF_INET6 if ":" in source else socket.AF_INET
         self._literal_addresses: list[SocketAddress] = []
         """The address, if the host is an IP address. A host name is resolved for each connection, since it may move."""
@@ -84,20 +83,20 @@ class Upstream:
         resumed, such as another one behind the same address. Then it is tried once more without a session.
         """
         sock = await self.connect()
-        if self.tls is None or self.tls.client is None:
+        if self._tls is None or self._tls.client is None:
             return sock, None
         offered = self._full
         try:
             async with asyncio.timeout(self._timeout):
                 try:
-                    return sock, await self._secure(sock, self.tls.client, self.tls.server_name, offered)
+                    return sock, await self._secure(sock, self._tls.client, self._tls.server_name, offered)
                 except PeerError:
                     if offered is None:
                         raise
                     if self._full is offered:
                         self._full = None
                 sock = await self.connect()
-                return sock, await self._secure(sock, self.tls.client, self.tls.server_name, None)
+                return sock, await self._secure(sock, self._tls.client, self._tls.server_name, None)
         except TimeoutError:
             raise PeerError("broker", "tls_failed", "no answer during the handshake") from None
 

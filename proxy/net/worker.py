@@ -13,6 +13,8 @@ import uvloop
 
 from proxy.config import Config
 from proxy.config.serialization import unpack
+from proxy.core.causes import Cause
+from proxy.core.counters import ListenerCounters
 from proxy.errors import LocalError
 from proxy.limits.principal_quotas import Logins
 from proxy.net.data_plane import DataPlane
@@ -140,14 +142,7 @@ class Worker:
             case DiscardConfig():
                 self._data_plane.discard_config()
             case UpdateConfig():
-                self._config = unpack(message.config)
-                self._listeners = {listener.name: listener for listener in self._config.listeners}
-                configure_logging(self._config.log_level, self._config.log_format, worker=self._number)
-                try:
-                    self._data_plane.update_config(self._config)
-                except LocalError as error:  # the worker that replaces this one begins with this configuration
-                    log.error("config_not_applied", error=str(error))
-                    self._stop.set()
+                self._update_config(unpack(message.config))
             case UpdateFleetView():
                 self._data_plane.update_fleet_view(message.view)
             case UpdateFeaturesView():
@@ -166,6 +161,19 @@ class Worker:
                 self._abort.set()
                 self._stop.set()
 
+    def _update_config(self, config: Config) -> None:
+        configure_logging(config.log_level, config.log_format, worker=self._number)
+        try:
+            self._data_plane.update_config(config)
+        except LocalError as error:  # the worker that replaces this one begins with this configuration
+            log.error("config_not_applied", error=str(error))
+            self._listeners = {}  # no client is served as the old configuration says
+            self._abort.set()
+            self._stop.set()
+        else:
+            self._config = config
+            self._listeners = {listener.name: listener for listener in config.listeners}
+
     async def _prepare(self, request_id: int, config: Config) -> None:
         error = ""
         try:
@@ -183,19 +191,22 @@ class Worker:
     def _take_connection(self, message: TakeConnection, descriptor: int | None) -> None:
         listener = self._listeners.get(message.listener)
         if descriptor is None:  # this process was out of descriptors, and the kernel has closed the socket
-            self._data_plane.listener_counters[message.listener].closed["worker_lost"] += 1
+            self._count_closed(message.listener, "worker_lost")
             self._rate_limited.warning("connection_lost", listener=message.listener, error="EMFILE")
             self._on_connection_closed(message.number)
             return
-        if listener is None:  # a reload has removed it
+        if listener is None:  # a reload has removed it, or could not be applied
             os.close(descriptor)
-            self._data_plane.listener_counters[message.listener].closed["drain_completed"] += 1
+            self._count_closed(message.listener, "drain_completed")
             self._on_connection_closed(message.number)
             return
         family = socket.AF_INET6 if ":" in listener.bind.host else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM, fileno=descriptor)
         sock.setblocking(False)
         self._data_plane.handle_connection(listener, sock, (message.host, message.port), message.number)
+
+    def _count_closed(self, listener: str, cause: Cause) -> None:
+        self._data_plane.listener_counters.setdefault(listener, ListenerCounters()).closed[cause] += 1
 
     def _on_connection_closed(self, number: int) -> None:
         if not self._closed_connections:

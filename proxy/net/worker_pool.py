@@ -108,7 +108,8 @@ class WorkerPool:
         self._starting: set[asyncio.Task[None]] = set()
         self._running = False
         self._last_request_id = 0
-        self._prepares = False  # whether workers have prepared a reload
+        self._wanted: bytes | None = None  # the configuration that workers prepare
+        self._preparing: dict[Reply, WorkerProcess] = {}
         self._evictions: deque[list[str]] = deque()
         self._eviction_task: asyncio.Task[None] | None = None
         self.lost_throttle_reports = 0
@@ -275,36 +276,44 @@ class WorkerPool:
     async def prepare_config(self, config: Config) -> None:
         """Let all workers build TLS contexts, and configure observers with other settings. Raises LocalError if one
         cannot, or does not answer."""
-        self._prepares = config.observers != self._config.observers or needs_contexts(self._config, config)
-        if not self._prepares:
+        if config.observers == self._config.observers and not needs_contexts(self._config, config):
             return
-        packed = pack(config)
-        requested: dict[Reply, int] = {}
+        self._wanted = pack(config)
+        self._preparing.clear()
         for worker in self._workers.values():
-            self._last_request_id += 1
-            if (reply := worker.prepare_config(self._last_request_id, packed)) is not None:
-                requested[reply] = worker.number
-        late: set[Reply] = set()
-        if requested:
-            late = (await asyncio.wait(requested, timeout=PREPARE_REPLY_TIMEOUT))[1]
-        replies = [reply.result() for reply in requested if reply not in late]  # None: it has exited
-        errors = [reply.error for reply in replies if isinstance(reply, ConfigPrepared) and reply.error]
-        if late:
-            errors.append(f"worker {requested[late.pop()]} does not answer")
+            self._request_preparation(worker, self._wanted)
+        deadline = time.monotonic() + PREPARE_REPLY_TIMEOUT
+        while waiting := [reply for reply in self._preparing if not reply.done()]:  # more, as workers start
+            if not (await asyncio.wait(waiting, timeout=deadline - time.monotonic()))[0]:
+                break
+        errors = [
+            answer.error
+            for reply in self._preparing
+            if reply.done() and isinstance(answer := reply.result(), ConfigPrepared) and answer.error
+        ]  # the result is None of one that has exited
+        # A worker that is not ready yet prepares nothing now, and gets no connection before it has the new one.
+        errors += [
+            f"worker {self._preparing[reply].number} does not answer"
+            for reply in waiting
+            if self._preparing[reply].is_ready
+        ]
         if errors:
             self.discard_config()
             raise LocalError(errors[0])
 
+    def _request_preparation(self, worker: WorkerProcess, config: bytes) -> None:
+        self._last_request_id += 1
+        self._preparing[worker.prepare_config(self._last_request_id, config)] = worker
+
     def discard_config(self) -> None:
         """Give up what ``prepare_config`` has done."""
-        for worker in self._workers.values() if self._prepares else ():
-            if worker.is_ready:
-                worker.channel.send(DiscardConfig())
-        self._prepares = False
+        for worker in self._workers.values() if self._wanted is not None else ():
+            worker.send_update(DiscardConfig())
+        self._wanted = None
 
     def update_config(self, config: Config) -> None:
         """Apply the reloadable keys in all workers, also in those started later."""
-        self._prepares = False
+        self._wanted = None
         for listener in config.listeners:
             self.listener_counters.setdefault(listener.name, ListenerCounters())
         self._config = config
@@ -400,6 +409,8 @@ class WorkerPool:
             on_feature_update=lambda request: self._update_features(request),
             on_exit=self._on_exit,
         )
+        if self._wanted is not None:
+            self._request_preparation(self._workers[number], self._wanted)
         if self._logins_callback is not None:
             self._workers[number].send_update(ReportLogins(True))
         if self._fleet_view is not None:

@@ -29,6 +29,7 @@ from proxy.net.worker_ipc import (
     ConnectionsClosed,
     ConnectionsPage,
     DescribeConnections,
+    DiscardConfig,
     FeatureUpdateAnswered,
     FeatureUpdateAsked,
     FindIdlest,
@@ -66,8 +67,8 @@ RESERVED_WORKER_DESCRIPTORS = 100
 
 LOST_CAUSE: Cause = "worker_lost"
 
-Update = UpdateConfig | UpdateFleetView | UpdateFeaturesView | ReportLogins
-"""A message with a state, which a worker gets as soon as it is ready."""
+Update = PrepareConfig | DiscardConfig | UpdateConfig | UpdateFleetView | UpdateFeaturesView | ReportLogins
+"""A message that a worker gets as soon as it is ready, in the order in which they were sent."""
 
 UnsentConnection = tuple[TakeConnection, socket.socket]
 """A connection with its socket that is queued for a worker."""
@@ -218,11 +219,13 @@ class WorkerProcess:
         """
         return self._send_request(DescribeConnections(request_id, after, number)) if self.can_receive else None
 
-    def prepare_config(self, request_id: int, config: bytes) -> Reply | None:
-        """Request to do all of a reload that can fail. None if it is not ready, so that it starts with the result."""
-        return self._send_request(PrepareConfig(request_id, config)) if self.is_ready else None
+    def prepare_config(self, request_id: int, config: bytes) -> Reply:
+        """Request to do all of a reload that can fail, now or once the worker is ready."""
+        reply = self._replies[request_id] = self._loop.create_future()
+        self.send_update(PrepareConfig(request_id, config))
+        return reply
 
-    def _send_request(self, request: RequestSnapshot | FindIdlest | DescribeConnections | PrepareConfig) -> Reply:
+    def _send_request(self, request: RequestSnapshot | FindIdlest | DescribeConnections) -> Reply:
         reply = self._replies[request.request_id] = self._loop.create_future()
         self.channel.send(request)
         return reply
@@ -249,7 +252,9 @@ class WorkerProcess:
         events on disk as left to other workers.
         """
         last = structs.replace(self._last_snapshot, listener_counters={})
-        for name, counters in self._last_snapshot.listener_counters.items():
+        known = self._last_snapshot.listener_counters
+        for name in {**known, **self._assigned}:  # it may have been lost before it knew a new listener
+            counters = known.get(name) or ListenerCounters()
             active = self._assigned[name] - sum(counters.closed.values())
             if self.exited.is_set():
                 counters = structs.replace(

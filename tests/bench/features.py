@@ -20,7 +20,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median, quantiles
+from tempfile import mkdtemp
 
 from proxy.client.features import FeaturesClient
 from proxy.errors import LocalError
@@ -69,7 +71,6 @@ class Features:
         return contestant.name == "brokerside"
 
     def measure(self, stage: Stage, contestant: Contestant) -> Measured:
-        fleet = stage.keep("features", lambda: _started_fleet(stage))
         outcomes: dict[str, list[Outcome]] = defaultdict(list)
         with ExitStack() as stack:
             sides = {side: stack.enter_context(_side(stage, contestant, side)) for side in ("on", "off")}
@@ -82,7 +83,8 @@ class Features:
                         sides[side].pause()
                         outcomes[f"{load}_{side}"].append(outcome)
         figures = idle | cost_figures(outcomes)
-        figures |= _update_figures(fleet, stage.sizes.feature_updates)
+        with _started_fleet(stage) as fleet:
+            figures |= _update_figures(fleet, stage.sizes.feature_updates)
         return Measured(figures, max(one.foreign for each in outcomes.values() for one in each))
 
 
@@ -106,7 +108,11 @@ def _side(stage: Stage, contestant: Contestant, side: str) -> Iterator[Running]:
     It has two listeners: one before its broker, by which it finds out that it is the right one, and the measured one
     before the stub.
     """
-    node = stage.keep(f"features-{side}", lambda: _started_broker(stage, side))
+    with _started_broker(stage, side) as node:
+        yield from _sidecar(stage, contestant, side, node)
+
+
+def _sidecar(stage: Stage, contestant: Contestant, side: str, node: Node) -> Iterator[Running]:
     (port,) = free_ports(1)
     keys = {
         "internal.bootstrap.servers": node.internal,
@@ -163,7 +169,7 @@ def _applied_epoch(running: Running) -> int:
 
 @contextmanager
 def _started_broker(stage: Stage, side: str) -> Iterator[Node]:
-    folder = stage.folder / f"features-{side}"
+    folder = Path(mkdtemp(prefix=f"features-{side}-", dir=stage.folder))
     node = cluster.up(folder, progress=False).nodes[0]
     try:
         with stage.belonging([node.pid]):
@@ -174,7 +180,8 @@ def _started_broker(stage: Stage, side: str) -> Iterator[Node]:
 
 @contextmanager
 def _started_fleet(stage: Stage) -> Iterator[FeatureFleet]:
-    with feature_fleet(stage.folder / "features-fleet", audit={"mode": "rollup"}) as fleet:
+    folder = Path(mkdtemp(prefix="features-fleet-", dir=stage.folder))  # each has its levels from the beginning
+    with feature_fleet(folder, audit={"mode": "rollup"}) as fleet:
         fleet.start(*(node.id for node in fleet.state.nodes))
         _wait_until(lambda: fleet.applied() == {1})
         sidecars = [one.process.pid for one in fleet.sidecars.values()]
@@ -202,10 +209,20 @@ def _update_figures(fleet: FeatureFleet, count: int) -> Figures:
             figures[f"{name}_p99_ms"] = quantiles(times[name], n=100)[98]
             command = ("--bootstrap-server", addresses[name][0], "downgrade", "--feature", f"{feature}={lowest}")
             begun = time.perf_counter()
-            subprocess.run(tool("features", *command), check=True, capture_output=True, timeout=TOOL_TIMEOUT)
+            _run_tool(command)
             figures[f"{name}_tool_ms"] = (time.perf_counter() - begun) * 1000
             _update(clients[name][0], feature, lowest + 1)
     return figures
+
+
+def _run_tool(command: Sequence[str]) -> None:
+    """Raises LocalError."""
+    try:
+        subprocess.run(tool("features", *command), check=True, capture_output=True, timeout=TOOL_TIMEOUT)
+    except subprocess.CalledProcessError as error:
+        raise LocalError(f"{' '.join(command)}: exit {error.returncode}: {error.stderr.decode()[-500:]}") from None
+    except subprocess.TimeoutExpired:
+        raise LocalError(f"{' '.join(command)}: no answer within {TOOL_TIMEOUT:.0f} s") from None
 
 
 def _update(client: FeaturesClient, feature: str, level: int) -> float:

@@ -304,12 +304,22 @@ def goal_rows(results: Results) -> list[list[str]]:
             values = ratios_within(own, results.by_round(goal.scenario, goal.against, goal.figure))
         bound = f"{'≥' if goal.at_least else '≤'} {goal.bound:.2f}{unit}"
         if values:
+            missed = goal.every and not _complete(results, goal.scenario, goal.contestant, len(values))
             figure = (min if goal.at_least else max)(values) if goal.every else _median(values)
             reached = figure >= goal.bound if goal.at_least else figure <= goal.bound
-            rows.append([goal.text, f"{figure:.2f}{unit}", bound, "reached" if reached else "not reached"])
+            rows.append(
+                [goal.text, f"{figure:.2f}{unit}", bound, "reached" if reached and not missed else "not reached"]
+            )
         elif own:
             rows.append([goal.text, "–", bound, f"{goal.against} is missing"])
     return rows
+
+
+def _complete(results: Results, scenario: str, contestant: str, rounds: int) -> bool:
+    """Whether ``rounds`` are all that were measured, and no request of them failed."""
+    own = [one for one in results.measurements if (one.scenario, one.contestant) == (scenario, contestant)]
+    failed = any(value for one in own for name, value in one.figures.items() if name.endswith("_errors"))
+    return rounds == len({one.round for one in own}) and not failed
 
 
 def failures(results: Results) -> dict[str, str]:

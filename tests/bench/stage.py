@@ -8,11 +8,11 @@ import resource
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from proxy.errors import LocalError
 from proxy.local import cluster
@@ -36,8 +36,6 @@ QUIET = 0.1
 """Foreign CPU, as a share of one, below which the machine is quiet."""
 
 LOAD_TIMEOUT = 60.0
-
-Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True)
@@ -141,42 +139,42 @@ class Stage:
         self._count = 0
         self._kept: dict[str, Running] = {}
         self._contexts = ExitStack()
-        self._entered: dict[str, Any] = {}
         self._belonging: list[int] = []
         self.descriptors = _raise_descriptor_limit()
 
     def __enter__(self) -> Stage:
+        with ExitStack() as contexts:
+            self._prepare(contexts)
+            self._contexts = contexts.pop_all()
+        return self
+
+    def _prepare(self, contexts: ExitStack) -> None:
+        contexts.callback(shutil.rmtree, self.folder, ignore_errors=True)
+        contexts.callback(os.sched_setaffinity, 0, self._affinity)
         os.sched_setaffinity(0, self.load_cpus)
         self.stub_port = _listening_port()
         frames = self.folder / "frames"
         self._frames = write_frames(
             frames, fetched=1024 * 1024, produced=256 * 1024, record=100, stub_port=self.stub_port
         )
-        self._stub_log = (self.folder / "stub.log").open("wb")
-        self._stub = subprocess.Popen([str(self._native.stub), str(self.stub_port), str(frames)], stderr=self._stub_log)
+        log = contexts.enter_context((self.folder / "stub.log").open("wb"))
+        self._stub = subprocess.Popen([str(self._native.stub), str(self.stub_port), str(frames)], stderr=log)
+        contexts.callback(self._stub.wait)
+        contexts.callback(self._stub.kill)
         while is_free(self.stub_port):
             if self._stub.poll() is not None:
                 raise LocalError(f"the stub broker ended: {(self.folder / 'stub.log').read_text()}")
             time.sleep(0.01)
-        return self
 
     def __exit__(self, *_: object) -> None:
-        for running in self.running:
-            running.stop()
         self._contexts.close()
-        self._stub.kill()
-        self._stub.wait()
-        self._stub_log.close()
-        if self.cluster is not None:
-            cluster.stop_node(self.folder / "cluster", 1, kill=True)
-        os.sched_setaffinity(0, self._affinity)
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def start_cluster(self) -> cluster.ClusterState:
         """The single node that takes the audit topics, started at the first call. Raises LocalError."""
         if self.cluster is None:
             folder = self.folder / "cluster"
             self.cluster = cluster.up(folder, progress=False)
+            self._contexts.callback(cluster.stop_node, folder, 1, kill=True)
             if self._listeners:  # only now it is known which ports its own ones have
                 cluster.stop_node(folder, 1, kill=True)
                 self.cluster = cluster.up(folder, broker_properties=self._properties(self.cluster), progress=False)
@@ -232,16 +230,10 @@ class Stage:
         wiring = Wiring(folder, listen or port, upstream or self.stub_port, admin, audit, dict(keys or {}))
         running = Running(contestant, wiring, cpus or self.cpus[:1])
         self.running.append(running)
+        self._contexts.callback(self.stop, running)
         if contestant.command is not None:
             self.versions[contestant.name] = running.version or build_of(running.metrics())
         return running
-
-    def keep(self, name: str, make: Callable[[], AbstractContextManager[Kept]]) -> Kept:
-        """What ``make`` gives, entered at the first call with this ``name``, and left at the end of the run."""
-        if name not in self._entered:
-            self._entered[name] = self._contexts.enter_context(make())
-        found: Kept = self._entered[name]
-        return found
 
     @contextmanager
     def belonging(self, pids: Collection[int | None]) -> Iterator[None]:
@@ -264,9 +256,10 @@ class Stage:
             os.sched_setaffinity(self._stub.pid, self.load_cpus)
 
     def stop(self, running: Running) -> None:
-        """End one before the end of the run."""
-        running.stop()
-        self.running.remove(running)
+        """End one, unless it was ended before."""
+        if running in self.running:
+            self.running.remove(running)
+            running.stop()
 
     def wait_quiet(self) -> None:
         """Wait until nobody else uses the machine, or as long as this run may wait."""

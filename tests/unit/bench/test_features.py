@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from proxy.errors import LocalError
+from tests.bench import features
 from tests.bench.features import cost_figures
 from tests.bench.report import goal_rows
 from tests.bench.stage import Outcome
@@ -49,3 +51,18 @@ def test_requests_that_failed_are_said() -> None:
 def test_a_goal_for_every_round_is_reached_by_the_worst(worst: float, verdict: str) -> None:
     made = results({("features", "brokerside"): {"small_ratio": [0.98, worst, 1.0]}})
     assert goal_rows(made)[1][1:] == [f"{worst:.2f}", "≤ 1.02", verdict]
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"), [(["false"], "exit 1"), (["sleep", "60"], "no answer within"), (["true"], "")]
+)
+def test_a_tool_that_fails_fails_its_measurement_alone(
+    monkeypatch: pytest.MonkeyPatch, command: list[str], problem: str
+) -> None:
+    monkeypatch.setattr(features, "tool", lambda *_: command)
+    monkeypatch.setattr(features, "TOOL_TIMEOUT", 0.2 if problem.startswith("no") else 10.0)
+    if not problem:
+        features._run_tool(["downgrade"])
+        return
+    with pytest.raises(LocalError, match=problem):
+        features._run_tool(["downgrade"])

@@ -51,6 +51,14 @@ def test_a_goal_that_asks_for_more_is_reached_from_above() -> None:
     assert row[-1] == "reached"
 
 
+@pytest.mark.parametrize("failed", [{}, {"small_ratio": 1.0, "small_errors": 1.0}])
+def test_a_goal_for_every_round_is_missed_by_a_round_that_failed(failed: dict[str, float]) -> None:
+    made = results({("features", "brokerside"): {"small_ratio": [1.0, 1.0]}})
+    assert goal_rows(made)[1][-1] == "reached"
+    made.measurements.append(Measurement("features", "brokerside", 2, failed))
+    assert goal_rows(made)[1][-1] == "not reached"
+
+
 def test_a_goal_against_who_is_missing_is_open() -> None:
     made = results({("small", "haproxy"): {"cpu_us": [10.0]}, ("small", "brokerside-audit"): {"cpu_us": [11.0]}})
     assert [row[-1] for row in goal_rows(made)[1:]] == ["reached", "kafka-proxy is missing"]

@@ -137,6 +137,16 @@ def test_other_second_messages_are_refused(retried: tuple[TlsStream, Client], se
         stream.check()
 
 
+@pytest.mark.parametrize("piece", [1, 3, 10])
+def test_an_alert_instead_of_a_second_client_hello_gives_its_reason(retried: tuple[TlsStream, Client], piece: int):
+    stream, client = retried
+    stream.shake_hands(client.shake_hands())
+    for one in cut(b"\x15\x03\x03\x00\x02\x02\x28", piece):  # handshake_failure
+        stream.shake_hands(one)
+    with pytest.raises(PeerError, match="HANDSHAKE_FAILURE"):
+        stream.check()
+
+
 def test_what_follows_a_client_hello_in_its_record_is_refused(retried: tuple[TlsStream, Client]):
     stream, client = retried
     first = client.shake_hands()[5:]

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import socket
+import subprocess
 from typing import Any
 
-from proxy.net.worker_process import _without_spool
+from proxy.config import Config
+from proxy.net.feature_update_calls import fail_update
+from proxy.net.worker_ipc import TakeConnection
+from proxy.net.worker_process import SpawnedWorker, WorkerProcess, _without_spool
 from proxy.telemetry.snapshot import add_counters
 
 
@@ -44,3 +51,31 @@ def test_what_it_had_in_memory_is_lost_and_what_it_had_on_disk_is_left() -> None
         searched={9.0: 1},
         left=33,
     )
+
+
+async def test_a_connection_of_a_listener_that_it_never_knew_is_lost_with_it() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    process = subprocess.Popen(["sleep", "60"])  # noqa: ASYNC220  # it starts at once
+    listener = {"name": "CLIENT", "bind": "127.0.0.1:1", "upstream": "127.0.0.1:2"}
+    closed: list[int] = []
+    worker = WorkerProcess(
+        1,
+        Config.model_validate({"broker.id": 1, "listeners": [listener]}),
+        SpawnedWorker(process, os.pidfd_open(process.pid), ours),
+        on_capacity=lambda: None,
+        on_connection_closed=closed.append,
+        on_logins=lambda logins, earlier: None,
+        on_feature_update=fail_update,
+        on_exit=lambda worker, unsent: None,
+    )
+    client, accepted = socket.socketpair()
+    worker.send_connection(TakeConnection("NEW", "127.0.0.1", 1, 7), accepted)
+    assert worker.last_snapshot().listener_counters["NEW"].active == 1
+    worker.kill()
+    async with asyncio.timeout(10):
+        await worker.exited.wait()
+    assert closed == [7]
+    lost = worker.last_snapshot().listener_counters["NEW"]
+    assert (lost.active, lost.closed) == (0, {"worker_lost": 1})
+    client.close()
+    theirs.close()

@@ -1,0 +1,79 @@
+"""Reloads that one process prepares, refuses and applies."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from proxy.config import Config
+from proxy.errors import LocalError
+from proxy.net import data_plane
+from proxy.net.connection_manager import ConnectionManager
+from proxy.net.data_plane import DataPlane, ObserverPreparation
+from proxy.net.ticker import Ticker
+
+LISTENER = {"name": "CLIENT", "bind": "127.0.0.1:1", "upstream": "127.0.0.1:2"}
+CONFIG = Config.model_validate({"broker.id": 1, "listeners": [LISTENER]})
+
+
+class SlowDispatcher:
+    """Configures observers once ``go`` is set, and notes which are discarded."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.discarded = threading.Event()
+
+    def configure_beside(self, settings: Any, more: Any) -> list[str]:
+        assert self.go.wait(10)
+        return ["an observer"]
+
+    def discard(self, configured: list[str]) -> None:
+        assert configured == ["an observer"]
+        self.discarded.set()
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_observers_that_nobody_takes_are_closed_also_those_that_come_late(late: bool) -> None:
+    dispatcher: Any = SlowDispatcher()
+    preparation = ObserverPreparation(dispatcher, CONFIG)
+    running = threading.Thread(target=preparation.run)
+    running.start()
+    if late:
+        preparation.cancel()
+    dispatcher.go.set()
+    running.join()
+    preparation.cancel()
+    assert dispatcher.discarded.wait(10)
+    assert preparation.take() == []
+
+
+async def test_both_steps_of_a_preparation_have_one_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    plane = DataPlane(CONFIG, Ticker())
+
+    async def hang(self: ConnectionManager, config: Config) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(data_plane, "PREPARE_TIMEOUT", 0.01)
+    monkeypatch.setattr(ConnectionManager, "prepare_config", hang)
+    with pytest.raises(LocalError, match="TLS: no context within"):
+        await plane.prepare_config(CONFIG)
+    plane._connections.listeners.stop_probes()
+
+
+async def test_nothing_is_applied_where_contexts_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    plane = DataPlane(CONFIG, Ticker())
+    plane._dispatcher = dispatcher = SlowDispatcher()  # type: ignore[assignment]  # it would wait for ``go``
+
+    def fail(self: ConnectionManager, *_: object) -> None:
+        raise LocalError("TLS: Too many open files")
+
+    monkeypatch.setattr(ConnectionManager, "update_config", fail)
+    wanted = CONFIG.model_copy(update={"observers": {"one:Two": {}}})
+    with pytest.raises(LocalError, match="Too many open files"):
+        plane.update_config(wanted)
+    assert plane._config is CONFIG
+    assert not dispatcher.discarded.is_set()
+    plane._connections.listeners.stop_probes()
