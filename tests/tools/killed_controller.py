@@ -2,7 +2,8 @@
 
 While the file ORDER names one of ``INSTANTS``, the feature controller of this process kills the whole process at that
 instant, like ``kill -9``, and removes the file before. With ``STOPPED`` in it, the process is stopped, as by SIGSTOP,
-before the next write of its controller; when it continues, it reads nothing of the topic until it has tried to write.
+before the next write of its controller; when it continues, it reads neither topic until it has tried to write: it would
+let go if it read in the registry that it was silent.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from proxy.cli import main as brokerside
 from proxy.features.controller import FeatureController
 from proxy.fleet.features_thread import FeaturesThread
 from proxy.fleet.fenced_writer import FencedWriter
+from proxy.fleet.registry import RegistryThread
 
 STOPPED = "stopped before it writes"
 
@@ -42,7 +44,7 @@ def main(order: Path) -> None:
 
 
 def _stop_before_writes(order: Path) -> None:
-    write, read = FencedWriter._write, FeaturesThread._on_read
+    write = FencedWriter._write
     may_read = threading.Event()
     may_read.set()
 
@@ -56,12 +58,16 @@ def _stop_before_writes(order: Path) -> None:
         finally:
             may_read.set()
 
-    def read_later(self: FeaturesThread, *arguments: Any) -> None:
-        may_read.wait()
-        read(self, *arguments)
+    def later(read: Callable[..., None]) -> Callable[..., None]:
+        def read_later(*arguments: Any) -> None:
+            may_read.wait()
+            read(*arguments)
+
+        return read_later
 
     FencedWriter._write = write_late  # type: ignore[method-assign,assignment]
-    FeaturesThread._on_read = read_later  # type: ignore[method-assign,assignment]
+    for thread in (FeaturesThread, RegistryThread):
+        thread._on_read = later(thread._on_read)  # type: ignore[method-assign]
 
 
 def _deadly(method: Callable[..., Any], order: Path, instant: str, when: str) -> Callable[..., Any]:
