@@ -336,6 +336,8 @@ async def test_the_audit_of_every_process_follows_the_levels_in_use(run: Run, wo
             os.kill(bench.handler._workers[1].pid, signal.SIGKILL)
             await bench.seen(lambda snapshot: snapshot.worker_restarts and snapshot.audit["levels"] == {0: workers})
             assert bench.handler.process_ended_at >= before
+        else:
+            await bench.handler.stop(asyncio.Event())  # at once, as in ``close``, would leave its threads
 
 
 async def test_without_observers_throttles_are_reported_to_nobody(run: Run) -> None:
