@@ -31,7 +31,7 @@ from proxy.features.controller_states import (
 )
 from proxy.features.level_change import LevelChange
 from proxy.features.levels import ranges
-from proxy.features.participants import Participant
+from proxy.features.participants import Participant, last_applied_epoch
 from proxy.features.records import (
     CONTROLLER_KEY,
     ENABLED,
@@ -67,10 +67,6 @@ BOOTSTRAP_AFTER_MS = 10_000
 
 OUTCOME_KEPT_MS = 600_000
 """Milliseconds until an outcome is deleted from the topic."""
-
-MAX_APPLIED_EPOCH = MAX_COUNT // 2
-"""The highest applied epoch of a sidecar that is believed: who may write the registry can register any. The epoch can
-jump to it, and still grow after."""
 
 MAX_OUTCOMES = 256
 """Outcomes that the topic keeps; with more, the oldest are deleted before their time."""
@@ -143,7 +139,7 @@ class FeatureController:
         topic = self.topic
         number = min((topic.claim.claim if topic.claim else 0) + 1, MAX_COUNT)
         self._own_claim = encode(ControllerClaim(number, self._broker_id, self._boot_id))
-        self._put(CONTROLLER_KEY, self._own_claim)
+        self._queue.put(CONTROLLER_KEY, self._own_claim)
         known = topic.finalized
         if topic.present and not topic.later_layout and known is not None and known.pending is not None:
             self._put_features(structs.replace(known, pending=None), now)
@@ -248,13 +244,8 @@ class FeatureController:
         self._restore(now)
         if self._queue.is_unread(FEATURES_KEY):
             return
-        if self.topic.later_layout:
-            text = "a later release has finalized the levels, and the feature controller cannot read its record"
-            self._answer_all(FEATURE_UPDATE_FAILED, text, self._unanswered())
-            return
-        if self._base().epoch == MAX_COUNT:  # nobody could find out who follows a change
-            text = "the epoch of the finalized levels is the highest possible one and cannot grow"
-            self._answer_all(FEATURE_UPDATE_FAILED, text, self._unanswered())
+        if (reason := self._why_unchangeable()) is not None:
+            self._answer_all(FEATURE_UPDATE_FAILED, reason, self._unanswered())
             return
         if self.topic.present and self._base().pending is not None:  # nobody changes anything: it is not a controller's
             self._put_features(structs.replace(self._base(), pending=None), now)
@@ -268,14 +259,20 @@ class FeatureController:
         self._raise_minimums(now)
         self._delete_outcomes(now)
 
+    def _why_unchangeable(self) -> str | None:
+        if self.topic.later_layout:
+            return "a later release has finalized the levels, and the feature controller cannot read its record"
+        if self._base().epoch == MAX_COUNT:  # nobody could find out who follows a change
+            return "the epoch of the finalized levels is the highest possible one and cannot grow"
+        return None
+
     def _change_levels(self, now: int) -> None:
         change = self._under_way()
         self._refuse_others(change, self._unanswered(change.update))
         if change.is_withdrawn:
             if not self._queue.is_unread(FEATURES_KEY):
                 self._change = None
-                empty = self._is_empty()
-                self._move(ControllerEvent.WITHDRAWN_EMPTY if empty else ControllerEvent.WITHDRAWN)
+                self._move(ControllerEvent.WITHDRAWN_EMPTY if self._is_empty() else ControllerEvent.WITHDRAWN)
         elif now >= change.deadline:
             self._withdraw(change, FEATURE_UPDATE_FAILED, "the update has timed out before it was finalized", now)
         elif not change.barrier and not self._queue.is_unread(FEATURES_KEY):
@@ -389,8 +386,7 @@ class FeatureController:
 
     def _last_epoch(self) -> int:
         """The last epoch that anybody is known to have seen."""
-        applied = (one.applied_epoch for one in self.participants if one.applied_epoch <= MAX_APPLIED_EPOCH)
-        return max(self._base().epoch, *applied, 0)
+        return max(self._base().epoch, last_applied_epoch(self.participants))
 
     def _next_epoch(self) -> int:
         return min(self._last_epoch() + 1, MAX_COUNT)
@@ -448,7 +444,7 @@ class FeatureController:
         self._put_outcome(update, UpdateOutcome(code, message, self._base().epoch))
 
     def _put_outcome(self, update: str, outcome: UpdateOutcome) -> None:
-        self._put(update_key(update), encode(outcome))
+        self._queue.put(update_key(update), encode(outcome))
 
     def _is_answered(self, update: str) -> bool:
         return self._queue.is_unread(update_key(update))
@@ -458,16 +454,13 @@ class FeatureController:
         for place, (update, known) in enumerate(outcomes.items()):
             is_old = now + self._clock_offset - known.at >= OUTCOME_KEPT_MS
             if (is_old or place < len(outcomes) - MAX_OUTCOMES) and not self._is_answered(update):
-                self._put(update_key(update), None)
+                self._queue.put(update_key(update), None)
 
     # Records and effects
 
     def _put_features(self, record: FinalizedFeatures, now: int) -> None:
         at = now + self._clock_offset
-        self._put(FEATURES_KEY, encode(structs.replace(record, controller=self._broker_id, at=at)))
-
-    def _put(self, key: bytes, value: bytes | None) -> None:
-        self._queue.put(key, value)
+        self._queue.put(FEATURES_KEY, encode(structs.replace(record, controller=self._broker_id, at=at)))
 
     def _read_back(self, key: bytes) -> None:
         change = self._change

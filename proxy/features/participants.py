@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from proxy.features.catalog import READER_FEATURES, LevelRange
-from proxy.features.records import ReaderRecord, SupportedRange
+from proxy.features.records import MAX_COUNT, ReaderRecord, SupportedRange
 
 SIDECAR = "sidecar/"
 READER = "reader/"
+
+MAX_APPLIED_EPOCH = MAX_COUNT // 2
+"""The highest applied epoch of a sidecar that is believed: who may write the registry can register any. The epoch can
+jump to it, and still grow after."""
 
 
 class Participant(NamedTuple):
@@ -75,3 +79,9 @@ def levels_of(features: Mapping[str, SupportedRange]) -> Mapping[str, LevelRange
     """Return the levels of a record; a range that cannot be is left out: it is no support."""
     found = {name: LevelRange(each.min_version, each.max_version) for name, each in features.items()}
     return {name: levels for name, levels in found.items() if 1 <= levels.min <= levels.max}
+
+
+def last_applied_epoch(participants: Iterable[Participant]) -> int:
+    """Return the last epoch that any of them has applied, 0 if none has; see ``MAX_APPLIED_EPOCH``."""
+    believed = (one.applied_epoch for one in participants if one.applied_epoch <= MAX_APPLIED_EPOCH)
+    return max((0, *believed))

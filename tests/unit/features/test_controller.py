@@ -5,15 +5,9 @@ from __future__ import annotations
 import pytest
 
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA
-from proxy.features.controller import (
-    BOOTSTRAP_AFTER_MS,
-    MAX_APPLIED_EPOCH,
-    MAX_OUTCOMES,
-    OUTCOME_KEPT_MS,
-    FeatureController,
-)
+from proxy.features.controller import BOOTSTRAP_AFTER_MS, MAX_OUTCOMES, OUTCOME_KEPT_MS, FeatureController
 from proxy.features.controller_states import TRANSITIONS, ControllerEvent, ControllerState, ReadRegistry, WriteRecords
-from proxy.features.participants import Participant
+from proxy.features.participants import MAX_APPLIED_EPOCH, Participant
 from proxy.features.records import (
     CONTROLLER_KEY,
     FEATURES_KEY,
