@@ -40,10 +40,14 @@ listeners:
 """
 
 
-async def test_another_thread_sums_up_copies_of_the_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "sidecar.yaml"
+def written(folder: Path) -> Config:
+    path = folder / "sidecar.yaml"
     path.write_text(CONFIG)
-    pool = WorkerPool(load(path, {}), Ticker())
+    return load(path, {})
+
+
+async def test_another_thread_sums_up_copies_of_the_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = WorkerPool(written(tmp_path), Ticker())
     live = pool.listener_counters["CLIENT"]
     live.accepted = 3
     threads: list[threading.Thread] = []
@@ -115,9 +119,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def test_a_worker_that_becomes_ready_during_a_reload_prepares_it_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "sidecar.yaml"
-    path.write_text(CONFIG)
-    config = load(path, {})
+    config = written(tmp_path)
     workers = ScriptedWorkers(monkeypatch)
     workers.hold_ready = {2}
     pool = WorkerPool(config, Ticker())
@@ -139,9 +141,7 @@ async def test_a_worker_that_becomes_ready_during_a_reload_prepares_it_too(
 async def test_one_worker_that_cannot_prepare_a_reload_refuses_it_for_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "sidecar.yaml"
-    path.write_text(CONFIG)
-    config = load(path, {})
+    config = written(tmp_path)
     workers = ScriptedWorkers(monkeypatch)
     workers.errors = {2: "TLS: Too many open files"}
     pool = WorkerPool(config, Ticker())
