@@ -140,9 +140,9 @@ class Collector:
             while (request := self._read(connection)) is not None:
                 self.requests.append(request)
                 answer = self.script.popleft() if self.script else self.usual
-                answer(connection, request)
-                if answer in self.accepting:
+                if answer in self.accepting:  # before the answer is sent: its reader may look at once
                     self.taken.append(request)
+                answer(connection, request)
         except OSError:
             pass
         finally:
