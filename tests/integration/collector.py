@@ -156,7 +156,10 @@ class Collector:
         while True:
             event = http.next_event()
             if event is h11.NEED_DATA:
-                http.receive_data(connection.recv(65_536))
+                data = connection.recv(65_536)
+                if not data:
+                    return None  # the peer has gone, maybe in the middle of a request
+                http.receive_data(data)
             elif isinstance(event, h11.Request):
                 head = event
                 if not self.reads_bodies:
