@@ -34,7 +34,8 @@ RESET = struct.pack("ii", 1, 0)
 class Plan:
     """What a crowd does. Times in seconds.
 
-    ``source``: the address that clients come from, or the first of ``sources`` successive ones, taken in turn.
+    ``count``: connects, or 0 for connects until SIGTERM comes. ``source``: the address that clients come from, or the
+    first of ``sources`` successive ones, taken in turn.
     ``rate``: connects per second at even intervals; 0 for all at once. ``in_turn``: each connects when the one before
     it was answered. ``ask``: send a request, so that it is known when a connection was accepted. ``leave``: close as
     soon as connected (by reset), or answered. ``patience``: give up unanswered connections after that long (0: never).
@@ -106,6 +107,7 @@ class Crowd:
         self._unsettled = 0
         self._freed = not plan.free_after
         self._leaving = False
+        self._count = plan.count or sys.maxsize
         first = int(ipaddress.ip_address(plan.source))
         self._sources = [str(ipaddress.ip_address(first + i)) for i in range(plan.sources)]
         self.visits = Visits(time.monotonic())
@@ -117,27 +119,30 @@ class Crowd:
         while True:
             now = self._now()
             done = len(visits.dialled)
-            while done < plan.count and self._due(done) <= now:
+            while done < self._count and self._due(done) <= now:
                 self._dial(done)
                 done += 1
                 last = self._now()
                 if not done % 64:
                     break  # look after the others
             self._give_up(now)
-            if done == plan.count:
+            if done >= self._count:
                 if not self._freed and now > last + plan.free_after:
                     self._freed = True
                     self._end(self._open_of(0), "left")
                 if self._leaving or now > last + plan.watch or (plan.ask and self._freed and not self._unsettled):
                     break
-            self._look(0.0 if done < plan.count and self._due(done) <= now else 0.001)
+            self._look(0.0 if done < self._count and self._due(done) <= now else 0.001)
         for sock, _ in list(self._open.values()):
             sock.close()
         return visits
 
     def leave(self) -> None:
-        """End as soon as all have connected."""
-        self._leaving = True
+        """End as soon as all have connected, or connect no more where nothing else ends that."""
+        if self._plan.count:
+            self._leaving = True
+        else:
+            self._count = len(self.visits.dialled)
 
     def _now(self) -> float:
         return time.monotonic() - self.visits.began

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import struct
 import sys
 import time
@@ -21,12 +22,11 @@ TIMEOUT = 10.0
 
 @dataclass(frozen=True)
 class RequestPlan:
-    """``clients`` send ``rate`` requests per second in all, for ``seconds``."""
+    """``clients`` send ``rate`` requests per second in all, until SIGTERM comes."""
 
     port: int
     clients: int
     rate: float
-    seconds: float
 
 
 @dataclass
@@ -41,15 +41,14 @@ class Results:
     """Seconds from the first sending of a request to its response, the most."""
 
 
-async def send(plan: RequestPlan, number: int, results: Results) -> None:
+async def send(plan: RequestPlan, number: int, results: Results, stopped: asyncio.Event) -> None:
     """One client."""
     loop = asyncio.get_running_loop()
     interval = plan.clients / plan.rate
     due = loop.time() + interval * number / plan.clients
-    end = loop.time() + plan.seconds
     connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
     count = 0
-    while due < end:
+    while not stopped.is_set():
         await asyncio.sleep(due - loop.time())
         count, began, attempts = count + 1, loop.time(), 0
         while True:
@@ -84,8 +83,9 @@ async def send(plan: RequestPlan, number: int, results: Results) -> None:
 
 async def run(plan: RequestPlan) -> Results:
     """All clients."""
-    results = Results()
-    await asyncio.gather(*(send(plan, number, results) for number in range(plan.clients)))
+    results, stopped = Results(), asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    await asyncio.gather(*(send(plan, number, results, stopped) for number in range(plan.clients)))
     return results
 
 
