@@ -71,14 +71,14 @@ def up(
         return _start(folder, state, [node for node in state.nodes if node.process is None], jars)
 
 
-def plan(folder: Path) -> ClusterState:
+def plan(folder: Path, *, kafka_version: str = "4.3.1") -> ClusterState:
     """Choose everything about a new cluster of one node, which ``up`` starts, and start nothing.
 
     For ``broker_properties`` that name its addresses. Raises LocalError.
     """
     folder = folder.absolute()
     with _locked(folder):
-        return _create(folder, 1, "4.3.1", None, "sidecar")
+        return _create(folder, 1, kafka_version, None, "sidecar")
 
 
 def down(folder: Path) -> None:

@@ -64,12 +64,7 @@ def canaries() -> dict[str, str]:
 def site(tmp_path: Path, canaries: dict[str, str]) -> Iterator[Site]:
     """A broker whose clients log in, as does the sidecar, through a gate."""
     folder = tmp_path / "cluster"
-    node = local_cluster.up(folder, progress=False).nodes[0]
-    admin = AdminClient({"bootstrap.servers": node.internal})
-    alice = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
-    new = UserScramCredentialUpsertion("alice", alice, canaries["scram"].encode())
-    admin.alter_user_scram_credentials([new])["alice"].result(30)
-    local_cluster.down(folder)
+    node = local_cluster.plan(folder).nodes[0]
     port, own, before, behind = free_ports(4)
     plainly = f"{SECURITY}.plain.PlainLoginModule required"
     properties = {
@@ -89,6 +84,10 @@ def site(tmp_path: Path, canaries: dict[str, str]) -> Iterator[Site]:
     }
     state = local_cluster.up(folder, broker_properties=properties, progress=False)
     try:
+        admin = AdminClient({"bootstrap.servers": node.internal})
+        alice = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+        new = UserScramCredentialUpsertion("alice", alice, canaries["scram"].encode())
+        admin.alter_user_scram_credentials([new])["alice"].result(30)
         with Gate(port, own) as gate:
             yield Site(state, gate, f"{HOST}:{port}", f"{HOST}:{before}", f"{HOST}:{behind}")
     finally:

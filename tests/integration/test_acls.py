@@ -73,8 +73,7 @@ def decisions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[s
     A sidecar ran with the audit, the registry and the cluster's quotas, before and after a restart, and then the jobs.
     """
     folder = tmp_path_factory.mktemp("acls")
-    node = local_cluster.up(folder, progress=False).nodes[0]
-    local_cluster.down(folder)
+    node = local_cluster.plan(folder).nodes[0]
     properties, internal, advertised = secured_properties(node, USERS)
     properties["advertised.listeners"] = properties["advertised.listeners"].replace(advertised, internal)
     try:

@@ -209,8 +209,7 @@ def test_the_command_of_an_older_release_lowers_all_to_what_it_knows(address: st
 
 
 def test_only_who_may_alter_the_cluster_changes_levels(tmp_path: Path) -> None:
-    node = local_cluster.up(tmp_path, progress=False).nodes[0]
-    local_cluster.down(tmp_path)
+    node = local_cluster.plan(tmp_path).nodes[0]
     properties, behind, before = secured_properties(node, ("admin", "bob"))
     local_cluster.up(tmp_path, broker_properties=properties, progress=False)
     config = broker.sidecar_config(node)

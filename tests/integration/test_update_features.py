@@ -77,8 +77,7 @@ class Site:
 def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("features")
     kafka = str(request.param)
-    node = local_cluster.up(folder, kafka_version=kafka, progress=False).nodes[0]
-    local_cluster.down(folder)
+    node = local_cluster.plan(folder, kafka_version=kafka).nodes[0]
     properties, behind, before = secured_properties(node, USERS)
     try:
         local_cluster.up(folder, kafka_version=kafka, broker_properties=properties, progress=False)

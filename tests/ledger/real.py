@@ -117,8 +117,7 @@ def clusters(folder: Path) -> Iterator[tuple[Place, Place]]:
 
 
 def _with_login(folder: Path) -> Place:
-    node = local_cluster.up(folder, progress=False).nodes[0]
-    local_cluster.down(folder)  # once more, with a listener beside those it has chosen ports for
+    node = local_cluster.plan(folder).nodes[0]
     behind, before = (f"{HOST}:{port}" for port in free_ports(2))
     listeners = {"CLIENT": node.upstream, "INTERNAL": node.internal, "CONTROLLER": node.controller, "SASL": behind}
     advertised = {"CLIENT": node.advertised, "INTERNAL": node.internal, "SASL": before}
