@@ -5,7 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 import uvloop
@@ -14,6 +14,10 @@ from xdist.scheduler import LoadScopeScheduling
 TOGETHER = ("tests/spark/test_ledger", "tests/spark/", "tests/interop/")
 """How paths of tests begin that share what takes long to make, a warm Spark session or the client programs; the first
 that fits counts."""
+
+FIRST = (*TOGETHER, "tests/faults/", "tests/integration/")
+"""The order of tests that several processes run. What is long, or waits for other processes, runs beside Spark. The
+rest, which computes in many short files, comes last: so no process ends long before the others."""
 
 SLOW_SECONDS = 20
 """A test, or what it needs, that takes longer is named at once, so that a run that is ended early says where it was."""
@@ -33,11 +37,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[STDERR] = os.dup(2)
+    config.option.loadscopereorder = False
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Progress(config))
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        items.sort(
+            key=lambda item: next((n for n, path in enumerate(FIRST) if item.nodeid.startswith(path)), len(FIRST))
+        )
     if not config.getoption("--deploy"):
         for item in items:
             if item.get_closest_marker("deploy"):
@@ -88,7 +97,7 @@ class Progress:
 
 
 class Scheduling(LoadScopeScheduling):
-    """Gives a process a file at a time, and what belongs ``TOGETHER`` at once; what has most tests comes first."""
+    """Gives a process a file at a time, and what belongs ``TOGETHER`` at once."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
