@@ -27,12 +27,12 @@ from proxy.local import broker
 from proxy.local import cluster as local_cluster
 from proxy.local.cluster import Node
 from proxy.local.sidecars import SidecarProcess
-from proxy.local.tools import tool
 from tests.integration.authorizer import DECISION, login, secured_properties
 from tests.integration.quotas import ALTER, RATE, Peer, alter
 from tests.integration.test_admin_requests import run_job
 from tests.integration.test_audit import envelopes, events, until
 from tests.tools.fragments import blocks
+from tests.tools.kafka_tools import KafkaTools
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -67,7 +67,7 @@ class Right(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def decisions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[str, Right]]]:
+def decisions(tmp_path_factory: pytest.TempPathFactory, tools: KafkaTools) -> Iterator[list[tuple[str, Right]]]:
     """What the authorizer decided: ``Allowed`` or ``Denied``, and the right that was asked for.
 
     A sidecar ran with the audit, the registry and the cluster's quotas, before and after a restart, and then the jobs.
@@ -78,8 +78,8 @@ def decisions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[s
     properties["advertised.listeners"] = properties["advertised.listeners"].replace(advertised, internal)
     try:
         local_cluster.up(folder, broker_properties=properties, progress=False)
-        log_allowed(node)
-        run_documented_commands(folder, node)
+        log_allowed(node, tools)
+        run_documented_commands(folder, node, tools)
         use_everything(folder, node, internal)
         run_job(internal, folder / "tables", "--only", "traffic", "--command-config", str(login("jobs", folder)))
         yield [
@@ -91,11 +91,11 @@ def decisions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[s
         local_cluster.down(folder)
 
 
-def log_allowed(node: Node) -> None:
+def log_allowed(node: Node, tools: KafkaTools) -> None:
     """Let the authorizer log what it allows; what it denies it logs anyway."""
     logger = ("--entity-type", "broker-loggers", "--entity-name", str(node.id))
     setting = ("--alter", "--add-config", "kafka.authorizer.logger=DEBUG")
-    subprocess.run(tool("configs", "--bootstrap-server", node.internal, *logger, *setting), check=True, timeout=120)
+    assert tools.run("configs", "--bootstrap-server", node.internal, *logger, *setting).returncode == 0
 
 
 def documented_commands() -> str:
@@ -104,23 +104,18 @@ def documented_commands() -> str:
     return block.text
 
 
-def run_documented_commands(folder: Path, node: Node) -> None:
-    script = folder / "kafka-acls.sh"
-    script.write_text(f'#!/bin/sh\nexec {shlex.join(tool("acls"))} "$@"\n')
-    script.chmod(0o755)
+def run_documented_commands(folder: Path, node: Node, tools: KafkaTools) -> None:
+    """Bash reads the commands, and one JVM runs them all."""
+    (folder / "kafka-acls.sh").write_text('#!/bin/bash\necho "${@@Q}" >> called\n')
+    (folder / "kafka-acls.sh").chmod(0o755)
     (folder / "admin.properties").touch()
     commands = documented_commands().replace("kafka-1.example:19094", node.internal)
+    commands = commands.replace("admin.properties", str(folder / "admin.properties"))
     environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-euc", commands],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    subprocess.run(["bash", "-euc", commands], cwd=folder, env=environment, timeout=60, check=True)
+    for line in (folder / "called").read_text().splitlines():
+        done = tools.run("acls", *shlex.split(line))
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def use_everything(folder: Path, node: Node, internal: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,12 +13,13 @@ from proxy.interceptors.api_versions import decode_api_versions
 from proxy.interceptors.ip_quotas import IP_MESSAGE, POLICY_VIOLATION
 from proxy.local import cluster as local_cluster
 from proxy.local import sidecars
-from proxy.local.cluster import ClusterState, tool
+from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
 from proxy.protocol.private import PRIVATE
 from proxy.rpc import messages
 from tests.integration.conftest import free_port
 from tests.integration.quotas import ALTER, ANY, DESCRIBE, EXACT, RATE, Peer, alter, cases, describe, error_of, served
+from tests.tools.kafka_tools import KafkaTools
 
 pytestmark = pytest.mark.kafka
 
@@ -160,18 +160,17 @@ def test_the_versions_of_the_apis_are_the_broker_s(fleet: ClusterState) -> None:
         }
 
 
-def configs(address: str, *args: str) -> tuple[int, str]:
-    """Exit code and output of kafka-configs."""
-    command = tool("configs", "--bootstrap-server", address, *args)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    return done.returncode, done.stdout + done.stderr
-
-
-def test_the_standard_tool_works_through_a_sidecar(fleet: ClusterState) -> None:
+def test_the_standard_tool_works_through_a_sidecar(fleet: ClusterState, tools: KafkaTools) -> None:
     address = fleet.nodes[0].advertised
+
+    def configs(*args: str) -> tuple[int, str]:
+        """Exit code and output of kafka-configs."""
+        done = tools.run("configs", "--bootstrap-server", address, *args)
+        return done.returncode, done.stdout + done.stderr
+
     add = ("--alter", "--add-config", f"{RATE}=100")
     for invalid in (("--entity-name", "93.284.53.13", "--entity-type", "ips"), ("--ip", "93.284.53.13")):
-        code, said = configs(address, *add, *invalid)
+        code, said = configs(*add, *invalid)
         assert code != 0
         assert "93.284.53.13" in said
     for valid in (
@@ -180,13 +179,13 @@ def test_the_standard_tool_works_through_a_sidecar(fleet: ClusterState) -> None:
         ("--entity-type", "ips", "--entity-default"),
         ("--ip-defaults",),
     ):
-        code, said = configs(address, *add, *valid)
+        code, said = configs(*add, *valid)
         assert (code, "Completed updating" in said) == (0, True), said
-    code, said = configs(address, "--describe", "--entity-type", "ips")
+    code, said = configs("--describe", "--entity-type", "ips")
     assert code == 0
     for line in ("ip '93.184.53.13'", "ip '93.184.53.14'", "the default ip"):
         assert f"{line} are connection_creation_rate=100.0" in said
-    code, said = configs(address, "--alter", "--delete-config", RATE, "--ip", "93.184.53.14")
+    code, said = configs("--alter", "--delete-config", RATE, "--ip", "93.184.53.14")
     assert code == 0, said
     with Peer(address) as peer:
         wait(lambda: "93.184.53.14" not in stored(peer), 20)

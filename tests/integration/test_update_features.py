@@ -38,6 +38,7 @@ from tests.integration.controller_in_memory import MARK
 from tests.integration.quotas import Peer
 from tests.integration.tap import Tapped, frames, tap
 from tests.integration.test_struct_oracles import compare, reencoded
+from tests.tools.kafka_tools import KafkaTools
 from tests.tools.random_messages import Drawn
 from tests.tools.record_ranges import ask_body, recorded_bodies
 
@@ -74,14 +75,14 @@ class Site:
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
-def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tools: KafkaTools) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("features")
     kafka = str(request.param)
     node = local_cluster.plan(folder, kafka_version=kafka).nodes[0]
     properties, behind, before = secured_properties(node, USERS)
     try:
         local_cluster.up(folder, kafka_version=kafka, broker_properties=properties, progress=False)
-        prepare_authorizer(node)
+        prepare_authorizer(node, tools)
         path = folder / "sidecar.yaml"
         bind, upstream = (f"127.0.0.1:{port}" for port in free_ports(2))
         path.write_text(yaml.safe_dump(sidecar_config(node, bind, upstream, (behind, before))))
@@ -110,14 +111,14 @@ def sidecar_config(node: Node, bind: str, upstream: str, sasl: tuple[str, str]) 
     return config
 
 
-def prepare_authorizer(node: Node) -> None:
+def prepare_authorizer(node: Node, tools: KafkaTools) -> None:
     """Let ``operator`` alter the cluster, and the authorizer log what it allows."""
     allow = ("--add", "--allow-principal", "User:operator", "--operation", "Alter", "--cluster")
     logger = ("--entity-type", "broker-loggers", "--entity-name", str(node.id))
     setting = ("--alter", "--add-config", "kafka.authorizer.logger=DEBUG")
     for name, arguments in (("acls", allow), ("configs", (*logger, *setting))):
-        command = tool(name, "--bootstrap-server", node.internal, *arguments)
-        subprocess.run(command, check=True, timeout=120, capture_output=True)
+        done = tools.run(name, "--bootstrap-server", node.internal, *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def update(peer: Peer, version: int, *updates: FeatureUpdate, validate_only: bool = False) -> tuple[int, str | None]:
