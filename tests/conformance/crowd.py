@@ -42,6 +42,7 @@ class Plan:
     ``watch``: continue for so long after the last connect, unless all were answered or ended, or SIGTERM comes.
     ``free_after``: close the
     first connection that long after the last connect (0: never). ``begin_after``: wait before all that.
+    ``on_line``: wait for a line of standard input before that.
     """
 
     port: int
@@ -56,6 +57,7 @@ class Plan:
     watch: float = 3.0
     free_after: float = 0.0
     begin_after: float = 0.0
+    on_line: bool = False
 
 
 @dataclass
@@ -248,6 +250,8 @@ def _no_pauses() -> Iterator[None]:
 
 def main(argument: str) -> int:
     plan = Plan(**json.loads(argument))
+    if plan.on_line:
+        sys.stdin.readline()
     time.sleep(plan.begin_after)
     crowd = Crowd(plan)
     signal.signal(signal.SIGTERM, lambda *_: crowd.leave())
