@@ -156,7 +156,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         finally:
             assert sidecar.stop()
         found = events(envelopes(node.internal, broker.AUDIT_TOPIC), RequestEvent)
-        run_job(node.internal, folder / "tables")
+        run_job(node.internal, folder / "tables", "--only", "changes")
         yield Seen(found, folder / "tables", node.log.read_text())
     finally:
         local_cluster.down(folder)
