@@ -63,7 +63,7 @@ deploy-test: setup ## Build, boot and run everything of deploy/, some minutes (a
 	$(BIN)/python -m pytest tests/deploy --deploy $(ARGS)
 
 .PHONY: bench
-bench: setup ## Measure the sidecar beside other proxies, 25 minutes (ARGS=--quick: everything small, 4 minutes)
+bench: setup ## Measure the sidecar beside other proxies, 35 minutes (ARGS=--quick: everything small, 6 minutes)
 	@$(BIN)/python -m tests.bench $(ARGS)
 
 .PHONY: conformance
@@ -113,7 +113,7 @@ docs: $(READY) ## Write the generated reference pages again
 lock: $(READY) ## Resolve the dependencies of pyproject.toml again
 	echo 'uv==$(shell $(BIN)/uv --version | cut -d" " -f2)' | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header - --output-file deploy/locks/uv.txt
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --group dev --generate-hashes --no-emit-index-url --custom-compile-command "make lock" pyproject.toml --output-file deploy/locks/dev.txt
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" --constraint deploy/locks/dev.txt pyproject.toml --output-file deploy/locks/runtime.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" --constraint deploy/locks/dev.txt --extra coordinator pyproject.toml --output-file deploy/locks/runtime.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra spark --generate-hashes --no-emit-index-url --custom-compile-command "make lock" --constraint deploy/locks/dev.txt pyproject.toml --output-file deploy/locks/jobs.txt
 	printf 'auditwheel\npatchelf\n' | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" - --output-file deploy/locks/wheels.txt
 	echo ziglang | $(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --custom-compile-command "make lock" - --output-file deploy/locks/zig.txt

@@ -25,10 +25,20 @@ class PrivateApi(NamedTuple):
 
 
 PRIVATE: dict[int, PrivateApi] = {
-    30000: PrivateApi("BrokerMetadata", 0, 0),
+    BASE: PrivateApi("BrokerMetadata", 0, 0),
+    30001: PrivateApi("ClusterMetadata", 0, 1),
+    30002: PrivateApi("RegisterConsumer", 0, 2),
+    30010: PrivateApi("Ping", 0, 0),
+    30011: PrivateApi("StopFetcher", 0, 1),
+    30012: PrivateApi("StartFetcher", 0, 0),
 }
+"""Those after the first one exist where ``coordinator.enabled``."""
+
+PUSHED = frozenset({30010, 30011, 30012})
+"""Those that sidecars send, and consumers answer. A client that sends one is closed."""
 
 
-def moved(base: int) -> dict[int, PrivateApi]:
-    """Return them under the keys that they have where ``private.api.key.base`` is ``base``."""
-    return {key - BASE + base: api for key, api in PRIVATE.items()}
+def moved(base: int, *, coordinator: bool) -> dict[int, PrivateApi]:
+    """Return them under the keys that they have where ``private.api.key.base`` is ``base``. ``coordinator``: whether
+    consumer groups are coordinated here."""
+    return {key - BASE + base: api for key, api in PRIVATE.items() if coordinator or key == BASE}

@@ -6,7 +6,7 @@ from random import Random
 
 from proxy.features.catalog import SUPPORTED
 from proxy.features.controller import BOOTSTRAP_AFTER_MS, FeatureController
-from proxy.features.controller_states import FencePredecessor, WriteRecords
+from proxy.features.controller_states import FencePredecessor, WriteTransaction
 from proxy.features.levels import fleet_levels
 from proxy.features.participants import Participant, reader
 from proxy.features.records import (
@@ -54,7 +54,7 @@ def record_seeds() -> list[bytes]:
     ]
 
 
-def record_once(data: bytes) -> list[WriteRecords]:
+def record_once(data: bytes) -> list[WriteTransaction]:
     """What the next controller writes, once it has read the record."""
     kind, value = (data + b"\0")[0] % (READER + 1), data[1:]
     participants = [Participant("sidecar/1", "0.1.0", SUPPORTED, running=True)]
@@ -72,7 +72,7 @@ def record_once(data: bytes) -> list[WriteRecords]:
         effect = waiting.pop(0)
         if isinstance(effect, FencePredecessor):
             waiting += controller.opened(effect.number, 0)
-        elif isinstance(effect, WriteRecords):
+        elif isinstance(effect, WriteTransaction):
             written.append(effect)
             waiting += controller.written(effect.number, 0)
             read = [(key, each, 1_700_000_000_000) for key, each in effect.records.items()]

@@ -193,8 +193,12 @@ def test_codecs_and_formats_follow_from_produce() -> None:
 
 
 def test_private_apis_move_with_their_base() -> None:
-    assert moved(BASE) == PRIVATE
-    assert moved(31000)[31000] == PrivateApi("BrokerMetadata", 0, 0)
+    assert moved(BASE, coordinator=True) == PRIVATE
+    assert moved(31000, coordinator=True)[31011] == PrivateApi("StopFetcher", 0, 1)
+
+
+def test_without_a_coordinator_there_is_one_private_api() -> None:
+    assert moved(31000, coordinator=False) == {31000: PrivateApi("BrokerMetadata", 0, 0)}
     assert PRIVATE[30000].versions == (0, 0)
 
 

@@ -1,0 +1,146 @@
+"""Which thread owns which partition: pure functions of what there is, whatever order it comes in.
+
+Both take the partitions of each topic, and the threads that may own those, by topic. A topic without a thread is left
+out, and so are threads that get nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from heapq import heapify, heappop, heapreplace
+from typing import NamedTuple
+
+Assignment = Mapping[str, Mapping[str, tuple[int, ...]]]
+"""Partitions in ascending order, by topic and thread id."""
+
+_PASSES = 8
+"""Over all topics, to even out threads that may own different ones. Two are enough but for artful subscriptions."""
+
+_Owned = Mapping[str, set[tuple[str, int]]]
+"""Topics and partitions by thread id."""
+
+
+class _Pool(NamedTuple):
+    """Topics that the same threads may own, and their partitions that are free."""
+
+    threads: tuple[str, ...]
+    topics: list[str]
+    free: list[tuple[str, int]]
+
+
+def range_assign(partitions: Mapping[str, Collection[int]], threads: Mapping[str, Collection[str]]) -> Assignment:
+    """Return ranges of each topic's partitions, as Kafka 0.8 did: the first threads by id get one more than others.
+
+    Four, three and three of ten partitions for three threads; one, one and none of two.
+    """
+    assignment = {}
+    for topic, ordered in _ordered(threads):
+        numbers = sorted(partitions.get(topic, ()))
+        share, larger = divmod(len(numbers), len(ordered))
+        begin, owned = 0, {}
+        for place, thread in enumerate(ordered[: len(numbers)]):
+            end = begin + share + (place < larger)
+            owned[thread] = tuple(numbers[begin:end])
+            begin = end
+        if owned:
+            assignment[topic] = owned
+    return assignment
+
+
+def sticky_assign(
+    owners: Assignment, partitions: Mapping[str, Collection[int]], threads: Mapping[str, Collection[str]]
+) -> Assignment:
+    """Return an assignment that moves as little as it can from that of ``owners``, over all topics.
+
+    A thread keeps what it owns and may own. The emptiest threads get what is free. Then partitions move from the
+    fullest threads to the emptiest, while that makes them more equal. Where all threads may own all topics, they differ
+    by no more than one partition, and no more of them move than have to.
+    """
+    pools = _pools(threads)
+    owned: _Owned = {thread: set() for pool in pools for thread in pool.threads}
+    for pool in pools:
+        may_own = set(pool.threads)
+        for topic in pool.topics:
+            left = set(partitions.get(topic, ()))
+            for thread, numbers in sorted(owners.get(topic, {}).items()):
+                if thread in may_own:
+                    kept = left.intersection(numbers)
+                    left -= kept
+                    owned[thread].update((topic, number) for number in kept)
+            pool.free.extend((topic, number) for number in sorted(left))
+    for pool in pools:
+        _fill(owned, pool)
+    for _ in range(_PASSES):
+        if sum(_even_out(owned, pool) for pool in pools) == 0 or len(pools) == 1:
+            break
+    return _by_topic(owned)
+
+
+def _ordered(threads: Mapping[str, Collection[str]]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the topics that have threads, and these, both by id. Topics of one subscription share one tuple."""
+    last: Collection[str] = ()
+    ordered: tuple[str, ...] = ()
+    for topic, some in sorted(threads.items()):
+        if some != last:
+            last, ordered = some, tuple(sorted(some))
+        if ordered:
+            yield topic, ordered
+
+
+def _pools(threads: Mapping[str, Collection[str]]) -> list[_Pool]:
+    """Return them, those of few threads first, for they have the least choice."""
+    pools: dict[tuple[str, ...], _Pool] = {}
+    pool = _Pool((), [], [])
+    for topic, ordered in _ordered(threads):
+        if ordered is not pool.threads:
+            pool = pools.setdefault(ordered, _Pool(ordered, [], []))
+        pool.topics.append(topic)
+    return sorted(pools.values(), key=lambda each: (len(each.threads), each.threads))
+
+
+def _fill(owned: _Owned, pool: _Pool) -> None:
+    """Give what is free to the threads that have the least."""
+    emptiest = [(len(owned[thread]), thread) for thread in pool.threads]
+    heapify(emptiest)
+    for partition in pool.free:
+        load, thread = emptiest[0]
+        owned[thread].add(partition)
+        heapreplace(emptiest, (load + 1, thread))
+
+
+def _even_out(owned: _Owned, pool: _Pool) -> int:
+    """Move partitions of the pool's topics from its fullest threads to the emptiest; return how many have moved."""
+    topics = set(pool.topics)
+    emptiest = [(len(owned[thread]), thread) for thread in pool.threads]
+    heapify(emptiest)
+    fullest = [(-load, thread) for load, thread in emptiest if load > emptiest[0][0] + 1]
+    heapify(fullest)
+    movable: dict[str, list[tuple[str, int]]] = {}
+    moved = 0
+    while fullest:
+        load, giver = -fullest[0][0], fullest[0][1]
+        least, taker = emptiest[0]
+        if load < least + 2:
+            break
+        if giver not in movable:
+            movable[giver] = sorted(each for each in owned[giver] if each[0] in topics)
+        if not movable[giver]:
+            heappop(fullest)
+            continue
+        partition = movable[giver].pop()
+        owned[giver].remove(partition)
+        owned[taker].add(partition)
+        heapreplace(fullest, (1 - load, giver))
+        heapreplace(emptiest, (least + 1, taker))
+        moved += 1
+    return moved
+
+
+def _by_topic(owned: _Owned) -> Assignment:
+    found: dict[str, dict[str, list[int]]] = {}
+    for thread, partitions in owned.items():
+        for topic, number in partitions:
+            found.setdefault(topic, {}).setdefault(thread, []).append(number)
+    return {
+        topic: {thread: tuple(sorted(numbers)) for thread, numbers in shares.items()} for topic, shares in found.items()
+    }

@@ -1,0 +1,268 @@
+"""What the coordinator computes, reads and writes, for any input."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.coordinator import wire
+from proxy.coordinator.assignment import Assignment, range_assign, sticky_assign
+from proxy.coordinator.records import (
+    ClaimRecord,
+    GenerationRecord,
+    GenerationValue,
+    MemberRecord,
+    MemberValue,
+    OwnersRecord,
+    OwnersValue,
+    UnreadableRecord,
+    decode_record,
+    encode_key,
+    encode_value,
+)
+from proxy.coordinator.subscription import parse_topic_count
+from proxy.coordinator.wire import (
+    AssignedThread,
+    ConsumedOffset,
+    ConsumerResponse,
+    EndpointEntry,
+    PingRequest,
+    PushedRequest,
+    RegisterConsumerRequest,
+    RegistrationRefused,
+    StartFetcherRequest,
+    StopFetcherRequest,
+)
+from proxy.errors import MalformedBody, PeerError
+
+TOPICS = st.sampled_from(["t", "u", "v"])
+THREADS = st.sampled_from([f"c{number}-{thread}" for number in range(5) for thread in range(3)])
+PARTITIONS = st.dictionaries(TOPICS, st.sets(st.integers(0, 40)), max_size=3)
+SUBSCRIBED = st.dictionaries(TOPICS, st.sets(THREADS, min_size=1), max_size=3)
+OWNERS = st.dictionaries(TOPICS, st.dictionaries(THREADS, st.lists(st.integers(0, 45)).map(tuple)))
+
+
+def placed(assignment: Assignment) -> dict[tuple[str, int], str]:
+    """The owner of each partition; each has but one."""
+    pairs = [
+        ((topic, number), thread)
+        for topic, shares in assignment.items()
+        for thread, numbers in shares.items()
+        for number in numbers
+    ]
+    owners = dict(pairs)
+    assert len(owners) == len(pairs)
+    return owners
+
+
+def loads(assignment: Assignment) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for thread in placed(assignment).values():
+        found[thread] = found.get(thread, 0) + 1
+    return found
+
+
+def check_whole(assignment: Assignment, partitions: dict[str, set[int]], threads: dict[str, set[str]]) -> None:
+    """Each partition of a topic that has threads is owned by one of those; numbers are in order; nothing is empty."""
+    owners = placed(assignment)
+    assert owners.keys() == {(topic, number) for topic in threads for number in partitions.get(topic, ())}
+    assert all(thread in threads[topic] for (topic, _), thread in owners.items())
+    for shares in assignment.values():
+        assert shares
+        assert all(numbers and list(numbers) == sorted(numbers) for numbers in shares.values())
+
+
+@given(PARTITIONS, SUBSCRIBED)
+def test_ranges_give_each_partition_once_and_are_even_within_a_topic(
+    partitions: dict[str, set[int]], threads: dict[str, set[str]]
+) -> None:
+    found = range_assign(partitions, threads)
+    check_whole(found, partitions, threads)
+    for topic, shares in found.items():
+        sizes = [len(shares.get(thread, ())) for thread in sorted(threads[topic])]
+        assert max(sizes) - min(sizes) <= 1
+        assert sizes == sorted(sizes, reverse=True)
+        flat = [number for thread in sorted(shares) for number in shares[thread]]
+        assert flat == sorted(flat)
+
+
+@given(PARTITIONS, SUBSCRIBED, OWNERS, st.randoms(use_true_random=False))
+def test_the_order_of_the_input_does_not_matter(
+    partitions: dict[str, set[int]], threads: dict[str, set[str]], owners: Any, random: Any
+) -> None:
+    def mixed(some: Any) -> list[Any]:
+        order = list(some)
+        random.shuffle(order)
+        return order
+
+    other = (
+        {topic: mixed(partitions[topic]) for topic in mixed(partitions)},
+        {topic: mixed(threads[topic]) for topic in mixed(threads)},
+    )
+    owners_too = {topic: {one: tuple(mixed(owners[topic][one])) for one in mixed(owners[topic])} for topic in owners}
+    assert range_assign(*other) == range_assign(partitions, threads)
+    assert sticky_assign(owners_too, *other) == sticky_assign(owners, partitions, threads)
+
+
+@given(PARTITIONS, SUBSCRIBED, OWNERS)
+def test_sticky_gives_each_partition_once_and_then_nothing_moves(
+    partitions: dict[str, set[int]], threads: dict[str, set[str]], owners: Assignment
+) -> None:
+    found = sticky_assign(owners, partitions, threads)
+    check_whole(found, partitions, threads)
+    assert sticky_assign(found, partitions, threads) == found
+
+
+@given(PARTITIONS, st.sets(THREADS, min_size=1), st.sets(THREADS, min_size=1))
+def test_where_all_may_own_all_sticky_is_even_and_moves_what_it_must(
+    partitions: dict[str, set[int]], before: set[str], after: set[str]
+) -> None:
+    first = sticky_assign({}, partitions, dict.fromkeys(partitions, before))
+    second = sticky_assign(first, partitions, dict.fromkeys(partitions, after))
+    sizes = [loads(second).get(thread, 0) for thread in after]
+    assert max(sizes) - min(sizes) <= 1
+    old, new = placed(first), placed(second)
+    kept = sum(old[partition] == new[partition] for partition in new)
+    share, larger = divmod(len(new), len(after))
+    had = [loads(first).get(thread, 0) for thread in after & before]
+    most = sum(min(size, share) for size in had) + min(larger, sum(size > share for size in had))
+    assert kept == most
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+INT16, INT32 = st.integers(-(2**15), 2**15 - 1), st.integers(-(2**31), 2**31 - 1)
+PARTITION = st.integers(0, 2**31 - 1)
+LEADER = st.integers(-1, 2**31 - 1)
+ENDPOINTS = st.lists(st.builds(EndpointEntry, INT32, TEXT, INT32), max_size=3).map(tuple)
+
+
+def offsets() -> st.SearchStrategy[tuple[ConsumedOffset, ...]]:
+    one = st.builds(ConsumedOffset, TEXT, LEADER, PARTITION, st.integers(wire.SMALLEST, 2**63 - 1))
+    return st.lists(one, max_size=4).map(tuple)
+
+
+PUSHED = st.one_of(
+    st.builds(PingRequest, TEXT, INT32),
+    st.builds(StopFetcherRequest, TEXT, st.none() | st.lists(st.tuples(TEXT, PARTITION), max_size=4).map(tuple)),
+    st.builds(
+        StartFetcherRequest,
+        TEXT,
+        st.lists(st.builds(AssignedThread, TEXT, offsets()), max_size=3).map(tuple),
+        ENDPOINTS,
+    ),
+)
+RESPONSES = st.one_of(
+    st.builds(
+        ConsumerResponse,
+        INT32,
+        st.sampled_from([wire.PING, wire.STOP_FETCHER]),
+        INT16,
+        TEXT,
+        st.none() | offsets(),
+    ),
+    st.builds(ConsumerResponse, INT32, st.just(wire.START_FETCHER), INT16, TEXT, st.none()),
+)
+
+
+def encode_pushed(correlation_id: int, request: PushedRequest, base: int) -> bytes:
+    if isinstance(request, PingRequest):
+        return wire.encode_ping(correlation_id, request, base)
+    if isinstance(request, StopFetcherRequest):
+        return wire.encode_stop_fetcher(correlation_id, request, base=base)
+    return wire.encode_start_fetcher(correlation_id, request, base)
+
+
+@given(INT32, PUSHED, st.integers(10_000, 32_700), st.data())
+def test_a_pushed_request_is_read_as_it_was_written_and_not_if_it_is_cut(
+    correlation_id: int, request: PushedRequest, base: int, data: st.DataObject
+) -> None:
+    frame = encode_pushed(correlation_id, request, base)
+    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+    found = wire.decode_pushed(frame[4:], base)
+    assert (found.correlation_id, found.request) == (correlation_id, request)
+    with suppress(MalformedBody):
+        wire.decode_pushed(frame[4 : data.draw(st.integers(4, len(frame) - 1))], base)
+        raise AssertionError("it was read although it was cut")
+
+
+@given(RESPONSES, st.integers(10_000, 32_700), st.data())
+def test_a_response_is_read_as_it_was_written_and_not_if_it_is_cut(
+    response: ConsumerResponse, base: int, data: st.DataObject
+) -> None:
+    frame = wire.encode_response(response, base)
+    assert wire.decode_response(frame[4:], base) == response
+    short = wire.encode_response(response._replace(offsets=None), base)
+    cut = frame[4 : data.draw(st.integers(4, len(frame) - 1))]
+    with suppress(PeerError):
+        wire.decode_response(cut, base)
+        assert cut == short[4:]
+
+
+@given(st.builds(RegisterConsumerRequest, TEXT, TEXT, TEXT, st.booleans(), TEXT, INT32, INT16), st.sampled_from([0, 2]))
+def test_a_registration_is_read_as_it_was_written(request: RegisterConsumerRequest, version: int) -> None:
+    level = request.protocol_level if version == 2 else 1
+    body = wire.encode_register_consumer_request(version, request)
+    assert wire.decode_register_consumer_request(version, body) == request._replace(protocol_level=level)
+
+
+COUNT, LEVEL = st.integers(1, 2**31 - 1), st.integers(1, 32_767)
+OWNED = st.lists(st.integers(0, 1000), unique=True).map(
+    lambda numbers: {f"c-{thread}": tuple(numbers[thread::3]) for thread in range(3)}
+)
+RECORDS = st.one_of(
+    st.builds(ClaimRecord, PARTITION, st.integers(1, 2**63 - 1), LEADER, TEXT),
+    st.builds(
+        GenerationRecord,
+        TEXT,
+        st.none() | st.builds(GenerationValue, COUNT, st.sampled_from(["starting", "stable"]), LEVEL),
+    ),
+    st.builds(
+        MemberRecord,
+        TEXT,
+        TEXT,
+        st.none() | st.builds(MemberValue, TEXT, st.booleans(), TEXT, COUNT, LEVEL, TEXT, TEXT, TEXT),
+    ),
+    st.builds(OwnersRecord, TEXT, TEXT, st.none() | st.builds(OwnersValue, COUNT, TEXT, OWNED)),
+)
+
+
+@given(RECORDS)
+def test_a_record_is_read_as_it_was_written(record: Any) -> None:
+    found = decode_record(encode_key(record), encode_value(record))
+    assert (type(found), found) == (type(record), record)
+
+
+@given(st.text("a/%ö", max_size=3), st.text("a/%ö", max_size=3), st.text("a/%ö", max_size=3))
+def test_no_two_things_have_one_key(one: str, other: str, third: str) -> None:
+    records: list[Any] = [
+        *(GenerationRecord(group, None) for group in (one, other, third)),
+        *(
+            kind(group, of, None)
+            for kind in (MemberRecord, OwnersRecord)
+            for group in (one, other)
+            for of in (other, third)
+        ),
+        *(ClaimRecord(partition, 1, 1, "") for partition in (1, 2)),
+    ]
+    assert len({encode_key(record) for record in records}) == len({(type(record), *record) for record in records})
+
+
+@given(st.binary(max_size=40), st.none() | st.binary(max_size=40))
+def test_what_is_no_record_raises_what_is_documented(key: bytes, value: bytes | None) -> None:
+    with suppress(UnreadableRecord):
+        decode_record(key, value)
+
+
+@given(TEXT | st.builds("{0}{1}{0}{2}".format, st.sampled_from("*!"), st.integers(0, 1001), st.text("ab.*+?|()[]^$\\")))
+def test_a_subscription_can_be_used_or_is_refused(text: str) -> None:
+    code = 0
+    try:
+        chosen = parse_topic_count(text).select(["a", "ab", "__a"])
+    except RegistrationRefused as error:
+        code, chosen = error.code, {}
+    assert code in (0, 17, 42)
+    assert "__a" not in chosen or text.startswith("{")
+    assert all(1 <= streams <= 1000 for streams in chosen.values())

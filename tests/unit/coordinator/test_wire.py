@@ -1,0 +1,324 @@
+"""The messages between consumers and their coordinator, as bytes."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.coordinator import wire
+from proxy.coordinator.wire import (
+    AssignedThread,
+    ClusterMetadataRequest,
+    ClusterMetadataResponse,
+    ConsumedOffset,
+    ConsumerResponse,
+    EndpointEntry,
+    PingRequest,
+    PushedFrame,
+    PushedRequest,
+    RegisterConsumerRequest,
+    RegisterConsumerResponse,
+    RegistrationRefused,
+    StartFetcherRequest,
+    StopFetcherRequest,
+    request_frame,
+    response_frame,
+)
+from proxy.errors import MalformedBody, PeerError
+
+BROKER = EndpointEntry(1, "h", 9092)
+REGISTRATION = RegisterConsumerRequest("g", "c1", '{"t":2}', True, "smallest", 6000)
+
+CLUSTER_METADATA_REQUESTS = [
+    (0, ClusterMetadataRequest(None), "0000000b7531000000000002000163"),
+    (1, ClusterMetadataRequest("g"), "0000000e7531000100000002000163000167"),
+]
+
+CLUSTER_METADATA_RESPONSES = [
+    (ClusterMetadataResponse(0, 1, (BROKER,)), "000000170000000200000000000100010000000100016800002384"),
+    (ClusterMetadataResponse(15, -1, ()), "0000000c00000002000fffffffff0000"),
+]
+
+REGISTER_CONSUMER_REQUESTS = [
+    (
+        0,
+        REGISTRATION,
+        "0000002a75320000000000030001630001670002633100077b2274223a327d010008736d616c6c65737400001770",
+    ),
+    (
+        2,
+        REGISTRATION._replace(protocol_level=2),
+        "0000002c75320002000000030001630001670002633100077b2274223a327d010008736d616c6c657374000017700002",
+    ),
+]
+
+REGISTER_CONSUMER_RESPONSES = [
+    (0, RegisterConsumerResponse(26), "0000000600000003001a"),
+    (1, RegisterConsumerResponse(0, 1, 7), "0000000e0000000300000000000100000007"),
+    (2, RegisterConsumerResponse(0, 1, 7), "0000000e0000000300000000000100000007"),
+]
+
+START = StartFetcherRequest("c1", (AssignedThread("c1-0", (ConsumedOffset("t", 1, 0, 42),)),), (BROKER,))
+
+PUSHED: list[tuple[Callable[[], bytes], PushedFrame, str]] = [
+    (
+        lambda: wire.encode_ping(1, PingRequest("c1", 0)),
+        PushedFrame(wire.PING, 0, 1, PingRequest("c1", 0)),
+        "00000012753a000000000001ffff0002633100000000",
+    ),
+    (
+        lambda: wire.encode_stop_fetcher(2, StopFetcherRequest("c1")),
+        PushedFrame(wire.STOP_FETCHER, 0, 2, StopFetcherRequest("c1")),
+        "0000000e753b000000000002ffff00026331",
+    ),
+    (
+        lambda: wire.encode_stop_fetcher(2, StopFetcherRequest("c1", (("t", 0),)), {("t", 0): 1}),
+        PushedFrame(wire.STOP_FETCHER, 1, 2, StopFetcherRequest("c1", (("t", 0),))),
+        "0000001a753b000100000002ffff00026331000000010001740003312d30",
+    ),
+    (
+        lambda: wire.encode_start_fetcher(3, START),
+        PushedFrame(wire.START_FETCHER, 0, 3, START),
+        (
+            "00000035753c000000000003ffff000263310001000463312d3000010001740003312d30000000000000002a"
+            "00010000000100016800002384"
+        ),
+    ),
+]
+
+RESPONSES = [
+    (
+        ConsumerResponse(1, wire.PING, 0, "c1", (ConsumedOffset("t", 1, 0, 42),)),
+        "0000001e00000001753a00000002633100010001740003312d30000000000000002a",
+    ),
+    (ConsumerResponse(1, wire.PING, 0, "c1"), "0000000c00000001753a000000026331"),
+    (ConsumerResponse(2, wire.STOP_FETCHER, 0, "c1", ()), "0000000e00000002753b0000000263310000"),
+    (ConsumerResponse(3, wire.START_FETCHER, 0, "c1"), "0000000c00000003753c000000026331"),
+]
+
+
+def test_the_frames_of_the_page_are_these() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "consumer-protocol.md").read_text()
+    rows = re.findall(r"^\| .* \| `([0-9a-f]+)` \|$", page, re.MULTILINE)
+    tables: list[list[Any]] = [
+        *(CLUSTER_METADATA_REQUESTS, CLUSTER_METADATA_RESPONSES),
+        *(REGISTER_CONSUMER_REQUESTS, REGISTER_CONSUMER_RESPONSES, PUSHED, RESPONSES),
+    ]
+    assert len(rows) == 9
+    assert set(rows) <= {row[-1] for table in tables for row in table}
+
+
+def body_of(frame: str) -> bytes:
+    """What follows the request header of client ``c``."""
+    return bytes.fromhex(frame)[4 + 8 + 3 :]
+
+
+def without_size(frame: bytes) -> bytes:
+    assert struct.unpack_from(">i", frame) == (len(frame) - 4,)
+    return frame[4:]
+
+
+class TestWhatConsumersAsk:
+    @pytest.mark.parametrize(("version", "request_", "golden"), CLUSTER_METADATA_REQUESTS)
+    def test_cluster_metadata_request(self, version: int, request_: ClusterMetadataRequest, golden: str) -> None:
+        body = wire.encode_cluster_metadata_request(version, request_)
+        assert request_frame(wire.CLUSTER_METADATA, version, 2, "c", body).hex() == golden
+        assert wire.decode_cluster_metadata_request(version, body_of(golden)) == request_
+
+    @pytest.mark.parametrize(("response", "golden"), CLUSTER_METADATA_RESPONSES)
+    def test_cluster_metadata_response(self, response: ClusterMetadataResponse, golden: str) -> None:
+        body = wire.encode_cluster_metadata_response(response)
+        assert response_frame(2, body).hex() == golden
+        assert wire.decode_cluster_metadata_response(body) == response
+
+    def test_cluster_metadata_response_with_three_brokers(self) -> None:
+        brokers = tuple(EndpointEntry(number, f"kafka-{number}.example", 9092) for number in range(3))
+        response = ClusterMetadataResponse(0, 2, brokers)
+        assert wire.decode_cluster_metadata_response(wire.encode_cluster_metadata_response(response)) == response
+
+    @pytest.mark.parametrize(("version", "request_", "golden"), REGISTER_CONSUMER_REQUESTS)
+    def test_register_consumer_request(self, version: int, request_: RegisterConsumerRequest, golden: str) -> None:
+        body = wire.encode_register_consumer_request(version, request_)
+        assert request_frame(wire.REGISTER_CONSUMER, version, 3, "c", body).hex() == golden
+        assert wire.decode_register_consumer_request(version, body_of(golden)) == request_
+
+    @pytest.mark.parametrize(("version", "response", "golden"), REGISTER_CONSUMER_RESPONSES)
+    def test_register_consumer_response(self, version: int, response: RegisterConsumerResponse, golden: str) -> None:
+        body = wire.encode_register_consumer_response(version, response)
+        assert response_frame(3, body).hex() == golden
+        assert wire.decode_register_consumer_response(version, body) == response
+
+    def test_a_boolean_is_one_byte_and_any_but_0_is_true(self) -> None:
+        body = wire.encode_register_consumer_request(1, REGISTRATION._replace(auto_commit=False))
+        at = len(body) - len("smallest") - 7
+        assert body[at] == 0
+        other = body[:at] + b"\x7f" + body[at + 1 :]
+        assert wire.decode_register_consumer_request(1, other) == REGISTRATION
+
+    @pytest.mark.parametrize("version", [0, 1, 2])
+    def test_bytes_after_a_registration_are_error_42(self, version: int) -> None:
+        body = wire.encode_register_consumer_request(version, REGISTRATION)
+        with pytest.raises(RegistrationRefused, match="2 bytes after the request") as error:
+            wire.decode_register_consumer_request(version, body + b"\0\0")
+        assert error.value.code == 42
+
+    @pytest.mark.parametrize("version", [0, 1, 2])
+    def test_a_registration_that_is_cut_cannot_be_read(self, version: int) -> None:
+        body = wire.encode_register_consumer_request(version, REGISTRATION)
+        for length in range(len(body)):
+            with pytest.raises(MalformedBody, match="RegisterConsumer request"):
+                wire.decode_register_consumer_request(version, body[:length])
+
+    def test_other_messages_that_are_cut_or_too_long_cannot_be_read(self) -> None:
+        response = wire.encode_cluster_metadata_response(CLUSTER_METADATA_RESPONSES[0][0])
+        request = wire.encode_cluster_metadata_request(1, ClusterMetadataRequest("g"))
+        for length in range(len(response)):
+            with pytest.raises(MalformedBody):
+                wire.decode_cluster_metadata_response(response[:length])
+        for wrong in (b"", request[:-1], request + b"\0", b"\xff\xff", b"\0\1\xff"):
+            with pytest.raises(MalformedBody):
+                wire.decode_cluster_metadata_request(1, wrong)
+        with pytest.raises(MalformedBody):
+            wire.decode_cluster_metadata_request(0, request)
+        for version, wrong in ((0, b""), (0, b"\0\0\0"), (1, b"\0\0"), (2, bytes(11))):
+            with pytest.raises(MalformedBody):
+                wire.decode_register_consumer_response(version, wrong)
+
+
+class TestWhatACoordinatorPushes:
+    @pytest.mark.parametrize(("encode", "decoded", "golden"), PUSHED)
+    def test_requests(self, encode: Callable[[], bytes], decoded: PushedFrame, golden: str) -> None:
+        assert encode().hex() == golden
+        assert wire.decode_pushed(without_size(bytes.fromhex(golden))) == decoded
+
+    @pytest.mark.parametrize(("response", "golden"), RESPONSES)
+    def test_responses(self, response: ConsumerResponse, golden: str) -> None:
+        assert wire.encode_response(response).hex() == golden
+        assert wire.decode_response(without_size(bytes.fromhex(golden))) == response
+
+    def test_a_response_with_three_offsets(self) -> None:
+        offsets = tuple(ConsumedOffset(topic, -1, 7, 2**62) for topic in ("t", "ü", "t"))
+        response = ConsumerResponse(2**31 - 1, wire.STOP_FETCHER, 1, "c1", offsets)
+        assert wire.decode_response(without_size(wire.encode_response(response))) == response
+
+    def test_an_assignment_of_two_threads_and_one_of_none(self) -> None:
+        threads = tuple(
+            AssignedThread(
+                f"a-b-{number}", tuple(ConsumedOffset("t", leader, number, -2) for leader in (-1, 2**31 - 1))
+            )
+            for number in range(2)
+        )
+        for request in (StartFetcherRequest("a-b", threads, (BROKER, BROKER)), StartFetcherRequest("a-b", (), ())):
+            found = wire.decode_pushed(without_size(wire.encode_start_fetcher(9, request)))
+            assert found == PushedFrame(wire.START_FETCHER, 0, 9, request)
+
+    def test_the_configured_base_moves_the_keys_on_the_wire_alone(self) -> None:
+        ping = PingRequest("c1", 1)
+        frame = without_size(wire.encode_ping(5, ping, base=20_000))
+        assert frame[:2] == struct.pack(">h", 20_010)
+        assert wire.decode_pushed(frame, base=20_000) == PushedFrame(wire.PING, 0, 5, ping)
+        with pytest.raises(MalformedBody):
+            wire.decode_pushed(frame)
+        response = ConsumerResponse(5, wire.START_FETCHER, 0, "c1")
+        frame = without_size(wire.encode_response(response, base=20_000))
+        assert frame[4:6] == struct.pack(">h", 20_012)
+        assert wire.decode_response(frame, base=20_000) == response
+
+    @pytest.mark.parametrize(
+        ("text", "leader", "partition"),
+        [
+            ("1-0", 1, 0),
+            ("-1-3", -1, 3),
+            ("a-b-2147483647", -1, 2**31 - 1),
+            ("7", -1, 7),
+            ("99999999999-7", -1, 7),
+        ],
+    )
+    def test_a_partition_follows_the_last_hyphen(self, text: str, leader: int, partition: int) -> None:
+        raw = text.encode()
+        entry = b"\0\1t" + struct.pack(">h", len(raw)) + raw + struct.pack(">q", 5)
+        frame = struct.pack(">ihh", 1, wire.PING, 0) + b"\0\2c1" + b"\0\1" + entry
+        assert wire.decode_response(frame).offsets == (ConsumedOffset("t", leader, partition, 5),)
+
+    @pytest.mark.parametrize("text", ["", "1-", "1-x", "1-2147483648", "1-١", "1-0000000000001", "1- 1"])
+    def test_a_partition_that_is_none(self, text: str) -> None:
+        raw = text.encode()
+        entry = b"\0\1t" + struct.pack(">h", len(raw)) + raw + struct.pack(">q", 5)
+        frame = struct.pack(">ihh", 1, wire.PING, 0) + b"\0\2c1" + b"\0\1" + entry
+        with pytest.raises(PeerError, match="consumer_malformed"):
+            wire.decode_response(frame)
+
+    @pytest.mark.parametrize(
+        "response",
+        [
+            ConsumerResponse(1, wire.PING, 0, "c1", (ConsumedOffset("t", 1, 0, -3),)),
+            ConsumerResponse(1, wire.START_FETCHER, 0, "c1", ()),
+            ConsumerResponse(1, wire.REGISTER_CONSUMER, 0, "c1"),
+        ],
+    )
+    def test_responses_that_no_consumer_sends(self, response: ConsumerResponse) -> None:
+        with pytest.raises(PeerError) as error:
+            wire.decode_response(without_size(wire.encode_response(response)))
+        assert (error.value.side, error.value.reason) == ("client", "consumer_malformed")
+
+    @pytest.mark.parametrize(("response", "golden"), RESPONSES)
+    def test_responses_that_are_cut_or_too_long(self, response: ConsumerResponse, golden: str) -> None:
+        frame = without_size(bytes.fromhex(golden))
+        without_offsets = len(wire.encode_response(response._replace(offsets=None))) - 4
+        for length in set(range(len(frame))) - {without_offsets}:
+            with pytest.raises(PeerError, match="consumer_malformed"):
+                wire.decode_response(frame[:length])
+        with pytest.raises(PeerError, match="consumer_malformed"):
+            wire.decode_response(frame + b"\0")
+
+    @pytest.mark.parametrize(("encode", "decoded", "golden"), PUSHED)
+    def test_requests_that_are_cut_or_too_long(
+        self, encode: Callable[[], bytes], decoded: PushedFrame, golden: str
+    ) -> None:
+        frame = without_size(bytes.fromhex(golden))
+        for length in range(len(frame)):
+            with pytest.raises(MalformedBody):
+                wire.decode_pushed(frame[:length])
+        with pytest.raises(MalformedBody):
+            wire.decode_pushed(frame + b"\0")
+
+    @pytest.mark.parametrize(
+        ("key", "version"), [(wire.PING, 1), (wire.STOP_FETCHER, 2), (wire.START_FETCHER, 1), (30_013, 0), (3, 1)]
+    )
+    def test_requests_that_no_coordinator_sends(self, key: int, version: int) -> None:
+        with pytest.raises(MalformedBody):
+            wire.decode_pushed(struct.pack(">hhihh", key, version, 1, -1, 2) + b"c1\0\0\0\0")
+
+    @pytest.mark.parametrize("count", [-2, 32_768, 2**31 - 1])
+    def test_a_count_is_not_believed(self, count: int) -> None:
+        frame = struct.pack(">hhihh", wire.STOP_FETCHER, 1, 1, -1, 2) + b"c1" + struct.pack(">i", count)
+        with pytest.raises(MalformedBody):
+            wire.decode_pushed(frame)
+
+    def test_stop_fetcher_of_version_1_may_mean_all(self) -> None:
+        frame = struct.pack(">hhihh", wire.STOP_FETCHER, 1, 1, -1, 2) + b"c1" + struct.pack(">i", -1)
+        assert wire.decode_pushed(frame).request == StopFetcherRequest("c1", None)
+
+    @pytest.mark.parametrize(
+        "request_",
+        [
+            PingRequest("c" * 32_768, 0),
+            StopFetcherRequest("c", (("t", 0),) * 32_768),
+            StartFetcherRequest("c", (AssignedThread("c-0", (ConsumedOffset("t", 1, 0, 0),) * 32_768),), ()),
+            StartFetcherRequest("c", (AssignedThread("c-0", ()),) * 32_768, ()),
+            StartFetcherRequest("c", (), (BROKER,) * 32_768),
+        ],
+    )
+    def test_what_is_too_long_for_its_field_is_not_encoded(self, request_: PushedRequest) -> None:
+        encoders: dict[type, Callable[..., bytes]] = {
+            PingRequest: wire.encode_ping,
+            StopFetcherRequest: wire.encode_stop_fetcher,
+            StartFetcherRequest: wire.encode_start_fetcher,
+        }
+        with pytest.raises(ValueError, match=r"allowed: 32767"):
+            encoders[type(request_)](1, request_)
