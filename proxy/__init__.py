@@ -22,6 +22,7 @@ limits      which connections are admitted, and when: rates and numbers of conne
 config      the configuration: its keys, everything that can be wrong with it, and the limits that follow from it.
 net         the data path's IO: listeners, admission, relay, worker processes, the admin endpoint.
 features    levels of features that sidecars and jobs agree on, without IO (KIP-584).
+coordinator  groups of consumers: who owns which partitions, and until when, without IO.
 fleet       the sidecar's own calls to its cluster: the quotas that are stored there, the brokers, the other sidecars.
 client      for programs: asks a sidecar which brokers there are, what each supports, and for levels of features.
 commands    the commands of ``brokerside``, by what they need.
@@ -31,6 +32,7 @@ compiled    in Cython alone, what reads bodies: walkers, exchange.
 rpc         requests that the sidecar itself sends to a broker: one at a time, bounded.
 local       real Kafka on this machine for demo, tests and trying things: jars, cluster, workload.
 start_checks.py  what the machine has to give: descriptors, backlog, memory.
+group_coordinator.py  runs the coordinator of groups of consumers; group_log.py: what it logs and counts.
 run.py      a sidecar from its start to its end.
 daemon_executor.py  blocking calls that may never return, in a thread of their own.
 extras.py   the optional packages of a command, and how to install them.
@@ -38,8 +40,9 @@ errors.py   errors, by who caused them: this process or one of its peers.
 reload.py   reloads the configuration of a running sidecar: the whole file or nothing.
 sd_notify.py  notifies the service manager of the state of the sidecar.
 successor.py  starts the process that takes over from this one, at SIGUSR2.
-admin_client.py  requests of the command to a running sidecar; quotas_view.py, connections_view.py: how the responses
-            are shown, with text_table.py; top.py computes rates from them, top_screen.py shows these live.
+admin_client.py  requests of the command to a running sidecar; quotas_view.py, connections_view.py, groups_view.py: how
+            the responses are shown, with text_table.py; top.py computes rates from them, top_screen.py shows these
+            live.
 cli.py      the ``brokerside`` command; with run.py the only module that wires the parts together.
 """
 

@@ -1,0 +1,289 @@
+"""One group: its members, its committed owners, and the attempt to rebalance it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from proxy.coordinator.assignment_plan import GroupOwners, TopicOwners, partitions_by_consumer
+from proxy.coordinator.member import GroupMember, Share, TopicPartition
+from proxy.coordinator.offsets import GroupOffsets
+from proxy.coordinator.records import (
+    GenerationRecord,
+    GenerationValue,
+    GroupRecord,
+    MemberRecord,
+    MemberValue,
+    OwnersRecord,
+    OwnersValue,
+)
+from proxy.coordinator.states import GROUPS, GroupState, GroupStateEvent, next_state
+from proxy.coordinator.subscription import TopicCount
+
+
+class HeldBack(NamedTuple):
+    """Partitions that a member which is gone may still be fetching. Nobody gets them before ``free_at``."""
+
+    consumer_id: str
+    partitions: frozenset[TopicPartition]
+    free_at: int
+    reason: str
+    """Of the rebalance that follows."""
+
+
+class Attempt:
+    """One try to rebalance a group: stop, commit, start; or only start (*resume*), when nothing changes hands."""
+
+    def __init__(self, reason: str, level: int, target: GroupOwners, shares: Mapping[str, Share], now: int) -> None:
+        self.reason, self.level, self.target, self.shares = reason, level, target, shares
+        self.began_at = self.phase_began_at = now
+        self.phases_ms: dict[str, int] = {}
+        """How long each phase took: ``stop``, ``commit``, ``start``."""
+        self.unsent: deque[str] = deque()
+        """Members that the request of this phase was not sent to yet."""
+        self.waiting: set[str] = set()
+        """Members that have not answered it."""
+        self.to_stop: dict[str, frozenset[TopicPartition] | None] = {}
+        """Members that have to stop, and what; None: all that they fetch."""
+        self.moved = 0
+
+    def share(self, consumer_id: str) -> Share:
+        """What a member is to own."""
+        return self.shares.get(consumer_id, {})
+
+    def send_to(self, consumer_ids: Iterable[str]) -> None:
+        """The request of this phase is to be sent to these members."""
+        self.unsent.extend(consumer_ids)
+
+    def phase_ended(self, phase: str, now: int) -> None:
+        """Note how long a phase took, and begin the next."""
+        self.phases_ms[phase] = now - self.phase_began_at
+        self.phase_began_at = now
+
+    def is_answered(self) -> bool:
+        """Whether everybody has answered the request of this phase."""
+        return not self.unsent and not self.waiting
+
+
+class LastRebalance(NamedTuple):
+    """The latest attempt that succeeded, for people."""
+
+    reason: str
+    ended_at: int
+    duration_ms: int
+    moved: int
+
+
+class Group:
+    """A group of the partition ``partition``.
+
+    members      registered members, by consumer id.
+    registering  those whose record is being written. One of them may have the id of a member or an absent one.
+    absent       known by the records of a predecessor, and not back yet.
+    held_back    partitions of members that are gone.
+    owners       as committed, of generation ``generation``.
+    """
+
+    def __init__(self, group_id: str, partition: int) -> None:
+        self.group_id, self.partition = group_id, partition
+        self.state = GroupState.EMPTY
+        self.generation = 0
+        self.level = 1
+        """The level of the protocol that the record of the generation names."""
+        self.owners: GroupOwners = {}
+        self.offsets = GroupOffsets()
+        self.members: dict[str, GroupMember] = {}
+        self.registering: dict[str, GroupMember] = {}
+        self.absent: dict[str, GroupMember] = {}
+        self.held_back: list[HeldBack] = []
+        self.threads = 0
+        """Of members, and of those that register."""
+        self.returns_until = 0
+        """After a takeover: when the time of the last member that is not back is over."""
+        self.resumes_at: int | None = None
+        """After a takeover: when those who are back go on, though others are missing."""
+        # What is asked of Kafka
+        self.has_ordinary_members: bool | None = None
+        self.ordinary_asked_at: int | None = None
+        self.is_asking_ordinary = False
+        self.read: int | None = None
+        """The reading of committed offsets that is under way."""
+        # Rebalancing
+        self.attempt: Attempt | None = None
+        self.reason: str | None = None
+        """Why the next attempt is to be made: the group's rebalance bit. None: no attempt is wanted."""
+        self.retries = 0
+        self.is_committing = False
+        """A generation is being written: whether it is committed is not known yet."""
+        self.failure: str | None = None
+        """Why the group failed last."""
+        self.last_rebalance: LastRebalance | None = None
+        self.recent: deque[int] = deque()
+        """When the latest attempts began."""
+        self._refused_until: dict[str, int] = {}
+        self._highest_generation = 0
+        self._topic_generations: dict[str, int] = {}
+        self._recorded: dict[str, MemberValue] = {}
+        """Records of members that are known to be committed, and the latest of their key."""
+        self._obsolete: set[str] = set()
+
+    def move(self, event: GroupStateEvent) -> None:
+        """Change the state. Raises ImpossibleTransitionError."""
+        self.state = next_state(GROUPS, self.state, event)
+
+    # Records
+
+    def load(self, record: GroupRecord) -> None:
+        """Take a record of a predecessor. Members are given to ``load_member``."""
+        if isinstance(record, GenerationRecord) and record.value is not None:
+            self.generation = self._highest_generation = record.value.generation
+            self.level = record.value.level
+        elif isinstance(record, OwnersRecord) and record.value is not None:
+            owners = {thread_id: tuple(partitions) for thread_id, partitions in record.value.owners.items()}
+            self.owners = {**self.owners, record.topic: TopicOwners(record.value.topic_id, owners)}
+            self._topic_generations[record.topic] = record.value.generation
+            self.offsets.topic_is(record.topic, record.value.topic_id)
+
+    def load_member(self, consumer_id: str, value: MemberValue, subscription: TopicCount) -> None:
+        """Take the record of a member that a predecessor knew."""
+        self._recorded[consumer_id] = value
+        self.absent[consumer_id] = GroupMember(self.group_id, consumer_id, value, subscription, None)
+
+    def loaded(self, free_at: Mapping[str, int]) -> None:
+        """All records were taken. ``free_at``: when the time of each absent member is over."""
+        if self.absent:
+            owned = partitions_by_consumer(self.owners)
+            for consumer_id, member in self.absent.items():
+                member.absent(owned.get(consumer_id, frozenset()))
+            self.returns_until = max(free_at.values())
+            self.move(GroupStateEvent.LOADED)
+
+    def is_recorded(self, member: GroupMember) -> bool:
+        """Whether the record of a member is committed as it registers now."""
+        return self._recorded.get(member.consumer_id) == member.value
+
+    def recorded(self, member: GroupMember) -> None:
+        """The record of the member is committed."""
+        self._recorded[member.consumer_id] = member.value
+
+    def not_recorded(self, consumer_id: str) -> None:
+        """It is not known what the record of the member says."""
+        self._recorded.pop(consumer_id, None)
+
+    def _tombstone(self, consumer_id: str) -> MemberRecord | None:
+        """None while somebody has the id, or its partitions are not free."""
+        if consumer_id in self.members or consumer_id in self.registering or consumer_id in self.absent:
+            return None
+        if any(held.consumer_id == consumer_id for held in self.held_back):
+            return None
+        self._recorded.pop(consumer_id, None)
+        return MemberRecord(self.group_id, consumer_id, None)
+
+    def record_is_obsolete(self, consumer_id: str) -> None:
+        """The member is gone and its partitions are free: its record is to be deleted."""
+        self._obsolete.add(consumer_id)
+
+    def take_tombstones(self) -> dict[str, GroupRecord]:
+        """Return the records that delete members, by consumer id, but for ids that are in use again."""
+        obsolete = {consumer_id: self._tombstone(consumer_id) for consumer_id in sorted(self._obsolete)}
+        self._obsolete.clear()
+        return {consumer_id: record for consumer_id, record in obsolete.items() if record is not None}
+
+    def has_obsolete_records(self) -> bool:
+        """Whether ``take_tombstones`` may have something."""
+        return bool(self._obsolete)
+
+    def all_tombstones(self) -> list[GroupRecord]:
+        """Return the records that delete the group as a whole."""
+        records: list[GroupRecord] = [GenerationRecord(self.group_id, None)]
+        records += [OwnersRecord(self.group_id, topic, None) for topic in self._topic_generations]
+        return records
+
+    def generation_records(self, generation: int, level: int, target: GroupOwners) -> list[GroupRecord]:
+        """Return the records of a new generation: what has changed, and tombstones for topics that nobody owns."""
+        records: list[GroupRecord] = [GenerationRecord(self.group_id, GenerationValue(generation, "starting", level))]
+        for topic, owners in target.items():
+            if self.owners.get(topic) != owners:
+                threads = dict(owners.threads)
+                records.append(OwnersRecord(self.group_id, topic, OwnersValue(generation, owners.topic_id, threads)))
+        records += [OwnersRecord(self.group_id, topic, None) for topic in self.owners if topic not in target]
+        return records
+
+    def stable_record(self, level: int) -> GenerationRecord:
+        """Return the record of a generation that everybody has started."""
+        return GenerationRecord(self.group_id, GenerationValue(self.generation, "stable", level))
+
+    def next_generation(self) -> int:
+        """A number that was never tried: a generation whose commit has failed uses its number up."""
+        self._highest_generation += 1
+        return self._highest_generation
+
+    def generation_committed(self, generation: int, level: int, target: GroupOwners) -> None:
+        """The owners are ``target`` from now on."""
+        for topic, owners in target.items():
+            if self.owners.get(topic) != owners:
+                self._topic_generations[topic] = generation
+        for topic in self.owners.keys() - target.keys():
+            self._topic_generations.pop(topic, None)
+        self.generation, self.level, self.owners = generation, level, target
+
+    # Members
+
+    def is_unused(self) -> bool:
+        """Nobody is a member, about to be, or waited for."""
+        return not (self.members or self.registering or self.absent or self.held_back)
+
+    def registration_began(self, member: GroupMember) -> None:
+        """A consumer is about to become a member."""
+        self.registering[member.consumer_id] = member
+        self.threads += member.subscription.streams
+
+    def registration_failed(self, member: GroupMember) -> None:
+        """It has not become a member."""
+        del self.registering[member.consumer_id]
+        self.threads -= member.subscription.streams
+
+    def registered(self, member: GroupMember) -> None:
+        """A consumer that was registering is a member now."""
+        del self.registering[member.consumer_id]
+        self.members[member.consumer_id] = member
+        self.move(GroupStateEvent.REGISTERED)
+
+    def member_gone(self, member: GroupMember) -> None:
+        """The consumer is no member any more."""
+        del self.members[member.consumer_id]
+        self.threads -= member.subscription.streams
+
+    def not_free(self) -> set[TopicPartition]:
+        """Partitions that somebody who is not a member may be fetching."""
+        partitions: set[TopicPartition] = set()
+        for held in self.held_back:
+            partitions |= held.partitions
+        for member in self.absent.values():
+            partitions |= member.holds
+        return partitions
+
+    def hold_back(self, held: HeldBack) -> None:
+        """A member is gone that may still be fetching."""
+        self.held_back.append(held)
+
+    def release(self, now: int) -> list[HeldBack]:
+        """Return what is free now."""
+        free = [held for held in self.held_back if held.free_at <= now]
+        self.held_back = [held for held in self.held_back if held.free_at > now]
+        return free
+
+    def next_release(self) -> int | None:
+        """When partitions are free; None if none are held back."""
+        return min((held.free_at for held in self.held_back), default=None)
+
+    def refuse(self, consumer_ids: Iterable[str], until: int) -> None:
+        """Refuse these consumers until then: they have made the group fail."""
+        for consumer_id in consumer_ids:
+            self._refused_until[consumer_id] = until
+
+    def is_refused(self, consumer_id: str, now: int) -> bool:
+        """Whether this consumer has made the group fail, and must wait."""
+        self._refused_until = {refused: until for refused, until in self._refused_until.items() if until > now}
+        return consumer_id in self._refused_until

@@ -1,0 +1,155 @@
+"""The offsets of one group: how far its members have consumed, what is to be committed, and where to start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+
+TopicPartition = tuple[str, int]
+
+
+class OffsetReport(Enum):
+    """What became of an offset that a member reported; the values are labels of ``offsets_total``."""
+
+    ACCEPTED = "accepted"
+    NOT_OWNER = "not_owner"
+    BACKWARDS = "backwards"
+    RECREATED = "recreated"
+    """Its topic is another one than that of the generation."""
+    NOTHING = "nothing"
+    """Below 0: the member has consumed nothing yet."""
+
+
+class GroupOffsets:
+    """Positions by topic and partition: the next offset to consume.
+
+    Members with ``auto_commit`` report them, and the coordinator commits them. The others commit by themselves: their
+    positions are those that were last read from Kafka.
+    """
+
+    def __init__(self) -> None:
+        self._committed: dict[TopicPartition, int] = {}
+        """As read from Kafka."""
+        self._written: dict[TopicPartition, int] = {}
+        """As committed here: Kafka may not show the first commit of a partition at once (decision 0037)."""
+        self._consumed: dict[TopicPartition, int] = {}
+        """As reported by members."""
+        self._floor: dict[TopicPartition, int] = {}
+        """As reported by the owners of now: they do not go back."""
+        self._uncommitted: set[TopicPartition] = set()
+        self._open_writes = 0
+        self._committed_by_members: set[TopicPartition] = set()
+        """Partitions whose owner of now commits by itself."""
+        self._topic_ids: dict[str, str] = {}
+        self._recreated: set[str] = set()
+        """Topics that are gone, or are others than those that the owners of now were told to fetch."""
+        self.is_loaded = False
+        """Whether committed offsets were read since they were last needed."""
+
+    def __len__(self) -> int:
+        """Of how many partitions something is known."""
+        return len(self._committed.keys() | self._consumed.keys())
+
+    def report(self, holds: frozenset[TopicPartition], topic: str, partition: int, offset: int) -> OffsetReport:
+        """A member that may fetch the partitions ``holds`` has reported an offset."""
+        key = (topic, partition)
+        if key not in holds:
+            return OffsetReport.NOT_OWNER
+        if topic in self._recreated:
+            return OffsetReport.RECREATED
+        if offset < 0:
+            return OffsetReport.NOTHING
+        if offset < self._floor.get(key, 0):
+            return OffsetReport.BACKWARDS
+        self._floor[key] = offset
+        if self._consumed.get(key) != offset:
+            self._consumed[key] = offset
+            self._uncommitted.add(key)
+        return OffsetReport.ACCEPTED
+
+    def start_at(self, key: TopicPartition) -> int | None:
+        """Where the next owner starts; None if nothing is known."""
+        consumed = self._consumed.get(key)
+        return self._committed.get(key) if consumed is None else consumed
+
+    def handed_over(self, partitions: Iterable[TopicPartition], *, auto_commit: bool) -> None:
+        """The partitions start at a member that did not have them: it may report any offset.
+
+        Without ``auto_commit`` it commits by itself: what others have reported says nothing any more.
+        """
+        for key in partitions:
+            self._recreated.discard(key[0])
+            self._floor.pop(key, None)
+            if auto_commit:
+                self._committed_by_members.discard(key)
+            else:
+                self._committed_by_members.add(key)
+                self._consumed.pop(key, None)
+
+    # Committing
+
+    def has_uncommitted(self) -> bool:
+        """Whether there is something to commit."""
+        return bool(self._uncommitted)
+
+    def take_uncommitted(self) -> dict[TopicPartition, int]:
+        """Return what is to be committed now; ``write_ended`` has to follow."""
+        self._open_writes += 1
+        taken = {key: self._consumed[key] for key in sorted(self._uncommitted) if key in self._consumed}
+        self._uncommitted.clear()
+        return taken
+
+    def forget_uncommitted(self) -> None:
+        """Somebody else commits for the group now."""
+        self._uncommitted.clear()
+
+    def write_ended(self, taken: Mapping[TopicPartition, int], *, committed: bool) -> None:
+        """These offsets are committed, or surely not: then they are to be committed again."""
+        self._open_writes -= 1
+        if committed:
+            self._written.update({key: offset for key, offset in taken.items() if key[0] not in self._recreated})
+        for key, offset in () if committed else taken.items():
+            if key[0] not in self._recreated and key not in self._committed_by_members:
+                self._consumed.setdefault(key, offset)
+                self._uncommitted.add(key)
+
+    # Reading
+
+    def loaded(self, committed: Mapping[TopicPartition, int]) -> None:
+        """Take the committed offsets, as Kafka has them."""
+        found = {key: offset for key, offset in committed.items() if key[0] not in self._recreated}
+        self._committed = {**self._written, **found}
+        self.is_loaded = True
+
+    def are_committed_by_members(self) -> bool:
+        """Whether members may have committed by themselves since the last reading."""
+        return bool(self._committed_by_members)
+
+    def must_be_read(self) -> None:
+        """What is known of committed offsets is out of date."""
+        self.is_loaded = False
+
+    def begin_anew(self) -> None:
+        """The group has no members: what is committed is read again, since others may have changed it."""
+        if not self._uncommitted and not self._open_writes:
+            self._consumed.clear()
+        self._floor.clear()
+        self._committed_by_members.clear()
+        self.is_loaded = False
+
+    # Topics
+
+    def topic_is(self, topic: str, topic_id: str) -> None:
+        """The topic has this id now. If it had another one, its offsets mean nothing any more."""
+        before = self._topic_ids.get(topic)
+        self._topic_ids[topic] = topic_id
+        if before not in (None, topic_id):
+            self.topic_is_gone(topic)
+
+    def topic_is_gone(self, topic: str) -> None:
+        """Its offsets are forgotten: Kafka would refuse all others of a transaction with them."""
+        self._recreated.add(topic)
+        for table in (self._committed, self._written, self._consumed, self._floor):
+            for key in [key for key in table if key[0] == topic]:
+                del table[key]
+        self._uncommitted = {key for key in self._uncommitted if key[0] != topic}

@@ -1,0 +1,143 @@
+"""The topics that groups subscribe to, and which groups a change of them concerns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from proxy.coordinator.effects import WatchTopics
+from proxy.coordinator.events import TopicFactsOfGroups, TopicsChanged
+from proxy.coordinator.subscription import TopicCount
+
+
+@dataclass(slots=True)
+class _Subscribed:
+    """A subscription of a group, and how many of its members have it."""
+
+    subscription: TopicCount
+    members: int
+
+
+class TopicIndex:
+    """Topic to groups, the groups that subscribe by pattern, and the latest snapshot of the topics.
+
+    Subscriptions are told apart by their text, since the members of a group mostly have the same.
+    """
+
+    def __init__(self) -> None:
+        self.topics: Mapping[str, TopicFactsOfGroups] = {}
+        self._groups: dict[str, dict[str, _Subscribed]] = {}
+        """By group, then by the text of the subscription."""
+        self._by_name: dict[str, set[str]] = {}
+        self._wildcard_groups: set[str] = set()
+        self._asked: dict[int, WatchTopics] = {}
+        """What was asked for and is not answered yet, and the latest that is."""
+        self._answered = WatchTopics(-1, frozenset(), False)
+        self._latest = self._answered
+        self._is_stale = False
+
+    @property
+    def wildcard_groups(self) -> frozenset[str]:
+        """Groups that subscribe by pattern."""
+        return frozenset(self._wildcard_groups)
+
+    def named_topics(self) -> int:
+        """How many topics are named by subscriptions."""
+        return len(self._by_name)
+
+    # Subscriptions
+
+    def subscribe(self, group_id: str, text: str, subscription: TopicCount) -> None:
+        """A member of the group subscribes."""
+        texts = self._groups.setdefault(group_id, {})
+        if (known := texts.get(text)) is not None:
+            known.members += 1
+            return
+        texts[text] = _Subscribed(subscription, 1)
+        if subscription.pattern is not None:
+            self._is_stale |= not self._wildcard_groups
+            self._wildcard_groups.add(group_id)
+        for topic in subscription.named:
+            if topic not in self._by_name:
+                self._by_name[topic] = set()
+                self._is_stale = True
+            self._by_name[topic].add(group_id)
+
+    def unsubscribe(self, group_id: str, text: str) -> None:
+        """A member of the group with this subscription is gone."""
+        texts = self._groups[group_id]
+        texts[text].members -= 1
+        if texts[text].members:
+            return
+        gone = texts.pop(text).subscription
+        others = [other.subscription for other in texts.values()]
+        if gone.pattern is not None and all(other.pattern is None for other in others):
+            self._wildcard_groups.discard(group_id)
+            self._is_stale |= not self._wildcard_groups
+        for topic in gone.named:
+            if any(topic in other.named for other in others):
+                continue
+            self._by_name[topic].discard(group_id)
+            if not self._by_name[topic]:
+                del self._by_name[topic]
+                self._is_stale = True
+        if not texts:
+            del self._groups[group_id]
+
+    def subscriptions(self, group_id: str) -> dict[str, TopicCount]:
+        """The different subscriptions of a group's members, by their text."""
+        return {text: known.subscription for text, known in self._groups.get(group_id, {}).items()}
+
+    # Snapshots
+
+    def take_watch(self) -> WatchTopics | None:
+        """Return what is to be watched from now on; None if that has not changed since the last call."""
+        if not self._is_stale:
+            return None
+        self._is_stale = False
+        names, all_topics = frozenset(self._by_name), bool(self._wildcard_groups)
+        if (names, all_topics) == (self._latest.names, self._latest.all_topics):
+            return None
+        self._latest = WatchTopics(self._latest.watch + 1, names, all_topics)
+        self._asked[self._latest.watch] = self._latest
+        return self._latest
+
+    def are_known(self, group_id: str) -> bool:
+        """Whether the snapshot tells of all topics that the group subscribes to, at least that they do not exist."""
+        if self._answered.all_topics:
+            return True
+        if group_id in self._wildcard_groups:
+            return False
+        names = self._answered.names
+        return all(known.subscription.named.keys() <= names for known in self._groups.get(group_id, {}).values())
+
+    def changed(self, event: TopicsChanged) -> dict[str, set[str]]:
+        """Take a snapshot. Return the topics that have changed, and the groups that each concerns.
+
+        A change is that a topic was added, deleted, grown, or recreated: it has another id.
+        """
+        before, self.topics = self.topics, event.topics
+        if event.watch in self._asked:
+            self._answered = self._asked[event.watch]
+            self._asked = {watch: asked for watch, asked in self._asked.items() if watch > event.watch}
+        changed = [
+            topic
+            for topic in sorted(before.keys() | event.topics.keys())
+            if _identity(before.get(topic)) != _identity(event.topics.get(topic))
+        ]
+        groups = {topic: set(self._by_name.get(topic, ())) for topic in changed}
+        for group_id in self._wildcard_groups:
+            for known in self._groups[group_id].values():
+                for topic in known.subscription.select(changed):
+                    groups[topic].add(group_id)
+        return groups
+
+    def leader(self, topic: str, partition: int) -> int:
+        """The broker that leads a partition; -1 if there is none."""
+        facts = self.topics.get(topic)
+        return facts.leaders[partition] if facts is not None and partition < len(facts.leaders) else -1
+
+
+def _identity(facts: TopicFactsOfGroups | None) -> tuple[str, int] | None:
+    """What a group must be rebalanced for, when it changes."""
+    return None if facts is None else (facts.topic_id, len(facts.leaders))

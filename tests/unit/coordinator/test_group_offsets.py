@@ -1,0 +1,266 @@
+"""Offsets (S1-68, S1-69, S1-73, S1-74): which are taken, when they are committed, and where the next owner starts."""
+
+from __future__ import annotations
+
+from proxy.coordinator.effects import ReadCommittedOffsets, WriteRecords
+from proxy.coordinator.events import CommittedOffsetsRead
+from proxy.coordinator.offsets import GroupOffsets, OffsetReport
+from proxy.coordinator.wire import PING, START_FETCHER, STOP_FETCHER
+from tests.unit.coordinator.driver import Driver, topic
+
+HOLDS = frozenset({("t", 0), ("t", 1)})
+
+
+def test_reports() -> None:
+    offsets = GroupOffsets()
+    assert offsets.report(HOLDS, "t", 0, 5) is OffsetReport.ACCEPTED
+    assert offsets.report(HOLDS, "t", 0, 4) is OffsetReport.BACKWARDS
+    assert offsets.report(HOLDS, "t", 2, 4) is OffsetReport.NOT_OWNER
+    assert offsets.report(HOLDS, "t", 1, -1) is OffsetReport.NOTHING
+    assert offsets.report(HOLDS, "t", 0, 5) is OffsetReport.ACCEPTED
+    assert offsets.take_uncommitted() == {("t", 0): 5}
+    assert offsets.take_uncommitted() == {}
+    assert offsets.report(HOLDS, "t", 0, 5) is OffsetReport.ACCEPTED
+    assert not offsets.has_uncommitted(), "nothing has changed"
+
+
+def test_next_owner_may_be_behind() -> None:
+    offsets = GroupOffsets()
+    offsets.report(HOLDS, "t", 0, 5)
+    offsets.handed_over([("t", 0)], auto_commit=True)
+    assert offsets.start_at(("t", 0)) == 5
+    assert offsets.report(HOLDS, "t", 0, 3) is OffsetReport.ACCEPTED
+
+
+def test_what_was_not_committed_is_committed_again_unless_it_is_newer() -> None:
+    offsets = GroupOffsets()
+    offsets.report(HOLDS, "t", 0, 5)
+    offsets.report(HOLDS, "t", 1, 5)
+    taken = offsets.take_uncommitted()
+    offsets.report(HOLDS, "t", 0, 6)
+    offsets.write_ended(taken, committed=False)
+    assert offsets.take_uncommitted() == {("t", 0): 6, ("t", 1): 5}
+
+
+def test_recreated_topic_forgets() -> None:
+    offsets = GroupOffsets()
+    offsets.topic_is("t", "1")
+    offsets.report(HOLDS, "t", 0, 5)
+    offsets.topic_is("t", "1")
+    assert offsets.start_at(("t", 0)) == 5
+    offsets.topic_is("t", "2")
+    assert offsets.start_at(("t", 0)) is None
+    assert offsets.report(HOLDS, "t", 0, 6) is OffsetReport.RECREATED
+    offsets.loaded({("t", 0): 5})
+    assert offsets.start_at(("t", 0)) is None
+    assert not offsets.has_uncommitted()
+    offsets.handed_over([("t", 0)], auto_commit=True)
+    assert offsets.report(HOLDS, "t", 0, 1) is OffsetReport.ACCEPTED
+
+
+def test_deleted_topic_is_neither_committed_nor_reported() -> None:
+    offsets = GroupOffsets()
+    offsets.topic_is("t", "1")
+    offsets.report(HOLDS, "t", 0, 5)
+    taken = offsets.take_uncommitted()
+    offsets.topic_is_gone("t")
+    offsets.write_ended(taken, committed=False)
+    assert not offsets.has_uncommitted(), "a transaction with them would fail for ever"
+    assert offsets.report(HOLDS, "t", 0, 6) is OffsetReport.RECREATED
+
+
+def test_a_group_that_begins_anew_reads_again_but_for_what_is_being_written() -> None:
+    offsets = GroupOffsets()
+    offsets.report(HOLDS, "t", 0, 5)
+    taken = offsets.take_uncommitted()
+    offsets.begin_anew()
+    offsets.loaded({("t", 0): 3})
+    assert offsets.start_at(("t", 0)) == 5
+    offsets.write_ended(taken, committed=True)
+    offsets.begin_anew()
+    offsets.loaded({("t", 0): 3})
+    assert offsets.start_at(("t", 0)) == 3
+
+
+def test_committed_every_interval() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1")
+    for offset in (3, 4, 5):
+        c1.offsets["t", 0] = offset
+        driver.advance(10_000)
+    writes = [write.offsets for write in driver.all(WriteRecords) if write.offsets]
+    assert len(writes) in (2, 3)
+    driver.advance(20_000)
+    assert driver.committed == {("t", 0): 5}
+    count = len([write for write in driver.all(WriteRecords) if write.offsets])
+    driver.advance(60_000)
+    assert len([write for write in driver.all(WriteRecords) if write.offsets]) == count, "nothing has changed"
+
+
+def test_exact_after_stop() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1")
+    c1.offsets.update({("t", 0): 10, ("t", 3): 20})
+    (c2,) = driver.stable("c2")
+    assert driver.committed == {("t", 0): 10, ("t", 3): 20}
+    assert c1.fetches["t", 0] == 10
+    assert c2.fetches["t", 3] == 20
+
+
+def test_committed_when_a_member_goes() -> None:
+    driver = Driver(offset_commit_interval_ms=600_000)
+    (c1,) = driver.stable("c1")
+    c1.offsets["t", 2] = 30
+    driver.advance(2000)
+    c1.end()
+    driver.advance(100)
+    assert driver.committed == {("t", 2): 30}
+
+
+def test_stale_offset_of_a_lost_partition_is_ignored() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1")
+    driver.stable("c2")
+    c1.fetches["t", 3] = 0
+    c1.offsets["t", 3] = 99
+    driver.advance(2000)
+    assert driver.count("offsets_total", "not_owner") == 1
+    assert driver.committed == {}
+
+
+def test_first_commit_that_kafka_does_not_show_yet() -> None:
+    offsets = GroupOffsets()
+    offsets.report(HOLDS, "t", 0, 5)
+    offsets.write_ended(offsets.take_uncommitted(), committed=True)
+    offsets.begin_anew()
+    offsets.loaded({})
+    assert offsets.start_at(("t", 0)) == 5
+    offsets.loaded({("t", 0): 3})
+    assert offsets.start_at(("t", 0)) == 3, "an operator has reset it"
+    offsets.topic_is_gone("t")
+    offsets.loaded({})
+    assert offsets.start_at(("t", 0)) is None
+
+
+def test_members_that_commit_by_themselves() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1", auto_commit=False)
+    driver.advance(20_000)
+    assert not [write for write in driver.all(WriteRecords) if write.offsets]
+    driver.committed["t", 3] = 40
+    reads = len(driver.all(ReadCommittedOffsets))
+    (c2,) = driver.stable("c2", auto_commit=False)
+    assert len(driver.all(ReadCommittedOffsets)) == reads + 1, "after all have stopped"
+    assert c2.fetches["t", 3] == 40
+    assert c1.fetches["t", 0] == -2
+
+
+def test_reading_is_repeated_until_it_succeeds() -> None:
+    driver = Driver()
+    driver.reads_hang = True
+    c1 = driver.register("c1")
+    driver.advance(1000)
+    (read,) = driver.all(ReadCommittedOffsets)
+    driver.do(CommittedOffsetsRead(read.partition, "g", read.read, None))
+    driver.advance(499)
+    assert len(driver.all(ReadCommittedOffsets)) == 1
+    driver.advance(1)
+    _, again = driver.all(ReadCommittedOffsets)
+    driver.do(CommittedOffsetsRead(read.partition, "g", read.read, {("t", 0): 1}))
+    assert c1.kinds() == [], "an answer to the first question comes too late"
+    driver.do(CommittedOffsetsRead(read.partition, "g", again.read, {("t", 0): 2}))
+    assert c1.fetches["t", 0] == 2
+
+
+def test_reading_that_failed_while_nobody_was_there_is_repeated() -> None:
+    driver = Driver()
+    driver.reads_hang = True
+    c1 = driver.register("c1")
+    (read,) = driver.all(ReadCommittedOffsets)
+    c1.end()
+    driver.do(CommittedOffsetsRead(read.partition, "g", read.read, None))
+    driver.advance(10_000)
+    driver.reads_hang = False
+    (again,) = driver.stable("c1")
+    assert len(again.partitions()) == 4
+
+
+def test_operator_may_reset_the_offsets_of_a_group_without_members() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1")
+    c1.offsets["t", 0] = 50
+    driver.advance(2000)
+    c1.end()
+    driver.advance(1000)
+    driver.committed["t", 0] = 7
+    (again,) = driver.stable("c1")
+    assert again.fetches["t", 0] == 7
+
+
+def test_recreated_topic_starts_anew() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1")
+    c1.offsets["t", 0] = 50
+    driver.advance(12_000)
+    driver.change_topics(t=topic(4, "id-2"))
+    driver.advance(1000)
+    assert c1.fetches["t", 0] == -2
+    driver.change_topics(t=None)
+    driver.advance(1000)
+    assert c1.partitions() == []
+    driver.change_topics(t=topic(4, "id-3"))
+    driver.advance(1000)
+    assert c1.fetches["t", 0] == -2
+
+
+def test_offsets_of_many_groups_are_written_some_at_a_time() -> None:
+    driver = Driver(partition_count=1)
+    for number in range(60):
+        consumer = driver.register("c1", group=f"g{number:02}")
+        consumer.offsets["t", 0] = 1
+    driver.advance(15_000)
+    sizes = [len(write.offsets) for write in driver.all(WriteRecords) if write.offsets]
+    assert max(sizes) <= 25
+    assert sum(sizes) == 60
+
+
+def test_a_ping_from_before_startfetcher_says_nothing_of_what_was_started() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1")
+    c1.offsets["t", 0] = 9
+    c1.answers = False
+    driver.change_topics(t=topic(2, "id-2"))
+    driver.advance(3000)
+    stop, ping = c1.last(STOP_FETCHER), c1.last(PING)
+    assert ping.correlation_id > stop.correlation_id
+    late = c1.obey(ping)
+    c1.answer(stop)
+    driver.advance(1000)
+    c1.answer(c1.last(START_FETCHER))
+    driver.do(late)
+    driver.advance(20_000)
+    assert driver.count("offsets_total", "accepted") == 0
+
+
+def test_a_reading_that_failed_while_nobody_was_there_is_made_for_the_next_member() -> None:
+    driver = Driver()
+    driver.reads_hang = True
+    (c1,) = driver.stable("c1")
+    c1.end()
+    (reading,) = driver.all(ReadCommittedOffsets)
+    driver.do(CommittedOffsetsRead(reading.partition, reading.group, reading.read, None))
+    driver.reads_hang = False
+    driver.advance(1000)
+    (c1,) = driver.stable("c1")
+    assert c1.kinds() == ["start"]
+
+
+def test_nothing_is_committed_once_ordinary_members_are_found() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1")
+    c1.offsets["t", 0] = 5
+    driver.advance(3000)
+    driver.ordinary = True
+    driver.advance(30_000)
+    assert c1.closed == "group_has_members"
+    assert driver.committed == {}

@@ -1,0 +1,189 @@
+"""Pings (S1-17 to S1-24, S1-37, S1-38): their beat, their watchers, and when a consumer has failed."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from proxy.coordinator.effects import SendFrame
+from proxy.coordinator.pings import PingSchedule
+from proxy.coordinator.wire import PING, PingRequest
+from tests.unit.coordinator.driver import Driver, T, owned
+
+
+def test_every_third_of_the_session_timeout() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1")
+    driver.advance(9000)
+    assert c1.times(PING) == [2000, 4000, 6000, 8000, 10_000]
+
+
+def test_retries_count_failures_in_a_row() -> None:
+    driver = Driver(max_ping_retries=10)
+    (c1,) = driver.stable("c1")
+    c1.answers = False
+    driver.advance(9000)
+    numbers = [frame.request.num_retries for _, frame in c1.received if isinstance(frame.request, PingRequest)]
+    assert numbers == [0, 0], "a third ping is withheld while two are unanswered"
+    c1.answer_all()
+    driver.advance(2000)
+    assert c1.last(PING).request == PingRequest("c1", 0)
+
+
+@pytest.mark.parametrize(("retries", "verdict"), [(1, 8000), (2, 10_000), (3, 12_000)])
+def test_verdict(retries: int, verdict: int) -> None:
+    """T + n T/3 after the last ping that was answered."""
+    driver = Driver(max_ping_retries=retries)
+    (c1,) = driver.stable("c1")
+    driver.advance(1000)
+    c1.answers = False
+    driver.advance(verdict - 1)
+    assert c1.closed is None
+    driver.advance(1)
+    assert c1.closed == "consumer_failed"
+
+
+def test_one_lost_ping_in_ten_never_kills() -> None:
+    driver = Driver(max_ping_retries=1)
+    (c1,) = driver.stable("c1")
+    for _ in range(10):
+        c1.answers = False
+        driver.advance(2000)
+        c1.answers = True
+        driver.advance(18_000)
+    assert c1.closed is None
+
+
+def test_late_response_is_counted_and_ignored_but_tells_that_it_lives() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1")
+    c1.offsets["t", 0] = 5
+    c1.answers = False
+    driver.advance(6000)
+    late = c1.last(PING)
+    driver.advance(1500)
+    assert driver.count("pings_total", "expired") == 2
+    c1.answers = True
+    c1.answer(late)
+    assert driver.count("pings_total", "late") == 1
+    assert driver.count("offsets_total") == 0
+    driver.advance(20_000)
+    assert c1.closed is None
+
+
+def test_frozen_consumer_gets_two_pings_and_no_more() -> None:
+    driver = Driver(max_ping_retries=10)
+    (c1,) = driver.stable("c1")
+    c1.answers = False
+    driver.advance(20_000)
+    assert len(c1.times(PING)) == 2
+    assert driver.count("pings_total", "withheld") == 8
+
+
+def test_partitions_of_a_failed_consumer_are_free_4_thirds_after_the_last_request() -> None:
+    driver = Driver()
+    c1, c2 = driver.stable("c1", "c2")
+    driver.advance(1000)
+    c2.answers = False
+    last_sent = 6000  # pings at 4000 and 6000 are unanswered, those after it are withheld
+    driver.advance(10_000)
+    assert c2.times(PING)[-1] == last_sent
+    assert c2.closed == "consumer_failed"
+    assert owned([c1]) == [("t", 0), ("t", 1)]
+    driver.advance(last_sent + 8000 - driver.now - 1)
+    assert owned([c1]) == [("t", 0), ("t", 1)]
+    driver.advance(1 + driver.settings.rebalance_delay_ms)
+    assert owned([c1]) == [("t", 0), ("t", 1), ("t", 2), ("t", 3)]
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_fin_frees_at_once_if_the_connection_has_answered_something(answered: bool) -> None:
+    driver = Driver()
+    c1, c2 = driver.stable("c1", "c2")
+    if not answered:
+        driver = driver.successor()
+        c1 = driver.register("c1", fetches=c1.fetches)
+        c2 = driver.register("c2", fetches=c2.fetches, answers=False)
+    c2.end(by_peer=True)
+    assert driver.logs("consumer_gone")[-1]["free_in_ms"] == (0 if answered else 13_100)
+    driver.advance(1000)
+    assert (len(owned([c1])) == 4) is answered
+
+
+def test_reset_is_as_silence() -> None:
+    driver = Driver()
+    c1, c2 = driver.stable("c1", "c2")
+    driver.advance(3500)
+    c2.end(by_peer=False)
+    driver.advance(1000)
+    assert owned([c1]) == [("t", 0), ("t", 1)], "what the other fetched is not free"
+    driver.advance(8000 - 1500 + 200)
+    assert len(owned([c1])) == 4
+
+
+def test_what_is_buffered_may_be_sent_as_late_as_the_close() -> None:
+    from proxy.coordinator.events import ConnectionBuffered
+
+    driver = Driver()
+    _, c2 = driver.stable("c1", "c2")
+    driver.do(ConnectionBuffered(c2.connection))
+    driver.advance(1500)
+    c2.end(by_peer=False)
+    assert driver.logs("consumer_gone")[-1]["free_in_ms"] == 8000
+
+
+def test_response_to_nothing_or_of_another_ends_the_connection() -> None:
+    for wrong in ({"correlation_id": 99}, {"consumer_id": "c2"}, {"api_key": 30_011}):
+        driver = Driver()
+        (c1,) = driver.stable("c1", answers=False)
+        driver.advance(1500)
+        frame = c1.last(PING)
+        told = {"correlation_id": frame.correlation_id, "api_key": frame.api_key, **wrong}
+        driver.do(c1.response(**told))  # type: ignore[arg-type]
+        assert c1.closed == "consumer_malformed"
+
+
+def test_schedule_is_like_a_naive_one() -> None:
+    """1000 consumers with mixed session timeouts: order and times of their pings (S1-37)."""
+    chance = random.Random(1)
+    intervals = {number: chance.choice([1001, 2000, 3333]) for number in range(1000)}
+    firsts = {number: chance.randrange(5000) for number in intervals}
+    schedule = PingSchedule()
+    for number, first in firsts.items():
+        schedule.start(number, first)
+    seen = []
+    while (now := schedule.due()) is not None and now < 30_000:
+        popped = schedule.pop(now)
+        assert popped is not None
+        seen.append((now, popped[0]))
+        schedule.repeat(*popped, intervals[popped[0]], now)
+    naive = [(at, number) for number in intervals for at in range(firsts[number], 30_000, intervals[number])]
+    assert sorted(seen) == sorted(naive)
+    assert [at for at, _ in seen] == sorted(at for at, _ in seen)
+
+
+def test_after_a_pause_there_is_one_ping_on_the_beat() -> None:
+    driver = Driver(state_write_timeout_ms=60_000)
+    (c1,) = driver.stable("c1")
+    driver.now += 10_500
+    driver.do(None)
+    assert c1.times(PING) == [11_500]
+    driver.advance(1000)
+    assert c1.times(PING) == [11_500, 12_000]
+
+
+def test_many_pings_are_sent_in_slices() -> None:
+    driver = Driver()
+    driver.change_topics(t=None)
+    for number in range(500):
+        driver.register(f"c{number}", answers=False)
+    driver.now = T // 3 - 1
+    driver.do(None)
+    driver.now += 1
+    sizes = []
+    while driver.machine.due() == driver.now:
+        effects = driver.machine.handle(None, driver.now)
+        sizes.append(sum(isinstance(effect, SendFrame) for effect in effects))
+    assert max(sizes) <= 400
+    assert sum(sizes) >= 500

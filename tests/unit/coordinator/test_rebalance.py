@@ -1,0 +1,509 @@
+"""Rebalancing (S1-03, S1-10, S1-15, S1-18, S1-40, S1-41, S1-57 to S1-60, S1-72): stop, commit, start."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.coordinator.effects import CloseConsumer, SendFrame, WriteRecords
+from proxy.coordinator.handlers import Handlers
+from proxy.coordinator.records import GenerationRecord, OwnersRecord
+from proxy.coordinator.wire import (
+    LARGEST,
+    PING,
+    SMALLEST,
+    START_FETCHER,
+    STOP_FETCHER,
+    StartFetcherRequest,
+    decode_pushed,
+)
+from tests.unit.coordinator.driver import BROKERS, Driver, owned, topic
+
+T4 = [("t", 0), ("t", 1), ("t", 2), ("t", 3)]
+
+
+def generations(driver: Driver) -> list[tuple[int, str]]:
+    """Generations and states, as they were written."""
+    values = [r.value for w in driver.all(WriteRecords) for r in w.records if isinstance(r, GenerationRecord)]
+    return [(value.generation, value.state) for value in values if value is not None]
+
+
+# What is assigned
+
+
+def test_first_member_owns_everything() -> None:
+    (c1,) = Driver().stable("c1")
+    assert c1.kinds() == ["start"]
+    assert c1.partitions() == T4
+
+
+def test_second_member_shares() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1")
+    (c2,) = driver.stable("c2")
+    assert c1.kinds() == ["start", "stop", "start"]
+    assert c2.kinds() == ["start"], "it fetched nothing, so it need not stop"
+    assert (c1.partitions(), c2.partitions()) == (T4[:2], T4[2:])
+
+
+@pytest.mark.parametrize(("partitions", "sizes"), [(10, [4, 3, 3]), (2, [1, 1, 0])])
+def test_ranges(partitions: int, sizes: list[int]) -> None:
+    driver = Driver()
+    driver.topics["t"] = topic(partitions)
+    consumers = driver.stable("c1", "c2", "c3")
+    assert [len(consumer.fetches) for consumer in consumers] == sizes
+    assert [consumer.kinds() for consumer in consumers] == [["start"]] * 3
+
+
+def test_threads_brokers_and_leaders_are_told() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1", topic_count='{"t": 3}')
+    request = c1.last(START_FETCHER).request
+    assert isinstance(request, StartFetcherRequest)
+    assert request.brokers == BROKERS
+    assert [(thread.thread_id, len(thread.partitions)) for thread in request.threads] == [
+        ("c1-0", 2),
+        ("c1-1", 1),
+        ("c1-2", 1),
+    ]
+    assert {entry.leader for thread in request.threads for entry in thread.partitions} == {1}
+
+
+def test_where_to_start() -> None:
+    driver = Driver()
+    driver.committed["t", 1] = 17
+    (c1,) = driver.stable("c1", reset="largest")
+    assert c1.fetches == {("t", 0): LARGEST, ("t", 1): 17, ("t", 2): LARGEST, ("t", 3): LARGEST}
+    (c2,) = driver.stable("c2")
+    assert c2.fetches == {("t", 2): SMALLEST, ("t", 3): SMALLEST}
+
+
+def test_member_without_partitions_is_told_so() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1", topic_count='{"later": 1}')
+    request = c1.last(START_FETCHER).request
+    assert isinstance(request, StartFetcherRequest)
+    assert request.threads == ()
+
+
+# The order of an attempt
+
+
+def test_stop_all_then_offsets_and_owners_then_start_then_stable() -> None:
+    driver = Driver()
+    c1, c2 = driver.stable("c1", "c2")
+    c1.offsets["t", 0] = 5
+    first = len(driver.history)
+    driver.register("c3")
+    driver.advance(1000)
+    steps = []
+    for _, effect in driver.history[first:]:
+        if isinstance(effect, SendFrame) and effect.connection in (c1.connection, c2.connection):
+            steps.append(decode_pushed(effect.frame[4:]).api_key)
+        elif isinstance(effect, WriteRecords):
+            steps += [record.value.state for record in effect.records if isinstance(record, GenerationRecord)]  # type: ignore[union-attr]
+            if effect.offsets:
+                assert effect.offsets == {"g": {("t", 0): 5}}
+                steps.append("offsets")
+    keys = [step for step in steps if step != PING]
+    assert keys == [STOP_FETCHER, STOP_FETCHER, "starting", "offsets", START_FETCHER, START_FETCHER, "stable"]
+
+
+def test_nobody_starts_before_the_owners_are_committed() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1")
+    c2 = driver.register("c2")
+    driver.writes_hang = True
+    driver.advance(1000)
+    assert c1.kinds() == ["start", "stop"]
+    assert c2.kinds() == []
+    (write,) = (w for w in driver.hung if isinstance(w, WriteRecords) and w.records)
+    driver.commit(write)
+    assert (c1.kinds(), c2.kinds()) == (["start", "stop", "start"], ["start"])
+
+
+def test_owners_are_written_where_they_changed() -> None:
+    driver = Driver()
+    driver.topics["u"] = topic(1)
+    driver.stable("c1", topic_count='{"t": 1, "u": 1}')
+    driver.stable("c2", topic_count='{"t": 1}')
+    written = [[r.topic for r in w.records if isinstance(r, OwnersRecord)] for w in driver.all(WriteRecords)]
+    assert [topics for topics in written if topics] == [["t", "u"], ["t"]]
+
+
+def test_a_generation_number_is_never_tried_twice() -> None:
+    driver = Driver()
+    driver.writes_hang = True
+    driver.register("c1")
+    driver.commit(driver.hung[0])
+    driver.advance(500)
+    (write,) = (w for w in driver.hung if isinstance(w, WriteRecords))
+    driver.abort(write)
+    driver.advance(2000)
+    assert generations(driver) == [(1, "starting"), (2, "starting")]
+
+
+def test_commit_that_fails_is_not_a_retry_and_keeps_the_offsets() -> None:
+    driver = Driver(max_rebalance_retries=0)
+    (c1,) = driver.stable("c1")
+    c1.offsets["t", 3] = 9
+    driver.register("c2")
+    driver.writes_hang = True
+    for _ in range(3):
+        driver.advance(2200)
+        for write in list(driver.hung):
+            driver.abort(write) if isinstance(write, WriteRecords) else driver.commit(write)
+    assert c1.closed is None
+    driver.writes_hang = False
+    driver.advance(5000)
+    assert driver.committed["t", 3] == 9
+
+
+# Joins are gathered, and slowed down
+
+
+def test_joins_of_a_deploy_become_one_rebalance() -> None:
+    driver = Driver()
+    for number in range(20):
+        driver.register(f"c{number:02}")
+        driver.advance(10)
+    driver.advance(1000)
+    assert len(driver.logs("rebalance")) == 1
+
+
+def test_trigger_during_an_attempt_is_not_lost() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1", answers=False)
+    c1.answer(c1.last(START_FETCHER))
+    driver.register("c2")
+    driver.advance(300)
+    assert c1.kinds()[-1] == "stop"
+    driver.change_topics(t=topic(6))
+    c1.answer_all()
+    driver.advance(1000)
+    assert len(driver.logs("rebalance")) == 3
+    assert len(owned(list(driver.consumers.values()))) == 6
+
+
+def test_member_that_comes_and_goes_is_slowed_down() -> None:
+    driver = Driver()
+    driver.stable("c1")
+    for _ in range(20):
+        c2 = driver.register("c2")
+        driver.advance(1000)
+        c2.end()
+        driver.advance(1000)
+    assert driver.logs("rebalance_delayed")
+    assert max(fields["delay_ms"] for fields in driver.logs("rebalance_delayed")) <= 10_000
+    assert len(driver.logs("rebalance")) < 30
+
+
+def test_nothing_to_do_is_no_rebalance() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1")
+    driver.change_topics(other=topic(3))
+    driver.advance(1000)
+    assert c1.kinds() == ["start"]
+
+
+def test_owners_that_stay_disturb_nobody() -> None:
+    driver = Driver()
+    driver.topics["t"] = topic(1)
+    (c1,) = driver.stable("c1")
+    (c2,) = driver.stable("c2")
+    assert c1.kinds() == ["start"], "the newcomer gets nothing of its only partition"
+    assert c2.kinds() == ["start"]
+
+
+# Members that go meanwhile
+
+
+def test_attempt_ends_at_once_when_a_member_goes_and_is_no_retry() -> None:
+    driver = Driver(max_rebalance_retries=0)
+    c1, c2 = driver.stable("c1", "c2")
+    c2.answers = False
+    c3 = driver.register("c3")
+    driver.advance(300)
+    assert c2.kinds()[-1] == "stop"
+    c2.end()
+    driver.advance(200)
+    assert c2.consumer_id not in [member.consumer_id for member in driver.groups()[0].consumers]
+    assert owned([c1, c3]) == T4
+    assert driver.count("rebalances_total", "joined", "cancelled") == 1
+
+
+def test_last_member_goes_in_the_middle() -> None:
+    driver = Driver()
+    c1, c2 = driver.stable("c1", "c2")
+    for consumer in (c1, c2):
+        consumer.answers = False
+    driver.register("c3").end()
+    c1.end()
+    c2.end()
+    driver.advance(1000)
+    assert driver.groups()[0].state == "empty"
+    (c4,) = driver.stable("c4")
+    assert c4.partitions() == T4
+
+
+def test_owners_stay_when_all_are_gone() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1")
+    c1.end()
+    driver.advance(10_000)
+    assert [key for key in driver.records if "owners" in key]
+    assert not [key for key in driver.records if "ids" in key]
+
+
+def test_group_without_members_is_deleted_after_a_day() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1")
+    c1.end()
+    driver.advance(24 * 3600 * 1000 - 1)
+    assert driver.records
+    driver.advance(1)
+    assert not driver.records
+    assert driver.groups() == []
+
+
+# Members that do not answer
+
+
+def test_stop_that_is_not_answered_fails_the_attempt_after_two_thirds() -> None:
+    driver = Driver()
+    c1, c2 = driver.stable("c1", "c2")
+    c1.answers = False
+    driver.register("c3")
+    driver.advance(200 + 4000 - 1)
+    assert driver.groups()[0].state == "stopping"
+    driver.advance(1)
+    assert driver.groups()[0].state == "backoff"
+    driver.advance(2000)
+    assert c1.kinds()[-2:] == ["stop", "stop"]
+    assert c2.kinds() == ["start", "stop"], "it has stopped, and need not stop again"
+
+
+def test_retries_are_used_up_after_13_seconds() -> None:
+    """Two members that answer pings and never StopFetcher: 3 x 4000 ms and 2 x 500 ms of back-off (S1-59)."""
+    driver = Driver(max_rebalance_retries=2, rebalance_backoff_ms=500)
+    stuck = driver.stable("c1", "c2")
+    for consumer in stuck:
+        consumer.answers = False
+    driver.register("c3")
+    driver.advance(200)
+    began = driver.now
+    while driver.now < began + 13_000:
+        assert all(consumer.closed is None for consumer in stuck)
+        driver.advance(100)
+        for consumer in stuck:
+            for _, frame in consumer.received:
+                if frame.api_key == PING and consumer.closed is None:
+                    driver.do(consumer.response(frame.correlation_id, PING))
+    assert [consumer.closed for consumer in driver.consumers.values()] == ["rebalance_failed"] * 3
+    (told,) = driver.logs("ConsumerRebalanceFailedException")
+    assert (told["group"], told["retries"]) == ("g", 2)
+    assert [driver.register(consumer_id).code for consumer_id in ("c1", "c2", "c3")] == [27, 27, 0]
+    driver.advance(60_000)
+    assert driver.register("c1").code == 0
+
+
+def test_others_go_on_without_the_one_that_is_stuck() -> None:
+    driver = Driver(max_rebalance_retries=0)
+    c1, c2 = driver.stable("c1", "c2")
+    c2.answers = False
+    driver.register("c3")
+    driver.advance(5000)
+    assert c1.closed == "rebalance_failed"
+    again = driver.register("c1")
+    driver.advance(20_000)
+    assert again.partitions() == T4
+
+
+def test_start_that_is_answered_with_an_error_is_tried_again() -> None:
+    driver = Driver()
+    c1 = driver.register("c1", answers=False)
+    driver.advance(200)
+    c1.answer(c1.last(START_FETCHER), error_code=1)
+    assert driver.groups()[0].state == "backoff"
+    driver.advance(2000)
+    c1.answer(c1.last(START_FETCHER))
+    assert c1.kinds() == ["start", "start"]
+    assert driver.groups()[0].state == "stable"
+
+
+def test_one_bad_start_disturbs_nobody_else() -> None:
+    driver = Driver()
+    c1 = driver.register("c1")
+    c2 = driver.register("c2", answers=False)
+    driver.advance(200)
+    c2.answer(c2.last(START_FETCHER), error_code=1)
+    c2.answers = True
+    driver.advance(3000)
+    assert c1.kinds() == ["start"]
+    assert c2.kinds() == ["start", "start"]
+
+
+def test_late_answer_to_stop_does_not_complete_an_attempt() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1")
+    c1.answers = False
+    driver.register("c2")
+    driver.advance(200 + 4000)
+    late = c1.last(STOP_FETCHER)
+    c1.answer(late)
+    assert driver.groups()[0].state == "backoff"
+    driver.advance(2000)
+    assert c1.last(STOP_FETCHER) != late
+
+
+def test_stop_answered_after_start_was_sent_says_nothing() -> None:
+    """An answer counts for what the member does only if no other order was sent after it."""
+    driver = Driver()
+    (c1,) = driver.stable("c1")
+    c1.answers = False
+    c2 = driver.register("c2")
+    driver.advance(300)
+    stop = c1.last(STOP_FETCHER)
+    c2.end()
+    c3 = driver.register("c3")
+    driver.advance(300)
+    assert c1.last(STOP_FETCHER) == stop, "the first is still waited for"
+    c1.answer(stop)
+    assert c1.kinds()[-1] == "start"
+    driver.do(c1.response(c1.last(START_FETCHER).correlation_id, START_FETCHER))
+    assert c3.partitions() == T4[2:]
+
+
+# Handlers
+
+
+def test_slow_group_does_not_delay_another() -> None:
+    driver = Driver(partition_count=1)
+    (slow,) = driver.stable("c1")
+    slow.answers = False
+    driver.register("c2")
+    (other,) = driver.stable("c1", group="h")
+    assert other.partitions() == T4
+
+
+def test_handler_works_at_one_attempt_at_a_time_and_is_free_in_the_back_off() -> None:
+    driver = Driver(partition_count=1, rebalance_threadpool_size=1)
+    (slow,) = driver.stable("c1")
+    slow.answers = False
+    driver.register("c2")
+    driver.advance(300)
+    other = driver.register("c1", group="h")
+    driver.advance(3899)
+    assert other.kinds() == []
+    driver.advance(1)
+    assert driver.groups()[0].state == "backoff"
+    assert other.kinds() == ["start"]
+
+
+def test_handlers_queue_each_group_once() -> None:
+    handlers = Handlers(4)
+    handlers.queue("g", 5)
+    handlers.queue("g", 7)
+    assert (handlers.due(), handlers.queued()) == (7, 1)
+    assert handlers.begin(6) is None
+    assert handlers.begin(7) == "g"
+    handlers.queue("g", 8)
+    assert handlers.begin(9) is None, "the handler is not free"
+    assert handlers.due() is None
+    handlers.done("h")
+    handlers.done("g")
+    assert handlers.begin(9) == "g"
+    handlers.forget("g")
+    assert (handlers.working(), handlers.queued()) == (0, 0)
+
+
+def test_many_members_are_sent_to_in_slices() -> None:
+    driver = Driver()
+    driver.topics["t"] = topic(1000)
+    for number in range(450):
+        driver.register(f"c{number}", answers=False)
+    driver.now += 199
+    driver.do(None)
+    driver.now += 1
+    sizes: list[int] = []
+    while driver.machine.due() == driver.now or len(sizes) < 2:
+        effects = driver.machine.handle(None, driver.now)
+        for effect in effects:
+            driver.history.append((driver.now, effect))
+            driver._perform(effect)
+        sizes.append(sum(isinstance(effect, SendFrame) for effect in effects))
+        for event in driver._pending[:]:
+            driver._pending.remove(event)
+            sizes.append(sum(isinstance(effect, SendFrame) for effect in driver.machine.handle(event, driver.now)))
+    assert max(sizes) == 200
+    assert sum(sizes) == 450
+
+
+# Rebalances held by the configuration
+
+
+def test_frozen_group_stops_nobody_and_thaws_with_one_rebalance() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1")
+    driver.change_settings(frozen_groups=frozenset({"g"}))
+    (c2,) = driver.stable("c2")
+    assert c1.kinds() == ["start"]
+    assert c2.partitions() == []
+    driver.change_settings(frozen_groups=frozenset())
+    driver.advance(1000)
+    assert (c1.partitions(), c2.partitions()) == (T4[:2], T4[2:])
+    assert driver.logs("rebalance")[-1]["reason"] == "enabled"
+
+
+def test_frozen_group_keeps_the_partitions_of_the_dead_unowned() -> None:
+    driver = Driver()
+    c1, c2 = driver.stable("c1", "c2")
+    driver.change_settings(frozen_groups=frozenset({"g"}))
+    c2.end()
+    driver.advance(60_000)
+    assert owned([c1]) == T4[:2]
+    assert driver.groups()[0].unowned == 2
+
+
+def test_frozen_group_gives_a_restarted_member_its_partitions() -> None:
+    driver = Driver()
+    c1, c2 = driver.stable("c1", "c2")
+    driver.change_settings(frozen_groups=frozenset({"g"}))
+    c2.end()
+    (again,) = driver.stable("c2")
+    assert again.partitions() == T4[2:]
+    assert c1.kinds() == ["start"]
+
+
+def test_one_that_did_not_stop_in_time_goes_on_when_its_group_is_frozen() -> None:
+    driver = Driver()
+    c1, _ = driver.stable("c1", "c2")
+    c1.answers = False
+    driver.register("c3")
+    driver.advance(200)
+    driver.change_settings(frozen_groups=frozenset({"g"}))
+    driver.advance(6000)
+    c1.answer_all()
+    driver.advance(1000)
+    assert owned(list(driver.consumers.values())) == T4
+    assert c1.kinds() == ["start", "stop", "start"]
+
+
+# What cannot be assigned
+
+
+def test_too_many_partitions_of_one_member_fail_the_group() -> None:
+    driver = Driver()
+    driver.topics["t"] = topic(32_768)
+    (c1,) = driver.stable("c1")
+    assert c1.closed == "rebalance_failed"
+    assert "c1 would own 32768 partitions" in driver.logs("ConsumerRebalanceFailedException")[0]["detail"]
+    assert driver.groups()[0].failure is not None
+
+
+def test_too_many_partitions_of_a_group_fail_it() -> None:
+    driver = Driver()
+    driver.topics["t"] = topic(100_001)
+    consumers = driver.stable("c1", "c2", "c3", "c4")
+    assert {consumer.closed for consumer in consumers} == {"rebalance_failed"}
+    assert not [r for w in driver.all(WriteRecords) for r in w.records if isinstance(r, GenerationRecord)]
+    assert len(driver.all(CloseConsumer)) == 4

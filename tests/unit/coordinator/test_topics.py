@@ -1,0 +1,99 @@
+"""Topics (S1-16, S1-39, S1-41, S1-75): added, deleted, grown, recreated; by name and by pattern."""
+
+from __future__ import annotations
+
+from proxy.coordinator.effects import WatchTopics
+from proxy.coordinator.events import PartitionAssigned, TopicsChanged
+from proxy.coordinator.records import partition_of
+from proxy.coordinator.subscription import parse_topic_count
+from proxy.coordinator.topics import TopicIndex
+from proxy.coordinator.wire import SMALLEST
+from tests.unit.coordinator.driver import Driver, topic
+
+
+def test_missing_topic_is_owned_once_it_is_created() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1", topic_count='{"t9": 1}')
+    assert c1.partitions() == []
+    driver.change_topics(t9=topic(3))
+    driver.advance(1000)
+    assert c1.partitions() == [("t9", 0), ("t9", 1), ("t9", 2)]
+
+
+def test_grown_topic() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1")
+    c1.offsets["t", 0] = 5
+    driver.change_topics(t=topic(6))
+    driver.advance(1000)
+    assert c1.fetches == {("t", 0): 5, **{("t", number): -2 for number in range(1, 6)}}
+
+
+def test_leader_alone_is_no_reason() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1")
+    driver.change_topics(t=driver.topics["t"]._replace(leaders=(2, 2, 2, -1)))
+    driver.advance(1000)
+    assert c1.kinds() == ["start"]
+
+
+def test_wildcard_group_creates_deletes_recreates() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1", topic_count="*1*logs.*")
+    driver.change_topics(logs1=topic(1), other=topic(1), __logs=topic(1))
+    driver.advance(1000)
+    assert c1.partitions() == [("logs1", 0)]
+    driver.change_topics(logs2=topic(1), logs1=None)
+    driver.advance(1000)
+    assert c1.partitions() == [("logs2", 0)]
+
+
+def test_what_is_watched() -> None:
+    driver = Driver()
+    driver.stable("c1")
+    driver.stable("c2", topic_count='{"t": 1, "u": 1}')
+    driver.stable("c3", topic_count="*1*x")
+    for consumer in driver.consumers.values():
+        consumer.end()
+    driver.advance(1000)
+    watched = [(watch.watch, watch.names, watch.all_topics) for watch in driver.all(WatchTopics)]
+    assert watched[:3] == [(0, {"t"}, False), (1, {"t", "u"}, False), (2, {"t", "u"}, True)]
+    assert watched[-1][1:] == (frozenset(), False)
+
+
+def test_index() -> None:
+    index = TopicIndex()
+    named, pattern = parse_topic_count('{"a": 1}'), parse_topic_count("*1*.*")
+    index.subscribe("g", "named", named)
+    index.subscribe("g", "named", named)
+    index.subscribe("h", "pattern", pattern)
+    assert index.take_watch() == WatchTopics(0, frozenset({"a"}), True)
+    assert index.take_watch() is None
+    assert not index.are_known("g")
+    assert index.changed(TopicsChanged(-1, {"b": topic(1)})) == {"b": {"h"}}
+    assert not index.are_known("h"), "that was asked before"
+    assert index.changed(TopicsChanged(0, {"a": topic(2), "b": topic(1)})) == {"a": {"g", "h"}}
+    assert index.are_known("g")
+    assert index.are_known("h")
+    assert (index.leader("a", 1), index.leader("a", 2), index.leader("z", 0)) == (1, -1, -1)
+    index.unsubscribe("g", "named")
+    assert index.take_watch() is None
+    index.unsubscribe("g", "named")
+    index.unsubscribe("h", "pattern")
+    assert index.take_watch() == WatchTopics(1, frozenset(), False)
+    assert index.changed(TopicsChanged(1, {})) == {"a": set(), "b": set()}
+
+
+def test_a_topic_that_was_recreated_before_a_takeover_is_told_apart_where_it_is_watched_already() -> None:
+    before = Driver(partition_count=2)
+    (c1,) = before.stable("c1")
+    driver = Driver(hold=False, partition_count=2)
+    driver.topics = {"t": topic(4, "id-2")}
+    driver.do(PartitionAssigned(1 - before.partition, is_empty=False))
+    driver.stable("o1", group=next(name for name in "hijk" if partition_of(name, 2) != before.partition))
+    driver.records = dict(before.records)
+    driver.do(PartitionAssigned(before.partition, is_empty=False))
+    again = driver.register("c1", fetches=c1.fetches, offsets={("t", 0): 77})
+    driver.advance(1000)
+    assert again.fetches["t", 0] == SMALLEST
+    assert driver.count("offsets_total", "accepted") == 0
