@@ -9,7 +9,8 @@
         client.describe().finalized
         client.update([FeatureUpdate("brokerside.audit.event.schema", 2)], dry_run=True)
 
-For programs that are not asyncio's; needs neither Spark nor observers.
+For programs that are not asyncio's; needs neither Spark nor observers. The consumer of groups that the sidecars
+coordinate is in ``proxy.client.consumer``.
 """
 
 from proxy.client.broker_metadata import BrokerMetadataClient

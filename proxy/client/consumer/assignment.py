@@ -1,0 +1,141 @@
+"""What a consumer may fetch, and how far the application has got. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from proxy.client.consumer.effects import FetchedFrom
+from proxy.coordinator.wire import LARGEST, MAX_COUNT, SMALLEST, ConsumedOffset, StartFetcherRequest
+from proxy.core.wire import DecodeError
+
+TopicPartition = tuple[str, int]
+
+
+class ConsumerAssignment:
+    """The partitions of one consumer, and the offset to consume next of each: that of the last message handed out + 1.
+
+    Offsets of partitions that are stopped are kept until the next assignment: a coordinator that has just taken over
+    has not heard them.
+    """
+
+    def __init__(self, auto_offset_reset: str) -> None:
+        self._reset = SMALLEST if auto_offset_reset == "smallest" else LARGEST
+        self._epoch = 0
+        self._fetched: dict[TopicPartition, FetchedFrom] = {}
+        self._leaders: dict[TopicPartition, int] = {}
+        self._next_offsets: dict[TopicPartition, int] = {}
+        self._stopping: set[TopicPartition] = set()
+        self._reported: set[TopicPartition] = set()
+        self._out_of_range: dict[TopicPartition, int] = {}
+
+    def __bool__(self) -> bool:
+        """Whether anything is assigned."""
+        return bool(self._fetched)
+
+    @property
+    def partitions(self) -> tuple[FetchedFrom, ...]:
+        """What is assigned."""
+        return tuple(self._fetched.values())
+
+    @property
+    def next_offsets(self) -> dict[TopicPartition, int]:
+        """The offsets to consume next of what is assigned, or was until now (``settle``), as far as they are known."""
+        mine = self._fetched.keys() | self._stopping
+        return {which: offset for which, offset in self._next_offsets.items() if which in mine}
+
+    @property
+    def is_unreported(self) -> bool:
+        """Whether there is an offset that a coordinator should hear."""
+        return bool(self._next_offsets)
+
+    def has(self, topic: str, partition: int, epoch: int) -> bool:
+        """Whether the partition is assigned, and fetching from it began with this epoch."""
+        found = self._fetched.get((topic, partition))
+        return found is not None and found.epoch == epoch
+
+    def handed_out(self, topic: str, partition: int, next_offset: int) -> None:
+        """Note that the application has got the message before ``next_offset``."""
+        self._next_offsets[topic, partition] = next_offset
+
+    def start(self, request: StartFetcherRequest) -> None:
+        """Take over the whole assignment of StartFetcher: what is fetched already goes on where it is.
+
+        Raises DecodeError for the id of a thread that is none of this consumer's, and more partitions than any
+        response can tell of.
+        """
+        self._epoch += 1
+        fetched: dict[TopicPartition, FetchedFrom] = {}
+        for thread in request.threads:
+            number = _thread_number(thread.thread_id, request.consumer_id)
+            for one in thread.partitions:
+                fetched[one.topic, one.partition] = self._fetched_from(one, number)
+        if len(fetched) > MAX_COUNT:
+            raise DecodeError(f"{len(fetched)} partitions")
+        self._fetched = fetched
+        self._leaders = {which: one.leader for which, one in fetched.items()}
+        self._stopping.clear()
+        self._reported.clear()
+        self._next_offsets = self.next_offsets
+
+    def stop(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Give up these partitions; None: all."""
+        for which in list(self._fetched) if partitions is None else partitions:
+            if self._fetched.pop(which, None) is not None:
+                self._stopping.add(which)
+
+    def settle(self) -> None:
+        """What was given up may be another consumer's from now on."""
+        self._stopping.clear()
+
+    def report(self, consumed: Iterable[ConsumedOffset]) -> None:
+        """These are in the response to a StopFetcher."""
+        self._reported.update((one.topic, one.partition) for one in consumed)
+
+    def settle_reported(self, *, forget: bool) -> None:
+        """``forget``: what was reported before says nothing any more, and may be of an earlier topic of that name.
+        Else it is reported again, to another coordinator."""
+        if forget:
+            for which in self._reported:
+                self._next_offsets.pop(which, None)
+        self._reported.clear()
+
+    def forget_offsets(self) -> None:
+        """The coordinator has heard them, and others may have consumed more since: it says where fetching begins."""
+        self._reported.clear()
+        self._next_offsets.clear()
+
+    def mark_out_of_range(self, topic: str, partition: int, offset: int) -> None:
+        """Remember that the broker does not have this offset: another start there is by ``auto_offset_reset``."""
+        self._out_of_range[topic, partition] = offset
+
+    def consumed(self, partitions: Iterable[TopicPartition] | None = None) -> tuple[ConsumedOffset, ...]:
+        """Return what the coordinator gets: the offsets to consume next, of these partitions; None: of all."""
+        wanted = None if partitions is None else set(partitions)
+        return tuple(
+            ConsumedOffset(topic, self._leaders.get((topic, partition), -1), partition, offset)
+            for (topic, partition), offset in self._next_offsets.items()
+            if wanted is None or (topic, partition) in wanted
+        )
+
+    def _fetched_from(self, one: ConsumedOffset, thread: int) -> FetchedFrom:
+        which = one.topic, one.partition
+        before = self._fetched.get(which)
+        if before is not None and before.thread == thread:
+            return before
+        offset = one.offset
+        if before is not None:  # to another stream: it begins with what has not been handed out
+            offset = self._next_offsets.get(which, before.offset)
+        else:
+            self._next_offsets.pop(which, None)
+            if self._out_of_range.get(which) == offset:
+                offset = self._reset
+            else:
+                self._out_of_range.pop(which, None)
+        return FetchedFrom(one.topic, one.partition, one.leader, thread, offset, self._epoch)
+
+
+def _thread_number(thread_id: str, consumer_id: str) -> int:
+    name, _, number = thread_id.rpartition("-")
+    if name != consumer_id or not (number.isascii() and number.isdigit()):
+        raise DecodeError("a thread that is none of this consumer's")
+    return int(number)

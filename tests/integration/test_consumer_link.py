@@ -1,0 +1,283 @@
+"""The connection of a consumer to a sidecar, over loopback, with a clock that the tests set."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import select
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from proxy.client.consumer.events import FrameReceived, LinkConnected, LinkEnded, LinkFailed
+from proxy.client.consumer.link import CoordinatorLink, LinkEvent
+from proxy.config.values import Endpoint
+from proxy.fleet.security import Security
+from proxy.local.ports import free_ports
+from tests.sasl import authenticate_reply, handshake_reply
+
+SECONDS = 20.0
+
+
+class Peer:
+    """The other end, and the link to it. ``now``: of the link's clock."""
+
+    def __init__(self, security: Security) -> None:
+        self.now = 0
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.server.settimeout(SECONDS)
+        address = Endpoint("127.0.0.1", self.server.getsockname()[1])
+        self.link = CoordinatorLink(address, security, "c1", lambda: self.now)
+        self.socket: socket.socket | None = None
+
+    def accept(self) -> socket.socket:
+        self.socket, _ = self.server.accept()
+        self.socket.settimeout(SECONDS)
+        return self.socket
+
+    def look(self, at: int | None = None) -> list[LinkEvent]:
+        """What one look gives."""
+        self.now = self.now if at is None else at
+        return list(self.link.poll())
+
+    def wait_and_look(self, at: int | None = None) -> list[LinkEvent]:
+        """Look when there is something."""
+        assert self.link.interest is not None
+        found, events = self.link.interest
+        assert any(select.select([found], [found] if events & 2 else [], [], SECONDS))
+        return self.look(at)
+
+    def close(self) -> None:
+        self.link.close(reset=True)
+        if self.socket is not None:
+            self.socket.close()
+        self.server.close()
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Peer]]:
+    made: list[Peer] = []
+
+    def peer(security: Security | None = None) -> Peer:
+        made.append(Peer(security or Security()))
+        return made[-1]
+
+    yield peer
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def peer(make: Callable[..., Peer]) -> Peer:
+    """Connected at 0."""
+    one = make()
+    events = one.look(0)
+    while not events:
+        events = one.wait_and_look(0)
+    assert events == [LinkConnected()]
+    one.accept()
+    return one
+
+
+def test_a_frame_is_as_old_as_the_last_look_that_found_nothing(peer: Peer) -> None:
+    assert peer.socket is not None
+    assert peer.look(100) == []
+    peer.socket.sendall(b"\0\0\0\5hello")
+    assert peer.wait_and_look(4000) == [FrameReceived(b"hello", 100)]
+    peer.socket.sendall(b"\0\0\0\5again")
+    assert peer.wait_and_look(5000) == [FrameReceived(b"again", 4000)]
+
+
+def test_a_frame_in_pieces_is_as_old_as_its_last_byte(peer: Peer) -> None:
+    assert peer.socket is not None
+    peer.socket.sendall(b"\0\0\0\5he")
+    assert peer.wait_and_look(100) == []
+    peer.socket.sendall(b"llo\0\0\0\5again")
+    assert peer.wait_and_look(200) == [FrameReceived(b"hello", 100), FrameReceived(b"again", 100)]
+
+
+def test_what_lay_in_the_buffer_of_a_paused_process_is_as_old_as_the_pause(peer: Peer) -> None:
+    assert peer.socket is not None
+    assert peer.look(1000) == []
+    for number in range(3):
+        peer.socket.sendall(b"\0\0\0\5ping%d" % number)
+    found: list[LinkEvent] = []
+    while len(found) < 3:
+        found += peer.wait_and_look(60_000) if not found else peer.look()
+    assert found[0] == FrameReceived(b"ping0", 1000)
+
+
+def test_nobody_at_the_address(make: Callable[..., Peer]) -> None:
+    one = make()
+    (port,) = free_ports(1)
+    one.link = CoordinatorLink(Endpoint("127.0.0.1", port), Security(), "c1", lambda: 0)
+    events = one.look()
+    while not events:
+        events = one.wait_and_look()
+    (failed,) = events
+    assert isinstance(failed, LinkFailed)
+    assert (failed.refused, failed.fatal) == (True, False)
+    assert failed.reason == f"127.0.0.1:{port}: Connection refused"
+    assert one.link.interest is None
+
+
+def test_a_name_that_stands_for_nothing(make: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    (failed,) = make().look()
+    assert isinstance(failed, LinkFailed)
+    assert not failed.refused
+    assert failed.reason.endswith("Name or service not known")
+
+
+def test_an_end_is_answered_with_a_reset(peer: Peer) -> None:
+    """A FIN would say that the consumer has stopped."""
+    assert peer.socket is not None
+    peer.socket.shutdown(socket.SHUT_WR)
+    (ended,) = peer.wait_and_look()
+    assert isinstance(ended, LinkEnded)
+    with pytest.raises(ConnectionResetError):
+        peer.socket.recv(1)
+
+
+def test_it_closes_with_a_fin_after_what_was_sent(peer: Peer) -> None:
+    """Also where something has come that nobody will read."""
+    assert peer.socket is not None
+    peer.socket.sendall(b"\0\0\0\5hello")
+    peer.wait_and_look()
+    peer.link.send(b"goodbye")
+    peer.link.close(reset=False)
+    assert peer.socket.recv(100) == b"goodbye"
+    assert peer.socket.recv(100) == b""
+
+
+def test_it_closes_with_a_reset(peer: Peer) -> None:
+    assert peer.socket is not None
+    peer.link.close(reset=True)
+    with pytest.raises(ConnectionResetError):
+        peer.socket.recv(1)
+
+
+@pytest.mark.parametrize("size", [-1, 0, 3, 16 * 1024 * 1024 + 1])
+def test_a_frame_of_a_wrong_size_ends_it(peer: Peer, size: int) -> None:
+    assert peer.socket is not None
+    peer.socket.sendall(struct.pack(">i", size))
+    (ended,) = peer.wait_and_look()
+    assert isinstance(ended, LinkEnded)
+    assert f"a frame of {size} bytes" in ended.reason
+
+
+def test_what_is_not_read_is_sent_later(peer: Peer) -> None:
+    assert peer.socket is not None
+    frame = bytes(1 << 20) * 8
+    peer.link.send(frame)
+    assert peer.link.interest is not None
+    assert peer.link.interest[1] == 3
+    with ThreadPoolExecutor(1) as pool:
+        received = pool.submit(_read, peer.socket, len(frame))
+        while not received.done():
+            assert peer.look() == []
+    assert received.result() == frame
+
+
+def test_a_peer_that_does_not_read_ends_it(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.client.consumer.link.MAX_UNSENT_BYTES", 1000)
+    peer.link.send(bytes(1 << 20) * 16)
+    (ended,) = peer.look()
+    assert isinstance(ended, LinkEnded)
+    assert "does not read" in ended.reason
+
+
+# Logins
+
+PLAIN = Security(mechanism="PLAIN", user="alice", password="secret")
+SCRAM = Security(mechanism="SCRAM-SHA-256", user="alice", password="secret")
+
+
+def _logged_in(one: Peer, serve: Callable[[socket.socket], None]) -> LinkEvent:
+    """The event of an attempt to connect."""
+    with ThreadPoolExecutor(1) as pool:
+        served = pool.submit(lambda: serve(one.accept()))
+        events = one.look()
+        while not events:
+            events = one.wait_and_look()
+        served.result(SECONDS)
+    (event,) = events
+    return event
+
+
+def test_plain(make: Callable[..., Peer]) -> None:
+    def serve(client: socket.socket) -> None:
+        assert _body(client).endswith(b"\0\5PLAIN")
+        _reply(client, handshake_reply())
+        assert _body(client).endswith(b"\0alice\0secret")
+        _reply(client, authenticate_reply(version=0))
+
+    assert _logged_in(make(PLAIN), serve) == LinkConnected()
+
+
+def test_scram(make: Callable[..., Peer]) -> None:
+    def serve(client: socket.socket) -> None:
+        _body(client)
+        _reply(client, handshake_reply())
+        bare = _token(client)[3:]
+        salt = b"salt" * 4
+        server_first = bare.split(b"r=")[1] + b"x,s=" + base64.b64encode(salt) + b",i=4096"
+        server_first = b"r=" + server_first
+        _reply(client, authenticate_reply(server_first, version=0))
+        without_proof = _token(client).rpartition(b",p=")[0]
+        salted = hashlib.pbkdf2_hmac("sha256", b"secret", salt, 4096)
+        key = hmac.digest(salted, b"Server Key", "sha256")
+        signature = hmac.digest(key, b",".join((bare, server_first, without_proof)), "sha256")
+        _reply(client, authenticate_reply(b"v=" + base64.b64encode(signature), version=0))
+
+    assert _logged_in(make(SCRAM), serve) == LinkConnected()
+
+
+def test_a_wrong_password_is_fatal_and_not_told(make: Callable[..., Peer]) -> None:
+    def serve(client: socket.socket) -> None:
+        _body(client)
+        _reply(client, handshake_reply())
+        _body(client)
+        _reply(client, authenticate_reply(version=0, error_code=58, message="Authentication failed"))
+
+    failed = _logged_in(make(PLAIN), serve)
+    assert isinstance(failed, LinkFailed)
+    assert failed.fatal
+    assert "secret" not in failed.reason
+
+
+def test_a_login_that_is_cut_off_is_tried_again(make: Callable[..., Peer]) -> None:
+    def serve(client: socket.socket) -> None:
+        _body(client)
+        client.close()
+
+    failed = _logged_in(make(PLAIN), serve)
+    assert isinstance(failed, LinkFailed)
+    assert (failed.fatal, failed.refused) == (False, False)
+
+
+def _read(client: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        data += client.recv(size - len(data))
+    return data
+
+
+def _body(client: socket.socket) -> bytes:
+    return _read(client, int.from_bytes(_read(client, 4), "big"))
+
+
+def _token(client: socket.socket) -> bytes:
+    """Of SaslAuthenticate v0; client id ``c1``."""
+    return _body(client)[16:]
+
+
+def _reply(client: socket.socket, body: bytes) -> None:
+    client.sendall(struct.pack(">ii", 4 + len(body), 0) + body)
