@@ -1,0 +1,69 @@
+"""Schedules of the coordinator's simulation, and whether it finds the mistakes that it has to find."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulation.coverage import Cell, all_cells
+from tests.simulation.invariants import InvariantError
+from tests.simulation.mutations import MUTATIONS, Mutation
+from tests.simulation.run import run_all, story
+from tests.simulation.world import World
+
+SCHEDULES = 400
+"""In the test run; ``python -m tests.simulation`` runs more."""
+
+MOST_SCHEDULES = 1500
+"""Until every cell of the tables is visited."""
+
+MUTANT_SCHEDULES = 300
+"""Within which a mistake has to be found."""
+
+TOO_MANY = "there is no valid assignment: a member would own more partitions than an int16 counts"
+
+UNREACHABLE: dict[Cell, str] = {
+    ("group", "returning", "given_up"): TOO_MANY,
+    ("group", "stable", "given_up"): TOO_MANY,
+}
+"""Cells that no schedule visits, and why. The tests of the tables do."""
+
+
+def test_invariants_hold_and_every_cell_is_visited() -> None:
+    failures: list[str] = []
+    reachable, visited = all_cells() - UNREACHABLE.keys(), set[Cell]()
+    for number, (outcome, visited) in enumerate(run_all(range(MOST_SCHEDULES)), start=1):
+        if outcome.failure is not None:
+            failures.append(f"--seed {outcome.seed}: {outcome.failure}")
+        if number >= SCHEDULES and reachable <= visited:
+            break
+    assert failures == []
+    assert reachable - visited == set()
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_mistake_is_found(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutation.patch(monkeypatch)
+    for seed in range(MUTANT_SCHEDULES):
+        try:
+            World(seed, faults=mutation.faults).run()
+        except InvariantError as error:
+            if error.name in mutation.invariants:
+                return
+    pytest.fail(f"not found in {MUTANT_SCHEDULES} schedules")
+
+
+@pytest.mark.parametrize("hash_seed", ["0", "1"])
+def test_a_seed_repeats_exactly(hash_seed: str) -> None:
+    code = "from tests.simulation.run import story; print('\\n'.join(map(story, range(5))))"
+    told = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout
+    assert told == "\n".join(map(story, range(5))) + "\n"
