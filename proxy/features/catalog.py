@@ -35,7 +35,7 @@ class LevelRange(NamedTuple):
 
 SUPPORTED: Mapping[str, LevelRange] = {
     AUDIT_EVENT_SCHEMA: LevelRange(1, 2),
-    COORDINATOR_PROTOCOL: LevelRange(1, 1),
+    COORDINATOR_PROTOCOL: LevelRange(1, 2),
     BROKER_METADATA: LevelRange(1, 1),
     QUOTA_IP: LevelRange(1, 1),
 }
@@ -57,7 +57,10 @@ MEANINGS: Mapping[str, Mapping[int, str]] = {
         1: "audit events of every kind but `rollup`",
         2: "audit events of the kind `rollup`, too (`audit.mode: rollup`)",
     },
-    COORDINATOR_PROTOCOL: {1: "reserved for the coordinator of consumer groups"},
+    COORDINATOR_PROTOCOL: {
+        1: "private apis 30001, 30002 and 30010 to 30012, and version 1 of the records of groups",
+        2: "StopFetcher names partitions: consumers that lose nothing are not stopped",
+    },
     BROKER_METADATA: {1: "every sidecar answers BrokerMetadata version 0"},
     QUOTA_IP: {1: "every sidecar takes the quotas of IP addresses from the cluster"},
 }

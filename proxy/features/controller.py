@@ -36,6 +36,7 @@ from proxy.features.records import (
     CONTROLLER_KEY,
     ENABLED,
     FEATURES_KEY,
+    GROUPS_KEY,
     MAX_COUNT,
     ControllerClaim,
     Finalized,
@@ -65,12 +66,6 @@ from proxy.features.updates import (
 BOOTSTRAP_AFTER_MS = 10_000
 """Milliseconds from the opening to the first finalized levels: the sidecars of a new fleet start one after another."""
 
-OUTCOME_KEPT_MS = 600_000
-"""Milliseconds until an outcome is deleted from the topic."""
-
-MAX_OUTCOMES = 256
-"""Outcomes that the topic keeps; with more, the oldest are deleted before their time."""
-
 
 class FeatureController:
     """The controller of one sidecar.
@@ -79,6 +74,7 @@ class FeatureController:
     topic         what the topic says, as far as it was read; kept in every state.
     claim         the number of the own claim once it was read back, to be published in ``holds``; else 0.
     participants  as last reported.
+    group_partitions  of the topic of groups, as the brokers have it now; set by the executor, 0 while it is not known.
 
     ``now`` is in milliseconds, monotonic. Times of records are by the brokers' clocks. The executor calls one method at
     a time, and ``tick`` at least once a second.
@@ -98,6 +94,7 @@ class FeatureController:
         self.state = ControllerState.AWAY
         self.topic = TopicState()
         self.participants: Sequence[Participant] = ()
+        self.group_partitions = 0
         self._steps: Mapping[ControllerState, Callable[[int], None]] = {
             ControllerState.AWAY: lambda now: None,
             ControllerState.OPENING: self._open,
@@ -250,6 +247,8 @@ class FeatureController:
         if self.topic.present and self._base().pending is not None:  # nobody changes anything: it is not a controller's
             self._put_features(structs.replace(self._base(), pending=None), now)
             return
+        if (groups := self.topic.missing_groups(self.group_partitions)) and not self._queue.is_unread(GROUPS_KEY):
+            self._queue.put(GROUPS_KEY, encode(groups))
         self._answer_excess()
         for update, waiting in list(self.topic.proposals.items()):
             if not self._is_answered(update):
@@ -450,10 +449,8 @@ class FeatureController:
         return self._queue.is_unread(update_key(update))
 
     def _delete_outcomes(self, now: int) -> None:
-        outcomes = self.topic.outcomes
-        for place, (update, known) in enumerate(outcomes.items()):
-            is_old = now + self._clock_offset - known.at >= OUTCOME_KEPT_MS
-            if (is_old or place < len(outcomes) - MAX_OUTCOMES) and not self._is_answered(update):
+        for update in self.topic.old_outcomes(now + self._clock_offset):
+            if not self._is_answered(update):
                 self._queue.put(update_key(update), None)
 
     # Records and effects

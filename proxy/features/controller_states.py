@@ -85,7 +85,7 @@ class FencePredecessor(NamedTuple):
     number: int
 
 
-class WriteRecords(NamedTuple):
+class WriteTransaction(NamedTuple):
     """Write these records, by key, in this order, in one transaction; then ``written``, ``write_failed`` or ``lost``.
 
     A value of None is a tombstone. At most one write is under way. ``write_failed`` only once the transaction is over
@@ -113,4 +113,4 @@ class LogLine(NamedTuple):
     fields: Mapping[str, object]
 
 
-Effect = FencePredecessor | WriteRecords | ReadRegistry | CloseProducer | LogLine
+Effect = FencePredecessor | WriteTransaction | ReadRegistry | CloseProducer | LogLine

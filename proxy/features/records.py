@@ -4,6 +4,7 @@ Values are JSON; unknown fields are ignored. The key says which record it is:
 
 ``features``      ``FinalizedFeatures``, written by the controller alone.
 ``controller``    ``ControllerClaim``: who has become the controller.
+``groups``        ``GroupsPartitions``, written once.
 ``update/<hex>``  ``UpdateProposal``, written by any sidecar; later ``UpdateOutcome``, by the controller; later a
                   tombstone.
 
@@ -47,6 +48,7 @@ UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 FEATURES_KEY = b"features"
 CONTROLLER_KEY = b"controller"
+GROUPS_KEY = b"groups"
 
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 FleetFeature = Annotated[str, Meta(pattern=rf"^{re.escape(PREFIX)}[A-Za-z0-9._-]{{1,238}}\Z")]
@@ -100,6 +102,13 @@ class ControllerClaim(Struct, frozen=True):
     claim: Annotated[int, Meta(ge=1, le=MAX_COUNT)]
     broker_id: Int32
     boot_id: Text
+    version: Int32 = LAYOUT_VERSION
+
+
+class GroupsPartitions(Struct, frozen=True):
+    """Over how many partitions of ``__brokerside_groups`` groups are spread, for ever: as many as it had at first."""
+
+    partitions: Annotated[int, Meta(ge=1, le=2**31 - 1)]
     version: Int32 = LAYOUT_VERSION
 
 
@@ -170,10 +179,11 @@ class ReaderRecord(Struct, frozen=True):
 
 _features = msgspec.json.Decoder(FinalizedFeatures)
 _claim = msgspec.json.Decoder(ControllerClaim)
+_groups = msgspec.json.Decoder(GroupsPartitions)
 _update: msgspec.json.Decoder[UpdateProposal | UpdateOutcome] = msgspec.json.Decoder(UpdateProposal | UpdateOutcome)
 _reader = msgspec.json.Decoder(ReaderRecord)
 
-FeaturesRecord = FinalizedFeatures | ControllerClaim | UpdateProposal | UpdateOutcome
+FeaturesRecord = FinalizedFeatures | ControllerClaim | GroupsPartitions | UpdateProposal | UpdateOutcome
 AnyRecord = TypeVar("AnyRecord", bound=FeaturesRecord | ReaderRecord)
 
 
@@ -211,6 +221,8 @@ def decode(key: bytes, value: bytes) -> FeaturesRecord | None:
         record = _decoded(_features, value)
     elif key == CONTROLLER_KEY:
         record = _decoded(_claim, value)
+    elif key == GROUPS_KEY:
+        record = _decoded(_groups, value)
     elif update_of_key(key) is not None:
         record = _decoded(_update, value)
     if isinstance(record, FinalizedFeatures):

@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 from proxy.features.records import (
     FEATURES_KEY,
+    GROUPS_KEY,
     ControllerClaim,
     FinalizedFeatures,
+    GroupsPartitions,
     UpdateOutcome,
     UpdateProposal,
     decode,
@@ -21,6 +23,12 @@ MAX_OPEN_PROPOSALS = 32
 
 MAX_IDS = 1000
 """Ids of further proposals that are kept, and outcomes: the newest."""
+
+OUTCOME_KEPT_MS = 600_000
+"""Milliseconds until an outcome is deleted from the topic."""
+
+MAX_OUTCOMES = 256
+"""Outcomes that the topic keeps; with more, the oldest are deleted before their time."""
 
 
 class OpenProposal(NamedTuple):
@@ -46,6 +54,7 @@ class TopicState:
     present       whether the topic's last readable one is that.
     later_layout  whether the topic's last record ``features`` is of a later layout than this release reads.
     claim         the last claim, or None.
+    groups        the last record ``groups``, or None; it survives ``restart``. ``groups_present``: the topic has it.
     proposals     by id, those without an outcome, in their order.
     excess        ids of those beyond ``MAX_OPEN_PROPOSALS``, in their order.
     outcomes      by id, in their order.
@@ -54,6 +63,7 @@ class TopicState:
 
     def __init__(self) -> None:
         self.finalized: FinalizedFeatures | None = None
+        self.groups: GroupsPartitions | None = None
         self.ignored: Counter[str] = Counter()
         self.restart()
 
@@ -62,9 +72,23 @@ class TopicState:
         self.present = False
         self.later_layout = False
         self.claim: ControllerClaim | None = None
+        self.groups_present = False
         self.proposals: dict[str, OpenProposal] = {}
         self.excess: dict[str, None] = {}
         self.outcomes: dict[str, KnownOutcome] = {}
+
+    def missing_groups(self, partitions: int) -> GroupsPartitions | None:
+        """Return the record ``groups`` that the topic ought to have; None if it has it. ``partitions``: of the topic of
+        groups now; 0: it is not there, or not known."""
+        if self.groups_present or not (self.groups or partitions):
+            return None
+        return self.groups or GroupsPartitions(partitions)
+
+    def old_outcomes(self, now: int) -> list[str]:
+        """Return the ids of the outcomes to be deleted. ``now``: by the brokers' clock."""
+        excess = len(self.outcomes) - MAX_OUTCOMES
+        kept_until = [known.at + OUTCOME_KEPT_MS for known in self.outcomes.values()]
+        return [update for place, update in enumerate(self.outcomes) if place < excess or kept_until[place] <= now]
 
     def apply(self, key: bytes, value: bytes | None, at: int) -> str | None:
         """Apply one record of the topic. Return why it is ignored, None if it is not.
@@ -85,6 +109,8 @@ class TopicState:
             later = has_later_layout(value)
             if key == FEATURES_KEY and later:
                 self.later_layout = True
+            elif key == GROUPS_KEY:  # nobody knows where a group belongs, and nobody may decide it anew
+                self.groups, self.groups_present = None, True
             return "later_layout" if later else "malformed"
         if isinstance(record, FinalizedFeatures):
             self.later_layout = False
@@ -94,6 +120,8 @@ class TopicState:
             self.finalized, self.present = record, True
         elif isinstance(record, ControllerClaim):
             self.claim = record
+        elif isinstance(record, GroupsPartitions):
+            self.groups, self.groups_present = record, True
         else:
             self._update(update_of_key(key) or "", record, at)
         return None
@@ -122,3 +150,5 @@ class TopicState:
             self.outcomes.pop(update, None)
         elif key == FEATURES_KEY:
             self.present = self.later_layout = False
+        elif key == GROUPS_KEY:
+            self.groups_present = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proxy.features.controller_states import WriteRecords
+from proxy.features.controller_states import WriteTransaction
 
 READ_BACK_MS = 30_000
 """Milliseconds that a committed record may take until it is read back."""
@@ -19,7 +19,7 @@ class TransactionQueue:
 
     def __init__(self) -> None:
         self._queue: dict[bytes, bytes | None] = {}
-        self._writing: WriteRecords | None = None
+        self._writing: WriteTransaction | None = None
         self._unread: dict[bytes, bytes | None] = {}
         self._committed_at: int | None = None
         self._failures = 0
@@ -44,11 +44,11 @@ class TransactionQueue:
         del self._unread[key]
         return True
 
-    def start(self, number: int, now: int) -> WriteRecords | None:
+    def start(self, number: int, now: int) -> WriteTransaction | None:
         """Return the next transaction, as ``number``; None while there is none, or while it has to wait."""
         if self._writing is not None or not self._queue or (self._retry_at is not None and now < self._retry_at):
             return None
-        self._writing, self._queue = WriteRecords(number, self._queue), {}
+        self._writing, self._queue = WriteTransaction(number, self._queue), {}
         return self._writing
 
     def written(self, number: int, now: int) -> None:

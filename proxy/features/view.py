@@ -16,7 +16,8 @@ class FeaturesView(Struct, frozen=True, array_like=True):
     ``supported``: by this sidecar; empty if feature levels are disabled. ``finalized``: by the fleet, as far as it is
     known: with ``epoch`` −1 nothing is known. ``forward``: an update is answered here, wherever the controller is.
     ``is_controller``: this sidecar is the controller. ``levels``: those in use by feature (0: none), for observers;
-    nothing is known of others.
+    nothing is known of others. ``group_partitions``: over how many partitions groups are spread, for ever; 0 while it
+    is not known.
     """
 
     supported: Mapping[str, LevelRange] = {}
@@ -25,6 +26,7 @@ class FeaturesView(Struct, frozen=True, array_like=True):
     forward: bool = True
     is_controller: bool = False
     levels: Mapping[str, int] = {}
+    group_partitions: int = 0
 
 
 class FeaturesDirectory:

@@ -16,10 +16,13 @@ quota_poller.py   polls the quotas, and reports changes.
 
 Topics of the sidecars
 topic_spec.py     their names and settings, and what a record is (pure).
-compacted_topic.py  one of them, by librdkafka.
+topic_client.py   what all of librdkafka's clients of them have in common.
+topic_creation.py creates one.
+topic_consumer.py reads a partition of one.
+compacted_topic.py  one with one partition: reads and writes it.
 topic_reader.py   the thread that waits for records of one.
 topic_thread.py   the thread that handles them, and writes some.
-fenced_writer.py  writes one as its only writer.
+fenced_writer.py  writes a partition as its only writer.
 topic_commands.py what the command reads and writes in them.
 election.py       elects the one sidecar that writes to a partition (pure).
 
@@ -39,4 +42,15 @@ applied_epoch.py  which epoch all processes of a sidecar have applied (pure).
 registered_features.py  what the registry says about features (pure).
 feature_updates.py  updates that clients ask this sidecar for.
 feature_poller.py follows the finalized levels, and is the controller where the election says so.
+
+Groups of consumers (``proxy.coordinator``)
+group_cluster.py  all that their coordinator has to do with the cluster.
+group_elections.py  which sidecar holds which partition of their topic (pure).
+group_poller.py   holds partitions, as the elections say.
+group_partitions.py  reads and writes the partitions that are held.
+group_metadata.py with what a transaction commits offsets of a group.
+broker_queries.py many questions to one broker, in few requests.
+group_queries.py  asks for committed offsets, and for members of Kafka's own coordinators.
+topic_watch.py    the topics that groups subscribe to.
+boottime.py       the clock of their leases.
 """

@@ -32,7 +32,7 @@ from proxy.features.controller_states import (
     FencePredecessor,
     LogLine,
     ReadRegistry,
-    WriteRecords,
+    WriteTransaction,
 )
 from proxy.features.levels import FleetLevels, fleet_levels
 from proxy.features.participants import Participant
@@ -74,6 +74,7 @@ class Registry(Protocol):
 
     boot_id: str
     features_leader: int | None
+    group_leaders: Sequence[int | None]
 
     def on_registry(self, callback: Callable[[RegistryContent, bool], None]) -> None:
         """Call ``callback`` with what the registry has, whenever some of it was read, and whether all was."""
@@ -122,7 +123,7 @@ class FeaturePoller:
         self._updates = FeatureUpdates(config.broker_id, registry.boot_id, self._controller, self._propose)
         self._writer: FencedWriter | None = None
         self._write_failure: str | None = None
-        self._suspicion = Suspicion(config.broker_id)
+        self._suspicion = Suspicion(config.broker_id, LOG)
         self._dialler = Dialler(self._on_refused)
         self._content: RegistryContent | None = None
         self._registered = self._loaded = False
@@ -284,6 +285,7 @@ class FeaturePoller:
         while True:
             await asyncio.sleep(TICK_INTERVAL)
             try:
+                self._controller.group_partitions = len(self._registry.group_leaders)
                 self._run(self._controller.tick(self._now()))
                 self._decide()
                 self._report_problem()
@@ -318,9 +320,9 @@ class FeaturePoller:
             match effect:
                 case FencePredecessor(number):
                     self._open_writer(number)
-                case WriteRecords(number, records):
+                case WriteTransaction(number, records):
                     assert self._writer is not None
-                    self._writer.write(records, lambda error, number=number: self._on_written(number, error))  # type: ignore[misc]
+                    self._writer.write(records, lambda error, began, number=number: self._on_written(number, error))  # type: ignore[misc]
                 case ReadRegistry(number):
                     self._registry.read_registry(lambda number=number: self._on_barrier(number))  # type: ignore[misc]
                 case CloseProducer():
@@ -391,7 +393,7 @@ class FeaturePoller:
         self._report_problem()
 
     def _publish_view(self) -> None:
-        levels = self._levels
+        levels, groups = self._levels, self._controller.topic.groups
         view = FeaturesView(
             self._supported,
             levels.finalized,
@@ -399,6 +401,7 @@ class FeaturePoller:
             forward=self._config.features.forward,
             is_controller=self._controller.state not in (ControllerState.AWAY, ControllerState.OPENING),
             levels=levels.in_use,
+            group_partitions=groups.partitions if groups is not None and self._loaded else 0,
         )
         if view != self._view:
             self._view = view

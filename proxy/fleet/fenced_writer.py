@@ -1,7 +1,8 @@
-"""Writes a topic as its only writer: Kafka fences every other one that has begun before (KIP-98).
+"""Writes a partition as its only writer: Kafka fences every other one that has begun before (KIP-98).
 
 A writer has one life: it begins, which fences its predecessor, writes, and ends when it is fenced itself or closed.
-librdkafka's calls block, so all of them are made on a thread.
+With the records of a transaction it commits offsets of groups (KIP-447), which are fenced with them. librdkafka's calls
+block, so all of them are made on a thread.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import asyncio
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
 from proxy.core.authentication import Authenticator
 from proxy.errors import BrokersideError
+from proxy.fleet.boottime import boottime_ms
 from proxy.fleet.topic_spec import TopicSpec
 
 if TYPE_CHECKING:
@@ -32,13 +34,33 @@ BEGIN_TIMEOUT = 15.0
 """Seconds within which the predecessor has to be fenced. The first transaction of a cluster takes some."""
 
 CALL_TIMEOUT = 5.0
-"""Seconds that a call to end a transaction may take. The same call is made again then."""
+"""Seconds that a call for a transaction may take. A call to end one is made again then."""
+
+OFFSETS_TIMEOUT = 2.0
+"""Seconds that the offsets of one group may take: so long librdkafka asks again for those of a topic that was deleted,
+while all other groups wait."""
+
+RETRY_BACKOFF_MS = 10
+"""Milliseconds until librdkafka repeats a request: of a transaction that follows another one at once, Kafka refuses the
+offsets until it has written the end of the one before, which takes some milliseconds. By default it waits for 100."""
 
 COMMIT_RETRY = 0.5
 """Seconds until a commit is asked for again whose outcome is not known."""
 
+MAX_BATCH_RECORDS = 1000
+"""Records of one transaction; a single write may have more."""
+
+MAX_BATCH_BYTES = 900_000
+"""Bytes of records of one transaction; a single write may have more."""
+
 Records = Mapping[bytes, bytes | None]
 """Values by key, in order; None for a tombstone."""
+
+GroupOffsets = Mapping[str, Mapping[tuple[str, int], int]]
+"""By group, then by topic and partition: the next offset to consume."""
+
+OnWritten = Callable[[str | None, int], None]
+"""Gets None when a write is committed, else why it was aborted; and when its transaction began (``boottime_ms``)."""
 
 log = structlog.get_logger(__name__)
 
@@ -47,8 +69,21 @@ class WriterLost(BrokersideError):
     """The writer has ended: another one has fenced it, or the transaction cannot go on."""
 
 
+class Write(NamedTuple):
+    """What is written in one transaction, perhaps with other writes."""
+
+    records: Records
+    offsets: GroupOffsets
+    done: OnWritten
+
+    @property
+    def size(self) -> int:
+        """Bytes of the records."""
+        return sum(len(key) + len(value or b"") for key, value in self.records.items())
+
+
 class FencedWriter:
-    """One writer of ``spec``'s partition, from ``start`` to ``stop``. For the event loop's thread.
+    """One writer of a partition of ``spec``'s topic, from ``start`` to ``stop``. For the event loop's thread.
 
     Callbacks are called on the loop; none after ``stop``.
     """
@@ -60,18 +95,29 @@ class FencedWriter:
         settings: Mapping[str, Any],
         authenticator: Authenticator | None,
         on_lost: Callable[[str], None],
+        *,
+        partition: int = 0,
+        delivery_timeout_ms: int = DELIVERY_TIMEOUT_MS,
+        group_metadata: Callable[[str], bytes] | None = None,
     ) -> None:
         """``settings``: librdkafka's, ``client.id`` among them. ``transactional_id``: of all writers of this partition.
 
         ``on_lost``: gets why nothing can be written any more; what is under way may become committed or not.
+        ``group_metadata``: see ``proxy.fleet.group_metadata``; needed for writes with offsets.
         """
         self._spec = spec
+        self._partition = partition
         self._transactional_id = transactional_id
         self._settings = settings
         self._authenticator = authenticator
         self._on_lost = on_lost
+        self._delivery_timeout_ms = delivery_timeout_ms
+        self._group_metadata = group_metadata
         self._loop = asyncio.get_running_loop()
-        self._jobs: queue.SimpleQueue[tuple[Records, Callable[[str | None], None]] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Write | None] = queue.SimpleQueue()
+        self._next: Write | None = None  # it did not fit into the last transaction
+        self._is_last = False  # nothing comes after what was taken
+        self._blamed: Sequence[Write] = ()  # of a transaction, what to blame if it is aborted now
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -80,9 +126,19 @@ class FencedWriter:
         self._thread = threading.Thread(target=self._run, args=[on_begun], name="fenced-writer", daemon=True)
         self._thread.start()
 
-    def write(self, records: Records, done: Callable[[str | None], None]) -> None:
-        """Write the records in one transaction. ``done`` gets None when it is committed, else why it was aborted."""
-        self._jobs.put((dict(records), done))
+    def write(self, records: Records, done: OnWritten, offsets: GroupOffsets | None = None) -> None:
+        """Write the records and commit the offsets in one transaction. What is written meanwhile goes into the next
+        one, so that a transaction may have many writes; each is committed whole or not at all."""
+        self._jobs.put(Write(dict(records), offsets or {}, done))
+
+    def finish(self) -> None:
+        """End the writer after what was given to ``write`` so far, and wait for nothing; see ``join``."""
+        self._jobs.put(None)
+
+    def join(self, seconds: float) -> None:
+        """Wait until the writer has ended, for ``seconds`` at most. Blocks."""
+        if self._thread is not None:
+            self._thread.join(seconds)
 
     def stop(self) -> None:
         """End the writer, and wait for nothing. What is being written may become committed or not."""
@@ -101,21 +157,51 @@ class FencedWriter:
         try:
             producer = self._begin()
             self._call(on_begun)
-            while (job := self._jobs.get()) is not None and not self._stop.is_set():
-                records, done = job
-                self._call(done, self._write(producer, records))
+            while writes := self._take():
+                self._commit(producer, writes)
         except WriterLost as lost:
             self._call(self._on_lost, str(lost))
         except Exception as error:
             log.exception("fenced_writer_failed")  # a mistake of ours
             self._call(self._on_lost, repr(error))
 
+    def _take(self) -> list[Write]:
+        """Return the writes of the next transaction: all that wait, as far as they fit. Empty at the end."""
+        first = self._next or (None if self._is_last else self._jobs.get())
+        self._next = None
+        if first is None or self._stop.is_set():
+            return []
+        writes, records, size = [first], len(first.records), first.size
+        with contextlib.suppress(queue.Empty):
+            while True:
+                one = self._jobs.get_nowait()
+                if one is None:
+                    self._is_last = True
+                    break
+                records, size = records + len(one.records), size + one.size
+                if records > MAX_BATCH_RECORDS or size > MAX_BATCH_BYTES:
+                    self._next = one
+                    break
+                writes.append(one)
+        return writes
+
+    def _commit(self, producer: Producer, writes: Sequence[Write]) -> None:
+        """Write all in one transaction; where it is aborted, what is not to blame in another one. Raises WriterLost."""
+        while writes:
+            began = boottime_ms()
+            error = self._write(producer, writes)
+            reported = self._blamed if error is not None else writes
+            for one in reported:
+                self._call(one.done, error, began)
+            known = {id(one) for one in reported}
+            writes = [one for one in writes if id(one) not in known]
+
     def _begin(self) -> Producer:
         """Fence all earlier writers. Raises WriterLost."""
         from confluent_kafka import KafkaException, Producer
 
         from observers.kafka_admin import RdkafkaLog
-        from proxy.fleet.compacted_topic import common_settings
+        from proxy.fleet.topic_client import common_settings
 
         settings = {
             **common_settings(self._settings),
@@ -123,7 +209,8 @@ class FencedWriter:
             "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
             "acks": "all",
             "linger.ms": 0,
-            "message.timeout.ms": DELIVERY_TIMEOUT_MS,
+            "retry.backoff.ms": RETRY_BACKOFF_MS,
+            "message.timeout.ms": self._delivery_timeout_ms,
         }
         try:
             producer = Producer(settings, logger=RdkafkaLog())
@@ -132,20 +219,16 @@ class FencedWriter:
             raise self._lost(error) from None
         return producer
 
-    def _write(self, producer: Producer, records: Records) -> str | None:
-        """Write the records in one transaction. Return None, or why it was aborted. Raises WriterLost."""
+    def _write(self, producer: Producer, writes: Sequence[Write]) -> str | None:
+        """Write all in one transaction. Return None, or why it was aborted. Raises WriterLost."""
         from confluent_kafka import KafkaException
-
-        from proxy.fleet.compacted_topic import signature
 
         try:
             producer.begin_transaction()
         except KafkaException as error:
             raise self._lost(error) from None
         try:
-            for key, value in records.items():
-                headers = signature(self._authenticator, key, value)
-                producer.produce(self._spec.name, key=key, value=value, partition=0, headers=headers)
+            self._send(producer, writes)
             self._end(lambda: producer.commit_transaction(CALL_TIMEOUT))
         except KafkaException as error:
             failure: KafkaError = error.args[0]
@@ -157,6 +240,27 @@ class FencedWriter:
                 raise self._lost(worse) from None
             return f"{self._spec.name}: {failure.str()}"
         return None
+
+    def _send(self, producer: Producer, writes: Sequence[Write]) -> None:
+        """Send all of a transaction. Raises KafkaException."""
+        from confluent_kafka import TopicPartition
+
+        from proxy.fleet.topic_client import signature
+
+        offsets: dict[str, dict[tuple[str, int], int]] = {}
+        for one in writes:
+            self._blamed = [one]
+            for key, value in one.records.items():
+                headers = signature(self._authenticator, key, value)
+                producer.produce(self._spec.name, key=key, value=value, partition=self._partition, headers=headers)
+            for group, of_group in one.offsets.items():
+                offsets.setdefault(group, {}).update(of_group)
+        for group, of_group in offsets.items():
+            assert self._group_metadata is not None
+            self._blamed = [one for one in writes if group in one.offsets]
+            consumed = [TopicPartition(topic, partition, offset) for (topic, partition), offset in of_group.items()]
+            producer.send_offsets_to_transaction(consumed, self._group_metadata(group), OFFSETS_TIMEOUT)
+        self._blamed = writes
 
     def _end(self, call: Callable[[], None]) -> None:
         """End the transaction. Whether it is committed is known only when the same call has returned."""

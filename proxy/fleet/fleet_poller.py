@@ -11,7 +11,7 @@ import contextlib
 import ssl
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ import structlog
 from msgspec import structs
 
 from proxy.config import Config, Endpoint, hmac_keys
-from proxy.core.protected_topics import FEATURES, REGISTRY
+from proxy.core.protected_topics import FEATURES, GROUPS, REGISTRY
 from proxy.core.wire import TRUNCATED
 from proxy.errors import BrokersideError, describe_os_error
 from proxy.fleet import identity, sidecar_record
@@ -33,6 +33,7 @@ from proxy.fleet.sidecar_record import STOPPED, SidecarRecord
 from proxy.fleet.view import (
     OwnBroker,
     OwnFeatures,
+    OwnGroups,
     brokers_without_sidecar,
     build_fleet_view,
     build_own_record,
@@ -83,7 +84,9 @@ class FleetPoller:
         """Of this run, in the registry."""
         self.features_leader: int | None = None
         """Broker id of the leader of the topic of features; None while it is not known."""
-        self._on_registry: Callable[[RegistryContent, bool], None] = lambda content, end: None
+        self.group_leaders: Sequence[int | None] = ()
+        """The same of each partition of the topic of groups; empty while it is not known."""
+        self._on_registry: list[Callable[[RegistryContent, bool], None]] = []
         self._started_ms = int(time.time() * 1000)
         self._own = OwnBroker(config.broker_id)
         self._choose_listeners(config)
@@ -163,7 +166,7 @@ class FleetPoller:
 
     def on_registry(self, callback: Callable[[RegistryContent, bool], None]) -> None:
         """Call ``callback`` with what the registry has, whenever some of it was read, and whether all was."""
-        self._on_registry = callback
+        self._on_registry.append(callback)
 
     def read_registry(self, done: Callable[[], None]) -> None:
         """Call ``done`` when all is read, and was reported, that the registry has after this call. Needs a registry."""
@@ -174,6 +177,12 @@ class FleetPoller:
         """Register other facts about the features of this sidecar."""
         if features != self._own.features:
             self._own = self._own._replace(features=features)
+            self._publish()
+
+    def update_groups(self, groups: OwnGroups) -> None:
+        """Register other facts about the groups that this sidecar coordinates."""
+        if groups != self._own.groups:
+            self._own = self._own._replace(groups=groups)
             self._publish()
 
     async def close(self, *, signs_off: bool = False) -> None:
@@ -190,7 +199,8 @@ class FleetPoller:
 
     def _on_content(self, content: RegistryContent, end: bool) -> None:
         self._update_members(content.sidecars, end)
-        self._on_registry(content, end)
+        for callback in self._on_registry:
+            callback(content, end)
 
     def _update_members(self, seen: Mapping[int, Member], end: bool) -> None:
         if not end and self._members is None:
@@ -270,7 +280,7 @@ class FleetPoller:
 
     async def _run_topics(self) -> None:
         """Poll the sidecars' own topics: their ids, since a Produce request may name a topic by its id alone, and the
-        leader of that of features."""
+        leaders of those of features and groups."""
         while True:
             done = await self._attempt("topic ids", self._poll_topics)
             await asyncio.sleep(self._config.metadata_watch_ms / 1000 if done else LAST_RETRY)
@@ -287,13 +297,21 @@ class FleetPoller:
         if self._config.features_disabled is None or self._config.internal_topics_protected:
             # Without features, too: other sidecars may have them, and no client may write their topic past this one.
             names.add(FEATURES)
+        if self._is_coordinating():
+            names.add(GROUPS)
         found = messages.decode_topics((await self._call(messages.topics_request(sorted(names))))[0])
         self._has_topic_ids = True
-        self.features_leader = found[FEATURES].leader if FEATURES in found else None
+        self.features_leader = next(iter(found[FEATURES].leaders), None) if FEATURES in found else None
+        self.group_leaders = found[GROUPS].leaders if GROUPS in found else ()
         ids = {one.id for one in found.values()}
         if ids != self._protected:
             self._protected = ids
             self._publish()
+
+    def _is_coordinating(self) -> bool:
+        """Whether this sidecar, or another one, coordinates groups."""
+        others = (self._members or {}).values()
+        return self._config.coordinator.enabled or any(one.alive and one.record.coordinates for one in others)
 
     async def _run_configuration(self) -> None:
         """Poll the configuration of the own broker."""

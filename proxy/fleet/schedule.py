@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 POLL_INTERVAL = 10.0
-"""Seconds between two polls when no change is known of."""
+"""Seconds between two polls when no change is known of, unless the caller says otherwise."""
 
 AFTER_REFRESH = (0.0, 0.2, 0.5, 1.0, 2.0)
 """Seconds from a change that the sidecar has seen to each poll: a broker may apply it after it has responded."""
@@ -16,19 +16,20 @@ FIRST_POLL_RETRY = 1.0
 
 
 class Schedule:
-    """The first poll is due at once, then one every ``POLL_INTERVAL``, and more often after a refresh or a failure."""
+    """The first poll is due at once, then one every ``interval`` seconds; more after a refresh or a failure."""
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, interval: float = POLL_INTERVAL) -> None:
+        self.interval = interval
         self._due = [now]
-        self._last = now - POLL_INTERVAL
+        self._last = now - interval
         self._retry = FIRST_POLL_RETRY
 
     def next_at(self) -> float:
         """Return when the next poll is due."""
         return (
-            max(min([*self._due, self._last + POLL_INTERVAL]), self._last + MIN_POLL_INTERVAL)
+            max(min([*self._due, self._last + self.interval]), self._last + MIN_POLL_INTERVAL)
             if self._due
-            else self._last + POLL_INTERVAL
+            else self._last + self.interval
         )
 
     def refresh(self, now: float) -> None:

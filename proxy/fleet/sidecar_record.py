@@ -77,6 +77,8 @@ class SidecarRecord(Struct, frozen=True):
     """Audit events above the finalized level that are not on the topic yet."""
     holds: Annotated[Mapping[Text, Epoch], Meta(max_length=MAX_HOLDS)] = {}
     """Partitions that it alone writes to (``proxy.fleet.election``): its claim of each, by ``<log>/<partition>``."""
+    coordinates: bool = False
+    """Whether it may hold partitions of the topic of groups."""
 
     @property
     def addresses(self) -> dict[str, tuple[str, int]]:

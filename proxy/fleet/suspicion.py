@@ -2,7 +2,7 @@
 
 Silence counts after 9 s (``membership``), since a sidecar that is slow or paused is silent, too. Where nobody listens
 at the address of a sidecar whose record is late, its process is gone: it counts as one that does not run, until a newer
-record of it is read. Only a sidecar that holds the topic of features is dialled: others wait for this one alone.
+record of it is read. Only a sidecar that holds a partition is dialled: others wait for this one alone.
 
 A suspicion can be wrong, where something between the two sidecars refuses connections. The suspected one is then fenced
 if it held the partition, reads so, writes a record, and counts again.
@@ -18,7 +18,6 @@ import structlog
 
 from proxy.fleet.host_resolver import resolve_host
 from proxy.fleet.membership import HEARTBEAT_INTERVAL, Member, RegistryContent
-from proxy.fleet.registered_features import HOLD
 
 RECORD_LATE_AFTER_MS = int(1000 * HEARTBEAT_INTERVAL) + 500
 """Milliseconds without a new record of a sidecar, after which it is dialled. One that runs but is late costs a
@@ -40,13 +39,15 @@ class LateSidecar(NamedTuple):
 
 
 class Suspicion:
-    """Pure: which sidecars the sidecar ``own`` (its broker id) dials, and what follows from their refusals.
+    """Pure: which holders of partitions of ``log`` the sidecar ``own`` (its broker id) dials, and what follows from
+    their refusals.
 
     ``now``: milliseconds, monotonic.
     """
 
-    def __init__(self, own: int) -> None:
+    def __init__(self, own: int, log: str) -> None:
         self._own = own
+        self._prefix = f"{log}/"
         self._newest = 0, 0  # the time of the newest record of all, and when it was read
         self._read: dict[int, tuple[int, int]] = {}  # the same of each sidecar
         self._refused: dict[int, int] = {}  # the time of the last record of each sidecar that has refused
@@ -60,16 +61,17 @@ class Suspicion:
             if (seen := _seen(content, node_id)) != self._read.get(node_id, (-1, 0))[0]:
                 self._read[node_id] = seen, now
 
-    def late(self, content: RegistryContent, now: int) -> list[LateSidecar]:
-        """Return the sidecars to be dialled now; none while no record at all is read. ``read`` had this content."""
+    def late(self, content: RegistryContent, now: int, late_after_ms: int = RECORD_LATE_AFTER_MS) -> list[LateSidecar]:
+        """Return the sidecars to be dialled now: those without a new record for ``late_after_ms``. None while no record
+        at all is read. ``read`` had this content."""
         if now - self._newest[1] >= RECORD_LATE_AFTER_MS:
             return []
         return [
             LateSidecar(node_id, one.record.host, one.record.port, seen)
             for node_id, one in content.sidecars.items()
             if node_id != self._own and one.alive and one.record.host and one.record.port > 0
-            if one.record.features and one.record.holds.get(HOLD)
-            if now - self._read[node_id][1] >= RECORD_LATE_AFTER_MS
+            if one.record.features and any(held.startswith(self._prefix) for held in one.record.holds)
+            if now - self._read[node_id][1] >= late_after_ms
             if self._refused.get(node_id) != (seen := _seen(content, node_id))
         ]
 

@@ -10,8 +10,9 @@ from proxy.core.authentication import Authenticator
 from proxy.errors import LocalError
 from proxy.features.participants import READER, SIDECAR
 from proxy.features.topic_state import TopicState
-from proxy.fleet.compacted_topic import CompactedTopic, TopicError, TopicMissing
+from proxy.fleet.compacted_topic import CompactedTopic
 from proxy.fleet.membership import MEMBER_DEAD_AFTER_MS, Membership
+from proxy.fleet.topic_client import TopicError, TopicMissing
 from proxy.fleet.topic_spec import FEATURES_TOPIC, REGISTRY_TOPIC, TopicRecord, TopicSpec
 
 CLIENT_ID = "brokerside-fleet-command"

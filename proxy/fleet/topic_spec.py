@@ -1,6 +1,6 @@
 """The topics in which sidecars keep their common state: their names and settings, and what a record of one is (pure).
 
-Both are compacted and have one partition.
+All are compacted.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from proxy.config import hmac_keys
-from proxy.core.protected_topics import FEATURES, REGISTRY
+from proxy.core.protected_topics import FEATURES, GROUPS, REGISTRY
 
 BOUNDED_BY: Mapping[str, str] = {
     # The broker decompresses the batches of writers, and holds them to its limit. A reader has no such limit:
@@ -34,10 +34,14 @@ MAX_REPLICATION = 3
 
 
 class TopicSpec(NamedTuple):
-    """One of these topics. ``label``: is signed with its records, see ``proxy.core.authentication``."""
+    """One of these topics. ``label``: is signed with its records, see ``proxy.core.authentication``.
+
+    ``partitions``: with which it is created.
+    """
 
     name: str
     label: str
+    partitions: int = 1
 
 
 REGISTRY_TOPIC = TopicSpec(REGISTRY, hmac_keys.REGISTRY)
@@ -45,6 +49,9 @@ REGISTRY_TOPIC = TopicSpec(REGISTRY, hmac_keys.REGISTRY)
 
 FEATURES_TOPIC = TopicSpec(FEATURES, hmac_keys.FEATURES)
 """The finalized levels of the fleet's features (``proxy.features.records``)."""
+
+GROUPS_TOPIC = TopicSpec(GROUPS, hmac_keys.GROUPS, partitions=12)
+"""The consumer groups that sidecars coordinate (``proxy.coordinator.records``)."""
 
 
 class TopicRecord(NamedTuple):

@@ -34,6 +34,13 @@ class OwnFeatures(NamedTuple):
     holds: Mapping[str, int] = {}
 
 
+class OwnGroups(NamedTuple):
+    """What this sidecar registers about groups of consumers; see ``SidecarRecord``."""
+
+    coordinates: bool = False
+    holds: Mapping[str, int] = {}
+
+
 class OwnBroker(NamedTuple):
     """What is known about this sidecar and its broker. ``node_id``: as the broker says, else as configured."""
 
@@ -43,6 +50,7 @@ class OwnBroker(NamedTuple):
     cluster_id: str = ""
     rack: str | None = None
     features: OwnFeatures = OwnFeatures()
+    groups: OwnGroups = OwnGroups()
 
 
 def build_own_view(config: Config, own: OwnBroker) -> BrokerView:
@@ -99,7 +107,8 @@ def build_own_record(config: Config, own: OwnBroker, *, boot_id: str, started_ms
         applied_epoch=own.features.applied_epoch,
         effective=own.features.effective,
         undelivered_above=own.features.undelivered_above,
-        holds=own.features.holds,
+        holds={**own.features.holds, **own.groups.holds},
+        coordinates=own.groups.coordinates,
     )
 
 

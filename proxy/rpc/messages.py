@@ -143,10 +143,10 @@ def decode_cluster(answer: Buffer) -> ClusterFacts:
 
 
 class TopicFacts(NamedTuple):
-    """One topic: its id (16 bytes), and the leader of its first partition; None while it has none."""
+    """One topic: its id (16 bytes), and the leader of each partition; None while it has none."""
 
     id: bytes
-    leader: int | None
+    leaders: tuple[int | None, ...]
 
 
 def topics_request(names: Iterable[str]) -> RpcRequest:
@@ -159,9 +159,10 @@ def decode_topics(answer: Buffer) -> dict[str, TopicFacts]:
     topics = {}
     for one in flexible_response(METADATA, TOPIC_IDS_SINCE, answer).get("Topics"):
         if not one.get("ErrorCode"):
-            leaders = [part.get("LeaderId") for part in one.get("Partitions") if part.get("PartitionIndex") == 0]
-            leader = leaders[0] if leaders and leaders[0] >= 0 else None
-            topics[one.get("Name")] = TopicFacts(urlsafe_b64decode(one.get("TopicId") + "=="), leader)
+            leaders = {part.get("PartitionIndex"): part.get("LeaderId") for part in one.get("Partitions")}
+            known = (leaders.get(partition, -1) for partition in range(len(leaders)))
+            topic_id = urlsafe_b64decode(one.get("TopicId") + "==")
+            topics[one.get("Name")] = TopicFacts(topic_id, tuple(leader if leader >= 0 else None for leader in known))
     return topics
 
 

@@ -56,7 +56,7 @@ class FeatureFleet:
             path = self.folder / f"sidecar-{node.id}.yaml"
             config = yaml.safe_load(path.read_text())
             for section, values in settings.items():
-                config[section] = {**config[section], **values}
+                config[section] = {**config.get(section, {}), **values}
             path.write_text(yaml.safe_dump(config))
 
     def spawn(self, broker_id: int, program: Sequence[str] = BROKERSIDE) -> SidecarProcess:

@@ -23,6 +23,7 @@ from proxy.fleet.applied_epoch import AuditLevels
 from proxy.fleet.feature_poller import FeaturePoller
 from proxy.fleet.fleet_poller import FleetPoller
 from proxy.fleet.succession import Succession
+from proxy.interceptors.broker_metadata import FleetView
 from proxy.local import broker
 from proxy.local.cluster import Node
 
@@ -44,11 +45,11 @@ class FeatureSidecar:
         self.audit: AuditLevels | None = None
         self.asked = 0  # how often for what the audit does
         self._listener: socket.socket | None = None
-        self.fleet = FleetPoller(self.config, lambda view: None, lambda problem: None)
+        self.fleet = FleetPoller(self.config, self._on_fleet_view, lambda problem: None)
         self.features = FeaturePoller(
             self.config,
             self.fleet,
-            self.views.append,
+            self._on_features_view,
             self.problems.append,
             self._audit_levels,
             inherits=inherits,
@@ -56,6 +57,12 @@ class FeatureSidecar:
         )
         self.succession = Succession(self.fleet, self.features)
         self._inherits = inherits
+
+    def _on_fleet_view(self, view: FleetView) -> None:
+        return
+
+    def _on_features_view(self, view: FeaturesView) -> None:
+        self.views.append(view)
 
     async def _audit_levels(self) -> AuditLevels:
         self.asked += 1

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import select
 import shutil
 import signal
 import socket
@@ -145,3 +147,30 @@ def test_an_idle_peer_is_not_lost_nor_is_a_listening_socket(server: socket.socke
             client.sendall(b"x")
             assert not is_dead(client.fileno(), 0)
     assert not is_dead(server.fileno(), 0)
+
+
+def test_tcp_user_timeout_begins_with_the_first_retransmission_and_ends_what_was_sent(
+    namespace: Namespace, server: socket.socket
+) -> None:
+    """A consumer's lease stands on this (S1-63): after that time no byte is delivered that was sent before.
+
+    The time that was set is not the whole: it begins when the kernel has waited for an acknowledgement, twice its
+    retransmission timeout at most. The test prints how long it was.
+    """
+    with connected(namespace, server) as (sock, _):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SOON_MS)
+        namespace.run("addr", "flush", "dev", "eth0")
+        sock.send(b"x")
+        sent = time.monotonic()
+        time.sleep(SOON_MS / 2000)
+        sock.send(b"y")  # it does not begin a new time
+        poller = select.poll()
+        poller.register(sock, select.POLLIN)
+        assert poller.poll(20_000)
+        waited = time.monotonic() - sent
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ETIMEDOUT
+        assert waited >= SOON_MS / 1000
+        print(f"TCP_USER_TIMEOUT {SOON_MS} ms: ended after {waited:.2f} s")
+        namespace.run("addr", "add", f"{PEER}/24", "dev", "eth0")  # the path is back: too late
+        with pytest.raises(BrokenPipeError):
+            sock.send(b"z")

@@ -24,10 +24,10 @@ from proxy.commands.feature_lines import NOT_AUTHORIZED
 from proxy.config import hmac_keys
 from proxy.core.authentication import Authenticator
 from proxy.errors import LocalError
-from proxy.features.catalog import AUDIT_EVENT_SCHEMA, PREFIX, QUOTA_IP, SUPPORTED, LevelRange
+from proxy.features.catalog import AUDIT_EVENT_SCHEMA, COORDINATOR_PROTOCOL, PREFIX, QUOTA_IP, SUPPORTED, LevelRange
 from proxy.features.records import SAFE_DOWNGRADE, ReaderRecord, SupportedRange, encode, reader_key
 from proxy.fleet import topic_commands
-from proxy.fleet.compacted_topic import TopicMissing
+from proxy.fleet.topic_client import TopicMissing
 from proxy.fleet.topic_spec import TopicSpec
 from proxy.local import broker
 from proxy.local import cluster as local_cluster
@@ -196,11 +196,16 @@ def test_the_command_of_an_older_release_lowers_all_to_what_it_knows(address: st
     assert (code, lines) == (3, [])
     assert errors.splitlines() == [
         f"brokerside: {config}: {AUDIT_EVENT_SCHEMA}: 1 to 1 are supported, finalized are 1 to 2",
+        f"brokerside: {config}: {COORDINATOR_PROTOCOL}: 1 to 1 are supported, finalized are 1 to 2",
         f"brokerside: {config}: {QUOTA_IP}: is not supported, finalized are 1 to 1",
     ]
     code, lines, errors = features("downgrade-all", address, release=OLD_RELEASE)
     assert (code, errors) == (0, "")
-    assert lines == [line("Downgrade", AUDIT_EVENT_SCHEMA, "2", "1"), line("Delete", QUOTA_IP, "1", "-")]
+    assert lines == [
+        line("Downgrade", AUDIT_EVENT_SCHEMA, "2", "1"),
+        line("Downgrade", COORDINATOR_PROTOCOL, "2", "1"),
+        line("Delete", QUOTA_IP, "1", "-"),
+    ]
     assert features("downgrade-all", address, release=OLD_RELEASE) == (0, ["nothing to do"], "")
     for release in (OLD_RELEASE, "from proxy.cli import main; main()"):
         code, [said], errors = features("check", "-c", config, release=release)

@@ -33,10 +33,11 @@ from proxy.features.records import (
 )
 from proxy.features.updates import ENDING, FEATURE_UPDATE_FAILED, INVALID_UPDATE_VERSION, NONE
 from proxy.fleet.applied_epoch import AuditLevels
-from proxy.fleet.compacted_topic import CompactedTopic, TopicError
+from proxy.fleet.compacted_topic import CompactedTopic
 from proxy.fleet.feature_poller import TRANSACTIONAL_ID
 from proxy.fleet.feature_updates import NO_ANSWER
 from proxy.fleet.fenced_writer import FencedWriter
+from proxy.fleet.topic_client import TopicError
 from proxy.fleet.topic_spec import FEATURES_TOPIC, TopicSpec
 from proxy.local import cluster as local_cluster
 from proxy.local import process
@@ -354,9 +355,8 @@ class Writers:
 
     async def write(self, writer: FencedWriter, **records: str | None) -> str | None:
         done = asyncio.get_running_loop().create_future()
-        writer.write(
-            {key.encode(): None if value is None else value.encode() for key, value in records.items()}, done.set_result
-        )
+        encoded = {key.encode(): None if value is None else value.encode() for key, value in records.items()}
+        writer.write(encoded, lambda error, began: done.set_result(error))
         found: str | None = await asyncio.wait_for(done, 30)
         return found
 
@@ -367,7 +367,7 @@ async def test_a_writer_is_fenced_by_the_next_one(clean: ClusterState) -> None:
     one = await writers.begun()
     assert await writers.write(one, a="1", b="2") is None
     other = await writers.begun()
-    one.write({b"a": b"3"}, lambda error: pytest.fail(f"it was written: {error}"))
+    one.write({b"a": b"3"}, lambda error, began: pytest.fail(f"it was written: {error}"))
     await until(lambda: writers.lost)
     assert await writers.write(other, a=None) is None
     assert "fenced" in writers.lost[0]

@@ -22,7 +22,7 @@ from proxy.features.controller_states import (
     Effect,
     FencePredecessor,
     ReadRegistry,
-    WriteRecords,
+    WriteTransaction,
 )
 from proxy.features.levels import FleetLevels, fleet_levels
 from proxy.features.participants import Participant
@@ -123,7 +123,7 @@ class Registry:
     """The registry, as far as somebody has read it. ``own``: broker id of the sidecar that reads it; 0 for nobody."""
 
     def __init__(self, own: int = 0) -> None:
-        self.suspicion = Suspicion(own)
+        self.suspicion = Suspicion(own, "features")
         self.last: dict[str, tuple[Registration, int]] = {}
         self.place = self.newest = 0
 
@@ -317,7 +317,7 @@ class Process:
             if isinstance(effect, CloseProducer):
                 self.tasks.clear()
                 self.election.lost(self.world.now)
-            elif isinstance(effect, FencePredecessor | WriteRecords | ReadRegistry):
+            elif isinstance(effect, FencePredecessor | WriteTransaction | ReadRegistry):
                 self.tasks.append(Task(effect))
 
     def work(self, which: int = 0, outcome: str = "done") -> bool:
@@ -329,7 +329,7 @@ class Process:
             return self._fence(task, self.controller)
         if isinstance(task.effect, ReadRegistry):
             return self._barrier(task, self.controller)
-        assert isinstance(task.effect, WriteRecords)
+        assert isinstance(task.effect, WriteTransaction)
         return self._write(task, task.effect, self.controller, outcome)
 
     def _fence(self, task: Task, controller: FeatureController) -> bool:
@@ -358,7 +358,7 @@ class Process:
             self.take(controller.barrier_passed(task.effect.number, self.registry.participants(), self.world.now))
         return True
 
-    def _write(self, task: Task, effect: WriteRecords, controller: FeatureController, outcome: str) -> bool:
+    def _write(self, task: Task, effect: WriteTransaction, controller: FeatureController, outcome: str) -> bool:
         world, log = self.world, self.world.log
         if self.generation != log.generation:
             self.tasks.remove(task)

@@ -15,8 +15,10 @@ from proxy.core.interceptor import (
     BrokerCall,
     Deferred,
     Disposition,
+    GivenUp,
     Interceptor,
     Request,
+    Served,
     Stream,
     Verdict,
 )
@@ -101,19 +103,21 @@ class Chooser(Interceptor):
         return Late(api_key, length)
 
 
-async def serve(body: bytes, call: BrokerCall) -> bytes | None:
-    """``c``: close, ``e``: an error; all else is the answer."""
+async def serve(body: bytes, call: BrokerCall) -> Served:
+    """``c``: close, ``e``: an error, ``g``: give the connection up; all else is the answer."""
+    if body[:1] == b"g":
+        return GivenUp(body[1:])
     if body[:1] == b"e":
         raise RuntimeError("serve")
     return None if body[:1] == b"c" else body
 
 
-def served(deferred: Deferred) -> bytes | Exception | None:
+def served(deferred: Deferred) -> Served | Exception:
     """What comes of a request that ``Chooser`` has deferred. It awaits nothing."""
     try:
-        cast(Coroutine[Any, Any, bytes | None], deferred.serve(_no_call)).send(None)
+        cast(Coroutine[Any, Any, Served], deferred.serve(_no_call)).send(None)
     except StopIteration as returned:
-        return cast(bytes | None, returned.value)
+        return cast(Served, returned.value)
     except RuntimeError as error:
         return error
     raise AssertionError("it waits")

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from proxy.commands.feature_lines import lower_all, raise_all, report_lines, report_of, update_lines
-from proxy.features.catalog import AUDIT_EVENT_SCHEMA, BROKER_METADATA, COORDINATOR_PROTOCOL, QUOTA_IP, LevelRange
+from proxy.features.catalog import (
+    AUDIT_EVENT_SCHEMA,
+    BROKER_METADATA,
+    COORDINATOR_PROTOCOL,
+    QUOTA_IP,
+    LevelRange,
+)
 from proxy.features.records import SAFE_DOWNGRADE, UNSAFE_DOWNGRADE, FeatureUpdate
 from proxy.features.updates import UpdateResult
 from proxy.interceptors.broker_metadata import BrokerEntry
@@ -122,10 +128,12 @@ def test_updates_and_their_results() -> None:
 
 
 def test_all_are_raised_to_this_release_s_maximum_and_none_is_lowered() -> None:
-    assert raise_all(ALL_AT_1) == [FeatureUpdate(AUDIT_EVENT_SCHEMA, 2)]
-    assert raise_all({**ALL_AT_1, AUDIT_EVENT_SCHEMA: LevelRange(1, 9), LATER: LevelRange(1, 1)}) == []
+    raised = [FeatureUpdate(AUDIT_EVENT_SCHEMA, 2), FeatureUpdate(COORDINATOR_PROTOCOL, 2)]
+    assert raise_all(ALL_AT_1) == raised
+    later = {AUDIT_EVENT_SCHEMA: LevelRange(1, 9), COORDINATOR_PROTOCOL: LevelRange(1, 2), LATER: LevelRange(1, 1)}
+    assert raise_all({**ALL_AT_1, **later}) == []
     without = {name: levels for name, levels in ALL_AT_1.items() if name != QUOTA_IP}
-    assert raise_all(without) == [FeatureUpdate(AUDIT_EVENT_SCHEMA, 2), FeatureUpdate(QUOTA_IP, 1)]
+    assert raise_all(without) == [*raised, FeatureUpdate(QUOTA_IP, 1)]
 
 
 def test_all_are_lowered_to_this_release_s_maximum_and_what_it_does_not_know_is_deleted() -> None:

@@ -11,7 +11,7 @@ from proxy.features.controller_states import (
     FencePredecessor,
     LogLine,
     ReadRegistry,
-    WriteRecords,
+    WriteTransaction,
 )
 from proxy.features.participants import Participant
 from proxy.features.records import (
@@ -65,7 +65,7 @@ class Executor:
         self.now = 0
         self.waits: tuple[type[Effect], ...] = ()
         self.waiting: list[Effect] = []
-        self.writes: list[WriteRecords] = []
+        self.writes: list[WriteTransaction] = []
         self.lines: list[LogLine] = []
         self.closed = 0
         self.participants = [sidecar(1), sidecar(2)]
@@ -90,7 +90,7 @@ class Executor:
             self.do(controller.opened(effect.number, self.now))
         elif isinstance(effect, ReadRegistry):
             self.do(controller.barrier_passed(effect.number, self.participants, self.now))
-        elif isinstance(effect, WriteRecords):
+        elif isinstance(effect, WriteTransaction):
             self.writes.append(effect)
             self.do(controller.written(effect.number, self.now))
             for key, value in effect.records.items():

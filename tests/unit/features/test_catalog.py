@@ -13,7 +13,7 @@ NAME = "brokerside.made.up"
 def test_this_release() -> None:
     assert {name: str(levels) for name, levels in catalog.SUPPORTED.items()} == {
         "brokerside.audit.event.schema": "1 to 2",
-        "brokerside.coordinator.protocol": "1 to 1",
+        "brokerside.coordinator.protocol": "1 to 2",
         "brokerside.broker.metadata": "1 to 1",
         "brokerside.quota.ip": "1 to 1",
     }

@@ -5,21 +5,29 @@ from __future__ import annotations
 import pytest
 
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA
-from proxy.features.controller import BOOTSTRAP_AFTER_MS, MAX_OUTCOMES, OUTCOME_KEPT_MS, FeatureController
-from proxy.features.controller_states import TRANSITIONS, ControllerEvent, ControllerState, ReadRegistry, WriteRecords
+from proxy.features.controller import BOOTSTRAP_AFTER_MS, FeatureController
+from proxy.features.controller_states import (
+    TRANSITIONS,
+    ControllerEvent,
+    ControllerState,
+    ReadRegistry,
+    WriteTransaction,
+)
 from proxy.features.participants import MAX_APPLIED_EPOCH, Participant
 from proxy.features.records import (
     CONTROLLER_KEY,
     FEATURES_KEY,
+    GROUPS_KEY,
     MAX_COUNT,
     ControllerClaim,
     FinalizedFeatures,
+    GroupsPartitions,
     PendingUpdate,
     UpdateOutcome,
     encode,
     update_key,
 )
-from proxy.features.topic_state import MAX_OPEN_PROPOSALS
+from proxy.features.topic_state import MAX_OPEN_PROPOSALS, MAX_OUTCOMES, OUTCOME_KEPT_MS
 from tests.unit.features.fleets import (
     BROKER_CLOCK,
     changing,
@@ -42,11 +50,11 @@ def test_it_fences_reads_and_claims_before_it_serves() -> None:
     one = executor()
     one.put(FEATURES_KEY, FinalizedFeatures(4, finalized(2)))
     one.put(CONTROLLER_KEY, ControllerClaim(6, 2, "another"))
-    one.waits = (WriteRecords,)
+    one.waits = (WriteTransaction,)
     one.hold()
     assert (one.controller.state, one.controller.claim) == (OPENING, 0)
     (write,) = one.waiting
-    assert isinstance(write, WriteRecords)
+    assert isinstance(write, WriteTransaction)
     assert dict(write.records) == {CONTROLLER_KEY: encode(ControllerClaim(7, 1, "boot"))}
     one.go()
     assert (one.controller.state, one.controller.claim) == (SERVING, 7)
@@ -166,7 +174,7 @@ def test_a_change_that_a_sidecar_ignores_is_written_again_above_what_that_has_re
     one = serving()
     one.see(sidecar(1, epoch=4), sidecar(2, epoch=4))
     one.propose(1, to(1, 2))
-    one.waits = (WriteRecords,)
+    one.waits = (WriteTransaction,)
     one.see(sidecar(1, epoch=5), sidecar(2, epoch=7))
     assert one.controller.state is APPLYING
     one.waits = ()
@@ -291,10 +299,10 @@ def test_an_update_is_an_intent_a_barrier_and_a_final_record_with_its_outcome() 
 
 def test_the_registry_is_read_after_the_intent_was_read_back() -> None:
     one = serving()
-    one.waits = (WriteRecords, ReadRegistry)
+    one.waits = (WriteTransaction, ReadRegistry)
     one.propose(1, to(3))
     (write,) = one.waiting
-    assert isinstance(write, WriteRecords)
+    assert isinstance(write, WriteTransaction)
     one.waiting.clear()
     one.do(one.controller.written(write.number, 0))
     assert one.waiting == [], "it is committed, but it cannot be read yet"
@@ -487,7 +495,7 @@ def test_the_oldest_of_many_outcomes_are_deleted_earlier() -> None:
 def test_the_claim_of_another_sidecar_ends_it(state: ControllerState) -> None:
     if state in (OPENING, BOOTSTRAP):
         one = executor()
-        one.waits = (WriteRecords,) if state is OPENING else ()
+        one.waits = (WriteTransaction,) if state is OPENING else ()
         one.hold()
     else:
         one = serving() if state is SERVING else changing()
@@ -503,7 +511,7 @@ def test_the_claim_of_another_sidecar_ends_it(state: ControllerState) -> None:
 
 def test_claims_from_before_end_nothing() -> None:
     one = executor()
-    one.waits = (WriteRecords,)
+    one.waits = (WriteTransaction,)
     one.put(CONTROLLER_KEY, ControllerClaim(5, 2, "another"))
     one.do([])
     one.hold()
@@ -543,3 +551,36 @@ def test_every_transition_is_visited(monkeypatch: pytest.MonkeyPatch) -> None:
     for state in (OPENING, BOOTSTRAP, SERVING, CHANGING, APPLYING):
         test_the_claim_of_another_sidecar_ends_it(state)
     assert visited == {(state, event) for state, events in TRANSITIONS.items() for event in events}
+
+
+# ---- partitions of groups (S1-33) ------------------------------------------------------------------------------
+
+
+def test_the_number_of_partitions_of_groups_is_written_once_and_stays() -> None:
+    one = serving()
+    one.tick(1)
+    assert one.controller.topic.groups is None
+    one.controller.group_partitions = 12
+    one.tick(1)
+    assert one.written() == {GROUPS_KEY: GroupsPartitions(12)}
+    writes = len(one.writes)
+    one.controller.group_partitions = 24
+    one.tick(1)
+    assert (len(one.writes), one.controller.topic.groups) == (writes, GroupsPartitions(12))
+
+
+def test_a_deleted_number_of_partitions_is_written_again_as_it_was() -> None:
+    one = serving()
+    one.put(GROUPS_KEY, GroupsPartitions(12))
+    one.controller.group_partitions = 24
+    one.read(GROUPS_KEY, None)
+    assert one.written() == {GROUPS_KEY: GroupsPartitions(12)}
+
+
+def test_a_number_of_partitions_that_cannot_be_read_is_left_as_it_is() -> None:
+    one = serving()
+    one.controller.records([(GROUPS_KEY, b'{"partitions":12,"version":2}', BROKER_CLOCK)], 0)
+    writes = len(one.writes)
+    one.controller.group_partitions = 12
+    one.tick(1)
+    assert (len(one.writes), one.controller.topic.groups) == (writes, None)

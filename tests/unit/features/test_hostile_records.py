@@ -8,7 +8,7 @@ import pytest
 
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA, SUPPORTED
 from proxy.features.controller import FeatureController
-from proxy.features.controller_states import ControllerState, Effect, FencePredecessor, ReadRegistry, WriteRecords
+from proxy.features.controller_states import ControllerState, Effect, FencePredecessor, ReadRegistry, WriteTransaction
 from proxy.features.participants import Participant
 from proxy.features.records import (
     CONTROLLER_KEY,
@@ -52,7 +52,7 @@ class Fleet:
             match effect:
                 case FencePredecessor(number):
                     self.run(self.controller.opened(number, NOW))
-                case WriteRecords(number, records):
+                case WriteTransaction(number, records):
                     self.written += records.items()
                     self.run(self.controller.written(number, NOW))
                     self.run(self.controller.records([(key, value, NOW) for key, value in records.items()], NOW))

@@ -41,6 +41,7 @@ class Registry:
 
     boot_id = "own"
     features_leader: int | None = 2
+    group_leaders: Sequence[int | None] = ()
     report: Callable[[RegistryContent, bool], None]
 
     def on_registry(self, callback: Callable[[RegistryContent, bool], None]) -> None:

@@ -35,7 +35,7 @@ def content(other: Member, seen: int = SEEN, own: int = NEWER) -> RegistryConten
 
 def waiting(other: Member, own: int = 1) -> tuple[Suspicion, RegistryContent]:
     """A sidecar that has read a record of another one at ``START``, and only its own since, at ``LATE``."""
-    suspicion = Suspicion(own)
+    suspicion = Suspicion(own, "features")
     suspicion.read(content(other, own=SEEN), START)
     suspicion.read(now := content(other), LATE)
     return suspicion, now

@@ -3,7 +3,7 @@
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, TIMESTAMP_NOT_AVAILABLE
 
-from proxy.fleet.compacted_topic import to_topic_record
+from proxy.fleet.topic_consumer import to_topic_record
 
 
 @pytest.mark.parametrize(

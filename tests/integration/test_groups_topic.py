@@ -1,0 +1,316 @@
+"""The topic of groups on a real broker: who writes it, what a successor reads, and what becomes of offsets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]  # untyped
+from structlog.testing import capture_logs
+
+from proxy.config import hmac_keys
+from proxy.coordinator.effects import (
+    ClosePartition,
+    ConfirmClaim,
+    FindOrdinaryMembers,
+    OpenPartition,
+    ReadCommittedOffsets,
+    WatchTopics,
+)
+from proxy.coordinator.events import (
+    CommittedOffsetsRead,
+    EndpointsChanged,
+    OrdinaryMembersFound,
+    PartitionAssigned,
+    PartitionLost,
+    TopicsChanged,
+    WriteAborted,
+    WriteCommitted,
+)
+from proxy.coordinator.records import (
+    GenerationRecord,
+    GenerationValue,
+    GroupRecord,
+    MemberRecord,
+    MemberValue,
+    OwnersRecord,
+    OwnersValue,
+)
+from proxy.core.authentication import Authenticator, read_keys
+from proxy.core.protected_topics import FEATURES, GROUPS, REGISTRY
+from proxy.features.records import GROUPS_KEY, GroupsPartitions, encode
+from proxy.fleet.boottime import boottime_ms
+from proxy.local import cluster as local_cluster
+from proxy.local.state import ClusterState
+from tests.integration.feature_sidecars import committed, running, until
+from tests.integration.group_sidecars import GroupSidecar
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+
+MEMBER = MemberValue('{"t":2}', True, "smallest", 6000, 1, "client", "User:alice", "CLIENT")
+RECORDS: list[GroupRecord] = [
+    GenerationRecord("g", GenerationValue(1, "starting", 1)),
+    MemberRecord("g", "c/1", MEMBER),
+    OwnersRecord("g", "t", OwnersValue(1, "id", {"c/1-0": (0, 2), "c/1-1": (1,)})),
+]
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterState]:
+    folder = tmp_path_factory.mktemp("cluster")
+    yield local_cluster.up(folder, progress=False)
+    local_cluster.down(folder)
+
+
+@pytest.fixture(scope="module")
+def admin(state: ClusterState) -> AdminClient:
+    return AdminClient({"bootstrap.servers": state.internal_bootstrap, "log_level": 0})
+
+
+@pytest.fixture
+def clean(state: ClusterState, admin: AdminClient) -> Iterator[ClusterState]:
+    """A cluster with the topic ``t`` of three partitions alone."""
+    admin.create_topics([NewTopic("t", 3, 1)])["t"].result(30)
+    yield state
+    there = admin.list_topics(timeout=20).topics.keys() & {FEATURES, REGISTRY, GROUPS, "t"}
+    for future in admin.delete_topics([*there]).values():
+        future.result(30)
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new fleet waits for its sidecars for a moment instead of ten seconds; who has lost a partition likewise."""
+    monkeypatch.setattr("proxy.features.controller.BOOTSTRAP_AFTER_MS", 500)
+    monkeypatch.setattr("proxy.fleet.election.AWAY_AFTER_LOSS_MS", 500)
+
+
+async def committed_offsets(admin: AdminClient, group: str) -> dict[tuple[str, int], int]:
+    """As ``kafka-consumer-groups.sh --describe`` has them, once no transaction is open."""
+    while True:
+        asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)], require_stable=True)
+        found = (await asyncio.to_thread(asked[group].result, 30)).topic_partitions
+        if not any(one.error for one in found):
+            return {(one.topic, one.partition): one.offset for one in found}
+        await asyncio.sleep(0.05)
+
+
+async def test_groups_are_spread_over_the_partitions_that_the_topic_had_at_first(
+    clean: ClusterState, admin: AdminClient
+) -> None:
+    """S1-11, S1-33."""
+    async with running(sidecar := GroupSidecar(clean.nodes[0])):
+        await until(lambda: sidecar.view.own == {0, 1, 2})
+        assert [sidecar.found(PartitionAssigned, partition=each) for each in range(3)] == [
+            [PartitionAssigned(each, is_empty=True)] for each in range(3)
+        ]
+        assert (sidecar.view.partitions, sidecar.view.level) == (3, 2)
+        assert sidecar.view.holders == {0: 1, 1: 1, 2: 1}
+        described = admin.list_topics(GROUPS, timeout=20).topics[GROUPS]
+        assert len(described.partitions) == 3
+        admin.create_partitions([NewPartitions(GROUPS, 5)])[GROUPS].result(30)
+        await until(lambda: len(sidecar.fleet.group_leaders) == 5)
+    assert (GROUPS_KEY, encode(GroupsPartitions(3))) in committed(clean.internal_bootstrap)
+    async with running(later := GroupSidecar(clean.nodes[0], partitions=12)):
+        await until(lambda: later.view.own == {0, 1, 2})
+        assert later.view.partitions == 3
+
+
+async def test_what_was_written_is_what_a_successor_reads(clean: ClusterState, admin: AdminClient) -> None:
+    """S1-35, S1-63."""
+    async with running(sidecar := GroupSidecar(clean.nodes[0])):
+        began = boottime_ms()
+        opened = await sidecar.open(1)
+        assert (opened.claim, opened.records) == (1, [])
+        assert began <= opened.claimed_at <= boottime_ms()
+        first = await sidecar.write(1, [*RECORDS, MemberRecord("g", "gone", MEMBER)])
+        assert isinstance(first, WriteCommitted)
+        assert opened.claimed_at <= first.began_at <= boottime_ms()
+        second = await sidecar.write(
+            1,
+            [GenerationRecord("g", GenerationValue(2, "stable", 1)), MemberRecord("g", "gone", None)],
+            {"g": {("t", 0): 5, ("t", 2): 7}, "other": {("t", 1): 9}},
+        )
+        assert isinstance(second, WriteCommitted)
+        sidecar.groups.perform(ConfirmClaim(1))
+        await sidecar.heard(WriteCommitted, partition=1, write=-1)
+        assert await committed_offsets(admin, "g") == {("t", 0): 5, ("t", 2): 7}
+        assert await committed_offsets(admin, "other") == {("t", 1): 9}
+        sidecar.groups.perform(ReadCommittedOffsets(1, "g", 3))
+        assert await sidecar.heard(CommittedOffsetsRead) == CommittedOffsetsRead(1, "g", 3, {("t", 0): 5, ("t", 2): 7})
+        await until(lambda: sidecar.fleet._own_record().holds == {"features/0": 1, "groups/1": 1})
+    assert sidecar.lost(1) == ["stopping"]
+    async with running(later := GroupSidecar(clean.nodes[0])):
+        assert (await later.heard(PartitionAssigned, partition=1)).is_empty is False
+        assert (await later.heard(PartitionAssigned, partition=0)).is_empty is True
+        opened = await later.open(1)
+        assert opened.claim == 2
+        expected = [GenerationRecord("g", GenerationValue(2, "stable", 1)), *RECORDS[1:]]
+        assert sorted(opened.records, key=str) == sorted(expected, key=str)
+
+
+async def test_what_is_written_just_before_a_partition_is_closed_is_committed(
+    clean: ClusterState, admin: AdminClient
+) -> None:
+    """The offsets of a coordinator that ends."""
+    async with running(sidecar := GroupSidecar(clean.nodes[0])):
+        await sidecar.open(0)
+        number = sidecar.begin_write(0, RECORDS, {"g": {("t", 0): 8}})
+        sidecar.groups.perform(ClosePartition(0))
+    assert sidecar.found(WriteCommitted, write=number) == []
+    assert await committed_offsets(admin, "g") == {("t", 0): 8}
+
+
+async def test_offsets_that_were_just_committed_are_waited_for(clean: ClusterState) -> None:
+    async with running(sidecar := GroupSidecar(clean.nodes[0])):
+        await sidecar.open(0)
+        for number in range(10):
+            assert isinstance(await sidecar.write(0, [], {"g": {("t", 0): number}}), WriteCommitted)
+            sidecar.groups.perform(ReadCommittedOffsets(0, "g", number))
+            found = await sidecar.heard(CommittedOffsetsRead, read=number)
+            assert found.offsets == {("t", 0): number}
+
+
+async def test_neither_records_nor_offsets_of_a_fenced_writer_take_effect(
+    clean: ClusterState, admin: AdminClient
+) -> None:
+    """S1-63: two sidecars that both believe to hold a partition."""
+    one = GroupSidecar(clean.nodes[0])
+    other = GroupSidecar(clean.nodes[0])
+    async with running(one):
+        await one.open(0)
+        assert isinstance(await one.write(0, RECORDS, {"g": {("t", 0): 1}}), WriteCommitted)
+        other.groups.start()
+        await until(lambda: other.groups._kafka)
+        other.groups.perform(OpenPartition(0))
+        await until(lambda: other.events)
+        number = one.begin_write(0, [GenerationRecord("g", GenerationValue(9, "stable", 1))], {"g": {("t", 0): 99}})
+        await until(lambda: one.found(PartitionLost, partition=0))
+        assert one.found(PartitionLost, partition=0)[0] == PartitionLost(0, "fenced")
+        assert one.found(WriteCommitted, write=number) + one.found(WriteAborted, write=number) == []
+        assert isinstance(await other.write(0, [MemberRecord("g", "c/1", None)], {"g": {("t", 1): 4}}), WriteCommitted)
+        assert await committed_offsets(admin, "g") == {("t", 0): 1, ("t", 1): 4}
+        other.groups.perform(ClosePartition(0))
+        await other.groups.resign()
+        await other.groups.close()
+        opened = await one.open(0)
+        assert opened.claim == 3
+        assert sorted(opened.records, key=str) == sorted([RECORDS[0], RECORDS[2]], key=str)
+
+
+async def test_of_many_writes_only_the_one_that_cannot_be_committed_is_aborted(
+    clean: ClusterState, admin: AdminClient
+) -> None:
+    async with running(sidecar := GroupSidecar(clean.nodes[0])):
+        await sidecar.open(0)
+        groups = [f"g{number}" for number in range(8)]
+        writes = {
+            group: sidecar.begin_write(
+                0,
+                [GenerationRecord(group, GenerationValue(1, "stable", 1))],
+                {group: {("nosuch" if group == "g3" else "t", 0): 3}},
+            )
+            for group in groups
+        }
+        for group, number in writes.items():
+            written = await sidecar.written(number)
+            assert isinstance(written, WriteAborted if group == "g3" else WriteCommitted)
+        assert await committed_offsets(admin, "g2") == {("t", 0): 3}
+        assert await committed_offsets(admin, "g3") == {}
+        assert sidecar.lost(0) == []
+        sidecar.groups.perform(ClosePartition(0))
+        opened = await sidecar.open(0)
+        assert {one.group for one in opened.records} == {*groups} - {"g3"}
+
+
+async def test_a_partition_with_a_record_that_cannot_be_read_does_not_open(clean: ClusterState) -> None:
+    async with running(sidecar := GroupSidecar(clean.nodes[0])):
+        await sidecar.heard(PartitionAssigned, partition=2)
+        producer = Producer({"bootstrap.servers": clean.internal_bootstrap, "log_level": 0})
+        producer.produce(GROUPS, key=b"g/registry", value=b'{"version":2}', partition=2)
+        assert producer.flush(20) == 0
+        sidecar.groups.perform(OpenPartition(2))
+        await sidecar.heard(PartitionLost, partition=2, reason="open_failed")
+        assert 2 not in sidecar.view.own
+        await until(lambda: len(sidecar.found(PartitionAssigned, partition=2)) == 2)  # it is tried again
+
+
+async def test_records_that_nobody_has_signed_are_ignored(clean: ClusterState) -> None:
+    """With ``registry.hmac.keys.file``."""
+    async with running(sidecar := GroupSidecar(clean.nodes[0])):
+        await until(lambda: sidecar.groups._kafka)
+        assert sidecar.groups._kafka is not None
+        signing = Authenticator(hmac_keys.GROUPS, read_keys("one:" + 32 * "k"))
+        sidecar.groups._kafka = sidecar.groups._kafka._replace(authenticator=signing)
+        await sidecar.open(0)
+        assert isinstance(await sidecar.write(0, RECORDS), WriteCommitted)
+        producer = Producer({"bootstrap.servers": clean.internal_bootstrap, "log_level": 0})
+        for forged in ({"headers": None}, {"headers": [signing.header(b"g/registry", b"{}")]}):
+            producer.produce(GROUPS, key=b"g/registry", value=None, partition=0, **forged)
+        assert producer.flush(20) == 0
+        sidecar.groups.perform(ClosePartition(0))
+        with capture_logs() as logs:
+            opened = await sidecar.open(0)
+        assert sorted(opened.records, key=str) == sorted(RECORDS, key=str)
+        [dropped] = [one for one in logs if one["event"] == "group_records_dropped"]
+        assert (dropped["unsigned"], dropped["bad_signature"]) == (1, 1)
+
+
+async def test_members_of_kafka_s_own_coordinator_are_found(clean: ClusterState) -> None:
+    """S1-80."""
+    consumer = Consumer({"bootstrap.servers": clean.internal_bootstrap, "group.id": "ordinary", "log_level": 0})
+    consumer.subscribe(["t"])
+    try:
+        async with running(sidecar := GroupSidecar(clean.nodes[0])):
+            await sidecar.heard(PartitionAssigned)
+            await until(lambda: consumer.poll(0) or consumer.assignment())
+            for group in ("ordinary", "unknown"):
+                sidecar.groups.perform(FindOrdinaryMembers(group))
+            assert (await sidecar.heard(OrdinaryMembersFound, group="ordinary")).has_members is True
+            assert (await sidecar.heard(OrdinaryMembersFound, group="unknown")).has_members is False
+            await asyncio.to_thread(consumer.close)
+            sidecar.events.clear()
+            sidecar.groups.perform(FindOrdinaryMembers("ordinary"))
+            assert (await sidecar.heard(OrdinaryMembersFound)).has_members is False
+    finally:
+        consumer.close()
+
+
+async def test_topics_are_watched(clean: ClusterState, admin: AdminClient) -> None:
+    def topics() -> dict[str, tuple[int, ...]]:
+        found = sidecar.found(TopicsChanged)
+        return {name: one.leaders for name, one in found[-1].topics.items()} if found else {"": ()}
+
+    async with running(sidecar := GroupSidecar(clean.nodes[0], **{"metadata.watch.ms": 200})):
+        advertised = sidecar.config.listeners[0].advertised
+        [endpoint] = (await sidecar.heard(EndpointsChanged)).endpoints["CLIENT"]
+        assert endpoint == (1, advertised.host, advertised.port)
+        sidecar.groups.perform(WatchTopics(0, frozenset({"t", "new"}), all_topics=False))
+        await until(lambda: topics() == {"t": (1, 1, 1)})
+        first = sidecar.found(TopicsChanged)[-1].topics["t"].topic_id
+        admin.create_topics([NewTopic("new", 1, 1)])["new"].result(30)
+        await until(lambda: topics() == {"t": (1, 1, 1), "new": (1,)})
+        admin.create_partitions([NewPartitions("new", 2)])["new"].result(30)
+        await until(lambda: topics() == {"t": (1, 1, 1), "new": (1, 1)})
+        admin.delete_topics(["t", "new"])["new"].result(30)
+        await until(lambda: topics() == {})
+        admin.create_topics([NewTopic("t", 1, 1)])["t"].result(30)
+        await until(lambda: topics() == {"t": (1,)})
+        assert sidecar.found(TopicsChanged)[-1].topics["t"].topic_id != first
+        sidecar.groups.perform(WatchTopics(1, frozenset(), all_topics=True))
+        await until(lambda: topics().keys() >= {"t", GROUPS})
+
+
+async def test_an_evacuated_sidecar_holds_nothing_until_it_returns(clean: ClusterState) -> None:
+    async with running(sidecar := GroupSidecar(clean.nodes[0])):
+        await sidecar.open(0)
+        await until(lambda: sidecar.view.own == {0, 1, 2})
+        sidecar.groups.evacuate()
+        assert sidecar.groups.is_evacuated
+        await until(lambda: sidecar.view.own == set())
+        assert [sidecar.lost(each) for each in range(3)] == [["evacuated"]] * 3
+        assert sidecar.view.holders == {}
+        sidecar.groups.return_()
+        await until(lambda: sidecar.view.own == {0, 1, 2})
+        assert (await sidecar.open(0)).claim == 2

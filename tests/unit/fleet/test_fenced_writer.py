@@ -1,0 +1,143 @@
+"""Which writes go into one transaction, and what an aborted one does to the others; without Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from proxy.fleet import fenced_writer
+from proxy.fleet.fenced_writer import FencedWriter, Write
+from proxy.fleet.topic_spec import GROUPS_TOPIC
+
+
+class Transactions(FencedWriter):
+    """``committed``: the keys of each transaction. A write of a key in ``refused`` is to blame for an abort."""
+
+    def __init__(self, refused: Sequence[bytes] = (), unclear: Sequence[bytes] = ()) -> None:
+        super().__init__(GROUPS_TOPIC, "test", {}, None, lambda reason: None)
+        self.committed: list[list[bytes]] = []
+        self.results: list[tuple[bytes, str | None]] = []
+        self.may_commit = threading.Event()
+        self._refused, self._unclear = refused, unclear
+
+    def _begin(self) -> Any:
+        return None
+
+    def _write(self, producer: Any, writes: Sequence[Write]) -> str | None:
+        self.may_commit.wait(10)
+        self._blamed = writes
+        for one in writes:
+            if any(key in self._refused for key in one.records):
+                self._blamed = [one]
+                return "refused"
+        keys = [key for one in writes for key in one.records]
+        if any(key in self._unclear for key in keys):
+            return "unclear"
+        self.committed.append(keys)
+        return None
+
+    def put(self, key: bytes, value: bytes = b"") -> None:
+        self.write({key: value}, lambda error, began: self.results.append((key, error)))
+
+    async def end(self, count: int) -> None:
+        self.may_commit.set()
+        async with asyncio.timeout(10):
+            while len(self.results) < count:  # noqa: ASYNC110 - it is reported to each write
+                await asyncio.sleep(0.001)
+        self.stop()
+        assert self._thread is not None
+        await asyncio.to_thread(self._thread.join, 10)
+        assert not self._thread.is_alive()
+
+
+async def start(writer: Transactions) -> None:
+    """The first write is under way when this returns, and waits."""
+    begun = asyncio.Event()
+    writer.start(begun.set)
+    await begun.wait()
+    writer.put(b"first")
+    while not writer._jobs.empty():  # noqa: ASYNC110 - the thread takes it
+        await asyncio.sleep(0.001)
+
+
+async def test_all_that_waits_while_one_commits_goes_into_the_next() -> None:
+    writer = Transactions()
+    await start(writer)
+    for key in (b"a", b"b", b"c"):
+        writer.put(key)
+    await writer.end(4)
+    assert writer.committed == [[b"first"], [b"a", b"b", b"c"]]
+    assert writer.results == [(b"first", None), (b"a", None), (b"b", None), (b"c", None)]
+
+
+@pytest.mark.parametrize(("records", "size"), [(2, 1_000_000), (1000, 10)])
+async def test_a_transaction_is_bounded_but_for_a_single_write(
+    monkeypatch: pytest.MonkeyPatch, records: int, size: int
+) -> None:
+    monkeypatch.setattr(fenced_writer, "MAX_BATCH_RECORDS", records)
+    monkeypatch.setattr(fenced_writer, "MAX_BATCH_BYTES", size)
+    writer = Transactions()
+    await start(writer)
+    for key in (b"a", b"b", b"c", b"d"):
+        writer.put(key, bytes(4))
+    writer.put(b"e", bytes(100))
+    await writer.end(6)
+    assert writer.committed == [[b"first"], [b"a", b"b"], [b"c", b"d"], [b"e"]]
+
+
+async def test_a_write_that_is_to_blame_is_aborted_alone() -> None:
+    writer = Transactions(refused=[b"b", b"d"])
+    await start(writer)
+    for key in (b"a", b"b", b"c", b"d"):
+        writer.put(key)
+    await writer.end(5)
+    assert writer.committed == [[b"first"], [b"a", b"c"]]
+    assert dict(writer.results) == {b"first": None, b"a": None, b"b": "refused", b"c": None, b"d": "refused"}
+
+
+async def test_where_nobody_is_to_blame_all_are_aborted_at_once() -> None:
+    writer = Transactions(unclear=[b"b"])
+    await start(writer)
+    for key in (b"a", b"b"):
+        writer.put(key)
+    await writer.end(3)
+    assert dict(writer.results) == {b"first": None, b"a": "unclear", b"b": "unclear"}
+
+
+@pytest.mark.parametrize("waits", [0, 1, 3])
+async def test_who_finishes_writes_what_waits(waits: int) -> None:
+    writer = Transactions()
+    await start(writer)
+    keys = [bytes([97 + number]) for number in range(waits)]
+    for key in keys:
+        writer.put(key)
+    writer.finish()
+    writer.may_commit.set()
+    await asyncio.to_thread(writer.join, 10)
+    assert writer._thread is not None
+    assert not writer._thread.is_alive()
+    assert writer.committed == [[b"first"], *([keys] if keys else [])]
+
+
+async def test_nothing_is_reported_after_the_end() -> None:
+    writer = Transactions()
+    await start(writer)
+    writer.put(b"a")
+    writer.stop()
+    await writer.end(0)
+    await asyncio.sleep(0)
+    assert writer.results == []
+
+
+async def test_many_writes_of_one_transaction_may_be_to_blame_one_after_the_other() -> None:
+    keys = [b"%d" % n for n in range(999)]
+    writer = Transactions(refused=keys)
+    await start(writer)
+    for key in keys:
+        writer.put(key)
+    await writer.end(1000)
+    assert writer.results == [(b"first", None), *((key, "refused") for key in keys)]

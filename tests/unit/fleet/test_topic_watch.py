@@ -1,0 +1,160 @@
+"""When topics are asked for, and what is reported of them, before a cluster that only this process knows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+
+import pytest_asyncio
+from structlog.testing import capture_logs
+
+from proxy.errors import BrokersideError
+from proxy.fleet import topic_watch
+from proxy.fleet.topic_watch import TopicWatch
+from proxy.rpc.messages import RpcRequest
+from proxy.rpc.topic_messages import DescribedTopic, describe_topics_request
+from tests.unit.rpc.test_topic_messages import ANSWER
+
+T = {"t": DescribedTopic("x2WV4MPmRI633fAt3yEvuQ", (1, 1, 1))}
+
+
+class Cluster:
+    """``answer``: what it says; None: it is away. ``asked``: all requests."""
+
+    away_reason: str | None = None
+
+    def __init__(self) -> None:
+        self.answer: bytes | None = ANSWER
+        self.asked: list[RpcRequest] = []
+        self.was_asked = asyncio.Event()
+
+    async def call(self, request: RpcRequest) -> bytes:
+        self.asked.append(request)
+        self.was_asked.set()
+        if self.answer is None:
+            raise BrokersideError("away")
+        return self.answer
+
+    def close(self) -> None:
+        return
+
+    async def asked_again(self, times: int = 1) -> None:
+        """Wait until it was asked so often from now on, and the answer was read."""
+        async with asyncio.timeout(10):
+            for _ in range(times):
+                self.was_asked.clear()
+                await self.was_asked.wait()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+
+class Watching:
+    def __init__(self) -> None:
+        self.cluster = Cluster()
+        self.reports = asyncio.Queue[Mapping[str, DescribedTopic]]()
+        self.watch = TopicWatch(self.cluster, self._report, 0.01)
+        self.number = 0
+
+    def _report(self, topics: Mapping[str, DescribedTopic], number: int) -> None:
+        assert number == self.number
+        self.reports.put_nowait(topics)
+
+    def begin(self, *names: str, all_topics: bool = False) -> None:
+        self.number += 1
+        self.watch.watch(self.number, frozenset(names), all_topics=all_topics)
+
+    async def report(self) -> Mapping[str, DescribedTopic]:
+        async with asyncio.timeout(10):
+            return await self.reports.get()
+
+
+@pytest_asyncio.fixture
+async def watching(monkeypatch) -> AsyncIterator[Watching]:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr("proxy.fleet.schedule.MIN_POLL_INTERVAL", 0.001)
+    monkeypatch.setattr(topic_watch, "ALL_TOPICS_INTERVAL", 0.02)
+    one = Watching()
+    one.watch.start()
+    yield one
+    await one.watch.close()
+
+
+async def test_nothing_is_asked_while_nothing_is_watched(watching: Watching) -> None:
+    await asyncio.sleep(0.05)
+    assert watching.cluster.asked == []
+
+
+async def test_named_topics_are_reported_once_and_after_each_change(watching: Watching) -> None:
+    watching.begin("t", "nosuch")
+    assert await watching.report() == T
+    assert watching.cluster.asked[0] == describe_topics_request(["nosuch", "t"])
+    await watching.cluster.asked_again(3)
+    assert watching.reports.empty()
+    watching.cluster.answer = ANSWER.replace(b"\x02t", b"\x02u")
+    assert await watching.report() == {}
+    watching.begin("u")
+    assert await watching.report() == {"u": T["t"]}
+
+
+async def test_a_topic_that_does_not_exist_is_reported_as_such(watching: Watching) -> None:
+    watching.begin("other")
+    assert await watching.report() == {}
+    watching.begin("another")
+    assert await watching.report() == {}
+
+
+async def test_an_answer_that_says_the_same_in_other_bytes_is_not_reported(watching: Watching) -> None:
+    watching.begin("t")
+    assert await watching.report() == T
+    watching.cluster.answer = b"\0\0\0\0\7" + ANSWER[5:]  # the broker has throttled the request
+    await watching.cluster.asked_again(3)
+    assert watching.reports.empty()
+
+
+async def test_an_answer_that_is_the_last_one_is_not_read(watching: Watching, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    read: list[bytes] = []
+    monkeypatch.setattr(topic_watch, "decode_described_topics", lambda answer: read.append(answer) or T)
+    watching.begin("t")
+    assert await watching.report() == T
+    await watching.cluster.asked_again(3)
+    assert len(read) == 1
+
+
+async def test_each_watch_is_reported_though_nothing_has_changed(watching: Watching) -> None:
+    for _ in range(2):
+        watching.begin("t")
+        assert await watching.report() == T
+    for _ in range(2):
+        watching.begin()
+        assert await watching.report() == {}
+
+
+async def test_all_topics_are_asked_for_where_a_pattern_or_very_many_names_are_watched(
+    watching: Watching, monkeypatch
+) -> None:  # type: ignore[no-untyped-def]
+    watching.begin(all_topics=True)
+    assert await watching.report() == T
+    monkeypatch.setattr(topic_watch, "MAX_TOPICS_ASKED", 1)
+    watching.begin("t", "v")
+    assert await watching.report() == T
+    assert set(watching.cluster.asked) == {describe_topics_request(None)}
+
+
+async def test_a_large_answer_is_read_on_a_thread(watching: Watching, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(topic_watch, "MAX_DECODED_HERE", 0)
+    watching.begin("t")
+    assert await watching.report() == T
+
+
+async def test_an_outage_is_logged_once_and_changes_nothing(watching: Watching, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr("proxy.fleet.schedule.FIRST_POLL_RETRY", 0.001)
+    watching.begin("t")
+    await watching.report()
+    with capture_logs() as logs:
+        watching.cluster.answer = None
+        watching.watch.refresh()
+        await watching.cluster.asked_again(2)
+        watching.cluster.answer = ANSWER
+        watching.watch.refresh()
+        await watching.cluster.asked_again(2)
+    assert [one["event"] for one in logs] == ["topics_unknown", "topics_known"]
+    assert watching.reports.empty()

@@ -1,0 +1,146 @@
+"""Requests are compared with kafka-python's encoder; tests/integration/test_kafka_for_groups.py asks real brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from kafka.protocol.admin import DescribeGroupsRequest
+from kafka.protocol.consumer import ListOffsetsRequest, OffsetFetchRequest
+from kafka.protocol.metadata import FindCoordinatorRequest
+
+from proxy.config import Endpoint
+from proxy.core.encode import encode
+from proxy.core.schema import layout
+from proxy.errors import MalformedBody
+from proxy.rpc.group_messages import (
+    CLASSIC_GROUPS,
+    CONSUMER_GROUPS,
+    DEAD,
+    SHARE_GROUPS,
+    coordinators_request,
+    decode_coordinators,
+    decode_offsets,
+    decode_states,
+    groups_request,
+    stable_offsets_request,
+)
+from proxy.rpc.messages import RpcRequest
+from proxy.rpc.topic_messages import decode_end_offsets, decode_leaders, end_offsets_request
+
+GROUP = OffsetFetchRequest.OffsetFetchRequestGroup
+TOPIC = ListOffsetsRequest.ListOffsetsTopic
+PARTITION = TOPIC.ListOffsetsPartition
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        (coordinators_request(["g", "h"]), FindCoordinatorRequest(key_type=0, coordinator_keys=["g", "h"], version=4)),
+        (
+            stable_offsets_request(["g", "h"]),
+            OffsetFetchRequest(
+                groups=[GROUP(group_id=one, topics=None) for one in ("g", "h")], require_stable=True, version=8
+            ),
+        ),
+        (
+            groups_request(CLASSIC_GROUPS, ["g"]),
+            DescribeGroupsRequest(groups=["g"], include_authorized_operations=False, version=5),
+        ),
+        (
+            end_offsets_request("t", [4]),
+            ListOffsetsRequest(
+                replica_id=-1,
+                isolation_level=0,
+                topics=[
+                    TOPIC(name="t", partitions=[PARTITION(partition_index=4, current_leader_epoch=-1, timestamp=-1)])
+                ],
+                version=7,
+            ),
+        ),
+    ],
+)
+def test_requests(request_: RpcRequest, expected: Any) -> None:
+    assert (request_.key, request_.version) == (expected.API_KEY, expected.version)
+    assert request_.body == b"\0" + expected.encode(header=False, framed=False)
+
+
+@pytest.mark.parametrize("kind", [CONSUMER_GROUPS, SHARE_GROUPS])
+def test_descriptions_of_groups_of_newer_types(kind: Any) -> None:
+    request = groups_request(kind, ["g"])
+    assert (request.key, request.version, request.body) == (kind.key, kind.version, b"\0\x02\x02g\0\0")
+
+
+def answer(key: int, version: int, values: Any) -> bytes:
+    return b"\0" + encode(layout(key, version, response=True), values)
+
+
+OFFSETS = [
+    {"Name": "t", "Partitions": [{"PartitionIndex": 1, "CommittedOffset": 5}, {"CommittedOffset": -1}]},
+    {"Name": "u", "Partitions": [{"CommittedOffset": 0}]},
+]
+PENDING = [{"Name": "t", "Partitions": [{"CommittedOffset": 5}, {"CommittedOffset": -1, "ErrorCode": 88}]}]
+METADATA = {
+    "Brokers": [{"NodeId": 3, "Host": "k", "Port": 9092}],
+    "Topics": [
+        {
+            "Name": name,
+            "Partitions": [{"PartitionIndex": 0, "LeaderId": -1}, {"PartitionIndex": partition, "LeaderId": 3}],
+        }
+        for name, partition in (("other", 1), ("t", 2))
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("decode", "response", "expected"),
+    [
+        (
+            decode_coordinators,
+            answer(10, 4, {"Coordinators": [{"Key": "g", "Host": "k", "Port": 9092}, {"Key": "h", "ErrorCode": 15}]}),
+            {"g": (0, Endpoint("k", 9092)), "h": (15, Endpoint("", 0))},
+        ),
+        (
+            decode_offsets,
+            answer(
+                9,
+                8,
+                {
+                    "Groups": [
+                        {"GroupId": "g", "Topics": OFFSETS},
+                        {"GroupId": "h", "Topics": PENDING},
+                        {"GroupId": "i", "ErrorCode": 16},
+                    ]
+                },
+            ),
+            {"g": (0, {("t", 1): 5, ("u", 0): 0}), "h": (88, {("t", 0): 5}), "i": (16, {})},
+        ),
+        (
+            partial(decode_states, CLASSIC_GROUPS),
+            answer(15, 5, {"Groups": [{"GroupId": "g", "GroupState": "Stable"}, {"GroupId": "h", "ErrorCode": 14}]}),
+            {"g": (0, "Stable"), "h": (14, "")},
+        ),
+        (
+            partial(decode_states, CONSUMER_GROUPS),
+            answer(69, 0, {"Groups": [{"GroupId": "g", "ErrorCode": 69}, {"GroupId": "h", "ErrorCode": 35}]}),
+            {"g": (0, DEAD), "h": (0, DEAD)},
+        ),
+        (
+            lambda body: decode_leaders(body, "t", [0, 1, 2]),
+            answer(3, 12, METADATA),
+            {0: (5, Endpoint("", 0)), 1: (5, Endpoint("", 0)), 2: (0, Endpoint("k", 9092))},
+        ),
+        (
+            decode_end_offsets,
+            answer(2, 7, {"Topics": [{"Name": "t", "Partitions": [{"PartitionIndex": 2, "Offset": 7}]}]}),
+            {2: (0, 7)},
+        ),
+    ],
+)
+def test_answers(decode: Callable[[bytes], Any], response: bytes, expected: Any) -> None:
+    assert decode(response) == expected
+    for length in range(len(response)):
+        with pytest.raises(MalformedBody):
+            decode(response[:length])
