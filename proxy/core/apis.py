@@ -46,6 +46,7 @@ def response_header_is_flexible(key: int, version: int) -> bool:
 
 
 API_VERSIONS = 18
+CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 19, 20, 37
 ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS = 33, 44
 ALTER_CLIENT_QUOTAS = 49
 

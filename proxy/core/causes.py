@@ -36,6 +36,16 @@ Cause = Literal[
     "connection_max_idle",  # no byte for connections.max.idle.ms
     "connection_max_age",  # older than connections.max.age.ms
     "closed_by_operator",  # by POST /connections/close
+    "consumer_left",  # a consumer has said that it leaves its group
+    "consumer_failed",  # a consumer did not answer its coordinator in time, or does not read
+    "consumer_replaced",  # a consumer has registered on another connection
+    "consumer_malformed",  # a consumer sent its coordinator what is no answer to it
+    "consumer_denied",  # a consumer has lost the right to read its group or a topic
+    "rebalance_failed",  # its group could not be rebalanced
+    "group_has_members",  # its group has members of Kafka's own protocols
+    "registration_idle",  # it was refused as a consumer, and did not register again in time
+    "login_expired",  # a consumer's login has lasted nearly as long as the broker lets it (connections.max.reauth.ms)
+    "coordinator_moved",  # the groups of this consumer are coordinated elsewhere now
     "worker_lost",  # the process that carried it ended, or had no descriptor left for it
 ]
 """Why a connection ended; also the label of ``brokerside_connections_closed_total``."""

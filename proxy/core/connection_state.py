@@ -130,6 +130,14 @@ class ConnectionState:
         self.pending = False  # as the answers have them, like those below
         self.full = False
 
+    @property
+    def login(self) -> tuple[float, float]:
+        """As ``PrincipalTracker.login``; zeros where nobody logs in, or it is not followed."""
+        observation = self.observation
+        if observation is None or observation.principal_tracker is None:
+            return 0.0, 0.0
+        return observation.principal_tracker.login
+
     def open_exchanges(self) -> list[Exchange]:
         """Return the requests that wait for their response."""
         exchanges: list[Exchange] = []
@@ -389,6 +397,20 @@ class ConnectionState:
         finally:
             self.account.close()
         return 0
+
+    def give_up(self, now: float) -> int:
+        """The connection leaves at ``now``, without a response to the request that is ``deferred``. Returns the
+        correlation id of that request. The session has ended then."""
+        exchange = self.first
+        assert exchange is not None, "nothing is deferred"
+        self.interception.give_up(exchange)
+        self.dequeue()
+        exchange.outcome_code = OutcomeCode.NO_RESPONSE
+        if self.observation is not None:
+            self.observation.record(exchange)
+        correlation_id = exchange.correlation_id
+        self.end_all(now)
+        return correlation_id
 
     # ---- answers of the sidecar -----------------------------------------------------------------------------------
 

@@ -48,3 +48,7 @@ class ListenerCounters(Struct):
     """Requests that were not forwarded, by api key and "replied", "closed" or "denied"."""
     edited: dict[int, int] = field(default_factory=_counts_by_number)  # responses, by api key
     intercept_errors: int = 0  # requests and responses that went on as they came, because an interceptor failed
+
+    def answered(self, api_key: int) -> int:
+        """Return how many requests of this api were answered, by the broker or here."""
+        return self.responses.get(api_key, 0) + self.intercepted.get((api_key, "replied"), 0)

@@ -186,7 +186,7 @@ def _of_struct(plan: Plan, nullable: bool) -> Reader:
 
 
 def _of_array(field: Field, one: Reader, flexible: bool) -> Reader:
-    length_at = compact_length if flexible else int32_length
+    length_at = compact_length if flexible else int16_length if field.short_count else int32_length
 
     def count_at(body: bytes, pos: int) -> tuple[int, int]:
         count, pos = length_at(body, pos)
@@ -219,7 +219,7 @@ def _of_array(field: Field, one: Reader, flexible: bool) -> Reader:
             raise IndexError
         return tuple(found)
 
-    return Reader(skip, read, 1 if flexible else 4)
+    return Reader(skip, read, 1 if flexible else 2 if field.short_count else 4)
 
 
 def _null(allowed: bool, pos: int) -> int:

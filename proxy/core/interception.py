@@ -436,6 +436,12 @@ class Interception:
             self.record_failure(answer)
             self.cause = "session_failed"
 
+    def give_up(self, exchange: Exchange) -> None:
+        """The deferred request, which is the first of the open ones, gets no response here."""
+        self.responses.popleft()
+        self.store_rest(b"")
+        self._count_intercepted(exchange.api_key, "given_up")
+
     def _count_intercepted(self, key: int, verdict: str) -> None:
         """As ``memory.count_api``."""
         counts = self.counters.intercepted

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from proxy.core.exchange import Connection
 from proxy.core.observation_interest import KEYS, VERSIONS
@@ -63,14 +63,28 @@ BrokerCall = Callable[[int, int, bytes], Awaitable[bytes]]
 response: the bytes after its header."""
 
 
+class GivenUp(NamedTuple):
+    """The connection is given up: both of its sockets leave the data path as they are, with what the client has sent
+    behind the request, which gets no response here. Possible where neither side has TLS.
+
+    ``registration``: for whoever serves the connection from then on.
+    """
+
+    registration: Any
+
+
+Served = bytes | GivenUp | None
+"""What comes of a deferred request. ``bytes``: as in a verdict; None: the connection is closed, as by
+``Disposition.CLOSE``."""
+
+
 class Deferred(NamedTuple):
     """The request waits, and with it all that the client sends after it, until ``serve`` has returned.
 
-    ``serve`` starts when all responses before it are sent (see ``proxy.net.deferred_requests``). It returns ``bytes``
-    as in a verdict, or None to close the connection, as by ``Disposition.CLOSE``.
+    ``serve`` starts when all responses before it are sent (see ``proxy.net.deferred_requests``).
     """
 
-    serve: Callable[[BrokerCall], Awaitable[bytes | None]]
+    serve: Callable[[BrokerCall], Awaitable[Served]]
 
 
 Verdict = Disposition | bytes | Denied | Deferred

@@ -103,10 +103,11 @@ class PrincipalTracker:
     where a later login cannot be read, or is lost among too many.
 
     ``connection``: the client as it is known now. ``undecided``: whether only the broker's answer to something else
-    can show that the client is through: call ``passed`` then.
+    can show that the client is through: call ``passed`` then. ``login``: when the client has logged in last, in seconds
+    of the loop's monotonic clock, and for how many seconds the broker lets that last (KIP-368); 0: for ever.
     """
 
-    __slots__ = ("_attempt", "_on_named", "_steps", "_sub_claim", "_unread", "connection", "undecided")
+    __slots__ = ("_attempt", "_on_named", "_steps", "_sub_claim", "_unread", "connection", "login", "undecided")
 
     def __init__(
         self,
@@ -116,6 +117,7 @@ class PrincipalTracker:
     ) -> None:
         self.connection = connection
         self.undecided = False
+        self.login = (0.0, 0.0)
         self._sub_claim = sub_claim
         self._on_named = on_named
         self._attempt: _Attempt | None = None  # what tokens belong to
@@ -224,6 +226,7 @@ class PrincipalTracker:
         if attempt.ended:
             return None
         self._end(attempt)
+        self.login = at, attempt.lifetime_ms / 1000
         principal, source = claim or _unknown(attempt.mechanism)
         named_before = self.connection.principal_source == "sasl"
         if source != "unknown" or not named_before:

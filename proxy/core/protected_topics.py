@@ -20,6 +20,9 @@ REGISTRY = "__brokerside_registry"
 FEATURES = "__brokerside_features"
 """The topic of the finalized levels of the fleet's features."""
 
+GROUPS = "__brokerside_groups"
+"""The topic of the consumer groups that sidecars coordinate."""
+
 TOPIC_AUTHORIZATION_FAILED = 29
 """Kafka's error code of what is refused because of its topic."""
 

@@ -101,7 +101,8 @@ class Field(Struct, frozen=True, eq=False):
 
     ``type``: a key of ``SIZES``, or ``string``, ``bytes``, ``records``, ``struct``; of an array, that of its elements.
     ``index``: its place in the order of the wire; −1 for one that is not on it. ``layout``: of a struct.
-    ``tag``, ``default``: of a tagged field (KIP-482); an absent struct is None.
+    ``tag``, ``default``: of a tagged field (KIP-482); an absent struct is None. ``short_count``: that of an array is an
+    int16, as only the sidecar's own apis have it.
     """
 
     name: str
@@ -112,6 +113,7 @@ class Field(Struct, frozen=True, eq=False):
     tag: int | None = None
     default: object = None
     layout: Layout | None = None
+    short_count: bool = False
 
     def described(self) -> str:
         """Its type in words, as in ``array of int32``."""
@@ -195,6 +197,7 @@ class _Defined(Struct, frozen=True):
     tag: int | None
     default: str | None
     fields: tuple[_Defined, ...]
+    short_count: bool
 
     def lives_in(self, version: int) -> bool:
         return self.versions is None or self.versions[0] <= version <= self.versions[1]
@@ -206,8 +209,8 @@ class _Defined(Struct, frozen=True):
 
 
 _HEAD = re.compile(r"(\d+)-(\d+) (\d+|-) ?")
-_FIELD = re.compile(r" ?(\w+)(~?):(\[?)(?:(\w+)|\{)")
-_REST = re.compile(r"\]?(?:@(\d+)-(\d+))?(\?(?:(\d+)-(\d+))?)?(?:#(\d+)(?:=([^ }]+))?)?")
+_FIELD = re.compile(r" ?(\w+)(~?):([\[<]?)(?:(\w+)|\{)")
+_REST = re.compile(r"[\]>]?(?:@(\d+)-(\d+))?(\?(?:(\d+)-(\d+))?)?(?:#(\d+)(?:=([^ }]+))?)?")
 
 
 @cache
@@ -247,6 +250,7 @@ def _fields(text: str, pos: int) -> tuple[tuple[_Defined, ...], int]:
                 None if tag is None else int(tag),
                 default,
                 nested,
+                array == "<",
             )
         )
         pos = rest.end()
@@ -263,7 +267,10 @@ def _layout(api_key: int, version: int, response: bool, flexible: bool, defined:
         nested = _layout(api_key, version, response, flexible, one.fields) if one.type == "struct" else None
         nullable = one.nullable_in(version)
         if one.tag is None:
-            ordered.append(Field(one.name, one.type, len(ordered), one.array, nullable, layout=nested))
+            place = len(ordered)
+            ordered.append(
+                Field(one.name, one.type, place, one.array, nullable, layout=nested, short_count=one.short_count)
+            )
         else:
             tagged[one.tag] = Field(
                 one.name, one.type, -1, one.array, nullable, one.tag, _default(one, nullable), layout=nested

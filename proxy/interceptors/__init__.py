@@ -11,6 +11,8 @@ address_walk.pyx         Finds and replaces addresses in the bytes of a message.
 tagged_nodes.py          Replaces addresses in tagged fields.
 ip_quotas.py             Refuses changes of quotas by IP address that the sidecar would not apply.
 broker_metadata.py       Answers BrokerMetadata: which brokers there are, and what each supports.
+consumer_groups.py       Answers ClusterMetadata, and RegisterConsumer as far as the coordinator does not.
+consumer_rights.py       Asks the broker, as a client, what the client may read.
 tags.py                  The built-in tags of a broker.
 topic_protection.py      Denies requests that would change the sidecars' own topics.
 """

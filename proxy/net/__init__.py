@@ -14,6 +14,11 @@ relay.pyx              One connection: two sockets, back-pressure, half-close, a
                        relay_side.pxi is one side of it, relay_tls.pxi what a side with TLS does differently,
                        relay_deferred.pxi what it does for a deferred request.
 deferred_requests.py   Serves requests that the sidecar answers later than at once, with calls to the broker.
+consumer_handler.py    The connection handler where consumer groups are coordinated: all other connections, and theirs.
+consumers.py           The connections of consumers, in the main process. consumer.py is one of them, consumer_socket.py
+                       its socket: whole frames in, bytes out.
+consumer_rights.py     Asks the broker again what consumers may read.
+consumer_handover.py   What is passed on with a connection that is given up to the coordinator.
 poller.pyx             The epoll set of all relays and handshakes of one event loop.
 tls_stream.pyx         TLS of one side of a connection: ciphertext in, plaintext out, and back.
 tls_handshake.pyx      The handshake before a relay begins, one step at a time; tls_contexts.py: the contexts in force.
@@ -38,6 +43,8 @@ listener_interceptors.py  The interceptors of one listener, and what they know o
 Worker processes (``workers: N``):
 
 worker_pool.py     Gives connections to N processes, sums up their counters and replaces those that end.
+worker_evictions.py
+                   Evicts the longest idle connections of all workers.
 worker_process.py  One worker process, as the main process sees it.
 worker.py          The worker process itself: a data plane that the main process controls.
 feature_update_calls.py
@@ -55,6 +62,7 @@ The process:
 ticker.py       The one periodic timer of a process.
 forced_exit.py  Ends a process that does not finish its shutdown in time.
 admin.py        The admin endpoint: /metrics, /livez, /readyz, /quotas, /connections, /config, /reload.
+group_pages.py  Its pages about groups of consumers: /groups, /coordinator.
 metrics_page.py Renders /metrics once for all scrapers that wait for it.
 http.py         The HTTP/1.1 server behind it.
 """

@@ -11,6 +11,7 @@
 * ``POST /connections/close?id=ID``: closes one of them, by its id or the number at the end of that. 200 with its id,
   404 if it is not open, 503 if its worker does not answer.
 * ``GET /features``: the feature versions of the fleet, as ``FeaturesStatus``.
+* ``/groups``, ``/coordinator``: the groups of consumers (``group_pages``).
 * ``GET /config``: the running configuration with secrets as ``***``, its hash, and when it was last loaded.
 * ``POST /reload``: reads the configuration file again. 200 if it was applied or is unchanged, 422 with the errors if it
   was rejected, 503 if the sidecar is shutting down. ``last_applied`` of an unchanged one says what was applied last,
@@ -34,6 +35,7 @@ from proxy.config import Config, Listener, redacted
 from proxy.errors import describe_os_error
 from proxy.features.status import FeaturesStatus
 from proxy.net import upstream_check
+from proxy.net.group_pages import GroupPages
 from proxy.net.http import AdminRequest, HttpServer, Response
 from proxy.net.listener_manager import ListenerManager
 from proxy.net.metrics_page import MetricsPage
@@ -83,7 +85,8 @@ class AdminEndpoint:
     """Serves the state of the listeners, of the configuration and of the quota source.
 
     ``source`` is None if the cluster's quotas are not read. ``registry_dropped()`` returns the dropped records of the
-    fleet's registry, by reason; ``features_status()`` what is known of the fleet's features.
+    fleet's registry, by reason; ``features_status()`` what is known of the fleet's features. ``groups``: without it,
+    the coordinator of groups is not enabled.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class AdminEndpoint:
         source: QuotaSourceStatus | None,
         registry_dropped: Callable[[], Mapping[str, int]] = dict,
         features_status: Callable[[], FeaturesStatus] = FeaturesStatus,
+        groups: GroupPages | None = None,
     ) -> None:
         self._bind = reloader.config.admin.bind
         self._checked: set[str] = set()  # listeners whose broker was found to be the configured one
@@ -103,6 +107,7 @@ class AdminEndpoint:
         self._source = source
         self._registry_dropped = registry_dropped
         self._features_status = features_status
+        self._groups = groups or GroupPages()
         self._page = MetricsPage(self._snapshot)
         self._server = HttpServer(
             {
@@ -113,8 +118,9 @@ class AdminEndpoint:
                 "/connections": self._connections,
                 "/features": self._features,
                 "/config": self._config,
+                **self._groups.gets,
             },
-            {"/reload": self._reload, "/connections/close": self._close_connection},
+            {"/reload": self._reload, "/connections/close": self._close_connection, **self._groups.posts},
             {self._bind.host.lower(), *reloader.config.admin.hosts},
         )
 
@@ -237,6 +243,7 @@ class AdminEndpoint:
         snapshot.source = self._quota_source()
         snapshot.registry_dropped = dict(self._registry_dropped())
         snapshot.features = self._features_status()
+        snapshot.coordinator = self._groups.status()
         return snapshot
 
     def _quota_source(self) -> QuotaSource | None:

@@ -8,13 +8,16 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from proxy.config import Config, Listener
+from proxy.coordinator.view import GroupsView
 from proxy.core.causes import Cause
 from proxy.core.counters import ListenerCounters
+from proxy.core.exchange import ConnectionTransition
 from proxy.features.updates import UpdateFeatures
 from proxy.features.view import FeaturesView
 from proxy.interceptors.broker_metadata import FleetView
 from proxy.limits.principal_quotas import Logins
 from proxy.limits.throttle_reports import AggregatedThrottle
+from proxy.net.consumer_handover import TakeConsumer
 from proxy.net.open_connections import ConnectionList, KafkaConnection
 from proxy.telemetry.snapshot import Snapshot
 
@@ -25,9 +28,10 @@ class ConnectionHandler(Protocol):
     listener_counters: dict[str, ListenerCounters]
     """Counters by listener name. The accepting side counts accepted connections here."""
 
-    process_ended_at: float
-    """When a process that serves connections was last found to have ended, in monotonic seconds; 0: none was. What it
-    left on disk is another one's then."""
+    @property
+    def process_ended_at(self) -> float:
+        """When a process that serves connections was last found to have ended, in monotonic seconds; 0: none was. What
+        it left on disk is another one's then."""
 
     @property
     def is_available(self) -> bool:
@@ -69,7 +73,7 @@ class ConnectionHandler(Protocol):
         """Close the connection with this number for ``cause``, and return whether it was open."""
 
     def count_responses(self, api_key: int) -> int:
-        """Return how many responses of this api were relayed. With workers the number may be a second old."""
+        """Return how many requests of this api were answered. With workers the number may be a second old."""
 
     def close_idlest(self, listeners: Collection[str]) -> None:
         """Close the connection of ``listeners`` that has been idle for longest, if any is open."""
@@ -104,6 +108,16 @@ class ConnectionHandler(Protocol):
 
     def on_feature_update(self, callback: UpdateFeatures) -> None:
         """Call ``callback`` for each update of features that a client asks for. Before this, updates fail."""
+
+    def update_groups_view(self, view: GroupsView) -> None:
+        """Set what is known about the coordinators of consumer groups."""
+
+    def on_consumer(self, callback: TakeConsumer) -> None:
+        """Call ``callback`` with each connection whose client registers as a consumer. It is not counted as active any
+        more then, nor as closed, and its end is not told to ``on_connection_closed``."""
+
+    def report_transition(self, change: ConnectionTransition, worker: int) -> None:
+        """Tell the observers what has happened to a connection of a consumer, which ``worker`` had served before."""
 
     async def snapshot(self) -> Snapshot:
         """Return the current counters."""

@@ -24,10 +24,12 @@ from proxy.core.observation_interest import ObservationSink
 from proxy.core.principal_tracker import PrincipalTracker
 from proxy.core.session import Session
 from proxy.errors import PeerError, describe_os_error
+from proxy.interceptors.consumer_groups import Registration
 from proxy.limits.principal_quotas import Logins
 from proxy.net.client_identity import identified, initial_principal
 from proxy.net.connection_lifetime import ConnectionLifetime
 from proxy.net.connection_setup import SetupDeadlines, has_unread_bytes
+from proxy.net.consumer_handover import HandedConnection, TakeConsumer, refuse_consumer
 from proxy.net.dead_peers import DeadPeerDetector
 from proxy.net.deferred_requests import create_slots
 from proxy.net.relay import Relay, rate_limited
@@ -70,6 +72,7 @@ class ConnectionManager:
         self.by_number: dict[int, Relay] = {}
         """The same by their numbers, which grow."""
         self._on_connection_closed: Callable[[int], None] = lambda number: None
+        self._take_consumer: TakeConsumer = refuse_consumer
         self._on_logins: Callable[[Logins, bool], None] | None = None
         self._logins: Logins = []  # not reported yet
         self._dead_peers = DeadPeerDetector(self.relays)
@@ -143,12 +146,18 @@ class ConnectionManager:
         )
         session = None if serving.tls.server is not None else self._create_session(serving, connection, number)
         relay = Relay(
-            connection, session, counters, self._on_relay_closed, self._flushing.discard, self._deferred_slots
+            connection,
+            session,
+            counters,
+            self._on_relay_closed,
+            self._flushing.discard,
+            self._on_given_up,
+            self._deferred_slots,
         )
         self.relays[relay] = number
         self.by_number[number] = relay
         counters.active += 1
-        self._notify_observers(ConnectionTransition(connection, "opened", connection.opened_at))
+        self.notify_observers(ConnectionTransition(connection, "opened", connection.opened_at))
         if serving.tls.server is None:
             self._connect(relay, sock, serving, number)
         else:
@@ -251,7 +260,7 @@ class ConnectionManager:
                 raise problem
             relay.identify(connection, self._create_session(serving, connection, number))
             if connection.principal_source == "mtls":
-                self._notify_observers(ConnectionTransition(connection, "authenticated", monotonic()))
+                self.notify_observers(ConnectionTransition(connection, "authenticated", monotonic()))
             self._setup_deadlines.cancel(relay)
             self._connect(relay, self._handshakes[relay].sock, serving, number, stream)
             self._handshakes.pop(relay, None)  # before, closing the relay closes the socket
@@ -296,9 +305,7 @@ class ConnectionManager:
         if self.sink is not None:
             counts = (relay.requests, relay.received_bytes, relay.sent_bytes)
             at, client_id = monotonic(), relay.client_id
-            self._notify_observers(
-                ConnectionTransition(relay.connection, "closed", at, cause, 0, 0, *counts, client_id)
-            )
+            self.notify_observers(ConnectionTransition(relay.connection, "closed", at, cause, 0, 0, *counts, client_id))
         if detail and cause.startswith(("client_invalid", "client_tls", "broker_")):
             self._rate_limited.warning(
                 "connection_refused" if cause.startswith("client") else "connection_broken",
@@ -310,6 +317,37 @@ class ConnectionManager:
             self._restart_probe(relay)
         self._on_connection_closed(number)
 
+    def _on_given_up(
+        self,
+        relay: Relay,
+        registration: Registration,
+        correlation_id: int,
+        client: socket.socket,
+        broker: socket.socket,
+        rest: bytes,
+    ) -> None:
+        """Pass a connection on whose client registers as a consumer. It counts where it is taken from now on."""
+        number = self.relays.pop(relay)
+        del self.by_number[number]
+        self._setup_deadlines.cancel(relay)
+        relay.counters.active -= 1
+        connection, session = relay.connection, relay.session
+        handed = HandedConnection(
+            number,
+            connection,
+            registration._replace(correlation_id=correlation_id),
+            rest,
+            relay.requests,
+            relay.received_bytes,
+            relay.sent_bytes,
+            *((0.0, 0.0) if session is None else session.login),
+        )
+        if connection.principal_source == "anonymous":
+            broker.close()
+            self._take_consumer(handed, client, None)
+        else:
+            self._take_consumer(handed, client, broker)
+
     def _restart_probe(self, relay: Relay) -> None:
         """Ask the broker for its versions again. It closed or refused a connection, so it may have another version
         soon."""
@@ -317,7 +355,12 @@ class ConnectionManager:
         if serving is not None and serving.interceptors is not None:
             serving.interceptors.versions_probe.start()
 
-    def _notify_observers(self, change: ConnectionTransition) -> None:
+    def on_consumer(self, callback: TakeConsumer) -> None:
+        """Call ``callback`` with each connection whose client registers as a consumer."""
+        self._take_consumer = callback
+
+    def notify_observers(self, change: ConnectionTransition) -> None:
+        """Tell the observers what has happened to a connection."""
         if self.sink is not None:
             self.sink.observed[0] += 1
             self.sink.record_change(change)

@@ -16,6 +16,7 @@ from proxy import __version__
 from proxy.config import Config, Secret, hmac_keys, redacted
 from proxy.core.apis import APIS
 from proxy.core.counters import ListenerCounters
+from proxy.core.exchange import ConnectionTransition
 from proxy.core.observation_interest import ObservationSink
 from proxy.daemon_executor import DaemonExecutor
 from proxy.errors import LocalError
@@ -74,6 +75,8 @@ class DataPlane:
         self.hold_connection = self._connections.hold_connection
         self.report_logins = self._connections.report_logins
         self.update_fleet_view = self._connections.listeners.update_fleet_view
+        self.update_groups_view = self._connections.listeners.update_groups_view
+        self.on_consumer = self._connections.on_consumer
         if self._dispatcher is not None:
             ticker.callbacks.append(self._dispatcher.flush)
         ticker.callbacks.append(self._connections.on_tick)
@@ -104,6 +107,10 @@ class DataPlane:
         """Call ``callback`` for each update of features that a client asks for."""
         self._connections.listeners.update_features = callback
 
+    def report_transition(self, change: ConnectionTransition, worker: int) -> None:
+        """Tell the observers what has happened to a connection of a consumer."""
+        self._connections.notify_observers(change)
+
     async def find_connection(self, number: int) -> KafkaConnection | None:
         """Return the connection with this number; None if it is not open."""
         return self.open_connections.find(number)
@@ -118,8 +125,8 @@ class DataPlane:
         return found
 
     def count_responses(self, api_key: int) -> int:
-        """Return how many responses of this api were relayed."""
-        return sum(counters.responses.get(api_key, 0) for counters in self.listener_counters.values())
+        """Return how many requests of this api were answered."""
+        return sum(counters.answered(api_key) for counters in self.listener_counters.values())
 
     def report_throttles(self, reports: Sequence[AggregatedThrottle]) -> None:
         """Report throttled connections to the observers."""
@@ -291,6 +298,7 @@ def dispatcher_of(config: Config, boot_id: str, number: int, **options: Any) -> 
     """Return a dispatcher that is not started. ``options``: of its own. Raises LocalError."""
     from observers.dispatch import Dispatcher  # imports librdkafka
 
+    private = moved(config.private_api_key_base, coordinator=config.coordinator.enabled)
     configs: dict[str, Any] = {
         "broker.id": config.broker_id,
         "boot.id": boot_id,
@@ -313,7 +321,7 @@ def dispatcher_of(config: Config, boot_id: str, number: int, **options: Any) -> 
         "features": config.features_disabled is None,
         "observer.records.deep": config.observer_records_deep,
         "config": redacted(config),
-        "api.names": {key: api.name for key, api in (APIS | moved(config.private_api_key_base)).items()},
+        "api.names": {key: api.name for key, api in (APIS | private).items()},
     }
     with observer_errors():
         return Dispatcher(config.observer_class_names, configs, settings=_settings(config), **options)

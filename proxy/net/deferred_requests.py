@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from proxy.core import apis
-from proxy.core.interceptor import BrokerCall
+from proxy.core.interceptor import BrokerCall, Served
 from proxy.core.wire import TRUNCATED, DecodeError, skip_tags
 from proxy.errors import PeerError
 from proxy.rpc.call import CORRELATION_ID_SIZE, encode_frame
@@ -52,7 +52,7 @@ class DeferredRequest:
     """
 
     def __init__(
-        self, relay: Relay, serve: Callable[[BrokerCall], Awaitable[bytes | None]], slots: asyncio.Semaphore
+        self, relay: Relay, serve: Callable[[BrokerCall], Awaitable[Served]], slots: asyncio.Semaphore
     ) -> None:
         assert relay.session is not None
         self._relay = relay
@@ -86,8 +86,8 @@ class DeferredRequest:
         if came == size + 4:
             self._response.set_result(bytes(frame[_response_header_size(*self._called, frame) :]))
 
-    async def _run(self, serve: Callable[[BrokerCall], Awaitable[bytes | None]]) -> None:
-        answer: bytes | Exception | None = RuntimeError("the deferred request was cancelled")
+    async def _run(self, serve: Callable[[BrokerCall], Awaitable[Served]]) -> None:
+        answer: Served | Exception = RuntimeError("the deferred request was cancelled")
         try:
             async with asyncio.timeout(MAX_DEFERRED_SECONDS) as limit, self._slots:
                 answer = await serve(self._call)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import structlog
 
 from proxy.config import Config, Listener
+from proxy.coordinator.view import GroupsDirectory
 from proxy.core.apis import api_name
 from proxy.core.interceptor import Interceptor, InterceptorChain, Request
 from proxy.core.protected_topics import ProtectedTopics
@@ -16,6 +17,7 @@ from proxy.interceptors import address_rewriter, topic_protection
 from proxy.interceptors.address_rewriter import AddressRewriter
 from proxy.interceptors.api_versions import ApiVersionsInterceptor
 from proxy.interceptors.broker_metadata import BrokerMetadataInterceptor, FleetDirectory, HostPort
+from proxy.interceptors.consumer_groups import ConsumerGroupsInterceptor
 from proxy.interceptors.ip_quotas import IpQuotas
 from proxy.interceptors.supported_versions import SupportedVersions, VersionRange
 from proxy.interceptors.topic_protection import TopicProtection
@@ -35,7 +37,8 @@ MAX_CLIENT_ID = 64
 class ListenerInterceptors:
     """The interceptors of one listener in one process. Belongs to the event loop's thread.
 
-    ``chain``: passed to the sessions of the listener. ``fleet`` and ``features``: what the process knows.
+    ``chain``: passed to the sessions of the listener. ``fleet``, ``features`` and ``groups``: what the process
+    knows.
     ``update_features``: asks the feature controller.
     """
 
@@ -46,6 +49,7 @@ class ListenerInterceptors:
         upstream: Upstream,
         fleet: FleetDirectory,
         features: FeaturesDirectory,
+        groups: GroupsDirectory,
         update_features: UpdateFeatures,
         rate_limited: RateLimitedLogger,
     ) -> None:
@@ -56,7 +60,7 @@ class ListenerInterceptors:
         self._rate_limited = rate_limited
         self._addresses: dict[int, HostPort] = {}
         base = config.private_api_key_base
-        private = {key: api.versions for key, api in moved(base).items()}
+        private = {key: api.versions for key, api in moved(base, coordinator=config.coordinator.enabled).items()}
         self._supported = SupportedVersions(private, self._max_version)
         self._unsupported = UnsupportedRequests(
             self._supported,
@@ -78,6 +82,9 @@ class ListenerInterceptors:
             UpdateFeaturesInterceptor(features, self._supported, update_features),
             self._versions,
         ]
+        if config.coordinator.enabled:
+            hands_over = listener.tls is None and listener.upstream_tls is None
+            interceptors.append(ConsumerGroupsInterceptor(groups, fleet, listener.name, base, hands_over=hands_over))
         if listener.rewrite_addresses:
             interceptors.append(AddressRewriter(self._addresses, self._on_unmapped))
         self.apply_fleet_view()

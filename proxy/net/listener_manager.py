@@ -244,7 +244,7 @@ class ListenerManager:
         snapshot.quotas = self.quotas_state()
         snapshot.predecessor_connections = self.admission.inherited_connections
         snapshot.certificate_expiry = self._expiry.timestamps
-        private = moved(self._config.private_api_key_base)
+        private = moved(self._config.private_api_key_base, coordinator=self._config.coordinator.enabled)
         snapshot.private_apis = {key: api.name for key, api in private.items()}
         return snapshot
 

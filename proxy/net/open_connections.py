@@ -71,7 +71,8 @@ class KafkaConnection(Struct, omit_defaults=True, gc=False):
     group_member_id: str | None = None
     transactional_id: str | None = None
     worker: int = 1
-    """Number of the process that carries it."""
+    """Number of the process that carries it; 0: the main process beside workers, as of consumers of groups that this
+    sidecar coordinates."""
 
 
 class ConnectionList(Struct):
@@ -157,7 +158,7 @@ def _describe(relay: Relay, now: float, offset: float, worker: int) -> KafkaConn
         listener=connection.listener,
         client_ip=connection.client_ip,
         client_port=connection.client_port,
-        principal=_clip(connection.principal) or "",
+        principal=clip(connection.principal) or "",
         principal_source=connection.principal_source,
         open_time=round(connection.opened_at + offset, 3),
         idle_duration_ms=max(0, round((now - relay.last_byte_at) * 1000)),
@@ -167,10 +168,10 @@ def _describe(relay: Relay, now: float, offset: float, worker: int) -> KafkaConn
         sasl_mechanism=connection.sasl_mechanism,
         tls_version=connection.tls_version,
         tls_cipher=connection.tls_cipher,
-        tls_client_serial=_clip(connection.tls_client_serial),
-        client_id=_clip(relay.client_id),
-        client_software_name=_clip(connection.client_software_name),
-        client_software_version=_clip(connection.client_software_version),
+        tls_client_serial=clip(connection.tls_client_serial),
+        client_id=clip(relay.client_id),
+        client_software_name=clip(connection.client_software_name),
+        client_software_version=clip(connection.client_software_version),
         worker=worker,
     )
     if session is not None:
@@ -191,5 +192,6 @@ def _add_session(made: KafkaConnection, session: Session, now: float) -> None:
         )
 
 
-def _clip(text: str | None) -> str | None:
+def clip(text: str | None) -> str | None:
+    """Return a text that a client chose, of at most ``MAX_TEXT`` characters."""
     return text if text is None or len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"

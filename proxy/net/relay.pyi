@@ -1,16 +1,21 @@
 import asyncio
 import socket
 from collections.abc import Callable
+from typing import Any
 
 from proxy.core.causes import Cause
 from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection
+from proxy.core.interceptor import Served
 from proxy.core.session import Session
 from proxy.errors import Side
 from proxy.net.tls_stream import TlsStream
 from proxy.telemetry import RateLimitedLogger
 
 rate_limited: RateLimitedLogger
+
+OnGivenUp = Callable[[Relay, Any, int, socket.socket, socket.socket, bytes], None]
+"""See ``Relay.answer_deferred``."""
 
 class Relay:
     """Both sides of one connection: the client and the broker.
@@ -32,6 +37,7 @@ class Relay:
         counters: ListenerCounters,
         on_closed: Callable[[Relay, Cause, str], None],
         on_finished: Callable[[Relay], None],
+        on_given_up: OnGivenUp,
         deferred_slots: asyncio.Semaphore,
     ) -> None:
         """``deferred_slots``: see ``deferred_requests.create_slots``."""
@@ -114,8 +120,13 @@ class Relay:
     def call_broker(self, frame: bytes) -> None:
         """Send the broker a request for the deferred request, which gets what the broker sends (``feed``)."""
 
-    def answer_deferred(self, answer: bytes | Exception | None) -> None:
-        """End the deferred request, see ``Session.answer_deferred``. A closed relay does nothing."""
+    def answer_deferred(self, answer: Served | Exception) -> None:
+        """End the deferred request, see ``Session.answer_deferred``. A closed relay does nothing.
+
+        With ``GivenUp``, ``on_given_up`` is called instead of ``on_closed`` and ``on_finished``, with the registration,
+        the correlation id of the request, the sockets of client and broker, which it owns then, and what the client has
+        sent behind the request. The relay counts as closed and finished.
+        """
 
     def abort(self) -> None:
         """Close both sockets at once and discard unsent bytes."""

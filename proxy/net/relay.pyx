@@ -45,10 +45,12 @@ from proxy.net.tls_stream cimport TlsStream, opened
 
 import asyncio
 import os
+import socket
 
 import structlog
 
 from proxy.core import budget
+from proxy.core.interceptor import GivenUp
 from proxy.errors import PeerError
 from proxy.net.deferred_requests import DeferredRequest
 from proxy.telemetry import RateLimitedLogger
@@ -103,6 +105,7 @@ cdef class Relay(Watched):
     cdef int64_t requests_before  # requests of a session that was abandoned
     cdef public object on_finished
     cdef object on_closed
+    cdef object on_given_up
     cdef object cause
     cdef Poller poller  # None before it is attached
     cdef object received
@@ -114,13 +117,14 @@ cdef class Relay(Watched):
     cdef bint draining
     cdef readonly double last_byte_at
 
-    def __init__(self, connection, Session session, counters, on_closed, on_finished, deferred_slots):
+    def __init__(self, connection, Session session, counters, on_closed, on_finished, on_given_up, deferred_slots):
         self.initial_connection = connection
         self.session = session
         self.counters = counters
         self.received = counters.received
         self.on_closed = on_closed
         self.on_finished = on_finished
+        self.on_given_up = on_given_up
         self.deferred_slots = deferred_slots
         self.client = End(False)
         self.broker = End(True)
@@ -604,6 +608,17 @@ cdef class Relay(Watched):
         if self.is_finished:
             self.on_finished(self)
         return 0
+
+    cdef object detach_end(self, End end):
+        """Return the socket of a side, which leaves this relay as it is."""
+        cdef int fd = end.fd
+        self.register(end, 0)
+        end.fd = -1
+        if self.is_finished:
+            self.poller.remove(self)
+        detached = socket.socket(fileno=fd)
+        detached.setblocking(False)
+        return detached
 
     cdef int close_end(self, End end) except -1:
         self.discard_unsent(end)

@@ -1,5 +1,7 @@
 # Included by relay.pyx: what a relay does for a deferred request.
 
+GIVEN_UP = "given_up"  # in place of a cause; it is not counted
+
 
 cdef int start_deferred(Relay relay) except -1:
     """Serve the deferred request, if it is due and all bytes before it are sent."""
@@ -33,6 +35,16 @@ cdef int read_call(Relay relay, Py_ssize_t size, const uint8_t *data) except -1:
     return relay.wait_for_memory(relay.broker) if relay.session.account.is_full() else 0
 
 
+cdef int give_up(Relay relay, registration) except -1:
+    """Let both sockets leave the relay, open as they are, with what the client has sent behind the request."""
+    cdef bytes rest = relay.session.interception.rest
+    correlation_id = relay.session.give_up(monotonic())
+    relay.cause = GIVEN_UP
+    client, broker = relay.detach_end(relay.client), relay.detach_end(relay.broker)
+    relay.on_given_up(relay, registration, correlation_id, client, broker, rest)
+    return 0
+
+
 cdef int answer_deferred(Relay relay, answer) except -1:
     """Send the client the response to the deferred request, or close the connection, and serve what came after it."""
     cdef End client = relay.client
@@ -40,6 +52,10 @@ cdef int answer_deferred(Relay relay, answer) except -1:
     if relay.cause is not None:
         return 0
     try:
+        if isinstance(answer, GivenUp):
+            if client.tls is None and relay.broker.tls is None:
+                return give_up(relay, answer.registration)
+            answer = RuntimeError("a connection with TLS cannot be given up")
         relay.last_byte_at = monotonic()
         relay.session.answer_deferred(answer)
         relay.write_intercepted(client, 0, NULL)

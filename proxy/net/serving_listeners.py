@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from weakref import WeakSet
 
 from proxy.config import Config, Listener
+from proxy.coordinator.view import GroupsDirectory, GroupsView
 from proxy.features.updates import UpdateFeatures, UpdateRequest, UpdateResult
 from proxy.features.view import FeaturesDirectory, FeaturesView
 from proxy.interceptors.broker_metadata import FleetDirectory, FleetView
@@ -43,6 +44,7 @@ class ServingListeners:
         self._rate_limited = rate_limited
         self._fleet = FleetDirectory(FleetView(config.broker_id, ()))
         self._features = FeaturesDirectory()
+        self._groups = GroupsDirectory()
         self.update_features: UpdateFeatures = fail_update
         """Asks the feature controller for an update. It fails until another one is set."""
         for listener in config.listeners:
@@ -87,6 +89,10 @@ class ServingListeners:
         for interceptors in self._all_interceptors():
             interceptors.apply_features_view()
 
+    def update_groups_view(self, view: GroupsView) -> None:
+        """Set what is known about the coordinators of consumer groups."""
+        self._groups.view = view
+
     def stop_probes(self) -> None:
         """Ask no broker for its versions any more."""
         for serving in self.by_name.values():
@@ -99,7 +105,14 @@ class ServingListeners:
         interceptors = None
         if listener.is_readable:
             interceptors = ListenerInterceptors(
-                config, listener, upstream, self._fleet, self._features, self._update_features, self._rate_limited
+                config,
+                listener,
+                upstream,
+                self._fleet,
+                self._features,
+                self._groups,
+                self._update_features,
+                self._rate_limited,
             )
             interceptors.versions_probe.start()
         self.by_name[listener.name] = ServingListener(listener, upstream, interceptors, tls)

@@ -17,6 +17,7 @@ from proxy.core.causes import Cause
 from proxy.core.counters import ListenerCounters
 from proxy.errors import LocalError
 from proxy.limits.principal_quotas import Logins
+from proxy.net.consumer_handover import HandedConnection
 from proxy.net.data_plane import DataPlane
 from proxy.net.feature_update_calls import FeatureUpdateCalls
 from proxy.net.forced_exit import EXIT_MARGIN, force_exit_after
@@ -34,12 +35,15 @@ from proxy.net.worker_ipc import (
     Drain,
     FeatureUpdateAnswered,
     FindIdlest,
+    HandBroker,
+    HandConsumer,
     HoldConnection,
     IdlestConnection,
     IpcChannel,
     PrepareConfig,
     ReportLogins,
     ReportThrottles,
+    ReportTransition,
     RequestSnapshot,
     SnapshotReply,
     StartFailed,
@@ -49,6 +53,7 @@ from proxy.net.worker_ipc import (
     UpdateConfig,
     UpdateFeaturesView,
     UpdateFleetView,
+    UpdateGroupsView,
     WorkerReady,
 )
 from proxy.telemetry import RateLimitedLogger, configure_logging
@@ -101,6 +106,7 @@ class Worker:
             return 1
         self._data_plane.on_connection_closed(self._on_connection_closed)
         self._data_plane.on_feature_update(self._feature_updates.call)
+        self._data_plane.on_consumer(self._hand_consumer)
         ticker.callbacks.append(self._rate_limited.flush)
         ticker.start()
         self._channel.send(WorkerReady(await self._data_plane.snapshot()))
@@ -147,6 +153,10 @@ class Worker:
                 self._data_plane.update_fleet_view(message.view)
             case UpdateFeaturesView():
                 self._data_plane.update_features_view(message.view)
+            case UpdateGroupsView():
+                self._data_plane.update_groups_view(message.view)
+            case ReportTransition():
+                self._data_plane.report_transition(message.change, self._number)
             case FeatureUpdateAnswered():
                 self._feature_updates.on_answered(message)
             case StartWorker():
@@ -207,6 +217,14 @@ class Worker:
 
     def _count_closed(self, listener: str, cause: Cause) -> None:
         self._data_plane.listener_counters.setdefault(listener, ListenerCounters()).closed[cause] += 1
+
+    def _hand_consumer(
+        self, handed: HandedConnection, client: socket.socket | None, broker: socket.socket | None
+    ) -> None:
+        handed.worker = self._number
+        if broker is not None:
+            self._channel.send(HandBroker(handed.number), broker)
+        self._channel.send(HandConsumer(handed), client)
 
     def _on_connection_closed(self, number: int) -> None:
         if not self._closed_connections:

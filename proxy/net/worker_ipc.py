@@ -18,11 +18,14 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
+from proxy.coordinator.view import GroupsView
 from proxy.core.causes import Cause
+from proxy.core.exchange import ConnectionTransition
 from proxy.features.updates import UpdateRequest, UpdateResult
 from proxy.features.view import FeaturesView
 from proxy.interceptors.broker_metadata import FleetView
 from proxy.limits.throttle_reports import AggregatedThrottle
+from proxy.net.consumer_handover import HandedConnection
 from proxy.net.open_connections import KafkaConnection
 from proxy.telemetry.snapshot import Snapshot
 
@@ -150,6 +153,18 @@ class UpdateFeaturesView(Struct, tag=True, array_like=True):
     view: FeaturesView
 
 
+class UpdateGroupsView(Struct, tag=True, array_like=True):
+    """Passes a worker what is known about the coordinators of consumer groups."""
+
+    view: GroupsView
+
+
+class ReportTransition(Struct, tag=True, array_like=True):
+    """Asks a worker to tell its observers what has happened to the connection of a consumer."""
+
+    change: ConnectionTransition
+
+
 class FeatureUpdateAnswered(Struct, tag=True, array_like=True):
     """The reply to ``FeatureUpdateAsked``."""
 
@@ -230,6 +245,20 @@ class FeatureUpdateAsked(Struct, tag=True, array_like=True):
     request: UpdateRequest
 
 
+class HandBroker(Struct, tag=True, array_like=True):
+    """Comes with the connection to the broker of the connection with this ``number``, before its ``HandConsumer``."""
+
+    number: int
+
+
+class HandConsumer(Struct, tag=True, array_like=True):
+    """Sent by a worker with the socket of a client that registers as a consumer. The connection is not the worker's any
+    more.
+    """
+
+    handed: HandedConnection
+
+
 class SnapshotReply(Struct, tag=True, array_like=True):
     """The reply to ``RequestSnapshot``. A worker that exits sends a last one, with ``request_id`` 0."""
 
@@ -252,6 +281,8 @@ ToWorker = (
     | UpdateConfig
     | UpdateFleetView
     | UpdateFeaturesView
+    | UpdateGroupsView
+    | ReportTransition
     | FeatureUpdateAnswered
     | Drain
     | Abort
@@ -265,6 +296,8 @@ ToMain = (
     | ConnectionsPage
     | ConfigPrepared
     | FeatureUpdateAsked
+    | HandBroker
+    | HandConsumer
     | SnapshotReply
 )
 

@@ -10,25 +10,29 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 import structlog
 
 from proxy.config import Config, Listener
 from proxy.config.serialization import pack
+from proxy.coordinator.view import GroupsView
 from proxy.core.causes import Cause
 from proxy.core.counters import ListenerCounters
+from proxy.core.exchange import ConnectionTransition
 from proxy.errors import LocalError, describe_os_error
 from proxy.features.updates import UpdateFeatures
 from proxy.features.view import FeaturesView
 from proxy.interceptors.broker_metadata import FleetView
 from proxy.limits.principal_quotas import Logins
 from proxy.limits.throttle_reports import AggregatedThrottle
+from proxy.net.consumer_handover import TakeConsumer, refuse_consumer
 from proxy.net.feature_update_calls import fail_update
 from proxy.net.open_connections import ConnectionList, KafkaConnection
 from proxy.net.ticker import Ticker
 from proxy.net.tls_contexts import needs_contexts
+from proxy.net.worker_evictions import REPLY_TIMEOUT, WorkerEvictions
 from proxy.net.worker_ipc import (
     Abort,
     CloseConnection,
@@ -37,13 +41,14 @@ from proxy.net.worker_ipc import (
     DiscardConfig,
     Drain,
     HoldConnection,
-    IdlestConnection,
     ReportLogins,
     ReportThrottles,
+    ReportTransition,
     TakeConnection,
     UpdateConfig,
     UpdateFeaturesView,
     UpdateFleetView,
+    UpdateGroupsView,
 )
 from proxy.net.worker_process import (
     SILENT_AFTER,
@@ -59,9 +64,6 @@ from proxy.telemetry.snapshot import Snapshot, add_counters, process_counts, sum
 
 WORKERS_START_TIMEOUT = 30.0
 """Seconds within which all workers have to be ready. They need about one."""
-
-REPLY_TIMEOUT = 1.0
-"""Seconds a worker has to reply. After that its last counters are used, and it evicts no connection."""
 
 PREPARE_REPLY_TIMEOUT = 12.0
 """Seconds a worker has to do all of a reload that can fail. It gives up after ten itself."""
@@ -91,9 +93,9 @@ class WorkerPool:
         self.process_ended_at = 0.0
         self._config = config
         self._ticker = ticker
-        self._fleet_view: FleetView | None = None
-        self._features_view: FeaturesView | None = None
+        self._views: dict[type, UpdateFleetView | UpdateFeaturesView | UpdateGroupsView] = {}  # the last of each kind
         self._update_features: UpdateFeatures = fail_update
+        self._take_consumer: TakeConsumer = refuse_consumer
         self._workers: dict[int, WorkerProcess] = {}
         self._exited = Snapshot(
             {name: ListenerCounters() for name in self.listener_counters}
@@ -110,8 +112,7 @@ class WorkerPool:
         self._last_request_id = 0
         self._wanted: bytes | None = None  # the configuration that workers prepare
         self._preparing: dict[Reply, WorkerProcess] = {}
-        self._evictions: deque[list[str]] = deque()
-        self._eviction_task: asyncio.Task[None] | None = None
+        self._evictions = WorkerEvictions(self._workers, self._next_request_id)
         self.lost_throttle_reports = 0
         """Throttle reports that no worker could receive."""
         self._rate_limited = RateLimitedLogger(log)
@@ -201,22 +202,20 @@ class WorkerPool:
             self._logins_callback(logins, earlier)
 
     def count_responses(self, api_key: int) -> int:
-        """Return how many responses of this api were relayed, by the last snapshots of the workers."""
+        """Return how many requests of this api were answered, by the last snapshots of the workers."""
         listener_counters_of_all = [
             self._exited.listener_counters,
             *(worker.last_listener_counters for worker in self._workers.values()),
         ]
         return sum(
-            counters.responses.get(api_key, 0)
+            counters.answered(api_key)
             for listener_counters in listener_counters_of_all
             for counters in listener_counters.values()
         )
 
     def close_idlest(self, listeners: Collection[str]) -> None:
         """Schedule closing the connection of ``listeners`` that has been idle for longest, if any is open."""
-        self._evictions.append(list(listeners))
-        if self._eviction_task is None or self._eviction_task.done():
-            self._eviction_task = asyncio.create_task(self._run_evictions())
+        self._evictions.add(list(listeners))
 
     async def find_connection(self, number: int) -> KafkaConnection | None:
         """Return the open connection with this number; None if there is none. Raises TimeoutError if its worker does
@@ -255,8 +254,7 @@ class WorkerPool:
         self, worker: WorkerProcess, after: int, number: int | None = None
     ) -> list[tuple[int, KafkaConnection]] | None:
         """Return some connections of a worker, or the one with ``number``; None if it does not answer in time."""
-        self._last_request_id += 1
-        reply = worker.describe_connections(self._last_request_id, after, number)
+        reply = worker.describe_connections(self._next_request_id(), after, number)
         if reply is None or not (await asyncio.wait([reply], timeout=REPLY_TIMEOUT))[0]:
             return None
         page = reply.result()
@@ -302,8 +300,7 @@ class WorkerPool:
             raise LocalError(errors[0])
 
     def _request_preparation(self, worker: WorkerProcess, config: bytes) -> None:
-        self._last_request_id += 1
-        self._preparing[worker.prepare_config(self._last_request_id, config)] = worker
+        self._preparing[worker.prepare_config(self._next_request_id(), config)] = worker
 
     def discard_config(self) -> None:
         """Give up what ``prepare_config`` has done."""
@@ -322,15 +319,35 @@ class WorkerPool:
 
     def update_fleet_view(self, view: FleetView) -> None:
         """Set what is known about all brokers in all workers, also in those started later."""
-        self._fleet_view = view
-        for worker in self._workers.values():
-            worker.send_update(UpdateFleetView(view))
+        self._update_view(UpdateFleetView(view))
 
     def update_features_view(self, view: FeaturesView) -> None:
         """Set what is known about the features of the fleet in all workers, also in those started later."""
-        self._features_view = view
+        self._update_view(UpdateFeaturesView(view))
+
+    def update_groups_view(self, view: GroupsView) -> None:
+        """Set what is known about the coordinators of consumer groups in all workers, also in those started later."""
+        self._update_view(UpdateGroupsView(view))
+
+    def _update_view(self, update: UpdateFleetView | UpdateFeaturesView | UpdateGroupsView) -> None:
+        self._views[type(update)] = update
         for worker in self._workers.values():
-            worker.send_update(UpdateFeaturesView(view))
+            worker.send_update(update)
+
+    def on_consumer(self, callback: TakeConsumer) -> None:
+        """Call ``callback`` with each connection whose client registers as a consumer, in any worker."""
+        self._take_consumer = callback
+
+    def report_transition(self, change: ConnectionTransition, worker: int) -> None:
+        """Tell the observers of a worker what has happened to a connection: those of ``worker``, while it runs."""
+        if not self._config.observer_class_names:
+            return
+        running = [one for _, one in sorted(self._workers.items()) if one.is_available]
+        chosen = next((one for one in running if one.number == worker), next(iter(running), None))
+        if chosen is not None:
+            chosen.channel.send(ReportTransition(change))
+        else:
+            self._rate_limited.warning("transition_not_reported", connection_id=change.connection.id)
 
     def on_feature_update(self, callback: UpdateFeatures) -> None:
         """Call ``callback`` for each update of features that a client of any worker asks for."""
@@ -361,8 +378,7 @@ class WorkerPool:
             timer.cancel()
         for starting in self._starting:
             starting.cancel()  # a process that starts all the same finds its peer gone and exits
-        if self._eviction_task is not None:
-            self._eviction_task.cancel()
+        self._evictions.stop()
         self._close_unassigned()
         for worker in self._workers.values():
             worker.channel.send(Drain(spread))
@@ -407,16 +423,15 @@ class WorkerPool:
             on_connection_closed=lambda connection: self._connection_closed_callback(connection),
             on_logins=self._on_logins,
             on_feature_update=lambda request: self._update_features(request),
+            on_consumer=lambda *handed: self._take_consumer(*handed),
             on_exit=self._on_exit,
         )
         if self._wanted is not None:
             self._request_preparation(self._workers[number], self._wanted)
         if self._logins_callback is not None:
             self._workers[number].send_update(ReportLogins(True))
-        if self._fleet_view is not None:
-            self._workers[number].send_update(UpdateFleetView(self._fleet_view))
-        if self._features_view is not None:
-            self._workers[number].send_update(UpdateFeaturesView(self._features_view))
+        for view in self._views.values():
+            self._workers[number].send_update(view)
 
     def _restart(self, number: int) -> None:
         task = asyncio.get_running_loop().create_task(self._try_restart(number))
@@ -466,28 +481,13 @@ class WorkerPool:
         else:
             self._unassigned.append((connection, sock))
 
-    async def _run_evictions(self) -> None:
-        """Evict one connection after the other. The next one is searched when the last one is being closed."""
-        while self._evictions:
-            listeners = self._evictions.popleft()
-            self._last_request_id += 1
-            workers = list(self._workers.values())
-            requested = {
-                reply: worker for worker in workers if (reply := worker.find_idlest(self._last_request_id, listeners))
-            }
-            replied = (await asyncio.wait(requested, timeout=REPLY_TIMEOUT))[0] if requested else set()
-            found = [
-                (idlest.since, idlest.number, requested[reply])
-                for reply in replied
-                if isinstance(idlest := reply.result(), IdlestConnection) and idlest.number is not None
-            ]
-            if found:
-                _, connection, worker = min(found, key=lambda each: each[:2])
-                worker.channel.send(CloseConnection(connection, "evicted"))
-
     def _request_snapshots(self) -> list[Reply]:
+        request_id = self._next_request_id()
+        return [reply for worker in self._workers.values() if (reply := worker.request_snapshot(request_id))]
+
+    def _next_request_id(self) -> int:
         self._last_request_id += 1
-        return [reply for worker in self._workers.values() if (reply := worker.request_snapshot(self._last_request_id))]
+        return self._last_request_id
 
     def _poll_workers(self) -> None:
         for worker in self._workers.values():

@@ -23,6 +23,7 @@ from proxy.core.causes import Cause
 from proxy.core.counters import ListenerCounters
 from proxy.features.updates import UpdateFeatures
 from proxy.limits.principal_quotas import Logins
+from proxy.net.consumer_handover import TakeConsumer
 from proxy.net.worker_ipc import (
     ClientsLoggedIn,
     ConfigPrepared,
@@ -33,6 +34,8 @@ from proxy.net.worker_ipc import (
     FeatureUpdateAnswered,
     FeatureUpdateAsked,
     FindIdlest,
+    HandBroker,
+    HandConsumer,
     IdlestConnection,
     IpcChannel,
     PrepareConfig,
@@ -46,6 +49,7 @@ from proxy.net.worker_ipc import (
     UpdateConfig,
     UpdateFeaturesView,
     UpdateFleetView,
+    UpdateGroupsView,
     WorkerReady,
 )
 from proxy.telemetry.snapshot import ProcessCounts, Snapshot, add_counters
@@ -67,7 +71,15 @@ RESERVED_WORKER_DESCRIPTORS = 100
 
 LOST_CAUSE: Cause = "worker_lost"
 
-Update = PrepareConfig | DiscardConfig | UpdateConfig | UpdateFleetView | UpdateFeaturesView | ReportLogins
+Update = (
+    PrepareConfig
+    | DiscardConfig
+    | UpdateConfig
+    | UpdateFleetView
+    | UpdateFeaturesView
+    | UpdateGroupsView
+    | ReportLogins
+)
 """A message that a worker gets as soon as it is ready, in the order in which they were sent."""
 
 UnsentConnection = tuple[TakeConnection, socket.socket]
@@ -92,6 +104,8 @@ class WorkerProcess:
     * ``on_connection_closed(number)`` is called for each of its connections that has ended, also by its exit.
     * ``on_logins(logins, earlier)`` is called for its clients that have logged in, while ``ReportLogins`` wants them.
     * ``on_feature_update(request)`` is called for each update of features that one of its clients asks for.
+    * ``on_consumer`` (``TakeConsumer``) is called with each connection whose client registers as a consumer. It is not
+      one of this worker any more then.
     * ``on_exit(self, unsent)`` is called once it has exited, with the connections that were not sent to it.
     """
 
@@ -105,6 +119,7 @@ class WorkerProcess:
         on_connection_closed: Callable[[int], None],
         on_logins: Callable[[Logins, bool], None],
         on_feature_update: UpdateFeatures,
+        on_consumer: TakeConsumer,
         on_exit: Callable[[WorkerProcess, list[UnsentConnection]], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -126,6 +141,8 @@ class WorkerProcess:
         self._on_logins = on_logins
         self._on_feature_update = on_feature_update
         self._feature_updates: set[asyncio.Task[None]] = set()
+        self._on_consumer = on_consumer
+        self._handed_brokers: dict[int, socket.socket] = {}  # of consumers that come next, by their numbers
         self._on_exit = on_exit
         self._assigned = Counter[str]()  # by listener name
         self._open: set[int] = set()
@@ -276,7 +293,7 @@ class WorkerProcess:
         """Kill it. ``exited`` is set later."""
         self._process.kill()
 
-    def _on_message(self, message: ToMain, _: int | None) -> None:
+    def _on_message(self, message: ToMain, descriptor: int | None) -> None:
         had_room = self.has_capacity
         self.silent_intervals = 0
         self._snapshot_requested = False
@@ -289,6 +306,11 @@ class WorkerProcess:
                 task = self._loop.create_task(self._answer_feature_update(message))
                 self._feature_updates.add(task)
                 task.add_done_callback(self._feature_updates.discard)
+            case HandBroker():
+                if descriptor is not None:
+                    self._handed_brokers[message.number] = socket.socket(fileno=descriptor)
+            case HandConsumer():
+                self._take_consumer(message, descriptor)
             case SnapshotReply() | IdlestConnection() | ConnectionsPage() | ConfigPrepared():
                 if isinstance(message, SnapshotReply):
                     self._last_snapshot = message.snapshot
@@ -304,6 +326,17 @@ class WorkerProcess:
                 self.problem = message.error
         if self.has_capacity and not had_room:
             self._on_capacity()
+
+    def _take_consumer(self, message: HandConsumer, descriptor: int | None) -> None:
+        """Pass a consumer on. It has no socket where this process was out of descriptors."""
+        handed, number = message.handed, message.handed.number
+        broker = self._handed_brokers.pop(number, None)
+        self._open.remove(number)
+        self._assigned[handed.connection.listener] -= 1
+        client = None if descriptor is None else socket.socket(fileno=descriptor)
+        for sock in filter(None, (client, broker)):
+            sock.setblocking(False)
+        self._on_consumer(handed, client, broker)
 
     async def _answer_feature_update(self, message: FeatureUpdateAsked) -> None:
         self.channel.send(FeatureUpdateAnswered(message.request_id, await self._on_feature_update(message.request)))
@@ -326,6 +359,8 @@ class WorkerProcess:
             reply.set_result(None)
         for task in self._feature_updates:
             task.cancel()  # nobody waits for the answer
+        for broker in self._handed_brokers.values():  # it was killed before it could send the consumer
+            broker.close()
         self._on_exit(self, unsent)
         self._mark_closed(list(self._open))
 

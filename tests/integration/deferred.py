@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from proxy.core.budget import OPEN
-from proxy.core.interceptor import BrokerCall, Deferred, Request, Verdict
+from proxy.core.interceptor import BrokerCall, Deferred, Request, Served, Verdict
 from tests.frames import METADATA, request
 from tests.integration.peer import Behaviour, Reader, answer_in_order
 from tests.integration.test_relay import Bench
@@ -20,7 +20,7 @@ from tests.tools.interceptors import HELD, Chooser
 FLEXIBLE = 9
 """The first version of Metadata whose headers have tagged fields."""
 
-Serve = Callable[[BrokerCall], Awaitable[bytes | None]]
+Serve = Callable[[BrokerCall], Awaitable[Served]]
 
 
 class Later(Chooser):

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from proxy.core.budget import LIMIT
-from proxy.core.interceptor import BrokerCall
+from proxy.core.interceptor import BrokerCall, GivenUp
 from proxy.core.session import TURN
 from proxy.net import deferred_requests
 from proxy.net.deferred_requests import MAX_CALL_RESPONSE
 from tests.frames import API_VERSIONS, METADATA, request, response
-from tests.integration.deferred import FLEXIBLE, Later, ask, charged, deferred, serving
+from tests.integration.deferred import FLEXIBLE, Later, ask, charged, closes, deferred, serving
 from tests.integration.peer import Reader, Writer, answer_in_order, read_frame
 from tests.integration.test_relay_answers import intercepting
 from tests.integration.test_tls import HandMade
@@ -257,6 +257,19 @@ async def test_with_tls_on_both_sides(tmp_path: Path) -> None:
                 ]
             writer.close()
             await running.until(lambda: running.counters.closed == {"client_closed": 1})
+
+
+async def test_a_connection_with_tls_is_not_given_up(tmp_path: Path) -> None:
+    async def serve(call: BrokerCall) -> GivenUp:
+        return GivenUp("nobody can read its bytes")
+
+    async with tls_bench(tmp_path, answer_in_order) as running:
+        with intercepting(Later(serve)):
+            reader, writer = await running.dial()
+            writer.write(deferred(1))
+            await closes(running, "session_failed", reader)
+            assert running.counters.intercept_errors == 1
+            writer.close()
 
 
 async def test_the_end_of_a_tls_stream_behind_it_waits(tmp_path: Path) -> None:

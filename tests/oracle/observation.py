@@ -157,13 +157,13 @@ class Observation:
                 if not exchange.synthesized:
                     exchange.forwarded_at = now
                 if exchange.outcome == "no_response":
-                    self._record(exchange)
+                    self.record(exchange)
             else:
                 exchange.answered_at = now
                 if self._undecided and exchange.api_key not in LEARNED and not exchange.synthesized:
                     self._learn(PrincipalTracker.passed, now)
                     exchange.connection = self.connection  # this answer is what shows it
-                self._record(exchange)
+                self.record(exchange)
 
     def ended(self, exchanges: Iterable[Exchange], now: float) -> None:
         """The connection ended with ``exchanges`` open."""
@@ -306,9 +306,9 @@ class Observation:
     def _lost(self, exchange: Exchange) -> None:
         exchange.outcome = "connection_lost"
         exchange.response_bytes = 0
-        self._record(exchange)
+        self.record(exchange)
 
-    def _record(self, exchange: Exchange) -> None:
+    def record(self, exchange: Exchange) -> None:
         charged, exchange.charged = exchange.charged, 0
         if not self.flags(exchange.api_key, exchange.api_version):
             self._account.charge(-charged)

@@ -558,6 +558,18 @@ class Session:
         self._answer()
         interception.finish_chunk(b"", 0)
 
+    def give_up(self, now: float) -> int:
+        """The connection leaves at ``now``, without a response to the request that is ``deferred``. Returns the
+        correlation id of that request."""
+        assert self.interception is not None
+        exchange = self.in_flight.popleft()
+        self.interception.give_up(exchange)
+        exchange.outcome = "no_response"
+        if self._observation is not None:
+            self._observation.record(exchange)
+        self.close(now)
+        return exchange.correlation_id
+
     def observe(self, now: float) -> None:
         """The last chunk was handed on at ``now``: read its bodies that somebody asked for, and record what ended in
         it. Never raises."""

@@ -14,7 +14,7 @@ from proxy.compiled.exchange import FIELDS, Exchange
 from proxy.core.budget import OPEN
 from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection
-from proxy.core.interceptor import InterceptorChain
+from proxy.core.interceptor import GivenUp, InterceptorChain
 from proxy.core.observation_interest import WANT_EXCHANGE, WANT_FACTS, WANT_REQUEST_BODY, WANT_RESPONSE_BODY
 from proxy.core.session import Session
 from tests.frames import METADATA, batch, produce, produced, request, response
@@ -49,13 +49,14 @@ SESSIONS: list[type[Session | oracle.Session]] = [Session, oracle.Session]
 @dataclass
 class Call:
     """A request, and what becomes of it. ``sent``: what the broker answers, of a request that it sees; ``seen``: what
-    the client gets for it, if anything."""
+    the client gets for it, if anything. ``gives_up``: the connection leaves with it."""
 
     asked: bytes
     sent: bytes | None
     seen: bytes | None
     forwarded: bool = True
     closes: bool = False
+    gives_up: bool = False
 
 
 @st.composite
@@ -67,7 +68,7 @@ def calls(draw: st.DrawFn) -> Call:
         st.sampled_from(
             ["plain", "plain", "quiet", "acked", "replied", "raising", "held", "forward", "error", "edited", "streamed",
              "led", "broken", "flexible", "long", "deferred", "deferred", "deferred long", "shut", "close",
-             "deferred close", "deferred error"]
+             "deferred close", "deferred error", "given up"]
         )
     )  # fmt: skip
     sent = response(number, b"\0" + bytes(draw(st.integers(0, 90))))
@@ -109,8 +110,9 @@ def calls(draw: st.DrawFn) -> Call:
         ))  # fmt: skip
     if kind == "shut":
         return Call(request(SHUT, 0, number, body, name), None, None, forwarded=False, closes=True)
-    said = {"close": b"c", "deferred close": b"dc", "deferred error": b"de"}[kind]
-    return Call(request(HELD, 0, number, said, name), None, None, forwarded=False, closes=True)
+    said = {"close": b"c", "deferred close": b"dc", "deferred error": b"de", "given up": b"dg"}[kind]
+    gives_up = kind == "given up"
+    return Call(request(HELD, 0, number, said, name), None, None, False, closes=not gives_up, gives_up=gives_up)
 
 
 @dataclass
@@ -127,7 +129,11 @@ class Side:
         session = self.session
         if side == "deferred":
             assert session.deferred is not None
-            session.answer_deferred(served(session.deferred))
+            answer = served(session.deferred)
+            if isinstance(answer, GivenUp):
+                rest = session.rest
+                return rest, session.give_up(now), len(session.in_flight), len(self.exchanges)
+            session.answer_deferred(answer)
         else:
             (session.read_client_data if side == "client" else session.read_broker_data)(data, now)
         interception = session.interception
@@ -179,7 +185,9 @@ def test_the_broker_sees_what_is_forwarded_and_the_client_every_answer_in_order(
 ) -> None:
     rng = Random(seed)
     made = made * times
-    end = next((at for at, call in enumerate(made) if call.closes), len(made))
+    end = next((at for at, call in enumerate(made) if call.closes or call.gives_up), len(made))
+    behind = b"".join(call.asked for call in made[end + 1 :])
+    gives_up = end < len(made) and made[end].gives_up
     alive = made[:end]
     forwarded = b"".join(call.asked for call in alive if call.forwarded)
     expected = b"".join(call.seen for call in alive if call.seen is not None)
@@ -189,11 +197,12 @@ def test_the_broker_sees_what_is_forwarded_and_the_client_every_answer_in_order(
     found = sides[0]
     sent, now = 0, 0.0  # of what the broker may say by now
 
-    def step(side: str, data: bytes) -> None:
+    def step(side: str, data: bytes) -> tuple[Any, ...]:
         nonlocal now
         now += 1
         first, *others = [each.step(side, data, now) for each in sides]
         assert all(other == first for other in others), "the oracle differs"
+        return first
 
     while True:
         came, may = len(found.to_broker), b""
@@ -218,7 +227,12 @@ def test_the_broker_sees_what_is_forwarded_and_the_client_every_answer_in_order(
         side, data = rng.choice(able)
         if side not in ("rest", "deferred"):
             data = data[: rng.choice([1, 3, 20, 100, 10_000, len(data)])]
-        step("client" if side == "rest" else side, data)
+        is_due = gives_up and side == "deferred" and found.session.requests == end + 1
+        stepped = step("client" if side == "rest" else side, data)
+        if is_due:
+            rest, correlation_id, *_ = stepped
+            assert (rest + asked, correlation_id) == (behind, int.from_bytes(made[end].asked[8:12], "big"))
+            break
         if side == "broker":
             sent += len(data)
         elif side == "client":
@@ -226,10 +240,10 @@ def test_the_broker_sees_what_is_forwarded_and_the_client_every_answer_in_order(
         assert forwarded.startswith(found.to_broker)
         assert expected.startswith(found.to_client)
     assert (found.to_broker, found.to_client) == (forwarded, expected)
-    assert found.session.is_idle == (end == len(made))
+    assert found.session.is_idle == (gives_up or end == len(made))
     interception = found.session.interception
     assert interception is not None
-    assert interception.ending == (end < len(made))
+    assert interception.ending == (end < len(made) and not gives_up)
     for each in sides:
         each.session.close(now)
         assert each.session.account.budget.counts[OPEN] == 0

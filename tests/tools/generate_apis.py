@@ -65,6 +65,7 @@ def response_header_is_flexible(key: int, version: int) -> bool:
 
 
 API_VERSIONS = {keys[ApiVersions]}
+CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = {keys[CreateTopics]}, {keys[DeleteTopics]}, {keys[CreatePartitions]}
 ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS = {keys[AlterConfigs]}, {keys[IncrementalAlterConfigs]}
 ALTER_CLIENT_QUOTAS = {keys[AlterClientQuotas]}
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from proxy.core.budget import OPEN
-from proxy.core.interceptor import ON_BODY, ON_HEADER, BrokerCall, Deferred, Interceptor, Request, Verdict
+from proxy.core.interceptor import (
+    ON_BODY,
+    ON_HEADER,
+    BrokerCall,
+    Deferred,
+    GivenUp,
+    Interceptor,
+    Request,
+    Served,
+    Verdict,
+)
 from proxy.core.observation_interest import WANT_EXCHANGE, WANT_RESPONSE_BODY
 from proxy.core.session import TURN
 from proxy.errors import PeerError
@@ -29,7 +39,7 @@ def answer(bench: Bench) -> None:
         bench.client(bench.session.rest)
 
 
-def respond(bench: Bench, with_: bytes | Exception | None) -> None:
+def respond(bench: Bench, with_: Served | Exception) -> None:
     bench.now += 1
     bench.session.answer_deferred(with_)
     interception = bench.session.interception
@@ -184,6 +194,25 @@ def test_its_answer_is_observed_as_any_other_of_the_sidecar() -> None:
     assert (exchange.response_raw, exchange.response_bytes) == (b"answer", len(response(1, b"\0answer")))
     assert (exchange.received_at, exchange.forwarded_at, exchange.responded_at) == (1.0, 0.0, 0.0)
     assert exchange.answered_at == 2.5
+
+
+@pytest.mark.parametrize("wanted", [None, WANT_EXCHANGE | WANT_RESPONSE_BODY])
+def test_a_connection_that_is_given_up_leaves_with_what_came_behind(wanted: int | None) -> None:
+    bench = Bench(wanted=wanted)
+    behind = request(METADATA, 1, 4) + b"\0\0"
+    bench.client(request(METADATA, 1, 1) + deferred(3, b"g") + behind, later=True)
+    bench.broker(response(1))
+    session = bench.session
+    assert session.deferred is not None
+    assert served(session.deferred) == GivenUp(b"")
+    assert session.rest == behind
+    assert session.give_up(5.0) == 3
+    assert (session.deferred, session.is_idle, bench.budget.counts[OPEN]) == (None, True, 0)
+    assert (bench.to_broker, bench.to_client) == (request(METADATA, 1, 1), response(1))
+    if wanted is not None:
+        assert bench.ended() == [(1, "answered", False), (3, "no_response", True)]
+    assert bench.counters.intercepted == {(HELD, "given_up"): 1}
+    session.close(6.0)  # does nothing
 
 
 class Deferring(Interceptor):

@@ -2,10 +2,13 @@
 
 import struct
 
+import pytest
 import structlog
 from structlog.testing import capture_logs
 
 from proxy.config import Config
+from proxy.coordinator.view import GroupsDirectory, GroupsView
+from proxy.coordinator.wire import RegisterConsumerRequest, encode_register_consumer_request
 from proxy.core.exchange import Connection
 from proxy.core.interceptor import ON_BODY, Disposition, Request, Verdict
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA, LevelRange
@@ -51,13 +54,17 @@ def led(interceptors: ListenerInterceptors, body: bytes) -> bytes:
     return found[0] + body[found[1] :]
 
 
-def listener_interceptors(fleet: FleetDirectory, features: FeaturesDirectory | None = None) -> ListenerInterceptors:
-    """The interceptors of the listener in ``CONFIG``."""
-    (listener,) = CONFIG.listeners
+def listener_interceptors(
+    fleet: FleetDirectory, features: FeaturesDirectory | None = None, config: Config = CONFIG
+) -> ListenerInterceptors:
+    """The interceptors of the listener in ``config``."""
+    (listener,) = config.listeners
     upstream = Upstream(listener.upstream, 1.0, listener.upstream_source)
     logger = RateLimitedLogger(structlog.get_logger())
     directory = features or FeaturesDirectory()
-    return ListenerInterceptors(CONFIG, listener, upstream, fleet, directory, fail_update, logger)
+    groups = GroupsDirectory()
+    groups.view = GroupsView(1, {0: 1}, frozenset({0}), 1)
+    return ListenerInterceptors(config, listener, upstream, fleet, directory, groups, fail_update, logger)
 
 
 def test_update_features_is_intercepted_while_there_are_features() -> None:
@@ -111,3 +118,54 @@ def test_how_many_unsupported_requests_a_connection_may_have_answered_is_taken_o
     assert (verdict(1000), verdict(1001)) == (b"", Disposition.CLOSE)
     interceptors.update_config(CONFIG.model_copy(update={"unsupported_request_max_consecutive": 7}), listener)
     assert (verdict(7), verdict(8)) == (b"", Disposition.CLOSE)
+
+
+# ---- the coordinator of consumer groups -----------------------------------------------------------------------------
+
+COORDINATING = Config.model_validate(
+    CONFIG.model_dump(by_alias=True) | {"coordinator": {"enabled": True}, "internal.bootstrap.servers": "127.0.0.1:1"}
+)
+API_VERSIONS, CLUSTER_METADATA, UNKNOWN = 18, 30_001, 9999
+CLIENT = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
+OF_THE_BROKER = struct.pack(">hihhhhhh", 0, 2, 18, 0, 5, 3, 0, 13)
+
+
+def told(interceptors: ListenerInterceptors) -> bytes:
+    return interceptors.chain.rewrite(API_VERSIONS, 0, OF_THE_BROKER)
+
+
+def test_without_a_coordinator_its_apis_are_as_any_unknown_one() -> None:
+    interceptors = listener_interceptors(FleetDirectory(FleetView(1, ())))
+    assert told(interceptors) == struct.pack(">hihhhhhhhhh", 0, 3, 18, 0, 5, 3, 0, 13, 30_000, 0, 0)
+    table = bytes(interceptors.chain.table)
+    for key in (30_001, 30_002, 30_010, 30_011, 30_012):
+        for version in range(4):
+            assert interceptors.chain.flags(key, version) == interceptors.chain.flags(UNKNOWN, version)
+            answers = [interceptors.chain.on_header(Request(CLIENT, one, version, "c", 1, 1)) for one in (key, UNKNOWN)]
+            assert answers == [b"", b""]
+    with_one = listener_interceptors(FleetDirectory(FleetView(1, ())), config=COORDINATING)
+    told(with_one)
+    assert bytes(with_one.chain.table) == table, "nothing of Kafka's own is looked at because of it"
+
+
+def test_with_a_coordinator_its_apis_are_told_and_answered() -> None:
+    interceptors = listener_interceptors(FleetDirectory(FleetView(1, ())), config=COORDINATING)
+    private = [(30_000, 0, 0), (30_001, 0, 1), (30_002, 0, 2), (30_010, 0, 0), (30_011, 0, 1), (30_012, 0, 0)]
+    body = told(interceptors)
+    assert body == struct.pack(">hihhhhhh", 0, 8, 18, 0, 5, 3, 0, 13) + b"".join(
+        struct.pack(">hhh", *one) for one in private
+    )
+    found = interceptors.chain.on_body(Request(CLIENT, CLUSTER_METADATA, 1, "c", 1, 0), b"\0\1g")
+    assert found == struct.pack(">hih", 15, -1, 0)
+    for key in (30_010, 30_011, 30_012):
+        assert interceptors.chain.on_header(Request(CLIENT, key, 0, "c", 1, 1)) is Disposition.CLOSE
+
+
+@pytest.mark.parametrize("side", ["tls", "upstream_tls"])
+def test_where_a_side_has_tls_there_is_no_coordinator(side: str) -> None:
+    (listener,) = COORDINATING.listeners
+    config = COORDINATING.model_copy(update={"listeners": (listener.model_copy(update={side: object()}),)})
+    interceptors = listener_interceptors(FleetDirectory(FleetView(1, ())), config=config)
+    body = encode_register_consumer_request(1, RegisterConsumerRequest("g", "c1", '{"t":1}', True, "smallest", 6000))
+    found = interceptors.chain.on_body(Request(CLIENT, 30_002, 1, "c", 1, 0), body)
+    assert found == struct.pack(">hii", 15, -1, -1)

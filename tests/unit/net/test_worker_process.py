@@ -9,6 +9,7 @@ import subprocess
 from typing import Any
 
 from proxy.config import Config
+from proxy.net.consumer_handover import refuse_consumer
 from proxy.net.feature_update_calls import fail_update
 from proxy.net.worker_ipc import TakeConnection
 from proxy.net.worker_process import SpawnedWorker, WorkerProcess, _without_spool
@@ -66,6 +67,7 @@ async def test_a_connection_of_a_listener_that_it_never_knew_is_lost_with_it() -
         on_connection_closed=closed.append,
         on_logins=lambda logins, earlier: None,
         on_feature_update=fail_update,
+        on_consumer=refuse_consumer,
         on_exit=lambda worker, unsent: None,
     )
     client, accepted = socket.socketpair()

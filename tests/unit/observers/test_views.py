@@ -7,6 +7,13 @@ import pytest
 from observers.api import TOPIC_NAME, ObservableStruct
 from observers.views import request_view, response_view
 from proxy.compiled.exchange import Exchange
+from proxy.coordinator.wire import (
+    ClusterMetadataResponse,
+    EndpointEntry,
+    RegisterConsumerRequest,
+    encode_cluster_metadata_response,
+    encode_register_consumer_request,
+)
 from proxy.core.accessors import SchemaException
 from proxy.core.exchange import (
     FetchedPartition,
@@ -16,7 +23,7 @@ from proxy.core.exchange import (
 )
 from proxy.core.schema import private_layout, private_versions
 from proxy.interceptors.broker_metadata import BrokerEntry, encode_request, encode_response
-from proxy.protocol.private import PRIVATE
+from proxy.protocol.private import PRIVATE, PUSHED
 from tests.golden.frames import FOLDER, load
 from tests.unit.observers.samples import (
     FETCH,
@@ -203,10 +210,13 @@ class TestPrivateApis:
     PRIVATE: ClassVar = {KEY: "BrokerMetadata"}
 
     def test_each_has_a_definition_of_each_version(self) -> None:
-        for api in PRIVATE.values():
+        for api in (api for key, api in PRIVATE.items() if key not in PUSHED):
             assert private_versions(api.name) == range(api.min_version, api.max_version + 1)
             for version in private_versions(api.name):
-                assert private_layout(api.name, version, response=False).names
+                assert private_layout(api.name, version, response=False).names or (api.name, version) == (
+                    "ClusterMetadata",
+                    0,
+                )
                 assert private_layout(api.name, version, response=True).names
 
     def test_the_request(self) -> None:
@@ -230,6 +240,35 @@ class TestPrivateApis:
             for each in response_view(one, unknown, self.PRIVATE).get_observable_struct_array("brokers")
         ]
         assert read == brokers
+
+    def test_an_array_with_a_short_count(self) -> None:
+        own = {self.KEY: "ClusterMetadata"}
+        brokers = tuple(EndpointEntry(number, f"h{number}", 9092) for number in range(3))
+        body = encode_cluster_metadata_response(ClusterMetadataResponse(0, 1, brokers))
+        one = exchange(api_key=self.KEY, api_version=1, request_raw=b"\0\1g", response_raw=body)
+        assert request_view(one, unknown, own).get_string("group_id") == "g"
+        response = response_view(one, unknown, own)
+        found = [
+            EndpointEntry(each.get_int("id"), each.get_string("host") or "", each.get_int("port"))
+            for each in response.get_observable_struct_array("brokers")
+        ]
+        assert (response.get_short("error_code"), response.get_int("coordinator_id"), tuple(found)) == (0, 1, brokers)
+        for raw in (body[:-1], body[:6] + b"\x7f\xff" + body[8:], body[:6] + b"\xff\xff" + body[8:]):
+            cut = exchange(api_key=self.KEY, api_version=0, response_raw=raw)
+            with pytest.raises(SchemaException):
+                response_view(cut, unknown, own).get_observable_struct_array("brokers")
+
+    def test_a_registration(self) -> None:
+        own = {self.KEY: "RegisterConsumer"}
+        asked = RegisterConsumerRequest("g", "c1", '{"t":2}', True, "smallest", 6000, 2)
+        for version in range(3):
+            body = encode_register_consumer_request(version, asked)
+            one = exchange(api_key=self.KEY, api_version=version, request_raw=body, response_raw=b"\0\x1a" + bytes(8))
+            struct = request_view(one, unknown, own)
+            names = ["group_id", "consumer_id", "topic_count", "auto_commit", "auto_offset_reset", "session_timeout_ms"]
+            assert tuple(struct.get(name) for name in names) == asked[:6]
+            assert ("ProtocolLevel" in struct.field_names()) == (version == 2)
+            assert response_view(one, unknown, own).get("error_code") == 26
 
     def test_malformed_bytes_and_versions_without_a_definition(self) -> None:
         cut = exchange(api_key=self.KEY, api_version=0, request_raw=b"\0\0\0\5\0")

@@ -1,0 +1,401 @@
+"""What consumers may read, asked of the broker as them: when they register, again and again, and for new topics."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from time import monotonic
+
+import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are exported, untyped
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from proxy.coordinator.events import ConsumerRegistered, RightsChanged
+from proxy.coordinator.subscription import TopicCount
+from proxy.coordinator.wire import RegisterConsumerRequest
+from proxy.core.exchange import Connection
+from proxy.core.principal_tracker import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from proxy.interceptors.consumer_groups import Registration
+from proxy.local import cluster as local_cluster
+from proxy.net import consumer_rights, consumers
+from proxy.net.consumer_handover import HandedConnection
+from tests.frames import METADATA, request, response
+from tests.integration import recorder
+from tests.integration.authorizer import secured_properties
+from tests.integration.consumers import ASKED, Coordinating, Rights, coordinating, registration
+from tests.integration.peer import Behaviour, Reader, Writer, read_frame
+from tests.sasl import authenticate, handshake, plain
+
+PATTERN = ASKED._replace(topic_count="*1*t.*")
+
+
+@pytest.fixture(autouse=True)
+def _recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(recorder.FILE, str(tmp_path / "recorded"))
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask ten times a second."""
+    monkeypatch.setattr(consumers, "RIGHTS_INTERVAL", (0.05, 0.1))
+    monkeypatch.setattr(consumer_rights, "ANSWER_LASTS", 0.05)
+
+
+# ---- where nobody logs in -------------------------------------------------------------------------------------------
+
+
+async def test_of_a_pattern_only_what_may_be_read_is_told_and_all_clients_share_the_answers(tmp_path: Path) -> None:
+    broker = Rights("tb")
+    async with coordinating(tmp_path, broker) as running:
+        await running.consumers.set_topics(["ta", "tb", "x", "__t"])
+        for n in range(3):
+            assert (await running.register(PATTERN._replace(consumer_id=f"c{n}")))[2] == 0
+        assert [event.unreadable for event in running.of(ConsumerRegistered)] == [{"tb"}] * 3
+        asked = [name for names in broker.asked for name in names]
+        assert sorted(asked) == ["g"] * 4 + ["ta", "tb"], "once by each client itself, and once for all of them"
+
+
+async def test_the_rights_to_a_new_topic_are_known_before_it_is_told(tmp_path: Path) -> None:
+    async with coordinating(tmp_path, broker := Rights("tc", "td")) as running:
+        await running.register(PATTERN)
+        await running.register(ASKED._replace(consumer_id="named", topic_count='{"x":1}'))
+        first = running.of(ConsumerRegistered)[0].connection
+        await running.consumers.set_topics(["ta", "tc", "x"])
+        assert running.of(RightsChanged) == [RightsChanged(first, True, frozenset({"tc"}))]
+        await running.consumers.set_topics(["ta", "tc", "td", "x"])
+        assert running.of(RightsChanged)[1:] == [RightsChanged(first, True, frozenset({"tc", "td"}))]
+        broker.denied.clear()
+        await running.consumers.set_topics(["ta", "x"])
+        assert len(running.of(RightsChanged)) == 2, "what is gone is of no interest"
+
+
+@pytest.mark.usefixtures("often")
+async def test_rights_that_are_lost_and_come_back_are_reported_once_each(tmp_path: Path) -> None:
+    async with coordinating(tmp_path, broker := Rights()) as running:
+        for n in range(3):
+            await running.register(ASKED._replace(consumer_id=f"c{n}"))
+        numbers = {event.connection for event in running.of(ConsumerRegistered)}
+        for denied, rights in [({"t"}, (True, {"t"})), ({"g"}, (False, set())), (set(), (True, set()))]:
+            seen = len(running.of(RightsChanged))
+            broker.denied = denied
+            await running.until(lambda seen=seen: len(running.of(RightsChanged)) == seen + 3)
+            changed = running.of(RightsChanged)[seen:]
+            assert {event.connection for event in changed} == numbers
+            assert [event[1:] for event in changed] == [rights] * 3
+
+
+@pytest.mark.usefixtures("often")
+async def test_a_broker_that_is_away_changes_nothing_but_no_pattern_is_accepted(tmp_path: Path) -> None:
+    async with coordinating(tmp_path, broker := Rights()) as running:
+        await running.consumers.set_topics(["ta"])
+        assert (await running.register())[2] == 0
+        running.consumers._listener_rights["CLIENT"] = consumer_rights.ListenerRights(Unreachable())
+        assert (await running.register(PATTERN._replace(consumer_id="c2")))[2] == 14
+        assert not running.ends
+        assert not running.of(RightsChanged)
+        assert len(broker.asked) > 1
+
+
+class Unreachable:
+    async def connect(self) -> None:
+        raise OSError("nobody listens")
+
+
+async def test_a_connection_that_the_broker_has_closed_meanwhile_is_opened_again(tmp_path: Path) -> None:
+    closing: list[Writer] = []
+
+    async def behave(reader: Reader, writer: Writer) -> None:
+        closing.append(writer)
+        await broker(reader, writer)
+
+    broker = Rights()
+    async with coordinating(tmp_path, behave) as running:
+        await running.consumers.set_topics(["ta"])
+        await running.register(PATTERN)
+        for writer in closing:
+            writer.close()
+        await running.consumers.set_topics(["ta", "tb"])
+        assert broker.asked[-1] == ["tb"]
+        assert not running.ends
+
+
+# ---- where clients log in -------------------------------------------------------------------------------------------
+
+
+class Secured:
+    """A broker with Kafka's authorizer and SASL PLAIN. ``alice`` has no right that a test does not grant."""
+
+    def __init__(self, internal: str, sasl: str) -> None:
+        self.sasl = sasl
+        self.admin = AdminClient({"bootstrap.servers": internal})
+
+    def allow(self, kind: ResourceType, name: str) -> None:
+        (future,) = self.admin.create_acls([self._acl(AclBinding, kind, name)]).values()
+        future.result(30)
+
+    def deny(self, kind: ResourceType, name: str) -> None:
+        (future,) = self.admin.delete_acls([self._acl(AclBindingFilter, kind, name)]).values()
+        assert future.result(30)
+
+    @staticmethod
+    def _acl(make: type[AclBinding] | type[AclBindingFilter], kind: ResourceType, name: str) -> AclBinding:
+        literal, allowed = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
+        return make(kind, name, literal, "User:alice", "*", AclOperation.READ, allowed)
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    folder = tmp_path_factory.mktemp("secured")
+    node = local_cluster.plan(folder).nodes[0]
+    properties, behind, _ = secured_properties(node, ("alice",))
+    properties["listener.name.sasl.plain.connections.max.reauth.ms"] = "60000"
+    local_cluster.up(folder, broker_properties=properties, progress=False)
+    found = Secured(node.internal, behind)
+    for future in found.admin.create_topics([NewTopic(name, 1, 1) for name in ("t", "ta", "tb")]).values():
+        future.result(30)
+    yield found
+    local_cluster.down(folder)
+
+
+@asynccontextmanager
+async def logged_in(
+    tmp_path: Path, secured: Secured, workers: int, asked: RegisterConsumerRequest = ASKED
+) -> AsyncIterator[tuple[Coordinating, Reader, Writer]]:
+    """A client that has logged in and sent its registration."""
+    protocol = ", security.protocol: SASL_PLAINTEXT"
+    async with coordinating(tmp_path, secured.sasl, workers, listener=protocol) as running:
+        await running.consumers.set_topics(["t", "ta", "tb"])
+        reader, writer = await running.dial()
+        token = authenticate(plain("alice", "alice-secret"), 1)
+        for frame in (request(SASL_HANDSHAKE, 1, 1, handshake("PLAIN")), request(SASL_AUTHENTICATE, 1, 2, token)):
+            writer.write(frame)
+            assert (await asyncio.wait_for(read_frame(reader), 30))[8:10] == b"\0\0"
+        writer.write(registration(asked))
+        yield running, reader, writer
+
+
+async def code(reader: Reader) -> int:
+    return int.from_bytes((await asyncio.wait_for(read_frame(reader), 30))[8:10], "big")
+
+
+@pytest.fixture
+def granted(secured: Secured) -> Iterator[Secured]:
+    """The right to read the group and the topics ``t`` and ``ta``."""
+    rights = [(ResourceType.GROUP, "g"), (ResourceType.TOPIC, "t"), (ResourceType.TOPIC, "ta")]
+    for kind, name in rights:
+        secured.allow(kind, name)
+    yield secured
+    for kind, name in rights:
+        secured.admin.delete_acls([secured._acl(AclBindingFilter, kind, name)])
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_error_30_and_29_are_what_the_broker_says_of_the_client(
+    tmp_path: Path, secured: Secured, workers: int
+) -> None:
+    async with logged_in(tmp_path, secured, workers) as (running, reader, writer):
+        assert await code(reader) == 30
+        secured.allow(ResourceType.GROUP, "g")
+        try:
+            writer.write(registration())
+            assert await code(reader) == 29
+            secured.allow(ResourceType.TOPIC, "t")
+            try:
+                writer.write(request(METADATA, 1, 9, b"\0\0\0\0") + registration())
+                assert (await asyncio.wait_for(read_frame(reader), 30))[4:8] == b"\0\0\0\x09"
+                assert await code(reader) == 0
+            finally:
+                secured.deny(ResourceType.TOPIC, "t")
+        finally:
+            secured.deny(ResourceType.GROUP, "g")
+        (registered,) = running.of(ConsumerRegistered)
+        assert (registered.principal, registered.unreadable) == ("User:alice", frozenset())
+        await running.counted(1, {})
+
+
+@pytest.mark.kafka
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_right_that_is_revoked_while_it_consumes_is_reported(
+    tmp_path: Path, granted: Secured, workers: int
+) -> None:
+    async with logged_in(tmp_path, granted, workers, PATTERN) as (running, reader, _):
+        assert await code(reader) == 0
+        (registered,) = running.of(ConsumerRegistered)
+        assert registered.unreadable == {"tb"}
+        granted.deny(ResourceType.TOPIC, "ta")
+        await running.until(lambda: running.of(RightsChanged))
+        assert running.of(RightsChanged)[0] == (registered.connection, True, {"ta", "tb"})
+        granted.deny(ResourceType.GROUP, "g")
+        await running.until(lambda: not running.of(RightsChanged)[-1].may_read_group)
+        running.consumers.close(registered.connection, "consumer_denied")
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        await running.counted(0, {"consumer_denied": 1})
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_login_ends_before_the_broker_ends_it(
+    tmp_path: Path, granted: Secured, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumers, "LOGIN_SHARE", (0.02, 0.03))  # of 60 s
+    async with logged_in(tmp_path, granted, workers) as (running, reader, _):
+        assert await code(reader) == 0
+        assert await asyncio.wait_for(reader.read(), 30) == b""
+        assert running.ends == [("login_expired", False)]
+        await running.counted(0, {"login_expired": 1})
+
+
+class LoggingIn:
+    """A broker on which everybody logs in, and that then does as ``rights`` does. ``writers``: its connections."""
+
+    def __init__(self, rights: Behaviour) -> None:
+        self.rights = rights
+        self.writers: list[Writer] = []
+
+    async def __call__(self, reader: Reader, writer: Writer) -> None:
+        self.writers.append(writer)
+        for key in (SASL_HANDSHAKE, SASL_AUTHENTICATE):
+            frame = await read_frame(reader)
+            assert int.from_bytes(frame[4:6], "big") == key
+            body = b"\0\0" + (b"\0\0\0\1\0\5PLAIN" if key == SASL_HANDSHAKE else b"\xff\xff\0\0\0\0" + bytes(8))
+            writer.write(response(int.from_bytes(frame[8:12], "big"), body))
+        await self.rights(reader, writer)
+
+    async def register(self, running: Coordinating) -> tuple[Reader, Writer]:
+        reader, writer = await running.dial()
+        writer.write(request(SASL_HANDSHAKE, 1, 1, handshake("PLAIN")))
+        writer.write(request(SASL_AUTHENTICATE, 1, 2, authenticate(plain("alice", "s"), 1)))
+        await read_frame(reader)
+        await read_frame(reader)
+        writer.write(registration())
+        assert await code(reader) == 0
+        return reader, writer
+
+
+WITH_LOGIN = ", security.protocol: SASL_PLAINTEXT"
+
+
+@pytest.mark.usefixtures("often")
+async def test_a_broker_that_ends_the_login_ends_the_consumer(tmp_path: Path) -> None:
+    broker = LoggingIn(rights := Rights())
+    async with coordinating(tmp_path, broker, listener=WITH_LOGIN) as running:
+        reader, _ = await broker.register(running)
+        await running.until(lambda: any(names.count("g") > 1 for names in rights.asked))
+        assert running.consumers.logins() == [(running.of(ConsumerRegistered)[0].connection, "User:alice")]
+        for writer in broker.writers:
+            writer.close()
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        assert running.ends == [("broker_closed", False)]
+        await running.counted(0, {"broker_closed": 1})
+
+
+@pytest.mark.usefixtures("often")
+async def test_a_broker_that_does_not_answer_ends_the_consumer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_rights, "QUESTION_SECONDS", 0.2)
+    broker = LoggingIn(stalls_after_two(stalled := asyncio.Event()))
+    async with coordinating(tmp_path, broker, listener=WITH_LOGIN) as running:
+        reader, _ = await broker.register(running)
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        assert stalled.is_set()
+        assert running.ends == [("broker_timeout", False)]
+        await running.counted(0, {"broker_timeout": 1})
+
+
+@pytest.mark.usefixtures("often")
+async def test_who_goes_while_the_broker_is_asked_leaves_nothing_behind(tmp_path: Path) -> None:
+    ended = asyncio.Event()
+    broker = LoggingIn(stalls_after_two(stalled := asyncio.Event(), ended))
+    async with coordinating(tmp_path, broker, listener=WITH_LOGIN) as running:
+        _, writer = await broker.register(running)
+        await asyncio.wait_for(stalled.wait(), 10)
+        writer.close()
+        await running.counted(0, {"client_closed": 1})
+        await asyncio.wait_for(ended.wait(), 10)
+        await running.until(lambda: not running.consumers._tasks)
+
+
+async def test_one_client_s_rights_are_asked_for_one_after_the_other() -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    reader, writer = await asyncio.open_connection(sock=theirs)
+    broker = asyncio.create_task(Rights("other", "tb")(reader, writer))
+    rights = consumer_rights.ClientRights(ours, "c")
+    try:
+        async with asyncio.timeout(10):
+            found = await asyncio.gather(
+                rights.ask("g", ["ta", "tb"]), rights.ask("other", ["ta"]), rights.ask("g", [])
+            )
+    finally:
+        rights.close()
+        broker.cancel()
+        writer.close()
+    assert [(one.may_read_group, set(one.unreadable)) for one in found] == [
+        (True, {"tb"}),
+        (False, set()),
+        (True, set()),
+    ]
+
+
+async def test_ends_of_logins_do_not_gather(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumers, "MAX_ENDED_LOGINS", 10)
+    async with coordinating(tmp_path, Rights()) as running:
+        await running.register()
+        number = running.of(ConsumerRegistered)[0].connection
+        for gone in range(100):
+            client = Connection("a-1", "CLIENT", "127.0.0.1", 1, 0.0, "User:a")
+            asked = Registration(1, 1, "c", ASKED)
+            login = HandedConnection(number + gone, client, asked, b"", 1, 1, 1, monotonic(), 3600.0)
+            running.consumers._schedule_login_end(login)
+        assert len(running.consumers._login_ends) <= 12
+        assert number in [one for _, one in running.consumers._login_ends], "it is still open"
+
+
+async def test_clients_are_served_between_two_patterns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    select = TopicCount.select
+
+    def noted(self: TopicCount, topics: Iterable[str]) -> dict[str, int]:
+        seen.append("selected")
+        return select(self, topics)
+
+    async with coordinating(tmp_path, Rights()) as running:
+        for n in range(4):
+            await running.register(PATTERN._replace(consumer_id=f"c{n}", topic_count=f"*1*t{n}.*"))
+        monkeypatch.setattr(TopicCount, "select", noted)
+        telling = asyncio.create_task(running.consumers.set_topics(["other"]))
+        while not telling.done():
+            await asyncio.sleep(0)
+            seen.append("turn")
+    assert seen.count("selected") == 4
+    assert ("selected", "selected") not in itertools.pairwise(seen)
+
+
+def stalls_after_two(stalled: asyncio.Event, ended: asyncio.Event | None = None) -> Behaviour:
+    """Answers two questions, and none after them."""
+
+    async def behave(reader: Reader, writer: Writer) -> None:
+        rights = Rights()
+        for _ in range(2):
+            frame = await read_frame(reader)
+            writer.write(response(int.from_bytes(frame[8:12], "big"), rights.answer(frame, [])))
+        await read_frame(reader)
+        stalled.set()
+        await reader.read()
+        if ended is not None:
+            ended.set()
+
+    return behave

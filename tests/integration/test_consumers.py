@@ -1,0 +1,521 @@
+"""Connections of consumers, from their registration on a listener to their end, with a coordinator that is scripted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+
+from proxy.coordinator.events import (
+    ConnectionBuffered,
+    ConnectionDrained,
+    ConsumerConnectionEnded,
+    ConsumerRegistered,
+)
+from proxy.net import consumers
+from proxy.net.consumer_handover import HandedConnection
+from proxy.net.consumer_socket import MAX_CONSUMER_FRAME, PartialFrames
+from tests.frames import METADATA, request, response, sized
+from tests.integration import recorder
+from tests.integration.consumers import ASKED, HERE, Coordinating, Rights, coordinating, registration, reset
+from tests.integration.peer import read_frame
+
+
+@pytest.fixture(params=[1, 2], ids=["data_plane", "workers"])
+def workers(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.fixture(autouse=True)
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "recorded"
+    monkeypatch.setenv(recorder.FILE, str(path))
+    return path
+
+
+async def test_a_registered_connection_is_the_coordinator_s_and_every_count_is_exact(
+    tmp_path: Path, workers: int, recorded: Path
+) -> None:
+    broker = Rights()
+    async with coordinating(tmp_path, broker, workers) as running:
+        reader, writer = await running.dial()
+        writer.write(request(METADATA, 1, 1) + registration() + sized(b"pipelined") + b"\0\0\0\7in")
+        assert await asyncio.wait_for(read_frame(reader), 10) == response(1)
+        answered = await asyncio.wait_for(read_frame(reader), 10)
+        assert answered.hex() == "0000000e0000000300000000000100000007"
+        await running.until(lambda: running.frames == [b"pipelined"])
+        writer.write(b" parts")
+        await running.until(lambda: running.frames == [b"pipelined", b"in parts"[:7]])
+        (registered,) = running.of(ConsumerRegistered)
+        assert registered == ConsumerRegistered(
+            registered.connection, 3, 1, ASKED, "c", "User:ANONYMOUS", "127.0.0.1", "CLIENT", frozenset()
+        )
+        running.consumers.send(registered.connection, sized(b"a ping"))
+        assert await asyncio.wait_for(read_frame(reader), 10) == sized(b"a ping")
+        await running.until(lambda: ["g", "t"] in broker.ended)  # nobody needs it any more
+        await running.counted(1, {})
+        assert running.limited == 1
+        writer.close()
+        await running.until(lambda: running.ends == [("client_closed", True)])
+        await running.counted(0, {"client_closed": 1})
+        assert running.limited == 0
+    told = sorted((one.what, one.api_key, one.answered) for one in recorder.read(recorded))
+    assert told == [
+        ("closed", -1, False),
+        ("exchange", METADATA, True),
+        ("exchange", 30_002, False),
+        ("opened", -1, False),
+    ]
+
+
+# ---- registration ---------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_refused_at_once_stays_an_ordinary_connection(tmp_path: Path, workers: int) -> None:
+    async with coordinating(tmp_path, Rights("forbidden", "secret"), workers) as running:
+        reader, writer = await running.dial()
+        asked = [
+            (ASKED._replace(group_id="forbidden"), 30),
+            (ASKED._replace(topic_count='{"t":1,"secret":1}'), 29),
+        ]
+        for n, (one, code) in enumerate(asked):
+            writer.write(registration(one, 1, n) + request(METADATA, 1, n + 100))
+            frame = await asyncio.wait_for(read_frame(reader), 10)
+            assert (frame[4:8], frame[8:10]) == (n.to_bytes(4, "big"), code.to_bytes(2, "big"))
+            assert await asyncio.wait_for(read_frame(reader), 10) == response(n + 100)
+        running.view(HERE._replace(own=frozenset()))
+        async with asyncio.timeout(20):
+            while True:  # until the worker knows
+                writer.write(registration(ASKED._replace(group_id="forbidden"), 1, 7))
+                if (frame := await read_frame(reader))[8:10] == b"\0\x10":
+                    break
+        assert not running.events
+        writer.close()
+        await running.counted(0, {"client_closed": 1})
+
+
+@pytest.mark.parametrize("code", [14, 24, 92])
+async def test_who_is_refused_by_the_coordinator_may_register_again(tmp_path: Path, workers: int, code: int) -> None:
+    async with coordinating(tmp_path, Rights("forbidden"), workers) as running:
+        answers = iter([code, code, 0])
+        running.decide = lambda event: next(answers)
+        again = registration(ASKED._replace(consumer_id="c2"), 0, 4)
+        denied = registration(ASKED._replace(group_id="forbidden"), 2, 5)
+        last = registration(ASKED._replace(consumer_id="c3"), 1, 6)
+        reader, writer, first = await running.register(behind=again + denied + last + sized(b"an answer"))
+        frames = [await asyncio.wait_for(read_frame(reader), 10) for _ in range(3)]
+        assert first == code
+        assert frames[0] == response(4, code.to_bytes(2, "big"))
+        assert frames[1] == response(5, bytes.fromhex("001e" + "ffffffff" * 2))
+        assert frames[2] == response(6, bytes.fromhex("0000" + "00000001" + "00000007"))
+        await running.until(lambda: running.frames == [b"an answer"])
+        registered = running.of(ConsumerRegistered)
+        assert [event.request.consumer_id for event in registered] == ["c1", "c2", "c3"]
+        assert [(event.api_version, event.correlation_id) for event in registered] == [(1, 3), (0, 4), (1, 6)]
+        assert len({event.connection for event in registered}) == 1
+        writer.close()
+        await running.counted(0, {"client_closed": 1})
+
+
+async def test_who_is_refused_and_says_nothing_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumers, "REGISTRATION_IDLE", 0.3)
+    async with coordinating(tmp_path, Rights()) as running:
+        answers = iter([26, 0, 26])
+        running.decide = lambda event: next(answers)
+        silent, _, code = await running.register()
+        accepted, writer, _ = await running.register()
+        assert code == 26
+        assert await asyncio.wait_for(silent.read(), 10) == b""
+        assert running.ends == [("registration_idle", False)]
+        running.consumers.send(running.of(ConsumerRegistered)[1].connection, sized(b"still here"))
+        assert await asyncio.wait_for(read_frame(accepted), 10) == sized(b"still here")
+        writer.close()
+        await running.counted(0, {"registration_idle": 1, "client_closed": 1})
+
+
+@pytest.mark.parametrize(
+    ("frame", "cause"),
+    [
+        (request(METADATA, 1, 4), "consumer_malformed"),
+        (request(30_001, 1, 4, b"\0\1g"), "consumer_malformed"),
+        (request(30_002, 3, 4), "consumer_malformed"),
+        (sized(b"\x75\x32\0\1"), "client_invalid_request"),
+        (sized(registration()[4:-1]), "client_invalid_request"),
+        (b"\0\0\0\3abc", "consumer_malformed"),
+        (b"\x00\x40\x00\x01", "consumer_malformed"),
+        (b"\xff\xff\xff\xff", "consumer_malformed"),
+    ],
+    ids=range(8),
+)
+async def test_who_sends_anything_else_is_closed(tmp_path: Path, frame: bytes, cause: str) -> None:
+    async with coordinating(tmp_path, Rights()) as running:
+        running.decide = lambda event: 26
+        reader, writer, _ = await running.register()
+        writer.write(frame)
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+        assert running.ends == [(cause, False)]
+        await running.counted(0, {cause: 1})
+
+
+async def test_bytes_behind_a_second_registration_are_error_42(tmp_path: Path) -> None:
+    async with coordinating(tmp_path, Rights()) as running:
+        running.decide = lambda event: 26
+        reader, writer, _ = await running.register()
+        writer.write(sized(registration()[4:] + b"\0"))
+        assert (await asyncio.wait_for(read_frame(reader), 10))[8:10] == b"\0\x2a"
+        writer.close()
+        await running.counted(0, {"client_closed": 1})
+
+
+async def test_what_comes_before_the_answer_waits_for_it(tmp_path: Path) -> None:
+    async with coordinating(tmp_path, Rights()) as running:
+        running.decide = lambda event: None
+        _, writer = await running.dial()
+        writer.write(registration() + b"".join(sized(b"%d" % n) for n in range(1000, 3000)))
+        await running.until(lambda: running.of(ConsumerRegistered))
+        await asyncio.sleep(0.05)
+        assert not running.frames
+        running.answer(running.of(ConsumerRegistered)[0], 0)
+        await running.until(lambda: len(running.frames) == 2000)
+        assert running.frames == [b"%d" % n for n in range(1000, 3000)]
+        writer.close()
+        await running.counted(0, {"client_closed": 1})
+
+
+async def test_who_goes_before_the_answer_is_reported(tmp_path: Path) -> None:
+    async with coordinating(tmp_path, Rights()) as running:
+        running.decide = lambda event: None
+        _, writer = await running.dial()
+        writer.write(registration())
+        await running.until(lambda: running.of(ConsumerRegistered))
+        writer.close()
+        await running.until(lambda: running.ends == [("client_closed", True)])
+        running.answer(running.of(ConsumerRegistered)[0], 0)  # it comes too late
+        running.consumers.close(running.of(ConsumerRegistered)[0].connection, "consumer_left")
+        await running.counted(0, {"client_closed": 1})
+
+
+# ---- ends -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_reset_is_told_from_a_clean_end(tmp_path: Path, workers: int) -> None:
+    async with coordinating(tmp_path, Rights(), workers) as running:
+        _, writer, _ = await running.register()
+        reset(writer)
+        await running.until(lambda: running.ends == [("client_reset", False)])
+        await running.counted(0, {"client_reset": 1})
+
+
+async def test_a_reset_that_a_send_finds_is_no_clean_end(tmp_path: Path) -> None:
+    async with coordinating(tmp_path, Rights()) as running:
+        loop = asyncio.get_running_loop()
+        client = socket.socket()
+        client.setblocking(False)
+        await loop.sock_connect(client, ("127.0.0.1", running.config.listeners[0].bind.port))
+        await loop.sock_sendall(client, registration())
+        assert len(await loop.sock_recv(client, 100)) == 18
+        (registered,) = running.of(ConsumerRegistered)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+        running.consumers.send(registered.connection, sized(b"a ping"))  # before the loop sees the reset
+        await running.until(lambda: running.ends == [("client_reset", False)])
+        await running.counted(0, {"client_reset": 1})
+
+
+async def test_the_coordinator_closes_after_what_it_has_sent(tmp_path: Path, workers: int) -> None:
+    async with coordinating(tmp_path, Rights(), workers) as running:
+        running.decide = lambda event: None
+        reader, writer = await running.dial()
+        writer.write(registration())
+        await running.until(lambda: running.of(ConsumerRegistered))
+        (registered,) = running.of(ConsumerRegistered)
+        running.consumers.send(registered.connection, sized(b"x" * 1_000_000))
+        running.consumers.close(registered.connection, "consumer_failed")
+        await running.counted(0, {"consumer_failed": 1})
+        assert await asyncio.wait_for(reader.read(), 10) == sized(b"x" * 1_000_000)
+        assert running.ends == []
+
+
+async def test_a_member_that_is_closed_gets_no_request_later(tmp_path: Path) -> None:
+    async with coordinating(tmp_path, Rights()) as running:
+        reader, _, _ = await running.register()
+        (registered,) = running.of(ConsumerRegistered)
+        sent = fill(running, registered.connection)
+        running.consumers.close(registered.connection, "coordinator_moved")
+        await running.counted(0, {"coordinator_moved": 1})
+        assert len(await asyncio.wait_for(reader.read(), 10)) < sent
+        assert not running.consumers._lingering
+
+
+async def test_what_waits_for_a_member_is_not_sent_once_the_right_to_send_has_ended(tmp_path: Path) -> None:
+    async with coordinating(tmp_path, Rights()) as running:
+        reader, _, _ = await running.register()
+        (registered,) = running.of(ConsumerRegistered)
+        sent = fill(running, registered.connection)
+        running.consumers.may_send = lambda number: number != registered.connection
+        assert len(await asyncio.wait_for(reader.read(), 10)) < sent
+        assert running.ends == [("consumer_failed", False)]
+        await running.counted(0, {"consumer_failed": 1})
+
+
+def fill(running: Coordinating, connection: int) -> int:
+    """Send until the kernel does not take all of it; returns the bytes."""
+    sent = 0
+    while not running.of(ConnectionBuffered):
+        running.consumers.send(connection, sized(bytes(100_000)))
+        sent += 100_004
+    return sent
+
+
+async def test_a_stop_closes_what_is_left(tmp_path: Path, workers: int, recorded: Path) -> None:
+    async with coordinating(tmp_path, Rights(), workers) as running:
+        readers = [(await running.register(ASKED._replace(consumer_id=f"c{n}")))[0] for n in range(3)]
+        ordinary, _ = await running.dial()
+        running.sidecar.close()
+        await running.handler.stop(asyncio.Event())
+        for reader in (*readers, ordinary):
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+    assert (await running.counts())[2] == {"coordinator_moved": 3, "drain_completed": 1}
+    assert sum(one.what == "closed" for one in recorder.read(recorded)) == 4
+
+
+async def test_with_its_listener_a_consumer_goes_and_others_stay(tmp_path: Path, workers: int) -> None:
+    async with coordinating(tmp_path, Rights(), workers) as running:
+        gone, _, _ = await running.register(listener="EXTRA")
+        stays, _, _ = await running.register(ASKED._replace(consumer_id="c2"))
+        running.remove_listener("EXTRA")
+        assert await asyncio.wait_for(gone.read(), 10) == b""
+        assert running.ends == [("drain_completed", False)]
+        await running.counted(1, {"drain_completed": 1})
+        running.consumers.send(running.of(ConsumerRegistered)[1].connection, sized(b"still here"))
+        assert await asyncio.wait_for(read_frame(stays), 10) == sized(b"still here")
+
+
+@pytest.mark.parametrize("workers", [2], indirect=True)
+async def test_a_consumer_outlives_the_worker_that_has_passed_it_on(
+    tmp_path: Path, workers: int, recorded: Path
+) -> None:
+    async with coordinating(tmp_path, Rights(), workers) as running:
+        reader, writer, _ = await running.register()
+        ordinary, _ = await running.dial()
+        await running.counted(2, {})
+        for worker in list(running.inner._workers.values()):
+            worker.kill()
+        assert await asyncio.wait_for(ordinary.read(), 10) == b""
+        await running.counted(1, {"worker_lost": 1})
+        running.consumers.send(running.of(ConsumerRegistered)[0].connection, sized(b"still here"))
+        assert await asyncio.wait_for(read_frame(reader), 10) == sized(b"still here")
+        await running.until(lambda: len([one for one in running.inner._workers.values() if one.is_ready]) == 2)
+        writer.close()
+        await running.counted(0, {"worker_lost": 1, "client_closed": 1})
+    closed = [one.connection for one in recorder.read(recorded) if one.what == "closed"]
+    assert len(closed) == 1, "another worker has told it"
+
+
+async def test_a_consumer_without_a_descriptor_left_for_it_is_lost(tmp_path: Path, workers: int) -> None:
+    async with coordinating(tmp_path, Rights(), workers) as running:
+
+        def lose(handed: HandedConnection, client: socket.socket, broker: socket.socket | None) -> None:
+            client.close()
+            running.consumers.take(handed, None, broker)
+
+        running.inner.on_consumer(lose)
+        reader, writer = await running.dial()
+        writer.write(registration())
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        await running.counted(0, {"worker_lost": 1})
+        assert not running.events
+
+
+async def test_an_operator_finds_and_closes_them(tmp_path: Path, workers: int) -> None:
+    async with coordinating(tmp_path, Rights(), workers) as running:
+        reader, _, _ = await running.register()
+        ordinary = await running.dial()
+        await running.counted(2, {})
+        (found,) = [one for one in (await running.handler.list_connections()).connections if one.group_id]
+        assert (found.group_id, found.group_member_id, found.client_id) == ("g", "c1", "c")
+        assert (found.worker, found.state, found.request_count) == (1 if workers == 1 else 0, "open", 1)
+        assert found.received_bytes == len(registration())
+        assert found.sent_bytes == 18
+        number = running.of(ConsumerRegistered)[0].connection
+        assert (await running.handler.find_connection(number)).id == found.id
+        assert running.sidecar.close_connection(number)
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        assert running.ends == [("closed_by_operator", False)]
+        assert not running.sidecar.close_connection(number)
+        assert await running.handler.find_connection(number) is None
+        ordinary[1].close()
+        await running.counted(0, {"closed_by_operator": 1, "client_closed": 1})
+
+
+async def test_who_was_to_be_closed_while_he_registered_is_closed(
+    tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with coordinating(tmp_path, Rights(), workers) as running:
+        # As if the order came to the worker after it has handed the connection over.
+        monkeypatch.setattr(running.inner, "close_connection", lambda number, cause: True)
+        reader, writer = await running.dial()
+        await running.until(lambda: running.limited == 1)
+        (number,) = running.sidecar.admission.open_numbers()
+        assert running.handler.close_connection(number, "principal_quota_exceeded")
+        writer.write(registration())
+        assert await asyncio.wait_for(reader.read(), 10) in (
+            b"",
+            sized(bytes.fromhex("00000003000000000001" + "00000007")),
+        )
+        await running.counted(0, {"principal_quota_exceeded": 1})
+
+
+# ---- bounds ---------------------------------------------------------------------------------------------------------
+
+
+async def test_who_does_not_read_is_closed_before_too_much_waits(tmp_path: Path) -> None:
+    async with coordinating(tmp_path, Rights()) as running:
+        _, writer, _ = await running.register()
+        other, closing, _ = await running.register(ASKED._replace(consumer_id="c2"))
+        first, second = (event.connection for event in running.of(ConsumerRegistered))
+        sent = 0
+        while not running.ends:
+            running.consumers.send(first, sized(b"p" * 65_000))
+            sent += 65_004
+            assert sent < 64_000_000
+            await asyncio.sleep(0)
+        assert running.ends == [("consumer_failed", False)]
+        assert [type(event) for event in running.events if event.connection == first] == [
+            ConsumerRegistered,
+            ConnectionBuffered,
+            ConsumerConnectionEnded,
+        ]
+        running.consumers.send(second, sized(b"on time"))
+        assert await asyncio.wait_for(read_frame(other), 10) == sized(b"on time")
+        writer.transport.abort()
+        closing.close()
+        await running.counted(0, {"consumer_failed": 1, "client_closed": 1})
+
+
+async def test_a_client_that_reads_late_gets_all_and_that_is_reported(tmp_path: Path) -> None:
+    async with coordinating(tmp_path, Rights()) as running:
+        reader, writer, _ = await running.register()
+        (registered,) = running.of(ConsumerRegistered)
+        sent = 0
+        while running.consumers.send(registered.connection, sized(b"%06d" % sent * 10_000)):
+            assert not running.of(ConnectionBuffered)
+            sent += 1
+        sent += 1
+        assert not running.consumers.send(registered.connection, sized(b"the last"))
+        for n in range(sent):
+            assert await asyncio.wait_for(read_frame(reader), 10) == sized(b"%06d" % n * 10_000)
+        assert await asyncio.wait_for(read_frame(reader), 10) == sized(b"the last")
+        await running.until(lambda: running.of(ConnectionDrained))
+        assert len(running.of(ConnectionBuffered)) == len(running.of(ConnectionDrained)) == 1
+        writer.close()
+        await running.counted(0, {"client_closed": 1})
+
+
+async def test_the_longest_frame_comes_byte_by_byte_and_a_longer_one_ends_the_connection(tmp_path: Path) -> None:
+    longest = sized(b"\0" * MAX_CONSUMER_FRAME)
+    async with coordinating(tmp_path, Rights()) as running:
+        _, writer, _ = await running.register()
+        for at in range(200):
+            writer.write(longest[at : at + 1])
+            await asyncio.sleep(0)
+        writer.write(longest[200:])
+        await running.until(lambda: [len(frame) for frame in running.frames] == [MAX_CONSUMER_FRAME])
+        writer.write((MAX_CONSUMER_FRAME + 1).to_bytes(4, "big"))
+        await running.until(lambda: running.ends == [("consumer_malformed", False)])
+        await running.counted(0, {"consumer_malformed": 1})
+
+
+async def test_of_too_many_parts_of_frames_the_longest_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumers, "PartialFrames", lambda: PartialFrames(1_000_000))
+    async with coordinating(tmp_path, Rights()) as running:
+        clients = [await running.register(ASKED._replace(consumer_id=f"c{n}")) for n in range(4)]
+        sizes = [300_000, 400_000, 200_000, 150_000]
+        partial = running.consumers._partial_frames
+        for (_, writer, _), size in zip(clients, sizes, strict=True):
+            before = partial.total
+            writer.write(sized(bytes(3_000_000))[:size])
+            if before + size <= 1_000_000:
+                await running.until(lambda most=before + size: partial.total == most)
+        await running.until(lambda: running.ends == [("consumer_malformed", False)])
+        assert running.of(ConsumerConnectionEnded)[0].connection == running.of(ConsumerRegistered)[1].connection
+        await running.until(lambda: partial.total == 650_000)
+        for _, writer, _ in clients:
+            writer.close()
+        await running.counted(0, {"consumer_malformed": 1, "client_closed": 3})
+        assert partial.total == 0
+
+
+async def test_what_a_client_sends_behind_its_registration_counts_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumers, "PartialFrames", lambda: PartialFrames(1000))
+    async with coordinating(tmp_path, Rights()) as running:
+        reader, writer = await running.dial()
+        writer.write(registration() + sized(bytes(2000)))
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+        await running.counted(0, {"consumer_malformed": 1})
+        assert running.events == []
+        assert running.limited == 0
+
+
+async def test_of_who_does_not_read_refusals_no_further_request_is_taken(tmp_path: Path) -> None:
+    requests = 12
+    async with coordinating(tmp_path, Rights()) as running:
+        refusal = sized(b"\0\0\0\3\0\x1a" + bytes(1_000_000))  # longer than real ones, to fill buffers soon
+
+        def refuse(event: ConsumerRegistered) -> None:
+            running.consumers.send(event.connection, refusal)
+
+        running.decide = refuse
+        reader, writer = await running.dial()
+        writer.write(registration() * requests)
+        await running.until(lambda: running.of(ConnectionBuffered))
+        for _ in range(requests):
+            assert await asyncio.wait_for(read_frame(reader), 10) == refusal
+        assert running.ends == []
+        assert len(running.of(ConsumerRegistered)) == requests
+        writer.close()
+        await running.counted(0, {"client_closed": 1})
+
+
+async def test_a_crowd_that_registers_and_goes_in_all_ways_is_counted_exactly(tmp_path: Path, workers: int) -> None:
+    async with coordinating(tmp_path, Rights("forbidden"), workers) as running:
+        running.decide = lambda event: None if event.request.consumer_id == "unanswered" else 0
+        ways = ["closes", "resets", "unanswered", "forbidden", "malformed", "stays", "half"]
+
+        async def behave(number: int) -> None:
+            way = ways[number % len(ways)]
+            reader, writer = await running.dial()
+            asked = ASKED._replace(consumer_id=f"c{number}")
+            if way == "forbidden":
+                asked = asked._replace(group_id="forbidden")
+            elif way == "unanswered":
+                asked = asked._replace(consumer_id="unanswered")
+            frame = registration(asked)
+            writer.write(frame[: len(frame) // 2] if way == "half" else frame)
+            if way not in ("unanswered", "half"):
+                await asyncio.wait_for(read_frame(reader), 20)
+            if way == "resets":
+                reset(writer)
+            elif way == "malformed":
+                writer.write(b"\xff\xff\xff\xff")
+                await asyncio.wait_for(reader.read(), 20)
+            elif way != "stays":
+                writer.close()
+
+        crowd = [asyncio.create_task(behave(number)) for number in range(140)]
+        while not all(task.done() for task in crowd):
+            await running.counts()
+            await asyncio.sleep(0.01)
+        for task in crowd:
+            task.result()
+        await running.counted(20, {"client_closed": 80, "client_reset": 20, "consumer_malformed": 20})
+        assert running.limited == 20
+        assert len(running.consumers) == 20

@@ -1,0 +1,253 @@
+"""What consumers ask of coordinators on an ordinary connection: where they are, and to be registered."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Mapping
+
+import pytest
+
+from proxy.coordinator.view import GroupsDirectory, GroupsView
+from proxy.coordinator.wire import RegisterConsumerRequest, encode_register_consumer_request
+from proxy.core.exchange import Connection
+from proxy.core.interceptor import (
+    MAX_HELD_REQUEST,
+    Deferred,
+    Disposition,
+    GivenUp,
+    InterceptorChain,
+    Request,
+    Verdict,
+)
+from proxy.core.wire import MAX_STRING
+from proxy.errors import MalformedBody
+from proxy.interceptors.broker_metadata import BrokerView, FleetDirectory, FleetView
+from proxy.interceptors.consumer_groups import ConsumerGroupsInterceptor, Registration, read_header
+from proxy.interceptors.consumer_rights import FETCH, HEARTBEAT
+from tests.frames import response
+
+CLUSTER_METADATA, REGISTER_CONSUMER = 30_001, 30_002
+CLIENT = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
+BROKERS = (
+    BrokerView(1, {"client": ("h", 9092)}),
+    BrokerView(2, {"client": ("h", 9093)}),
+    BrokerView(3, {"client": ("h", 9094)}, running=False),
+)
+VIEW = GroupsView(12, dict.fromkeys(range(12), 2), frozenset(), 1)
+"""All groups are coordinated by sidecar 2. This one is 1."""
+
+HERE = VIEW._replace(own=frozenset(range(12)))
+ASKED = RegisterConsumerRequest("g", "c1", '{"t":2}', True, "smallest", 6000)
+
+
+def interceptor(view: GroupsView = VIEW, *, hands_over: bool = True, base: int = 30_000) -> ConsumerGroupsInterceptor:
+    groups = GroupsDirectory()
+    groups.view = view
+    fleet = FleetDirectory(FleetView(1, BROKERS))
+    return ConsumerGroupsInterceptor(groups, fleet, "CLIENT", base, hands_over=hands_over)
+
+
+def ask(made: ConsumerGroupsInterceptor, key: int, version: int, body: bytes, client: Connection = CLIENT) -> Verdict:
+    return InterceptorChain([made]).on_body(Request(client, key, version, "c", 1, 0), body)
+
+
+def located(view: GroupsView, version: int = 1, group: bytes = b"\0\1g", *, hands_over: bool = True) -> bytes:
+    found = ask(interceptor(view, hands_over=hands_over), CLUSTER_METADATA, version, group if version else b"")
+    assert isinstance(found, bytes)
+    return found
+
+
+def registered(view: GroupsView, version: int = 1, body: bytes | None = None, *, hands_over: bool = True) -> Verdict:
+    made = encode_register_consumer_request(version, ASKED) if body is None else body
+    return ask(interceptor(view, hands_over=hands_over), REGISTER_CONSUMER, version, made)
+
+
+# ---- ClusterMetadata ------------------------------------------------------------------------------------------------
+
+
+def test_a_coordinator_is_told_with_all_sidecars_that_run() -> None:
+    brokers = "00000001" + "000168" + "00002384" + "00000002" + "000168" + "00002385"
+    for version in (0, 1):
+        found = response(2, located(VIEW, version))
+        assert found.hex() == "00000022" + "00000002" + "0000" + "00000002" + "0002" + brokers
+
+
+def test_without_a_coordinator_it_is_error_15_as_in_the_golden_bytes() -> None:
+    nobody = "0000000c00000002000fffffffff0000"
+    assert response(2, located(GroupsView(), 0)).hex() == nobody
+    assert response(2, located(VIEW._replace(level=0))).hex() == nobody
+    assert response(2, located(VIEW, hands_over=False)).hex() == nobody
+
+
+@pytest.mark.parametrize("holders", [{}, {0: -1}, {0: 3}, {0: 9}, {1: 2}], ids=["none", "nobody", "dead", "?", "other"])
+def test_a_coordinator_that_does_not_run_is_none(holders: Mapping[int, int]) -> None:
+    assert located(VIEW._replace(holders=holders), 0)[:6] == struct.pack(">hi", 15, -1)
+
+
+def test_version_0_asks_for_the_coordinator_of_the_first_partition_and_version_1_for_that_of_a_group() -> None:
+    view = VIEW._replace(holders={0: 1, VIEW.partition_of("g"): 2})
+    assert VIEW.partition_of("g") != 0
+    assert located(view, 0)[:6] == struct.pack(">hi", 0, 1)
+    assert located(view, 1)[:6] == struct.pack(">hi", 0, 2)
+
+
+@pytest.mark.parametrize("group", [b"", b"g" * 256, b"a\0b", "ü".encode() * 128])
+def test_what_no_group_can_be_called_is_error_24(group: bytes) -> None:
+    assert located(VIEW, 1, struct.pack(">h", len(group)) + group) == struct.pack(">hih", 24, -1, 0)
+
+
+def test_an_id_of_255_bytes_is_one() -> None:
+    assert located(VIEW, 1, struct.pack(">h", 255) + b"g" * 255)[:2] == b"\0\0"
+
+
+# ---- RegisterConsumer -----------------------------------------------------------------------------------------------
+
+
+def test_a_group_that_is_not_coordinated_here_is_refused_with_the_one_that_does() -> None:
+    assert registered(VIEW) == struct.pack(">hii", 16, 2, -1)
+    assert registered(VIEW, 0) == struct.pack(">h", 16)
+    assert registered(VIEW._replace(holders={})) == struct.pack(">hii", 15, -1, -1)
+    for view in (GroupsView(), HERE._replace(level=0)):
+        assert registered(view) == struct.pack(">hii", 15, -1, -1)
+    assert registered(HERE, hands_over=False) == struct.pack(">hii", 15, -1, -1)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_one_that_is_coordinated_here_waits_for_the_broker(version: int) -> None:
+    assert isinstance(registered(HERE, version), Deferred)
+
+
+def test_bytes_behind_a_registration_are_error_42() -> None:
+    body = encode_register_consumer_request(1, ASKED) + b"\0"
+    assert registered(HERE, 1, body) == struct.pack(">hii", 42, -1, -1)
+    assert registered(VIEW, 0, encode_register_consumer_request(0, ASKED) + b"\0") == struct.pack(">h", 42)
+
+
+@pytest.mark.parametrize("cut", range(len(encode_register_consumer_request(1, ASKED))))
+def test_what_cannot_be_read_ends_the_connection(cut: int) -> None:
+    with pytest.raises(MalformedBody):
+        registered(HERE, 1, encode_register_consumer_request(1, ASKED)[:cut])
+
+
+def test_nobody_is_answered_before_his_login() -> None:
+    anybody = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "", principal_source="unauthenticated")
+    body = encode_register_consumer_request(1, ASKED)
+    assert ask(interceptor(HERE), REGISTER_CONSUMER, 1, body, anybody) is Disposition.FORWARD
+    assert ask(interceptor(HERE), CLUSTER_METADATA, 0, b"", anybody) is Disposition.FORWARD
+
+
+def test_the_longest_topic_count_with_names_of_255_bytes_is_held() -> None:
+    longest = ASKED._replace(group_id="g" * 255, consumer_id="c" * 255, topic_count="t" * MAX_STRING)
+    body = encode_register_consumer_request(2, longest)
+    assert len(body) + 14 + MAX_STRING // 2 < MAX_HELD_REQUEST, "also with a long client id"
+
+
+# ---- the requests of a coordinator ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("key", "version"), [(30_010, 0), (30_011, 0), (30_011, 1), (30_012, 0)])
+def test_a_client_that_sends_what_a_coordinator_sends_is_closed(key: int, version: int) -> None:
+    chain = InterceptorChain([interceptor(HERE)])
+    assert chain.on_header(Request(CLIENT, key, version, "c", 1, 1)) is Disposition.CLOSE
+
+
+@pytest.mark.parametrize("base", [30_000, 20_000])
+def test_nothing_else_is_looked_at(base: int) -> None:
+    made = interceptor(base=base)
+    wanted = {(key, version) for key in range(32_768) for version in range(4) if made.flags(key, version)}
+    versions = {1: 2, 2: 3, 10: 1, 11: 2, 12: 1}
+    assert wanted == {(base + key, version) for key, many in versions.items() for version in range(many)}
+
+
+# ---- rights ---------------------------------------------------------------------------------------------------------
+
+
+class Broker:
+    """Answers questions: ``denied`` are a group and topics."""
+
+    def __init__(self, *denied: str) -> None:
+        self.denied = denied
+        self.asked: list[tuple[int, int, bytes]] = []
+
+    async def call(self, api_key: int, api_version: int, body: bytes) -> bytes:
+        self.asked.append((api_key, api_version, body))
+        if api_key == HEARTBEAT:
+            (length,) = struct.unpack_from(">h", body)
+            return struct.pack(">h", 30 if body[2 : 2 + length].decode() in self.denied else 25)
+        assert (api_key, api_version) == (FETCH, 4)
+        (count,), pos, topics = struct.unpack_from(">i", body, 17), 21, b""
+        for _ in range(count):
+            (length,) = struct.unpack_from(">h", body, pos)
+            name = body[pos + 2 : pos + 2 + length]
+            assert body[pos + 2 + length :][:20] == struct.pack(">iiqi", 1, 0, 2**63 - 1, 1)
+            pos += 22 + length
+            code = 29 if name.decode() in self.denied else 3
+            topics += struct.pack(">h", length) + name + struct.pack(">iihqqii", 1, 0, code, -1, -1, -1, 0)
+        assert pos == len(body)
+        return bytes(4) + struct.pack(">i", count) + topics
+
+
+def served(broker: Broker, request: RegisterConsumerRequest = ASKED, version: int = 1) -> object:
+    found = registered(HERE, version, encode_register_consumer_request(version, request))
+    assert isinstance(found, Deferred)
+
+    async def serve() -> object:
+        return await found.serve(broker.call)
+
+    return asyncio.run(serve())
+
+
+def test_who_may_read_all_is_given_up_with_the_registration() -> None:
+    broker = Broker()
+    assert served(broker) == GivenUp(Registration(1, 0, "c", ASKED))
+    group = b"\0\1g" + b"\xff\xff\xff\xff" + b"\0\x0abrokerside"
+    topics = struct.pack(">iiiibi", -1, 0, 0, 1, 0, 1) + b"\0\1t" + struct.pack(">iiqi", 1, 0, 2**63 - 1, 1)
+    assert broker.asked == [(HEARTBEAT, 0, group), (FETCH, 4, topics)]
+
+
+def test_who_may_not_read_the_group_is_error_30_and_is_asked_nothing_more() -> None:
+    broker = Broker("g")
+    assert served(broker) == struct.pack(">hii", 30, -1, -1)
+    assert [key for key, _, _ in broker.asked] == [HEARTBEAT]
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_who_may_not_read_one_of_the_topics_is_error_29(version: int) -> None:
+    refused = struct.pack(">h", 29) if version == 0 else struct.pack(">hii", 29, -1, -1)
+    assert served(Broker("b"), ASKED._replace(topic_count='{"a":1,"b":1,"c":1}'), version) == refused
+
+
+def test_1000_topics_are_one_question() -> None:
+    broker = Broker()
+    count = "{" + ",".join(f'"{n}":1' for n in range(1000)) + "}"
+    assert isinstance(served(broker, ASKED._replace(topic_count=count)), GivenUp)
+    assert len(broker.asked) == 2
+
+
+@pytest.mark.parametrize("topic_count", ["*4*white.*", "!4!black.*", "", "{", '{"t":0}', '{"no topic":1}'])
+def test_patterns_and_what_the_coordinator_refuses_are_asked_about_elsewhere(topic_count: str) -> None:
+    broker = Broker()
+    assert isinstance(served(broker, ASKED._replace(topic_count=topic_count)), GivenUp)
+    assert [key for key, _, _ in broker.asked] == [HEARTBEAT]
+
+
+@pytest.mark.parametrize("group", ["", "g" * 300, "a\0b"])
+def test_no_broker_is_asked_about_what_no_group_can_be_called(group: str) -> None:
+    broker = Broker()
+    assert isinstance(served(broker, ASKED._replace(group_id=group)), GivenUp)
+    assert [key for key, _, _ in broker.asked] == [FETCH]
+
+
+# ---- the header of a request to the coordinator ---------------------------------------------------------------------
+
+
+def test_the_header_of_a_registration_is_read() -> None:
+    frame = bytes.fromhex("7532000100000003000163") + encode_register_consumer_request(1, ASKED)
+    header, body = read_header(frame)
+    assert header == (REGISTER_CONSUMER, 1, 3, "c")
+    assert body == encode_register_consumer_request(1, ASKED)
+    assert read_header(bytes.fromhex("7532000100000003ffff"))[0].client_id == ""
+    for cut in range(11):
+        with pytest.raises(MalformedBody):
+            read_header(frame[:cut])
