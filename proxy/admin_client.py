@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from proxy.config import Endpoint
+from proxy.coordinator.status import GroupsListing
 from proxy.errors import LocalError, describe_os_error
 from proxy.net.open_connections import ConnectionsView
 from proxy.quotas_view import QuotasView
@@ -50,6 +51,12 @@ class ReloadReply(Struct):
     """Of an unchanged configuration, what was applied before; None if nothing was since the start."""
 
 
+class EvacuationReply(Struct):
+    """Whether other sidecars coordinate all groups of this one."""
+
+    evacuated: bool
+
+
 class CloseReply(Struct):
     """The id of the connection that was closed."""
 
@@ -72,6 +79,33 @@ def get_connections(admin: Endpoint, query: Mapping[str, str]) -> ConnectionsVie
     if status != HTTPStatus.OK:
         raise _unexpected_status(admin, "GET /connections", status)
     return _decode(admin, body, ConnectionsView)
+
+
+def get_groups(admin: Endpoint, group: str | None = None) -> GroupsListing:
+    """Return the groups that a sidecar coordinates, or one of them with its consumers.
+
+    Raises LocalError if no sidecar answers, or it does not coordinate ``group``.
+    """
+    query = "" if group is None else f"?{urlencode({'group': group})}"
+    status, body = _send_request(admin, "GET", f"/groups{query}")
+    if status == HTTPStatus.NOT_FOUND and body.startswith(b"{"):
+        raise LocalError(_decode(admin, body, ErrorReply).error)
+    if status != HTTPStatus.OK:
+        raise _unexpected_status(admin, "GET /groups", status)
+    return _decode(admin, body, GroupsListing)
+
+
+def post_evacuation(admin: Endpoint, action: str) -> bool:
+    """Let other sidecars coordinate all groups (``evacuate``), or this one again (``return``); return which.
+
+    Raises LocalError if no sidecar answers, or it coordinates no groups at all.
+    """
+    status, body = _send_request(admin, "POST", f"/coordinator/{action}")
+    if status == HTTPStatus.CONFLICT:
+        raise LocalError(_decode(admin, body, ErrorReply).error)
+    if status != HTTPStatus.OK:
+        raise _unexpected_status(admin, f"POST /coordinator/{action}", status)
+    return _decode(admin, body, EvacuationReply).evacuated
 
 
 def get_metrics(admin: Endpoint) -> str:

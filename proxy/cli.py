@@ -14,7 +14,7 @@ import sys
 from functools import partial
 
 from proxy import __version__
-from proxy.commands import features, local, metadata, observers, sidecar, tables
+from proxy.commands import features, groups, local, metadata, observers, sidecar, tables
 from proxy.commands.arguments import CommandParser, command, commands_of
 from proxy.commands.completion import SHELLS, completion_script
 from proxy.errors import BrokersideError
@@ -42,7 +42,7 @@ def main() -> None:
             raise
         from proxy.extras import missing
 
-        print(f"brokerside: {missing(error.name or 'a package', extra)}", file=sys.stderr)
+        print(f"brokerside: this command {missing(error.name or 'a package', extra)}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -74,7 +74,7 @@ def _parser() -> CommandParser:
     made = command(commands, "completion", completion)
     made.set_defaults(act=partial(completion, parser))
     made.add_argument("shell", choices=SHELLS, help="The shell.")
-    for each in (sidecar, observers, metadata, features, tables, local):
+    for each in (sidecar, observers, metadata, features, groups, tables, local):
         each.add(commands)
     return parser
 

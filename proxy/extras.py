@@ -28,9 +28,9 @@ def install_command(extra: str) -> str:
 
 
 def missing(module: str, extra: str) -> str:
-    """Return the sentence for a command that needs ``module``, a package of ``extra``."""
+    """Return the rest of the sentence about what needs ``module``, a package of ``extra``."""
     where = "" if _source() else " (in a checkout of Brokerside)"
-    return f"this command needs {module}, which is not installed; run: {install_command(extra)}{where}"
+    return f"needs {module}, which is not installed; run: {install_command(extra)}{where}"
 
 
 def _source() -> str | None:

@@ -9,25 +9,37 @@ import signal
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 import uvloop
 
 from proxy import __version__
 from proxy.config import Config
-from proxy.core.apis import ALTER_CLIENT_QUOTAS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS
+from proxy.coordinator.wire import CLUSTER_METADATA
+from proxy.core.apis import (
+    ALTER_CLIENT_QUOTAS,
+    ALTER_CONFIGS,
+    CREATE_PARTITIONS,
+    CREATE_TOPICS,
+    DELETE_TOPICS,
+    INCREMENTAL_ALTER_CONFIGS,
+)
 from proxy.daemon_executor import DaemonExecutor
 from proxy.errors import LocalError
 from proxy.features.status import FeaturesStatus
+from proxy.features.view import FeaturesView
 from proxy.fleet.applied_epoch import Applied, AuditLevels
 from proxy.fleet.feature_poller import FeaturePoller
 from proxy.fleet.fleet_poller import FleetPoller
 from proxy.fleet.quota_poller import QuotaPoller
 from proxy.fleet.succession import Succession
+from proxy.interceptors.broker_metadata import FleetView
 from proxy.net.admin import AdminEndpoint
 from proxy.net.connection_handler import ConnectionHandler
 from proxy.net.data_plane import DataPlane
 from proxy.net.forced_exit import EXIT_MARGIN, force_exit_after
+from proxy.net.group_pages import GroupPages
 from proxy.net.http import ACCEPT_BACKLOG
 from proxy.net.listener_manager import ListenerManager
 from proxy.net.listening_sockets import ListeningSockets, PassedSocket, close_all, sockets_of_systemd
@@ -35,11 +47,16 @@ from proxy.net.takeover_client import Takeover
 from proxy.net.takeover_server import IS_PID_1, TakeoverServer
 from proxy.net.ticker import Ticker
 from proxy.net.worker_pool import WorkerPool
+from proxy.protocol.private import BASE
 from proxy.reload import ConfigFileMonitor, Reloader, ReloadResult
 from proxy.sd_notify import ServiceNotifier
-from proxy.start_checks import check_start
+from proxy.start_checks import check_consumers, check_start, descriptor_limit
 from proxy.successor import TAKEOVER_REQUIRED, SuccessorStarter
 from proxy.telemetry import configure_logging
+
+if TYPE_CHECKING:  # imported where groups are coordinated
+    from proxy.group_coordinator import GroupCoordinator
+    from proxy.net.consumers import ConsumerConnections
 
 log = structlog.get_logger(__name__)
 
@@ -53,6 +70,10 @@ READY_POLL_INTERVAL = 0.1
 
 OPEN_TIMEOUT = 10.0
 """Seconds within which a reload has to open new listeners."""
+
+RESIGN_TIME = 3.0
+"""Seconds that a sidecar which coordinates groups takes longer to end: others take them first, 2 s at most, and the
+consumers are told, within 1 s."""
 
 QUOTAS_TIMEOUT = 1.0
 """Seconds that the first accept waits for the quotas of the cluster. After that those of the file apply."""
@@ -84,6 +105,7 @@ async def _run(
     def begin_stop() -> None:
         running = reloader.config
         seconds = (running.drain_timeout_ms + running.observer_shutdown_timeout_ms) / 1000 + EXIT_MARGIN
+        seconds += RESIGN_TIME if running.coordinator.enabled else 0.0
         force_exit_after(seconds)
         notifier.stopping(seconds)
         stop.set()
@@ -122,6 +144,7 @@ async def _run(
             notifier.ready(f"The last reload was rejected: {done.errors[0]}" if done.errors else "Running")
 
     async def apply(changed: Config) -> bool:
+        check_consumers(changed, descriptor_limit())
         try:
             opened = await opening.run(partial(listeners.open_new, changed), OPEN_TIMEOUT)
         except (TimeoutError, OSError) as error:  # a resolver that does not answer; no descriptor, or closed meanwhile
@@ -150,6 +173,8 @@ async def _run(
             watch.reconfigure(changed)
         if features is not None:
             features.reconfigure(changed)
+        if coordinator is not None:
+            coordinator.reconfigure(changed)
         return True
 
     async def leave_registry() -> None:
@@ -161,6 +186,16 @@ async def _run(
                 features.hand_over(lambda applied: report(*applied))
             else:
                 report(*Applied())
+
+    def on_fleet_view(view: FleetView) -> None:
+        handler.update_fleet_view(view)
+        if coordinator is not None:
+            coordinator.update_fleet_view(view)
+
+    def on_features_view(view: FeaturesView) -> None:
+        handler.update_features_view(view)
+        if coordinator is not None:
+            coordinator.update_features(view)
 
     def start_accepting() -> None:
         nonlocal accepted
@@ -184,12 +219,21 @@ async def _run(
     starter = SuccessorStarter(notifier.environment, on_successor_failed)
     ticker = Ticker()
     handler = await _start_connection_handler(config, ticker)
+    consumers: ConsumerConnections | None = None
+    if config.coordinator.enabled:
+        from proxy.net.consumer_handler import ConsumerHandler
+        from proxy.net.consumers import ConsumerConnections
+
+        consumers = ConsumerConnections(config, handler)
+        ticker.callbacks.append(consumers.on_tick)
+        handler = ConsumerHandler(handler, consumers)
     listeners = ListenerManager(config, handler, ticker, sockets)
     problems = ReadinessProblems(listeners)
     watch = _create_quota_poller(config, listeners, handler, ticker, partial(problems.set, "quotas"))
-    fleet = _create_fleet_poller(config, handler, ticker, partial(problems.set, "fleet"))
+    fleet = _create_fleet_poller(config, handler, on_fleet_view, ticker, partial(problems.set, "fleet"))
+    coordinator = _create_group_coordinator(config, handler, consumers, fleet, ticker)
     features = _create_feature_poller(
-        config, handler, fleet, partial(problems.set, "features"), inherits=predecessor is not None
+        config, handler, on_features_view, fleet, partial(problems.set, "features"), inherits=predecessor is not None
     )
     admin = AdminEndpoint(
         listeners,
@@ -197,6 +241,7 @@ async def _run(
         watch.state if watch is not None else None,
         lambda: fleet.registry_dropped,
         features.status if features is not None else partial(FeaturesStatus, config.features_disabled),
+        GroupPages(coordinator),
     )
     successor = _create_takeover_server(config, listeners, admin, on_taken_over)
     reloading = asyncio.create_task(reloader.run())
@@ -207,6 +252,8 @@ async def _run(
         if predecessor is None:
             admin.start(admin_socket)
         fleet.start(registers=predecessor is None)
+        if coordinator is not None:
+            coordinator.start()
         if features is not None:
             features.start()
         if watch is not None:
@@ -248,7 +295,11 @@ async def _run(
         listeners.close()
         if features is not None:
             features.resign()
+        if coordinator is not None:
+            await coordinator.resign()
         await asyncio.gather(handler.stop(abort, spread=taken_over), leave_registry())
+        if coordinator is not None:
+            await coordinator.close()
         if features is not None:
             await features.close()
         ticker.stop()
@@ -337,10 +388,14 @@ def _create_quota_poller(
 
 
 def _create_fleet_poller(
-    config: Config, handler: ConnectionHandler, ticker: Ticker, set_problem: Callable[[str | None], None]
+    config: Config,
+    handler: ConnectionHandler,
+    on_view: Callable[[FleetView], None],
+    ticker: Ticker,
+    set_problem: Callable[[str | None], None],
 ) -> FleetPoller:
     """Return what observes the fleet. It polls the broker's configuration at once if clients may have altered it."""
-    fleet = FleetPoller(config, handler.update_fleet_view, set_problem)
+    fleet = FleetPoller(config, on_view, set_problem)
     ticker.callbacks.append(_on_new_responses(handler, [INCREMENTAL_ALTER_CONFIGS, ALTER_CONFIGS], fleet.refresh))
     return fleet
 
@@ -348,6 +403,7 @@ def _create_fleet_poller(
 def _create_feature_poller(
     config: Config,
     handler: ConnectionHandler,
+    on_view: Callable[[FeaturesView], None],
     fleet: FleetPoller,
     set_problem: Callable[[str | None], None],
     *,
@@ -361,15 +417,46 @@ def _create_feature_poller(
     async def audit_levels() -> AuditLevels:
         return AuditLevels.of((await handler.snapshot()).audit, handler.process_ended_at)
 
-    features = FeaturePoller(config, fleet, handler.update_features_view, set_problem, audit_levels, inherits=inherits)
+    features = FeaturePoller(config, fleet, on_view, set_problem, audit_levels, inherits=inherits)
     handler.on_feature_update(features.update)
     return features
+
+
+def _create_group_coordinator(
+    config: Config,
+    handler: ConnectionHandler,
+    consumers: ConsumerConnections | None,
+    fleet: FleetPoller,
+    ticker: Ticker,
+) -> GroupCoordinator | None:
+    """Return what coordinates groups of consumers; None if this sidecar does not. It looks at topics at once if clients
+    may have altered some through this sidecar, and for other coordinators if a client looks for one."""
+    if consumers is None:
+        return None
+
+    from proxy.coordinator.machine import Coordinator
+    from proxy.fleet.group_cluster import GroupCluster
+    from proxy.group_coordinator import GroupCoordinator
+
+    machine = partial(Coordinator, api_key_base=config.private_api_key_base)
+    coordinator = GroupCoordinator(
+        config, machine, consumers, partial(GroupCluster, config, fleet), handler.update_groups_view
+    )
+    consumers.on_event = coordinator.post
+    consumers.may_send = coordinator.may_send
+    looks_for = config.private_api_key_base + CLUSTER_METADATA - BASE
+    altered = [CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS]
+    ticker.callbacks += [
+        _on_new_responses(handler, [looks_for], coordinator.expect_coordinator),
+        _on_new_responses(handler, altered, coordinator.refresh_topics),
+    ]
+    return coordinator
 
 
 def _on_new_responses(
     handler: ConnectionHandler, api_keys: Sequence[int], callback: Callable[[], None]
 ) -> Callable[[], None]:
-    """Return a function that calls ``callback`` if responses of ``api_keys`` were relayed since its last run."""
+    """Return a function that calls ``callback`` if requests of ``api_keys`` were answered since its last run."""
     seen = 0
 
     def check() -> None:

@@ -6,6 +6,7 @@ A sidecar that could serve nobody is refused; one that could not serve all that 
 from __future__ import annotations
 
 import resource
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import structlog
 from proxy.config import Config
 from proxy.core.budget import MAX_CHARGED
 from proxy.errors import LocalError
+from proxy.extras import missing
 from proxy.limits.model import UNLIMITED
 from proxy.net.acceptor import DESCRIPTORS_PER_CONNECTION, RESERVED_DESCRIPTORS, usable_descriptors
 from proxy.net.admission import DESCRIPTORS_PER_HELD
@@ -21,6 +23,10 @@ from proxy.net.worker_process import RESERVED_WORKER_DESCRIPTORS
 
 MIN_DESCRIPTORS, DESCRIPTORS_PER_WORKER = 64, 4
 """Descriptors without which a sidecar cannot start, and what each worker takes of the main process."""
+
+DESCRIPTORS_PER_CONSUMER = 3
+"""Descriptors for each consumer of ``coordinator.max.consumers``: its connection, with SASL one to the broker, and as
+much as that for everybody else."""
 
 PROCESS_BYTES = 54 * 1024 * 1024
 """Memory of an idle process with the audit, as measured in docs/performance.md."""
@@ -59,8 +65,15 @@ def check_start(config: Config) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     connections = usable_descriptors() // DESCRIPTORS_PER_CONNECTION
     log.info("descriptors", limit=hard, connections=connections, held=hard // DESCRIPTORS_PER_HELD)
+    if config.coordinator.enabled and find_spec("re2") is None:
+        raise LocalError(f"coordinator.enabled {missing('google-re2', 'coordinator')}")
     for shortage in find_shortages(config, Machine(hard, _backlog(), _memory())):
         log.warning(shortage.event, **shortage.fields)
+
+
+def descriptor_limit() -> int:
+    """Return how many descriptors this process may have."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def find_shortages(config: Config, machine: Machine) -> list[Shortage]:
@@ -71,6 +84,7 @@ def find_shortages(config: Config, machine: Machine) -> list[Shortage]:
         raise LocalError(
             f"RLIMIT_NOFILE is {machine.descriptors}, and at least {least} descriptors are needed (ulimit -n)"
         )
+    check_consumers(config, machine.descriptors)
     found = []
     most, needed = config.quotas.max_connections, _descriptors(config)
     if most < UNLIMITED and machine.descriptors < needed:
@@ -90,6 +104,16 @@ def find_shortages(config: Config, machine: Machine) -> list[Shortage]:
         fields = {"wanted_bytes": memory, "allowed_bytes": machine.memory, "workers": config.workers}
         found.append(Shortage("memory_low", fields))
     return found
+
+
+def check_consumers(config: Config, descriptors: int) -> None:
+    """Raise LocalError if ``coordinator.max.consumers`` is more than a third of this process's ``descriptors``."""
+    most = config.coordinator.max_consumers
+    if config.coordinator.enabled and descriptors < DESCRIPTORS_PER_CONSUMER * most:
+        raise LocalError(
+            f"coordinator.max.consumers: {most} needs RLIMIT_NOFILE {DESCRIPTORS_PER_CONSUMER * most} (ulimit -n), "
+            f"which is {descriptors} (allowed: up to {descriptors // DESCRIPTORS_PER_CONSUMER} consumers)"
+        )
 
 
 def _descriptors(config: Config) -> int:

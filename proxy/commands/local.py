@@ -31,6 +31,8 @@ def add(commands: Commands) -> None:
     made.add_argument(
         "--sidecars", action=BooleanOptionalAction, default=True, help="Start a sidecar in front of each broker."
     )
+    text = "Sidecars coordinate groups of consumers (coordinator.enabled); those that run have to be stopped first."
+    made.add_argument("--coordinator", action="store_true", help=text)
     _add_cluster(command(clusters, "down", down))
     _add_cluster(command(clusters, "status", status))
 
@@ -40,12 +42,16 @@ def _add_cluster(made: ArgumentParser) -> None:
     add_folder(made, Path(".brokerside/cluster"), text)
 
 
-def up(folder: Path, nodes: int, kafka_version: str, ports: list[int] | None, sidecars: bool) -> None:
+def up(
+    folder: Path, nodes: int, kafka_version: str, ports: list[int] | None, sidecars: bool, coordinator: bool
+) -> None:
     """Start it, or say where it runs."""
     from proxy.local import cluster
     from proxy.local import sidecars as side
 
     state = cluster.up(folder, nodes=nodes, kafka_version=kafka_version, client_ports=ports)
+    if coordinator:
+        side.enable_coordinator(folder, state)
     if sidecars:
         side.start_all(folder, state)
     print(side.describe(folder, state))

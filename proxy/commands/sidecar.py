@@ -6,7 +6,7 @@ import gc
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from proxy.commands.arguments import add_admin, add_output, command
 from proxy.commands.output import encode_value
+from proxy.commands.watching import show
 
 if TYPE_CHECKING:
     from proxy.admin_client import LastApplied
@@ -144,7 +145,7 @@ def quotas(admin: Endpoint, watch: bool, output: str) -> None:
         found = admin_client.get_quotas(admin)
         return format_text(found) if output == "table" else encode_value(found, output)
 
-    _show(text, watch, output)
+    show(text, watch, output)
 
 
 def top(admin: Endpoint, by: str, sort: str, interval: float) -> None:
@@ -152,28 +153,6 @@ def top(admin: Endpoint, by: str, sort: str, interval: float) -> None:
     from proxy.top_screen import show
 
     show(admin, by, sort, interval)
-
-
-def _show(text: Callable[[], str], watch: bool, output: str) -> None:
-    """Print ``text()``; with ``watch`` once a second until Ctrl-C, also while the sidecar restarts."""
-    from proxy.errors import LocalError
-
-    redraw = "\x1b[H\x1b[2J" if watch and output == "table" and sys.stdout.isatty() else ""
-    seen = False
-    while True:
-        try:
-            found = text()
-        except LocalError as error:
-            if not (watch and seen):
-                raise
-            print(redraw, end="", flush=True)
-            print(f"brokerside: {error}", file=sys.stderr)  # it restarts
-        else:
-            seen = True
-            print(redraw + found, flush=True)
-        if not watch:
-            return
-        time.sleep(1)
 
 
 def connections(action: list[str], admin: Endpoint, limit: int, watch: bool, output: str, **wanted: str | None) -> None:
@@ -202,7 +181,7 @@ def connections(action: list[str], admin: Endpoint, limit: int, watch: bool, out
             before, at = counts_of(found), now
         return shown
 
-    _show(text, watch, output)
+    show(text, watch, output)
 
 
 APPLIED_BY = {"file": "when the file changed", "SIGHUP": "by SIGHUP", "admin": "by a reload"}

@@ -4,7 +4,7 @@ values.py        Endpoint and Secret.
 types.py         types of values, and what is said of what is none of them.
 key_definition.py  how a key is defined; all that is said of it elsewhere follows from its definition.
 model.py         every key, with its type, default, bounds, meaning and example; sections.py: the keys of sections,
-                 quotas.py: those of quotas.
+                 quotas.py: those of quotas, coordinator.py: those of coordinator.
 tls_sections.py  the keys of TLS of a listener; tls_files.py: the files that they name.
 keys.py          the model as a flat table of keys, for those who need to look one up.
 document.py      YAML to plain values that know their line.

@@ -10,9 +10,10 @@ from proxy.core.authentication import Authenticator, read_keys
 
 MAX_KEYS_BYTES = 65_536
 
-REGISTRY, FEATURES, AUDIT = "brokerside-registry/1", "brokerside-features/1", "brokerside-audit/1"
-"""Labels that are signed with a record, so that a record of one topic is not valid in another. The first two have the
-same keys."""
+REGISTRY, FEATURES, GROUPS = "brokerside-registry/1", "brokerside-features/1", "brokerside-groups/1"
+AUDIT = "brokerside-audit/1"
+"""Labels that are signed with a record, so that a record of one topic is not valid in another. The first three have
+the same keys."""
 
 
 def authenticator(label: str, text: Secret | None) -> Authenticator | None:

@@ -26,6 +26,7 @@ USER_NAMED: dict[tuple[str, ...], str] = {
     LISTENER_QUOTAS: "<listener>",
     ("quotas", "ips"): "<address>",
     ("quotas", "users"): "<user>",
+    ("coordinator", "groups"): "<group>",
 }
 """Mappings of sections whose keys the user chooses, and what stands for such a key in a path of the table."""
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_args
 
 from pydantic import BeforeValidator, model_validator
 
+from proxy.config.coordinator import CoordinatorConfig
 from proxy.config.internal import first_unsupported
 from proxy.config.key_definition import INT32_MAX, ConfigSection, key, number, switch
 from proxy.config.quotas import Quotas
@@ -217,6 +218,9 @@ class Config(ConfigSection):
     )
     features: FeaturesConfig = key(
         "features", "", kind="mapping", allowed="the keys of features", default=FeaturesConfig()
+    )
+    coordinator: CoordinatorConfig = key(
+        "coordinator", "", kind="mapping", allowed="the keys of coordinator", default=CoordinatorConfig()
     )
     admin: AdminConfig = key("admin", "", kind="mapping", allowed="the keys of admin", default=AdminConfig())
     quotas: Quotas = key(

@@ -59,6 +59,7 @@ changed, and their contents act by reload. The private key is shown nowhere ([tl
 _PAGES = {
     "listeners": ("Listeners", {"listeners"}),
     "quotas": ("Quotas", {"quotas"}),
+    "coordinator": ("The coordinator of consumer groups", {"coordinator"}),
     "observers": ("Observers and the audit", {"observer", "observers", "audit"}),
     "process": (
         "The process: connections, memory, log, admin port",

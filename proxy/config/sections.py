@@ -291,8 +291,8 @@ class AdminConfig(ConfigSection):
 
     bind: Address = key(
         "bind",
-        "Address of `/metrics`, `/livez`, `/readyz`, `/quotas`, `/connections`, `/features`, `/config` and `POST "
-        "/reload`. They have no authentication: leave them on loopback.",
+        "Address of `/metrics`, `/livez`, `/readyz`, `/quotas`, `/connections`, `/features`, `/groups`, "
+        "`/coordinator`, `/config` and `POST /reload`. They have no authentication: leave them on loopback.",
         kind="host:port",
         allowed=ENDPOINT,
         default=Endpoint("127.0.0.1", 9644),

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, PlainSerializer, PlainVali
 
 from proxy.config.key_definition import INT32_MAX
 from proxy.config.values import Endpoint, FileText, Secret, address, network
+from proxy.coordinator.registration import MAX_ID_BYTES, is_group_id
 from proxy.protocol.versions import version_int
 from proxy.tls import cipher_suites
 from proxy.tls.principal_mapping import PrincipalMapper
@@ -18,6 +19,8 @@ from proxy.tls.tls_settings import TlsVersion
 ENDPOINT = "host:port, port 1–65535"
 PLAIN = "text, a number, true or false"
 TOPIC_NAME_RULE = "1 to 249 of A-Z a-z 0-9 . _ -"
+
+GROUP_ID_RULE = f"1 to {MAX_ID_BYTES} characters of printable ASCII"
 
 MAX_SOCKET_PATH = 90
 """Bytes of the path of a Unix socket. The kernel takes 107, and a socket has a longer name until it gets its path."""
@@ -68,6 +71,13 @@ def _topic(value: object) -> str:
     value = _text(value)
     if not _TOPIC.fullmatch(value) or value in (".", ".."):
         raise ValueError("is not a topic's name")
+    return value
+
+
+def _group_id(value: object) -> str:
+    value = _text(value)
+    if not is_group_id(value):
+        raise ValueError("is no group's id")
     return value
 
 
@@ -199,6 +209,7 @@ ListenerName = Annotated[str, _matching(_LISTENER_NAME, "a listener's name")]
 ClassName = Annotated[str, _matching(_CLASS_NAME, "package.module:Class")]
 Principal = Annotated[str, _matching(_PRINCIPAL, "a principal")]
 Topic = Annotated[str, PlainValidator(_topic)]
+GroupId = Annotated[str, PlainValidator(_group_id)]
 Folder = Annotated[str, PlainValidator(_folder)]
 SocketPath = Annotated[str, PlainValidator(_socket_path)]
 SecretFile = Annotated[Secret, PlainValidator(_contents), PlainSerializer(str)]

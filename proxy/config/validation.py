@@ -38,6 +38,7 @@ def validate_across_keys(document: ConfigDocument, wrong: Collection[Path]) -> I
     yield from _addresses(document)
     yield from _quota_sources(document, wrong)
     yield from _principals(document, count)
+    yield from _coordinator(document)
 
 
 def _repeated_names(document: ConfigDocument, count: int) -> Iterator[Problem]:
@@ -267,6 +268,17 @@ def _principals(document: ConfigDocument, count: int) -> Iterator[Problem]:
             )
             yield Problem(path, text, final=True)
             return
+
+
+def _coordinator(document: ConfigDocument) -> Iterator[Problem]:
+    """Check that the coordinator of groups has a cluster, and the features of the fleet."""
+    path = ("coordinator", "enabled")
+    if document.get(path) is not True:
+        return
+    if document.get(("internal.bootstrap.servers",)) is None:
+        yield Problem(path, "true needs internal.bootstrap.servers, which is missing (allowed: false, or both)")
+    elif document.get(("features", "enabled")) is False:
+        yield Problem(path, "true needs features.enabled, which is false (allowed: false, or both true)")
 
 
 def _lacks_principals(document: ConfigDocument, listener: Path) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.errors import LocalError
@@ -29,6 +30,9 @@ READY_POLL_INTERVAL = 0.05
 SIDECARS_FILE = "sidecars.json"
 LOG_TAIL_LINES = 5
 """Lines of a log that an error shows."""
+
+MAX_CONSUMERS = 1000
+"""``coordinator.max.consumers`` of a local sidecar: the default needs more descriptors than most shells have."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,24 @@ class SidecarProcess:
     def _get(self, path: str) -> str:
         with urllib.request.urlopen(f"http://{self.admin}/{path}", timeout=5) as response:
             return str(response.read().decode())
+
+
+def enable_coordinator(folder: Path, state: ClusterState) -> None:
+    """Write ``coordinator.enabled`` into the sidecars' configurations. Raises LocalError where they run without it."""
+    running = {sidecar.config.name for sidecar in running_in(folder)}
+    for node in state.nodes:
+        config = folder / f"sidecar-{node.id}.yaml"
+        document = yaml.safe_load(config.read_text())
+        section = document.get("coordinator") or {}
+        if section.get("enabled"):
+            continue
+        if config.name in running:
+            raise LocalError(
+                f"{config.name}: the sidecar runs without coordinator.enabled; stop the cluster first: "
+                f"brokerside cluster down --dir {folder}"
+            )
+        document["coordinator"] = {"max.consumers": MAX_CONSUMERS} | section | {"enabled": True}
+        config.write_text(yaml.safe_dump(document, sort_keys=False))
 
 
 def start_all(folder: Path, state: ClusterState) -> list[SidecarProcess]:

@@ -6,6 +6,7 @@ snapshot.py           Counters as plain values: read in each process, sent betwe
 metric_definition.py  The definition of one metric.
 definitions.py        All metrics: name, labels, meaning, and how each is read from a snapshot.
 feature_metrics.py    The metrics of the feature versions of the fleet.
+coordinator_metrics.py  The metrics of the coordinator of groups.
 limit_metrics.py      The metrics of the limits on connections.
 request_metrics.py    The metrics of requests.
 audit_metrics.py      The metrics of the audit.

@@ -15,6 +15,7 @@ from proxy import __version__
 from proxy.core.causes import Cause
 from proxy.core.counters import ListenerCounters
 from proxy.telemetry.audit_metrics import AUDIT_METRICS
+from proxy.telemetry.coordinator_metrics import COORDINATOR_METRICS
 from proxy.telemetry.feature_metrics import FEATURE_METRICS
 from proxy.telemetry.limit_metrics import LIMIT_METRICS
 from proxy.telemetry.metric_definition import UNKNOWN_API, MetricDefinition, Samples, api_label
@@ -236,6 +237,7 @@ METRICS: tuple[MetricDefinition, ...] = (
         _by_listener(lambda t: t.upstream_failures),
     ),
     *FEATURE_METRICS,
+    *COORDINATOR_METRICS,
     *LIMIT_METRICS,
     MetricDefinition(
         "bytes_total",
@@ -278,7 +280,8 @@ METRICS: tuple[MetricDefinition, ...] = (
         ("listener", "api", "verdict"),
         "requests",
         "Requests that were not forwarded, by what became of them: `replied` by the sidecar, `closed` with their "
-        "connection, or `denied` (either way), for they would have changed a topic of the sidecars.",
+        "connection, `denied` (either way), for they would have changed a topic of the sidecars, or `given_up` with "
+        "their connection to the coordinator of consumer groups.",
         _intercepted,
     ),
     MetricDefinition(

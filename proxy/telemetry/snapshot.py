@@ -13,6 +13,7 @@ from msgspec import Struct, field, structs
 
 from observers.observer_thread import ObserverStats
 from observers.request_metrics_stats import MAX_LABELS, OTHER, Exemplar, LabelStats, RequestStats
+from proxy.coordinator.status import CoordinatorStatus
 from proxy.core.counters import ListenerCounters
 from proxy.features.status import FeaturesStatus
 from proxy.limits.model import QuotasState
@@ -93,6 +94,8 @@ class Snapshot(Struct):
     """Dropped records of the fleet's registry, by reason."""
     features: FeaturesStatus | None = None
     """The feature versions of the fleet."""
+    coordinator: CoordinatorStatus | None = None
+    """The groups of consumers that this sidecar coordinates."""
     source: QuotaSource | None = None
     """None if quotas are not read from the cluster."""
 

@@ -72,6 +72,18 @@ def test_the_dispatcher_loads_no_librdkafka() -> None:
     assert "confluent_kafka" not in imported_by("import observers.dispatch")
 
 
+def test_re2_is_imported_with_the_first_pattern() -> None:
+    code = "from proxy.coordinator.subscription import parse_topic_count\nparse_topic_count"
+    assert "re2" not in imported_by(f"""{code}('{{"t": 1}}').select(["t"])""")
+    assert "re2" in imported_by(f"{code}('*1*t').select(['t'])")
+
+
 def test_the_command_line_imports_no_command() -> None:
     commands = {"asyncio", "pydantic", "structlog", "proxy.config", "proxy.run"}
     assert imported_by("import proxy.cli") & (NOT_FOR_RUN | commands) == set()
+
+
+def test_the_consumer_loads_no_librdkafka_before_it_is_used() -> None:
+    found = imported_by("import proxy.client\nfrom proxy.client.consumer import CoordinatedConsumer")
+    assert "proxy.client.consumer.membership" in found
+    assert found & {"confluent_kafka", "re2"} == set()

@@ -13,6 +13,9 @@ CALL = re.compile(
 )
 """A call that logs: its level, the event, and the event of the other case."""
 
+OF_THE_MACHINE = re.compile(r"""_?effects\.log\(\s*"(info|warning|error)",\s*"(\w+)"|_log_(member)\("(\w+)\"""")
+"""The same in the coordinator, whose events others write. Those of a member are of level ``info``."""
+
 PASSED_ON = {
     "unsupported_request": "warning", "protected_topic": "warning", "log_lines_dropped": "warning",
     "audit_closed": "info", "opentelemetry_closed": "info",
@@ -31,6 +34,9 @@ def test_the_page_has_every_event_with_its_level() -> None:
                 for level, *events in CALL.findall(path.read_text()):
                     for event in filter(None, events):
                         logged[event].add(LEVELS.get(level, level))
+    for path in (ROOT / "proxy" / "coordinator").glob("*.py"):
+        for level, event, member, event_of_member in OF_THE_MACHINE.findall(path.read_text()):
+            logged[event or event_of_member].add("info" if member else level)
     page = (ROOT / "docs" / "log-events.md").read_text()
     listed = re.findall(r"^\| `(\w+)` \| (\w+) \|", page, re.MULTILINE)
     assert len(listed) == len(dict(listed))

@@ -1,0 +1,243 @@
+"""``brokerside groups`` and the pages behind it: what a person and a program see of the groups of one sidecar."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from proxy.cli import main
+from proxy.coordinator.status import (
+    ConsumerStatus,
+    CoordinatorStatus,
+    GroupsListing,
+    GroupStatus,
+    RebalanceStatus,
+)
+from proxy.coordinator.view import NO_COORDINATOR
+from proxy.groups_view import dump_paths, format_group, format_groups
+from proxy.net.group_pages import GroupPages
+from proxy.net.http import HttpServer
+
+NOW = 1_000_000.0
+
+ALICE = ConsumerStatus(
+    consumer_id="c/1",
+    state="fetching",
+    client_id="app",
+    principal="User:alice",
+    client_ip="10.0.0.7",
+    listener="CLIENT",
+    session_timeout_ms=6000,
+    auto_commit=True,
+    topic_count='{"t":1}',
+    threads={"c/1-0": {"t": [0, 1]}},
+    last_heard=NOW - 1.5,
+    offsets={"t": {0: 1234}},
+)
+ORDERS = GroupStatus(
+    group_id="orders\x1b",
+    partition=3,
+    state="stable",
+    generation=7,
+    level=1,
+    members=1,
+    owned=2,
+    unowned=1,
+    frozen=True,
+    last_rebalance=RebalanceStatus("joined", NOW - 300, 321, 2),
+    consumers=[ALICE],
+)
+EMPTY = GroupStatus("dump", 0, "empty", 0, 1, 0, 0, 0)
+
+Run = Callable[..., tuple[object, str, str]]
+
+
+class Source:
+    broker_id = 2
+
+    def __init__(self) -> None:
+        self.groups = {one.group_id: one for one in (ORDERS, EMPTY)}
+        self.evacuated = False
+        self.coordinators: dict[str, int] = {"nobody": 7, "new": 2}
+
+    @property
+    def reason(self) -> str | None:
+        return "evacuated" if self.evacuated else None
+
+    def status(self) -> CoordinatorStatus:
+        return CoordinatorStatus(level=1, partitions=12, evacuated=self.evacuated)
+
+    async def list_groups(self) -> list[GroupStatus]:
+        return list(self.groups.values())
+
+    def find_group(self, group_id: str) -> GroupStatus | None:
+        return self.groups.get(group_id)
+
+    def coordinator_of(self, group_id: str) -> int:
+        return self.coordinators.get(group_id, NO_COORDINATOR)
+
+    def evacuate(self) -> None:
+        self.evacuated = True
+
+    def return_(self) -> None:
+        self.evacuated = False
+
+
+@asynccontextmanager
+async def serving(source: Source | None) -> AsyncIterator[str]:
+    pages = GroupPages(source)
+    server = HttpServer(pages.gets, pages.posts)
+    sock = socket.create_server(("127.0.0.1", 0))
+    sock.setblocking(False)
+    server.start(sock)
+    try:
+        yield f"127.0.0.1:{sock.getsockname()[1]}"
+    finally:
+        await server.close()
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs ``brokerside groups`` with these arguments; gives its exit code, output and errors."""
+
+    def run(*arguments: str) -> tuple[object, str, str]:
+        monkeypatch.setattr(sys, "argv", ["brokerside", "groups", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return (ended.value.code or 0, *capsys.readouterr())
+
+    return run
+
+
+def test_all_groups_are_a_table() -> None:
+    assert format_groups(GroupsListing(2, [ORDERS, EMPTY]), NOW).splitlines() == [
+        "GROUP       STATE           GENERATION  LEVEL  MEMBERS  PARTITIONS  UNOWNED  LAST REBALANCE",
+        "dump        empty                    0      1        0           0        0  -",
+        r"orders\x1b  stable, frozen           7      1        1           3        1  joined, 321 ms, 5 min ago",
+    ]
+
+
+def test_one_group_has_its_consumers_and_its_partitions() -> None:
+    assert format_group(ORDERS, NOW).splitlines()[3:] == [
+        "CONSUMER  STATE     PRINCIPAL   ADDRESS    TIMEOUT  THREADS  PARTITIONS  LAST HEARD",
+        "c/1       fetching  User:alice  10.0.0.7  6,000 ms        1           2   1.5 s ago",
+        "",
+        "TOPIC  PARTITION  OFFSET  THREAD",
+        "t              0   1,234  c/1-0",
+        "t              1       -  c/1-0",
+    ]
+
+
+async def test_where_no_group_is_coordinated_the_reason_is_shown(run: Run) -> None:
+    source = Source()
+    source.evacuated = True
+    async with serving(source) as admin:
+        assert "orders" in (await asyncio.to_thread(run, "--admin", admin))[1]
+        source.groups.clear()
+        code, printed, _ = await asyncio.to_thread(run, "--admin", admin)
+    assert (code, printed) == (0, "no groups are coordinated by this sidecar: evacuated\n")
+
+
+async def test_programs_get_json_and_a_group_may_be_called_like_an_action(run: Run) -> None:
+    async with serving(Source()) as admin:
+        code, printed, _ = await asyncio.to_thread(run, "--group", "dump", "-o", "json", "--admin", admin)
+    found = json.loads(printed)
+    assert (code, found["broker_id"], [one["group_id"] for one in found["groups"]]) == (0, 2, ["dump"])
+
+
+@pytest.mark.parametrize(
+    ("group", "expected"),
+    [
+        ("nobody", "group 'nobody' is coordinated by the sidecar of broker 7: ask that one (--admin)"),
+        ("new", "this sidecar coordinates group 'new', and no consumer has registered with it so far"),
+        ("lost", "group 'lost' has no coordinator"),
+    ],
+)
+async def test_a_group_that_is_not_here_is_a_failure_which_says_where_it_is(
+    run: Run, group: str, expected: str
+) -> None:
+    async with serving(Source()) as admin:
+        code, printed, said = await asyncio.to_thread(run, group, "--admin", admin)
+    assert (code, printed, said) == (1, "", f"brokerside: {expected}\n")
+
+
+async def test_a_dump_has_the_paths_of_zookeeper(run: Run) -> None:
+    async with serving(Source()) as admin:
+        code, printed, _ = await asyncio.to_thread(run, "dump", "--admin", admin)
+    assert code == 0
+    assert printed.splitlines() == [
+        "/consumers/coordinator -> 2",
+        '/consumers/orders%1B/ids/c%2F1 -> {"t":1}',
+        "/consumers/orders%1B/owners/t/0 -> c%2F1-0",
+        "/consumers/orders%1B/owners/t/1 -> c%2F1-0",
+    ]
+    assert list(dump_paths(iter([EMPTY]), 5)) == ["/consumers/coordinator -> 5"]
+
+
+async def test_a_sidecar_is_evacuated_and_takes_groups_again(run: Run) -> None:
+    source = Source()
+    async with serving(source) as admin:
+        code, printed, _ = await asyncio.to_thread(run, "evacuate", "--admin", admin)
+        assert (code, printed.splitlines()[-1]) == (
+            0,
+            "this sidecar coordinates no group any more: other sidecars take its partitions",
+        )
+        assert source.evacuated
+        code, printed, _ = await asyncio.to_thread(run, "return", "--admin", admin)
+    assert (code, printed.splitlines()[-1]) == (
+        0,
+        "this sidecar coordinates groups again: its partitions come back within a minute",
+    )
+    assert not source.evacuated
+
+
+async def test_without_a_coordinator_it_is_said_why(run: Run) -> None:
+    async with serving(None) as admin:
+        code, printed, _ = await asyncio.to_thread(run, "--admin", admin)
+        assert (code, printed) == (0, "no groups are coordinated by this sidecar: coordinator.enabled is false\n")
+        code, _, said = await asyncio.to_thread(run, "evacuate", "--admin", admin)
+        assert (code, said) == (1, "brokerside: coordinator.enabled is false\n")
+        code, printed, said = await asyncio.to_thread(run, "dump", "--admin", admin)
+        assert (code, printed) == (1, "")
+        assert said == "brokerside: no groups are coordinated by this sidecar: coordinator.enabled is false\n"
+
+
+async def test_the_coordinator_is_a_page_of_its_own() -> None:
+    async with serving(Source()) as admin:
+        found = await asyncio.to_thread(fetch, f"http://{admin}/coordinator")
+    assert (found["level"], found["partitions"], found["fields"]["elector"]) == (1, 12, 0)
+    async with serving(None) as admin:
+        found = await asyncio.to_thread(fetch, f"http://{admin}/coordinator")
+    assert found["reason"] == "coordinator.enabled is false"
+
+
+async def test_a_parameter_that_does_not_exist_is_refused() -> None:
+    async with serving(Source()) as admin:
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            await asyncio.to_thread(fetch, f"http://{admin}/groups?topic=t")
+
+
+def fetch(url: str) -> dict[str, Any]:
+    with urllib.request.urlopen(url, timeout=10) as response:
+        found: dict[str, Any] = json.load(response)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["a", "--group", "b"], "groups: a group is given twice"),
+        (["evacuate", "--watch"], "groups evacuate: --watch is for what is shown"),
+    ],
+)
+def test_arguments_that_contradict_each_other_are_refused(run: Run, arguments: list[str], said: str) -> None:
+    assert run(*arguments) == (1, "", f"brokerside: {said}\n")

@@ -1,0 +1,506 @@
+"""The runner of the coordinator: in which order, and when, it does what the machine asks for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+import proxy.group_coordinator as runner
+from proxy.config import Config, load
+from proxy.coordinator.coordinator_state import CoordinatorState
+from proxy.coordinator.effects import (
+    CloseConsumer,
+    ConsumerAccepted,
+    CountGroupEvent,
+    Effect,
+    HoldPartition,
+    LogGroupEvent,
+    SendFrame,
+    WriteRecords,
+)
+from proxy.coordinator.events import (
+    ConnectionBuffered,
+    ConnectionDrained,
+    EndpointsChanged,
+    Event,
+    PartitionAssigned,
+    PartitionLost,
+    ResponseReceived,
+    SettingsChanged,
+    TopicFactsOfGroups,
+    TopicsChanged,
+    WriteCommitted,
+)
+from proxy.coordinator.settings import CoordinatorSettings
+from proxy.coordinator.status import CoordinatorFields, MetricTotal
+from proxy.coordinator.view import NO_COORDINATOR, GroupsView
+from proxy.coordinator.wire import EndpointEntry
+from proxy.core.causes import Cause
+from proxy.features.view import FeaturesView
+from proxy.group_coordinator import GroupCoordinator
+from proxy.group_log import GroupLog
+from proxy.interceptors.broker_metadata import FleetView
+
+WRITE_TIMEOUT = 5000
+
+
+class Machine:
+    """Answers each event as ``on`` says. ``confirmed_at``: since when it may send for ``WRITE_TIMEOUT``."""
+
+    def __init__(self) -> None:
+        self.handled: list[tuple[Event, int]] = []
+        self.on: Callable[[Event], list[Effect]] = lambda event: []
+        self.due_at: int | None = None
+        self.confirmed_at = 0
+
+    def handle(self, event: Event, now: int) -> list[Effect]:
+        self.handled.append((event, now))
+        if event is None:
+            self.due_at = None
+        return self.on(event)
+
+    def due(self) -> int | None:
+        return self.due_at
+
+    def may_send(self, connection: int, now: int) -> bool:
+        return now - self.confirmed_at < WRITE_TIMEOUT
+
+    def sizes(self) -> CoordinatorFields:
+        return CoordinatorFields()
+
+    def highest_level(self) -> int:
+        return 1
+
+    @property
+    def state(self) -> CoordinatorState:
+        raise NotImplementedError
+
+    @property
+    def events(self) -> list[Event]:
+        return [event for event, _ in self.handled]
+
+
+class Calls:
+    """What was asked of consumers and of the cluster, in order; ``during`` is called with each call."""
+
+    def __init__(self) -> None:
+        self.done: list[Any] = []
+        self.during: Callable[[Any], None] = lambda call: None
+
+    def note(self, *call: Any) -> None:
+        self.done.append(call)
+        self.during(call)
+
+
+class Consumers:
+    """``full``: connections of which the kernel takes nothing more."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._note = calls.note
+        self.full: set[int] = set()
+
+    def send(self, number: int, frame: bytes) -> bool:
+        self._note("send", number, frame)
+        return number not in self.full
+
+    def accept(self, number: int, user_timeout_ms: int) -> None:
+        self._note("accept", number, user_timeout_ms)
+
+    def close(self, number: int, cause: Cause) -> None:
+        self._note("close", number, cause)
+
+    def close_all(self) -> None:
+        self._note("close_all")
+
+    async def set_topics(self, names: Collection[str]) -> None:
+        self._note("set_topics", sorted(names))
+
+
+class Cluster:
+    def __init__(self, calls: Calls, on_event: Callable[[Event], None], on_view: Callable[[GroupsView], None]) -> None:
+        self._note = calls.note
+        self.on_event, self.on_view = on_event, on_view
+        self.lost: list[PartitionLost] = []
+
+    def start(self) -> None:
+        self._note("start")
+
+    def perform(self, effect: Effect) -> None:
+        self._note("perform", effect)
+
+    def evacuate(self) -> None:
+        self._note("evacuate")
+
+    def return_(self) -> None:
+        self._note("return")
+
+    def update_features(self, view: FeaturesView) -> None:
+        self._note("features", view)
+
+    def update_fleet_view(self, view: FleetView) -> None:
+        self._note("fleet", view)
+
+    def expect_coordinator(self) -> None:
+        self._note("expect")
+
+    def refresh_topics(self) -> None:
+        self._note("refresh")
+
+    def reconfigure(self, config: Config) -> None:
+        pass
+
+    def close_partitions(self) -> None:
+        self._note("close_partitions")
+
+    async def resign(self) -> None:
+        for event in self.lost:
+            self.on_event(event)
+
+    async def close(self) -> None:
+        self._note("closed")
+
+
+class Running:
+    """A runner with a clock that stands still unless ``now`` is set."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.now = 1000
+        self.calls = Calls()
+        self.consumers = Consumers(self.calls)
+        self.clusters: list[Cluster] = []
+        self.machines: list[Machine] = []
+        self.views: list[GroupsView] = []
+        self.coordinator = GroupCoordinator(
+            self.config,
+            self._make,
+            self.consumers,
+            self._make_cluster,
+            self.views.append,
+            now=lambda: self.now,
+        )
+
+    def _make_cluster(self, on_event: Callable[[Event], None], on_view: Callable[[GroupsView], None]) -> Cluster:
+        self.clusters.append(Cluster(self.calls, on_event, on_view))
+        return self.clusters[-1]
+
+    def _make(self, settings: CoordinatorSettings) -> Machine:
+        self.machines.append(Machine())
+        return self.machines[-1]
+
+    @property
+    def machine(self) -> Machine:
+        return self.machines[-1]
+
+    async def settle(self) -> None:
+        """Let the loop do all that can be done now."""
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+
+CONFIG = """\
+broker.id: 7
+internal.bootstrap.servers: 127.0.0.1:19094
+coordinator: {enabled: true, partitions: 5}
+listeners: [{name: CLIENT, bind: '127.0.0.1:9092', upstream: '127.0.0.1:19092'}]
+"""
+
+
+@pytest.fixture
+def load_config(tmp_path: Path) -> Callable[[str], Config]:
+    def load_config(text: str) -> Config:
+        path = tmp_path / "sidecar.yaml"
+        path.write_text(text)
+        return load(path, {})
+
+    return load_config
+
+
+@pytest.fixture
+async def running(load_config: Callable[[str], Config]) -> Any:
+    made = Running(load_config(CONFIG))
+    yield made
+    made.coordinator.abort()
+
+
+def response(connection: int) -> ResponseReceived:
+    return ResponseReceived(connection, b"frame")
+
+
+async def test_effects_are_done_in_their_order_before_the_next_event(running: Running) -> None:
+    write = WriteRecords(0, 1, (), {})
+    running.machine.on = lambda event: (
+        [ConsumerAccepted(7, 2000), SendFrame(7, b"ping"), write, CloseConsumer(8, "consumer_left")]
+        if event == response(7)
+        else [SendFrame(9, b"later")]
+    )
+    running.coordinator.post(response(7))
+    running.coordinator.post(response(9))
+    assert running.calls.done == [], "nothing is done within the call"
+    await running.settle()
+    assert running.calls.done == [
+        ("accept", 7, 2000),
+        ("send", 7, b"ping"),
+        ("perform", write),
+        ("close", 8, "consumer_left"),
+        ("send", 9, b"later"),
+    ]
+
+
+async def test_work_goes_on_in_the_next_turn_of_the_loop_once_a_slice_is_over(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "SLICE_SECONDS", 0.0)
+    running.machine.on = lambda event: [SendFrame(1, b"a"), SendFrame(2, b"b")]
+    turns: list[int] = []
+    turn = 0
+    running.calls.during = lambda call: turns.append(turn)
+    running.coordinator.post(response(1))
+    while len(turns) < 2:
+        turn += 1
+        await asyncio.sleep(0)
+    assert turns[0] < turns[1]
+
+
+async def test_nothing_is_sent_after_a_pause_in_which_the_right_to_send_has_ended(running: Running) -> None:
+    running.machine.confirmed_at = 900
+
+    def pause(call: Any) -> None:  # the process stops between two frames
+        running.now = 900 + WRITE_TIMEOUT
+
+    running.calls.during = pause
+    running.machine.on = lambda event: [SendFrame(1, b"start"), SendFrame(2, b"start")]
+    running.coordinator.post(response(1))
+    await running.settle()
+    assert running.calls.done == [("send", 1, b"start")]
+    assert running.coordinator.log.totals() == {"frames_withheld_total": [MetricTotal((), 1, 1)]}
+
+
+async def test_time_is_processed_before_what_has_come_during_a_pause(running: Running) -> None:
+    running.machine.due_at = 2000
+    running.coordinator.post(response(1))
+    running.now = 9000
+    await running.settle()
+    assert running.machine.handled == [(None, 9000), (response(1), 9000)]
+
+
+async def test_a_request_that_is_sent_late_is_reported_with_that_time(running: Running) -> None:
+    def slow(call: Any) -> None:
+        running.now += 100
+
+    running.calls.during = slow
+    running.machine.on = lambda event: [SendFrame(1, b"a"), SendFrame(2, b"b")] if event == response(1) else []
+    running.coordinator.post(response(1))
+    running.coordinator.post(response(5))
+    await running.settle()
+    assert running.machine.handled == [(response(1), 1000), (ConnectionDrained(2), 1200), (response(5), 1200)]
+
+
+async def test_what_the_kernel_has_not_taken_is_not_reported_as_sent(running: Running) -> None:
+    def buffer(call: Any) -> None:
+        running.now += 100
+        if call == ("send", 2, b"b"):
+            running.consumers.full.add(2)
+            running.coordinator.post(ConnectionBuffered(2))
+
+    frames = [SendFrame(1, b"a"), SendFrame(2, b"b"), SendFrame(2, b"behind it")]
+    running.calls.during = buffer
+    running.machine.on = lambda event: frames if event == response(1) else []
+    running.coordinator.post(response(1))
+    await running.settle()
+    assert running.machine.events == [response(1), ConnectionBuffered(2)]
+
+
+async def test_what_waits_for_a_lost_partition_is_not_done(running: Running) -> None:
+    lost = PartitionLost(3, "fenced")
+
+    def lose(call: Any) -> None:
+        running.calls.during = lambda call: None
+        running.coordinator.post(lost)
+
+    running.calls.during = lose
+    running.machine.on = lambda event: {
+        response(1): [
+            SendFrame(1, b"start"),
+            SendFrame(2, b"start"),
+            SendFrame(4, b"of another partition"),
+            WriteRecords(3, 1, (), {}),
+            HoldPartition(3, 5),
+            HoldPartition(4, 6),
+        ],
+        lost: [CloseConsumer(1, "coordinator_moved"), CloseConsumer(2, "coordinator_moved")],
+    }[event]  # type: ignore[index]
+    running.coordinator.post(response(1))
+    await running.settle()
+    assert running.calls.done == [
+        ("send", 1, b"start"),
+        ("send", 4, b"of another partition"),
+        ("perform", HoldPartition(4, 6)),
+        ("close", 1, "coordinator_moved"),
+        ("close", 2, "coordinator_moved"),
+    ]
+
+
+async def test_the_machine_is_told_the_time_when_it_is_due(running: Running) -> None:
+    running.machine.on = lambda event: [SendFrame(1, b"ping")] if event is None else []
+    running.machine.due_at = 1001
+    running.coordinator.post(PartitionAssigned(0, is_empty=True))
+    await running.settle()
+    assert running.machine.events == [PartitionAssigned(0, is_empty=True)]
+    running.now = 1001
+    sent = asyncio.Event()
+    running.calls.during = lambda call: sent.set()
+    async with asyncio.timeout(5):
+        await sent.wait()
+    assert running.machine.handled[-1] == (None, 1001)
+
+
+async def test_a_machine_that_is_always_due_does_not_keep_the_loop(running: Running) -> None:
+    class Due(Machine):
+        def due(self) -> int | None:
+            return 0
+
+    running.coordinator.machine = machine = Due()
+    running.coordinator.post(response(1))
+    await running.settle()
+    assert machine.events.count(None) == 1
+    assert machine.events[-1] == response(1)
+
+
+async def test_a_mistake_closes_consumers_and_begins_again(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "RESTART_DELAY", 0.0)
+
+    def fail(event: Event) -> list[Effect]:
+        raise KeyError(event)
+
+    running.machine.on = fail
+    running.coordinator.post(response(1))
+    running.coordinator.post(response(2))
+    with capture_logs() as logged:
+        await running.settle()
+    assert [line["event"] for line in logged] == ["coordinator_failed"]
+    assert running.calls.done == [("close_all",), ("close_partitions",), ("evacuate",), ("return",)]
+    assert len(running.machines) == 2
+    running.coordinator.post(WriteCommitted(0, 1, 1))
+    await running.settle()
+    assert running.machine.events == [WriteCommitted(0, 1, 1)], "what had waited is gone"
+
+
+async def test_an_evacuated_sidecar_stays_so_after_a_mistake(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "RESTART_DELAY", 0.0)
+    running.machine.on = lambda event: [1 / 0]  # type: ignore[list-item]
+    running.coordinator.evacuate()
+    running.coordinator.post(response(1))
+    with capture_logs():
+        await running.settle()
+    assert running.calls.done == [("evacuate",), ("close_all",), ("close_partitions",), ("evacuate",)]
+
+
+async def test_after_a_mistake_the_addresses_of_brokers_are_told_again(running: Running) -> None:
+    endpoints = EndpointsChanged({"CLIENT": (EndpointEntry(7, "kafka-7", 9092),)})
+    running.coordinator.post(EndpointsChanged({}))
+    running.coordinator.post(endpoints)
+    await running.settle()
+    running.machine.on = lambda event: [1 / 0]  # type: ignore[list-item]
+    running.coordinator.post(response(1))
+    with capture_logs():
+        await running.settle()
+    assert running.machine.events == [endpoints], "they are reported only when they change"
+
+
+async def test_why_no_group_is_coordinated_and_who_coordinates_one(running: Running) -> None:
+    coordinator = running.coordinator
+    assert "brokerside.coordinator.protocol is not finalized" in str(coordinator.reason)
+    assert coordinator.coordinator_of("g") == NO_COORDINATOR
+    running.clusters[0].on_view(GroupsView(partitions=1, holders={0: 3}, level=1))
+    assert (coordinator.reason, coordinator.coordinator_of("g")) == (None, 3)
+    coordinator.evacuate()
+    assert coordinator.reason == "it is evacuated (brokerside groups return)"
+
+
+@pytest.mark.parametrize(("most", "size"), [("MAX_QUEUED_EVENTS", 2), ("MAX_QUEUED_BYTES", 10)])
+async def test_what_waits_is_bounded(running: Running, monkeypatch: pytest.MonkeyPatch, most: str, size: int) -> None:
+    monkeypatch.setattr(runner, most, size)
+    for number in range(5):
+        running.coordinator.post(response(number))
+    assert running.machine.events == [response(0), response(1), response(2)], "without a turn of the loop"
+
+
+async def test_topics_are_told_once_it_is_known_who_may_read_them(running: Running) -> None:
+    first, second = (TopicsChanged(watch=watch, topics={"t": TopicFactsOfGroups("id", (1,))}) for watch in (0, 1))
+    running.calls.during = lambda call: running.coordinator.post(response(len(running.calls.done)))
+    running.coordinator.post(first)
+    running.coordinator.post(second)
+    await running.settle()
+    assert running.calls.done == [("set_topics", ["t"])] * 2
+    assert running.machine.events == [response(1), first, response(2), second]
+
+
+async def test_other_settings_are_an_event_and_the_same_ones_none(
+    running: Running, load_config: Callable[[str], Config]
+) -> None:
+    running.coordinator.reconfigure(running.config)
+    text = CONFIG.replace(
+        "partitions: 5", "partitions: 5, max.ping.retries: 5, groups: {g: {rebalance.enabled: false}}"
+    )
+    running.coordinator.reconfigure(load_config(text))
+    view = GroupsView(partitions=3, level=1)
+    running.clusters[0].on_view(view)
+    await running.settle()
+    expected = CoordinatorSettings(
+        broker_id=7, partition_count=5, max_ping_retries=5, frozen_groups=frozenset({"g"}), level=0
+    )
+    learned = expected._replace(partition_count=3, level=1)
+    assert running.machine.events == [SettingsChanged(expected), SettingsChanged(learned)]
+    assert running.views == [view]
+
+
+async def test_the_end_waits_until_consumers_are_told(running: Running) -> None:
+    lost = PartitionLost(0, "stopping")
+    running.machine.on = lambda event: [SendFrame(1, b"moved"), CloseConsumer(1, "coordinator_moved")]
+    running.clusters[0].lost = [lost]
+    await running.coordinator.resign()
+    assert running.machine.events == [lost]
+    assert running.calls.done == [("send", 1, b"moved"), ("close", 1, "coordinator_moved")]
+
+
+async def test_nothing_is_done_after_the_end(running: Running) -> None:
+    running.machine.on = lambda event: [SendFrame(1, b"ping")]
+    running.coordinator.post(response(1))
+    running.coordinator.abort()
+    running.coordinator.post(response(2))
+    await running.settle()
+    assert running.calls.done == []
+    assert running.machine.events == []
+
+
+def test_lines_of_an_event_are_limited_within_a_second_and_counted() -> None:
+    lines: list[tuple[str, dict[str, Any]]] = []
+    log = GroupLog({"info": lambda event, **fields: lines.append((event, fields))})
+    for number in range(25):
+        log.log(LogGroupEvent("info", "rebalance", {"group": number}), 1000)
+    log.log(LogGroupEvent("info", "consumer_gone", {}), 1500)
+    log.log(LogGroupEvent("info", "rebalance", {"group": 25}), 2000)
+    assert len(lines) == 22
+    assert lines[-2:] == [("consumer_gone", {}), ("rebalance", {"group": 25, "suppressed": 5})]
+
+
+def test_amounts_are_summed_by_their_labels() -> None:
+    log = GroupLog()
+    log.count(CountGroupEvent("rebalance_seconds", ("stop",), 0.5))
+    log.count(CountGroupEvent("rebalance_seconds", ("stop",), 0.25))
+    log.count(CountGroupEvent("rebalance_seconds", ("start",), 1))
+    assert log.totals() == {"rebalance_seconds": [MetricTotal(("stop",), 2, 0.75), MetricTotal(("start",), 1, 1)]}
+
+
+def test_of_a_maximum_the_largest_amount_counts_once() -> None:
+    log = GroupLog()
+    for amount in (0.5, 0.75, 0.25):
+        log.count(CountGroupEvent("ping_lateness_seconds_max", (), amount))
+    assert log.totals() == {"ping_lateness_seconds_max": [MetricTotal((), 3, 0.75)]}
+    assert log.totals() == {}
