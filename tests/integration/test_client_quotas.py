@@ -15,7 +15,7 @@ from proxy.local import cluster as local_cluster
 from proxy.local import sidecars
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
-from proxy.protocol.private import PRIVATE
+from proxy.protocol.private import BASE, moved
 from proxy.rpc import messages
 from tests.integration.conftest import free_port
 from tests.integration.quotas import ALTER, ANY, DESCRIBE, EXACT, RATE, Peer, alter, cases, describe, error_of, served
@@ -152,7 +152,7 @@ def test_one_wrong_entry_does_not_keep_the_others_out(fleet: ClusterState) -> No
 
 def test_the_versions_of_the_apis_are_the_broker_s(fleet: ClusterState) -> None:
     node = fleet.nodes[0]
-    private = {key: api.versions for key, api in PRIVATE.items()}
+    private = {key: api.versions for key, api in moved(BASE, coordinator=False).items()}
     with Peer(node.upstream) as direct, Peer(node.advertised) as through:
         assert decode_api_versions(through.ask(18, 0, b"")) == {
             **decode_api_versions(direct.ask(18, 0, b"")),

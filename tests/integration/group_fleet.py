@@ -1,0 +1,318 @@
+"""Three brokers and their sidecars, which coordinate groups; consumers in processes of their own; a steady producer."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from confluent_kafka import ElectionType, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from proxy.coordinator.records import partition_of
+from proxy.coordinator.wire import (
+    CLUSTER_METADATA,
+    ClusterMetadataRequest,
+    ClusterMetadataResponse,
+    decode_cluster_metadata_response,
+    encode_cluster_metadata_request,
+)
+from proxy.local import cluster, process
+from proxy.local.state import ClusterState
+from tests.integration.feature_fleet import FeatureFleet, wait_until
+from tests.integration.journals import Journal, Source, read_journal
+from tests.integration.quotas import Peer, array, text
+
+BROKERS = (1, 2, 3)
+
+ALTER_PARTITION_REASSIGNMENTS = 45
+
+WORKERS = {1: 1, 2: 2, 3: 1}
+"""Of the sidecars: with two, a connection goes from the worker that has accepted it to the main process."""
+
+QUICK_RETURN = ("-m", "tests.tools.quick_return")
+"""A sidecar that takes partitions back after three seconds instead of 30."""
+
+
+class ConsumerProcess:
+    """A consumer; ``name``: of its journal, no other process has it."""
+
+    def __init__(self, path: Path, arguments: dict[str, Any]) -> None:
+        self.name = path.stem
+        self._path = path
+        path.touch()
+        command = [sys.executable, "-m", "tests.integration.journaling", str(path), json.dumps(arguments)]
+        with path.with_suffix(".log").open("wb") as output:
+            self._process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+
+    @property
+    def journal(self) -> Journal:
+        """What it has written so far."""
+        return read_journal(self._path)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Stop it, or let it go on."""
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """Kill it, if it runs."""
+        self._process.kill()
+        self._process.wait()
+
+    def leave(self) -> None:
+        """Let it leave its group and end; wait for nothing."""
+        self._process.terminate()
+
+    def check_log(self) -> None:
+        """It has not made a mistake."""
+        assert "Traceback" not in (output := self._path.with_suffix(".log").read_text()), output
+
+
+class SteadyProducer:
+    """Appends messages to all partitions of a topic in turn until ``stop``; a message's value is ``recreated``.
+
+    ``acknowledged``: how many, by partition.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int, *, rate: int, recreated: int = 0) -> None:
+        """``rate``: messages of each partition in a second."""
+        self.topic, self.partitions, self.recreated = topic, partitions, recreated
+        self.acknowledged = Counter[int]()
+        self._interval = 1 / rate
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": "all"})
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> dict[Source, int]:
+        """Return how many messages there are of each partition."""
+        self._end.set()
+        self._thread.join()
+        assert self._producer.flush(30) == 0
+        return {(self.topic, self.recreated, number): count for number, count in self.acknowledged.items()}
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while not self._end.is_set():
+            for partition in range(self.partitions):
+                self._producer.produce(self.topic, str(self.recreated), partition=partition, on_delivery=self._done)
+            self._producer.poll(0)
+            due = max(due + self._interval, time.monotonic())
+            self._end.wait(due - time.monotonic())
+
+    def _done(self, error: object, message: Any) -> None:
+        assert error is None, error
+        self.acknowledged[message.partition()] += 1
+
+
+class GroupFleet(FeatureFleet):
+    """The sidecars, and the consumers that were started. ``admin``: a client of the brokers themselves. ``stopped``:
+    broker ids of the sidecars that are stopped now."""
+
+    def __init__(self, state: ClusterState, **coordinator: Any) -> None:
+        super().__init__(state, {"coordinator": {"enabled": True, "max.consumers": 100, **coordinator}})
+        for node in state.nodes:
+            path = self.folder / f"sidecar-{node.id}.yaml"
+            config = yaml.safe_load(path.read_text())
+            config["workers"] = WORKERS[node.id]
+            del config["observer.class.names"]
+            path.write_text(yaml.safe_dump(config))
+        self.admin = AdminClient({"bootstrap.servers": state.internal_bootstrap})
+        self.consumers: list[ConsumerProcess] = []
+        self.stopped: set[int] = set()
+        self.partitions: int = coordinator["partitions"]
+
+    def restart(self, broker_id: int, *, wait: bool = True) -> None:
+        """Start the sidecar before a broker again."""
+        sidecar = self.spawn(broker_id, QUICK_RETURN)
+        if wait:
+            sidecar.wait_ready()
+
+    @property
+    def living(self) -> list[int]:
+        """Broker ids of the sidecars that run, but for those that are stopped."""
+        return [one for one, sidecar in self.sidecars.items() if sidecar.process.alive() and one not in self.stopped]
+
+    def ask(self, broker_id: int, path: str, *, post: bool = False) -> dict[str, Any]:
+        """What the admin endpoint of a sidecar answers. Raises OSError."""
+        url = f"http://{self.sidecars[broker_id].admin}{path}"
+        request = urllib.request.Request(url, data=b"" if post else None)
+        with urllib.request.urlopen(request, timeout=5) as response:
+            found: dict[str, Any] = json.loads(response.read() or b"{}")
+        return found
+
+    def group(self, broker_id: int, group: str) -> dict[str, Any] | None:
+        """A group as a sidecar has it; None where it does not coordinate it, or does not run."""
+        with contextlib.suppress(OSError):
+            found: dict[str, Any] = self.ask(broker_id, f"/groups?group={group}")["groups"][0]
+            return found
+        return None
+
+    def held(self, broker_id: int) -> set[int]:
+        """The partitions that a sidecar holds."""
+        return {one["partition"] for one in self.ask(broker_id, "/coordinator")["held"]}
+
+    def is_spread(self) -> bool:
+        """Whether each partition is held by the sidecar of its leader, and the sidecars agree on that."""
+        leaders = self.leaders("__brokerside_groups")
+        try:
+            if any(self.held(one) != {p for p, leader in leaders.items() if leader == one} for one in BROKERS):
+                return False
+            return all(self.coordinators(one) == leaders for one in BROKERS)
+        except OSError:
+            return False
+
+    def leaders(self, topic: str) -> dict[int, int]:
+        """The leader of each partition of a topic."""
+        found = self.admin.list_topics(topic, timeout=20).topics[topic].partitions
+        return {number: one.leader for number, one in found.items()}
+
+    def move_leader(self, topic: str, partition: int, broker_id: int) -> None:
+        """Make a broker the preferred leader of a partition, and let it lead."""
+        replicas = [broker_id, *(one for one in BROKERS if one != broker_id)]
+        ids = bytes([len(replicas) + 1]) + struct.pack(">3i", *replicas)
+        of_topic = text(topic, compact=True) + array([struct.pack(">i", partition) + ids], compact=True)
+        body = struct.pack(">i", 30_000) + array([of_topic], compact=True) + b"\0"
+        with Peer(self.state.internal_bootstrap.partition(",")[0]) as peer:
+            answer = peer.ask(ALTER_PARTITION_REASSIGNMENTS, 0, body)
+        assert answer[5:7] == b"\0\0", answer
+        which = TopicPartition(topic, partition)
+
+        def leads() -> bool:
+            with contextlib.suppress(KafkaException):
+                self.admin.elect_leaders(ElectionType.PREFERRED, [which]).result(30)
+            return self.leaders(topic)[partition] == broker_id
+
+        wait_until(leads)
+
+    def coordinators(self, broker_id: int) -> dict[int, int]:
+        """Who coordinates the groups of each partition, as a sidecar tells its clients."""
+        return {
+            number: self.cluster_metadata(broker_id, 1, group_of(number, self.partitions)).coordinator_id
+            for number in range(self.partitions)
+        }
+
+    def cluster_metadata(self, broker_id: int, version: int, group: str | None = None) -> ClusterMetadataResponse:
+        """What a sidecar answers to ClusterMetadata."""
+        body = encode_cluster_metadata_request(version, ClusterMetadataRequest(group))
+        with Peer(self.address(broker_id)) as peer:
+            return decode_cluster_metadata_response(peer.ask(CLUSTER_METADATA, version, body))
+
+    def coordinator(self, group: str) -> int | None:
+        """Broker id of the sidecar that has the group, by its own account."""
+        return next((one for one in self.living if self.group(one, group) is not None), None)
+
+    def wait_until_stable(self, group: str, members: int, seconds: float = 60) -> int:
+        """Wait until a group has so many members, which own all partitions; return its coordinator."""
+        found: list[int] = []
+
+        def is_stable() -> bool:
+            for broker_id in self.living:
+                status = self.group(broker_id, group)
+                if status is not None and status["members"] == members:
+                    told = all(one["state"] == "fetching" for one in status["consumers"])
+                    if status["state"] == "stable" and not status["unowned"] and status["owned"] and told:
+                        found.append(broker_id)
+                        return True
+            return False
+
+        wait_until(is_stable, seconds)
+        return found[-1]
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        """Create a topic, also one that was deleted just now."""
+
+        def is_created() -> bool:
+            try:
+                self.admin.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+                return False
+            return True
+
+        wait_until(is_created)
+        wait_until(lambda: len(self.leaders(name)) == partitions and -1 not in self.leaders(name).values())
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        """Let a topic have so many partitions."""
+        self.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
+        wait_until(lambda: len(self.leaders(topic)) == partitions and -1 not in self.leaders(topic).values())
+
+    def consume(self, group: str, consumer_id: str, topics: Sequence[str], **arguments: Any) -> ConsumerProcess:
+        """Start a consumer with a stream of each topic. It fetches from the brokers themselves, if nothing else is
+        said, so that it can do so while a sidecar is away. ``arguments``: see ``journaling``."""
+        path = self.folder / f"consumer-{len(self.consumers)}-{consumer_id}"
+        brokers = [self.address(one) for one in BROKERS]
+        kafka = {"bootstrap.servers": self.state.internal_bootstrap}
+        defaults = {"session_timeout_ms": 10_000, "kafka": kafka, "pause": 0}
+        own = {
+            "bootstrap_brokers": brokers,
+            "group_id": group,
+            "consumer_id": consumer_id,
+            "topic_count": dict.fromkeys(topics, 1),
+        }
+        self.consumers.append(ConsumerProcess(path, {**defaults, **arguments, **own}))
+        return self.consumers[-1]
+
+    def logged(self, event: str, **fields: object) -> list[dict[str, Any]]:
+        """Lines of all logs of all sidecars with this event and these fields, with the sidecar's ``broker_id``."""
+        found = []
+        for broker_id in BROKERS:
+            for start in range(1, self._starts[broker_id] + 1):
+                found += [{**one, "broker_id": broker_id} for one in self.log_events(broker_id, event, start)]
+        return [one for one in found if one | fields == one]
+
+    def check_logs(self) -> None:
+        """No sidecar has made a mistake."""
+        for log in self.folder.glob("sidecar-*.log"):
+            text = log.read_text()
+            assert not [line for line in text.splitlines() if "Traceback" in line or '"level":"error"' in line], log
+
+
+def group_of(partition: int, partitions: int) -> str:
+    """A group of a partition of the topic of groups."""
+    return next(name for number in range(1000) if partition_of(name := f"g{number}", partitions) == partition)
+
+
+@contextmanager
+def group_fleet(folder: Path, kafka_version: str = "4.3.1", **coordinator: Any) -> Iterator[GroupFleet]:
+    """Start three brokers and their sidecars; all is ended afterwards."""
+    state = cluster.up(folder, nodes=3, kafka_version=kafka_version, progress=False)
+    fleet = GroupFleet(state, **coordinator)
+    try:
+        fleet.start(*BROKERS, program=QUICK_RETURN)
+        wait_until(fleet.is_spread)
+        yield fleet
+    finally:
+        for consumer in fleet.consumers:
+            consumer.kill()
+        process.stop([one.process for one in fleet.sidecars.values()], 15, kill=True)
+        cluster.discard(folder)
+
+
+@contextmanager
+def stopped(fleet: GroupFleet, broker_id: int) -> Iterator[None]:
+    """Stop the process of a sidecar, by SIGSTOP, for the block."""
+    pid = fleet.sidecars[broker_id].process.pid
+    os.kill(pid, signal.SIGSTOP)
+    fleet.stopped.add(broker_id)
+    try:
+        yield
+    finally:
+        fleet.stopped.remove(broker_id)
+        os.kill(pid, signal.SIGCONT)

@@ -1,0 +1,306 @@
+"""Groups of consumers, from end to end: a broker, a sidecar process that coordinates, and the Python client."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from proxy.local import process
+from proxy.local.cluster import ClusterState
+from proxy.local.sidecars import SidecarProcess
+from tests.integration.consuming import NotingConsumer, consuming, fetch, handed_out, shut_down, until
+
+pytestmark = pytest.mark.kafka
+
+MESSAGES = 400
+"""Messages of a topic of four partitions at its beginning."""
+
+
+class Coordinating:
+    """The sidecar before the broker. ``log``: its lines, those of earlier runs among them."""
+
+    def __init__(self, cluster: ClusterState) -> None:
+        self.cluster = cluster
+        self.folder = cluster.nodes[0].home.parent
+        self.address = cluster.nodes[0].advertised
+        self.bootstrap = cluster.internal_bootstrap
+        self.admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        self.config = self.folder / "coordinating-1.yaml"
+        self._logs: list[Path] = []
+        config = yaml.safe_load((self.folder / "sidecar-1.yaml").read_text())
+        del config["observer.class.names"]
+        config["coordinator"] = {
+            "enabled": True,
+            "partitions": 3,
+            "max.consumers": 100,
+            "offset.commit.interval.ms": 1000,
+        }
+        self.config.write_text(yaml.safe_dump(config))
+        self.sidecar = self.start()
+        until(lambda: self.get("/coordinator")["partitions"] == 3, "the feature was not finalized")
+
+    def start(self) -> SidecarProcess:
+        """Start it, and wait until it is ready."""
+        self._logs.append(self.folder / f"coordinating-{len(self._logs)}.log")
+        self.sidecar = SidecarProcess.start(self.config, self._logs[-1], self.cluster.nodes[0].admin)
+        return self.sidecar
+
+    def kill(self) -> None:
+        """Kill it."""
+        process.stop([self.sidecar.process], 20, kill=True)
+
+    def configure(self, **coordinator: Any) -> None:
+        """Reload with other settings of the section."""
+        config = yaml.safe_load(self.config.read_text())
+        config["coordinator"] |= coordinator
+        self.config.write_text(yaml.safe_dump(config))
+        self.command("reload")
+
+    def get(self, path: str) -> dict[str, Any]:
+        """The answer of the admin endpoint."""
+        return fetch(f"http://{self.sidecar.admin}{path}")
+
+    def group(self, group: str) -> dict[str, Any]:
+        """One group, with its consumers."""
+        (found,) = self.get(f"/groups?group={group}")["groups"]
+        return dict(found)
+
+    def state(self, group: str) -> str | None:
+        """The state of a group; None if it is not coordinated."""
+        return {one["group_id"]: str(one["state"]) for one in self.get("/groups")["groups"]}.get(group)
+
+    def command(self, *arguments: str) -> str:
+        """What ``brokerside`` prints."""
+        command = [sys.executable, "-m", "proxy", *arguments, "--admin", self.sidecar.admin]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+    def lines(self, event: str, **fields: object) -> list[dict[str, Any]]:
+        """Lines of the log with this event and these fields."""
+        lines = [line for log in self._logs for line in log.read_text().splitlines() if line.endswith("}")]
+        found = [json.loads(line) for line in lines if line.startswith("{")]
+        return [one for one in found if one["event"] == event and one | fields == one]
+
+    def committed(self, group: str) -> dict[int, int]:
+        """The offsets that Kafka has of a group, by partition."""
+        asked = [ConsumerGroupTopicPartitions(group)]
+        found = self.admin.list_consumer_group_offsets(asked)[group].result(30).topic_partitions
+        return {one.partition: one.offset for one in found if one.offset >= 0}
+
+    def create_topic(self) -> str:
+        """A topic of four partitions with messages."""
+        name = f"t-{uuid.uuid4().hex[:8]}"
+        self.admin.create_topics([NewTopic(name, 4, 1)])[name].result(30)
+        self.produce(name, MESSAGES)
+        return name
+
+    def produce(self, topic: str, count: int, partitions: int = 4) -> None:
+        """Append messages to all partitions in turn."""
+        producer = Producer({"bootstrap.servers": self.bootstrap})
+        for number in range(count):
+            producer.produce(topic, str(number), partition=number % partitions)
+        assert producer.flush(30) == 0
+
+    def consumer(self, group: str, consumer_id: str, topic: str, **arguments: Any) -> NotingConsumer:
+        """A consumer that fetches from the broker itself, so that it can do so without its sidecar."""
+        kafka = {"bootstrap.servers": self.bootstrap}
+        return NotingConsumer(self.address, group, consumer_id, topic, kafka=kafka, **arguments)
+
+
+@pytest.fixture(scope="module")
+def coordinating(cluster: ClusterState) -> Iterator[Coordinating]:
+    running = Coordinating(cluster)
+    yield running
+    assert running.sidecar.stop(), "SIGTERM was not enough"
+    for path in running._logs:
+        assert "coordinator_failed" not in path.read_text()
+        assert "Traceback" not in path.read_text()
+
+
+@pytest.fixture
+def group() -> str:
+    return f"g-{uuid.uuid4().hex[:8]}"
+
+
+def test_partitions_move_when_a_consumer_joins_and_leaves_and_no_message_is_skipped_or_repeated(
+    coordinating: Coordinating, group: str
+) -> None:
+    topic = coordinating.create_topic()
+    first = coordinating.consumer(group, "c1", topic)
+    second = None
+    try:
+        until(lambda: first.count == MESSAGES)
+        assert first.owned == {0, 1, 2, 3}
+        second = coordinating.consumer(group, "c2", topic)
+        until(lambda: len(second.owned) == len(first.owned) == 2)
+        moved = dict.fromkeys(second.owned, MESSAGES // 4)
+        until(lambda: coordinating.committed(group).items() >= moved.items(), "with the change of owners")
+        coordinating.produce(topic, MESSAGES)
+        until(lambda: first.count + second.count == 2 * MESSAGES)
+        second.shut_down()
+        until(lambda: first.owned == {0, 1, 2, 3})
+        until(lambda: coordinating.committed(group) == dict.fromkeys(range(4), MESSAGES // 2))
+        coordinating.produce(topic, MESSAGES)
+        until(lambda: first.count + second.count == 3 * MESSAGES)
+    finally:
+        shut_down(first, second)
+    expected = {(partition, offset): 1 for partition in range(4) for offset in range(3 * MESSAGES // 4)}
+    assert handed_out(first, second) == expected
+    (joined,) = coordinating.lines("rebalance", group=group, reason="joined", generation=2)
+    assert (joined["members"], joined["partitions"], joined["moved"], joined["result"]) == (2, 4, 2, "done")
+
+
+def test_who_loses_nothing_is_not_stopped(coordinating: Coordinating, group: str) -> None:
+    topic = coordinating.create_topic()
+    consumers = [coordinating.consumer(group, name, topic) for name in ("c1", "c2")]
+    try:
+        until(lambda: [len(one.owned) for one in consumers] == [2, 2])
+        until(lambda: coordinating.state(group) == "stable")
+        before = [list(one.changes) for one in consumers]
+        consumers.append(coordinating.consumer(group, "c3", topic))
+        until(lambda: sorted(len(one.owned) for one in consumers) == [1, 1, 2])
+        until(lambda: coordinating.lines("rebalance", group=group, reason="joined", members=3, result="done"))
+        after = [one.changes[len(known) :] for one, known in zip(consumers, before, strict=False)]
+        assert sorted(map(len, after)) == [0, 1], "one has lost a partition"
+        coordinating.produce(topic, MESSAGES)
+        until(lambda: sum(one.count for one in consumers) == 2 * MESSAGES)
+        assert max(handed_out(*consumers).values()) == 1
+    finally:
+        shut_down(*consumers)
+
+
+def test_a_killed_consumer_s_partitions_move_when_its_connection_ends(coordinating: Coordinating, group: str) -> None:
+    topic = coordinating.create_topic()
+    with consuming(coordinating.address, coordinating.bootstrap, group, "c1", topic) as killed:
+        assert killed.stdout is not None
+        assert killed.stdout.readline()
+        other = coordinating.consumer(group, "c2", topic, session_timeout_ms=30_000)
+        try:
+            until(lambda: len(other.owned) == 2)
+            until(lambda: coordinating.state(group) == "stable")  # it has read all: its end is a FIN
+            killed.kill()
+            until(lambda: other.owned == {0, 1, 2, 3})
+            coordinating.produce(topic, 4)
+            until(lambda: {offsets[-1] for offsets in other.got.values()} == {MESSAGES // 4})
+        finally:
+            other.shut_down()
+    (gone,) = coordinating.lines("consumer_gone", group=group, consumer="c1")
+    assert (gone["reason"], gone["free_in_ms"]) == ("left", 0)
+
+
+def test_a_topic_that_grows_is_read_whole(coordinating: Coordinating, group: str) -> None:
+    topic = coordinating.create_topic()
+    consumers = [coordinating.consumer(group, name, topic) for name in ("c1", "c2")]
+    try:
+        until(lambda: sum(one.count for one in consumers) == MESSAGES)
+        coordinating.admin.create_partitions([NewPartitions(topic, 6)])[topic].result(30)
+        until(lambda: set.union(*(one.owned for one in consumers)) == set(range(6)))
+        coordinating.produce(topic, 60, partitions=6)
+        until(lambda: sum(one.count for one in consumers) >= MESSAGES + 60)
+        assert max(handed_out(*consumers).values()) == 1
+    finally:
+        shut_down(*consumers)
+
+
+@pytest.mark.parametrize("ending", ["killed", "stopped"])
+def test_consumers_read_on_without_their_coordinator_and_nobody_is_stopped(
+    coordinating: Coordinating, group: str, ending: str
+) -> None:
+    topic = coordinating.create_topic()
+    consumers = [coordinating.consumer(group, name, topic, session_timeout_ms=20_000) for name in ("c1", "c2")]
+    try:
+        until(lambda: sum(one.count for one in consumers) == MESSAGES)
+        until(lambda: [len(one.owned) for one in consumers] == [2, 2])
+        until(lambda: coordinating.state(group) == "stable")
+        changes = [list(one.changes) for one in consumers]
+        if ending == "killed":
+            coordinating.kill()
+        else:
+            assert coordinating.sidecar.stop()
+        coordinating.produce(topic, MESSAGES)
+        until(lambda: sum(one.count for one in consumers) == 2 * MESSAGES, "without a coordinator")
+        coordinating.start()
+        until(lambda: coordinating.lines("rebalance", group=group, result="resumed"))
+        coordinating.produce(topic, MESSAGES)
+        until(lambda: sum(one.count for one in consumers) == 3 * MESSAGES)
+        assert [one.changes for one in consumers] == changes, "nobody was stopped or started"
+        assert max(handed_out(*consumers).values()) == 1
+        found = coordinating.group(group)
+        assert (found["state"], found["members"], found["owned"]) == ("stable", 2, 4)
+    finally:
+        shut_down(*consumers)
+
+
+def test_a_frozen_group_is_rebalanced_once_it_is_thawed(coordinating: Coordinating, group: str) -> None:
+    topic = coordinating.create_topic()
+    first = coordinating.consumer(group, "c1", topic)
+    second = None
+    try:
+        until(lambda: first.count == MESSAGES)
+        until(lambda: coordinating.state(group) == "stable")
+        coordinating.configure(groups={group: {"rebalance.enabled": False}})
+        second = coordinating.consumer(group, "c2", topic)
+        until(lambda: coordinating.group(group)["members"] == 2)
+        coordinating.produce(topic, MESSAGES)
+        until(lambda: first.count == 2 * MESSAGES)
+        found = coordinating.group(group)
+        assert (found["frozen"], found["generation"], first.owned) == (True, 1, {0, 1, 2, 3})
+        coordinating.configure(groups={})
+        until(lambda: len(second.owned) == 2)
+        until(lambda: coordinating.lines("rebalance", group=group, reason="enabled"))
+    finally:
+        shut_down(first, second)
+
+
+def test_what_an_operator_sees_and_does(coordinating: Coordinating, group: str) -> None:
+    topic = coordinating.create_topic()
+    one = coordinating.consumer(group, "c1", topic)
+    try:
+        until(lambda: one.count == MESSAGES)
+        until(lambda: coordinating.state(group) == "stable")
+        assert f"{group}  stable" in coordinating.command("groups")
+        until(lambda: f"{topic}          3     100  c1-0" in coordinating.command("groups", group))
+        assert f"/consumers/{group}/owners/{topic}/3 -> c1-0" in coordinating.command("groups", "dump")
+        assert coordinating.sidecar.metric("brokerside_coordinator_consumers") == 1
+        assert coordinating.sidecar.metric("brokerside_coordinator_rebalances_total") >= 1
+        status = coordinating.get("/coordinator")
+        assert (status["consumers"], status["fields"]["elector"], status["fields"]["ping_scheduler"]) == (1, 3, 1)
+        coordinating.command("groups", "evacuate")
+        until(lambda: coordinating.get("/coordinator")["held"] == [])
+        assert coordinating.command("groups").startswith("no groups are coordinated")
+        coordinating.command("groups", "return")
+        until(lambda: coordinating.state(group) == "stable")
+        coordinating.produce(topic, MESSAGES)
+        until(lambda: one.count >= 2 * MESSAGES)
+        fields = ("ping_purgatory", "stop_fetcher_purgatory", "start_fetcher_purgatory")
+        until(lambda: not any(coordinating.get("/coordinator")["fields"][name] for name in fields))
+    finally:
+        one.shut_down()
+
+
+def test_a_group_with_a_member_of_kafka_s_own_protocol_is_not_coordinated(
+    coordinating: Coordinating, group: str
+) -> None:
+    topic = coordinating.create_topic()
+    ordinary = Consumer({"bootstrap.servers": coordinating.bootstrap, "group.id": group})
+    try:
+        ordinary.subscribe([topic])
+        until(lambda: ordinary.poll(0.1) is not None or ordinary.assignment())
+        one = coordinating.consumer(group, "c1", topic)
+        try:
+            until(lambda: one.failure is not None)
+            assert f"group {group} has members of Kafka's own group protocols" in str(one.failure)
+            assert one.count == 0
+        finally:
+            one.shut_down()
+    finally:
+        ordinary.close()

@@ -1,0 +1,296 @@
+"""Groups of consumers over a fleet: three brokers, three sidecars, and consumers in processes of their own.
+
+It takes minutes, so it runs with GROUPS_FULL=1 alone. GROUPS_KILLS: how many coordinators are killed (50);
+GROUPS_KAFKA: of the brokers; GROUPS_SEED: of the churn.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+import uuid
+from collections.abc import Iterator
+from statistics import median
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions
+from confluent_kafka.admin import AdminClient
+
+from proxy.coordinator.records import partition_of
+from proxy.coordinator.wire import EndpointEntry
+from proxy.core.protected_topics import GROUPS
+from tests.integration.feature_fleet import wait_until
+from tests.integration.group_churn import GroupChurn
+from tests.integration.group_fleet import BROKERS, GroupFleet, SteadyProducer, group_fleet, group_of, stopped
+from tests.integration.journaling import boottime_ns
+from tests.integration.journals import (
+    MILLISECOND,
+    Journal,
+    count_skipped,
+    find_overlaps,
+    find_replays,
+    longest_pauses,
+)
+
+IS_FULL = bool(os.environ.get("GROUPS_FULL"))
+
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(not IS_FULL, reason="takes minutes: GROUPS_FULL=1"),
+]
+
+PARTITIONS = 6
+COMMIT_INTERVAL_MS = 2000
+
+KILLS = int(os.environ.get("GROUPS_KILLS", "50"))
+CHURN_SECONDS = 300
+KAFKA = os.environ.get("GROUPS_KAFKA", "4.3.1")
+
+LEASE_PERCENT = 95
+LOOK_MS = 100
+"""The consumer looks at its socket as often."""
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GroupFleet]:
+    settings = {"partitions": PARTITIONS, "offset.commit.interval.ms": COMMIT_INTERVAL_MS}
+    with group_fleet(tmp_path_factory.mktemp("groups"), KAFKA, **settings) as made:
+        yield made
+        made.check_logs()
+
+
+@pytest.fixture
+def group(fleet: GroupFleet) -> Iterator[str]:
+    """All consumers are ended after a test."""
+    yield f"g-{uuid.uuid4().hex[:8]}"
+    for consumer in fleet.consumers:
+        consumer.kill()
+    for consumer in fleet.consumers:
+        consumer.check_log()
+
+
+@pytest.fixture
+def producer(fleet: GroupFleet, group: str) -> Iterator[SteadyProducer]:
+    """Of a topic of six partitions that has the group's name."""
+    fleet.create_topic(group, PARTITIONS)
+    made = SteadyProducer(fleet.state.internal_bootstrap, group, PARTITIONS, rate=50)
+    yield made
+    made.stop()
+
+
+def committed(admin: AdminClient, group: str) -> dict[int, int]:
+    """The offsets that Kafka has of a group, by partition."""
+    found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(30)
+    return {one.partition: one.offset for one in found.topic_partitions if one.offset >= 0}
+
+
+def moves(journals: list[Journal], since: int) -> int:
+    """How many partitions were revoked from a consumer since then."""
+    return sum(one.at > since for journal in journals for one in journal.revoked)
+
+
+def test_s1_07_45_46_all_sidecars_give_the_same_answer(fleet: GroupFleet) -> None:
+    wait_until(fleet.is_spread)
+    addresses = {one: fleet.address(one).rpartition(":") for one in BROKERS}
+    brokers = tuple(EndpointEntry(one, host, int(port)) for one, (host, _, port) in addresses.items())
+    leaders = fleet.leaders(GROUPS)
+    for partition, leader in leaders.items():
+        asked = group_of(partition, PARTITIONS)
+        assert [fleet.cluster_metadata(one, 1, asked) for one in BROKERS] == [(0, leader, brokers)] * 3
+    assert [fleet.cluster_metadata(one, 0) for one in BROKERS] == [(0, leaders[0], brokers)] * 3
+    assert {fleet.cluster_metadata(one, 1, "").error_code for one in BROKERS} == {24}
+
+
+def test_s1_80_an_ordinary_consumer_ends_the_group_with_an_error_that_says_so(
+    fleet: GroupFleet, group: str, producer: SteadyProducer
+) -> None:
+    ours = fleet.consume(group, "c1", [group])
+    coordinator = fleet.wait_until_stable(group, 1)
+    wait_until(lambda: ours.journal.handed_out)
+    ordinary = Consumer({"bootstrap.servers": fleet.state.internal_bootstrap, "group.id": group})
+    try:
+        ordinary.subscribe([group])
+        wait_until(lambda: ordinary.poll(0.1) is not None or ordinary.assignment())
+        wait_until(lambda: ours.journal.failure is not None)
+        assert f"group {group} has members of Kafka's own group protocols" in (ours.journal.failure or "")
+        before = committed(fleet.admin, group)
+        gone = fleet.logged("consumer_gone", group=group)
+        assert [(one["cause"], one["broker_id"]) for one in gone] == [("group_has_members", coordinator)]
+        assert before == committed(fleet.admin, group), "no offset of ours after it"
+    finally:
+        ordinary.close()
+
+
+def test_s1_35_the_coordinator_moves_with_the_leader_and_nobody_is_stopped(
+    fleet: GroupFleet, group: str, producer: SteadyProducer
+) -> None:
+    consumers = [fleet.consume(group, f"c{number}", [group]) for number in range(2)]
+    before = fleet.wait_until_stable(group, 2)
+    partition = partition_of(group, PARTITIONS)
+    target = next(one for one in BROKERS if one != before)
+    began = boottime_ns()
+    fleet.move_leader(GROUPS, partition, target)
+    led = boottime_ns()
+    wait_until(lambda: fleet.group(target, group) is not None)
+    took = (boottime_ns() - led) // MILLISECOND
+    wait_until(lambda: fleet.wait_until_stable(group, 2) == target)
+    wait_until(fleet.is_spread)
+    assert {fleet.coordinators(one)[partition] for one in BROKERS} == {target}
+    assert moves([one.journal for one in consumers], began) == 0
+    produced = producer.stop()
+    wait_until(lambda: not count_skipped([one.journal for one in consumers], produced))
+    journals = [one.journal for one in consumers]
+    print(f"leader moved: the coordinator followed after {took} ms; longest pause {pause(journals, began)} ms")
+    assert not find_replays(journals)
+
+
+def pause(journals: list[Journal], since: int) -> int:
+    """The longest pause of any partition since then, in milliseconds."""
+    return max(longest_pauses(journals, since, boottime_ns()).values())
+
+
+def test_evacuate_and_return(fleet: GroupFleet, group: str, producer: SteadyProducer) -> None:
+    """S1-64"""
+    consumers = [fleet.consume(group, f"c{number}", [group]) for number in range(2)]
+    before = fleet.wait_until_stable(group, 2)
+    began = boottime_ns()
+    fleet.ask(before, "/coordinator/evacuate", post=True)
+    wait_until(lambda: not fleet.held(before))
+    after = fleet.wait_until_stable(group, 2)
+    assert after != before
+    assert {one: fleet.coordinators(one) for one in BROKERS}[before] == fleet.coordinators(after)
+    fleet.ask(before, "/coordinator/return", post=True)
+    wait_until(fleet.is_spread)
+    assert fleet.wait_until_stable(group, 2) == before
+    assert moves([one.journal for one in consumers], began) == 0
+    produced = producer.stop()
+    wait_until(lambda: not count_skipped([one.journal for one in consumers], produced))
+    journals = [one.journal for one in consumers]
+    print(f"evacuated, and returned: longest pause {pause(journals, began)} ms")
+    assert not find_replays(journals)
+
+
+def test_a_killed_coordinator_stops_nobody(fleet: GroupFleet, group: str, producer: SteadyProducer) -> None:
+    """S1-62, S1-64: T is 10 s. Each other time its sidecar is started again at once."""
+    consumers = [fleet.consume(group, f"c{number}", [group]) for number in range(3)]
+    fleet.wait_until_stable(group, 3)
+    began = boottime_ns()
+    recovered: list[float] = []
+    pauses: list[int] = []
+    for number in range(KILLS):
+        coordinator = fleet.wait_until_stable(group, 3)
+        time.sleep(random.uniform(0, 2))
+        killed = boottime_ns()
+        fleet.stop(coordinator, kill=True)
+        if number % 2:
+            fleet.restart(coordinator, wait=False)
+        fleet.wait_until_stable(group, 3)
+        recovered.append((boottime_ns() - killed) / MILLISECOND / 1000)
+        pauses.append(pause([one.journal for one in consumers], killed))
+        if not number % 2:
+            fleet.restart(coordinator)
+        fleet.sidecars[coordinator].wait_ready()
+    produced = producer.stop()
+    wait_until(lambda: not count_skipped([one.journal for one in consumers], produced))
+    journals = [one.journal for one in consumers]
+    print(
+        f"{KILLS} killed coordinators: all back after {median(recovered):.1f} s (at most {max(recovered):.1f}),"
+        f" longest pause {median(pauses)} ms (at most {max(pauses)}), stopped {moves(journals, began)},"
+        f" duplicates {len(find_replays(journals))}"
+    )
+    assert moves(journals, began) == 0
+    assert not find_replays(journals)
+    assert not find_overlaps(journals)
+
+
+def test_s1_61_63_a_coordinator_that_is_stopped_for_longer_than_the_lease_has_no_effect_afterwards(
+    fleet: GroupFleet, group: str, producer: SteadyProducer
+) -> None:
+    timeout_ms = 6000
+    consumers = [fleet.consume(group, f"c{number}", [group], session_timeout_ms=timeout_ms) for number in range(2)]
+    coordinator = fleet.wait_until_stable(group, 2)
+    wait_until(lambda: committed(fleet.admin, group))
+    partition = partition_of(group, PARTITIONS)
+    rebalances = fleet.logged("rebalance", group=group, broker_id=coordinator)
+    with stopped(fleet, coordinator):
+        began = boottime_ns()
+        fleet.wait_until_stable(group, 2)
+        consumers.append(fleet.consume(group, "c2", [group], session_timeout_ms=timeout_ms))
+        fleet.wait_until_stable(group, 3)
+        offsets = committed(fleet.admin, group)
+    thawed = boottime_ns()
+    wait_until(lambda: fleet.logged("coordinator_resigned", partition=partition, broker_id=coordinator))
+    resigned = boottime_ns()
+    journals = [one.journal for one in consumers]
+    lease_end = began + (timeout_ms * LEASE_PERCENT // 100 + LOOK_MS) * MILLISECOND
+    for journal in journals[:2]:
+        started_again = min(one.at for one in journal.assigned if one.at > began)
+        late = [one for one in journal.handed_out if lease_end < one.before and one.after < started_again]
+        assert not late, "S1-61"
+    effects = [change for one in journals for change in (*one.assigned, *one.revoked) if thawed < change.at < resigned]
+    assert not effects, "S1-63"
+    now = committed(fleet.admin, group)
+    assert all(now[partition] >= offset for partition, offset in offsets.items()), "S1-63"
+    assert fleet.logged("rebalance", group=group, broker_id=coordinator) == rebalances
+    wait_until(fleet.is_spread)
+    fleet.wait_until_stable(group, 3)
+    produced = producer.stop()
+    wait_until(lambda: not count_skipped([one.journal for one in consumers], produced))
+    journals = [one.journal for one in consumers]
+    print(f"stopped coordinator: longest pause {pause(journals, began)} ms")
+    assert not find_replays(journals)
+    assert not find_overlaps(journals)
+
+
+def test_s1_22_79_a_consumer_that_was_stopped_for_longer_than_its_lease_hands_out_nothing_of_before(
+    fleet: GroupFleet, group: str, producer: SteadyProducer
+) -> None:
+    arguments = {"session_timeout_ms": 3200, "pause": 0.5}
+    first, second = (fleet.consume(group, consumer_id, [group], **arguments) for consumer_id in ("c1", "c2"))
+    fleet.wait_until_stable(group, 2)
+    wait_until(lambda: first.journal.handed_out and second.journal.handed_out)
+    first.signal(signal.SIGSTOP)
+    began = boottime_ns()
+    fleet.wait_until_stable(group, 1)
+    moved = boottime_ns()
+    every = {(group, 0, number) for number in range(PARTITIONS)}
+    wait_until(lambda: {one.source for one in second.journal.handed_out if one.before > moved} == every)
+    first.signal(signal.SIGCONT)
+    fleet.wait_until_stable(group, 2)
+    produced = producer.stop()
+    wait_until(lambda: not count_skipped([first.journal, second.journal], produced))
+    journals = [first.journal, second.journal]
+    replays = find_replays(journals)
+    print(f"stopped consumer: longest pause {pause(journals, began)} ms, replayed {len(replays)}")
+    assert not find_overlaps(journals)
+    assert {one.name for one in replays} <= {first.name}
+    assert all(one.first.after > began - 3200 // 2 * MILLISECOND for one in replays)
+
+
+def test_s1_01_churn(fleet: GroupFleet, group: str) -> None:
+    seed = int(os.environ.get("GROUPS_SEED", "0")) or random.randrange(1 << 31)
+    churn = GroupChurn(fleet, group, seed, session_timeout_ms=6000, commit_interval_ms=COMMIT_INTERVAL_MS)
+    try:
+        churn.run(CHURN_SECONDS)
+        status = churn.settle()
+    finally:
+        churn.close()
+    excused, others = churn.replays()
+    print(f"churn, seed {seed}: {churn.figures()}; replayed {len(excused)}, skipped {churn.skipped()}")
+    assert (status["owned"], status["unowned"]) == (churn.partitions, 0)
+    assert churn.overlaps() == []
+    assert churn.skipped() == {}
+    assert churn.failures() == []
+    assert others == []
+
+
+def test_logs_show_no_mistake(fleet: GroupFleet) -> None:
+    """Runs last."""
+    logs = sorted(fleet.folder.glob("sidecar-*.log"))
+    assert logs
+    for path in logs:
+        assert "Traceback" not in path.read_text()
+        assert "coordinator_failed" not in path.read_text()
