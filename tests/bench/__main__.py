@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -16,6 +17,8 @@ from proxy.errors import LocalError
 from tests.bench.contestants import CONTESTANTS
 from tests.bench.features import Features
 from tests.bench.footprint import Footprint, Idle
+from tests.bench.group_scale import GroupScale
+from tests.bench.groups import GroupEvents
 from tests.bench.jobs import Jobs
 from tests.bench.kafka import RealKafka, listeners
 from tests.bench.plot import svg
@@ -28,7 +31,18 @@ from tests.bench.tls import Tls
 from tests.bench.workers import Workers
 
 OUT = Path(".brokerside/bench")
-SCENARIOS: tuple[Scenario, ...] = (*LOADS, Footprint(), Idle(), Workers(), Tls(), Features(), RealKafka(), Jobs())
+SCENARIOS: tuple[Scenario, ...] = (
+    *LOADS,
+    Footprint(),
+    Idle(),
+    Workers(),
+    Tls(),
+    Features(),
+    GroupEvents(),
+    GroupScale(),
+    RealKafka(),
+    Jobs(),
+)
 
 
 def main(arguments: list[str]) -> int:
@@ -47,7 +61,10 @@ def _bench(options: argparse.Namespace) -> int:
         folder = Path(tempfile.mkdtemp(prefix="brokerside-bench-"))
         kafka = any(isinstance(one, RealKafka) for one in options.scenarios)
         further = listeners(options.only) if kafka else {}
-        with Stage(folder, QUICK if options.quick else FULL, further) as stage:
+        sizes = QUICK if options.quick else FULL
+        if options.scale_seconds is not None:
+            sizes = replace(sizes, scale_seconds=options.scale_seconds)
+        with Stage(folder, sizes, further) as stage:
             run(stage, options.only, options.scenarios, options.rounds, results)
     except KeyboardInterrupt:
         interrupted = True
@@ -68,6 +85,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--only", type=_chosen(CONTESTANTS), default=list(CONTESTANTS), help=f"contestants, of {names}")
     parser.add_argument("--scenarios", type=_chosen(SCENARIOS), default=list(SCENARIOS), help=f"of {scenarios}")
     parser.add_argument("--rounds", type=int, default=None, help="default 5, with --quick 1")
+    parser.add_argument("--scale-seconds", type=float, help="watch idle consumers for so long, default 60")
     parser.add_argument("--quick", action="store_true", help="everything once and small, in a few minutes")
     parser.add_argument("--out", type=Path, default=OUT, help=f"folder for the results, default {OUT}")
     options = parser.parse_args(arguments)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from proxy.errors import LocalError
+from tests.bench.group_tables import GRIDS, GROUP_GOALS, Grid
 from tests.bench.results import REFERENCE, Results, Summary, ratios_within, summary
 
 
@@ -195,6 +196,11 @@ GOALS = (
         )
     ),
     *(
+        Goal(text, scenario, figure, "brokerside", None, bound)
+        for scenario, bounds in GROUP_GOALS.items()
+        for text, figure, bound in bounds
+    ),
+    *(
         Goal(
             f"MB/s, real Kafka, {way}, audit on",
             "kafka",
@@ -243,6 +249,10 @@ def _document(results: Results, table: object, heading: str, bullet: str) -> Ite
         rows = section_rows(results, section)
         if len(rows) > 1:
             yield from ("", heading.format(section.title), "", *table(rows))
+    for grid in GRIDS:
+        rows = grid_rows(results, grid)
+        if len(rows) > 1:
+            yield from ("", heading.format(grid.title), "", *table(rows))
     rows = goal_rows(results)
     if len(rows) > 1:
         yield from ("", heading.format("Goals"), "", *table(rows))
@@ -289,6 +299,16 @@ def section_rows(results: Results, section: Section) -> list[list[str]]:
                 row.append("–" if found is None or found.ratio is None else f"{found.ratio:.2f}")
         if any(cell != "–" for cell in row[1:]):
             rows.append(row)
+    return rows
+
+
+def grid_rows(results: Results, grid: Grid) -> list[list[str]]:
+    """Header and one row for each figure that any column has."""
+    rows = [["", *grid.columns.values()]]
+    for row in grid.rows:
+        own = [results.by_round(grid.scenario, "brokerside", row.figure.format(column)) for column in grid.columns]
+        if any(own):
+            rows.append([row.title, *(_spread(summary(each, {}), row.decimals) for each in own)])
     return rows
 
 

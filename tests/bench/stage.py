@@ -46,7 +46,9 @@ class Sizes:
     disturbed is not repeated either. ``…_rounds``: at most so many of what takes long. ``job_clients``: of each
     topic that the jobs read, which has ``job_events``; ``table_rows``: of the table ``traffic`` that others are
     computed from. ``feature_turns``: how often each load is put on a sidecar with features, and one without;
-    ``feature_updates``: of each kind."""
+    ``feature_updates``: of each kind. ``group_members`` of each group, which reads ``group_partitions``;
+    ``group_slow``: also events that take a session timeout of 45 s; ``scale_consumers`` are watched for
+    ``scale_seconds``."""
 
     seconds: float
     warm: float
@@ -63,6 +65,11 @@ class Sizes:
     table_rows: int
     feature_turns: int
     feature_updates: int
+    group_members: int
+    group_partitions: int
+    group_slow: bool
+    scale_consumers: int
+    scale_seconds: float
 
 
 FULL = Sizes(
@@ -81,6 +88,11 @@ FULL = Sizes(
     table_rows=1_000_000,
     feature_turns=4,
     feature_updates=100,
+    group_members=50,
+    group_partitions=200,
+    group_slow=True,
+    scale_consumers=5_000,
+    scale_seconds=60.0,
 )
 QUICK = Sizes(
     seconds=0.4,
@@ -98,6 +110,11 @@ QUICK = Sizes(
     table_rows=5_000,
     feature_turns=1,
     feature_updates=4,
+    group_members=10,
+    group_partitions=40,
+    group_slow=False,
+    scale_consumers=200,
+    scale_seconds=5.0,
 )
 
 

@@ -1,0 +1,192 @@
+"""Many idle consumers of one sidecar, and what they cost it and the clients that it serves beside them.
+
+The sidecar has one worker, alone on the first CPU. Its consumers are raw ones (``group_members``), in the process of
+the bench, in groups of 50 that all read one topic; a load generator and the stub broker share the other CPUs with them
+and with Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median, quantiles
+from typing import NamedTuple
+
+from proxy.errors import LocalError
+from proxy.local.ports import HOST, free_ports
+from proxy.local.state import Node
+from tests.bench.contestants import Contestant, Running
+from tests.bench.footprint import DESCRIPTORS_BESIDE
+from tests.bench.group_members import CoordinatedMember
+from tests.bench.groups import BenchGroup, coordinating_keys, port_of, started_broker
+from tests.bench.measure import memory
+from tests.bench.scenarios import CONNECTIONS, RATE, Figures, Measured
+from tests.bench.stage import Sizes, Stage
+
+GROUP_SIZE = 50
+PERIOD = 2.0
+"""Seconds from one ping to the next: a third of T = 6 s."""
+
+SPARE_CONSUMERS = 100
+"""That a sidecar takes beside those that are idle."""
+
+AT_A_TIME = 4
+"""Groups that register at the same time."""
+
+REBALANCES = 6
+"""Of one group: one joins, one leaves, in turn."""
+
+LOADS = 3
+"""Of small requests, without and with the consumers: so many turns each."""
+
+
+@dataclass(frozen=True)
+class GroupScale:
+    """CPU, memory, lateness of pings, rebalances of one group, and p99 of small requests."""
+
+    name: str = "groups-scale"
+
+    def rounds(self, sizes: Sizes) -> int:
+        return 1
+
+    def impossible(self) -> str:
+        return ""
+
+    def takes(self, contestant: Contestant) -> bool:
+        return contestant.name == "brokerside"
+
+    def measure(self, stage: Stage, contestant: Contestant) -> Measured:
+        needed = 3 * (stage.sizes.scale_consumers + SPARE_CONSUMERS) + DESCRIPTORS_BESIDE
+        if needed > stage.descriptors:
+            raise LocalError(
+                f"{stage.sizes.scale_consumers} consumers need {needed} descriptors, a third of them for consumers "
+                f"(allowed here: {stage.descriptors}; raise it with ulimit -n)"
+            )
+        with started_broker(stage) as node, _measured_sidecar(stage, contestant, node) as running:
+            before = stage.read(running.pids)
+            figures = asyncio.run(_Scale(stage, running, port_of(node.advertised)).run())
+            return Measured(figures, stage.read(running.pids).foreign(before))
+
+
+@contextmanager
+def _measured_sidecar(stage: Stage, contestant: Contestant, node: Node) -> Iterator[Running]:
+    """A sidecar with two listeners: CLIENT before the broker, for consumers, and the other one before the stub."""
+    (port,) = free_ports(1)
+    keys = coordinating_keys(node, stage.sizes.scale_consumers + SPARE_CONSUMERS)
+    listeners = keys["listeners"]
+    assert isinstance(listeners, list)
+    upstream = f"{HOST}:{stage.stub_port}"
+    listeners.append(
+        {"name": "MEASURED", "bind": f"{HOST}:{port}", "upstream": upstream, "security.protocol": "PLAINTEXT"}
+    )
+    running = stage.start(contestant, keys=keys, listen=port)
+    try:
+        yield running
+    finally:
+        stage.stop(running)
+
+
+class _Scale:
+    def __init__(self, stage: Stage, running: Running, port: int) -> None:
+        self._stage = stage
+        self._running = running
+        self._sizes = stage.sizes
+        self._groups = [
+            BenchGroup(f"idle-{number:03}", self._sizes.group_partitions, port, CoordinatedMember, consumes=False)
+            for number in range(self._sizes.scale_consumers // GROUP_SIZE)
+        ]
+
+    async def run(self) -> Figures:
+        """Return all figures."""
+        try:
+            await self._groups[0].start(1)  # the fleet has its levels, and a partition is open
+            figures = await self._load("without")
+            before = await self._watch(self._sizes.watch)
+            figures |= await self._register()
+            await asyncio.sleep(PERIOD)
+            begun = time.monotonic()
+            idle = await self._watch(self._sizes.scale_seconds)
+            pings = [[at for at in member.pings if at >= begun] for member in self._members()]
+            figures |= {
+                "cpu_ms_s": (idle.cpu - before.cpu) * 1e3,
+                "cpu_us_ping": (idle.cpu - before.cpu) * PERIOD / len(pings) * 1e6,
+                "rss_mib": (idle.rss - before.rss) / 1024,
+                "lateness_p99_ms": lateness_p99(pings, PERIOD) * 1e3,
+                "failures": self._ended(),
+            }
+            figures |= await self._rebalances()
+            figures |= await self._load("with")
+            figures["p99_ratio"] = figures["with_p99_us"] / figures["without_p99_us"]
+            figures["failures_all"] = self._ended()
+        finally:
+            for group in self._groups:
+                group.close()
+            await asyncio.sleep(0)
+        return figures
+
+    def _members(self) -> list[CoordinatedMember]:
+        return [member for group in self._groups for member in group.members.values()]
+
+    def _ended(self) -> int:
+        """Connections that the sidecar has ended; all consumers answer."""
+        return sum(member.ends for member in self._members())
+
+    async def _register(self) -> Figures:
+        begun = time.monotonic()
+        slots = asyncio.Semaphore(AT_A_TIME)
+
+        async def start(group: BenchGroup[CoordinatedMember]) -> None:
+            async with slots:
+                await group.start(GROUP_SIZE - len(group.members))
+
+        await asyncio.gather(*(start(group) for group in self._groups))
+        return {"register_s": time.monotonic() - begun, "consumers": len(self._members())}
+
+    async def _watch(self, seconds: float) -> Used:
+        pids = self._running.pids
+        before = self._stage.read(pids)
+        await asyncio.sleep(seconds)
+        after = self._stage.read(pids)
+        return Used((after.measured - before.measured) / (after.wall - before.wall), memory(pids).rss)
+
+    async def _rebalances(self) -> Figures:
+        """Of one group among all: one joins and one leaves, in turn."""
+        group = self._groups[0]
+        seconds = []
+        for _ in range(REBALANCES // 2):
+            seconds.append((await group.event(group.join)).until)
+            seconds.append((await group.event(lambda: group.remove().leave())).until)
+        return {"rebalance_s": median(seconds)}
+
+    async def _load(self, name: str) -> Figures:
+        """Small requests from the load generator, 10,000/s."""
+        p99 = []
+        for _ in range(LOADS):
+            outcome = await asyncio.to_thread(
+                self._stage.load, self._running, "requests", "small", conns=CONNECTIONS, rate=RATE
+            )
+            p99.append(outcome.load["p99_us"])
+        return {f"{name}_p99_us": median(p99)}
+
+
+class Used(NamedTuple):
+    """``cpu``: cores; ``rss``: KiB."""
+
+    cpu: float
+    rss: int
+
+
+def lateness_p99(arrivals: Iterable[Sequence[float]], period: float) -> float:
+    """The 99th percentile of how late pings came, in the unit of ``period``.
+
+    A member's pings are due one ``period`` after the other, and the one of them that came soonest was on time. A ping
+    that was left out makes all after it late by a period.
+    """
+    late: list[float] = []
+    for times in arrivals:
+        offsets = [at - number * period for number, at in enumerate(times)]
+        late += [offset - min(offsets) for offset in offsets]
+    return quantiles(late, n=100)[98]

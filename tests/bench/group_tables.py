@@ -1,0 +1,113 @@
+"""Tables and goals of the scenarios about groups: a row for each figure, a column for each side."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+SIDES = {"ours": "coordinated", "tuned": "KIP-848, tuned", "default": "KIP-848, defaults"}
+"""Their titles, by their name in figures."""
+
+
+class Row(NamedTuple):
+    """``figure``: its name; ``{}`` in it stands for the side."""
+
+    title: str
+    figure: str
+    decimals: int = 0
+
+
+class Grid(NamedTuple):
+    """One table. ``columns``: titles, by what stands for ``{}`` in the names of figures."""
+
+    scenario: str
+    title: str
+    columns: dict[str, str]
+    rows: tuple[Row, ...]
+
+
+EVENTS = {
+    "join": "one joins",
+    "leave": "one leaves",
+    "leave_telling": "one leaves that has offsets to tell",
+    "kill": "one is killed",
+    "freeze": "one stands still",
+}
+GRIDS = (
+    Grid(
+        "groups",
+        "Groups of 50 consumers, 200 partitions",
+        SIDES,
+        (
+            Row("50 start at once: until all is owned, s", "start_{}_s", 2),
+            *(
+                Row(f"{what}: {title}", f"{event}_{{}}_{figure}", decimals)
+                for event, what in EVENTS.items()
+                for title, figure, decimals in (
+                    ("until all is owned as computed, s", "s", 2),
+                    ("longest time without an owner, moved partitions, ms", "moved_ms", 0),
+                    ("… other partitions, ms", "others_ms", 0),
+                )
+            ),
+            Row("partitions with two owners at a time", "overlaps_{}"),
+        ),
+    ),
+    Grid(
+        "groups",
+        "The coordinator's sidecar: kill -9, started again after 1 s",
+        {"restart": "T = 6 s", "restart_patient": "T = 10 s"},
+        (
+            Row("until all 50 are registered again, s", "{}_registered_s", 2),
+            Row("until all have their assignment again, s", "{}_resumed_s", 2),
+            Row("longest time without an owner, ms", "{}_gap_ms"),
+            Row("StopFetcher requests", "{}_stops"),
+        ),
+    ),
+    Grid(
+        "groups-scale",
+        "Idle consumers of one sidecar, T = 6 s",
+        {"": "figure"},
+        (
+            Row("consumers, in groups of 50", "consumers"),
+            Row("until all are registered and have their assignment, s", "register_s", 1),
+            Row("CPU over the same sidecar with one, ms/s", "cpu_ms_s"),
+            Row("CPU µs for each ping", "cpu_us_ping"),
+            Row("RSS over the same sidecar with one, MiB", "rss_mib", 1),
+            Row("lateness of pings, p99, ms", "lateness_p99_ms", 1),
+            Row("connections ended by the sidecar while idle", "failures"),
+            Row("… in all of the run", "failures_all"),
+            Row("rebalance of one group among them, s", "rebalance_s", 2),
+            Row("10,000 small requests/s: p99 µs without consumers", "without_p99_us"),
+            Row("… with them", "with_p99_us"),
+            Row("… with ÷ without", "p99_ratio", 2),
+        ),
+    ),
+)
+
+
+Bounds = tuple[tuple[str, str, float], ...]
+"""Text, figure, and what its median must not be above."""
+
+GROUP_GOALS: dict[str, Bounds] = {
+    "groups": (
+        ("one joins, s,", "join_ours_s", 1.0),
+        ("… moved partitions without an owner, ms,", "join_ours_moved_ms", 600),
+        ("… other partitions without an owner, ms,", "join_ours_others_ms", 0),
+        ("one leaves, s,", "leave_ours_s", 1.0),
+        ("one leaves that has offsets to tell, s,", "leave_telling_ours_s", 1.0),
+        ("one is killed, s,", "kill_ours_s", 1.0),
+        ("one stands still, s,", "freeze_ours_s", 12.5),
+        ("partitions with two owners at a time", "overlaps_ours", 0),
+        ("sidecar killed: registered again, s,", "restart_registered_s", 4.0),
+        ("… without an owner, T = 6 s, ms,", "restart_gap_ms", 1_000),
+        ("… without an owner, T = 10 s, ms,", "restart_patient_gap_ms", 0),
+    ),
+    "groups-scale": (
+        ("idle consumers, CPU ms/s,", "cpu_ms_s", 200),
+        ("idle consumers, RSS MiB,", "rss_mib", 60),
+        ("idle consumers, lateness p99, ms,", "lateness_p99_ms", 50),
+        ("idle consumers, ended by the sidecar", "failures_all", 0),
+        ("rebalance of one group among them, s,", "rebalance_s", 0.5),
+        ("p99 of small requests, with ÷ without them,", "p99_ratio", 1.25),
+    ),
+}
+"""By scenario."""
