@@ -31,7 +31,7 @@ UnregisterController
 APIS: Sequence[str] = _NAMES.split()
 """Names of Kafka's apis; the index is the api key."""
 
-SIDECAR_APIS = ("BrokerMetadata",)
+SIDECAR_APIS = ("BrokerMetadata", "ClusterMetadata", "RegisterConsumer")
 """Names of the apis that sidecars serve beside Kafka's."""
 
 REMOVED = 1 << 15
