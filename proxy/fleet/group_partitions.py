@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import structlog
 
 from proxy.coordinator.effects import WriteRecords
-from proxy.coordinator.events import Event, PartitionOpened, WriteAborted, WriteCommitted
+from proxy.coordinator.events import Event, PartitionOffsets, PartitionOpened, WriteAborted, WriteCommitted
 from proxy.coordinator.records import ClaimRecord, GroupRecord, decode_record, encode_key, encode_value
 from proxy.core.authentication import Authenticator
 from proxy.errors import BrokersideError
@@ -38,7 +38,11 @@ MAX_LOADED_BYTES = 268_435_456
 CONFIRMATION = -1
 """The number of the write in ``WriteCommitted`` of a confirmed claim."""
 
-FENCED, OPEN_FAILED = "fenced", "open_failed"
+STUCK_SECONDS = 30.0
+"""Seconds without the end of any write after which the writer is given up. A commit of librdkafka may never return
+(decision 0037); consumers have had no request for longer than most leases by then."""
+
+FENCED, OPEN_FAILED, STUCK = "fenced", "open_failed", "stuck"
 """Why a partition is lost (``PartitionLost``)."""
 
 log = structlog.get_logger(__name__)
@@ -79,6 +83,8 @@ class GroupPartition:
         self._is_open = False
         self._closed = threading.Event()
         self._loop = asyncio.get_running_loop()
+        self._pending = 0  # writes that have not ended
+        self._stuck: asyncio.TimerHandle | None = None
         self._writer = FencedWriter(
             GROUPS_TOPIC,
             f"brokerside-groups-{partition}",
@@ -101,7 +107,7 @@ class GroupPartition:
         def written(error: str | None, began: int) -> None:
             self._report(effect.write, error, began)
 
-        self._writer.write(records, written, effect.offsets)
+        self._write(records, written, effect.offsets)
 
     def confirm(self) -> None:
         """Write the claim again; then WriteCommitted or WriteAborted."""
@@ -132,7 +138,32 @@ class GroupPartition:
         self._loop.call_soon(tell)
 
     def _write_claim(self, done: Callable[[str | None, int], None]) -> None:
-        self._writer.write({encode_key(self._claim): encode_value(self._claim)}, done)
+        self._write({encode_key(self._claim): encode_value(self._claim)}, done, {})
+
+    def _write(
+        self,
+        records: Mapping[bytes, bytes | None],
+        done: Callable[[str | None, int], None],
+        offsets: Mapping[str, PartitionOffsets],
+    ) -> None:
+        def ended(error: str | None, began: int) -> None:
+            self._pending -= 1
+            self._watch()
+            done(error, began)
+
+        self._pending += 1
+        if self._stuck is None:
+            self._watch()
+        self._writer.write(records, ended, offsets)
+
+    def _watch(self) -> None:
+        """Wait for the end of the next write."""
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
+        if self._pending and not self._closed.is_set():
+            error = f"no write has ended for {STUCK_SECONDS:.0f} s"
+            self._stuck = self._loop.call_later(STUCK_SECONDS, self._lose, STUCK, error)
 
     def _on_writer_lost(self, reason: str) -> None:
         self._lose(FENCED if self._is_open else OPEN_FAILED, reason)
