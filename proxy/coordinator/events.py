@@ -36,7 +36,8 @@ class PartitionLost(NamedTuple):
 
     partition: int
     reason: str
-    """A short constant: ``fenced``, ``other_holder``, ``not_fit``, ``evacuated``, ``stopping``, ``open_failed``."""
+    """A short constant: ``fenced``, ``other_holder``, ``not_fit``, ``evacuated``, ``stopping``, ``open_failed`` or
+    ``stuck``."""
 
 
 class WriteCommitted(NamedTuple):
