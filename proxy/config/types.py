@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, PlainSerializer, PlainVali
 from proxy.config.key_definition import INT32_MAX
 from proxy.config.values import Endpoint, FileText, Secret, address, network
 from proxy.coordinator.registration import MAX_ID_BYTES, is_group_id
+from proxy.coordinator.subscription import is_topic_name
 from proxy.protocol.versions import version_int
 from proxy.tls import cipher_suites
 from proxy.tls.principal_mapping import PrincipalMapper
@@ -32,7 +33,7 @@ MAX_TAG_VALUE = 1024
 
 _LISTENER_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _CLASS_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_TAG_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _NODE_ID = re.compile(r"[0-9]{1,10}")
 _HOST_NAME = re.compile(r"(?=.{1,253}\.?\Z)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 _PRINCIPAL = re.compile(r"[^:\s]+:.+")
@@ -69,7 +70,7 @@ def _matching(pattern: re.Pattern[str], what: str) -> PlainValidator:
 
 def _topic(value: object) -> str:
     value = _text(value)
-    if not _TOPIC.fullmatch(value) or value in (".", ".."):
+    if not is_topic_name(value):
         raise ValueError("is not a topic's name")
     return value
 
@@ -224,7 +225,7 @@ CipherSuites = Annotated[
 TlsVersions = Annotated[tuple[TlsVersion, ...], BeforeValidator(not_empty), BeforeValidator(split)]
 MappingRules = Annotated[str, PlainValidator(_mapping_rules)]
 Version = Annotated[str, PlainValidator(_version)]
-TagName = Annotated[str, _matching(_TOPIC, "a tag's name")]
+TagName = Annotated[str, _matching(_TAG_NAME, "a tag's name")]
 Tags = Annotated[Mapping[TagName, Annotated[str, PlainValidator(_tag_value)]], AfterValidator(_tags)]
 AddressesByNode = Mapping[Annotated[int, PlainValidator(_node_id)], Address]
 Producer = Mapping[str, Annotated[Plain, PlainValidator(_plain)]]

@@ -16,14 +16,14 @@ _GROUP_ID = re.compile(rf"[ -~]{{1,{MAX_ID_BYTES}}}")
 
 MAX_SESSION_TIMEOUT_MS = 600_000
 
-OFFSET_RESETS = frozenset({"smallest", "largest"})
+OFFSET_RESETS = ("smallest", "largest")
 
 
 def check_request(request: RegisterConsumerRequest, settings: CoordinatorSettings) -> TopicCount:
     """Return what the consumer subscribes to. Raises RegistrationRefused: 24, 42, 17 or 26, in this order."""
     if not is_group_id(request.group_id):
         raise RegistrationRefused(RegistrationCode.INVALID_GROUP_ID, "the group id")
-    if not _is_id(request.consumer_id):
+    if not is_consumer_id(request.consumer_id):
         raise RegistrationRefused(RegistrationCode.INVALID_REQUEST, "the consumer id")
     if request.auto_offset_reset not in OFFSET_RESETS:
         raise RegistrationRefused(RegistrationCode.INVALID_REQUEST, "auto_offset_rest")
@@ -51,5 +51,6 @@ def is_group_id(text: str) -> bool:
     return _GROUP_ID.fullmatch(text) is not None
 
 
-def _is_id(text: str) -> bool:
+def is_consumer_id(text: str) -> bool:
+    """Whether a consumer can have this id. Raises UnicodeEncodeError for what UTF-8 does not have."""
     return 0 < len(text.encode()) <= MAX_ID_BYTES and "\0" not in text

@@ -71,6 +71,11 @@ class TopicCount(NamedTuple):
         }
 
 
+def is_topic_name(name: str) -> bool:
+    """Whether a topic can have this name."""
+    return _NAME.fullmatch(name) is not None
+
+
 def parse_topic_count(text: str) -> TopicCount:
     """Return what ``topic_count`` says.
 
@@ -87,7 +92,7 @@ def _parse_named(text: str) -> TopicCount:
     if not 1 <= len(named) <= MAX_TOPICS:
         raise _refused(f"{len(named)} topics (allowed: 1 to {MAX_TOPICS})")
     for topic in named:
-        if _NAME.fullmatch(topic) is None:
+        if not is_topic_name(topic):
             raise RegistrationRefused(INVALID_TOPIC, f"topic_count: no topic can be named {topic[:MAX_PATTERN]!r}")
     return TopicCount(max(named.values()), named)
 

@@ -136,8 +136,8 @@ def test_a_paused_process_hands_out_nothing_after_its_lease(
     cluster: ClusterState, topic: str, coordinator: ScriptedCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pause_ms = 0
-    clock = consumer_module.boot_milliseconds
-    monkeypatch.setattr(consumer_module, "boot_milliseconds", lambda: clock() + pause_ms)
+    clock = consumer_module.boottime_ms
+    monkeypatch.setattr(consumer_module, "boottime_ms", lambda: clock() + pause_ms)
     with consumer_of(coordinator, cluster) as consumer:
         (stream,) = consumer.create_message_streams({topic: 1})[topic]
         coordinator.register()
@@ -160,8 +160,8 @@ def test_an_application_that_stands_still_leaves_its_group(
     cluster: ClusterState, topic: str, coordinator: ScriptedCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed_ms = 0
-    clock = consumer_module.boot_milliseconds
-    monkeypatch.setattr(consumer_module, "boot_milliseconds", lambda: clock() + passed_ms)
+    clock = consumer_module.boottime_ms
+    monkeypatch.setattr(consumer_module, "boottime_ms", lambda: clock() + passed_ms)
     with consumer_of(coordinator, cluster, max_poll_interval_ms=30_000) as consumer:
         (stream,) = consumer.create_message_streams({topic: 1})[topic]
         coordinator.register()

@@ -8,22 +8,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from proxy.config.values import Endpoint
-from proxy.coordinator.registration import MAX_ID_BYTES, is_group_id
+from proxy.coordinator.registration import MAX_ID_BYTES, OFFSET_RESETS, is_consumer_id, is_group_id
+from proxy.coordinator.subscription import MAX_STREAMS, MAX_TOPICS, is_topic_name
 from proxy.errors import LocalError
 from proxy.fleet.security import Security
 
-MAX_SESSION_TIMEOUT_MS = 600_000
-"""As coordinators take it; they say what the least is (``min.session.timeout.ms``)."""
-
-MAX_TOPICS, MAX_STREAMS = 1000, 1000
-"""Of one consumer; of one topic. As coordinators take them."""
-
-TOPIC = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
-"""A name that a topic can have."""
-
 FILTER = re.compile(r"([*!])([0-9]{1,4})\1(.+)", re.DOTALL)
-
-RESETS = ("smallest", "largest")
 
 OWN_SETTINGS = (
     *("group.id", "enable.auto.commit", "auto.offset.reset", "enable.auto.offset.store"),
@@ -42,7 +32,7 @@ def check_group_id(value: object) -> str:
 def check_consumer_id(value: object) -> str:
     """Return the id of a consumer."""
     try:
-        if isinstance(value, str) and 1 <= len(value.encode()) <= MAX_ID_BYTES and "\0" not in value:
+        if isinstance(value, str) and is_consumer_id(value):
             return value
     except UnicodeEncodeError:
         pass
@@ -65,8 +55,8 @@ def check_flag(name: str, value: object) -> bool:
 
 def check_reset(value: object) -> str:
     """Return ``auto_offset_reset``."""
-    if value not in RESETS:
-        raise LocalError(f"auto_offset_reset is {value!r:.80} (allowed: {', '.join(RESETS)})")
+    if value not in OFFSET_RESETS:
+        raise LocalError(f"auto_offset_reset is {value!r:.80} (allowed: {', '.join(OFFSET_RESETS)})")
     return str(value)
 
 
@@ -102,7 +92,7 @@ def topic_count_of(streams: Mapping[str, int]) -> str:
     if not isinstance(streams, Mapping) or not 1 <= len(streams) <= MAX_TOPICS:
         raise LocalError(f"topic_count: allowed are numbers of streams by topic, of 1 to {MAX_TOPICS} topics")
     for topic, number in streams.items():
-        if not isinstance(topic, str) or TOPIC.fullmatch(topic) is None:
+        if not isinstance(topic, str) or not is_topic_name(topic):
             raise LocalError(f"topic_count: no topic can be named {topic!r:.300}")
         _check_streams(topic, number)
     return json.dumps(dict(streams), separators=(",", ":"))

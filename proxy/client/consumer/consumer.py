@@ -21,7 +21,9 @@ from proxy.client.consumer.settings import MembershipSettings
 from proxy.client.consumer.streams import HandoutGate, MessageStream
 from proxy.config.key_definition import INT32_MAX
 from proxy.config.values import Endpoint
+from proxy.coordinator.registration import MAX_SESSION_TIMEOUT_MS
 from proxy.errors import LocalError
+from proxy.fleet.boottime import boottime_ms
 from proxy.protocol.private import BASE
 
 OTHER_MEMBERS = (22, 25)
@@ -30,11 +32,6 @@ ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID."""
 
 EVERY_TOPIC = ""
 """Stands for all topics that a filter matches: they share their streams."""
-
-
-def boot_milliseconds() -> int:
-    """Return a time that goes on while the machine sleeps, as the coordinators' does."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
 class CoordinatedConsumer:
@@ -84,9 +81,7 @@ class CoordinatedConsumer:
             arguments.check_consumer_id(consumer_id),
             topic_count="",
             client_id=str(kafka.get("client.id", consumer_id)),
-            session_timeout_ms=arguments.check_number(
-                "session_timeout_ms", session_timeout_ms, arguments.MAX_SESSION_TIMEOUT_MS
-            ),
+            session_timeout_ms=arguments.check_number("session_timeout_ms", session_timeout_ms, MAX_SESSION_TIMEOUT_MS),
             auto_commit=arguments.check_flag("auto_commit", auto_commit),
             auto_offset_reset=arguments.check_reset(auto_offset_reset),
             detached_fetching=arguments.check_flag("detached_fetching", detached_fetching),
@@ -180,7 +175,7 @@ class CoordinatedConsumer:
             raise ConsumerFailed("the consumer is shut down")
         if self._conductor is None:
             self._settings = self._settings._replace(topic_count=topic_count)
-            gate = HandoutGate(ConsumerMembership(self._settings, random.random), boot_milliseconds)
+            gate = HandoutGate(ConsumerMembership(self._settings, random.random), boottime_ms)
             fetching = self._make_fetching()
             gate.room_made = fetching.room_made
             conductor = ConductorThread(gate, fetching, self._open_link, self._all_streams, self._max_poll_interval_ms)
@@ -215,7 +210,7 @@ class CoordinatedConsumer:
         self._conductor.report(event)
 
     def _open_link(self, address: Endpoint) -> CoordinatorLink:
-        return CoordinatorLink(address, self._security, self._settings.client_id, boot_milliseconds)
+        return CoordinatorLink(address, self._security, self._settings.client_id, boottime_ms)
 
     def _all_streams(self) -> list[MessageStream]:
         return [stream for streams in self._streams.values() for stream in streams]

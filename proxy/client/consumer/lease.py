@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-LEASE_PERCENT = 95
-"""Of the session timeout. The rest is for clocks that do not run at the same rate."""
+from proxy.coordinator.lease import consumer_lease_ends
 
 
 class ConsumerLease:
     """Ends 0.95 of a session timeout after the consumer last heard a request of a coordinator."""
 
     def __init__(self, session_timeout_ms: int) -> None:
-        self._length = session_timeout_ms * LEASE_PERCENT // 100
+        self._session_timeout_ms = session_timeout_ms
         self._heard_at = self._joined_at = 0
         self.has_heard = False
         """Whether a request has come since it joined."""
@@ -26,13 +25,13 @@ class ConsumerLease:
     @property
     def end(self) -> int:
         """From then on nothing may be handed out."""
-        return self._heard_at + self._length
+        return consumer_lease_ends(self._heard_at, self._session_timeout_ms)
 
     @property
     def silence_end(self) -> int:
         """From then on the coordinator counts as dead."""
-        return max(self._heard_at, self._joined_at) + self._length
+        return consumer_lease_ends(max(self._heard_at, self._joined_at), self._session_timeout_ms)
 
     def end_from(self, now: int) -> int:
         """Return when it would end if a request were heard now."""
-        return now + self._length
+        return consumer_lease_ends(now, self._session_timeout_ms)
