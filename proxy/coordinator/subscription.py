@@ -18,9 +18,8 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from proxy.coordinator.wire import INVALID_REQUEST, RegistrationRefused
-
-INVALID_TOPIC = 17
+from proxy.coordinator.codes import RegistrationCode
+from proxy.coordinator.wire import RegistrationRefused
 
 MAX_STREAMS = 1000
 """Of one topic, in one consumer."""
@@ -93,7 +92,7 @@ def _parse_named(text: str) -> TopicCount:
         raise _refused(f"{len(named)} topics (allowed: 1 to {MAX_TOPICS})")
     for topic in named:
         if not is_topic_name(topic):
-            raise RegistrationRefused(INVALID_TOPIC, f"topic_count: no topic can be named {topic[:MAX_PATTERN]!r}")
+            raise _refused(f"no topic can be named {topic[:MAX_PATTERN]!r}", RegistrationCode.INVALID_TOPIC)
     return TopicCount(max(named.values()), named)
 
 
@@ -134,5 +133,5 @@ def _engine() -> tuple[Any, Any]:
     return re2, options
 
 
-def _refused(detail: str) -> RegistrationRefused:
-    return RegistrationRefused(INVALID_REQUEST, f"topic_count: {detail}")
+def _refused(detail: str, code: RegistrationCode = RegistrationCode.INVALID_REQUEST) -> RegistrationRefused:
+    return RegistrationRefused(code, f"topic_count: {detail}")

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
+from proxy.coordinator.codes import RegistrationCode
 from proxy.core.wire import MAX_STRING, TRUNCATED, Buffer, DecodeError, string
 from proxy.errors import BrokersideError, MalformedBody, PeerError
 from proxy.protocol.private import BASE
@@ -23,8 +24,6 @@ REGISTER_CONSUMER = 30_002
 PING = 30_010
 STOP_FETCHER = 30_011
 START_FETCHER = 30_012
-
-INVALID_REQUEST = 42
 
 MAX_COUNT = 32_767
 """Of the partitions, threads and brokers of one message: the seed's counts are int16."""
@@ -251,7 +250,7 @@ def decode_register_consumer_request(api_version: int, body: Buffer) -> Register
     except (*TRUNCATED, DecodeError, UnicodeDecodeError):
         raise _malformed("client", "a RegisterConsumer request", body) from None
     if pos != len(body):
-        raise RegistrationRefused(INVALID_REQUEST, f"{len(body) - pos} bytes after the request")
+        raise RegistrationRefused(RegistrationCode.INVALID_REQUEST, f"{len(body) - pos} bytes after the request")
     return RegisterConsumerRequest(
         group_id, consumer_id, topic_count, auto_commit, auto_offset_reset, session_timeout_ms, protocol_level
     )

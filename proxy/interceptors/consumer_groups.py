@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
+from proxy.coordinator.codes import RegistrationCode
 from proxy.coordinator.registration import is_group_id
 from proxy.coordinator.subscription import TopicCount, parse_topic_count
 from proxy.coordinator.view import NO_COORDINATOR, GroupsDirectory
@@ -45,13 +46,8 @@ from proxy.core.interceptor import (
 from proxy.core.wire import TRUNCATED, string
 from proxy.errors import MalformedBody
 from proxy.interceptors.broker_metadata import FleetDirectory
-from proxy.interceptors.consumer_rights import GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, ask_rights
+from proxy.interceptors.consumer_rights import ask_rights
 from proxy.protocol.private import BASE, PRIVATE
-
-NONE = 0
-COORDINATOR_NOT_AVAILABLE = 15
-NOT_COORDINATOR = 16
-INVALID_GROUP_ID = 24
 
 _header = struct.Struct(">hhi")
 
@@ -123,15 +119,15 @@ class ConsumerGroupsInterceptor(Interceptor):
     def _find(self, group_id: str | None) -> ClusterMetadataResponse:
         """Return the coordinator of a group; None: of the first partition."""
         if group_id is not None and not is_group_id(group_id):
-            return ClusterMetadataResponse(INVALID_GROUP_ID, NO_COORDINATOR, ())
+            return ClusterMetadataResponse(RegistrationCode.INVALID_GROUP_ID, NO_COORDINATOR, ())
         view = self._groups.view
         if not self._hands_over or not view.is_coordinating:
-            return ClusterMetadataResponse(COORDINATOR_NOT_AVAILABLE, NO_COORDINATOR, ())
+            return ClusterMetadataResponse(RegistrationCode.NOT_AVAILABLE, NO_COORDINATOR, ())
         coordinator = view.coordinator_of(FIRST_PARTITION if group_id is None else view.partition_of(group_id))
         brokers = self._endpoints()
         if all(broker.broker_id != coordinator for broker in brokers):  # it does not run any more
-            return ClusterMetadataResponse(COORDINATOR_NOT_AVAILABLE, NO_COORDINATOR, brokers)
-        return ClusterMetadataResponse(NONE, coordinator, brokers)
+            return ClusterMetadataResponse(RegistrationCode.NOT_AVAILABLE, NO_COORDINATOR, brokers)
+        return ClusterMetadataResponse(0, coordinator, brokers)
 
     def _endpoints(self) -> tuple[EndpointEntry, ...]:
         running: Sequence[int] = ()
@@ -142,24 +138,24 @@ class ConsumerGroupsInterceptor(Interceptor):
         """Return the response to a registration of a group that is not coordinated here; None: it is."""
         view = self._groups.view
         if not self._hands_over or not view.is_coordinating:
-            return RegisterConsumerResponse(COORDINATOR_NOT_AVAILABLE)
+            return RegisterConsumerResponse(RegistrationCode.NOT_AVAILABLE)
         partition = view.partition_of(group_id)
         if partition in view.own:
             return None
         coordinator = view.coordinator_of(partition)
-        code = COORDINATOR_NOT_AVAILABLE if coordinator == NO_COORDINATOR else NOT_COORDINATOR
+        code = RegistrationCode.NOT_AVAILABLE if coordinator == NO_COORDINATOR else RegistrationCode.NOT_COORDINATOR
         return RegisterConsumerResponse(code, coordinator)
 
     async def _serve(self, registration: Registration, call: BrokerCall) -> bytes | GivenUp:
         """Refuse a client that may not read what it names; else give its connection up."""
         code = await ask_to_register(call, registration.request)
-        if code != NONE:
+        if code:
             return encode_register_consumer_response(registration.api_version, RegisterConsumerResponse(code))
         return GivenUp(registration)
 
 
 async def ask_to_register(call: BrokerCall, request: RegisterConsumerRequest) -> int:
-    """Return the error code of a client that may not read the group or a topic that it names; NONE: it may.
+    """Return the error code of a client that may not read the group or a topic that it names; 0: it may.
 
     What no group or topic can be called is not asked about: the coordinator refuses it.
     """
@@ -167,8 +163,8 @@ async def ask_to_register(call: BrokerCall, request: RegisterConsumerRequest) ->
     topic_count = read_topic_count(request)
     rights = await ask_rights(call, group_id, topic_count.named if topic_count is not None else ())
     if not rights.may_read_group:
-        return GROUP_AUTHORIZATION_FAILED
-    return TOPIC_AUTHORIZATION_FAILED if rights.unreadable else NONE
+        return RegistrationCode.GROUP_DENIED
+    return RegistrationCode.TOPIC_DENIED if rights.unreadable else RegistrationCode.REGISTERED
 
 
 def read_topic_count(request: RegisterConsumerRequest) -> TopicCount | None:

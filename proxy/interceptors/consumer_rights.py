@@ -11,15 +11,13 @@ import struct
 from collections.abc import Collection
 from typing import NamedTuple
 
+from proxy.coordinator.codes import RegistrationCode
 from proxy.core.interceptor import BrokerCall
 from proxy.core.wire import TRUNCATED, Buffer, int32_length, string
 from proxy.errors import MalformedBody
 
 HEARTBEAT, FETCH = 12, 1
 HEARTBEAT_VERSION, FETCH_VERSION = 0, 4
-
-TOPIC_AUTHORIZATION_FAILED = 29
-GROUP_AUTHORIZATION_FAILED = 30
 
 MAX_TOPICS_ASKED = 1000
 """Topics of one Fetch: as many as a consumer may name. The response has about 60 bytes and the name of each."""
@@ -66,7 +64,7 @@ def encode_group_question(group_id: str) -> bytes:
 def decode_group_answer(body: Buffer) -> bool:
     """Return whether the group may be read. Raises MalformedBody."""
     try:
-        return bool(_int16.unpack_from(body)[0] != GROUP_AUTHORIZATION_FAILED)
+        return bool(_int16.unpack_from(body)[0] != RegistrationCode.GROUP_DENIED)
     except TRUNCATED:
         raise MalformedBody("broker", "a response to Heartbeat without an error code") from None
 
@@ -89,7 +87,7 @@ def decode_topics_answer(body: Buffer) -> set[str]:
                 aborted, pos = int32_length(body, pos + _answered_partition.size)
                 records, pos = int32_length(body, pos + _ABORTED_SIZE * max(aborted, 0))
                 pos += max(records, 0)
-                if error_code == TOPIC_AUTHORIZATION_FAILED and name is not None:
+                if error_code == RegistrationCode.TOPIC_DENIED and name is not None:
                     unreadable.add(name.decode(errors="replace"))
         if pos > len(body):
             raise IndexError

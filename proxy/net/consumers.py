@@ -34,6 +34,7 @@ from heapq import heapify, heappop, heappush
 from time import monotonic, perf_counter
 
 from proxy.config import Config
+from proxy.coordinator.codes import RegistrationCode
 from proxy.coordinator.events import (
     ConnectionBuffered,
     ConnectionDrained,
@@ -55,7 +56,7 @@ from proxy.coordinator.wire import (
 from proxy.core.causes import Cause
 from proxy.errors import MalformedBody, PeerError
 from proxy.interceptors.consumer_groups import Registration, is_version, read_header, read_topic_count
-from proxy.interceptors.consumer_rights import GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, Rights
+from proxy.interceptors.consumer_rights import Rights
 from proxy.net.connection_handler import ConnectionHandler
 from proxy.net.consumer import Consumer, ConsumerState
 from proxy.net.consumer_handover import HandedConnection
@@ -89,7 +90,6 @@ MAX_ENDED_LOGINS = 1000
 MAX_MATCHED = 1000
 """Patterns whose topics are kept. Consumers of a group mostly have the same one."""
 
-COORDINATOR_LOAD_IN_PROGRESS = 14
 NO_ERROR = b"\0\0"
 
 
@@ -369,9 +369,9 @@ class ConsumerConnections:
 
     def _decide(self, consumer: Consumer, rights: Rights) -> None:
         if not rights.may_read_group:
-            self._refuse(consumer, GROUP_AUTHORIZATION_FAILED)
+            self._refuse(consumer, RegistrationCode.GROUP_DENIED)
         elif rights.unreadable and not consumer.has_pattern:
-            self._refuse(consumer, TOPIC_AUTHORIZATION_FAILED)
+            self._refuse(consumer, RegistrationCode.TOPIC_DENIED)
         else:
             self._report_registered(consumer, rights)
 
@@ -450,7 +450,7 @@ class ConsumerConnections:
         if consumer.client_rights is not None:
             consumer.sock.end("broker_timeout" if isinstance(error, TimeoutError) else "broker_closed")
         elif consumer.state is ConsumerState.ASKED:
-            self._refuse(consumer, COORDINATOR_LOAD_IN_PROGRESS)
+            self._refuse(consumer, RegistrationCode.LOADING)
 
     def _question(self, consumer: Consumer) -> tuple[str | None, frozenset[str]]:
         """Return the group and the topics that a client's rights are about."""

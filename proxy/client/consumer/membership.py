@@ -43,6 +43,7 @@ from proxy.client.consumer.settings import LATEST_VERSION, MembershipSettings
 from proxy.client.consumer.states import FetchingState, LinkState, LinkStep
 from proxy.config.values import Endpoint
 from proxy.coordinator import wire
+from proxy.coordinator.codes import RegistrationCode
 from proxy.coordinator.wire import (
     ConsumedOffset,
     ConsumerResponse,
@@ -243,7 +244,9 @@ class ConsumerMembership:
         if found.error_code in FATAL:
             self._end(describe_error(found.error_code, self._settings.group_id))
         elif found.error_code or address is None:
-            self._log("info", describe_error(found.error_code or 15, self._settings.group_id))
+            self._log(
+                "info", describe_error(found.error_code or RegistrationCode.NOT_AVAILABLE, self._settings.group_id)
+            )
             self._close()
             self._seek_again()
         elif address == self._address:
@@ -269,7 +272,9 @@ class ConsumerMembership:
         if code in FATAL:
             self._end(text)
             return
-        self._log("info" if code in (14, *NOT_COORDINATOR) else "warning", f"{self._address}: {text}")
+        self._log(
+            "info" if code in (RegistrationCode.LOADING, *NOT_COORDINATOR) else "warning", f"{self._address}: {text}"
+        )
         self._registrations += 1
         if code in TRY_AGAIN and self._registrations < REGISTRATIONS_OF_A_LINK:
             self._step, self._timer = LinkStep.PAUSE, self._back_off()
