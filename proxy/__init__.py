@@ -32,7 +32,8 @@ compiled    in Cython alone, what reads bodies: walkers, exchange.
 rpc         requests that the sidecar itself sends to a broker: one at a time, bounded.
 local       real Kafka on this machine for demo, tests and trying things: jars, cluster, workload.
 start_checks.py  what the machine has to give: descriptors, backlog, memory.
-group_coordinator.py  runs the coordinator of groups of consumers; group_log.py: what it logs and counts.
+group_coordinator.py  runs the coordinator of groups of consumers; group_contracts.py: what it needs of the other parts;
+            group_log.py: what it logs and counts.
 run.py      a sidecar from its start to its end.
 daemon_executor.py  blocking calls that may never return, in a thread of their own.
 extras.py   the optional packages of a command, and how to install them.

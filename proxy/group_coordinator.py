@@ -16,12 +16,10 @@ import contextlib
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection
-from typing import Protocol
 
 import structlog
 
 from proxy.config import Config
-from proxy.coordinator.coordinator_state import CoordinatorState
 from proxy.coordinator.description import (
     Clocks,
     count_quarantined,
@@ -48,14 +46,11 @@ from proxy.coordinator.events import (
     TopicsChanged,
 )
 from proxy.coordinator.settings import CoordinatorSettings
-from proxy.coordinator.status import CoordinatorFields, CoordinatorStatus, GroupStatus
+from proxy.coordinator.status import CoordinatorStatus, GroupStatus
 from proxy.coordinator.view import NO_COORDINATOR, GroupsView
-from proxy.core.causes import Cause
-from proxy.features.view import FeaturesView
 from proxy.fleet.boottime import boottime_ms
-from proxy.fleet.group_cluster import ClusterEffect
+from proxy.group_contracts import ConsumerLinks, CoordinatorMachine, MakeCluster
 from proxy.group_log import GroupLog
-from proxy.interceptors.broker_metadata import FleetView
 
 NOT_FINALIZED = "brokerside.coordinator.protocol is not finalized, or not read yet (brokerside features describe)"
 EVACUATED = "it is evacuated (brokerside groups return)"
@@ -83,93 +78,6 @@ RESTART_DELAY = 10.0
 """Seconds after a mistake of ours until this sidecar coordinates groups again."""
 
 log = structlog.get_logger(__name__)
-
-
-class CoordinatorMachine(Protocol):
-    """What is needed of ``proxy.coordinator.machine.Coordinator``."""
-
-    def handle(self, event: Event, now: int) -> list[Effect]:
-        """Return what has to be done, in this order, because of an event; None: because time has passed."""
-
-    def due(self) -> int | None:
-        """Return when ``handle`` has to be called with None at the latest."""
-
-    def may_send(self, connection: int, now: int) -> bool:
-        """Return whether a request may be sent to a consumer: not while its partition is mute, or has to be."""
-
-    def sizes(self) -> CoordinatorFields:
-        """Return how much each of its fields has."""
-
-    def highest_level(self) -> int:
-        """Return the highest level of the protocol that a record of a group names."""
-
-    @property
-    def state(self) -> CoordinatorState:
-        """What it knows, to be read."""
-
-
-class ConsumerLinks(Protocol):
-    """What is needed of ``proxy.net.consumers.ConsumerConnections``."""
-
-    def send(self, number: int, frame: bytes) -> bool:
-        """Send a frame. Return whether the kernel has taken all that was sent so far. If not, ``ConnectionBuffered``
-        was reported, and ``ConnectionDrained`` follows."""
-
-    def accept(self, number: int, user_timeout_ms: int) -> None:
-        """The connection is a registered member's now."""
-
-    def close(self, number: int, cause: Cause) -> None:
-        """Close a connection after what was sent to it."""
-
-    def close_all(self) -> None:
-        """Close all connections, since the coordinator of their groups is not here any more."""
-
-    async def set_topics(self, names: Collection[str]) -> None:
-        """Set the names of all topics. Returns once the rights to new ones were asked for."""
-
-
-class GroupsCluster(Protocol):
-    """What is needed of ``proxy.fleet.group_cluster.GroupCluster``."""
-
-    def start(self) -> None:
-        """Start, on the running loop."""
-
-    def perform(self, effect: ClusterEffect) -> None:
-        """Carry out an effect; its event follows later."""
-
-    def evacuate(self) -> None:
-        """Let other sidecars hold all partitions."""
-
-    def return_(self) -> None:
-        """Hold partitions again."""
-
-    def update_features(self, view: FeaturesView) -> None:
-        """Take over the finalized levels."""
-
-    def update_fleet_view(self, view: FleetView) -> None:
-        """Take over the addresses of brokers."""
-
-    def expect_coordinator(self) -> None:
-        """Note that a client has just asked for a coordinator."""
-
-    def refresh_topics(self) -> None:
-        """Note that a topic may just have been altered."""
-
-    def reconfigure(self, config: Config) -> None:
-        """Take over a changed configuration."""
-
-    def close_partitions(self) -> None:
-        """Close all partitions that are open."""
-
-    async def resign(self) -> None:
-        """Let other sidecars hold all partitions, for good."""
-
-    async def close(self) -> None:
-        """Stop, after ``resign``."""
-
-
-MakeCluster = Callable[[Callable[[Event], None], Callable[[GroupsView], None]], GroupsCluster]
-"""Gets what is to be called with each event, and with each view of the coordinators."""
 
 
 class GroupCoordinator:
