@@ -43,18 +43,16 @@ def a_consumer(world: World) -> Consumer:
     return world.random.choice(world.consumers)
 
 
-# Sidecars
-
-
-def kill_sidecar(world: World) -> None:
-    one, powered = a_coordinator(world), world.random.random() < 0.7
+def kill(world: World, one: Sidecar | Consumer) -> None:
+    """The process, or its machine with it; it is started again later."""
+    powered = world.random.random() < 0.7
     if one.is_running:
         one.kill(powered=powered)
         world.timeline.after(some_time(world), lambda: None if one.is_running else one.start())
 
 
-def stop_sidecar(world: World) -> None:
-    one = a_coordinator(world)
+def stop(world: World, one: Sidecar | Consumer) -> None:
+    """The process, by SIGSTOP; it goes on later."""
     world.tell(one.name, "is stopped")
     one.stop()
 
@@ -64,6 +62,17 @@ def stop_sidecar(world: World) -> None:
             one.go_on()
 
     world.timeline.after(some_time(world), go_on)
+
+
+# Sidecars
+
+
+def kill_sidecar(world: World) -> None:
+    kill(world, a_coordinator(world))
+
+
+def stop_sidecar(world: World) -> None:
+    stop(world, a_coordinator(world))
 
 
 def shut_sidecar_down(world: World) -> None:
@@ -107,23 +116,11 @@ def take_over(world: World) -> None:
 
 
 def kill_consumer(world: World) -> None:
-    one, powered = a_consumer(world), world.random.random() < 0.7
-    if one.is_running:
-        one.kill(powered=powered)
-        world.timeline.after(some_time(world), lambda: None if one.is_running else one.start())
+    kill(world, a_consumer(world))
 
 
 def stop_consumer(world: World) -> None:
-    one = a_consumer(world)
-    world.tell(one.name, "is stopped")
-    one.stop()
-
-    def go_on() -> None:
-        if one.is_stopped:
-            world.tell(one.name, "goes on")
-            one.go_on()
-
-    world.timeline.after(some_time(world), go_on)
+    stop(world, a_consumer(world))
 
 
 def leave(world: World) -> None:
