@@ -142,5 +142,6 @@ def _by_topic(owned: _Owned) -> Assignment:
         for topic, number in partitions:
             found.setdefault(topic, {}).setdefault(thread, []).append(number)
     return {
-        topic: {thread: tuple(sorted(numbers)) for thread, numbers in shares.items()} for topic, shares in found.items()
+        topic: {thread: tuple(sorted(numbers)) for thread, numbers in shares.items()}
+        for topic, shares in sorted(found.items())
     }

@@ -105,9 +105,12 @@ def _keep(
 def shares_of(
     owners: GroupOwners, topics: Mapping[str, TopicFactsOfGroups], not_free: Collection[TopicPartition]
 ) -> dict[str, Share]:
-    """What each owner can be told to fetch, by consumer id: of topics that exist, and partitions that are free."""
+    """What each owner can be told to fetch, by consumer id: of topics that exist, and partitions that are free.
+
+    In the order of topics, whatever that of ``owners`` is: the same partitions are equal shares.
+    """
     by_thread: dict[str, list[TopicPartition]] = {}
-    for topic, topic_owners in owners.items():
+    for topic, topic_owners in sorted(owners.items()):
         if topic in topics and topics[topic].topic_id == topic_owners.topic_id:
             for thread_id, partitions in _without(topic, topic_owners.threads, not_free).items():
                 by_thread.setdefault(thread_id, []).extend((topic, partition) for partition in partitions)

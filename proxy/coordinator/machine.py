@@ -310,7 +310,7 @@ class Coordinator:
         self._membership.refuse_registering(partition.group_ids, RegistrationCode.NOT_COORDINATOR, now)
         if partition.is_open() and event.reason != "fenced":
             self._committer.commit(partition.number)
-        for group_id in partition.group_ids:
+        for group_id in sorted(partition.group_ids):
             self._drop(self._state.groups.pop(group_id))
         self._state.writes.drop(partition.number)
         self._committer.drop(partition.number)
