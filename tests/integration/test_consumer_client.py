@@ -59,6 +59,14 @@ def consumer_of(coordinator: ScriptedCoordinator, cluster: ClusterState, **argum
     )
 
 
+def begin(consumer: CoordinatedConsumer, coordinator: ScriptedCoordinator, topic: str) -> MessageStream:
+    """Register the consumer, and start it at the first message of partition 0; its stream."""
+    (stream,) = consumer.create_message_streams({topic: 1})[topic]
+    coordinator.register()
+    coordinator.start([(topic, 0, 0)])
+    return stream
+
+
 def take(stream: MessageStream, count: int) -> list[int | None]:
     """The offsets of the next messages."""
     messages = [stream.poll(SECONDS) for _ in range(count)]
@@ -139,9 +147,7 @@ def test_a_paused_process_hands_out_nothing_after_its_lease(
     clock = consumer_module.boottime_ms
     monkeypatch.setattr(consumer_module, "boottime_ms", lambda: clock() + pause_ms)
     with consumer_of(coordinator, cluster) as consumer:
-        (stream,) = consumer.create_message_streams({topic: 1})[topic]
-        coordinator.register()
-        coordinator.start([(topic, 0, 0)])
+        stream = begin(consumer, coordinator, topic)
         assert take(stream, 10) == list(range(10))
         pause_ms = SESSION_TIMEOUT_MS
         assert stream.poll(0) is None
@@ -163,9 +169,7 @@ def test_an_application_that_stands_still_leaves_its_group(
     clock = consumer_module.boottime_ms
     monkeypatch.setattr(consumer_module, "boottime_ms", lambda: clock() + passed_ms)
     with consumer_of(coordinator, cluster, max_poll_interval_ms=30_000) as consumer:
-        (stream,) = consumer.create_message_streams({topic: 1})[topic]
-        coordinator.register()
-        coordinator.start([(topic, 0, 0)])
+        stream = begin(consumer, coordinator, topic)
         assert take(stream, 10) == list(range(10))
         passed_ms = 30_000
         last = coordinator.ping_until_end()[-1]
@@ -193,9 +197,7 @@ def test_a_second_call_registers_again_with_all_topics(
     cluster: ClusterState, topic: str, coordinator: ScriptedCoordinator
 ) -> None:
     with consumer_of(coordinator, cluster) as consumer:
-        (stream,) = consumer.create_message_streams({topic: 1})[topic]
-        coordinator.register()
-        coordinator.start([(topic, 0, 0)])
+        stream = begin(consumer, coordinator, topic)
         assert take(stream, 50) == list(range(50))
         consumer.create_message_streams({"other": 1})
         last = coordinator.ping_until_end()[-1]
@@ -225,9 +227,7 @@ def test_a_coordinator_that_is_gone_does_not_stop_it(
     cluster: ClusterState, topic: str, coordinator: ScriptedCoordinator
 ) -> None:
     with consumer_of(coordinator, cluster) as consumer:
-        (stream,) = consumer.create_message_streams({topic: 1})[topic]
-        coordinator.register()
-        coordinator.start([(topic, 0, 0)])
+        stream = begin(consumer, coordinator, topic)
         assert take(stream, 10) == list(range(10))
         coordinator.stop_listening()
         coordinator.hang_up(reset=True)
