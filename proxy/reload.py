@@ -131,6 +131,7 @@ class Reloader:
         self._reason = ""
         self._lock = asyncio.Lock()
         self._executor = DaemonExecutor("configuration")
+        self._unread = False
         self._started_count = 0
         self._finished_count = 0
         self._last_result = ReloadResult("unchanged")
@@ -175,17 +176,20 @@ class Reloader:
             return ReloadResult("draining") if self._stopped else self._last_result
 
     async def _has_changed(self) -> bool:
+        """Return whether there is a configuration to load, or one whose last read took too long."""
         try:
-            return await self._executor.run(self._file.has_changed, READ_TIMEOUT)
+            return await self._executor.run(self._file.has_changed, READ_TIMEOUT) or self._unread
         except TimeoutError:  # a blocked file system; a reload reports it
             return False
 
     async def _reload(self, reason: str) -> ReloadResult:
+        self._unread = False
         try:
             wanted, digest, found, errors = await self._executor.run(self._read, READ_TIMEOUT)
         except ConfigError as error:
             return self._reject(reason, error.problems)
         except TimeoutError:
+            self._unread = True
             return self._reject(reason, [f"cannot be read: no answer within {READ_TIMEOUT:.0f} s"])
         except Exception as error:
             log.exception("config_not_read", reason=reason)

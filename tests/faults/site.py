@@ -37,7 +37,8 @@ METADATA_KEY, API_VERSIONS_KEY = (key.to_bytes(2, "big") for key in (METADATA, A
 
 
 class Peer:
-    """Stands for the broker: answers each request with its correlation id, and counts connections of clients.
+    """Stands for the broker: answers each request with its correlation id, and counts connections and requests of
+    clients. ``seen`` is one too many while a connection of the sidecar itself has not sent anything yet.
 
     ``advertised``: the port in Metadata, so that the sidecar knows its broker. ``unanswered``: api keys on
     the wire whose requests get no response, as a fetch that waits for records.
@@ -45,6 +46,7 @@ class Peer:
 
     def __init__(self, advertised: int) -> None:
         self.seen = 0
+        self.requests = 0
         self.unanswered: set[bytes] = set()
         self.open = 0
         host = HOST.encode()
@@ -86,6 +88,7 @@ class PeerConnection(asyncio.Protocol):
             (size,) = struct.unpack_from(">i", self._received)
             if len(self._received) < 4 + size:
                 return
+            self._peer.requests += self._received[14:25] != b"brokerside-"
             body = self._peer.metadata if self._received[4:6] == METADATA_KEY else b""
             if self._received[4:6] not in self._peer.unanswered:
                 self._transport.write(struct.pack(">i", 4 + len(body)) + self._received[8:12] + body)

@@ -485,6 +485,23 @@ class TestDeadFileSystem:
 
         assert (await running.reload(BASE + "log.level: debug\n")).changed == ("log.level",)
 
+    async def test_what_could_not_be_read_is_read_when_the_file_system_answers_again(self, running, monkeypatch):
+        monkeypatch.setattr(proxy.reload, "FILE_POLL_INTERVAL", 0.001)
+        monkeypatch.setattr(proxy.reload, "READ_TIMEOUT", 0.05)
+        running.before_load.clear()
+        with capture_logs() as logged:
+            assert (await running.reload(BASE + "log.level: debug\n")).result == "rejected"
+            watching = asyncio.create_task(running.reloader.run())
+            await asyncio.sleep(0.2)  # it waits for the first read, four times as long as it may take
+            assert (running.loads, [line["event"] for line in logged]) == (1, ["config_rejected"])
+            monkeypatch.setattr(proxy.reload, "READ_TIMEOUT", 10)
+            running.before_load.set()
+            await asyncio.wait_for(running.has_applied.wait(), 10)
+        running.reloader.stop()
+        await watching
+
+        assert running.reloader.config.log_level == "debug"
+
 
 class TestCertificates:
     """Files of TLS are part of the configuration."""
