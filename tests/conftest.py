@@ -25,7 +25,8 @@ SLOW_SECONDS = 20
 
 OVERDUE_SECONDS = 120
 """A process whose test has not ended so long after its timeout exits, with the stacks of its threads on stderr. That
-timeout is an exception, which has to wait for a call that does not return, into librdkafka for example."""
+timeout is an exception, which has to wait for a call that does not return, into librdkafka for example. So does a
+process that neither gets another test nor ends."""
 
 STDERR = pytest.StashKey[int]()
 """The process's own, which pytest does not capture."""
@@ -65,11 +66,20 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> M
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     marker = item.get_closest_marker("timeout")
     timeout = float(marker.args[0] if marker else item.config.getini("timeout"))
-    faulthandler.dump_traceback_later(timeout + OVERDUE_SECONDS, exit=True, file=item.config.stash[STDERR])
+    exit_when_overdue(item.config, timeout)
     try:
         return (yield)
     finally:
-        faulthandler.cancel_dump_traceback_later()
+        exit_when_overdue(item.config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    exit_when_overdue(session.config)
+
+
+def exit_when_overdue(config: pytest.Config, timeout: float = 0) -> None:
+    faulthandler.dump_traceback_later(timeout + OVERDUE_SECONDS, exit=True, file=config.stash[STDERR])
 
 
 class Progress:

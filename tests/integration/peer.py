@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -11,8 +12,8 @@ Behaviour = Callable[[Reader, Writer], Awaitable[None]]
 
 
 @asynccontextmanager
-async def upstream(behaviour: Behaviour) -> AsyncIterator[int]:
-    """Listen on loopback and run ``behaviour`` for each connection; yields the port."""
+async def upstream(behaviour: Behaviour, context: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+    """Listen on loopback and run ``behaviour`` for each connection; yields the port. ``context``: of TLS."""
     tasks: set[asyncio.Task[None]] = set()
 
     async def serve(reader: Reader, writer: Writer) -> None:
@@ -27,7 +28,7 @@ async def upstream(behaviour: Behaviour) -> AsyncIterator[int]:
             writer.transport.abort()
             tasks.discard(task)
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:

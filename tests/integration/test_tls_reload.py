@@ -25,7 +25,6 @@ from proxy.net.tls_contexts import TlsContexts
 from tests.frames import METADATA, request, response
 from tests.integration.peer import Reader, Writer, answer_in_order, read_frame, upstream
 from tests.integration.test_tls import HandMade
-from tests.integration.test_tls_upstream import broker_with_tls
 from tests.integration.tls_bench import silent_sidecar, tls_bench  # noqa: F401
 from tests.tools.authority import Authority
 
@@ -95,17 +94,26 @@ async def ask(client: tuple[Reader, Writer], number: int) -> None:
         assert await read_frame(reader) == response(number)
 
 
+class Broker:
+    """Answers in order. ``clients``: the connections over which a client asked; the sidecar itself asks over others."""
+
+    def __init__(self) -> None:
+        self.clients = 0
+
+    async def serve(self, reader: Reader, writer: Writer) -> None:
+        first = await read_frame(reader)
+        self.clients += b"brokerside" not in first
+        writer.write(response(int.from_bytes(first[8:12], "big")))
+        await answer_in_order(reader, writer)
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_a_reload_begins_and_ends_tls_for_new_connections_alone(tmp_path: Path, workers: int) -> None:
     authority = Authority(tmp_path / "brokers")
-    plain_count = 0
-
-    async def count(reader: Reader, writer: Writer) -> None:
-        nonlocal plain_count
-        plain_count += 1
-        await answer_in_order(reader, writer)
-
-    async with upstream(count) as plain_port, broker_with_tls(authority, tmp_path / "brokers") as (tls_port, seen):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.issue("broker", names=("kafka-1.example",)))
+    plain, encrypted = Broker(), Broker()
+    async with upstream(plain.serve) as plain_port, upstream(encrypted.serve, context) as tls_port:
         site = Site(tmp_path, workers, plain_port)
         upstream_tls = {"ssl.truststore.location": str(authority.ca), "ssl.server.name": "kafka-1.example"}
         clients: list[tuple[Reader, Writer]] = []
@@ -123,20 +131,17 @@ async def test_a_reload_begins_and_ends_tls_for_new_connections_alone(tmp_path: 
             site.write(security_protocol="SSL", tls=site.tls)
             assert (await site.reload()).result == "applied"
             await connect(tls=True)
-            assert seen == []
+            assert (plain.clients, encrypted.clients) == (2 * CLIENTS, 0)
 
-            before = plain_count
             site.write(to=tls_port, security_protocol="SSL", tls=site.tls, upstream_tls=upstream_tls)
             assert (await site.reload()).result == "applied"
             await connect(tls=True)
-            assert plain_count == before
-            assert len(seen) >= CLIENTS
+            assert (plain.clients, encrypted.clients) == (2 * CLIENTS, CLIENTS)
 
-            before = len(seen)
             site.write()
             assert (await site.reload()).result == "applied"
             await connect(tls=False)
-            assert len(seen) == before
+            assert (plain.clients, encrypted.clients) == (3 * CLIENTS, CLIENTS)
             with pytest.raises((ssl.SSLError, ConnectionError)):
                 await site.dial(tls=True)
             for _, writer in clients:

@@ -35,7 +35,7 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Rendered:
     def rendered(columns: list[str], rows: list[tuple[Any, ...]]) -> list[str]:
         out = io.StringIO()
         monkeypatch.setattr(out, "isatty", lambda: True)
-        monkeypatch.setattr(render.shutil, "get_terminal_size", lambda: os.terminal_size((80, 24)))
+        monkeypatch.setattr(render.shutil, "get_terminal_size", lambda fallback=None: os.terminal_size((80, 24)))
         with monkeypatch.context() as patch:
             patch.setattr(sys, "stdout", out)
             lines = ESCAPE.sub("", render.render_rows(columns, rows, "table")).splitlines()
