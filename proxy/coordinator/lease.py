@@ -20,6 +20,9 @@ CLOCK_RATE_PERCENT = 2
 MAX_OPEN_PINGS = 2
 """Pings without an answer on the wire. One that is due meanwhile is withheld, and expires as if it were sent."""
 
+MAX_ASKED_PINGS = 2
+"""Pings that a consumer gets for the asking between two by schedule: who leaves needs two."""
+
 MAX_CONFIRM_INTERVAL_MS = 2000
 
 RETRANSMISSION_MS = 500

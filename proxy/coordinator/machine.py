@@ -360,6 +360,8 @@ class Coordinator:
             self._membership.malformed(event.connection, now)
             return
         group = self._group_of(member)
+        if request is Unasked.REPEATED and self._state.may_speak_to(group, now):
+            self._state.requests.ping_asked(member, now)
         if not isinstance(request, Unasked):
             if member.tells_of_share(request):
                 self._take_offsets(group, member, response, now)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from proxy.coordinator.lease import MAX_OPEN_PINGS, SentTimes
+from proxy.coordinator.lease import MAX_ASKED_PINGS, MAX_OPEN_PINGS, SentTimes
 from proxy.coordinator.records import MemberValue
 from proxy.coordinator.states import MEMBERS, MemberEvent, MemberState, next_state
 from proxy.coordinator.subscription import TopicCount
@@ -73,6 +73,10 @@ class GroupMember:
         self._next_correlation_id = 1
         self._open: dict[int, OpenRequest] = {}
         self._unanswered_pings: set[int] = set()
+        self._asked_pings = 0
+        """Since the last ping by schedule."""
+        self._last_answered = 0
+        """Correlation id of the request that was answered last."""
         self._withheld: set[int] = set()
         self._next_withheld = -1
         self._stopping: frozenset[TopicPartition] | None = None
@@ -101,6 +105,10 @@ class GroupMember:
     def can_send_ping(self) -> bool:
         """Whether fewer than two pings are unanswered."""
         return len(self._unanswered_pings) < MAX_OPEN_PINGS
+
+    def can_ask_for_ping(self) -> bool:
+        """Whether it gets a ping beside those by schedule: none is unanswered, and it has not had some already."""
+        return not self._unanswered_pings and self._asked_pings < MAX_ASKED_PINGS
 
     def may_fetch(self) -> bool:
         """Whether it may be fetching something."""
@@ -171,8 +179,9 @@ class GroupMember:
 
     # What is sent to it
 
-    def ping(self, now: int) -> OpenRequest:
-        """A ping is sent."""
+    def ping(self, now: int, *, asked: bool = False) -> OpenRequest:
+        """A ping is sent. ``asked``: since the consumer has asked for it."""
+        self._asked_pings = self._asked_pings + 1 if asked else 0
         request = self._send(PING, now)
         self._unanswered_pings.add(request.correlation_id)
         return request
@@ -213,6 +222,10 @@ class GroupMember:
         """Whether a request with this correlation id was ever sent."""
         return 0 < correlation_id < self._next_correlation_id
 
+    def repeats(self, correlation_id: int) -> bool:
+        """Whether a response to this request has come last before."""
+        return correlation_id == self._last_answered
+
     def heard(self, correlation_id: int, now: int) -> OpenRequest | None:
         """A response has come: it is alive. Return what it answers; None if that has expired before."""
         self.has_answered = True
@@ -221,7 +234,10 @@ class GroupMember:
         self._withheld.clear()
         # It answers in order: what it was asked before and has not answered, it will not answer any more.
         self._unanswered_pings = {ping for ping in self._unanswered_pings if ping > correlation_id}
-        return self._open.pop(correlation_id, None)
+        request = self._open.pop(correlation_id, None)
+        if request is not None:
+            self._last_answered = correlation_id
+        return request
 
     def confirmed(self, request: OpenRequest) -> None:
         """The latest StopFetcher or StartFetcher was answered without an error."""

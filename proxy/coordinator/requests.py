@@ -36,6 +36,8 @@ class Unasked(Enum):
 
     LATE = "late"
     """Its request has expired."""
+    REPEATED = "repeated"
+    """It has come before, and the consumer asks for a ping with it."""
     MALFORMED = "malformed"
     """It fits no request that was ever sent on its connection."""
 
@@ -95,17 +97,23 @@ class ConsumerRequests:
     def ping(self, member: GroupMember, due: int, now: int) -> None:
         """Ping a member, unless two pings are unanswered: then the ping is withheld, and expires as if it were sent."""
         if member.can_send_ping():
-            retries = member.failures
-            request = member.ping(now)
-            self._watch(member, request, now)
-            frame = encode_ping(request.correlation_id, PingRequest(member.consumer_id, retries), self._base)
-            self._effects.add(SendFrame(member.connection, frame))
+            self._send_ping(member, member.ping(now), now)
         else:
             number = member.withhold_ping()
             deadline = now + response_timeout(member.session_timeout_ms)
             self._purgatory_of_withheld.watch(member.connection, number, deadline)
             self._effects.count("pings_total", "withheld")
         self.skip_ping(member, due, now)
+
+    def ping_asked(self, member: GroupMember, now: int) -> None:
+        """Ping a member that has asked for it, unless it is pinged anyway, or asks too often."""
+        if member.can_ask_for_ping():
+            self._send_ping(member, member.ping(now, asked=True), now)
+
+    def _send_ping(self, member: GroupMember, request: OpenRequest, now: int) -> None:
+        self._watch(member, request, now)
+        frame = encode_ping(request.correlation_id, PingRequest(member.consumer_id, member.failures), self._base)
+        self._effects.add(SendFrame(member.connection, frame))
 
     def skip_ping(self, member: GroupMember, due: int, now: int) -> None:
         """Schedule the next ping."""
@@ -158,7 +166,10 @@ class ConsumerRequests:
         if not member.was_sent(number) or response.consumer_id != member.consumer_id:
             return Unasked.MALFORMED
         self._clear_withheld(member)
+        is_repeated = member.repeats(number)
         request = member.heard(number, now)
+        if request is None and is_repeated:
+            return Unasked.REPEATED
         if request is None:
             self._effects.count("pings_total", "late")
             return Unasked.LATE

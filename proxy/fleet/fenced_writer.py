@@ -33,6 +33,10 @@ DELIVERY_TIMEOUT_MS = 5000
 BEGIN_TIMEOUT = 15.0
 """Seconds within which the predecessor has to be fenced. The first transaction of a cluster takes some."""
 
+CONNECTING_CALLS = 2
+"""Questions that connect to a broker before the transactions begin: while there is no connection, librdkafka looks for
+their coordinator again after 500 ms. The first one is asked of the bootstrap server, whose connection it then ends."""
+
 CALL_TIMEOUT = 5.0
 """Seconds that a call for a transaction may take. A call to end one is made again then."""
 
@@ -41,8 +45,9 @@ OFFSETS_TIMEOUT = 2.0
 while all other groups wait."""
 
 RETRY_BACKOFF_MS = 10
-"""Milliseconds until librdkafka repeats a request: of a transaction that follows another one at once, Kafka refuses the
-offsets until it has written the end of the one before, which takes some milliseconds. By default it waits for 100."""
+"""Milliseconds until librdkafka repeats a request of a writer with offsets: of a transaction that follows another one
+at once, Kafka refuses them until it has written the end of the one before, which takes some milliseconds. By default it
+waits for 100."""
 
 COMMIT_RETRY = 0.5
 """Seconds until a commit is asked for again whose outcome is not known."""
@@ -209,11 +214,14 @@ class FencedWriter:
             "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
             "acks": "all",
             "linger.ms": 0,
-            "retry.backoff.ms": RETRY_BACKOFF_MS,
             "message.timeout.ms": self._delivery_timeout_ms,
         }
+        if self._group_metadata is not None:
+            settings["retry.backoff.ms"] = RETRY_BACKOFF_MS
         try:
             producer = Producer(settings, logger=RdkafkaLog())
+            for _ in range(CONNECTING_CALLS):
+                producer.list_topics(self._spec.name, timeout=BEGIN_TIMEOUT)
             producer.init_transactions(BEGIN_TIMEOUT)
         except KafkaException as error:
             raise self._lost(error) from None

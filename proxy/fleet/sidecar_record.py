@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from proxy.config.key_definition import INT32_MAX
 from proxy.config.types import MAX_TAG_VALUE
@@ -77,8 +77,9 @@ class SidecarRecord(Struct, frozen=True):
     """Audit events above the finalized level that are not on the topic yet."""
     holds: Annotated[Mapping[Text, Epoch], Meta(max_length=MAX_HOLDS)] = {}
     """Partitions that it alone writes to (``proxy.fleet.election``): its claim of each, by ``<log>/<partition>``."""
-    coordinates: bool = False
-    """Whether it may hold partitions of the topic of groups."""
+    coordinates: bool | UnsetType = UNSET
+    """Whether it may hold partitions of the topic of groups. Not written if it may not, as before there was such a
+    topic."""
 
     @property
     def addresses(self) -> dict[str, tuple[str, int]]:

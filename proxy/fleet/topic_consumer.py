@@ -36,6 +36,10 @@ MAX_READ_BYTES = 1_048_576
 MAX_FETCH_BYTES = 1_048_576
 """Bytes of one Fetch response, or of one batch of records."""
 
+QUICK_WAIT_MS = 10
+"""Milliseconds that a broker waits for records until the end was reached once, which librdkafka reports with the next
+response that has none. Later it waits for librdkafka's 500, which cost less."""
+
 STALE_LEADER = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.FENCED_LEADER_EPOCH,
@@ -71,7 +75,8 @@ class TopicConsumer:
         """The offset of the next record to read."""
         self.has_signatures = False
         """Whether a record that was read is signed. Only known without an authenticator."""
-        reading = {
+        self._settings = {
+            **common_settings(settings),
             "group.id": settings["client.id"],  # librdkafka wants one; nothing is ever committed
             "enable.auto.commit": False,
             "enable.partition.eof": True,
@@ -81,9 +86,16 @@ class TopicConsumer:
             "fetch.message.max.bytes": MAX_FETCH_BYTES,
             "fetch.max.bytes": MAX_FETCH_BYTES,
         }
-        self._consumer = Consumer({**common_settings(settings), **reading}, logger=RdkafkaLog())
-        self._consumer.list_topics(topic, timeout=ADMIN_TIMEOUT)  # it looks for the leader a second later else
-        self._consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
+        self._partition = partition
+        self._has_ended = False
+        self._is_quick = True
+        self._consumer = self._open({"fetch.wait.max.ms": QUICK_WAIT_MS}, OFFSET_BEGINNING)
+
+    def _open(self, settings: Mapping[str, Any], offset: int) -> Consumer:
+        consumer = Consumer({**self._settings, **settings}, logger=RdkafkaLog())
+        consumer.list_topics(self._name, timeout=ADMIN_TIMEOUT)  # it looks for the leader a second later else
+        consumer.assign([TopicPartition(self._name, self._partition, offset)])
+        return consumer
 
     def read(self, seconds: float) -> tuple[list[TopicRecord], bool]:
         """Return the records that have arrived, and whether the end was reached. Raises TopicError.
@@ -95,6 +107,9 @@ class TopicConsumer:
         records: list[TopicRecord] = []
         size, until = 0, time.monotonic() + seconds
         with raising(self._name):
+            if self._has_ended and self._is_quick:
+                self._consumer.close()
+                self._consumer, self._is_quick = self._open({}, self.position), False
             while len(records) < MAX_READ_RECORDS and size < MAX_READ_BYTES and (left := until - time.monotonic()) > 0:
                 message = self._consumer.poll(0 if records else left)
                 if message is None:
@@ -107,6 +122,7 @@ class TopicConsumer:
                     if self._is_authentic(message):
                         records.append(to_topic_record(key, value, message.timestamp()))
                 elif error.code() == KafkaError._PARTITION_EOF:
+                    self._has_ended = True
                     self._advance(message, 0)  # also over the ends of transactions, which take offsets, too
                     return records, True
                 elif error.code() in FATAL_ERRORS:

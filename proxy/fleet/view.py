@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from msgspec import UNSET
+
 from proxy import __version__
 from proxy.config import Config
 from proxy.features.catalog import LevelRange
@@ -108,7 +110,7 @@ def build_own_record(config: Config, own: OwnBroker, *, boot_id: str, started_ms
         effective=own.features.effective,
         undelivered_above=own.features.undelivered_above,
         holds={**own.features.holds, **own.groups.holds},
-        coordinates=own.groups.coordinates,
+        coordinates=own.groups.coordinates or UNSET,
     )
 
 

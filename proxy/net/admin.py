@@ -243,7 +243,8 @@ class AdminEndpoint:
         snapshot.source = self._quota_source()
         snapshot.registry_dropped = dict(self._registry_dropped())
         snapshot.features = self._features_status()
-        snapshot.coordinator = self._groups.status()
+        if self._groups.is_enabled:
+            snapshot.coordinator = self._groups.status()
         return snapshot
 
     def _quota_source(self) -> QuotaSource | None:

@@ -64,6 +64,11 @@ class GroupPages:
         self._source = source
 
     @property
+    def is_enabled(self) -> bool:
+        """Whether this sidecar may coordinate groups at all."""
+        return self._source is not None
+
+    @property
     def gets(self) -> Mapping[str, Handler]:
         """The pages that only show something, by their path."""
         return {"/coordinator": self._coordinator, "/groups": self._groups}

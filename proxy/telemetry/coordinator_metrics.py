@@ -1,4 +1,4 @@
-"""The metrics of the coordinator of groups. Where it is not enabled there are no samples.
+"""The metrics of the coordinator of groups. Where it is not enabled the page does not have them.
 
 No label holds the id of a group or of a consumer.
 """

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 
 from proxy.telemetry import protobuf_format, text_format
+from proxy.telemetry.coordinator_metrics import COORDINATOR_METRICS
 from proxy.telemetry.definitions import METRICS
 from proxy.telemetry.metric_definition import MetricDefinition, MetricKind
 from proxy.telemetry.snapshot import ProcessCounts, Snapshot
@@ -43,15 +44,21 @@ def choose_format(accept: str) -> PageFormat:
 
 
 def render(snapshot: Snapshot, wanted: PageFormat = PageFormat.TEXT) -> bytes:
-    """Return the page with all of ``METRICS`` and ``process_…``. Takes milliseconds: for a thread of its own."""
+    """Return the page with ``METRICS`` and ``process_…``; where the coordinator of groups is not enabled, without those
+    of the coordinator. Takes milliseconds: for a thread of its own."""
     pieces = []
     resumed_at = time.perf_counter()
-    for piece in _ENCODERS[wanted]((*METRICS, *_PROCESS_METRICS), snapshot):
+    for piece in _ENCODERS[wanted](_definitions(snapshot), snapshot):
         pieces.append(piece)
         if time.perf_counter() - resumed_at > MAX_TURN:
             time.sleep(PAUSE)
             resumed_at = time.perf_counter()
     return b"".join(pieces)
+
+
+def _definitions(snapshot: Snapshot) -> Iterator[MetricDefinition]:
+    left_out = frozenset(COORDINATOR_METRICS) if snapshot.coordinator is None else frozenset()
+    return (one for one in (*METRICS, *_PROCESS_METRICS) if one not in left_out)
 
 
 _ENCODERS: dict[PageFormat, Callable[[Iterable[MetricDefinition], Snapshot], Iterator[bytes]]] = {

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import count
 from typing import NamedTuple
 
+from proxy.client.consumer.backoff import LEASE_BACKOFF_MS
 from proxy.coordinator import wire
 from proxy.core.struct import view
 from proxy.core.wire import uvarint_bytes
@@ -206,6 +207,7 @@ class CoordinatedMember(Member):
         self._lease_timer: asyncio.TimerHandle | None = None
         self._assigned: dict[int, wire.ConsumedOffset] = {}
         self._pings_to_answer = 0
+        self._last_response = b""
         self._attempts: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -233,10 +235,11 @@ class CoordinatedMember(Member):
         self.kill()
 
     def leave_with_offsets(self) -> None:
-        """As a consumer with offsets to tell: the response to the next ping has them, and the ping after it shows that
-        the response has arrived."""
+        """As a consumer with offsets to tell: a response that is repeated asks for a ping, whose response has them, and
+        the ping after it shows that the response has arrived."""
         self._ownership.assign(self.name, ())
         self._pings_to_answer = 2
+        self._write(self._last_response)
 
     def _end(self) -> None:
         if self._lease_timer is not None:
@@ -263,7 +266,7 @@ class CoordinatedMember(Member):
             except OSError as error:
                 return self._ownership.fail(f"{self.name}: {error}")
             await asyncio.sleep(wait * random.uniform(0.8, 1.2))
-            wait = min(2 * wait, self._session_timeout_ms / 4000)
+            wait = min(2 * wait, LEASE_BACKOFF_MS / 1000, self._session_timeout_ms / 4000)
 
     def _on_frame(self, frame: bytes) -> None:
         if self.registered:
@@ -300,12 +303,15 @@ class CoordinatedMember(Member):
                 self._assigned = {number: self._assigned.get(number, one) for number, one in started.items()}
                 self._ownership.assign(self.name, self._assigned.keys())
         told = None if offsets is None else tuple(offsets)
-        self._write(
-            wire.encode_response(wire.ConsumerResponse(pushed.correlation_id, pushed.api_key, 0, self.name, told))
+        self._last_response = wire.encode_response(
+            wire.ConsumerResponse(pushed.correlation_id, pushed.api_key, 0, self.name, told)
         )
+        self._write(self._last_response)
         if self._pings_to_answer and pushed.api_key == wire.PING:
             self._pings_to_answer -= 1
-            if not self._pings_to_answer:
+            if self._pings_to_answer:
+                self._write(self._last_response)
+            else:
                 self.leave()
 
     def _consumed(self, partitions: Iterable[int]) -> list[wire.ConsumedOffset]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -42,6 +44,7 @@ from proxy.core.authentication import Authenticator, read_keys
 from proxy.core.protected_topics import FEATURES, GROUPS, REGISTRY
 from proxy.features.records import GROUPS_KEY, GroupsPartitions, encode
 from proxy.fleet.boottime import boottime_ms
+from proxy.fleet.group_partitions import STUCK_SECONDS
 from proxy.local import cluster as local_cluster
 from proxy.local.state import ClusterState
 from tests.integration.feature_sidecars import committed, running, until
@@ -314,3 +317,28 @@ async def test_an_evacuated_sidecar_holds_nothing_until_it_returns(clean: Cluste
         sidecar.groups.return_()
         await until(lambda: sidecar.view.own == {0, 1, 2})
         assert (await sidecar.open(0)).claim == 2
+
+
+@pytest.mark.skipif(not os.environ.get("GROUPS_FULL"), reason="takes a minute: GROUPS_FULL=1")
+async def test_a_writer_that_ends_nothing_is_given_up_and_the_partition_opened_again(clean: ClusterState) -> None:
+    """The broker stands still within a commit, which librdkafka goes on waiting for. It prints the times."""
+    broker = clean.nodes[0].pid
+    assert broker is not None
+    async with running(sidecar := GroupSidecar(clean.nodes[0])):
+        before = await sidecar.open(0)
+        assert isinstance(await sidecar.write(0, RECORDS[:1]), WriteCommitted)
+        os.kill(broker, signal.SIGSTOP)
+        try:
+            began = boottime_ms()
+            lost_write = sidecar.begin_write(0, RECORDS[1:], {"g": {("t", 0): 42}})
+            await until(lambda: sidecar.lost(0), STUCK_SECONDS + 30)
+            given_up = boottime_ms()
+        finally:
+            os.kill(broker, signal.SIGCONT)
+        assert sidecar.lost(0) == ["stuck"]
+        assert given_up - began >= 1000 * STUCK_SECONDS
+        after = await sidecar.open(0)
+        print(f"given up after {given_up - began} ms, open again {boottime_ms() - given_up} ms later")
+        assert after.claim > before.claim
+        assert not sidecar.found(WriteCommitted, write=lost_write)
+        assert isinstance(await sidecar.write(0, RECORDS[1:], {"g": {("t", 0): 43}}), WriteCommitted)

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from observers.event import ROLLUP_BUCKETS
 from observers.request_metrics_stats import ApiStats, Durations, Exemplar, LabelStats, RequestStats
+from proxy.coordinator.status import CoordinatorStatus
 from proxy.telemetry import protobuf_format
 from proxy.telemetry.metrics import PageFormat, choose_format, render
 from proxy.telemetry.snapshot import Snapshot
@@ -28,6 +29,12 @@ def snapshot() -> Snapshot:
     latency = Durations(6_024_000, {0: 2, 12: 3, 28: 3}, {-64: 1, -63: 2, 0: 2, 3: 1}, 2)
     stats = ApiStats(8, 1, 0, 0, 400, 640, latency, latency, latency, latency, {12: Exemplar("c-7", 4096, AT)})
     return Snapshot({}, requests=RequestStats({"CLIENT": {3: stats}}))
+
+
+@pytest.mark.parametrize("wanted", PageFormat)
+def test_the_page_has_metrics_of_the_coordinator_only_where_that_is_enabled(wanted: PageFormat) -> None:
+    assert b"brokerside_coordinator_" not in render(Snapshot({}), wanted)
+    assert b"brokerside_coordinator_groups" in render(Snapshot({}, coordinator=CoordinatorStatus()), wanted)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from proxy.client.consumer.assignment import ConsumerAssignment, TopicPartition
-from proxy.client.consumer.backoff import MAX_BACKOFF_MS, Backoff
+from proxy.client.consumer.backoff import LEASE_BACKOFF_MS, MAX_BACKOFF_MS, Backoff
 from proxy.client.consumer.effects import (
     AssignPartitions,
     CloseLink,
@@ -74,13 +74,11 @@ class ConsumerMembership:
         self._timer: int | None = None
         """When the step has lasted too long, or WAIT and PAUSE are over; of LEAVING: when it is given up."""
         self._backoff = Backoff(random)
-        self._next_broker = 0
         self._address: Endpoint | None = None
         """Of the connection, or of the attempt to connect."""
-        self._correlation_id = 0
         self._version = 0
         """Of the request that is asked."""
-        self._registrations = 0
+        self._next_broker = self._correlation_id = self._registrations = 0
         self._coordinator: Endpoint | None = None
         """Where it was last registered."""
         self._back_to_coordinator = False
@@ -110,7 +108,7 @@ class ConsumerMembership:
     def due(self) -> int | None:
         """Return when ``handle`` has to be called at the latest; None: not before there is an event."""
         times = [] if self._timer is None else [self._timer]
-        if self.fetching is not FetchingState.STOPPED:
+        if self._has_lease:
             times.append(self._lease.end)
         if self.link is LinkState.JOINED:
             times.append(self._lease.silence_end)
@@ -129,7 +127,7 @@ class ConsumerMembership:
 
     def _expire(self) -> None:
         """Do what time alone brings about."""
-        if self.fetching is not FetchingState.STOPPED and self._now >= self._lease.end:
+        if self._has_lease and self._now >= self._lease.end:
             self._log("warning", "nothing heard of the coordinator for a session timeout: fetching is stopped")
             self._stop()
         if self.link is LinkState.JOINED:
@@ -152,12 +150,15 @@ class ConsumerMembership:
                 self._seek_again()
 
     def _limit(self, most_ms: int, share: int) -> int:
-        has_lease = self.fetching is not FetchingState.STOPPED
-        return self._patience.limit(most_ms, share, self._address, self._now, has_lease=has_lease)
+        return self._patience.limit(most_ms, share, self._address, self._now, has_lease=self._has_lease)
+
+    @property
+    def _has_lease(self) -> bool:
+        return self.fetching is not FetchingState.STOPPED
 
     def _back_off(self) -> int:
         """Return when the next attempt is made."""
-        return self._now + self._backoff.take(self._limit(MAX_BACKOFF_MS, 4))
+        return self._now + self._backoff.take(self._limit(LEASE_BACKOFF_MS if self._has_lease else MAX_BACKOFF_MS, 4))
 
     # Attempts to find the coordinator, and to register
 
@@ -192,7 +193,7 @@ class ConsumerMembership:
         """Close the connection. Where a coordinator may have registered this consumer without its knowing, a FIN
         would tell it that this consumer has stopped, and it has not: it may fetch on its lease."""
         registering = self.link is LinkState.REGISTER and self._step is LinkStep.ASK
-        self._effects.append(CloseLink(reset=registering and self.fetching is not FetchingState.STOPPED))
+        self._effects.append(CloseLink(reset=registering and self._has_lease))
 
     def _link_failed(self, event: LinkFailed) -> None:
         self._log("warning", event.reason)
@@ -215,14 +216,15 @@ class ConsumerMembership:
         """Send the request of this state."""
         self._step, self._version = LinkStep.ASK, version
         self._correlation_id += 1
-        most_ms, share = (CONNECT_TIMEOUT_MS, 4) if self.link is LinkState.SEEK else (REGISTER_TIMEOUT_MS, 2)
-        self._timer = self._now + self._limit(most_ms, share)
+        limits = (CONNECT_TIMEOUT_MS, 4) if self.link is LinkState.SEEK else (REGISTER_TIMEOUT_MS, 2)
+        self._timer = self._now + self._limit(*limits)
         self._effects.append(SendToCoordinator(self._settings.request(self.link, version, self._correlation_id)))
 
     def _answer_to_ask(self, event: FrameReceived) -> bytes | None:
         """Return what follows the correlation id; None where the version is not supported. Raises MalformedBody."""
         if self._step is not LinkStep.ASK or event.frame[:4] != self._correlation_id.to_bytes(4, "big"):
             raise MalformedBody("broker", "a response to another request")
+        self._backoff.answered()
         if event.frame[4:]:
             return event.frame[4:]
         if self._version > 0:
@@ -244,9 +246,8 @@ class ConsumerMembership:
         if found.error_code in FATAL:
             self._end(describe_error(found.error_code, self._settings.group_id))
         elif found.error_code or address is None:
-            self._log(
-                "info", describe_error(found.error_code or RegistrationCode.NOT_AVAILABLE, self._settings.group_id)
-            )
+            code = found.error_code or RegistrationCode.NOT_AVAILABLE
+            self._log("info", describe_error(code, self._settings.group_id))
             self._close()
             self._seek_again()
         elif address == self._address:
@@ -272,9 +273,8 @@ class ConsumerMembership:
         if code in FATAL:
             self._end(text)
             return
-        self._log(
-            "info" if code in (RegistrationCode.LOADING, *NOT_COORDINATOR) else "warning", f"{self._address}: {text}"
-        )
+        level = "info" if code in (RegistrationCode.LOADING, *NOT_COORDINATOR) else "warning"
+        self._log(level, f"{self._address}: {text}")
         self._registrations += 1
         if code in TRY_AGAIN and self._registrations < REGISTRATIONS_OF_A_LINK:
             self._step, self._timer = LinkStep.PAUSE, self._back_off()
@@ -324,8 +324,7 @@ class ConsumerMembership:
         self._respond([self._response(correlation_id, wire.PING, self._consumed())])
         if self.link is LinkState.LEAVING:
             self._pings_to_answer -= 1
-            if not self._pings_to_answer:
-                self._left()
+            self._go_on_leaving()
 
     def _stop_fetcher(self, correlation_id: int, partitions: Iterable[TopicPartition] | None) -> None:
         consumed = self._consumed(partitions)
@@ -355,6 +354,7 @@ class ConsumerMembership:
 
     def _respond(self, responses: Iterable[ConsumerResponse]) -> None:
         for one in responses:
+            self._responses.sent(one)
             self._effects.append(SendToCoordinator(wire.encode_response(one, self._settings.api_key)))
 
     def _fetcher_done(self, event: FetcherDone) -> None:
@@ -429,13 +429,18 @@ class ConsumerMembership:
 
     def _leave(self) -> None:
         """Stop, and go when the coordinator has the last offsets: the second ping shows that the response to the first
-        one has arrived."""
+        one has arrived. A response that is repeated asks for a ping at once."""
         has_offsets = self.assignment.is_unreported if self._settings.auto_commit else bool(self.assignment)
         self._stop()
         self.link = LinkState.LEAVING
         self._timer = self._lease.end_from(self._now)
-        self._pings_to_answer = 2 if self._settings.auto_commit else 1
-        if not has_offsets:
+        self._pings_to_answer = (2 if self._settings.auto_commit else 1) if has_offsets else 0
+        self._go_on_leaving()
+
+    def _go_on_leaving(self) -> None:
+        if self._pings_to_answer:
+            self._respond(self._responses.repeated())
+        else:
             self._left()
 
     def _left(self) -> None:
@@ -448,9 +453,6 @@ class ConsumerMembership:
             self._seek_again(at_once=True)
         else:
             self._closed(self._leaving_error)
-
-    def _end_at_once(self, event: LeaveRequested) -> None:
-        self._end(event.error)
 
     def _end(self, error: str | None) -> None:
         self._stop()
@@ -471,6 +473,7 @@ class ConsumerMembership:
 
 
 OF_THE_LINK = (LinkConnected, LinkFailed, LinkEnded, FrameReceived)
+OF_THE_CONSUMER = (LeaveRequested, FetcherDone, OffsetOutOfRange, SubscriptionChanged)
 ATTEMPTING = (LinkState.SEEK, LinkState.REGISTER)
 RUNNING = (*ATTEMPTING, LinkState.JOINED, LinkState.LEAVING)
 
@@ -485,14 +488,11 @@ TRANSITIONS: Mapping[tuple[LinkState, type], Callable[[ConsumerMembership, Any],
     (LinkState.LEAVING, LinkEnded): _Machine._gone,
     (LinkState.LEAVING, FrameReceived): _Machine._requested,
     (LinkState.LEAVING, LeaveRequested): _Machine._leave_for_good,
-    (LinkState.CLOSED, LeaveRequested): _Machine._ignore,
-    (LinkState.CLOSED, FetcherDone): _Machine._ignore,
-    (LinkState.CLOSED, OffsetOutOfRange): _Machine._ignore,
-    (LinkState.CLOSED, SubscriptionChanged): _Machine._ignore,
+    **{(LinkState.CLOSED, event): _Machine._ignore for event in OF_THE_CONSUMER},
     **{(link, LinkConnected): _Machine._connected for link in ATTEMPTING},
     **{(link, LinkFailed): _Machine._link_failed for link in ATTEMPTING},
     **{(link, LinkEnded): _Machine._attempt_ended for link in ATTEMPTING},
-    **{(link, LeaveRequested): _Machine._end_at_once for link in ATTEMPTING},
+    **{(link, LeaveRequested): lambda machine, event: machine._end(event.error) for link in ATTEMPTING},
     **{(link, FetcherDone): _Machine._fetcher_done for link in RUNNING},
     **{(link, OffsetOutOfRange): _Machine._out_of_range for link in RUNNING},
     **{(link, SubscriptionChanged): _Machine._change_subscription for link in RUNNING},

@@ -16,6 +16,7 @@ class DelayedResponses:
         self._given = 0
         self._done = 0
         self._waiting: list[tuple[int, ConsumerResponse]] = []
+        self._last: list[ConsumerResponse] = []
 
     def next_command(self) -> int:
         """Return the number of a new command."""
@@ -38,6 +39,14 @@ class DelayedResponses:
             return ready
         return [response._replace(error_code=UNKNOWN_SERVER_ERROR) for response in ready]
 
+    def sent(self, response: ConsumerResponse) -> None:
+        """The response is sent now."""
+        self._last = [response]
+
+    def repeated(self) -> list[ConsumerResponse]:
+        """Return what to send again so that the coordinator pings at once: the last response on this connection."""
+        return self._last
+
     @property
     def is_waiting(self) -> bool:
         """Whether the coordinator waits for one of them."""
@@ -46,3 +55,4 @@ class DelayedResponses:
     def forget(self) -> None:
         """The connection is gone."""
         self._waiting.clear()
+        self._last = []

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.coordinator.effects import SendFrame
 from proxy.coordinator.pings import PingSchedule
-from proxy.coordinator.wire import PING, PingRequest
+from proxy.coordinator.wire import PING, START_FETCHER, PingRequest
 from tests.unit.coordinator.driver import Driver, T, owned
 
 
@@ -70,6 +70,69 @@ def test_late_response_is_counted_and_ignored_but_tells_that_it_lives() -> None:
     assert driver.count("offsets_total") == 0
     driver.advance(20_000)
     assert c1.closed is None
+
+
+def test_a_response_that_is_repeated_is_answered_with_a_ping_at_once() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1")
+    driver.advance(2000)
+    c1.answer(c1.last(PING))
+    assert c1.times(PING) == [2000, 3000]
+    driver.advance(2000)
+    assert c1.times(PING) == [2000, 3000, 4000], "the beat stays as it was"
+    assert driver.count("offsets_total") == 0
+    assert driver.count("pings_total", "late") == 0
+
+
+def test_a_repeated_response_to_startfetcher_asks_for_a_ping_too() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1")
+    driver.do(c1.response(c1.last(START_FETCHER).correlation_id, START_FETCHER))
+    assert len(c1.times(PING)) == 1
+
+
+def test_no_ping_is_sent_for_the_asking_while_one_is_unanswered() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1")
+    driver.advance(2000)
+    answered = c1.last(PING)
+    c1.answers = False
+    driver.advance(2000)
+    c1.answer(answered)
+    assert c1.times(PING) == [2000, 4000]
+
+
+def test_two_pings_are_sent_for_the_asking_between_two_by_schedule() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1")
+    driver.advance(1000)
+    for _ in range(2):
+        for _ in range(4):
+            c1.answer(c1.last(PING))
+        driver.advance(2000)
+    assert c1.times(PING) == [2000] * 3 + [4000] * 3 + [6000]
+
+
+def test_a_response_that_was_never_the_last_one_asks_for_nothing() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1")
+    driver.advance(2000)
+    first = c1.last(PING)
+    driver.advance(2000)
+    c1.answer(first)
+    assert c1.times(PING) == [2000, 4000]
+    assert driver.count("pings_total", "late") == 1
+
+
+def test_mute_nobody_is_pinged_for_the_asking() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1")
+    driver.advance(2000)
+    driver.writes_hang = True
+    driver.advance(20_000)
+    pings = len(c1.times(PING))
+    c1.answer(c1.last(PING))
+    assert len(c1.times(PING)) == pings
 
 
 def test_frozen_consumer_gets_two_pings_and_no_more() -> None:

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from proxy.fleet import fenced_writer
-from proxy.fleet.fenced_writer import FencedWriter, Write
-from proxy.fleet.topic_spec import GROUPS_TOPIC
+from proxy.fleet.fenced_writer import RETRY_BACKOFF_MS, FencedWriter, Write
+from proxy.fleet.topic_spec import FEATURES_TOPIC, GROUPS_TOPIC
 
 
 class Transactions(FencedWriter):
@@ -141,3 +142,22 @@ async def test_many_writes_of_one_transaction_may_be_to_blame_one_after_the_othe
         writer.put(key)
     await writer.end(1000)
     assert writer.results == [(b"first", None), *((key, "refused") for key in keys)]
+
+
+@pytest.mark.parametrize("has_offsets", [True, False])
+async def test_requests_are_repeated_sooner_only_where_there_are_offsets(
+    monkeypatch: pytest.MonkeyPatch, has_offsets: bool
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def refuse(settings: dict[str, Any], logger: object) -> None:
+        asked.append(settings)
+        raise KafkaException(KafkaError(KafkaError._FAIL))
+
+    monkeypatch.setattr("confluent_kafka.Producer", refuse)
+    lost = asyncio.Event()
+    metadata = str.encode if has_offsets else None
+    writer = FencedWriter(FEATURES_TOPIC, "id", {}, None, lambda reason: lost.set(), group_metadata=metadata)
+    writer.start(lambda: None)
+    await asyncio.wait_for(lost.wait(), 20)
+    assert [one.get("retry.backoff.ms") for one in asked] == [RETRY_BACKOFF_MS if has_offsets else None]

@@ -14,6 +14,7 @@ from proxy.fleet.view import (
     NO_CAPABILITIES,
     OwnBroker,
     OwnFeatures,
+    OwnGroups,
     brokers_without_sidecar,
     build_fleet_view,
     build_own_record,
@@ -113,6 +114,19 @@ class TestOwn:
         assert (record.applied_epoch, record.effective) == (7, {"brokerside.quota.ip": 1})
         assert (record.undelivered_above, record.holds, record.state) == (3, {"features/0": 5}, "running")
         assert "brokerside.features.epoch" not in build_own_view(config(), FULL).tags
+
+    def test_the_record_names_the_coordinator_of_groups_only_where_there_is_one(self):
+        without = encode(build_own_record(config(), FULL, boot_id="b", started_ms=1))
+        own = FULL._replace(groups=OwnGroups(coordinates=True))
+        record = decode(encode(build_own_record(config(), own, boot_id="b", started_ms=1)))
+
+        assert b"coordinates" not in without
+        assert record is not None
+        assert record.coordinates is True
+        for value in (without, without[:-1] + b',"coordinates":false}'):
+            read = decode(value)
+            assert read is not None
+            assert not read.coordinates
 
     def test_the_record_says_the_same_to_the_other_sidecars(self):
         one = config(tags={"rack": "r8a9"})
