@@ -108,8 +108,9 @@ class TopicConsumer:
         size, until = 0, time.monotonic() + seconds
         with raising(self._name):
             if self._has_ended and self._is_quick:
+                patient = self._open({}, self.position)
                 self._consumer.close()
-                self._consumer, self._is_quick = self._open({}, self.position), False
+                self._consumer, self._is_quick = patient, False
             while len(records) < MAX_READ_RECORDS and size < MAX_READ_BYTES and (left := until - time.monotonic()) > 0:
                 message = self._consumer.poll(0 if records else left)
                 if message is None:
