@@ -39,8 +39,8 @@ CONFIRMATION = -1
 """The number of the write in ``WriteCommitted`` of a confirmed claim."""
 
 STUCK_SECONDS = 30.0
-"""Seconds without the end of any write after which the writer is given up. A commit of librdkafka may never return
-(decision 0037); consumers have had no request for longer than most leases by then."""
+"""Seconds without the end of any write after which the writer is given up. A call of librdkafka may not return
+for minutes (decision 0037); consumers have had no request for longer than most leases by then."""
 
 FENCED, OPEN_FAILED, STUCK = "fenced", "open_failed", "stuck"
 """Why a partition is lost (``PartitionLost``)."""

@@ -39,7 +39,7 @@ pytestmark = [
     pytest.mark.skipif(not os.environ.get("GROUPS_FULL"), reason="measures for minutes: GROUPS_FULL=1"),
 ]
 
-FETCH = 1
+FETCH, FIND_COORDINATOR = 1, 10
 NOT_AUTHORIZED = 29
 METADATA = group_metadata(read_template())
 TOPIC = "t"
@@ -76,6 +76,8 @@ def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         local_cluster.up(folder, kafka_version=request.param, broker_properties=properties, progress=False)
         made = Broker(request.param, node.internal, sasl)
         made.admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
+        with Peer(made.bootstrap) as peer:  # librdkafka may wait for it for minutes (decision 0037)
+            until(lambda: peer.ask(FIND_COORDINATOR, 0, text("any"))[:2] == b"\0\0")
         yield made
     finally:
         local_cluster.down(folder)
