@@ -125,6 +125,32 @@ def test_the_back_off_varies_by_a_fifth() -> None:
     assert Backoff(lambda: 1.0).take(5000) == 120
 
 
+def test_a_sidecar_that_answers_is_asked_again_soon_but_once() -> None:
+    backoff = Backoff(lambda: 0.5)
+    assert [backoff.take(5000) for _ in range(4)] == [100, 200, 400, 800]
+    backoff.answered()
+    assert backoff.take(5000) == 100
+    backoff.answered()
+    assert backoff.take(5000) == 200
+    backoff.reset()
+    assert [backoff.take(5000) for _ in range(2)] == [100, 200]
+    backoff.answered()
+    assert backoff.take(5000) == 100
+
+
+def test_while_a_long_lease_runs_it_tries_every_second_and_a_half() -> None:
+    driven = fetching(SETTINGS._replace(session_timeout_ms=60_000))
+    driven.lose(LinkEnded("reset"))
+    waits = []
+    for _ in range(7):
+        driven.lose(LinkFailed("refused", refused=True))
+        due = driven.machine.due()
+        assert due is not None
+        waits.append(due - driven.now)
+        driven.pass_time(waits[-1])
+    assert waits == [100, 200, 400, 800, 1500, 1500, 1500]
+
+
 def test_while_a_lease_runs_it_tries_more_often() -> None:
     driven = fetching()
     driven.lose(LinkEnded("reset"))
