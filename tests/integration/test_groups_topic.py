@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,6 +49,7 @@ from proxy.fleet.boottime import boottime_ms
 from proxy.fleet.group_partitions import STUCK_SECONDS
 from proxy.local import cluster as local_cluster
 from proxy.local.state import ClusterState
+from proxy.local.tools import tool
 from tests.integration.feature_sidecars import committed, running, until
 from tests.integration.group_sidecars import GroupSidecar
 
@@ -359,16 +361,30 @@ def without_offsets(tmp_path: Path) -> Iterator[ClusterState]:
 async def test_a_writer_whose_call_does_not_return_is_given_up_and_the_partition_opened_again(
     without_offsets: ClusterState,
 ) -> None:
-    """librdkafka waits for a group's coordinator without an end (decision 0037)."""
-    admin = AdminClient({"bootstrap.servers": without_offsets.internal_bootstrap, "log_level": 0})
+    """librdkafka waits for a group's coordinator without an end (decision 0037). It prints what Kafka says of the
+    transaction."""
+    bootstrap = without_offsets.internal_bootstrap
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     admin.create_topics([NewTopic("t", 1, 1)])["t"].result(30)
     async with running(sidecar := GroupSidecar(without_offsets.nodes[0])):
         before = await sidecar.open(0)
         began = boottime_ms()
         hanging = sidecar.begin_write(0, RECORDS[1:2], {"g": {("t", 0): 42}})
+        states = [await asyncio.to_thread(transaction_state, bootstrap)]
         await until(lambda: sidecar.lost(0), STUCK_SECONDS + 30)
         assert boottime_ms() - began >= 1000 * STUCK_SECONDS
         assert sidecar.lost(0) == ["stuck"]
+        states.append(await asyncio.to_thread(transaction_state, bootstrap))
+        print(f"the transaction while the call is under way, and when the writer was given up: {states}")
         assert (await sidecar.open(0)).claim > before.claim
         assert isinstance(await sidecar.write(0, RECORDS[:1]), WriteCommitted)
         assert not sidecar.found(WriteCommitted, write=hanging)
+
+
+def transaction_state(bootstrap: str) -> str:
+    """What ``kafka-transactions.sh describe`` says of the writer of partition 0."""
+    command = tool("transactions", "--bootstrap-server", bootstrap, "describe", "--transactional-id")
+    run = subprocess.run([*command, "brokerside-groups-0"], capture_output=True, text=True, check=True, timeout=120)
+    head, *rows = (line.split("\t") for line in run.stdout.splitlines() if "\t" in line)
+    [row] = rows
+    return dict(zip((one.strip() for one in head), row, strict=True))["TransactionState"].strip()
