@@ -1,7 +1,7 @@
 """Which thread owns which partition: pure functions of what there is, whatever order it comes in.
 
 Both take the partitions of each topic, and the threads that may own those, by topic. A topic without a thread is left
-out, and so are threads that get nothing.
+out, and so are threads that get nothing. They work in parts (``Steps``): a group may have thousands of threads.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
+
+from proxy.coordinator.steps import Steps
 
 Assignment = Mapping[str, Mapping[str, tuple[int, ...]]]
 """Partitions in ascending order, by topic and thread id."""
@@ -28,7 +30,9 @@ class _Pool(NamedTuple):
     free: list[tuple[str, int]]
 
 
-def range_assign(partitions: Mapping[str, Collection[int]], threads: Mapping[str, Collection[str]]) -> Assignment:
+def range_assign(
+    partitions: Mapping[str, Collection[int]], threads: Mapping[str, Collection[str]]
+) -> Steps[Assignment]:
     """Return ranges of each topic's partitions, as Kafka 0.8 did: the first threads by id get one more than others.
 
     Four, three and three of ten partitions for three threads; one, one and none of two.
@@ -36,12 +40,14 @@ def range_assign(partitions: Mapping[str, Collection[int]], threads: Mapping[str
     assignment = {}
     for topic, ordered in _ordered(threads):
         numbers = sorted(partitions.get(topic, ()))
+        yield len(numbers) + len(ordered)
         share, larger = divmod(len(numbers), len(ordered))
         begin, owned = 0, {}
         for place, thread in enumerate(ordered[: len(numbers)]):
             end = begin + share + (place < larger)
             owned[thread] = tuple(numbers[begin:end])
             begin = end
+            yield 1
         if owned:
             assignment[topic] = owned
     return assignment
@@ -49,31 +55,38 @@ def range_assign(partitions: Mapping[str, Collection[int]], threads: Mapping[str
 
 def sticky_assign(
     owners: Assignment, partitions: Mapping[str, Collection[int]], threads: Mapping[str, Collection[str]]
-) -> Assignment:
+) -> Steps[Assignment]:
     """Return an assignment that moves as little as it can from that of ``owners``, over all topics.
 
     A thread keeps what it owns and may own. The emptiest threads get what is free. Then partitions move from the
     fullest threads to the emptiest, while that makes them more equal. Where all threads may own all topics, they differ
     by no more than one partition, and no more of them move than have to.
     """
-    pools = _pools(threads)
+    pools = yield from _pools(threads)
     owned: _Owned = {thread: set() for pool in pools for thread in pool.threads}
+    yield len(owned)
     for pool in pools:
         may_own = set(pool.threads)
         for topic in pool.topics:
             left = set(partitions.get(topic, ()))
-            for thread, numbers in sorted(owners.get(topic, {}).items()):
+            yield len(left)
+            for thread, numbers in owners.get(topic, {}).items():
                 if thread in may_own:
                     kept = left.intersection(numbers)
                     left -= kept
                     owned[thread].update((topic, number) for number in kept)
+                yield 1 + len(numbers)
             pool.free.extend((topic, number) for number in sorted(left))
+            yield len(left)
     for pool in pools:
-        _fill(owned, pool)
+        yield from _fill(owned, pool)
     for _ in range(_PASSES):
-        if sum(_even_out(owned, pool) for pool in pools) == 0 or len(pools) == 1:
+        moved = 0
+        for pool in pools:
+            moved += yield from _even_out(owned, pool)
+        if not moved or len(pools) == 1:
             break
-    return _by_topic(owned)
+    return (yield from _by_topic(owned))
 
 
 def _ordered(threads: Mapping[str, Collection[str]]) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -87,7 +100,7 @@ def _ordered(threads: Mapping[str, Collection[str]]) -> Iterator[tuple[str, tupl
             yield topic, ordered
 
 
-def _pools(threads: Mapping[str, Collection[str]]) -> list[_Pool]:
+def _pools(threads: Mapping[str, Collection[str]]) -> Steps[list[_Pool]]:
     """Return them, those of few threads first, for they have the least choice."""
     pools: dict[tuple[str, ...], _Pool] = {}
     pool = _Pool((), [], [])
@@ -95,26 +108,31 @@ def _pools(threads: Mapping[str, Collection[str]]) -> list[_Pool]:
         if ordered is not pool.threads:
             pool = pools.setdefault(ordered, _Pool(ordered, [], []))
         pool.topics.append(topic)
+        yield len(ordered)
     return sorted(pools.values(), key=lambda each: (len(each.threads), each.threads))
 
 
-def _fill(owned: _Owned, pool: _Pool) -> None:
+def _fill(owned: _Owned, pool: _Pool) -> Steps[None]:
     """Give what is free to the threads that have the least."""
     emptiest = [(len(owned[thread]), thread) for thread in pool.threads]
     heapify(emptiest)
+    yield len(emptiest)
     for partition in pool.free:
         load, thread = emptiest[0]
         owned[thread].add(partition)
         heapreplace(emptiest, (load + 1, thread))
+        yield 1
 
 
-def _even_out(owned: _Owned, pool: _Pool) -> int:
+def _even_out(owned: _Owned, pool: _Pool) -> Steps[int]:
     """Move partitions of the pool's topics from its fullest threads to the emptiest; return how many have moved."""
     topics = set(pool.topics)
     emptiest = [(len(owned[thread]), thread) for thread in pool.threads]
     heapify(emptiest)
+    yield len(emptiest)
     fullest = [(-load, thread) for load, thread in emptiest if load > emptiest[0][0] + 1]
     heapify(fullest)
+    yield len(emptiest)
     movable: dict[str, list[tuple[str, int]]] = {}
     moved = 0
     while fullest:
@@ -124,6 +142,7 @@ def _even_out(owned: _Owned, pool: _Pool) -> int:
             break
         if giver not in movable:
             movable[giver] = sorted(each for each in owned[giver] if each[0] in topics)
+            yield load
         if not movable[giver]:
             heappop(fullest)
             continue
@@ -133,15 +152,20 @@ def _even_out(owned: _Owned, pool: _Pool) -> int:
         heapreplace(fullest, (1 - load, giver))
         heapreplace(emptiest, (least + 1, taker))
         moved += 1
+        yield 1
     return moved
 
 
-def _by_topic(owned: _Owned) -> Assignment:
+def _by_topic(owned: _Owned) -> Steps[Assignment]:
     found: dict[str, dict[str, list[int]]] = {}
     for thread, partitions in owned.items():
         for topic, number in partitions:
             found.setdefault(topic, {}).setdefault(thread, []).append(number)
-    return {
-        topic: {thread: tuple(sorted(numbers)) for thread, numbers in shares.items()}
-        for topic, shares in sorted(found.items())
-    }
+        yield 1 + len(partitions)
+    assignment: dict[str, dict[str, tuple[int, ...]]] = {}
+    for topic, shares in sorted(found.items()):
+        ordered = assignment[topic] = {}
+        for thread, numbers in shares.items():
+            ordered[thread] = tuple(sorted(numbers))
+            yield 1
+    return assignment

@@ -1,4 +1,4 @@
-"""Who is to own which partition of a group: the assignment that an attempt brings about. Pure functions."""
+"""Who is to own which partition of a group: the assignment that an attempt brings about. Pure functions, in parts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import NamedTuple
 from proxy.coordinator.assignment import Assignment, range_assign, sticky_assign
 from proxy.coordinator.events import TopicFactsOfGroups
 from proxy.coordinator.member import GroupMember, Share, TopicPartition
+from proxy.coordinator.steps import Steps
 
 MAX_GROUP_PARTITIONS = 100_000
 """Partitions that a group may own; with more it has no assignment."""
@@ -47,22 +48,24 @@ def assign(
     not_free: Collection[TopicPartition],
     *,
     level: int,
-) -> GroupOwners:
+) -> Steps[GroupOwners]:
     """Deal the partitions out: at level 1 in ranges of each topic, from level 2 so that few move.
 
     Those in ``not_free`` stay with their owner of now: so the records tell a successor who may still be fetching them.
     Raises NoAssignmentError.
     """
-    threads = _threads_by_topic(members, topics)
+    threads = yield from _threads_by_topic(members, topics)
     total = sum(len(topics[topic].leaders) for topic in threads)
     if total > MAX_GROUP_PARTITIONS:
         raise NoAssignmentError(f"{total} partitions (at most {MAX_GROUP_PARTITIONS})")
     if level == 1:
-        assigned = range_assign({topic: range(len(topics[topic].leaders)) for topic in threads}, threads)
+        assigned = yield from range_assign({topic: range(len(topics[topic].leaders)) for topic in threads}, threads)
     else:
-        assigned = sticky_assign(_same_topics(owners, topics), _free_partitions(threads, topics, not_free), threads)
-    assigned = _keep(assigned, topics, owners, not_free) if not_free else assigned
-    _check(assigned, {topic: len(topics[topic].leaders) for topic in threads}, not_free)
+        free = yield from _free_partitions(threads, topics, not_free)
+        assigned = yield from sticky_assign(_same_topics(owners, topics), free, threads)
+    if not_free:
+        assigned = yield from _keep(assigned, topics, owners, not_free)
+    yield from _check(assigned, {topic: len(topics[topic].leaders) for topic in threads}, not_free)
     return {topic: TopicOwners(topics[topic].topic_id, by_thread) for topic, by_thread in assigned.items()}
 
 
@@ -76,11 +79,13 @@ def _same_topics(owners: GroupOwners, topics: Mapping[str, TopicFactsOfGroups]) 
 
 def _free_partitions(
     names: Iterable[str], topics: Mapping[str, TopicFactsOfGroups], not_free: Collection[TopicPartition]
-) -> dict[str, list[int]]:
-    return {
-        topic: [partition for partition in range(len(topics[topic].leaders)) if (topic, partition) not in not_free]
-        for topic in names
-    }
+) -> Steps[Mapping[str, Collection[int]]]:
+    free: dict[str, Collection[int]] = {}
+    for topic in names:
+        numbers = range(len(topics[topic].leaders))
+        free[topic] = [number for number in numbers if (topic, number) not in not_free] if not_free else numbers
+        yield len(numbers)
+    return free
 
 
 def _keep(
@@ -88,15 +93,16 @@ def _keep(
     topics: Mapping[str, TopicFactsOfGroups],
     owners: GroupOwners,
     not_free: Collection[TopicPartition],
-) -> Assignment:
+) -> Steps[Assignment]:
     kept: dict[str, dict[str, tuple[int, ...]]] = {}
     for topic, facts in topics.items():
-        threads = _without(topic, assigned.get(topic, {}), not_free)
+        threads = yield from _without(topic, assigned.get(topic, {}), not_free)
         if topic in owners and owners[topic].topic_id == facts.topic_id:
             for thread_id, partitions in owners[topic].threads.items():
                 held = [p for p in partitions if (topic, p) in not_free and p < len(facts.leaders)]
                 if held:
                     threads[thread_id] = tuple(sorted([*threads.get(thread_id, ()), *held]))
+                yield 1 + len(partitions)
         if threads:
             kept[topic] = threads
     return kept
@@ -104,19 +110,22 @@ def _keep(
 
 def shares_of(
     owners: GroupOwners, topics: Mapping[str, TopicFactsOfGroups], not_free: Collection[TopicPartition]
-) -> dict[str, Share]:
-    """What each owner can be told to fetch, by consumer id: of topics that exist, and partitions that are free.
+) -> Steps[dict[str, Share]]:
+    """What each owner can be sent to fetch, by consumer id: of topics that exist, and partitions that are free.
 
     In the order of topics, whatever that of ``owners`` is: the same partitions are equal shares.
     """
     by_thread: dict[str, list[TopicPartition]] = {}
     for topic, topic_owners in sorted(owners.items()):
         if topic in topics and topics[topic].topic_id == topic_owners.topic_id:
-            for thread_id, partitions in _without(topic, topic_owners.threads, not_free).items():
+            free = yield from _without(topic, topic_owners.threads, not_free)
+            for thread_id, partitions in free.items():
                 by_thread.setdefault(thread_id, []).extend((topic, partition) for partition in partitions)
+                yield 1 + len(partitions)
     shares: dict[str, dict[str, tuple[TopicPartition, ...]]] = {}
     for thread_id, owned in by_thread.items():
         shares.setdefault(consumer_of(thread_id), {})[thread_id] = tuple(owned)
+        yield 1
     return dict(shares)
 
 
@@ -134,51 +143,68 @@ def count_partitions(assignment: GroupOwners) -> int:
     return sum(len(partitions) for owners in assignment.values() for partitions in owners.threads.values())
 
 
-def count_moved(before: GroupOwners, after: GroupOwners) -> int:
+def count_moved(before: GroupOwners, after: GroupOwners) -> Steps[int]:
     """How many partitions another member owns than before, or nobody owned before."""
     moved = 0
     for topic, owners in after.items():
-        old = before.get(topic)
-        old_owners = {} if old is None else {p: consumer_of(thread) for thread, ps in old.threads.items() for p in ps}
+        old_owners: dict[int, str] = {}
+        for thread_id, partitions in before[topic].threads.items() if topic in before else ():
+            old_owners.update(dict.fromkeys(partitions, consumer_of(thread_id)))
+            yield 1 + len(partitions)
         for thread_id, partitions in owners.threads.items():
             consumer_id = consumer_of(thread_id)
             moved += sum(old_owners.get(partition) != consumer_id for partition in partitions)
+            yield 1 + len(partitions)
     return moved
 
 
-def _threads_by_topic(members: Iterable[GroupMember], topics: Mapping[str, TopicFactsOfGroups]) -> dict[str, list[str]]:
+def _threads_by_topic(
+    members: Iterable[GroupMember], topics: Mapping[str, TopicFactsOfGroups]
+) -> Steps[dict[str, list[str]]]:
     """The threads that consume each existing topic."""
     matched: dict[str, dict[str, int]] = {}
     threads: dict[str, list[str]] = {}
     for member in members:
         streams = matched.get(member.value.topic_count)
         if streams is None:
-            streams = matched[member.value.topic_count] = member.subscription.select(topics)
+            streams = matched[member.value.topic_count] = {}
+            for topic in topics:
+                streams.update(member.subscription.select((topic,)))
+                yield 1
         for topic, count in streams.items():
             if topic not in member.unreadable:
                 threads.setdefault(topic, []).extend(f"{member.consumer_id}-{number}" for number in range(count))
+            yield 1 + count
     return threads
 
 
 def _without(
     topic: str, threads: Mapping[str, tuple[int, ...]], not_free: Collection[TopicPartition]
-) -> dict[str, tuple[int, ...]]:
+) -> Steps[dict[str, tuple[int, ...]]]:
     if not not_free:
+        yield len(threads)
         return dict(threads)
-    free = {
-        thread_id: tuple(partition for partition in partitions if (topic, partition) not in not_free)
-        for thread_id, partitions in threads.items()
-    }
-    return {thread_id: partitions for thread_id, partitions in free.items() if partitions}
+    free: dict[str, tuple[int, ...]] = {}
+    for thread_id, partitions in threads.items():
+        if left := tuple(partition for partition in partitions if (topic, partition) not in not_free):
+            free[thread_id] = left
+        yield 1 + len(partitions)
+    return free
 
 
-def _check(assigned: Assignment, counts: Mapping[str, int], not_free: Collection[TopicPartition]) -> None:
+def _check(assigned: Assignment, counts: Mapping[str, int], not_free: Collection[TopicPartition]) -> Steps[None]:
     """No partition has two owners, and each that is free has one (I1)."""
+    missing = {topic: set(range(count)) for topic, count in counts.items()}
     for topic, threads in assigned.items():
-        numbers = [partition for partitions in threads.values() for partition in partitions]
-        if len(set(numbers)) != len(numbers):
+        owned, number = set[int](), 0
+        for partitions in threads.values():
+            owned.update(partitions)
+            number += len(partitions)
+            yield 1 + len(partitions)
+        if len(owned) != number:
             raise AssignmentInvariantError(f"{topic}: a partition has two owners")
-    for topic, count in counts.items():
-        owned = {partition for partitions in assigned.get(topic, {}).values() for partition in partitions}
-        if any(partition not in owned and (topic, partition) not in not_free for partition in range(count)):
+        missing.get(topic, set()).difference_update(owned)
+    for topic, numbers in missing.items():
+        if any((topic, number) not in not_free for number in numbers):
             raise AssignmentInvariantError(f"{topic}: a partition has no owner")
+        yield 1 + len(numbers)

@@ -23,6 +23,8 @@ class CoordinatorState:
     effects: EffectSink
     requests: ConsumerRequests
     writes: Writes
+    settings_number: int = 0
+    """How often the settings were replaced."""
     topics: TopicIndex = field(default_factory=TopicIndex)
     partitions: dict[int, HeldPartition] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)

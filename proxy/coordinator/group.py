@@ -121,6 +121,10 @@ class Group:
         self.last_rebalance: LastRebalance | None = None
         self.recent: deque[int] = deque()
         """When the latest attempts began."""
+        self.departures = 0
+        """How often a member has gone, or has been waited for no longer: its partitions are another's to own."""
+        self.order_responses = 0
+        """How often StopFetcher or StartFetcher was answered, or has expired."""
         self._refused_until: dict[str, int] = {}
         self._highest_generation = 0
         self._topic_generations: dict[str, int] = {}
@@ -252,8 +256,16 @@ class Group:
 
     def member_gone(self, member: GroupMember) -> None:
         """The consumer is no member any more."""
+        self.departures += 1
         del self.members[member.consumer_id]
         self.threads -= member.subscription.streams
+
+    def absent_ended(self, consumer_id: str) -> GroupMember | None:
+        """A member that was waited for after a takeover is back, or its time is over. None if there was none."""
+        if (absent := self.absent.pop(consumer_id, None)) is not None:
+            self.departures += 1
+            absent.ended()
+        return absent
 
     def not_free(self) -> set[TopicPartition]:
         """Partitions that somebody who is not a member may be fetching."""

@@ -46,6 +46,7 @@ from proxy.coordinator.requests import ConsumerRequests, Unasked
 from proxy.coordinator.settings import CoordinatorSettings
 from proxy.coordinator.states import PartitionEvent, PartitionState
 from proxy.coordinator.status import CoordinatorFields
+from proxy.coordinator.steps import SLICE
 from proxy.coordinator.subscription import TopicCount, parse_topic_count
 from proxy.coordinator.wire import PING, ConsumerResponse, RegistrationRefused, decode_response
 from proxy.coordinator.writes import Writes
@@ -55,8 +56,8 @@ from proxy.protocol.private import BASE
 CONFIRM = -1
 """``write`` of the events that answer ``ConfirmClaim``."""
 
-SLICE = 200
-"""Pings and expired requests that are worked at in one call; ``due`` asks for the rest at once."""
+MAX_PINGS, MAX_EXPIRED = 200, 50
+"""Pings, and expired requests, that are worked at in one call; ``due`` asks for the rest at once."""
 
 
 _FREQUENT = ResponseReceived | ConnectionBuffered | ConnectionDrained | None
@@ -69,14 +70,14 @@ class Coordinator:
     ``handle(None, now)`` is to be called when ``due`` says so; a late call costs time, never safety.
     """
 
-    def __init__(self, settings: CoordinatorSettings, *, api_key_base: int = BASE) -> None:
-        """``api_key_base``: ``private.api.key.base``."""
+    def __init__(self, settings: CoordinatorSettings, *, api_key_base: int = BASE, units: int = SLICE) -> None:
+        """``api_key_base``: ``private.api.key.base``. ``units``: of work on attempts in one call."""
         self._base = api_key_base
         effects = EffectSink()
         self._state = CoordinatorState(settings, effects, ConsumerRequests(effects, api_key_base), Writes(effects))
         self._questions = GroupQuestions(effects, self._state.groups)
         self._committer = Committer(self._state.writes)
-        self._rebalancer = Rebalancer(self._state, self._questions, self._give_up)
+        self._rebalancer = Rebalancer(self._state, self._questions, self._give_up, units=units)
         self._membership = GroupMembership(self._state, self._questions, self._committer, self._rebalancer)
         self._now = 0
         self._claims_due: int | None = None
@@ -180,7 +181,7 @@ class Coordinator:
         self._ping(now)
 
     def _expire(self, now: int) -> None:
-        for _ in range(SLICE):
+        for _ in range(MAX_EXPIRED):
             if (expired := self._state.requests.expire(now, self._is_mute)) is None:
                 return
             member, request = expired
@@ -197,7 +198,7 @@ class Coordinator:
 
     def _ping(self, now: int) -> None:
         lateness = 0
-        for _ in range(SLICE):
+        for _ in range(MAX_PINGS):
             if (ping := self._state.requests.next_ping(now)) is None:
                 break
             member, due = ping
@@ -438,6 +439,7 @@ class Coordinator:
         assert isinstance(event.settings, CoordinatorSettings)
         thawed = self._state.settings.frozen_groups - event.settings.frozen_groups
         self._state.settings = event.settings
+        self._state.settings_number += 1
         for group in self._state.groups.values():
             self._rebalancer.look_at_level(group, now)
         for group_id in sorted(thawed & self._state.groups.keys()):

@@ -198,9 +198,8 @@ class GroupMembership:
         partition = self._state.partition_of(group)
         self._state.effects.add(ConsumerAccepted(member.connection, user_timeout(timeout)))
         self._respond(_registrant(member), 0, settings.broker_id, max(group.generation, 0), now)
-        absent = group.absent.pop(member.consumer_id, None)
+        absent = group.absent_ended(member.consumer_id)
         if absent is not None:
-            absent.ended()
             self._state.topics.unsubscribe(group.group_id, absent.value.topic_count)
             known_for = max(timeout, absent.session_timeout_ms)
             not_before = free_after_takeover(partition.claimed_at, known_for, settings.state_write_timeout_ms)
@@ -241,8 +240,7 @@ class GroupMembership:
 
     def _give_absent_up(self, group: Group, now: int) -> None:
         for absent in list(group.absent.values()):
-            absent.ended()
-            del group.absent[absent.consumer_id]
+            group.absent_ended(absent.consumer_id)
             self._state.topics.unsubscribe(group.group_id, absent.value.topic_count)
             self._record_is_obsolete(group, absent.consumer_id, now)
             self._log_member("consumer_gone", group, absent, reason="not_returned")

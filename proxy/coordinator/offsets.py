@@ -36,7 +36,7 @@ class GroupOffsets:
         """As reported by members."""
         self._floor: dict[TopicPartition, int] = {}
         """As reported by the owners of now: they do not go back."""
-        self._uncommitted: set[TopicPartition] = set()
+        self._uncommitted: dict[TopicPartition, int] = {}
         self._open_writes = 0
         self._committed_by_members: set[TopicPartition] = set()
         """Partitions whose owner of now commits by itself."""
@@ -63,8 +63,7 @@ class GroupOffsets:
             return OffsetReport.BACKWARDS
         self._floor[key] = offset
         if self._consumed.get(key) != offset:
-            self._consumed[key] = offset
-            self._uncommitted.add(key)
+            self._consumed[key] = self._uncommitted[key] = offset
         return OffsetReport.ACCEPTED
 
     def start_at(self, key: TopicPartition) -> int | None:
@@ -85,6 +84,7 @@ class GroupOffsets:
             else:
                 self._committed_by_members.add(key)
                 self._consumed.pop(key, None)
+                self._uncommitted.pop(key, None)
 
     # Committing
 
@@ -95,8 +95,7 @@ class GroupOffsets:
     def take_uncommitted(self) -> dict[TopicPartition, int]:
         """Return what is to be committed now; ``write_ended`` has to follow."""
         self._open_writes += 1
-        taken = {key: self._consumed[key] for key in sorted(self._uncommitted) if key in self._consumed}
-        self._uncommitted.clear()
+        taken, self._uncommitted = self._uncommitted, {}
         return taken
 
     def forget_uncommitted(self) -> None:
@@ -110,8 +109,7 @@ class GroupOffsets:
             self._written.update({key: offset for key, offset in taken.items() if key[0] not in self._recreated})
         for key, offset in () if committed else taken.items():
             if key[0] not in self._recreated and key not in self._committed_by_members:
-                self._consumed.setdefault(key, offset)
-                self._uncommitted.add(key)
+                self._uncommitted[key] = self._consumed.setdefault(key, offset)
 
     # Reading
 
@@ -149,7 +147,6 @@ class GroupOffsets:
     def topic_is_gone(self, topic: str) -> None:
         """Its offsets are forgotten: Kafka would refuse all others of a transaction with them."""
         self._recreated.add(topic)
-        for table in (self._committed, self._written, self._consumed, self._floor):
+        for table in (self._committed, self._written, self._consumed, self._floor, self._uncommitted):
             for key in [key for key in table if key[0] == topic]:
                 del table[key]
-        self._uncommitted = {key for key in self._uncommitted if key[0] != topic}

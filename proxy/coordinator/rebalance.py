@@ -10,23 +10,17 @@ but everybody stops when it is not sure what each member fetches: after a failed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from proxy.coordinator.assignment_plan import (
-    MAX_MEMBER_PARTITIONS,
-    AssignmentInvariantError,
-    NoAssignmentError,
-    assign,
-    count_moved,
-    count_partitions,
-    shares_of,
-)
+from proxy.coordinator.assignment_plan import AssignmentInvariantError, NoAssignmentError, count_partitions
+from proxy.coordinator.attempt_preparation import AttemptPreparation, PreparedAttempt, is_told
 from proxy.coordinator.coordinator_state import CoordinatorState
 from proxy.coordinator.group import Attempt, Group, LastRebalance
 from proxy.coordinator.handlers import Handlers
 from proxy.coordinator.member import GroupMember, OpenRequest, TopicPartition, partitions_of
 from proxy.coordinator.questions import GroupQuestions
-from proxy.coordinator.states import GroupState, GroupStateEvent, MemberState
+from proxy.coordinator.states import GroupState, GroupStateEvent
+from proxy.coordinator.steps import SLICE
 from proxy.coordinator.timers import Timers
 from proxy.coordinator.wire import LARGEST, SMALLEST, STOP_FETCHER
 
@@ -41,11 +35,8 @@ RETRY_MS = 1000
 MAX_DELAY_MS = 10_000
 """The longest delay of a group that rebalances again and again."""
 
-MAX_LEVEL = 2
-"""Of the protocol, in this release."""
-
-SLICE = 200
-"""Members that are sent to in one step."""
+SEND_UNITS = 5
+"""Of work: one member that a request is sent to."""
 
 _REASONS = {GroupState.RETURNING: "returned", GroupState.BACKOFF: "retry"}
 """Why an attempt is made in these states, whatever else has happened."""
@@ -57,13 +48,18 @@ GiveUp = Callable[[Group, Sequence[str], int], None]
 class Rebalancer:
     """Makes attempts to rebalance groups. It never sends to a consumer while the group's partition is mute."""
 
-    def __init__(self, state: CoordinatorState, questions: GroupQuestions, give_up: GiveUp) -> None:
-        self._state, self._questions, self._give_up = state, questions, give_up
+    def __init__(
+        self, state: CoordinatorState, questions: GroupQuestions, give_up: GiveUp, *, units: int = SLICE
+    ) -> None:
+        """``units``: of work in one call of ``run``."""
+        self._state, self._questions, self._give_up, self._units = state, questions, give_up, units
         self.handlers = Handlers(state.settings.rebalance_threadpool_size)
         self._parked: set[str] = set()
         """Groups whose attempt cannot begin yet: something has to be known first."""
         self._too_high: Timers[str] = Timers()
         """Groups whose record names a level above the finalized one: when it is written anew."""
+        self._preparing: dict[str, AttemptPreparation] = {}
+        """Attempts that are being prepared, by group."""
         self._sending: dict[str, None] = {}
         """Groups with members that a request is still to be sent to."""
 
@@ -74,7 +70,7 @@ class Rebalancer:
         if group.state in (GroupState.EMPTY, GroupState.FAILED):
             return
         group.reason = group.reason or reason
-        if group.state is not GroupState.STABLE or group.group_id in self._parked:
+        if group.state is not GroupState.STABLE or group.group_id in self._parked or group.group_id in self._preparing:
             return  # after this attempt, after the back-off, or when the members are back
         if not self.handlers.is_queued(group.group_id):
             self.handlers.queue(group.group_id, now + self._delay(group, now))
@@ -92,7 +88,7 @@ class Rebalancer:
 
     def members_are_back(self, group: Group, now: int) -> None:
         """After a takeover: nobody is waited for any more."""
-        if group.group_id not in self._parked:
+        if group.group_id not in self._parked and group.group_id not in self._preparing:
             self.handlers.queue(group.group_id, now)
 
     def forget(self, group: Group) -> None:
@@ -102,6 +98,7 @@ class Rebalancer:
         group.retries = 0
         self.handlers.forget(group.group_id)
         self._parked.discard(group.group_id)
+        self._preparing.pop(group.group_id, None)
         self._sending.pop(group.group_id, None)
 
     def _delay(self, group: Group, now: int) -> int:
@@ -146,20 +143,27 @@ class Rebalancer:
     # Work
 
     def run(self, now: int) -> None:
-        """Begin one attempt that is due, and send one slice. ``due`` asks for the rest at once."""
+        """Begin one attempt that is due, prepare attempts, and send: a slice of each. ``due`` asks for the rest."""
         self._lower_levels(now)
         if (group_id := self.handlers.begin(now)) is not None:
             group = self._state.groups[group_id]
             if self._can_begin(group, now):
-                self._begin(group, now)
+                reason = _REASONS.get(group.state) or group.reason or "retry"
+                self._preparing[group_id] = AttemptPreparation(self._state, group, reason, now)
             else:
-                self._parked.add(group_id)
-                self.handlers.done(group_id)
+                self._park(group)
+        self._prepare(now)
         self._send(now)
+
+    def _park(self, group: Group) -> None:
+        self._parked.add(group.group_id)
+        self.handlers.done(group.group_id)
 
     def due(self, now: int) -> int | None:
         """When ``run`` is to be called."""
-        if any(self._state.may_speak_to(self._state.groups[group_id], now) for group_id in self._sending):
+        if self._preparing or any(
+            self._state.may_speak_to(self._state.groups[group_id], now) for group_id in self._sending
+        ):
             return now
         times = (self.handlers.due(), self._too_high.next())
         return min((at for at in times if at is not None), default=None)
@@ -173,36 +177,46 @@ class Rebalancer:
             and self._state.topics.are_known(group.group_id)
         )
 
-    def _begin(self, group: Group, now: int) -> None:
-        reason = _REASONS.get(group.state) or group.reason or "retry"
-        group.reason = None
-        # The owners stay while the group is frozen, and while members are missing after a takeover.
-        is_held = group.group_id in self._state.settings.frozen_groups or bool(group.absent)
-        try:
-            attempt = self._plan(group, reason, is_held, now)
-            may_go_on = attempt.level > 1 and group.state is GroupState.STABLE
-        except NoAssignmentError as error:
-            if isinstance(error, AssignmentInvariantError):
-                self._state.effects.log("error", "coordinator_invariant", group=group.group_id, detail=str(error))
-            self._fail_for_good(group, reason, [], str(error), now)
-            return
-        untold = [member for member in group.members.values() if not _is_told(member, attempt)]
-        keeps_owners = attempt.target == group.owners
-        if is_held:
-            untold = [member for member in untold if _only_gains(member, attempt) or _is_stuck(member, attempt)]
-        if keeps_owners and not untold:
+    def _prepare(self, now: int) -> None:
+        """Go on with the attempts that are being prepared, in turn, and begin those that are ready."""
+        left = self._units
+        for group_id in list(self._preparing):
+            if left <= 0:
+                return
+            group, preparation = self._state.groups[group_id], self._preparing.pop(group_id)
+            try:
+                left -= preparation.work(left)
+            except NoAssignmentError as error:
+                if isinstance(error, AssignmentInvariantError):
+                    self._state.effects.log("error", "coordinator_invariant", group=group_id, detail=str(error))
+                self._fail_for_good(group, preparation.reason, [], str(error), now)
+                continue
+            if preparation.result is None:
+                self._preparing[group_id] = preparation
+            elif self._can_begin(group, now):
+                self._begin(group, preparation.result, now)
+            else:
+                group.reason = group.reason or preparation.reason
+                self._park(group)
+
+    def _begin(self, group: Group, prepared: PreparedAttempt, now: int) -> None:
+        attempt = prepared.attempt
+        if attempt.target == group.owners and not prepared.untold:
             group.move(GroupStateEvent.NOT_NECESSARY)
             group.retries = 0
             self.handlers.done(group.group_id)
+            if group.reason is not None:
+                self.trigger(group, group.reason, now)
             return
+        may_go_on = attempt.level > 1 and group.state is GroupState.STABLE and prepared.is_sure
         group.attempt = attempt
         group.recent.append(now)
-        if is_held or (keeps_owners and all(_only_gains(member, attempt) for member in group.members.values())):
+        if prepared.is_resume:
             group.move(GroupStateEvent.RESUME)
-            self._send_to(group, attempt, [member.consumer_id for member in untold])
+            self._send_to(group, attempt, prepared.untold)
             return
-        if may_go_on and all(member.state in _SURE for member in group.members.values()):
-            attempt.to_stop = _losses(group, attempt)
+        if may_go_on:
+            attempt.to_stop.update(prepared.losses)
         else:
             attempt.to_stop = {member.consumer_id: None for member in group.members.values() if member.may_fetch()}
         if attempt.to_stop:
@@ -213,45 +227,39 @@ class Rebalancer:
         else:
             self._commit(group, attempt, now)
 
-    def _plan(self, group: Group, reason: str, is_held: bool, now: int) -> Attempt:
-        topics, not_free, members = self._state.topics.topics, group.not_free(), group.members.values()
-        levels = (member.value.protocol_level for member in members)
-        level = max(min(self._state.settings.level, MAX_LEVEL, *levels), 1)
-        target = group.owners if is_held else assign(members, topics, group.owners, not_free, level=level)
-        shares = shares_of(target, topics, not_free)
-        for consumer_id, share in shares.items():
-            if (count := sum(map(len, share.values()))) > MAX_MEMBER_PARTITIONS:
-                raise NoAssignmentError(f"{consumer_id} would own {count} partitions (at most {MAX_MEMBER_PARTITIONS})")
-        return Attempt(reason, level, target, shares, now)
-
     # Stop
 
-    def _send_to(self, group: Group, attempt: Attempt, consumer_ids: Sequence[str]) -> None:
+    def _send_to(self, group: Group, attempt: Attempt, consumer_ids: Iterable[str]) -> None:
         attempt.send_to(consumer_ids)
         self._sending[group.group_id] = None
 
     def _send(self, now: int) -> None:
-        """Send to up to ``SLICE`` members, in turn to those of each group."""
-        left = SLICE
+        """Send a slice, in turn to the members of each group."""
+        left = self._units
         for group_id in list(self._sending):
             group = self._state.groups[group_id]
-            if group.attempt is None or not self._state.may_speak_to(group, now):
+            attempt = group.attempt
+            if attempt is None or not self._state.may_speak_to(group, now):
                 continue
-            del self._sending[group_id]
-            left = self._send_to_group(group, group.attempt, left, now)
-            if group.attempt.unsent:
-                self._sending[group_id] = None
+            if left <= 0:
                 return
+            del self._sending[group_id]
+            left = self._send_to_group(group, attempt, left, now)
+            if attempt.unsent:
+                self._sending[group_id] = None
+            elif attempt.is_answered():
+                self._all_answered(group, attempt, now)
 
     def _send_to_group(self, group: Group, attempt: Attempt, left: int, now: int) -> int:
-        while attempt.unsent and left:
-            left -= 1
+        while attempt.unsent and left > 0:
             member = group.members[attempt.unsent.popleft()]
-            attempt.waiting.add(member.consumer_id)
             if group.state is GroupState.STOPPING:
+                attempt.waiting.add(member.consumer_id)
                 self._state.requests.stop(member, attempt.to_stop[member.consumer_id], now)
-            else:
+            elif not is_told(member, attempt):
+                attempt.waiting.add(member.consumer_id)
                 self._start_member(group, attempt, member, now)
+            left -= SEND_UNITS + len(member.holds)
         return left
 
     def confirmed(self, group: Group, member: GroupMember, request: OpenRequest, error_code: int, now: int) -> None:
@@ -265,6 +273,7 @@ class Rebalancer:
                 self._attempt_failed(group, [member.consumer_id], f"{member.consumer_id}: error {error_code}", now)
             return
         member.confirmed(request)
+        group.order_responses += 1
         if attempt is not None and is_waited_for:
             attempt.waiting.remove(member.consumer_id)
             if attempt.is_answered():
@@ -285,7 +294,6 @@ class Rebalancer:
         group.move(GroupStateEvent.COMMIT)
         for topic, owners in attempt.target.items():
             group.offsets.topic_is(topic, owners.topic_id)
-        attempt.moved = count_moved(group.owners, attempt.target)
         generation = group.next_generation()
         offsets = group.offsets.take_uncommitted()
         group.is_committing = True
@@ -320,10 +328,7 @@ class Rebalancer:
         if attempt is not None and is_waiting:
             attempt.phase_ended("commit", now)
             group.move(GroupStateEvent.COMMITTED)
-            untold = [m.consumer_id for m in group.members.values() if not _is_told(m, attempt)]
-            self._send_to(group, attempt, untold)
-            if attempt.is_answered():
-                self._succeed(group, attempt, now)
+            self._send_to(group, attempt, group.members)
 
     # Start
 
@@ -380,6 +385,7 @@ class Rebalancer:
 
     def expired(self, group: Group, member: GroupMember, request: OpenRequest, now: int) -> None:
         """A member has not answered StopFetcher or StartFetcher in time."""
+        group.order_responses += 1
         attempt = group.attempt
         if attempt is None or member.consumer_id not in attempt.waiting or not member.is_latest_order(request):
             return
@@ -391,7 +397,8 @@ class Rebalancer:
         """A member is gone: an attempt ends at once. It is not a retry."""
         if group.state is GroupState.FAILED:
             return
-        if (attempt := self._end_attempt(group)) is not None:
+        is_preparing = group.group_id in self._preparing  # then it is prepared anew
+        if not is_preparing and (attempt := self._end_attempt(group)) is not None:
             self._state.effects.count("rebalances_total", attempt.reason, "cancelled")
         group.move(GroupStateEvent.MEMBER_GONE)
 
@@ -427,37 +434,3 @@ class Rebalancer:
             detail=detail,
         )
         self._give_up(group, culprits, now)
-
-
-_SURE = frozenset({MemberState.IDLE, MemberState.FETCHING})
-"""States of members of which it is sure what they fetch."""
-
-
-def _losses(group: Group, attempt: Attempt) -> dict[str, frozenset[TopicPartition] | None]:
-    """What each member has to stop: what it does not own any more, and what is of a topic that was recreated."""
-    losses: dict[str, frozenset[TopicPartition] | None] = {}
-    before, after = group.owners, attempt.target
-    recreated = {topic for topic in before.keys() & after.keys() if before[topic].topic_id != after[topic].topic_id}
-    for member in group.members.values():
-        kept = partitions_of(attempt.share(member.consumer_id))
-        lost = frozenset(key for key in member.holds if key not in kept or key[0] in recreated)
-        if lost:
-            losses[member.consumer_id] = lost
-    return losses
-
-
-def _is_told(member: GroupMember, attempt: Attempt) -> bool:
-    """Whether it fetches what it is to fetch, and has confirmed that on this connection."""
-    return member.state is MemberState.FETCHING and member.started_with == attempt.share(member.consumer_id)
-
-
-def _only_gains(member: GroupMember, attempt: Attempt) -> bool:
-    """Whether it can be told what it is to fetch without stopping first."""
-    is_stopping = member.state is MemberState.STOPPING  # its offsets are not known before it has stopped
-    return not is_stopping and member.holds <= partitions_of(attempt.share(member.consumer_id))
-
-
-def _is_stuck(member: GroupMember, attempt: Attempt) -> bool:
-    """Whether it has not confirmed StopFetcher in time, and keeps what it had."""
-    is_stuck = member.state is MemberState.STOPPING and not member.is_order_open()
-    return is_stuck and member.holds <= partitions_of(attempt.share(member.consumer_id))

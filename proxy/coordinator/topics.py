@@ -26,6 +26,8 @@ class TopicIndex:
 
     def __init__(self) -> None:
         self.topics: Mapping[str, TopicFactsOfGroups] = {}
+        self.snapshots = 0
+        """How many have been taken."""
         self._groups: dict[str, dict[str, _Subscribed]] = {}
         """By group, then by the text of the subscription."""
         self._by_name: dict[str, set[str]] = {}
@@ -117,6 +119,7 @@ class TopicIndex:
         A change is that a topic was added, deleted, grown, or recreated: it has another id.
         """
         before, self.topics = self.topics, event.topics
+        self.snapshots += 1
         if event.watch in self._asked:
             self._answered = self._asked[event.watch]
             self._asked = {watch: asked for watch, asked in self._asked.items() if watch > event.watch}

@@ -37,6 +37,7 @@ from proxy.coordinator.wire import (
     StopFetcherRequest,
 )
 from proxy.errors import MalformedBody, PeerError
+from tests.unit.coordinator.driver import finish
 
 TOPICS = st.sampled_from(["t", "u", "v"])
 THREADS = st.sampled_from([f"c{number}-{thread}" for number in range(5) for thread in range(3)])
@@ -79,7 +80,7 @@ def check_whole(assignment: Assignment, partitions: dict[str, set[int]], threads
 def test_ranges_give_each_partition_once_and_are_even_within_a_topic(
     partitions: dict[str, set[int]], threads: dict[str, set[str]]
 ) -> None:
-    found = range_assign(partitions, threads)
+    found = finish(range_assign(partitions, threads))
     check_whole(found, partitions, threads)
     for topic, shares in found.items():
         sizes = [len(shares.get(thread, ())) for thread in sorted(threads[topic])]
@@ -103,25 +104,25 @@ def test_the_order_of_the_input_does_not_matter(
         {topic: mixed(threads[topic]) for topic in mixed(threads)},
     )
     owners_too = {topic: {one: tuple(mixed(owners[topic][one])) for one in mixed(owners[topic])} for topic in owners}
-    assert range_assign(*other) == range_assign(partitions, threads)
-    assert sticky_assign(owners_too, *other) == sticky_assign(owners, partitions, threads)
+    assert finish(range_assign(*other)) == finish(range_assign(partitions, threads))
+    assert finish(sticky_assign(owners_too, *other)) == finish(sticky_assign(owners, partitions, threads))
 
 
 @given(PARTITIONS, SUBSCRIBED, OWNERS)
 def test_sticky_gives_each_partition_once_and_then_nothing_moves(
     partitions: dict[str, set[int]], threads: dict[str, set[str]], owners: Assignment
 ) -> None:
-    found = sticky_assign(owners, partitions, threads)
+    found = finish(sticky_assign(owners, partitions, threads))
     check_whole(found, partitions, threads)
-    assert sticky_assign(found, partitions, threads) == found
+    assert finish(sticky_assign(found, partitions, threads)) == found
 
 
 @given(PARTITIONS, st.sets(THREADS, min_size=1), st.sets(THREADS, min_size=1))
 def test_where_all_may_own_all_sticky_is_even_and_moves_what_it_must(
     partitions: dict[str, set[int]], before: set[str], after: set[str]
 ) -> None:
-    first = sticky_assign({}, partitions, dict.fromkeys(partitions, before))
-    second = sticky_assign(first, partitions, dict.fromkeys(partitions, after))
+    first = finish(sticky_assign({}, partitions, dict.fromkeys(partitions, before)))
+    second = finish(sticky_assign(first, partitions, dict.fromkeys(partitions, after)))
     sizes = [loads(second).get(thread, 0) for thread in after]
     assert max(sizes) - min(sizes) <= 1
     old, new = placed(first), placed(second)

@@ -26,7 +26,7 @@ from proxy.coordinator.member import GroupMember
 from proxy.coordinator.records import GenerationRecord, GroupRecord, OwnersRecord
 from proxy.coordinator.subscription import parse_topic_count
 from proxy.coordinator.wire import SMALLEST, START_FETCHER, PushedFrame, StartFetcherRequest, decode_pushed
-from tests.unit.coordinator.driver import GROUP, Consumer, Driver, T, topic
+from tests.unit.coordinator.driver import GROUP, Consumer, Driver, T, finish, topic
 
 TopicPartition = tuple[str, int]
 
@@ -320,7 +320,7 @@ class Rebalancing(RuleBasedStateMachine):
                 threads.setdefault(name, []).extend(f"{consumer_id}-{number}" for number in range(streams))
         partitions = {name: range(len(facts.leaders)) for name, facts in self.driver.topics.items()}
         expected: dict[str, set[TopicPartition]] = {consumer_id: set() for consumer_id in members}
-        for name, shares in range_assign(partitions, threads).items():
+        for name, shares in finish(range_assign(partitions, threads)).items():
             for thread, numbers in shares.items():
                 expected[thread.rpartition("-")[0]].update((name, number) for number in numbers)
         assert {consumer_id: set(one.fetches) for consumer_id, one in members.items()} == expected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from proxy.coordinator import effects as e
 from proxy.coordinator import events as ev
@@ -13,6 +13,7 @@ from proxy.coordinator.machine import Coordinator
 from proxy.coordinator.records import GenerationRecord, GroupRecord, MemberRecord, OwnersRecord, partition_of
 from proxy.coordinator.settings import CoordinatorSettings
 from proxy.coordinator.status import GroupStatus, HeldPartitionStatus
+from proxy.coordinator.steps import Steps
 from proxy.coordinator.wire import (
     PING,
     START_FETCHER,
@@ -314,6 +315,15 @@ class Driver:
         consumer.received.append((self.now, pushed))
         if consumer.answers and consumer.closed is None:
             self._pending.append(consumer.obey(pushed))
+
+
+def finish(steps: Steps[Some]) -> Some:
+    """Do all of some work, and return its result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast(Some, end.value)
 
 
 def topic(partitions: int, topic_id: str = "id-1") -> ev.TopicFactsOfGroups:
