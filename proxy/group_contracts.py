@@ -33,7 +33,7 @@ class CoordinatorMachine(Protocol):
         """Return how much each of its fields has."""
 
     def highest_level(self) -> int:
-        """Return the highest level of the protocol that a record of a group names."""
+        """Return the highest level of the protocol at which a group may still work."""
 
     @property
     def state(self) -> CoordinatorState:

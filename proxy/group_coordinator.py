@@ -48,6 +48,7 @@ from proxy.coordinator.events import (
 from proxy.coordinator.settings import CoordinatorSettings
 from proxy.coordinator.status import CoordinatorStatus, GroupStatus
 from proxy.coordinator.view import NO_COORDINATOR, GroupsView
+from proxy.fleet.applied_epoch import GroupLevels
 from proxy.fleet.boottime import boottime_ms
 from proxy.group_contracts import ConsumerLinks, CoordinatorMachine, MakeCluster
 from proxy.group_log import GroupLog
@@ -201,6 +202,11 @@ class GroupCoordinator:
             quarantined_partitions=sum(count_quarantined(group) for group in groups),
             totals=self.log.totals(),
         )
+
+    def group_levels(self) -> GroupLevels:
+        """Return at which levels of the protocol groups work here, and up to which the next rebalances will."""
+        state = self.machine.state
+        return GroupLevels(state.settings.level, Counter(group.highest_level() for group in state.groups.values()))
 
     async def list_groups(self) -> list[GroupStatus]:
         """Return all groups, without their consumers, in steps between which the event loop serves clients."""

@@ -29,7 +29,7 @@ from proxy.daemon_executor import DaemonExecutor
 from proxy.errors import LocalError
 from proxy.features.status import FeaturesStatus
 from proxy.features.view import FeaturesView
-from proxy.fleet.applied_epoch import Applied, AuditLevels
+from proxy.fleet.applied_epoch import Applied, AuditLevels, GroupLevels
 from proxy.fleet.feature_poller import FeaturePoller
 from proxy.fleet.fleet_poller import FleetPoller
 from proxy.fleet.quota_poller import QuotaPoller
@@ -233,7 +233,13 @@ async def _run(
     fleet = _create_fleet_poller(config, handler, on_fleet_view, ticker, partial(problems.set, "fleet"))
     coordinator = _create_group_coordinator(config, handler, consumers, fleet, ticker)
     features = _create_feature_poller(
-        config, handler, on_features_view, fleet, partial(problems.set, "features"), inherits=predecessor is not None
+        config,
+        handler,
+        on_features_view,
+        fleet,
+        partial(problems.set, "features"),
+        coordinator.group_levels if coordinator is not None else GroupLevels,
+        inherits=predecessor is not None,
     )
     admin = AdminEndpoint(
         listeners,
@@ -406,6 +412,7 @@ def _create_feature_poller(
     on_view: Callable[[FeaturesView], None],
     fleet: FleetPoller,
     set_problem: Callable[[str | None], None],
+    group_levels: Callable[[], GroupLevels],
     *,
     inherits: bool,
 ) -> FeaturePoller | None:
@@ -417,7 +424,7 @@ def _create_feature_poller(
     async def audit_levels() -> AuditLevels:
         return AuditLevels.of((await handler.snapshot()).audit, handler.process_ended_at)
 
-    features = FeaturePoller(config, fleet, on_view, set_problem, audit_levels, inherits=inherits)
+    features = FeaturePoller(config, fleet, on_view, set_problem, audit_levels, group_levels, inherits=inherits)
     handler.on_feature_update(features.update)
     return features
 

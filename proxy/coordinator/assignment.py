@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
-from proxy.coordinator.steps import Steps
+from proxy.coordinator.steps import AT_ONCE, Steps
 
 Assignment = Mapping[str, Mapping[str, tuple[int, ...]]]
 """Partitions in ascending order, by topic and thread id."""
@@ -40,7 +40,7 @@ def range_assign(
     assignment = {}
     for topic, ordered in _ordered(threads):
         numbers = sorted(partitions.get(topic, ()))
-        yield len(numbers) + len(ordered)
+        yield (len(numbers) + len(ordered)) // AT_ONCE
         share, larger = divmod(len(numbers), len(ordered))
         begin, owned = 0, {}
         for place, thread in enumerate(ordered[: len(numbers)]):
@@ -64,12 +64,12 @@ def sticky_assign(
     """
     pools = yield from _pools(threads)
     owned: _Owned = {thread: set() for pool in pools for thread in pool.threads}
-    yield len(owned)
+    yield len(owned) // AT_ONCE
     for pool in pools:
         may_own = set(pool.threads)
         for topic in pool.topics:
             left = set(partitions.get(topic, ()))
-            yield len(left)
+            yield len(left) // AT_ONCE
             for thread, numbers in owners.get(topic, {}).items():
                 if thread in may_own:
                     kept = left.intersection(numbers)
@@ -77,7 +77,7 @@ def sticky_assign(
                     owned[thread].update((topic, number) for number in kept)
                 yield 1 + len(numbers)
             pool.free.extend((topic, number) for number in sorted(left))
-            yield len(left)
+            yield len(left) // AT_ONCE
     for pool in pools:
         yield from _fill(owned, pool)
     for _ in range(_PASSES):
@@ -108,7 +108,7 @@ def _pools(threads: Mapping[str, Collection[str]]) -> Steps[list[_Pool]]:
         if ordered is not pool.threads:
             pool = pools.setdefault(ordered, _Pool(ordered, [], []))
         pool.topics.append(topic)
-        yield len(ordered)
+        yield len(ordered) // AT_ONCE
     return sorted(pools.values(), key=lambda each: (len(each.threads), each.threads))
 
 
@@ -116,7 +116,7 @@ def _fill(owned: _Owned, pool: _Pool) -> Steps[None]:
     """Give what is free to the threads that have the least."""
     emptiest = [(len(owned[thread]), thread) for thread in pool.threads]
     heapify(emptiest)
-    yield len(emptiest)
+    yield len(emptiest) // AT_ONCE
     for partition in pool.free:
         load, thread = emptiest[0]
         owned[thread].add(partition)
@@ -129,10 +129,10 @@ def _even_out(owned: _Owned, pool: _Pool) -> Steps[int]:
     topics = set(pool.topics)
     emptiest = [(len(owned[thread]), thread) for thread in pool.threads]
     heapify(emptiest)
-    yield len(emptiest)
+    yield len(emptiest) // AT_ONCE
     fullest = [(-load, thread) for load, thread in emptiest if load > emptiest[0][0] + 1]
     heapify(fullest)
-    yield len(emptiest)
+    yield len(emptiest) // AT_ONCE
     movable: dict[str, list[tuple[str, int]]] = {}
     moved = 0
     while fullest:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from proxy.coordinator.assignment import Assignment, range_assign, sticky_assign
 from proxy.coordinator.events import TopicFactsOfGroups
 from proxy.coordinator.member import GroupMember, Share, TopicPartition
-from proxy.coordinator.steps import Steps
+from proxy.coordinator.steps import AT_ONCE, Steps
 
 MAX_GROUP_PARTITIONS = 100_000
 """Partitions that a group may own; with more it has no assignment."""
@@ -84,7 +84,7 @@ def _free_partitions(
     for topic in names:
         numbers = range(len(topics[topic].leaders))
         free[topic] = [number for number in numbers if (topic, number) not in not_free] if not_free else numbers
-        yield len(numbers)
+        yield len(numbers) // (1 if not_free else AT_ONCE)
     return free
 
 
@@ -182,7 +182,7 @@ def _without(
     topic: str, threads: Mapping[str, tuple[int, ...]], not_free: Collection[TopicPartition]
 ) -> Steps[dict[str, tuple[int, ...]]]:
     if not not_free:
-        yield len(threads)
+        yield len(threads) // AT_ONCE
         return dict(threads)
     free: dict[str, tuple[int, ...]] = {}
     for thread_id, partitions in threads.items():
@@ -207,4 +207,4 @@ def _check(assigned: Assignment, counts: Mapping[str, int], not_free: Collection
     for topic, numbers in missing.items():
         if any((topic, number) not in not_free for number in numbers):
             raise AssignmentInvariantError(f"{topic}: a partition has no owner")
-        yield 1 + len(numbers)
+        yield 1 + len(numbers) // AT_ONCE

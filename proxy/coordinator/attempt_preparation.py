@@ -22,7 +22,7 @@ from proxy.coordinator.coordinator_state import CoordinatorState
 from proxy.coordinator.group import Attempt, Group
 from proxy.coordinator.member import GroupMember, TopicPartition, partitions_of
 from proxy.coordinator.states import MemberState
-from proxy.coordinator.steps import Steps
+from proxy.coordinator.steps import AT_ONCE, Steps
 
 MAX_LEVEL = 2
 """Of the protocol, in this release."""
@@ -79,7 +79,7 @@ class AttemptPreparation:
         is_held = group.group_id in state.settings.frozen_groups or bool(group.absent)
         topics, not_free, members = state.topics.topics, group.not_free(), list(group.members.values())
         level = max(min(state.settings.level, MAX_LEVEL, *(member.value.protocol_level for member in members)), 1)
-        yield len(not_free) + len(members)
+        yield (len(not_free) + len(members)) // AT_ONCE
         if is_held:
             target = group.owners
         else:
@@ -99,7 +99,7 @@ class AttemptPreparation:
         before, after = group.owners, attempt.target
         recreated = {topic for topic in before.keys() & after.keys() if before[topic].topic_id != after[topic].topic_id}
         keeps_owners = after == before
-        yield len(group.members)
+        yield len(group.members) // AT_ONCE
         responses = -1
         while responses != group.order_responses:  # of earlier attempts: they change what a member does
             responses, losses = group.order_responses, {}

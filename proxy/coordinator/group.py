@@ -114,8 +114,8 @@ class Group:
         self.reason: str | None = None
         """Why the next attempt is to be made: the group's rebalance bit. None: no attempt is wanted."""
         self.retries = 0
-        self.is_committing = False
-        """A generation is being written: whether it is committed is not known yet."""
+        self.committing_level = 0
+        """Of the generation that is being written: whether it is committed is not known yet. 0: none is."""
         self.failure: str | None = None
         """Why the group failed last."""
         self.last_rebalance: LastRebalance | None = None
@@ -132,9 +132,19 @@ class Group:
         """Records of members that are known to be committed, and the latest of their key."""
         self._obsolete: set[str] = set()
 
+    @property
+    def is_committing(self) -> bool:
+        """Whether a generation is being written."""
+        return self.committing_level > 0
+
     def move(self, event: GroupStateEvent) -> None:
         """Change the state. Raises ImpossibleTransitionError."""
         self.state = next_state(GROUPS, self.state, event)
+
+    def highest_level(self) -> int:
+        """The highest level of the protocol at which the group may still work."""
+        attempt = 1 if self.attempt is None else self.attempt.level
+        return max(self.level if self.generation else 1, attempt, self.committing_level)
 
     # Records
 

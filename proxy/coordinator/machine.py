@@ -137,8 +137,8 @@ class Coordinator:
         return member is None or self._state.may_speak_to(self._group_of(member), now)
 
     def highest_level(self) -> int:
-        """Return the highest level of the protocol that a record of a group names."""
-        return max((group.level for group in self._state.groups.values() if group.generation), default=1)
+        """Return the highest level of the protocol at which a group may still work."""
+        return max((group.highest_level() for group in self._state.groups.values()), default=1)
 
     def sizes(self) -> CoordinatorFields:
         """Return how much each of the fields of a coordinator has (seed 001, section 5)."""

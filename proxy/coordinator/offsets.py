@@ -106,7 +106,8 @@ class GroupOffsets:
         """These offsets are committed, or surely not: then they are to be committed again."""
         self._open_writes -= 1
         if committed:
-            self._written.update({key: offset for key, offset in taken.items() if key[0] not in self._recreated})
+            gone = self._recreated
+            self._written.update({k: v for k, v in taken.items() if k[0] not in gone} if gone else taken)
         for key, offset in () if committed else taken.items():
             if key[0] not in self._recreated and key not in self._committed_by_members:
                 self._uncommitted[key] = self._consumed.setdefault(key, offset)
@@ -115,7 +116,8 @@ class GroupOffsets:
 
     def loaded(self, committed: Mapping[TopicPartition, int]) -> None:
         """Take the committed offsets, as Kafka has them."""
-        found = {key: offset for key, offset in committed.items() if key[0] not in self._recreated}
+        gone = self._recreated
+        found = {key: offset for key, offset in committed.items() if key[0] not in gone} if gone else committed
         self._committed = {**self._written, **found}
         self.is_loaded = True
 

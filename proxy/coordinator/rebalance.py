@@ -221,9 +221,7 @@ class Rebalancer:
             attempt.to_stop = {member.consumer_id: None for member in group.members.values() if member.may_fetch()}
         if attempt.to_stop:
             group.move(GroupStateEvent.STOP)
-            members = [group.members[consumer_id] for consumer_id in attempt.to_stop]
-            attempt.waiting = {member.consumer_id for member in members if member.is_stopping_all()}
-            self._send_to(group, attempt, [m.consumer_id for m in members if m.consumer_id not in attempt.waiting])
+            self._send_to(group, attempt, attempt.to_stop)
         else:
             self._commit(group, attempt, now)
 
@@ -254,8 +252,10 @@ class Rebalancer:
         while attempt.unsent and left > 0:
             member = group.members[attempt.unsent.popleft()]
             if group.state is GroupState.STOPPING:
-                attempt.waiting.add(member.consumer_id)
-                self._state.requests.stop(member, attempt.to_stop[member.consumer_id], now)
+                if member.may_fetch():  # else it has just answered an earlier StopFetcher
+                    attempt.waiting.add(member.consumer_id)
+                    if not member.is_stopping_all():
+                        self._state.requests.stop(member, attempt.to_stop[member.consumer_id], now)
             elif not is_told(member, attempt):
                 attempt.waiting.add(member.consumer_id)
                 self._start_member(group, attempt, member, now)
@@ -296,10 +296,10 @@ class Rebalancer:
             group.offsets.topic_is(topic, owners.topic_id)
         generation = group.next_generation()
         offsets = group.offsets.take_uncommitted()
-        group.is_committing = True
+        group.committing_level = attempt.level
 
         def ended(committed: bool, now: int) -> None:
-            group.is_committing = False
+            group.committing_level = 0
             group.offsets.write_ended(offsets, committed=committed)
             if committed:
                 group.generation_committed(generation, attempt.level, attempt.target)

@@ -12,3 +12,6 @@ Steps = Generator[int, None, T]
 
 SLICE = 500
 """Units of work in one call of the coordinator: about a millisecond."""
+
+AT_ONCE = 10
+"""Threads or partitions that take one unit where a set or a sort takes all of them at once."""

@@ -43,9 +43,10 @@ class FeaturesStatus(Struct, frozen=True):
 
     ``reason``: why feature levels are disabled here; then nothing else is filled in. ``loaded``: whether this sidecar
     has registered, and has then read what is finalized. ``record``: the last one read. ``in_use``: levels that this
-    sidecar uses, 0: none. ``problems``: by feature, why its finalized levels are not supported here. ``controller``:
-    broker id of the last claim, -1 without one; ``state``: of the controller of this sidecar. ``updates``: numbers of
-    those asked for here, by ``UPDATE_RESULTS``.
+    sidecar uses, 0: none. ``problems``: by feature, why its finalized levels are not supported here. ``groups_above``:
+    groups that this sidecar coordinates, and that still work above the finalized level. ``controller``: broker id of
+    the last claim, -1 without one; ``state``: of the controller of this sidecar. ``updates``: numbers of those asked
+    for here, by ``UPDATE_RESULTS``.
     """
 
     reason: str | None = None
@@ -57,6 +58,7 @@ class FeaturesStatus(Struct, frozen=True):
     in_use: Mapping[str, int] = {}
     problems: Mapping[str, str] = {}
     undelivered_above: int = 0
+    groups_above: int = 0
     controller: int = -1
     state: str = "away"
     participants: Sequence[ParticipantStatus] = ()

@@ -2,8 +2,8 @@
 
 After a takeover two runs of one sidecar write events: the successor, and its predecessor, which drains. They have one
 record in the registry, that of the successor. So an epoch counts as applied once both follow it, and none of them has
-an event above its levels left to deliver. What a run leaves on disk at its end is another process's from then on: it
-counts once that has searched the disk for it.
+an event above its levels left to deliver, or a group of consumers that works above them. What a run leaves on disk at
+its end is another process's from then on: it counts once that has searched the disk for it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
-from proxy.features.catalog import AUDIT_EVENT_SCHEMA
+from proxy.features.catalog import AUDIT_EVENT_SCHEMA, COORDINATOR_PROTOCOL
 from proxy.features.levels import FleetLevels
 
 
@@ -41,6 +41,18 @@ class AuditLevels(NamedTuple):
         return cls(audit["levels"], audit["undelivered"], searched_at if searched_at > process_ended_at else 0.0)
 
 
+class GroupLevels(NamedTuple):
+    """What the coordinator of this run does. ``followed``: the level that new rebalances use at most. ``groups``:
+    numbers of groups by the highest level at which they may still work: of their owners, and of a rebalance."""
+
+    followed: int = 1
+    groups: Mapping[int, int] = {}
+
+
+NO_GROUPS = GroupLevels()
+"""Of a sidecar that coordinates none."""
+
+
 class Applied(NamedTuple):
     """``epoch``: the last one that is applied, −1 if none is. ``undelivered_above``: events above the level in use that
     are left to deliver."""
@@ -54,6 +66,8 @@ class AppliedEpoch:
 
     def __init__(self, *, inherits: bool = False) -> None:
         self._own = Applied()
+        self.groups_above = 0
+        """Groups of this run that work above the level in use."""
         self._predecessor = Applied() if inherits else None
         self._predecessor_ended_at: float | None = None
 
@@ -79,13 +93,16 @@ class AppliedEpoch:
         if self._predecessor_ended_at is None:
             self._predecessor_ended_at = now
 
-    def update(self, levels: FleetLevels, audit: AuditLevels) -> None:
-        """Note what the audit of this run does, by its account, while its processes were to follow ``levels``."""
+    def update(self, levels: FleetLevels, audit: AuditLevels, groups: GroupLevels = NO_GROUPS) -> None:
+        """Note what the audit and the coordinator of this run do, while its processes were to follow ``levels``."""
         ended_at = self._predecessor_ended_at
         if ended_at is not None and audit.searched_at > ended_at:
             self._own, self._predecessor = self.registered, None  # what it left is now part of this run's
         level = levels.in_use.get(AUDIT_EVENT_SCHEMA, 0)
         above = sum(events for of, events in audit.undelivered.items() if of > level)
         follows = all(of == level for of in audit.levels)
+        highest = max(levels.in_use.get(COORDINATOR_PROTOCOL, 1), 1)
+        self.groups_above = sum(number for of, number in groups.groups.items() if of > highest)
+        follows = follows and groups.followed <= highest and not self.groups_above
         is_applied = follows and not above and audit.searched_at > 0
         self._own = Applied(levels.epoch if is_applied else self._own.epoch, above)

@@ -40,7 +40,7 @@ from proxy.features.records import SupportedRange
 from proxy.features.status import FeaturesStatus, ProposalStatus, status_of
 from proxy.features.updates import UpdateRequest, UpdateResult
 from proxy.features.view import FeaturesView
-from proxy.fleet.applied_epoch import Applied, AppliedEpoch, AuditLevels
+from proxy.fleet.applied_epoch import Applied, AppliedEpoch, AuditLevels, GroupLevels
 from proxy.fleet.election import Decision, Election
 from proxy.fleet.feature_updates import FeatureUpdates
 from proxy.fleet.features_thread import FeaturesThread
@@ -96,6 +96,7 @@ class FeaturePoller:
         on_view: Callable[[FeaturesView], None],
         on_problem: Callable[[str | None], None],
         audit_levels: Callable[[], Awaitable[AuditLevels]],
+        group_levels: Callable[[], GroupLevels] = GroupLevels,
         *,
         inherits: bool = False,
         supported: Mapping[str, LevelRange] = SUPPORTED,
@@ -103,14 +104,15 @@ class FeaturePoller:
         """Callbacks are called on the loop, with each change.
 
         ``on_problem`` gets what keeps the sidecar from being ready, and None when that has ended. ``audit_levels``:
-        returns when all processes that answer follow the last view. ``inherits``: this sidecar takes over from another
+        returns when all processes that answer follow the last view. ``group_levels``: of the coordinator; the default
+        is that of a sidecar without one. ``inherits``: this sidecar takes over from another
         process, which is registered in its place until then. ``supported``: the levels of this release.
         """
         self._config = config
         self._registry = registry
         self._on_view = on_view
         self._on_problem = on_problem
-        self._audit_levels = audit_levels
+        self._audit_levels, self._group_levels = audit_levels, group_levels
         self._supported = supported
         self._broker_id = config.broker_id
         self._settings = config.internal_client_settings()
@@ -178,6 +180,7 @@ class FeaturePoller:
             in_use=self._levels.in_use,
             problems=self._levels.problems,
             undelivered_above=self._own.undelivered_above,
+            groups_above=self._own.groups_above,
             controller=topic.claim.broker_id if topic.claim is not None else -1,
             state=self._controller.state.value,
             participants=[status_of(one, self._supported) for one in self._participants()],
@@ -420,6 +423,7 @@ class FeaturePoller:
             holds=self._holds(),
             applied_epoch=applied.epoch,
             undelivered_above=applied.undelivered_above,
+            groups_above=self._applied.groups_above,
         )
         self._registry.update_features(self._own)
         if self._report_applied is not None and applied != (before.applied_epoch, before.undelivered_above):
@@ -454,7 +458,7 @@ class FeaturePoller:
             try:
                 found = await self._audit_levels()
                 if levels == self._levels:
-                    self._applied.update(levels, found)
+                    self._applied.update(levels, found, self._group_levels())
                     self._register()
             except Exception:
                 log.exception("features_poller_failed")  # a mistake of ours must not end the task

@@ -61,6 +61,8 @@ def unapplied(content: RegistryContent, waits_for: Iterable[int], epoch: int, la
             found.append(f"sidecar {node_id} (does not run)")
         elif one.record.undelivered_above:
             found.append(f"sidecar {node_id} ({one.record.undelivered_above} events of a higher level to deliver)")
+        elif one.record.groups_above:
+            found.append(f"sidecar {node_id} ({one.record.groups_above} groups of consumers still at a higher level)")
         else:
             found.append(f"sidecar {node_id}")
     return found

@@ -75,6 +75,8 @@ class SidecarRecord(Struct, frozen=True):
     """The level in use of each feature; 0: none."""
     undelivered_above: Epoch = 0
     """Audit events above the finalized level that are not on the topic yet."""
+    groups_above: Epoch = 0
+    """Groups that it coordinates, and that still work above the finalized level."""
     holds: Annotated[Mapping[Text, Epoch], Meta(max_length=MAX_HOLDS)] = {}
     """Partitions that it alone writes to (``proxy.fleet.election``): its claim of each, by ``<log>/<partition>``."""
     coordinates: bool | UnsetType = UNSET

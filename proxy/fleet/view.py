@@ -34,6 +34,7 @@ class OwnFeatures(NamedTuple):
     effective: Mapping[str, int] = {}
     undelivered_above: int = 0
     holds: Mapping[str, int] = {}
+    groups_above: int = 0
 
 
 class OwnGroups(NamedTuple):
@@ -109,6 +110,7 @@ def build_own_record(config: Config, own: OwnBroker, *, boot_id: str, started_ms
         applied_epoch=own.features.applied_epoch,
         effective=own.features.effective,
         undelivered_above=own.features.undelivered_above,
+        groups_above=own.features.groups_above,
         holds={**own.features.holds, **own.groups.holds},
         coordinates=own.groups.coordinates or UNSET,
     )

@@ -60,7 +60,7 @@ def one_number_twice(patch: pytest.MonkeyPatch) -> None:
     can_begin = Rebalancer._can_begin
 
     def mistake(self: Rebalancer, group: Group, now: int) -> Any:
-        group.is_committing = False
+        group.committing_level = 0
         return can_begin(self, group, now)
 
     patch.setattr(Rebalancer, "_can_begin", mistake)

@@ -105,10 +105,10 @@ class Sidecar(Listener):
         super().start()
         world = self.world
         self.settings = world.settings._replace(broker_id=self.broker_id)
-        self.coordinator = Coordinator(self.settings)
+        self.coordinator = Coordinator(self.settings, units=world.units)
         self.history: list[tuple[Event, int]] = []
         self.effects: list[list[Effect]] = []
-        world.histories.append((self.settings, self.history, self.effects))
+        world.histories.append((self.settings, world.units, self.history, self.effects))
         self.connections: dict[int, Connection] = {}
         self.holds: dict[int, int] = {}
         self.own = set()
@@ -224,7 +224,10 @@ class Sidecar(Listener):
 
     def _set_timer(self) -> None:
         due = self.coordinator.due()
-        if due is None or (self._wakes_at is not None and self._wakes_at <= due):
+        if due is None:
+            return
+        due = max(due, self.clock() + 1)  # the rest of a slice is done after what has happened meanwhile
+        if self._wakes_at is not None and self._wakes_at <= due:
             return
         self._wakes_at = due
         run, time = self.runs, self.time_of(due)

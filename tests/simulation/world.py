@@ -13,6 +13,7 @@ from proxy.coordinator.effects import Effect
 from proxy.coordinator.events import Event
 from proxy.coordinator.machine import Coordinator
 from proxy.coordinator.settings import CoordinatorSettings
+from proxy.coordinator.steps import SLICE
 from tests.simulation.consumer import Consumer
 from tests.simulation.faults import FAULTS, Fault, plan
 from tests.simulation.invariants import InvariantError, Invariants
@@ -24,8 +25,9 @@ from tests.simulation.timeline import Timeline
 
 SUBSCRIPTIONS = ('{"t1":1}', '{"t1":2}', '{"t1":1,"t2":1}', '{"t2":2,"t3":1}', "*1*t.*", "!2!t1")
 
-History = tuple[CoordinatorSettings, list[tuple[Event, int]], list[list[Effect]]]
-"""Of one run of a coordinator: how it was made, what it has heard and when, and its effects."""
+History = tuple[CoordinatorSettings, int, list[tuple[Event, int]], list[list[Effect]]]
+"""Of one run of a coordinator: how it was made (settings, units of work in a call), its events with times, its effects.
+"""
 
 CHECK_EVERY = 250
 """Milliseconds between two looks at whether all is well again."""
@@ -78,6 +80,8 @@ class World:
             state_write_timeout_ms=random.choice((2000, 5000, 5000)),
             level=random.choice((1, 2)),
         )
+        self.units = random.choice((1, 5, SLICE))
+        """Of work in one call of a coordinator: groups are so small that an attempt is one slice by default."""
         self.histories: list[History] = []
         self.replayed = self.handed_out = 0
         self._connections = 0
@@ -176,8 +180,8 @@ class World:
 
     def repeat(self) -> None:
         """I10: give each coordinator's events to another one."""
-        for settings, events, effects in self.histories:
-            again = Coordinator(settings)
+        for settings, units, events, effects in self.histories:
+            again = Coordinator(settings, units=units)
             for (event, now), before in zip(events, effects, strict=True):
                 if (after := again.handle(event, now)) != before:
                     raise InvariantError("I10", f"at {now}, {event}: {before}, and then {after}")

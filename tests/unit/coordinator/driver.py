@@ -13,7 +13,7 @@ from proxy.coordinator.machine import Coordinator
 from proxy.coordinator.records import GenerationRecord, GroupRecord, MemberRecord, OwnersRecord, partition_of
 from proxy.coordinator.settings import CoordinatorSettings
 from proxy.coordinator.status import GroupStatus, HeldPartitionStatus
-from proxy.coordinator.steps import Steps
+from proxy.coordinator.steps import SLICE, Steps
 from proxy.coordinator.wire import (
     PING,
     START_FETCHER,
@@ -122,9 +122,9 @@ class Consumer:
 class Driver:
     """A coordinator that holds the partition of group ``g``, with topic ``t`` of four partitions."""
 
-    def __init__(self, *, hold: bool = True, **settings: Any) -> None:
+    def __init__(self, *, hold: bool = True, units: int = SLICE, **settings: Any) -> None:
         self.settings = CoordinatorSettings(broker_id=1, **settings)
-        self.machine = Coordinator(self.settings)
+        self.machine = Coordinator(self.settings, units=units)
         self.now = 0
         self.partition = partition_of(GROUP, self.settings.partition_count)
         self.topics: dict[str, ev.TopicFactsOfGroups] = {"t": topic(4)}

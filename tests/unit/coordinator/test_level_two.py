@@ -160,6 +160,41 @@ def test_lowering_that_is_not_written_is_repeated() -> None:
     assert driver.machine.highest_level() == 1
 
 
+def test_an_attempt_at_the_level_that_was_lowered_counts_until_it_ends() -> None:
+    driver = Driver(level=1)
+    driver.topics["t"] = topic(6)
+    c1, _ = driver.stable("c1", "c2", level=2)
+    driver.change_settings(level=2)
+    c1.answers = False
+    driver.register("c3", level=2)
+    driver.advance(300)
+    assert driver.groups()[0].level == 1
+    assert driver.machine.highest_level() == 2, "a partial StopFetcher is not answered yet"
+    driver.change_settings(level=1)
+    assert driver.machine.highest_level() == 2
+    c1.answer_all()
+    driver.advance(2000)
+    assert driver.machine.highest_level() == 1
+
+
+def test_a_generation_that_may_be_committed_counts_after_its_attempt() -> None:
+    driver = Driver(level=2)
+    driver.topics["t"] = topic(6)
+    driver.writes_hang = True
+    for name in ("c1", "c2"):
+        driver.register(name, level=2)
+        driver.commit(driver.hung[0])
+    driver.advance(300)
+    (write,) = driver.hung
+    driver.consumers[2].end()
+    driver.change_settings(level=1)
+    assert driver.groups()[0].generation == 0
+    assert driver.machine.highest_level() == 2
+    driver.writes_hang = False
+    driver.abort(write)
+    assert driver.machine.highest_level() == 1
+
+
 def test_lowering_reaches_groups_that_are_loaded_later() -> None:
     before, (c1,) = level_two("c1")
     c1.end()

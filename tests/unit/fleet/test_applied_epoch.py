@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from proxy.features.catalog import AUDIT_EVENT_SCHEMA
+from proxy.features.catalog import AUDIT_EVENT_SCHEMA, COORDINATOR_PROTOCOL
 from proxy.features.levels import FleetLevels
-from proxy.fleet.applied_epoch import Applied, AppliedEpoch, AuditLevels
+from proxy.fleet.applied_epoch import Applied, AppliedEpoch, AuditLevels, GroupLevels
 
 
 def at(epoch: int, level: int) -> FleetLevels:
@@ -47,6 +47,33 @@ def test_what_is_applied_stays_so_until_the_next_epoch_is() -> None:
     one.update(at(7, 2), AuditLevels({2: 1}, {}, 5.0))
     one.update(at(8, 1), AuditLevels({2: 1}, {2: 9}, 5.0))
     assert one.registered == (7, 9)
+
+
+class TestGroups:
+    """The level of the coordinators' protocol is lowered to 1 with epoch 8; epoch 7 was applied."""
+
+    LOWERED = FleetLevels(8, {}, {COORDINATOR_PROTOCOL: 1}, {})
+
+    @pytest.mark.parametrize(
+        ("groups", "epoch", "above"),
+        [
+            (GroupLevels(), 8, 0),
+            (GroupLevels(1, {1: 3}), 8, 0),
+            (GroupLevels(0, {1: 3}), 8, 0),
+            (GroupLevels(1, {1: 3, 2: 2}), 7, 2),
+            (GroupLevels(2, {1: 3}), 7, 0),  # the coordinator has not heard of it: the next rebalance may be at 2
+        ],
+    )
+    def test_no_group_works_above_the_level(self, groups: GroupLevels, epoch: int, above: int) -> None:
+        one = AppliedEpoch()
+        one.update(FleetLevels(7, {}, {COORDINATOR_PROTOCOL: 2}, {}), AuditLevels(), GroupLevels(2, {2: 5}))
+        one.update(self.LOWERED, AuditLevels(), groups)
+        assert (one.registered.epoch, one.groups_above) == (epoch, above)
+
+    def test_a_raise_does_not_wait_for_groups(self) -> None:
+        one = AppliedEpoch()
+        one.update(FleetLevels(8, {}, {COORDINATOR_PROTOCOL: 2}, {}), AuditLevels(), GroupLevels(1, {1: 5}))
+        assert one.registered.epoch == 8
 
 
 class TestTakeover:

@@ -68,12 +68,14 @@ def test_sidecars_that_have_not_applied_an_epoch_are_named_with_what_is_known():
         4: sidecar(applied_epoch=7, alive=False),
         5: sidecar(applied_epoch=9, alive=False),
         7: sidecar(applied_epoch=10),
+        8: sidecar(applied_epoch=7, groups_above=2),
     }
 
-    assert unapplied(content(sidecars), (1, 2, 3, 4, 5, 6, 7), 8, 9) == [
+    assert unapplied(content(sidecars), (1, 2, 3, 4, 5, 6, 7, 8), 8, 9) == [
         "sidecar 2",
         "sidecar 3 (12 events of a higher level to deliver)",
         "sidecar 4 (does not run)",
         "sidecar 6 (does not run)",
         "sidecar 7",
+        "sidecar 8 (2 groups of consumers still at a higher level)",
     ]

@@ -1,0 +1,131 @@
+"""An attempt of a large group is prepared in slices, and other events come between two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from proxy.coordinator import assignment
+from proxy.coordinator.attempt_preparation import AttemptPreparation
+from proxy.coordinator.effects import SendFrame, WriteRecords
+from proxy.coordinator.steps import SLICE
+from tests.unit.coordinator.driver import Consumer, Driver, finish, owned, topic
+
+LARGEST_STEP = 1000
+"""Units of the largest step of 5,000 threads: C code sorts them, and puts them in a heap."""
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_no_call_does_much_more_than_a_slice(level: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    work, done = AttemptPreparation.work, list[int]()
+
+    def count(self: AttemptPreparation, units: int) -> int:
+        done.append(work(self, units))
+        return done[-1]
+
+    monkeypatch.setattr(AttemptPreparation, "work", count)
+    driver = Driver(level=level)
+    driver.topics["t"] = topic(1200)
+    driver.stable(*(f"c{number}" for number in range(600)), level=level)
+    before = len(done)
+    driver.stable("late", level=level)
+    assert max(done) < SLICE + LARGEST_STEP
+    assert len(done) - before >= 10
+    assert owned(list(driver.consumers.values())) == [("t", number) for number in range(1200)]
+
+
+@pytest.mark.parametrize("is_sticky", [False, True])
+def test_steps_of_thousands_of_threads_are_small(is_sticky: bool) -> None:
+    partitions, threads = {"t": range(10_000)}, {"t": [f"c{number}-0" for number in range(5000)]}
+    before = finish(assignment.range_assign(partitions, threads))
+    moving = {"t": {**before["t"], "c0-0": (), "gone-0": before["t"]["c0-0"]}}
+    if is_sticky:
+        steps = list(assignment.sticky_assign(moving, partitions, threads))
+    else:
+        steps = list(assignment.range_assign(partitions, threads))
+    assert max(steps) <= 2 * LARGEST_STEP
+    assert sum(steps) > 5 * SLICE
+
+
+def preparing(level: int = 2) -> tuple[Driver, list[Consumer]]:
+    """Two consumers, and a third whose attempt has just begun to be prepared, a unit at a time."""
+    driver = Driver(units=1, level=level)
+    driver.topics["t"] = topic(6)
+    consumers = [*driver.stable("c1", "c2", level=level), driver.register("c3", level=level)]
+    driver.now += 200
+    for _ in range(5):
+        for effect in driver.machine.handle(None, driver.now):
+            driver.history.append((driver.now, effect))
+            assert not isinstance(effect, SendFrame | WriteRecords), "it is not ready yet"
+    assert driver.machine.due() == driver.now
+    return driver, consumers
+
+
+def leave(driver: Driver, consumers: list[Consumer]) -> None:
+    consumers[1].end()
+
+
+def leave_all(driver: Driver, consumers: list[Consumer]) -> None:
+    for consumer in consumers:
+        consumer.end()
+
+
+def join(driver: Driver, consumers: list[Consumer]) -> None:
+    consumers.append(driver.register("c4", level=2))
+
+
+def join_and_leave(driver: Driver, consumers: list[Consumer]) -> None:
+    driver.register("c4", level=2).end()
+
+
+def grow(driver: Driver, consumers: list[Consumer]) -> None:
+    driver.change_topics(t=topic(9))
+
+
+def lower(driver: Driver, consumers: list[Consumer]) -> None:
+    driver.change_settings(level=1)
+
+
+def freeze(driver: Driver, consumers: list[Consumer]) -> None:
+    driver.change_settings(frozen_groups=frozenset({"g"}))
+    driver.advance(1000)
+    assert [consumer.kinds() for consumer in consumers[:2]] == [["start"], ["start"]]
+    driver.change_settings(frozen_groups=frozenset())
+
+
+@pytest.mark.parametrize("change", [leave, join, join_and_leave, grow, lower, freeze])
+@pytest.mark.parametrize("level", [1, 2])
+def test_what_happens_meanwhile_is_part_of_the_result(
+    level: int, change: Callable[[Driver, list[Consumer]], None]
+) -> None:
+    driver, consumers = preparing(level)
+    change(driver, consumers)
+    driver.advance(2000)
+    (group,) = driver.groups()
+    assert (group.state, group.unowned) == ("stable", 0)
+    living = [consumer for consumer in consumers if consumer is not consumers[1] or change is not leave]
+    assert owned(living) == [("t", number) for number in range(9 if change is grow else 6)]
+    assert all(consumer.fetches for consumer in living)
+    assert driver.machine.due() != driver.now
+
+
+def test_nobody_is_left() -> None:
+    driver, consumers = preparing()
+    leave_all(driver, consumers)
+    driver.advance(2000)
+    assert driver.groups()[0].state == "empty"
+    assert (driver.machine.sizes().rebalance_queued, driver.machine.sizes().rebalance_working) == (0, 0)
+
+
+def test_an_attempt_that_became_ready_while_mute_waits() -> None:
+    driver, consumers = preparing()
+    driver.writes_hang = True
+    driver.now += 6000
+    driver.do(None)
+    assert driver.partitions()[0].state == "mute"
+    assert consumers[2].kinds() == []
+    driver.writes_hang = False
+    driver.commit(driver.hung[-1])
+    driver.advance(2000)
+    assert owned(consumers) == [("t", number) for number in range(6)]
