@@ -70,10 +70,10 @@ GROUPS_AT_ONCE = 50
 """Groups that are described before clients are served."""
 
 MAX_SLEEP_MS = 1000
-"""Longest time between two looks at the clock: the loop's own does not go on while the machine sleeps."""
+"""Longest time between two readings of the clock: the loop's own does not go on while the machine sleeps."""
 
 SETTLE_TIMEOUT = 1.0
-"""Seconds that the end waits until consumers are told of it."""
+"""Seconds that the end waits until the connections of consumers are closed."""
 
 RESTART_DELAY = 10.0
 """Seconds after a mistake of ours until this sidecar coordinates groups again."""
@@ -112,7 +112,7 @@ class GroupCoordinator:
         self._events: deque[Event] = deque()
         self._queued_bytes = 0
         self._effects: deque[tuple[int, Effect]] = deque()  # each with the time of its decision
-        self._told_at = -1
+        self._due_handled_at = -1
         self._working = self._scheduled = self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
@@ -320,8 +320,8 @@ class GroupCoordinator:
             self._perform(effect, decided_at, now)
             return True
         due = self.machine.due()
-        if due is not None and due <= now and self._told_at != now:
-            self._told_at = now
+        if due is not None and due <= now and self._due_handled_at != now:
+            self._due_handled_at = now
             self._handle(None, now)
             return True
         if not self._events:
@@ -367,7 +367,7 @@ class GroupCoordinator:
             self._events.appendleft(ConnectionDrained(effect.connection))
 
     def _restart(self) -> None:
-        """Begin again with nothing but what is told only when it changes, and hold no partition for a while."""
+        """Begin again with nothing but what is reported only when it changes, and hold no partition for a while."""
         self._forget()
         self.machine = self._make_machine(self._settings)
         self._consumers.close_all()
@@ -382,7 +382,7 @@ class GroupCoordinator:
             self._cluster.return_()
 
     def _arm(self) -> None:
-        """Look at the clock again when the machine is due."""
+        """Read the clock again when the machine is due."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

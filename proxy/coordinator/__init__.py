@@ -27,6 +27,7 @@ held_partition.py  a partition of the groups' topic: its claim, and whether it m
 group.py           a group: members, owners, the attempt under way.
 member.py          a member: what it may be fetching, and what it has not answered.
 offsets.py         consumed and committed offsets of a group.
+attempt_preparation.py  prepares an attempt, a part at a time.
 assignment_plan.py who is to own what, from members, topics and owners.
 assignment.py      the assignors.
 subscription.py    which topics a consumer subscribes to.
@@ -48,6 +49,7 @@ status.py          what is known of a coordinator; description.py: how it is fou
 view.py            what a process that serves clients knows of the coordinators of the fleet.
 effect_sink.py     gathers effects.
 timers.py          what is due when, by key.
+steps.py           work that is done a part at a time.
 
 The eight fields of the seed's coordinator (section 4): (1) the elector is ``proxy.fleet.election``, its outcome
 ``HeldPartition``; (2) the registry of groups is ``Group`` and ``GroupOffsets``; (3) topic to groups and (4) the

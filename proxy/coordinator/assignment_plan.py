@@ -51,7 +51,7 @@ def assign(
 ) -> Steps[GroupOwners]:
     """Deal the partitions out: at level 1 in ranges of each topic, from level 2 so that few move.
 
-    Those in ``not_free`` stay with their owner of now: so the records tell a successor who may still be fetching them.
+    Those in ``not_free`` stay with their owner of now: so a successor knows by the records who may still fetch them.
     Raises NoAssignmentError.
     """
     threads = yield from _threads_by_topic(members, topics)

@@ -31,13 +31,13 @@ MAX_LEVEL = 2
 class PreparedAttempt(NamedTuple):
     """``is_held``: the owners stay, because the group is frozen, or members are missing after a takeover.
 
-    ``untold``: members that are to be sent another assignment than they have. ``is_resume``: nobody has to stop.
+    ``to_start``: members whose assignment is another one than they have. ``is_resume``: nobody has to stop.
     ``is_sure``: whether it is sure what each member fetches; ``losses``: what each has to stop then.
     """
 
     attempt: Attempt
     is_held: bool
-    untold: list[str]
+    to_start: list[str]
     is_resume: bool
     is_sure: bool
     losses: Mapping[str, frozenset[TopicPartition]]
@@ -103,7 +103,7 @@ class AttemptPreparation:
         responses = -1
         while responses != group.order_responses:  # of earlier attempts: they change what a member does
             responses, losses = group.order_responses, {}
-            untold = list[str]()
+            to_start = list[str]()
             only_gains = is_sure = True
             members = list(group.members.values())
             for member in members:
@@ -111,16 +111,16 @@ class AttemptPreparation:
                 gains = _only_gains(member, kept)
                 only_gains = only_gains and gains
                 is_sure = is_sure and member.state in _SURE
-                if not is_told(member, attempt) and (not is_held or gains or _is_stuck(member, kept)):
-                    untold.append(member.consumer_id)
+                if not is_started(member, attempt) and (not is_held or gains or _is_stuck(member, kept)):
+                    to_start.append(member.consumer_id)
                 if lost := frozenset(key for key in member.holds if key not in kept or key[0] in recreated):
                     losses[member.consumer_id] = lost
                 yield 2 + len(kept) + len(member.holds)
-        untold += islice(group.members, len(members), None)  # those who have joined meanwhile
-        return PreparedAttempt(attempt, is_held, untold, is_held or (keeps_owners and only_gains), is_sure, losses)
+        to_start += islice(group.members, len(members), None)  # those who have joined meanwhile
+        return PreparedAttempt(attempt, is_held, to_start, is_held or (keeps_owners and only_gains), is_sure, losses)
 
 
-def is_told(member: GroupMember, attempt: Attempt) -> bool:
+def is_started(member: GroupMember, attempt: Attempt) -> bool:
     """Whether it fetches what it is to fetch, and has confirmed that on this connection."""
     return member.state is MemberState.FETCHING and member.started_with == attempt.share(member.consumer_id)
 
@@ -130,7 +130,7 @@ _SURE = frozenset({MemberState.IDLE, MemberState.FETCHING})
 
 
 def _only_gains(member: GroupMember, kept: frozenset[TopicPartition]) -> bool:
-    """Whether it can be told what it is to fetch without stopping first."""
+    """Whether StartFetcher can be sent to it without StopFetcher before."""
     is_stopping = member.state is MemberState.STOPPING  # its offsets are not known before it has stopped
     return not is_stopping and member.holds <= kept
 

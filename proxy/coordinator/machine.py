@@ -193,7 +193,7 @@ class Coordinator:
             if member.failures > self._state.settings.max_ping_retries:
                 self._membership.remove(member, "failed", now, cause="consumer_failed")
             else:
-                self._membership.look_at_returning(group, now)
+                self._membership.check_returning(group, now)
         self._has_more = True
 
     def _ping(self, now: int) -> None:
@@ -364,7 +364,7 @@ class Coordinator:
         if request is Unasked.REPEATED and self._state.may_speak_to(group, now):
             self._state.requests.ping_asked(member, now)
         if not isinstance(request, Unasked):
-            if member.tells_of_share(request):
+            if member.reports_share(request):
                 self._take_offsets(group, member, response, now)
             if request.api_key == PING:
                 self._state.effects.count("pings_total", "answered")
@@ -441,7 +441,7 @@ class Coordinator:
         self._state.settings = event.settings
         self._state.settings_number += 1
         for group in self._state.groups.values():
-            self._rebalancer.look_at_level(group, now)
+            self._rebalancer.check_level(group, now)
         for group_id in sorted(thawed & self._state.groups.keys()):
             self._rebalancer.trigger(self._state.groups[group_id], "enabled", now)
 

@@ -143,7 +143,7 @@ class GroupMember:
         order = self._open.get(self._latest_order)
         return order is not None and order.api_key == STOP_FETCHER and self._stopping is None
 
-    def tells_of_share(self, request: OpenRequest) -> bool:
+    def reports_share(self, request: OpenRequest) -> bool:
         """Whether the offsets in the response are of what it fetches by the last StartFetcher: it is answered later."""
         return request.correlation_id > self._latest_start
 
@@ -155,14 +155,14 @@ class GroupMember:
         self._sent_times.sent(now)
 
     def returned(self, holds: frozenset[TopicPartition], not_before: int, now: int) -> None:
-        """It is registered, and may be fetching what a predecessor told it to."""
+        """It is registered, and may be fetching what a predecessor has assigned to it."""
         self._move(MemberEvent.RETURN)
         self.holds = holds
         self._sent_times.sent(now)
         self._sent_times.not_before(not_before)
 
     def absent(self, holds: frozenset[TopicPartition]) -> None:
-        """It is not back after a takeover, and may be fetching what a predecessor told it to."""
+        """It is not back after a takeover, and may be fetching what a predecessor has assigned to it."""
         self.holds = holds
 
     def ended(self) -> None:

@@ -228,7 +228,7 @@ class GroupMembership:
 
     # After a takeover
 
-    def look_at_returning(self, group: Group, now: int) -> None:
+    def check_returning(self, group: Group, now: int) -> None:
         """Let the group go on: all are back, the time of those missing is over, or they have been waited for enough."""
         if group.absent and now >= group.returns_until:
             self._give_absent_up(group, now)
@@ -252,7 +252,7 @@ class GroupMembership:
     def heard(self, group: Group, member: GroupMember, now: int) -> None:
         """A member has answered something."""
         if group.state is GroupState.RETURNING:
-            self.look_at_returning(group, now)
+            self.check_returning(group, now)
         elif member.state is MemberState.RETURNED:
             self._rebalancer.trigger(group, "returned", now)
 
@@ -309,14 +309,14 @@ class GroupMembership:
         member.ended()
         if free_at > now:
             group.hold_back(HeldBack(member.consumer_id, member.holds, free_at, reason))
-            self._set_release(group)
+            self._release_at(group, free_at)
         else:
             self._record_is_obsolete(group, member.consumer_id, now)
         self._committer.commit_within(group, now, SOON_MS)
         self._rebalancer.member_gone(group, now)
         if group.members or (group.absent and group.state is not GroupState.FAILED):
             self._rebalancer.trigger(group, reason, now)
-            self.look_at_returning(group, now)
+            self.check_returning(group, now)
         else:
             self._emptied(group, now)
 
@@ -347,7 +347,7 @@ class GroupMembership:
         group.registration_failed(member)
         member.ended()
         self._record_is_obsolete(group, member.consumer_id, now)
-        self.look_at_unused(group, now)
+        self.check_unused(group, now)
 
     def _record_is_obsolete(self, group: Group, consumer_id: str, now: int) -> None:
         group.record_is_obsolete(consumer_id)
@@ -357,7 +357,7 @@ class GroupMembership:
         if group.state is not GroupState.EMPTY:
             group.move(GroupStateEvent.EMPTIED)
         self._rebalancer.forget(group)
-        self.look_at_unused(group, now)
+        self.check_unused(group, now)
 
     # Times
 
@@ -372,13 +372,13 @@ class GroupMembership:
             if time is _Time.RELEASE:
                 self._release(group, now)
             elif time is _Time.RETURN:
-                self.look_at_returning(group, now)
+                self.check_returning(group, now)
                 if group.absent:
                     self._times.set((_Time.RETURN, group.group_id), group.returns_until)
             elif group.is_unused():
                 self._delete(group)
             elif group.state is GroupState.EMPTY:
-                self.look_at_unused(group, now)
+                self.check_unused(group, now)
 
     def due(self) -> int | None:
         """When ``run`` is to be called."""
@@ -393,10 +393,10 @@ class GroupMembership:
             group.offsets.topic_is(topic, topics[topic].topic_id)
         if group.absent:
             self._times.set((_Time.RETURN, group.group_id), group.returns_until)
-        self._rebalancer.look_at_level(group, now)
-        self.look_at_unused(group, now)
+        self._rebalancer.check_level(group, now)
+        self.check_unused(group, now)
 
-    def look_at_unused(self, group: Group, now: int) -> None:
+    def check_unused(self, group: Group, now: int) -> None:
         """A group that has no members is deleted at some time."""
         if group.state is GroupState.EMPTY:
             self._times.set((_Time.DELETE, group.group_id), now + (UNUSED_MS if group.generation else FORGET_MS))
@@ -408,15 +408,17 @@ class GroupMembership:
         if group.generation:
             self._state.writes.begin(group.partition, group.all_tombstones(), {}, lambda committed, now: None)
 
-    def _set_release(self, group: Group) -> None:
-        if (at := group.next_release()) is not None:
+    def _release_at(self, group: Group, at: int) -> None:
+        due = self._times.at((_Time.RELEASE, group.group_id))
+        if due is None or at < due:
             self._times.set((_Time.RELEASE, group.group_id), at)
 
     def _release(self, group: Group, now: int) -> None:
         for held in group.release(now):
             self._record_is_obsolete(group, held.consumer_id, now)
             self._rebalancer.trigger(group, held.reason, now)
-        self._set_release(group)
+        if (at := group.next_release()) is not None:
+            self._release_at(group, at)
 
     def forget(self, member: GroupMember) -> None:
         """The partition of a member is lost; nothing of it is written any more."""

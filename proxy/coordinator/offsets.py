@@ -42,7 +42,7 @@ class GroupOffsets:
         """Partitions whose owner of now commits by itself."""
         self._topic_ids: dict[str, str] = {}
         self._recreated: set[str] = set()
-        """Topics that are gone, or are others than those that the owners of now were told to fetch."""
+        """Topics that are gone, or are others than those that the current owners were started with."""
         self.is_loaded = False
         """Whether committed offsets were read since they were last needed."""
 

@@ -1,8 +1,8 @@
 """Rebalancing a group (seed 001, section 9): stop, commit, start, one step after the other.
 
-The owners of a generation are committed before anybody is told to start (write ahead), together with the offsets of
-those who stopped. An attempt that fails is repeated after a back-off. One in which a member goes ends at once: what it
-was about is out of date.
+The owners of a generation are committed before StartFetcher is sent to anybody (write ahead), together with the offsets
+of those who stopped. An attempt that fails is repeated after a back-off. One in which a member goes ends at once: what
+it was about is out of date.
 
 At level 1 of the protocol everybody stops. From level 2 on only those stop who lose something, and only what they lose;
 but everybody stops when it is not sure what each member fetches: after a failed attempt, or one that was cut short.
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from proxy.coordinator.assignment_plan import AssignmentInvariantError, NoAssignmentError, count_partitions
-from proxy.coordinator.attempt_preparation import AttemptPreparation, PreparedAttempt, is_told
+from proxy.coordinator.attempt_preparation import AttemptPreparation, PreparedAttempt, is_started
 from proxy.coordinator.coordinator_state import CoordinatorState
 from proxy.coordinator.group import Attempt, Group, LastRebalance
 from proxy.coordinator.handlers import Handlers
@@ -115,7 +115,7 @@ class Rebalancer:
 
     # The level of the protocol
 
-    def look_at_level(self, group: Group, now: int) -> None:
+    def check_level(self, group: Group, now: int) -> None:
         """The finalized level, or the record of the group, is another one than before."""
         if group.generation and group.level > max(self._state.settings.level, 1):
             self._too_high.set(group.group_id, now)
@@ -136,7 +136,7 @@ class Rebalancer:
         def ended(committed: bool, now: int) -> None:
             if committed and group.generation == generation:
                 group.level = level
-            self.look_at_level(group, now + RETRY_MS)
+            self.check_level(group, now + RETRY_MS)
 
         self._state.writes.begin(group.partition, [group.stable_record(level)], {}, ended)
 
@@ -201,7 +201,7 @@ class Rebalancer:
 
     def _begin(self, group: Group, prepared: PreparedAttempt, now: int) -> None:
         attempt = prepared.attempt
-        if attempt.target == group.owners and not prepared.untold:
+        if attempt.target == group.owners and not prepared.to_start:
             group.move(GroupStateEvent.NOT_NECESSARY)
             group.retries = 0
             self.handlers.done(group.group_id)
@@ -213,7 +213,7 @@ class Rebalancer:
         group.recent.append(now)
         if prepared.is_resume:
             group.move(GroupStateEvent.RESUME)
-            self._send_to(group, attempt, prepared.untold)
+            self._send_to(group, attempt, prepared.to_start)
             return
         if may_go_on:
             attempt.to_stop.update(prepared.losses)
@@ -256,7 +256,7 @@ class Rebalancer:
                     attempt.waiting.add(member.consumer_id)
                     if not member.is_stopping_all():
                         self._state.requests.stop(member, attempt.to_stop[member.consumer_id], now)
-            elif not is_told(member, attempt):
+            elif not is_started(member, attempt):
                 attempt.waiting.add(member.consumer_id)
                 self._start_member(group, attempt, member, now)
             left -= SEND_UNITS + len(member.holds)
@@ -303,7 +303,7 @@ class Rebalancer:
             group.offsets.write_ended(offsets, committed=committed)
             if committed:
                 group.generation_committed(generation, attempt.level, attempt.target)
-            self.look_at_level(group, now)
+            self.check_level(group, now)
             if group.attempt is not attempt:
                 self.wake(group, now)
             elif committed:
@@ -358,11 +358,11 @@ class Rebalancer:
         if group.generation:
             records = [group.stable_record(group.level)]
             self._state.writes.begin(group.partition, records, {}, lambda committed, now: None)
-        self._tell(group, attempt, "resumed" if "commit" not in attempt.phases_ms else "done")
+        self._report(group, attempt, "resumed" if "commit" not in attempt.phases_ms else "done")
         if group.reason is not None:
             self.trigger(group, group.reason, now)
 
-    def _tell(self, group: Group, attempt: Attempt, result: str) -> None:
+    def _report(self, group: Group, attempt: Attempt, result: str) -> None:
         effects = self._state.effects
         effects.count("rebalances_total", attempt.reason, result)
         for phase, duration in attempt.phases_ms.items():

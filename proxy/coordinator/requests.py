@@ -179,7 +179,7 @@ class ConsumerRequests:
     def expire(self, now: int, is_mute: Callable[[GroupMember], bool]) -> Expired | None:
         """Return a watcher that has expired. It is gone from its purgatory, and counted at its member.
 
-        The watchers of members that ``is_mute`` tells stand still: they get a new deadline.
+        The watchers of members for which ``is_mute`` is true stand still: they get a new deadline.
         """
         for purgatory in self._purgatories.values():
             while (expired := purgatory.expire(now)) is not None:

@@ -21,7 +21,7 @@ class _Subscribed:
 class TopicIndex:
     """Topic to groups, the groups that subscribe by pattern, and the latest snapshot of the topics.
 
-    Subscriptions are told apart by their text, since the members of a group mostly have the same.
+    Subscriptions are distinguished by their text, since the members of a group mostly have the same.
     """
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class TopicIndex:
         return self._latest
 
     def are_known(self, group_id: str) -> bool:
-        """Whether the snapshot tells of all topics that the group subscribes to, at least that they do not exist."""
+        """Whether the snapshot covers all topics that the group subscribes to, those that do not exist, too."""
         if self._answered.all_topics:
             return True
         if group_id in self._wildcard_groups:

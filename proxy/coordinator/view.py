@@ -1,5 +1,5 @@
-"""What a process knows of the coordinators of the fleet; its data path tells it to clients. The main process knows it
-first."""
+"""What a process knows of the coordinators of the fleet; its data path answers clients with it. The main process
+knows it first."""
 
 from __future__ import annotations
 

@@ -23,9 +23,9 @@ Each schedule has some faults; then none is left, and all has to become well aga
 
 I1   In each committed generation a partition has one owner.
 I2   Generations of a group grow, also from one coordinator to the next, and claims of a partition do.
-I3   Nobody is told to start what is not committed, and a coordinator sends nothing once its claim was not confirmed for
-     ``state.write.timeout.ms``.
-I4   Two consumers never can hand out messages of one partition at the same time. Looked at whenever a consumer gets the
+I3   Nobody is sent a StartFetcher of what is not committed, and a coordinator sends nothing once its claim was not
+     confirmed for ``state.write.timeout.ms``.
+I4   Two consumers never can hand out messages of one partition at the same time. Checked whenever a consumer gets the
      right to, and whenever a stopped one goes on.
 I5   After the last fault every consumer is registered, every partition of every topic that a group subscribes to is
      handed out by exactly one of its consumers, within a time that follows from the timeouts, and this stays so.
@@ -37,5 +37,5 @@ I9   Nothing is committed for a group beside members of Kafka's own protocols, o
 I10  The same events at the same times give the same effects.
 
 ``python -m tests.simulation --schedules 2000`` runs many, ``--first`` others. A failure prints its seed; ``--seed S
---trace`` repeats that schedule, and tells its story. The same seed gives the same story everywhere.
+--trace`` repeats that schedule, and prints its trace. The same seed gives the same trace everywhere.
 """

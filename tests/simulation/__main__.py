@@ -39,13 +39,13 @@ def main() -> int:
     parser.add_argument("--schedules", type=int, default=2000, help="how many (default: 2000)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
     parser.add_argument("--seed", type=int, help="run only this one")
-    parser.add_argument("--trace", action="store_true", help="with --seed: tell what happens")
+    parser.add_argument("--trace", action="store_true", help="with --seed: print what happens")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="default: one for each processor")
     options = parser.parse_args()
     if options.seed is not None:
-        told = story(options.seed).splitlines()
-        print("\n".join(told if options.trace else told[-1:]))
-        return int("all invariants hold" not in told[-1])
+        lines = story(options.seed).splitlines()
+        print("\n".join(lines if options.trace else lines[-1:]))
+        return int("all invariants hold" not in lines[-1])
 
     began, outcomes, cells = time.monotonic(), list[Outcome](), set[Cell]()
     with multiprocessing.Pool(options.processes) as pool:

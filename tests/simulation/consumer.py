@@ -37,8 +37,8 @@ from tests.simulation.timeline import Process
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-LOOK_MS = 100
-"""Between two looks of the link at its empty socket."""
+POLL_MS = 100
+"""Between two polls of its socket by the link."""
 
 LINK, FETCHER, APPLICATION = -2, -3, -4
 """Sources of what a process waits for: its threads."""
@@ -86,7 +86,7 @@ class Consumer(Process):
         self.later(self.takes_every, APPLICATION, self._take)
 
     def kill(self, *, powered: bool) -> None:
-        self.world.tell(self.name, "killed" if powered else "power off")
+        self.world.note(self.name, "killed" if powered else "power off")
         self._give_up()
         self.end()
         self.is_powered = powered
@@ -180,7 +180,7 @@ class Consumer(Process):
             case MembershipEnded(error):
                 self._ended(error)
             case LogMembership(_, message):
-                self.world.tell(self.name, "%s", message)
+                self.world.note(self.name, "%s", message)
 
     def _give_up(self) -> None:
         if self._give_up_connecting is not None:
@@ -188,7 +188,7 @@ class Consumer(Process):
             self._give_up_connecting = None
 
     def _ended(self, error: str | None) -> None:
-        self.world.tell(self.name, "its membership has ended: %s", error)
+        self.world.note(self.name, "its membership has ended: %s", error)
         self.has_ended = True
         self.fetched.clear()
         if self.starts_again:
@@ -222,11 +222,11 @@ class Consumer(Process):
         self.handle(LinkConnected())
 
     def _heard(self, arrived: int) -> int:
-        """The last look at the empty socket, by this process's clock, before a frame that arrived then."""
-        looked = arrived if arrived == self.timeline.now else min(arrived, self.stopped_at)
+        """The last poll that found the socket empty, by this process's clock, before a frame that arrived then."""
+        polled = arrived if arrived == self.timeline.now else min(arrived, self.stopped_at)
         if self.random.random() < 0.5:
-            looked -= self.random.randrange(LOOK_MS)
-        self._heard_at = max(self._heard_at, self.clock() - (self.timeline.now - max(looked, 0)))
+            polled -= self.random.randrange(POLL_MS)
+        self._heard_at = max(self._heard_at, self.clock() - (self.timeline.now - max(polled, 0)))
         return self._heard_at
 
     # The fetcher

@@ -53,12 +53,12 @@ def kill(world: World, one: Sidecar | Consumer) -> None:
 
 def stop(world: World, one: Sidecar | Consumer) -> None:
     """The process, by SIGSTOP; it goes on later."""
-    world.tell(one.name, "is stopped")
+    world.note(one.name, "is stopped")
     one.stop()
 
     def go_on() -> None:
         if one.is_stopped:
-            world.tell(one.name, "goes on")
+            world.note(one.name, "goes on")
             one.go_on()
 
     world.timeline.after(some_time(world), go_on)
@@ -85,20 +85,20 @@ def shut_sidecar_down(world: World) -> None:
 def evacuate(world: World) -> None:
     one = a_coordinator(world)
     if one.is_running and not one.is_stopped:
-        world.tell(one.name, "is evacuated")
+        world.note(one.name, "is evacuated")
         one.evacuate()
         world.timeline.after(some_time(world), lambda: one.come_back() if one.is_running else None)
 
 
 def cut_sidecar_off_from_kafka(world: World) -> None:
     one, time = a_coordinator(world), some_time(world)
-    world.tell(one.name, "does not reach Kafka for %d ms", time)
+    world.note(one.name, "does not reach Kafka for %d ms", time)
     world.kafka.unreachable_until[one.name] = world.timeline.now + time
 
 
 def move_leader(world: World) -> None:
     number, leader = world.random.randrange(world.partitions), 1 + world.random.randrange(len(world.sidecars))
-    world.tell("kafka", "partition %d is led by %d", number, leader)
+    world.note("kafka", "partition %d is led by %d", number, leader)
     world.kafka.leaders[number] = leader
 
 
@@ -108,7 +108,7 @@ def take_over(world: World) -> None:
     others = [one for one in world.sidecars if one.is_running and not one.is_stopped and number not in one.own]
     if others:
         one = world.random.choice(others)
-        world.tell(one.name, "takes partition %d, whoever has it", number)
+        world.note(one.name, "takes partition %d, whoever has it", number)
         one.take(number)
 
 
@@ -126,7 +126,7 @@ def stop_consumer(world: World) -> None:
 def leave(world: World) -> None:
     one = a_consumer(world)
     if one.is_running and not one.is_stopped and not one.has_ended:
-        world.tell(one.name, "leaves")
+        world.note(one.name, "leaves")
         one.leave()
 
         def come_back() -> None:
@@ -144,20 +144,20 @@ def subscribe(world: World) -> None:
     one = a_consumer(world)
     if one.is_running and not one.is_stopped and not one.has_ended:
         topics = world.random.choice(SUBSCRIPTIONS)
-        world.tell(one.name, "subscribes to %s", topics)
+        world.note(one.name, "subscribes to %s", topics)
         one.subscribe(topics)
 
 
 def fetcher_hangs(world: World) -> None:
     one = a_consumer(world)
     time = world.random.choice((some_time(world), some_time(world), FOR_EVER))
-    world.tell(one.name, "its fetcher hangs for %d ms", time)
+    world.note(one.name, "its fetcher hangs for %d ms", time)
     one.hangs_until = max(one.hangs_until, world.timeline.now + time)
 
 
 def fetcher_fails(world: World) -> None:
     one = a_consumer(world)
-    world.tell(one.name, "its fetcher fails")
+    world.note(one.name, "its fetcher fails")
     one.fails = True
     world.timeline.after(some_time(world), lambda: setattr(one, "fails", False))
 
@@ -165,19 +165,19 @@ def fetcher_fails(world: World) -> None:
 def revoke(world: World) -> None:
     one, topic = a_consumer(world), world.random.choice(("", "t1", "t2"))
     client_id = one.settings.client_id
-    world.tell(one.name, "may not read %s any more", topic or "its group")
+    world.note(one.name, "may not read %s any more", topic or "its group")
     world.denied.add((client_id, topic))
 
-    def tell() -> None:
+    def report() -> None:
         for sidecar in world.sidecars:
             if sidecar.is_running:
                 sidecar.later(world.random.randrange(3000), -4, lambda one=sidecar: one.change_rights(client_id))
 
     def allow() -> None:
         world.denied.discard((client_id, topic))
-        tell()
+        report()
 
-    tell()
+    report()
     world.timeline.after(some_time(world), allow)
 
 
@@ -191,14 +191,14 @@ def lose(world: World) -> None:
         ([(one.name, other.name)], [(other.name, one.name)], [(one.name, other.name), (other.name, one.name)])
     )
     for pair in pairs:
-        world.tell("network", "nothing arrives from %s at %s until %d", *pair, until)
+        world.note("network", "nothing arrives from %s at %s until %d", *pair, until)
         world.network.lost_until[pair] = until
 
 
 def flap(world: World) -> None:
     """A path loses what is sent over it again and again, in each direction by itself."""
     one, other, until = a_consumer(world), a_coordinator(world), world.timeline.now + some_time(world)
-    world.tell("network", "flaps between %s and %s until %d", one.name, other.name, until)
+    world.note("network", "flaps between %s and %s until %d", one.name, other.name, until)
 
     def lose_for_a_while(world: World, pair: tuple[str, str]) -> None:
         now = world.timeline.now
@@ -215,7 +215,7 @@ def cut_connection(world: World) -> None:
     """A connection loses all that is sent over it, for ever: in one direction, or in both."""
     if (socket := world.a_link()) is not None:
         for end in world.random.choice(((socket,), (socket.peer,), (socket, socket.peer))):
-            world.tell(
+            world.note(
                 "network", "nothing arrives from %s at %s over this connection", end.process.name, end.peer.process.name
             )
             end.lost_until = FOR_EVER
@@ -225,7 +225,7 @@ def reset(world: World) -> None:
     """A middlebox resets a connection, at one end or at both."""
     if (socket := world.a_link()) is not None:
         for end in world.random.choice(((socket,), (socket.peer,), (socket, socket.peer))):
-            world.tell("network", "resets the connection of %s with %s", end.process.name, end.peer.process.name)
+            world.note("network", "resets the connection of %s with %s", end.process.name, end.peer.process.name)
             end.reset_by_network()
 
 
@@ -235,7 +235,7 @@ def reset(world: World) -> None:
 def freeze_and_cut_off(world: World) -> None:
     """A consumer is stopped for less than its lease, and what it sends afterwards is lost."""
     one, now = a_consumer(world), world.timeline.now
-    world.tell(one.name, "is stopped, and cut off")
+    world.note(one.name, "is stopped, and cut off")
     one.stop()
     world.timeline.after(int(one.settings.session_timeout_ms * world.random.uniform(0.5, 0.9)), one.go_on)
     both = world.random.random() < 0.3
@@ -251,7 +251,7 @@ def split(world: World) -> None:
     others = [other for other in world.sidecars if other is not one and other.is_running and not other.is_stopped]
     if not others or number not in one.own:
         return
-    world.tell(one.name, "does not reach Kafka for 20 s")
+    world.note(one.name, "does not reach Kafka for 20 s")
     world.kafka.unreachable_until[one.name] = world.timeline.now + 20_000
     consumer, other = a_consumer(world), world.random.choice(others)
     for pair in ((one.name, consumer.name), (consumer.name, one.name)):
@@ -261,7 +261,7 @@ def split(world: World) -> None:
 
     def take(world: World) -> None:
         if other.is_running and not other.is_stopped and number not in other.own:
-            world.tell(other.name, "takes partition %d, whoever has it", number)
+            world.note(other.name, "takes partition %d, whoever has it", number)
             other.take(number)
 
     world.later(world.random.choice((10, 1000, 3000)), take)
@@ -270,7 +270,7 @@ def split(world: World) -> None:
 def in_a_rebalance(world: World) -> None:
     """A topic changes, and something goes wrong while its groups are rebalanced for it."""
     moment, fault = world.random.choice(("stop", "commit", "start")), world.random.choice(IN_A_REBALANCE)
-    world.tell("world", "%s is awaited for %s", moment, fault.__name__)
+    world.note("world", "%s is awaited for %s", moment, fault.__name__)
     world.at_next(moment, fault)
     change_topics(world)
 
@@ -282,7 +282,7 @@ def hang_and_end(world: World) -> None:
         return
     one.kill(powered=True)
     one.start()
-    world.tell(one.name, "hangs from its start")
+    world.note(one.name, "hangs from its start")
     one.hangs_until = max(one.hangs_until, world.timeline.now + 20_000)
     timeout = one.settings.session_timeout_ms * 2 // 3
 
@@ -300,7 +300,7 @@ def commit_is_late(world: World) -> None:
 
     def fault(world: World) -> None:
         one = a_coordinator(world)
-        world.tell(one.name, "does not reach Kafka for a while")
+        world.note(one.name, "does not reach Kafka for a while")
         world.kafka.unreachable_until[one.name] = world.timeline.now + world.random.choice((500, 1500, 4000))
         kill_consumer(world)
 
@@ -314,7 +314,7 @@ def commit_is_late(world: World) -> None:
 def change_topics(world: World) -> None:
     kafka, name = world.kafka, world.random.choice(("t1", "t2", "t3"))
     if name not in kafka.topics:
-        world.tell("kafka", "%s is created", name)
+        world.note("kafka", "%s is created", name)
         kafka.create(name, world.random.choice((1, 2, 4)), len(world.sidecars))
         return
     match world.random.choice(("grow", "grow", "delete", "recreate", "retention")):
@@ -328,16 +328,16 @@ def change_topics(world: World) -> None:
         case "retention":
             topic = kafka.topics[name]
             topic.starts = [topic.end(world.timeline.now) for _ in topic.starts]
-    world.tell("kafka", "%s is now %s", name, kafka.topics.get(name))
+    world.note("kafka", "%s is now %s", name, kafka.topics.get(name))
 
 
 def freeze(world: World) -> None:
     group = a_consumer(world).settings.group_id
-    world.tell("world", "%s is frozen", group)
+    world.note("world", "%s is frozen", group)
     world.apply(world.settings._replace(frozen_groups=world.settings.frozen_groups | {group}))
 
     def thaw() -> None:
-        world.tell("world", "%s is thawed", group)
+        world.note("world", "%s is thawed", group)
         world.apply(world.settings._replace(frozen_groups=world.settings.frozen_groups - {group}))
 
     world.timeline.after(some_time(world), thaw)
@@ -345,13 +345,13 @@ def freeze(world: World) -> None:
 
 def change_level(world: World) -> None:
     level = 3 - world.settings.level
-    world.tell("world", "level %d is finalized", level)
+    world.note("world", "level %d is finalized", level)
     world.apply(world.settings._replace(level=level))
 
 
 def ordinary_members(world: World) -> None:
     group = a_consumer(world).settings.group_id
-    world.tell("kafka", "%s has ordinary members", group)
+    world.note("kafka", "%s has ordinary members", group)
     world.kafka.ordinary_since.setdefault(group, world.timeline.now)
     world.timeline.after(some_time(world), lambda: world.kafka.ordinary_since.pop(group, None))
 

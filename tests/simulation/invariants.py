@@ -23,7 +23,7 @@ ORDINARY_GRACE = 10_000 + 5_000
 """Milliseconds within which a coordinator finds members of Kafka's own protocols: it asks every 10 s."""
 
 
-TOLD_WITHIN = 500
+REPORTED_WITHIN = 500
 """Milliseconds for which offsets of a topic may still be committed that were consumed from an earlier one."""
 
 MAX_OPEN_PINGS = 2
@@ -89,7 +89,7 @@ class Invariants:
                 if record.value.generation < group.generation:
                     self._fail("I2", f"{record.group} goes back to {record.value.generation}")
                 group.generation = record.value.generation
-                self._world.tell(transaction.writer, "commits %s", record)
+                self._world.note(transaction.writer, "commits %s", record)
             elif isinstance(record, OwnersRecord):
                 self._owners_committed(group, record)
         for group_id, offsets in transaction.offsets.items():
@@ -106,16 +106,16 @@ class Invariants:
                     self._fail("I1", f"{record.topic}-{partition} has two owners in {record.value.generation}")
                 threads[partition] = thread_id
         group.owners[record.topic] = TopicOwners(record.value.topic_id, threads)
-        self._world.tell("kafka", "owners %s", record)
+        self._world.note("kafka", "owners %s", record)
 
     def _may_be_stale(self, writer: Sidecar, log: GroupsLog, topic: Topic, asked_at: int) -> bool:
         """Whether an offset may be of an earlier topic of that name: the coordinator cannot know.
 
-        It may not have been told yet. After a takeover it cannot tell members that were started with the later topic
-        from those that were not.
+        It may not have been reported yet. After a takeover it cannot distinguish members that were started with the
+        later topic from those that were not.
         """
-        was_told = writer.knew(topic, asked_at - TOLD_WITHIN)
-        return not was_told or 0 < topic.created_at < self._claimed_at.get(log.number, 0)
+        was_reported = writer.knew(topic, asked_at - REPORTED_WITHIN)
+        return not was_reported or 0 < topic.created_at < self._claimed_at.get(log.number, 0)
 
     def _offsets_committed(
         self, log: GroupsLog, transaction: Transaction, group_id: str, offsets: dict[tuple[str, int], int]
@@ -178,28 +178,28 @@ class Invariants:
             self._starts(sidecar, one, request)
         elif api_key == wire.STOP_FETCHER:
             self._world.reached("stop")
-            self._world.tell(sidecar.name, "StopFetcher to %s", one.consumer_id)
+            self._world.note(sidecar.name, "StopFetcher to %s", one.consumer_id)
             frozen_at = sidecar.frozen_at.get(one.group_id, 0)
             if one.group_id in sidecar.settings.frozen_groups and self._world.timeline.now > frozen_at:
                 self._fail("I8", f"{sidecar.name} stops {one.consumer_id} of the frozen group {one.group_id}")
 
     def _starts(self, sidecar: Sidecar, one: Connection, request: StartFetcherRequest) -> None:
-        self._world.tell(sidecar.name, "StartFetcher to %s: %s", one.consumer_id, request.threads)
+        self._world.note(sidecar.name, "StartFetcher to %s: %s", one.consumer_id, request.threads)
         group = self._groups.get(one.group_id)
         for thread in request.threads:
-            for told in thread.partitions:
-                self._is_free(one, told.topic, told.partition)
-                owners = None if group is None else group.owners.get(told.topic)
-                if owners is None or owners.threads.get(told.partition) != thread.thread_id:
+            for assigned in thread.partitions:
+                self._is_free(one, assigned.topic, assigned.partition)
+                owners = None if group is None else group.owners.get(assigned.topic)
+                if owners is None or owners.threads.get(assigned.partition) != thread.thread_id:
                     log = self._world.kafka.logs[self._world.partition_of(one.group_id)]
                     writer = sidecar.writers.get(log.number)
                     if writer is not None and writer.epoch == log.epoch:  # else a successor has committed another
                         self._fail(
-                            "I3", f"{sidecar.name} starts {thread.thread_id} with {told}, which is not committed"
+                            "I3", f"{sidecar.name} starts {thread.thread_id} with {assigned}, which is not committed"
                         )
 
     def _is_free(self, one: Connection, topic: str, partition: int) -> None:
-        """Nobody else may hand out messages of a partition, now or later, when its next owner is told to start."""
+        """Nobody else may hand out messages of a partition, now or later, when its next owner is sent StartFetcher."""
         for other in self._world.consumers:
             is_rival = other.name != one.consumer_id and other.settings.group_id == one.group_id
             if is_rival and other.has_lease_of(topic, partition):

@@ -106,7 +106,7 @@ class Socket:
             self._take(FIN)
 
     def reset_by_network(self) -> None:
-        """A middlebox tells this side that the other one has reset the connection."""
+        """A middlebox resets the connection in the name of the other side."""
         self._end("reset")
 
     # The kernel
@@ -168,7 +168,7 @@ class Socket:
         self._acknowledge(segment)
         arrived = self.network.timeline.now
         if segment.frame == FIN:
-            peer.process.deliver(peer.number, lambda: peer._tell_end("fin"))
+            peer.process.deliver(peer.number, lambda: peer._report_end("fin"))
             return
         peer._unread += 1
 
@@ -216,9 +216,9 @@ class Socket:
             return
         self._vanish()
         if self.is_open:
-            self.process.deliver(self.number, lambda: self._tell_end(how))
+            self.process.deliver(self.number, lambda: self._report_end(how))
 
-    def _tell_end(self, how: str) -> None:
+    def _report_end(self, how: str) -> None:
         if self.is_open:
             self.is_open = False
             if how == "fin":

@@ -45,7 +45,7 @@ def run_all(seeds: Iterable[int]) -> Iterator[tuple[Outcome, set[Cell]]]:
 
 
 def story(seed: int) -> str:
-    """Run a schedule again and tell what has happened."""
+    """Run a schedule again and return a trace of it."""
     world = World(seed, tracing=True, keeps_history=True)
     try:
         world.run()

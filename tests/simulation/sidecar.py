@@ -63,7 +63,7 @@ LISTENER = "PLAINTEXT"
 PORT = 9092
 
 TICK = 1000
-"""Milliseconds between two looks at the cluster and the registry."""
+"""Milliseconds between two readings of the cluster and the registry."""
 
 READ_TIMEOUT = 5000
 """Milliseconds after which a question to Kafka is given up."""
@@ -118,7 +118,7 @@ class Sidecar(Listener):
         self.frozen_at = dict.fromkeys(self.settings.frozen_groups, 0)
         """Since when groups are frozen."""
         self.has_ordinary_members: dict[str, bool] = {}
-        """By group, as the coordinator was told last."""
+        """By group, as it was last reported to the coordinator."""
         self.registry = RegistryReader()
         self.boot_id = f"{self.broker_id}.{self.runs}"
         self.elections = [Election("groups", number, self.broker_id) for number in range(world.partitions)]
@@ -127,10 +127,10 @@ class Sidecar(Listener):
         self._is_handling = False
         self._wakes_at: int | None = None
         self._watch: WatchTopics | None = None
-        self._told: tuple[int, dict[str, TopicFactsOfGroups]] | None = None
+        self._reported: tuple[int, dict[str, TopicFactsOfGroups]] | None = None
         self._known_since: dict[str, int] = {}
-        """Topics that the coordinator was told of, by id."""
-        self._looked_for_coordinator_at = -TICK
+        """Topics that were reported to the coordinator, by id."""
+        self._coordinator_asked_at = -TICK
         self._next_heartbeat = 0
         self.feed(EndpointsChanged({LISTENER: tuple(one.endpoint for one in world.sidecars)}))
         self._register()
@@ -138,7 +138,7 @@ class Sidecar(Listener):
 
     def kill(self, *, powered: bool) -> None:
         """SIGKILL; or its machine loses power."""
-        self.world.tell(self.name, "killed" if powered else "power off")
+        self.world.note(self.name, "killed" if powered else "power off")
         for writer in self.writers.values():
             writer.stop()
         self.end()
@@ -147,7 +147,7 @@ class Sidecar(Listener):
 
     def shut_down(self) -> None:
         """A clean end: it lets others take its partitions first."""
-        self.world.tell(self.name, "is not fit any more: it ends")
+        self.world.note(self.name, "is not fit any more: it ends")
         self._is_fit = False
         self._register()
         for number in sorted(self.own):
@@ -213,11 +213,11 @@ class Sidecar(Listener):
         match event:
             case PartitionOpened(partition, claim, claimed_at):
                 self.confirmed_at[partition] = claimed_at
-                self.world.tell(self.name, "has opened partition %d, claim %d", partition, claim)
+                self.world.note(self.name, "has opened partition %d, claim %d", partition, claim)
             case WriteCommitted(partition, _, began_at):
                 self.confirmed_at[partition] = max(self.confirmed_at.get(partition, began_at), began_at)
             case PartitionLost(partition, reason):
-                self.world.tell(self.name, "has lost partition %d: %s", partition, reason)
+                self.world.note(self.name, "has lost partition %d: %s", partition, reason)
                 self.own.discard(partition)
                 if reason in ("fenced", "open_failed"):
                     self.elections[partition].lost(self.clock())
@@ -249,7 +249,7 @@ class Sidecar(Listener):
                     self.connections[number].socket.set_user_timeout(user_timeout_ms)
             case CloseConsumer(number, cause):
                 if (one := self.connections.pop(number, None)) is not None:
-                    self.world.tell(self.name, "closes %s of %s: %s", number, one.consumer_id, cause)
+                    self.world.note(self.name, "closes %s of %s: %s", number, one.consumer_id, cause)
                     one.socket.close()
             case WriteRecords(partition, write, records, offsets):
                 self.world.invariants.written(self, offsets)
@@ -284,7 +284,7 @@ class Sidecar(Listener):
                 self.later(self.random.choice((1, 5, 50)), OF_KAFKA, lambda: self._find_ordinary_members(group))
             case WatchTopics():
                 self._watch = effect
-                self.later(self.random.choice((1, 5, 50)), OF_KAFKA, self._tell_topics)
+                self.later(self.random.choice((1, 5, 50)), OF_KAFKA, self._report_topics)
             case LogGroupEvent(level, name, fields):
                 self.world.logged(self, level, name, fields)
             case CountGroupEvent():
@@ -307,19 +307,19 @@ class Sidecar(Listener):
             self.has_ordinary_members[group] = found
         self.feed(OrdinaryMembersFound(group, found))
 
-    def _tell_topics(self) -> None:
+    def _report_topics(self) -> None:
         watch, kafka = self._watch, self.world.kafka
         if watch is None or not kafka.is_reachable(self.name):
             return
         now = watch.watch, kafka.facts(watch.names, all_topics=watch.all_topics)
-        if now != self._told:
-            self._told = now
+        if now != self._reported:
+            self._reported = now
             for facts in now[1].values():
                 self._known_since.setdefault(facts.topic_id, self.timeline.now)
             self.feed(TopicsChanged(*now))
 
     def knew(self, topic: Topic, at: int) -> bool:
-        """Whether the coordinator had been told of this topic then, and not only of an earlier one of that name."""
+        """Whether this topic had been reported to the coordinator then, and not only of an earlier one of that name."""
         return self._known_since.get(topic.topic_id, at + 1) <= at
 
     # The fleet
@@ -329,12 +329,12 @@ class Sidecar(Listener):
         if self.clock() >= self._next_heartbeat:
             self._next_heartbeat = self.clock() + HEARTBEAT
             self._register()
-        if self.timeline.now - self._looked_for_coordinator_at < TICK:
+        if self.timeline.now - self._coordinator_asked_at < TICK:
             self._dial()
         if self.world.kafka.is_reachable(self.name):
             self.registry.read(self.world.registry, self.timeline.now)
             self._elect()
-        self._tell_topics()
+        self._report_topics()
 
     def _register(self) -> None:
         if self.world.kafka.is_reachable(self.name):
@@ -343,7 +343,7 @@ class Sidecar(Listener):
             self.world.registry[self.broker_id] = one
 
     def _dial(self) -> None:
-        """Somebody looks for a coordinator: is one dead that counts as running?"""
+        """Somebody asks for a coordinator: is one dead that counts as running?"""
         for other in self.world.sidecars:
             refuses = other.is_powered and not other.is_running
             if refuses and not self.world.network.is_path_lost(self.name, other.name):
@@ -357,7 +357,7 @@ class Sidecar(Listener):
             claims = {broker_id: holds.get(number, 0) for broker_id, holds in fit.items()}
             decision = election.decide(kafka.leaders[number], claims, self.clock())
             if decision is Decision.TAKE:
-                self.world.tell(self.name, "takes partition %d", number)
+                self.world.note(self.name, "takes partition %d", number)
                 self.take(number)
             elif decision is Decision.LET_GO:
                 self._let_go(number, "other_holder" if self._is_fit and not self.is_evacuated else "not_fit")
@@ -368,7 +368,7 @@ class Sidecar(Listener):
             self.elections[number].held = False
 
     def _coordinator_of(self, number: int) -> int | None:
-        """As clients are told: who has the highest claim, else who is to have one."""
+        """As clients are answered: who has the highest claim, else who is to have one."""
         fit = self.registry.fit()
         if number in self.own:
             return self.broker_id
@@ -404,7 +404,7 @@ class Sidecar(Listener):
             one.socket.close()
 
     def _find_coordinator(self, group_id: str) -> ClusterMetadataResponse:
-        self._looked_for_coordinator_at = self.timeline.now
+        self._coordinator_asked_at = self.timeline.now
         found = self._coordinator_of(self.world.partition_of(group_id))
         brokers = tuple(other.endpoint for other in self.world.sidecars)
         if found is None:

@@ -59,11 +59,11 @@ def test_a_mistake_is_found(mutation: Mutation, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("hash_seed", ["0", "1"])
 def test_a_seed_repeats_exactly(hash_seed: str) -> None:
     code = "from tests.simulation.run import story; print('\\n'.join(map(story, range(12))))"
-    told = subprocess.run(
+    printed = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
         capture_output=True,
         check=True,
         text=True,
     ).stdout
-    assert told == "\n".join(map(story, range(12))) + "\n"
+    assert printed == "\n".join(map(story, range(12))) + "\n"

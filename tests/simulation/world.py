@@ -30,7 +30,7 @@ History = tuple[CoordinatorSettings, int, list[tuple[Event, int]], list[list[Eff
 """
 
 CHECK_EVERY = 250
-"""Milliseconds between two looks at whether all is well again."""
+"""Milliseconds between two checks whether all is well again."""
 
 SETTLED = 3000
 """Milliseconds for which it has to stay well."""
@@ -127,7 +127,7 @@ class World:
 
     # What its parts ask for
 
-    def tell(self, who: str, text: str, *values: object) -> None:
+    def note(self, who: str, text: str, *values: object) -> None:
         """Add a line to the story."""
         if self.tracing:
             self.story.append(f"{self.timeline.now:>7} {who}: {text % values if values else text}")
@@ -138,7 +138,7 @@ class World:
         if name == "ConsumerRebalanceFailedException":
             self.can_refuse = True
         if self.tracing:
-            self.tell(sidecar.name, "%s %s", name, dict(fields))
+            self.note(sidecar.name, "%s %s", name, dict(fields))
 
     def sidecar_at(self, host: str) -> Sidecar:
         return self._by_host[host]
@@ -232,7 +232,7 @@ class World:
         """No fault is left."""
         self._awaited.clear()
         self.is_healed = True
-        self.tell("world", "no fault is left")
+        self.note("world", "no fault is left")
         self.network.lost_until.clear()
         for socket in self.network.sockets:
             socket.lost_until = min(socket.lost_until, self.timeline.now)
