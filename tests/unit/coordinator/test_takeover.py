@@ -346,3 +346,28 @@ def test_assignment_that_is_impossible_after_a_takeover_fails_the_group() -> Non
     driver.advance(100)
     assert c1.closed == "rebalance_failed"
     assert driver.groups()[0].state == "empty"
+
+
+# Two processes with one consumer id
+
+
+def test_another_process_with_the_id_of_one_that_was_cut_off_waits_for_its_lease() -> None:
+    driver = Driver()
+    (cut_off,) = driver.stable("c1")
+    cut_off.end(by_peer=False)
+    other = driver.register("c1")
+    driver.advance(1000)
+    assert (other.code, other.partitions()) == (0, [])
+    driver.advance(4 * T // 3)
+    assert other.partitions() == [("t", number) for number in range(4)]
+
+
+def test_the_records_name_an_id_so_another_process_with_it_is_taken_for_one_that_is_missing() -> None:
+    """docs/coordinator.md: that an id belongs to one process at a time is up to whoever starts them."""
+    before = Driver()
+    before.stable("c1")
+    driver = before.successor()
+    other = driver.register("c1")
+    driver.advance(1000)
+    assert other.kinds() == ["start"]
+    assert other.partitions() == [("t", number) for number in range(4)]
