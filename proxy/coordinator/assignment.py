@@ -70,7 +70,7 @@ def sticky_assign(
         for topic in pool.topics:
             left = set(partitions.get(topic, ()))
             yield len(left) // AT_ONCE
-            for thread, numbers in owners.get(topic, {}).items():
+            for thread, numbers in sorted(owners.get(topic, {}).items()):
                 if thread in may_own:
                     kept = left.intersection(numbers)
                     left -= kept
