@@ -64,9 +64,15 @@ class FeatureFleet:
         self._starts[broker_id] += 1
         config = self.folder / f"sidecar-{broker_id}.yaml"
         log = self.folder / f"sidecar-{broker_id}-{self._starts[broker_id]}.log"
-        started = process.spawn([sys.executable, *program, "run", "-c", str(config)], log)
+        started = process.spawn(
+            [*self.host(f"sidecar-{broker_id}"), sys.executable, *program, "run", "-c", str(config)], log
+        )
         self.sidecars[broker_id] = SidecarProcess(started, config, log, self.state.node(broker_id).admin)
         return self.sidecars[broker_id]
+
+    def host(self, name: str) -> list[str]:
+        """What the command line of a process begins with."""
+        return []
 
     def start(self, *broker_ids: int, program: Sequence[str] = BROKERSIDE) -> None:
         """Start sidecars, and wait until all are ready."""

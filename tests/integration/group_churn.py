@@ -15,6 +15,7 @@ from tests.integration.feature_fleet import wait_until
 from tests.integration.group_fleet import BROKERS, ConsumerProcess, GroupFleet, SteadyProducer
 from tests.integration.journaling import boottime_ns
 from tests.integration.journals import MILLISECOND, Fault, Replay, Source, count_skipped, find_overlaps, find_replays
+from tests.integration.own_network import Direction
 
 SECOND = 1_000_000_000
 
@@ -31,6 +32,14 @@ MAX_PARTITIONS = 9
 
 STOPPED_FOR = (0.1, 0.5, 0.9, 2.2, 3.0)
 """For how many session timeouts consumers are stopped. After two, their partitions are others'."""
+
+CUT_FOR = (0.5, 3.0)
+"""For how many session timeouts they are cut off from the sidecar that coordinates them."""
+
+CUT_SECONDS = 12
+"""For so long a coordinator is cut off from the brokers. It is silent after ``state.write.timeout.ms``, 5 s."""
+
+COORDINATOR_ENDS = ("kill_coordinator", "cut_coordinator")
 
 WATCH_SECONDS = 10
 """For so long after a topic was recreated, consumers may find an offset of the topic before it, and begin anew."""
@@ -67,6 +76,9 @@ class GroupChurn:
         actions: list[Callable[[], None]] = [self._kill, self._kill_and_restart, self._replace]
         actions += [self._kill_coordinator] * 2
         actions += [partial(self._stop, share) for share in STOPPED_FOR]
+        if self._fleet.network is not None:
+            actions += [partial(self._cut, share, direction) for share in CUT_FOR for direction in Direction]
+            actions.append(self._cut_coordinator)
         dealt: list[Callable[[], None]] = []
         self._after(seconds / 4, self._grow)
         self._after(seconds / 2, self._grow)
@@ -121,14 +133,16 @@ class GroupChurn:
     def _is_excused(self, replay: Replay) -> bool:
         """What a consumer has read since its last answer is lost with it: a third of the session timeout, and half as
         much for what is late. So it is where an offset is out of range, which ends its connection. What the coordinator
-        had not committed is lost if both end, in whatever way."""
+        had not committed is lost if both end, in whatever way. Who is cut off may hear two more
+        requests before its lease begins to end."""
         timeout = self._session_timeout_ms * MILLISECOND
         handed_out, unanswered = replay.first, timeout // 2
         for fault in self.faults:
             since = handed_out.after - fault.at
             if fault.what == "recreate" and -unanswered < since < WATCH_SECONDS * SECOND:
                 return True
-            if fault.name != replay.name or handed_out.before > fault.at + timeout:
+            until = fault.at + (2 * timeout if fault.what == "cut" else timeout)
+            if fault.name != replay.name or handed_out.before > until:
                 continue
             if fault.what != "leave" and since > -unanswered:
                 return True
@@ -137,9 +151,9 @@ class GroupChurn:
         return False
 
     def _coordinator_ended(self, at: int) -> bool:
-        """Whether it was killed not long before, or after."""
+        """Whether it was killed or cut off not long before, or after."""
         near = 2 * self._session_timeout_ms * MILLISECOND
-        return any(one.what == "kill_coordinator" and abs(one.at - at) < near for one in self.faults)
+        return any(one.what in COORDINATOR_ENDS and abs(one.at - at) < near for one in self.faults)
 
     # Faults
 
@@ -172,6 +186,21 @@ class GroupChurn:
                 consumer.signal(signal.SIGCONT)
 
         self._after(share * self._session_timeout_ms / 1000, go_on)
+
+    def _cut(self, share: float, direction: Direction) -> None:
+        """Off from the coordinator, for a share of the session timeout."""
+        coordinator = self._fleet.coordinator(self._group)
+        if coordinator is not None:
+            self._note("cut", consumer := self._pick())
+            heal = self._fleet.cut_consumer(consumer, coordinator, direction).close
+            self._after(share * self._session_timeout_ms / 1000, heal)
+
+    def _cut_coordinator(self) -> None:
+        """Off from the brokers, until another sidecar has taken its place."""
+        coordinator = self._fleet.coordinator(self._group)
+        if coordinator is not None and len(self._fleet.living) == len(BROKERS):
+            self.faults.append(Fault(boottime_ns(), "cut_coordinator", str(coordinator)))
+            self._after(CUT_SECONDS, self._fleet.cut_sidecar(coordinator, self._random.choice(list(Direction))).close)
 
     def _replace(self) -> None:
         """A consumer leaves, and another one joins."""

@@ -15,7 +15,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from proxy.local import cluster, process
 from proxy.local.state import ClusterState
 from tests.integration.feature_fleet import FeatureFleet, wait_until
 from tests.integration.journals import Journal, Source, read_journal
+from tests.integration.own_network import Direction, OwnNetwork, own_network
 from tests.integration.quotas import Peer, array, text
 
 BROKERS = (1, 2, 3)
@@ -51,11 +52,11 @@ QUICK_RETURN = ("-m", "tests.tools.quick_return")
 class ConsumerProcess:
     """A consumer; ``name``: of its journal, no other process has it."""
 
-    def __init__(self, path: Path, arguments: dict[str, Any]) -> None:
+    def __init__(self, path: Path, arguments: dict[str, Any], host: Sequence[str]) -> None:
         self.name = path.stem
         self._path = path
         path.touch()
-        command = [sys.executable, "-m", "tests.integration.journaling", str(path), json.dumps(arguments)]
+        command = [*host, sys.executable, "-m", "tests.integration.journaling", str(path), json.dumps(arguments)]
         with path.with_suffix(".log").open("wb") as output:
             self._process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
 
@@ -121,9 +122,10 @@ class SteadyProducer:
 
 class GroupFleet(FeatureFleet):
     """The sidecars, and the consumers that were started. ``admin``: a client of the brokers themselves. ``stopped``:
-    broker ids of the sidecars that are stopped now."""
+    broker ids of the sidecars that are stopped now. ``network``: each sidecar and each consumer is a host of it."""
 
-    def __init__(self, state: ClusterState, **coordinator: Any) -> None:
+    def __init__(self, state: ClusterState, network: OwnNetwork | None, **coordinator: Any) -> None:
+        self.network = network
         super().__init__(state, {"coordinator": {"enabled": True, "max.consumers": 100, **coordinator}})
         for node in state.nodes:
             path = self.folder / f"sidecar-{node.id}.yaml"
@@ -135,6 +137,9 @@ class GroupFleet(FeatureFleet):
         self.consumers: list[ConsumerProcess] = []
         self.stopped: set[int] = set()
         self.partitions: int = coordinator["partitions"]
+
+    def host(self, name: str) -> list[str]:
+        return [] if self.network is None else self.network.command(name)
 
     def restart(self, broker_id: int, *, wait: bool = True) -> None:
         """Start the sidecar before a broker again."""
@@ -266,8 +271,19 @@ class GroupFleet(FeatureFleet):
             "consumer_id": consumer_id,
             "topic_count": dict.fromkeys(topics, 1),
         }
-        self.consumers.append(ConsumerProcess(path, {**defaults, **arguments, **own}))
+        self.consumers.append(ConsumerProcess(path, {**defaults, **arguments, **own}, self.host(path.name)))
         return self.consumers[-1]
+
+    def cut_consumer(self, consumer: ConsumerProcess, broker_id: int, direction: Direction) -> ExitStack:
+        """Lose packets between a consumer and the sidecar of a broker, until the stack is closed."""
+        assert self.network is not None
+        return self.network.cut(consumer.name, [_port(self.address(broker_id))], direction)
+
+    def cut_sidecar(self, broker_id: int, direction: Direction) -> ExitStack:
+        """Lose packets between the sidecar of a broker and all brokers, until the stack is closed."""
+        assert self.network is not None
+        ports = [_port(each) for one in self.state.nodes for each in (one.upstream, one.internal)]
+        return self.network.cut(f"sidecar-{broker_id}", ports, direction)
 
     def logged(self, event: str, **fields: object) -> list[dict[str, Any]]:
         """Lines of all logs of all sidecars with this event and these fields, with the sidecar's ``broker_id``."""
@@ -284,6 +300,10 @@ class GroupFleet(FeatureFleet):
             assert not [line for line in text.splitlines() if "Traceback" in line or '"level":"error"' in line], log
 
 
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
 def group_of(partition: int, partitions: int) -> str:
     """A group of a partition of the topic of groups."""
     return next(name for number in range(1000) if partition_of(name := f"g{number}", partitions) == partition)
@@ -291,9 +311,14 @@ def group_of(partition: int, partitions: int) -> str:
 
 @contextmanager
 def group_fleet(folder: Path, kafka_version: str = "4.3.1", **coordinator: Any) -> Iterator[GroupFleet]:
-    """Start three brokers and their sidecars; all is ended afterwards."""
-    state = cluster.up(folder, nodes=3, kafka_version=kafka_version, progress=False)
-    fleet = GroupFleet(state, **coordinator)
+    """Start three brokers and their sidecars, in a network of their own if possible; all is ended afterwards."""
+    with own_network() as network:
+        state = cluster.up(folder, nodes=3, kafka_version=kafka_version, progress=False)
+        fleet = GroupFleet(state, network, **coordinator)
+        yield from _running(fleet, folder)
+
+
+def _running(fleet: GroupFleet, folder: Path) -> Iterator[GroupFleet]:
     try:
         fleet.start(*BROKERS, program=QUICK_RETURN)
         wait_until(fleet.is_spread)

@@ -1,7 +1,8 @@
 """Groups of consumers over a fleet: three brokers, three sidecars, and consumers in processes of their own.
 
 It takes minutes, so it runs with GROUPS_FULL=1 alone. GROUPS_KILLS: how many coordinators are killed (50);
-GROUPS_KAFKA: of the brokers; GROUPS_SEED: of the churn.
+GROUPS_KAFKA: of the brokers (4.3.1); GROUPS_SEED: of the churn; GROUPS_SECONDS: for how long faults are brought about
+in it (300). Where the kernel permits a network namespace, which is root's, connections are cut as well.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ from tests.integration.journals import (
     find_replays,
     longest_pauses,
 )
+from tests.integration.own_network import Direction
 
 IS_FULL = bool(os.environ.get("GROUPS_FULL"))
 
 pytestmark = [
     pytest.mark.kafka,
-    pytest.mark.timeout(1800),
+    pytest.mark.timeout(3600),
     pytest.mark.skipif(not IS_FULL, reason="takes minutes: GROUPS_FULL=1"),
 ]
 
@@ -46,7 +48,7 @@ PARTITIONS = 6
 COMMIT_INTERVAL_MS = 2000
 
 KILLS = int(os.environ.get("GROUPS_KILLS", "50"))
-CHURN_SECONDS = 300
+CHURN_SECONDS = int(os.environ.get("GROUPS_SECONDS", "300"))
 KAFKA = os.environ.get("GROUPS_KAFKA", "4.3.1")
 
 LEASE_PERCENT = 95
@@ -268,6 +270,67 @@ def test_s1_22_79_a_consumer_that_was_stopped_for_longer_than_its_lease_hands_ou
     assert not find_overlaps(journals)
     assert {one.name for one in replays} <= {first.name}
     assert all(one.first.after > began - 3200 // 2 * MILLISECOND for one in replays)
+
+
+@pytest.mark.parametrize("direction", Direction, ids=lambda one: one.value)
+@pytest.mark.parametrize("share", [0.5, 3.0])
+def test_a_consumer_that_is_cut_off_from_its_coordinator_overlaps_with_nobody(
+    fleet: GroupFleet, group: str, producer: SteadyProducer, direction: Direction, share: float
+) -> None:
+    """``share``: of the session timeout; it goes on reaching the brokers."""
+    if fleet.network is None:
+        pytest.skip("no network namespace is permitted")
+    timeout_ms = 4000
+    first, second = (fleet.consume(group, name, [group], session_timeout_ms=timeout_ms) for name in ("c1", "c2"))
+    coordinator = fleet.wait_until_stable(group, 2)
+    wait_until(lambda: first.journal.handed_out and second.journal.handed_out)
+    began = boottime_ns()
+    with fleet.cut_consumer(first, coordinator, direction):
+        if share < 1:
+            time.sleep(share * timeout_ms / 1000)
+        else:
+            fleet.wait_until_stable(group, 1)
+            moved = boottime_ns()
+            every = {(group, 0, number) for number in range(PARTITIONS)}
+            wait_until(lambda: {one.source for one in second.journal.handed_out if one.before > moved} == every)
+    fleet.wait_until_stable(group, 2)
+    produced = producer.stop()
+    wait_until(lambda: not count_skipped([first.journal, second.journal], produced))
+    journals = [first.journal, second.journal]
+    replays = find_replays(journals)
+    shown = f"{share} T, {direction.value}: longest pause {pause(journals, began)} ms"
+    print(f"consumer cut off for {shown}, revoked {moves(journals, began)}, replayed {len(replays)}")
+    assert not find_overlaps(journals)
+    assert {one.name for one in replays} <= {first.name}
+    assert all(one.first.after > began - timeout_ms // 2 * MILLISECOND for one in replays)
+
+
+@pytest.mark.parametrize("direction", Direction, ids=lambda one: one.value)
+def test_a_coordinator_that_is_cut_off_from_the_brokers_is_replaced(
+    fleet: GroupFleet, group: str, producer: SteadyProducer, direction: Direction
+) -> None:
+    """Its consumers reach both, all the time."""
+    if fleet.network is None:
+        pytest.skip("no network namespace is permitted")
+    consumers = [fleet.consume(group, f"c{number}", [group]) for number in range(2)]
+    coordinator = fleet.wait_until_stable(group, 2)
+    wait_until(lambda: committed(fleet.admin, group))
+    began = boottime_ns()
+    fleet.stopped.add(coordinator)
+    with fleet.cut_sidecar(coordinator, direction):
+        fleet.wait_until_stable(group, 2)
+        took = (boottime_ns() - began) // MILLISECOND
+    fleet.stopped.remove(coordinator)
+    wait_until(fleet.is_spread)
+    fleet.wait_until_stable(group, 2)
+    produced = producer.stop()
+    wait_until(lambda: not count_skipped([one.journal for one in consumers], produced))
+    journals = [one.journal for one in consumers]
+    replays = find_replays(journals)
+    shown = f"longest pause {pause(journals, began)} ms, revoked {moves(journals, began)}, replayed {len(replays)}"
+    print(f"coordinator cut off from Kafka, {direction.value}: replaced after {took} ms, {shown}")
+    assert not find_overlaps(journals)
+    assert not replays
 
 
 def test_s1_01_churn(fleet: GroupFleet, group: str) -> None:
