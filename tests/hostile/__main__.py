@@ -20,7 +20,17 @@ from typing import Any, NamedTuple
 from proxy.config.keys import KEYS
 from proxy.errors import LocalError
 from tests.hostile.attacks import ATTACKS
-from tests.hostile.stage import TOPIC, Running, Stage, attack, java_producer, python, staged
+from tests.hostile.stage import (
+    CONSUMED,
+    CONSUMED_PARTITIONS,
+    TOPIC,
+    Running,
+    Stage,
+    attack,
+    java_producer,
+    python,
+    staged,
+)
 from tests.integration.metrics import sample
 from tests.tools.topic import messages
 
@@ -29,6 +39,12 @@ RATE = 100
 
 MIB = 1 << 20
 MAX_RSS = 256 * MIB
+CONSUMER_RSS = 32 << 10
+"""Bytes for each hostile consumer above ``CONNECTIONS``."""
+
+CONNECTIONS = 90
+"""Of hostile consumers: all from one address, as each other attack."""
+
 MAX_SLOWDOWN = 5.0
 """99th percentile of small honest requests during the attack, in multiples of that before it, or of what the broker
 itself takes at the same time: everything shares a few processors, and some attacks reach the broker as they may."""
@@ -59,10 +75,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--only", nargs="+", choices=ATTACKS, default=list(ATTACKS), metavar="ATTACK", help=", ".join(ATTACKS)
     )
+    parser.add_argument(
+        "--connections",
+        type=int,
+        default=CONNECTIONS,
+        help="of hostile consumers at the same time, 90 from one address each; the sidecar has more descriptors (90)",
+    )
     parser.add_argument("--log", type=Path, metavar="FILE", help="let the sidecar's log go to a file, to look at it")
     options = parser.parse_args(arguments)
     try:
-        checks = list(_run(options.only, options.seconds, options.quiet, options.log))
+        checks = list(_run(options.only, options.seconds, options.quiet, options.log, options.connections))
     except KeyboardInterrupt:
         return 130
     except (LocalError, OSError) as error:
@@ -73,14 +95,14 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if all(check.ok for check in checks) else 1
 
 
-def _run(names: Sequence[str], seconds: int, quiet: int, log: Path | None) -> Iterator[Check]:
+def _run(names: Sequence[str], seconds: int, quiet: int, log: Path | None, connections: int) -> Iterator[Check]:
     begun = time.monotonic()
 
     def say(text: str) -> None:
         print(f"{time.monotonic() - begun:5.0f} s  {text}", file=sys.stderr, flush=True)
 
     say(f"{_processor()}, {len(os.sched_getaffinity(0))} CPUs that broker, sidecar, clients and attackers share")
-    with staged(_settings, log) as stage:
+    with staged(_settings, log, connections) as stage:
         running = Running()
         try:
             yield from _measured(stage, running, names, seconds, quiet, say)
@@ -99,6 +121,8 @@ def _measured(
     say("honest clients")
     running.start("java", java_producer(address, TOPIC, str(whole), str(RATE)), stage.folder)
     running.start("librdkafka", python("honest", "produce", address, str(whole), TOPIC, str(RATE)), stage.folder)
+    consuming = (CONSUMED, str(CONSUMED_PARTITIONS), str(RATE), stage.upstream)
+    running.start("honest consumers", python("honest", "consume", address, str(whole), *consuming), stage.folder)
     time.sleep(5)  # their start is not what is measured
     running.start("quiet", python("honest", "small", address, str(quiet)), stage.folder)
     with stage.watched(reload=False) as before:
@@ -118,6 +142,7 @@ def _measured(
         say(f"{name}: {found[name]}")
     java = running.output("java", 120).split()
     librdkafka = json.loads(running.output("librdkafka", 120))
+    consumed = json.loads(running.output("honest consumers", 180))
     say("what the topic holds")
     yield from _latencies(calm, small, direct)
     acknowledged = set(java[: java.index("failed")]), {f"librdkafka-{n}" for n in librdkafka["acknowledged"]}
@@ -128,10 +153,22 @@ def _measured(
     yield Check("records stored twice", str(len(stored) - len(set(stored))), len(stored) == len(set(stored)))
     yield Check("records that failed", f"java {java[-1]}, librdkafka {librdkafka['failed']}", True)
     quiet_rss, rss = before.peak_rss / MIB, during.peak_rss / MIB
-    yield Check("peak RSS", f"{rss:.0f} MiB (quiet {quiet_rss:.0f})", during.peak_rss <= MAX_RSS)
+    max_rss = MAX_RSS + CONSUMER_RSS * (stage.connections - CONNECTIONS)
+    yield Check("peak RSS", f"{rss:.0f} MiB (quiet {quiet_rss:.0f})", during.peak_rss <= max_rss)
+    descriptors = f"{during.peak_descriptors} of {stage.descriptors}"
+    yield Check("descriptors at most", descriptors, during.peak_descriptors < stage.descriptors)
     share = f"{during.asked - len(during.late)} of {during.asked} within 1 s, slowest {during.slowest:.2f} s"
     yield Check("/livez", share, not during.late)
+    yield from _consumed(consumed)
     yield from _refused(found)
+
+
+def _consumed(found: dict[str, Any]) -> Iterator[Check]:
+    kept = found["revoked"] == 0 and not found["failures"]
+    yield Check("partitions that honest consumers lost", f"{found['revoked']} {found['failures'] or ''}".strip(), kept)
+    whole = bool(found["produced"]) and not found["lost"] and not found["again"]
+    shown = f"{found['produced']}, lost {found['lost']}, twice {found['again']}"
+    yield Check("messages to honest consumers", shown, whole)
 
 
 def _dropped(stage: Stage) -> Check:
@@ -172,11 +209,12 @@ def _refused(found: dict[str, dict[str, int]]) -> Iterator[Check]:
         yield Check("/config and /quotas under a foreign name", str(statuses), set(statuses) == {"status 421"})
 
 
-def _settings(folder: Path) -> dict[str, Any]:
-    """What the sidecar is given besides what the cluster wrote: keys to sign with."""
+def _settings(folder: Path, descriptors: int) -> dict[str, Any]:
+    """What the sidecar is given besides what the cluster wrote: keys to sign with, and groups of consumers."""
     keys = folder / "hmac-keys"
     keys.write_text(f"k1:{secrets.token_hex(32)}\n")
-    return {section: {"hmac.keys.file": str(keys)} for section in ("audit", "registry") if (section, KEY) in KEYS}
+    signed = {section: {"hmac.keys.file": str(keys)} for section in ("audit", "registry") if (section, KEY) in KEYS}
+    return {**signed, "coordinator": {"enabled": True, "max.consumers": descriptors // 8}}
 
 
 def _processor() -> str:

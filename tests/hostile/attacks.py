@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
 import socket
 import struct
 import sys
@@ -23,6 +24,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from proxy.fleet.sidecar_record import SidecarRecord, encode, record_key
 from tests.frames import METADATA, request, sized
+from tests.hostile import registrations
 from tests.tools.messages import uvarint
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
@@ -44,6 +46,9 @@ WANTED_TOPICS = 20_000
 REST = 0.05
 """Seconds before an attacker dials again."""
 
+ONE_ADDRESS = 90
+"""Connections of hostile consumers from one address."""
+
 BOMB_TAGS = {f"t{n}": "x" * 1000 for n in range(100)}
 """Tags of a registry record that is as large as it may be, and compresses well."""
 
@@ -58,6 +63,8 @@ class Target:
     topic: str
     seconds: float
     source: str
+    connections: int
+    """Of hostile consumers, at the same time."""
     counts: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -67,16 +74,17 @@ class Target:
     def going_on(self) -> bool:
         return time.monotonic() < self.until
 
-    async def dial(self, *, admin: bool = False, receive_buffer: int = 0) -> tuple[Reader, Writer]:
-        """Connect; raises OSError."""
-        host, _, port = (self.admin if admin else self.client).rpartition(":")
+    async def dial(self, *, admin: bool = False, receive_buffer: int = 0, host: int = 0) -> tuple[Reader, Writer]:
+        """Connect from the address with this number; raises OSError."""
+        source = f"{self.source.rpartition('.')[0]}.{1 + host}"
+        name, _, port = (self.admin if admin else self.client).rpartition(":")
         sock = socket.socket()
         try:
             if receive_buffer:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
             sock.setblocking(False)
-            sock.bind((self.source, 0))
-            await asyncio.wait_for(asyncio.get_running_loop().sock_connect(sock, (host, int(port))), 5)
+            sock.bind((source, 0))
+            await asyncio.wait_for(asyncio.get_running_loop().sock_connect(sock, (name, int(port))), 5)
         except BaseException:
             sock.close()
             raise
@@ -264,6 +272,21 @@ async def storm(target: Target) -> None:
         await asyncio.sleep(0.005)
 
 
+async def consumers(target: Target) -> None:
+    """Hostile consumers of all kinds; each address has fewer than may come from it."""
+
+    async def one(number: int) -> None:
+        kind = registrations.KINDS[number % len(registrations.KINDS)]
+
+        async def visit(target: Target, reader: Reader, writer: Writer) -> None:
+            async with asyncio.timeout(registrations.HOLD):
+                await kind(target.counts, number, reader, writer)
+
+        await _again_and_again(target, visit, rest=1.0, host=number // ONE_ADDRESS)
+
+    await asyncio.gather(*[one(number) for number in range(target.connections)])
+
+
 # ---- writers of topics -----------------------------------------------------------------------------------------------
 
 
@@ -340,7 +363,7 @@ async def rebinding(target: Target) -> None:
 ATTACKS: dict[str, Attack] = {
     one.__name__: one
     for one in (
-        frames, unsupported, broker_metadata, partitions, held, silent, silent_admin, slow, trickle, storm,
+        frames, unsupported, broker_metadata, partitions, held, silent, silent_admin, slow, trickle, storm, consumers,
         spoof, bomb, forge, rebinding,
     )
 }  # fmt: skip
@@ -349,6 +372,9 @@ ATTACKS: dict[str, Attack] = {
 def main(arguments: Sequence[str]) -> None:
     name, target = arguments[0], Target(**json.loads(arguments[1]))
     os.nice(10)
+    need = 2 * target.connections + 1000
+    hard = max(resource.getrlimit(resource.RLIMIT_NOFILE)[1], need)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))
     asyncio.run(ATTACKS[name](target))  # type: ignore[arg-type]  # every attack is a coroutine function
     print(json.dumps(target.counts))
 

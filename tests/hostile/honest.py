@@ -9,11 +9,16 @@ import json
 import socket
 import struct
 import sys
+import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from confluent_kafka import KafkaError, Message, Producer
 
+from proxy.client.consumer import ConsumerFailed, CoordinatedConsumer
+from proxy.client.consumer.streams import MessageStream
 from tests.frames import METADATA, request
 
 PAUSE = 0.01
@@ -21,6 +26,12 @@ PAUSE = 0.01
 
 PATIENCE = 20.0
 """Seconds for an answer to a small request; then it counts as an error, and the client dials again."""
+
+SESSION_TIMEOUT_MS = 20_000
+"""Of the honest consumers. All processes share a few processors, and attackers may keep these for seconds."""
+
+LAST_MESSAGES = 60.0
+"""Seconds for what is still on its way to the consumers at the end."""
 
 BROKERS_ONLY = struct.pack(">i", 0)
 """The body of a Metadata v1 request that asks for no topics."""
@@ -104,10 +115,64 @@ def produce(address: str, seconds: float, topic: str, rate: int) -> dict[str, ob
     return {"acknowledged": acknowledged, "failed": failed + left}
 
 
+def consume(address: str, seconds: float, topic: str, partitions: int, rate: int, broker: str) -> dict[str, object]:
+    """Two consumers of one group, and a producer of what they read; they fetch from the broker itself.
+
+    ``revoked``: partitions that one of them lost after both had a share; None if one never had. ``again``: messages
+    that were handed out twice.
+    """
+    until = time.monotonic() + seconds
+    revoked: list[tuple[str, int]] = []
+    got: dict[str, Counter[tuple[int, int]]] = {"one": Counter(), "two": Counter()}
+    failures: list[str] = []
+
+    def read(name: str, stream: MessageStream) -> None:
+        try:
+            for message in stream:
+                got[name][message.partition() or 0, message.offset() or 0] += 1
+        except ConsumerFailed as error:
+            failures.append(str(error))
+
+    consumers = []
+    for name in got:
+        consumer = CoordinatedConsumer(
+            address,
+            "honest",
+            name,
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            kafka={"bootstrap.servers": broker},
+            on_revoked=revoked.extend,
+        )
+        (stream,) = consumer.create_message_streams({topic: 1})[topic]
+        threading.Thread(target=read, args=[name, stream], daemon=True).start()
+        consumers.append(consumer)
+    producer = Producer({"bootstrap.servers": broker})
+    produced, before = 0, None
+    while time.monotonic() < until:
+        if before is None and all(got.values()):
+            before = len(revoked)
+        producer.produce(topic, str(produced), partition=produced % partitions)
+        producer.poll(1 / rate)
+        produced += 1
+    produced -= producer.flush(60)
+    deadline = time.monotonic() + LAST_MESSAGES
+    while len(got["one"] | got["two"]) < produced and time.monotonic() < deadline:
+        time.sleep(0.1)
+    lost = None if before is None else len(revoked) - before
+    with ThreadPoolExecutor(len(consumers)) as pool:
+        list(pool.map(CoordinatedConsumer.shutdown, consumers))
+    every = got["one"] + got["two"]
+    again = every.total() - len(every)
+    return {"produced": produced, "lost": produced - len(every), "again": again, "revoked": lost, "failures": failures}
+
+
 def main(arguments: Sequence[str]) -> None:
     what, address, seconds, *more = arguments
     if what == "small":
         said = small(address, float(seconds))
+    elif what == "consume":
+        topic, partitions, rate, broker = more
+        said = consume(address, float(seconds), topic, int(partitions), int(rate), broker)
     else:
         topic, rate = more
         said = produce(address, float(seconds), topic, int(rate))

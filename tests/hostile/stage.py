@@ -28,6 +28,10 @@ from proxy.local.cluster import ClusterState
 from proxy.local.jars import java, resolve
 
 TOPIC = "honest"
+CONSUMED = "honest-consumed"
+"""What the honest consumers read; nobody else writes it."""
+
+CONSUMED_PARTITIONS = 4
 HERE = Path(__file__).parent
 
 PER_IP = 100
@@ -35,7 +39,8 @@ PER_IP = 100
 connection waits for minutes until it is accepted again."""
 
 DESCRIPTORS = 1024
-"""Limit of the sidecar's open files: attackers that say nothing take more than half of them."""
+"""Limit of the sidecar's open files: attackers that say nothing take more than half of them. Of many hostile consumers
+each gets four more, two of which a connection has before it is a consumer's."""
 
 PIPE = 4096
 """Bytes of the pipe that is the sidecar's stderr."""
@@ -49,6 +54,9 @@ ADDRESSES = 3000
 
 KIB = 1024
 
+Settings = Callable[[Path, int], Mapping[str, Any]]
+"""Sections of the configuration, given the folder and the descriptors."""
+
 
 @dataclass
 class Watched:
@@ -57,6 +65,7 @@ class Watched:
     peak_rss: int = 0
     """Bytes."""
     asked: int = 0
+    peak_descriptors: int = 0
     late: list[str] = field(default_factory=list)
     """Each ``/livez`` that was not answered within a second: what happened instead."""
     slowest: float = 0.0
@@ -66,14 +75,16 @@ class Watched:
 class Stage:
     """One broker and one sidecar."""
 
-    def __init__(self, folder: Path, settings: Callable[[Path], Mapping[str, Any]], log: Path | None) -> None:
+    def __init__(self, folder: Path, settings: Settings, log: Path | None, connections: int) -> None:
+        self.connections = connections
+        self.descriptors = max(DESCRIPTORS, 4 * connections)
         # Of a request with 190,000 partitions the broker makes 20 MB of objects, and it has 80 of these at a time.
         os.environ.setdefault("KAFKA_HEAP_OPTS", "-Xmx4g")
         self.state: ClusterState = cluster.up(folder)
         self.folder = folder
         self.node = self.state.nodes[0]
         self._config = yaml.safe_load((folder / "sidecar-1.yaml").read_text())
-        for section, keys in settings(folder).items():
+        for section, keys in settings(folder, self.descriptors).items():
             self._config.setdefault(section, {}).update(keys)
         listener = self._config["listeners"][0]
         listener["rewrite.addresses"] = True
@@ -81,7 +92,8 @@ class Stage:
         self._path = folder / "hostile.yaml"
         self.load(0)
         admin = AdminClient({"bootstrap.servers": self.state.internal_bootstrap})
-        admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
+        for future in admin.create_topics([NewTopic(TOPIC, 1, 1), NewTopic(CONSUMED, CONSUMED_PARTITIONS, 1)]).values():
+            future.result(30)
         if log is None:
             self._log, write = os.pipe()
             fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE)
@@ -92,7 +104,7 @@ class Stage:
             [
                 "/bin/sh",
                 "-c",
-                f'ulimit -n {DESCRIPTORS}; exec "$@"',
+                f'ulimit -n {self.descriptors}; exec "$@"',
                 "sh",
                 sys.executable,
                 "-m",
@@ -153,6 +165,7 @@ class Stage:
             reload_at = time.monotonic()
             while not stop.wait(1):
                 watched.peak_rss = max(watched.peak_rss, self._rss())
+                watched.peak_descriptors = max(watched.peak_descriptors, self._descriptors())
                 began = time.monotonic()
                 try:
                     self._get("livez", 1)
@@ -183,6 +196,12 @@ class Stage:
         with urllib.request.urlopen(f"http://{self.node.admin}/{path}", timeout=patience) as response:
             return str(response.read().decode())
 
+    def _descriptors(self) -> int:
+        try:
+            return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+        except OSError:
+            return 0
+
     def _rss(self) -> int:
         try:
             status = Path(f"/proc/{self.process.pid}/status").read_text()
@@ -193,15 +212,15 @@ class Stage:
 
 
 @contextmanager
-def staged(settings: Callable[[Path], Mapping[str, Any]], log: Path | None) -> Iterator[Stage]:
-    """A stage in a new folder; everything ends with it. ``settings``: keys of its configuration, given the folder.
+def staged(settings: Settings, log: Path | None, connections: int) -> Iterator[Stage]:
+    """A stage in a new folder; everything ends with it. ``settings``: keys of its configuration.
 
     ``log``: the file that is the sidecar's stderr; None: a pipe that nobody reads.
     """
     with tempfile.TemporaryDirectory(prefix="brokerside-hostile-") as name:
         folder = Path(name)
         try:
-            stage = Stage(folder, settings, log)
+            stage = Stage(folder, settings, log, connections)
             try:
                 yield stage
             finally:
@@ -269,6 +288,6 @@ def attack(name: str, stage: Stage, number: int, seconds: float) -> list[str]:
     """The command line of an attack."""
     target = {
         "client": stage.node.advertised, "internal": stage.node.internal, "admin": stage.node.admin, "topic": TOPIC,
-        "seconds": seconds, "source": f"127.0.{number + 1}.1",
+        "seconds": seconds, "source": f"127.0.{number + 1}.1", "connections": stage.connections,
     }  # fmt: skip
     return python("attacks", name, json.dumps(target))

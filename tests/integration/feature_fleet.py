@@ -233,7 +233,11 @@ def check_records(records: Sequence[tuple[bytes, Any]]) -> None:
     assert outcomes == Counter(asked), records
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
+PATIENCE = 180
+"""Seconds within which what is waited for happens on a machine that is busy."""
+
+
+def wait_until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
     """Wait until a condition of other processes is true. Looking never takes them more than half of a core."""
     deadline = time.monotonic() + seconds
     while True:

@@ -93,11 +93,11 @@ class GroupChurn:
 
     def settle(self) -> dict[str, Any]:
         """Wait until the group owns all partitions and has all messages; then end it. Returns its status."""
-        coordinator = self._fleet.wait_until_stable(self._group, len(self._living), seconds=90)
+        coordinator = self._fleet.wait_until_stable(self._group, len(self._living))
         status = self._fleet.group(coordinator, self._group) or {}
         for producer in self._producers.values():
             self._produced |= producer.stop()
-        wait_until(lambda: not self.skipped(), 60)
+        wait_until(lambda: not self.skipped())
         for consumer in self._living.values():
             consumer.kill()
         return status
@@ -121,7 +121,18 @@ class GroupChurn:
         return count_skipped((one.journal for one in self._all), self._produced)
 
     def replays(self) -> tuple[list[Replay], list[Replay]]:
-        """Return what was handed out again with a reason, and what without."""
+        """Return what was handed out again with a reason, and what without.
+
+        A consumer that was gone for its coordinator is such a reason, too: a machine that is busy keeps one from
+        answering for as long as a fault does.
+        """
+        self.faults += [
+            Fault(at, "gone", one.name)
+            for at, consumer_id in self._fleet.gone(self._group)
+            for one in self._all
+            if one.consumer_id == consumer_id
+        ]
+        self.faults.sort()
         found = find_replays(one.journal for one in self._all)
         excused = [one for one in found if self._is_excused(one)]
         return excused, [one for one in found if one not in set(excused)]

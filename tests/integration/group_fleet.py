@@ -14,8 +14,9 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from proxy.coordinator.wire import (
 from proxy.local import cluster, process
 from proxy.local.state import ClusterState
 from tests.integration.feature_fleet import FeatureFleet, wait_until
+from tests.integration.journaling import boottime_ns
 from tests.integration.journals import Journal, Source, read_journal
 from tests.integration.own_network import Direction, OwnNetwork, own_network
 from tests.integration.quotas import Peer, array, text
@@ -45,6 +47,9 @@ ALTER_PARTITION_REASSIGNMENTS = 45
 WORKERS = {1: 1, 2: 2, 3: 1}
 """Of the sidecars: with two, a connection goes from the worker that has accepted it to the main process."""
 
+SESSION_TIMEOUT_MS = int(os.environ.get("GROUPS_TIMEOUT_MS", "30000"))
+"""Of consumers that nothing is to stop. From 10 s on nothing does, on a machine that has time for them."""
+
 QUICK_RETURN = ("-m", "tests.tools.quick_return")
 """A sidecar that takes partitions back after three seconds instead of 30."""
 
@@ -54,6 +59,7 @@ class ConsumerProcess:
 
     def __init__(self, path: Path, arguments: dict[str, Any], host: Sequence[str]) -> None:
         self.name = path.stem
+        self.consumer_id = str(arguments["consumer_id"])
         self._path = path
         path.touch()
         command = [*host, sys.executable, "-m", "tests.integration.journaling", str(path), json.dumps(arguments)]
@@ -221,8 +227,12 @@ class GroupFleet(FeatureFleet):
         """Broker id of the sidecar that has the group, by its own account."""
         return next((one for one in self.living if self.group(one, group) is not None), None)
 
-    def wait_until_stable(self, group: str, members: int, seconds: float = 60) -> int:
-        """Wait until a group has so many members, which own all partitions; return its coordinator."""
+    def wait_until_stable(self, group: str, members: int) -> int:
+        """Wait until a group has so many members, and each has its share of all partitions; return its coordinator.
+
+        Members that join one after the other may be those of one rebalance or of two, and after the first one the group
+        is stable as well.
+        """
         found: list[int] = []
 
         def is_stable() -> bool:
@@ -230,12 +240,13 @@ class GroupFleet(FeatureFleet):
                 status = self.group(broker_id, group)
                 if status is not None and status["members"] == members:
                     told = all(one["state"] == "fetching" for one in status["consumers"])
-                    if status["state"] == "stable" and not status["unowned"] and status["owned"] and told:
+                    at_rest = status["state"] == "stable" and not status["unowned"] and status["owned"]
+                    if at_rest and told and _is_even(status["consumers"]):
                         found.append(broker_id)
                         return True
             return False
 
-        wait_until(is_stable, seconds)
+        wait_until(is_stable)
         return found[-1]
 
     def create_topic(self, name: str, partitions: int) -> None:
@@ -264,7 +275,7 @@ class GroupFleet(FeatureFleet):
         path = self.folder / f"consumer-{len(self.consumers)}-{consumer_id}"
         brokers = [self.address(one) for one in BROKERS]
         kafka = {"bootstrap.servers": self.state.internal_bootstrap}
-        defaults = {"session_timeout_ms": 10_000, "kafka": kafka, "pause": 0}
+        defaults = {"session_timeout_ms": SESSION_TIMEOUT_MS, "kafka": kafka, "pause": 0}
         own = {
             "bootstrap_brokers": brokers,
             "group_id": group,
@@ -293,11 +304,27 @@ class GroupFleet(FeatureFleet):
                 found += [{**one, "broker_id": broker_id} for one in self.log_events(broker_id, event, start)]
         return [one for one in found if one | fields == one]
 
+    def gone(self, group: str) -> list[tuple[int, str]]:
+        """When a consumer was gone for its coordinator, as ``boottime_ns`` has it, and its id."""
+        booted = time.time_ns() - boottime_ns()
+        return [
+            (int(datetime.fromisoformat(one["timestamp"]).timestamp() * 1_000_000_000) - booted, one["consumer"])
+            for one in self.logged("consumer_gone", group=group)
+        ]
+
     def check_logs(self) -> None:
         """No sidecar has made a mistake."""
         for log in self.folder.glob("sidecar-*.log"):
             text = log.read_text()
             assert not [line for line in text.splitlines() if "Traceback" in line or '"level":"error"' in line], log
+
+
+def _is_even(consumers: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the shares of consumers, as an admin endpoint has them, differ by one partition of each topic at most."""
+    threads = [one["threads"].values() for one in consumers]
+    topics = {topic for each in threads for one in each for topic in one}
+    shares = [sum(len(partitions) for one in each for partitions in one.values()) for each in threads]
+    return max(shares) - min(shares) <= len(topics)
 
 
 def _port(address: str) -> int:
@@ -310,17 +337,19 @@ def group_of(partition: int, partitions: int) -> str:
 
 
 @contextmanager
-def group_fleet(folder: Path, kafka_version: str = "4.3.1", **coordinator: Any) -> Iterator[GroupFleet]:
+def group_fleet(
+    folder: Path, kafka_version: str = "4.3.1", program: Sequence[str] = QUICK_RETURN, **coordinator: Any
+) -> Iterator[GroupFleet]:
     """Start three brokers and their sidecars, in a network of their own if possible; all is ended afterwards."""
     with own_network() as network:
         state = cluster.up(folder, nodes=3, kafka_version=kafka_version, progress=False)
         fleet = GroupFleet(state, network, **coordinator)
-        yield from _running(fleet, folder)
+        yield from _running(fleet, folder, program)
 
 
-def _running(fleet: GroupFleet, folder: Path) -> Iterator[GroupFleet]:
+def _running(fleet: GroupFleet, folder: Path, program: Sequence[str]) -> Iterator[GroupFleet]:
     try:
-        fleet.start(*BROKERS, program=QUICK_RETURN)
+        fleet.start(*BROKERS, program=program)
         wait_until(fleet.is_spread)
         yield fleet
     finally:

@@ -34,10 +34,14 @@ ip rule add pref {LOCAL} lookup local
 ip rule del pref 0
 ip link add lost0 type veth peer name lost1
 ip link set lost0 arp off
+ip address add 192.0.2.1/32 dev lost0
 ip link set lost0 up
 ip link set lost1 up
 ip route add default dev lost0 table {LOST}
 """
+
+"""The address is never used. Without any that is not loopback's, AI_ADDRCONFIG of getaddrinfo finds no address at all,
+and librdkafka resolves nothing."""
 
 LOCAL_ROUTES = Path("/proc/sys/net/ipv4/conf/lost0/route_localnet")
 """Whether addresses of loopback may go to that interface."""

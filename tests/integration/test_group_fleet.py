@@ -2,7 +2,8 @@
 
 It takes minutes, so it runs with GROUPS_FULL=1 alone. GROUPS_KILLS: how many coordinators are killed (50);
 GROUPS_KAFKA: of the brokers (4.3.1); GROUPS_SEED: of the churn; GROUPS_SECONDS: for how long faults are brought about
-in it (300). Where the kernel permits a network namespace, which is root's, connections are cut as well.
+in it (300); GROUPS_TIMEOUT_MS: session timeout of the consumers that nothing may stop (30000). Where the kernel permits
+a network namespace, which is root's, connections are cut as well.
 """
 
 from __future__ import annotations
@@ -176,7 +177,7 @@ def test_evacuate_and_return(fleet: GroupFleet, group: str, producer: SteadyProd
 
 
 def test_a_killed_coordinator_stops_nobody(fleet: GroupFleet, group: str, producer: SteadyProducer) -> None:
-    """S1-62, S1-64: T is 10 s. Each other time its sidecar is started again at once."""
+    """S1-62, S1-64. Each other time its sidecar is started again at once."""
     consumers = [fleet.consume(group, f"c{number}", [group]) for number in range(3)]
     fleet.wait_until_stable(group, 3)
     began = boottime_ns()
@@ -268,8 +269,8 @@ def test_s1_22_79_a_consumer_that_was_stopped_for_longer_than_its_lease_hands_ou
     replays = find_replays(journals)
     print(f"stopped consumer: longest pause {pause(journals, began)} ms, replayed {len(replays)}")
     assert not find_overlaps(journals)
-    assert {one.name for one in replays} <= {first.name}
-    assert all(one.first.after > began - 3200 // 2 * MILLISECOND for one in replays)
+    assert {one.name.rpartition("-")[2] for one in replays} <= {consumer_id for _, consumer_id in fleet.gone(group)}
+    assert all(one.first.after > began - 3200 * MILLISECOND for one in replays)
 
 
 @pytest.mark.parametrize("direction", Direction, ids=lambda one: one.value)
@@ -280,7 +281,7 @@ def test_a_consumer_that_is_cut_off_from_its_coordinator_overlaps_with_nobody(
     """``share``: of the session timeout; it goes on reaching the brokers."""
     if fleet.network is None:
         pytest.skip("no network namespace is permitted")
-    timeout_ms = 4000
+    timeout_ms = 6000
     first, second = (fleet.consume(group, name, [group], session_timeout_ms=timeout_ms) for name in ("c1", "c2"))
     coordinator = fleet.wait_until_stable(group, 2)
     wait_until(lambda: first.journal.handed_out and second.journal.handed_out)
@@ -301,8 +302,8 @@ def test_a_consumer_that_is_cut_off_from_its_coordinator_overlaps_with_nobody(
     shown = f"{share} T, {direction.value}: longest pause {pause(journals, began)} ms"
     print(f"consumer cut off for {shown}, revoked {moves(journals, began)}, replayed {len(replays)}")
     assert not find_overlaps(journals)
-    assert {one.name for one in replays} <= {first.name}
-    assert all(one.first.after > began - timeout_ms // 2 * MILLISECOND for one in replays)
+    assert {one.name.rpartition("-")[2] for one in replays} <= {consumer_id for _, consumer_id in fleet.gone(group)}
+    assert all(one.first.after > began - timeout_ms * MILLISECOND for one in replays)
 
 
 @pytest.mark.parametrize("direction", Direction, ids=lambda one: one.value)

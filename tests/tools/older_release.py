@@ -7,7 +7,6 @@ release.
 from __future__ import annotations
 
 import sys
-from types import MappingProxyType
 
 from proxy.features import catalog
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA, LevelRange
@@ -22,7 +21,7 @@ def main() -> None:
         feature, _, levels = argument.partition("=")
         low, _, high = levels.partition("-")
         changed[feature] = LevelRange(int(low), int(high))
-    catalog.SUPPORTED = MappingProxyType(changed)
+    catalog.SUPPORTED = changed
     events.SCHEMA_LEVEL = changed[AUDIT_EVENT_SCHEMA].max
     from proxy.cli import main as brokerside
 
