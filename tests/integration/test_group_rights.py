@@ -47,6 +47,10 @@ ROW = re.compile(r"^\| `User:sidecar` \| (.+?) \| (\w+) \| (.+?) \|", re.MULTILI
 """Of the tables of ACLs: operations, type of the resource, names and pattern."""
 
 
+Right = tuple[str, str, str, str]
+"""Operation, type of the resource as Kafka's AclOperation and ResourceType name them; name, and type of the pattern."""
+
+
 class Secured:
     """A broker with an authorizer, and the sidecar before it."""
 
@@ -88,19 +92,20 @@ class Secured:
         self.sidecar.wait_ready()
         until(lambda: fetch(f"http://{self.node.admin}/coordinator")["partitions"] == 3)
 
-    def allow(self, user: str, operation: str, kind: str, name: str, pattern: str = "literal") -> None:
-        """Create an ACL; names as in Kafka's AclOperation and ResourceType."""
-        (future,) = self.admin.create_acls([self._acl(AclBinding, user, operation, kind, name, pattern)]).values()
-        future.result(30)
+    def allow(self, user: str, *rights: Right) -> None:
+        """Create ACLs."""
+        for future in self.admin.create_acls([self._acl(AclBinding, user, right) for right in rights]).values():
+            future.result(30)
 
-    def revoke(self, user: str, kind: str, name: str) -> None:
-        """Delete the ACL that lets a user read something."""
-        acl = self._acl(AclBindingFilter, user, "Read", kind, name, "literal")
+    def revoke(self, user: str, right: Right) -> None:
+        """Delete an ACL."""
+        acl = self._acl(AclBindingFilter, user, right)
         (future,) = self.admin.delete_acls([acl]).values()
         assert future.result(30)
 
     @staticmethod
-    def _acl(make: Any, user: str, operation: str, kind: str, name: str, pattern: str) -> Any:
+    def _acl(make: Any, user: str, right: Right) -> Any:
+        operation, kind, name, pattern = right
         return make(
             ResourceType[TYPES[kind]],
             name,
@@ -145,8 +150,8 @@ TYPES: Mapping[str, str] = {
 """librdkafka names the cluster so."""
 
 
-def documented(group: str, topic: str) -> Iterator[tuple[str, str, str, str]]:
-    """Operation, type, name and pattern of each right that the docs give to ``User:sidecar``."""
+def documented(group: str, topic: str) -> Iterator[Right]:
+    """The rights that the docs give to ``User:sidecar``."""
     for page in ("security.md", "coordinator.md"):
         for operations, kind, resources in ROW.findall((DOCS / page).read_text()):
             names = re.findall("`(.+?)`", resources) or [group if kind == "Group" else topic]
@@ -163,8 +168,7 @@ def test_consumers_get_what_they_may_read_for_as_long_as_they_may(tmp_path: Path
     consumers: list[NotingConsumer] = []
     try:
         secured.admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
-        for right in documented(group, topic):
-            secured.allow("sidecar", *right)
+        secured.allow("sidecar", *documented(group, topic))
         secured.start()
         _consume(secured, group, topic, consumers)
         assert not {name for principal, name in secured.denied() if principal == "User:sidecar"}
@@ -177,17 +181,17 @@ def test_consumers_get_what_they_may_read_for_as_long_as_they_may(tmp_path: Path
 
 
 def _consume(secured: Secured, group: str, topic: str, consumers: list[NotingConsumer]) -> None:
+    read_group, read_topic = ("Read", "Group", group, "literal"), ("Read", "Topic", topic, "literal")
     consumers.append(secured.consumer("alice", group, topic))
     until(lambda: consumers[0].failure is not None)
     assert consumers[0].failure == f"group {group}: not authorized to read the group (error 30)"
-    secured.allow("alice", "Read", "Group", group)
+    secured.allow("alice", read_group)
     consumers.append(secured.consumer("alice", group, topic))
     until(lambda: consumers[1].failure is not None)
     assert consumers[1].failure == f"group {group}: not authorized to read a topic (error 29)"
 
-    secured.allow("alice", "Read", "Topic", topic)
-    secured.allow("bob", "Read", "Group", group)
-    secured.allow("bob", "Read", "Topic", topic)
+    secured.allow("alice", read_topic)
+    secured.allow("bob", read_group, read_topic)
     secured.produce(topic)
     alice, bob = (secured.consumer(user, group, topic) for user in ("alice", "bob"))
     consumers += [alice, bob]
@@ -195,7 +199,7 @@ def _consume(secured: Secured, group: str, topic: str, consumers: list[NotingCon
     count = MESSAGES // PARTITIONS
     until(lambda: secured.committed(group) == [count] * PARTITIONS)
 
-    secured.revoke("bob", "Topic", topic)
+    secured.revoke("bob", read_topic)
     until(lambda: bob.failure is not None)
     assert bob.failure == f"group {group}: not authorized to read a topic (error 29)"
     if IS_FULL:
@@ -204,7 +208,7 @@ def _consume(secured: Secured, group: str, topic: str, consumers: list[NotingCon
         count *= 2
         until(lambda: alice.count + bob.count >= 2 * MESSAGES)
 
-    secured.revoke("alice", "Group", group)
+    secured.revoke("alice", read_group)
     until(lambda: alice.failure is not None)
     assert alice.failure == f"group {group}: not authorized to read the group (error 30)"
     expected = {(partition, offset): 1 for partition in range(PARTITIONS) for offset in range(count)}
