@@ -82,8 +82,9 @@ class PartialFrames:
 class ConsumerSocket:
     """One socket, which it owns. ``received`` and ``sent``: bytes. Belongs to the event loop's thread."""
 
-    __slots__ = ("_failure", "_loop", "_owner", "_partial", "_partial_frames", "_paused", "_received_by_side",
-                 "_sock", "_unsent", "is_closing", "last_byte_at", "received", "sent")  # fmt: skip
+    __slots__ = ("_failure", "_is_report_due", "_loop", "_owner", "_partial", "_partial_frames", "_paused",
+                 "_received_by_side", "_sock", "_unsent", "is_closing", "last_byte_at", "received",
+                 "sent")  # fmt: skip
 
     def __init__(
         self,
@@ -101,6 +102,7 @@ class ConsumerSocket:
         self._partial: bytearray | None = None
         self._unsent: bytearray | None = None
         self._paused = True
+        self._is_report_due = False
         self._failure: Cause | None = None  # of a send; what the peer sent before is still read
         self.is_closing = False
         """Whether nothing is read or reported any more."""
@@ -130,10 +132,10 @@ class ConsumerSocket:
         self._paused = True
 
     def resume(self) -> None:
-        """Report the frames that wait, and those to come. Called in a later iteration of the loop where some wait."""
+        """Report the frames that wait, in a later iteration of the loop, and those to come."""
         self._paused = False
         if self._partial:
-            self._loop.call_soon(self._report_frames)
+            self._report_later()
 
     def send(self, data: bytes) -> None:
         """Send ``data``. What the kernel does not take is kept; the connection ends where that is too much."""
@@ -214,19 +216,26 @@ class ConsumerSocket:
         if self._partial is None:
             self._partial = bytearray()
         self._partial += data
-        if self._paused:
+        if self._paused or self._is_report_due:
             self._check_partial()
         else:
             self._report_frames()
 
+    def _report_later(self) -> None:
+        if not self._is_report_due:
+            self._is_report_due = True
+            self._loop.call_soon(self._report_frames)
+
     def _report_frames(self) -> None:
-        """Report the whole frames in ``_partial``."""
+        """Report the whole frames in ``_partial``: as many as may be, or to the first one after which ``resume`` was
+        called."""
+        self._is_report_due = False
         partial, at, reported = self._partial, 0, 0
         if partial is None:
             return
-        while not self._paused and not self.is_closing and len(partial) - at >= 4:
+        while not self._paused and not self.is_closing and not self._is_report_due and len(partial) - at >= 4:
             if reported == FRAMES:
-                self._loop.call_soon(self._report_frames)
+                self._report_later()
                 break
             size = int.from_bytes(partial[at : at + 4], "big", signed=True)
             if not MIN_CONSUMER_FRAME <= size <= MAX_CONSUMER_FRAME:

@@ -29,7 +29,7 @@ LONGEST = 4 << 20
 
 PIPELINED = 64
 PATTERNS = ("((a{0,30}){0,30}){0,30}", "(" * 300 + "a" + ")*" * 300, "(a|aa)+" * (MAX_PATTERN // 7), "(x+x+)+y")
-"""The first two have too many states, the third is as long as may be, and the last makes others backtrack."""
+"""The first has too many states; of the others, matchers that backtrack make very much."""
 
 
 def _registration(number: int, topics: str = '{"honest":1}', **changed: object) -> bytes:

@@ -45,7 +45,7 @@ each gets four more, two of which a connection has before it is a consumer's."""
 PIPE = 4096
 """Bytes of the pipe that is the sidecar's stderr."""
 
-START = 30.0
+START = 120.0
 """Seconds until the sidecar has to be ready."""
 
 RELOAD_EVERY = 10.0
