@@ -134,8 +134,11 @@ class GroupChurn:
         ]
         self.faults.sort()
         found = find_replays(one.journal for one in self._all)
-        excused = [one for one in found if self._is_excused(one)]
-        return excused, [one for one in found if one not in set(excused)]
+        excused: list[Replay] = []
+        others: list[Replay] = []
+        for one in found:
+            (excused if self._is_excused(one) else others).append(one)
+        return excused, others
 
     def failures(self) -> list[str]:
         """Consumers that have ended by themselves."""
