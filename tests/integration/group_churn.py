@@ -39,6 +39,9 @@ CUT_FOR = (0.5, 3.0)
 CUT_SECONDS = 12
 """For so long a coordinator is cut off from the brokers. It is silent after ``state.write.timeout.ms``, 5 s."""
 
+GONE_TIMEOUTS = 4
+"""A coordinator notices after so many session timeouts at the latest that a consumer is gone, a new one as well."""
+
 COORDINATOR_ENDS = ("kill_coordinator", "cut_coordinator")
 
 WATCH_SECONDS = 10
@@ -158,6 +161,8 @@ class GroupChurn:
             until = fault.at + (2 * timeout if fault.what == "cut" else timeout)
             if fault.name != replay.name or handed_out.before > until:
                 continue
+            if fault.what == "gone" and since > -GONE_TIMEOUTS * timeout:
+                return True
             if fault.what != "leave" and since > -unanswered:
                 return True
             if since > -unanswered - self._commit_interval_ms * MILLISECOND and self._coordinator_ended(fault.at):
