@@ -39,8 +39,8 @@ CUT_FOR = (0.5, 3.0)
 CUT_SECONDS = 12
 """For so long a coordinator is cut off from the brokers. It is silent after ``state.write.timeout.ms``, 5 s."""
 
-GONE_TIMEOUTS = 4
-"""A coordinator notices after so many session timeouts at the latest that a consumer is gone, a new one as well."""
+GONE_TIMEOUTS = 10
+"""Within so many session timeouts it is noticed that a consumer is gone: each takeover waits for it anew."""
 
 COORDINATOR_ENDS = ("kill_coordinator", "cut_coordinator")
 
