@@ -133,6 +133,10 @@ def consume(address: str, seconds: float, topic: str, partitions: int, rate: int
         except ConsumerFailed as error:
             failures.append(str(error))
 
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            acknowledged.append(message.offset() or 0)
+
     consumers = []
     for name in got:
         consumer = CoordinatedConsumer(
@@ -147,14 +151,16 @@ def consume(address: str, seconds: float, topic: str, partitions: int, rate: int
         threading.Thread(target=read, args=[name, stream], daemon=True).start()
         consumers.append(consumer)
     producer = Producer({"bootstrap.servers": broker})
-    produced, before = 0, None
+    number, before = 0, None
+    acknowledged: list[int] = []
     while time.monotonic() < until:
         if before is None and all(got.values()):
             before = len(revoked)
-        producer.produce(topic, str(produced), partition=produced % partitions)
+        producer.produce(topic, str(number), partition=number % partitions, on_delivery=delivered)
         producer.poll(1 / rate)
-        produced += 1
-    produced -= producer.flush(60)
+        number += 1
+    producer.flush(60)
+    produced = len(acknowledged)
     deadline = time.monotonic() + LAST_MESSAGES
     while len(got["one"] | got["two"]) < produced and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -163,7 +169,8 @@ def consume(address: str, seconds: float, topic: str, partitions: int, rate: int
         list(pool.map(CoordinatedConsumer.shutdown, consumers))
     every = got["one"] + got["two"]
     again = every.total() - len(every)
-    return {"produced": produced, "lost": produced - len(every), "again": again, "revoked": lost, "failures": failures}
+    missing = max(0, produced - len(every))
+    return {"produced": produced, "lost": missing, "again": again, "revoked": lost, "failures": failures}
 
 
 def main(arguments: Sequence[str]) -> None:
