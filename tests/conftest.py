@@ -28,6 +28,9 @@ OVERDUE_SECONDS = 120
 timeout is an exception, which has to wait for a call that does not return, into librdkafka for example. So does a
 process that neither gets another test nor ends."""
 
+SILENT_SECONDS = 1200
+"""The process that waits for the others exits, with its stacks, if none has reported a test for so long."""
+
 STDERR = pytest.StashKey[int]()
 """The process's own, which pytest does not capture."""
 
@@ -90,6 +93,8 @@ class Progress:
         self._began = time.monotonic()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if self._config.option.dist != "no":
+            exit_when_overdue(self._config, SILENT_SECONDS)
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
         if terminal is None or not (report.failed or report.duration >= SLOW_SECONDS):
             return
