@@ -81,6 +81,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     exit_when_overdue(session.config)
 
 
+def pytest_unconfigure() -> None:
+    faulthandler.cancel_dump_traceback_later()
+
+
 def exit_when_overdue(config: pytest.Config, timeout: float = 0) -> None:
     faulthandler.dump_traceback_later(timeout + OVERDUE_SECONDS, exit=True, file=config.stash[STDERR])
 
