@@ -5,9 +5,10 @@ from __future__ import annotations
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from spark_jobs import events
 from spark_jobs.schemas import Table
 
-MINUTE_US, HOUR_US, DAY_US = 60_000_000, 3_600_000_000, 86_400_000_000
+MINUTE_US, HOUR_US, DAY_US = events.MINUTE_US, events.HOUR_US, events.DAY_US
 
 
 def table_columns(table: Table) -> list[Column]:
