@@ -17,19 +17,16 @@ error_messages.py  explains errors of a Spark query in one sentence; errors.py: 
 
 From records to rows
 kafka.py           reads the audit topic with Spark.
-batch.py           rows of all tables of some records: one Spark stage that decodes, and one that adds up.
-decode.py          from Kafka records to partial rows of all streamed tables, in Spark's Python workers (pure).
-parse.py           parses the value of a record into an envelope, or says why it is a dead letter (pure).
 authentication.py  verifies the signatures of audit records, and signs the records of readers.
-partial_rows.py    partial rows of all streamed tables: adds them up by key, and makes tables of them (pure).
+parse.py           parses Kafka records into audit envelopes and dead letters (pure).
 dedup_ranges.py    written event numbers as ranges by sidecar boot: finds duplicates and conflicts (pure).
-tables/            one module for each table. Streamed ones are pure: event to partial rows.
+tables/            one pure module for each table: ``DataFrame -> DataFrame``.
 merge.py           merges stored rows of equal keys into one row.
 io.py              Delta tables that take each batch exactly once, and small files.
 
 Schemas and definitions
-events.py          the fields of the audit event; event_structs.py: the same as msgspec structs.
-schemas/           every table with its columns; spark_types.py, arrow_types.py: the same as types of Spark and Arrow.
+events.py          the fields of the audit event.
+schemas/           every table with its columns; spark_types.py: events and tables as Spark types.
 definitions/       what users declare: prices, owners, objectives, mirrors, retention.
 kafka_errors.py    Kafka's error codes: names, and which of them are no failure.
 kafka_versions.py  Kafka's apis, and which of their versions newer brokers reject.

@@ -31,8 +31,6 @@ MAX_TOTAL = 10**15
 
 MAX_PORT = 65_535
 
-MINUTE_US, HOUR_US, DAY_US = 60_000_000, 3_600_000_000, 86_400_000_000
-
 
 @dataclass(frozen=True)
 class EventField:

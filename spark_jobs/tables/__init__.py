@@ -1,23 +1,19 @@
-"""The functions that compute the rows of each table.
+"""The functions that compute the rows of each table from data frames. Pure: stream and backfill use the same ones.
 
-Streamed tables, from events to partial rows (pure; stream and backfill use the same ones)
-requests.py        sums of requests and rollups: ``traffic``, ``latency`` and ``clients``.
-connections.py     one row for each connection; throttles.py: which connections met a quota.
-changes.py         who changed what, and who was denied what.
-group_events.py    members of groups, offsets they committed, and ends of partitions.
-inventory.py       which topics existed.
-produced.py        batches written to topics of mirrors.
-completeness.py    events that arrived or were lost.
-
-Derived tables, from data frames of other tables
-registry.py        maps each table to its function, its inputs, and the definitions it uses.
-groups.py          who reads what as which group; lag.py: how far behind groups are.
-topics.py          when each topic was last used.
-mirror_check.py    whether a mirror has what was produced; mirror_topics.py: which topics it copies.
-coverage.py        how much of a cluster its sidecars observed.
-slo.py             how each objective is met.
-cost.py            prices applied to usage; usage.py: measures the usage.
-quota_advice.py    quotas that would have admitted the connections that were opened.
-unmatched.py       definitions that have matched no row so far.
-columns.py         helpers for derived tables: the columns of a table, and SQL of time intervals.
+registry.py          maps each table to its function, its inputs, and the definitions it uses.
+request_measures.py  sums of requests and rollups, for ``traffic``, ``latency`` and ``clients``.
+traffic.py           who transferred how much; latency.py: how long responses took.
+clients.py           which clients there are, and which of their requests newer brokers reject.
+connections.py       one row for each connection; throttles.py: which connections met a quota.
+changes.py           who changed what, and who was denied what.
+groups.py            members of groups, offsets they committed, ends of partitions, and who reads what as which group.
+lag.py               how far behind groups are.
+quota_advice.py      quotas that would have admitted the connections that were opened.
+inventory.py         which topics existed; topics.py: when each was last used.
+produced.py          batches written to topics of mirrors; mirror_check.py: whether the mirror has them.
+completeness.py      events that arrived or were lost; coverage.py: how much of a cluster its sidecars observed.
+slo.py               how each objective is met.
+cost.py              prices applied to usage; usage.py: measures the usage.
+unmatched.py         definitions that have matched no row so far.
+columns.py           helpers for all tables: the columns of a table, and SQL of time intervals.
 """

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from spark_jobs import events
 from spark_jobs.schemas import Table
 
-MINUTE_US, HOUR_US, DAY_US = events.MINUTE_US, events.HOUR_US, events.DAY_US
+MINUTE_US, HOUR_US, DAY_US = 60_000_000, 3_600_000_000, 86_400_000_000
 
 
 def table_columns(table: Table) -> list[Column]:

@@ -12,7 +12,7 @@ from spark_jobs.definitions.mirror import Mirror
 from spark_jobs.schemas import MIRROR_CHECK
 from spark_jobs.tables.columns import DAY_US, MINUTE_US, day_of, table_columns
 from spark_jobs.tables.coverage import LOST_REQUESTS, without_future_statuses
-from spark_jobs.tables.mirror_topics import is_source_of, is_target_of, source_topic
+from spark_jobs.tables.produced import is_source_of, is_target_of, source_topic
 
 TOPIC_PAIR = ("mirror", "source_cluster_id", "source_topic", "target_cluster_id", "target_topic")
 

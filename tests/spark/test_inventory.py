@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date, datetime
 from typing import Any
 
@@ -9,14 +9,17 @@ from pyspark.sql import DataFrame
 
 from observers.event import InventoryEvent, InventoryTopic
 from spark_jobs.merge import merge_rows
+from spark_jobs.parse import parse_records
 from spark_jobs.schemas import INVENTORY
 from spark_jobs.spark_types import table_schema
+from spark_jobs.tables.inventory import inventory
 from tests.spark.envelopes import MINUTE, NOON, encoded, event
 from tests.spark.envelopes import inventory as list_of
+from tests.spark.frames import kept
 
 pytestmark = pytest.mark.spark
 
-Decoded = Callable[..., DataFrame]
+KafkaRows = Callable[[Sequence[bytes | None]], DataFrame]
 
 
 def listed(*topics: InventoryTopic, **changes: Any) -> InventoryEvent:
@@ -24,14 +27,14 @@ def listed(*topics: InventoryTopic, **changes: Any) -> InventoryEvent:
     return InventoryEvent(**{**values, **changes})
 
 
-def test_the_columns_are_those_of_the_schema(decoded: Decoded) -> None:
-    made = decoded("inventory", []).schema
+def test_the_columns_are_those_of_the_schema(kafka_rows: KafkaRows) -> None:
+    made = inventory(parse_records(kafka_rows([]))).schema
     assert [(field.name, field.dataType) for field in made] == [
         (field.name, field.dataType) for field in table_schema(INVENTORY)
     ]
 
 
-def test_the_lists_of_an_hour_are_one_row_for_each_topic(decoded: Decoded) -> None:
+def test_the_lists_of_an_hour_are_one_row_for_each_topic(kafka_rows: KafkaRows) -> None:
     """Of two brokers' sidecars; the topic grew, and one of them knew no ids."""
     values = [
         encoded(listed(InventoryTopic("orders", "id-1", 3), InventoryTopic("__offsets", None, 50, True)), event()),
@@ -41,7 +44,7 @@ def test_the_lists_of_an_hour_are_one_row_for_each_topic(decoded: Decoded) -> No
             broker_id=2,
         ),
     ]
-    internal, orders = decoded("inventory", values).orderBy("topic").collect()
+    internal, orders = inventory(kept(parse_records(kafka_rows(values)))).orderBy("topic").collect()
     assert orders.asDict() == {
         "day": date(2026, 9, 22),
         "hour": datetime(2026, 9, 22, 12),
@@ -59,25 +62,27 @@ def test_the_lists_of_an_hour_are_one_row_for_each_topic(decoded: Decoded) -> No
     assert (internal.topic, internal.internal, internal.partitions, internal.told) == ("__offsets", True, 50, 1)
 
 
-def test_each_hour_and_each_cluster_has_rows_of_its_own(decoded: Decoded) -> None:
+def test_each_hour_and_each_cluster_has_rows_of_its_own(kafka_rows: KafkaRows) -> None:
     values = [
         encoded(list_of("a", "b"), listed(InventoryTopic("a"), ts=NOON + 60 * MINUTE)),
         encoded(list_of("a"), cluster_id="west"),
     ]
-    rows = decoded("inventory", values).collect()
+    rows = inventory(kept(parse_records(kafka_rows(values)))).collect()
     assert sorted((row.cluster_id, row.topic, row.hour.hour) for row in rows) == [
         ("cluster", "a", 12), ("cluster", "a", 13), ("cluster", "b", 12), ("west", "a", 12),
     ]  # fmt: skip
 
 
-def test_partial_rows_of_several_batches_become_the_same_row(decoded: Decoded) -> None:
+def test_partial_rows_of_several_batches_become_the_same_row(kafka_rows: KafkaRows) -> None:
     """Whichever batch is stored first: the later list counts."""
     reported = [
         listed(InventoryTopic("orders", "id-1", 3, True)),
         listed(InventoryTopic("orders", "id-2", 2), ts=NOON + 1, part=3, parts=4),
     ]
     values = [encoded(one, first_seq=number) for number, one in enumerate(reported, 1)]
-    (row,) = decoded("inventory", values).collect()
-    stored = decoded("inventory", values[1:]).unionByName(decoded("inventory", values[:1]))
+    (row,) = inventory(kept(parse_records(kafka_rows(values)))).collect()
+    stored = inventory(kept(parse_records(kafka_rows(values[1:])))).unionByName(
+        inventory(kept(parse_records(kafka_rows(values[:1]))))
+    )
     assert merge_rows(stored, INVENTORY).collect() == [row]
     assert (row.topic_id, row.internal, row.partitions, row.part, row.parts) == ("id-2", False, 3, 3, 4)

@@ -17,10 +17,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.definitions import Definitions, load
 from spark_jobs.definitions.objectives import SloObjective
+from spark_jobs.parse import parse_records
 from spark_jobs.schemas import COST, SLO
 from spark_jobs.spark_types import table_schema
 from spark_jobs.tables import unmatched
+from spark_jobs.tables.latency import latency
+from spark_jobs.tables.request_measures import measure_requests
 from spark_jobs.tables.slo import slo
+from spark_jobs.tables.traffic import traffic
 from tests.spark.envelopes import FETCH, PRODUCE, encoded, event, partition
 from tests.spark.frames import rows as stored_rows
 
@@ -342,7 +346,7 @@ def test_a_quick_burn_pages_until_it_is_over(spark: SparkSession, declared: Any)
     assert alerts == {"burns": {"page_quick": True, **slower}, "burnt": {"page_quick": False, **slower}}
 
 
-def test_waiting_for_data_and_quotas_breach_nothing(declared: Any, decoded: Any) -> None:
+def test_waiting_for_data_and_quotas_breach_nothing(spark: SparkSession, declared: Any, kafka_rows: Any) -> None:
     """Of events as sidecars write them: only what the broker took long for, or answered with an error, is bad."""
     good = [
         event(PRODUCE, partition(), latency_us=900),
@@ -360,8 +364,10 @@ def test_waiting_for_data_and_quotas_breach_nothing(declared: Any, decoded: Any)
         event(PRODUCE, partition(), latency_us=0, outcome="connection_lost"),
         event(PRODUCE, partition(error_code=29), latency_us=900),
     ]
-    values = [encoded(each, first_seq=number) for number, each in enumerate(reported, 1)]
-    tables = [decoded(name, values) for name in ("latency", "traffic")]
+    parsed = parse_records(kafka_rows([encoded(each, first_seq=number) for number, each in enumerate(reported, 1)]))
+    requests = measure_requests(parsed).persist()
+    tables = [spark.createDataFrame(made.collect(), made.schema) for made in (latency(requests), traffic(requests))]
+    requests.unpersist()
     objectives = declared(
         latency=Asked("latency", "", in_time(1_024), value="1.024"),
         errors=Asked("success", "", without_error),
