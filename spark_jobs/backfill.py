@@ -52,8 +52,7 @@ def run_backfill(
 ) -> RunSummary:
     """Replace the days from ``first`` to ``last``. For the arguments see ``spark_jobs.run.backfill``."""
     started = time.monotonic()
-    days = [f"day >= '{first}'"] if first else []
-    days += [f"day <= '{last}'"] if last else []
+    days = " AND ".join(["true", *([f"day >= '{first}'"] if first else []), *([f"day <= '{last}'"] if last else [])])
     session = spark_session(f"brokerside backfill {source.topic}", spark_conf(master, jars, conf, short=True))
     with session as spark, ExitStack() as registration:
         cluster = kafka.fetch_cluster_id(spark, source)
@@ -77,7 +76,7 @@ def run_backfill(
                 records = F.count_distinct("partition", "offset").alias("records")
                 (counts,) = batch.parsed.agg(records, *count_columns()).collect()
                 for name in names:
-                    of_topic = _topic_conditions(batch, schemas.TABLES[name], source, others)
+                    of_topic = _topic_condition(batch, schemas.TABLES[name], source, others)
                     if of_topic is None:
                         progress(
                             Notice(
@@ -85,12 +84,14 @@ def run_backfill(
                             )
                         )
                         continue
-                    rows = STREAMED_FUNCTIONS[name](batch).where(" AND ".join(["true", *days]))
-                    options: dict[str, str | int] = {}
-                    if identity is None:
-                        last_batch = read_table_state(spark, root, name).last_batch(own)
-                        options = {"txnAppId": own, "txnVersion": last_batch + 1}
-                    io.replace_rows(rows, root.table_path(name), " AND ".join([*days, *of_topic]), options)
+                    stored = io.open_table(spark, root.table_path(name))
+                    rows = STREAMED_FUNCTIONS[name](batch)
+                    if of_topic:
+                        others_rows = io.read_rows(spark, stored).where(f"NOT coalesce({of_topic}, false)")
+                        rows = rows.unionByName(others_rows.select(*rows.columns))
+                    replaced = [file for file in stored.files if _is_between(file.day, first, last)]
+                    own_batch = None if identity else (own, stored.last_batch(own) + 1)
+                    io.replace_files(rows.where(days), stored, replaced, batch=own_batch)
                     progress(Notice(f"table {name}: computed again"))
             finally:
                 batch.unpersist()
@@ -201,18 +202,22 @@ def _check_topics_separable(others: Collection[str], cluster: str) -> None:
         )
 
 
-def _topic_conditions(
-    batch: ParsedBatch, table: Table, source: AuditTopicSource, others: Collection[str]
-) -> list[str] | None:
-    """Return SQL conditions that select the rows of ``table`` that are of this topic, None if that is impossible."""
+def _topic_condition(batch: ParsedBatch, table: Table, source: AuditTopicSource, others: Collection[str]) -> str | None:
+    """Return SQL that selects the rows of ``table`` of this topic, empty if all are, None if that is impossible."""
     if not others:
-        return []
+        return ""
     if "cluster_id" in {column.name for column in table.columns}:
         rows = batch.parsed.where("reason IS NULL").select("cluster_id").distinct().collect()
-        return [f"cluster_id IN ({', '.join(sorted(_sql_string(row[0]) for row in rows)) or 'NULL'})"]
+        return f"cluster_id IN ({', '.join(sorted(_sql_string(row[0]) for row in rows)) or 'NULL'})"
     if any(writer.split("/")[2] == source.topic for writer in others):
         return None
-    return [f"topic = {_sql_string(source.topic)}"]
+    return f"topic = {_sql_string(source.topic)}"
+
+
+def _is_between(day: date | None, first: date | None, last: date | None) -> bool:
+    if day is None:
+        return first is None and last is None
+    return (first or day) <= day <= (last or day)
 
 
 def _sql_string(text: str) -> str:

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from spark_jobs.errors import JobError
-from spark_jobs.io import Folder, StoredTable
+from spark_jobs.io import Folder
+from spark_jobs.stored_table import StoredTable
 
 IDENTITY_FILE = "brokerside.json"
 """Name of the file in a checkpoint with its ``CheckpointIdentity``."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from datetime import UTC, date, datetime, timedelta
 
-from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from spark_jobs import io
@@ -14,6 +13,7 @@ from spark_jobs.merge import merge_rows
 from spark_jobs.progress import Notice, Notify
 from spark_jobs.schemas import TABLES, Table
 from spark_jobs.session import summarize_error
+from spark_jobs.stored_table import StoredTable
 from spark_jobs.table_root import TableRoot
 
 MIN_FILES_TO_COMPACT = 32
@@ -53,15 +53,17 @@ def first_retained_day(days: Collection[date], table: Table, definitions: Defini
 
 
 def _maintain_table(spark: SparkSession, table: Table, path: str, definitions: Definitions, *, vacuum: bool) -> None:
-    days = io.count_files_by_day(spark, path)
+    stored = io.open_table(spark, path)
+    days = stored.files_by_day
     if days:
         first = first_retained_day(days, table, definitions)
-        if min(days) < first:
-            DeltaTable.forPath(spark, path).delete(f"day < '{first}'")
+        expired = [file for file in stored.files if file.day is not None and file.day < first]
+        if expired:
+            stored.replace_files(expired, [])
         for day in _days_to_compact(days, first):
-            _compact_day(spark, table, path, day)
-    if vacuum and io.StoredTable(spark, path).version >= 0:
-        DeltaTable.forPath(spark, path).vacuum()
+            _compact_day(spark, table, io.open_table(spark, path), day)
+    if vacuum:
+        io.open_table(spark, path).vacuum()
 
 
 def _days_to_compact(days: Mapping[date, int], first: date) -> list[date]:
@@ -74,11 +76,10 @@ def _days_to_compact(days: Mapping[date, int], first: date) -> list[date]:
     )
 
 
-def _compact_day(spark: SparkSession, table: Table, path: str, day: date) -> None:
+def _compact_day(spark: SparkSession, table: Table, stored: StoredTable, day: date) -> None:
     """Replace all files of ``day`` by one file with one row for each key. Query results do not change.
 
     Files that another writer appends at the same time are kept: only the files that were read are replaced.
     """
-    condition = f"day = '{day}'"
-    rows = merge_rows(spark.read.format("delta").load(path).where(condition), table)
-    io.replace_rows(rows, path, condition, {"dataChange": "false"})
+    rows = merge_rows(io.read_rows(spark, stored).where(f"day = '{day}'"), table)
+    io.replace_files(rows, stored, [file for file in stored.files if file.day == day], data_change=False)

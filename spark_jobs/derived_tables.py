@@ -9,7 +9,6 @@ from datetime import date
 from functools import cache
 from typing import Any
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -22,6 +21,7 @@ from spark_jobs.merge import merge_rows
 from spark_jobs.progress import Notice, Notify
 from spark_jobs.schemas import Table
 from spark_jobs.session import summarize_error
+from spark_jobs.stored_table import ConcurrentChange, StoredTable
 from spark_jobs.table_root import TableRoot, create_or_upgrade_table
 from spark_jobs.tables.registry import (
     COMPUTATION_VERSIONS,
@@ -36,6 +36,9 @@ from spark_jobs.tables.registry import (
 MAX_COMPUTE_ATTEMPTS = 3
 """How often a table is computed while another job replaces rows of it at the same time."""
 
+HISTORY_COMMITS = 100
+"""Commits of a table, the newest ones, that are searched for the provenance of its rows."""
+
 MAX_COMMITS_SCANNED = 1_000
 """Commits of an input that are scanned for changed days. After more commits every day counts as changed."""
 
@@ -48,12 +51,8 @@ class _Inputs:
     """
 
     def __init__(self, spark: SparkSession, root: TableRoot) -> None:
-        self.snapshot = cache(lambda name: io.StoredTable(spark, root.table_path(name)))
-        self.first_day_after = cache(
-            lambda name, version: first_day_in_commits(
-                spark, root.table_path(name), version + 1, self.snapshot(name).version
-            )
-        )
+        self.snapshot = cache(lambda name: io.open_table(spark, root.table_path(name)))
+        self.first_day_after = cache(lambda name, version: self.snapshot(name).first_day_added(version))
 
 
 def check_definitions_given(definitions: Definitions, filled: Collection[str]) -> None:
@@ -105,40 +104,39 @@ def _compute_table(
     notify: Notify,
     since: date | None,
 ) -> None:
-    path = root.table_path(table.name)
-    create_or_upgrade_table(spark, root, table.name, notify)
     for attempt in range(MAX_COMPUTE_ATTEMPTS):
+        stored = create_or_upgrade_table(spark, root, table.name, notify)
         snapshots = {name: inputs.snapshot(name) for name in table.derived_from}
-        if any(stored.version < 0 for stored in snapshots.values()):
+        if any(snapshot.version < 0 for snapshot in snapshots.values()):
             return
         used = DEFINITIONS_USED[table.name](definitions) if table.name in DEFINITIONS_USED else ()
         columns = [(column.name, column.type) for column in table.columns]
         provenance: dict[str, Any] = {
-            "inputs": {name: [stored.id, stored.version] for name, stored in snapshots.items()},
+            "inputs": {name: [snapshot.id, snapshot.version] for name, snapshot in snapshots.items()},
             "made_by": fingerprint(used, columns, COMPUTATION_VERSIONS[table.name]),
         }
-        changed = _first_changed_day(inputs, _read_provenance(spark, path), provenance)
+        changed = _first_changed_day(inputs, _read_provenance(stored), provenance)
         if since is not None:
             changed = min(since, changed) if changed else since
         if changed is None:
             return
         started = time.monotonic()
         # Rows of days that the inputs no longer retain are kept, even if Delta's log of these days is gone.
-        whole_table = table.whole or not io.count_files_by_day(spark, path)
+        whole_table = table.whole or not stored.files
         first = None if whole_table else max(changed, _first_retained_day_of_inputs(spark, root, table, definitions))
         try:
             rows = _compute_rows(spark, root, table, definitions, first)
-            condition = f"day >= '{first}'" if first else ""
-            io.replace_rows(rows, path, condition, {"userMetadata": json.dumps(provenance)})
-        except io.ConcurrentChange:
+            replaced = [file for file in stored.files if first is None or (file.day is not None and file.day >= first)]
+            io.replace_files(rows, stored, replaced, metadata=json.dumps(provenance))
+        except ConcurrentChange:
             if attempt == MAX_COMPUTE_ATTEMPTS - 1:
                 raise
         else:
             days = f" from {first} on" if first and first > date.min else ""
             notify(Notice(f"table {table.name}: computed{days}, {time.monotonic() - started:.1f} s"))
             if table.name in UNMATCHED_FUNCTIONS:
-                stored = spark.read.format("delta").load(path)
-                for unmatched in UNMATCHED_FUNCTIONS[table.name](stored, definitions):
+                computed = spark.read.format("delta").load(stored.path)
+                for unmatched in UNMATCHED_FUNCTIONS[table.name](computed, definitions):
                     notify(Notice(f"{unmatched}: nothing has matched it so far"))
             return
 
@@ -160,26 +158,12 @@ def _first_changed_day(inputs: _Inputs, before: Mapping[str, Any] | None, now: M
     return changed
 
 
-def first_day_in_commits(spark: SparkSession, path: str, first: int, last: int) -> date | None:
-    """Return the first day to which the commits ``first`` to ``last`` of a table added rows, None if they added none.
-
-    Return ``date.min`` if Delta no longer has the log of one of these commits.
-    """
-    log = [f"{path}/_delta_log/{version:020d}.json" for version in range(first, last + 1)]
-    try:
-        added = spark.read.schema("add struct<dataChange: boolean, partitionValues: map<string, string>>").json(log)
-    except AnalysisException:
-        return date.min
-    (row,) = added.where("add.dataChange").agg(F.min(F.col("add.partitionValues")["day"])).collect()
-    return date.fromisoformat(row[0]) if row[0] else None
-
-
 def _first_retained_day_of_inputs(spark: SparkSession, root: TableRoot, table: Table, definitions: Definitions) -> date:
     """Return the first day that every input still retains. Rows of earlier days cannot be computed again.
 
     Read anew for each table: maintenance may have deleted a day since another table was computed.
     """
-    days = {name: io.count_files_by_day(spark, root.table_path(name)).keys() for name in table.derived_from}
+    days = {name: io.open_table(spark, root.table_path(name)).files_by_day for name in table.derived_from}
     return max(first_retained_day(found, schemas.TABLES[name], definitions) for name, found in days.items())
 
 
@@ -195,8 +179,7 @@ def _compute_rows(
     return rows if since is None else rows.where(F.col("day") >= F.lit(since))
 
 
-def _read_provenance(spark: SparkSession, path: str) -> Mapping[str, Any] | None:
-    """Return the provenance that the last computation of the table at ``path`` stored, None if there is none."""
-    commits = io.read_history(spark, path).where("userMetadata IS NOT NULL").orderBy(F.desc("version"))
-    row = commits.select("userMetadata").first()
-    return json.loads(row[0]) if row else None
+def _read_provenance(stored: StoredTable) -> Mapping[str, Any] | None:
+    """Return the provenance of the last computation of the table ``stored``, None if there is none."""
+    found = stored.last_metadata(HISTORY_COMMITS)
+    return json.loads(found) if found else None

@@ -3,151 +3,151 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from datetime import date
+import os
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
-from delta.tables import DeltaTable
+import pyarrow
+from deltalake import Schema
+from deltalake.transaction import AddAction
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from spark_jobs import storage_options, stored_table
 from spark_jobs.errors import JobError
 from spark_jobs.schemas import Table
 from spark_jobs.spark_types import table_schema
-
-HISTORY_COMMITS = 100
-"""Commits of a table that are read from its history, the newest ones."""
-
-DELTA_PROPERTIES = {
-    "delta.deletedFileRetentionDuration": "interval 2 days",
-    "delta.logRetentionDuration": "interval 2 days",
-}
-"""Properties of each table. Delta lists the whole log with each commit: its default of 30 days would be 170,000 files.
-Delta does not allow replaced files to be kept for longer than the log."""
+from spark_jobs.stored_table import DELTA_PROPERTIES, DataFile, StoredTable
 
 
-class ConcurrentChange(JobError):
-    """Another job changed the same rows at the same time; the operation can be repeated."""
+def open_table(spark: SparkSession, path: str) -> StoredTable:
+    """Return the current snapshot of the table at ``path``; without a table its version is −1."""
+    return StoredTable(path, delta_options(spark, path))
 
 
-def create_table(spark: SparkSession, table: Table, path: str) -> None:
-    """Create ``table`` at ``path``, empty, if it does not exist. Set ``DELTA_PROPERTIES`` if it has others."""
-    new = DeltaTable.createIfNotExists(spark).location(path).comment(table.meaning).addColumns(table_schema(table))
-    for name, value in DELTA_PROPERTIES.items():
-        new = new.property(name, value)
-    new.partitionedBy(*table.partitioned_by).execute()
-    there = StoredTable(spark, path).properties
-    if {name: there.get(name) for name in DELTA_PROPERTIES} != DELTA_PROPERTIES:
-        pairs = ", ".join(f"'{name}' = '{value}'" for name, value in DELTA_PROPERTIES.items())
-        spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ({pairs})")
+def create_table(spark: SparkSession, table: Table, path: str) -> StoredTable:
+    """Create ``table`` at ``path``, empty, if it does not exist. Set ``DELTA_PROPERTIES`` if it has others.
+
+    Return its snapshot.
+    """
+    stored = open_table(spark, path)
+    if stored.version < 0:
+        stored_table.create_table(
+            path, delta_options(spark, path), _delta_schema(table), table.partitioned_by, table.meaning
+        )
+        return open_table(spark, path)
+    if {name: stored.properties.get(name) for name in DELTA_PROPERTIES} == DELTA_PROPERTIES:
+        return stored
+    stored.set_properties(DELTA_PROPERTIES)
+    return open_table(spark, path)
 
 
-def add_new_columns(spark: SparkSession, table: Table, path: str) -> list[str]:
-    """Add to the table at ``path`` the columns that it does not have yet, and return their names.
+def add_new_columns(stored: StoredTable, table: Table) -> list[str]:
+    """Add to ``stored`` the columns of ``table`` that it does not have yet, and return their names.
 
     New columns are NULL in existing rows. Raises JobError if a column is stored as another type.
     """
-    there = {field.name: field.dataType.simpleString() for field in StoredTable(spark, path).schema}
+    there = {
+        field.name: field.dataType.simpleString() for field in StructType.fromJson(json.loads(stored.schema.to_json()))
+    }
     for column in table.columns:
         if column.name in there and there[column.name] != column.type:
             raise JobError(
                 f"the column {column.name} of table {table.name} is stored as {there[column.name]}, and this release"
                 f" writes {column.type}; start over with new folders for tables and checkpoint"
             )
-    new = [column.name for column in table.columns if column.name not in there]
+    new = [field for field in _delta_schema(table).fields if field.name not in there]
     if new:
-        nothing = spark.createDataFrame([], table_schema(table))
-        nothing.write.format("delta").mode("append").option("mergeSchema", "true").save(path)
-    return new
+        stored.add_columns(new)
+    return [field.name for field in new]
 
 
-def append_once(rows: DataFrame, path: str, writer: str, batch: int) -> None:
-    """Append ``rows`` to the table at ``path``, unless ``writer`` already wrote ``batch`` or a later one there.
+def append_once(spark: SparkSession, rows: pyarrow.Table, path: str, writer: str, batch: int) -> None:
+    """Append ``rows`` to the table at ``path``, unless ``writer`` already wrote ``batch`` or a later one there."""
+    stored_table.append_once(rows, path, delta_options(spark, path), writer, batch)
 
-    All rows of one day go into one file, so this is for few rows, such as sums and dead letters.
+
+def read_rows(spark: SparkSession, stored: StoredTable) -> DataFrame:
+    """Return the rows of the snapshot ``stored``."""
+    return spark.read.format("delta").option("versionAsOf", stored.version).load(stored.path)
+
+
+def replace_files(
+    rows: DataFrame,
+    stored: StoredTable,
+    removed: Sequence[DataFile],
+    *,
+    data_change: bool = True,
+    metadata: str | None = None,
+    batch: tuple[str, int] | None = None,
+) -> None:
+    """Replace the files ``removed`` of the snapshot ``stored`` by ``rows``, atomically; one file for each day.
+
+    For the other arguments and for ConcurrentChange see ``StoredTable.replace_files``.
     """
-    (
-        rows.coalesce(1).write.format("delta")
-        .mode("append")
-        .option("txnAppId", writer)
-        .option("txnVersion", batch)
-        .save(path)
-    )  # fmt: skip
+    added = _write_files(rows, stored.path, data_change=data_change)
+    stored.replace_files(removed, added, data_change=data_change, metadata=metadata, batch=batch)
 
 
-def replace_rows(rows: DataFrame, path: str, condition: str, options: Mapping[str, str | int]) -> None:
-    """Replace the rows of the table at ``path`` that meet ``condition`` by ``rows``, atomically.
+def delta_options(spark: SparkSession, path: str) -> dict[str, str]:
+    """Return the options of delta-rs for the storage of ``path``: what Spark uses for it.
 
-    One file is written for each day. ``condition``: SQL; empty: all rows. ``options``: options of Delta's writer.
-
-    Raises ConcurrentChange.
+    Keys may expire: do not keep the result. Raises JobError for a storage that has no atomic commit here.
     """
-    writer = rows.repartition("day").write.format("delta").mode("overwrite").options(**options)
+    if "://" not in path:
+        return {}
+    files = _jvm(spark).org.apache.hadoop.fs.Path(path).getFileSystem(spark._jsc.hadoopConfiguration())
+    # Of the connector, not of the session: it has replaced settings of all buckets by those of its own.
+    options = storage_options.storage_options(path, files.getConf().get)
+    return options | _s3_keys(files) if path.startswith("s3a://") else options
+
+
+def _s3_keys(files: Any) -> dict[str, str]:
+    """Return the keys that Hadoop's connector for S3 uses now, and the region of the bucket."""
+    found = files.getS3AInternals().shareCredentials("delta-rs")
     try:
-        (writer.option("replaceWhere", condition) if condition else writer).save(path)
-    except Exception as error:
-        if "Concurrent" not in type(error).__name__:
-            raise
-        raise ConcurrentChange(
-            f"another job changed the same rows of {path} at the same time; run this again"
-        ) from error
+        keys = found.resolveCredentials()
+    finally:
+        found.close()
+    options = {"aws_access_key_id": str(keys.accessKeyId()), "aws_secret_access_key": str(keys.secretAccessKey())}
+    if keys.getClass().getSimpleName() == "AwsSessionCredentials":
+        options["aws_session_token"] = str(keys.sessionToken())
+    configured = files.getConf().get("fs.s3a.endpoint.region")
+    if not configured and not os.environ.keys() & {"AWS_REGION", "AWS_DEFAULT_REGION"}:
+        options["aws_region"] = _s3_region(files)
+    return options
 
 
-def count_files_by_day(spark: SparkSession, path: str) -> dict[date, int]:
-    """Return the number of files of each day of the table at ``path``."""
-    files = DataFrame(StoredTable(spark, path).files, spark)
-    days = files.groupBy(F.col("partitionValues")["day"].cast("date")).count().collect()
-    return {day: count for day, count in days if day is not None}
+@cache
+def _s3_region(files: Any) -> str:
+    return str(files.getS3AInternals().getBucketLocation() or "us-east-1")
 
 
-def read_history(spark: SparkSession, path: str) -> DataFrame:
-    """Return the last ``HISTORY_COMMITS`` commits of the table at ``path``, as Delta describes them."""
-    return DeltaTable.forPath(spark, path).history(HISTORY_COMMITS)
+def _delta_schema(table: Table) -> Schema:
+    return Schema.from_json(table_schema(table).json())
 
 
-class StoredTable:
-    """The current snapshot of a Delta table. Without a table at ``path`` its version is −1 and it is empty."""
+def _write_files(rows: DataFrame, path: str, *, data_change: bool) -> list[AddAction]:
+    """Write ``rows`` as files of the table at ``path``, one for each day, which no version of the table has yet.
 
-    def __init__(self, spark: SparkSession, path: str) -> None:
-        jvm = _jvm(spark)
-        nothing = jvm.scala.Option.empty()
-        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
-        self._snapshot = log.update(False, nothing, nothing)
-
-    @property
-    def version(self) -> int:
-        """Number of the last commit: 0 for a table that was only created, −1 if there is no table."""
-        return int(self._snapshot.version())
-
-    @property
-    def id(self) -> str:
-        """Id of the table. It is created with the table and stays the same when the table is moved."""
-        return str(self._snapshot.metadata().id())
-
-    @property
-    def schema(self) -> StructType:
-        """Schema of the table."""
-        return StructType.fromJson(json.loads(self._snapshot.schema().json()))
-
-    @property
-    def properties(self) -> dict[str, str]:
-        """Properties of the table, by the names of Delta."""
-        stored = self._snapshot.metadata().configuration()
-        names = [name for name in str(stored.keys().mkString("\n")).split("\n") if name]
-        return {name: str(stored.apply(name)) for name in names}
-
-    @property
-    def files(self) -> Any:
-        """Files of the snapshot, as a data frame of the JVM."""
-        return self._snapshot.allFiles().toDF()
-
-    @property
-    def writers(self) -> dict[str, int]:
-        """Number of the last batch of each writer."""
-        written = self._snapshot.transactions()
-        names = [name for name in str(written.keys().mkString("\n")).split("\n") if name]
-        return {name: int(written.apply(name)) for name in names}
+    Spark's own Delta writer writes them, with its statistics, in a transaction that is never committed.
+    """
+    spark = rows.sparkSession
+    log = _jvm(spark).org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
+    written = log.startTransaction().writeFiles(rows.repartition("day")._jdf)
+    actions = [json.loads(written.apply(index).json()) for index in range(written.size())]
+    return [
+        AddAction(
+            path=add["path"],
+            size=add["size"],
+            partition_values=add["partitionValues"],
+            modification_time=add["modificationTime"],
+            data_change=data_change,
+            stats=add.get("stats", ""),
+        )
+        for add in (action["add"] for action in actions)
+    ]
 
 
 class Folder:

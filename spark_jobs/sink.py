@@ -85,7 +85,8 @@ class TableSink:
             table_rows = {name: STREAMED_FUNCTIONS[name](batch) for name in names}
 
             def write(name: str) -> None:
-                io.append_once(table_rows[name], self._root.table_path(name), self._writer, number)
+                rows_of_table = table_rows[name].toArrow()
+                io.append_once(rows.sparkSession, rows_of_table, self._root.table_path(name), self._writer, number)
 
             list(self._pool.map(inheritable_thread_target(rows.sparkSession)(write), table_rows))
         finally:

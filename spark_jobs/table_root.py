@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from spark_jobs import checkpoint, io, schemas
 from spark_jobs.checkpoint import CheckpointIdentity, TableState
 from spark_jobs.progress import Notice, Notify
+from spark_jobs.stored_table import StoredTable
 from spark_jobs.tables.registry import selected_tables
 
 
@@ -60,7 +61,7 @@ def open_tables(
     states = {name: read_table_state(spark, root, name) for name in names}
     if identity is None:
         checkpoint.check_new_checkpoint(states, cluster, topic, root.checkpoint)
-        ids = {name: create_or_upgrade_table(spark, root, name, notify) for name in names}
+        ids = {name: create_or_upgrade_table(spark, root, name, notify).id for name in names}
         identity = checkpoint.new_identity(cluster, topic, ids, only)
         checkpoint.write_identity(folder, identity)
         return identity
@@ -69,7 +70,7 @@ def open_tables(
     known = {name: state for name, state in states.items() if name in identity.tables}
     position = checkpoint.read_position(folder)
     checkpoint.check_position(position, identity, known, table_of_every_batch(known), root.checkpoint)
-    ids = {name: create_or_upgrade_table(spark, root, name, notify) for name in names}
+    ids = {name: create_or_upgrade_table(spark, root, name, notify).id for name in names}
     extended = checkpoint.with_added_tables(identity, ids)
     if extended != identity:
         new = [name for name in names if name not in identity.tables]
@@ -81,14 +82,13 @@ def open_tables(
 
 def read_table_state(spark: SparkSession, root: TableRoot, name: str) -> TableState:
     """Read the state of the table ``name`` from its Delta log."""
-    return checkpoint.table_state(io.StoredTable(spark, root.table_path(name)))
+    return checkpoint.table_state(io.open_table(spark, root.table_path(name)))
 
 
-def create_or_upgrade_table(spark: SparkSession, root: TableRoot, name: str, notify: Notify) -> str:
-    """Create the table ``name``, or add and report the columns that it does not have yet. Return its id."""
-    path = root.table_path(name)
-    io.create_table(spark, schemas.TABLES[name], path)
-    columns = io.add_new_columns(spark, schemas.TABLES[name], path)
+def create_or_upgrade_table(spark: SparkSession, root: TableRoot, name: str, notify: Notify) -> StoredTable:
+    """Create the table ``name``, or add and report the columns that it does not have yet. Return its snapshot."""
+    stored = io.create_table(spark, schemas.TABLES[name], root.table_path(name))
+    columns = io.add_new_columns(stored, schemas.TABLES[name])
     if columns:
         notify(Notice(f"table {name}: new columns {', '.join(columns)}; they are NULL in older rows"))
-    return io.StoredTable(spark, path).id
+    return stored

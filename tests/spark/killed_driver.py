@@ -16,6 +16,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
@@ -23,6 +24,7 @@ from spark_jobs import compaction, io, kafka, maintenance, sink
 from spark_jobs.definitions import load
 from spark_jobs.run import run
 from spark_jobs.schemas import TABLES
+from spark_jobs.stored_table import StoredTable
 
 INSTANTS = (
     "create",
@@ -58,23 +60,24 @@ def main() -> None:
     fate = Fate(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
     arguments = json.loads(sys.argv[4])
     append, replace, create, write, look_after = (
-        io.append_once, io.replace_rows, io.create_table, sink.TableSink.__call__, maintenance.maintain_tables
+        io.append_once, io.replace_files, io.create_table, sink.TableSink.__call__, maintenance.maintain_tables
     )  # fmt: skip
 
-    def append_once(rows: DataFrame, path: str, writer: str, number: int) -> None:
+    def append_once(spark: SparkSession, rows: pyarrow.Table, path: str, writer: str, number: int) -> None:
         fate.at(f"before {name_of(path)}")
-        append(rows, path, writer, number)
+        append(spark, rows, path, writer, number)
         fate.at(f"after {name_of(path)}")
 
-    def replaced(rows: DataFrame, path: str, condition: str, options: Any) -> None:
-        what = f"joining {name_of(path)}" if "dataChange" in options else name_of(path)
+    def replaced(rows: DataFrame, stored: StoredTable, removed: Any, **options: Any) -> None:
+        what = name_of(stored.path) if options.get("data_change", True) else f"joining {name_of(stored.path)}"
         fate.at(f"before {what}")
-        replace(rows, path, condition, options)
+        replace(rows, stored, removed, **options)
         fate.at(f"after {what}")
 
-    def create_table(spark: SparkSession, table: Any, path: str) -> None:
-        create(spark, table, path)
+    def create_table(spark: SparkSession, table: Any, path: str) -> StoredTable:
+        stored = create(spark, table, path)
         fate.at("create")
+        return stored
 
     def call(self: sink.TableSink, rows: DataFrame, number: int) -> None:
         fate.at("begin")
@@ -85,7 +88,7 @@ def main() -> None:
         look_after(*given, **options)
         fate.at("looked after")
 
-    io.append_once, io.replace_rows, io.create_table = append_once, replaced, create_table
+    io.append_once, io.replace_files, io.create_table = append_once, replaced, create_table
     sink.TableSink.__call__ = call  # type: ignore[method-assign]
     maintenance.maintain_tables = looked_after
     kafka.MAX_RECORDS_PER_BATCH = arguments.pop("records_per_batch")

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -15,6 +16,7 @@ from spark_jobs.definitions import Definitions
 from spark_jobs.progress import Notice
 from spark_jobs.schemas import DEAD_LETTERS, TRAFFIC
 from spark_jobs.spark_types import table_schema
+from spark_jobs.stored_table import StoredTable
 from spark_jobs.table_root import TableRoot
 
 pytestmark = pytest.mark.spark
@@ -42,7 +44,8 @@ def append(spark: SparkSession, target: TableRoot) -> Append:
         names = ("day", "principal", "requests")
         schema = table_schema(TRAFFIC)
         values = [tuple(dict(zip(names, row, strict=True)).get(field.name) for field in schema) for row in rows]
-        io.append_once(spark.createDataFrame(values, schema), target.table_path("traffic"), "writer", next(number))
+        frame = spark.createDataFrame(values, schema)
+        io.append_once(spark, frame.toArrow(), target.table_path("traffic"), "writer", next(number))
 
     return make
 
@@ -59,7 +62,8 @@ def maintain(
 
 def files(spark: SparkSession, target: TableRoot) -> dict[int, int]:
     return {
-        (day - FIRST).days: count for day, count in io.count_files_by_day(spark, target.table_path("traffic")).items()
+        (day - FIRST).days: count
+        for day, count in io.open_table(spark, target.table_path("traffic")).files_by_day.items()
     }
 
 
@@ -94,14 +98,14 @@ def test_days_that_are_over_become_one_row_for_each_key(
         )
     )
     assert spark.read.format("delta").load(target.table_path("traffic")).where(f"day = '{FIRST}'").count() == 2
-    version = io.StoredTable(spark, target.table_path("traffic")).version
+    version = io.open_table(spark, target.table_path("traffic")).version
     maintain(spark, target)
-    assert io.StoredTable(spark, target.table_path("traffic")).version == version
+    assert io.open_table(spark, target.table_path("traffic")).version == version
     append(0, 3)
     maintain(spark, target)
     assert files(spark, target) == {0: 1, 1: 1, 2: 2, 3: 1}
     assert requests(spark, target) == before + Counter({(0, "a"): 2, (0, "b"): 10, (3, "a"): 2, (3, "b"): 10})
-    assert io.StoredTable(spark, target.table_path("traffic")).writers == {"writer": 5}
+    assert io.open_table(spark, target.table_path("traffic")).writers == {"writer": 5}
 
 
 def test_what_is_appended_while_files_are_joined_is_kept(
@@ -109,13 +113,13 @@ def test_what_is_appended_while_files_are_joined_is_kept(
 ) -> None:
     append(0, 5)
     append(0)
-    replace = io.replace_rows
+    replace = io.replace_files
 
-    def late(*arguments: object) -> None:
+    def late(*given: Any, **options: Any) -> None:
         append(0)
-        replace(*arguments)  # type: ignore[arg-type]
+        replace(*given, **options)
 
-    monkeypatch.setattr(io, "replace_rows", late)
+    monkeypatch.setattr(io, "replace_files", late)
     maintain(spark, target)
     assert requests(spark, target)[0, "a"] == 6
 
@@ -134,7 +138,8 @@ def test_files_that_nothing_needs_any_more_are_removed_also_where_a_table_is_rep
     append(0)
     path = target.table_path("traffic")
     rows = spark.createDataFrame(spark.read.format("delta").load(path).collect(), table_schema(TRAFFIC))
-    io.replace_rows(rows, path, "", {})
+    stored = io.open_table(spark, path)
+    io.replace_files(rows, stored, stored.files)
     files = lambda: sorted(Path(path).glob("day=*/*.parquet"))  # noqa: E731
     assert len(files()) == 2
     maintain(spark, target, vacuum=True)
@@ -150,14 +155,14 @@ def test_files_that_nothing_needs_any_more_are_removed_also_where_a_table_is_rep
 
 def test_tables_keep_two_days_of_their_log_also_those_of_before(spark: SparkSession, target: TableRoot) -> None:
     path = target.table_path("traffic")
-    assert io.StoredTable(spark, path).properties == io.DELTA_PROPERTIES
+    assert io.open_table(spark, path).properties == io.DELTA_PROPERTIES
     names = ", ".join(f"'{name}'" for name in io.DELTA_PROPERTIES)
     spark.sql(f"ALTER TABLE delta.`{path}` UNSET TBLPROPERTIES ({names})")
     io.create_table(spark, TRAFFIC, path)
-    stored = io.StoredTable(spark, path)
+    stored = io.open_table(spark, path)
     assert stored.properties == io.DELTA_PROPERTIES
     io.create_table(spark, TRAFFIC, path)
-    assert io.StoredTable(spark, path).version == stored.version
+    assert io.open_table(spark, path).version == stored.version
 
 
 def test_a_clock_that_is_years_ahead_deletes_nothing(spark: SparkSession, target: TableRoot, append: Append) -> None:
@@ -173,14 +178,14 @@ def test_a_table_that_cannot_be_looked_after_is_said_and_does_not_stop_the_other
     append(0)
     append(0)
     append(5)
-    look = io.count_files_by_day
+    look = io.open_table
 
-    def failing(spark: SparkSession, path: str) -> dict[date, int]:
+    def failing(spark: SparkSession, path: str) -> StoredTable:
         if path.endswith("dead_letters"):
             raise OSError("the disk is away")
         return look(spark, path)
 
-    monkeypatch.setattr(io, "count_files_by_day", failing)
+    monkeypatch.setattr(io, "open_table", failing)
     said: list[Notice] = []
     compaction.maintain_tables(spark, target, ["dead_letters", "traffic"], Definitions(), said.append, vacuum=False)
     assert list(map(str, said)) == [

@@ -17,6 +17,7 @@ from spark_jobs.definitions import Definitions
 from spark_jobs.progress import Notice
 from spark_jobs.schemas import COMPLETENESS, INVENTORY, LATENCY, SLO, TOPICS, TRAFFIC, Table
 from spark_jobs.spark_types import table_schema
+from spark_jobs.stored_table import ConcurrentChange
 from spark_jobs.table_root import TableRoot
 from spark_jobs.tables.registry import InputTables, tables_without_definitions
 
@@ -41,7 +42,9 @@ class Root:
         schema = table_schema(table)
         rows = [{"day": FIRST + timedelta(days=day), **values} for day in days]
         frame = self.spark.createDataFrame([tuple(row.get(f.name) for f in schema) for row in rows], schema)
-        io.append_once(frame, self.table_root.table_path(table.name), "writer", next(self._number))
+        io.append_once(
+            self.spark, frame.toArrow(), self.table_root.table_path(table.name), "writer", next(self._number)
+        )
 
     def requests_by_day(self, table: Table, column: str) -> Callable[[InputTables], DataFrame]:
         def make(stored: InputTables) -> DataFrame:
@@ -136,7 +139,7 @@ def test_days_whose_inputs_are_gone_stay_also_where_nothing_says_any_more_what_w
     compaction.maintain_tables(
         root.spark, root.table_root, ["traffic"], Definitions(**kept), lambda note: None, vacuum=False
     )
-    monkeypatch.setattr(io, "HISTORY_COMMITS", 1)
+    monkeypatch.setattr(derived_tables, "HISTORY_COMMITS", 1)
     root.spark.sql(f"ALTER TABLE delta.`{root.table_root.table_path('slo')}` SET TBLPROPERTIES ('note' = 'pushed out')")
     root.append(TRAFFIC, 4, requests=5)
     assert root.derive("slo", **kept) == ()
@@ -189,15 +192,15 @@ def test_what_nothing_is_declared_for_is_not_made(root: Root) -> None:
 
 
 def test_another_job_that_replaces_rows_meanwhile_is_tried_again(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    replace, failures = io.replace_rows, [1, 2]
+    replace, failures = io.replace_files, [1, 2]
 
-    def disturbed(*arguments: Any) -> None:
+    def disturbed(*given: Any, **options: Any) -> None:
         if failures:
             failures.pop()
-            raise io.ConcurrentChange
-        replace(*arguments)
+            raise ConcurrentChange
+        replace(*given, **options)
 
-    monkeypatch.setattr(io, "replace_rows", disturbed)
+    monkeypatch.setattr(io, "replace_files", disturbed)
     root.append(TRAFFIC, 0, requests=5)
     assert root.derive("slo") == ()
     assert root.stored(SLO, "total") == {0: 5}

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from unittest.mock import MagicMock
-
 import pytest
-from delta.exceptions import ConcurrentAppendException
 
-from spark_jobs import io
 from spark_jobs.error_messages import explain_spark_error
-from spark_jobs.errors import JobError
 
 LOST = (
     "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Some data may have been lost because they are"
@@ -45,10 +40,3 @@ def test_what_the_jobs_say_themselves_is_taken_out_of_the_traceback() -> None:
 
 def test_what_is_not_known_is_left_to_the_log() -> None:
     assert explain_spark_error("java.lang.OutOfMemoryError: Java heap space", "audit", "/cp") is None
-
-
-def test_rows_that_another_job_changes_at_the_same_time_are_a_sentence() -> None:
-    rows = MagicMock()
-    rows.repartition().write.format().mode().options().save.side_effect = ConcurrentAppendException("[DELTA_…] files")
-    with pytest.raises(JobError, match="another job changed the same rows of /tables/slo at the same time; run this a"):
-        io.replace_rows(rows, "/tables/slo", "", {})

@@ -12,9 +12,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 from confluent_kafka import TopicPartition
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from spark_jobs import compaction, io, kafka, maintenance
 from spark_jobs.definitions import Definitions
@@ -206,11 +207,11 @@ def test_a_batch_that_fails_is_repeated_without_trace(
     audit.send(*envelopes(12), b"poison")
     append = io.append_once
 
-    def failing(rows: DataFrame, path: str, writer: str, number: int) -> None:
+    def failing(spark: SparkSession, rows: pyarrow.Table, path: str, writer: str, number: int) -> None:
         table = path.rsplit("/", 1)[1]
         if at == f"before {table}":
             raise OSError("the disk is away")
-        append(rows, path, writer, number)
+        append(spark, rows, path, writer, number)
         if at == f"after {table}":
             raise OSError("the disk is away")
 
@@ -382,8 +383,8 @@ def _take_away(spark: SparkSession, root: Path, checkpoint: Path) -> None:
         rows, schema = there.collect(), there.schema
         shutil.rmtree(path)
         spark.createDataFrame([], schema).write.format("delta").partitionBy("day").save(path)
-        io.append_once(spark.createDataFrame(rows, schema), path, identity["writer"], 0)
-        identity["tables"][name] = io.StoredTable(spark, path).id
+        io.append_once(spark, spark.createDataFrame(rows, schema).toArrow(), path, identity["writer"], 0)
+        identity["tables"][name] = io.open_table(spark, path).id
     (checkpoint / ".brokerside.json.crc").unlink(missing_ok=True)
     (checkpoint / "brokerside.json").write_text(json.dumps(identity | {"only": None}))
 
@@ -392,7 +393,7 @@ def test_a_column_of_another_type_is_refused_by_name(spark: SparkSession, tmp_pa
     path = str(tmp_path / "traffic")
     spark.sql(f"CREATE TABLE delta.`{path}` (day date, requests string) USING delta PARTITIONED BY (day)")
     with pytest.raises(JobError, match=r"column requests of table traffic is stored as string, and .* writes bigint"):
-        io.add_new_columns(spark, TRAFFIC, path)
+        io.add_new_columns(io.open_table(spark, path), TRAFFIC)
 
 
 def test_what_is_missing_is_said_in_one_sentence(run_job: Run, audit: AuditTopic) -> None:

@@ -1,0 +1,282 @@
+"""Delta tables by delta-rs, without a JVM: what a table holds, and every commit that the jobs make.
+
+A commit is written only if no other process has written one of its number: by a link on a disk, by a conditional put on
+an object store, by a rename without overwriting on HDFS. So any number of processes may write one table. delta-rs
+compares each commit with those that came after the version it was made from, and writes it after them or rejects it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import pyarrow
+import pyarrow.fs
+import pyarrow.parquet
+
+os.environ.setdefault("RUST_LOG", "error")  # delta-rs reads it on import; conflicts are no warnings: they are repeated
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
+from deltalake.schema import Field
+from deltalake.transaction import AddAction, RemoveAction
+
+from spark_jobs.errors import JobError
+
+DELTA_PROPERTIES = {
+    "delta.deletedFileRetentionDuration": "interval 2 days",
+    "delta.logRetentionDuration": "interval 2 days",
+}
+"""Properties of each table. Delta lists the whole log with each commit: its default of 30 days would be 170,000 files.
+Delta does not allow replaced files to be kept for longer than the log."""
+
+MAX_APPEND_ATTEMPTS = 5
+"""How often a batch is appended while other processes change the table at the same time."""
+
+REPLACEMENT = "brokerside/replacement"
+"""Application id of commits that replace rows. Of two that were made from one version the later one is rejected.
+The files that they remove would not show it where there are none yet."""
+
+Options = Mapping[str, str]
+"""Options of delta-rs for a storage, such as keys and endpoints (``storage_options``)."""
+
+
+class ConcurrentChange(JobError):
+    """Another job changed the same rows at the same time; the operation can be repeated."""
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One file of a table."""
+
+    path: str
+    """Relative to the table."""
+    size: int
+    day: date | None
+
+
+class StoredTable:
+    """The snapshot of a Delta table. Without a table at ``path`` its version is −1 and it is empty."""
+
+    def __init__(self, path: str, options: Options) -> None:
+        self.path = path
+        self._options = dict(options)
+        self._table: DeltaTable | None = None
+        try:
+            self._table = DeltaTable(path, storage_options=self._options)
+        except TableNotFoundError:
+            return
+
+    @property
+    def version(self) -> int:
+        """Number of the last commit: 0 for a table that was only created, −1 if there is no table."""
+        return -1 if self._table is None else self._table.version()
+
+    @property
+    def id(self) -> str:
+        """Id of the table. It is created with the table and stays the same when the table is moved."""
+        return str(self._there.metadata().id)
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the table."""
+        return self._there.schema()
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Properties of the table, by the names of Delta."""
+        return dict(self._there.metadata().configuration)
+
+    @property
+    def files(self) -> list[DataFile]:
+        """The files of the snapshot."""
+        if self._table is None:
+            return []
+        found = pyarrow.table(self._table.get_add_actions(flatten=True)).to_pylist()
+        return [DataFile(each["path"], each["size_bytes"], each["partition.day"]) for each in found]
+
+    @property
+    def files_by_day(self) -> dict[date, int]:
+        """Number of files of each day."""
+        return dict(Counter(file.day for file in self.files if file.day is not None))
+
+    @property
+    def writers(self) -> dict[str, int]:
+        """Number of the last batch of each writer of batches."""
+        if self._table is None:
+            return {}
+        log = _Log(self.path, self._options)
+        checkpoint = log.last_checkpoint()
+        found = log.transactions_of_checkpoint(checkpoint) if checkpoint >= 0 else []
+        for action in log.actions(checkpoint + 1, self.version):
+            found += [action["txn"]] if "txn" in action else []
+        return {each["appId"]: each["version"] for each in found if each["appId"] != REPLACEMENT}
+
+    def last_batch(self, writer: str) -> int:
+        """Return the number of the last batch that ``writer`` wrote, −1 if it wrote none."""
+        last = self._table.transaction_version(writer) if self._table else None
+        return -1 if last is None else last
+
+    def first_day_added(self, after: int) -> date | None:
+        """Return the first day to which the commits after the version ``after`` added rows, None if they added none.
+
+        Return ``date.min`` if one of these commits is no longer in the log.
+        """
+        try:
+            added = [action["add"] for action in _Log(self.path, self._options).actions(after + 1, self.version)
+                     if "add" in action]  # fmt: skip
+        except FileNotFoundError:
+            return date.min
+        days = [add["partitionValues"]["day"] for add in added if add["dataChange"]]
+        return min((date.fromisoformat(day) for day in days if day), default=None)
+
+    def last_metadata(self, limit: int) -> str | None:
+        """Return the newest ``userMetadata`` in the last ``limit`` commits, None if there is none."""
+        commits = self._table.history(limit) if self._table else []
+        return next((str(each["userMetadata"]) for each in commits if each.get("userMetadata")), None)
+
+    def replace_files(
+        self,
+        removed: Iterable[DataFile],
+        added: Sequence[AddAction],
+        *,
+        data_change: bool = True,
+        metadata: str | None = None,
+        batch: tuple[str, int] | None = None,
+    ) -> None:
+        """Replace the files ``removed`` of this snapshot by the files ``added``, in one commit.
+
+        Files that others have added meanwhile stay. ``data_change``: False if the new files have the same rows in
+        another form. ``metadata``: stored with the commit (``userMetadata``). ``batch``: the writer and the number of
+        its batch that the rows are of.
+
+        Raises ConcurrentChange if a commit after this snapshot removed one of the files or replaced rows.
+        """
+        now = int(time.time() * 1000)
+        gone = [
+            RemoveAction(file.path, data_change, now, file.size, {"day": file.day.isoformat() if file.day else None})
+            for file in removed
+        ]
+        transactions = [Transaction(*batch, now)] if batch else []
+        if data_change:
+            transactions.append(Transaction(REPLACEMENT, self.last_batch(REPLACEMENT) + 1, now))
+        custom = {"userMetadata": metadata} if metadata else None
+        with self._conflicts():
+            self._there.create_write_transaction(
+                [*gone, *added],
+                "append",
+                self.schema,
+                ["day"],
+                commit_properties=CommitProperties(custom_metadata=custom, app_transactions=transactions),
+            )
+
+    def vacuum(self) -> None:
+        """Remove files that no version of the last two days needs, also those of writers that failed."""
+        if self._table is not None:
+            self._table.vacuum(dry_run=False, full=True)
+
+    def add_columns(self, fields: list[Field]) -> None:
+        """Add columns. They are NULL in the rows that there are. Raises ConcurrentChange."""
+        with self._conflicts():
+            self._there.alter.add_columns(fields)
+
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Set properties of the table. Raises ConcurrentChange."""
+        with self._conflicts():
+            self._there.alter.set_table_properties(dict(properties))
+
+    @contextmanager
+    def _conflicts(self) -> Iterator[None]:
+        try:
+            yield
+        except CommitFailedError as error:
+            raise ConcurrentChange(
+                f"another job changed the same rows of {self.path} at the same time; run this again"
+            ) from error
+
+    @property
+    def _there(self) -> DeltaTable:
+        if self._table is None:
+            raise JobError(f"there is no table at {self.path}")
+        return self._table
+
+
+def create_table(path: str, options: Options, schema: Schema, partitioned_by: Sequence[str], meaning: str) -> None:
+    """Create a table at ``path``, empty, if it does not exist, with ``DELTA_PROPERTIES``."""
+    if StoredTable(path, options).version >= 0:
+        return
+    try:
+        DeltaTable.create(
+            path,
+            schema,
+            mode="ignore",
+            partition_by=list(partitioned_by),
+            description=meaning,
+            configuration=DELTA_PROPERTIES,
+            storage_options=dict(options),
+        )
+    except DeltaError:
+        if StoredTable(path, options).version < 0:  # else another job created it at the same time
+            raise
+
+
+def append_once(rows: pyarrow.Table, path: str, options: Options, writer: str, batch: int) -> None:
+    """Append ``rows`` to the table at ``path``, unless ``writer`` already wrote ``batch`` or a later one there.
+
+    All rows of one day go into one file, so this is for few rows, such as sums and dead letters. Without rows only the
+    number of the batch is stored.
+    """
+    # The table is opened for each batch: a kept snapshot costs more with each of its files.
+    for attempt in range(MAX_APPEND_ATTEMPTS):
+        table = DeltaTable(path, storage_options=dict(options))
+        written = table.transaction_version(writer)
+        if written is not None and written >= batch:
+            return
+        mark = CommitProperties(app_transactions=[Transaction(writer, batch, int(time.time() * 1000))])
+        try:
+            write_deltalake(table, rows, mode="append", commit_properties=mark)
+        except CommitFailedError:
+            # The reason may be this batch, written by a process that was thought to be dead.
+            if attempt == MAX_APPEND_ATTEMPTS - 1:
+                raise
+        else:
+            return
+
+
+class _Log:
+    """The files of a table's log, which delta-rs does not hand out: https://github.com/delta-io/delta/blob/master/PROTOCOL.md"""
+
+    def __init__(self, path: str, options: Options) -> None:
+        handler = DeltaStorageHandler(path, options=dict(options))
+        self._files = pyarrow.fs.SubTreeFileSystem("_delta_log", pyarrow.fs.PyFileSystem(handler))
+
+    def actions(self, first: int, last: int) -> Iterator[dict[str, Any]]:
+        """Yield the actions of the commits from ``first`` to ``last``. Raises FileNotFoundError."""
+        for version in range(first, last + 1):
+            with self._files.open_input_stream(f"{version:020d}.json") as commit:
+                yield from map(json.loads, commit.read().splitlines())
+
+    def last_checkpoint(self) -> int:
+        """Return the version of the newest checkpoint, −1 if there is none."""
+        try:
+            with self._files.open_input_stream("_last_checkpoint") as noted:
+                return int(json.loads(noted.read())["version"])
+        except FileNotFoundError:
+            return -1
+
+    def transactions_of_checkpoint(self, version: int) -> list[dict[str, Any]]:
+        """Return the application transactions in the checkpoint of ``version``."""
+        found = []
+        for each in self._files.get_file_info(pyarrow.fs.FileSelector("")):
+            if each.base_name.startswith(f"{version:020d}.checkpoint") and each.base_name.endswith(".parquet"):
+                with self._files.open_input_file(each.path) as part:
+                    column = pyarrow.parquet.read_table(part, columns=["txn"])["txn"]
+                found += [txn for txn in column.to_pylist() if txn]
+        return found

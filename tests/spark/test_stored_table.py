@@ -1,0 +1,179 @@
+"""Tables and their commits, without a JVM: each batch once, whoever else writes, and whatever was there before."""
+
+from __future__ import annotations
+
+import threading
+from datetime import date
+from pathlib import Path
+
+import pyarrow
+import pytest
+from deltalake import DeltaTable, Schema
+from deltalake.transaction import AddAction
+from pyarrow import parquet
+from pyspark.sql import SparkSession
+
+from spark_jobs import stored_table
+from spark_jobs.errors import JobError
+from spark_jobs.stored_table import DELTA_PROPERTIES, REPLACEMENT, ConcurrentChange, StoredTable
+from tests.spark.frames import kept
+
+DAY, NEXT = date(2026, 9, 22), date(2026, 9, 23)
+SCHEMA = pyarrow.schema([("day", pyarrow.date32()), ("n", pyarrow.int64())])
+COMMITS_OF_A_CHECKPOINT = 100
+
+
+def rows(*values: int, day: date | None = DAY) -> pyarrow.Table:
+    return pyarrow.table({"day": [day] * len(values), "n": list(values)}, SCHEMA)
+
+
+def numbers(path: str) -> list[int]:
+    return sorted(DeltaTable(path).to_pyarrow_table()["n"].to_pylist())
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    path = str(tmp_path / "table")
+    stored_table.create_table(path, {}, Schema.from_arrow(SCHEMA), ["day"], "Numbers.")
+    return path
+
+
+def append(path: str, batch: int, *values: int, writer: str = "job", day: date | None = DAY) -> None:
+    stored_table.append_once(rows(*values, day=day), path, {}, writer, batch)
+
+
+def file(path: str, value: int) -> AddAction:
+    """Write a file of DAY that the table does not have yet."""
+    name = f"day={DAY}/{value}.parquet"
+    Path(path, name).parent.mkdir(exist_ok=True)
+    parquet.write_table(rows(value).drop_columns(["day"]), f"{path}/{name}")
+    return AddAction(name, Path(path, name).stat().st_size, {"day": str(DAY)}, 0, True, '{"numRecords": 1}')
+
+
+def test_there_may_be_no_table(tmp_path: Path) -> None:
+    nothing = StoredTable(str(tmp_path), {})
+    assert (nothing.version, nothing.files, nothing.writers, nothing.last_batch("job")) == (-1, [], {}, -1)
+    with pytest.raises(JobError, match="there is no table at"):
+        nothing.replace_files([], [])
+
+
+def test_a_table_is_created_once_and_kept(path: str) -> None:
+    first = StoredTable(path, {})
+    append(path, 0, 1)
+    stored_table.create_table(path, {}, Schema.from_arrow(SCHEMA), ["day"], "Other numbers.")
+    again = StoredTable(path, {})
+    assert (first.id, again.version, again.properties) == (again.id, 1, DELTA_PROPERTIES)
+    assert numbers(path) == [1]
+
+
+def test_each_batch_of_each_writer_is_written_once(path: str) -> None:
+    for batch, writer in ((0, "job"), (0, "job"), (0, "other"), (2, "job"), (1, "job"), (2, "job")):
+        append(path, batch, batch, writer=writer)
+    append(path, 3)
+    assert numbers(path) == [0, 0, 2]
+    stored = StoredTable(path, {})
+    assert stored.writers == {"job": 3, "other": 0}
+    assert (stored.last_batch("job"), stored.last_batch("none")) == (3, -1)
+
+
+def test_a_batch_is_written_once_by_processes_that_do_not_know_of_each_other(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them looks whether the batch is there before any has written it."""
+    looked = threading.Barrier(8)
+    write = stored_table.write_deltalake
+
+    def together(*given: object, **options: object) -> None:
+        if looked.n_waiting or not looked.broken:
+            looked.wait(30)
+        write(*given, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(stored_table, "write_deltalake", together)
+    same = [threading.Thread(target=append, args=(path, 0, 1)) for _ in range(4)]
+    others = [threading.Thread(target=append, args=(path, 0, 10), kwargs={"writer": str(n)}) for n in range(4)]
+    for thread in (*same, *others):
+        thread.start()
+    for thread in (*same, *others):
+        thread.join()
+    assert numbers(path) == [1, 10, 10, 10, 10]
+
+
+def test_writers_are_known_when_their_commits_are_no_longer_in_the_log(path: str) -> None:
+    for batch in range(COMMITS_OF_A_CHECKPOINT + 2):
+        append(path, batch, 1, writer=f"job {batch % 3}")
+    for version in range(COMMITS_OF_A_CHECKPOINT):
+        Path(path, "_delta_log", f"{version:020d}.json").unlink()
+    stored = StoredTable(path, {})
+    assert stored.writers == {"job 0": 99, "job 1": 100, "job 2": 101}
+    assert stored.first_day_added(50) == date.min
+    assert stored.first_day_added(COMMITS_OF_A_CHECKPOINT) == DAY
+
+
+def test_files_are_replaced_and_those_that_came_meanwhile_stay(path: str) -> None:
+    append(path, 0, 1)
+    append(path, 1, 2)
+    stored = StoredTable(path, {})
+    append(path, 2, 4)
+    stored.replace_files(stored.files, [file(path, 3)], data_change=False)
+    assert numbers(path) == [3, 4]
+    assert StoredTable(path, {}).writers == {"job": 2}
+
+
+def test_a_batch_is_written_while_rows_are_replaced(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    append(path, 0, 1)
+    write = stored_table.write_deltalake
+    values = [9, 8]
+
+    def late(*given: object, **options: object) -> None:
+        if values:
+            stored = StoredTable(path, {})
+            stored.replace_files(stored.files, [file(path, values.pop())])
+        write(*given, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(stored_table, "write_deltalake", late)
+    append(path, 1, 2)
+    assert numbers(path) == [2, 8]
+
+
+@pytest.mark.parametrize("filled", [True, False])
+def test_of_two_that_replace_rows_of_one_version_the_later_is_rejected(path: str, filled: bool) -> None:
+    if filled:
+        append(path, 0, 1)
+    first, second = StoredTable(path, {}), StoredTable(path, {})
+    first.replace_files(first.files, [file(path, 2)], metadata="first")
+    with pytest.raises(ConcurrentChange, match=r"another job changed the same rows of .* at the same time; run thi"):
+        second.replace_files(second.files, [file(path, 3)], metadata="second")
+    assert numbers(path) == [2]
+    now = StoredTable(path, {})
+    assert (now.last_metadata(100), now.last_batch(REPLACEMENT)) == ("first", 0)
+    assert now.writers == ({"job": 0} if filled else {})
+
+
+def test_the_first_day_that_got_rows(path: str) -> None:
+    append(path, 0, 1, day=NEXT)
+    append(path, 1, 1)
+    append(path, 2)
+    append(path, 3, 1, day=None)
+    stored = StoredTable(path, {})
+    assert stored.files_by_day == {DAY: 1, NEXT: 1}
+    assert [stored.first_day_added(after) for after in range(5)] == [DAY, DAY, None, None, None]
+    stored.replace_files([each for each in stored.files if each.day == DAY], [], data_change=False)
+    assert StoredTable(path, {}).first_day_added(4) is None
+
+
+@pytest.mark.spark
+def test_a_table_is_continued_from_spark_and_read_by_it(spark: SparkSession, tmp_path: Path) -> None:
+    """What an older release wrote with Spark's writer has its batches, and Spark reads what is written here."""
+    path = str(tmp_path / "table")
+    frame = kept(spark.createDataFrame([(DAY, 1), (NEXT, 2)], "day date, n bigint"))
+    for batch in range(12):  # Spark writes a checkpoint with each tenth
+        as_before = frame.write.format("delta").mode("append").partitionBy("day")
+        as_before.option("txnAppId", "job").option("txnVersion", batch).save(path)
+    assert StoredTable(path, {}).writers == {"job": 11}
+    append(path, 11, 5)
+    append(path, 12, 7)
+    read = spark.read.format("delta").load(path)
+    assert sorted(row["n"] for row in read.collect()) == numbers(path) == [*[1] * 12, *[2] * 12, 7]
+    frame.write.format("delta").mode("append").option("txnAppId", "job").option("txnVersion", 12).save(path)
+    assert StoredTable(path, {}).writers == {"job": 12}
+    assert len(numbers(path)) == 25, "also a job that is set back to the older release does not write it again"
