@@ -22,7 +22,9 @@ parse.py           parses Kafka records into audit envelopes and dead letters (p
 dedup_ranges.py    written event numbers as ranges by sidecar boot: finds duplicates and conflicts (pure).
 tables/            one pure module for each table: ``DataFrame -> DataFrame``.
 merge.py           merges stored rows of equal keys into one row.
-io.py              Delta tables that take each batch exactly once, and small files.
+stored_table.py    Delta tables and all commits to them, by delta-rs: each batch exactly once.
+storage_options.py options of delta-rs for a storage, from Spark's settings (pure).
+io.py              the same for Spark: data frames to and from Delta tables, and small files.
 
 Schemas and definitions
 events.py          the fields of the audit event.

@@ -127,7 +127,7 @@ def backfill(
 
 
 def _check_installed() -> None:
-    for module in ("pyspark", "delta"):
+    for module in ("pyspark", "deltalake"):
         if find_spec(module) is None:
             raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 

@@ -112,7 +112,7 @@ class Check:
 def demo(folder: Path | None, *, keep: bool) -> int:
     """Run the demo below ``folder`` (default: a temporary one, removed at the end); 0 if all is equal."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    for module in ("aiokafka", "pyspark", "delta", "deltalake", "duckdb"):
+    for module in ("aiokafka", "pyspark", "deltalake", "duckdb"):
         if find_spec(module) is None:
             raise ModuleNotFoundError(f"No module named {module!r}", name=module)
     root = folder or Path(tempfile.mkdtemp(prefix="brokerside-demo-"))

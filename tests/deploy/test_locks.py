@@ -17,7 +17,7 @@ def versions(name: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("lock", "some"),
-    [("runtime.txt", {"uvloop", "confluent-kafka", "pydantic"}), ("jobs.txt", {"pyspark", "delta-spark", "msgspec"})],
+    [("runtime.txt", {"uvloop", "confluent-kafka", "pydantic"}), ("jobs.txt", {"pyspark", "deltalake", "msgspec"})],
 )
 def test_the_images_get_the_versions_that_the_tests_have(lock: str, some: set[str]) -> None:
     shipped, tested = versions(lock), versions("dev.txt")

@@ -30,10 +30,10 @@ def object_store(log: Path, bucket: str) -> Iterator[str]:
         process.wait(30)
 
 
-def of_spark(address: str) -> dict[str, str]:
-    """Return Spark's settings for the store."""
+def of_spark(address: str, *, prefix: str = "spark.hadoop.") -> dict[str, str]:
+    """Return Spark's settings for the store; without the prefix those of Hadoop."""
     reported = {**KEY, "endpoint": address, "endpoint.region": "us-east-1", "path.style.access": "true"}
-    return {f"spark.hadoop.fs.s3a.{name}": value for name, value in reported.items()}
+    return {f"{prefix}fs.s3a.{name}": value for name, value in reported.items()}
 
 
 def of_queries(address: str) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
-from delta.tables import DeltaTable
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from spark_jobs import backfill as module
@@ -65,7 +65,7 @@ class Job:
         return what(**{**arguments, **changes})
 
     def table(self, name: str) -> DeltaTable:
-        return DeltaTable.forPath(self._spark, str(self.root / name))
+        return DeltaTable(self.root / name)
 
     def rows(self) -> dict[str, list[str]]:
         return {name: sorted(map(str, rows(self.root, name))) for name in ONLY}
@@ -84,7 +84,7 @@ def test_days_are_computed_again_as_far_as_the_job_has_read(job: Job, audit: Aud
     before = job.rows()
     audit.send(*envelopes([1], boot="later"))
     for name in ("traffic", "connections"):
-        job.table(name).delete("day = '2026-09-23'")
+        job.table(name).delete("day = DATE '2026-09-23'")
     assert job.rows() != before
 
     summary = job(backfill, first=FIRST + timedelta(days=1), last=FIRST + timedelta(days=1))

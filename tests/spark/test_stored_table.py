@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
 
@@ -15,8 +17,10 @@ from pyspark.sql import SparkSession
 
 from spark_jobs import stored_table
 from spark_jobs.errors import JobError
+from spark_jobs.storage_options import storage_options
 from spark_jobs.stored_table import DELTA_PROPERTIES, REPLACEMENT, ConcurrentChange, StoredTable
 from tests.spark.frames import kept
+from tests.spark.object_store import KEY, object_store, of_spark
 
 DAY, NEXT = date(2026, 9, 22), date(2026, 9, 23)
 SCHEMA = pyarrow.schema([("day", pyarrow.date32()), ("n", pyarrow.int64())])
@@ -80,21 +84,18 @@ def test_a_batch_is_written_once_by_processes_that_do_not_know_of_each_other(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of them looks whether the batch is there before any has written it."""
-    looked = threading.Barrier(8)
+    looked, tries = threading.Barrier(8), itertools.count()
     write = stored_table.write_deltalake
 
     def together(*given: object, **options: object) -> None:
-        if looked.n_waiting or not looked.broken:
+        if next(tries) < looked.parties:
             looked.wait(30)
         write(*given, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(stored_table, "write_deltalake", together)
-    same = [threading.Thread(target=append, args=(path, 0, 1)) for _ in range(4)]
-    others = [threading.Thread(target=append, args=(path, 0, 10), kwargs={"writer": str(n)}) for n in range(4)]
-    for thread in (*same, *others):
-        thread.start()
-    for thread in (*same, *others):
-        thread.join()
+    writers = ["job"] * 4 + [f"other {number}" for number in range(4)]
+    with ThreadPoolExecutor(len(writers)) as pool:
+        list(pool.map(lambda writer: append(path, 0, 1 if writer == "job" else 10, writer=writer), writers))
     assert numbers(path) == [1, 10, 10, 10, 10]
 
 
@@ -132,7 +133,7 @@ def test_a_batch_is_written_while_rows_are_replaced(path: str, monkeypatch: pyte
 
     monkeypatch.setattr(stored_table, "write_deltalake", late)
     append(path, 1, 2)
-    assert numbers(path) == [2, 8]
+    assert numbers(path) == [2, 9]
 
 
 @pytest.mark.parametrize("filled", [True, False])
@@ -159,6 +160,26 @@ def test_the_first_day_that_got_rows(path: str) -> None:
     assert [stored.first_day_added(after) for after in range(5)] == [DAY, DAY, None, None, None]
     stored.replace_files([each for each in stored.files if each.day == DAY], [], data_change=False)
     assert StoredTable(path, {}).first_day_added(4) is None
+
+
+def test_no_commit_is_lost_on_an_object_store(tmp_path: Path) -> None:
+    """Six writers of one table, two of them of the same batches: each batch is there once."""
+    with object_store(tmp_path / "store.log", "tables") as address:
+        options = storage_options("s3a://tables/numbers", of_spark(address, prefix="").get)
+        options |= {"aws_access_key_id": KEY["access.key"], "aws_secret_access_key": KEY["secret.key"]}
+        path = "s3a://tables/numbers"
+        stored_table.create_table(path, options, Schema.from_arrow(SCHEMA), ["day"], "Numbers.")
+
+        def fill(writer: str) -> None:
+            for batch in range(5):
+                stored_table.append_once(rows(batch), path, options, writer, batch)
+
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(fill, "aabcde"))
+        stored = StoredTable(path, options)
+        found = sorted(DeltaTable(path, storage_options=options).to_pyarrow_table()["n"].to_pylist())
+    assert stored.writers == dict.fromkeys("abcde", 4)
+    assert (found, stored.version) == (sorted([*range(5)] * 5), 25)
 
 
 @pytest.mark.spark

@@ -13,7 +13,7 @@ from proxy.local.ports import free_ports
 NOT_FOR_RUN = {
     "aiohttp",
     *("rich", "pygments"),  # structlog takes them where they are installed
-    *("pyspark", "delta", "pandas", "pyarrow", "numpy", "deltalake", "duckdb", "aiokafka", "kafka"),
+    *("pyspark", "pandas", "pyarrow", "numpy", "deltalake", "duckdb", "aiokafka", "kafka"),
     *("proxy.local", "spark_jobs.run", "spark_jobs.query"),
 }
 """Modules of the jobs, the demo, the tests and of output for people."""
