@@ -51,8 +51,8 @@ check: $(READY) ## Static checks: format, lint, types, import contracts, the tab
 	$(BIN)/python -m tests.tools.reference --check
 
 .PHONY: test
-test: setup ## All tests, against real Kafka and real Spark, in two processes (ARGS="-n 0 tests/unit": in one, and those)
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+test: setup ## All tests, against real Kafka and real Spark, in four processes (ARGS="-n 0 tests/unit": in one, and those)
+	$(BIN)/python -m pytest -n 4 $(ARGS)
 
 .PHONY: test-fast
 test-fast: $(READY) ## The tests that need neither Kafka nor Spark

@@ -294,7 +294,8 @@ async def test_rates_of_the_broker_are_taken_over_where_they_are_asked_for(
     async with watching(cluster, config_of({"source": source})) as watched:
         assert watched.changes == [ClusterQuotas({"10.0.0.1": 5}, rate, listener)]
         cluster.configs.clear()
-        await watched.look()
+        for _ in range(2):  # the first may have begun before
+            await watched.look()
         assert watched.changes[-1] == ClusterQuotas({"10.0.0.1": 5})
 
 
