@@ -29,14 +29,12 @@ MAX_LEVEL = 2
 
 
 class PreparedAttempt(NamedTuple):
-    """``is_held``: the owners stay, because the group is frozen, or members are missing after a takeover.
+    """``to_start``: members whose assignment is another one than they have. ``is_resume``: nobody has to stop.
 
-    ``to_start``: members whose assignment is another one than they have. ``is_resume``: nobody has to stop.
     ``is_sure``: whether it is sure what each member fetches; ``losses``: what each has to stop then.
     """
 
     attempt: Attempt
-    is_held: bool
     to_start: list[str]
     is_resume: bool
     is_sure: bool
@@ -76,6 +74,7 @@ class AttemptPreparation:
 
     def _prepare(self) -> Steps[PreparedAttempt]:
         state, group = self._state, self._group
+        # The owners stay while the group is frozen, and while members are missing after a takeover.
         is_held = group.group_id in state.settings.frozen_groups or bool(group.absent)
         topics, not_free, members = state.topics.topics, group.not_free(), list(group.members.values())
         level = max(min(state.settings.level, MAX_LEVEL, *(member.value.protocol_level for member in members)), 1)
@@ -117,7 +116,7 @@ class AttemptPreparation:
                     losses[member.consumer_id] = lost
                 yield 2 + len(kept) + len(member.holds)
         to_start += islice(group.members, len(members), None)  # those who have joined meanwhile
-        return PreparedAttempt(attempt, is_held, to_start, is_held or (keeps_owners and only_gains), is_sure, losses)
+        return PreparedAttempt(attempt, to_start, is_held or (keeps_owners and only_gains), is_sure, losses)
 
 
 def is_started(member: GroupMember, attempt: Attempt) -> bool:

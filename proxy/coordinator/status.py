@@ -59,8 +59,7 @@ class CoordinatorStatus(Struct, frozen=True):
     ``reason``: why this sidecar coordinates nothing; then nothing else is filled in. ``level``: of
     ``brokerside.coordinator.protocol``, 0 while it is not finalized. ``partitions``: over which groups are spread; 0
     while that is not known. ``evacuated``: by ``POST /coordinator/evacuate``. ``groups``: numbers of groups, by state.
-    ``highest_level``: at which the owners of any group were assigned. ``totals``: what was counted since the start, by
-    metric.
+    ``highest_level``: at which any group may still work. ``totals``: what was counted since the start, by metric.
     """
 
     reason: str | None = None
