@@ -22,14 +22,12 @@ SCHEMES = ("s3a", "abfss", "abfs", "gs", "hdfs")
 def storage_options(url: str, setting: Setting) -> dict[str, str]:
     """Return the options of delta-rs for the storage of ``url``; none for a path of this machine.
 
-    Keys of S3 are not among them: ``io.storage_options`` asks Hadoop's connector for those that it uses.
+    Keys of S3 are not among them: ``io.delta_options`` asks Hadoop's connector for those that it uses.
     Raises JobError for a storage that has no atomic commit here.
     """
-    if "://" not in url:
-        return {}
     parts = urlsplit(url)
     match parts.scheme:
-        case "file":
+        case "" | "file":
             return {}
         case "s3a":
             found = _s3(setting)

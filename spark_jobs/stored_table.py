@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
+from functools import cached_property
 from typing import Any
 
 import pyarrow
@@ -94,7 +95,7 @@ class StoredTable:
         """Properties of the table, by the names of Delta."""
         return dict(self._there.metadata().configuration)
 
-    @property
+    @cached_property
     def files(self) -> list[DataFile]:
         """The files of the snapshot."""
         if self._table is None:
