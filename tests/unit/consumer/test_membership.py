@@ -105,6 +105,18 @@ def test_another_base_of_the_private_keys() -> None:
 # Finding the coordinator
 
 
+def back_offs(driven: Driven, attempts: int) -> list[int]:
+    """Refuse so many attempts to connect; the milliseconds waited after each."""
+    waits = []
+    for _ in range(attempts):
+        driven.lose(LinkFailed("refused", refused=True))
+        due = driven.machine.due()
+        assert due is not None
+        waits.append(due - driven.now)
+        driven.pass_time(waits[-1])
+    return waits
+
+
 def test_sidecars_are_asked_in_turn_with_a_growing_back_off() -> None:
     driven = Driven()
     tried, times = [], []
@@ -141,27 +153,13 @@ def test_a_sidecar_that_answers_is_asked_again_soon_but_once() -> None:
 def test_while_a_long_lease_runs_it_tries_every_second_and_a_half() -> None:
     driven = fetching(SETTINGS._replace(session_timeout_ms=60_000))
     driven.lose(LinkEnded("reset"))
-    waits = []
-    for _ in range(7):
-        driven.lose(LinkFailed("refused", refused=True))
-        due = driven.machine.due()
-        assert due is not None
-        waits.append(due - driven.now)
-        driven.pass_time(waits[-1])
-    assert waits == [100, 200, 400, 800, 1500, 1500, 1500]
+    assert back_offs(driven, 7) == [100, 200, 400, 800, 1500, 1500, 1500]
 
 
 def test_while_a_lease_runs_it_tries_more_often() -> None:
     driven = fetching()
     driven.lose(LinkEnded("reset"))
-    waits = []
-    for _ in range(6):
-        driven.lose(LinkFailed("refused", refused=True))
-        due = driven.machine.due()
-        assert due is not None
-        waits.append(due - driven.now)
-        driven.pass_time(due - driven.now)
-    assert waits == [100, 200, 400, 800, T // 4, T // 4]
+    assert back_offs(driven, 6) == [100, 200, 400, 800, T // 4, T // 4]
 
 
 def test_a_sidecar_that_does_not_answer_is_given_up() -> None:
