@@ -263,6 +263,8 @@ class CoordinatedMember(Member):
             except ConnectionRefusedError:  # nobody lives there: it goes on while its lease lasts
                 if time.monotonic() < self._lease_end:
                     self._ownership.assign(self.name, self._assigned.keys())
+            except ConnectionResetError:  # it was killed before it accepted: the next attempt shows who lives there
+                pass
             except OSError as error:
                 return self._ownership.fail(f"{self.name}: {error}")
             await asyncio.sleep(wait * random.uniform(0.8, 1.2))
