@@ -73,7 +73,7 @@ OPEN_TIMEOUT = 10.0
 
 RESIGN_TIME = 3.0
 """Seconds that a sidecar which coordinates groups takes longer to end: others take them first, 2 s at most, and the
-consumers are told, within 1 s."""
+consumers learn it, within 1 s."""
 
 QUOTAS_TIMEOUT = 1.0
 """Seconds that the first accept waits for the quotas of the cluster. After that those of the file apply."""

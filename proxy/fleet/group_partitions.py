@@ -131,11 +131,11 @@ class GroupPartition:
     def _tell(self, event: Event) -> None:
         """Report an event after all that were reported before, unless the partition is closed by then."""
 
-        def tell() -> None:
+        def report() -> None:
             if not self._closed.is_set():
                 self._on_event(event)
 
-        self._loop.call_soon(tell)
+        self._loop.call_soon(report)
 
     def _write_claim(self, done: Callable[[str | None, int], None]) -> None:
         self._write({encode_key(self._claim): encode_value(self._claim)}, done, {})

@@ -114,10 +114,10 @@ class ConnectionHandler(Protocol):
 
     def on_consumer(self, callback: TakeConsumer) -> None:
         """Call ``callback`` with each connection whose client registers as a consumer. It is not counted as active any
-        more then, nor as closed, and its end is not told to ``on_connection_closed``."""
+        more then, nor as closed, and its end is not reported to ``on_connection_closed``."""
 
     def report_transition(self, change: ConnectionTransition, worker: int) -> None:
-        """Tell the observers what has happened to a connection of a consumer, which ``worker`` had served before."""
+        """Report to the observers what has happened to a connection of a consumer, which ``worker`` had served before."""
 
     async def snapshot(self) -> Snapshot:
         """Return the current counters."""

@@ -360,7 +360,7 @@ class ConnectionManager:
         self._take_consumer = callback
 
     def notify_observers(self, change: ConnectionTransition) -> None:
-        """Tell the observers what has happened to a connection."""
+        """Report to the observers what has happened to a connection."""
         if self.sink is not None:
             self.sink.observed[0] += 1
             self.sink.record_change(change)

@@ -30,7 +30,7 @@ class ConsumerState(Enum):
 
 
 class ConsumerEvents(Protocol):
-    """What is told about the connections of consumers."""
+    """What is reported about the connections of consumers."""
 
     def on_frame(self, consumer: Consumer, frame: bytes) -> None:
         """A whole frame, without its size."""

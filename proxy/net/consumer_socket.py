@@ -42,7 +42,7 @@ TIMEOUT_ERRORS = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.
 
 
 class ConsumerSocketOwner(Protocol):
-    """What is told about a socket. ``on_buffered`` and ``on_end`` may be called from within ``send``."""
+    """What a socket reports. ``on_buffered`` and ``on_end`` may be called from within ``send``."""
 
     def may_send(self) -> bool:
         """Return whether what the kernel has not taken yet may still be sent."""

@@ -12,7 +12,7 @@ How the runner of the coordinator uses ``ConsumerConnections`` (all of it on the
   after ``ConnectionBuffered``.
 * A response to RegisterConsumer with an error lets the client register again, on the same connection; a response
   without one has to be followed by ``ConsumerAccepted``, in any order.
-* ``set_topics`` gets the names of all topics before ``TopicsChanged`` is told to the machine, so that nobody is
+* ``set_topics`` gets the names of all topics before the machine gets ``TopicsChanged``, so that nobody is
   assigned what he may not read.
 
 A client may register again while it is not registered. All else that it sends then ends its connection.
@@ -96,7 +96,7 @@ NO_ERROR = b"\0\0"
 class ConsumerConnections:
     """All connections of consumers.
 
-    ``handler``: has served them before. Its counters of listeners go on, and it tells observers of their ends.
+    ``handler``: has served them before. Its counters of listeners go on, and it reports their ends to observers.
     """
 
     def __init__(self, config: Config, handler: ConnectionHandler) -> None:
@@ -325,7 +325,7 @@ class ConsumerConnections:
         return self.may_send(consumer.number)
 
     def _forget(self, consumer: Consumer, cause: Cause) -> None:
-        """Count the end of a connection, and tell everybody but the coordinator."""
+        """Count the end of a connection, and report it to everybody but the coordinator."""
         del self._consumers[consumer.number]
         self._refused.pop(consumer.number, None)
         if consumer.client_rights is not None:

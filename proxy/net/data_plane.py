@@ -108,7 +108,7 @@ class DataPlane:
         self._connections.listeners.update_features = callback
 
     def report_transition(self, change: ConnectionTransition, worker: int) -> None:
-        """Tell the observers what has happened to a connection of a consumer."""
+        """Report to the observers what has happened to a connection of a consumer."""
         self._connections.notify_observers(change)
 
     async def find_connection(self, number: int) -> KafkaConnection | None:

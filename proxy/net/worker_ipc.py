@@ -160,7 +160,7 @@ class UpdateGroupsView(Struct, tag=True, array_like=True):
 
 
 class ReportTransition(Struct, tag=True, array_like=True):
-    """Asks a worker to tell its observers what has happened to the connection of a consumer."""
+    """Asks a worker to report to its observers what has happened to the connection of a consumer."""
 
     change: ConnectionTransition
 

@@ -339,7 +339,7 @@ class WorkerPool:
         self._take_consumer = callback
 
     def report_transition(self, change: ConnectionTransition, worker: int) -> None:
-        """Tell the observers of a worker what has happened to a connection: those of ``worker``, while it runs."""
+        """Report to the observers of a worker what has happened to a connection: those of ``worker``, while it runs."""
         if not self._config.observer_class_names:
             return
         running = [one for _, one in sorted(self._workers.items()) if one.is_available]

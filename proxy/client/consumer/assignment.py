@@ -61,7 +61,7 @@ class ConsumerAssignment:
         """Take over the whole assignment of StartFetcher: what is fetched already goes on where it is.
 
         Raises DecodeError for the id of a thread that is none of this consumer's, and more partitions than any
-        response can tell of.
+        response can report.
         """
         self._epoch += 1
         fetched: dict[TopicPartition, FetchedFrom] = {}

@@ -26,7 +26,7 @@ class CloseLink(NamedTuple):
     """Close the connection, or give up connecting. Nothing is reported of it any more."""
 
     reset: bool
-    """True: with a reset (RST). False: after what was sent, with a FIN, which tells the coordinator that the consumer
+    """True: with a reset (RST). False: after what was sent, with a FIN: so the coordinator learns that the consumer
     has stopped."""
 
 

@@ -191,7 +191,7 @@ class ConsumerMembership:
 
     def _close(self) -> None:
         """Close the connection. Where a coordinator may have registered this consumer without its knowing, a FIN
-        would tell it that this consumer has stopped, and it has not: it may fetch on its lease."""
+        would mean that this consumer has stopped, and it has not: it may fetch on its lease."""
         registering = self.link is LinkState.REGISTER and self._step is LinkStep.ASK
         self._effects.append(CloseLink(reset=registering and self._has_lease))
 
