@@ -117,7 +117,7 @@ class ConnectionHandler(Protocol):
         more then, nor as closed, and its end is not reported to ``on_connection_closed``."""
 
     def report_transition(self, change: ConnectionTransition, worker: int) -> None:
-        """Report to the observers what has happened to a connection of a consumer, which ``worker`` had served before."""
+        """Report to the observers what happened to a connection of a consumer, which ``worker`` had served before."""
 
     async def snapshot(self) -> Snapshot:
         """Return the current counters."""
