@@ -21,11 +21,14 @@ import yaml
 
 from proxy.config.model import Config
 from proxy.errors import LocalError
-from tests.bench.measure import family, pinned
+from tests.bench.measure import awaiting, family, pinned
 from tests.tools import fetched
 
-START_TIMEOUT = 60.0
+START_TIMEOUT = 180.0
 """Seconds; a sidecar needs about one, and many times that on a busy machine."""
+
+METRICS_TIMEOUT = 60.0
+"""Seconds; as above."""
 
 STOP_TIMEOUT = 15.0
 AUDIT = "observers.audit:AuditObserver"
@@ -57,12 +60,14 @@ class Command:
 
 @dataclass(frozen=True)
 class Contestant:
-    """``command`` writes its configuration, or raises MissingError; None: clients dial the broker itself."""
+    """``command`` writes its configuration, or raises MissingError; None: clients dial the broker itself.
+    ``scenarios``: of one that differs from another only there; empty: all that take it."""
 
     name: str
     title: str
     command: Callable[[Wiring], Command] | None
     audited: bool = False
+    scenarios: tuple[str, ...] = ()
 
     @property
     def ours(self) -> bool:
@@ -123,8 +128,12 @@ class Running:
         self._signal(signal.SIGCONT)
 
     def metrics(self) -> str:
-        """The text of ``/metrics``, of a sidecar of ours."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.wiring.admin}/metrics", timeout=10) as answer:
+        """The text of ``/metrics``, of a sidecar of ours. Raises LocalError."""
+        url = f"http://127.0.0.1:{self.wiring.admin}/metrics"
+        with (
+            awaiting(f"/metrics of {self.contestant.name} within {METRICS_TIMEOUT:.0f} s"),
+            urllib.request.urlopen(url, timeout=METRICS_TIMEOUT) as answer,
+        ):
             return str(answer.read().decode())
 
     def stop(self) -> None:
@@ -152,9 +161,11 @@ class Running:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:
                     self.start_ms = (time.monotonic() - begun) * 1000
                     return
-            if self._process.poll() is not None or time.monotonic() - begun > START_TIMEOUT:
+            code = self._process.poll()
+            if code is not None or time.monotonic() - begun > START_TIMEOUT:
                 tail = self._log.read_text(errors="replace").splitlines()[-5:]
-                raise LocalError(f"{self.contestant.name} does not listen; the end of its log:\n" + "\n".join(tail))
+                what = f"still does not listen after {START_TIMEOUT:.0f} s" if code is None else f"ended with {code}"
+                raise LocalError(f"{self.contestant.name} {what}; its log ends with: {' / '.join(tail)}")
             time.sleep(0.002)
 
 
@@ -207,14 +218,20 @@ def _brokerside(wiring: Wiring, *, audited: bool) -> Command:
     return Command([sys.executable, "-m", "proxy", "run", "-c", str(config)])
 
 
-def _haproxy(wiring: Wiring) -> Command:
-    program, root = fetched.debian("haproxy", ["haproxy"])
+def _haproxy(wiring: Wiring, *, newer: bool = False, tuned: str = "", option: str = "") -> Command:
+    if newer:
+        command, environment = fetched.newer_debian("haproxy", ["haproxy"]), {}
+    else:
+        program, root = fetched.debian("haproxy", ["haproxy"])
+        command, environment = [str(program)], fetched.environment_of(root)
     config = wiring.folder / "haproxy.cfg"
     config.write_text(f"""global
   nbthread 1
   maxconn {_descriptors() // 2 - 100}
+  {tuned}
 defaults
   mode tcp
+  {option}
   timeout connect 5s
   timeout client 1h
   timeout server 1h
@@ -222,9 +239,14 @@ listen kafka
   bind 127.0.0.1:{wiring.listen} backlog 4096{f" ssl crt {wiring.keys[TLS_PAIR]}" if TLS_PAIR in wiring.keys else ""}
   server broker 127.0.0.1:{wiring.upstream}
 """)
-    environment = fetched.environment_of(root)
-    version = fetched.said_version([str(program), "-v"], r"version (\S+)", environment)
-    return Command([str(program), "-db", "-f", str(config)], environment, version)
+    version = fetched.said_version([*command, "-v"], r"version (\S+)", environment)
+    return Command([*command, "-db", "-f", str(config)], environment, version)
+
+
+def _haproxy_splicing(wiring: Wiring) -> Command:
+    pipes = "maxpipes 64"  # by default one for every fourth connection there may be, which takes descriptors
+    # With splice-auto instead of these two, HAProxy 2.6 makes no call of splice at all for these loads.
+    return _haproxy(wiring, tuned=pipes, option="option splice-request\n  option splice-response")
 
 
 def _descriptors() -> int:
@@ -283,9 +305,15 @@ def _go_version(program: Path) -> str:
     return fetched.said_version(["go", "version", "-m", str(program)], r"\tmod\t\S+\t(\S+)")
 
 
+BULK = ("produce", "fetch")
+BYTES = ("small", *BULK, "paced", "storm")
+
 CONTESTANTS = (
     Contestant("direct", "no proxy", None),
     Contestant("haproxy", "HAProxy, mode tcp", _haproxy),
+    Contestant("haproxy-3", "HAProxy 3, mode tcp", partial(_haproxy, newer=True), scenarios=BYTES),
+    Contestant("haproxy-64k", "HAProxy, 64 KiB buffers", partial(_haproxy, tuned="tune.bufsize 65536"), scenarios=BULK),
+    Contestant("haproxy-splice", "HAProxy, splice", _haproxy_splicing, scenarios=BULK),
     Contestant("nginx", "nginx stream", _nginx),
     Contestant("kafka-proxy", "kafka-proxy (grepplabs)", _kafka_proxy),
     Contestant("toxiproxy", "toxiproxy", _toxiproxy),

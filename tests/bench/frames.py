@@ -24,6 +24,10 @@ PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
 OFFERED = {PRODUCE: (3, 12), FETCH: (4, 12), METADATA: (0, 12), API_VERSIONS: (0, 4)}
 """Api key → lowest and highest version that the stub answers; the newest that name topics and not their ids."""
 
+PARTITIONS = {12: 1, 11: 10, 10: 50}
+"""Version of Produce → partitions in a request, and in the stub's response, which it chooses by the version alone.
+Older ones have one; between these three the format is the same."""
+
 API_VERSIONS_RESPONSE = Message(
     (
         Field("error_code", "int16"),
@@ -89,22 +93,28 @@ METADATA_RESPONSE = Message(
 
 
 def write_frames(folder: Path, *, fetched: int, produced: int, record: int, stub_port: int) -> dict[str, Path]:
-    """Write every frame into ``folder`` and return the requests by name: small, produce, fetch, hello.
+    """Write every frame into ``folder`` and return the requests by name: small, small-10, small-50, produce, fetch,
+    hello.
 
     ``fetched``, ``produced``: bytes of records in a fetch response and in a large produce request. ``record``: bytes of
-    the one record in a small request.
+    the one record in a small request, or in each partition of one with so many.
     """
     folder.mkdir(parents=True, exist_ok=True)
     produce_version, fetch_version = OFFERED[PRODUCE][1], OFFERED[FETCH][1]
     requests = {
-        "small": request(PRODUCE, produce_version, _produce(Made(batch([bytes(record)]), EMPTY_RECORD_SET))),
-        "produce": request(PRODUCE, produce_version, _produce(Made(batches(produced), EMPTY_RECORD_SET))),
+        "small" if count == 1 else f"small-{count}": request(
+            PRODUCE, version, _produce(version, batch([bytes(record)]), count)
+        )
+        for version, count in PARTITIONS.items()
+    }
+    requests |= {
+        "produce": request(PRODUCE, produce_version, _produce(produce_version, batches(produced), 1)),
         "fetch": request(FETCH, fetch_version, encode(FETCH_REQUEST, fetch_version, _fetch(fetched))),
         "hello": request(API_VERSIONS, OFFERED[API_VERSIONS][1], _software()),
     }
     responses: dict[tuple[int, int], bytes] = {}
     for version in range(OFFERED[PRODUCE][0], OFFERED[PRODUCE][1] + 1):
-        responses[PRODUCE, version] = response(PRODUCE_RESPONSE, version, _produced())
+        responses[PRODUCE, version] = response(PRODUCE_RESPONSE, version, _produced(PARTITIONS.get(version, 1)))
     for version in range(OFFERED[FETCH][0], OFFERED[FETCH][1] + 1):
         responses[FETCH, version] = response(
             FETCH_RESPONSE, version, _fetched(Made(batches(fetched), EMPTY_RECORD_SET))
@@ -162,23 +172,27 @@ def _software() -> bytes:
     return bytes([len(name) + 1]) + name + bytes([len(version) + 1]) + version + b"\0"
 
 
-def _produce(records: Made) -> bytes:
-    topic = {"name": TOPIC, "partition_data": [{"index": 0, "records": records}]}
+def _produce(version: int, records: bytes, partitions: int) -> bytes:
+    made = Made(records, EMPTY_RECORD_SET)
+    topic = {"name": TOPIC, "partition_data": [{"index": index, "records": made} for index in range(partitions)]}
     values = {"transactional_id": None, "acks": -1, "timeout_ms": 30_000, "topic_data": [topic]}
-    return encode(PRODUCE_REQUEST, OFFERED[PRODUCE][1], values)
+    return encode(PRODUCE_REQUEST, version, values)
 
 
-def _produced() -> Values:
-    partition = {
-        "index": 0,
-        "error_code": 0,
-        "base_offset": 4242,
-        "log_append_time_ms": -1,
-        "log_start_offset": 0,
-        "record_errors": [],
-        "error_message": None,
-    }
-    return {"responses": [{"name": TOPIC, "partition_responses": [partition]}], "throttle_time_ms": 0}
+def _produced(partitions: int) -> Values:
+    answers: list[Values] = [
+        {
+            "index": index,
+            "error_code": 0,
+            "base_offset": 4242,
+            "log_append_time_ms": -1,
+            "log_start_offset": 0,
+            "record_errors": [],
+            "error_message": None,
+        }
+        for index in range(partitions)
+    ]
+    return {"responses": [{"name": TOPIC, "partition_responses": answers}], "throttle_time_ms": 0}
 
 
 def _fetch(size: int) -> Values:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from proxy.errors import LocalError
+
 CLOCK_TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -21,6 +23,15 @@ def pinned(cpus: Collection[int]) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
+
+
+@contextmanager
+def awaiting(what: str) -> Iterator[None]:
+    """Say what was waited for when the operating system reports an error. Raises LocalError."""
+    try:
+        yield
+    except OSError as error:
+        raise LocalError(f"no {what}: {type(error).__name__}: {error}") from error
 
 
 def family(pid: int) -> list[int]:
@@ -43,6 +54,24 @@ def cpu_seconds(pids: Sequence[int]) -> float:
         except OSError:
             continue  # it has ended
     return total
+
+
+def cpu_ticks(pids: Sequence[int]) -> tuple[int, int]:
+    """User and system time of the processes by the kernel's account, which is coarser than ``cpu_seconds``."""
+    user = system = 0
+    for pid in pids:
+        try:
+            part = parse_ticks(Path(f"/proc/{pid}/stat").read_text())
+        except OSError:
+            continue
+        user, system = user + part[0], system + part[1]
+    return user, system
+
+
+def parse_ticks(text: str) -> tuple[int, int]:
+    """Ticks in user and in system mode, of the content of ``/proc/<pid>/stat``."""
+    fields = text.rpartition(")")[2].split()
+    return int(fields[11]), int(fields[12])
 
 
 @dataclass(frozen=True)
@@ -84,12 +113,15 @@ def parse_busy(text: str) -> int:
 
 @dataclass(frozen=True)
 class Clock:
-    """One reading: wall time, CPU of the measured processes, of the whole set-up with them, and of the machine."""
+    """One reading: wall time, CPU of the measured processes, of the whole set-up with them, and of the machine.
+    ``user``, ``system``: ticks of the measured ones."""
 
     wall: float
     measured: float
     ours: float
     machine: float
+    user: int = 0
+    system: int = 0
 
     @classmethod
     def read(cls, measured: Sequence[int], others: Sequence[int]) -> Clock:
@@ -97,7 +129,12 @@ class Clock:
         used = cpu_seconds(measured)
         children = os.times()
         ours = used + cpu_seconds([*others, os.getpid()]) + children.children_user + children.children_system
-        return cls(time.monotonic(), used, ours, busy_seconds())
+        return cls(time.monotonic(), used, ours, busy_seconds(), *cpu_ticks(measured))
+
+    def system_share(self, before: Clock) -> float:
+        """Share of system time in what the measured processes have used since ``before``; 0 where that is nothing."""
+        user, system = self.user - before.user, self.system - before.system
+        return system / (user + system) if user + system else 0.0
 
     def foreign(self, before: Clock) -> float:
         """CPU used since ``before`` by others than the set-up, as a share of one CPU."""

@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,7 +33,7 @@ def run(
             if reason := scenario.impossible():
                 results.skipped[scenario.name] = reason
                 continue
-            for contestant in rotated([one for one in present if scenario.takes(one)], number):
+            for contestant in rotated(_takers(scenario, present), number):
                 try:
                     measured = _quietest(stage, scenario, contestant)
                 except MissingError as reason:
@@ -41,14 +42,29 @@ def run(
                     results.missing[contestant.name] = str(reason)
                     _say(f"{contestant.name} is missing: {reason}")
                     continue
-                except (LocalError, OSError) as error:
-                    measured = Measured({}, 0.0, str(error) or type(error).__name__)
+                except Exception as error:  # of whatever kind: the figures of the others are worth having
+                    measured = Measured({}, 0.0, _sentence(error))
                 results.versions = stage.versions
                 one = Measurement(
                     scenario.name, contestant.name, number, measured.figures, measured.foreign, measured.error
                 )
                 results.measurements.append(one)
                 _say(f"{time.monotonic() - begun:5.0f} s  round {number + 1}/{rounds}  {progress(one)}")
+
+
+def _takers(scenario: Scenario, present: Sequence[Contestant]) -> list[Contestant]:
+    return [one for one in present if scenario.takes(one) and scenario.name in (one.scenarios or [scenario.name])]
+
+
+def _sentence(error: BaseException) -> str:
+    """What to say of an error; one that nobody has foreseen is printed with its traceback, too."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, LocalError):
+        return str(error)
+    if not isinstance(error, OSError):
+        traceback.print_exception(error)
+    return f"{type(error).__name__}: {error}"
 
 
 def _quietest(stage: Stage, scenario: Scenario, contestant: Contestant) -> Measured:

@@ -13,6 +13,8 @@ from tests.bench.stage import Outcome, Sizes, Stage
 MIB = 1024 * 1024
 CONNECTIONS = 32
 RATE = 10_000
+SIZED = ("haproxy", "nginx", "brokerside", "brokerside-audit")
+"""Whom loads of other sizes are put on."""
 
 Figures = dict[str, float]
 
@@ -72,8 +74,11 @@ class Load:
         finally:
             running.pause()
         figures = self.figures(outcome)
-        if not outcome.cpu:
-            figures = {name: value for name, value in figures.items() if not name.startswith("cpu_")}
+        for unit in [name.removeprefix("cpu_") for name in figures if name.startswith("cpu_")]:
+            cpu = figures.pop(f"cpu_{unit}")
+            if outcome.cpu:
+                system = cpu * outcome.system_share
+                figures |= {f"cpu_{unit}": cpu, f"user_{unit}": cpu - system, f"system_{unit}": system}
         if outcome.load["errors"]:
             figures["errors"] = outcome.load["errors"]
         if contestant.audited:
@@ -82,26 +87,35 @@ class Load:
         return Measured(figures, outcome.foreign)
 
 
-def _small(outcome: Outcome) -> Figures:
-    return {"cpu_us": outcome.cpu / outcome.load["requests"] * 1e6, "per_s": outcome.load["per_s"]}
+@dataclass(frozen=True)
+class Size(Load):
+    """A load of another size, on fewer contestants and in fewer rounds."""
+
+    def rounds(self, sizes: Sizes) -> int:
+        return sizes.footprint_rounds
+
+    def takes(self, contestant: Contestant) -> bool:
+        return contestant.name in SIZED
+
+
+def _requests(outcome: Outcome) -> Figures:
+    load = outcome.load
+    latencies = {name: load[name] for name in ("p50_us", "p99_us", "p999_us")}
+    return {"cpu_us": outcome.cpu / load["requests"] * 1e6, "per_s": load["per_s"], **latencies}
 
 
 def _bulk(outcome: Outcome) -> Figures:
     return {"cpu_ms_mib": outcome.cpu / outcome.load["bytes"] * MIB * 1e3, "mb_s": outcome.load["mb_s"]}
 
 
-def _paced(outcome: Outcome) -> Figures:
-    return {
-        "p50_us": outcome.load["p50_us"],
-        "p99_us": outcome.load["p99_us"],
-        "cpu_us": outcome.cpu / outcome.load["requests"] * 1e6,
-    }
-
-
 LOADS = (
-    Load("small", "requests", "small", {"conns": CONNECTIONS}, _small),
+    Load("small", "requests", "small", {"conns": CONNECTIONS}, _requests),
+    Size("small-1", "requests", "small", {"conns": 1}, _requests),
+    Size("small-1000", "requests", "small", {"conns": 1_000}, _requests),
+    Size("partitions-10", "requests", "small-10", {"conns": CONNECTIONS}, _requests),
+    Size("partitions-50", "requests", "small-50", {"conns": CONNECTIONS}, _requests),
     Load("produce", "requests", "produce", {"conns": 4, "depth": 5}, _bulk),
     Load("fetch", "requests", "fetch", {"conns": 4}, _bulk),
-    Load("paced", "requests", "small", {"conns": CONNECTIONS, "rate": RATE}, _paced),
-    Load("storm", "storm", "hello", {"conns": 8}, _small),
+    Load("paced", "requests", "small", {"conns": CONNECTIONS, "rate": RATE}, _requests),
+    Load("storm", "storm", "hello", {"conns": 8}, _requests),
 )

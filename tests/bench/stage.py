@@ -28,27 +28,27 @@ DESCRIPTORS = 65_536
 SETTLE = 0.3
 """Seconds after a load in which a sidecar continues delivering, before that is checked."""
 
-WARM_UP = 0.3
-"""Seconds of each kind of traffic before a contestant is measured for the first time."""
+START_ATTEMPTS = 3
+"""Of one contestant: a port that was free may be another process's a moment later."""
 
-DELIVERY_TIMEOUT = 30.0
+DELIVERY_TIMEOUT = 60.0
 QUIET = 0.1
 """Foreign CPU, as a share of one, below which the machine is quiet."""
 
-LOAD_TIMEOUT = 60.0
+LOAD_TIMEOUT = 180.0
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much of everything; times in seconds. ``seconds`` of each load follow after ``warm``; ``idle``: how many
-    connections stay open; ``calm``: from a start until a process is at rest, which is then watched for ``watch``;
-    ``kafka_records``: of 1 KiB. ``quiet_wait``: how long to wait for others to be quiet; with 0 a measurement that was
-    disturbed is not repeated either. ``…_rounds``: at most so many of what takes long. ``job_clients``: of each
-    topic that the jobs read, which has ``job_events``; ``table_rows``: of the table ``traffic`` that others are
-    computed from. ``feature_turns``: how often each load is put on a sidecar with features, and one without;
-    ``feature_updates``: of each kind. ``group_members`` of each group, which reads ``group_partitions``;
-    ``group_slow``: also events that take a session timeout of 45 s; ``scale_consumers`` are watched for
-    ``scale_seconds``."""
+    """How much of everything; times in seconds. ``seconds`` of each load follow after ``warm``, which is also how long
+    each kind of traffic goes through a contestant before its first load; ``idle``: how many connections stay open;
+    ``calm``: from a start until a process is at rest, which is then watched for ``watch``; ``kafka_records``: of 1 KiB.
+    ``quiet_wait``: how long to wait for others to be quiet; with 0 a measurement that was disturbed is not repeated
+    either. ``…_rounds``: at most so many of what takes long. ``job_clients``: of each topic that the jobs read, which
+    has ``job_events``; ``table_rows``: of the table ``traffic`` that others are computed from. ``feature_turns``: how
+    often each load is put on a sidecar with features, and one without; ``feature_updates``: of each kind.
+    ``group_members`` of each group, which reads ``group_partitions``; ``group_slow``: also events that take a session
+    timeout of 45 s; ``scale_consumers`` are watched for ``scale_seconds``."""
 
     seconds: float
     warm: float
@@ -129,13 +129,15 @@ class Listener:
 @dataclass(frozen=True)
 class Outcome:
     """What one load gave. ``load``: what the generator printed; ``cpu``: seconds of the contestant over all of it;
-    ``foreign``: CPU of others, as a share of one; ``events`` and ``log_bytes``: what reached the audit topic."""
+    ``system_share``: of it, in the kernel; ``foreign``: CPU of others, as a share of one; ``events`` and
+    ``log_bytes``: what reached the audit topic."""
 
     load: Mapping[str, float]
     cpu: float
     foreign: float
     events: float = 0.0
     log_bytes: int = 0
+    system_share: float = 0.0
 
 
 class Stage:
@@ -224,7 +226,7 @@ class Stage:
         if running is None or not running.alive:
             running = self._kept[contestant.name] = self.start(contestant)
             for request in ("small", "produce", "fetch"):
-                self.load(running, "requests", request, conns=8, warm=0.0, secs=WARM_UP)
+                self.load(running, "requests", request, conns=8, warm=0.0, secs=self.sizes.warm)
         return running
 
     def start(
@@ -241,11 +243,17 @@ class Stage:
         ``cpus``: where it runs, by default on the first one alone. ``keys``: further configuration of a sidecar.
         """
         audit = self.start_cluster().internal_bootstrap if contestant.audited else ""
-        self._count += 1
-        admin, port = free_ports(2)
-        folder = self.folder / f"{contestant.name}-{self._count}"
-        wiring = Wiring(folder, listen or port, upstream or self.stub_port, admin, audit, dict(keys or {}))
-        running = Running(contestant, wiring, cpus or self.cpus[:1])
+        for left in reversed(range(START_ATTEMPTS)):
+            self._count += 1
+            admin, port = free_ports(2)
+            folder = self.folder / f"{contestant.name}-{self._count}"
+            wiring = Wiring(folder, listen or port, upstream or self.stub_port, admin, audit, dict(keys or {}))
+            try:
+                running = Running(contestant, wiring, cpus or self.cpus[:1])
+                break
+            except LocalError as error:
+                if not left or "address already in use" not in str(error).lower():
+                    raise
         self.running.append(running)
         self._contexts.callback(self.stop, running)
         if contestant.command is not None:
@@ -313,6 +321,7 @@ class Stage:
             after.foreign(before),
             self._delivered(running) - events if audited else 0.0,
             self._log_bytes(running) - log_bytes if audited else 0,
+            after.system_share(before),
         )
 
     def hold_idle(self, running: Running, count: int) -> subprocess.Popen[str]:
@@ -337,7 +346,12 @@ class Stage:
     def _run_load(self, port: int, mode: str, request: str, numbers: dict[str, float]) -> dict[str, Any]:
         times = {"warm": self.sizes.warm, "secs": self.sizes.seconds}
         command = self._load_command(port, mode, request, times | numbers)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LOAD_TIMEOUT, check=True)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=LOAD_TIMEOUT, check=True)
+        except subprocess.TimeoutExpired:
+            raise LocalError(f"the load {mode} {request} has not ended after {LOAD_TIMEOUT:.0f} s") from None
+        except subprocess.CalledProcessError as error:
+            raise LocalError(f"the load {mode} {request} ended with {error.returncode}: {error.stderr}") from None
         said: dict[str, Any] = json.loads(done.stdout)
         if not said["requests"]:
             raise LocalError(f"no request of {mode} {request} was answered; {said['errors']} errors")

@@ -11,12 +11,12 @@ import pytest
 from proxy.local.jars import cache_dir
 from tests.tools import fetched
 
-SUITE = "trixie"
 TIMEOUT = 550
 
 
 def bootstrap(to: Path, packages: str) -> Path:
-    """Make ``to``, a folder or a tar, of Debian's ``SUITE`` with ``packages`` (separated by commas) if it is missing.
+    """Make ``to``, a folder or a tar, of Debian's ``fetched.SUITE`` with ``packages`` (separated by commas) if it is
+    missing.
 
     Skips the test where that cannot be done.
     """
@@ -26,12 +26,13 @@ def bootstrap(to: Path, packages: str) -> Path:
         return to
     try:
         program, unpacked = fetched.debian("mmdebstrap", ["mmdebstrap", "debian-archive-keyring"])
+        mirror = fetched.mirror()
     except fetched.MissingError as missing:
         pytest.skip(f"no mmdebstrap: {missing}")
     to.parent.mkdir(parents=True, exist_ok=True)
     part = to.with_name(f"part-{to.name}")
     done = subprocess.run(
-        [program, "--variant=minbase", f"--include={packages}", SUITE, part, _mirror()],
+        [program, "--variant=minbase", f"--include={packages}", fetched.SUITE, part, mirror],
         env=os.environ | fetched.environment_of(unpacked),
         capture_output=True,
         text=True,
@@ -39,19 +40,11 @@ def bootstrap(to: Path, packages: str) -> Path:
         check=False,
     )
     if done.returncode:
-        pytest.skip(f"no Debian {SUITE}: {done.stderr.strip().splitlines()[-1]}")
+        pytest.skip(f"no Debian {fetched.SUITE}: {done.stderr.strip().splitlines()[-1]}")
     part.rename(to)
     return to
 
 
 def cached(name: str, packages: str) -> Path:
     """Return the folder of a file system in the cache."""
-    return bootstrap(cache_dir() / "deploy" / f"{name}-{SUITE}", packages)
-
-
-def _mirror() -> str:
-    """Return where this machine takes Debian's packages from."""
-    targets = subprocess.run(
-        ["apt-get", "indextargets", "--format", "$(REPO_URI)"], capture_output=True, text=True, check=True
-    )
-    return next(line for line in targets.stdout.split() if line.rstrip("/").endswith("/debian"))
+    return bootstrap(cache_dir() / "deploy" / f"{name}-{fetched.SUITE}", packages)

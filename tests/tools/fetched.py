@@ -17,6 +17,9 @@ from proxy.local.jars import cache_dir
 TIMEOUT = 1200.0
 """Seconds for a download or a build; that of kube-apiserver takes the longest, about eleven minutes."""
 
+SUITE = "trixie"
+"""Of Debian, for what this machine's own does not have."""
+
 FOLDERS = ("usr/bin", "usr/sbin")
 """Where Debian's packages have their programs."""
 
@@ -52,6 +55,34 @@ def debian(program: str, packages: list[str]) -> tuple[Path, Path | None]:
     if found is None:
         raise MissingError(f"no {program} in the packages {' '.join(packages)}")
     return found, root
+
+
+def newer_debian(program: str, packages: list[str]) -> list[str]:
+    """Return the command that runs ``program`` of Debian's ``SUITE`` here, with the libraries that it has there.
+
+    Raises MissingError.
+    """
+    root = cache_dir() / "bench" / f"{SUITE}-{program}"
+    if not root.exists():
+        maker, unpacked = debian("mmdebstrap", ["mmdebstrap", "debian-archive-keyring"])
+        part = root.with_suffix(".part")
+        shutil.rmtree(part, ignore_errors=True)
+        part.parent.mkdir(parents=True, exist_ok=True)
+        command = [str(maker), "--variant=extract", f"--include={','.join(packages)}", SUITE, str(part), mirror()]
+        _run(command, root.parent, f"{' '.join(packages)} of Debian {SUITE} by mmdebstrap", environment_of(unpacked))
+        part.rename(root)
+    loader = next(root.glob("usr/lib*/ld-linux*"))
+    libraries = ":".join(map(str, root.glob("usr/lib/*-linux-gnu")))
+    return [str(loader), "--library-path", libraries, str(root / "usr/sbin" / program)]
+
+
+def mirror() -> str:
+    """Return where this machine takes Debian's packages from. Raises MissingError."""
+    targets = _run(["apt-get", "indextargets", "--format", "$(REPO_URI)"], Path.cwd(), "the mirror of Debian")
+    found = [line for line in targets.split() if line.rstrip("/").endswith("/debian")]
+    if not found:
+        raise MissingError("apt-get knows no mirror of Debian")
+    return found[0]
 
 
 def environment_of(root: Path | None) -> dict[str, str]:

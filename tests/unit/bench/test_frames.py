@@ -10,7 +10,7 @@ import pytest
 from kio.serial import entity_reader
 
 from proxy.compiled.walk_door import walk_whole, walker_for_request, walker_for_response
-from proxy.core.exchange import FetchResponse, ProduceRequest
+from proxy.core.exchange import FetchResponse, ProduceRequest, ProduceResponse
 from tests.bench.frames import API_VERSIONS, FETCH, METADATA, OFFERED, PRODUCE, write_frames
 
 FETCHED, PRODUCED, RECORD = 300_000, 100_000, 100
@@ -50,6 +50,22 @@ def test_produce_responses_are_read_by_the_walker(folder: Path, version: int) ->
     walker = walker_for_response(PRODUCE, version)
     assert walker is not None
     walk_whole(walker, frame, 9 if version >= 9 else 8, len(frame), version, "broker")
+
+
+@pytest.mark.parametrize(("name", "count"), [("small", 1), ("small-10", 10), ("small-50", 50)])
+def test_each_partition_of_a_request_has_an_answer(folder: Path, name: str, count: int) -> None:
+    asked = (folder / f"{name}.req").read_bytes()
+    _, version, _, client_id = struct.unpack_from(">hhih", asked, 4)
+    answered = (folder / f"{PRODUCE}-{version}.resp").read_bytes()
+    request, response = walker_for_request(PRODUCE, version), walker_for_response(PRODUCE, version)
+    assert request is not None
+    assert response is not None
+    for facts in (
+        walk_whole(request, asked, 14 + client_id + 1, len(asked), version, "client"),
+        walk_whole(response, answered, 9, len(answered), version, "broker"),
+    ):
+        assert isinstance(facts, ProduceRequest | ProduceResponse)
+        assert [part.partition for part in facts.partitions] == list(range(count))
 
 
 @pytest.mark.parametrize("version", range(OFFERED[FETCH][0], OFFERED[FETCH][1] + 1))

@@ -6,8 +6,21 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+from proxy.errors import LocalError
 from tests.bench.contestants import sum_of
-from tests.bench.measure import Clock, Memory, cpu_seconds, family, parse_busy, parse_rollup, pinned
+from tests.bench.measure import (
+    Clock,
+    Memory,
+    awaiting,
+    cpu_seconds,
+    family,
+    parse_busy,
+    parse_rollup,
+    parse_ticks,
+    pinned,
+)
 
 ROLLUP = """\
 55d0c0a00000-7ffd3b9f5000 ---p 00000000 00:00 0    [rollup]
@@ -23,6 +36,16 @@ def test_memory_is_read_from_the_rollup() -> None:
 
 def test_busy_is_everything_but_idle_and_waiting() -> None:
     assert parse_busy("cpu  100 20 30 5000 400 1 2 3 77 88\ncpu0 1 1 1 1 1 1 1 1 1 1\n") == 156
+
+
+def test_ticks_are_read_whatever_a_process_is_called() -> None:
+    assert parse_ticks("77 (a ) b) S 1 77 77 0 -1 4194304 500 0 0 0 120 45 6 7 20 0 1 0 9000 1000 300") == (120, 45)
+
+
+def test_the_share_of_system_time_is_of_what_was_used_between() -> None:
+    before = Clock(wall=10.0, measured=1.0, ours=5.0, machine=100.0, user=50, system=50)
+    assert Clock(12.0, 2.0, 7.0, 103.0, user=60, system=80).system_share(before) == 0.75
+    assert before.system_share(before) == 0.0
 
 
 def test_a_metric_is_summed_over_its_labels_and_no_others() -> None:
@@ -59,6 +82,14 @@ def test_foreign_is_what_the_machine_did_beyond_ours() -> None:
     before = Clock(wall=10.0, measured=1.0, ours=5.0, machine=100.0)
     assert Clock(wall=12.0, measured=2.0, ours=7.0, machine=103.0).foreign(before) == 0.5
     assert Clock(wall=12.0, measured=2.0, ours=9.0, machine=103.0).foreign(before) == 0.0
+
+
+def test_an_error_of_the_system_says_what_was_awaited() -> None:
+    with (
+        pytest.raises(LocalError, match="no answer within 1 s: TimeoutError: timed out"),
+        awaiting("answer within 1 s"),
+    ):
+        raise TimeoutError("timed out")
 
 
 def test_pinning_ends() -> None:

@@ -61,13 +61,15 @@ def test_every_request_is_answered(
     assert said["errors"] == 0
     assert said["requests"] > 0
     assert said["bytes"] == said["requests"] * sum(sizes)
-    assert 0 < said["p50_us"] <= said["p99_us"]
+    assert said["seconds"] >= 0.1
+    assert 0 < said["p50_us"] <= said["p99_us"] <= said["p999_us"]
 
 
 def test_a_paced_load_asks_as_often_as_configured(programs: native.Native, stub: tuple[int, Path]) -> None:
+    begun = time.monotonic()
     said = load(programs, stub, "requests", "small", "conns=8", "rate=1000")
     assert said["errors"] == 0
-    assert 1 <= said["requests"] <= 120
+    assert 1 <= said["requests"] <= 1000 * (time.monotonic() - begun)
 
 
 def test_a_storm_gets_an_answer_on_each_connection(programs: native.Native, stub: tuple[int, Path]) -> None:
@@ -121,5 +123,7 @@ def test_a_peer_that_cannot_be_had_says_how_to_get_it(monkeypatch: pytest.Monkey
     monkeypatch.setenv("BROKERSIDE_CACHE", str(tmp_path))
     with pytest.raises(fetched.MissingError, match="apt-get install haproxy"):
         fetched.debian("haproxy", ["haproxy"])
+    with pytest.raises(fetched.MissingError, match="apt-get install mmdebstrap"):
+        fetched.newer_debian("haproxy", ["haproxy"])
     with pytest.raises(fetched.MissingError, match="needs Go: go install"):
         fetched.go("kafka-proxy", "example.org/kafka-proxy")

@@ -75,6 +75,31 @@ def test_a_failure_is_kept_and_ends_nothing() -> None:
     assert len(results.measurements) == 6
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (TimeoutError("no answer"), "TimeoutError: no answer"),
+        (KeyError("x"), "KeyError: 'x'"),
+        (ExceptionGroup("two", [LocalError("it ended"), KeyError("x")]), "it ended"),
+    ],
+)
+def test_a_failure_of_any_kind_ends_nothing_and_is_said(error: Exception, said: str) -> None:
+    results = done(Scripted({"a": [error]}))
+    assert {one.contestant: one.error for one in results.measurements} == {"a": said, "b": "", "c": ""}
+
+
+def test_a_contestant_may_be_for_some_scenarios_alone() -> None:
+    scenario = Scripted()
+    of_others, of_this = (
+        Contestant(name, name, None, scenarios=(for_,)) for name, for_ in (("d", "x"), ("e", "scripted"))
+    )
+    results = new_results([], 1)
+    stage: Any = SimpleNamespace(sizes=QUICK, wait_quiet=lambda: None, versions={})
+    scenario.only = "ade"
+    run(stage, [A, of_others, of_this], [scenario], 1, results)
+    assert scenario.asked == ["a", "e"]
+
+
 def test_what_is_impossible_is_skipped_with_its_reason() -> None:
     scenario = Scripted(reason="no such key")
     assert done(scenario).skipped == {"scripted": "no such key"}
