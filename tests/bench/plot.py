@@ -54,7 +54,7 @@ def svg(results: Results) -> str:
 def _bars(results: Results, panel: Panel) -> list[tuple[str, bool, Summary]]:
     """Title, whether it is ours, and the figure, of every contestant that has one."""
     found = (
-        (title, name.startswith("brokerside"), summary(results.by_round(panel.scenario, name, panel.figure), {}))
+        (title, name.startswith("brokerside"), summary(results.by_round(panel.scenario, name, panel.figure).values()))
         for name, title in results.titles.items()
     )
     return [(title, ours, figure) for title, ours, figure in found if figure is not None]

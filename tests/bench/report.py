@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from statistics import median
 from typing import NamedTuple
 
 from proxy.errors import LocalError
 from tests.bench.group_tables import GRIDS, GROUP_GOALS, Grid
-from tests.bench.results import REFERENCE, Results, Summary, ratios_within, summary
+from tests.bench.results import REFERENCE, Results, ratios_within, summary
 
 
 class Figure(NamedTuple):
@@ -27,16 +28,28 @@ class Section(NamedTuple):
     figures: tuple[Figure, ...]
 
 
+def _cpu(unit: str, title: str, decimals: int) -> tuple[Figure, ...]:
+    """CPU for one of something, and the parts of it."""
+    parts = (Figure(f"{part}_{unit}", part, decimals, ratio=False) for part in ("user", "system"))
+    return Figure(f"cpu_{unit}", f"CPU {title}", decimals), *parts
+
+
+LATENCIES = (Figure("p50_us", "p50 µs"), Figure("p99_us", "p99 µs"), Figure("p999_us", "p99.9 µs"))
+REQUESTS = (*_cpu("us", "µs/request", 1), Figure("per_s", "requests/s"))
+BULK = (*_cpu("ms_mib", "ms/MiB", 3), Figure("mb_s", "MB/s"))
+
 SECTIONS = (
-    Section("small", "Small requests", (Figure("cpu_us", "CPU µs/request", 1), Figure("per_s", "requests/s"))),
-    Section("produce", "Bulk produce", (Figure("cpu_ms_mib", "CPU ms/MiB", 3), Figure("mb_s", "MB/s"))),
-    Section("fetch", "Bulk fetch", (Figure("cpu_ms_mib", "CPU ms/MiB", 3), Figure("mb_s", "MB/s"))),
-    Section(
-        "paced",
-        "10,000 requests/s",
-        (Figure("p50_us", "p50 µs"), Figure("p99_us", "p99 µs"), Figure("cpu_us", "CPU µs/request", 1)),
-    ),
-    Section("storm", "Storm", (Figure("per_s", "connections/s"), Figure("cpu_us", "CPU µs/connection"))),
+    Section("small", "Small requests", REQUESTS),
+    Section("small", "Small requests: latency of the closed loop", LATENCIES),
+    Section("small-1", "Small requests, 1 connection", REQUESTS),
+    Section("small-1000", "Small requests, 1,000 connections", REQUESTS),
+    Section("partitions-10", "Requests of 10 partitions", REQUESTS),
+    Section("partitions-50", "Requests of 50 partitions", REQUESTS),
+    Section("produce", "Bulk produce", BULK),
+    Section("fetch", "Bulk fetch", BULK),
+    Section("paced", "10,000 requests/s", LATENCIES),
+    Section("paced", "10,000 requests/s: CPU", _cpu("us", "µs/request", 1)),
+    Section("storm", "Storm", (Figure("per_s", "connections/s"), *_cpu("us", "µs/connection", 0))),
     Section(
         "footprint",
         "Footprint",
@@ -146,7 +159,8 @@ SECTIONS = (
 class Goal(NamedTuple):
     """A bound for the median of the ratios ``contestant`` / ``against`` of one figure, or for the figure itself.
 
-    ``every``: the worst of all rounds has to reach it, for a bound that is nearer than rounds are to each other.
+    ``every``: it is not reached where the worst of all rounds does not reach it; for a bound that is nearer than rounds
+    are to each other.
     """
 
     text: str
@@ -241,8 +255,8 @@ def filled(page: str, results: Results, picture: str) -> str:
 def _document(results: Results, table: object, heading: str, bullet: str) -> Iterator[str]:
     assert callable(table)
     machine = ", ".join(results.machine.values())
-    yield f"{results.made}, {machine}; median of {results.rounds} rounds (least–greatest); × is the ratio to HAProxy's,"
-    yield "the median of the ratios within each round."
+    yield f"{results.made}, {machine}; median of {results.rounds} rounds (least–greatest); × is the ratio to HAProxy's"
+    yield "within each round, summed up in the same way. Where ranges overlap, a goal is not decided."
     if results.quick:
         yield "A quick run: it shows that everything works, and its figures mean nothing."
     for section in SECTIONS:
@@ -285,7 +299,7 @@ NOISY = 0.25
 def section_rows(results: Results, section: Section) -> list[list[str]]:
     """Header and one row for each contestant that has a figure."""
     figures = [figure for figure in section.figures if _measured(results, section.scenario, figure.name)]
-    header = [""]
+    header = [results.processor]
     for figure in figures:
         header += [figure.title, "×"] if figure.ratio else [figure.title]
     rows = [header]
@@ -293,10 +307,10 @@ def section_rows(results: Results, section: Section) -> list[list[str]]:
         row = [title]
         for figure in figures:
             own = results.by_round(section.scenario, contestant, figure.name)
-            found = summary(own, results.by_round(section.scenario, REFERENCE, figure.name))
-            row.append(_spread(found, figure.decimals))
+            row.append(_spread(own.values(), figure.decimals))
             if figure.ratio:
-                row.append("–" if found is None or found.ratio is None else f"{found.ratio:.2f}")
+                reference = results.by_round(section.scenario, REFERENCE, figure.name)
+                row.append(_spread(ratios_within(own, reference), 2))
         if any(cell != "–" for cell in row[1:]):
             rows.append(row)
     return rows
@@ -304,35 +318,53 @@ def section_rows(results: Results, section: Section) -> list[list[str]]:
 
 def grid_rows(results: Results, grid: Grid) -> list[list[str]]:
     """Header and one row for each figure that any column has."""
-    rows = [["", *grid.columns.values()]]
+    rows = [[results.processor, *grid.columns.values()]]
     for row in grid.rows:
         own = [results.by_round(grid.scenario, "brokerside", row.figure.format(column)) for column in grid.columns]
         if any(own):
-            rows.append([row.title, *(_spread(summary(each, {}), row.decimals) for each in own)])
+            rows.append([row.title, *(_spread(each.values(), row.decimals) for each in own)])
     return rows
 
 
 def goal_rows(results: Results) -> list[list[str]]:
     """Header and one row for each goal that this run can say something about."""
-    rows = [["goal", "figure", "bound", ""]]
+    rows = [[f"goal, on {results.processor}", "figure", "bound", ""]]
     for goal in GOALS:
         own = results.by_round(goal.scenario, goal.contestant, goal.figure)
         unit = "" if goal.against is None else f" × {goal.against}"
         if goal.against is None:
-            values = list(own.values())
+            reference = dict.fromkeys(own, 1.0)
         else:
-            values = ratios_within(own, results.by_round(goal.scenario, goal.against, goal.figure))
+            reference = results.by_round(goal.scenario, goal.against, goal.figure)
+        ratios = ratios_within(own, reference)
         bound = f"{'≥' if goal.at_least else '≤'} {goal.bound:.2f}{unit}"
-        if values:
-            missed = goal.every and not _complete(results, goal.scenario, goal.contestant, len(values))
-            figure = (min if goal.at_least else max)(values) if goal.every else _median(values)
-            reached = figure >= goal.bound if goal.at_least else figure <= goal.bound
-            rows.append(
-                [goal.text, f"{figure:.2f}{unit}", bound, "reached" if reached and not missed else "not reached"]
-            )
+        if ratios:
+            missed = goal.every and not _complete(results, goal.scenario, goal.contestant, len(ratios))
+            said = NOT_REACHED if missed else verdict(goal, own.values(), reference.values(), ratios)
+            rows.append([goal.text, f"{_spread(ratios, 2)}{unit}", bound, said])
         elif own:
             rows.append([goal.text, "–", bound, f"{goal.against} is missing"])
     return rows
+
+
+REACHED, NOT_REACHED = "reached", "not reached"
+OVERLAP, ONE_ROUND = "not decided (ranges overlap)", "not decided (one round)"
+
+
+def verdict(goal: Goal, own: Collection[float], reference: Collection[float], ratios: Collection[float]) -> str:
+    """What the rounds say about a goal.
+
+    It is reached where the median of the ratios reaches it, and the range of the figures does not overlap that of the
+    reference's × the bound: one that chance decides is not. A comparison within one round has no ranges.
+    """
+    worst, best = (min, max) if goal.at_least else (max, min)
+    figure = worst(ratios) if goal.every else median(ratios)
+    if worst(figure, goal.bound) != goal.bound:
+        return NOT_REACHED
+    limit = best(reference) * goal.bound
+    if worst(worst(own), limit) != limit:
+        return OVERLAP
+    return ONE_ROUND if goal.against is not None and len(ratios) == 1 else REACHED
 
 
 def _complete(results: Results, scenario: str, contestant: str, rounds: int) -> bool:
@@ -355,13 +387,8 @@ def _measured(results: Results, scenario: str, figure: str) -> bool:
     return any(results.by_round(scenario, contestant, figure) for contestant in results.titles)
 
 
-def _median(values: list[float]) -> float:
-    found = summary(dict(enumerate(values)), {})
-    assert found is not None
-    return found.median
-
-
-def _spread(found: Summary | None, decimals: int) -> str:
+def _spread(values: Collection[float], decimals: int) -> str:
+    found = summary(values)
     if found is None:
         return "–"
     middle, least, greatest = (f"{value:,.{decimals}f}" for value in (found.median, found.least, found.greatest))

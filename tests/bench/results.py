@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from statistics import median
 from typing import TypeVar
@@ -40,6 +40,11 @@ class Results(Struct):
     skipped: dict[str, str] = field(default_factory=dict)
     measurements: list[Measurement] = field(default_factory=list)
 
+    @property
+    def processor(self) -> str:
+        """What every figure was measured on."""
+        return self.machine.get("cpu", "")
+
     def save(self, path: Path) -> None:
         """Write the JSON file."""
         path.write_bytes(json.format(json.encode(self), indent=1) + b"\n")
@@ -70,21 +75,16 @@ class Results(Struct):
 
 
 class Summary(Struct, frozen=True):
-    """Median, least and greatest of one figure over the rounds, and the median of its ratios to the reference."""
+    """Median, least and greatest of one figure over the rounds."""
 
     median: float
     least: float
     greatest: float
-    ratio: float | None
 
 
-def summary(own: dict[int, float], reference: dict[int, float]) -> Summary | None:
-    """Sum up one figure by round; ratios are taken within each round. None if it was never measured."""
-    if not own:
-        return None
-    ratios = ratios_within(own, reference)
-    values = list(own.values())
-    return Summary(median(values), min(values), max(values), median(ratios) if ratios else None)
+def summary(values: Collection[float]) -> Summary | None:
+    """Sum up one figure of all rounds. None if it was never measured."""
+    return Summary(median(values), min(values), max(values)) if values else None
 
 
 def ratios_within(own: dict[int, float], reference: dict[int, float]) -> list[float]:

@@ -50,7 +50,7 @@ def test_requests_that_failed_are_said() -> None:
 @pytest.mark.parametrize(("worst", "verdict"), [(1.02, "reached"), (1.03, "not reached")])
 def test_a_goal_for_every_round_is_reached_by_the_worst(worst: float, verdict: str) -> None:
     made = results({("features", "brokerside"): {"small_ratio": [0.98, worst, 1.0]}})
-    assert goal_rows(made)[1][1:] == [f"{worst:.2f}", "≤ 1.02", verdict]
+    assert goal_rows(made)[1][1:] == [f"1.00 (0.98–{worst:.2f})", "≤ 1.02", verdict]
 
 
 @pytest.mark.parametrize(
