@@ -12,6 +12,7 @@ own at the broker itself.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import time
@@ -43,10 +44,10 @@ LOADS = {"small": ("requests", "small", CONNECTIONS), "storm": ("storm", "hello"
 GROUP_VERSION = "group.version"
 """A feature of Kafka's own with the levels 0 and 1."""
 
-FINALIZED_TIMEOUT = 60.0
-"""Seconds until a new fleet has finalized levels; it takes 15."""
+FINALIZED_TIMEOUT = 180.0
+"""Seconds until a new fleet has finalized levels; it takes 15, and more on a busy machine."""
 
-TOOL_TIMEOUT = 60.0
+TOOL_TIMEOUT = 180.0
 
 IDLE_WATCHES = 4
 """How often ``Sizes.watch`` fits into the time in which idle sidecars are watched."""
@@ -156,10 +157,12 @@ def _idle_figures(stage: Stage, sides: Mapping[str, Running]) -> Figures:
 
 def _wait_until(finalized: Callable[[], bool]) -> None:
     deadline = time.monotonic() + FINALIZED_TIMEOUT
-    while not finalized():
-        if time.monotonic() > deadline:
-            raise LocalError(f"no levels were finalized within {FINALIZED_TIMEOUT:.0f} s")
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):  # no answer in time from a sidecar that is busy
+            if finalized():
+                return
         time.sleep(0.1)
+    raise LocalError(f"no levels were finalized within {FINALIZED_TIMEOUT:.0f} s")
 
 
 def _applied_epoch(running: Running) -> int:

@@ -25,8 +25,9 @@ from proxy.errors import LocalError
 from proxy.local.ports import HOST
 
 CONSUMER_GROUP_HEARTBEAT = 68
-RETRIABLE = (14, 15, 16, 92)
-"""The coordinator loads, is not there, is another one, or has not seen yet that a connection has ended."""
+RETRIABLE = (14, 15, 16, 27, 92)
+"""The coordinator loads, is not there, is another one, has rebalanced without this member, which was too slow, or has
+not seen yet that a connection has ended."""
 
 FENCED = (25, 110)
 """UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH: a member of Kafka's joins again."""
@@ -54,7 +55,8 @@ class Transition(NamedTuple):
 class Ownership:
     """Who owns each partition of one group, as its members know it, and since when."""
 
-    def __init__(self, partitions: int) -> None:
+    def __init__(self, partitions: int, group: str) -> None:
+        self._group = group
         self.owners: list[str | None] = [None] * partitions
         self.transitions: list[Transition] = []
         self.overlaps = 0
@@ -86,11 +88,12 @@ class Ownership:
 
     async def until_settled(self, members: Collection[str], seconds: float) -> float:
         """Wait until it is; return the time of the last transition. Raises LocalError."""
-        await self.until(lambda: self.settled(members), seconds)
+        what = f"each of {len(members)} members has its share of {len(self.owners)} partitions"
+        await self.until(lambda: self.settled(members), seconds, what)
         return self.transitions[-1].time
 
-    async def until(self, condition: Callable[[], bool], seconds: float) -> None:
-        """Wait for what is true after an assignment, if ever. Raises LocalError."""
+    async def until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
+        """Wait for ``what``, which is true after an assignment, if ever. Raises LocalError."""
         deadline = time.monotonic() + seconds
         while not condition():
             if self.error:
@@ -101,7 +104,9 @@ class Ownership:
                     await self._changed.wait()
             except TimeoutError:
                 free = self.owners.count(None)
-                raise LocalError(f"not at rest after {seconds:.0f} s: {free} partitions without an owner") from None
+                raise LocalError(
+                    f"group {self._group}: waited {seconds:.0f} s until {what}; {free} have no owner"
+                ) from None
 
     def gaps(self, begin: float, before: Collection[str | None]) -> list[float]:
         """Longest time since ``begin`` in which each partition had no owner. ``before``: the owners at ``begin``."""
@@ -263,7 +268,7 @@ class CoordinatedMember(Member):
             except ConnectionRefusedError:  # nobody lives there: it goes on while its lease lasts
                 if time.monotonic() < self._lease_end:
                     self._ownership.assign(self.name, self._assigned.keys())
-            except ConnectionResetError:  # it was killed before it accepted: the next attempt shows who lives there
+            except (ConnectionError, TimeoutError):  # killed before it accepted, or too busy: the next attempt shows it
                 pass
             except OSError as error:
                 return self._ownership.fail(f"{self.name}: {error}")

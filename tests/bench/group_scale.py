@@ -1,7 +1,7 @@
 """Many idle consumers of one sidecar, and what they cost it and the clients that it serves beside them.
 
 The sidecar has one worker, alone on the first CPU. Its consumers are raw ones (``group_members``), in the process of
-the bench, in groups of 50 that all read one topic; a load generator and the stub broker share the other CPUs with them
+the bench, in groups that all read one topic; a load generator and the stub broker share the other CPUs with them
 and with Kafka.
 """
 
@@ -26,7 +26,6 @@ from tests.bench.measure import memory
 from tests.bench.scenarios import CONNECTIONS, RATE, Figures, Measured
 from tests.bench.stage import Sizes, Stage
 
-GROUP_SIZE = 50
 PERIOD = 2.0
 """Seconds from one ping to the next: a third of T = 6 s."""
 
@@ -96,7 +95,7 @@ class _Scale:
         self._sizes = stage.sizes
         self._groups = [
             BenchGroup(f"idle-{number:03}", self._sizes.group_partitions, port, CoordinatedMember, consumes=False)
-            for number in range(self._sizes.scale_consumers // GROUP_SIZE)
+            for number in range(self._sizes.scale_consumers // self._sizes.group_members)
         ]
 
     async def run(self) -> Figures:
@@ -114,9 +113,10 @@ class _Scale:
                 "cpu_ms_s": (idle.cpu - before.cpu) * 1e3,
                 "cpu_us_ping": (idle.cpu - before.cpu) * PERIOD / len(pings) * 1e6,
                 "rss_mib": (idle.rss - before.rss) / 1024,
-                "lateness_p99_ms": lateness_p99(pings, PERIOD) * 1e3,
                 "failures": self._ended(),
             }
+            if (late := lateness_p99(pings, PERIOD)) is not None:
+                figures["lateness_p99_ms"] = late * 1e3
             figures |= await self._rebalances()
             figures |= await self._load("with")
             figures["p99_ratio"] = figures["with_p99_us"] / figures["without_p99_us"]
@@ -140,7 +140,7 @@ class _Scale:
 
         async def start(group: BenchGroup[CoordinatedMember]) -> None:
             async with slots:
-                await group.start(GROUP_SIZE - len(group.members))
+                await group.start(self._sizes.group_members - len(group.members))
 
         await asyncio.gather(*(start(group) for group in self._groups))
         return {"register_s": time.monotonic() - begun, "consumers": len(self._members())}
@@ -179,8 +179,8 @@ class Used(NamedTuple):
     rss: int
 
 
-def lateness_p99(arrivals: Iterable[Sequence[float]], period: float) -> float:
-    """The 99th percentile of how late pings came, in the unit of ``period``.
+def lateness_p99(arrivals: Iterable[Sequence[float]], period: float) -> float | None:
+    """The 99th percentile of how late pings came, in the unit of ``period``; None of fewer than two pings.
 
     A member's pings are due one ``period`` after the other, and the one of them that came soonest was on time. A ping
     that was left out makes all after it late by a period.
@@ -189,4 +189,4 @@ def lateness_p99(arrivals: Iterable[Sequence[float]], period: float) -> float:
     for times in arrivals:
         offsets = [at - number * period for number, at in enumerate(times)]
         late += [offset - min(offsets) for offset in offsets]
-    return quantiles(late, n=100)[98]
+    return quantiles(late, n=100)[98] if len(late) > 1 else None

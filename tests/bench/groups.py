@@ -14,7 +14,7 @@ import signal
 import struct
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -23,21 +23,21 @@ from statistics import median
 from tempfile import mkdtemp
 from typing import Any, Generic, TypeVar
 
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
-
 from proxy.errors import LocalError
 from proxy.local import cluster
 from proxy.local.state import Node
 from tests.bench.contestants import Contestant, Running
 from tests.bench.group_members import CoordinatedMember, KafkaMember, Member, Ownership
+from tests.bench.kafka import create_topic
 from tests.bench.results import rotated
 from tests.bench.scenarios import Figures, Measured
 from tests.bench.stage import Sizes, Stage
 from tests.integration.quotas import Peer, text
 
 TOPIC = "bench-groups"
-SETTLE_TIMEOUT = 120.0
-"""Seconds until a group must be at rest; the longest, a session timeout by default and two heartbeats, takes 55."""
+SETTLE_TIMEOUT = 240.0
+"""Seconds until a group must be at rest; the longest, a session timeout by default and two heartbeats, takes 55, and
+more on a busy machine."""
 
 REST = 1.5
 """Seconds between two events of a group. The broker computes no two assignments within one."""
@@ -74,7 +74,7 @@ class BenchGroup(Generic[AnyMember]):
     """The members of one group, by name. ``kind`` makes one."""
 
     def __init__(self, name: str, partitions: int, port: int, kind: Callable[..., AnyMember], **more: Any) -> None:
-        self.ownership = Ownership(partitions)
+        self.ownership = Ownership(partitions, name)
         self.members: dict[str, AnyMember] = {}
         self.gone: list[AnyMember] = []
         self.name = name
@@ -189,10 +189,7 @@ def started_broker(stage: Stage) -> Iterator[Node]:
     folder = Path(mkdtemp(prefix="groups-", dir=stage.folder))
     node = cluster.up(folder, broker_properties=BOUNDS, progress=False).nodes[0]
     try:
-        admin = AdminClient({"bootstrap.servers": node.internal})
-        topic = NewTopic(TOPIC, stage.sizes.group_partitions, 1)
-        for made in admin.create_topics([topic]).values():
-            made.result(60)
+        create_topic(node.internal, TOPIC, stage.sizes.group_partitions)
         with stage.belonging([node.pid]):
             yield node
     finally:
@@ -236,7 +233,8 @@ class _Sidecar:
         """SIGKILL."""
         assert self._running is not None
         for pid in self._running.pids:
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._stage.stop(self._running)
 
 
@@ -315,7 +313,8 @@ class _Round:
         figures: Figures = {}
         for name, group in groups.items():
             members = list(group.members.values())
-            await group.ownership.until(partial(_all_started, members, killed), SETTLE_TIMEOUT)
+            what = "all members have their assignment again, after the sidecar's restart"
+            await group.ownership.until(partial(_all_started, members, killed), SETTLE_TIMEOUT, what)
             await group.ownership.until_settled(group.members, SETTLE_TIMEOUT)
             owners, stops = before[name]
             figures |= {

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from itertools import islice
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from msgspec import json
 
 from observers.event import EVENTS_PER_RECORD, Envelope, RequestEvent, TopicPartition, encoder
 from proxy.errors import LocalError
 from tests.bench.audit_workload import APIS, SOFTWARE
 from tests.bench.contestants import Contestant
+from tests.bench.kafka import create_topic
 from tests.bench.scenarios import Measured
 from tests.bench.stage import Sizes, Stage
 
@@ -27,6 +27,7 @@ EVERY_US = 200
 """Time between two events: a broker of 5,000 requests/s."""
 
 PARTITIONS = 4
+FLUSH_TIMEOUT = 180.0
 TIMEOUT = 3_600.0
 
 
@@ -66,8 +67,7 @@ class Jobs:
 
 
 def _fill(bootstrap: str, topic: str, count: int, clients: int) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+    create_topic(bootstrap, topic, PARTITIONS)
     producer = Producer({"bootstrap.servers": bootstrap, "compression.type": "zstd", "linger.ms": 50})
     events = _events(count, clients)
     for first in range(1, count + 1, EVENTS_PER_RECORD):
@@ -76,8 +76,8 @@ def _fill(bootstrap: str, topic: str, count: int, clients: int) -> None:
         envelope = Envelope(1, "ThK9ZFduS0ONy_eg3SRv7w", 1, "5f0c4c0d9a4b4e0f", "0.1.0", first, last, 0, sent_at, some)
         producer.produce(topic, encoder.encode(envelope), partition=first // EVENTS_PER_RECORD % PARTITIONS)
         producer.poll(0)
-    if producer.flush(60):
-        raise LocalError(f"{topic}: the broker does not take the events")
+    if left := producer.flush(FLUSH_TIMEOUT):
+        raise LocalError(f"{topic}: {left} records of events were not acknowledged within {FLUSH_TIMEOUT:.0f} s")
 
 
 def _events(count: int, clients: int) -> Iterator[RequestEvent]:

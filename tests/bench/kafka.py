@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -25,7 +26,9 @@ RECORD = 1024
 WARM_UP = 0.1
 """Share of the records that goes before those that are timed."""
 
-TIMEOUT = 60.0
+TIMEOUT = 180.0
+"""Seconds until what takes a few has to be done, on a machine that others use."""
+
 PRODUCER = {"acks": "1", "linger.ms": 5, "batch.size": 262_144, "queue.buffering.max.messages": 1_000_000}
 CONSUMER = {
     "group.id": "bench",
@@ -56,12 +59,12 @@ class RealKafka:
     def measure(self, stage: Stage, contestant: Contestant) -> Measured:
         listener = stage.listener(contestant)
         running = stage.start(contestant, listen=listener.advertised, upstream=listener.port)
-        admin = AdminClient({"bootstrap.servers": stage.start_cluster().internal_bootstrap})
+        internal = stage.start_cluster().internal_bootstrap
         # Not named as the contestant is: sidecars refuse what clients write to topics of `brokerside-*`.
         topic = f"bench-{running.wiring.folder.name}"
         count = stage.sizes.kafka_records
         try:
-            admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(TIMEOUT)
+            create_topic(internal, topic, 1)
             before = stage.read(running.pids)
             bootstrap = f"127.0.0.1:{running.port}"
             figures = {
@@ -71,8 +74,18 @@ class RealKafka:
             foreign = stage.read(running.pids).foreign(before)
         finally:
             stage.stop(running)
-            admin.delete_topics([topic])[topic].result(TIMEOUT)
+            with suppress(TimeoutError):  # it only takes room on the disk
+                AdminClient({"bootstrap.servers": internal}).delete_topics([topic])[topic].exception(TIMEOUT)
         return Measured(figures, foreign)
+
+
+def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
+    """Raises LocalError."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    try:
+        admin.create_topics([NewTopic(topic, partitions, 1)], request_timeout=TIMEOUT)[topic].result(TIMEOUT)
+    except (KafkaException, TimeoutError) as error:
+        raise LocalError(f"the topic {topic} was not created within {TIMEOUT:.0f} s: {error!r}") from None
 
 
 def _produce(bootstrap: str, topic: str, count: int) -> float:

@@ -13,9 +13,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
+from proxy.errors import LocalError
 from proxy.local.ports import HOST, free_ports
 from tests.bench.contestants import TLS_PAIR, Contestant
+from tests.bench.measure import awaiting
 from tests.bench.scenarios import MIB, Measured
 from tests.bench.stage import Sizes, Stage
 from tests.tools.authority import Authority
@@ -24,8 +27,13 @@ TERMINATING = ("haproxy", "nginx", "brokerside", "brokerside-audit")
 SETTLE = 0.1
 """Seconds in which a proxy ends what it still does for a load."""
 
+TIMEOUT = 60.0
+"""Seconds for a connection, a handshake, or a part of an answer, on a machine that others use."""
+
 Work = Callable[[], float]
 """One unit of a load; returns how many of what is counted it was."""
+
+Got = TypeVar("Got", bytes, int)
 
 
 @dataclass(frozen=True)
@@ -70,12 +78,14 @@ class Tls:
                 "resumed_cpu_us": (clients.resumed_handshake, 1e6),
             }
             for name, (work, unit) in loads.items():
-                work()
+                with awaiting(f"first answer to a client with TLS within {TIMEOUT:.0f} s, for {name}"):
+                    work()
                 before = stage.read(running.pids)
-                count = 0.0
                 until = time.monotonic() + stage.sizes.seconds
-                while time.monotonic() < until:
-                    count += work()
+                with awaiting(f"answer to a client with TLS within {TIMEOUT:.0f} s, for {name}"):
+                    count = work()
+                    while time.monotonic() < until:
+                        count += work()
                 time.sleep(SETTLE)
                 after = stage.read(running.pids)
                 figures[name] = (after.measured - before.measured) / count * unit
@@ -117,7 +127,8 @@ class Clients:
 
     def _ask(self, session: ssl.SSLSession | None) -> float:
         sock = self._dial(session)
-        assert sock.session_reused == (session is not None)
+        if sock.session_reused != (session is not None):
+            raise LocalError("a handshake was not " + ("full" if session is None else "resumed"))
         sock.sendall(self._request)
         _read_frame(sock)
         sock.close()
@@ -133,7 +144,7 @@ class Clients:
         return session
 
     def _dial(self, session: ssl.SSLSession | None) -> ssl.SSLSocket:
-        plain = socket.create_connection((HOST, self._port))
+        plain = socket.create_connection((HOST, self._port), TIMEOUT)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return self._context.wrap_socket(plain, server_hostname="localhost", session=session)
 
@@ -142,12 +153,16 @@ def _read_frame(sock: ssl.SSLSocket) -> int:
     """Read one frame, and return how many bytes it has."""
     head = b""
     while len(head) < 4:
-        head += sock.recv(4 - len(head))
+        head += _some(sock.recv(4 - len(head)))
     left = int.from_bytes(head, "big")
     buffer = bytearray(min(left, 1 << 18))
     size = 4 + left
     while left:
-        got = sock.recv_into(buffer, min(left, len(buffer)))
-        assert got, "closed"
-        left -= got
+        left -= _some(sock.recv_into(buffer, min(left, len(buffer))))
     return size
+
+
+def _some(got: Got) -> Got:
+    if not got:
+        raise LocalError("the proxy has closed the connection of a client that waits for its answer")
+    return got

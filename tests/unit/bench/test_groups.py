@@ -22,7 +22,7 @@ TOPIC_ID = base64.urlsafe_b64encode(bytes(range(16))).decode().rstrip("=")
 
 
 def owned(**members: list[int]) -> Ownership:
-    found = Ownership(5)
+    found = Ownership(5, "g")
     for member, partitions in members.items():
         found.assign(member, partitions)
     return found
@@ -44,7 +44,7 @@ def test_a_partition_that_is_taken_before_it_is_let_go_is_an_overlap() -> None:
 
 
 def test_gaps_are_the_longest_times_without_an_owner_since_the_event() -> None:
-    found = Ownership(4)
+    found = Ownership(4, "g")
     found.transitions = [
         Transition(1.0, 0, "a"),
         Transition(11.0, 1, None),
@@ -58,7 +58,9 @@ def test_gaps_are_the_longest_times_without_an_owner_since_the_event() -> None:
 
 async def test_waiting_for_rest_ends_with_the_error_of_a_member_and_after_its_time() -> None:
     found = owned(a=[0, 1, 2])
-    with pytest.raises(LocalError, match="2 partitions without an owner"):
+    with pytest.raises(
+        LocalError, match=r"group g: waited .* each of 1 members has its share of 5 partitions; 2 have no owner"
+    ):
         await found.until_settled({"a"}, 0.01)
     found.fail("a is refused with 30")
     with pytest.raises(LocalError, match="refused with 30"):
@@ -104,7 +106,7 @@ class Sent(asyncio.Transport):
 
 
 async def test_a_coordinated_member_lets_go_before_it_answers() -> None:
-    ownership = Ownership(4)
+    ownership = Ownership(4, "g")
     member = CoordinatedMember(0, "g", "c", "t", ownership)
     sent = Sent()
     member.connection_made(sent)
@@ -133,13 +135,14 @@ def test_pings_are_late_against_the_one_that_came_soonest() -> None:
     assert lateness_p99(on_time, 2.0) == 0
     late = [*on_time[0][:48], on_time[0][48] + 0.5, on_time[0][49] + 0.5]
     assert lateness_p99([late, on_time[1]], 2.0) == pytest.approx(0.5)
+    assert lateness_p99([[], [1.0]], 2.0) is None
 
 
 def test_a_grid_has_a_row_for_each_figure_and_a_column_for_each_side() -> None:
     figures = Event(1.5, 0.25, 0.0).figures("join_ours") | {"join_tuned_s": 3.0}
     made = results({("groups", "brokerside"): {name: [value] for name, value in figures.items()}})
     assert grid_rows(made, GRIDS[0]) == [
-        ["", "coordinated", "KIP-848, tuned", "KIP-848, defaults"],
+        ["2 CPUs", "coordinated", "KIP-848, tuned", "KIP-848, defaults"],
         ["one joins: until all is owned as computed, s", "1.50", "3.00", "–"],
         ["one joins: longest time without an owner, moved partitions, ms", "250", "–", "–"],
         ["one joins: … other partitions, ms", "0", "–", "–"],
