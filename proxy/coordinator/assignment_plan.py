@@ -129,13 +129,18 @@ def shares_of(
     return dict(shares)
 
 
-def partitions_by_consumer(owners: GroupOwners) -> dict[str, frozenset[TopicPartition]]:
+def partitions_by_consumer(owners: GroupOwners) -> Steps[dict[str, frozenset[TopicPartition]]]:
     """All that each consumer owns."""
     owned: dict[str, set[TopicPartition]] = {}
     for topic, topic_owners in owners.items():
         for thread_id, partitions in topic_owners.threads.items():
             owned.setdefault(consumer_of(thread_id), set()).update((topic, partition) for partition in partitions)
-    return {consumer_id: frozenset(partitions) for consumer_id, partitions in owned.items()}
+            yield 1 + len(partitions) // 2
+    found: dict[str, frozenset[TopicPartition]] = {}
+    for consumer_id, some in owned.items():
+        found[consumer_id] = frozenset(some)
+        yield 1
+    return found
 
 
 def count_partitions(assignment: GroupOwners) -> int:

@@ -76,9 +76,10 @@ class AttemptPreparation:
         state, group = self._state, self._group
         # The owners stay while the group is frozen, and while members are missing after a takeover.
         is_held = group.group_id in state.settings.frozen_groups or bool(group.absent)
-        topics, not_free, members = state.topics.topics, group.not_free(), list(group.members.values())
+        topics, not_free = state.topics.topics, (yield from group.not_free())
+        members = list(group.members.values())
         level = max(min(state.settings.level, MAX_LEVEL, *(member.value.protocol_level for member in members)), 1)
-        yield (len(not_free) + len(members)) // AT_ONCE
+        yield 2 * len(members) // AT_ONCE
         if is_held:
             target = group.owners
         else:

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from proxy.coordinator.events import PartitionOffsets
 from proxy.coordinator.group import Group
+from proxy.coordinator.steps import Steps
 from proxy.coordinator.timers import Timers
 from proxy.coordinator.writes import Writes
 
 MAX_GROUPS = 25
 """Groups whose offsets are committed in one transaction: it takes a request to Kafka for each."""
+
+MAX_TOMBSTONES = 200
+"""Records of members that are deleted in one transaction, of one group."""
 
 SOON_MS = 50
 """Until the offsets of a member that is gone are committed: those of others that go with it are gathered."""
@@ -39,19 +43,38 @@ class Committer:
         if due is None or due > now + interval_ms:
             self._timers.set(group.partition, now + interval_ms)
 
-    def run(self, now: int) -> None:
-        """Write what is due."""
-        while (partition := self._timers.pop(now)) is not None:
-            self.commit(partition)
+    def run(self, now: int, units: int) -> int:
+        """Write what is due, so far as there are units of work. Return how many are left."""
+        while units > 0 and (partition := self._timers.pop(now)) is not None:
+            units -= self._commit(partition)
+            if self._uncommitted.get(partition):
+                self._timers.set(partition, now)
+        return units
 
-    def commit(self, partition: int) -> None:
-        """Write what the groups of a partition have to commit, some groups at a time."""
-        groups = [group for group in self._uncommitted.pop(partition, {}).values() if _has_something(group)]
-        for start in range(0, len(groups), MAX_GROUPS):
-            self._write(partition, groups[start : start + MAX_GROUPS])
+    def commit_all(self, partition: int) -> Steps[None]:
+        """Write all that the groups of a partition have to commit."""
+        while self._uncommitted.get(partition):
+            yield self._commit(partition)
+
+    def _commit(self, partition: int) -> int:
+        """Write what some groups of a partition have to commit. Return how many units of work that was."""
+        waiting, groups = self._uncommitted[partition], list[Group]()
+        units = 1
+        while waiting and len(groups) < MAX_GROUPS and units < MAX_TOMBSTONES:
+            _, group = waiting.popitem()
+            units += 1
+            if _has_something(group):
+                groups.append(group)
+                units += 2 + group.count_obsolete_records(MAX_TOMBSTONES)
+        if groups:
+            self._write(partition, groups)
+        for group in groups:
+            if group.has_obsolete_records():
+                waiting[group.group_id] = group
+        return units
 
     def _write(self, partition: int, groups: list[Group]) -> None:
-        tombstones = {group.group_id: group.take_tombstones() for group in groups}
+        tombstones = {group.group_id: group.take_tombstones(MAX_TOMBSTONES) for group in groups}
         offsets = {group.group_id: group.offsets.take_uncommitted() for group in groups}
 
         def ended(committed: bool, now: int) -> None:

@@ -10,6 +10,7 @@ from proxy.coordinator.group import Group
 from proxy.coordinator.held_partition import HeldPartition
 from proxy.coordinator.requests import ConsumerRequests
 from proxy.coordinator.settings import CoordinatorSettings
+from proxy.coordinator.steps import Jobs
 from proxy.coordinator.topics import TopicIndex
 from proxy.coordinator.wire import EndpointEntry
 from proxy.coordinator.writes import Writes
@@ -25,6 +26,9 @@ class CoordinatorState:
     writes: Writes
     settings_number: int = 0
     """How often the settings were replaced."""
+    now: int = 0
+    """The time of the current call: for work that goes on through many of them."""
+    jobs: Jobs = field(default_factory=Jobs)
     topics: TopicIndex = field(default_factory=TopicIndex)
     partitions: dict[int, HeldPartition] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)

@@ -59,7 +59,7 @@ def describe_group(state: CoordinatorState, group: Group, clocks: Clocks, *, wit
 
 def count_quarantined(group: Group) -> int:
     """Return how many partitions somebody who is gone may still read."""
-    return len(group.not_free())
+    return group.count_not_free()
 
 
 def _subscribed(state: CoordinatorState, group: Group) -> int:

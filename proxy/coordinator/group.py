@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from proxy.coordinator.assignment_plan import GroupOwners, TopicOwners, partitions_by_consumer
@@ -19,7 +20,9 @@ from proxy.coordinator.records import (
     OwnersValue,
 )
 from proxy.coordinator.states import GROUPS, GroupState, GroupStateEvent, next_state
+from proxy.coordinator.steps import AT_ONCE, Steps
 from proxy.coordinator.subscription import TopicCount
+from proxy.core.causes import Cause
 
 
 class HeldBack(NamedTuple):
@@ -44,6 +47,8 @@ class Attempt:
         """Members that the request of this phase was not sent to yet."""
         self.waiting: set[str] = set()
         """Members that have not answered it."""
+        self.late: set[str] = set()
+        """Those of them that should have: the attempt fails."""
         self.to_stop: dict[str, frozenset[TopicPartition] | None] = {}
         """Members that have to stop, and what; None: all that they fetch."""
         self.moved = 0
@@ -81,7 +86,7 @@ class Group:
     members      registered members, by consumer id.
     registering  those whose record is being written. One of them may have the id of a member or an absent one.
     absent       known by the records of a predecessor, and not back yet.
-    held_back    partitions of members that are gone.
+    closing      why the connections of all members are being closed; None: they are not.
     owners       as committed, of generation ``generation``.
     """
 
@@ -96,7 +101,7 @@ class Group:
         self.members: dict[str, GroupMember] = {}
         self.registering: dict[str, GroupMember] = {}
         self.absent: dict[str, GroupMember] = {}
-        self.held_back: list[HeldBack] = []
+        self.closing: Cause | None = None
         self.threads = 0
         """Of members, and of those that register."""
         self.returns_until = 0
@@ -125,12 +130,15 @@ class Group:
         """How often a member has gone, or has been waited for no longer: its partitions are another's to own."""
         self.order_responses = 0
         """How often StopFetcher or StartFetcher was answered, or has expired."""
+        self._held_back: list[tuple[int, int, HeldBack]] = []
+        """A heap by time: partitions of members that are gone."""
+        self._held_ids: Counter[str] = Counter()
         self._refused_until: dict[str, int] = {}
         self._highest_generation = 0
         self._topic_generations: dict[str, int] = {}
         self._recorded: dict[str, MemberValue] = {}
         """Records of members that are known to be committed, and the latest of their key."""
-        self._obsolete: set[str] = set()
+        self._obsolete: dict[str, None] = {}
 
     @property
     def is_committing(self) -> bool:
@@ -148,8 +156,8 @@ class Group:
 
     # Records
 
-    def load(self, record: GroupRecord) -> None:
-        """Take a record of a predecessor. Members are given to ``load_member``."""
+    def load(self, record: GroupRecord) -> int:
+        """Take a record of a predecessor. Members are given to ``load_member``. Return the units of work."""
         if isinstance(record, GenerationRecord) and record.value is not None:
             self.generation = self._highest_generation = record.value.generation
             self.level = record.value.level
@@ -158,19 +166,22 @@ class Group:
             self.owners = {**self.owners, record.topic: TopicOwners(record.value.topic_id, owners)}
             self._topic_generations[record.topic] = record.value.generation
             self.offsets.topic_is(record.topic, record.value.topic_id)
+            return 1 + len(owners) // 2
+        return 1
 
     def load_member(self, consumer_id: str, value: MemberValue, subscription: TopicCount) -> None:
         """Take the record of a member that a predecessor knew."""
         self._recorded[consumer_id] = value
         self.absent[consumer_id] = GroupMember(self.group_id, consumer_id, value, subscription, None)
 
-    def loaded(self, free_at: Mapping[str, int]) -> None:
-        """All records were taken. ``free_at``: when the time of each absent member is over."""
+    def loaded(self, returns_until: int) -> Steps[None]:
+        """All records were taken. ``returns_until``: when the time of the last absent member is over."""
         if self.absent:
-            owned = partitions_by_consumer(self.owners)
+            owned = yield from partitions_by_consumer(self.owners)
             for consumer_id, member in self.absent.items():
                 member.absent(owned.get(consumer_id, frozenset()))
-            self.returns_until = max(free_at.values())
+                yield 1
+            self.returns_until = returns_until
             self.move(GroupStateEvent.LOADED)
 
     def is_recorded(self, member: GroupMember) -> bool:
@@ -189,20 +200,24 @@ class Group:
         """None while somebody has the id, or its partitions are not free."""
         if consumer_id in self.members or consumer_id in self.registering or consumer_id in self.absent:
             return None
-        if any(held.consumer_id == consumer_id for held in self.held_back):
+        if consumer_id in self._held_ids:
             return None
         self._recorded.pop(consumer_id, None)
         return MemberRecord(self.group_id, consumer_id, None)
 
     def record_is_obsolete(self, consumer_id: str) -> None:
         """The member is gone and its partitions are free: its record is to be deleted."""
-        self._obsolete.add(consumer_id)
+        self._obsolete[consumer_id] = None
 
-    def take_tombstones(self) -> dict[str, GroupRecord]:
-        """Return the records that delete members, by consumer id, but for ids that are in use again."""
-        obsolete = {consumer_id: self._tombstone(consumer_id) for consumer_id in sorted(self._obsolete)}
-        self._obsolete.clear()
+    def take_tombstones(self, most: int) -> dict[str, GroupRecord]:
+        """Return the records that delete so many members, by consumer id, but for ids that are in use again."""
+        taken = [self._obsolete.popitem()[0] for _ in range(min(most, len(self._obsolete)))]
+        obsolete = {consumer_id: self._tombstone(consumer_id) for consumer_id in taken}
         return {consumer_id: record for consumer_id, record in obsolete.items() if record is not None}
+
+    def count_obsolete_records(self, most: int) -> int:
+        """How many ``take_tombstones`` takes."""
+        return min(len(self._obsolete), most)
 
     def has_obsolete_records(self) -> bool:
         """Whether ``take_tombstones`` may have something."""
@@ -246,7 +261,7 @@ class Group:
 
     def is_unused(self) -> bool:
         """Nobody is a member, about to be, or waited for."""
-        return not (self.members or self.registering or self.absent or self.held_back)
+        return not (self.members or self.registering or self.absent or self._held_back)
 
     def registration_began(self, member: GroupMember) -> None:
         """A consumer is about to become a member."""
@@ -277,35 +292,44 @@ class Group:
             absent.ended()
         return absent
 
-    def not_free(self) -> set[TopicPartition]:
-        """Partitions that somebody who is not a member may be fetching."""
+    def not_free(self) -> Steps[set[TopicPartition]]:
+        """Partitions that somebody who is not a member may be fetching. More, if some become free meanwhile."""
         partitions: set[TopicPartition] = set()
-        for held in self.held_back:
-            partitions |= held.partitions
-        for member in self.absent.values():
-            partitions |= member.holds
+        held = [one.partitions for _, _, one in self._held_back]
+        for some in (*held, *(member.holds for member in self.absent.values())):
+            partitions |= some
+            yield (1 + len(some)) // AT_ONCE
         return partitions
+
+    def count_not_free(self) -> int:
+        """How many partitions somebody who is not a member may be fetching."""
+        held = sum(len(one.partitions) for _, _, one in self._held_back)
+        return held + sum(len(member.holds) for member in self.absent.values())
 
     def hold_back(self, held: HeldBack) -> None:
         """A member is gone that may still be fetching."""
-        self.held_back.append(held)
+        heappush(self._held_back, (held.free_at, self.departures, held))
+        self._held_ids[held.consumer_id] += 1
 
-    def release(self, now: int) -> list[HeldBack]:
-        """Return what is free now."""
-        free = [held for held in self.held_back if held.free_at <= now]
-        self.held_back = [held for held in self.held_back if held.free_at > now]
-        return free
+    def release(self, now: int) -> HeldBack | None:
+        """Return what is free now, of one member; None if nothing is."""
+        if not self._held_back or self._held_back[0][0] > now:
+            return None
+        _, _, held = heappop(self._held_back)
+        self._held_ids[held.consumer_id] -= 1
+        if not self._held_ids[held.consumer_id]:
+            del self._held_ids[held.consumer_id]
+        return held
 
     def next_release(self) -> int | None:
         """When partitions are free; None if none are held back."""
-        return min((held.free_at for held in self.held_back), default=None)
+        return self._held_back[0][0] if self._held_back else None
 
-    def refuse(self, consumer_ids: Iterable[str], until: int) -> None:
+    def refuse(self, consumer_ids: Iterable[str], until: int, now: int) -> None:
         """Refuse these consumers until then: they have made the group fail."""
-        for consumer_id in consumer_ids:
-            self._refused_until[consumer_id] = until
+        self._refused_until = {refused: at for refused, at in self._refused_until.items() if at > now}
+        self._refused_until.update(dict.fromkeys(consumer_ids, until))
 
     def is_refused(self, consumer_id: str, now: int) -> bool:
         """Whether this consumer has made the group fail, and must wait."""
-        self._refused_until = {refused: until for refused, until in self._refused_until.items() if until > now}
-        return consumer_id in self._refused_until
+        return self._refused_until.get(consumer_id, now) > now

@@ -13,7 +13,7 @@ from proxy.coordinator.codes import RegistrationCode
 from proxy.coordinator.committer import Committer
 from proxy.coordinator.coordinator_state import CoordinatorState
 from proxy.coordinator.effect_sink import EffectSink
-from proxy.coordinator.effects import CloseConsumer, ClosePartition, ConfirmClaim, Effect, HoldPartition, OpenPartition
+from proxy.coordinator.effects import ClosePartition, ConfirmClaim, Effect, HoldPartition, OpenPartition
 from proxy.coordinator.events import (
     CommittedOffsetsRead,
     ConnectionBuffered,
@@ -37,7 +37,7 @@ from proxy.coordinator.group import Group
 from proxy.coordinator.held_partition import HeldPartition
 from proxy.coordinator.lease import free_after_takeover
 from proxy.coordinator.member import GroupMember
-from proxy.coordinator.membership import GroupMembership
+from proxy.coordinator.membership import GROUP_UNITS, MEMBER_UNITS, GroupMembership
 from proxy.coordinator.offsets import OffsetReport
 from proxy.coordinator.questions import GroupQuestions
 from proxy.coordinator.rebalance import Rebalancer
@@ -46,7 +46,7 @@ from proxy.coordinator.requests import ConsumerRequests, Unasked
 from proxy.coordinator.settings import CoordinatorSettings
 from proxy.coordinator.states import PartitionEvent, PartitionState
 from proxy.coordinator.status import CoordinatorFields
-from proxy.coordinator.steps import SLICE
+from proxy.coordinator.steps import AT_ONCE, SLICE, Steps, sort
 from proxy.coordinator.subscription import TopicCount, parse_topic_count
 from proxy.coordinator.wire import PING, ConsumerResponse, RegistrationRefused, decode_response
 from proxy.coordinator.writes import Writes
@@ -56,9 +56,8 @@ from proxy.protocol.private import BASE
 CONFIRM = -1
 """``write`` of the events that answer ``ConfirmClaim``."""
 
-MAX_PINGS, MAX_EXPIRED = 200, 50
-"""Pings, and expired requests, that are worked at in one call; ``due`` asks for the rest at once."""
-
+PING_UNITS, EXPIRED_UNITS, RECORD_UNITS = 4, 5, 4
+"""Of work: a ping, a request that has expired, a record that is read."""
 
 _FREQUENT = ResponseReceived | ConnectionBuffered | ConnectionDrained | None
 """Events that bring no consumer and no confirmation: after them a claim is not due earlier than before."""
@@ -71,18 +70,19 @@ class Coordinator:
     """
 
     def __init__(self, settings: CoordinatorSettings, *, api_key_base: int = BASE, units: int = SLICE) -> None:
-        """``api_key_base``: ``private.api.key.base``. ``units``: of work on attempts in one call."""
-        self._base = api_key_base
+        """``api_key_base``: ``private.api.key.base``. ``units``: of work in one call, beside the event."""
+        self._base, self._units = api_key_base, units
         effects = EffectSink()
         self._state = CoordinatorState(settings, effects, ConsumerRequests(effects, api_key_base), Writes(effects))
         self._questions = GroupQuestions(effects, self._state.groups)
         self._committer = Committer(self._state.writes)
-        self._rebalancer = Rebalancer(self._state, self._questions, self._give_up, units=units)
+        self._rebalancer = Rebalancer(self._state, self._questions, self._give_up)
         self._membership = GroupMembership(self._state, self._questions, self._committer, self._rebalancer)
-        self._now = 0
         self._claims_due: int | None = None
         """When a claim is to be confirmed, or a partition becomes mute."""
         self._has_more = False
+        self._assigned_again: dict[int, PartitionAssigned] = {}
+        """Partitions that are to be held again once all that is known of them is dropped."""
         self._on: Mapping[type, Callable[[Any, int], None]] = {
             PartitionAssigned: self._assigned,
             PartitionOpened: self._opened,
@@ -104,7 +104,7 @@ class Coordinator:
 
     def handle(self, event: Event, now: int) -> list[Effect]:
         """Take an event, and do what is due. Returns what is to be done, in this order."""
-        self._now = now
+        self._state.now = now
         if self._claims_due is not None and now >= self._claims_due:
             self._update_claims(now)
         if event is not None:
@@ -118,12 +118,13 @@ class Coordinator:
 
     def due(self) -> int | None:
         """When ``handle`` is to be called, even if nothing happens; None: not before an event."""
+        now = self._state.now
         if self._has_more:
-            return self._now
+            return now
         times = [
             self._state.requests.due(),
             self._membership.due(),
-            self._rebalancer.due(self._now),
+            self._rebalancer.due(now),
             self._questions.due(),
             self._committer.due(),
             self._claims_due,
@@ -172,18 +173,22 @@ class Coordinator:
     # What is due
 
     def _run(self, now: int) -> None:
-        self._has_more = False
-        self._expire(now)
-        self._membership.run(now)
-        self._questions.run(now)
-        self._committer.run(now)
-        self._rebalancer.run(now)
-        self._ping(now)
+        """Do what is due, so far as there are units of work. The rest is due at once."""
+        left = self._ping(now, self._units)
+        left = self._expire(now, left)
+        if left > 0:
+            left = self._membership.run(now, left)
+        if left > 0:
+            left = self._questions.run(now, left)
+        if left > 0:
+            left = self._committer.run(now, left)
+        left = self._state.jobs.work(left)
+        self._rebalancer.run(now, left)
+        self._has_more = left <= 0 or len(self._state.jobs) > 0
 
-    def _expire(self, now: int) -> None:
-        for _ in range(MAX_EXPIRED):
-            if (expired := self._state.requests.expire(now, self._is_mute)) is None:
-                return
+    def _expire(self, now: int, left: int) -> int:
+        while left > 0 and (expired := self._state.requests.expire(now, self._is_mute)) is not None:
+            left -= EXPIRED_UNITS
             member, request = expired
             group = self._group_of(member)
             if request is not None and request.api_key != PING:
@@ -192,28 +197,28 @@ class Coordinator:
             self._state.effects.count("pings_total", "expired")
             if member.failures > self._state.settings.max_ping_retries:
                 self._membership.remove(member, "failed", now, cause="consumer_failed")
+                left -= MEMBER_UNITS
             else:
                 self._membership.check_returning(group, now)
-        self._has_more = True
+        return left
 
-    def _ping(self, now: int) -> None:
+    def _ping(self, now: int, left: int) -> int:
         lateness = 0
-        for _ in range(MAX_PINGS):
-            if (ping := self._state.requests.next_ping(now)) is None:
-                break
+        while left > 0 and (ping := self._state.requests.next_ping(now)) is not None:
+            left -= PING_UNITS
             member, due = ping
             if self._state.may_speak_to(self._group_of(member), now):
                 self._state.requests.ping(member, due, now)
                 lateness = max(lateness, now - due)
             else:
                 self._state.requests.skip_ping(member, due, now)
-        else:
-            self._has_more = True
         if lateness:
             self._state.effects.count("ping_lateness_seconds_max", amount=lateness / 1000)
+        return left
 
     def _is_mute(self, member: GroupMember) -> bool:
-        return not self._state.may_speak_to(self._group_of(member), self._now)
+        group = self._group_of(member)
+        return not self._state.may_speak_to(group, self._state.now) or ("speak", group.partition) in self._state.jobs
 
     def _group_of(self, member: GroupMember) -> Group:
         return self._state.groups[member.group_id]
@@ -227,7 +232,7 @@ class Coordinator:
                 self._state.effects.log("warning", "coordinator_mute", partition=partition.number)
             elif event is PartitionEvent.CONFIRMED:
                 self._state.effects.log("info", "coordinator_speaks", partition=partition.number)
-                self._speak_again(partition, now)
+                self._state.jobs.begin(("speak", partition.number), self._speak_again(partition))
 
     def _confirm_claims(self, now: int) -> None:
         timeout = self._write_timeout
@@ -241,17 +246,23 @@ class Coordinator:
             if due is not None and (self._claims_due is None or due < self._claims_due):
                 self._claims_due = due
 
-    def _speak_again(self, partition: HeldPartition, now: int) -> None:
+    def _speak_again(self, partition: HeldPartition) -> Steps[None]:
         """The partition was mute: what was not sent in time does not count, and everybody is pinged now."""
-        for group_id in sorted(partition.group_ids):
-            group = self._state.groups[group_id]
-            for member in group.members.values():
-                member.forgive()
-                self._state.requests.ping_now(member, now)
-            self._rebalancer.wake(group, now)
+        for group_id in (yield from sort(partition.group_ids)):
+            if (group := self._state.groups.get(group_id)) is None:
+                continue
+            for member in list(group.members.values()):
+                if group.members.get(member.consumer_id) is member:
+                    member.forgive()
+                    self._state.requests.ping_now(member, self._state.now)
+                    yield 1
+            self._rebalancer.wake(group, self._state.now)
+            yield 1
 
     def _assigned(self, event: PartitionAssigned, now: int) -> None:
-        if event.partition in self._state.partitions:
+        if (held := self._state.partitions.get(event.partition)) is not None:
+            if held.state is PartitionState.AWAY:
+                self._assigned_again[event.partition] = event
             return
         partition = self._state.partitions[event.partition] = HeldPartition(event.partition)
         self._state.effects.add(HoldPartition(event.partition, 0))
@@ -261,25 +272,27 @@ class Coordinator:
 
     def _opened(self, event: PartitionOpened, now: int) -> None:
         partition = self._state.partitions.get(event.partition)
-        if partition is None or partition.state is not PartitionState.OPENING:
-            return
-        partition.opened(event.claim, event.claimed_at)
-        self._startup_step(partition, 1, "fenced")
+        if partition is not None and partition.state is PartitionState.OPENING:
+            self._state.jobs.begin(("open", partition.number), self._open(partition, event))
+
+    def _open(self, partition: HeldPartition, event: PartitionOpened) -> Steps[None]:
+        """Take the records over. Until that is done the partition stays OPENING: nobody registers, and it is silent."""
         groups: dict[str, Group] = {}
         for record in event.records:
-            group = groups.setdefault(record.group, Group(record.group, event.partition))
-            self._load(group, record)
+            group = groups.get(record.group)
+            if group is None:
+                group = groups[record.group] = Group(record.group, event.partition)
+            yield self._load(group, record)
         for group in groups.values():
-            timeout = self._write_timeout
-            group.loaded(
-                {
-                    consumer_id: free_after_takeover(event.claimed_at, absent.session_timeout_ms, timeout)
-                    for consumer_id, absent in group.absent.items()
-                }
-            )
+            longest = max((absent.session_timeout_ms for absent in group.absent.values()), default=0)
+            yield len(group.absent) // AT_ONCE
+            yield from group.loaded(free_after_takeover(event.claimed_at, longest, self._write_timeout))
             self._state.groups[group.group_id] = group
             partition.group_ids.add(group.group_id)
-            self._membership.group_loaded(group, now)
+            yield from self._membership.group_loaded(group)
+            yield GROUP_UNITS
+        partition.opened(event.claim, event.claimed_at)
+        self._startup_step(partition, 1, "fenced")
         self._startup_step(partition, 2, "loaded", groups=len(groups))
         self._startup_step(partition, 3, "topics_watched")
         self._startup_step(partition, 4, "committer_and_scheduler_started")
@@ -287,11 +300,15 @@ class Coordinator:
         self._state.effects.add(HoldPartition(partition.number, partition.claim))
         self._state.effects.count("takeovers_total", "empty" if not groups else "loaded")
 
-    def _load(self, group: Group, record: GroupRecord) -> None:
+    def _load(self, group: Group, record: GroupRecord) -> int:
+        """Return how many units of work it was."""
         if not isinstance(record, MemberRecord):
-            group.load(record)
-        elif record.value is not None:
-            group.load_member(record.consumer_id, record.value, _subscription(record.value.topic_count))
+            return group.load(record)
+        if record.value is None:
+            return 1
+        subscription = _subscription(record.value.topic_count)
+        group.load_member(record.consumer_id, record.value, subscription)
+        return RECORD_UNITS + len(subscription.named)
 
     def _startup_step(self, partition: HeldPartition, step: int, what: str, **fields: Any) -> None:
         self._state.effects.log(
@@ -305,29 +322,39 @@ class Coordinator:
         )
 
     def _lost(self, event: PartitionLost, now: int) -> None:
+        self._assigned_again.pop(event.partition, None)
         partition = self._state.partitions.get(event.partition)
-        if partition is None:
+        if partition is None or partition.state is PartitionState.AWAY:
             return
-        self._membership.refuse_registering(partition.group_ids, RegistrationCode.NOT_COORDINATOR, now)
-        if partition.is_open() and event.reason != "fenced":
-            self._committer.commit(partition.number)
-        for group_id in sorted(partition.group_ids):
-            self._drop(self._state.groups.pop(group_id))
-        self._state.writes.drop(partition.number)
-        self._committer.drop(partition.number)
+        for kind in ("open", "speak"):
+            self._state.jobs.cancel((kind, partition.number))
+        can_write = partition.is_open() and event.reason != "fenced"
         partition.lost()
-        del self._state.partitions[partition.number]
-        self._state.effects.add(ClosePartition(partition.number))
-        self._state.effects.log("info", "coordinator_resigned", partition=partition.number, reason=event.reason)
+        self._state.jobs.begin(("drop", partition.number), self._drop(partition, event.reason, can_write=can_write))
 
-    def _drop(self, group: Group) -> None:
-        for member in group.members.values():
-            self._membership.forget(member)
-            self._state.effects.add(CloseConsumer(member.connection, "coordinator_moved"))
-        for member in (*group.members.values(), *group.absent.values()):
-            self._state.topics.unsubscribe(group.group_id, member.value.topic_count)
-        self._rebalancer.forget(group)
-        self._questions.group_is_unused(group)
+    def _drop(self, partition: HeldPartition, reason: str, *, can_write: bool) -> Steps[None]:
+        """Drop all that is known of a partition. It is AWAY from the first moment: it is silent, and nobody registers.
+        If it is to be held again, that begins when all is dropped."""
+        number, groups = partition.number, self._state.groups
+        names = yield from sort(partition.group_ids)
+        if can_write:
+            for group_id in names:
+                if (group := groups.get(group_id)) is not None:
+                    yield from self._membership.refuse_registering(group, RegistrationCode.NOT_COORDINATOR)
+                    yield 1
+            yield from self._committer.commit_all(number)
+        self._state.writes.close(number)
+        self._state.effects.add(ClosePartition(number))
+        for group_id in names:
+            if (group := groups.get(group_id)) is not None:
+                yield from self._membership.drop(group)
+                yield GROUP_UNITS
+        self._committer.drop(number)
+        self._state.writes.open(number)
+        del self._state.partitions[number]
+        self._state.effects.log("info", "coordinator_resigned", partition=number, reason=reason)
+        if (again := self._assigned_again.pop(number, None)) is not None:
+            self._assigned(again, self._state.now)
 
     def _committed(self, event: WriteCommitted, now: int) -> None:
         partition = self._state.partitions.get(event.partition)
@@ -338,7 +365,7 @@ class Coordinator:
             partition.confirmation_ended()
         self._update_claims(now)
         self._state.writes.ended(event.write, True, now)
-        self._membership.answer_registrations(now)
+        self._membership.answer_registrations()
 
     def _aborted(self, event: WriteAborted, now: int) -> None:
         if event.write == CONFIRM and (partition := self._state.partitions.get(event.partition)) is not None:
@@ -429,9 +456,8 @@ class Coordinator:
             return
         self._questions.ordinary_found(group, event, now)
         if group.has_ordinary_members:
-            self._membership.refuse_registering([group.group_id], RegistrationCode.ORDINARY_MEMBERS, now)
             group.offsets.forget_uncommitted()
-            self._membership.close_all(group, "failed", "group_has_members", now)
+            self._membership.close_all(group, "group_has_members")
         else:
             self._rebalancer.wake(group, now)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
@@ -20,6 +20,7 @@ from proxy.coordinator.rebalance import Rebalancer
 from proxy.coordinator.records import MemberRecord, MemberValue, partition_of
 from proxy.coordinator.registration import check_request, names_denied_topic
 from proxy.coordinator.states import GroupState, GroupStateEvent, MemberState, PartitionState
+from proxy.coordinator.steps import Steps
 from proxy.coordinator.timers import Timers
 from proxy.coordinator.wire import (
     RegisterConsumerResponse,
@@ -51,6 +52,10 @@ FORGET_MS = 60_000
 """How long a group that never had a generation is remembered; it has no records."""
 
 
+MEMBER_UNITS, REGISTRATION_UNITS, ABSENT_UNITS, GROUP_UNITS = 25, 25, 8, 3
+"""Of work: a member that goes, a registration that is answered, a member that did not come back, another group."""
+
+
 class _Time(Enum):
     """What is due for a group."""
 
@@ -72,7 +77,8 @@ class GroupMembership:
         self._registering: dict[int, GroupMember] = {}
         """By connection."""
         self._unanswered: dict[int, GroupMember] = {}
-        """Those of them whose record is committed, and that wait until the claim of the partition is confirmed."""
+        """Those of them whose record is committed, and that wait until the claim of the partition is confirmed, or
+        until the connections of the group are closed."""
         self._idle: Timers[int] = Timers()
         self._times: Timers[tuple[_Time, str]] = Timers()
         """By group."""
@@ -103,7 +109,7 @@ class GroupMembership:
         partition = self._state.partitions.get(partition_of(request.group_id, settings.partition_count))
         if settings.level == 0:
             raise _refused(RegistrationCode.NOT_AVAILABLE)
-        if partition is None:
+        if partition is None or partition.state is PartitionState.AWAY:
             raise _refused(RegistrationCode.NOT_COORDINATOR)
         if names_denied_topic(request, event.unreadable):
             raise _refused(RegistrationCode.TOPIC_DENIED)
@@ -147,6 +153,8 @@ class GroupMembership:
             raise _refused(RegistrationCode.MAX_SIZE_REACHED)
         if group.is_refused(member.consumer_id, now):
             raise _refused(RegistrationCode.REBALANCE_FAILED)
+        if group.closing is not None:
+            raise _refused(RegistrationCode.LOADING)
 
     def _begin(self, group: Group, member: GroupMember, partition: HeldPartition, now: int) -> None:
         if group.is_unused():
@@ -179,17 +187,26 @@ class GroupMembership:
 
     def _answer_when_confirmed(self, member: GroupMember, now: int) -> None:
         group = self._state.groups[member.group_id]
-        if self._state.may_speak_to(group, now):
+        if group.closing is None and self._state.may_speak_to(group, now):
             self._accept(group, member, now)
         else:
             self._unanswered[member.connection] = member
 
-    def answer_registrations(self, now: int) -> None:
-        """Answer those that waited for a confirmation of the claim of their partition."""
-        for member in list(self._unanswered.values()):
-            group = self._state.groups[member.group_id]
-            if self._state.may_speak_to(group, now):
+    def answer_registrations(self) -> None:
+        """Something is known that those that wait for an answer may have waited for."""
+        if self._unanswered:
+            self._state.jobs.begin("registrations", self._answer_registrations())
+
+    def _answer_registrations(self) -> Steps[None]:
+        for connection, member in list(self._unanswered.items()):
+            if self._unanswered.get(connection) is not member:
+                continue
+            group, now = self._state.groups[member.group_id], self._state.now
+            if group.closing is None and self._state.may_speak_to(group, now):
                 self._accept(group, member, now)
+                yield REGISTRATION_UNITS
+            else:
+                yield 1
 
     def _accept(self, group: Group, member: GroupMember, now: int) -> None:
         del self._registering[member.connection]
@@ -231,21 +248,28 @@ class GroupMembership:
     def check_returning(self, group: Group, now: int) -> None:
         """Let the group go on: all are back, the time of those missing is over, or they have been waited for enough."""
         if group.absent and now >= group.returns_until:
-            self._give_absent_up(group, now)
-        if group.state is not GroupState.RETURNING:
+            if (key := ("absent", group.group_id)) not in self._state.jobs:
+                self._state.jobs.begin(key, self._give_absent_up(group))
+            return
+        if group.state is not GroupState.RETURNING or group.closing is not None:
             return
         is_enough = not group.absent or (group.resumes_at is not None and now >= group.resumes_at)
         if is_enough and all(member.has_answered or member.failures for member in group.members.values()):
             self._rebalancer.members_are_back(group, now)
 
-    def _give_absent_up(self, group: Group, now: int) -> None:
+    def _give_absent_up(self, group: Group) -> Steps[None]:
+        """One after the other: those who come back before it is their turn are members."""
         for absent in list(group.absent.values()):
-            group.absent_ended(absent.consumer_id)
-            self._state.topics.unsubscribe(group.group_id, absent.value.topic_count)
-            self._record_is_obsolete(group, absent.consumer_id, now)
-            self._log_member("consumer_gone", group, absent, reason="not_returned")
+            if group.absent.get(absent.consumer_id) is absent:
+                group.absent_ended(absent.consumer_id)
+                self._state.topics.unsubscribe(group.group_id, absent.value.topic_count)
+                self._record_is_obsolete(group, absent.consumer_id, self._state.now)
+                self._log_member("consumer_gone", group, absent, reason="not_returned")
+                yield ABSENT_UNITS
+        now = self._state.now
         if group.members:
             self._rebalancer.trigger(group, "failed", now)
+            self.check_returning(group, now)
         else:
             self._emptied(group, now)
 
@@ -320,22 +344,39 @@ class GroupMembership:
         else:
             self._emptied(group, now)
 
-    def close_all(self, group: Group, reason: str, cause: Cause, now: int) -> None:
-        """Close the connections of all members. The group is empty then."""
+    def close_all(self, group: Group, cause: Cause) -> None:
+        """Close the connections of all members, one after the other. No attempt is made, and nobody registers, until
+        the group is empty."""
+        if group.closing is None:
+            self._rebalancer.cancel(group)
+            group.closing = cause
+            self._state.jobs.begin(("close", group.group_id), self._close_all(group, cause))
+
+    def _close_all(self, group: Group, cause: Cause) -> Steps[None]:
+        if group.has_ordinary_members:
+            yield from self.refuse_registering(group, RegistrationCode.ORDINARY_MEMBERS)
         for member in list(group.members.values()):
-            self.remove(member, reason, now, cause=cause)
+            if group.members.get(member.consumer_id) is member:
+                self.remove(member, "failed", self._state.now, cause=cause)
+                yield MEMBER_UNITS
+        group.closing = None
+        self.answer_registrations()
+        if group.absent:
+            self._rebalancer.trigger(group, "failed", self._state.now)
+            self.check_returning(group, self._state.now)
 
     def give_up(self, group: Group, culprits: Sequence[str], now: int) -> None:
         """The rebalance has failed for good (``Rebalancer``)."""
-        group.refuse(culprits, now + REFUSED_MS)
-        self.close_all(group, "failed", "rebalance_failed", now)
+        group.refuse(culprits, now + REFUSED_MS, now)
+        self.close_all(group, "rebalance_failed")
 
-    def refuse_registering(self, group_ids: Iterable[str], code: RegistrationCode, now: int) -> None:
-        """Answer those that are about to register in these groups with an error."""
-        wanted = frozenset(group_ids)
-        for member in [member for member in self._registering.values() if member.group_id in wanted]:
-            self._end_registration(member, now)
-            self._refuse(_registrant(member), code, now)
+    def refuse_registering(self, group: Group, code: RegistrationCode) -> Steps[None]:
+        """Answer those that are about to register in the group with an error."""
+        for member in list(group.registering.values()):
+            if group.registering.get(member.consumer_id) is member:
+                self._end_registration(member, self._state.now)
+                self._refuse(_registrant(member), code, self._state.now)
+                yield REGISTRATION_UNITS
 
     def _end_registration(self, member: GroupMember, now: int) -> None:
         group = self._state.groups[member.group_id]
@@ -361,34 +402,39 @@ class GroupMembership:
 
     # Times
 
-    def run(self, now: int) -> None:
-        """Close connections that were refused and stay silent; handle groups for which something is due."""
-        while (connection := self._idle.pop(now)) is not None:
+    def run(self, now: int, units: int) -> int:
+        """Close connections that were refused and stay silent; handle groups for which something is due. So far as
+        there are units of work; return how many are left."""
+        while units > 0 and (connection := self._idle.pop(now)) is not None:
             self._state.effects.add(CloseConsumer(connection, "registration_idle"))
-        while (due := self._times.pop(now)) is not None:
+            units -= 1
+        while units > 0 and (due := self._times.pop(now)) is not None:
+            units -= GROUP_UNITS
             time, group = due[0], self._state.groups.get(due[1])
             if group is None:
                 continue
             if time is _Time.RELEASE:
-                self._release(group, now)
+                units = self._release(group, now, units)
             elif time is _Time.RETURN:
                 self.check_returning(group, now)
-                if group.absent:
+                if group.absent and now < group.returns_until:
                     self._times.set((_Time.RETURN, group.group_id), group.returns_until)
             elif group.is_unused():
                 self._delete(group)
             elif group.state is GroupState.EMPTY:
                 self.check_unused(group, now)
+        return units
 
     def due(self) -> int | None:
         """When ``run`` is to be called."""
         return min((at for at in (self._idle.next(), self._times.next()) if at is not None), default=None)
 
-    def group_loaded(self, group: Group, now: int) -> None:
+    def group_loaded(self, group: Group) -> Steps[None]:
         """The records of a predecessor were read."""
-        for absent in group.absent.values():
+        for absent in list(group.absent.values()):
             self._state.topics.subscribe(group.group_id, absent.value.topic_count, absent.subscription)
-        topics = self._state.topics.topics
+            yield 1
+        now, topics = self._state.now, self._state.topics.topics
         for topic in group.owners.keys() & topics.keys():
             group.offsets.topic_is(topic, topics[topic].topic_id)
         if group.absent:
@@ -413,18 +459,35 @@ class GroupMembership:
         if due is None or at < due:
             self._times.set((_Time.RELEASE, group.group_id), at)
 
-    def _release(self, group: Group, now: int) -> None:
-        for held in group.release(now):
+    def _release(self, group: Group, now: int, units: int) -> int:
+        while units > 0 and (held := group.release(now)) is not None:
             self._record_is_obsolete(group, held.consumer_id, now)
             self._rebalancer.trigger(group, held.reason, now)
+            units -= GROUP_UNITS
         if (at := group.next_release()) is not None:
             self._release_at(group, at)
+        return units
 
-    def forget(self, member: GroupMember) -> None:
-        """The partition of a member is lost; nothing of it is written any more."""
-        self._consumers -= 1
-        self._state.requests.remove(member)
-        member.ended()
+    def drop(self, group: Group) -> Steps[None]:
+        """The partition of the group is lost, and nothing of it is written any more: nothing of the group is left."""
+        for kind in ("close", "absent"):
+            self._state.jobs.cancel((kind, group.group_id))
+        yield from self.refuse_registering(group, RegistrationCode.NOT_COORDINATOR)
+        for member in list(group.members.values()):
+            if group.members.get(member.consumer_id) is member:
+                group.member_gone(member)
+                self._consumers -= 1
+                self._state.partition_of(group).consumer_gone()
+                self._state.requests.remove(member)
+                self._state.topics.unsubscribe(group.group_id, member.value.topic_count)
+                self._state.effects.add(CloseConsumer(member.connection, "coordinator_moved"))
+                member.ended()
+                yield ABSENT_UNITS
+        group.absent.clear()
+        yield from self._state.topics.drop(group.group_id)
+        self._rebalancer.forget(group)
+        self._questions.group_is_unused(group)
+        del self._state.groups[group.group_id]
 
     def _log_member(self, event: str, group: Group, member: GroupMember, **fields: Any) -> None:
         self._state.effects.log(

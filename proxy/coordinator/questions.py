@@ -16,6 +16,9 @@ ORDINARY_INTERVAL_MS = 10_000
 RETRY_MS = 500
 """Until a question that could not be asked is asked again."""
 
+QUESTION_UNITS = 2
+"""Of work: one question."""
+
 _OFFSETS = "offsets"
 _ORDINARY = "ordinary"
 
@@ -70,9 +73,10 @@ class GroupQuestions:
         if not group.is_unused():
             self._timers.set((_ORDINARY, group.group_id), now + interval)
 
-    def run(self, now: int) -> None:
-        """Ask what is due to be asked again."""
-        while (key := self._timers.pop(now)) is not None:
+    def run(self, now: int, units: int) -> int:
+        """Ask what is due to be asked again, so far as there are units of work. Return how many are left."""
+        while units > 0 and (key := self._timers.pop(now)) is not None:
+            units -= QUESTION_UNITS
             question, group_id = key
             group = self._groups.get(group_id)
             if group is None:
@@ -85,6 +89,7 @@ class GroupQuestions:
                 self.read_offsets(group)
             else:
                 self._find_ordinary(group, now)
+        return units
 
     def due(self) -> int | None:
         """When ``run`` is to be called."""

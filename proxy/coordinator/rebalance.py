@@ -20,7 +20,7 @@ from proxy.coordinator.handlers import Handlers
 from proxy.coordinator.member import GroupMember, OpenRequest, TopicPartition, partitions_of
 from proxy.coordinator.questions import GroupQuestions
 from proxy.coordinator.states import GroupState, GroupStateEvent
-from proxy.coordinator.steps import SLICE
+from proxy.coordinator.steps import Steps, sort
 from proxy.coordinator.timers import Timers
 from proxy.coordinator.wire import LARGEST, SMALLEST, STOP_FETCHER
 
@@ -35,6 +35,9 @@ RETRY_MS = 1000
 MAX_DELAY_MS = 10_000
 """The longest delay of a group that rebalances again and again."""
 
+MAX_NAMED = 10
+"""Members that a text names, of those that have not answered."""
+
 SEND_UNITS = 5
 """Of work: one member that a request is sent to."""
 
@@ -48,11 +51,8 @@ GiveUp = Callable[[Group, Sequence[str], int], None]
 class Rebalancer:
     """Makes attempts to rebalance groups. It never sends to a consumer while the group's partition is mute."""
 
-    def __init__(
-        self, state: CoordinatorState, questions: GroupQuestions, give_up: GiveUp, *, units: int = SLICE
-    ) -> None:
-        """``units``: of work in one call of ``run``."""
-        self._state, self._questions, self._give_up, self._units = state, questions, give_up, units
+    def __init__(self, state: CoordinatorState, questions: GroupQuestions, give_up: GiveUp) -> None:
+        self._state, self._questions, self._give_up = state, questions, give_up
         self.handlers = Handlers(state.settings.rebalance_threadpool_size)
         self._parked: set[str] = set()
         """Groups whose attempt cannot begin yet: something has to be known first."""
@@ -67,7 +67,7 @@ class Rebalancer:
 
     def trigger(self, group: Group, reason: str, now: int) -> None:
         """Something has changed: rebalance the group, soon."""
-        if group.state in (GroupState.EMPTY, GroupState.FAILED):
+        if group.state in (GroupState.EMPTY, GroupState.FAILED) or group.closing is not None:
             return
         group.reason = group.reason or reason
         if group.state is not GroupState.STABLE or group.group_id in self._parked or group.group_id in self._preparing:
@@ -91,6 +91,12 @@ class Rebalancer:
         if group.group_id not in self._parked and group.group_id not in self._preparing:
             self.handlers.queue(group.group_id, now)
 
+    def cancel(self, group: Group) -> None:
+        """The connections of all members are closed: an attempt ends at once, and none is wanted."""
+        if (attempt := self._end_attempt(group)) is not None:
+            self._state.effects.count("rebalances_total", attempt.reason, "cancelled")
+        self.forget(group)
+
     def forget(self, group: Group) -> None:
         """The group has no members, or is not served any more."""
         group.attempt = None
@@ -100,6 +106,7 @@ class Rebalancer:
         self._parked.discard(group.group_id)
         self._preparing.pop(group.group_id, None)
         self._sending.pop(group.group_id, None)
+        self._state.jobs.cancel(("late", group.group_id))
 
     def _delay(self, group: Group, now: int) -> int:
         while group.recent and group.recent[0] <= now - RATE_WINDOW_MS:
@@ -142,8 +149,9 @@ class Rebalancer:
 
     # Work
 
-    def run(self, now: int) -> None:
-        """Begin one attempt that is due, prepare attempts, and send: a slice of each. ``due`` asks for the rest."""
+    def run(self, now: int, units: int) -> None:
+        """Begin one attempt that is due, prepare attempts, and send: so many units of work, and one part at least.
+        ``due`` asks for the rest."""
         self._lower_levels(now)
         if (group_id := self.handlers.begin(now)) is not None:
             group = self._state.groups[group_id]
@@ -152,8 +160,8 @@ class Rebalancer:
                 self._preparing[group_id] = AttemptPreparation(self._state, group, reason, now)
             else:
                 self._park(group)
-        self._prepare(now)
-        self._send(now)
+        left = self._prepare(now, max(units, 1))
+        self._send(now, max(left, 1))
 
     def _park(self, group: Group) -> None:
         self._parked.add(group.group_id)
@@ -177,12 +185,12 @@ class Rebalancer:
             and self._state.topics.are_known(group.group_id)
         )
 
-    def _prepare(self, now: int) -> None:
-        """Go on with the attempts that are being prepared, in turn, and begin those that are ready."""
-        left = self._units
+    def _prepare(self, now: int, left: int) -> int:
+        """Go on with the attempts that are being prepared, in turn, and begin those that are ready. Return how many
+        units of work are left."""
         for group_id in list(self._preparing):
             if left <= 0:
-                return
+                break
             group, preparation = self._state.groups[group_id], self._preparing.pop(group_id)
             try:
                 left -= preparation.work(left)
@@ -198,6 +206,7 @@ class Rebalancer:
             else:
                 group.reason = group.reason or preparation.reason
                 self._park(group)
+        return left
 
     def _begin(self, group: Group, prepared: PreparedAttempt, now: int) -> None:
         attempt = prepared.attempt
@@ -231,9 +240,8 @@ class Rebalancer:
         attempt.send_to(consumer_ids)
         self._sending[group.group_id] = None
 
-    def _send(self, now: int) -> None:
-        """Send a slice, in turn to the members of each group."""
-        left = self._units
+    def _send(self, now: int, left: int) -> None:
+        """Send to so many members as there are units of work, in turn to those of each group."""
         for group_id in list(self._sending):
             group = self._state.groups[group_id]
             attempt = group.attempt
@@ -389,9 +397,18 @@ class Rebalancer:
         attempt = group.attempt
         if attempt is None or member.consumer_id not in attempt.waiting or not member.is_latest_order(request):
             return
-        waiting = [group.members[consumer_id] for consumer_id in sorted(attempt.waiting)]
-        culprits = {member.consumer_id, *(late.consumer_id for late in self._state.requests.overdue(waiting, now))}
-        self._attempt_failed(group, sorted(culprits), "no response", now)
+        attempt.late.add(member.consumer_id)
+        if (key := ("late", group.group_id)) not in self._state.jobs:
+            self._state.jobs.begin(key, self._find_late(group, attempt, now))
+
+    def _find_late(self, group: Group, attempt: Attempt, now: int) -> Steps[None]:
+        """The attempt fails: it cannot end otherwise without those that are late already. Find the others."""
+        for consumer_id in list(attempt.waiting):
+            if consumer_id in attempt.waiting and self._state.requests.is_overdue(group.members[consumer_id], now):
+                attempt.late.add(consumer_id)
+            yield 1
+        culprits = yield from sort(attempt.late)
+        self._attempt_failed(group, culprits, "no response", self._state.now)
 
     def member_gone(self, group: Group, now: int) -> None:
         """A member is gone: an attempt ends at once. It is not a retry."""
@@ -405,6 +422,7 @@ class Rebalancer:
     def _end_attempt(self, group: Group) -> Attempt | None:
         attempt, group.attempt = group.attempt, None
         self._sending.pop(group.group_id, None)
+        self._state.jobs.cancel(("late", group.group_id))
         self.handlers.done(group.group_id)
         return attempt
 
@@ -415,7 +433,9 @@ class Rebalancer:
         group.move(GroupStateEvent.ATTEMPT_FAILED)
         group.retries += detail is not None
         if detail is not None and group.retries > self._state.settings.max_rebalance_retries:
-            self._fail_for_good(group, reason, culprits, f"{detail}: {', '.join(culprits)}", now)
+            others = f" and {len(culprits) - MAX_NAMED} more" if len(culprits) > MAX_NAMED else ""
+            text = f"{detail}: {', '.join(culprits[:MAX_NAMED])}{others}"
+            self._fail_for_good(group, reason, culprits, text, now)
             return
         self._state.effects.count("rebalances_total", reason, "failed")
         self.handlers.queue(group.group_id, now + self._state.settings.rebalance_backoff_ms)

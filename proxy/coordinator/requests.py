@@ -190,15 +190,13 @@ class ConsumerRequests:
                 purgatory.watch(connection, number, now + response_timeout(member.session_timeout_ms))
         return None
 
-    def overdue(self, members: Sequence[GroupMember], now: int) -> list[GroupMember]:
-        """Those of the members whose latest StopFetcher or StartFetcher is not answered, and should be by now."""
-        late = []
-        for member in members:
-            for request in member.open_requests():
+    def is_overdue(self, member: GroupMember, now: int) -> bool:
+        """Whether its latest StopFetcher or StartFetcher is not answered, and should be by now."""
+        for request in member.open_requests():
+            if member.is_latest_order(request):
                 deadline = self._purgatories[request.api_key].deadline(member.connection, request.correlation_id)
-                if member.is_latest_order(request) and deadline is not None and deadline <= now:
-                    late.append(member)
-        return late
+                return deadline is not None and deadline <= now
+        return False
 
     def due(self) -> int | None:
         """When the next ping or deadline is due."""

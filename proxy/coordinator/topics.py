@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from proxy.coordinator.effects import WatchTopics
 from proxy.coordinator.events import TopicFactsOfGroups, TopicsChanged
+from proxy.coordinator.steps import Steps
 from proxy.coordinator.subscription import TopicCount
 
 
@@ -30,7 +31,8 @@ class TopicIndex:
         """How many have been taken."""
         self._groups: dict[str, dict[str, _Subscribed]] = {}
         """By group, then by the text of the subscription."""
-        self._by_name: dict[str, set[str]] = {}
+        self._by_name: dict[str, dict[str, int]] = {}
+        """By topic: the groups that name it, each with how many of its subscriptions do."""
         self._wildcard_groups: set[str] = set()
         self._asked: dict[int, WatchTopics] = {}
         """What was asked for and is not answered yet, and the latest that is."""
@@ -61,26 +63,36 @@ class TopicIndex:
             self._wildcard_groups.add(group_id)
         for topic in subscription.named:
             if topic not in self._by_name:
-                self._by_name[topic] = set()
+                self._by_name[topic] = {}
                 self._is_stale = True
-            self._by_name[topic].add(group_id)
+            groups = self._by_name[topic]
+            groups[group_id] = groups.get(group_id, 0) + 1
 
     def unsubscribe(self, group_id: str, text: str) -> None:
         """A member of the group with this subscription is gone."""
+        known = self._groups[group_id][text]
+        known.members -= 1
+        if not known.members:
+            self._remove(group_id, text)
+
+    def drop(self, group_id: str) -> Steps[None]:
+        """The group is not known any more."""
+        for text, known in list(self._groups.get(group_id, {}).items()):
+            self._remove(group_id, text)
+            yield 1 + len(known.subscription.named)
+
+    def _remove(self, group_id: str, text: str) -> None:
         texts = self._groups[group_id]
-        texts[text].members -= 1
-        if texts[text].members:
-            return
         gone = texts.pop(text).subscription
-        others = [other.subscription for other in texts.values()]
-        if gone.pattern is not None and all(other.pattern is None for other in others):
+        if gone.pattern is not None and all(other.subscription.pattern is None for other in texts.values()):
             self._wildcard_groups.discard(group_id)
             self._is_stale |= not self._wildcard_groups
         for topic in gone.named:
-            if any(topic in other.named for other in others):
-                continue
-            self._by_name[topic].discard(group_id)
-            if not self._by_name[topic]:
+            groups = self._by_name[topic]
+            groups[group_id] -= 1
+            if not groups[group_id]:
+                del groups[group_id]
+            if not groups:
                 del self._by_name[topic]
                 self._is_stale = True
         if not texts:

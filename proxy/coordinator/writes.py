@@ -20,6 +20,7 @@ class Writes:
         self._effects = effects
         self._next = 0
         self._open: dict[int, tuple[int, WriteEnded]] = {}
+        self._closed: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -27,7 +28,9 @@ class Writes:
     def begin(
         self, partition: int, records: Sequence[GroupRecord], offsets: Mapping[str, PartitionOffsets], then: WriteEnded
     ) -> None:
-        """Write records and offsets (by group) in one transaction."""
+        """Write records and offsets (by group) in one transaction; nothing while the partition is closed."""
+        if partition in self._closed:
+            return
         number = self._next
         self._next += 1
         self._open[number] = (partition, then)
@@ -40,6 +43,11 @@ class Writes:
             self._effects.count("writes_total", "committed" if committed else "aborted")
             then(committed, now)
 
-    def drop(self, partition: int) -> None:
-        """What follows the writes of this partition is not to happen any more."""
+    def close(self, partition: int) -> None:
+        """What follows the writes of this partition is not to happen any more. Until ``open`` none begins."""
+        self._closed.add(partition)
         self._open = {number: write for number, write in self._open.items() if write[0] != partition}
+
+    def open(self, partition: int) -> None:
+        """All that was known of the partition is dropped: it can be held again."""
+        self._closed.discard(partition)
