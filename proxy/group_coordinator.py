@@ -16,6 +16,7 @@ import contextlib
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection
+from typing import TypeVar, cast
 
 import structlog
 
@@ -47,6 +48,7 @@ from proxy.coordinator.events import (
 )
 from proxy.coordinator.settings import CoordinatorSettings
 from proxy.coordinator.status import CoordinatorStatus, GroupStatus
+from proxy.coordinator.steps import SLICE, Steps
 from proxy.coordinator.view import NO_COORDINATOR, GroupsView
 from proxy.fleet.applied_epoch import GroupLevels
 from proxy.fleet.boottime import boottime_ms
@@ -79,6 +81,8 @@ RESTART_DELAY = 10.0
 """Seconds after a mistake of ours until this sidecar coordinates groups again."""
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 
 class GroupCoordinator:
@@ -213,17 +217,17 @@ class GroupCoordinator:
         found, state = [], self.machine.state
         for place, group_id in enumerate(sorted(state.groups)):
             if (group := state.groups.get(group_id)) is not None:
-                found.append(describe_group(state, group, self._clocks(), with_consumers=False))
+                found.append(await _in_slices(describe_group(state, group, self._clocks(), with_consumers=False)))
             if place % GROUPS_AT_ONCE == GROUPS_AT_ONCE - 1:
                 await asyncio.sleep(0)
         return found
 
-    def find_group(self, group_id: str) -> GroupStatus | None:
-        """Return a group with its consumers; None if it is not coordinated here."""
+    async def find_group(self, group_id: str) -> GroupStatus | None:
+        """Return a group with its consumers; None if it is not coordinated here. In steps, as ``list_groups``."""
         group = self.machine.state.groups.get(group_id)
         if group is None:
             return None
-        return describe_group(self.machine.state, group, self._clocks(), with_consumers=True)
+        return await _in_slices(describe_group(self.machine.state, group, self._clocks(), with_consumers=True))
 
     def coordinator_of(self, group_id: str) -> int:
         """Return the broker id of the sidecar that coordinates a group; NO_COORDINATOR: none."""
@@ -302,7 +306,9 @@ class GroupCoordinator:
                     self._schedule()
                     break
             else:
-                self._idle.set()
+                due = self.machine.due()
+                if due is None or due > self._now():
+                    self._idle.set()
         except Exception:
             log.exception("coordinator_failed")  # a mistake of ours: consumers find another coordinator, or this one
             self._restart()
@@ -390,6 +396,18 @@ class GroupCoordinator:
         if due is not None and not self._closed:
             wait = min(max(due - self._now(), 1), MAX_SLEEP_MS)
             self._timer = self._loop.call_later(wait / 1000, self._schedule)
+
+
+async def _in_slices(steps: Steps[T]) -> T:
+    """Do work in steps between which the event loop serves clients."""
+    while True:
+        units = 0
+        while units < SLICE:
+            try:
+                units += next(steps)
+            except StopIteration as end:
+                return cast(T, end.value)
+        await asyncio.sleep(0)
 
 
 def settings_of(config: Config, view: GroupsView) -> CoordinatorSettings:

@@ -6,11 +6,11 @@ out, and so are threads that get nothing. They work in parts (``Steps``): a grou
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
-from proxy.coordinator.steps import AT_ONCE, Steps
+from proxy.coordinator.steps import AT_ONCE, Steps, sort
 
 Assignment = Mapping[str, Mapping[str, tuple[int, ...]]]
 """Partitions in ascending order, by topic and thread id."""
@@ -38,9 +38,8 @@ def range_assign(
     Four, three and three of ten partitions for three threads; one, one and none of two.
     """
     assignment = {}
-    for topic, ordered in _ordered(threads):
-        numbers = sorted(partitions.get(topic, ()))
-        yield (len(numbers) + len(ordered)) // AT_ONCE
+    for topic, ordered in (yield from _ordered(threads)):
+        numbers = yield from sort(partitions.get(topic, ()))
         share, larger = divmod(len(numbers), len(ordered))
         begin, owned = 0, {}
         for place, thread in enumerate(ordered[: len(numbers)]):
@@ -70,7 +69,9 @@ def sticky_assign(
         for topic in pool.topics:
             left = set(partitions.get(topic, ()))
             yield len(left) // AT_ONCE
-            for thread, numbers in sorted(owners.get(topic, {}).items()):
+            of_topic = owners.get(topic, {})
+            for thread in (yield from sort(of_topic)):
+                numbers = of_topic[thread]
                 if thread in may_own:
                     kept = left.intersection(numbers)
                     left -= kept
@@ -89,26 +90,30 @@ def sticky_assign(
     return (yield from _by_topic(owned))
 
 
-def _ordered(threads: Mapping[str, Collection[str]]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the topics that have threads, and these, both by id. Topics of one subscription share one tuple."""
+def _ordered(threads: Mapping[str, Collection[str]]) -> Steps[list[tuple[str, tuple[str, ...]]]]:
+    """Return the topics that have threads, and these, both by id. Topics of one subscription share one tuple."""
     last: Collection[str] = ()
     ordered: tuple[str, ...] = ()
-    for topic, some in sorted(threads.items()):
-        if some != last:
-            last, ordered = some, tuple(sorted(some))
+    found: list[tuple[str, tuple[str, ...]]] = []
+    for topic in sorted(threads):
+        if threads[topic] != last:
+            last = threads[topic]
+            ordered = tuple((yield from sort(last)))
         if ordered:
-            yield topic, ordered
+            found.append((topic, ordered))
+        yield 1 + len(ordered) // (10 * AT_ONCE)
+    return found
 
 
 def _pools(threads: Mapping[str, Collection[str]]) -> Steps[list[_Pool]]:
     """Return them, those of few threads first, for they have the least choice."""
     pools: dict[tuple[str, ...], _Pool] = {}
     pool = _Pool((), [], [])
-    for topic, ordered in _ordered(threads):
+    for topic, ordered in (yield from _ordered(threads)):
         if ordered is not pool.threads:
             pool = pools.setdefault(ordered, _Pool(ordered, [], []))
         pool.topics.append(topic)
-        yield len(ordered) // AT_ONCE
+        yield 1 + len(ordered) // AT_ONCE
     return sorted(pools.values(), key=lambda each: (len(each.threads), each.threads))
 
 

@@ -9,6 +9,7 @@ from proxy.coordinator.coordinator_state import CoordinatorState
 from proxy.coordinator.group import Group
 from proxy.coordinator.member import GroupMember
 from proxy.coordinator.status import ConsumerStatus, GroupStatus, HeldPartitionStatus, RebalanceStatus
+from proxy.coordinator.steps import AT_ONCE, Steps
 
 
 class Clocks:
@@ -30,8 +31,12 @@ def describe_partitions(state: CoordinatorState) -> list[HeldPartitionStatus]:
     ]
 
 
-def describe_group(state: CoordinatorState, group: Group, clocks: Clocks, *, with_consumers: bool) -> GroupStatus:
-    """Return what there is to say about a group."""
+def describe_group(
+    state: CoordinatorState, group: Group, clocks: Clocks, *, with_consumers: bool
+) -> Steps[GroupStatus]:
+    """Return what there is to say about a group; of each consumer what is so when it is its turn."""
+    yield sum(len(owners.threads) for owners in group.owners.values()) // AT_ONCE
+    consumers = (yield from _describe_consumers(group, clocks)) if with_consumers else ()
     owned = sum(
         len(partitions)
         for owners in group.owners.values()
@@ -53,7 +58,7 @@ def describe_group(state: CoordinatorState, group: Group, clocks: Clocks, *, wit
         if last is None
         else RebalanceStatus(last.reason, clocks.unix(last.ended_at), last.duration_ms, last.moved),
         failure=group.failure,
-        consumers=_describe_consumers(group, clocks) if with_consumers else (),
+        consumers=consumers,
     )
 
 
@@ -71,13 +76,18 @@ def _subscribed(state: CoordinatorState, group: Group) -> int:
     return sum(len(topics[name].leaders) for name in names)
 
 
-def _describe_consumers(group: Group, clocks: Clocks) -> Sequence[ConsumerStatus]:
+def _describe_consumers(group: Group, clocks: Clocks) -> Steps[Sequence[ConsumerStatus]]:
     threads: dict[str, dict[str, dict[str, Sequence[int]]]] = {}
     for topic, owners in group.owners.items():
         for thread_id, partitions in owners.threads.items():
             threads.setdefault(consumer_of(thread_id), {}).setdefault(thread_id, {})[topic] = partitions
+            yield 1
     members = (*group.members.values(), *group.registering.values(), *group.absent.values())
-    return [_describe_consumer(group, member, threads.get(member.consumer_id, {}), clocks) for member in members]
+    found = []
+    for member in members:
+        found.append(_describe_consumer(group, member, threads.get(member.consumer_id, {}), clocks))
+        yield 3 + sum(len(topics) for topics in found[-1].threads.values())
+    return found
 
 
 def _describe_consumer(

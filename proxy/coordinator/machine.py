@@ -37,7 +37,7 @@ from proxy.coordinator.group import Group
 from proxy.coordinator.held_partition import HeldPartition
 from proxy.coordinator.lease import free_after_takeover
 from proxy.coordinator.member import GroupMember
-from proxy.coordinator.membership import GROUP_UNITS, MEMBER_UNITS, GroupMembership
+from proxy.coordinator.membership import GroupMembership
 from proxy.coordinator.offsets import OffsetReport
 from proxy.coordinator.questions import GroupQuestions
 from proxy.coordinator.rebalance import Rebalancer
@@ -46,7 +46,17 @@ from proxy.coordinator.requests import ConsumerRequests, Unasked
 from proxy.coordinator.settings import CoordinatorSettings
 from proxy.coordinator.states import PartitionEvent, PartitionState
 from proxy.coordinator.status import CoordinatorFields
-from proxy.coordinator.steps import AT_ONCE, SLICE, Steps, sort
+from proxy.coordinator.steps import (
+    AT_ONCE,
+    EXPIRED_UNITS,
+    GROUP_UNITS,
+    MEMBER_UNITS,
+    PING_UNITS,
+    RECORD_UNITS,
+    SLICE,
+    Steps,
+    sort,
+)
 from proxy.coordinator.subscription import TopicCount, parse_topic_count
 from proxy.coordinator.wire import PING, ConsumerResponse, RegistrationRefused, decode_response
 from proxy.coordinator.writes import Writes
@@ -55,9 +65,6 @@ from proxy.protocol.private import BASE
 
 CONFIRM = -1
 """``write`` of the events that answer ``ConfirmClaim``."""
-
-PING_UNITS, EXPIRED_UNITS, RECORD_UNITS = 4, 5, 4
-"""Of work: a ping, a request that has expired, a record that is read."""
 
 _FREQUENT = ResponseReceived | ConnectionBuffered | ConnectionDrained | None
 """Events that bring no consumer and no confirmation: after them a claim is not due earlier than before."""

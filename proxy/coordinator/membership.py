@@ -20,7 +20,7 @@ from proxy.coordinator.rebalance import Rebalancer
 from proxy.coordinator.records import MemberRecord, MemberValue, partition_of
 from proxy.coordinator.registration import check_request, names_denied_topic
 from proxy.coordinator.states import GroupState, GroupStateEvent, MemberState, PartitionState
-from proxy.coordinator.steps import Steps
+from proxy.coordinator.steps import ABSENT_UNITS, GROUP_UNITS, MEMBER_UNITS, REGISTRATION_UNITS, Steps
 from proxy.coordinator.timers import Timers
 from proxy.coordinator.wire import (
     RegisterConsumerResponse,
@@ -52,10 +52,6 @@ FORGET_MS = 60_000
 """How long a group that never had a generation is remembered; it has no records."""
 
 
-MEMBER_UNITS, REGISTRATION_UNITS, ABSENT_UNITS, GROUP_UNITS = 25, 25, 8, 3
-"""Of work: a member that goes, a registration that is answered, a member that did not come back, another group."""
-
-
 class _Time(Enum):
     """What is due for a group."""
 
@@ -83,10 +79,7 @@ class GroupMembership:
         self._times: Timers[tuple[_Time, str]] = Timers()
         """By group."""
         self._consumers = 0
-
-    def consumers(self) -> int:
-        """Registered consumers, and those that are about to be."""
-        return self._consumers
+        """Registered ones, and those that are about to be."""
 
     # Registering
 
@@ -460,10 +453,12 @@ class GroupMembership:
             self._times.set((_Time.RELEASE, group.group_id), at)
 
     def _release(self, group: Group, now: int, units: int) -> int:
-        while units > 0 and (held := group.release(now)) is not None:
+        while (held := group.release(now)) is not None:
             self._record_is_obsolete(group, held.consumer_id, now)
             self._rebalancer.trigger(group, held.reason, now)
             units -= GROUP_UNITS
+            if units <= 0:
+                break
         if (at := group.next_release()) is not None:
             self._release_at(group, at)
         return units
@@ -490,15 +485,9 @@ class GroupMembership:
         del self._state.groups[group.group_id]
 
     def _log_member(self, event: str, group: Group, member: GroupMember, **fields: Any) -> None:
-        self._state.effects.log(
-            "info",
-            event,
-            group=group.group_id,
-            consumer=member.consumer_id,
-            client_id=member.value.client_id,
-            principal=member.value.principal,
-            **fields,
-        )
+        value = member.value
+        who = {"consumer": member.consumer_id, "client_id": value.client_id, "principal": value.principal}
+        self._state.effects.log("info", event, group=group.group_id, **who, **fields)
 
 
 def _registrant(member: GroupMember) -> Registrant:

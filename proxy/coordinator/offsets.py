@@ -47,8 +47,8 @@ class GroupOffsets:
         """Whether committed offsets were read since they were last needed."""
 
     def __len__(self) -> int:
-        """Of how many partitions something is known."""
-        return len(self._committed.keys() | self._consumed.keys())
+        """Of how many partitions members have reported an offset."""
+        return len(self._consumed)
 
     def report(self, holds: frozenset[TopicPartition], topic: str, partition: int, offset: int) -> OffsetReport:
         """A member that may fetch the partitions ``holds`` has reported an offset."""

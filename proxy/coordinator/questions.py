@@ -8,6 +8,7 @@ from proxy.coordinator.effect_sink import EffectSink
 from proxy.coordinator.effects import FindOrdinaryMembers, ReadCommittedOffsets
 from proxy.coordinator.events import CommittedOffsetsRead, OrdinaryMembersFound
 from proxy.coordinator.group import Group
+from proxy.coordinator.steps import QUESTION_UNITS
 from proxy.coordinator.timers import Timers
 
 ORDINARY_INTERVAL_MS = 10_000
@@ -15,9 +16,6 @@ ORDINARY_INTERVAL_MS = 10_000
 
 RETRY_MS = 500
 """Until a question that could not be asked is asked again."""
-
-QUESTION_UNITS = 2
-"""Of work: one question."""
 
 _OFFSETS = "offsets"
 _ORDINARY = "ordinary"

@@ -20,7 +20,7 @@ from proxy.coordinator.handlers import Handlers
 from proxy.coordinator.member import GroupMember, OpenRequest, TopicPartition, partitions_of
 from proxy.coordinator.questions import GroupQuestions
 from proxy.coordinator.states import GroupState, GroupStateEvent
-from proxy.coordinator.steps import Steps, sort
+from proxy.coordinator.steps import SEND_UNITS, Steps, sort
 from proxy.coordinator.timers import Timers
 from proxy.coordinator.wire import LARGEST, SMALLEST, STOP_FETCHER
 
@@ -37,9 +37,6 @@ MAX_DELAY_MS = 10_000
 
 MAX_NAMED = 10
 """Members that a text names, of those that have not answered."""
-
-SEND_UNITS = 5
-"""Of work: one member that a request is sent to."""
 
 _REASONS = {GroupState.RETURNING: "returned", GroupState.BACKOFF: "retry"}
 """Why an attempt is made in these states, whatever else has happened."""

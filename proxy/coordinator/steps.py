@@ -18,8 +18,17 @@ SLICE = 400
 AT_ONCE = 10
 """Threads or partitions that take one unit where a set or a sort takes all of them at once."""
 
-PART = 2000
-"""Threads or partitions that are taken at once."""
+PART = 500
+"""Of what is sorted at once."""
+
+PING_UNITS, SEND_UNITS, EXPIRED_UNITS = 4, 5, 5
+"""A ping, another request, a request that has expired."""
+
+MEMBER_UNITS, ABSENT_UNITS, REGISTRATION_UNITS = 25, 8, 25
+"""A member that goes, one that is forgotten, a registration that is answered."""
+
+GROUP_UNITS, RECORD_UNITS, QUESTION_UNITS = 3, 4, 2
+"""Another group, a record that is read, a question to Kafka."""
 
 
 class Jobs:
@@ -59,7 +68,7 @@ class Jobs:
 def sort(items: Iterable[T]) -> Steps[list[T]]:
     """Sort in parts: each is sorted, and then two at a time are merged."""
     waiting, runs = iter(items), deque[list[T]]()
-    while run := sorted(islice(waiting, PART // 4)):  # type: ignore[type-var]
+    while run := sorted(islice(waiting, PART)):  # type: ignore[type-var]
         runs.append(run)
         yield 1 + len(run) // (AT_ONCE // 2)
     while len(runs) > 1:

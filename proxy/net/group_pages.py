@@ -44,7 +44,7 @@ class GroupsSource(Protocol):
     async def list_groups(self) -> list[GroupStatus]:
         """Return all groups, without their consumers, in steps between which the event loop serves clients."""
 
-    def find_group(self, group_id: str) -> GroupStatus | None:
+    async def find_group(self, group_id: str) -> GroupStatus | None:
         """Return a group with its consumers; None if it is not coordinated here."""
 
     def coordinator_of(self, group_id: str) -> int:
@@ -96,7 +96,7 @@ class GroupPages:
             listing = GroupsListing(self._source.broker_id, await self._source.list_groups())
             if not listing.groups:
                 listing = msgspec.structs.replace(listing, reason=self._source.reason)
-        elif (found := self._source.find_group(wanted)) is not None:
+        elif (found := await self._source.find_group(wanted)) is not None:
             listing = GroupsListing(self._source.broker_id, [found])
         else:
             coordinator = self._source.coordinator_of(wanted)

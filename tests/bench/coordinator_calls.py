@@ -146,10 +146,12 @@ def steady(groups: int, level: int) -> Iterator[Fleet]:
 
 def describe(fleet: Fleet) -> None:
     state, clocks = fleet.machine.state, Clocks(fleet.now, 0)
-    fleet.timed.timed("sizes", fleet.machine.sizes)
-    fleet.timed.timed("quarantined", lambda: sum(map(count_quarantined, state.groups.values())))
+    fleet.timed.timed("GET /coordinator", fleet.machine.sizes)
+    fleet.timed.timed("GET /metrics", lambda: sum(map(count_quarantined, state.groups.values())))
     some = next(iter(state.groups.values()))
-    fleet.timed.timed("describe_group", lambda: describe_group(state, some, clocks, with_consumers=True))
+    steps = describe_group(state, some, clocks, with_consumers=True)
+    while fleet.timed.timed("GET /groups?group=", lambda: next(steps, None)) is not None:
+        pass
 
 
 def reset(fleet: Fleet) -> None:

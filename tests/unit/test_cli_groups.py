@@ -79,7 +79,7 @@ class Source:
     async def list_groups(self) -> list[GroupStatus]:
         return list(self.groups.values())
 
-    def find_group(self, group_id: str) -> GroupStatus | None:
+    async def find_group(self, group_id: str) -> GroupStatus | None:
         return self.groups.get(group_id)
 
     def coordinator_of(self, group_id: str) -> int:

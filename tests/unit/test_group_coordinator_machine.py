@@ -218,7 +218,7 @@ async def test_consumers_share_the_partitions_and_one_takes_over_from_another_th
     world.coordinator.post(ConsumerConnectionEnded(2, by_peer=True, cause="client_closed"))
     await world.advance(200)
     assert world.owned(1) == {0, 1, 2, 3}
-    found = world.coordinator.find_group(GROUP)
+    found = await world.coordinator.find_group(GROUP)
     assert found is not None
     assert [(one.consumer_id, one.state) for one in found.consumers] == [("c1", "fetching")]
     status = world.coordinator.status()

@@ -249,7 +249,8 @@ class Driver:
 
     def groups(self) -> list[GroupStatus]:
         state, clocks = self.machine.state, Clocks(self.now, 0)
-        return [describe_group(state, group, clocks, with_consumers=True) for _, group in sorted(state.groups.items())]
+        groups = [group for _, group in sorted(state.groups.items())]
+        return [finish(describe_group(state, group, clocks, with_consumers=True)) for group in groups]
 
     def partitions(self) -> list[HeldPartitionStatus]:
         return describe_partitions(self.machine.state)

@@ -1,0 +1,341 @@
+"""Partitions are opened and lost, and groups are closed, in slices: what happens between two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from proxy.coordinator import events as ev
+from proxy.coordinator.codes import RegistrationCode
+from proxy.coordinator.effects import SendFrame
+from proxy.coordinator.wire import PING, RegisterConsumerRequest
+from tests.unit.coordinator.driver import GROUP, Consumer, Driver, owned, topic
+
+MEMBERS = ("c1", "c2", "c3")
+ALL = [("t", number) for number in range(6)]
+
+Change = Callable[[Driver, list[Consumer]], None]
+
+
+def step(driver: Driver, event: ev.Event) -> None:
+    """One call of the machine, and what it asks for; not what follows from that."""
+    for effect in driver.machine.handle(event, driver.now):
+        driver.history.append((driver.now, effect))
+        driver._perform(effect)
+
+
+def stable(*, units: int = 1) -> tuple[Driver, list[Consumer]]:
+    driver = Driver(units=units)
+    driver.topics["t"] = topic(6)
+    return driver, driver.stable(*MEMBERS)
+
+
+def is_forgotten(driver: Driver) -> bool:
+    sizes = driver.machine.sizes()
+    purgatories = sizes.ping_purgatory + sizes.stop_fetcher_purgatory + sizes.start_fetcher_purgatory
+    return not (sizes.elector or sizes.group_registry or sizes.topic_groups or sizes.ping_scheduler or purgatories)
+
+
+# Opening
+
+
+def opening(before: Driver) -> Driver:
+    """A successor that has begun to take the records over."""
+    after = Driver(hold=False, units=1)
+    after.now, after.topics, after.committed, after.records = (
+        before.now,
+        before.topics,
+        before.committed,
+        before.records,
+    )
+    step(after, ev.PartitionAssigned(after.partition, is_empty=False))
+    step(after, after._pending.pop())
+    assert after.partitions()[0].state == "opening"
+    assert after.machine.due() == after.now
+    return after
+
+
+def come_back(after: Driver, consumers: list[Consumer]) -> list[Consumer]:
+    return [after.register(one.consumer_id, fetches=one.fetches) for one in consumers]
+
+
+def test_who_registers_meanwhile_is_answered_later() -> None:
+    before, consumers = stable()
+    after = opening(before)
+    early = Consumer(after, 100, "c1", auto_commit=True)
+    after.consumers[100] = early
+    request = RegisterConsumerRequest(GROUP, "c1", '{"t": 1}', True, "smallest", 6000, 1)
+    step(after, ev.ConsumerRegistered(100, 7, 2, request, "client", "User:u", "127.0.0.1", "PLAINTEXT", frozenset()))
+    assert early.code == RegistrationCode.LOADING
+    after.do(None)
+    assert after.partitions()[0].state == "open"
+    back = come_back(after, consumers)
+    after.advance(1000)
+    assert owned(back) == ALL
+    assert [one.kinds() for one in back] == [["start"]] * 3, "nobody stops"
+
+
+def test_a_partition_that_is_lost_while_it_is_opened_leaves_nothing() -> None:
+    before, _ = stable()
+    for slices in range(8):
+        after = opening(before)
+        for _ in range(slices):
+            step(after, None)
+        after.do(ev.PartitionLost(after.partition, "fenced"))
+        assert is_forgotten(after)
+        assert after.groups() == []
+
+
+def test_a_topic_that_is_recreated_while_a_partition_is_opened_starts_anew() -> None:
+    for slices in (0, 2, 5, 8):
+        before, consumers = stable()
+        for one in consumers:
+            one.offsets = dict.fromkeys(one.fetches, 50)
+        before.advance(20_000)
+        assert len(before.committed) == 6
+        after = opening(before)
+        for _ in range(slices):
+            step(after, None)
+        after.topics = {"t": topic(6, "id-2")}
+        after.committed = {}
+        step(after, after._snapshot())
+        after.do(None)
+        back = [after.register(one.consumer_id) for one in consumers]
+        after.advance(2000)
+        assert {offset for one in back for offset in one.fetches.values()} == {-2}
+
+
+# Losing
+
+
+def leave(driver: Driver, consumers: list[Consumer]) -> None:
+    for one in consumers:
+        if one.closed is None:
+            step(driver, ev.ConsumerConnectionEnded(one.connection, True, "client_closed"))
+            one.closed = "client_closed"
+            return
+
+
+def fail(driver: Driver, consumers: list[Consumer]) -> None:
+    driver.now += 60_000
+    step(driver, None)
+
+
+def answer(driver: Driver, consumers: list[Consumer]) -> None:
+    for one in consumers:
+        if one.closed is None:
+            step(driver, one.response(one.last(PING).correlation_id if one.times(PING) else 1, PING))
+
+
+def register(driver: Driver, consumers: list[Consumer]) -> None:
+    late = Consumer(driver, 100, "c4", auto_commit=True)
+    driver.consumers[100] = late
+    request = RegisterConsumerRequest(GROUP, "c4", '{"t": 1}', True, "smallest", 6000, 1)
+    step(driver, ev.ConsumerRegistered(100, 7, 2, request, "client", "User:u", "127.0.0.1", "PLAINTEXT", frozenset()))
+    assert late.code not in (None, 0)
+
+
+def grow(driver: Driver, consumers: list[Consumer]) -> None:
+    driver.topics["t"] = topic(9)
+    step(driver, driver._snapshot())
+
+
+def thaw(driver: Driver, consumers: list[Consumer]) -> None:
+    driver.settings = driver.settings._replace(level=1, rebalance_delay_ms=0)
+    step(driver, ev.SettingsChanged(driver.settings))
+
+
+def deny(driver: Driver, consumers: list[Consumer]) -> None:
+    for one in consumers:
+        if one.closed is None:
+            step(driver, ev.RightsChanged(one.connection, False, frozenset()))
+            return
+
+
+CHANGES = [leave, fail, answer, register, grow, thaw, deny]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("slices", [0, 1, 3, 5])
+@pytest.mark.parametrize("reason", ["fenced", "evacuated"])
+def test_nobody_is_sent_anything_once_the_partition_is_lost(change: Change, slices: int, reason: str) -> None:
+    driver, consumers = stable()
+    driver.advance(3000)
+    step(driver, ev.PartitionLost(driver.partition, reason))
+    received = [len(one.received) for one in consumers]
+    for _ in range(slices):
+        step(driver, None)
+    change(driver, consumers)
+    driver.do(None)
+    driver.advance(60_000)
+    assert all(one.closed is not None for one in consumers)
+    assert [len(one.received) for one in consumers] == received
+    assert is_forgotten(driver)
+    assert driver.machine.due() is None
+
+
+@pytest.mark.parametrize("slices", range(6))
+def test_a_partition_that_comes_back_while_it_is_dropped_is_opened_after(slices: int) -> None:
+    driver, consumers = stable()
+    step(driver, ev.PartitionLost(driver.partition, "evacuated"))
+    for _ in range(slices):
+        step(driver, None)
+    step(driver, ev.PartitionAssigned(driver.partition, is_empty=False))
+    driver.do(None)
+    assert [one.closed for one in consumers] == ["coordinator_moved"] * 3
+    assert driver.partitions()[0].state == "open"
+    back = come_back(driver, consumers)
+    driver.advance(1000)
+    assert owned(back) == ALL
+
+
+def test_a_partition_that_comes_back_and_is_lost_again_stays_away() -> None:
+    driver, _ = stable()
+    step(driver, ev.PartitionLost(driver.partition, "evacuated"))
+    step(driver, ev.PartitionAssigned(driver.partition, is_empty=False))
+    step(driver, ev.PartitionLost(driver.partition, "evacuated"))
+    driver.do(None)
+    assert is_forgotten(driver)
+
+
+def test_a_registration_that_is_being_written_is_refused_when_the_partition_is_lost() -> None:
+    driver, _ = stable()
+    driver.writes_hang = True
+    late = driver.register("c4")
+    step(driver, ev.PartitionLost(driver.partition, "evacuated"))
+    for write in list(driver.hung):
+        step(driver, ev.WriteCommitted(write.partition, getattr(write, "write", -1), driver.now))
+    driver.do(None)
+    assert late.code == RegistrationCode.NOT_COORDINATOR
+    assert is_forgotten(driver)
+
+
+# Closing
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("slices", [0, 1, 2])
+def test_a_group_with_an_ordinary_member_is_closed_whatever_happens_meanwhile(change: Change, slices: int) -> None:
+    driver, consumers = stable()
+    orders = [one.kinds() for one in consumers]
+    driver.ordinary = True
+    step(driver, ev.OrdinaryMembersFound(GROUP, True))
+    for _ in range(slices):
+        step(driver, None)
+    change(driver, consumers)
+    driver.do(None)
+    driver.advance(1000)
+    assert all(one.closed is not None for one in consumers)
+    assert [one.kinds() for one in consumers] == orders, "no attempt is made"
+    assert driver.groups()[0].state == "empty"
+
+
+def failed(*, units: int) -> tuple[Driver, list[Consumer]]:
+    """A group whose rebalance fails for good, since one of its members answers no StopFetcher."""
+    driver = Driver(units=units, max_rebalance_retries=0)
+    driver.topics["t"] = topic(6)
+    consumers = driver.stable(*MEMBERS)
+    consumers[0].answers = False
+    driver.register("c4")
+    driver.now += 200
+    while not driver.logs("ConsumerRebalanceFailedException"):
+        step(driver, driver._pending.pop(0) if driver._pending else None)
+        if not driver._pending and (due := driver.machine.due()) is not None:
+            driver.now = max(driver.now, due)
+    return driver, consumers
+
+
+def test_who_registers_while_a_group_is_closed_is_a_member_after() -> None:
+    driver, consumers = failed(units=1)
+    assert any(one.closed is None for one in consumers)
+    register(driver, consumers)
+    driver.consumers[100].closed = "refused"
+    driver.do(None)
+    assert [one.closed for one in consumers] == ["rebalance_failed"] * 3
+    assert driver.register("c1").code == RegistrationCode.REBALANCE_FAILED
+    driver.advance(20_000)
+    others = [driver.register("c2"), driver.register("c3")]
+    driver.advance(2000)
+    assert owned(others) == ALL
+
+
+def test_a_registration_that_is_written_while_the_group_is_closed_is_answered_after() -> None:
+    driver = Driver(units=1)
+    driver.topics["t"] = topic(6)
+    consumers = driver.stable(*MEMBERS)
+    driver.writes_hang = True
+    late = driver.register("c4")
+    driver.writes_hang = False
+    group = driver.machine.state.groups[GROUP]
+    driver.machine._membership.close_all(group, "rebalance_failed")
+    for write in list(driver.hung):
+        driver.hung.remove(write)
+        step(driver, ev.WriteCommitted(write.partition, getattr(write, "write", -1), driver.now))
+    assert late.code is None
+    driver.do(None)
+    assert [one.closed for one in consumers] == ["rebalance_failed"] * 3
+    driver.advance(20_000)
+    assert late.code == 0
+    assert owned([late]) == ALL
+
+
+# After a takeover, and after silence
+
+
+def test_one_that_comes_back_while_others_are_given_up_is_a_member() -> None:
+    before, consumers = stable()
+    after = Driver(hold=False, units=1)
+    after.now, after.topics, after.committed, after.records = (
+        before.now,
+        before.topics,
+        before.committed,
+        before.records,
+    )
+    after.do(ev.PartitionAssigned(after.partition, is_empty=False))
+    after.now += 13_000
+    step(after, None)
+    assert not after.logs("consumer_gone") or len(after.logs("consumer_gone")) < 3
+    last = after.register("c3")
+    after.advance(3000)
+    assert last.code == 0
+    assert owned([last]) == ALL
+
+
+def test_nobody_fails_while_a_partition_begins_to_speak_again() -> None:
+    driver, consumers = stable()
+    for one in consumers:
+        one.answers = False
+    driver.advance(7000)
+    driver.writes_hang = True
+    driver.now += 6000
+    driver.do(None)
+    assert driver.partitions()[0].state == "mute"
+    write = driver.hung.pop()
+    step(driver, ev.WriteCommitted(write.partition, -1, driver.now))
+    driver.writes_hang = False
+    step(driver, None)
+    for one in consumers:
+        one.answers = True
+    driver.do(None)
+    driver.advance(3000)
+    assert [one.closed for one in consumers] == [None] * 3
+
+
+def test_an_attempt_whose_late_members_are_being_found_ends_when_one_leaves() -> None:
+    driver = Driver(units=1, max_rebalance_retries=0)
+    driver.topics["t"] = topic(6)
+    consumers = driver.stable(*MEMBERS)
+    for one in consumers:
+        one.answers = False
+    driver.register("c4")
+    driver.now += 200
+    while not any(isinstance(effect, SendFrame) and at == driver.now for at, effect in driver.history):
+        step(driver, None)
+    for _ in range(40):
+        step(driver, None)
+    driver.now += 4000
+    step(driver, None)
+    leave(driver, consumers)
+    driver.do(None)
+    assert not driver.logs("ConsumerRebalanceFailedException")
