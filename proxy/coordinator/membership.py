@@ -73,8 +73,7 @@ class GroupMembership:
         self._registering: dict[int, GroupMember] = {}
         """By connection."""
         self._unanswered: dict[int, GroupMember] = {}
-        """Those of them whose record is committed, and that wait until the claim of the partition is confirmed, or
-        until the connections of the group are closed."""
+        """Those of them whose record is committed: they wait for the claim, or until the group's closing is over."""
         self._idle: Timers[int] = Timers()
         self._times: Timers[tuple[_Time, str]] = Timers()
         """By group."""
@@ -482,6 +481,8 @@ class GroupMembership:
         yield from self._state.topics.drop(group.group_id)
         self._rebalancer.forget(group)
         self._questions.group_is_unused(group)
+        for time in _Time:
+            self._times.cancel((time, group.group_id))
         del self._state.groups[group.group_id]
 
     def _log_member(self, event: str, group: Group, member: GroupMember, **fields: Any) -> None:

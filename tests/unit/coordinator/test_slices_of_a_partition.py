@@ -40,15 +40,16 @@ def is_forgotten(driver: Driver) -> bool:
 # Opening
 
 
+def successor(before: Driver) -> Driver:
+    after = Driver(hold=False, units=1)
+    after.now, after.topics = before.now, before.topics
+    after.committed, after.records = before.committed, before.records
+    return after
+
+
 def opening(before: Driver) -> Driver:
     """A successor that has begun to take the records over."""
-    after = Driver(hold=False, units=1)
-    after.now, after.topics, after.committed, after.records = (
-        before.now,
-        before.topics,
-        before.committed,
-        before.records,
-    )
+    after = successor(before)
     step(after, ev.PartitionAssigned(after.partition, is_empty=False))
     step(after, after._pending.pop())
     assert after.partitions()[0].state == "opening"
@@ -284,14 +285,8 @@ def test_a_registration_that_is_written_while_the_group_is_closed_is_answered_af
 
 
 def test_one_that_comes_back_while_others_are_given_up_is_a_member() -> None:
-    before, consumers = stable()
-    after = Driver(hold=False, units=1)
-    after.now, after.topics, after.committed, after.records = (
-        before.now,
-        before.topics,
-        before.committed,
-        before.records,
-    )
+    before, _ = stable()
+    after = successor(before)
     after.do(ev.PartitionAssigned(after.partition, is_empty=False))
     after.now += 13_000
     step(after, None)
