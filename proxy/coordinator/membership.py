@@ -18,9 +18,9 @@ from proxy.coordinator.member import GroupMember, Registrant
 from proxy.coordinator.questions import GroupQuestions
 from proxy.coordinator.rebalance import Rebalancer
 from proxy.coordinator.records import MemberRecord, MemberValue, partition_of
-from proxy.coordinator.registration import check_request, names_denied_topic
+from proxy.coordinator.registration import check_request, names_denied_topic, refusal
 from proxy.coordinator.states import GroupState, GroupStateEvent, MemberState, PartitionState
-from proxy.coordinator.steps import ABSENT_UNITS, GROUP_UNITS, MEMBER_UNITS, REGISTRATION_UNITS, Steps
+from proxy.coordinator.steps import ABSENT_UNITS, GROUP_UNITS, MEMBER_UNITS, REGISTRATION_UNITS, Steps, drain
 from proxy.coordinator.timers import Timers
 from proxy.coordinator.wire import (
     RegisterConsumerResponse,
@@ -70,15 +70,13 @@ class GroupMembership:
         self, state: CoordinatorState, questions: GroupQuestions, committer: Committer, rebalancer: Rebalancer
     ) -> None:
         self._state, self._questions, self._committer, self._rebalancer = state, questions, committer, rebalancer
-        self._registering: dict[int, GroupMember] = {}
-        """By connection."""
+        self._registering: dict[int, GroupMember] = {}  # by connection
         self._unanswered: dict[int, GroupMember] = {}
         """Those of them whose record is committed: they wait for the claim, or until the group's closing is over."""
         self._idle: Timers[int] = Timers()
         self._times: Timers[tuple[_Time, str]] = Timers()
         """By group."""
         self._consumers = 0
-        """Registered ones, and those that are about to be."""
 
     # Registering
 
@@ -100,16 +98,16 @@ class GroupMembership:
         request, settings = event.request, self._state.settings
         partition = self._state.partitions.get(partition_of(request.group_id, settings.partition_count))
         if settings.level == 0:
-            raise _refused(RegistrationCode.NOT_AVAILABLE)
+            raise refusal(RegistrationCode.NOT_AVAILABLE)
         if partition is None or partition.state is PartitionState.AWAY:
-            raise _refused(RegistrationCode.NOT_COORDINATOR)
+            raise refusal(RegistrationCode.NOT_COORDINATOR)
         if names_denied_topic(request, event.unreadable):
-            raise _refused(RegistrationCode.TOPIC_DENIED)
+            raise refusal(RegistrationCode.TOPIC_DENIED)
         if partition.state is PartitionState.NOMINAL:
             partition.asked()
             self._state.effects.add(OpenPartition(partition.number))
         if partition.state is not PartitionState.OPEN:
-            raise _refused(RegistrationCode.LOADING)
+            raise refusal(RegistrationCode.LOADING)
         subscription = check_request(request, settings)
         value = MemberValue(
             request.topic_count,
@@ -132,21 +130,21 @@ class GroupMembership:
         """Raises RegistrationRefused: 68, 92, 81 or 27, in this order."""
         if group.has_ordinary_members:
             self._questions.group_is_used(group, now)
-            raise _refused(RegistrationCode.ORDINARY_MEMBERS)
+            raise refusal(RegistrationCode.ORDINARY_MEMBERS)
         known = group.members.get(member.consumer_id)
         if member.consumer_id in group.registering or (known is not None and not known.may_be_replaced()):
-            raise _refused(RegistrationCode.DUPLICATE_CONSUMER)
+            raise refusal(RegistrationCode.DUPLICATE_CONSUMER)
         is_new = group.group_id not in self._state.groups
         if (
             self._consumers >= self._state.settings.max_consumers
             or (is_new and len(partition.group_ids) >= MAX_GROUPS)
             or group.threads + member.subscription.streams > MAX_GROUP_THREADS
         ):
-            raise _refused(RegistrationCode.MAX_SIZE_REACHED)
+            raise refusal(RegistrationCode.MAX_SIZE_REACHED)
         if group.is_refused(member.consumer_id, now):
-            raise _refused(RegistrationCode.REBALANCE_FAILED)
+            raise refusal(RegistrationCode.REBALANCE_FAILED)
         if group.closing is not None:
-            raise _refused(RegistrationCode.LOADING)
+            raise refusal(RegistrationCode.LOADING)
 
     def _begin(self, group: Group, member: GroupMember, partition: HeldPartition, now: int) -> None:
         if group.is_unused():
@@ -190,7 +188,7 @@ class GroupMembership:
             self._state.jobs.begin("registrations", self._answer_registrations())
 
     def _answer_registrations(self) -> Steps[None]:
-        for connection, member in list(self._unanswered.items()):
+        for connection, member in drain(self._unanswered.items()):
             if self._unanswered.get(connection) is not member:
                 continue
             group, now = self._state.groups[member.group_id], self._state.now
@@ -251,7 +249,7 @@ class GroupMembership:
 
     def _give_absent_up(self, group: Group) -> Steps[None]:
         """One after the other: those who come back before it is their turn are members."""
-        for absent in list(group.absent.values()):
+        for absent in drain(group.absent.values()):
             if group.absent.get(absent.consumer_id) is absent:
                 group.absent_ended(absent.consumer_id)
                 self._state.topics.unsubscribe(group.group_id, absent.value.topic_count)
@@ -347,7 +345,7 @@ class GroupMembership:
     def _close_all(self, group: Group, cause: Cause) -> Steps[None]:
         if group.has_ordinary_members:
             yield from self.refuse_registering(group, RegistrationCode.ORDINARY_MEMBERS)
-        for member in list(group.members.values()):
+        for member in drain(group.members.values()):
             if group.members.get(member.consumer_id) is member:
                 self.remove(member, "failed", self._state.now, cause=cause)
                 yield MEMBER_UNITS
@@ -364,7 +362,7 @@ class GroupMembership:
 
     def refuse_registering(self, group: Group, code: RegistrationCode) -> Steps[None]:
         """Answer those that are about to register in the group with an error."""
-        for member in list(group.registering.values()):
+        for member in drain(group.registering.values()):
             if group.registering.get(member.consumer_id) is member:
                 self._end_registration(member, self._state.now)
                 self._refuse(_registrant(member), code, self._state.now)
@@ -387,6 +385,8 @@ class GroupMembership:
         self._committer.commit_within(group, now, SOON_MS)
 
     def _emptied(self, group: Group, now: int) -> None:
+        if group.attempt is not None:  # of nobody, begun while some were absent
+            self._rebalancer.member_gone(group, now)
         if group.state is not GroupState.EMPTY:
             group.move(GroupStateEvent.EMPTIED)
         self._rebalancer.forget(group)
@@ -467,9 +467,10 @@ class GroupMembership:
         for kind in ("close", "absent"):
             self._state.jobs.cancel((kind, group.group_id))
         yield from self.refuse_registering(group, RegistrationCode.NOT_COORDINATOR)
-        for member in list(group.members.values()):
+        for member in drain(group.members.values()):
             if group.members.get(member.consumer_id) is member:
                 group.member_gone(member)
+                group.not_recorded(member.consumer_id)
                 self._consumers -= 1
                 self._state.partition_of(group).consumer_gone()
                 self._state.requests.remove(member)
@@ -477,7 +478,10 @@ class GroupMembership:
                 self._state.effects.add(CloseConsumer(member.connection, "coordinator_moved"))
                 member.ended()
                 yield ABSENT_UNITS
-        group.absent.clear()
+        for absent in drain(group.absent.values()):
+            group.absent_ended(absent.consumer_id)
+            group.not_recorded(absent.consumer_id)
+            yield 1
         yield from self._state.topics.drop(group.group_id)
         self._rebalancer.forget(group)
         self._questions.group_is_unused(group)
@@ -494,7 +498,3 @@ class GroupMembership:
 def _registrant(member: GroupMember) -> Registrant:
     assert member.registrant is not None, "an absent member registers as another one"
     return member.registrant
-
-
-def _refused(code: RegistrationCode) -> RegistrationRefused:
-    return RegistrationRefused(code, code.name)

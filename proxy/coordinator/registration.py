@@ -54,3 +54,8 @@ def is_group_id(text: str) -> bool:
 def is_consumer_id(text: str) -> bool:
     """Whether a consumer can have this id. Raises UnicodeEncodeError for what UTF-8 does not have."""
     return 0 < len(text.encode()) <= MAX_ID_BYTES and "\0" not in text
+
+
+def refusal(code: RegistrationCode) -> RegistrationRefused:
+    """Return what a registration is refused with."""
+    return RegistrationRefused(code, code.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Hashable, Iterable
+from collections.abc import Generator, Hashable, Iterable, Iterator
 from itertools import islice
 from typing import TypeVar
 
@@ -63,6 +63,14 @@ class Jobs:
             if units <= 0:
                 break
         return units
+
+
+def drain(items: Iterable[T]) -> Iterator[T]:
+    """Give what there is now, and keep nothing of it: to free thousands of members at once takes as long as a slice."""
+    waiting = list(items)
+    waiting.reverse()
+    while waiting:
+        yield waiting.pop()
 
 
 def sort(items: Iterable[T]) -> Steps[list[T]]:
