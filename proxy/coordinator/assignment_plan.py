@@ -8,7 +8,7 @@ from typing import NamedTuple
 from proxy.coordinator.assignment import Assignment, range_assign, sticky_assign
 from proxy.coordinator.events import TopicFactsOfGroups
 from proxy.coordinator.member import GroupMember, Share, TopicPartition
-from proxy.coordinator.steps import AT_ONCE, Steps
+from proxy.coordinator.steps import AT_ONCE, Steps, drain
 
 MAX_GROUP_PARTITIONS = 100_000
 """Partitions that a group may own; with more it has no assignment."""
@@ -137,8 +137,8 @@ def partitions_by_consumer(owners: GroupOwners) -> Steps[dict[str, frozenset[Top
             owned.setdefault(consumer_of(thread_id), set()).update((topic, partition) for partition in partitions)
             yield 1 + len(partitions) // 2
     found: dict[str, frozenset[TopicPartition]] = {}
-    for consumer_id, some in owned.items():
-        found[consumer_id] = frozenset(some)
+    for consumer_id in drain(owned):
+        found[consumer_id] = frozenset(owned.pop(consumer_id))
         yield 1
     return found
 

@@ -92,6 +92,7 @@ class Rebalancer:
         """The connections of all members are closed: an attempt ends at once, and none is wanted."""
         if (attempt := self._end_attempt(group)) is not None:
             self._state.effects.count("rebalances_total", attempt.reason, "cancelled")
+            group.move(GroupStateEvent.MEMBER_GONE)
         self.forget(group)
 
     def forget(self, group: Group) -> None:
