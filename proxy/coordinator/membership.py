@@ -385,8 +385,8 @@ class GroupMembership:
         self._committer.commit_within(group, now, SOON_MS)
 
     def _emptied(self, group: Group, now: int) -> None:
-        if group.attempt is not None:  # of nobody, begun while some were absent
-            self._rebalancer.member_gone(group, now)
+        if group.state in (GroupState.STOPPING, GroupState.COMMITTING, GroupState.STARTING):
+            self._rebalancer.member_gone(group, now)  # an attempt of nobody, begun while some were absent
         if group.state is not GroupState.EMPTY:
             group.move(GroupStateEvent.EMPTIED)
         self._rebalancer.forget(group)

@@ -6,9 +6,8 @@ import pytest
 
 from proxy.coordinator.effects import CloseConsumer, SendFrame, WriteRecords
 from proxy.coordinator.handlers import Handlers
-from proxy.coordinator.rebalance import SEND_UNITS
 from proxy.coordinator.records import GenerationRecord, OwnersRecord
-from proxy.coordinator.steps import SLICE
+from proxy.coordinator.steps import SEND_UNITS, SLICE
 from proxy.coordinator.wire import (
     LARGEST,
     PING,
