@@ -1,26 +1,45 @@
-"""Maintenance of the stored tables: it compacts small files, merges rows of equal keys, and deletes expired days."""
+"""Maintenance of the stored tables: it compacts small files, merges rows of equal keys, and deletes expired days.
+
+Without a JVM: DuckDB merges the rows, by the views that queries use, and delta-rs commits.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import itertools
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 
+import duckdb
+import pyarrow
 from pyspark.sql import SparkSession
 
 from spark_jobs import io
 from spark_jobs.definitions import Definitions
-from spark_jobs.merge import merge_rows
 from spark_jobs.progress import Notice, Notify
 from spark_jobs.schemas import TABLES, Table
 from spark_jobs.session import summarize_error
-from spark_jobs.stored_table import StoredTable
+from spark_jobs.stored_table import ConcurrentChange, DataFile, StoredTable
 from spark_jobs.table_root import TableRoot
+from spark_jobs.views import view_statement
 
 MIN_FILES_TO_COMPACT = 32
 """Files of one open day from which on they are compacted. A closed day is compacted from two files on."""
 
 CLOSED_AFTER_DAYS = 2
 """A day that is this many days older than the newest one is closed: few rows are still added to it."""
+
+MAX_ATTEMPTS = 5
+"""How often a change is tried while other processes change the same files at the same time."""
+
+MEMORY_LIMIT = "512MB"
+"""Memory for the merge of the rows of a day; beyond it DuckDB uses temporary files."""
+
+ROWS_PER_ROW_GROUP = 122_880
+
+OpenTable = Callable[[], StoredTable]
+"""Opens the current snapshot of a table."""
 
 
 def maintain_tables(
@@ -34,52 +53,95 @@ def maintain_tables(
 ) -> None:
     """Compact the tables ``names`` and delete their expired days.
 
-    An error, for example a conflict with another job, is reported and does not stop the other tables; the next
-    maintenance tries again. ``vacuum``: also remove files that were replaced two days ago or earlier.
+    An error is reported and does not stop the other tables; the next maintenance tries again. ``vacuum``: also remove
+    files that were replaced two days ago or earlier.
     """
     for name in names:
         try:
-            _maintain_table(spark, TABLES[name], root.table_path(name), definitions, vacuum=vacuum)
+            path = root.table_path(name)
+            maintain_table(lambda path=path: io.open_table(spark, path), TABLES[name], definitions, vacuum=vacuum)
         except Exception as error:
             notify(Notice(f"table {name}: maintenance failed and is retried later: {summarize_error(error)}"))
+
+
+def maintain_table(open_table: OpenTable, table: Table, definitions: Definitions, *, vacuum: bool) -> None:
+    """Delete the expired days of a table, compact the others, and vacuum it, whoever else writes it.
+
+    Raises ConcurrentChange if other processes changed the same files in each of ``MAX_ATTEMPTS`` attempts.
+    """
+    _repeat(lambda: _delete_expired_days(open_table(), table, definitions))
+    for day in sorted(open_table().files_by_day):
+        _repeat(lambda day=day: _compact_day(open_table(), table, day))
+    if vacuum:
+        open_table().vacuum()
 
 
 def first_retained_day(days: Collection[date], table: Table, definitions: Definitions) -> date:
     """Return the first day that ``table`` retains, counted back from the newest of ``days`` by its retention."""
     retention = definitions.retention.get(table.name, timedelta(days=table.retention_days))
-    # A sidecar whose clock is years ahead must not cause all other days to be deleted.
-    newest = min(max(days, default=date.min), datetime.now(UTC).date())
+    newest = _newest_day(days)
     return newest - retention + timedelta(days=1) if newest - date.min > retention else date.min
 
 
-def _maintain_table(spark: SparkSession, table: Table, path: str, definitions: Definitions, *, vacuum: bool) -> None:
-    stored = io.open_table(spark, path)
-    days = stored.files_by_day
-    if days:
-        first = first_retained_day(days, table, definitions)
-        expired = [file for file in stored.files if file.day is not None and file.day < first]
-        if expired:
-            stored.replace_files(expired, [])
-        for day in _days_to_compact(days, first):
-            _compact_day(spark, table, io.open_table(spark, path), day)
-    if vacuum:
-        io.open_table(spark, path).vacuum()
+def files_to_compact(files: Sequence[DataFile], *, closed: bool) -> list[DataFile]:
+    """Return those of the ``files`` of one day that become one file; none if that is not worth it yet.
+
+    Of an open day these are the smallest files: as many that the largest of them is not larger than the others
+    together. So a row is written again only as its file at least doubles, and not in each hour.
+    """
+    if closed:
+        return list(files) if len(files) > 1 else []
+    if len(files) < MIN_FILES_TO_COMPACT:
+        return []
+    by_size = sorted(files, key=lambda file: file.size)
+    smaller = itertools.accumulate((file.size for file in by_size), initial=0)
+    enough = (count for count, (file, sum_) in enumerate(zip(by_size, smaller, strict=False), 1) if file.size <= sum_)
+    return by_size[: max(enough, default=0)]
 
 
-def _days_to_compact(days: Mapping[date, int], first: date) -> list[date]:
-    """Return the days from ``first`` on that have enough files. ``days``: number of files by day."""
-    last_closed = max(days) - timedelta(days=CLOSED_AFTER_DAYS)
-    return sorted(
-        day
-        for day, files in days.items()
-        if day >= first and files >= (2 if day <= last_closed else MIN_FILES_TO_COMPACT)
-    )
+def _newest_day(days: Collection[date]) -> date:
+    # A sidecar whose clock is years ahead must not cause all other days to be deleted, or to count as closed.
+    return min(max(days, default=date.min), datetime.now(UTC).date())
 
 
-def _compact_day(spark: SparkSession, table: Table, stored: StoredTable, day: date) -> None:
-    """Replace all files of ``day`` by one file with one row for each key. Query results do not change.
+def _repeat(change: Callable[[], None]) -> None:
+    for attempt in range(MAX_ATTEMPTS):
+        try:
+            change()
+        except ConcurrentChange:
+            if attempt == MAX_ATTEMPTS - 1:
+                raise
+        else:
+            return
+
+
+def _delete_expired_days(stored: StoredTable, table: Table, definitions: Definitions) -> None:
+    first = first_retained_day(stored.files_by_day, table, definitions)
+    expired = [file for file in stored.files if file.day is not None and file.day < first]
+    if expired:
+        stored.replace_files(expired, [])
+
+
+def _compact_day(stored: StoredTable, table: Table, day: date) -> None:
+    """Replace small files of ``day`` by one file with one row for each key. Query results do not change.
 
     Files that another writer appends at the same time are kept: only the files that were read are replaced.
     """
-    rows = merge_rows(io.read_rows(spark, stored).where(f"day = '{day}'"), table)
-    io.replace_files(rows, stored, [file for file in stored.files if file.day == day], data_change=False)
+    closed = day <= _newest_day(stored.files_by_day) - timedelta(days=CLOSED_AFTER_DAYS)
+    files = files_to_compact([file for file in stored.files if file.day == day], closed=closed)
+    if files:
+        with _merged_rows(stored, table, files) as rows:
+            added = stored.write_file(rows, day)
+        stored.replace_files(files, [added], data_change=False)
+
+
+@contextmanager
+def _merged_rows(stored: StoredTable, table: Table, files: Sequence[DataFile]) -> Iterator[pyarrow.RecordBatchReader]:
+    with (
+        tempfile.TemporaryDirectory(prefix="brokerside-") as spilled,
+        duckdb.connect(config={"memory_limit": MEMORY_LIMIT, "temp_directory": spilled}) as database,
+    ):
+        database.execute("SET TimeZone = 'UTC'")
+        database.register("as stored", stored.read_files(files))
+        database.execute(view_statement(table, "as stored", [field.name for field in stored.schema.fields]))
+        yield database.table(table.name).to_arrow_reader(ROWS_PER_ROW_GROUP)

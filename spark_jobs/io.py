@@ -78,7 +78,6 @@ def replace_files(
     stored: StoredTable,
     removed: Sequence[DataFile],
     *,
-    data_change: bool = True,
     metadata: str | None = None,
     batch: tuple[str, int] | None = None,
 ) -> None:
@@ -86,8 +85,8 @@ def replace_files(
 
     For the other arguments and for ConcurrentChange see ``StoredTable.replace_files``.
     """
-    added = _write_files(rows, stored.path, data_change=data_change)
-    stored.replace_files(removed, added, data_change=data_change, metadata=metadata, batch=batch)
+    added = _write_files(rows, stored.path)
+    stored.replace_files(removed, added, metadata=metadata, batch=batch)
 
 
 def delta_options(spark: SparkSession, path: str) -> dict[str, str]:
@@ -128,7 +127,7 @@ def _delta_schema(table: Table) -> Schema:
     return Schema.from_json(table_schema(table).json())
 
 
-def _write_files(rows: DataFrame, path: str, *, data_change: bool) -> list[AddAction]:
+def _write_files(rows: DataFrame, path: str) -> list[AddAction]:
     """Write ``rows`` as files of the table at ``path``, one for each day, which no version of the table has yet.
 
     Spark's own Delta writer writes them, with its statistics, in a transaction that is never committed.
@@ -143,7 +142,7 @@ def _write_files(rows: DataFrame, path: str, *, data_change: bool) -> list[AddAc
             size=add["size"],
             partition_values=add["partitionValues"],
             modification_time=add["modificationTime"],
-            data_change=data_change,
+            data_change=True,
             stats=add.get("stats", ""),
         )
         for add in (action["add"] for action in actions)

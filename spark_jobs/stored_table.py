@@ -13,12 +13,15 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow
+import pyarrow.dataset
 import pyarrow.fs
 import pyarrow.parquet
 
@@ -160,7 +163,7 @@ class StoredTable:
 
         Raises ConcurrentChange if a commit after this snapshot removed one of the files or replaced rows.
         """
-        now = int(time.time() * 1000)
+        now = _now_ms()
         gone = [
             RemoveAction(file.path, data_change, now, file.size, {"day": file.day.isoformat() if file.day else None})
             for file in removed
@@ -171,17 +174,42 @@ class StoredTable:
         custom = {"userMetadata": metadata} if metadata else None
         with self._conflicts():
             self._there.create_write_transaction(
-                [*gone, *added],
+                [*gone, *(replace(file, data_change=data_change) for file in added)],
                 "append",
                 self.schema,
                 ["day"],
                 commit_properties=CommitProperties(custom_metadata=custom, app_transactions=transactions),
             )
 
+    def read_files(self, files: Iterable[DataFile]) -> pyarrow.dataset.Dataset:
+        """Return the rows of some ``files`` of this snapshot."""
+        names = {file.path for file in files}
+        whole = self._there.to_pyarrow_dataset()
+        return pyarrow.dataset.FileSystemDataset(
+            [part for part in whole.get_fragments() if part.path in names], whole.schema, whole.format, whole.filesystem
+        )
+
+    def write_file(self, rows: pyarrow.RecordBatchReader, day: date) -> AddAction:
+        """Write ``rows``, all of ``day``, as a file of the table's folder that no version of the table has yet."""
+        name = f"day={day}/part-{uuid4()}.zstd.parquet"
+        schema = pyarrow.schema(field for field in rows.schema if field.name != "day")
+        written: list[pyarrow.parquet.FileMetaData] = []
+        files = pyarrow.fs.PyFileSystem(DeltaStorageHandler(self.path, options=self._options))
+        with files.open_output_stream(name) as out:
+            with pyarrow.parquet.ParquetWriter(out, schema, compression="zstd", metadata_collector=written) as writer:
+                for batch in rows:
+                    writer.write_batch(batch.select(schema.names))
+            size = out.tell()
+        return AddAction(name, size, {"day": day.isoformat()}, _now_ms(), True, json.dumps(_statistics(written[0])))
+
     def vacuum(self) -> None:
         """Remove files that no version of the last two days needs, also those of writers that failed."""
         if self._table is not None:
             self._table.vacuum(dry_run=False, full=True)
+            # Earlier releases had Spark write the log, with checksums that delta-rs does not remove with their commits.
+            if "://" not in self.path:
+                for checksum in Path(self.path, "_delta_log").glob("*.crc"):
+                    checksum.unlink(missing_ok=True)
 
     def add_columns(self, fields: list[Field]) -> None:
         """Add columns. They are NULL in the rows that there are. Raises ConcurrentChange."""
@@ -240,7 +268,7 @@ def append_once(rows: pyarrow.Table, path: str, options: Options, writer: str, b
         written = table.transaction_version(writer)
         if written is not None and written >= batch:
             return
-        mark = CommitProperties(app_transactions=[Transaction(writer, batch, int(time.time() * 1000))])
+        mark = CommitProperties(app_transactions=[Transaction(writer, batch, _now_ms())])
         try:
             write_deltalake(table, rows, mode="append", commit_properties=mark)
         except CommitFailedError:
@@ -249,6 +277,25 @@ def append_once(rows: pyarrow.Table, path: str, options: Options, writer: str, b
                 raise
         else:
             return
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def _statistics(written: pyarrow.parquet.FileMetaData) -> dict[str, Any]:
+    """Return Delta's statistics of a file: its rows, and its range of times, by which queries pass over files.
+
+    Other columns have nearly all their values in each file of many rows.
+    """
+    groups = [written.row_group(number) for number in range(written.num_row_groups)]
+    least, greatest = {}, {}
+    for number, column in enumerate(written.schema):
+        ranges = [group.column(number).statistics for group in groups]
+        if str(column.logical_type.type) == "TIMESTAMP" and all(range_ and range_.has_min_max for range_ in ranges):
+            least[column.name] = f"{min(range_.min for range_ in ranges):%FT%T.%fZ}"
+            greatest[column.name] = f"{max(range_.max for range_ in ranges):%FT%T.%fZ}"
+    return {"numRecords": written.num_rows, "minValues": least, "maxValues": greatest}
 
 
 class _Log:

@@ -32,6 +32,7 @@ INSTANTS = (
     *[f"{when} {name}" for name in TABLES for when in ("before", "after")],
     "written",
     *[f"{when} joining {name}" for name in ("completeness", "traffic", "clients") for when in ("before", "after")],
+    *[f"{when} cleaning {name}" for name in ("completeness", "traffic") for when in ("before", "after")],
     "looked after",
 )
 """``begin``: Spark noted which records the batch has. ``written``: all tables have it, and Spark does not know yet."""
@@ -59,20 +60,26 @@ class Fate:
 def main() -> None:
     fate = Fate(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
     arguments = json.loads(sys.argv[4])
-    append, replace, create, write, look_after = (
-        io.append_once, io.replace_files, io.create_table, sink.TableSink.__call__, maintenance.maintain_tables
+    append, create, write, look_after = (
+        io.append_once, io.create_table, sink.TableSink.__call__, maintenance.maintain_tables
     )  # fmt: skip
+    replace, vacuum = StoredTable.replace_files, StoredTable.vacuum
 
     def append_once(spark: SparkSession, rows: pyarrow.Table, path: str, writer: str, number: int) -> None:
         fate.at(f"before {name_of(path)}")
         append(spark, rows, path, writer, number)
         fate.at(f"after {name_of(path)}")
 
-    def replaced(rows: DataFrame, stored: StoredTable, removed: Any, **options: Any) -> None:
-        what = name_of(stored.path) if options.get("data_change", True) else f"joining {name_of(stored.path)}"
+    def replaced(self: StoredTable, removed: Any, added: Any, **options: Any) -> None:
+        what = name_of(self.path) if options.get("data_change", True) else f"joining {name_of(self.path)}"
         fate.at(f"before {what}")
-        replace(rows, stored, removed, **options)
+        replace(self, removed, added, **options)
         fate.at(f"after {what}")
+
+    def cleaned(self: StoredTable) -> None:
+        fate.at(f"before cleaning {name_of(self.path)}")
+        vacuum(self)
+        fate.at(f"after cleaning {name_of(self.path)}")
 
     def create_table(spark: SparkSession, table: Any, path: str) -> StoredTable:
         stored = create(spark, table, path)
@@ -88,11 +95,12 @@ def main() -> None:
         look_after(*given, **options)
         fate.at("looked after")
 
-    io.append_once, io.replace_files, io.create_table = append_once, replaced, create_table
+    io.append_once, io.create_table = append_once, create_table
+    StoredTable.replace_files, StoredTable.vacuum = replaced, cleaned  # type: ignore[method-assign]
     sink.TableSink.__call__ = call  # type: ignore[method-assign]
     maintenance.maintain_tables = looked_after
     kafka.MAX_RECORDS_PER_BATCH = arguments.pop("records_per_batch")
-    maintenance.MAINTENANCE_INTERVAL_S, compaction.MIN_FILES_TO_COMPACT = 0.0, 2
+    maintenance.MAINTENANCE_INTERVAL_S, maintenance.VACUUM_INTERVAL_S, compaction.MIN_FILES_TO_COMPACT = 0.0, 0.0, 2
     arguments["jars"] = [Path(jar) for jar in arguments["jars"]]
     arguments["definitions"] = load(arguments["definitions"])
     run(**arguments)
