@@ -37,9 +37,16 @@ from spark_jobs.errors import JobError
 DELTA_PROPERTIES = {
     "delta.deletedFileRetentionDuration": "interval 2 days",
     "delta.logRetentionDuration": "interval 2 days",
+    "delta.checkpointInterval": "20",
+    "delta.dataSkippingNumIndexedCols": "2",
 }
 """Properties of each table. Delta lists the whole log with each commit: its default of 30 days would be 170,000 files.
-Delta does not allow replaced files to be kept for longer than the log."""
+Delta does not allow replaced files to be kept for longer than the log.
+
+Each batch reads the commits since the last checkpoint: with up to 100 of them, each with statistics of 32 columns, it
+costs 50 to 75 ms of CPU a table instead of 20. Queries pass over files by the first two columns, ``day`` and
+``minute``; of the others a file of a batch has nearly all values.
+"""
 
 MAX_APPEND_ATTEMPTS = 5
 """How often a batch is appended while other processes change the table at the same time."""
@@ -284,10 +291,7 @@ def _now_ms() -> int:
 
 
 def _statistics(written: pyarrow.parquet.FileMetaData) -> dict[str, Any]:
-    """Return Delta's statistics of a file: its rows, and its range of times, by which queries pass over files.
-
-    Other columns have nearly all their values in each file of many rows.
-    """
+    """Return Delta's statistics of a file: its rows, and its ranges of times (``DELTA_PROPERTIES``)."""
     groups = [written.row_group(number) for number in range(written.num_row_groups)]
     least, greatest = {}, {}
     for number, column in enumerate(written.schema):
