@@ -70,7 +70,7 @@ def maintain_table(open_table: OpenTable, table: Table, definitions: Definitions
     Raises ConcurrentChange if other processes changed the same files in each of ``MAX_ATTEMPTS`` attempts.
     """
     _repeat(lambda: _delete_expired_days(open_table(), table, definitions))
-    for day in sorted(open_table().files_by_day):
+    for day in _files_to_compact_by_day(open_table()):
         _repeat(lambda day=day: _compact_day(open_table(), table, day))
     if vacuum:
         open_table().vacuum()
@@ -122,13 +122,22 @@ def _delete_expired_days(stored: StoredTable, table: Table, definitions: Definit
         stored.replace_files(expired, [])
 
 
+def _files_to_compact_by_day(stored: StoredTable) -> dict[date, list[DataFile]]:
+    by_day: dict[date, list[DataFile]] = {}
+    for file in stored.files:
+        if file.day is not None:
+            by_day.setdefault(file.day, []).append(file)
+    last_closed = _newest_day(by_day) - timedelta(days=CLOSED_AFTER_DAYS) if by_day else date.min
+    found = {day: files_to_compact(files, closed=day <= last_closed) for day, files in sorted(by_day.items())}
+    return {day: files for day, files in found.items() if files}
+
+
 def _compact_day(stored: StoredTable, table: Table, day: date) -> None:
     """Replace small files of ``day`` by one file with one row for each key. Query results do not change.
 
     Files that another writer appends at the same time are kept: only the files that were read are replaced.
     """
-    closed = day <= _newest_day(stored.files_by_day) - timedelta(days=CLOSED_AFTER_DAYS)
-    files = files_to_compact([file for file in stored.files if file.day == day], closed=closed)
+    files = _files_to_compact_by_day(stored).get(day)
     if files:
         with _merged_rows(stored, table, files) as rows:
             added = stored.write_file(rows, day)

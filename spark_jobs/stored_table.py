@@ -52,8 +52,8 @@ MAX_APPEND_ATTEMPTS = 5
 """How often a batch is appended while other processes change the table at the same time."""
 
 REPLACEMENT = "brokerside/replacement"
-"""Application id of commits that replace rows. Of two that were made from one version the later one is rejected.
-The files that they remove would not show it where there are none yet."""
+"""Application id of commits that replace files. Of two that were made from one version the later one is rejected.
+delta-rs alone does not notice that both remove the same files: their rows would be there twice."""
 
 Options = Mapping[str, str]
 """Options of delta-rs for a storage, such as keys and endpoints (``storage_options``)."""
@@ -168,16 +168,15 @@ class StoredTable:
         another form. ``metadata``: stored with the commit (``userMetadata``). ``batch``: the writer and the number of
         its batch that the rows are of.
 
-        Raises ConcurrentChange if a commit after this snapshot removed one of the files or replaced rows.
+        Raises ConcurrentChange if a commit after this snapshot replaced files, of whatever days.
         """
         now = _now_ms()
         gone = [
             RemoveAction(file.path, data_change, now, file.size, {"day": file.day.isoformat() if file.day else None})
             for file in removed
         ]
-        transactions = [Transaction(*batch, now)] if batch else []
-        if data_change:
-            transactions.append(Transaction(REPLACEMENT, self.last_batch(REPLACEMENT) + 1, now))
+        transactions = [Transaction(REPLACEMENT, self.last_batch(REPLACEMENT) + 1, now)]
+        transactions += [Transaction(*batch, now)] if batch else []
         custom = {"userMetadata": metadata} if metadata else None
         with self._conflicts():
             self._there.create_write_transaction(

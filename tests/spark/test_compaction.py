@@ -2,182 +2,289 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable, Schema
 from pyspark.sql import SparkSession
 
-from spark_jobs import compaction, io
+from spark_jobs import compaction, io, stored_table
+from spark_jobs.compaction import MIN_FILES_TO_COMPACT, files_to_compact, maintain_table
 from spark_jobs.definitions import Definitions
 from spark_jobs.progress import Notice
-from spark_jobs.schemas import DEAD_LETTERS, TRAFFIC
-from spark_jobs.spark_types import table_schema
-from spark_jobs.stored_table import StoredTable
+from spark_jobs.schemas import TRAFFIC
+from spark_jobs.stored_table import ConcurrentChange, DataFile, StoredTable
 from spark_jobs.table_root import TableRoot
-
-pytestmark = pytest.mark.spark
+from tests.bench.table_growth import Growth
+from tests.spark.stored import rows
 
 FIRST = date(2024, 3, 1)
 
 Append = Callable[..., None]
 
 
-@pytest.fixture
-def target(spark: SparkSession, tmp_path: Path) -> TableRoot:
-    target = TableRoot(str(tmp_path), str(tmp_path / "checkpoint"))
-    io.create_table(spark, TRAFFIC, target.table_path("traffic"))
-    io.create_table(spark, DEAD_LETTERS, target.table_path("dead_letters"))
-    return target
+def table_at(path: str) -> Append:
+    """Create the table ``traffic``. Returns what adds a file for each day: a row with two requests, one with 10."""
+    stored_table.create_table(path, {}, Schema.from_arrow(rows(TRAFFIC).schema), ["day"], "Traffic.")
+    number = itertools.count()
+
+    def append(*days: int) -> None:
+        batch = rows(
+            TRAFFIC,
+            *(
+                {"day": FIRST + timedelta(days=day), "principal": who, "requests": requests}
+                for day in days
+                for who, requests in (("a", 2), ("b", 10))
+            ),
+        )
+        stored_table.append_once(batch, path, {}, "writer", next(number))
+
+    return append
 
 
 @pytest.fixture
-def append(spark: SparkSession, target: TableRoot) -> Append:
-    """Adds a file for each day to ``traffic``: a row with two requests and another one with 10, days after FIRST."""
-    number = iter(range(1000))
-
-    def make(*days: int) -> None:
-        rows = [(FIRST + timedelta(days=day), who, requests) for day in days for who, requests in (("a", 2), ("b", 10))]
-        names = ("day", "principal", "requests")
-        schema = table_schema(TRAFFIC)
-        values = [tuple(dict(zip(names, row, strict=True)).get(field.name) for field in schema) for row in rows]
-        frame = spark.createDataFrame(values, schema)
-        io.append_once(spark, frame.toArrow(), target.table_path("traffic"), "writer", next(number))
-
-    return make
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "traffic")
 
 
-def maintain(
-    spark: SparkSession, target: TableRoot, definitions: Definitions | None = None, *, vacuum: bool = False
-) -> None:
-    said: list[Notice] = []
-    compaction.maintain_tables(
-        spark, target, ["traffic", "dead_letters", "slo"], definitions or Definitions(), said.append, vacuum=vacuum
-    )
-    assert said == []
+@pytest.fixture
+def append(path: str) -> Append:
+    return table_at(path)
 
 
-def files(spark: SparkSession, target: TableRoot) -> dict[int, int]:
-    return {
-        (day - FIRST).days: count
-        for day, count in io.open_table(spark, target.table_path("traffic")).files_by_day.items()
-    }
+def maintain(path: str, definitions: Definitions | None = None, *, vacuum: bool = False) -> None:
+    maintain_table(lambda: StoredTable(path, {}), TRAFFIC, definitions or Definitions(), vacuum=vacuum)
 
 
-def requests(spark: SparkSession, target: TableRoot) -> Counter[tuple[int, str]]:
+def files(path: str) -> dict[int, int]:
+    return {(day - FIRST).days: count for day, count in StoredTable(path, {}).files_by_day.items()}
+
+
+def stored_rows(path: str) -> list[dict[str, Any]]:
+    return DeltaTable(path).to_pyarrow_table(columns=["day", "principal", "requests"]).to_pylist()
+
+
+def requests(path: str) -> Counter[tuple[int, str]]:
     found: Counter[tuple[int, str]] = Counter()
-    for row in spark.read.format("delta").load(target.table_path("traffic")).collect():
+    for row in stored_rows(path):
         found[(row["day"] - FIRST).days, row["principal"]] += row["requests"]
     return found
 
 
 def test_days_that_are_over_become_one_row_for_each_key(
-    spark: SparkSession,
-    target: TableRoot,
-    append: Append,
-    monkeypatch: pytest.MonkeyPatch,
+    path: str, append: Append, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compaction, "MIN_FILES_TO_COMPACT", 4)
     for days in ([0, 3], [0, 1, 3], [0, 3], [2], [2]):
         append(*days)
-    before = requests(spark, target)
-    maintain(spark, target)
-    assert files(spark, target) == {0: 1, 1: 1, 2: 2, 3: 3}
-    assert (
-        requests(spark, target)
-        == before
-        == Counter(
-            {
-                (day, who): times * each
-                for day, times in ((0, 3), (1, 1), (2, 2), (3, 3))
-                for who, each in (("a", 2), ("b", 10))
-            }
-        )
-    )
-    assert spark.read.format("delta").load(target.table_path("traffic")).where(f"day = '{FIRST}'").count() == 2
-    version = io.open_table(spark, target.table_path("traffic")).version
-    maintain(spark, target)
-    assert io.open_table(spark, target.table_path("traffic")).version == version
+    before = requests(path)
+    maintain(path)
+    assert files(path) == {0: 1, 1: 1, 2: 2, 3: 3}
+    expected = {
+        (day, who): times * each
+        for day, times in ((0, 3), (1, 1), (2, 2), (3, 3))
+        for who, each in (("a", 2), ("b", 10))
+    }
+    assert requests(path) == before == Counter(expected)
+    assert sum(row["day"] == FIRST for row in stored_rows(path)) == 2
+    version = StoredTable(path, {}).version
+    maintain(path)
+    assert StoredTable(path, {}).version == version
     append(0, 3)
-    maintain(spark, target)
-    assert files(spark, target) == {0: 1, 1: 1, 2: 2, 3: 1}
-    assert requests(spark, target) == before + Counter({(0, "a"): 2, (0, "b"): 10, (3, "a"): 2, (3, "b"): 10})
-    assert io.open_table(spark, target.table_path("traffic")).writers == {"writer": 5}
+    maintain(path)
+    assert files(path) == {0: 1, 1: 1, 2: 2, 3: 1}
+    assert requests(path) == before + Counter({(0, "a"): 2, (0, "b"): 10, (3, "a"): 2, (3, "b"): 10})
+    assert StoredTable(path, {}).writers == {"writer": 5}
+    assert StoredTable(path, {}).first_day_added(version + 1) is None, "no row was added by it"
 
 
-def test_what_is_appended_while_files_are_joined_is_kept(
-    spark: SparkSession, target: TableRoot, append: Append, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("sizes", "chosen"),
+    [
+        ([10] * (MIN_FILES_TO_COMPACT - 1), 0),
+        ([10] * MIN_FILES_TO_COMPACT, MIN_FILES_TO_COMPACT),
+        ([10] * MIN_FILES_TO_COMPACT + [320], MIN_FILES_TO_COMPACT + 1),
+        ([321] + [10] * MIN_FILES_TO_COMPACT, MIN_FILES_TO_COMPACT),
+        ([2**power for power in range(MIN_FILES_TO_COMPACT)], 0),
+    ],
+)
+def test_of_an_open_day_large_files_are_left_until_the_small_ones_are_as_much(
+    sizes: Sequence[int], chosen: int
 ) -> None:
+    found = files_to_compact([DataFile("", size, FIRST) for size in sizes], closed=False)
+    assert sorted(file.size for file in found) == sorted(sizes)[:chosen]
+
+
+@pytest.mark.parametrize(("closed", "count"), [(True, 2), (False, MIN_FILES_TO_COMPACT)])
+def test_a_day_is_compacted_from_so_many_files_on(closed: bool, count: int) -> None:
+    file = DataFile("", 1, FIRST)
+    assert files_to_compact([file] * (count - 1), closed=closed) == []
+    assert files_to_compact([file] * count, closed=closed) == [file] * count
+
+
+@pytest.fixture
+def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None], int], None]:
+    """Has something done between the writing of a compacted file and its commit, so many times."""
+    replace = StoredTable.replace_files
+
+    def install(change: Callable[[], None], times: int) -> None:
+        left = iter([change] * times)
+
+        def late(self: StoredTable, *given: Any, **options: Any) -> None:
+            next(left, lambda: None)()
+            replace(self, *given, **options)
+
+        monkeypatch.setattr(StoredTable, "replace_files", late)
+
+    return install
+
+
+def test_what_is_appended_while_files_are_joined_is_kept(path: str, append: Append, meanwhile: Any) -> None:
     append(0, 5)
     append(0)
-    replace = io.replace_files
-
-    def late(*given: Any, **options: Any) -> None:
-        append(0)
-        replace(*given, **options)
-
-    monkeypatch.setattr(io, "replace_files", late)
-    maintain(spark, target)
-    assert requests(spark, target)[0, "a"] == 6
+    meanwhile(lambda: append(0), 1)
+    maintain(path)
+    assert (files(path)[0], requests(path)[0, "a"]) == (2, 6)
 
 
-def test_days_are_kept_as_long_as_their_table_says(spark: SparkSession, target: TableRoot, append: Append) -> None:
-    append(0, 10, 399, 400)
-    maintain(spark, target)
-    assert set(files(spark, target)) == {10, 399, 400}
-    maintain(spark, target, Definitions(retention={"traffic": timedelta(days=2)}))
-    assert set(files(spark, target)) == {399, 400}
-
-
-def test_files_that_nothing_needs_any_more_are_removed_also_where_a_table_is_replaced_as_a_whole(
-    spark: SparkSession, target: TableRoot, append: Append
-) -> None:
+def test_two_that_compact_one_day_double_nothing(path: str, append: Append, meanwhile: Any) -> None:
+    append(0, 5)
     append(0)
-    path = target.table_path("traffic")
-    rows = spark.createDataFrame(spark.read.format("delta").load(path).collect(), table_schema(TRAFFIC))
-    stored = io.open_table(spark, path)
-    io.replace_files(rows, stored, stored.files)
-    files = lambda: sorted(Path(path).glob("day=*/*.parquet"))  # noqa: E731
-    assert len(files()) == 2
-    maintain(spark, target, vacuum=True)
-    assert len(files()) == 2, "a reader may be at it"
-    at_once = "'delta.deletedFileRetentionDuration' = 'interval 0 hours'"
-    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ({at_once})")
-    maintain(spark, target)
-    assert len(files()) == 2
-    maintain(spark, target, vacuum=True)
-    assert len(files()) == 1
-    assert requests(spark, target) == Counter({(0, "a"): 2, (0, "b"): 10})
+    meanwhile(lambda: maintain(path), 1)
+    maintain(path)
+    assert (files(path)[0], requests(path)[0, "a"]) == (1, 4)
 
 
-def test_tables_keep_two_days_of_their_log_also_those_of_before(spark: SparkSession, target: TableRoot) -> None:
-    path = target.table_path("traffic")
-    assert io.open_table(spark, path).properties == io.DELTA_PROPERTIES
-    names = ", ".join(f"'{name}'" for name in io.DELTA_PROPERTIES)
-    spark.sql(f"ALTER TABLE delta.`{path}` UNSET TBLPROPERTIES ({names})")
-    io.create_table(spark, TRAFFIC, path)
-    stored = io.open_table(spark, path)
-    assert stored.properties == io.DELTA_PROPERTIES
-    io.create_table(spark, TRAFFIC, path)
-    assert io.open_table(spark, path).version == stored.version
+def test_a_compaction_is_repeated_after_its_files_were_replaced(path: str, append: Append, meanwhile: Any) -> None:
+    """As often as others replace them, up to a bound: then the next maintenance does it."""
 
+    def replaced() -> None:
+        stored = StoredTable(path, {})
+        with compaction._merged_rows(stored, TRAFFIC, stored.files[:1]) as merged:
+            new = [stored.write_file(merged, FIRST)]
+        commit(stored, stored.files, new)
+        append(0)
+        append(5)
 
-def test_a_clock_that_is_years_ahead_deletes_nothing(spark: SparkSession, target: TableRoot, append: Append) -> None:
-    today = (datetime.now(UTC).date() - FIRST).days
-    append(today - 1, today, 700_000)
-    maintain(spark, target, Definitions(retention={"traffic": timedelta(days=2)}))
-    assert set(files(spark, target)) == {today - 1, today, 700_000}
-
-
-def test_a_table_that_cannot_be_looked_after_is_said_and_does_not_stop_the_others(
-    spark: SparkSession, target: TableRoot, append: Append, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    commit = StoredTable.replace_files
     append(0)
     append(0)
     append(5)
+    meanwhile(replaced, compaction.MAX_ATTEMPTS - 1)
+    maintain(path)
+    assert requests(path) == Counter({(0, "a"): 4, (0, "b"): 20, (5, "a"): 2, (5, "b"): 10})
+    assert files(path) == {0: 1, 5: 1}
+    append(0)
+    meanwhile(replaced, compaction.MAX_ATTEMPTS)
+    with pytest.raises(ConcurrentChange):
+        maintain(path)
+
+
+def test_rows_are_not_replaced_by_those_of_before_a_compaction(path: str, append: Append) -> None:
+    append(0, 5)
+    append(0)
+    stored = StoredTable(path, {})
+    maintain(path)
+    with pytest.raises(ConcurrentChange):
+        stored.replace_files(stored.files, [])
+    assert requests(path)[0, "a"] == 4
+
+
+def test_days_are_kept_as_long_as_their_table_says(path: str, append: Append) -> None:
+    append(0, 10, 399, 400)
+    maintain(path)
+    assert set(files(path)) == {10, 399, 400}
+    maintain(path, Definitions(retention={"traffic": timedelta(days=2)}))
+    assert set(files(path)) == {399, 400}
+
+
+def test_files_that_nothing_needs_any_more_are_removed_with_their_checksums(path: str, append: Append) -> None:
+    """Hadoop writes a checksum beside each file on a disk, and earlier releases had it write the log, too."""
+    append(0, 5)
+    append(0)
+    maintain(path)
+    log, data = Path(path, "_delta_log"), Path(path, f"day={FIRST}")
+    for file in (*data.iterdir(), *log.iterdir()):
+        file.with_name(f".{file.name}.crc").touch()
+    (log / f"{0:020d}.crc").touch()
+    maintain(path, vacuum=True)
+    assert len([*data.glob("*.parquet")]) == 3, "a reader may be at it"
+    StoredTable(path, {}).set_properties({"delta.deletedFileRetentionDuration": "interval 0 hours"})
+    maintain(path)
+    assert len([*data.glob("*.parquet")]) == 3
+    maintain(path, vacuum=True)
+    assert [file.name for file in data.iterdir()] == [
+        Path(f.path).name for f in StoredTable(path, {}).files if f.day == FIRST
+    ]
+    assert {file.suffix for file in log.iterdir()} == {".json"}
+    assert requests(path)[0, "a"] == 4
+
+
+def test_a_table_stays_small_however_long_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two days of its log, and a file for each day that is over; weeks of minutes: ``tests.bench.table_growth``."""
+    monkeypatch.setattr(compaction, "MIN_FILES_TO_COMPACT", 4)
+    days, batches = 4, 12
+    growth = Growth(tmp_path, days=days, batches=batches, keys=2)
+    found = growth.describe()
+    per_day = [*StoredTable(str(growth.path), {}).files_by_day.values()]
+    assert per_day[: days - compaction.CLOSED_AFTER_DAYS] == [1] * (days - compaction.CLOSED_AFTER_DAYS)
+    assert max(per_day) <= 4 + 2
+    two_days = 2 * batches + 20  # and up to the checkpoint before
+    assert batches < found["commits in the log"] < 1.5 * two_days
+    assert found["checkpoints"] <= found["commits in the log"] / 20 + 1
+    assert found["files on the disk"] <= found["files of the table"] + 1.5 * two_days
+    assert sum(row["requests"] for row in stored_rows(str(growth.path))) == growth.requests
+
+
+@pytest.mark.spark
+def test_spark_reads_what_was_compacted(spark: SparkSession, path: str, append: Append) -> None:
+    """And passes over files by their statistics."""
+    minute = datetime(2024, 3, 1, 12, tzinfo=UTC)
+    late = rows(TRAFFIC, {"day": FIRST, "minute": minute, "principal": "c", "requests": 5})
+    append(0, 5)
+    stored_table.append_once(late, path, {}, "other", 0)
+    maintain(path)
+    assert files(path) == {0: 1, 5: 1}
+    found = spark.read.format("delta").load(path)
+    assert {(row["principal"], row["requests"]) for row in found.where(f"day = '{FIRST}'").collect()} == {
+        ("a", 2), ("b", 10), ("c", 5)
+    }  # fmt: skip
+    assert [row["requests"] for row in found.where("minute = timestamp '2024-03-01 12:00:00+00:00'").collect()] == [5]
+    assert found.where("minute > timestamp '2024-03-01 12:00:01+00:00'").count() == 0
+
+
+@pytest.mark.spark
+def test_tables_get_the_properties_of_this_release_also_those_of_before(spark: SparkSession, path: str) -> None:
+    io.create_table(spark, TRAFFIC, path)
+    assert StoredTable(path, {}).properties == io.DELTA_PROPERTIES
+    names = ", ".join(f"'{name}'" for name in io.DELTA_PROPERTIES)
+    spark.sql(f"ALTER TABLE delta.`{path}` UNSET TBLPROPERTIES ({names})")
+    io.create_table(spark, TRAFFIC, path)
+    stored = StoredTable(path, {})
+    assert stored.properties == io.DELTA_PROPERTIES
+    io.create_table(spark, TRAFFIC, path)
+    assert StoredTable(path, {}).version == stored.version
+
+
+def test_a_clock_that_is_years_ahead_deletes_nothing(path: str, append: Append) -> None:
+    today = (datetime.now(UTC).date() - FIRST).days
+    append(today - 1, today, 700_000)
+    append(today)
+    maintain(path, Definitions(retention={"traffic": timedelta(days=2)}))
+    assert files(path) == {today - 1: 1, today: 2, 700_000: 1}
+
+
+@pytest.mark.spark
+def test_a_table_that_cannot_be_looked_after_is_said_and_does_not_stop_the_others(
+    spark: SparkSession, tmp_path: Path, path: str, append: Append, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for days in ((0,), (0,), (5,)):
+        append(*days)
     look = io.open_table
 
     def failing(spark: SparkSession, path: str) -> StoredTable:
@@ -187,8 +294,10 @@ def test_a_table_that_cannot_be_looked_after_is_said_and_does_not_stop_the_other
 
     monkeypatch.setattr(io, "open_table", failing)
     said: list[Notice] = []
-    compaction.maintain_tables(spark, target, ["dead_letters", "traffic"], Definitions(), said.append, vacuum=False)
+    root = TableRoot(str(tmp_path), str(tmp_path / "checkpoint"))
+    names = ["dead_letters", "traffic", "slo"]
+    compaction.maintain_tables(spark, root, names, Definitions(), said.append, vacuum=False)
     assert list(map(str, said)) == [
         "table dead_letters: maintenance failed and is retried later: OSError: the disk is away"
     ]
-    assert files(spark, target) == {0: 1, 5: 1}
+    assert files(path) == {0: 1, 5: 1}

@@ -137,6 +137,19 @@ def test_a_batch_is_written_while_rows_are_replaced(path: str, monkeypatch: pyte
     assert numbers(path) == [2, 9]
 
 
+@pytest.mark.parametrize("first_changes", [True, False])
+@pytest.mark.parametrize("second_changes", [True, False])
+def test_of_two_that_replace_files_of_one_version_the_later_is_rejected(
+    path: str, first_changes: bool, second_changes: bool
+) -> None:
+    append(path, 0, 1)
+    first, second = StoredTable(path, {}), StoredTable(path, {})
+    first.replace_files(first.files, [file(path, 2)], data_change=first_changes)
+    with pytest.raises(ConcurrentChange):
+        second.replace_files(second.files, [file(path, 3)], data_change=second_changes)
+    assert numbers(path) == [2]
+
+
 @pytest.mark.parametrize("filled", [True, False])
 def test_of_two_that_replace_rows_of_one_version_the_later_is_rejected(path: str, filled: bool) -> None:
     if filled:
