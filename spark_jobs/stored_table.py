@@ -190,17 +190,19 @@ class StoredTable:
     def read_files(self, files: Iterable[DataFile]) -> pyarrow.dataset.Dataset:
         """Return the rows of some ``files`` of this snapshot."""
         names = {file.path for file in files}
-        whole = self._there.to_pyarrow_dataset()
+        whole = self._there.to_pyarrow_dataset(filesystem=self._filesystem)
         return pyarrow.dataset.FileSystemDataset(
             [part for part in whole.get_fragments() if part.path in names], whole.schema, whole.format, whole.filesystem
         )
 
     def write_file(self, rows: pyarrow.RecordBatchReader, day: date) -> AddAction:
         """Write ``rows``, all of ``day``, as a file of the table's folder that no version of the table has yet."""
-        name = f"day={day}/part-{uuid4()}.zstd.parquet"
+        folder = f"day={day}"
+        name = f"{folder}/part-{uuid4()}.zstd.parquet"
         schema = pyarrow.schema(field for field in rows.schema if field.name != "day")
         written: list[pyarrow.parquet.FileMetaData] = []
-        files = pyarrow.fs.PyFileSystem(DeltaStorageHandler(self.path, options=self._options))
+        files = self._filesystem
+        files.create_dir(folder)
         with files.open_output_stream(name) as out:
             with pyarrow.parquet.ParquetWriter(out, schema, compression="zstd", metadata_collector=written) as writer:
                 for batch in rows:
@@ -235,6 +237,13 @@ class StoredTable:
             raise ConcurrentChange(
                 f"another job changed the same rows of {self.path} at the same time; run this again"
             ) from error
+
+    @property
+    def _filesystem(self) -> pyarrow.fs.FileSystem:
+        """The files of the table. On a disk none that calls Python: Arrow's threads may close files of it at exit."""
+        if "://" in self.path:
+            return pyarrow.fs.PyFileSystem(DeltaStorageHandler(self.path, options=self._options))
+        return pyarrow.fs.SubTreeFileSystem(os.path.abspath(self.path), pyarrow.fs.LocalFileSystem())
 
     @property
     def _there(self) -> DeltaTable:

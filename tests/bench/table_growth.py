@@ -45,7 +45,7 @@ class Growth:
         stored_table.create_table(str(self.path), {}, schema, TRAFFIC.partitioned_by, TRAFFIC.meaning)
         self.requests = self._dated = 0
         self._step = DAY // batches
-        self._now = int(time.time()) // DAY * DAY - days * DAY
+        self._now = int(time.time()) - days * DAY
         with mock.patch.object(stored_table, "_now_ms", side_effect=lambda: 1_000 * self._now):
             for _ in range(days):
                 self._add_day()
@@ -73,9 +73,9 @@ class Growth:
 
     def _add_day(self) -> None:
         self._batches_cpu = self._maintenance_cpu = 0.0
-        midnight = self._now
+        before = self._now
         for second in range(self._step, DAY + 1, self._step):
-            self._now = midnight + second
+            self._now = before + second
             self._batches_cpu += _cpu(self._append)
             if second % HOUR < self._step:
                 self._maintenance_cpu += _cpu(lambda vacuum=second == DAY: self._maintain(vacuum=vacuum))
