@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 
 import duckdb
 import pyarrow
@@ -58,8 +59,8 @@ def maintain_tables(
     """
     for name in names:
         try:
-            path = root.table_path(name)
-            maintain_table(lambda path=path: io.open_table(spark, path), TABLES[name], definitions, vacuum=vacuum)
+            open_table = partial(io.open_table, spark, root.table_path(name))
+            maintain_table(open_table, TABLES[name], definitions, vacuum=vacuum)
         except Exception as error:
             notify(Notice(f"table {name}: maintenance failed and is retried later: {summarize_error(error)}"))
 
@@ -69,9 +70,9 @@ def maintain_table(open_table: OpenTable, table: Table, definitions: Definitions
 
     Raises ConcurrentChange if other processes changed the same files in each of ``MAX_ATTEMPTS`` attempts.
     """
-    _repeat(lambda: _delete_expired_days(open_table(), table, definitions))
+    _repeat(partial(_delete_expired_days, open_table, table, definitions))
     for day in _files_to_compact_by_day(open_table()):
-        _repeat(lambda day=day: _compact_day(open_table(), table, day))
+        _repeat(partial(_compact_day, open_table, table, day))
     if vacuum:
         open_table().vacuum()
 
@@ -115,7 +116,8 @@ def _repeat(change: Callable[[], None]) -> None:
             return
 
 
-def _delete_expired_days(stored: StoredTable, table: Table, definitions: Definitions) -> None:
+def _delete_expired_days(open_table: OpenTable, table: Table, definitions: Definitions) -> None:
+    stored = open_table()
     first = first_retained_day(stored.files_by_day, table, definitions)
     expired = [file for file in stored.files if file.day is not None and file.day < first]
     if expired:
@@ -132,11 +134,12 @@ def _files_to_compact_by_day(stored: StoredTable) -> dict[date, list[DataFile]]:
     return {day: files for day, files in found.items() if files}
 
 
-def _compact_day(stored: StoredTable, table: Table, day: date) -> None:
+def _compact_day(open_table: OpenTable, table: Table, day: date) -> None:
     """Replace small files of ``day`` by one file with one row for each key. Query results do not change.
 
     Files that another writer appends at the same time are kept: only the files that were read are replaced.
     """
+    stored = open_table()
     files = _files_to_compact_by_day(stored).get(day)
     if files:
         with _merged_rows(stored, table, files) as rows:
