@@ -20,7 +20,8 @@ kafka.py           reads the audit topic with Spark.
 authentication.py  verifies the signatures of audit records, and signs the records of readers.
 parse.py           parses Kafka records into audit envelopes and dead letters (pure).
 dedup_ranges.py    written event numbers as ranges by sidecar boot: finds duplicates and conflicts (pure).
-tables/            one pure module for each table: ``DataFrame -> DataFrame``.
+tables/            one pure module for each table: ``DataFrame -> DataFrame``, or SQL of a derived one.
+computation.py     DuckDB as it computes derived tables: their inputs as views, in bounded memory.
 merge.py           merges stored rows of equal keys into one row.
 stored_table.py    Delta tables and all commits to them, by delta-rs: each batch exactly once.
 storage_options.py options of delta-rs for a storage, from Spark's settings (pure).

@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
@@ -21,6 +21,7 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow
+import pyarrow.compute
 import pyarrow.dataset
 import pyarrow.fs
 import pyarrow.parquet
@@ -135,18 +136,26 @@ class StoredTable:
         last = self._table.transaction_version(writer) if self._table else None
         return -1 if last is None else last
 
-    def first_day_added(self, after: int) -> date | None:
-        """Return the first day to which the commits after the version ``after`` added rows, None if they added none.
+    def days_changed(self, after: int) -> set[date] | None:
+        """Return the days whose rows the commits after the version ``after`` changed.
 
-        Return ``date.min`` if one of these commits is no longer in the log.
+        Return None if one of these commits is no longer in the log.
         """
         try:
-            added = [action["add"] for action in _Log(self.path, self._options).actions(after + 1, self.version)
-                     if "add" in action]  # fmt: skip
+            changes = [change for action in _Log(self.path, self._options).actions(after + 1, self.version)
+                       if (change := action.get("add") or action.get("remove")) and change["dataChange"]]  # fmt: skip
         except FileNotFoundError:
-            return date.min
-        days = [add["partitionValues"]["day"] for add in added if add["dataChange"]]
-        return min((date.fromisoformat(day) for day in days if day), default=None)
+            return None
+        days = [(change.get("partitionValues") or {}).get("day") for change in changes]
+        return {date.fromisoformat(day) for day in days if day}
+
+    def dataset(self, days: Collection[date] | None = None) -> pyarrow.dataset.Dataset:
+        """Return the rows of the snapshot, of ``days`` (None: of all)."""
+        found = self._there.to_pyarrow_dataset(filesystem=self._filesystem)
+        if days is None:
+            return found
+        fragments = found.get_fragments(filter=pyarrow.compute.field("day").isin(pyarrow.array(days, pyarrow.date32())))
+        return pyarrow.dataset.FileSystemDataset(list(fragments), found.schema, found.format, found.filesystem)
 
     def last_metadata(self, limit: int) -> str | None:
         """Return the newest ``userMetadata`` in the last ``limit`` commits, None if there is none."""
@@ -195,9 +204,9 @@ class StoredTable:
             [part for part in whole.get_fragments() if part.path in names], whole.schema, whole.format, whole.filesystem
         )
 
-    def write_file(self, rows: pyarrow.RecordBatchReader, day: date) -> AddAction:
+    def write_file(self, rows: pyarrow.RecordBatchReader, day: date | None) -> AddAction:
         """Write ``rows``, all of ``day``, as a file of the table's folder that no version of the table has yet."""
-        folder = f"day={day}"
+        folder = f"day={day or '__HIVE_DEFAULT_PARTITION__'}"
         name = f"{folder}/part-{uuid4()}.zstd.parquet"
         schema = pyarrow.schema(field for field in rows.schema if field.name != "day")
         written: list[pyarrow.parquet.FileMetaData] = []
@@ -208,7 +217,8 @@ class StoredTable:
                 for batch in rows:
                     writer.write_batch(batch.select(schema.names))
             size = out.tell()
-        return AddAction(name, size, {"day": day.isoformat()}, _now_ms(), True, json.dumps(_statistics(written[0])))
+        days = {"day": day.isoformat() if day else None}
+        return AddAction(name, size, days, _now_ms(), True, json.dumps(_statistics(written[0])))
 
     def vacuum(self) -> None:
         """Remove files that no version of the last two days needs, also those of writers that failed."""

@@ -1,7 +1,7 @@
 """DuckDB views that merge stored rows of equal keys, by the rule of each column in ``spark_jobs.schemas``.
 
-They give the results of ``spark_jobs.merge``. DuckDB pushes a condition on a key column through the view down to the
-files, so a query of one day reads the files of that day.
+They give the results of ``spark_jobs.merge``. Queries and derived tables use them. DuckDB pushes a condition on a key
+column through the view down to the files, so a query of one day reads the files of that day.
 """
 
 from __future__ import annotations
@@ -31,17 +31,21 @@ DUCKDB_TYPES = {
 
 
 def view_statement(table: Table, stored: str, columns: Collection[str]) -> str:
-    """Return the CREATE VIEW statement of ``table``. ``stored``: the relation it reads, with these ``columns``.
+    """Return the CREATE VIEW statement of ``table``. ``stored``: the relation it reads, with these ``columns``."""
+    return f"CREATE VIEW {quote_identifier(table.name)} AS {select_rows(table, stored, columns)}"
 
-    Columns that the stored table does not have yet are NULL.
+
+def select_rows(table: Table, stored: str, columns: Collection[str], *, merged: bool = True) -> str:
+    """Return a SELECT of the rows of ``table`` in the relation ``stored``, ``merged`` or as they are stored.
+
+    Columns that the stored table does not have yet (it has ``columns``) are NULL.
     """
     values = [
-        f"{_merged_value(column, table.order, columns)} AS {quote_identifier(column.name)}" for column in table.columns
+        f"{_value(column, table.order, columns, merged)} AS {quote_identifier(column.name)}" for column in table.columns
     ]
-    keys = [quote_identifier(name) for name in table.keys if name in columns]
+    keys = [quote_identifier(name) for name in table.keys if name in columns] if merged else []
     group = f" GROUP BY {', '.join(keys)}" if keys else ""
-    select = f"SELECT {', '.join(values)} FROM {quote_identifier(stored)}{group}"  # noqa: S608 - names are constants
-    return f"CREATE VIEW {quote_identifier(table.name)} AS {select}"
+    return f"SELECT {', '.join(values)} FROM {quote_identifier(stored)}{group}"  # noqa: S608 - names are constants
 
 
 def quote_identifier(name: str) -> str:
@@ -49,12 +53,12 @@ def quote_identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _merged_value(column: Column, order: str, columns: Collection[str]) -> str:
+def _value(column: Column, order: str, columns: Collection[str], merged: bool) -> str:
     kind = DUCKDB_TYPES[column.type]
     name = quote_identifier(column.name)
     if column.name not in columns:
         return f"NULL::{kind}"
-    match column.merge:
+    match column.merge if merged else None:
         case None | "key":
             return name
         case "sum" | "min" | "max":

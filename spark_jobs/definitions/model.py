@@ -15,11 +15,12 @@ _DURATION_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w
 _DURATION = re.compile(r"([1-9][0-9]{0,5})([smhdw])")
 
 _PORTABLE_PATTERN = re.compile(
-    r"(?:[A-Za-z0-9_.|)*+? :;=@,/#-]|\((?!\?)|\(\?:|\\[.wd*+?()|$^-]|\[\^?[A-Za-z0-9_.:=@,/ -]+\]"
-    r"|\{[0-9]{1,3}(?:,[0-9]{0,3})?\})+",
+    r"(?:[A-Za-z0-9_.|) :;=@,/#-]|\((?!\?)|\(\?:|\\[.wd*+?()|$^-]|\[\^?[A-Za-z0-9_.:=@,/ -]+\]"
+    r"|(?:[*+?]|\{[0-9]{1,3}(?:,[0-9]{0,3})?\})(?!\+))+",
     re.ASCII,
 )
-"""The regular expression syntax that Python and Java share: Python checks patterns, and Java matches them."""
+"""The regular expression syntax that Python, Java and RE2 share: Python checks patterns, Java matches them for streamed
+tables and RE2 for derived ones."""
 
 
 class StrictModel(BaseModel):
@@ -55,4 +56,4 @@ def _check_pattern(value: str) -> str:
 
 
 Pattern = Annotated[str, AfterValidator(_check_pattern)]
-"""A regular expression that is matched against whole names, in the syntax that Python and Java share."""
+"""A regular expression that is matched against whole names, in the syntax that Python, Java and RE2 share."""

@@ -6,30 +6,29 @@ the charge and the sum of its rows, which are rounded down, goes to the rows wit
 
 from __future__ import annotations
 
-import json
 from datetime import date
-
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from spark_jobs.definitions import Definitions
 from spark_jobs.definitions.prices import DIMENSIONS, MONEY_DECIMALS, SELECTORS, Owners, Price, Prices
 from spark_jobs.schemas import COST
-from spark_jobs.tables.columns import DAY_US, table_columns
-from spark_jobs.tables.usage import UsageInputs, measure_usage
+from spark_jobs.tables.sql import literal, matches, table_columns, values
+from spark_jobs.tables.usage import usage
 
 UNOWNED_TEAM = "unowned"
 
-PRICE_COLUMN_TYPES = {
-    "charge": "INT",
-    "valid_from": "DATE",
-    "valid_to": "DATE",
+PRICE_TYPES = {
+    "charge": "INTEGER",
+    "dimension": "VARCHAR",
+    "price": "HUGEINT",
     "unit_price": "DECIMAL(38, 10)",
-    "price": "DECIMAL(22, 0)",
-    "size": "DECIMAL(10, 0)",
-    "consumed_size": "DECIMAL(10, 0)",
-}
-"""Types of the columns of a price period that are not text. ``price`` is in 10⁻¹⁰ of the currency."""
+    "size": "HUGEINT",
+    "consumed_size": "HUGEINT",
+    "split_by": "VARCHAR",
+    **dict.fromkeys(
+        ("name", "id", "unit", "consumed_unit", "words", "account_id", "account_name", "currency", "provider",
+         "region_id", "region_name"), "VARCHAR"),
+}  # fmt: skip
+"""Types of the columns of a price period. ``price`` is in 10⁻¹⁰ of the currency."""
 
 ROW_KEYS = (
     *["x_ClusterId", "x_Topic", "x_PrincipalId", "x_ClientId", "x_Team", "x_Direction"],
@@ -41,21 +40,22 @@ CHARGE_KEYS = ("charge", "day", "pool", "unknown")
 """Columns that identify one charge. Its rows add up to it."""
 
 
-def cost(
-    traffic: DataFrame,
-    connections: DataFrame,
-    inventory: DataFrame,
-    completeness: DataFrame,
-    definitions: Definitions,
-    since: date | None,
-) -> DataFrame:
-    """Return the rows of ``cost`` from the day ``since`` on (None: all days), from merged rows of the other tables."""
-    prices = _price_periods(traffic.sparkSession, definitions.prices)
-    meters = {_meter(price) for each in definitions.prices for price in each.prices}
-    used = measure_usage(meters, definitions.zones, UsageInputs(traffic, connections, inventory, completeness, since))
-    rows = _split_charges(_charged_rows(used, prices, definitions.owners))
-    rows = rows.join(F.broadcast(prices), "charge").select("*", *_focus_columns(definitions.owners))
-    return rows.select(*table_columns(COST))
+def cost(definitions: Definitions) -> str:
+    """Return SQL of the rows of ``cost``, of the days of ``traffic`` (stored rows) and ``completeness``.
+
+    ``connections`` has all earlier days, too, and ``inventory`` one more. All but ``traffic`` have merged rows.
+    """
+    periods = [(price_list, price, until) for price_list in definitions.prices for price, until in price_list.periods()]
+    rows = [_period_row(number, *period) for number, period in enumerate(periods)]
+    charged = [_charged_rows(number, price, until) for number, (_, price, until) in enumerate(periods)]
+    return f"""
+WITH {usage({_meter(price) for _, price, _ in periods}, definitions.zones)},
+{values("prices", PRICE_TYPES, rows)},
+owned AS MATERIALIZED (SELECT *, {_owning_team(definitions.owners)} AS team FROM used),
+charged AS ({" UNION ALL ".join(charged)}),
+{_SPLIT_CHARGES}
+SELECT {table_columns(COST, **_FOCUS_COLUMNS, Tags=_tags(definitions.owners))} FROM split JOIN prices USING (charge)
+"""
 
 
 def _meter(price: Price) -> str:
@@ -63,30 +63,16 @@ def _meter(price: Price) -> str:
     return f"shared_{price.shared.by}" if price.shared else price.dimension
 
 
-def _price_periods(spark: SparkSession, definitions: tuple[Prices, ...]) -> DataFrame:
-    periods = [
-        _period_row(price_list, price, until) for price_list in definitions for price, until in price_list.periods()
-    ]
-    rows = [{"charge": number, **period} for number, period in enumerate(periods)]
-    schema = ", ".join(f"{name}: {PRICE_COLUMN_TYPES.get(name, 'STRING')}" for name in rows[0])
-    # Rows created from Python objects would need Python in the executors.
-    return spark.range(1).select(F.inline(F.from_json(F.lit(json.dumps(rows)), f"array<struct<{schema}>>")))
-
-
-def _period_row(price_list: Prices, price: Price, until: date | None) -> dict[str, object]:
+def _period_row(number: int, price_list: Prices, price: Price, until: date | None) -> dict[str, object]:
     dimension, split = DIMENSIONS[price.dimension], price.shared
-    patterns = {name: "|".join(f"(?:{each})" for each in getattr(price, name)) or None for name in SELECTORS}
-    return patterns | {
-        "meter": _meter(price),
+    return {
+        "charge": number,
         "dimension": price.dimension,
         "unit_price": f"{price.price:f}",
         "price": f"{price.price.scaleb(MONEY_DECIMALS):.0f}",
         "size": dimension.size,
         "consumed_size": dimension.consumed_size,
         "split_by": split and split.by,
-        "among": split and split.among,
-        "valid_from": str(price.valid_from),
-        "valid_to": until and str(until),
         "name": price.name,
         "id": price.id,
         "unit": dimension.unit,
@@ -101,132 +87,131 @@ def _period_row(price_list: Prices, price: Price, until: date | None) -> dict[st
     }
 
 
-def _charged_rows(used: DataFrame, prices: DataFrame, owners: Owners) -> DataFrame:
-    """Return the rows of each charge with their ``weight``."""
-    matched = used.join(F.broadcast(prices), "meter").where(
-        f"day >= valid_from AND coalesce(day < valid_to, true) AND {_matches('clusters', 'cluster_id')} AND (nobody OR"
-        f" ({_matches('listeners', 'listener')} AND {_matches('topics', 'topic')}"
-        f" AND {_matches('principals', 'principal')}))"
-    )
-    of_all = F.coalesce(F.col("among") == "teams", F.lit(False))
-    pool = F.when(F.col("dimension") == "cluster_hours", F.col("cluster_id"))
+def _charged_rows(charge: int, price: Price, until: date | None) -> str:
+    """Return SQL of the rows of the charges of one price with their ``weight``."""
+    names = dict(zip(SELECTORS, ("cluster_id", "listener", "topic", "principal"), strict=True))
+    selected = {name: matches(name, getattr(price, field)) for field, name in names.items() if getattr(price, field)}
+    of_cluster = selected.pop("cluster_id", "true")
+    of_client = " AND ".join(selected.values()) or "true"
+    conditions = [f"meter = '{_meter(price)}'", of_cluster, f"(nobody OR ({of_client}))"]
+    conditions += [f"day >= {literal(price.valid_from)}"] + ([f"day < {literal(until)}"] if until else [])
+    of_teams = price.shared is not None and price.shared.among == "teams"
+    pool = "cluster_id" if price.dimension == "cluster_hours" else "NULL::VARCHAR"
     keys = {
+        "charge": f"{charge}",
+        "day": "day",
         "pool": pool,
-        "unknown": F.expr("meter = 'cross_zone_gb' AND (zone IS NULL OR client_zone IS NULL)"),
-        "x_Team": _owning_team(owners),
-        "x_ClusterId": F.when(of_all, pool).otherwise(F.col("cluster_id")),
-        "x_Topic": F.when(~of_all, F.col("topic")),
-        "x_PrincipalId": F.when(~of_all, F.col("principal")),
-        "x_ClientId": F.when(~of_all, F.col("client_id")),
-        "x_Direction": F.col("direction"),
-        "AvailabilityZone": F.col("zone"),
-        "x_ClientZone": F.col("client_zone"),
+        "unknown": "meter = 'cross_zone_gb' AND (zone IS NULL OR client_zone IS NULL)",
+        "x_ClusterId": pool if of_teams else "cluster_id",
+        "x_Topic": "NULL" if of_teams else "topic",
+        "x_PrincipalId": "NULL" if of_teams else "principal",
+        "x_ClientId": "NULL" if of_teams else "client_id",
+        "x_Team": "team",
+        "x_Direction": "direction",
+        "AvailabilityZone": "zone",
+        "x_ClientZone": "client_zone",
+        "nobody": "nobody",
     }
-    rows = matched.select("*", *[value.alias(name) for name, value in keys.items()])
-    of_price = ("dimension", "price", "size", "consumed_size", "split_by")
-    return rows.groupBy(*CHARGE_KEYS, *ROW_KEYS, "nobody", *of_price).agg(
-        F.expr("CAST(if(split_by = 'even' AND sum(quantity) > 0, 1, sum(quantity)) AS DECIMAL(19, 0)) AS weight")
-    )
+    weight = "sum(quantity)"
+    if price.shared and price.shared.by == "even":
+        weight = "CASE WHEN sum(quantity) > 0 THEN 1 ELSE 0 END::HUGEINT"
+    columns = ", ".join(f"{sql} AS {name}" for name, sql in keys.items())
+    return f"SELECT {columns}, {weight} AS weight FROM owned WHERE {' AND '.join(conditions)} GROUP BY ALL"
 
 
-def _matches(selector: str, name: str) -> str:
-    return f"({selector} IS NULL OR coalesce({name} RLIKE concat('^(?:', {selector}, ')\\\\z'), false))"
-
-
-def _owning_team(owners: Owners) -> Column:
+def _owning_team(owners: Owners) -> str:
     """Return the team of the first owner rule that matches a row."""
-    asked = {"clusters": "cluster_id", "topics": "topic", "principals": "principal", "client_ids": "client_id"}
-    teams = []
+    names = {"clusters": "cluster_id", "topics": "topic", "principals": "principal", "client_ids": "client_id"}
+    rules = ""
     for rule in owners.rules:
-        matches = F.lit(True)
-        for field, name in asked.items():
-            if patterns := getattr(rule, field):
-                matches &= F.coalesce(F.col(name).rlike(rf"^(?:{'|'.join(patterns)})\z"), F.lit(False))
-        teams.append(F.when(matches, F.lit(rule.team)))
-    return F.coalesce(*teams, F.lit(UNOWNED_TEAM))
+        asked = [matches(name, getattr(rule, field)) for field, name in names.items() if getattr(rule, field)]
+        rules += f" WHEN {' AND '.join(asked) or 'true'} THEN {literal(rule.team)}"
+    return f"CASE{rules} ELSE '{UNOWNED_TEAM}' END" if rules else f"'{UNOWNED_TEAM}'"
 
 
-def _split_charges(rows: DataFrame) -> DataFrame:
-    """Return ``rows`` with the amount of each: ``paid``, in 10⁻¹⁰ of the currency, and its quantity in pricing units.
-
-    The amount of a row is ``weight * factor / divisor``. For a usage price this is the price per size of its unit, for
-    a shared cost the cost per total weight.
-    """
-    rows = rows.withColumn("idle", F.expr(f"sum(weight) OVER ({_CHARGE_PARTITION}) = 0"))
-    rows = rows.withColumn("weight", F.expr("CAST(if(idle, 1, weight) AS DECIMAL(19, 0))")).where("weight > 0")
-    rows = rows.withColumn("whole", F.expr(f"CAST(sum(weight) OVER ({_CHARGE_PARTITION}) AS DECIMAL(19, 0))"))
-    rows = rows.selectExpr("*", f"if(unknown, 0, {_CHARGE_AMOUNT}) AS amount", "split_by IS NOT NULL AS shared")
-    rows = rows.selectExpr(
-        "*", "weight * if(shared, amount, if(unknown, 0, price)) AS product", "if(shared, whole, size) AS divisor"
-    )
-    rows = rows.selectExpr("*", f"{_quotient('product', 'divisor')} AS least", "product % divisor AS lost")
-    rows = rows.selectExpr(
-        "*",
-        f"amount - sum(least) OVER ({_CHARGE_PARTITION}) AS missing",
-        f"row_number() OVER ({_CHARGE_PARTITION} ORDER BY lost DESC, {', '.join(ROW_KEYS)}) AS place",
-    )
-    return rows.selectExpr(
-        *CHARGE_KEYS,
-        *ROW_KEYS,
-        "CAST(least + if(place <= missing, 1, 0) AS DECIMAL(27, 0)) AS paid",
-        f"{_PRICING_QUANTITY} AS priced",
-        f"if(shared, {_PRICING_QUANTITY}, CAST(weight / consumed_size AS DECIMAL(38, 10))) AS consumed",
-    )
+def _tags(owners: Owners) -> str:
+    teams = ""
+    for team, tags in owners.tags.items():
+        names, texts = (", ".join(map(literal, each)) for each in (tags, tags.values()))
+        teams += f" WHEN {literal(team)} THEN MAP([{names}]::VARCHAR[], [{texts}]::VARCHAR[])"
+    return f"CASE x_Team{teams} END" if teams else "NULL"
 
 
-_CHARGE_PARTITION = f"PARTITION BY {', '.join(CHARGE_KEYS)}"
-
-
-def _quotient(dividend: str, divisor: str) -> str:
-    """Return SQL of the integer part of a quotient of decimals: ``div`` has only 64 bits, and ``/`` rounds."""
-    dividend, divisor = (f"CAST({each} AS DECIMAL(38, 0))" for each in (dividend, divisor))
-    return f"CAST(({dividend} - {dividend} % {divisor}) / {divisor} AS DECIMAL(38, 0))"
-
-
-_MONTH_DAYS = "CAST(day(last_day(day)) AS DECIMAL(2, 0))"
-_UP_TO_DAY = "price * CAST(day(day) - {before} AS DECIMAL(2, 0))"
+_UNIT = 10**MONEY_DECIMALS
+_MONTH_DAYS = "day(last_day(day))"
 
 _CHARGE_AMOUNT = f"""CASE dimension
-    WHEN 'fixed_daily' THEN CAST(price AS DECIMAL(38, 0))
-    WHEN 'fixed_monthly' THEN {_quotient(_UP_TO_DAY.format(before=0), _MONTH_DAYS)}
-        - {_quotient(_UP_TO_DAY.format(before=1), _MONTH_DAYS)}
-    WHEN 'cluster_hours' THEN CAST(price * 24BD AS DECIMAL(38, 0))
-    ELSE {_quotient("whole * price", "size")} + if(2 * (whole * price % size) >= size, 1, 0) END"""
+        WHEN 'fixed_daily' THEN price
+        WHEN 'fixed_monthly' THEN price * day(day) // {_MONTH_DAYS} - price * (day(day) - 1) // {_MONTH_DAYS}
+        WHEN 'cluster_hours' THEN price * 24
+        ELSE whole * price // size + CASE WHEN 2 * (whole * price % size) >= size THEN 1 ELSE 0 END END"""
 """SQL of the charge as a whole. A monthly amount is spread over the days of the month so that they add up to it."""
 
+
+def _rounded(dividend: str, divisor: str) -> str:
+    """Return SQL of a quotient in 10⁻¹⁰, rounded half up."""
+    return f"({2 * _UNIT} * ({dividend}) + {divisor}) // (2 * {divisor})"
+
+
 _PRICING_QUANTITY = f"""CASE dimension
-    WHEN 'fixed_daily' THEN CAST(weight / whole AS DECIMAL(38, 10))
-    WHEN 'fixed_monthly' THEN CAST(weight / (whole * {_MONTH_DAYS}) AS DECIMAL(38, 10))
-    WHEN 'cluster_hours' THEN CAST(weight * 24BD / whole AS DECIMAL(38, 10))
-    ELSE CAST(weight / size AS DECIMAL(38, 10)) END"""
+        WHEN 'fixed_daily' THEN {_rounded("weight", "whole")}
+        WHEN 'fixed_monthly' THEN {_rounded("weight", f"(whole * {_MONTH_DAYS})")}
+        WHEN 'cluster_hours' THEN {_rounded("weight * 24", "whole")}
+        ELSE {_rounded("weight", "size")} END"""
+
+_CHARGE = f"(PARTITION BY {', '.join(CHARGE_KEYS)})"
+
+_SPLIT_CHARGES = f"""
+weighed AS (
+    SELECT * REPLACE (CASE WHEN sum(weight) OVER {_CHARGE} = 0 THEN 1 ELSE weight END AS weight) FROM charged
+),
+wholes AS (
+    SELECT *, sum(weight) OVER {_CHARGE} AS whole, split_by IS NOT NULL AS shared
+    FROM weighed JOIN prices USING (charge) WHERE weight > 0
+),
+amounts AS (SELECT *, CASE WHEN unknown THEN 0::HUGEINT ELSE {_CHARGE_AMOUNT} END AS amount FROM wholes),
+-- The amount of a row: for a usage price the price per size of its unit, for a shared cost the cost per total weight.
+products AS (
+    SELECT *, weight * CASE WHEN shared THEN amount WHEN unknown THEN 0 ELSE price END AS product,
+        CASE WHEN shared THEN whole ELSE size END AS divisor
+    FROM amounts
+),
+quotients AS (SELECT *, product // divisor AS floor, product % divisor AS remainder FROM products),
+places AS (
+    SELECT *, amount - sum(floor) OVER {_CHARGE} AS missing, row_number() OVER (PARTITION BY {", ".join(CHARGE_KEYS)}
+        ORDER BY remainder DESC, {" NULLS FIRST, ".join(ROW_KEYS)} NULLS FIRST) AS place
+    FROM quotients
+),
+split AS (
+    SELECT {", ".join((*CHARGE_KEYS, *ROW_KEYS))}, shared, floor + CASE WHEN place <= missing THEN 1 ELSE 0 END AS paid,
+        {_PRICING_QUANTITY} AS priced,
+        CASE WHEN shared THEN priced ELSE {_rounded("weight", "consumed_size")} END AS consumed
+    FROM places
+)"""
+"""The amount of each row of ``charged``: ``paid``, in 10⁻¹⁰ of the currency, and its quantities in 10⁻¹⁰ of a unit."""
 
 
-def _focus_columns(owners: Owners) -> list[Column]:
-    tags = F.from_json(F.lit(json.dumps(owners.tags)), "map<string, map<string, string>>")
-    return [F.expr(f"{sql} AS {name}") for name, sql in _FOCUS_COLUMNS.items()] + [
-        F.try_element_at(tags, F.col("x_Team")).alias("Tags")
-    ]
+def _decimal(units: str) -> str:
+    """Return SQL of an integer of 10⁻¹⁰ as a decimal."""
+    whole = f"({units} // {_UNIT})::DECIMAL(28, 0)::DECIMAL(38, 10)"
+    return f"{whole} + (({units} % {_UNIT})::DECIMAL(11, 0) * 0.0000000001::DECIMAL(11, 10))::DECIMAL(38, 10)"
 
 
-def _midnight_of(day: str) -> str:
-    return f"timestamp_micros(unix_date({day}) * {DAY_US}L)"
-
-
-_PAID_AMOUNT = "CAST(paid * 0.0000000001BD AS DECIMAL(38, 10))"
+_PAID_AMOUNT = _decimal("paid")
 _IS_FIXED = "dimension LIKE 'fixed%'"
 
 _FOCUS_COLUMNS = {
     "BillingAccountId": "account_id",
     "BillingAccountName": "account_name",
     "BillingCurrency": "currency",
-    "BillingPeriodStart": _midnight_of("trunc(day, 'MM')"),
-    "BillingPeriodEnd": _midnight_of("add_months(trunc(day, 'MM'), 1)"),
-    "ChargePeriodStart": _midnight_of("day"),
-    "ChargePeriodEnd": _midnight_of("date_add(day, 1)"),
-    "ChargeCategory": f"if({_IS_FIXED}, 'Purchase', 'Usage')",
-    "ChargeClass": "CAST(NULL AS STRING)",
-    "ChargeDescription": "concat(words, if(unknown, ', not charged as a zone is not known', ''), ': ', name)",
-    "ChargeFrequency": f"if({_IS_FIXED}, 'Recurring', 'Usage-Based')",
+    "BillingPeriodStart": "date_trunc('month', day)",
+    "BillingPeriodEnd": "date_trunc('month', day) + INTERVAL 1 MONTH",
+    "ChargePeriodStart": "day",
+    "ChargePeriodEnd": "day + 1",
+    "ChargeCategory": f"CASE WHEN {_IS_FIXED} THEN 'Purchase' ELSE 'Usage' END",
+    "ChargeClass": "NULL",
+    "ChargeDescription": "concat(words, CASE WHEN unknown THEN ', not charged as a zone is not known' END, ': ', name)",
+    "ChargeFrequency": f"CASE WHEN {_IS_FIXED} THEN 'Recurring' ELSE 'Usage-Based' END",
     "InvoiceIssuerName": "provider",
     "ProviderName": "provider",
     "PublisherName": "provider",
@@ -240,20 +225,20 @@ _FOCUS_COLUMNS = {
     "ResourceId": "nullif(concat_ws('/', x_ClusterId, x_Topic), '')",
     "ResourceName": "coalesce(x_Topic, x_ClusterId)",
     "ResourceType": "CASE WHEN x_Topic IS NOT NULL THEN 'Topic' WHEN x_ClusterId IS NOT NULL THEN 'Cluster' END",
-    "SkuId": "if(unknown, concat(name, '/unknown-zone'), name)",
-    "SkuMeter": "if(unknown, 'unknown_zone_gb', dimension)",
-    "SkuPriceId": "if(unknown, concat(id, '/unknown-zone'), id)",
+    "SkuId": "concat(name, CASE WHEN unknown THEN '/unknown-zone' END)",
+    "SkuMeter": "CASE WHEN unknown THEN 'unknown_zone_gb' ELSE dimension END",
+    "SkuPriceId": "concat(id, CASE WHEN unknown THEN '/unknown-zone' END)",
     "PricingCategory": "'Standard'",
-    "PricingQuantity": "priced",
+    "PricingQuantity": _decimal("priced"),
     "PricingUnit": "unit",
-    "ConsumedQuantity": f"if({_IS_FIXED}, NULL, consumed)",
+    "ConsumedQuantity": f"CASE WHEN NOT {_IS_FIXED} THEN {_decimal('consumed')} END",
     "ConsumedUnit": "consumed_unit",
-    "ListUnitPrice": "if(unknown, 0BD, unit_price)",
+    "ListUnitPrice": "CASE WHEN unknown THEN 0 ELSE unit_price END",
     "ListCost": _PAID_AMOUNT,
-    "ContractedUnitPrice": "if(unknown, 0BD, unit_price)",
+    "ContractedUnitPrice": "CASE WHEN unknown THEN 0 ELSE unit_price END",
     "ContractedCost": _PAID_AMOUNT,
     "EffectiveCost": _PAID_AMOUNT,
     "BilledCost": _PAID_AMOUNT,
-    "x_AllocatedMethodId": "if(split_by IS NULL, NULL, if(split_by = 'even', 'even', concat('by_', split_by)))",
+    "x_AllocatedMethodId": "CASE WHEN split_by = 'even' THEN 'even' ELSE 'by_' || split_by END",
 }
 """SQL of each FOCUS column."""

@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-from datetime import date, timedelta
-
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
-
 from spark_jobs.schemas import LAG
-from spark_jobs.tables.columns import table_columns
+from spark_jobs.tables.sql import table_columns
 
 DAYS_BEFORE = 7
 """Days after its last commit in which a partition of a group has rows: Kafka's ``offsets.retention.minutes``."""
 
-PARTITION = ("cluster_id", "topic", "partition")
-COMMITTED = ("committed_offset", "committed_at", "transactional")
-END = ("end_offset", "end_offset_at")
-
-
-def lag(committed: DataFrame, ends: DataFrame, since: date | None) -> DataFrame:
-    """Return the rows of ``lag`` of the day ``since`` and later ones (None: of all days), from merged rows."""
-    if since is not None:
-        first = max(since, date.min + timedelta(days=DAYS_BEFORE)) - timedelta(days=DAYS_BEFORE)
-        committed, ends = (table.where(F.col("day") >= F.lit(first)) for table in (committed, ends))
-    read = committed.select(*PARTITION, "group_id").distinct()
-    changes = committed.unionByName(ends.join(read, [*PARTITION]), allowMissingColumns=True)
-    by_minute = changes.groupBy("day", "minute", *PARTITION, "group_id").agg(
-        *[F.max(name).alias(name) for name in (*COMMITTED, *END)]  # one row has them, the other has NULL
-    )
-    so_far = Window.partitionBy(*PARTITION, "group_id").orderBy("minute").rowsBetween(Window.unboundedPreceding, 0)
-    rows = by_minute.select(
-        *("day", "minute", *PARTITION, "group_id"),
-        *[F.last(name, ignorenulls=True).over(so_far).alias(name) for name in (*COMMITTED, *END)],
-    )
-    rows = rows.where(f"day <= date_add(CAST(committed_at AS DATE), {DAYS_BEFORE})")
-    behind = "if(end_offset IS NULL, NULL, greatest(0, end_offset - committed_offset))"
-    return rows.withColumn("lag", F.expr(behind)).select(*table_columns(LAG))
+LAG_SQL = f"""
+WITH reads AS (SELECT DISTINCT cluster_id, topic, partition, group_id FROM committed_offsets),
+changes AS (
+    SELECT day, minute, cluster_id, topic, partition, group_id, committed_offset, committed_at, transactional
+    FROM committed_offsets
+    UNION ALL BY NAME
+    SELECT day, minute, cluster_id, topic, partition, group_id, end_offset, end_offset_at
+    FROM end_offsets JOIN reads USING (cluster_id, topic, partition)
+),
+by_minute AS (
+    -- One of two rows has a value, the other has NULL.
+    SELECT day, minute, cluster_id, topic, partition, group_id, max(committed_offset) AS committed_offset,
+        max(committed_at) AS committed_at, max(transactional) AS transactional, max(end_offset) AS end_offset,
+        max(end_offset_at) AS end_offset_at
+    FROM changes GROUP BY day, minute, cluster_id, topic, partition, group_id
+),
+as_of_minute AS (
+    SELECT day, minute, cluster_id, topic, partition, group_id,
+        last_value(committed_offset IGNORE NULLS) OVER so_far AS committed_offset,
+        last_value(committed_at IGNORE NULLS) OVER so_far AS committed_at,
+        last_value(transactional IGNORE NULLS) OVER so_far AS transactional,
+        last_value(end_offset IGNORE NULLS) OVER so_far AS end_offset,
+        last_value(end_offset_at IGNORE NULLS) OVER so_far AS end_offset_at
+    FROM by_minute
+    WINDOW so_far AS (
+        PARTITION BY cluster_id, topic, partition, group_id ORDER BY minute ROWS UNBOUNDED PRECEDING)
+)
+SELECT {table_columns(LAG, lag="CASE WHEN end_offset IS NOT NULL THEN greatest(0, end_offset - committed_offset) END")}
+FROM as_of_minute WHERE day <= committed_at::DATE + {DAYS_BEFORE} AND day IN (SELECT day FROM wanted)
+"""
+"""Of ``committed_offsets`` and ``end_offsets``, merged, of the days wanted and ``DAYS_BEFORE``."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
-
 from spark_jobs.schemas import QUOTA_ADVICE
-from spark_jobs.tables.columns import table_columns
-from spark_jobs.tables.coverage import ABSENCE_LIMIT, sidecar_runs
+from spark_jobs.tables.coverage import ABSENCE_LIMIT, SIDECAR_RUNS, STATUSES
+from spark_jobs.tables.sql import table_columns
 
 RATE_QUOTA, CONNECTIONS_QUOTA = "connection_creation_rate", "connections"
 
@@ -30,127 +27,102 @@ CONFIG_KEYS = {
 }
 """By scope and quota, SQL of the config key that sets the quota."""
 
-LIMIT_KEYS = ("cluster_id", "broker_id", "scope", "listener", "client_ip")
+_LIMIT = "cluster_id, broker_id, scope, listener, client_ip"
 """Connections with equal values are counted together. Each sidecar counts its own. Columns outside the scope are
 NULL."""
 
-ADVICE_KEYS = ("cluster_id", "scope", "listener", "quota")
+_ADVICE = ("cluster_id", "scope", "listener", "quota")
 
+_CONFIG = " ".join(
+    f"WHEN scope = '{scope}' AND quota = '{quota}' THEN {key}" for (scope, quota), key in CONFIG_KEYS.items()
+)
 
-def quota_advice(connections: DataFrame, throttles: DataFrame, completeness: DataFrame) -> DataFrame:
-    """Return all rows of ``quota_advice``. All three data frames have merged rows.
+_COLUMNS = table_columns(
+    QUOTA_ADVICE,
+    peak="-most.down",
+    peak_at="most.at",
+    peak_by="CASE WHEN scope = 'ip' THEN most.who END",
+    advice=f"greatest(1, ceil({HEADROOM_FACTOR} * -most.down))",
+    config=f"CASE {_CONFIG} END",
+    day="until::DATE",
+)
 
-    The connections of each broker are sorted by time; this is the part whose work grows with their number.
-    """
-    limited = _connections_by_limit(_connection_lifetimes(connections, completeness))
-    points = _connection_rates(limited).unionByName(_open_connections(limited))
-    # Once for each broker, and once for all brokers together.
-    counted = points.groupingSets([[*ADVICE_KEYS, "broker_id"], [*ADVICE_KEYS]], *ADVICE_KEYS, "broker_id")
-    advised = counted.agg(
-        F.sum("opened").alias("observations"),
-        F.min("first_at").alias("since"),
-        F.max("last_at").alias("until"),
-        F.expr("percentile_disc(0.99) WITHIN GROUP (ORDER BY value)").alias("p99"),
-        # The first of equal peaks.
-        F.expr("min(struct(-value AS down, at, who))").alias("most"),
-    )
-    config = " ".join(f"WHEN scope = '{s}' AND quota = '{q}' THEN {key}" for (s, q), key in CONFIG_KEYS.items())
-    rows = advised.selectExpr(
-        *[*ADVICE_KEYS, "broker_id", "observations", "since", "until", "p99"],
-        "-most.down AS peak",
-        "most.at AS peak_at",
-        "if(scope = 'ip', most.who, NULL) AS peak_by",
-        f"greatest(1, ceil({HEADROOM_FACTOR} * -most.down)) AS advice",
-        f"CASE {config} END AS config",
-        "CAST(until AS DATE) AS day",
-    )
-    return _with_throttled_count(rows, throttles).select(*table_columns(QUOTA_ADVICE))
-
-
-def _connection_lifetimes(connections: DataFrame, completeness: DataFrame) -> DataFrame:
-    """Return the time from which and ``until`` which each connection was open; NULL if it is still open.
-
-    A connection without a close event ended at the latest with the boot of its sidecar.
-    """
-    newest = F.max("last_seen").over(Window.partitionBy("cluster_id"))
-    gone = (
-        sidecar_runs(completeness).withColumn("newest", newest).where(f"ended OR last_seen <= newest - {ABSENCE_LIMIT}")
-    )
-    lifetimes = connections.join(F.broadcast(gone), ["cluster_id", "broker_id", "boot_id"], "left").selectExpr(
-        *["cluster_id", "broker_id", "listener", "client_ip", "concat_ws(' ', client_ip, principal) AS who"],
-        "coalesce(opened_at, timestamp_micros(unix_micros(closed_at) - 1000 * duration_ms)) AS at",
-        "coalesce(closed_at, last_seen) AS until",
-    )
-    # No connection ends before it began, even where the clock was set back.
-    ends = "if(until IS NULL, NULL, greatest(until, at + INTERVAL 1 MICROSECOND)) AS until"
-    return lifetimes.where("at IS NOT NULL").selectExpr(*[name for name in lifetimes.columns if name != "until"], ends)
-
-
-def _connections_by_limit(lives: DataFrame) -> DataFrame:
-    """Return each connection once for each scope, with the columns of LIMITED."""
-    scopes = """array(
-        struct('broker' AS scope, CAST(NULL AS STRING) AS listener, CAST(NULL AS STRING) AS client_ip),
-        struct('listener' AS scope, listener, CAST(NULL AS STRING) AS client_ip),
-        struct('ip' AS scope, CAST(NULL AS STRING) AS listener, client_ip)
-    )"""
-    return lives.selectExpr("cluster_id", "broker_id", "at", "until", "who", f"inline({scopes})")
-
-
-def _connection_rates(limited: DataFrame) -> DataFrame:
-    """Return the connection rate at each second in which a connection was opened."""
-    seconds = limited.groupBy(*LIMIT_KEYS, F.unix_seconds("at").alias("second")).agg(
-        F.count(F.lit(1)).alias("opened"),
-        F.min("at").alias("first_at"),
-        F.max("at").alias("last_at"),
-        F.max("at").alias("at"),
-        F.min("who").alias("who"),
-    )
-    window = Window.partitionBy(*LIMIT_KEYS).orderBy("second").rangeBetween(1 - RATE_WINDOW_SECONDS, 0)
-    rate = (F.sum("opened").over(window) / MIN_RATE_DIVISOR_SECONDS).alias("value")
-    return seconds.select(
-        *LIMIT_KEYS, F.lit(RATE_QUOTA).alias("quota"), "opened", "first_at", "last_at", rate, "at", "who"
-    )
-
-
-def _open_connections(limited: DataFrame) -> DataFrame:
-    """Return the greatest number of open connections, for each second in which a connection was opened."""
-    changes = """array_compact(array(
-        struct(at, 1 AS change),
-        if(until IS NULL, NULL, struct(until AS at, -1 AS change))
-    ))"""
-    changed = limited.selectExpr(*LIMIT_KEYS, "who", f"inline({changes})")
-    # Connections that end at the same time are subtracted first.
-    so_far = Window.partitionBy(*LIMIT_KEYS).orderBy("at", "change")
-    running = F.sum("change").over(so_far.rowsBetween(Window.unboundedPreceding, Window.currentRow))
-    opened = changed.withColumn("open", running).where("change > 0")
-    seconds = opened.groupBy(*LIMIT_KEYS, F.unix_seconds("at").alias("second")).agg(
-        F.count(F.lit(1)).alias("opened"),
-        F.min("at").alias("first_at"),
-        F.max("at").alias("last_at"),
-        F.expr("min(struct(-open AS down, at, who))").alias("most"),
-    )
-    return seconds.selectExpr(
-        *[*LIMIT_KEYS, f"'{CONNECTIONS_QUOTA}' AS quota", "opened", "first_at", "last_at"],
-        "CAST(-most.down AS DOUBLE) AS value",
-        "most.at AS at",
-        "most.who AS who",
-    )
-
-
-def _with_throttled_count(rows: DataFrame, throttles: DataFrame) -> DataFrame:
-    """Return ``rows`` with ``throttled``: the number of connections that met the quota from ``since`` to ``until``."""
-    met = throttles.selectExpr(
-        *["cluster_id", "broker_id AS met_by", "scope", "quota", "count", "first_at", "last_at"],
-        "if(scope = 'listener', listener, NULL) AS met_at",
-    )
-    limits = F.broadcast(rows.select(*ADVICE_KEYS, "broker_id", "since", "until"))
-    counted = (
-        met.join(limits, ["cluster_id", "scope", "quota"])
-        .where("coalesce(broker_id = met_by, true) AND met_at <=> listener")
-        .where("first_at <= until AND last_at >= since")
-        .groupBy(*ADVICE_KEYS, "broker_id")
-        .agg(F.sum("count").alias("throttled"))
-    )
-    same = [F.col(f"one.{name}").eqNullSafe(F.col(f"met.{name}")) for name in (*ADVICE_KEYS, "broker_id")]
-    joined = rows.alias("one").join(F.broadcast(counted.alias("met")), same, "left")
-    return joined.selectExpr("one.*", "coalesce(met.throttled, 0) AS throttled")
+QUOTA_ADVICE_SQL = f"""
+WITH {STATUSES}, {SIDECAR_RUNS},
+gone AS (
+    SELECT * FROM (SELECT *, max(last_seen) OVER (PARTITION BY cluster_id) AS newest FROM sidecar_runs)
+    WHERE ended OR last_seen <= newest - {ABSENCE_LIMIT}
+),
+-- A connection without a close event ended at the latest with the boot of its sidecar; NULL: it is still open.
+lifetimes AS (
+    SELECT cluster_id, broker_id, listener, client_ip, concat_ws(' ', client_ip, principal) AS who,
+        coalesce(opened_at, make_timestamp(epoch_us(closed_at) - 1000 * duration_ms)) AS begun,
+        coalesce(closed_at, last_seen) AS ended_at
+    FROM connections LEFT JOIN gone USING (cluster_id, broker_id, boot_id)
+),
+limited AS MATERIALIZED (
+    SELECT cluster_id, broker_id, who, begun AS "at",
+        -- No connection ends before it began, even where the clock was set back.
+        CASE WHEN ended_at IS NOT NULL THEN greatest(ended_at, begun + INTERVAL 1 MICROSECOND) END AS until,
+        unnest([
+            {{'scope': 'broker', 'listener': NULL::VARCHAR, 'client_ip': NULL::VARCHAR}},
+            {{'scope': 'listener', 'listener': listener, 'client_ip': NULL::VARCHAR}},
+            {{'scope': 'ip', 'listener': NULL::VARCHAR, 'client_ip': client_ip}}
+        ], recursive := true)
+    FROM lifetimes WHERE begun IS NOT NULL
+),
+opened_by_second AS (
+    SELECT {_LIMIT}, epoch_us("at") // 1000000 AS second, count(*) AS opened, min("at") AS first_at,
+        max("at") AS last_at, min(who) AS who
+    FROM limited GROUP BY ALL
+),
+rates AS (
+    SELECT *, '{RATE_QUOTA}' AS quota, last_at AS "at", sum(opened) OVER (PARTITION BY {_LIMIT} ORDER BY second
+        RANGE BETWEEN {RATE_WINDOW_SECONDS - 1} PRECEDING AND CURRENT ROW) / {MIN_RATE_DIVISOR_SECONDS} AS value
+    FROM opened_by_second
+),
+changes AS (
+    SELECT {_LIMIT}, who, "at", 1 AS change FROM limited
+    UNION ALL
+    SELECT {_LIMIT}, who, until, -1 FROM limited WHERE until IS NOT NULL
+),
+-- Connections that end at the same time are subtracted first.
+running AS (
+    SELECT *, sum(change) OVER (PARTITION BY {_LIMIT} ORDER BY "at", change, who ROWS UNBOUNDED PRECEDING) AS open
+    FROM changes
+),
+open_by_second AS (
+    SELECT {_LIMIT}, epoch_us("at") // 1000000 AS second, count(*) AS opened, min("at") AS first_at,
+        max("at") AS last_at, min(struct_pack(down := -open, "at" := "at", who := who)) AS most
+    FROM running WHERE change > 0 GROUP BY {_LIMIT}, second
+),
+-- For each second in which a connection was opened: the rate, and the greatest number of open ones.
+points AS (
+    SELECT {_LIMIT}, quota, opened, first_at, last_at, value, "at", who FROM rates
+    UNION ALL
+    SELECT {_LIMIT}, '{CONNECTIONS_QUOTA}', opened, first_at, last_at, -most.down::DOUBLE, most.at, most.who
+    FROM open_by_second
+),
+-- Once for each broker, and once for all brokers together.
+advised AS (
+    SELECT {", ".join(_ADVICE)}, broker_id, sum(opened) AS observations, min(first_at) AS since, max(last_at) AS until,
+        quantile_disc(value, 0.99) AS p99,
+        min(struct_pack(down := -value, "at" := "at", who := who)) AS most -- the first of equal peaks
+    FROM points GROUP BY GROUPING SETS (({", ".join(_ADVICE)}, broker_id), ({", ".join(_ADVICE)}))
+),
+met AS (
+    SELECT advised.cluster_id, advised.scope, advised.listener, advised.quota, advised.broker_id,
+        sum(throttles.count) AS throttled
+    FROM throttles JOIN advised ON advised.cluster_id = throttles.cluster_id AND advised.scope = throttles.scope
+        AND advised.quota = throttles.quota AND coalesce(advised.broker_id = throttles.broker_id, true)
+        AND CASE WHEN throttles.scope = 'listener' THEN throttles.listener END IS NOT DISTINCT FROM advised.listener
+        AND throttles.first_at <= advised.until AND throttles.last_at >= advised.since
+    GROUP BY ALL
+)
+SELECT {_COLUMNS} FROM (
+    SELECT advised.*, coalesce(met.throttled, 0) AS throttled FROM advised LEFT JOIN met
+    ON {" AND ".join(f"advised.{name} IS NOT DISTINCT FROM met.{name}" for name in (*_ADVICE, "broker_id"))}
+)
+"""
+"""Of ``connections``, ``throttles`` and ``completeness``, all merged. The connections of each broker are sorted by
+time; this is the part whose work grows with their number."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from functools import cached_property
 
 from pyspark.sql import DataFrame
@@ -18,19 +17,20 @@ from spark_jobs.tables.clients import clients
 from spark_jobs.tables.completeness import completeness
 from spark_jobs.tables.connections import connections
 from spark_jobs.tables.cost import cost
-from spark_jobs.tables.groups import committed_offsets, end_offsets, group_members, groups
+from spark_jobs.tables.groups import committed_offsets, end_offsets, group_members
 from spark_jobs.tables.inventory import inventory
-from spark_jobs.tables.lag import lag
+from spark_jobs.tables.lag import DAYS_BEFORE, LAG_SQL
 from spark_jobs.tables.latency import latency
+from spark_jobs.tables.member_topics import GROUPS_SQL
 from spark_jobs.tables.mirror_check import mirror_check
 from spark_jobs.tables.produced import produced
-from spark_jobs.tables.quota_advice import quota_advice
+from spark_jobs.tables.quota_advice import QUOTA_ADVICE_SQL
 from spark_jobs.tables.request_measures import measure_requests
-from spark_jobs.tables.slo import slo
+from spark_jobs.tables.slo import days_read, slo
 from spark_jobs.tables.throttles import throttles
-from spark_jobs.tables.topics import topics
+from spark_jobs.tables.topics import TOPICS_SQL
 from spark_jobs.tables.traffic import traffic
-from spark_jobs.tables.unmatched import unmatched_charges, unmatched_objectives
+from spark_jobs.tables.unmatched import Fetch, unmatched_charges, unmatched_objectives
 
 
 @dataclass(frozen=True)
@@ -52,16 +52,6 @@ class ParsedBatch:
             self.requests.unpersist()
 
 
-@dataclass(frozen=True)
-class InputTables:
-    """The inputs of a derived table: streamed tables with merged rows, except for ``UNMERGED_INPUTS``."""
-
-    tables: Mapping[str, DataFrame]
-    definitions: Definitions
-    since: date | None
-    """The first day to be computed; None: all days."""
-
-
 STREAMED_FUNCTIONS: dict[str, Callable[[ParsedBatch], DataFrame]] = {
     "traffic": lambda batch: traffic(batch.requests),
     "latency": lambda batch: latency(batch.requests),
@@ -79,33 +69,31 @@ STREAMED_FUNCTIONS: dict[str, Callable[[ParsedBatch], DataFrame]] = {
 }
 """By table, the function that computes the partial rows of one batch; see ``schemas.STREAMED``."""
 
-DERIVED_FUNCTIONS: dict[str, Callable[[InputTables], DataFrame]] = {
-    "slo": lambda stored: slo(
-        stored.tables["latency"], stored.tables["traffic"], stored.definitions.objectives, stored.since
-    ),
-    "cost": lambda stored: cost(
-        stored.tables["traffic"],
-        stored.tables["connections"],
-        stored.tables["inventory"],
-        stored.tables["completeness"],
-        stored.definitions,
-        stored.since,
-    ),
-    "topics": lambda stored: topics(
-        stored.tables["traffic"], stored.tables["inventory"], stored.tables["completeness"]
-    ),
-    "groups": lambda stored: groups(stored.tables["group_members"], stored.tables["traffic"], stored.since),
-    "lag": lambda stored: lag(stored.tables["committed_offsets"], stored.tables["end_offsets"], stored.since),
-    "mirror_check": lambda stored: mirror_check(
-        stored.tables["produced"], stored.tables["completeness"], stored.definitions.mirrors, stored.since
-    ),
-    "quota_advice": lambda stored: quota_advice(
-        stored.tables["connections"], stored.tables["throttles"], stored.tables["completeness"]
-    ),
+DERIVED_QUERIES: dict[str, Callable[[Definitions], str]] = {
+    "slo": lambda definitions: slo(definitions.objectives),
+    "cost": cost,
+    "topics": lambda _: TOPICS_SQL,
+    "groups": lambda _: GROUPS_SQL,
+    "lag": lambda _: LAG_SQL,
+    "mirror_check": lambda definitions: mirror_check(definitions.mirrors),
+    "quota_advice": lambda _: QUOTA_ADVICE_SQL,
 }
-"""By table, the function that computes all rows of the day ``since`` and later; see ``schemas.DERIVED``."""
+"""By table, SQL (DuckDB's) of the rows of the days in the relation ``wanted``; see ``schemas.DERIVED``."""
 
-UNMATCHED_FUNCTIONS: dict[str, Callable[[DataFrame, Definitions], list[str]]] = {
+DAYS_READ: dict[str, Callable[[Definitions], Mapping[str, Sequence[int] | None]]] = {
+    "slo": lambda definitions: dict.fromkeys(("latency", "traffic"), days_read(definitions.objectives)),
+    "cost": lambda _: {"traffic": (0,), "connections": None, "inventory": (0, 1), "completeness": (0,)},
+    "groups": lambda _: {"group_members": (0,), "traffic": (0,)},
+    "lag": lambda _: dict.fromkeys(("committed_offsets", "end_offsets"), range(DAYS_BEFORE + 1)),
+    "mirror_check": lambda _: {"produced": None, "completeness": None},
+}
+"""By table that is not computed as a whole, the days of each input that a day is computed from: so many days before
+it, in ascending order; None: all days up to it."""
+
+SUMMED_BY_DAY = ("slo",)
+"""Tables that are also computed from their own rows, of the days in between those of ``DAYS_READ``."""
+
+UNMATCHED_FUNCTIONS: dict[str, Callable[[Fetch, Definitions], list[str]]] = {
     "slo": unmatched_objectives,
     "cost": unmatched_charges,
 }
@@ -169,5 +157,5 @@ def selected_tables(only: Collection[str] | None) -> tuple[str, ...]:
     return tuple(
         name
         for name in (*schemas.STREAMED, *schemas.DERIVED)
-        if name in names & {*STREAMED_FUNCTIONS, *DERIVED_FUNCTIONS}
+        if name in names & {*STREAMED_FUNCTIONS, *DERIVED_QUERIES}
     )

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import date
-from functools import reduce
-from operator import and_
-
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
+from collections.abc import Mapping, Sequence
 
 from spark_jobs.definitions.objectives import DAY, GROUP_WAIT_APIS, MINUTE, Selection, SloObjective
 from spark_jobs.schemas import SLO
 from spark_jobs.schemas.slo import BURN_RATE_ALERTS, BURN_RATE_WINDOWS
+from spark_jobs.tables.sql import is_one_of, matches, table_columns, values
 
 LONG_POLL_APIS = ("Fetch", "ShareFetch")
 """Apis that wait for data. A consumer that leaves closes its connection during such a request, which is no error."""
@@ -24,33 +19,70 @@ VERDICT_KEYS = ("place", "cluster_id", *JUDGED_BY)
 DAYS_OF_WINDOWS = 3
 """Days before the judged day that the longest window includes."""
 
-_FACTS_SCHEMA = (
-    "place int, slo string, objective string, service string, sli string, threshold_ms double, counted_to_ms double,"
-    " objective_ratio double, error_budget_ratio double, period_days int, slice_target double, "
-) + ", ".join(f"{name}_rate double" for name in BURN_RATE_ALERTS)
+_FACT_TYPES = {
+    "place": "INTEGER",
+    **dict.fromkeys(("slo", "objective", "service", "sli"), "VARCHAR"),
+    **dict.fromkeys(("threshold_ms", "counted_to_ms", "objective_ratio", "error_budget_ratio"), "DOUBLE"),
+    "window_days": "INTEGER",
+    "slice_target": "DOUBLE",
+    **{f"{name}_rate": "DOUBLE" for name in BURN_RATE_ALERTS},
+}
+_KEYS = ", ".join(VERDICT_KEYS)
+_COUNTS = ("total", "good")
 
 
-def slo(latency: DataFrame, traffic: DataFrame, objectives: Sequence[SloObjective], since: date | None) -> DataFrame:
-    """Return the rows of ``slo`` of the day ``since`` and later ones (None: of all days) for ``objectives``.
+def days_read(objectives: Sequence[SloObjective]) -> tuple[int, ...]:
+    """Return the days whose requests count one by one for a day: so many days before it.
 
-    ``latency`` and ``traffic``: rows of these tables. They need not be merged, because only sums of them are used.
+    Of all other days of a period the sums of the day are enough.
     """
-    if since is not None:
-        first = since - max(DAYS_OF_WINDOWS * DAY, *(each.period for each in objectives))
-        latency, traffic = latency.where(F.col("day") >= F.lit(first)), traffic.where(F.col("day") >= F.lit(first))
-    days = traffic.groupBy("cluster_id", "day").agg(F.max("minute").alias("as_of"))
-    facts = latency.sparkSession.createDataFrame(
-        [_objective_facts(*each) for each in enumerate(objectives)], _FACTS_SCHEMA
-    )
-    counts = _window_counts(_counted_units(latency, traffic, objectives, facts), days, since)
-    judged = counts.where("total > 0").join(F.broadcast(days), ["cluster_id", "day"])
-    judged = _with_zero_rows(judged, days, facts, since)
-    rows = judged.join(F.broadcast(facts), "place").withColumns(_verdict_columns())
-    return rows.select(*[F.col(column.name).cast(column.type) for column in SLO.columns])
+    return tuple(sorted({*range(DAYS_OF_WINDOWS + 1), *(each.period // DAY for each in objectives)}))
+
+
+def slo(objectives: Sequence[SloObjective]) -> str:
+    """Return SQL of the rows of ``slo`` of the days in ``wanted`` for ``objectives``.
+
+    ``latency`` and ``traffic``: rows of the days wanted and ``days_read`` before them. They need not be merged, because
+    only sums of them are used. ``slo``: stored rows of the other days of each period, computed for the same objectives.
+    """
+    places = dict(enumerate(objectives))
+    buckets = sorted({each.good_buckets for each in objectives if each.sli == "latency"})
+    in_time = [f"coalesce(list_sum(service_latencies[:{n}]), 0) AS in_{n}" for n in buckets]
+    lost = f"CASE WHEN {is_one_of('api', LONG_POLL_APIS)} THEN 0 ELSE connection_lost END"
+    # An objective on errors uses both tables. Requests that have no response by design are in neither of them.
+    units = [
+        _units("answers", place, each, "requests", f"in_{each.good_buckets}") if each.sli == "latency"
+        else _units("answers", place, each, "answered", "answered")
+        for place, each in places.items()
+    ]  # fmt: skip
+    failures = [f"{lost} AS lost", "errors + topic_errors AS failed"]
+    failing = {place: each for place, each in places.items() if each.sli != "latency"}
+    units += [
+        _units("failures", place, each, "lost", "-failed" if each.sli == "errors" else "0")
+        for place, each in failing.items()
+    ]
+    return f"""
+WITH {values("facts", _FACT_TYPES, (_objective_facts(*each) for each in enumerate(objectives)))},
+days AS MATERIALIZED (SELECT cluster_id, day, max(minute) AS as_of FROM traffic GROUP BY ALL),
+judged_days AS MATERIALIZED (SELECT * FROM days WHERE day IN (SELECT day FROM wanted)),
+{_judged_rows("answers", "latency", places, ["requests", "requests + idle AS answered", *in_time], "true")},
+{_judged_rows("failures", "traffic", failing, failures, "(lost > 0 OR failed > 0)")},
+counted AS (
+    SELECT {_KEYS}, day, ends, sum(total) AS total, sum(good) AS good
+    FROM ({" UNION ALL ".join(units)}) GROUP BY ALL HAVING sum(total) > 0
+),
+units AS MATERIALIZED (
+    SELECT {_KEYS}, day, ends, window_days, CASE WHEN slice_target IS NULL THEN total ELSE 1 END AS total,
+        CASE WHEN slice_target IS NULL THEN good WHEN good / total >= slice_target THEN 1 ELSE 0 END AS good
+    FROM counted JOIN facts USING (place)
+),
+{_WINDOW_COUNTS}
+SELECT {table_columns(SLO, **_VERDICT_COLUMNS)} FROM with_zeros JOIN facts USING (place)
+"""
 
 
 def _objective_facts(place: int, objective: SloObjective) -> dict[str, object]:
-    """Return the values that all rows of an objective share, by the names of ``_FACTS_SCHEMA``."""
+    """Return the values that all rows of an objective share, by the names of ``_FACT_TYPES``."""
     return {
         "place": place,
         "slo": objective.slo,
@@ -61,139 +93,131 @@ def _objective_facts(place: int, objective: SloObjective) -> dict[str, object]:
         "counted_to_ms": objective.counted_to_ms,
         "objective_ratio": float(objective.target),
         "error_budget_ratio": float(objective.error_budget),
-        "period_days": objective.period // DAY,
+        "window_days": objective.period // DAY,
         "slice_target": None if objective.slice_target is None else float(objective.slice_target),
         **{f"{name}_rate": objective.alert_burn_rates[name] for name in BURN_RATE_ALERTS},
     }
 
 
-def _counted_units(
-    latency: DataFrame, traffic: DataFrame, objectives: Sequence[SloObjective], facts: DataFrame
-) -> DataFrame:
-    """Return the counted units by verdict key and minute: requests, or 1 at the last minute of each slice."""
-    answered = F.col("requests") + F.col("idle")
-    lost = F.when(F.col("api").isin(*LONG_POLL_APIS), 0).otherwise(F.col("connection_lost"))
-    failed = F.col("errors") + F.col("topic_errors")
-    # An objective on errors uses both tables. Requests that have no response by design are in neither of them.
-    of_latency = [
-        _verdict_struct(place, objective, F.col("requests"), _requests_in_time(objective)) if objective.sli == "latency"
-        else _verdict_struct(place, objective, answered, answered)
-        for place, objective in enumerate(objectives)
-    ]  # fmt: skip
-    of_traffic = [
-        _verdict_struct(place, objective, lost, -failed if objective.sli == "errors" else F.lit(0))
-        for place, objective in enumerate(objectives)
-        if objective.sli != "latency"
-    ]
-    units = _explode_verdicts(latency, of_latency)
-    if of_traffic:
-        units = units.unionByName(_explode_verdicts(traffic.where((lost > 0) | (failed > 0)), of_traffic))
-    sums = [F.sum(name).alias(name) for name in ("total", "good")]
-    counted = units.groupBy(*VERDICT_KEYS, "day", "at").agg(*sums).where("total > 0")
-    return counted.join(F.broadcast(facts.select("place", "period_days", "slice_target")), "place").withColumns(
-        {
-            "total": F.expr("if(slice_target IS NULL, total, 1)"),
-            "good": F.expr("if(slice_target IS NULL, good, if(good / total >= slice_target, 1, 0))"),
-        }
+def _judged_rows(
+    name: str, table: str, objectives: Mapping[int, SloObjective], counts: Sequence[str], condition: str
+) -> str:
+    """Return a common table expression of the rows of ``table`` that one of ``objectives`` selects.
+
+    They have ``counts``, and a column ``of_`` for each objective: whether it selects them.
+    """
+    by = sorted({each for objective in objectives.values() for each in objective.selection.by})
+    selected = [f"{_matches_selection(each.selection)} AS of_{place}" for place, each in objectives.items()]
+    columns = ["cluster_id", "day", "epoch_us(minute) // 1000000 AS start", *by, *counts]
+    columns += [f"of_{place}" for place in objectives]
+    return f"""
+{name} AS MATERIALIZED (
+    SELECT {", ".join(columns)} FROM (SELECT {", ".join(["*", *selected])} FROM {table})
+    WHERE ({" OR ".join(f"of_{place}" for place in objectives) or "false"}) AND {condition}
+)"""
+
+
+def _units(rows: str, place: int, objective: SloObjective, total: str, good: str) -> str:
+    """Return SQL of what ``rows`` add to an objective, by the last minute of each slice (``ends``; s since 1970)."""
+    length = objective.slice_window // MINUTE * 60
+    by = [name if name in objective.selection.by else f"NULL::VARCHAR AS {name}" for name in JUDGED_BY]
+    return (
+        f"SELECT {place} AS place, cluster_id, {', '.join(by)}, day, start - start % {length} + {length - 60} AS ends,"
+        f" sum({total}) AS total, sum({good}) AS good FROM {rows} WHERE of_{place} GROUP BY ALL"
     )
 
 
-def _explode_verdicts(rows: DataFrame, verdicts: Sequence[Column]) -> DataFrame:
-    """Return one row for each of ``verdicts`` that is not NULL in a row."""
-    had = F.filter(F.array(*verdicts), lambda verdict: verdict.isNotNull())
-    return rows.select("cluster_id", "day", F.explode(had).alias("verdict")).select("cluster_id", "day", "verdict.*")
-
-
-def _verdict_struct(place: int, objective: SloObjective, total: Column, good: Column) -> Column:
-    """Return what a row adds to an objective, NULL if the objective does not select the row."""
-    length = objective.slice_window // MINUTE * 60
-    start = F.unix_seconds("minute")
-    values = {
-        "place": F.lit(place),
-        **{name: F.col(name) if name in objective.selection.by else F.lit(None).cast("string") for name in JUDGED_BY},
-        "at": (start - F.pmod(start, F.lit(length)) + (length - 60)).cast("bigint"),
-        "total": total.cast("bigint"),
-        "good": good.cast("bigint"),
-    }
-    verdict = F.struct(*[value.alias(name) for name, value in values.items()])
-    return F.when(_matches_selection(objective.selection), verdict)
-
-
-def _matches_selection(by: Selection) -> Column:
+def _matches_selection(by: Selection) -> str:
     """Return a condition: the row is about requests of the selection."""
-    topic, api = F.col("topic"), F.col("api")
-    conditions = [topic.isNotNull() if by.of_topics else topic.isNull()]
-    conditions.append(api.isin(*by.apis) if by.apis else ~api.isin(*GROUP_WAIT_APIS))
+    conditions = [f"topic IS {'NOT NULL' if by.of_topics else 'NULL'}"]
+    conditions.append(is_one_of("api", by.apis) if by.apis else f"NOT {is_one_of('api', GROUP_WAIT_APIS)}")
     patterns = {"cluster_id": by.clusters, "listener": by.listeners, "topic": by.topics}
     patterns |= {"principal": by.principals, "client_id": by.client_ids}
-    conditions += [F.col(name).rlike(rf"\A(?:{'|'.join(each)})\z") for name, each in patterns.items() if each]
-    return reduce(and_, conditions)
+    return " AND ".join([*conditions, *(matches(name, each) for name, each in patterns.items() if each)])
 
 
-def _requests_in_time(objective: SloObjective) -> Column:
-    """Return the number of requests of a row in good buckets."""
-    good = F.slice("service_latencies", 1, objective.good_buckets)
-    return F.aggregate(good, F.lit(0).cast("bigint"), lambda so_far, count: so_far + F.coalesce(count, F.lit(0)))
+_WINDOW_CONDITIONS = {"day": "later = 0", "gone": "later = window_days AND age >= window_days * 1440"} | {
+    window: f"age < {minutes}" for window, minutes in BURN_RATE_WINDOWS.items()
+}
+_WINDOW_SUMS = {
+    f"{name}_{what}": f"coalesce(sum({what}) FILTER ({condition}), 0)"
+    for name, condition in _WINDOW_CONDITIONS.items()
+    for what in _COUNTS
+}
 
-
-def _window_counts(units: DataFrame, days: DataFrame, since: date | None) -> DataFrame:
-    """Return the counts by verdict key and ``day``: of the day, and of the windows and the period that end with it."""
-    # A unit counts on its day, in the windows of the next days, and on the day on which it leaves the period.
-    on = F.explode(F.array_distinct(F.array(*map(F.lit, range(DAYS_OF_WINDOWS + 1)), F.col("period_days"))))
-    spread = units.withColumn("later", on).withColumn("day", F.expr("date_add(day, later)"))
-    if since is not None:
-        spread = spread.where((F.col("later") == 0) | (F.col("day") >= F.lit(since)))
-    aged = spread.join(F.broadcast(days), ["cluster_id", "day"]).withColumn(
-        "age", F.expr("(unix_seconds(as_of) - at) DIV 60")
+_WINDOW_COUNTS = f"""
+-- A unit counts on its day, in the windows of the next days, and on the day on which it leaves the period.
+spread AS (
+    SELECT * REPLACE (day + later AS day) FROM (
+        SELECT *, unnest(list_distinct([{", ".join(map(str, range(DAYS_OF_WINDOWS + 1)))}, window_days])) AS later
+        FROM units
     )
-    conditions = {"day": "later = 0", "gone": "later = period_days AND age >= period_days * 1440"}
-    conditions |= {window: f"age < {minutes}" for window, minutes in BURN_RATE_WINDOWS.items()}
-    both = [f"{name}_{what}" for name in conditions for what in ("total", "good")]
-    sums = [
-        F.expr(f"sum(if({condition}, {what}, 0))").alias(f"{name}_{what}")
-        for name, condition in conditions.items()
-        for what in ("total", "good")
-    ]
-    by_day = aged.groupBy(*VERDICT_KEYS, "day", "period_days").agg(*sums)
-    # The units of a day count in the periods of all days up to the day on which they leave the period.
-    on = F.explode(F.expr("if(day_total > 0, sequence(0, period_days), array(0))"))
-    spread = by_day.withColumn("later", on).withColumn("day", F.expr("date_add(day, later)"))
-    if since is not None:
-        spread = spread.where(F.col("day") >= F.lit(since))
-    own = [F.expr(f"sum(if(later = 0, {name}, 0))").alias(name) for name in both]
-    period = [F.expr(f"sum(day_{what} - if(later = 0, gone_{what}, 0))").alias(what) for what in ("total", "good")]
-    return spread.groupBy(*VERDICT_KEYS, "day").agg(*own, *period)
+),
+aged AS (
+    SELECT spread.*, (epoch_us(as_of) // 1000000 - ends) // 60 AS age
+    FROM spread JOIN judged_days USING (cluster_id, day)
+),
+by_day AS MATERIALIZED (
+    SELECT {_KEYS}, day, {", ".join(f'{sql} AS "{name}"' for name, sql in _WINDOW_SUMS.items())}
+    FROM aged GROUP BY ALL
+),
+-- The units of a day count in the periods of all days up to the day on which they leave the period.
+sums_of_days AS (
+    SELECT {_KEYS}, day, window_days, sum(total) AS total, sum(good) AS good
+    FROM units JOIN days USING (cluster_id, day) GROUP BY ALL
+    UNION ALL
+    SELECT place, {", ".join(f"slo.{name}" for name in ("cluster_id", *JUDGED_BY, "day"))}, facts.window_days,
+        day_total, day_good
+    FROM slo JOIN facts USING (slo, objective) WHERE day_total > 0 AND day NOT IN (SELECT day FROM days)
+),
+periods AS (
+    SELECT place, cluster_id, {", ".join(JUDGED_BY)}, judged_days.day, sum(total) AS total, sum(good) AS good
+    FROM sums_of_days JOIN judged_days USING (cluster_id)
+    WHERE judged_days.day BETWEEN sums_of_days.day AND sums_of_days.day + window_days GROUP BY ALL
+    UNION ALL BY NAME
+    SELECT * EXCLUDE (gone_total, gone_good), -gone_total AS total, -gone_good AS good FROM by_day
+),
+judged AS (
+    SELECT {_KEYS}, day, as_of, {
+    ", ".join(
+        f'coalesce(sum("{name}"), 0) AS "{name}"'
+        for name in (*_COUNTS, *(name for name in _WINDOW_SUMS if not name.startswith("gone")))
+    )
+}
+    FROM periods JOIN judged_days USING (cluster_id, day) GROUP BY ALL HAVING sum(total) > 0
+),
+-- A row of zeros, without a cluster, for each objective and day without a row.
+without_rows AS (
+    SELECT place, day, max(as_of) AS as_of FROM judged_days CROSS JOIN facts
+    WHERE (place, day) NOT IN (SELECT (place, day) FROM judged) GROUP BY ALL
+),
+with_zeros AS (
+    SELECT * FROM judged
+    UNION ALL BY NAME
+    SELECT *, {", ".join(f'0 AS "{name}"' for name in (*_COUNTS, *_WINDOW_SUMS) if not name.startswith("gone"))}
+    FROM without_rows
+)"""
+"""The counts by verdict key and ``day``: of the day, and of the windows and the period that end with it."""
 
 
-def _with_zero_rows(judged: DataFrame, days: DataFrame, facts: DataFrame, since: date | None) -> DataFrame:
-    """Return ``judged`` with a row of zeros, without a cluster, for each objective and day without a row."""
-    all_days = days.groupBy("day").agg(F.max("as_of").alias("as_of"))
-    if since is not None:
-        all_days = all_days.where(F.col("day") >= F.lit(since))
-    zeros = {name: F.lit(0) for name in judged.columns if name.endswith(("total", "good"))}
-    none = all_days.crossJoin(F.broadcast(facts.select("place"))).withColumns(zeros)
-    both = judged.unionByName(none, allowMissingColumns=True)
-    most = F.max("total").over(Window.partitionBy("place", "day"))
-    return both.withColumn("most", most).where("total > 0 OR most = 0").drop("most")
-
-
-def _verdict_columns() -> dict[str, Column]:
+def _verdict_columns() -> dict[str, str]:
     """Return the columns that are computed from the counts and the values of the objective."""
 
     def burnt(total: str, good: str) -> str:
-        return f"if({total} > 0, ({total} - {good}) / {total} / error_budget_ratio, NULL)"
+        return f"CASE WHEN {total} > 0 THEN ({total} - {good}) / {total} / error_budget_ratio END"
 
-    rates = {window: burnt(f"`{window}_total`", f"`{window}_good`") for window in BURN_RATE_WINDOWS}
+    rates = {window: burnt(f'"{window}_total"', f'"{window}_good"') for window in BURN_RATE_WINDOWS}
     over = {
         name: f"coalesce({rates[short]} > {name}_rate AND {rates[long]} > {name}_rate, false)"
         for name, (short, long, _) in BURN_RATE_ALERTS.items()
     }
-    values = {
-        "window_days": "period_days",
-        "window_start": "timestampadd(MINUTE, 1 - period_days * 1440, as_of)",
-        "attainment": "if(total > 0, good / total, NULL)",
+    return {
+        "window_start": "as_of + to_minutes(1 - window_days * 1440)",
+        "attainment": "CASE WHEN total > 0 THEN good / total END",
         "period_error_budget_remaining_ratio": f"1 - {burnt('total', 'good')}",
         **{f"burn_rate_{window}": rate for window, rate in rates.items()},
         **over,
     }
-    return {name: F.expr(sql) for name, sql in values.items()}
+
+
+_VERDICT_COLUMNS = _verdict_columns()

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
-
 from spark_jobs.schemas import TOPICS
-from spark_jobs.tables.columns import table_columns
-from spark_jobs.tables.coverage import coverage
+from spark_jobs.tables.coverage import COVERAGE
+from spark_jobs.tables.sql import is_one_of, table_columns
 
 # acks=0 counts as written, because the broker may have the records.
 IS_WRITTEN = "api = 'Produce' AND (records > 0 OR bytes > 0 OR unconfirmed_records > 0 OR unconfirmed_bytes > 0)"
@@ -19,90 +16,79 @@ INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_s
 SIDECAR_TOPICS = "__brokerside_"
 """Prefix of the sidecars' own topics. Kafka does not list them as internal."""
 
-REPLACED_COLUMNS = ("producers", "consumers", "produced_bytes", "consumed_bytes")
-
 TOPIC_ID_PREFIX = "id:"
 """Prefix of a topic's name in events if the sidecar knew only its id."""
 
+_STATE = """CASE
+    WHEN last_produced IS NOT NULL OR last_consumed IS NOT NULL THEN 'used'
+    WHEN is_internal OR coalesce(seen_since >= as_of, true) THEN 'unknown'
+    WHEN last_polled IS NOT NULL THEN 'polled_only'
+    ELSE 'unused' END"""
 
-def topics(traffic: DataFrame, inventory: DataFrame, completeness: DataFrame) -> DataFrame:
-    """Return all rows of ``topics``: one for every topic in ``traffic`` or ``inventory``. All inputs have merged rows.
+_COLUMNS = table_columns(
+    TOPICS,
+    internal="is_internal",
+    since="judged_since",
+    covered_since="seen_since",
+    present="CASE WHEN listed_at IS NOT NULL THEN coalesce(last_seen >= listed_at, false) END",
+    producers="coalesce(producers, [])",
+    consumers="coalesce(consumers, [])",
+    produced_bytes="coalesce(produced_bytes, 0)",
+    consumed_bytes="coalesce(consumed_bytes, 0)",
+    state=_STATE,
+    unused_since="greatest(last_produced, last_consumed, seen_since)",
+    day="as_of::DATE",
+)
 
-    ``traffic`` is read once. For the work on ``completeness`` see ``coverage``.
-    """
-    existing = _listed_topics(inventory)
-    rows = _with_names_of_ids(_usage_by_topic(traffic), existing).join(existing, ["cluster_id", "topic"], "full")
-    rows = rows.join(F.broadcast(coverage(completeness)), "cluster_id", "left")
-    rows = rows.join(F.broadcast(_newest_complete_list(inventory)), "cluster_id", "left")
-    # If traffic is retained for a shorter time than completeness, topics are judged from its first day on.
-    first_day = F.min("first_day").over(Window.partitionBy("cluster_id"))
-    rows = rows.withColumn("first_day", first_day).where("topic IS NOT NULL")
-    rows = rows.withColumn("since", F.expr("greatest(since, if(first_day > CAST(since AS DATE), first_day, NULL))"))
-    rows = rows.withColumn("covered_since", F.expr("if(covered_since IS NULL, NULL, greatest(covered_since, since))"))
-    is_internal = f"coalesce(internal, topic IN {INTERNAL_TOPICS}) OR startswith(topic, '{SIDECAR_TOPICS}')"
-    rows = rows.withColumn("internal", F.expr(is_internal))
-    rows = rows.selectExpr(
-        *[column for column in rows.columns if column not in REPLACED_COLUMNS],
-        *[f"coalesce({name}, array()) AS {name}" for name in ("producers", "consumers")],
-        *[f"coalesce({name}, 0) AS {name}" for name in ("produced_bytes", "consumed_bytes")],
-        "if(listed_at IS NULL, NULL, coalesce(last_seen >= listed_at, false)) AS present",
-        """CASE
-            WHEN last_produced IS NOT NULL OR last_consumed IS NOT NULL THEN 'used'
-            WHEN internal OR coalesce(covered_since >= as_of, true) THEN 'unknown'
-            WHEN last_polled IS NOT NULL THEN 'polled_only'
-            ELSE 'unused'
-        END AS state""",
-        "greatest(last_produced, last_consumed, covered_since) AS unused_since",
-        "CAST(as_of AS DATE) AS day",
-    )
-    return rows.select(*table_columns(TOPICS))
-
-
-def _usage_by_topic(traffic: DataFrame) -> DataFrame:
-    """Return one row for each topic, and one for whole requests (topic NULL)."""
-    return traffic.groupBy("cluster_id", "topic").agg(
-        F.expr(f"max(if({IS_WRITTEN}, minute, NULL))").alias("last_produced"),
-        F.expr(f"max(if({IS_READ}, minute, NULL))").alias("last_consumed"),
-        F.expr("max(if(polled > 0, minute, NULL))").alias("last_polled"),
-        F.expr(f"collect_set(if({IS_WRITTEN}, principal, NULL))").alias("producers"),
-        F.expr(f"collect_set(if({IS_READ}, principal, NULL))").alias("consumers"),
-        F.expr(f"sum(if({IS_WRITTEN}, bytes, 0))").alias("produced_bytes"),
-        F.expr(f"sum(if({IS_READ}, bytes, 0))").alias("consumed_bytes"),
-        F.min("day").cast("timestamp").alias("first_day"),
-    )
-
-
-def _with_names_of_ids(used: DataFrame, existing: DataFrame) -> DataFrame:
-    """Return ``used`` with topic names instead of ids, if the inventory has them."""
-    names = existing.where("topic_id IS NOT NULL").selectExpr(
-        "cluster_id", f"concat('{TOPIC_ID_PREFIX}', topic_id) AS topic", "topic AS name"
-    )
-    named = used.join(F.broadcast(names), ["cluster_id", "topic"], "left")
-    return named.groupBy("cluster_id", F.coalesce("name", "topic").alias("topic")).agg(
-        *[F.max(name).alias(name) for name in ("last_produced", "last_consumed", "last_polled")],
-        *[
-            F.expr(f"sort_array(array_distinct(flatten(collect_list({name}))))").alias(name)
-            for name in ("producers", "consumers")
-        ],
-        *[F.sum(name).alias(name) for name in ("produced_bytes", "consumed_bytes")],
-        F.min("first_day").alias("first_day"),
-    )
-
-
-def _listed_topics(inventory: DataFrame) -> DataFrame:
-    """Return one row for each topic that was ever listed, with its last listed values."""
-    return inventory.groupBy("cluster_id", "topic").agg(
-        F.expr("max_by(topic_id, if(topic_id IS NULL, NULL, last_seen))").alias("topic_id"),
-        F.max_by("partitions", "last_seen").alias("partitions"),
-        F.max_by("internal", "last_seen").alias("internal"),
-        F.max("last_seen").alias("last_seen"),
-    )
-
-
-def _newest_complete_list(inventory: DataFrame) -> DataFrame:
-    """Return cluster_id and ``listed_at``: the time of the newest inventory with all its parts."""
-    lists = inventory.groupBy("cluster_id", "last_seen").agg(
-        F.countDistinct(F.coalesce("part", F.lit(1))).alias("there"),
-        F.max(F.coalesce("parts", F.lit(1))).alias("parts"),
-    )
-    return lists.where("there = parts").groupBy("cluster_id").agg(F.max("last_seen").alias("listed_at"))
+TOPICS_SQL = f"""
+WITH {COVERAGE},
+existing AS MATERIALIZED (
+    SELECT cluster_id, topic, arg_max(topic_id, last_seen) AS topic_id,
+        (max(struct_pack(last_seen, partitions)) FILTER (last_seen IS NOT NULL)).partitions AS partitions,
+        (max(struct_pack(last_seen, internal)) FILTER (last_seen IS NOT NULL)).internal AS internal,
+        max(last_seen) AS last_seen
+    FROM inventory GROUP BY cluster_id, topic
+),
+parts_of_lists AS (
+    SELECT cluster_id, last_seen, count(DISTINCT coalesce(part, 1)) AS there, max(coalesce(parts, 1)) AS parts
+    FROM inventory GROUP BY cluster_id, last_seen
+),
+newest_list AS (
+    SELECT cluster_id, max(last_seen) AS listed_at FROM parts_of_lists WHERE there = parts GROUP BY cluster_id
+),
+by_principal AS (
+    SELECT cluster_id, topic, principal, max(minute) FILTER ({IS_WRITTEN}) AS last_produced,
+        max(minute) FILTER ({IS_READ}) AS last_consumed, max(minute) FILTER (polled > 0) AS last_polled,
+        sum(bytes) FILTER ({IS_WRITTEN}) AS produced_bytes, sum(bytes) FILTER ({IS_READ}) AS consumed_bytes,
+        min(day) AS first_day
+    FROM traffic GROUP BY cluster_id, topic, principal
+),
+names AS (
+    SELECT cluster_id, concat('{TOPIC_ID_PREFIX}', topic_id) AS topic, topic AS name FROM existing
+    WHERE topic_id IS NOT NULL
+),
+used AS (
+    SELECT cluster_id, coalesce(name, topic) AS topic, max(last_produced) AS last_produced,
+        max(last_consumed) AS last_consumed, max(last_polled) AS last_polled,
+        list_sort(list(DISTINCT principal) FILTER (last_produced IS NOT NULL AND principal IS NOT NULL)) AS producers,
+        list_sort(list(DISTINCT principal) FILTER (last_consumed IS NOT NULL AND principal IS NOT NULL)) AS consumers,
+        sum(produced_bytes) AS produced_bytes, sum(consumed_bytes) AS consumed_bytes, min(first_day) AS first_day
+    FROM by_principal LEFT JOIN names USING (cluster_id, topic) GROUP BY ALL
+),
+joined AS (
+    SELECT *, min(first_day) OVER (PARTITION BY cluster_id) AS first_day_of_traffic
+    FROM used FULL JOIN existing USING (cluster_id, topic)
+    LEFT JOIN coverage USING (cluster_id) LEFT JOIN newest_list USING (cluster_id)
+),
+judged AS (
+    -- If traffic is retained for a shorter time than completeness, topics are judged from its first day on.
+    SELECT *, greatest(since, CASE WHEN first_day_of_traffic > since::DATE THEN first_day_of_traffic::TIMESTAMP END)
+            AS judged_since,
+        CASE WHEN covered_since IS NOT NULL THEN greatest(covered_since, judged_since) END AS seen_since,
+        coalesce(internal, {is_one_of("topic", INTERNAL_TOPICS)}) OR starts_with(topic, '{SIDECAR_TOPICS}')
+            AS is_internal
+    FROM joined WHERE topic IS NOT NULL
+)
+SELECT {_COLUMNS} FROM judged
+"""
+"""One row for every topic in ``traffic`` or ``inventory`` (merged), judged by ``completeness`` (merged)."""

@@ -6,115 +6,135 @@ evening or a month later.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from datetime import date
-from functools import reduce
+from collections.abc import Collection
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-
 from spark_jobs.definitions.prices import Zones
-from spark_jobs.tables.columns import DAY_US, HOUR_US, MINUTE_US, day_of, start_of_interval
+from spark_jobs.tables.sql import literal
 
 USAGE_KEYS = ("cluster_id", "listener", "topic", "principal", "client_id", "direction", "zone", "client_zone")
 """Key columns of usage. NULL: not known, or not relevant for the meter."""
 
-IS_DATA = "api IN ('Produce', 'Fetch', 'ShareFetch')"
-DIRECTION_SQL = "if(api = 'Produce', 'in', 'out')"
-
 INVENTORY_VALIDITY = "24 HOURS"
 """How long a topic inventory is used for following hours without an inventory."""
 
+_DIRECTION = "CASE WHEN api = 'Produce' THEN 'in' WHEN api IN ('Fetch', 'ShareFetch') THEN 'out' END"
 
-@dataclass(frozen=True)
-class UsageInputs:
-    """The tables that usage is measured from, with merged rows, and the first day to be measured (None: all days)."""
+_REQUESTER = "cluster_id, listener, topic, principal, client_id"
+_DATA = "FROM traffic_sums WHERE topic IS NOT NULL AND direction"
+_REQUESTS = f"SELECT day, {_REQUESTER}, requests AS q FROM traffic_sums WHERE topic IS NULL"
 
-    traffic: DataFrame
-    connections: DataFrame
-    inventory: DataFrame
-    completeness: DataFrame
-    since: date | None
+_METERS = {
+    "data_in_gb": f"SELECT day, {_REQUESTER}, direction, bytes AS q {_DATA} = 'in'",
+    "data_out_gb": f"SELECT day, {_REQUESTER}, direction, bytes AS q {_DATA} = 'out'",
+    "cross_zone_gb": f"SELECT day, {_REQUESTER}, direction, zone, client_zone, bytes AS q FROM zoned"
+    " WHERE zone IS NULL OR client_zone IS NULL OR zone <> client_zone",
+    "requests": _REQUESTS,
+    "connection_hours": "SELECT day, cluster_id, listener, principal, until - greatest(opened, begins) AS q FROM open",
+    "partition_hours": "SELECT hour::DATE AS day, cluster_id, topic, partitions AS q FROM listed_partitions",
+    "shared_bytes": f"SELECT day, {_REQUESTER}, bytes AS q {_DATA} IS NOT NULL",
+    "shared_requests": _REQUESTS,
+    "shared_even": f"SELECT day, {_REQUESTER}, 1 AS q FROM traffic_sums WHERE topic IS NOT NULL",
+}
+"""By meter, SQL of the quantity ``q`` with those of ``USAGE_KEYS`` that are relevant."""
 
-    def within_days(self, rows: DataFrame) -> DataFrame:
-        """Return those of ``rows`` that are of a day to be measured."""
-        return rows if self.since is None else rows.where(F.col("day") >= F.lit(self.since))
+_MINUTES_ALIVE = """
+minutes_alive AS MATERIALIZED (
+    SELECT DISTINCT cluster_id, boot_id, day, minute FROM completeness WHERE reason IS NULL
+)"""
+"""The minutes in which a sidecar sent events."""
 
-    @property
-    def minutes_alive(self) -> DataFrame:
-        """Rows of ``completeness`` for the minutes in which a sidecar sent events."""
-        return self.within_days(self.completeness.where("reason IS NULL"))
+_OPEN_CONNECTIONS = """
+heard AS (
+    SELECT cluster_id, boot_id, day, epoch_us(day::TIMESTAMP) AS begins, max(epoch_us(minute)) + 60000000 AS heard_until
+    FROM minutes_alive GROUP BY ALL
+),
+open AS (
+    SELECT heard.day, cluster_id, listener, principal, begins, epoch_us(opened_at) AS opened,
+        CASE WHEN epoch_us(closed_at) < begins + 86400000000 THEN epoch_us(closed_at) ELSE heard_until END AS until
+    FROM connections JOIN heard USING (cluster_id, boot_id)
+    WHERE epoch_us(opened_at) < begins + 86400000000 AND coalesce(epoch_us(closed_at) >= begins, true)
+)"""
+"""How long connections were open, in µs: until they closed, or until the last minute of their boot."""
+
+_LISTED_PARTITIONS = f"""
+hours AS (
+    SELECT DISTINCT cluster_id, date_trunc('hour', minute) AS hour, NULL::TIMESTAMP AS listed, true AS asked
+    FROM minutes_alive
+    UNION ALL
+    SELECT DISTINCT cluster_id, hour, hour, false FROM inventory
+),
+lists AS (
+    SELECT * REPLACE (max(listed) OVER (
+        PARTITION BY cluster_id ORDER BY hour RANGE BETWEEN INTERVAL {INVENTORY_VALIDITY} PRECEDING AND CURRENT ROW
+    ) AS listed) FROM hours
+),
+listed_partitions AS (
+    SELECT lists.hour, cluster_id, topic, partitions FROM lists JOIN inventory USING (cluster_id)
+    WHERE asked AND lists.listed = inventory.hour AND NOT coalesce(internal, false)
+)"""
+"""The partitions of each topic in each hour with events of a sidecar, from the last inventory."""
 
 
-def measure_usage(meters: Collection[str], zones: Zones, inputs: UsageInputs) -> DataFrame:
-    """Return one row of ``quantity`` for each ``day``, ``meter`` and ``USAGE_KEYS``.
+def usage(meters: Collection[str], zones: Zones) -> str:
+    """Return common table expressions, the last one ``used``: ``quantity`` by ``day``, ``meter`` and ``USAGE_KEYS``.
 
     ``meters``: dimensions of prices, in the units of ``definitions.prices.DIMENSIONS``; and ``shared_bytes``,
     ``shared_requests``, ``shared_even``, by which shared costs are split. The shared meters also have one row with the
     quantity 0 and ``nobody`` = true for each cluster and day with events of a sidecar.
     """
-    traffic = inputs.within_days(inputs.traffic)
-    whole, of_topics = traffic.where("topic IS NULL"), traffic.where("topic IS NOT NULL")
-    data = of_topics.where(IS_DATA).selectExpr("*", f"{DIRECTION_SQL} AS direction", "bytes AS q")
-    counted: dict[str, Callable[[], DataFrame]] = {
-        "data_in_gb": lambda: data.where("direction = 'in'"),
-        "data_out_gb": lambda: data.where("direction = 'out'"),
-        "cross_zone_gb": lambda: _cross_zone_data(data, zones),
-        "requests": lambda: whole.selectExpr("*", "requests AS q"),
-        "connection_hours": lambda: _connection_time(inputs),
-        "partition_hours": lambda: _partition_hours(inputs),
-        "shared_bytes": lambda: data.drop("direction"),
-        "shared_requests": lambda: whole.selectExpr("*", "requests AS q"),
-        "shared_even": lambda: of_topics.selectExpr("*", "1 AS q"),
-    }
-    parts = [_sum_usage(meter, count().where("q > 0")) for meter, count in counted.items() if meter in meters]
-    nobody = inputs.minutes_alive.select("day", "cluster_id").distinct().selectExpr("*", "0 AS q", "true AS nobody")
-    parts += [_sum_usage(meter, nobody) for meter in sorted(meters) if meter.startswith("shared_")]
-    return reduce(DataFrame.unionByName, parts)
+    by_address = ", broker_id, client_ip" if "cross_zone_gb" in meters else ""
+    # Hostile clients could overflow sums of 64 bits; those of BIGINT have 128.
+    traffic_sums = f"""
+traffic_sums AS MATERIALIZED (
+    SELECT day, {_REQUESTER}, {_DIRECTION} AS direction{by_address},
+        sum(bytes) FILTER (bytes > 0) AS bytes, sum(requests) FILTER (requests > 0) AS requests
+    FROM traffic GROUP BY ALL
+)"""
+    ctes = [_MINUTES_ALIVE, traffic_sums]
+    ctes += [_zoned(zones)] if "cross_zone_gb" in meters else []
+    ctes += [_OPEN_CONNECTIONS] if "connection_hours" in meters else []
+    ctes += [_LISTED_PARTITIONS] if "partition_hours" in meters else []
+    parts = [f"SELECT NULL::VARCHAR AS {', NULL::VARCHAR AS '.join(USAGE_KEYS)} WHERE false"]
+    parts += [
+        f"SELECT * EXCLUDE (q), '{meter}' AS meter, false AS nobody, sum(q) AS quantity FROM ({_METERS[meter]})"
+        " WHERE q > 0 GROUP BY ALL"
+        for meter in sorted(meters)
+    ]
+    parts += [
+        f"SELECT DISTINCT day, cluster_id, '{meter}' AS meter, true AS nobody, 0 AS quantity FROM minutes_alive"
+        for meter in sorted(meters)
+        if meter.startswith("shared_")
+    ]
+    return ",\n".join([*ctes, f"used AS MATERIALIZED ({' UNION ALL BY NAME '.join(parts)})"])
 
 
-def _sum_usage(meter: str, rows: DataFrame) -> DataFrame:
-    missing = [F.lit(None).cast("string").alias(name) for name in USAGE_KEYS if name not in rows.columns]
-    nobody = [] if "nobody" in rows.columns else [F.lit(False).alias("nobody")]
-    rows = rows.select("*", F.lit(meter).alias("meter"), *missing, *nobody)
-    # Hostile clients could overflow sums of 64 bits.
-    return rows.groupBy("day", "meter", "nobody", *USAGE_KEYS).agg(F.expr("sum(CAST(q AS DECIMAL(19, 0))) AS quantity"))
-
-
-def _cross_zone_data(data: DataFrame, zones: Zones) -> DataFrame:
-    """Return data of clients in another zone than the broker, or whose zone or broker zone is not known."""
-    by_broker = json.dumps(
-        {cluster: {str(id): zone for id, zone in each.items()} for cluster, each in zones.brokers.items()}
-    )
-    zones_of_brokers = F.from_json(F.lit(by_broker), "map<string, map<string, string>>")
-    of_cluster = F.try_element_at(zones_of_brokers, F.col("cluster_id"))
-    asked = [name for name in USAGE_KEYS if name in data.columns]
-    rows = data.groupBy("day", *asked, "broker_id", "client_ip").agg(F.sum("q").alias("q"))
-    return (
-        rows.withColumn("zone", F.try_element_at(of_cluster, F.col("broker_id").cast("string")))
-        .withColumn("address", F.expr(_ADDRESS_DIGITS))
-        .withColumn("client_zone", _client_zone(zones))
-        .where("zone IS NULL OR client_zone IS NULL OR zone != client_zone")
-    )
-
-
-def _client_zone(zones: Zones) -> Column:
+def _zoned(zones: Zones) -> str:
+    """Return ``traffic_sums`` of data with ``zone``, of the broker, and ``client_zone``. NULL: not known."""
+    of_brokers = [
+        f"WHEN cluster_id = {literal(cluster)} AND broker_id = {id} THEN {literal(zone)}"
+        for cluster, each in zones.brokers.items()
+        for id, zone in each.items()
+    ]
     networks = sorted(((ip_network(range), zone) for range, zone in zones.clients.items()), key=_network_size)
-    found = [
-        F.when(F.col("address").between(_address_digits(network[0]), _address_digits(network[-1])), F.lit(zone))
+    of_clients = [
+        f"WHEN address BETWEEN '{_digits(network[0])}' AND '{_digits(network[-1])}' THEN {literal(zone)}"
         for network, zone in networks
     ]
-    return F.coalesce(*found, F.lit(None).cast("string"))
+    return f"""
+addresses AS (SELECT client_ip, {_ADDRESS_DIGITS} AS address FROM (SELECT DISTINCT client_ip FROM traffic_sums)),
+client_zones AS (SELECT client_ip, CASE {" ".join(of_clients)} WHEN false THEN '' END AS client_zone FROM addresses),
+zoned AS (
+    SELECT traffic_sums.*, client_zone, CASE {" ".join(of_brokers)} WHEN false THEN '' END AS zone
+    FROM traffic_sums LEFT JOIN client_zones USING (client_ip) WHERE topic IS NOT NULL AND direction IS NOT NULL
+)"""
 
 
 def _network_size(entry: tuple[IPv4Network | IPv6Network, str]) -> int:
     return entry[0].num_addresses
 
 
-def _address_digits(address: IPv4Address | IPv6Address) -> str:
+def _digits(address: IPv4Address | IPv6Address) -> str:
     """Return ``address`` as 32 hexadecimal digits, the format of ``_ADDRESS_DIGITS``."""
     value = int(address)
     return f"{value + (0xFFFF << 32) if address.version == 4 else value:032x}"
@@ -122,64 +142,15 @@ def _address_digits(address: IPv4Address | IPv6Address) -> str:
 
 # SQL of ``client_ip`` as 32 hexadecimal digits. An IPv4 address is mapped to IPv6. Text that is no address gives NULL
 # or another number of digits.
-_IPV4_DIGITS = """concat('00000000000000000000ffff', array_join(transform(
-    split(substring_index(client_ip, ':', -1), '[.]'), part -> lpad(lower(hex(CAST(part AS INT))), 2, '0')), ''))"""
-_IPV6_GROUPS = "filter(split({part}, ':'), group -> group != '')"
-_LEFT_GROUPS = _IPV6_GROUPS.format(part="substring_index(lower(substring_index(client_ip, '%', 1)), '::', 1)")
-_RIGHT_GROUPS = _IPV6_GROUPS.format(
-    part="if(contains(client_ip, '::'), substring_index(lower(substring_index(client_ip, '%', 1)), '::', -1), '')"
-)
-_IPV6_DIGITS = f"""array_join(transform(
-    concat({_LEFT_GROUPS}, array_repeat('0', 8 - size({_LEFT_GROUPS}) - size({_RIGHT_GROUPS})), {_RIGHT_GROUPS}),
-    group -> lpad(group, 4, '0')), '')"""
+_IPV4_DIGITS = """concat('00000000000000000000ffff', array_to_string(list_transform(
+    string_split(split_part(client_ip, ':', -1), '.'), lambda part: lpad(lower(hex(part::INTEGER)), 2, '0')), ''))"""
+_IPV6_GROUPS = "list_filter(string_split(split_part(lower(split_part(client_ip, '%', 1)), '::', {side}), ':'), \
+lambda part: part <> '')"
+_LEFT_GROUPS = _IPV6_GROUPS.format(side=1)
+_RIGHT_GROUPS = f"CASE WHEN contains(client_ip, '::') THEN {_IPV6_GROUPS.format(side=-1)} ELSE [] END"
+_IPV6_DIGITS = f"""array_to_string(list_transform(
+    list_concat({_LEFT_GROUPS}, list_transform(range(8 - len({_LEFT_GROUPS}) - len({_RIGHT_GROUPS})), lambda n: '0'),
+    {_RIGHT_GROUPS}), lambda part: lpad(part, 4, '0')), '')"""
 _ADDRESS_DIGITS = f"""CASE
-    WHEN client_ip RLIKE '^(?:::[fF]{{4}}:)?(?:[0-9]{{1,3}}[.]){{3}}[0-9]{{1,3}}$' THEN {_IPV4_DIGITS}
-    WHEN client_ip RLIKE '^[0-9a-fA-F:]*:[0-9a-fA-F:]*(?:%.*)?$' THEN {_IPV6_DIGITS} END"""
-
-
-def _connection_time(inputs: UsageInputs) -> DataFrame:
-    """Return how long connections were open, in µs: until they closed, or until the last minute of their boot."""
-    alive = inputs.minutes_alive.groupBy("cluster_id", "boot_id", "day").agg(
-        F.expr(f"max(unix_micros(minute)) + {MINUTE_US} AS heard_until")
-    )
-    opened = inputs.connections.where("opened_at IS NOT NULL").selectExpr(
-        "cluster_id",
-        "boot_id",
-        "listener",
-        "principal",
-        "unix_micros(opened_at) AS opened",
-        "unix_micros(closed_at) AS closed",
-    )
-    begins = f"unix_date(day) * {DAY_US}L"
-    return (
-        opened.join(alive, ["cluster_id", "boot_id"])
-        .where(f"opened < {begins} + {DAY_US} AND coalesce(closed >= {begins}, true)")
-        .withColumn("until", F.expr(f"if(coalesce(closed < {begins} + {DAY_US}, false), closed, heard_until)"))
-        .selectExpr("day", "cluster_id", "listener", "principal", f"until - greatest(opened, {begins}) AS q")
-    )
-
-
-def _partition_hours(inputs: UsageInputs) -> DataFrame:
-    """Return the partitions of each topic in each hour with events of a sidecar, from the last inventory."""
-    hours = inputs.minutes_alive.selectExpr(
-        "cluster_id", f"{start_of_interval('unix_micros(minute)', HOUR_US)} AS hour"
-    ).distinct()
-    lists = inputs.inventory.select("cluster_id", "hour").distinct().selectExpr("*", "hour AS listed", "false AS asked")
-    of_hours = (
-        hours.selectExpr("*", "CAST(NULL AS TIMESTAMP) AS listed", "true AS asked")
-        .unionByName(lists)
-        .withColumn(
-            "listed",
-            F.expr(
-                "max(listed) OVER (PARTITION BY cluster_id ORDER BY hour"
-                f" RANGE BETWEEN INTERVAL {INVENTORY_VALIDITY} PRECEDING AND CURRENT ROW)"
-            ),
-        )
-        .where("asked")
-    )
-    topics = inputs.inventory.where("NOT coalesce(internal, false)").selectExpr(
-        "cluster_id", "hour AS listed", "topic", "partitions"
-    )
-    return of_hours.join(topics, ["cluster_id", "listed"]).selectExpr(
-        f"{day_of('unix_micros(hour)')} AS day", "cluster_id", "topic", "partitions AS q"
-    )
+    WHEN regexp_full_match(client_ip, '(?:::[fF]{{4}}:)?(?:[0-9]{{1,3}}[.]){{3}}[0-9]{{1,3}}') THEN {_IPV4_DIGITS}
+    WHEN regexp_full_match(client_ip, '[0-9a-fA-F:]*:[0-9a-fA-F:]*(?:%.*)?') THEN {_IPV6_DIGITS} END"""

@@ -5,12 +5,11 @@ from __future__ import annotations
 from datetime import UTC, date, datetime
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+import pyarrow
 
 from spark_jobs.definitions import Definitions
 from spark_jobs.definitions.prices import Owners, Prices, Zones
 from spark_jobs.schemas import COMPLETENESS, CONNECTIONS, INVENTORY, TRAFFIC, Table
-from spark_jobs.tables.cost import cost
 from tests.spark import stored
 
 Given = dict[str, Any]
@@ -41,14 +40,13 @@ DEFAULTS: dict[str, Given] = {
 }  # fmt: skip
 
 
-def rows_of(spark: SparkSession, table: Table, given: list[Given]) -> DataFrame:
+def rows_of(table: Table, given: list[Given]) -> pyarrow.Table:
     names = {column.name for column in table.columns}
     defaults = {name: value for name, value in DEFAULTS[table.name].items() if name in names}
-    return spark.createDataFrame(stored.rows(table, *[{**defaults, **row} for row in given]))
+    return stored.rows(table, *[{**defaults, **row} for row in given])
 
 
 def billed(
-    spark: SparkSession,
     *prices: Given | Prices,
     traffic: list[Given] | None = None,
     connections: list[Given] | None = None,
@@ -57,15 +55,15 @@ def billed(
     owners: Given | None = None,
     zones: Given | None = None,
     since: date | None = None,
-) -> DataFrame:
-    """The table ``cost``; ``heard`` are rows of completeness: one of ``DAY`` if nothing is said."""
+) -> tuple[Any, ...]:
+    """What ``derived`` computes ``cost`` of; ``heard`` are rows of completeness: one of ``DAY`` if nothing is said."""
     declared = tuple(each for each in prices if isinstance(each, Prices))
     plain = [each for each in prices if not isinstance(each, Prices)]
-    return cost(
-        rows_of(spark, TRAFFIC, traffic or []),
-        rows_of(spark, CONNECTIONS, connections or []),
-        rows_of(spark, INVENTORY, inventory or []),
-        rows_of(spark, COMPLETENESS, alive(12) if heard is None else heard),
+    given = {TRAFFIC: traffic, CONNECTIONS: connections, INVENTORY: inventory}
+    given[COMPLETENESS] = alive(12) if heard is None else heard
+    return (
+        "cost",
+        {table.name: rows_of(table, rows or []) for table, rows in given.items()},
         Definitions(
             prices=(*declared, *([sheet(*plain)] if plain else [])),
             owners=Owners(**owners or {}),

@@ -1,14 +1,11 @@
-"""Merged rows of the tables as frames, to compute other tables of; each call states only what matters."""
+"""Merged rows of tables, to compute other tables of; each call states only what matters."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-
-from spark_jobs.schemas import Table
-from tests.spark import stored
+from pyspark.sql import DataFrame
 
 NOON = datetime(2026, 9, 22, 12)
 
@@ -21,11 +18,6 @@ def after(seconds: float) -> datetime:
 def kept(parsed: DataFrame) -> DataFrame:
     """Rows as they are, computed once, as the job keeps a batch: what is made of them is planned without their past."""
     return parsed.localCheckpoint()
-
-
-def rows(spark: SparkSession, table: Table, *given: dict[str, Any]) -> DataFrame:
-    """Rows of ``table``: sums are 0 where nothing is given, all else is NULL."""
-    return spark.createDataFrame(stored.rows(table, *given))
 
 
 def alive(first: float, last: float, *, broker: int = 1, boot: str = "boot", **changes: Any) -> list[dict[str, Any]]:

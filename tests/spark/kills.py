@@ -34,6 +34,7 @@ from spark_jobs.schemas import DERIVED, STREAMED, TABLES
 from spark_jobs.session import spark_conf, spark_session
 from spark_jobs.tables import registry
 from tests.ledger.stored import rows
+from tests.spark import derived
 from tests.spark.conftest import FEW_ROWS, AuditTopic
 from tests.spark.envelopes import (
     FETCH,
@@ -140,23 +141,25 @@ class Sweep:
         whole = {
             name: kept(merge_rows(make(batch), TABLES[name])) for name, make in registry.STREAMED_FUNCTIONS.items()
         }
-        stored = registry.InputTables(whole, definitions, None)
-        names = registry.DERIVED_FUNCTIONS.keys() - registry.tables_without_definitions(
-            registry.DERIVED_FUNCTIONS, definitions
-        )
-        whole |= {name: registry.DERIVED_FUNCTIONS[name](stored) for name in names}
+        expected_rows = {name: rows.select(_columns(name)).toArrow() for name, rows in whole.items()}
+        for name in DERIVED.keys() - registry.tables_without_definitions(DERIVED, definitions):
+            inputs = {each: expected_rows[each] for each in TABLES[name].derived_from}
+            expected_rows[name] = derived.computed(name, inputs, definitions)
         found: dict[str, int] = {}
         root = Path(self._arguments["tables"])
         for name in (*STREAMED, *DERIVED):
-            if name in whole:
-                columns = [column.name for column in TABLES[name].columns]
-                expected = _counted(whole[name].select(columns).toArrow().to_pylist())
+            if name in expected_rows:
+                expected = _counted(expected_rows[name].to_pylist())
                 there = _counted(rows(root, name))
                 found[name] = ((there - expected) + (expected - there)).total()
         requests = sum(row["requests"] for row in rows(root, "traffic"))
         found["requests too many or too few"] = abs(requests - REQUESTS_OF_AN_ENVELOPE * self.envelopes)
         found["dead letters too many or too few"] = abs(len(rows(root, "dead_letters")) - self.poison)
         return found
+
+
+def _columns(name: str) -> list[str]:
+    return [column.name for column in TABLES[name].columns]
 
 
 def _counted(of: Sequence[dict[str, Any]]) -> Counter[str]:

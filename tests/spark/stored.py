@@ -31,10 +31,14 @@ def rows(table: Table, *given: dict[str, Any]) -> pyarrow.Table:
     empty = {column.name: 0 if column.merge == "sum" else None for column in table.columns}
     for row in given:
         assert row.keys() <= empty.keys(), row.keys() - empty.keys()
-    fields = [
+    return pyarrow.Table.from_pylist([{**empty, **row} for row in given], schema=schema(table))
+
+
+def schema(table: Table) -> pyarrow.Schema:
+    """The columns of ``table``."""
+    return pyarrow.schema(
         pyarrow.field(c.name, ARROW[c.type], metadata={"comment": c.meaning, "unit": c.unit}) for c in table.columns
-    ]
-    return pyarrow.Table.from_pylist([{**empty, **row} for row in given], schema=pyarrow.schema(fields))
+    )
 
 
 def write(root: Path, name: str, *given: dict[str, Any]) -> None:

@@ -9,14 +9,11 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import Row
 
 from spark_jobs.definitions.prices import Prices
-from spark_jobs.schemas import COST
-from spark_jobs.spark_types import table_schema
+from tests.spark import derived
 from tests.spark.bills import DAY, NEXT, Given, alive, at, billed, data, price, sheet
-
-pytestmark = pytest.mark.spark
 
 TINY = Decimal("0.0000000001")
 
@@ -24,11 +21,11 @@ Billed = Callable[..., list[Row]]
 
 
 @pytest.fixture
-def bill(spark: SparkSession) -> Billed:
+def bill() -> Billed:
     """Makes the rows of a bill, sorted."""
 
     def make(*prices: Given | Prices, **given: Any) -> list[Row]:
-        return sorted(billed(spark, *prices, **given).collect(), key=str)
+        return sorted(derived.rows(*billed(*prices, **given)), key=str)
 
     return make
 
@@ -39,12 +36,6 @@ def owed(rows: list[Row], *by: str) -> dict[Any, Decimal]:
         key = tuple(row[name] for name in by) if len(by) > 1 else row[by[0]]
         found[key] = found.get(key, Decimal(0)) + row.BilledCost
     return found
-
-
-def test_the_columns_are_those_of_the_schema(spark: SparkSession) -> None:
-    made = billed(spark, price("requests", "1"), heard=[])
-    assert [(f.name, f.dataType) for f in made.schema] == [(f.name, f.dataType) for f in table_schema(COST)]
-    assert made.collect() == []
 
 
 def test_a_bill_by_hand(bill: Billed) -> None:

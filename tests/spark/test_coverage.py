@@ -5,25 +5,28 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import Row
 
+from spark_jobs.computation import add_rows, open_database
 from spark_jobs.schemas import COMPLETENESS
-from spark_jobs.tables.coverage import coverage
-from tests.spark.frames import after, alive, rows
-
-pytestmark = pytest.mark.spark
+from spark_jobs.tables.coverage import COVERAGE
+from tests.spark.frames import after, alive
+from tests.spark.stored import rows
 
 HOUR = 3600
 DAY = 24 * HOUR
 
 
 @pytest.fixture
-def judged(spark: SparkSession) -> Callable[..., dict[str, Row]]:
+def judged() -> Callable[..., dict[str, Row]]:
     """Makes the rows of many cases at once, each of which is a cluster: by the name of the case."""
 
     def make(**cases: list[dict[str, Any]]) -> dict[str, Row]:
         reported = [{**row, "cluster_id": name} for name, case in cases.items() for row in case]
-        return {row.cluster_id: row for row in coverage(rows(spark, COMPLETENESS, *reported)).collect()}
+        with open_database() as database:
+            add_rows(database, COMPLETENESS, rows(COMPLETENESS, *reported), merged=False)
+            found = database.sql(f"WITH {COVERAGE} SELECT * FROM coverage").to_arrow_table().to_pylist()
+        return {row["cluster_id"]: Row(**row) for row in found}
 
     return make
 

@@ -12,9 +12,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from deltalake import write_deltalake
 
 from spark_jobs.export import focus
+from tests.spark import derived
 from tests.spark.bills import DAY, NEXT, alive, at, billed, data, price
 from tests.spark.focus_rules import broken
 from tests.tools.environment import made
@@ -30,10 +31,9 @@ DRAFTS = {
 
 
 @pytest.fixture(scope="module")
-def exported(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("costs")
     bill = billed(
-        spark,
         *(price("data_in_gb", "0.11"), price("data_out_gb", "0.05"), price("cross_zone_gb", "0.01")),
         *(price("requests", "0.0033"), price("connection_hours", "0.0007"), price("partition_hours", "0.0015")),
         *(price("cluster_hours", "1.25", split={"by": "requests"}), price("fixed_daily", "10")),
@@ -48,7 +48,7 @@ def exported(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> P
         owners={"rules": [{"team": "a", "topics": ["t[1-4]"]}], "tags": {"a": {"cost-center": "4711"}}},
         zones={"clients": {"10.1.0.0/16": "a", "10.2.0.0/16": "b"}, "brokers": {"c1": {1: "a"}}},
     )
-    bill.write.format("delta").partitionBy("day").save(str(root / "cost"))
+    write_deltalake(root / "cost", derived.computed(*bill), partition_by=["day"])
     with (root / "focus.csv").open("w", newline="") as out:
         focus.write_focus_csv(root, out)
     return root / "focus.csv"

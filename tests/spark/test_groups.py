@@ -5,17 +5,18 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Row
 
 from observers.event import CommittedPartition, EndOffset, EndOffsetsEvent, GroupEvent
 from spark_jobs.merge import merge_rows
 from spark_jobs.parse import parse_records
-from spark_jobs.schemas import COMMITTED_OFFSETS, END_OFFSETS, GROUP_MEMBERS, GROUPS, LAG, TRAFFIC, Table
+from spark_jobs.schemas import COMMITTED_OFFSETS, END_OFFSETS, GROUP_MEMBERS, TRAFFIC, Table
 from spark_jobs.spark_types import table_schema
-from spark_jobs.tables.groups import committed_offsets, end_offsets, group_members, groups
-from spark_jobs.tables.lag import lag
+from spark_jobs.tables.groups import committed_offsets, end_offsets, group_members
+from tests.spark import derived
 from tests.spark.envelopes import MINUTE, NOON, encoded
-from tests.spark.frames import after, kept, rows
+from tests.spark.frames import after, kept
+from tests.spark.stored import rows
 
 pytestmark = pytest.mark.spark
 
@@ -126,15 +127,12 @@ def fetched(topic: str, **changes: Any) -> dict[str, Any]:
     return {**key, **who, "topic": topic, "records": 5, "bytes": 50, **changes}
 
 
-def sources(spark: SparkSession, members: Sequence[Any], traffic: Sequence[Any]) -> set[tuple[Any, ...]]:
-    found = groups(rows(spark, GROUP_MEMBERS, *members), rows(spark, TRAFFIC, *traffic), None)
-    assert [(field.name, field.dataType) for field in found.schema] == [
-        (field.name, field.dataType) for field in table_schema(GROUPS)
-    ]
-    return {(row.group_id, row.member_id, row.topic, row.topic_source) for row in found.collect()}
+def sources(members: Sequence[Any], traffic: Sequence[Any]) -> set[tuple[Any, ...]]:
+    inputs = {"group_members": rows(GROUP_MEMBERS, *members), "traffic": rows(TRAFFIC, *traffic)}
+    return {(row.group_id, row.member_id, row.topic, row.topic_source) for row in derived.rows("groups", inputs)}
 
 
-def test_topics_of_a_member_say_how_they_are_known(spark: SparkSession) -> None:
+def test_topics_of_a_member_say_how_they_are_known() -> None:
     members = [
         member(requests=10, commits=2),
         member("orders", committed_at=after(5)),
@@ -153,7 +151,7 @@ def test_topics_of_a_member_say_how_they_are_known(spark: SparkSession) -> None:
         fetched("of-a-tool", client_id="tool"),
         fetched("of-another-day", day=after(100_000).date()),
     ]
-    assert sources(spark, members, traffic) == {
+    assert sources(members, traffic) == {
         ("invoicing", "m1", "orders", "commit"),
         ("invoicing", "m1", "clicks", "connection"),
         ("invoicing", "m1", "late", "client"),
@@ -163,9 +161,9 @@ def test_topics_of_a_member_say_how_they_are_known(spark: SparkSession) -> None:
     }
 
 
-def test_a_client_in_two_groups_is_not_taken_for_sure(spark: SparkSession) -> None:
+def test_a_client_in_two_groups_is_not_taken_for_sure() -> None:
     members = [member(), member("orders", committed_at=after(5)), member(group_id="shipping", member_id="s1")]
-    assert sources(spark, members, [fetched("orders"), fetched("parcels")]) == {
+    assert sources(members, [fetched("orders"), fetched("parcels")]) == {
         ("invoicing", "m1", "orders", "commit"),
         ("invoicing", "m1", "parcels", "shared_client"),
         ("shipping", "s1", "orders", "shared_client"),
@@ -186,22 +184,22 @@ def ended(offset: int, at: float, **changes: Any) -> dict[str, Any]:
     return {**key, "end_offset": offset, "end_offset_at": after(at), **changes}
 
 
-def lags(spark: SparkSession, committed: Sequence[Any], ends: Sequence[Any], since: Any = None) -> list[Any]:
-    found = lag(rows(spark, COMMITTED_OFFSETS, *committed), rows(spark, END_OFFSETS, *ends), since)
-    assert [(field.name, field.dataType) for field in found.schema] == [
-        (field.name, field.dataType) for field in table_schema(LAG)
-    ]
-    every = sorted(found.collect(), key=lambda row: (row.minute, row.group_id, row.partition))
+def lags(committed: Sequence[Any], ends: Sequence[Any], since: Any = None) -> list[Any]:
+    inputs = {"committed_offsets": rows(COMMITTED_OFFSETS, *committed), "end_offsets": rows(END_OFFSETS, *ends)}
+    every = sorted(
+        derived.rows("lag", inputs, derived.NO_DEFINITIONS, since),
+        key=lambda row: (row.minute, row.group_id, row.partition),
+    )
     return [
         (int((row.minute - after(0)).total_seconds()), row.group_id, row.committed_offset, row.end_offset, row.lag)
         for row in every
     ]
 
 
-def test_lag_is_the_last_end_against_the_last_commit(spark: SparkSession) -> None:
+def test_lag_is_the_last_end_against_the_last_commit() -> None:
     """Minutes without a change have no row; before the first commit there is none; an end may be older."""
     commits = [took(10, 70), took(40, 310), took(7, 70, group_id="slow"), took(1, 70, topic="unseen")]
-    found = lags(spark, commits, [ended(5, 10), ended(30, 80), ended(35, 200), ended(99, 80, topic="unread")])
+    found = lags(commits, [ended(5, 10), ended(30, 80), ended(35, 200), ended(99, 80, topic="unread")])
     assert found == [
         (60, "g", 10, 30, 20),
         (60, "g", 1, None, None),
@@ -212,12 +210,12 @@ def test_lag_is_the_last_end_against_the_last_commit(spark: SparkSession) -> Non
     ]
 
 
-def test_lag_of_a_later_day_starts_from_what_was_committed_before(spark: SparkSession) -> None:
+def test_lag_of_a_later_day_starts_from_what_was_committed_before() -> None:
     """For seven days."""
     day = 86_400
     commits = [took(10, 0)]
     written = [ended(20 + number, number * day) for number in range(10)]
-    assert lags(spark, commits, written)[-1] == (7 * day, "g", 10, 27, 17)
+    assert lags(commits, written)[-1] == (7 * day, "g", 10, 27, 17)
     since = after(7 * day).date()
-    assert [one for one in lags(spark, commits, written, since) if one[0] >= 7 * day] == [(7 * day, "g", 10, 27, 17)]
-    assert not [one for one in lags(spark, commits, written, after(8 * day).date()) if one[0] >= 8 * day]
+    assert [one for one in lags(commits, written, since) if one[0] >= 7 * day] == [(7 * day, "g", 10, 27, 17)]
+    assert not [one for one in lags(commits, written, after(8 * day).date()) if one[0] >= 8 * day]

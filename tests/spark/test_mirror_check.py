@@ -4,16 +4,14 @@ from collections.abc import Sequence
 from datetime import date, timedelta
 from typing import Any
 
-import pytest
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import Row
 
+from spark_jobs.definitions import Definitions
 from spark_jobs.definitions.mirror import Mirror
-from spark_jobs.schemas import COMPLETENESS, MIRROR_CHECK, PRODUCED
-from spark_jobs.spark_types import table_schema
-from spark_jobs.tables.mirror_check import mirror_check
-from tests.spark.frames import after, rows
-
-pytestmark = pytest.mark.spark
+from spark_jobs.schemas import COMPLETENESS, PRODUCED
+from tests.spark import derived
+from tests.spark.frames import after
+from tests.spark.stored import rows
 
 Batches = Sequence[dict[str, Any]]
 
@@ -71,11 +69,12 @@ def heard(until: float, *clusters: str, **changes: Any) -> Batches:
 
 
 def made(
-    spark: SparkSession, batches: Batches, until: float = 3_600, mirrors: Sequence[Mirror] = (MIRROR,), **more: Any
+    batches: Batches, until: float = 3_600, mirrors: Sequence[Mirror] = (MIRROR,), since: date | None = None
 ) -> list[Row]:
     reported = heard(until) if isinstance(until, int) else until
-    frames = rows(spark, PRODUCED, *batches), rows(spark, COMPLETENESS, *reported)
-    return mirror_check(*frames, mirrors, **more).orderBy("mirror", "source_topic", "day").collect()
+    inputs = {"produced": rows(PRODUCED, *batches), "completeness": rows(COMPLETENESS, *reported)}
+    found = derived.rows("mirror_check", inputs, Definitions(mirrors=tuple(mirrors)), since)
+    return sorted(found, key=lambda row: (row.mirror, row.source_topic, row.day))
 
 
 def counts(row: Row) -> dict[str, int]:
@@ -85,16 +84,8 @@ def counts(row: Row) -> dict[str, int]:
     return {name.removesuffix("_records"): row[name] for name in names if row[name]}
 
 
-def test_the_columns_are_those_of_the_schema(spark: SparkSession) -> None:
-    schema = mirror_check(rows(spark, PRODUCED), rows(spark, COMPLETENESS), [MIRROR]).schema
-    assert [(field.name, field.dataType) for field in schema] == [
-        (field.name, field.dataType) for field in table_schema(MIRROR_CHECK)
-    ]
-
-
-def test_a_mirror_that_drops_7_of_10000(spark: SparkSession) -> None:
+def test_a_mirror_that_drops_7_of_10000() -> None:
     (row,) = made(
-        spark,
         [*stream(batch, 1_000), *stream(copied, 999, at=1), copied(at=101, base_sequence=9_990, records=3)],
     )
     assert row.asDict() == {
@@ -121,7 +112,7 @@ def test_a_mirror_that_drops_7_of_10000(spark: SparkSession) -> None:
     }
 
 
-def test_forced_retries_make_no_difference(spark: SparkSession) -> None:
+def test_forced_retries_make_no_difference() -> None:
     """The answer of each tenth batch was lost: sent again it is answered as before, or as a duplicate."""
     sent = stream(batch, 100)
     lost = [{**one, "outcome": "unconfirmed", "base_offset": -1} for one in sent[::10]]
@@ -131,12 +122,12 @@ def test_forced_retries_make_no_difference(spark: SparkSession) -> None:
     mirrored = stream(copied, 100, at=1)
     retried = [{**one, "at": one["at"] + timedelta(seconds=1), "base_offset": -1} for one in mirrored[:3]]
     rest = [one for n, one in enumerate(sent) if n % 10]
-    (row,) = made(spark, [*rest, *lost, *again, *twice, *mirrored, *retried])
+    (row,) = made([*rest, *lost, *again, *twice, *mirrored, *retried])
     assert counts(row) == {"produced": 1_000, "mirrored": 1_000, "retried": 10 * (10 + 2 + 3)}
     assert (row.state, row.exact, row.due_total) == ("equal", True, 1_000)
 
 
-def test_what_distinguishes_batches(spark: SparkSession) -> None:
+def test_what_distinguishes_batches() -> None:
     plain = {"producer_id": -1, "producer_epoch": -1, "base_sequence": -1}
     cases = {
         "another partition": [batch(), batch(partition=1)],
@@ -157,14 +148,14 @@ def test_what_distinguishes_batches(spark: SparkSession) -> None:
         name: [{**one, "topic": f"orders-{number}"} for one in case]
         for number, (name, case) in enumerate({**cases, **alike}.items())
     }
-    found = {row.source_topic: counts(row) for row in made(spark, [one for case in reported.values() for one in case])}
+    found = {row.source_topic: counts(row) for row in made([one for case in reported.values() for one in case])}
     assert {name: found[reported[name][0]["topic"]] for name in reported} == {
         **{name: {"produced": 20, "missing": 20} for name in cases},
         **{name: {"produced": 10, "retried": 10, "missing": 10} for name in alike},
     }
 
 
-def test_what_was_not_acknowledged(spark: SparkSession) -> None:
+def test_what_was_not_acknowledged() -> None:
     silent = {"producer_id": -1, "producer_epoch": -1, "base_sequence": -1, "base_offset": -1, "outcome": "unconfirmed"}
     reported = [
         batch(),
@@ -176,14 +167,14 @@ def test_what_was_not_acknowledged(spark: SparkSession) -> None:
         copied(at=1, base_sequence=10, base_offset=-1, outcome="unconfirmed"),
         copied(at=1, base_sequence=20, base_offset=-1, outcome="rejected"),
     ]
-    (row,) = made(spark, reported)
+    (row,) = made(reported)
     assert (counts(row), row.state) == ({"produced": 10, "mirrored": 10, "unconfirmed": 30}, "equal")
 
 
-def test_what_is_not_due_yet_is_not_missing(spark: SparkSession) -> None:
+def test_what_is_not_due_yet_is_not_missing() -> None:
     """Ten records each at second 0, 100 and 200, of which the last twenty have not arrived."""
     reported = [*stream(batch, 3, every=100), copied(at=1)]
-    found = {until: made(spark, reported, until)[0] for until in (60, 360, 420, 480, 540)}
+    found = {until: made(reported, until)[0] for until in (60, 360, 420, 480, 540)}
     assert {until: (row.state, row.due_total, row.missing_records) for until, row in found.items()} == {
         60: ("lagging", 0, 0),
         360: ("lagging", 10, 0),
@@ -199,56 +190,56 @@ def flowing(copied_after: float) -> list[dict[str, Any]]:
     return [*stream(batch, at=900, **on), *stream(copied, at=900 + copied_after, **on)]
 
 
-def test_what_was_overdue_and_never_came_stays_missing_while_records_flow(spark: SparkSession) -> None:
+def test_what_was_overdue_and_never_came_stays_missing_while_records_flow() -> None:
     lost = [batch(), copied(at=1, records=3)]
-    (row,) = made(spark, [*lost, *flowing(1)])
+    (row,) = made([*lost, *flowing(1)])
     assert (row.state, row.produced_total, row.mirrored_total) == ("missing", 2_710, 2_703)
     assert (row.due_total, row.missing_records, row.behind_records) == (2_420, 7, 7)
     # The next day continues from there.
     later = stream(batch, 360, at=DAY, every=10, producer_epoch=2)
     later += stream(copied, 360, at=DAY + 1, every=10, producer_epoch=2)
-    found = made(spark, [*lost, *flowing(1), *later], DAY + 3_600)
+    found = made([*lost, *flowing(1), *later], DAY + 3_600)
     assert [(row.missing_records, row.behind_records, row.state) for row in found] == [(7, 7, "missing")] * 2
 
 
-def test_what_was_overdue_and_came_is_not_missing(spark: SparkSession) -> None:
-    (row,) = made(spark, [batch()], 720)
+def test_what_was_overdue_and_came_is_not_missing() -> None:
+    (row,) = made([batch()], 720)
     assert (row.state, row.missing_records, row.behind_records) == ("missing", 10, 10)
     for came in (800, 2_000):  # before others, and while they flow
-        (row,) = made(spark, [batch(), copied(at=came), *flowing(1)])
+        (row,) = made([batch(), copied(at=came), *flowing(1)])
         assert (row.state, row.missing_records, row.behind_records) == ("equal", 0, 0)
 
 
-def test_a_loss_that_might_be_a_delay_is_behind(spark: SparkSession) -> None:
+def test_a_loss_that_might_be_a_delay_is_behind() -> None:
     """Of records that flow without a pause, ten of those of the last five minutes are not there."""
-    (row,) = made(spark, [*flowing(1)[:270], *flowing(1)[271:]])
+    (row,) = made([*flowing(1)[:270], *flowing(1)[271:]])
     assert (row.state, row.missing_records, row.behind_records) == ("lagging", 0, 10)
 
 
-def test_totals_count_from_the_oldest_day_that_is_kept(spark: SparkSession) -> None:
+def test_totals_count_from_the_oldest_day_that_is_kept() -> None:
     reported = [batch(at=-DAY), batch(base_sequence=10, base_offset=10), copied(base_sequence=10, base_offset=10)]
-    found = made(spark, reported)
+    found = made(reported)
     assert [(row.day.day, row.since.day, row.produced_total, row.missing_records) for row in found] == [
         (21, 21, 10, 0),
         (22, 21, 20, 10),
     ]
-    (row,) = made(spark, reported[1:])
+    (row,) = made(reported[1:])
     assert (row.day.day, row.since.day, row.produced_total, row.missing_records) == (22, 22, 10, 0)
 
 
-def test_as_long_as_one_cluster_is_behind_nothing_is_missing_or_surplus(spark: SparkSession) -> None:
+def test_as_long_as_one_cluster_is_behind_nothing_is_missing_or_surplus() -> None:
     reported = [batch(), batch(at=900, base_sequence=10, base_offset=10), copied(at=1)]
-    (row,) = made(spark, reported, [*heard(3_600, "east"), *heard(960, "west")])
+    (row,) = made(reported, [*heard(3_600, "east"), *heard(960, "west")])
     assert (row.state, row.missing_records, row.as_of) == ("lagging", 0, after(900))
     twice = [batch(), copied(at=1), copied(at=900, base_sequence=10, base_offset=10)]
-    (row,) = made(spark, twice, [*heard(300, "east"), *heard(3_600, "west")])
+    (row,) = made(twice, [*heard(300, "east"), *heard(3_600, "west")])
     assert (row.state, row.mirrored_total, row.surplus_records) == ("equal", 20, 0)
     for known in ("east", "west"):
-        (row,) = made(spark, reported, heard(3_600, known))
+        (row,) = made(reported, heard(3_600, known))
         assert (row.state, row.as_of, row.missing_records, row.surplus_records) == ("unknown", None, 0, 0)
 
 
-def test_what_a_silent_sidecar_did_not_report_is_not_missing(spark: SparkSession) -> None:
+def test_what_a_silent_sidecar_did_not_report_is_not_missing() -> None:
     """Half of what was mirrored passed broker 2 of the target, whose sidecar was last heard of after a minute."""
     reported = [*stream(batch, 100, at=70), *stream(copied, 50, at=71)]
     on = heard(3_600)
@@ -260,7 +251,7 @@ def test_what_a_silent_sidecar_did_not_report_is_not_missing(spark: SparkSession
         "on its way": [*on, *heard(3_480, "west", broker_id=2)],
         "no status since": [*on, *heard(60, "west", broker_id=2), *heard(3_600, "west", broker_id=2, last_status=None)],
     }
-    found = {name: made(spark, reported, case)[0] for name, case in cases.items()}
+    found = {name: made(reported, case)[0] for name, case in cases.items()}
     assert {name: (row.state, row.missing_records, row.as_of) for name, row in found.items()} == {
         "silent": ("unknown", 0, after(0)),
         "silent source": ("unknown", 0, after(0)),
@@ -271,13 +262,13 @@ def test_what_a_silent_sidecar_did_not_report_is_not_missing(spark: SparkSession
     }
 
 
-def test_what_is_missing_for_sure_is_so_whoever_is_silent(spark: SparkSession) -> None:
+def test_what_is_missing_for_sure_is_so_whoever_is_silent() -> None:
     silent = [*heard(3_600), *heard(600, "west", broker_id=2)]
-    (row,) = made(spark, [batch(), copied(at=1, records=3)], silent)
+    (row,) = made([batch(), copied(at=1, records=3)], silent)
     assert (row.state, row.missing_records, row.as_of) == ("missing", 7, after(540))
 
 
-def test_after_events_were_lost_nothing_is_exact(spark: SparkSession) -> None:
+def test_after_events_were_lost_nothing_is_exact() -> None:
     reported = [
         batch(),
         copied(at=1, records=3),
@@ -293,28 +284,28 @@ def test_after_events_were_lost_nothing_is_exact(spark: SparkSession) -> None:
         "reason": "queue_full",
         "lost": 1,
     }
-    first, second = made(spark, reported, [*heard(DAY + 3_600), lost])
+    first, second = made(reported, [*heard(DAY + 3_600), lost])
     assert [(row.exact, row.state) for row in (first, second)] == [(True, "missing"), (False, "missing")]
 
 
-def test_what_was_on_its_way_when_the_oldest_day_began_is_no_surplus(spark: SparkSession) -> None:
+def test_what_was_on_its_way_when_the_oldest_day_began_is_no_surplus() -> None:
     """The table keeps no day before: 10 of the records that arrived were produced then."""
     midnight = -DAY / 2
     reported = [copied(at=midnight + 299), batch(at=midnight + 10, base_sequence=10, base_offset=10),
             copied(at=midnight + 300, base_sequence=10, base_offset=10)]  # fmt: skip
-    (row,) = made(spark, reported)
+    (row,) = made(reported)
     assert (row.state, row.produced_total, row.mirrored_total) == ("equal", 10, 20)
-    (row,) = made(spark, [*reported, copied(at=midnight + 301, base_sequence=20, base_offset=20)])
+    (row,) = made([*reported, copied(at=midnight + 301, base_sequence=20, base_offset=20)])
     assert (row.state, row.surplus_records) == ("surplus", 10)
 
 
-def test_days_add_up_and_only_those_asked_for_are_given(spark: SparkSession) -> None:
+def test_days_add_up_and_only_those_asked_for_are_given() -> None:
     """What is produced a minute before midnight arrives on the next day, but for one record."""
     midnight = DAY / 2
     reported = [batch(at=0), copied(at=1), batch(at=midnight - 60, base_sequence=10, base_offset=10),
             copied(at=midnight + 1, base_sequence=10, base_offset=10, records=9),
             batch(at=midnight + 3 * DAY, base_sequence=20, base_offset=20)]  # fmt: skip
-    found = made(spark, reported, int(midnight + 3 * DAY + 60))
+    found = made(reported, int(midnight + 3 * DAY + 60))
     assert [(row.day.day, counts(row), row.produced_total, row.mirrored_total, row.state) for row in found] == [
         (22, {"produced": 20, "mirrored": 10}, 20, 10, "lagging"),
         (23, {"mirrored": 9, "missing": 1}, 20, 19, "missing"),
@@ -324,38 +315,38 @@ def test_days_add_up_and_only_those_asked_for_are_given(spark: SparkSession) -> 
         after(midnight - 60), after(midnight + DAY - 60), after(midnight + 3 * DAY),
     ]  # fmt: skip
     # What is reported of later days changes nothing of a day.
-    earlier, later = made(spark, reported[:2] + reported[2:4], int(midnight + 60))
+    earlier, later = made(reported[:2] + reported[2:4], int(midnight + 60))
     assert (earlier, later.state, later.as_of) == (found[0], "lagging", after(midnight))
-    assert made(spark, reported, int(midnight + 3 * DAY + 60), since=date(2026, 9, 23)) == found[1:]
+    assert made(reported, int(midnight + 3 * DAY + 60), since=date(2026, 9, 23)) == found[1:]
 
 
-def test_what_is_due_has_a_row_even_where_nothing_comes(spark: SparkSession) -> None:
-    found = made(spark, [batch(at=DAY / 2 - 60)], int(DAY / 2 + 600))
+def test_what_is_due_has_a_row_even_where_nothing_comes() -> None:
+    found = made([batch(at=DAY / 2 - 60)], int(DAY / 2 + 600))
     assert [(row.day.day, counts(row), row.state) for row in found] == [
         (22, {"produced": 10}, "lagging"),
         (23, {"missing": 10}, "missing"),
     ]
 
 
-def test_what_arrives_twice_is_surplus(spark: SparkSession) -> None:
+def test_what_arrives_twice_is_surplus() -> None:
     """The mirror began anew: the same records in batches of other numbers."""
-    (row,) = made(spark, [batch(), copied(at=1), copied(at=2, producer_epoch=1)])
+    (row,) = made([batch(), copied(at=1), copied(at=2, producer_epoch=1)])
     assert (counts(row), row.state) == ({"produced": 10, "mirrored": 20, "surplus": 10}, "surplus")
 
 
-def test_a_rollup_is_counted_as_it_is(spark: SparkSession) -> None:
+def test_a_rollup_is_counted_as_it_is() -> None:
     rolled = dict.fromkeys(("partition", "producer_id", "producer_epoch", "base_sequence", "base_offset"))
     reported = [
         *[batch(**rolled), batch(**rolled), batch(**rolled, outcome="rejected")],
         *[batch(**rolled, outcome="unconfirmed"), copied(**rolled, records=20)],
         *[batch("orders2"), copied("east.orders2")],
     ]
-    first, second = made(spark, reported)
+    first, second = made(reported)
     assert (counts(first), first.exact) == ({"produced": 20, "mirrored": 20, "unconfirmed": 10}, False)
     assert (counts(second), second.exact) == ({"produced": 10, "mirrored": 10}, True)
 
 
-def test_each_mirror_counts_its_own_producers_and_topics(spark: SparkSession) -> None:
+def test_each_mirror_counts_its_own_producers_and_topics() -> None:
     fan_out = MIRROR.model_copy(update={"name": "n", "target_cluster_id": "north", "prefix": "", "principals": ()})
     by_id = fan_out.model_copy(update={"name": "by-id", "client_ids": ("copier",)})
     reported = [
@@ -364,7 +355,7 @@ def test_each_mirror_counts_its_own_producers_and_topics(spark: SparkSession) ->
         batch(cluster_id="north", producer_id=3, client_id="copier", records=1),
     ]  # fmt: skip
     clusters = [*heard(3_600), *heard(3_600, "north")]
-    found = made(spark, reported, clusters, [MIRROR, fan_out, by_id])
+    found = made(reported, clusters, [MIRROR, fan_out, by_id])
     assert {(row.mirror, row.source_topic, row.target_topic): counts(row) for row in found} == {
         ("m", "orders", "east.orders"): {"produced": 10, "mirrored": 4, "missing": 6},
         ("n", "orders", "orders"): {"produced": 10, "mirrored": 11, "surplus": 1},

@@ -7,16 +7,13 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
-import pytest
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import Row
 
 from proxy.limits.sampled_rate import SampledRate
-from spark_jobs.schemas import COMPLETENESS, CONNECTIONS, QUOTA_ADVICE, THROTTLES
-from spark_jobs.spark_types import table_schema
-from spark_jobs.tables.quota_advice import quota_advice
-from tests.spark.frames import NOON, after, alive, rows
-
-pytestmark = pytest.mark.spark
+from spark_jobs.schemas import COMPLETENESS, CONNECTIONS, THROTTLES
+from tests.spark import derived
+from tests.spark.frames import NOON, after, alive
+from tests.spark.stored import rows
 
 Rows = Sequence[dict[str, Any]]
 
@@ -30,28 +27,18 @@ def opened(at: float, until: float | None = None, **changes: Any) -> dict[str, A
     return {**key, **who, "opened_at": after(at), "closed_at": closed, **changes}
 
 
-def made(
-    spark: SparkSession, connections: Rows, throttles: Rows = (), completeness: Rows | None = None
-) -> dict[tuple[Any, ...], Row]:
+def made(connections: Rows, throttles: Rows = (), completeness: Rows | None = None) -> dict[tuple[Any, ...], Row]:
     """The rows of the table by cluster, broker, scope, listener and quota; every connection has an id of its own."""
     numbered = [{"connection_id": f"c{number}", **one} for number, one in enumerate(connections)]
     reported = alive(0, 3_600) if completeness is None else completeness
-    found = quota_advice(
-        rows(spark, CONNECTIONS, *numbered), rows(spark, THROTTLES, *throttles), rows(spark, COMPLETENESS, *reported)
-    ).collect()
+    given = {CONNECTIONS: numbered, THROTTLES: throttles, COMPLETENESS: reported}
+    found = derived.rows("quota_advice", {table.name: rows(table, *each) for table, each in given.items()})
     by = {(row.cluster_id, row.broker_id, row.scope, row.listener, row.quota): row for row in found}
     assert len(by) == len(found)
     return by
 
 
-def test_the_columns_are_those_of_the_schema(spark: SparkSession) -> None:
-    schema = quota_advice(rows(spark, CONNECTIONS), rows(spark, THROTTLES), rows(spark, COMPLETENESS)).schema
-    assert [(field.name, field.dataType) for field in schema] == [
-        (field.name, field.dataType) for field in table_schema(QUOTA_ADVICE)
-    ]
-
-
-def test_a_rate_is_about_what_the_sidecar_would_have_measured(spark: SparkSession) -> None:
+def test_a_rate_is_about_what_the_sidecar_would_have_measured() -> None:
     random = Random(7)
     poisson, at = [], 0.0
     while at < 60_000:
@@ -66,7 +53,7 @@ def test_a_rate_is_about_what_the_sidecar_would_have_measured(spark: SparkSessio
         "bursts": sorted(random.randrange(200) + 8_000 * burst for burst in range(5) for _ in range(40)),
     }
     reported = [opened(ms / 1_000, cluster_id=name) for name, all_ms in milliseconds.items() for ms in all_ms]
-    found = made(spark, reported)
+    found = made(reported)
     for name, all_ms in milliseconds.items():
         row = found[name, 1, "broker", None, RATE]
         seconds = Counter(ms // 1_000 for ms in all_ms)
@@ -83,7 +70,7 @@ def test_a_rate_is_about_what_the_sidecar_would_have_measured(spark: SparkSessio
         assert row.observations == len(all_ms)
 
 
-def test_the_number_that_was_open_at_a_time(spark: SparkSession) -> None:
+def test_the_number_that_was_open_at_a_time() -> None:
     """3 from second 20 to 30; what ends in an instant makes room for what begins in it."""
     reported = [
         opened(0, 50),
@@ -94,7 +81,7 @@ def test_the_number_that_was_open_at_a_time(spark: SparkSession) -> None:
         opened(50, 50),
         opened(55),
     ]
-    row = made(spark, reported)["cluster", 1, "ip", None, NUMBER]
+    row = made(reported)["cluster", 1, "ip", None, NUMBER]
     assert row.asDict() == {
         "day": NOON.date(),
         "cluster_id": "cluster",
@@ -115,14 +102,14 @@ def test_the_number_that_was_open_at_a_time(spark: SparkSession) -> None:
     }
 
 
-def test_each_limit_counts_its_own(spark: SparkSession) -> None:
+def test_each_limit_counts_its_own() -> None:
     reported = [
         *[opened(0) for _ in range(4)],
         *[opened(0, listener="TLS", client_ip="10.0.0.8", principal="User:bob") for _ in range(5)],
         *[opened(0, listener="TLS", client_ip="10.0.0.9") for _ in range(3)],
         *[opened(0, broker_id=2, boot_id="b2", client_ip="10.0.0.9") for _ in range(10)],
     ]
-    found = made(spark, reported)
+    found = made(reported)
     numbers = {key[1:4]: row.peak for key, row in found.items() if key[4] == NUMBER}
     assert numbers == {
         (1, "broker", None): 12,
@@ -155,7 +142,7 @@ def test_each_limit_counts_its_own(spark: SparkSession) -> None:
     assert found["cluster", None, "broker", None, NUMBER].observations == 22
 
 
-def test_one_whose_end_was_not_reported_is_open_as_long_as_its_sidecar_ran(spark: SparkSession) -> None:
+def test_one_whose_end_was_not_reported_is_open_as_long_as_its_sidecar_ran() -> None:
     """Three at second 5; then one each at second 1,000, when the first run may be gone."""
     cases = {
         "alive": alive(0, 3_600),
@@ -166,19 +153,19 @@ def test_one_whose_end_was_not_reported_is_open_as_long_as_its_sidecar_ran(spark
     reported = [opened(5, cluster_id=name) for name in cases for _ in range(3)]
     reported += [opened(1_000, 1_001, cluster_id=name, boot_id="next") for name in cases]
     seen = [{**row, "cluster_id": name} for name, case in cases.items() for row in case]
-    found = made(spark, reported, completeness=seen)
+    found = made(reported, completeness=seen)
     assert {name: found[name, 1, "broker", None, NUMBER].peak for name in cases} == {
         "alive": 4, "killed": 3, "ended": 3, "worker": 4,
     }  # fmt: skip
 
 
-def test_one_whose_beginning_was_not_reported(spark: SparkSession) -> None:
+def test_one_whose_beginning_was_not_reported() -> None:
     reported = [opened(0, 90, opened_at=None, duration_ms=30_000), opened(0, opened_at=None)]
-    row = made(spark, reported)["cluster", 1, "broker", None, RATE]
+    row = made(reported)["cluster", 1, "broker", None, RATE]
     assert (row.observations, row.since, row.peak, row.advice) == (1, after(60), 0.1, 1)
 
 
-def test_connections_that_met_a_limit_of_the_kind(spark: SparkSession) -> None:
+def test_connections_that_met_a_limit_of_the_kind() -> None:
     def throttled(scope: str, count: int, *, at: float = 10, **changes: Any) -> dict[str, Any]:
         key = {"day": NOON.date(), "minute": NOON, "cluster_id": "cluster", "broker_id": 1, "listener": "CLIENT"}
         reported = {
@@ -201,7 +188,7 @@ def test_connections_that_met_a_limit_of_the_kind(spark: SparkSession) -> None:
         throttled("broker", 256, at=100),
         throttled("broker", 512, cluster_id="west"),
     ]
-    found = made(spark, [opened(0), opened(20), opened(1, broker_id=2, boot_id="b2")], reported)
+    found = made([opened(0), opened(20), opened(1, broker_id=2, boot_id="b2")], reported)
     assert {key[1:]: row.throttled for key, row in found.items() if row.throttled} == {
         (1, "broker", None, RATE): 3,
         (None, "broker", None, RATE): 7,

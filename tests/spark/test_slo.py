@@ -12,21 +12,22 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import pyarrow
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Row
 
 from spark_jobs.definitions import Definitions, load
 from spark_jobs.definitions.objectives import SloObjective
 from spark_jobs.parse import parse_records
-from spark_jobs.schemas import COST, SLO
-from spark_jobs.spark_types import table_schema
+from spark_jobs.schemas import COST, LATENCY, SLO, TRAFFIC, Table
 from spark_jobs.tables import unmatched
 from spark_jobs.tables.latency import latency
 from spark_jobs.tables.request_measures import measure_requests
-from spark_jobs.tables.slo import slo
 from spark_jobs.tables.traffic import traffic
+from tests.spark import derived
 from tests.spark.envelopes import FETCH, PRODUCE, encoded, event, partition
-from tests.spark.frames import rows as stored_rows
+from tests.spark.stored import rows as stored_rows
 
 pytestmark = pytest.mark.spark
 
@@ -110,26 +111,27 @@ def declared(tmp_path: Path) -> Callable[..., tuple[SloObjective, ...]]:
     return make
 
 
-def tables(spark: SparkSession, requests: Iterable[Request]) -> tuple[DataFrame, DataFrame]:
+def slo(latency: Any, traffic: Any, objectives: Sequence[SloObjective], since: date | None) -> list[Row]:
+    inputs = {"latency": latency, "traffic": traffic}
+    return derived.rows("slo", inputs, Definitions(objectives=tuple(objectives)), since)
+
+
+def tables(requests: Iterable[Request]) -> tuple[pyarrow.Table, pyarrow.Table]:
     """The requests as rows of ``latency`` and ``traffic``, each row of one request: as they are before a merge."""
     of_latency, of_traffic = [], []
     for each in requests:
         for topic in (None, *each.topics):
-            key = (each.at.date(), each.at.replace(tzinfo=UTC), each.cluster_id, each.listener, each.api, topic)
-            key = (*key, each.principal, each.client_id)
+            key = {"day": each.at.date(), "minute": each.at.replace(tzinfo=UTC), "api": each.api, "topic": topic}
+            key |= {name: getattr(each, name) for name in ("cluster_id", "listener", "principal", "client_id")}
             if each.us is not None:
                 place = sum(each.us > int(64 * 2 ** (bucket / 2)) for bucket in range(39))
                 counts = [int(bucket == place and not each.idle) for bucket in range(40)]
-                of_latency.append((*key, int(not each.idle), int(each.idle and topic is None), counts))
+                idle = int(each.idle and topic is None)
+                of_latency.append({**key, "requests": int(not each.idle), "idle": idle, "service_latencies": counts})
             whole = topic is None
-            sums = (int(each.lost and whole), int(each.failed and whole), int(each.failed and not whole))
-            of_traffic.append((*key, *sums))
-    key_of = "day date, minute timestamp, cluster_id string, listener string, api string, topic string,"
-    key_of += " principal string, client_id string,"
-    return (
-        spark.createDataFrame(of_latency, f"{key_of} requests bigint, idle bigint, service_latencies array<bigint>"),
-        spark.createDataFrame(of_traffic, f"{key_of} connection_lost bigint, errors bigint, topic_errors bigint"),
-    )
+            errors = {"errors": int(each.failed and whole), "topic_errors": int(each.failed and not whole)}
+            of_traffic.append({**key, **errors, "connection_lost": int(each.lost and whole)})
+    return stored_rows(LATENCY, *of_latency), stored_rows(TRAFFIC, *of_traffic)
 
 
 def ledger(requests: Sequence[Request], asked: Asked) -> dict[Any, dict[str, Any]]:
@@ -200,11 +202,10 @@ def judged(units: list[tuple[datetime, bool]], asked: Asked, day: date, as_of: d
     }
 
 
-def rows_of(made: DataFrame) -> dict[str, dict[Any, dict[str, Any]]]:
+def rows_of(rows: list[Row]) -> dict[str, dict[Any, dict[str, Any]]]:
     """The rows as the ledger has them, by SLO."""
     found: dict[str, dict[Any, dict[str, Any]]] = defaultdict(dict)
     names = judged([], Asked("", "", lambda _: None), date.min, MIDNIGHT)
-    rows = made.collect()
     for row in rows:
         key = (row.day, (row.cluster_id, *(row[name] for name in BY)))
         found[row.slo][key] = {name: row[name] for name in names}
@@ -288,12 +289,9 @@ ASKED = {
 }  # fmt: skip
 
 
-def test_every_row_is_the_ledgers(spark: SparkSession, declared: Any) -> None:
+def test_every_row_is_the_ledgers(declared: Any) -> None:
     requests = days_of_two_clusters(1)
-    made = slo(*tables(spark, requests), declared(**ASKED), None)
-    assert [(field.name, field.dataType) for field in made.schema] == [
-        (field.name, field.dataType) for field in table_schema(SLO)
-    ]
+    made = slo(*tables(requests), declared(**ASKED), None)
     rows = rows_of(made)
     for name, asked in ASKED.items():
         expected = ledger(requests, asked)
@@ -301,12 +299,12 @@ def test_every_row_is_the_ledgers(spark: SparkSession, declared: Any) -> None:
         assert expected, name
 
 
-def test_what_is_reported_late_changes_its_day_and_those_after(spark: SparkSession, declared: Any) -> None:
+def test_what_is_reported_late_changes_its_day_and_those_after(declared: Any) -> None:
     requests = days_of_two_clusters(2)
     since = (MIDNIGHT + 5 * DAY).date()
     asked = {name: ASKED[name] for name in ("whole", "by-topic", "by-client", "slices")}
     late = [Request(MIDNIGHT + 5 * DAY + 90 * MINUTE, us=100_000, client_id="late")]
-    rows = rows_of(slo(*tables(spark, requests + late), declared(**asked), since))
+    rows = rows_of(slo(*tables(requests + late), declared(**asked), since))
     for name, each in asked.items():
         before, after = ledger(requests, each), ledger(requests + late, each)
         assert rows[name] == {key: row for key, row in after.items() if key[0] >= since}, name
@@ -314,12 +312,18 @@ def test_what_is_reported_late_changes_its_day_and_those_after(spark: SparkSessi
         assert all(row == after[key] for key, row in before.items() if key[0] < since), name
 
 
-def test_what_matched_nothing_on_any_day_is_named(spark: SparkSession, declared: Any, tmp_path: Path) -> None:
+def fetch_from(table: Table, *given: dict[str, Any]) -> Callable[[str], list[Any]]:
+    database = duckdb.connect()
+    database.register(table.name, stored_rows(table, *given))
+    return lambda sql: database.execute(sql).fetchall()
+
+
+def test_what_matched_nothing_on_any_day_is_named(declared: Any, tmp_path: Path) -> None:
     objectives = declared(**{name: ASKED[name] for name in ("whole", "mistyped", "by-client")})
     reported = [{"slo": name, "objective": "o", "total": total} for name, total in (
         ("whole", 0), ("whole", 7), ("mistyped", 0), ("mistyped", 0), ("by-client", 1))]  # fmt: skip
-    rows = stored_rows(spark, SLO, *reported)
-    assert unmatched.unmatched_objectives(rows, Definitions(objectives=objectives)) == ["objective mistyped, o"]
+    fetch = fetch_from(SLO, *reported)
+    assert unmatched.unmatched_objectives(fetch, Definitions(objectives=objectives)) == ["objective mistyped, o"]
 
     (tmp_path / "prices.yaml").write_text(
         "apiVersion: brokerside/v1\nkind: Prices\nmetadata: {name: p}\nspec:\n  currency: EUR\n"
@@ -329,24 +333,24 @@ def test_what_matched_nothing_on_any_day_is_named(spark: SparkSession, declared:
         "---\napiVersion: brokerside/v1\nkind: Owners\nmetadata: {name: o}\n"
         "spec: {rules: [{team: shop, topics: [orders]}, {team: web, topics: [cliks]}]}\n"
     )
-    rows = stored_rows(spark, COST, {"BillingAccountId": "a", "SkuId": "in", "x_Team": "shop"})
-    assert unmatched.unmatched_charges(rows, load([tmp_path / "prices.yaml"])) == ["price out", "team web"]
+    fetch = fetch_from(COST, {"BillingAccountId": "a", "SkuId": "in", "x_Team": "shop"})
+    assert unmatched.unmatched_charges(fetch, load([tmp_path / "prices.yaml"])) == ["price out", "team web"]
 
 
-def test_a_quick_burn_pages_until_it_is_over(spark: SparkSession, declared: Any) -> None:
+def test_a_quick_burn_pages_until_it_is_over(declared: Any) -> None:
     asked = Asked("latency", "", in_time(8_192), days=30, target="0.99", value="8.192")
     requests = []
     for cluster_id, minutes in {"burns": 60, "burnt": 66}.items():
         for minute in range(minutes):
             at, us = MIDNIGHT + minute * MINUTE, 100_000 if minute % 5 == 0 and minute < 60 else 1_000
             requests.append(Request(at, us=us, cluster_id=cluster_id))
-    rows = slo(*tables(spark, requests), declared(all=asked), None).collect()
+    rows = slo(*tables(requests), declared(all=asked), None)
     alerts = {row.cluster_id: {name: row[name] for name, *_ in ALERTS} for row in rows}
     slower = {"page_slow": True, "ticket_quick": True, "ticket_slow": True}
     assert alerts == {"burns": {"page_quick": True, **slower}, "burnt": {"page_quick": False, **slower}}
 
 
-def test_waiting_for_data_and_quotas_breach_nothing(spark: SparkSession, declared: Any, kafka_rows: Any) -> None:
+def test_waiting_for_data_and_quotas_breach_nothing(declared: Any, kafka_rows: Any) -> None:
     """Of events as sidecars write them: only what the broker took long for, or answered with an error, is bad."""
     good = [
         event(PRODUCE, partition(), latency_us=900),
@@ -366,7 +370,7 @@ def test_waiting_for_data_and_quotas_breach_nothing(spark: SparkSession, declare
     ]
     parsed = parse_records(kafka_rows([encoded(each, first_seq=number) for number, each in enumerate(reported, 1)]))
     requests = measure_requests(parsed).persist()
-    tables = [spark.createDataFrame(made.collect(), made.schema) for made in (latency(requests), traffic(requests))]
+    tables = [made.toArrow() for made in (latency(requests), traffic(requests))]
     requests.unpersist()
     objectives = declared(
         latency=Asked("latency", "", in_time(1_024), value="1.024"),
@@ -374,7 +378,7 @@ def test_waiting_for_data_and_quotas_breach_nothing(spark: SparkSession, declare
         errors_of_topic=Asked("success", "by: [topic]", without_error_of_topic),
         answered=Asked("answered", "", answered),
     )
-    rows = slo(*tables, objectives, None).collect()
+    rows = slo(*tables, objectives, None)
     assert {row.slo: (row.good, row.total) for row in rows} == {
         "latency": (5, 6),  # one of them is an error, and quick
         "errors": (6, 8),  # the idle fetch is answered; of what was lost the Produce counts

@@ -107,8 +107,8 @@ def test_writers_are_known_when_their_commits_are_no_longer_in_the_log(path: str
         Path(path, "_delta_log", f"{version:020d}.json").unlink()
     stored = StoredTable(path, {})
     assert stored.writers == {"job 0": 9, "job 1": 10, "job 2": 11}
-    assert stored.first_day_added(5) == date.min
-    assert stored.first_day_added(COMMITS_OF_A_CHECKPOINT) == DAY
+    assert stored.days_changed(5) is None
+    assert stored.days_changed(COMMITS_OF_A_CHECKPOINT) == {DAY}
 
 
 def test_files_are_replaced_and_those_that_came_meanwhile_stay(path: str) -> None:
@@ -164,16 +164,31 @@ def test_of_two_that_replace_rows_of_one_version_the_later_is_rejected(path: str
     assert now.writers == ({"job": 0} if filled else {})
 
 
-def test_the_first_day_that_got_rows(path: str) -> None:
+def test_the_days_whose_rows_changed(path: str) -> None:
     append(path, 0, 1, day=NEXT)
     append(path, 1, 1)
     append(path, 2)
     append(path, 3, 1, day=None)
     stored = StoredTable(path, {})
     assert stored.files_by_day == {DAY: 1, NEXT: 1}
-    assert [stored.first_day_added(after) for after in range(5)] == [DAY, DAY, None, None, None]
+    assert [stored.days_changed(after) for after in range(5)] == [{DAY, NEXT}, {DAY}, set(), set(), set()]
     stored.replace_files([each for each in stored.files if each.day == DAY], [], data_change=False)
-    assert StoredTable(path, {}).first_day_added(4) is None
+    stored = StoredTable(path, {})
+    assert stored.days_changed(4) == set()
+    stored.replace_files([each for each in stored.files if each.day == NEXT], [])
+    assert StoredTable(path, {}).days_changed(4) == {NEXT}
+
+
+@pytest.mark.parametrize("prefix", ["", "file://"])
+def test_a_file_of_a_day_is_written_and_read(path: str, prefix: str) -> None:
+    append(path, 0, 1)
+    stored = StoredTable(prefix + path, {})
+    for day, number in ((NEXT, 2), (None, 3)):
+        stored.replace_files([], [stored.write_file(rows(number, day=day).to_reader(), day)])
+        stored = StoredTable(prefix + path, {})
+    read = {day: stored.dataset(days).to_table()["n"].to_pylist() for day, days in ((DAY, [DAY]), (NEXT, {NEXT}))}
+    assert (read, numbers(path)) == ({DAY: [1], NEXT: [2]}, [1, 2, 3])
+    assert stored.dataset([]).to_table().num_rows == 0
 
 
 def test_no_commit_is_lost_on_an_object_store(tmp_path: Path) -> None:
@@ -191,10 +206,12 @@ def test_no_commit_is_lost_on_an_object_store(tmp_path: Path) -> None:
         with ThreadPoolExecutor(6) as pool:
             list(pool.map(fill, "aabcde"))
         stored = StoredTable(path, options)
-        writers, first = stored.writers, stored.first_day_added(0)
+        writers, days = stored.writers, stored.days_changed(0)
+        stored.replace_files([], [stored.write_file(rows(9).to_reader(), DAY)])
+        assert StoredTable(path, options).dataset([DAY]).to_table().num_rows == 26
         found = sorted(DeltaTable(path, storage_options=options).to_pyarrow_table()["n"].to_pylist())
-    assert (writers, first) == (dict.fromkeys("abcde", 4), DAY)
-    assert (found, stored.version) == (sorted([*range(5)] * 5), 25)
+    assert (writers, days) == (dict.fromkeys("abcde", 4), {DAY})
+    assert (found, stored.version) == (sorted([*[*range(5)] * 5, 9]), 25)
 
 
 @pytest.mark.spark

@@ -3,28 +3,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import Row
 
-from spark_jobs.schemas import COMPLETENESS, INVENTORY, TOPICS, TRAFFIC
-from spark_jobs.spark_types import table_schema
-from spark_jobs.tables.topics import topics
-from tests.spark.frames import NOON, after, alive, rows
-
-pytestmark = pytest.mark.spark
+from spark_jobs.schemas import COMPLETENESS, INVENTORY, TRAFFIC
+from tests.spark import derived
+from tests.spark.frames import NOON, after, alive
+from tests.spark.stored import rows
 
 Rows = Sequence[dict[str, Any]]
 
 ALWAYS_ON = [*alive(0, 3_600), *alive(0, 3_600, broker=2, boot="b2")]
 
 
-def made(spark: SparkSession, traffic: Rows, inventory: Rows, completeness: Rows = ALWAYS_ON) -> dict[str, Row]:
+def made(traffic: Rows, inventory: Rows, completeness: Rows = ALWAYS_ON) -> dict[str, Row]:
     """The rows of the table, by topic."""
-    found = topics(
-        rows(spark, TRAFFIC, *traffic), rows(spark, INVENTORY, *inventory), rows(spark, COMPLETENESS, *completeness)
-    ).collect()
+    found = topics(traffic, inventory, completeness)
     assert len({(row.cluster_id, row.topic) for row in found}) == len(found)
     return {row.topic: row for row in found}
+
+
+def topics(traffic: Rows, inventory: Rows, completeness: Rows) -> list[Row]:
+    given = {TRAFFIC: traffic, INVENTORY: inventory, COMPLETENESS: completeness}
+    return derived.rows("topics", {table.name: rows(table, *each) for table, each in given.items()})
 
 
 def did(topic: str | None, api: str = "Produce", *, at: float = 600, **changes: Any) -> dict[str, Any]:
@@ -65,30 +65,23 @@ TEN = [f"t{number}" for number in range(10)]
 TEN_USED = [produced("t0"), produced("t1"), produced("t2"), consumed("t1"), consumed("t3"), polled("t4")]
 
 
-def test_the_columns_are_those_of_the_schema(spark: SparkSession) -> None:
-    schema = topics(rows(spark, TRAFFIC), rows(spark, INVENTORY), rows(spark, COMPLETENESS)).schema
-    assert [(field.name, field.dataType) for field in schema] == [
-        (field.name, field.dataType) for field in table_schema(TOPICS)
-    ]
-
-
-def test_ten_topics_of_which_some_are_used(spark: SparkSession) -> None:
+def test_ten_topics_of_which_some_are_used() -> None:
     """Three are produced to, two consumed from, one is only polled, and five are not used at all."""
-    found = made(spark, [*TEN_USED, did(None, requests=9)], listed(*TEN))
+    found = made([*TEN_USED, did(None, requests=9)], listed(*TEN))
     assert states(found) == {
         "used": ["t0", "t1", "t2", "t3"],
         "polled_only": ["t4"],
         "unused": ["t5", "t6", "t7", "t8", "t9"],
     }
-    assert [name for name in found if found[name].last_produced] == ["t0", "t1", "t2"]
-    assert [name for name in found if found[name].last_consumed] == ["t1", "t3"]
-    assert [name for name in found if found[name].last_polled] == ["t4"]
+    assert [name for name in sorted(found) if found[name].last_produced] == ["t0", "t1", "t2"]
+    assert [name for name in sorted(found) if found[name].last_consumed] == ["t1", "t3"]
+    assert [name for name in sorted(found) if found[name].last_polled] == ["t4"]
     assert {(row.coverage, tuple(row.uncovered_brokers), row.present) for row in found.values()} == {(1.0, (), True)}
 
 
-def test_after_a_sidecar_was_away_topics_are_judged_since_it_is_back(spark: SparkSession) -> None:
+def test_after_a_sidecar_was_away_topics_are_judged_since_it_is_back() -> None:
     away = [*alive(0, 3_600), *alive(0, 900, broker=2, boot="b2"), *alive(1_800, 3_600, broker=2, boot="b3")]
-    found = made(spark, TEN_USED, listed(*TEN), away)
+    found = made(TEN_USED, listed(*TEN), away)
     assert states(found) == {
         "used": ["t0", "t1", "t2", "t3"],
         "polled_only": ["t4"],
@@ -98,23 +91,23 @@ def test_after_a_sidecar_was_away_topics_are_judged_since_it_is_back(spark: Spar
     assert {(row.coverage, tuple(row.uncovered_brokers)) for row in found.values()} == {(1 - 900 / 7_200, (2,))}
 
 
-def test_as_long_as_a_sidecar_is_away_nothing_is_called_unused(spark: SparkSession) -> None:
-    found = made(spark, TEN_USED, listed(*TEN), [*alive(0, 3_600), *alive(0, 900, broker=2, boot="b2")])
+def test_as_long_as_a_sidecar_is_away_nothing_is_called_unused() -> None:
+    found = made(TEN_USED, listed(*TEN), [*alive(0, 3_600), *alive(0, 900, broker=2, boot="b2")])
     assert states(found) == {"used": ["t0", "t1", "t2", "t3"], "unknown": ["t4", "t5", "t6", "t7", "t8", "t9"]}
     assert {row.unused_since for row in found.values()} == {after(3_600)}
 
 
-def test_after_events_were_lost_topics_are_judged_since_then(spark: SparkSession) -> None:
+def test_after_events_were_lost_topics_are_judged_since_then() -> None:
     lost = {**alive(0, 60)[0], "minute": after(1_200), "reason": "queue_full", "statuses": 0, "events": 0, "lost": 1,
             "lost_first_seq": 361, "lost_last_seq": 361, "last_seq": None, "first_seq": None}  # fmt: skip
-    found = made(spark, [produced("t0", at=2_400)], listed("t0", "t1"), [*ALWAYS_ON, lost])
+    found = made([produced("t0", at=2_400)], listed("t0", "t1"), [*ALWAYS_ON, lost])
     assert {name: (row.state, row.unused_since, row.coverage) for name, row in found.items()} == {
         "t0": ("used", after(2_400), 1.0),
         "t1": ("unused", after(1_260), 1.0),
     }
 
 
-def test_what_is_known_of_a_topic(spark: SparkSession) -> None:
+def test_what_is_known_of_a_topic() -> None:
     traffic = [
         produced("orders", at=60),
         produced("orders", at=120, principal="User:bob", bytes=50),
@@ -125,7 +118,7 @@ def test_what_is_known_of_a_topic(spark: SparkSession) -> None:
         polled("orders", at=420, principal="User:dan"),
     ]
     reported = [*listed("orders", at=30), *listed("orders", at=3_000, topic_id=None, partitions=6)]
-    (row,) = made(spark, traffic, reported).values()
+    (row,) = made(traffic, reported).values()
     assert row.asDict() == {
         "day": NOON.date(),
         "cluster_id": "cluster",
@@ -150,28 +143,27 @@ def test_what_is_known_of_a_topic(spark: SparkSession) -> None:
     }
 
 
-def test_records_sent_without_waiting_for_an_answer_are_a_use_and_no_bytes(spark: SparkSession) -> None:
-    (row,) = made(spark, [did("t", unconfirmed_records=3, unconfirmed_bytes=30)], listed("t")).values()
+def test_records_sent_without_waiting_for_an_answer_are_a_use_and_no_bytes() -> None:
+    (row,) = made([did("t", unconfirmed_records=3, unconfirmed_bytes=30)], listed("t")).values()
     assert (row.state, row.last_produced, row.producers, row.produced_bytes) == (
         "used", after(600), ["User:alice"], 0,
     )  # fmt: skip
 
 
-def test_what_is_there_is_said_by_the_newest_complete_list(spark: SparkSession) -> None:
+def test_what_is_there_is_said_by_the_newest_complete_list() -> None:
     """The newest list of all lacks its second part; ``gone`` is in neither, and was used once."""
     reported = [*listed("gone", at=0), *listed("a", at=600, part=1, parts=2), *listed("z", at=600, part=2, parts=2),
             *listed("a", "b", at=3_700, part=1, parts=2)]  # fmt: skip
-    found = made(spark, [produced("gone", at=60), produced("never-listed", at=60)], reported)
+    found = made([produced("gone", at=60), produced("never-listed", at=60)], reported)
     assert {name: row.present for name, row in found.items()} == {
         "gone": False, "a": True, "b": True, "z": True, "never-listed": False,
     }  # fmt: skip
     assert found["gone"].state == "used"
-    assert {row.present for row in made(spark, [produced("t")], []).values()} == {None}
+    assert {row.present for row in made([produced("t")], []).values()} == {None}
 
 
-def test_a_topic_known_by_its_id_alone_is_the_one_that_has_it(spark: SparkSession) -> None:
+def test_a_topic_known_by_its_id_alone_is_the_one_that_has_it() -> None:
     found = made(
-        spark,
         [produced("t", at=60), consumed("id:id-t", at=120, principal="User:bob"), consumed("id:strange")],
         listed("t", "other"),
     )
@@ -180,9 +172,8 @@ def test_a_topic_known_by_its_id_alone_is_the_one_that_has_it(spark: SparkSessio
     assert (found["t"].producers, found["t"].consumers) == (["User:alice"], ["User:bob"])
 
 
-def test_internal_topics_are_flagged_and_never_unused(spark: SparkSession) -> None:
+def test_internal_topics_are_flagged_and_never_unused() -> None:
     found = made(
-        spark,
         [consumed("__consumer_offsets"), consumed("__mine")],
         [*listed("__transaction_state", internal=True), *listed("__brokerside_registry", "__brokerside", "quiet")],
     )
@@ -196,14 +187,13 @@ def test_internal_topics_are_flagged_and_never_unused(spark: SparkSession) -> No
     }
 
 
-def test_clusters_are_judged_apart(spark: SparkSession) -> None:
+def test_clusters_are_judged_apart() -> None:
     reported = topics(
-        rows(spark, TRAFFIC, produced("t"), produced("t", cluster_id="dark")),
-        rows(spark, INVENTORY, *listed("u"), *listed("u", cluster_id="west"), *listed("u", cluster_id="dark")),
-        rows(spark, COMPLETENESS, *alive(0, 600), *alive(0, 100, cluster_id="west"),
-             *alive(400, 600, cluster_id="west", boot="b")),
-    )  # fmt: skip
-    assert {(row.cluster_id, row.topic): (row.state, row.since) for row in reported.collect()} == {
+        [produced("t"), produced("t", cluster_id="dark")],
+        [*listed("u"), *listed("u", cluster_id="west"), *listed("u", cluster_id="dark")],
+        [*alive(0, 600), *alive(0, 100, cluster_id="west"), *alive(400, 600, cluster_id="west", boot="b")],
+    )
+    assert {(row.cluster_id, row.topic): (row.state, row.since) for row in reported} == {
         ("cluster", "t"): ("used", after(0)),
         ("cluster", "u"): ("unused", after(0)),
         ("west", "u"): ("unused", after(0)),
@@ -212,10 +202,10 @@ def test_clusters_are_judged_apart(spark: SparkSession) -> None:
     }
 
 
-def test_where_traffic_is_kept_for_a_shorter_time_it_is_judged_from_there(spark: SparkSession) -> None:
+def test_where_traffic_is_kept_for_a_shorter_time_it_is_judged_from_there() -> None:
     """Two days of completeness, of which traffic has the second one."""
     day = 86_400
     reported = [{**alive(0, 60)[0], "last_status": after(2 * day)}]
-    (row,) = made(spark, [did(None, at=day)], listed("t"), reported).values()
+    (row,) = made([did(None, at=day)], listed("t"), reported).values()
     assert (row.since, row.covered_since, row.unused_since) == (after(day / 2),) * 3
     assert row.state == "unused"
