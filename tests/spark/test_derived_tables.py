@@ -368,24 +368,25 @@ def test_what_is_computed_day_by_day_equals_what_is_computed_at_once(
     commit = StoredTable.replace_files
     append(*range(9))
     derive(root)
-    for step in range(6):
-        day = chance.randrange(10)
-        match step if seed == 0 else chance.randrange(6):
-            case 0:
-                append(day)
-            case 1:
-                append(9)
-                root.remove(SLO, chance.randrange(9))  # as at the end of its retention
-            case 2:
-                replace_day(day)
-            case 3:
-                for name in load_of_days.rows(0):
-                    DeltaTable(root.path(TABLES[name])).optimize.compact()
-                append(day)
-            case 4:
-                create_anew(day)
-            case 5:
-                target = f"0.9{step}"
+    for step in range(3):
+        for case in (2 * step, 2 * step + 1) if seed == 0 else chance.choices(range(6), k=2):
+            day = chance.randrange(10)
+            match case:
+                case 0:
+                    append(day)
+                case 1:
+                    append(9)
+                    root.remove(SLO, chance.randrange(9))  # as at the end of its retention
+                case 2:
+                    replace_day(day)
+                case 3:
+                    for name in load_of_days.rows(0):
+                        DeltaTable(root.path(TABLES[name])).optimize.compact()
+                    append(day)
+                case 4:
+                    create_anew(day)
+                case 5:
+                    target = f"0.9{step}"
         if chance.random() < 0.4:
             with monkeypatch.context() as broken, suppress(KeyboardInterrupt):
                 broken.setattr(StoredTable, "replace_files", interrupted)
