@@ -100,7 +100,7 @@ def test_days_that_are_over_become_one_row_for_each_key(
     assert files(path) == {0: 1, 1: 1, 2: 2, 3: 1}
     assert requests(path) == before + Counter({(0, "a"): 2, (0, "b"): 10, (3, "a"): 2, (3, "b"): 10})
     assert StoredTable(path, {}).writers == {"writer": 5}
-    assert StoredTable(path, {}).first_day_added(version + 1) is None, "no row was added by it"
+    assert StoredTable(path, {}).days_changed(version + 1) == set(), "no row was added by it"
 
 
 @pytest.mark.parametrize(
