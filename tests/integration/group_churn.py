@@ -1,4 +1,4 @@
-"""Consumers come and go, are killed and stopped; their coordinator is killed; topics grow and are recreated."""
+"""Consumers come and go, are killed, stopped and cut off; so are their coordinators, and brokers; topics change."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, NamedTuple
 
+from proxy.coordinator.records import partition_of
+from proxy.core.protected_topics import GROUPS
 from tests.integration.feature_fleet import wait_until
 from tests.integration.group_fleet import BROKERS, ConsumerProcess, GroupFleet, SteadyProducer
 from tests.integration.journaling import boottime_ns
-from tests.integration.journals import MILLISECOND, Fault, Replay, Source, count_skipped, find_overlaps, find_replays
+from tests.integration.journals import MILLISECOND, Replay, Source, count_skipped, find_overlaps, find_replays
 from tests.integration.own_network import Direction
+from tests.integration.replays import OFFSETS_TOPIC, Explainer, Loss, Outage, Recreation, read_commits
 
 SECOND = 1_000_000_000
 
@@ -39,13 +42,28 @@ CUT_FOR = (0.5, 3.0)
 CUT_SECONDS = 12
 """For so long a coordinator is cut off from the brokers. It is silent after ``state.write.timeout.ms``, 5 s."""
 
-GONE_TIMEOUTS = 10
-"""Within so many session timeouts it is noticed that a consumer is gone: each takeover waits for it anew."""
+CALM_SECONDS = (3, 20)
+"""Between two ends of coordinators: in the longer one a successor has time to wait for consumers that are gone."""
 
-COORDINATOR_ENDS = ("kill_coordinator", "cut_coordinator")
+BROKER_SECONDS = 150
+"""Between two brokers that are killed."""
 
-WATCH_SECONDS = 10
-"""For so long after a topic was recreated, consumers may find an offset of the topic before it, and begin anew."""
+WRITER_SECONDS = 30
+"""For so long a writer may hang whose broker is killed (``STUCK_SECONDS`` of the product)."""
+
+RECREATED_SECONDS = 5
+"""For so long after a topic was recreated, a consumer may begin at an offset of the topic before it."""
+
+LATE_SECONDS = 1
+"""By so much a ping and a commit may be late, on a machine that has no time for them."""
+
+
+class Fault(NamedTuple):
+    """What was done at a time. ``name``: of the journal of the consumer, or of whatever else it was done to."""
+
+    at: int
+    what: str
+    name: str
 
 
 class GroupChurn:
@@ -57,6 +75,8 @@ class GroupChurn:
         self._fleet, self._group = fleet, group
         self._random = random.Random(seed)
         self._session_timeout_ms, self._commit_interval_ms = session_timeout_ms, commit_interval_ms
+        self._timeout = session_timeout_ms * MILLISECOND
+        self._calm_until = 0.0
         self._growing, self._recreated = f"{group}-growing", f"{group}-recreated"
         self._producers: dict[str, SteadyProducer] = {}
         self._produced: dict[Source, int] = {}
@@ -66,7 +86,7 @@ class GroupChurn:
         self._count = 0
         self._all: list[ConsumerProcess] = []
         for topic, partitions in ((self._growing, 6), (self._recreated, 3)):
-            fleet.create_topic(topic, partitions)
+            fleet.create_topic(topic, partitions, copies=len(BROKERS))
             self._produce(topic, partitions, 0)
         for _ in range(MEMBERS):
             self._start()
@@ -76,16 +96,19 @@ class GroupChurn:
         """Bring about faults for so long; then undo what lasts."""
         until = time.monotonic() + seconds
         recreate_at = time.monotonic() + seconds / 3
-        actions: list[Callable[[], None]] = [self._kill, self._kill_and_restart, self._replace]
+        actions: list[Callable[[], None]] = [self._kill, self._kill_and_restart, self._replace, self._move_leader]
         actions += [self._kill_coordinator] * 2
         actions += [partial(self._stop, share) for share in STOPPED_FOR]
         if self._fleet.network is not None:
             actions += [partial(self._cut, share, direction) for share in CUT_FOR for direction in Direction]
+            actions += [partial(self._reset, of_consumer=one) for one in (True, False)]
             actions.append(self._cut_coordinator)
         dealt: list[Callable[[], None]] = []
         self._after(seconds / 4, self._grow)
         self._after(seconds / 2, self._grow)
         self._after(recreate_at - time.monotonic(), self._recreate)
+        for after in range(BROKER_SECONDS // 2, int(seconds), BROKER_SECONDS):
+            self._after(after, self._kill_broker)
         while time.monotonic() < until:
             if not dealt:
                 dealt = self._random.sample(actions, len(actions))
@@ -123,56 +146,61 @@ class GroupChurn:
         """Messages that nobody was handed out, of the topics that exist."""
         return count_skipped((one.journal for one in self._all), self._produced)
 
-    def replays(self) -> tuple[list[Replay], list[Replay]]:
-        """Return what was handed out again with a reason, and what without.
-
-        A consumer that was gone for its coordinator is such a reason, too: a machine that is busy keeps one from
-        answering for as long as a fault does.
-        """
-        self.faults += [
-            Fault(at, "gone", one.name)
-            for at, consumer_id in self._fleet.gone(self._group)
-            for one in self._all
-            if one.consumer_id == consumer_id
-        ]
-        self.faults.sort()
-        found = find_replays(one.journal for one in self._all)
-        excused: list[Replay] = []
-        others: list[Replay] = []
-        for one in found:
-            (excused if self._is_excused(one) else others).append(one)
-        return excused, others
+    def replays(self) -> tuple[Counter[str], list[Replay]]:
+        """Return how many messages were handed out again by reason, and those without one."""
+        commits = read_commits(self._fleet.state.internal_bootstrap, self._group)
+        explainer = Explainer(
+            (one.journal for one in self._all),
+            self._events(),
+            commits,
+            unreported=self._timeout // 3 + LATE_SECONDS * SECOND,
+            uncommitted=self._commit_interval_ms * MILLISECOND + LATE_SECONDS * SECOND,
+            lease=self._timeout,
+        )
+        explained, others = Counter[str](), list[Replay]()
+        for one in find_replays(one.journal for one in self._all):
+            reason = explainer.explain(one)
+            if reason is None:
+                others.append(one)
+            else:
+                explained[reason] += 1
+        return explained, others
 
     def failures(self) -> list[str]:
         """Consumers that have ended by themselves."""
         return [f"{one.name}: {one.journal.failure}" for one in self._all if one.journal.failure is not None]
 
-    def _is_excused(self, replay: Replay) -> bool:
-        """What a consumer has read since its last answer is lost with it: a third of the session timeout, and half as
-        much for what is late. So it is where an offset is out of range, which ends its connection. What the coordinator
-        had not committed is lost if both end, in whatever way. Who is cut off may hear two more
-        requests before its lease begins to end."""
-        timeout = self._session_timeout_ms * MILLISECOND
-        handed_out, unanswered = replay.first, timeout // 2
-        for fault in self.faults:
-            since = handed_out.after - fault.at
-            if fault.what == "recreate" and -unanswered < since < WATCH_SECONDS * SECOND:
-                return True
-            until = fault.at + (2 * timeout if fault.what == "cut" else timeout)
-            if fault.name != replay.name or handed_out.before > until:
-                continue
-            if fault.what == "gone" and since > -GONE_TIMEOUTS * timeout:
-                return True
-            if fault.what != "leave" and since > -unanswered:
-                return True
-            if since > -unanswered - self._commit_interval_ms * MILLISECOND and self._coordinator_ended(fault.at):
-                return True
-        return False
+    def _events(self) -> list[Loss | Outage | Recreation]:
+        """What the faults have brought about, as section 8 of the design allows it.
 
-    def _coordinator_ended(self, at: int) -> bool:
-        """Whether it was killed or cut off not long before, or after."""
-        near = 2 * self._session_timeout_ms * MILLISECOND
-        return any(one.what in COORDINATOR_ENDS and abs(one.at - at) < near for one in self.faults)
+        What a consumer has read since its last answer is lost with it: up to a third of the session timeout T. One that
+        is stopped or cut off reads on until its lease ends, at most T after it; where only what it sends is lost it may
+        hear two more pings. One that leaves reports everything, if it has a coordinator. One that is gone for its
+        coordinator, without a fault, has left several pings unanswered: the machine was busy.
+        """
+        timeout, unreported = self._timeout, self._timeout // 3 + LATE_SECONDS * SECOND
+        found: list[Loss | Outage | Recreation] = []
+        for at, what, name in self.faults:
+            if what == "kill":
+                found.append(Loss(name, what, at, at + SECOND, unreported))
+            elif what == "leave":
+                found.append(Loss(name, what, at + timeout, at + timeout, 0))
+            elif what == f"cut {Direction.FROM.value}":
+                found.append(Loss(name, what, at, at + timeout * 5 // 3 + SECOND, unreported))
+            elif what == "stop" or what.startswith(("cut ", "reset ")):
+                found.append(Loss(name, what, at, at + timeout + SECOND, unreported))
+            elif what == "kill coordinator":
+                found.append(Outage(what, at, at + SECOND))
+            elif what == "cut coordinator":
+                found.append(Outage(what, at, at + 2 * timeout))
+            elif what == "kill broker":
+                found.append(Outage(what, at, at + WRITER_SECONDS * SECOND + 2 * timeout))
+            elif what == "recreate":
+                found.append(Recreation(name, at, at + RECREATED_SECONDS * SECOND))
+        names = [(one.consumer_id, one.name) for one in self._all]
+        for at, consumer_id in self._fleet.gone(self._group):
+            found += [Loss(name, "gone", at, at + timeout, 2 * timeout) for own, name in names if own == consumer_id]
+        return found
 
     # Faults
 
@@ -210,15 +238,30 @@ class GroupChurn:
         """Off from the coordinator, for a share of the session timeout."""
         coordinator = self._fleet.coordinator(self._group)
         if coordinator is not None:
-            self._note("cut", consumer := self._pick())
+            self._note(f"cut {direction.value}", consumer := self._pick())
             heal = self._fleet.cut_consumer(consumer, coordinator, direction).close
             self._after(share * self._session_timeout_ms / 1000, heal)
 
+    def _reset(self, *, of_consumer: bool) -> None:
+        """Its connection to the coordinator, on one side: the other one hears nothing of it."""
+        coordinator = self._fleet.coordinator(self._group)
+        if coordinator is not None:
+            self._note(f"reset {'consumer' if of_consumer else 'coordinator'}", consumer := self._pick())
+            self._fleet.reset_consumer(consumer, coordinator, of_consumer=of_consumer)
+
+    def _end_coordinator(self, what: str) -> int | None:
+        """Return the broker id of the sidecar that is to end; None while there are not three, or one ended just now."""
+        coordinator = self._fleet.coordinator(self._group)
+        is_calm = time.monotonic() > self._calm_until
+        if coordinator is None or len(self._fleet.living) < len(BROKERS) or not is_calm:
+            return None
+        self.faults.append(Fault(boottime_ns(), what, str(coordinator)))
+        self._calm_until = time.monotonic() + self._random.choice(CALM_SECONDS)
+        return coordinator
+
     def _cut_coordinator(self) -> None:
         """Off from the brokers, until another sidecar has taken its place."""
-        coordinator = self._fleet.coordinator(self._group)
-        if coordinator is not None and len(self._fleet.living) == len(BROKERS):
-            self.faults.append(Fault(boottime_ns(), "cut_coordinator", str(coordinator)))
+        if (coordinator := self._end_coordinator("cut coordinator")) is not None:
             self._after(CUT_SECONDS, self._fleet.cut_sidecar(coordinator, self._random.choice(list(Direction))).close)
 
     def _replace(self) -> None:
@@ -232,12 +275,33 @@ class GroupChurn:
         self._start()
 
     def _kill_coordinator(self) -> None:
-        coordinator = self._fleet.coordinator(self._group)
-        if coordinator is None or len(self._fleet.living) < len(BROKERS):
+        if (coordinator := self._end_coordinator("kill coordinator")) is not None:
+            self._fleet.stop(coordinator, kill=True)
+            self._after(self._random.choice([0.0, 3.0]), lambda: self._fleet.restart(coordinator, wait=False))
+
+    def _kill_broker(self) -> None:
+        """And its sidecar, which is the coordinator."""
+        is_whole = self._fleet.is_replicated(self._growing, self._recreated, GROUPS, OFFSETS_TOPIC)
+        coordinator = self._end_coordinator("kill broker") if is_whole else None
+        if coordinator is None:
+            self._after(2, self._kill_broker)
             return
-        self.faults.append(Fault(boottime_ns(), "kill_coordinator", str(coordinator)))
         self._fleet.stop(coordinator, kill=True)
-        self._after(self._random.choice([0.0, 3.0]), lambda: self._fleet.restart(coordinator, wait=False))
+        self._fleet.stop_broker(coordinator)
+
+        def go_on() -> None:
+            self._fleet.start_broker(coordinator)
+            self._fleet.restart(coordinator, wait=False)
+
+        self._after(self._random.choice([2.0, 10.0]), go_on)
+
+    def _move_leader(self) -> None:
+        """Of the partition of the group; the coordinator follows."""
+        partition = partition_of(self._group, self._fleet.partitions)
+        if len(self._fleet.living) == len(BROKERS) and self._fleet.is_replicated(GROUPS):
+            others = [one for one in BROKERS if one != self._fleet.leaders(GROUPS)[partition]]
+            self.faults.append(Fault(boottime_ns(), "move leader", str(partition)))
+            self._fleet.move_leader(GROUPS, partition, self._random.choice(others))
 
     def _grow(self) -> None:
         producer = self._producers[self._growing]
@@ -251,9 +315,9 @@ class GroupChurn:
         topic = self._recreated
         before = self._producers.pop(topic)
         before.stop()
-        self.faults.append(Fault(boottime_ns(), "recreate", topic))
         self._fleet.admin.delete_topics([topic])[topic].result(30)
-        self._fleet.create_topic(topic, before.partitions)
+        self._fleet.create_topic(topic, before.partitions, copies=len(BROKERS))
+        self.faults.append(Fault(boottime_ns(), "recreate", topic))
         self._produce(topic, before.partitions, before.recreated + 1)
 
     # Means

@@ -100,7 +100,7 @@ class SteadyProducer:
         self.topic, self.partitions, self.recreated = topic, partitions, recreated
         self.acknowledged = Counter[int]()
         self._interval = 1 / rate
-        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": "all"})
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "enable.idempotence": True})
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -192,6 +192,20 @@ class GroupFleet(FeatureFleet):
         found = self.admin.list_topics(topic, timeout=20).topics[topic].partitions
         return {number: one.leader for number, one in found.items()}
 
+    def is_replicated(self, *topics: str) -> bool:
+        """Whether all replicas of the partitions of topics are in sync."""
+        found = self.admin.list_topics(timeout=20).topics
+        partitions = [one for topic in topics for one in found[topic].partitions.values()]
+        return all(len(one.isrs) == len(one.replicas) for one in partitions)
+
+    def stop_broker(self, broker_id: int) -> None:
+        """Kill a broker."""
+        cluster.stop_node(self.folder, broker_id, kill=True)
+
+    def start_broker(self, broker_id: int) -> None:
+        """Start it again, and wait until it is ready."""
+        cluster.start_node(self.folder, broker_id)
+
     def move_leader(self, topic: str, partition: int, broker_id: int) -> None:
         """Make a broker the preferred leader of a partition, and let it lead."""
         replicas = [broker_id, *(one for one in BROKERS if one != broker_id)]
@@ -249,12 +263,13 @@ class GroupFleet(FeatureFleet):
         wait_until(is_stable)
         return found[-1]
 
-    def create_topic(self, name: str, partitions: int) -> None:
+    def create_topic(self, name: str, partitions: int, copies: int = 1) -> None:
         """Create a topic, also one that was deleted just now."""
+        topic = NewTopic(name, partitions, copies, config={"min.insync.replicas": str((copies + 1) // 2)})
 
         def is_created() -> bool:
             try:
-                self.admin.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
+                self.admin.create_topics([topic])[name].result(30)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
@@ -289,6 +304,11 @@ class GroupFleet(FeatureFleet):
         """Lose packets between a consumer and the sidecar of a broker, until the stack is closed."""
         assert self.network is not None
         return self.network.cut(consumer.name, [_port(self.address(broker_id))], direction)
+
+    def reset_consumer(self, consumer: ConsumerProcess, broker_id: int, *, of_consumer: bool) -> None:
+        """Reset its connection to the sidecar of a broker, on its side or on the sidecar's alone."""
+        assert self.network is not None
+        self.network.reset(consumer.name, _port(self.address(broker_id)), of_host=of_consumer)
 
     def cut_sidecar(self, broker_id: int, direction: Direction) -> ExitStack:
         """Lose packets between the sidecar of a broker and all brokers, until the stack is closed."""

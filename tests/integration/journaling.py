@@ -7,6 +7,7 @@ next message is asked for, so that nothing is lost with a process that is killed
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -14,13 +15,41 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from proxy.client.consumer import ConsumerFailed, CoordinatedConsumer
+from proxy.client.consumer.link import SIZE_BYTES, CoordinatorLink
 from proxy.client.consumer.streams import MessageStream
+from proxy.config.values import Endpoint
+from proxy.coordinator.wire import ConsumedOffset, decode_response
+from proxy.errors import PeerError
+from proxy.fleet.boottime import boottime_ms
 
 POLL_SECONDS = 0.01
 """Between two times of which it is known that a message was handed out between them, at most, while nothing stops."""
+
+
+class ReportingLink(CoordinatorLink):
+    """Calls ``reported`` with the offsets of a response when the kernel has it."""
+
+    reported: Callable[[tuple[ConsumedOffset, ...]], None]
+
+    def send(self, frame: bytes) -> None:
+        super().send(frame)
+        with contextlib.suppress(PeerError):  # a request of its own
+            self.reported(decode_response(frame[SIZE_BYTES:]).offsets or ())
+
+
+class ReportingConsumer(CoordinatedConsumer):
+    """``reported``: see ``ReportingLink``."""
+
+    reported: Callable[[tuple[ConsumedOffset, ...]], None]
+
+    def _open_link(self, address: Endpoint) -> CoordinatorLink:
+        link = ReportingLink(address, self._security, self._settings.client_id, boottime_ms)
+        link.reported = self.reported
+        return link
 
 
 class JournalingConsumer:
@@ -31,11 +60,12 @@ class JournalingConsumer:
         self._is_ended = threading.Event()
         self._pause = arguments.pop("pause")
         topic_count = arguments.pop("topic_count")
-        self._consumer = CoordinatedConsumer(
+        self._consumer = ReportingConsumer(
             **arguments,
             on_assigned=lambda found: self._note_all("assigned", found),
             on_revoked=lambda found: self._note_all("revoked", found),
         )
+        self._consumer.reported = self._note_reported
         streams = self._consumer.create_message_streams(topic_count)
         self._threads = [threading.Thread(target=self._read, args=[one]) for each in streams.values() for one in each]
         for thread in self._threads:
@@ -55,6 +85,11 @@ class JournalingConsumer:
         now = boottime_ns()
         for topic, partition in partitions:
             self._note(what, now, topic, partition)
+
+    def _note_reported(self, offsets: Sequence[ConsumedOffset]) -> None:
+        now = boottime_ns()
+        for one in offsets:
+            self._note("reported", now, one.topic, one.partition, one.offset)
 
     def _read(self, stream: MessageStream) -> None:
         try:

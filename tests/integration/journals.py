@@ -35,6 +35,15 @@ class Change(NamedTuple):
     partition: int
 
 
+class Report(NamedTuple):
+    """The coordinator was sent the offset to consume next, before ``at``."""
+
+    at: int
+    topic: str
+    partition: int
+    offset: int
+
+
 class Journal(NamedTuple):
     """Of one process of a consumer, in the order of time. ``failure``: why the consumer has ended by itself."""
 
@@ -42,29 +51,24 @@ class Journal(NamedTuple):
     handed_out: Sequence[HandedOut]
     assigned: Sequence[Change]
     revoked: Sequence[Change]
+    reported: Sequence[Report]
     failure: str | None
 
 
-class Fault(NamedTuple):
-    """What was done at a time. ``name``: of the journal of the consumer, or of whatever else it was done to."""
-
-    at: int
-    what: str
-    name: str
-
-
 class Replay(NamedTuple):
-    """A message that was handed out again later. ``name``: of the journal that has it first."""
+    """A message that was handed out again later. ``name``, ``again``: of the journals."""
 
     name: str
     first: HandedOut
     again: str
+    second: HandedOut
 
 
 def read_journal(path: Path) -> Journal:
     """Read what a process has written so far."""
     handed_out: list[HandedOut] = []
     changes: dict[str, list[Change]] = {"assigned": [], "revoked": []}
+    reported: list[Report] = []
     failure = None
     whole, _, _ = path.read_text().rpartition("\n")
     for line in whole.splitlines():
@@ -73,12 +77,15 @@ def read_journal(path: Path) -> Journal:
             topic, recreated, partition, offset, before, after = rest.split()
             source = topic, int(recreated), int(partition)
             handed_out.append(HandedOut(source, int(offset), int(before), int(after)))
+        elif kind == "reported":
+            at, topic, partition, offset = rest.split()
+            reported.append(Report(int(at), topic, int(partition), int(offset)))
         elif kind == "failed":
             failure = rest
         else:
             at, topic, partition = rest.split()
             changes[kind].append(Change(int(at), topic, int(partition)))
-    return Journal(path.stem, handed_out, **changes, failure=failure)
+    return Journal(path.stem, handed_out, **changes, reported=reported, failure=failure)
 
 
 def find_overlaps(journals: Iterable[Journal]) -> list[str]:
@@ -135,9 +142,9 @@ def find_replays(journals: Iterable[Journal]) -> list[Replay]:
         for one in journal.handed_out:
             found[one.source, one.offset].append((one, journal.name))
     return [
-        Replay(name, first, again)
+        Replay(name, first, again, second)
         for times in found.values()
-        for (first, name), (_, again) in pairwise(sorted(times, key=lambda one: one[0].before))
+        for (first, name), (second, again) in pairwise(sorted(times, key=lambda one: one[0].before))
     ]
 
 

@@ -89,6 +89,14 @@ class OwnNetwork:
             undo.callback(_run, f"ip rule del pref {priority}")
         return undo
 
+    def reset(self, name: str, port: int, *, of_host: bool) -> None:
+        """Reset the connections between a host and a server on one side: the host's, or the server's. The other side
+        does not hear of it."""
+        address = _address(self._hosts[name])
+        end = f"src {address} and dport = :{port}" if of_host else f"dst {address} and sport = :{port}"
+        with self.cut(name, [port], Direction.BOTH):
+            _run(f"ss --tcp --kill state established {end}")
+
 
 @contextmanager
 def own_network() -> Iterator[OwnNetwork | None]:

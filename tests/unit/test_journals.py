@@ -10,6 +10,7 @@ from tests.integration.journals import (
     HandedOut,
     Journal,
     Replay,
+    Report,
     count_skipped,
     find_overlaps,
     find_replays,
@@ -25,7 +26,7 @@ def one(offset: int, before: int, after: int = 0) -> HandedOut:
 
 
 def journal(name: str, *messages: HandedOut, assigned: tuple[int, ...] = ()) -> Journal:
-    return Journal(name, messages, [Change(at, "t", 1) for at in assigned], [], None)
+    return Journal(name, messages, [Change(at, "t", 1) for at in assigned], [], [], None)
 
 
 def test_a_message_between_two_of_another_consumer_is_an_overlap() -> None:
@@ -59,7 +60,7 @@ def test_skipped_replayed_and_pauses() -> None:
     second = journal("b", one(1, 90 * MILLISECOND), one(3, 95 * MILLISECOND))
     assert count_skipped([first, second], {SOURCE: 4}) == {SOURCE: 1}
     assert count_skipped([first, second], {("t", 0, 0): 0}) == {}
-    assert find_replays([first, second]) == [Replay("a", first.handed_out[1], "b")]
+    assert find_replays([first, second]) == [Replay("a", first.handed_out[1], "b", second.handed_out[0])]
     assert longest_pauses([first, second], 30 * MILLISECOND, 40 * MILLISECOND) == {SOURCE: 70}
     assert longest_pauses([first, second], 96 * MILLISECOND, 99 * MILLISECOND) == {SOURCE: 0}
 
@@ -67,7 +68,9 @@ def test_skipped_replayed_and_pauses() -> None:
 def test_a_journal_is_read_up_to_its_last_whole_line(tmp_path: Path) -> None:
     path = tmp_path / "consumer-1"
     path.write_text(
-        "assigned 5 t 1\nhanded_out t 0 1 7 10 11\nrevoked 20 t 1\nfailed group g: no\nhanded_out t 0 1 8 3"
+        "assigned 5 t 1\nhanded_out t 0 1 7 10 11\nreported 15 t 1 8\nrevoked 20 t 1\n"
+        "failed group g: no\nhanded_out t 0 1 8 3"
     )
-    found = Journal("consumer-1", [one(7, 10)], [Change(5, "t", 1)], [Change(20, "t", 1)], "group g: no")
+    changes = [Change(5, "t", 1)], [Change(20, "t", 1)]
+    found = Journal("consumer-1", [one(7, 10)], *changes, [Report(15, "t", 1, 8)], "group g: no")
     assert read_journal(path) == found
