@@ -38,9 +38,10 @@ MAX_LOADED_BYTES = 268_435_456
 CONFIRMATION = -1
 """The number of the write in ``WriteCommitted`` of a confirmed claim."""
 
-STUCK_SECONDS = 30.0
-"""Seconds without the end of any write after which the writer is given up. A call of librdkafka may not return
-for minutes (decision 0037); consumers have had no request for longer than most leases by then."""
+MUTE_SECONDS = 5.0
+"""Seconds after ``state.write.timeout.ms`` until a writer that commits nothing is given up: a call of librdkafka may
+not return for minutes (decision 0037), or this sidecar is cut off from Kafka. Its groups are mute for as long, and
+consumers that have a longer lease find a successor meanwhile."""
 
 FENCED, OPEN_FAILED, STUCK = "fenced", "open_failed", "stuck"
 """Why a partition is lost (``PartitionLost``)."""
@@ -148,7 +149,8 @@ class GroupPartition:
     ) -> None:
         def ended(error: str | None, began: int) -> None:
             self._pending -= 1
-            self._watch()
+            if error is None:
+                self._watch()
             done(error, began)
 
         self._pending += 1
@@ -157,13 +159,14 @@ class GroupPartition:
         self._writer.write(records, ended, offsets)
 
     def _watch(self) -> None:
-        """Wait for the end of the next write."""
+        """Wait for the next write to be committed."""
         if self._stuck is not None:
             self._stuck.cancel()
             self._stuck = None
         if self._pending and not self._closed.is_set():
-            error = f"no write has ended for {STUCK_SECONDS:.0f} s"
-            self._stuck = self._loop.call_later(STUCK_SECONDS, self._lose, STUCK, error)
+            seconds = self._kafka.write_timeout_ms / 1000 + MUTE_SECONDS
+            error = f"nothing was committed for {seconds:.0f} s"
+            self._stuck = self._loop.call_later(seconds, self._lose, STUCK, error)
 
     def _on_writer_lost(self, reason: str) -> None:
         self._lose(FENCED if self._is_open else OPEN_FAILED, reason)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from tests.integration.journaling import boottime_ns
 from tests.integration.journals import MILLISECOND, Journal, Replay, Report
@@ -41,7 +41,7 @@ class Outage(NamedTuple):
 
 
 class Recreation(NamedTuple):
-    """A topic is another one from ``at`` on. What is handed out until ``until`` may be by an offset of its predecessor."""
+    """A topic is another one from ``at`` on. Until ``until`` it may be read from an offset of the one before."""
 
     topic: str
     at: int
@@ -131,20 +131,21 @@ def read_commits(bootstrap: str, group: str) -> list[Report]:
     booted = time.time_ns() - boottime_ns()
     settings = {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False}
     found: list[Report] = []
-    with closing(Consumer(settings)) as consumer:
+    with closing(Consumer({**settings, "enable.partition.eof": True})) as consumer:
         partitions = consumer.list_topics(OFFSETS_TOPIC, timeout=20).topics[OFFSETS_TOPIC].partitions
-        for number in partitions:
-            which = TopicPartition(OFFSETS_TOPIC, number, 0)
-            _, end = consumer.get_watermark_offsets(which, timeout=20)
-            consumer.assign([which])
-            while [one.offset for one in consumer.position([which])] < [end]:
-                for message in consumer.consume(1000, 1.0):
-                    assert message.error() is None, message.error()
-                    key, value = _Fields(message.key() or b""), message.value()
-                    if value is not None and key.number(2) in OFFSET_KEYS and key.text() == group:
-                        topic, partition = key.text(), key.number(4)
-                        offset = int.from_bytes(value[2:10], "big")
-                        found.append(Report(message.timestamp()[1] * MILLISECOND - booted, topic, partition, offset))
+        consumer.assign([TopicPartition(OFFSETS_TOPIC, number, 0) for number in partitions])
+        left = set(partitions)
+        while left:
+            for message in consumer.consume(1000, 1.0):
+                if (error := message.error()) is not None:
+                    assert error.code() == KafkaError._PARTITION_EOF, error
+                    left.discard(message.partition() or 0)
+                    continue
+                key, value = _Fields(message.key() or b""), message.value()
+                if value is not None and key.number(2) in OFFSET_KEYS and key.text() == group:
+                    topic, partition = key.text(), key.number(4)
+                    offset = int.from_bytes(value[2:10], "big")
+                    found.append(Report(message.timestamp()[1] * MILLISECOND - booted, topic, partition, offset))
     return found
 
 

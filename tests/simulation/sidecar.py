@@ -219,7 +219,7 @@ class Sidecar(Listener):
             case PartitionLost(partition, reason):
                 self.world.note(self.name, "has lost partition %d: %s", partition, reason)
                 self.own.discard(partition)
-                if reason in ("fenced", "open_failed"):
+                if reason in ("fenced", "open_failed", "stuck"):
                     self.elections[partition].lost(self.clock())
 
     def _set_timer(self) -> None:

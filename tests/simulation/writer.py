@@ -21,6 +21,9 @@ from tests.simulation.timeline import Process
 CONFIRMATION = -1
 """The number of a write that is only the claim."""
 
+MUTE = 5000
+"""Milliseconds after ``state.write.timeout.ms`` until a writer that commits nothing is given up."""
+
 RETRY = 300
 """Milliseconds between two attempts to reach Kafka."""
 
@@ -58,6 +61,9 @@ class Writer:
         self._jobs: list[Job] = []
         self._is_busy = False
         self._is_over = False
+        self._progress = 0
+        """Commits so far."""
+        self._is_watched = False
 
     def open(self) -> None:
         """Fence the predecessor, read the log to its end, write the claim."""
@@ -65,8 +71,23 @@ class Writer:
 
     def write(self, job: Job) -> None:
         self._jobs.append(job)
+        self._watch()
         if not self._is_busy:
             self._begin()
+
+    def _watch(self) -> None:
+        """Give it up when nothing is committed from now on, though something is to be written."""
+        if self._is_watched or self._is_over:
+            return
+        self._is_watched, progress = True, self._progress
+
+        def check() -> None:
+            if progress == self._progress and not self._is_over:
+                self._jobs.clear()  # what is under way may still be committed
+                self._report(PartitionLost(self._log.number, "stuck"))
+                self.release()
+
+        self._process.later(self._delivery_timeout + MUTE, self._source, check)
 
     def release(self) -> None:
         """Write what there is to write, and report nothing any more."""
@@ -167,6 +188,7 @@ class Writer:
 
     def _committed(self, jobs: list[Job], began_at: int) -> None:
         """Known only now, even where another producer has fenced this one meanwhile."""
+        self._progress, self._is_watched = self._progress + 1, False
         self._done(lambda job: self._report(WriteCommitted(self._log.number, job.write, began_at)), jobs)
 
     def _done(self, report: Callable[[Job], None], jobs: list[Job]) -> None:
@@ -176,6 +198,8 @@ class Writer:
                 report(job)
         if self._jobs and not self._is_busy and not self._is_over:
             self._begin()
+        if self._is_busy:
+            self._watch()
 
     def _lose(self, reason: str) -> None:
         self.stop()

@@ -401,10 +401,8 @@ class ConsumerMembership:
             return
         self._log("warning", f"{event.topic} [{event.partition}]: offset {event.offset} is out of range")
         self.assignment.mark_out_of_range(event.topic, event.partition, event.offset)
-        if self.link is LinkState.JOINED:
-            self._stop()
-            self._close()
-            self._seek_again(at_once=self._lease.has_heard)
+        if self.link is LinkState.JOINED:  # its other partitions go on where they are: they are reported before
+            self._leave(registers_again=True)
         else:  # the next StartFetcher begins it anew
             self._stop([(event.topic, event.partition)])
 
@@ -413,8 +411,7 @@ class ConsumerMembership:
     def _change_subscription(self, event: SubscriptionChanged) -> None:
         self._settings = self._settings._replace(topic_count=event.topic_count)
         if self.link is LinkState.JOINED:
-            self._registers_again = True
-            self._leave()
+            self._leave(registers_again=True)
         elif self.link is not LinkState.LEAVING:
             self._stop()
             if self.link is LinkState.REGISTER and self._step is LinkStep.ASK:
@@ -425,11 +422,12 @@ class ConsumerMembership:
         self._registers_again = False
         self._leaving_error = self._leaving_error or event.error
         if self.link is LinkState.JOINED:
-            self._leave()
+            self._leave(registers_again=False)
 
-    def _leave(self) -> None:
+    def _leave(self, *, registers_again: bool) -> None:
         """Stop, and go when the coordinator has the last offsets: the second ping shows that the response to the first
         one has arrived. A response that is repeated asks for a ping at once."""
+        self._registers_again = registers_again
         has_offsets = self.assignment.is_unreported if self._settings.auto_commit else bool(self.assignment)
         self._stop()
         self.link = LinkState.LEAVING

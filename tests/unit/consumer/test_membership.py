@@ -399,7 +399,8 @@ def test_a_partition_that_comes_to_another_stream_begins_with_what_was_not_hande
 
 
 def test_an_offset_that_was_out_of_range_is_reset() -> None:
-    driven = fetching()
+    driven = joined()
+    driven.start(T0_AT_42)
     (one,) = driven.assigned
     driven.handle(OffsetOutOfRange("t", 0, one.epoch, 42))
     driven.handle(LinkConnected())
@@ -414,6 +415,17 @@ def test_an_offset_that_was_out_of_range_is_reset() -> None:
     driven.stop()
     driven.start(T0_AT_42)
     assert [each.offset for each in driven.assigned] == [42]
+
+
+def test_before_a_consumer_registers_anew_for_an_offset_out_of_range_it_reports_the_others() -> None:
+    driven = joined()
+    driven.start(TWO)
+    assert driven.hand_out("t", 1, 7)
+    driven.handle(OffsetOutOfRange("t", 0, 1, 42))
+    assert not driven.assigned
+    ping, _ = responses(driven.ping())
+    assert [(one.partition, one.offset) for one in ping.offsets or ()] == [(1, 8)]
+    assert of(OpenLink, driven.ping()), "the coordinator has heard it"
 
 
 def test_without_a_coordinator_an_offset_out_of_range_stops_only_its_partition() -> None:

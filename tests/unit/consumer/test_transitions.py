@@ -90,7 +90,7 @@ CELLS: list[tuple[Callable[[], Driven], MembershipEvent, LinkState, FetchingStat
     (fetching, LinkEnded("gone"), REGISTER, HELD, ["OpenLink"]),
     (fetching, PING_1, JOINED, FETCHING, ["SendToCoordinator"]),
     (fetching, FetcherDone(1), JOINED, FETCHING, []),
-    (fetching, OffsetOutOfRange("t", 0, 1, 42), SEEK, STOPPED, ["AssignPartitions", "CloseLink", "OpenLink"]),
+    (fetching, OffsetOutOfRange("t", 0, 1, 42), LEAVING, STOPPED, ["AssignPartitions", "SendToCoordinator"]),
     (fetching, SubscriptionChanged('{"t":3}'), LEAVING, STOPPED, ["AssignPartitions", "SendToCoordinator"]),
     (fetching, LeaveRequested(), LEAVING, STOPPED, ["AssignPartitions", "SendToCoordinator"]),
     (leaving, LinkEnded("gone"), CLOSED, STOPPED, ["MembershipEnded"]),

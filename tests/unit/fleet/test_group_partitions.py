@@ -1,4 +1,4 @@
-"""A partition of the topic of groups gives up a writer that hangs; with a writer that does what a test says."""
+"""A partition of the topic of groups gives up a writer that commits nothing; with a writer that does what a test says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.coordinator.effects import WriteRecords
-from proxy.coordinator.events import Event, WriteCommitted
+from proxy.coordinator.events import Event, WriteAborted, WriteCommitted
 from proxy.fleet import group_partitions
 from proxy.fleet.group_partitions import GroupKafka, GroupPartition
 
@@ -38,18 +38,25 @@ def writer(monkeypatch: pytest.MonkeyPatch) -> Writer:
     return made
 
 
-async def test_a_writer_that_ends_nothing_is_given_up(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_partitions, "STUCK_SECONDS", 0.01)
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_writer_that_commits_nothing_is_given_up(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    """``fails``: it says that what was to be written is aborted."""
+    monkeypatch.setattr(group_partitions, "MUTE_SECONDS", 0.01)
     lost = asyncio.get_running_loop().create_future()
-    partition = GroupPartition(3, KAFKA, lambda event: None, lambda *found: lost.set_result(found))
+    kafka = KAFKA._replace(write_timeout_ms=10)
+    partition = GroupPartition(3, kafka, lambda event: None, lambda *found: lost.set_result(found))
     partition.write(WriteRecords(3, 1, [], {}))
+    if fails:
+        writer.ends[0]("timed out", 10)
     with capture_logs() as logged:
         assert await asyncio.wait_for(lost, 10) == (3, "stuck")
     assert writer.is_stopped
     assert [(one["event"], one["reason"]) for one in logged] == [("group_partition_lost", "stuck")]
 
 
-async def test_each_write_that_ends_begins_the_time_again(writer: Writer) -> None:
+async def test_each_write_that_is_committed_begins_the_time_again(writer: Writer) -> None:
     events: list[Event] = []
     partition = GroupPartition(3, KAFKA, events.append, lambda *_: pytest.fail("it was given up"))
     partition.write(WriteRecords(3, 1, [], {}))
@@ -61,8 +68,11 @@ async def test_each_write_that_ends_begins_the_time_again(writer: Writer) -> Non
     assert first.cancelled()
     second = partition._stuck
     assert second is not None
-    writer.ends[1](None, 20)
+    partition.write(WriteRecords(3, 3, [], {}))
+    writer.ends[1]("timed out", 20)
+    assert partition._stuck is second, "one that is aborted does not"
+    writer.ends[2](None, 30)
     assert second.cancelled()
     assert partition._pending == 0, "nothing is waited for"
     await asyncio.sleep(0)
-    assert events == [WriteCommitted(3, 1, 10), WriteCommitted(3, 2, 20)]
+    assert events == [WriteCommitted(3, 1, 10), WriteAborted(3, 2, "timed out"), WriteCommitted(3, 3, 30)]
