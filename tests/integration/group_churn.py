@@ -48,8 +48,8 @@ CALM_SECONDS = (3, 20)
 BROKER_SECONDS = 150
 """Between two brokers that are killed."""
 
-WRITER_SECONDS = 30
-"""For so long a writer may hang whose broker is killed (``STUCK_SECONDS`` of the product)."""
+WRITER_SECONDS = 10
+"""For so long a coordinator keeps a writer that commits nothing, when a broker is killed."""
 
 RECREATED_SECONDS = 5
 """For so long after a topic was recreated, a consumer may begin at an offset of the topic before it."""
@@ -187,8 +187,6 @@ class GroupChurn:
                 found.append(Loss(name, what, at + timeout, at + timeout, 0))
             elif what == f"cut {Direction.FROM.value}":
                 found.append(Loss(name, what, at, at + timeout * 5 // 3 + SECOND, unreported))
-            elif what == "stop" or what.startswith(("cut ", "reset ")):
-                found.append(Loss(name, what, at, at + timeout + SECOND, unreported))
             elif what == "kill coordinator":
                 found.append(Outage(what, at, at + SECOND))
             elif what == "cut coordinator":
@@ -197,6 +195,8 @@ class GroupChurn:
                 found.append(Outage(what, at, at + WRITER_SECONDS * SECOND + 2 * timeout))
             elif what == "recreate":
                 found.append(Recreation(name, at, at + RECREATED_SECONDS * SECOND))
+            elif what == "stop" or what.startswith(("cut ", "reset ")):
+                found.append(Loss(name, what, at, at + timeout + SECOND, unreported))
         names = [(one.consumer_id, one.name) for one in self._all]
         for at, consumer_id in self._fleet.gone(self._group):
             found += [Loss(name, "gone", at, at + timeout, 2 * timeout) for own, name in names if own == consumer_id]
@@ -205,14 +205,14 @@ class GroupChurn:
     # Faults
 
     def _kill(self) -> None:
-        self._note("kill", consumer := self._pick())
+        self._note("kill", (consumer := self._pick()).name)
         consumer.kill()
         self._drop(consumer)
         self._after(0.5, self._start)
 
     def _kill_and_restart(self) -> None:
         """The same consumer id comes back at once."""
-        self._note("kill", consumer := self._pick())
+        self._note("kill", (consumer := self._pick()).name)
         consumer_id = next(name for name, one in self._living.items() if one is consumer)
         consumer.kill()
         self._drop(consumer)
@@ -223,7 +223,7 @@ class GroupChurn:
         consumer = self._pick()
         if consumer.name in self._stopped:
             return
-        self._note("stop", consumer)
+        self._note("stop", consumer.name)
         consumer.signal(signal.SIGSTOP)
         self._stopped.add(consumer.name)
 
@@ -238,7 +238,7 @@ class GroupChurn:
         """Off from the coordinator, for a share of the session timeout."""
         coordinator = self._fleet.coordinator(self._group)
         if coordinator is not None:
-            self._note(f"cut {direction.value}", consumer := self._pick())
+            self._note(f"cut {direction.value}", (consumer := self._pick()).name)
             heal = self._fleet.cut_consumer(consumer, coordinator, direction).close
             self._after(share * self._session_timeout_ms / 1000, heal)
 
@@ -246,7 +246,7 @@ class GroupChurn:
         """Its connection to the coordinator, on one side: the other one hears nothing of it."""
         coordinator = self._fleet.coordinator(self._group)
         if coordinator is not None:
-            self._note(f"reset {'consumer' if of_consumer else 'coordinator'}", consumer := self._pick())
+            self._note(f"reset {'consumer' if of_consumer else 'coordinator'}", (consumer := self._pick()).name)
             self._fleet.reset_consumer(consumer, coordinator, of_consumer=of_consumer)
 
     def _end_coordinator(self, what: str) -> int | None:
@@ -255,7 +255,7 @@ class GroupChurn:
         is_calm = time.monotonic() > self._calm_until
         if coordinator is None or len(self._fleet.living) < len(BROKERS) or not is_calm:
             return None
-        self.faults.append(Fault(boottime_ns(), what, str(coordinator)))
+        self._note(what, str(coordinator))
         self._calm_until = time.monotonic() + self._random.choice(CALM_SECONDS)
         return coordinator
 
@@ -269,7 +269,7 @@ class GroupChurn:
         consumer = self._pick()
         if consumer.name in self._stopped:
             return
-        self._note("leave", consumer)
+        self._note("leave", consumer.name)
         consumer.leave()
         self._drop(consumer)
         self._start()
@@ -300,13 +300,13 @@ class GroupChurn:
         partition = partition_of(self._group, self._fleet.partitions)
         if len(self._fleet.living) == len(BROKERS) and self._fleet.is_replicated(GROUPS):
             others = [one for one in BROKERS if one != self._fleet.leaders(GROUPS)[partition]]
-            self.faults.append(Fault(boottime_ns(), "move leader", str(partition)))
+            self._note("move leader", str(partition))
             self._fleet.move_leader(GROUPS, partition, self._random.choice(others))
 
     def _grow(self) -> None:
         producer = self._producers[self._growing]
         partitions = min(producer.partitions + 1, MAX_PARTITIONS)
-        self.faults.append(Fault(boottime_ns(), "grow", self._growing))
+        self._note("grow", self._growing)
         self._fleet.add_partitions(self._growing, partitions)
         self._produced |= producer.stop()
         self._produce(self._growing, partitions, 0)
@@ -317,7 +317,7 @@ class GroupChurn:
         before.stop()
         self._fleet.admin.delete_topics([topic])[topic].result(30)
         self._fleet.create_topic(topic, before.partitions, copies=len(BROKERS))
-        self.faults.append(Fault(boottime_ns(), "recreate", topic))
+        self._note("recreate", topic)
         self._produce(topic, before.partitions, before.recreated + 1)
 
     # Means
@@ -346,8 +346,11 @@ class GroupChurn:
         self._stopped.discard(consumer.name)
         self._living = {name: one for name, one in self._living.items() if one is not consumer}
 
-    def _note(self, what: str, consumer: ConsumerProcess) -> None:
-        self.faults.append(Fault(boottime_ns(), what, consumer.name))
+    def _note(self, what: str, name: str) -> None:
+        """Before it is done. What was done is also in a file, beside the journals."""
+        self.faults.append(fault := Fault(boottime_ns(), what, name))
+        with (self._fleet.folder / "faults").open("a") as output:
+            print(*fault, file=output)
 
     def _after(self, seconds: float, call: Callable[[], None]) -> None:
         self._count += 1

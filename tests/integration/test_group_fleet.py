@@ -342,8 +342,9 @@ def test_s1_01_churn(fleet: GroupFleet, group: str) -> None:
         status = churn.settle()
     finally:
         churn.close()
-    excused, others = churn.replays()
-    print(f"churn, seed {seed}: {churn.figures()}; replayed {len(excused)}, skipped {churn.skipped()}")
+    explained, others = churn.replays()
+    print(f"churn, seed {seed}: {churn.figures()}; skipped {churn.skipped()}")
+    print(f"replayed: {explained.total()} for {dict(explained.most_common())}; without a reason: {len(others)}")
     assert (status["owned"], status["unowned"]) == (churn.partitions, 0)
     assert churn.overlaps() == []
     assert churn.skipped() == {}

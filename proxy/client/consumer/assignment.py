@@ -25,7 +25,6 @@ class ConsumerAssignment:
         self._leaders: dict[TopicPartition, int] = {}
         self._next_offsets: dict[TopicPartition, int] = {}
         self._stopping: set[TopicPartition] = set()
-        self._reported: set[TopicPartition] = set()
         self._out_of_range: dict[TopicPartition, int] = {}
 
     def __bool__(self) -> bool:
@@ -74,7 +73,6 @@ class ConsumerAssignment:
         self._fetched = fetched
         self._leaders = {which: one.leader for which, one in fetched.items()}
         self._stopping.clear()
-        self._reported.clear()
         self._next_offsets = self.next_offsets
 
     def stop(self, partitions: Iterable[TopicPartition] | None = None) -> None:
@@ -87,21 +85,8 @@ class ConsumerAssignment:
         """What was given up may be another consumer's from now on."""
         self._stopping.clear()
 
-    def report(self, consumed: Iterable[ConsumedOffset]) -> None:
-        """These are in the response to a StopFetcher."""
-        self._reported.update((one.topic, one.partition) for one in consumed)
-
-    def settle_reported(self, *, forget: bool) -> None:
-        """``forget``: what was reported before says nothing any more, and may be of an earlier topic of that name.
-        Else it is reported again, to another coordinator."""
-        if forget:
-            for which in self._reported:
-                self._next_offsets.pop(which, None)
-        self._reported.clear()
-
     def forget_offsets(self) -> None:
         """The coordinator has heard them, and others may have consumed more since: it says where fetching begins."""
-        self._reported.clear()
         self._next_offsets.clear()
 
     def mark_out_of_range(self, topic: str, partition: int, offset: int) -> None:

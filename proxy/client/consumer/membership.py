@@ -297,7 +297,6 @@ class ConsumerMembership:
         self.link, self._timer = LinkState.JOINED, None
         self._coordinator, self._held_by = self._address, None
         self._back_to_coordinator = False
-        self.assignment.settle_reported(forget=self._now >= self._lease.end)
         self._lease.joined(heard_at)
         self._log("info", f"registered with {self._address}, generation {generation}")
 
@@ -328,7 +327,6 @@ class ConsumerMembership:
 
     def _stop_fetcher(self, correlation_id: int, partitions: Iterable[TopicPartition] | None) -> None:
         consumed = self._consumed(partitions)
-        self.assignment.report(consumed or ())
         self._stop(partitions)
         self._respond(self._responses.add(self._response(correlation_id, wire.STOP_FETCHER, consumed)))
 

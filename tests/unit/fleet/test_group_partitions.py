@@ -1,4 +1,4 @@
-"""A partition of the topic of groups gives up a writer that commits nothing; with a writer that does what a test says."""
+"""A partition of the topic of groups gives up a writer that commits nothing; with one that does what a test says."""
 
 from __future__ import annotations
 
