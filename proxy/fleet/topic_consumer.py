@@ -41,6 +41,7 @@ QUICK_WAIT_MS = 10
 response that has none. Later it waits for librdkafka's 500, which cost less."""
 
 STALE_LEADER = (
+    KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
@@ -173,7 +174,10 @@ def _ask_end_offset(admin: AdminClient, topic: str, partition: int) -> int:
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     committed = IsolationLevel.READ_COMMITTED
     found = admin.list_offsets({asked: latest}, isolation_level=committed, request_timeout=ADMIN_TIMEOUT)
-    return int(found[asked].result().offset)
+    offset = int(found[asked].result().offset)
+    if offset < 0:  # librdkafka's -1001, without an error: the leader has not answered
+        raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, "the leader has not answered"))
+    return offset
 
 
 def to_topic_record(key: bytes, value: bytes | None, timestamp: tuple[int, int]) -> TopicRecord:

@@ -55,7 +55,13 @@ RECREATED_SECONDS = 5
 """For so long after a topic was recreated, a consumer may begin at an offset of the topic before it."""
 
 LATE_SECONDS = 1
-"""By so much a ping and a commit may be late, on a machine that has no time for them."""
+"""By so much a ping may be late on a busy machine."""
+
+COMMIT_SECONDS = 3
+"""By so much a commit may take longer there than its interval."""
+
+FENCED_SECONDS = 3
+"""For so long a coordinator may not know that its successor has fenced it: it writes every 2 s at least."""
 
 
 class Fault(NamedTuple):
@@ -154,7 +160,7 @@ class GroupChurn:
             self._events(),
             commits,
             unreported=self._timeout // 3 + LATE_SECONDS * SECOND,
-            uncommitted=self._commit_interval_ms * MILLISECOND + LATE_SECONDS * SECOND,
+            uncommitted=self._commit_interval_ms * MILLISECOND + COMMIT_SECONDS * SECOND,
             lease=self._timeout,
         )
         explained, others = Counter[str](), list[Replay]()
@@ -176,7 +182,8 @@ class GroupChurn:
         What a consumer has read since its last answer is lost with it: up to a third of the session timeout T. One that
         is stopped or cut off reads on until its lease ends, at most T after it; where only what it sends is lost it may
         hear two more pings. One that leaves reports everything, if it has a coordinator. One that is gone for its
-        coordinator, without a fault, has left several pings unanswered: the machine was busy.
+        coordinator, without a fault, has left several pings unanswered: the machine was busy. A coordinator whose
+        partition is taken hears what it cannot commit, until it notices.
         """
         timeout, unreported = self._timeout, self._timeout // 3 + LATE_SECONDS * SECOND
         found: list[Loss | Outage | Recreation] = []
@@ -197,6 +204,8 @@ class GroupChurn:
                 found.append(Recreation(name, at, at + RECREATED_SECONDS * SECOND))
             elif what == "stop" or what.startswith(("cut ", "reset ")):
                 found.append(Loss(name, what, at, at + timeout + SECOND, unreported))
+        resigned = self._fleet.resigned(partition_of(self._group, self._fleet.partitions))
+        found += [Outage("takeover", at - FENCED_SECONDS * SECOND, at) for at in resigned]
         names = [(one.consumer_id, one.name) for one in self._all]
         for at, consumer_id in self._fleet.gone(self._group):
             found += [Loss(name, "gone", at, at + timeout, 2 * timeout) for own, name in names if own == consumer_id]

@@ -330,11 +330,11 @@ class GroupFleet(FeatureFleet):
 
     def gone(self, group: str) -> list[tuple[int, str]]:
         """When a consumer was gone for its coordinator, as ``boottime_ns`` has it, and its id."""
-        booted = time.time_ns() - boottime_ns()
-        return [
-            (int(datetime.fromisoformat(one["timestamp"]).timestamp() * 1_000_000_000) - booted, one["consumer"])
-            for one in self.logged("consumer_gone", group=group)
-        ]
+        return [(_boottime_of(one), one["consumer"]) for one in self.logged("consumer_gone", group=group)]
+
+    def resigned(self, partition: int) -> list[int]:
+        """When a sidecar did not hold a partition any more."""
+        return [_boottime_of(one) for one in self.logged("coordinator_resigned", partition=partition)]
 
     def check_logs(self) -> None:
         """No sidecar has made a mistake."""
@@ -349,6 +349,12 @@ def _is_even(consumers: Sequence[Mapping[str, Any]]) -> bool:
     topics = {topic for each in threads for one in each for topic in one}
     shares = [sum(len(partitions) for one in each for partitions in one.values()) for each in threads]
     return max(shares) - min(shares) <= len(topics)
+
+
+def _boottime_of(logged: Mapping[str, Any]) -> int:
+    """When a line was logged, as ``boottime_ns`` has it."""
+    booted = time.time_ns() - boottime_ns()
+    return int(datetime.fromisoformat(logged["timestamp"]).timestamp() * 1_000_000_000) - booted
 
 
 def _port(address: str) -> int:
