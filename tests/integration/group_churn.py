@@ -82,7 +82,9 @@ class GroupChurn:
         self._random = random.Random(seed)
         self._session_timeout_ms, self._commit_interval_ms = session_timeout_ms, commit_interval_ms
         self._timeout = session_timeout_ms * MILLISECOND
-        self._calm_until = 0.0
+        self._calm_until = self._until = 0.0
+        self._down: set[int] = set()
+        """Broker ids of the sidecars that are to be started again."""
         self._growing, self._recreated = f"{group}-growing", f"{group}-recreated"
         self._producers: dict[str, SteadyProducer] = {}
         self._produced: dict[Source, int] = {}
@@ -100,7 +102,7 @@ class GroupChurn:
 
     def run(self, seconds: float) -> None:
         """Bring about faults for so long; then undo what lasts."""
-        until = time.monotonic() + seconds
+        until = self._until = time.monotonic() + seconds
         recreate_at = time.monotonic() + seconds / 3
         actions: list[Callable[[], None]] = [self._kill, self._kill_and_restart, self._replace, self._move_leader]
         actions += [self._kill_coordinator] * 2
@@ -116,12 +118,14 @@ class GroupChurn:
         for after in range(BROKER_SECONDS // 2, int(seconds), BROKER_SECONDS):
             self._after(after, self._kill_broker)
         while time.monotonic() < until:
+            self._revive()
             if not dealt:
                 dealt = self._random.sample(actions, len(actions))
             dealt.pop()()
             self._wait(min(until, time.monotonic() + self._random.uniform(0.5, 3)))
         while self._later:
             self._wait(self._later[0][0])
+        self._revive()
 
     def settle(self) -> dict[str, Any]:
         """Wait until the group owns all partitions and has all messages; then end it. Returns its status."""
@@ -285,22 +289,36 @@ class GroupChurn:
 
     def _kill_coordinator(self) -> None:
         if (coordinator := self._end_coordinator("kill coordinator")) is not None:
-            self._fleet.stop(coordinator, kill=True)
-            self._after(self._random.choice([0.0, 3.0]), lambda: self._fleet.restart(coordinator, wait=False))
+            self._stop_sidecar(coordinator)
+            self._after(self._random.choice([0.0, 3.0]), lambda: self._start_sidecar(coordinator))
+
+    def _stop_sidecar(self, broker_id: int) -> None:
+        self._down.add(broker_id)
+        self._fleet.stop(broker_id, kill=True)
+
+    def _start_sidecar(self, broker_id: int) -> None:
+        self._down.remove(broker_id)
+        self._fleet.restart(broker_id, wait=False)
+
+    def _revive(self) -> None:
+        """Start sidecars again that have given up starting: the machine was too busy."""
+        for broker_id in set(BROKERS).difference(self._fleet.living, self._down):
+            self._fleet.restart(broker_id, wait=False)
 
     def _kill_broker(self) -> None:
         """And its sidecar, which is the coordinator."""
         is_whole = self._fleet.is_replicated(self._growing, self._recreated, GROUPS, OFFSETS_TOPIC)
         coordinator = self._end_coordinator("kill broker") if is_whole else None
         if coordinator is None:
-            self._after(2, self._kill_broker)
+            if time.monotonic() < self._until:
+                self._after(2, self._kill_broker)
             return
-        self._fleet.stop(coordinator, kill=True)
+        self._stop_sidecar(coordinator)
         self._fleet.stop_broker(coordinator)
 
         def go_on() -> None:
             self._fleet.start_broker(coordinator)
-            self._fleet.restart(coordinator, wait=False)
+            self._start_sidecar(coordinator)
 
         self._after(self._random.choice([2.0, 10.0]), go_on)
 
