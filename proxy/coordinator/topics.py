@@ -128,17 +128,20 @@ class TopicIndex:
     def changed(self, event: TopicsChanged) -> dict[str, set[str]]:
         """Take a snapshot. Return the topics that have changed, and the groups that each concerns.
 
-        A change is that a topic was added, deleted, grown, or recreated: it has another id.
+        A change is that a topic was added, deleted, grown, or recreated: it has another id. A topic that
+        was not asked for is not deleted because it is missing: the answer may be older than the subscription to it.
         """
         before, self.topics = self.topics, event.topics
         self.snapshots += 1
         if event.watch in self._asked:
             self._answered = self._asked[event.watch]
             self._asked = {watch: asked for watch, asked in self._asked.items() if watch > event.watch}
+        asked = self._answered
         changed = [
             topic
             for topic in sorted(before.keys() | event.topics.keys())
-            if _identity(before.get(topic)) != _identity(event.topics.get(topic))
+            if (topic in event.topics or asked.all_topics or topic in asked.names)
+            and _identity(before.get(topic)) != _identity(event.topics.get(topic))
         ]
         groups = {topic: set(self._by_name.get(topic, ())) for topic in changed}
         for group_id in self._wildcard_groups:

@@ -282,7 +282,9 @@ class Sidecar(Listener):
                 )
             case FindOrdinaryMembers(group):
                 self.later(self.random.choice((1, 5, 50)), OF_KAFKA, lambda: self._find_ordinary_members(group))
-            case WatchTopics():
+            case WatchTopics(number, names, all_topics):
+                if not names and not all_topics:  # is answered at once, perhaps after the next one was given
+                    self.later(1, OF_KAFKA, lambda: self.feed(TopicsChanged(number, {})))
                 self._watch = effect
                 self.later(self.random.choice((1, 5, 50)), OF_KAFKA, self._report_topics)
             case LogGroupEvent(level, name, fields):

@@ -81,7 +81,28 @@ def test_index() -> None:
     index.unsubscribe("g", "named")
     index.unsubscribe("h", "pattern")
     assert index.take_watch() == WatchTopics(1, frozenset(), False)
-    assert index.changed(TopicsChanged(1, {})) == {"a": set(), "b": set()}
+    index.subscribe("g", "named", named)
+    assert index.take_watch() == WatchTopics(2, frozenset({"a"}), False)
+    assert index.changed(TopicsChanged(1, {})) == {}, "nobody had asked for any"
+    assert not index.are_known("g")
+    assert index.changed(TopicsChanged(2, {"a": topic(2)})) == {"a": {"g"}}
+    assert index.changed(TopicsChanged(2, {})) == {"a": {"g"}}
+
+
+def test_offsets_outlive_the_moment_in_which_nobody_subscribes() -> None:
+    """The last member goes, and the next one registers before the answer that nothing is watched."""
+    driver = Driver()
+    (c1,) = driver.stable("c1")
+    c1.offsets = {("t", 0): 42}
+    driver.advance(3000)
+    driver.topics_hang = True
+    c1.end(by_peer=False)
+    c2 = driver.register("c2")
+    watch = driver.all(WatchTopics)[-1].watch
+    driver.do(TopicsChanged(watch - 1, {}))
+    driver.do(TopicsChanged(watch, driver.topics))
+    driver.advance(10_000)
+    assert c2.fetches["t", 0] == 42
 
 
 def test_a_topic_that_was_recreated_before_a_takeover_is_told_apart_where_it_is_watched_already() -> None:
