@@ -1,3 +1,4 @@
+# cython: language_level=3, annotation_typing=False
 """Spreads out the connections that a rate limit lets in at once.
 
 A window of eleven samples lets ten times the limit in at once. Each connection costs the sidecar and the broker a
@@ -10,7 +11,7 @@ Times are whole milliseconds of one monotonic clock.
 
 from __future__ import annotations
 
-from msgspec import Struct
+import cython
 
 from proxy.limits.model import Limits
 
@@ -35,24 +36,24 @@ CONNECTION_COST = ADMISSION_COST + ARRIVAL_COST
 MICROSECONDS = 1_000_000
 
 
-class _Pace(Struct):
+@cython.cclass
+class Pace:
     """The pace of one listener. ``step_cost``: what one millisecond may use up. ``unit_us``: time for a cost of 1."""
 
-    unit_us: int
-    step_cost: int
-    due_us: int = 0
-    """When all connections so far would have been admitted at an even pace."""
-    step: int = 0
-    """The current millisecond."""
-    used: int = 0
-    """What it has used up."""
+    def __init__(self, unit_us: int, step_cost: int) -> None:
+        self.unit_us = unit_us
+        self.step_cost = step_cost
+        self.due_us = 0  # when all connections so far would have been admitted at an even pace
+        self.step = 0  # the current millisecond
+        self.used = 0  # what it has used up
 
 
+@cython.cclass
 class AdmissionPace:
     """The pace of each listener with an enforced rate limit. Other listeners have none."""
 
     def __init__(self, limits: Limits) -> None:
-        self._paces: dict[str, _Pace] = {}
+        self._paces: dict[str, Pace] = {}
         self.update_limits(limits)
 
     def update_limits(self, limits: Limits) -> None:
@@ -64,7 +65,7 @@ class AdmissionPace:
             if rates:
                 rate = max(MIN_RATE, LIMIT_FACTOR * min(rates))
                 step = max(MIN_STEP, -(-rate // 1000))
-                self._paces[name] = _Pace(MICROSECONDS // (rate * CONNECTION_COST), step * CONNECTION_COST)
+                self._paces[name] = Pace(MICROSECONDS // (rate * CONNECTION_COST), step * CONNECTION_COST)
 
     def record(self, listener: str, cost: int, now: int) -> None:
         """Count ``ADMISSION_COST`` or ``ARRIVAL_COST`` for a connection of ``listener``."""
@@ -87,4 +88,6 @@ class AdmissionPace:
 
     def next_timer(self, now: int) -> int | None:
         """Return when the next listener may accept again; None if all of them may."""
+        if not self._paces:
+            return None
         return min((at for at in map(self.next_at, self._paces) if at > now), default=None)

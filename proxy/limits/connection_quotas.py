@@ -1,3 +1,4 @@
+# cython: language_level=3, annotation_typing=False
 """Decides which accepted connections are admitted, and when. Nothing else is done for a connection before.
 
 This is a state machine without IO. It gets arrivals, ends and the time, and calls ``admit`` or ``refuse`` once for each
@@ -19,8 +20,9 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Collection
 from itertools import takewhile
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeAlias
 
+import cython
 from msgspec import Struct
 
 from proxy.limits.inheritance import PendingState
@@ -34,16 +36,16 @@ MAX_ENDED_HOLDS = 8
 """Held connections that one call of ``process_timers`` admits or refuses. More would delay the traffic of open
 connections."""
 
-T = TypeVar("T")
+Token: TypeAlias = Any
 """The caller's identifier of a connection."""
 
 
-class PendingConnection(Struct, Generic[T]):
+class PendingConnection(Struct):
     """A connection that is neither admitted nor refused yet."""
 
     listener: str
     address: str
-    token: T
+    token: Token
     ready_at: int = -1
     """When its delay ends; −1 if it is not yet the first of its queue."""
     wants_slot: bool = False
@@ -52,7 +54,8 @@ class PendingConnection(Struct, Generic[T]):
     """The violation it was held for. It is not held a second time."""
 
 
-class ConnectionQuotas(Generic[T]):
+@cython.cclass
+class ConnectionQuotas:
     """All limits of one sidecar, and the connections that wait for them.
 
     * ``admit(listener, token)`` and ``refuse(listener, token)`` pass the ownership of a connection to the caller.
@@ -69,13 +72,14 @@ class ConnectionQuotas(Generic[T]):
         self,
         limits: Limits,
         *,
-        admit: Callable[[str, T], None],
-        refuse: Callable[[str, T], None],
-        is_disconnected: Callable[[T], bool],
+        admit: Callable[[str, Token], None],
+        refuse: Callable[[str, Token], None],
+        is_disconnected: Callable[[Token], bool],
         evict: Callable[[Collection[str]], None],
         on_throttle: Callable[[Throttle], None],
     ) -> None:
         self.limits = limits
+        self._observes_connections = _observes_connections(limits)
         self.sensors = RateSensors(limits)
         self.open_total = 0
         """Open connections."""
@@ -90,9 +94,9 @@ class ConnectionQuotas(Generic[T]):
         ms."""
         self.holds: dict[str, list[int]] = {}
         """By listener: connections held for the rate of their address, and the sum of their holds in ms."""
-        self.queues: dict[str, deque[PendingConnection[T]]] = {}
+        self.queues: dict[str, deque[PendingConnection]] = {}
         """Connections that wait for a rate or a slot, by listener. The first of each queue is checked next."""
-        self.held: list[tuple[int, int, PendingConnection[T]]] = []
+        self.held: list[tuple[int, int, PendingConnection]] = []
         """A heap of held connections: when the hold ends, a serial number, and the connection."""
         self._paused = False
         self._blocked_ms: dict[str, int] = {}
@@ -107,7 +111,7 @@ class ConnectionQuotas(Generic[T]):
         self._evict = evict
         self._on_throttle = on_throttle
 
-    def submit(self, listener: str, address: str, token: T, now: int) -> None:
+    def submit(self, listener: str, address: str, token: Token, now: int) -> None:
         """Add an accepted connection. ``address``: in canonical form."""
         pending = PendingConnection(listener, address, token)
         queue = self.queues[listener]
@@ -146,10 +150,11 @@ class ConnectionQuotas(Generic[T]):
         ``release``."""
         if self._paused:
             return None
-        times = [queue[0].ready_at for queue in self.queues.values() if queue and not queue[0].wants_slot]
-        if self.held:
-            times.append(self.held[0][0])
-        return min(times, default=None)
+        earliest: int | None = self.held[0][0] if self.held else None
+        for queue in self.queues.values():
+            if queue and not queue[0].wants_slot and (earliest is None or queue[0].ready_at < earliest):
+                earliest = queue[0].ready_at
+        return earliest
 
     def is_blocked(self, listener: str) -> bool:
         """Return whether ``listener`` must not accept connections now."""
@@ -180,6 +185,7 @@ class ConnectionQuotas(Generic[T]):
         Pending connections of a listener that is no more there are refused.
         """
         self.limits = limits
+        self._observes_connections = _observes_connections(limits)
         self.sensors.update_limits(limits)
         self._change_listeners(limits)
         self._process_all_queues(now)
@@ -199,7 +205,7 @@ class ConnectionQuotas(Generic[T]):
         self.open_by_listener[listener] = self.open_by_listener.get(listener, 0) + 1
         self.open_by_address[address] = self.open_by_address.get(address, 0) + 1
 
-    def pending(self) -> list[tuple[PendingState, T]]:
+    def pending(self) -> list[tuple[PendingState, Token]]:
         """Return all connections that are neither admitted nor refused, in the order in which they are checked."""
         queued = [
             (PendingState(one.ready_at, one.wants_slot, one.held_for), one.token)
@@ -209,7 +215,7 @@ class ConnectionQuotas(Generic[T]):
         held = [(PendingState(held_for=one.held_for, held_until=end), one.token) for end, _, one in sorted(self.held)]
         return queued + held
 
-    def restore_pending(self, listener: str, address: str, token: T, state: PendingState) -> None:
+    def restore_pending(self, listener: str, address: str, token: Token, state: PendingState) -> None:
         """Add a connection of ``pending`` of another process. It is checked with the next call of another method."""
         pending = PendingConnection(listener, address, token, state.ready_at, state.wants_slot, state.held_for)
         if state.held_until is None:
@@ -289,12 +295,13 @@ class ConnectionQuotas(Generic[T]):
             elif pending.held_for is not None or not self._hold_or_refuse(pending, now):
                 self._admit_or_refuse(pending)
 
-    def _admit_or_refuse(self, pending: PendingConnection[T]) -> None:
+    def _admit_or_refuse(self, pending: PendingConnection) -> None:
         listener = pending.listener
         if self._address_is_full(pending):  # others were admitted meanwhile
             self._refuse(listener, pending.token)
             return
-        self._report_observed_limits(pending)
+        if self._observes_connections:
+            self._report_observed_limits(pending)
         self.count_open(listener, pending.address)
         self.admitted[listener] += 1
         self._admit(listener, pending.token)
@@ -304,24 +311,28 @@ class ConnectionQuotas(Generic[T]):
 
     # ---- rates --------------------------------------------------------------------------------------------------
 
-    def _count_and_delay(self, pending: PendingConnection[T], now: int) -> int:
+    def _count_and_delay(self, pending: PendingConnection, now: int) -> int:
         """Count the connection in the rates of broker and listener, and return its delay in ms."""
         listener = pending.listener
         self.sensors.record(listener, 1, now)
         violations = self.sensors.violations(listener, now)
+        return self._delay(pending, violations) if violations else 0
+
+    def _delay(self, pending: PendingConnection, violations: list[RateViolation]) -> int:
+        """Report the violations, and return the longest delay of those that are enforced."""
         enforced = [violation for violation in violations if violation.quota.enforced]
         worst = max(enforced, key=lambda violation: violation.wait_ms, default=None)
         delay = worst.wait_ms if worst is not None else 0
         if worst is not None and delay:  # less than half a millisecond counts as no delay, as in Kafka
             self._report_violation(pending, worst, "delay")
-            self.delays[listener][0] += 1
-            self.delays[listener][1] += delay
+            self.delays[pending.listener][0] += 1
+            self.delays[pending.listener][1] += delay
         for violation in violations:
             if not violation.quota.enforced and violation.wait_ms:
                 self._report_violation(pending, violation, "observe")
         return delay
 
-    def _hold_or_refuse(self, pending: PendingConnection[T], now: int) -> bool:
+    def _hold_or_refuse(self, pending: PendingConnection, now: int) -> bool:
         """Return whether the rate of the address forbids to admit the connection now. It is then held or refused."""
         violation = self.sensors.count_address(pending.address, now)
         if violation is None:
@@ -341,11 +352,11 @@ class ConnectionQuotas(Generic[T]):
         self._hold(pending, now + violation.wait_ms)
         return True
 
-    def _hold(self, pending: PendingConnection[T], until: int) -> None:
+    def _hold(self, pending: PendingConnection, until: int) -> None:
         self._hold_number += 1
         heapq.heappush(self.held, (until, self._hold_number, pending))
 
-    def _end_hold(self, pending: PendingConnection[T], now: int) -> bool:
+    def _end_hold(self, pending: PendingConnection, now: int) -> bool:
         """Check a connection whose hold is over. Return whether it may be admitted or wait for a slot; otherwise it is
         refused."""
         listener, address = pending.listener, pending.address
@@ -362,7 +373,7 @@ class ConnectionQuotas(Generic[T]):
         pending.ready_at = now
         return True
 
-    def _return_to_queue(self, pending: PendingConnection[T]) -> None:
+    def _return_to_queue(self, pending: PendingConnection) -> None:
         """Put a connection whose hold is over before those that were not held, in the order of the holds."""
         queue = self.queues[pending.listener]
         held_before = takewhile(lambda waiting: waiting.held_for is not None, queue)
@@ -379,7 +390,7 @@ class ConnectionQuotas(Generic[T]):
             return False
         return not all_.enforced or self.open_total < all_.limit or self._is_protected(listener)
 
-    def _has_slot_or_report(self, pending: PendingConnection[T]) -> bool:
+    def _has_slot_or_report(self, pending: PendingConnection) -> bool:
         """Return whether there is a slot for the connection. A missing slot is reported once for each connection."""
         if self._has_slot(pending.listener):
             return True
@@ -407,7 +418,7 @@ class ConnectionQuotas(Generic[T]):
         override = limits.ip_connections_overrides.get(address)
         return limits.ip_connections if override is None else Quota(override, limits.ip_connections.action)
 
-    def _address_is_full(self, pending: PendingConnection[T]) -> bool:
+    def _address_is_full(self, pending: PendingConnection) -> bool:
         """Return whether the address has reached its limit of open connections, so that the connection has to be
         refused."""
         quota = self.connection_quota(pending.address)
@@ -419,7 +430,7 @@ class ConnectionQuotas(Generic[T]):
 
     # ---- reports -----------------------------------------------------------------------------------------------
 
-    def _report_observed_limits(self, pending: PendingConnection[T]) -> None:
+    def _report_observed_limits(self, pending: PendingConnection) -> None:
         """Report limits in dry-run mode that would have kept the connection out."""
         full = self._full_quotas(pending.listener)
         full.append(("ip", self.connection_quota(pending.address), self.open_by_address.get(pending.address, 0)))
@@ -427,9 +438,7 @@ class ConnectionQuotas(Generic[T]):
             if not quota.enforced and count >= quota.limit:
                 self._report_throttle(pending, scope, "connections", "observe", quota.limit, count)
 
-    def _report_violation(
-        self, pending: PendingConnection[T], violation: RateViolation, action: ThrottleAction
-    ) -> None:
+    def _report_violation(self, pending: PendingConnection, violation: RateViolation, action: ThrottleAction) -> None:
         limit = violation.quota.limit
         wait = 0 if action == "drop" else violation.wait_ms
         self._report_throttle(
@@ -438,7 +447,7 @@ class ConnectionQuotas(Generic[T]):
 
     def _report_throttle(
         self,
-        pending: PendingConnection[T],
+        pending: PendingConnection,
         scope: QuotaScope,
         quota: QuotaKind,
         action: ThrottleAction,
@@ -448,3 +457,10 @@ class ConnectionQuotas(Generic[T]):
     ) -> None:
         self.throttled[ThrottleKind(pending.listener, scope, quota, action)] += 1
         self._on_throttle(Throttle(pending.listener, pending.address, scope, quota, action, limit, observed, delay_ms))
+
+
+def _observes_connections(limits: Limits) -> bool:
+    """Return whether a limit of open connections is in dry-run mode."""
+    quotas = [limits.connections, limits.ip_connections, *(each.connections for each in limits.listeners.values())]
+    overridden = bool(limits.ip_connections_overrides) and limits.ip_connections.action != "enforce"
+    return overridden or any(quota.limited and not quota.enforced for quota in quotas)

@@ -1,3 +1,4 @@
+# cython: language_level=3, annotation_typing=False
 """Limits of authenticated principals: how many connections each has, and how fast it makes them.
 
 Clients behind one NAT share an address; a principal distinguishes them. It is known only once the broker has accepted a
@@ -18,6 +19,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable
 
+import cython
 from msgspec import Struct
 
 from proxy.limits.model import Limits, QuotaKind, Throttle, ThrottleAction, ThrottleKind
@@ -42,6 +44,7 @@ class Login(Struct, frozen=True):
     address: str
 
 
+@cython.cclass
 class PrincipalQuotas:
     """The limits of principals of one sidecar, and the connections that count in them.
 

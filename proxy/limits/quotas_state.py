@@ -6,7 +6,6 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
 from proxy.limits.connection_quotas import ConnectionQuotas
 from proxy.limits.model import (
@@ -27,7 +26,7 @@ MAX_PRINCIPALS_SHOWN = 20
 """Principals in the state, chosen in the same way."""
 
 
-def collect_state(quotas: ConnectionQuotas[Any], principals: PrincipalQuotas, now: int) -> QuotasState:
+def collect_state(quotas: ConnectionQuotas, principals: PrincipalQuotas, now: int) -> QuotasState:
     """Return the current state of the limits. ``now``: milliseconds of the clock of both."""
     held = Counter(arrival.listener for _, _, arrival in quotas.held)
     return QuotasState(
@@ -52,7 +51,7 @@ def collect_state(quotas: ConnectionQuotas[Any], principals: PrincipalQuotas, no
     )
 
 
-def _limits(quotas: ConnectionQuotas[Any], now: int) -> list[LimitState]:
+def _limits(quotas: ConnectionQuotas, now: int) -> list[LimitState]:
     limits, rate = quotas.limits, quotas.sensors.rate
     found = [
         LimitState("broker", "", "connection_creation_rate", limits.rate.limit, limits.rate.action, rate(None, now)),
@@ -82,7 +81,7 @@ def _limits(quotas: ConnectionQuotas[Any], now: int) -> list[LimitState]:
     ]
 
 
-def _addresses(quotas: ConnectionQuotas[Any], now: int) -> list[AddressState]:
+def _addresses(quotas: ConnectionQuotas, now: int) -> list[AddressState]:
     sensors = quotas.sensors
     held = Counter(arrival.address for _, _, arrival in quotas.held)
     found = [

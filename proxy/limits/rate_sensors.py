@@ -1,3 +1,4 @@
+# cython: language_level=3, annotation_typing=False
 """The rates of connections: broker-wide, per listener, and per address or principal.
 
 As in Kafka, those of the broker and of listeners are always measured, and that of an address only if it has a limit.
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
+import cython
 from msgspec import Struct
 
 from proxy.limits.model import Limits, Quota, QuotaScope
@@ -48,6 +50,7 @@ class RateViolation(NamedTuple):
     wait_ms: int
 
 
+@cython.cclass
 class KeyedRates:
     """The rates of addresses or principals that have a limit, at most ``most`` of them."""
 
@@ -124,6 +127,7 @@ class KeyedRates:
             sensor.restore(rate.samples)
 
 
+@cython.cclass
 class RateSensors:
     """All rates of one sidecar."""
 
@@ -148,15 +152,20 @@ class RateSensors:
 
     def record(self, listener: str, value: int, now: int) -> None:
         """Count a connection of ``listener``, or with −1 take one back."""
-        self._listeners[listener].record(value, now)
+        sensor = self._listeners[listener]
+        sensor.record(value, now)
         if not self._limits.listeners[listener].protected:
             self._broker.record(value, now)
 
     def violations(self, listener: str, now: int) -> list[RateViolation]:
         """Return which rates that apply to ``listener`` are above their limit. The wait is at most one window."""
         limits = self._limits.listeners[listener]
-        found = [] if limits.protected else self._violation("broker", self._broker, self._limits.rate, now)
-        return found + self._violation("listener", self._listeners[listener], limits.rate, now)
+        found: list[RateViolation] = []
+        if not limits.protected and self._limits.rate.limited:
+            self._add_violation(found, "broker", self._broker, self._limits.rate, now)
+        if limits.rate.limited:
+            self._add_violation(found, "listener", self._listeners[listener], limits.rate, now)
+        return found
 
     def count_address(self, address: str, now: int) -> RateViolation | None:
         """Count a connection of ``address``; return the violation if its rate is now above its limit.
@@ -194,11 +203,10 @@ class RateSensors:
     def _new_rate(self) -> SampledRate:
         return SampledRate(self._limits.samples, self._limits.window_ms)
 
-    def _violation(self, scope: QuotaScope, sensor: SampledRate, quota: Quota, now: int) -> list[RateViolation]:
-        if not quota.limited:
-            return []
+    def _add_violation(
+        self, found: list[RateViolation], scope: QuotaScope, sensor: SampledRate, quota: Quota, now: int
+    ) -> None:
         count, window = sensor.measure(now)
-        if not exceeds(count, window, quota.limit):
-            return []
-        bounded = min(throttle_time(count, window, quota.limit), self._limits.window_ms)
-        return [RateViolation(scope, quota, count * 1000 / window, bounded)]
+        if exceeds(count, window, quota.limit):
+            bounded = min(throttle_time(count, window, quota.limit), self._limits.window_ms)
+            found.append(RateViolation(scope, quota, count * 1000 / window, bounded))

@@ -1,3 +1,4 @@
+# cython: language_level=3, annotation_typing=False
 """Kafka's sampled rate: events over a window of samples, counted to the millisecond as the broker does.
 
 Source: ``SampledStat``, ``Rate`` and ``QuotaUtils`` of Kafka. Times are whole milliseconds of one monotonic clock.
@@ -8,24 +9,32 @@ from __future__ import annotations
 
 from array import array
 
+import cython
+
 SAMPLE_START, SAMPLE_LAST, SAMPLE_SUM = 0, 1, 2
 """Offsets in a sample: when it began, when something was last recorded, and the sum of the records."""
 
 SAMPLE_FIELDS = 3
 """Numbers of one sample in the array."""
 
+newest_start = SAMPLE_START - SAMPLE_FIELDS
+newest_last = SAMPLE_LAST - SAMPLE_FIELDS
+newest_sum = SAMPLE_SUM - SAMPLE_FIELDS
+oldest_start = SAMPLE_START
+oldest_last = SAMPLE_LAST
+oldest_sum = SAMPLE_SUM
+
 MIN_ELAPSED_MS = 1
 """Smallest divisor in ms."""
 
 
+@cython.cclass
 class SampledRate:
     """Counts connections over ``samples`` windows of ``window_ms``. Takes about 500 bytes if all samples are in use.
 
     A sample counts until nothing was recorded in it for the whole time. Each sample begins after the last record of the
     one before, so those that no longer count are always the first ones. Measuring drops them, and so does a new sample.
     """
-
-    __slots__ = ("_count", "_max_age_ms", "_min_elapsed_ms", "_samples", "_window_ms")
 
     def __init__(self, samples: int, window_ms: int) -> None:
         self._window_ms = window_ms
@@ -37,9 +46,9 @@ class SampledRate:
     def record(self, value: int, now: int) -> None:
         """Count ``value`` connections; a negative value takes them back."""
         kept = self._samples
-        if kept and now - kept[SAMPLE_START - SAMPLE_FIELDS] < self._window_ms:
-            kept[SAMPLE_LAST - SAMPLE_FIELDS] = now
-            kept[SAMPLE_SUM - SAMPLE_FIELDS] += value
+        if kept and now - kept[newest_start] < self._window_ms:
+            kept[newest_last] = now
+            kept[newest_sum] += value
         else:
             self._drop_expired(now)
             kept.extend((now, now, value))
@@ -53,7 +62,7 @@ class SampledRate:
         """
         self._drop_expired(now)
         kept = self._samples
-        elapsed = now - kept[SAMPLE_START] if kept else 0
+        elapsed = now - kept[oldest_start] if kept else 0
         if elapsed < self._min_elapsed_ms:
             elapsed = self._min_elapsed_ms + elapsed % self._window_ms
         return self._count, elapsed if elapsed > MIN_ELAPSED_MS else MIN_ELAPSED_MS
@@ -81,8 +90,8 @@ class SampledRate:
     def _drop_expired(self, now: int) -> None:
         """Drop the samples that no longer count."""
         kept, expired = self._samples, now - self._max_age_ms
-        while kept and kept[SAMPLE_LAST] <= expired:
-            self._count -= kept[SAMPLE_SUM]
+        while kept and kept[oldest_last] <= expired:
+            self._count -= kept[oldest_sum]
             del kept[:SAMPLE_FIELDS]
 
 

@@ -1,3 +1,4 @@
+# cython: language_level=3, annotation_typing=False
 """Applies the connection quotas to accepted sockets, and to connections whose client has logged in.
 
 A socket is neither read nor connected to the broker before the quotas admit it. This module gives ``ConnectionQuotas``
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from time import monotonic, monotonic_ns
 
+import cython
 import structlog
 from msgspec import Struct, structs
 
@@ -74,6 +76,7 @@ class AcceptedConnection(Struct):
     """Whether the client has closed the connection."""
 
 
+@cython.cclass
 class AdmissionControl:
     """Applies all limits of one sidecar before ``handler`` gets a connection.
 
@@ -84,7 +87,7 @@ class AdmissionControl:
         self._handler = handler
         self._on_unblocked = on_unblocked
         self._loop = asyncio.get_running_loop()
-        self._quotas: ConnectionQuotas[AcceptedConnection] = ConnectionQuotas(
+        self._quotas = ConnectionQuotas(
             self._with_bounded_holds(limits),
             admit=self._admit,
             refuse=self._refuse,
@@ -122,7 +125,7 @@ class AdmissionControl:
         quota_key = self.limits.quota_key(host)
         self._pace.record(listener.name, ARRIVAL_COST, now)
         self._quotas.submit(listener.name, quota_key, AcceptedConnection(listener, sock, host, port, quota_key), now)
-        self._arm_timer()
+        self._arm_timer(now)
 
     def is_blocked(self, listener: str) -> bool:
         """Return whether ``listener`` must not accept connections now."""
@@ -163,7 +166,7 @@ class AdmissionControl:
     def pause(self) -> None:
         """Admit and refuse nothing until ``resume``, so that limits and connections can be passed to a successor."""
         self._quotas.pause()
-        self._arm_timer()
+        self._arm_timer(_now_ms())
 
     def resume(self) -> None:
         """Continue after ``pause``."""
@@ -253,9 +256,11 @@ class AdmissionControl:
     def _on_closed(self, number: int) -> None:
         listener, address = self._open.pop(number)
         self._principals.release(number)
-        self._quotas.release(listener, address, _now_ms())
+        now = _now_ms()
+        self._quotas.release(listener, address, now)
         self._on_ended(number)
-        self._after_change()
+        self._arm_timer(now)
+        self._on_unblocked()
 
     def _watch_logins(self, before: bool) -> None:
         """Let the handler report logins only while a principal has a limit. ``before``: whether it does now."""
@@ -272,7 +277,7 @@ class AdmissionControl:
                 self._principals.add_earlier(number, principal)
             else:
                 self._principals.add(number, principal, *known, now)
-        self._arm_timer()
+        self._arm_timer(now)
 
     def _advance(self) -> None:
         self._timer = self._timer_at = None
@@ -281,13 +286,14 @@ class AdmissionControl:
         self._after_change()
 
     def _after_change(self) -> None:
-        self._arm_timer()
+        self._arm_timer(_now_ms())
         self._on_unblocked()
 
-    def _arm_timer(self) -> None:
-        now = _now_ms()
-        deadlines = (self._quotas.next_timer(), self._principals.next_timer(), self._pace.next_timer(now))
-        deadline = min((deadline for deadline in deadlines if deadline is not None), default=None)
+    def _arm_timer(self, now: int) -> None:
+        deadline: int | None = None
+        for due in (self._quotas.next_timer(), self._principals.next_timer(), self._pace.next_timer(now)):
+            if due is not None and (deadline is None or due < deadline):
+                deadline = due
         if deadline == self._timer_at:
             return
         if self._timer is not None:

@@ -23,7 +23,7 @@ SECOND = 1_000
 def test_an_address_takes_less_than_a_kibibyte_and_nothing_once_it_was_idle() -> None:
     """D2; each is as large as it can be, with every sample in use."""
     rates = {DEFAULT_ADDRESS: Quota(5)}
-    quotas: ConnectionQuotas[int] = ConnectionQuotas(
+    quotas: ConnectionQuotas = ConnectionQuotas(
         Limits({"CLIENT": ListenerLimits()}, ip_rates=rates, ip_connections=Quota(100)),
         admit=lambda _listener, _token: None,
         refuse=lambda _listener, _token: None,

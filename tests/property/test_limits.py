@@ -289,7 +289,7 @@ class Everything(RuleBasedStateMachine):
         self.of: dict[int, tuple[str, str]] = {}
         self.evicts_at_once = evicts_at_once
         self.gone: set[int] = set()
-        self.quotas: ConnectionQuotas[int] = ConnectionQuotas(
+        self.quotas: ConnectionQuotas = ConnectionQuotas(
             limits,
             admit=self.admit,
             refuse=self.refuse,

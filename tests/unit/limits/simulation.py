@@ -44,7 +44,7 @@ class Simulation:
     on_evict: Callable[[Collection[str]], None] = lambda listeners: None
 
     def __post_init__(self) -> None:
-        self.quotas: ConnectionQuotas[Client] = ConnectionQuotas(
+        self.quotas: ConnectionQuotas = ConnectionQuotas(
             self.limits,
             admit=self._admit,
             refuse=self._refuse,
