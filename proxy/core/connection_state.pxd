@@ -8,6 +8,7 @@ from proxy.core.account cimport Account
 from proxy.core.header cimport (
     MORE, acks_at, after_client_id, is_flexible, is_known, least_header, peek, skip_tags, token_size,
 )
+from proxy.core.interception cimport Interception
 from proxy.core.memory cimport count_api, equals, int16_at, int32_at, sliced
 from proxy.core.observation cimport BodyCapture, Observation, identifies
 from proxy.core.produce_scan cimport ProduceScan
@@ -36,7 +37,8 @@ cdef class Direction:
 @cython.no_gc  # refers to nothing that refers back
 cdef class ConnectionState:
     cdef readonly Account account
-    cdef readonly object client_id, interception
+    cdef readonly object client_id
+    cdef readonly Interception interception
     cdef readonly int64_t requests, clean
     cdef readonly bint diverted
     cdef object known_as, topics, held

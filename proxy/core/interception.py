@@ -1,3 +1,4 @@
+# cython: language_level=3, annotation_typing=False
 """What a session with interceptors forwards instead of the bytes that came, and what it answers itself.
 
 A chunk is forwarded as it came up to the first byte that an interceptor changes, holds or drops. From there on its
@@ -12,6 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
+
+import cython
 
 from proxy.compiled.exchange import Exchange
 from proxy.core.counters import ListenerCounters
@@ -79,10 +82,9 @@ class DroppedFrame:
         return b""
 
 
+@cython.cclass
 class HeldFrame:
     """Held until it is complete, and charged to ``account`` until then. ``then`` returns what is forwarded."""
-
-    __slots__ = ("_account", "_frame", "_then")
 
     holds_bytes = True
 
@@ -96,6 +98,8 @@ class HeldFrame:
             self._account.charge(len(piece))
             self._frame += piece
             return b""
+        if not self._frame:
+            return self._then(piece)
         self._account.charge(-len(self._frame))
         return self._then(bytes(self._frame) + piece)
 
@@ -221,6 +225,7 @@ class StreamedResponse:
         return header + out
 
 
+@cython.cclass
 class Interception:
     """What one session with interceptors does with the chunk at hand, and the responses that it has still to send.
 
@@ -234,12 +239,6 @@ class Interception:
     there is none, which is always the last; None: the connection ends there. ``closing``: there is a None, so no more
     is read of the client, for ``cause``. ``ending``: it is first.
     """
-
-    __slots__ = (
-        "_account", "_charged_responses", "_deferred_bytes", "_out", "_replies", "_sent", "cause", "closing",
-        "counters", "diverted", "ending", "failure", "full", "interceptors", "replacement", "replied", "replies",
-        "responses", "rest",
-    )  # fmt: skip
 
     def __init__(self, interceptors: InterceptorChain, counters: ListenerCounters, account: Account) -> None:
         self._account = account

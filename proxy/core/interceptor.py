@@ -181,10 +181,12 @@ class InterceptorChain:
         self._interceptors = interceptors
         self.topics = next((each.topics for each in interceptors if each.topics is not None), None)
         self.table = bytearray(KEYS * VERSIONS)
+        self._rewriting: dict[tuple[int, int], list[Interceptor]] = {}  # by key and version, as far as they came
         self.update()
 
     def update(self) -> None:
         """Compute the table again, after an interceptor wants others."""
+        self._rewriting.clear()
         for key in range(KEYS):
             for version in range(VERSIONS):
                 self.table[key * VERSIONS + version] = self._compute_flags(key, version)
@@ -225,9 +227,12 @@ class InterceptorChain:
 
     def rewrite(self, api_key: int, api_version: int, body: bytes) -> bytes:
         """Return the body that the client gets."""
-        for interceptor in self._interceptors:
-            if interceptor.flags(api_key, api_version) & REWRITE:
-                body = interceptor.rewrite(api_key, api_version, body)
+        rewriting = self._rewriting.get((api_key, api_version))
+        if rewriting is None:
+            rewriting = [each for each in self._interceptors if each.flags(api_key, api_version) & REWRITE]
+            self._rewriting[api_key, api_version] = rewriting
+        for interceptor in rewriting:
+            body = interceptor.rewrite(api_key, api_version, body)
         return body
 
     def rewrite_prefix(self, api_key: int, api_version: int, body: bytes, whole: bool) -> tuple[bytes, int] | None:

@@ -30,7 +30,10 @@ class SupportedVersions:
 
     def update(self, ranges: Mapping[int, VersionRange]) -> bool:
         """Set the upstream's apis, from an ApiVersions response. Returns whether they have changed."""
+        if ranges is self.ranges:
+            return False
         if ranges == self.ranges:
+            self.ranges = ranges  # mostly the one that comes next, too
             return False
         self.ranges, self._effective_ranges = ranges, floored(ranges)
         return True

@@ -17,6 +17,7 @@ SILENT: dict[str, tuple[str, ...]] = {
     "connection_state": (
         "enqueue", "dequeue", "advance", "has_ended", "reads_tokens", "keeps_rest", "is_closing",
         "has_no_partial_request", "end_frame", "await_end", "release", "read_token", "read_token_response", "chunk",
+        "settle",
     ),
     "session": ("is_saturated", "read", "check_size"),
     "observation": ("identifies", "flags", "try_charge", "drop_body", "uncharge", "record_lost"),
@@ -29,16 +30,11 @@ SILENT: dict[str, tuple[str, ...]] = {
 OTHERS: dict[str, dict[str, list[str]]] = {
     "connection_state": {
         "begin_body": [
-            "self.interception.begin_frame(frame, lead, self.chunk(data, end), start if start > 0 else 0, upto, ended)",
             "capture = BodyCapture(stop - first, False, False)",
             "observation.add_piece(response, exchange, kind, capture, lead, lead, 0, -first, False)",
         ],
         "read_body": ["self.interception.replace(state.frame.feed(whole[:taken], last), whole, 0, taken)"],
         "interceptor_flags": ["return self.interception.interceptors.flags(key, version)"],
-        "settle": [
-            "self.interception.finish_chunk(self.chunk(data, end), upto)",
-            "self.diverted = self.interception.diverted",
-        ],
     },
     "session": {
         "read_frames": [
@@ -52,12 +48,10 @@ OTHERS: dict[str, dict[str, list[str]]] = {
             "most = self.interception.interceptors.max_held_request(key, version)",
             "scan = ProduceScan(version, self.topics)",
             "request = Request(connection, key, version, client_id, acks, self.consecutive)",
-            "frame = self.interception.frame_of_request(wanted, request, exchange, body - at)",
             "frame = self.interception.refuse_produce(request, exchange, acks_offset - at)",
         ],
         "read_response": [
             'self.interception.record_failure(ValueError("the response\'s header cannot be read"))',
-            "frame = self.interception.frame_of_response(wanted, exchange, body - at, size + 4)",
         ],
     },
     "observation": {
