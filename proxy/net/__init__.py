@@ -5,6 +5,7 @@ Connections, from the accept to the end:
 listener_manager.py    Listens on every configured address and passes each accepted client on.
 listening_sockets.py   Opens listening sockets, or takes them from systemd or from a predecessor.
 acceptor.py            One listening socket with its own accept loop, which can pause.
+sockets.pyx            Accepts clients, and connects to a broker on this machine, in few system calls.
 proxy_header.py        Reads the PROXY protocol header with which a connection begins.
 admission.py           Applies the connection quotas of ``proxy.limits`` to accepted sockets.
 connection_handler.py  The interface of whatever serves admitted connections: a data plane or a worker pool.

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 
 from proxy.core.counters import ListenerCounters
+from proxy.net.sockets import accept
 
 ACCEPT_BATCH = 8
 """Connections accepted in one callback of the event loop. More would delay the traffic of open connections."""
@@ -76,7 +77,8 @@ class Acceptor:
         self._free_connections = free_connections
         self._loop = asyncio.get_running_loop()
         self._retry: asyncio.TimerHandle | None = None
-        self._accepting = False
+        self.accepting = False
+        """Whether it watches the socket."""
 
     @property
     def backlog_length(self) -> int:
@@ -89,8 +91,8 @@ class Acceptor:
 
     def start_accepting(self) -> None:
         """Start or resume accepting. While the process is out of descriptors, accepting resumes once some are free."""
-        if not self._accepting and self._retry is None:
-            self._accepting = True
+        if not self.accepting and self._retry is None:
+            self.accepting = True
             self._loop.add_reader(self.socket, self._on_readable)
 
     def stop_accepting(self) -> None:
@@ -111,12 +113,10 @@ class Acceptor:
             self._wait_for_capacity("EMFILE")
             return
         usable = usable_descriptors()
-        waiting = self.backlog_length or ACCEPT_BATCH
-        for _ in range(min(room, waiting, ACCEPT_BATCH)):
+        listening = self.socket.fileno()
+        for _ in range(min(room, ACCEPT_BATCH)):
             try:
-                sock, address = self.socket.accept()
-            except BlockingIOError:
-                return
+                accepted = accept(listening)
             except OSError as error:
                 name = errno.errorcode.get(error.errno or 0, "UNKNOWN")
                 if error.errno in CAPACITY_ERRORS:
@@ -124,11 +124,13 @@ class Acceptor:
                     return
                 self._counters.accept_errors[name] += 1
                 continue  # the client has closed the connection in the backlog
+            if accepted is None:
+                return
+            sock, address = accepted
             # The kernel assigns the lowest free number, so at least that many descriptors are in use.
             full = self._free_connections is not None and sock.fileno() >= usable
-            sock.setblocking(False)
             self._counters.accepted += 1
-            accepts_more = self._on_accept(sock, address[:2])
+            accepts_more = self._on_accept(sock, address)
             if full:
                 self._wait_for_capacity("EMFILE")
             elif not accepts_more:
@@ -147,7 +149,7 @@ class Acceptor:
         self.start_accepting()
 
     def _pause(self) -> None:
-        self._accepting = False
+        self.accepting = False
         self._loop.remove_reader(self.socket)
 
 

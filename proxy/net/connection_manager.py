@@ -26,7 +26,7 @@ from proxy.core.session import Session
 from proxy.errors import PeerError, describe_os_error
 from proxy.interceptors.consumer_groups import Registration
 from proxy.limits.principal_quotas import Logins
-from proxy.net.client_identity import identified, initial_principal
+from proxy.net.client_identity import identified
 from proxy.net.connection_lifetime import ConnectionLifetime
 from proxy.net.connection_setup import SetupDeadlines, has_unread_bytes
 from proxy.net.consumer_handover import HandedConnection, TakeConsumer, refuse_consumer
@@ -138,9 +138,8 @@ class ConnectionManager:
         sidecar."""
         serving = self.listeners.by_name[listener.name]  # it may have changed since the connection was accepted
         listener, counters = serving.settings, self.listener_counters[listener.name]
-        bind = listener.bind
-        connection_id = f"{bind.host}:{bind.port}-{address[0]}:{address[1]}-{number}"
-        principal, source = initial_principal(listener)
+        connection_id = f"{serving.bind}-{address[0]}:{address[1]}-{number}"
+        principal, source = serving.initial_principal
         connection = Connection(
             connection_id, listener.name, address[0], address[1], monotonic(), principal, principal_source=source
         )
@@ -157,7 +156,8 @@ class ConnectionManager:
         self.relays[relay] = number
         self.by_number[number] = relay
         counters.active += 1
-        self.notify_observers(ConnectionTransition(connection, "opened", connection.opened_at))
+        if self.sink is not None:
+            self.notify_observers(ConnectionTransition(connection, "opened", connection.opened_at))
         if serving.tls.server is None:
             self._connect(relay, sock, serving, number)
         else:
@@ -181,7 +181,7 @@ class ConnectionManager:
         self, relay: Relay, sock: socket.socket, serving: ServingListener, number: int, tls: TlsStream | None = None
     ) -> None:
         """Connect a client to the broker and start its relay. ``tls``: of the client, which has shaken hands."""
-        if (broker := serving.upstream.connect_at_once()) is not None:
+        if (broker := serving.upstream.connect_at_once()) >= 0:
             try:
                 self._start_relay(relay, sock, broker, number, tls, None)
             except OSError as error:  # the connection must not end before ``handle_connection`` does
@@ -204,7 +204,7 @@ class ConnectionManager:
             if relay.closed:
                 broker.close()
             else:
-                self._start_relay(relay, sock, broker, number, tls, broker_tls)
+                self._start_relay(relay, sock, broker.detach(), number, tls, broker_tls)
         except PeerError as error:  # the broker's handshake failed
             relay.counters.upstream_failures += 1
             relay.close("broker_tls_failed", f"{serving.upstream}: {error.detail}")
@@ -215,7 +215,7 @@ class ConnectionManager:
         self,
         relay: Relay,
         sock: socket.socket,
-        broker: socket.socket,
+        broker: int,
         number: int,
         tls: TlsStream | None,
         broker_tls: TlsStream | None,

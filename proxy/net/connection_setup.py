@@ -1,3 +1,4 @@
+# cython: language_level=3, annotation_typing=False
 """Closes clients whose first request does not arrive in time. Without a request they would hold a connection to the
 broker and a slot of ``max.connections``.
 
@@ -15,6 +16,8 @@ import termios
 from collections import OrderedDict
 from collections.abc import Callable
 from time import monotonic
+
+import cython
 
 from proxy.core.causes import Cause
 from proxy.net.relay import Relay
@@ -52,6 +55,7 @@ def is_set_up(relay: Relay) -> bool:
     return session.is_between_requests  # a Produce with acks=0
 
 
+@cython.cclass
 class SetupDeadlines:
     """The deadlines of all clients of one process whose first request is outstanding.
 

@@ -131,6 +131,7 @@ class HttpServer:
             oldest = next(iter(self._without_request))
             del self._without_request[oldest]
             oldest.cancel()
+        sock.setblocking(False)  # as the loop's own methods want it of the object, too
         task = asyncio.get_running_loop().create_task(self._serve(sock))
         self._open[task] = sock
         self._without_request[task] = None

@@ -259,7 +259,7 @@ class ListenerManager:
         if self._handler.is_full or not self._accepting:
             return
         for name, acceptor in self._acceptors.items():
-            if not self.admission.is_blocked(name):
+            if not acceptor.accepting and not self.admission.is_blocked(name):
                 acceptor.start_accepting()
 
     def _log_listening(self, names: Iterable[str]) -> None:

@@ -97,7 +97,7 @@ class Relay:
     def attach(
         self,
         client: socket.socket,
-        broker: socket.socket,
+        broker: int,
         client_tls: TlsStream | None = None,
         broker_tls: TlsStream | None = None,
     ) -> None:
@@ -105,7 +105,8 @@ class Relay:
 
         What the client has sent behind its handshake may be relayed at once, which may end the connection.
 
-        ``client_tls``, ``broker_tls``: the established TLS of a side; None where bytes pass as they are.
+        ``broker``: the descriptor of a connected, non-blocking socket. ``client_tls``, ``broker_tls``: the established
+        TLS of a side; None where bytes pass as they are.
         """
 
     def stop_reading_requests(self) -> None:

@@ -39,6 +39,7 @@ from libc.string cimport memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.unistd cimport close as close_descriptor
 
+from proxy.core.interception cimport Interception
 from proxy.core.session cimport Session
 from proxy.net.poller cimport EPOLLIN, EPOLLOUT, Poller, Watched, poller_of
 from proxy.net.tls_stream cimport TlsStream, opened
@@ -171,9 +172,9 @@ cdef class Relay(Watched):
         self.initial_connection = connection
         self.session = session
 
-    def attach(self, client, broker, TlsStream client_tls=None, TlsStream broker_tls=None):
+    def attach(self, client, int broker, TlsStream client_tls=None, TlsStream broker_tls=None):
         self.client.fd = client.detach()
-        self.broker.fd = broker.detach()
+        self.broker.fd = broker
         self.client.tls = client_tls
         self.broker.tls = broker_tls
         self.poller = poller_of(asyncio.get_running_loop())
@@ -449,7 +450,7 @@ cdef class Relay(Watched):
 
     cdef int write_intercepted(self, End end, Py_ssize_t size, const uint8_t *data) except -1:
         """Send what interceptors made of a chunk of ``end``, and their responses to the client."""
-        cdef object interception = self.session.interception
+        cdef Interception interception = self.session.interception
         cdef bytes edited = interception.replacement, replies = interception.replies
         if interception.failure is not None:
             report_failure(self.id, interception.failure)

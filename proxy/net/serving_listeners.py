@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from weakref import WeakSet
 
 from proxy.config import Config, Listener
 from proxy.coordinator.view import GroupsDirectory, GroupsView
+from proxy.core.exchange import PrincipalSource
 from proxy.features.updates import UpdateFeatures, UpdateRequest, UpdateResult
 from proxy.features.view import FeaturesDirectory, FeaturesView
 from proxy.interceptors.broker_metadata import FleetDirectory, FleetView
+from proxy.net.client_identity import initial_principal
 from proxy.net.feature_update_calls import fail_update
 from proxy.net.listener_interceptors import ListenerInterceptors
 from proxy.net.tls_contexts import ListenerTls, TlsContexts
@@ -28,6 +31,16 @@ class ServingListener:
     upstream: Upstream
     interceptors: ListenerInterceptors | None
     tls: ListenerTls
+
+    @cached_property
+    def bind(self) -> str:
+        """Where it listens, as the ids of its connections begin."""
+        return f"{self.settings.bind.host}:{self.settings.bind.port}"
+
+    @cached_property
+    def initial_principal(self) -> tuple[str, PrincipalSource]:
+        """The principal of a client before it has authenticated, and how that principal is known."""
+        return initial_principal(self.settings)
 
 
 class ServingListeners:

@@ -21,6 +21,7 @@ from typing import ClassVar
 from proxy.config import Endpoint
 from proxy.errors import PeerError
 from proxy.net.acceptor import CAPACITY_ERRORS, CAPACITY_RETRY_DELAY, set_socket_options
+from proxy.net.sockets import NearBroker
 from proxy.net.tls_contexts import ListenerTls
 from proxy.net.tls_handshake import TlsHandshake
 from proxy.net.tls_stream import TlsStream
@@ -58,8 +59,8 @@ class Upstream:
         self._family = 0 if source is None else socket.AF_INET6 if ":" in source else socket.AF_INET
         self._literal_addresses: list[SocketAddress] = []
         """The address, if the host is an IP address. A host name is resolved for each connection, since it may move."""
-        self._is_near = False
-        """Whether the address is one of loopback, and without TLS. The kernel connects to it in the system call."""
+        self._near: NearBroker | None = None
+        """The address, if it is one of loopback, and without TLS."""
         self._resolver = UpstreamResolver(endpoint)
         self._last_connected: SocketAddress | None = None
         """Of several addresses, the last one that a connection was established to."""
@@ -70,8 +71,9 @@ class Upstream:
             self._literal_addresses = order_addresses(
                 socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
             )
-            near = ip_address(self._literal_addresses[0][1][0]).is_loopback
-            self._is_near = near and source is None and (tls is None or tls.client is None)
+            host, port = self._literal_addresses[0][1][:2]
+            if ip_address(host).is_loopback and source is None and (tls is None or tls.client is None):
+                self._near = NearBroker(host, port)
 
     def __str__(self) -> str:
         return str(self._endpoint)
@@ -117,18 +119,10 @@ class Upstream:
             self._full = stream
         return stream
 
-    def connect_at_once(self) -> socket.socket | None:
-        """Return a connected, non-blocking socket where the kernel has one without waiting; None: try ``open``."""
-        if not self._is_near:
-            return None
-        try:
-            sock, error = _begin_connecting(self._literal_addresses[0], self._source)
-        except OSError:
-            return None
-        if error in (0, errno.EISCONN):
-            return sock
-        sock.close()
-        return None
+    def connect_at_once(self) -> int:
+        """Return the descriptor of a connected, non-blocking socket where the kernel has one without waiting; −1: try
+        ``open``."""
+        return -1 if self._near is None else self._near.connect_at_once()
 
     async def connect(self) -> socket.socket:
         """Return a connected, non-blocking socket. Raises OSError with the reason of each address, or TimeoutError.

@@ -73,7 +73,7 @@ async def test_a_mistake_after_a_handshake_closes_the_connection(
 async def test_a_connection_whose_connect_has_not_begun_is_drained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Upstream, "connect_at_once", lambda _: None)
+    monkeypatch.setattr(Upstream, "connect_at_once", lambda _: -1)
     async with tls_bench(tmp_path, answer_in_order, **{"security.protocol": "PLAINTEXT"}) as running:
         client, accepted = socket.socketpair()
         with client:
