@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -39,6 +40,9 @@ class Podman:
         engine = '[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\nruntime = "runc"\n'
         engine += f'infra_image = "{PAUSE}"\n'
         if unpacked is not None:
+            # conmon runs Podman again when a container ends, and gets no other variables than these.
+            named = [f"{name}={value}" for name, value in environment.items()]
+            engine += f"conmon_env_vars = {json.dumps(named)}\n"
             engine += f'conmon_path = ["{unpacked}/usr/bin/conmon"]\n[engine.runtimes]\n'
             engine += f'runc = ["{unpacked}/usr/sbin/runc"]\n'
         limits = f'default_ulimits = ["nofile={DESCRIPTORS}:{DESCRIPTORS}", "nproc=30000:30000"]\n'
@@ -78,10 +82,13 @@ class Podman:
         )
 
     def build(self, containerfile: str, tag: str, **mounts: Path) -> str:
-        """Build an image of the project on ``BASE``, and return its name. ``mounts``: folders by their names there."""
+        """Build an image of the project on ``BASE``, and return its name. ``mounts``: folders by their names there.
+
+        Isolation "chroot" would run Buildah again without LD_LIBRARY_PATH, which an unpacked one needs.
+        """
         given = {"BASE": BASE, "SSL_CERT_FILE": "/run/certificates.crt"}
         self._build(
-            "--layers", "--isolation", "chroot", "--network", "host",
+            "--layers", "--isolation", "oci", "--network", "host",
             "--volume", f"{CERTIFICATES}:/run/certificates.crt:ro",
             *(part for name, folder in mounts.items() for part in ("--volume", f"{folder}:/{name}:ro")),
             *(part for name, value in given.items() for part in ("--build-arg", f"{name}={value}")),
