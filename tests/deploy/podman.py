@@ -6,7 +6,7 @@ import functools
 import json
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,24 +34,34 @@ DESCRIPTORS = 20_000
 class Podman:
     """Runs ``podman`` and ``buildah``."""
 
-    def __init__(self, folder: Path, environment: dict[str, str], unpacked: Path | None) -> None:
+    def __init__(self, folder: Path, unpacked: Path | None) -> None:
+        """``unpacked``: the folder with the programs where they are not installed."""
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        engine = '[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\nruntime = "runc"\n'
-        engine += f'infra_image = "{PAUSE}"\n'
+        settings: dict[str, dict[str, object]] = {
+            "containers": {"default_ulimits": [f"nofile={DESCRIPTORS}:{DESCRIPTORS}", "nproc=30000:30000"]},
+            "engine": {
+                "cgroup_manager": "cgroupfs",
+                "events_logger": "file",
+                "runtime": "runc",
+                "infra_image": PAUSE,
+            },
+            "network": {"network_config_dir": f"{folder}/networks"},
+        }
+        environment: dict[str, str] = {}
         if unpacked is not None:
+            environment = fetched.environment_of(unpacked)
+            environment["PATH"] = f"{_iptables(folder, unpacked)}:{environment['PATH']}"
+            environment["XTABLES_LIBDIR"] = ":".join(map(str, unpacked.glob("usr/lib/*-linux-gnu/xtables")))
+            settings["containers"]["seccomp_profile"] = f"{unpacked}/usr/share/containers/seccomp.json"
             # conmon runs Podman again when a container ends, and gets no other variables than these.
-            named = [f"{name}={value}" for name, value in environment.items()]
-            engine += f"conmon_env_vars = {json.dumps(named)}\n"
-            engine += f'conmon_path = ["{unpacked}/usr/bin/conmon"]\n[engine.runtimes]\n'
-            engine += f'runc = ["{unpacked}/usr/sbin/runc"]\n'
-        limits = f'default_ulimits = ["nofile={DESCRIPTORS}:{DESCRIPTORS}", "nproc=30000:30000"]\n'
-        if unpacked is not None:
-            limits += f'seccomp_profile = "{unpacked}/usr/share/containers/seccomp.json"\n'
-        (folder / "containers.conf").write_text(f"[containers]\n{limits}{engine}")
-        (folder / "storage.conf").write_text(
-            f'[storage]\ndriver = "overlay"\ngraphroot = "{folder}/root"\nrunroot = "{folder}/run"\n'
-        )
+            settings["engine"]["conmon_env_vars"] = [f"{name}={value}" for name, value in environment.items()]
+            settings["engine"]["conmon_path"] = [f"{unpacked}/usr/bin/conmon"]
+            settings["engine.runtimes"] = {"runc": [f"{unpacked}/usr/sbin/runc"]}
+            settings["network"]["cni_plugin_dirs"] = [f"{unpacked}/usr/lib/cni"]
+        (folder / "containers.conf").write_text(_toml(settings))
+        storage = {"driver": "overlay", "graphroot": f"{folder}/root", "runroot": f"{folder}/run"}
+        (folder / "storage.conf").write_text(_toml({"storage": storage}))
         (folder / "policy.json").write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
         self._environment = {
             **os.environ,
@@ -127,6 +137,24 @@ class Podman:
         )  # fmt: skip
 
 
+def _toml(sections: Mapping[str, Mapping[str, object]]) -> str:
+    """Return a file of settings; a text or a list of texts is the same in TOML as in JSON."""
+    return "".join(
+        f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
+        for name, settings in sections.items()
+    )
+
+
+def _iptables(folder: Path, unpacked: Path) -> Path:
+    """Return a folder with the names of iptables that its package makes only where it is installed."""
+    programs = folder / "programs"
+    programs.mkdir(exist_ok=True)
+    for name in ("iptables", "ip6tables"):
+        (programs / name).unlink(missing_ok=True)
+        (programs / name).symlink_to(unpacked / "usr/sbin" / f"{name}-nft")
+    return programs
+
+
 @functools.cache
 def podman() -> Podman:
     """Return one whose storage has ``BASE``. Skips the test where it cannot be had."""
@@ -136,7 +164,7 @@ def podman() -> Podman:
         _, unpacked = fetched.debian("podman", ["podman", "buildah", "runc", "conmon"])
     except fetched.MissingError as missing:
         pytest.skip(f"no Podman: {missing}")
-    made = Podman(cache_dir() / "deploy" / "containers", fetched.environment_of(unpacked), unpacked)
+    made = Podman(cache_dir() / "deploy" / "containers", unpacked)
     made("image", "prune", "--force", "--filter", "until=24h")  # layers of builds that are no longer used
     if BASE not in made("images", "--format", "{{.Repository}}:{{.Tag}}").split():
         archive = debian.bootstrap(made.folder / "base.tar", "ca-certificates")
