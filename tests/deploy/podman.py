@@ -62,7 +62,9 @@ class Podman:
         (folder / "containers.conf").write_text(_toml(settings))
         storage = {"driver": "overlay", "graphroot": f"{folder}/root", "runroot": f"{folder}/run"}
         (folder / "storage.conf").write_text(_toml({"storage": storage}))
-        (folder / "policy.json").write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
+        policy = folder / "policy.json"
+        policy.write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
+        self._policy = ("--signature-policy", policy)
         self._environment = {
             **os.environ,
             **environment,
@@ -113,15 +115,14 @@ class Podman:
         self._build("--file", containerfile, "--tag", tag, self.folder)
 
     def _build(self, *arguments: object) -> None:
-        policy = ("--signature-policy", self.folder / "policy.json")
-        self("build", *policy, *arguments, program="buildah", timeout=BUILD_TIMEOUT)
+        self("build", *self._policy, *arguments, program="buildah", timeout=BUILD_TIMEOUT)
 
     def play(self, manifests: Path) -> None:
         """Start the pods of a file as Kubernetes would."""
         containerfile = self.folder / "pause.Containerfile"
         containerfile.write_text(f'FROM {BASE}\nENTRYPOINT ["/usr/bin/sleep", "infinity"]\nSTOPSIGNAL SIGKILL\n')
         self._build("--layers", "--file", containerfile, "--tag", PAUSE, self.folder)
-        self("kube", "play", manifests)
+        self("kube", "play", *self._policy, manifests)
 
     @contextmanager
     def mounted(self, image: str) -> Iterator[Path]:

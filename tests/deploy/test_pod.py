@@ -90,9 +90,11 @@ def images(render: Render, kafka_chart: Path, tmp_path: Path) -> Iterator[Podman
         made.play(path)
         yield made
     finally:
-        for container in ("kafka", "brokerside"):
-            print(made("logs", "--tail", "20", f"{NAME}-{container}"))
-        made("kube", "down", path)
+        try:
+            for container in ("kafka", "brokerside"):
+                print(made("logs", "--tail", "20", f"{NAME}-{container}"))
+        finally:
+            made("kube", "down", path)
 
 
 def test_traffic_passes_the_pod_of_the_chart(images: Podman) -> None:
