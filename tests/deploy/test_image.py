@@ -28,7 +28,7 @@ MAX_BYTES, MAX_COMPRESSED_BYTES = 90_000_000, 33_000_000
 
 UNWANTED = {"sh", "bash", "dash", "busybox", "cc", "gcc", "ld", "as", "pip", "pip3", "apt", "apt-get", "dpkg", "perl"}
 METADATA = 3
-MEMORY, PROCESSES = "160m", 64
+MEMORY, PROCESSES = "160m", 512
 
 
 @pytest.fixture(scope="module")
