@@ -165,7 +165,6 @@ class Group:
             owners = {thread_id: tuple(partitions) for thread_id, partitions in record.value.owners.items()}
             self.owners = {**self.owners, record.topic: TopicOwners(record.value.topic_id, owners)}
             self._topic_generations[record.topic] = record.value.generation
-            self.offsets.topic_is(record.topic, record.value.topic_id)
             return 1 + len(owners) // 2
         return 1
 
@@ -176,6 +175,7 @@ class Group:
 
     def loaded(self, returns_until: int) -> Steps[None]:
         """All records were taken. ``returns_until``: when the time of the last absent member is over."""
+        self._owners_changed()
         if self.absent:
             owned = yield from partitions_by_consumer(self.owners)
             for consumer_id, member in self.absent.items():
@@ -256,6 +256,10 @@ class Group:
         for topic in self.owners.keys() - target.keys():
             self._topic_generations.pop(topic, None)
         self.generation, self.level, self.owners = generation, level, target
+        self._owners_changed()
+
+    def _owners_changed(self) -> None:
+        self.offsets.owners_are_of({topic: owners.topic_id for topic, owners in self.owners.items()})
 
     # Members
 

@@ -441,10 +441,7 @@ class Coordinator:
             facts = event.topics.get(topic)
             for group_id in sorted(group_ids):
                 group = self._state.groups[group_id]
-                if facts is None:
-                    group.offsets.topic_is_gone(topic)
-                else:
-                    group.offsets.topic_is(topic, facts.topic_id)
+                group.offsets.topic_is(topic, None if facts is None else facts.topic_id)
                 if group_id in was_known:
                     self._rebalancer.trigger(group, "topics", now)
         self._rebalancer.wake_all(now)

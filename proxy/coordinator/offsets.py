@@ -15,7 +15,7 @@ class OffsetReport(Enum):
     NOT_OWNER = "not_owner"
     BACKWARDS = "backwards"
     RECREATED = "recreated"
-    """Its topic is another one than that of the generation."""
+    """Its topic is gone, or is another one than that which its owner was started with."""
     NOTHING = "nothing"
     """Below 0: the member has consumed nothing yet."""
 
@@ -40,9 +40,10 @@ class GroupOffsets:
         self._open_writes = 0
         self._committed_by_members: set[TopicPartition] = set()
         """Partitions whose owner of now commits by itself."""
-        self._topic_ids: dict[str, str] = {}
-        self._recreated: set[str] = set()
-        """Topics that are gone, or are others than those that the current owners were started with."""
+        self._topic_ids: dict[str, str | None] = {}
+        """As Kafka has them, as far as known; None: there is no such topic."""
+        self._owned_ids: dict[str, str] = {}
+        """Those of the topics that the current owners were started with."""
         self.is_loaded = False
         """Whether committed offsets were read since they were last needed."""
 
@@ -55,7 +56,7 @@ class GroupOffsets:
         key = (topic, partition)
         if key not in holds:
             return OffsetReport.NOT_OWNER
-        if topic in self._recreated:
+        if self._is_recreated(topic):
             return OffsetReport.RECREATED
         if offset < 0:
             return OffsetReport.NOTHING
@@ -77,7 +78,6 @@ class GroupOffsets:
         Without ``auto_commit`` it commits by itself: what others have reported says nothing any more.
         """
         for key in partitions:
-            self._recreated.discard(key[0])
             self._floor.pop(key, None)
             if auto_commit:
                 self._committed_by_members.discard(key)
@@ -105,20 +105,19 @@ class GroupOffsets:
     def write_ended(self, taken: Mapping[TopicPartition, int], *, committed: bool) -> None:
         """These offsets are committed, or surely not: then they are to be committed again."""
         self._open_writes -= 1
+        taken = self._without_recreated(taken)
         if committed:
-            gone = self._recreated
-            self._written.update({k: v for k, v in taken.items() if k[0] not in gone} if gone else taken)
-        for key, offset in () if committed else taken.items():
-            if key[0] not in self._recreated and key not in self._committed_by_members:
+            self._written.update(taken)
+            return
+        for key, offset in taken.items():
+            if key not in self._committed_by_members:
                 self._uncommitted[key] = self._consumed.setdefault(key, offset)
 
     # Reading
 
     def loaded(self, committed: Mapping[TopicPartition, int]) -> None:
         """Take the committed offsets, as Kafka has them."""
-        gone = self._recreated
-        found = {key: offset for key, offset in committed.items() if key[0] not in gone} if gone else committed
-        self._committed = {**self._written, **found}
+        self._committed = {**self._written, **self._without_recreated(committed)}
         self.is_loaded = True
 
     def are_committed_by_members(self) -> bool:
@@ -139,16 +138,27 @@ class GroupOffsets:
 
     # Topics
 
-    def topic_is(self, topic: str, topic_id: str) -> None:
-        """The topic has this id now. If it had another one, its offsets mean nothing any more."""
-        before = self._topic_ids.get(topic)
+    def topic_is(self, topic: str, topic_id: str | None) -> None:
+        """The topic has this id in Kafka now; None: there is no such topic. If it had another one, its offsets mean
+        nothing any more, and Kafka would refuse all others of a transaction with them."""
+        before = self._topic_ids.get(topic, topic_id)
         self._topic_ids[topic] = topic_id
-        if before not in (None, topic_id):
-            self.topic_is_gone(topic)
-
-    def topic_is_gone(self, topic: str) -> None:
-        """Its offsets are forgotten: Kafka would refuse all others of a transaction with them."""
-        self._recreated.add(topic)
+        if before == topic_id:
+            return
         for table in (self._committed, self._written, self._consumed, self._floor, self._uncommitted):
             for key in [key for key in table if key[0] == topic]:
                 del table[key]
+
+    def owners_are_of(self, topic_ids: Mapping[str, str]) -> None:
+        """The owners of now are started with the topics of these ids, or were. They may be out of date already."""
+        self._owned_ids = dict(topic_ids)
+        for topic, topic_id in topic_ids.items():
+            self._topic_ids.setdefault(topic, topic_id)
+
+    def _is_recreated(self, topic: str) -> bool:
+        owned = self._owned_ids.get(topic)
+        return owned is not None and owned != self._topic_ids[topic]
+
+    def _without_recreated(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        gone = {topic for topic in self._owned_ids if self._is_recreated(topic)}
+        return {key: offset for key, offset in offsets.items() if key[0] not in gone} if gone else offsets

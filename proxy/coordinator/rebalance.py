@@ -298,8 +298,9 @@ class Rebalancer:
 
     def _commit(self, group: Group, attempt: Attempt, now: int) -> None:
         group.move(GroupStateEvent.COMMIT)
-        for topic, owners in attempt.target.items():
-            group.offsets.topic_is(topic, owners.topic_id)
+        topics = self._state.topics.topics  # of now: they may have changed since the attempt was prepared
+        for topic in attempt.target:
+            group.offsets.topic_is(topic, topics[topic].topic_id if topic in topics else None)
         generation = group.next_generation()
         offsets = group.offsets.take_uncommitted()
         group.committing_level = attempt.level

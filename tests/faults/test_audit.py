@@ -439,14 +439,14 @@ def test_a_topic_that_a_broker_does_not_list_yet_is_checked(line: Line, made: Ca
             listed = super().list_topics(*args, **options)
             self.lists += 1
             if self.lists < 3:
-                listed.topics.pop(TOPIC)
+                listed.topics.pop(TOPIC, None)  # it may lag without help
             return listed
 
     made(retention_ms="1000")
     admin = KafkaAdmin({}, "lagging")
     admin._admin = Lagging({"bootstrap.servers": line.behind})
     assert set(admin.ensure_audit_topic(TOPIC, 1000).problems) == {"short_retention", "create_time"}
-    assert admin._admin.lists == 3
+    assert admin._admin.lists >= 3
 
 
 @pytest.mark.parametrize("spool", [True, False])

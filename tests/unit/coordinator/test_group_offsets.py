@@ -44,7 +44,7 @@ def test_what_was_not_committed_is_committed_again_unless_it_is_newer() -> None:
 
 def test_recreated_topic_forgets() -> None:
     offsets = GroupOffsets()
-    offsets.topic_is("t", "1")
+    offsets.owners_are_of({"t": "1"})
     offsets.report(HOLDS, "t", 0, 5)
     offsets.topic_is("t", "1")
     assert offsets.start_at(("t", 0)) == 5
@@ -54,16 +54,39 @@ def test_recreated_topic_forgets() -> None:
     offsets.loaded({("t", 0): 5})
     assert offsets.start_at(("t", 0)) is None
     assert not offsets.has_uncommitted()
+    offsets.owners_are_of({"t": "2"})
     offsets.handed_over([("t", 0)], auto_commit=True)
+    assert offsets.report(HOLDS, "t", 0, 1) is OffsetReport.ACCEPTED
+
+
+def test_what_owners_read_of_an_earlier_topic_is_no_offset_of_the_one_of_that_name() -> None:
+    """A topic is recreated while an attempt for the earlier one is under way: some partitions are handed over, others
+    stay where they are."""
+    offsets = GroupOffsets()
+    offsets.owners_are_of({"t": "1"})
+    offsets.topic_is("t", "2")
+    offsets.owners_are_of({"t": "1"})
+    offsets.handed_over([("t", 1)], auto_commit=True)
+    assert offsets.report(HOLDS, "t", 0, 241) is OffsetReport.RECREATED
+    assert offsets.report(HOLDS, "t", 1, 1) is OffsetReport.RECREATED
+    assert not offsets.has_uncommitted()
+
+
+def test_a_topic_that_is_no_more_owned_and_comes_back_as_another_one() -> None:
+    offsets = GroupOffsets()
+    offsets.owners_are_of({"t": "1"})
+    offsets.owners_are_of({})
+    offsets.topic_is("t", "2")
+    offsets.owners_are_of({"t": "2"})
     assert offsets.report(HOLDS, "t", 0, 1) is OffsetReport.ACCEPTED
 
 
 def test_deleted_topic_is_neither_committed_nor_reported() -> None:
     offsets = GroupOffsets()
-    offsets.topic_is("t", "1")
+    offsets.owners_are_of({"t": "1"})
     offsets.report(HOLDS, "t", 0, 5)
     taken = offsets.take_uncommitted()
-    offsets.topic_is_gone("t")
+    offsets.topic_is("t", None)
     offsets.write_ended(taken, committed=False)
     assert not offsets.has_uncommitted(), "a transaction with them would fail for ever"
     assert offsets.report(HOLDS, "t", 0, 6) is OffsetReport.RECREATED
@@ -130,6 +153,7 @@ def test_stale_offset_of_a_lost_partition_is_ignored() -> None:
 
 def test_first_commit_that_kafka_does_not_show_yet() -> None:
     offsets = GroupOffsets()
+    offsets.owners_are_of({"t": "1"})
     offsets.report(HOLDS, "t", 0, 5)
     offsets.write_ended(offsets.take_uncommitted(), committed=True)
     offsets.begin_anew()
@@ -137,7 +161,7 @@ def test_first_commit_that_kafka_does_not_show_yet() -> None:
     assert offsets.start_at(("t", 0)) == 5
     offsets.loaded({("t", 0): 3})
     assert offsets.start_at(("t", 0)) == 3, "an operator has reset it"
-    offsets.topic_is_gone("t")
+    offsets.topic_is("t", None)
     offsets.loaded({})
     assert offsets.start_at(("t", 0)) is None
 
