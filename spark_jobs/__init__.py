@@ -17,10 +17,13 @@ error_messages.py  explains errors of a Spark query in one sentence; errors.py: 
 
 From records to rows
 kafka.py           reads the audit topic with Spark.
+batch.py           rows of all tables of some records: one Spark stage that decodes, and one that adds up.
+decode.py          from Kafka records to partial rows of all streamed tables, in Spark's Python workers (pure).
+parse.py           parses the value of a record into an envelope, or says why it is a dead letter (pure).
 authentication.py  verifies the signatures of audit records, and signs the records of readers.
-parse.py           parses Kafka records into audit envelopes and dead letters (pure).
+partial_rows.py    partial rows of all streamed tables: adds them up by key, and makes tables of them (pure).
 dedup_ranges.py    written event numbers as ranges by sidecar boot: finds duplicates and conflicts (pure).
-tables/            one pure module for each table: ``DataFrame -> DataFrame``, or SQL of a derived one.
+tables/            one module for each table. Streamed ones are pure, event to partial rows; derived ones are SQL.
 computation.py     DuckDB as it computes derived tables: their inputs as views, in bounded memory.
 merge.py           merges stored rows of equal keys into one row.
 stored_table.py    Delta tables and all commits to them, by delta-rs: each batch exactly once.
@@ -28,8 +31,8 @@ storage_options.py options of delta-rs for a storage, from Spark's settings (pur
 io.py              the same for Spark: data frames to and from Delta tables, and small files.
 
 Schemas and definitions
-events.py          the fields of the audit event.
-schemas/           every table with its columns; spark_types.py: events and tables as Spark types.
+events.py          the fields of the audit event; event_structs.py: the same as msgspec structs.
+schemas/           every table with its columns; spark_types.py: the same as types of Arrow and Spark.
 definitions/       what users declare: prices, owners, objectives, mirrors, retention.
 kafka_errors.py    Kafka's error codes: names, and which of them are no failure.
 kafka_versions.py  Kafka's apis, and which of their versions newer brokers reject.

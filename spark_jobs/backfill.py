@@ -8,22 +8,21 @@ from contextlib import ExitStack, contextmanager
 from datetime import date, timedelta
 from pathlib import Path
 
-from pyspark import StorageLevel
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import checkpoint, io, kafka, readers, schemas
+from spark_jobs.batch import WholeTopic
 from spark_jobs.checkpoint import CheckpointIdentity, CheckpointPosition, TableState
+from spark_jobs.decode import DecodeOptions
 from spark_jobs.definitions import Definitions
 from spark_jobs.derived_tables import compute_derived_tables
 from spark_jobs.errors import JobError
 from spark_jobs.kafka import AuditTopicSource, OffsetRange
-from spark_jobs.parse import deduplicate, parse_records
 from spark_jobs.progress import Notice, Notify, RunSummary
 from spark_jobs.reader_records import AuditReader
 from spark_jobs.schemas import Table
 from spark_jobs.session import spark_conf, spark_session
-from spark_jobs.sink import count_columns
 from spark_jobs.table_root import (
     TableRoot,
     create_or_upgrade_table,
@@ -31,7 +30,8 @@ from spark_jobs.table_root import (
     read_table_state,
     streamed_table_names,
 )
-from spark_jobs.tables.registry import STREAMED_FUNCTIONS, ParsedBatch, selected_tables, tables_without_definitions
+from spark_jobs.tables.produced import mirror_sides
+from spark_jobs.tables.registry import selected_tables, tables_without_definitions
 
 FIRST_RECORD_SEARCH_OFFSETS = 1_000
 """Offsets from the beginning of a partition that are searched for its first record. Offsets may have gaps."""
@@ -70,11 +70,9 @@ def run_backfill(
             if position is not None:
                 offsets = OffsetRange({each: offsets.first[each] for each in position.offsets}, position.offsets)
             _check_records_available(spark, source, offsets, first)
-            parsed = parse_records(kafka.read_range(spark, source, offsets)).persist(StorageLevel.DISK_ONLY)
-            batch = ParsedBatch(deduplicate(parsed), definitions)
+            options = DecodeOptions(names, mirror_sides(definitions.mirrors), source.hmac_keys)
+            batch = WholeTopic(kafka.read_range(spark, source, offsets), options)
             try:
-                records = F.count_distinct("partition", "offset").alias("records")
-                (counts,) = batch.parsed.agg(records, *count_columns()).collect()
                 for name in names:
                     of_topic = _topic_condition(batch, schemas.TABLES[name], source, others)
                     if of_topic is None:
@@ -85,7 +83,7 @@ def run_backfill(
                         )
                         continue
                     stored = io.open_table(spark, root.table_path(name))
-                    rows = STREAMED_FUNCTIONS[name](batch)
+                    rows = batch.table(name)
                     if of_topic:
                         others_rows = io.read_rows(spark, stored).where(f"NOT coalesce({of_topic}, false)")
                         rows = rows.unionByName(others_rows.select(*rows.columns))
@@ -94,16 +92,15 @@ def run_backfill(
                     io.replace_files(rows.where(days), stored, replaced, batch=own_batch)
                     progress(Notice(f"table {name}: computed again"))
             finally:
-                batch.unpersist()
-                parsed.unpersist()
+                batch.release()
         since = first or date.min
         failed = compute_derived_tables(spark, root, selected_tables(only), definitions, progress, since=since)
     return RunSummary(
         records=offsets.record_count,
-        events=counts["events"],
-        dead_letters=counts["dead_letters"],
-        duplicates=offsets.record_count - counts["records"],
-        unknown=counts["unknown"],
+        events=batch.counts.events,
+        dead_letters=batch.counts.dead_letters,
+        duplicates=offsets.record_count - batch.counts.records,
+        unknown=batch.counts.unknown,
         batches=1,
         seconds=time.monotonic() - started,
         failed=failed,
@@ -202,13 +199,12 @@ def _check_topics_separable(others: Collection[str], cluster: str) -> None:
         )
 
 
-def _topic_condition(batch: ParsedBatch, table: Table, source: AuditTopicSource, others: Collection[str]) -> str | None:
+def _topic_condition(batch: WholeTopic, table: Table, source: AuditTopicSource, others: Collection[str]) -> str | None:
     """Return SQL that selects the rows of ``table`` of this topic, empty if all are, None if that is impossible."""
     if not others:
         return ""
     if "cluster_id" in {column.name for column in table.columns}:
-        rows = batch.parsed.where("reason IS NULL").select("cluster_id").distinct().collect()
-        return f"cluster_id IN ({', '.join(sorted(_sql_string(row[0]) for row in rows)) or 'NULL'})"
+        return f"cluster_id IN ({', '.join(sorted(map(_sql_string, batch.clusters))) or 'NULL'})"
     if any(writer.split("/")[2] == source.topic for writer in others):
         return None
     return f"topic = {_sql_string(source.topic)}"

@@ -7,10 +7,11 @@ them is forged, or a process used the same numbers twice. Which one is right can
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
+
+import msgspec
 
 RANGES_FOLDER = "taken"
 """Name of the folder in a checkpoint that has one file for each batch: the ranges that were written up to it."""
@@ -28,6 +29,10 @@ conflict, because its events cannot be compared any more."""
 MAX_DIGESTS = 50_000
 """Records of all boots whose digests are kept: about 5 MB. Beyond it the digests of the least recent boots are dropped,
 and records that repeat numbers of these boots count as duplicates."""
+
+DIGEST_FUNCTION = 2
+"""Number of the function that computes the digests of events. Digests by another one, of an earlier release, are
+dropped."""
 
 
 class SidecarBoot(NamedTuple):
@@ -91,6 +96,7 @@ class WrittenRecord(NamedTuple):
     second_half_digest: int
     partition: int
     offset: int
+    digest_function: int = DIGEST_FUNCTION
 
 
 class DedupRanges:
@@ -131,16 +137,19 @@ class DedupRanges:
             [*boot, ranges, self._records.get(boot, []), self._dropped_up_to.get(boot, 0)]
             for boot, ranges in self._ranges.items()
         ]
-        return json.dumps(boots, separators=(",", ":"))
+        return msgspec.json.encode(boots).decode()
 
     @classmethod
     def from_json(cls, text: str) -> DedupRanges:
         """Return the ranges that ``to_json`` wrote."""
         result = cls()
-        for cluster_id, broker_id, boot_id, ranges, records, dropped_up_to in json.loads(text):
+        for cluster_id, broker_id, boot_id, ranges, records, dropped_up_to in msgspec.json.decode(text):
             boot = SidecarBoot(cluster_id, broker_id, boot_id)
             result._ranges[boot] = [(first, last) for first, last in ranges]
-            result._records[boot] = [WrittenRecord(*each) for each in records]
+            kept = [WrittenRecord(*each) for each in records if each[7:] == [DIGEST_FUNCTION]]
+            result._records[boot] = kept
+            if len(kept) < len(records):
+                dropped_up_to = max(dropped_up_to, *(each[1] for each in records if each[7:] != [DIGEST_FUNCTION]))
             result._dropped_up_to[boot] = dropped_up_to
         return result
 

@@ -31,6 +31,8 @@ MAX_TOTAL = 10**15
 
 MAX_PORT = 65_535
 
+MINUTE_US, HOUR_US, DAY_US = 60_000_000, 3_600_000_000, 86_400_000_000
+
 
 @dataclass(frozen=True)
 class EventField:
@@ -49,12 +51,10 @@ class EventField:
     fields_by_kind: Mapping[str, tuple[EventField, ...]] = field(default_factory=dict)
     """Additional fields of the objects, by the value of their field ``kind``. Other kinds have no additional fields."""
 
-    @property
-    def all_fields(self) -> tuple[EventField, ...]:
-        """Every field that an object of the array can have, of any kind."""
-        return tuple(
-            {each.name: each for some in (self.fields, *self.fields_by_kind.values()) for each in some}.values()
-        )
+
+def _fields(type: str, *names: str, **options: Any) -> tuple[EventField, ...]:
+    """Return fields that differ only in their names."""
+    return tuple(EventField(name, type, **options) for name in names)
 
 
 # Ranges are checked only for values that the sidecar itself measures. Values that a client or broker wrote
@@ -68,11 +68,9 @@ TOPIC_PARTITION = (
     EventField("records", "bigint", default=0, minimum=0, maximum=MAX_COUNT),
     EventField("error_code", "int", default=0),
     EventField("producer_id", "bigint", default=-1),
-    EventField("producer_epoch", "int", default=-1),
-    EventField("base_sequence", "int", default=-1),
+    *_fields("int", "producer_epoch", "base_sequence", default=-1),
     EventField("base_offset", "bigint", default=-1),
-    EventField("claimed", "boolean", default=False),
-    EventField("upper_bound", "boolean", default=False),
+    *_fields("boolean", "claimed", "upper_bound", default=False),
 )
 
 SOURCES = ("anonymous", "unauthenticated", "sasl", "mtls", "unknown")
@@ -87,48 +85,33 @@ EVENT = (
 ITEM_ERROR = (
     EventField("error_code", "int", required=True),
     EventField("resource_type", "string", required=True),
-    EventField("resource_name", "string"),
-    EventField("topic_id", "string"),
+    *_fields("string", "resource_name", "topic_id"),
     EventField("partition", "int", default=-1),
     EventField("index", "bigint", default=-1),
-    EventField("parent_type", "string"),
-    EventField("parent_name", "string"),
+    *_fields("string", "parent_type", "parent_name"),
 )
 
 RESOURCE = (
     EventField("resource_type", "string", required=True),
-    EventField("resource_name", "string"),
-    EventField("topic_id", "string"),
-    EventField("parent_type", "string"),
-    EventField("parent_name", "string"),
+    *_fields("string", "resource_name", "topic_id", "parent_type", "parent_name"),
     EventField("error_code", "int", default=0),
-    EventField("op_type", "string"),
-    EventField("mechanism", "string"),
-    EventField("acl_pattern_type", "string"),
-    EventField("acl_host", "string"),
-    EventField("acl_operation", "string"),
-    EventField("acl_permission_type", "string"),
+    *_fields("string", "op_type", "mechanism", "acl_pattern_type", "acl_host", "acl_operation", "acl_permission_type"),
 )
 
 REQUEST_EVENT = (
     *EVENT,
-    EventField("listener", "string", required=True),
-    EventField("connection_id", "string", required=True),
-    EventField("correlation_id", "int", required=True),
-    EventField("api_key", "int", required=True),
+    *_fields("string", "listener", "connection_id", required=True),
+    *_fields("int", "correlation_id", "api_key", required=True),
     EventField("api", "string", required=True),
     EventField("api_version", "int", required=True),
-    EventField("principal", "string", required=True),
-    EventField("client_ip", "string", required=True),
+    *_fields("string", "principal", "client_ip", required=True),
     EventField("ts_request", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
     EventField("latency_us", "bigint", required=True, minimum=0, maximum=MAX_SUM),
     EventField("request_bytes", "bigint", required=True, minimum=0, maximum=MAX_FRAME),
     EventField("response_bytes", "bigint", default=0, minimum=0, maximum=MAX_FRAME),
     EventField("outcome", "string", default="answered", allowed=("answered", "no_response", "connection_lost")),
     EventField("decode", "string", default="none", allowed=("none", "full", "malformed", "unsupported", "not_kept")),
-    EventField("client_id", "string"),
-    EventField("client_software_name", "string"),
-    EventField("client_software_version", "string"),
+    *_fields("string", "client_id", "client_software_name", "client_software_version"),
     EventField("throttle_ms", "bigint", default=0),
     EventField("max_wait_ms", "int", default=0),
     EventField("acks", "int"),
@@ -140,33 +123,23 @@ REQUEST_EVENT = (
     EventField("muted_us", "bigint", default=0, minimum=0, maximum=MAX_SUM),
     EventField("synthesized", "boolean", default=False),
     EventField("item_errors", "array", default=(), fields=ITEM_ERROR),
-    EventField("item_failures", "bigint", default=0, minimum=0, maximum=MAX_SUM),
-    EventField("item_retriable", "bigint", default=0, minimum=0, maximum=MAX_SUM),
-    EventField("item_protocol", "bigint", default=0, minimum=0, maximum=MAX_SUM),
+    *_fields("bigint", "item_failures", "item_retriable", "item_protocol", default=0, minimum=0, maximum=MAX_SUM),
     EventField("operation", "string"),
     EventField("resources", "array", default=(), fields=RESOURCE),
     EventField("resource_count", "bigint", default=0, minimum=0, maximum=MAX_SUM),
     EventField("validate_only", "boolean", default=False),
-    EventField("group_id", "string"),
-    EventField("group_instance_id", "string"),
-    EventField("member_id", "string"),
+    *_fields("string", "group_id", "group_instance_id", "member_id"),
     EventField("generation_id", "int", default=-1),
     EventField("transactional_id", "string"),
 )
 
 ROLLUP_TOPIC = (
     EventField("topic", "string", required=True),
-    EventField("topic_requests", "bigint", default=0, minimum=0, maximum=MAX_SUM),
-    EventField("records", "bigint", default=0, minimum=0, maximum=MAX_SUM),
-    EventField("bytes", "bigint", default=0, minimum=0, maximum=MAX_SUM),
-    EventField("unconfirmed_records", "bigint", default=0, minimum=0, maximum=MAX_SUM),
-    EventField("unconfirmed_bytes", "bigint", default=0, minimum=0, maximum=MAX_SUM),
-    EventField("rejected_records", "bigint", default=0, minimum=0, maximum=MAX_SUM),
-    EventField("rejected_bytes", "bigint", default=0, minimum=0, maximum=MAX_SUM),
-    EventField("latencies", "array<bigint>", default=()),
-    EventField("service_latencies", "array<bigint>", default=()),
-    EventField("errors", "bigint", default=0, minimum=0, maximum=MAX_SUM),
-    EventField("estimated_records", "bigint", default=0, minimum=0, maximum=MAX_SUM),
+    *_fields("bigint", "topic_requests", "records", "bytes", default=0, minimum=0, maximum=MAX_SUM),
+    *_fields("bigint", "unconfirmed_records", "unconfirmed_bytes", default=0, minimum=0, maximum=MAX_SUM),
+    *_fields("bigint", "rejected_records", "rejected_bytes", default=0, minimum=0, maximum=MAX_SUM),
+    *_fields("array<bigint>", "latencies", "service_latencies", default=()),
+    *_fields("bigint", "errors", "estimated_records", default=0, minimum=0, maximum=MAX_SUM),
 )
 
 ROLLUP_EVENT = (
@@ -174,26 +147,17 @@ ROLLUP_EVENT = (
     EventField("minute", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
     EventField("listener", "string", required=True),
     EventField("api_key", "int", required=True),
-    EventField("api", "string", required=True),
-    EventField("principal", "string", required=True),
-    EventField("client_ip", "string", required=True),
-    EventField("requests", "bigint", required=True, minimum=0, maximum=MAX_SUM),
-    EventField("request_bytes", "bigint", required=True, minimum=0, maximum=MAX_SUM),
+    *_fields("string", "api", "principal", "client_ip", required=True),
+    *_fields("bigint", "requests", "request_bytes", required=True, minimum=0, maximum=MAX_SUM),
     EventField("client_id", "string"),
     EventField("principal_source", "string", default="anonymous", allowed=SOURCES),
     EventField("api_version", "int", default=-1),
-    EventField("client_software_name", "string"),
-    EventField("client_software_version", "string"),
-    EventField("response_bytes", "bigint", default=0, minimum=0, maximum=MAX_SUM),
-    EventField("errors", "bigint", default=0, minimum=0, maximum=MAX_SUM),
-    EventField("retriable", "bigint", default=0, minimum=0, maximum=MAX_SUM),
-    EventField("protocol", "bigint", default=0, minimum=0, maximum=MAX_SUM),
+    *_fields("string", "client_software_name", "client_software_version"),
+    *_fields("bigint", "response_bytes", "errors", "retriable", "protocol", default=0, minimum=0, maximum=MAX_SUM),
     EventField("connection_lost", "bigint", default=0, minimum=0, maximum=MAX_SUM),
     EventField("throttle_ms", "bigint", default=0),
     EventField("idle", "bigint", default=0, minimum=0, maximum=MAX_SUM),
-    EventField("latencies", "array<bigint>", default=()),
-    EventField("upstream_latencies", "array<bigint>", default=()),
-    EventField("service_latencies", "array<bigint>", default=()),
+    *_fields("array<bigint>", "latencies", "upstream_latencies", "service_latencies", default=()),
     EventField("per_topic", "array", default=(), fields=ROLLUP_TOPIC),
     EventField("polled", "array<string>", default=()),
 )
@@ -204,40 +168,28 @@ CONNECTION_EVENT = (
         "change", "string", required=True, allowed=("opened", "authenticated", "authentication_failed", "closed")
     ),
     EventField("ts", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
-    EventField("listener", "string", required=True),
-    EventField("connection_id", "string", required=True),
-    EventField("principal", "string", required=True),
-    EventField("client_ip", "string", required=True),
+    *_fields("string", "listener", "connection_id", "principal", "client_ip", required=True),
     EventField("client_port", "int", required=True, minimum=0, maximum=MAX_PORT),
     EventField("principal_source", "string", default="anonymous", allowed=SOURCES),
-    EventField("sasl_mechanism", "string"),
-    EventField("tls_version", "string"),
-    EventField("tls_cipher", "string"),
-    EventField("tls_client_serial", "string"),
-    EventField("client_id", "string"),
-    EventField("client_software_name", "string"),
-    EventField("client_software_version", "string"),
+    *_fields("string", "sasl_mechanism", "tls_version", "tls_cipher", "tls_client_serial", "client_id"),
+    *_fields("string", "client_software_name", "client_software_version"),
     EventField("cause", "string", default=""),
     EventField("error_code", "int", default=0),
     EventField("session_lifetime_ms", "bigint", default=0),
-    EventField("duration_ms", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
-    EventField("requests", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
-    EventField("received_bytes", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
+    *_fields("bigint", "duration_ms", "requests", "received_bytes", default=0, minimum=0, maximum=MAX_TOTAL),
     EventField("sent_bytes", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
 )
 
 THROTTLE_EVENT = (
     *EVENT,
-    EventField("listener", "string", required=True),
-    EventField("client_ip", "string", required=True),
+    *_fields("string", "listener", "client_ip", required=True),
     EventField("scope", "string", required=True, allowed=("broker", "listener", "ip", "principal")),
     EventField("quota", "string", required=True, allowed=("connection_creation_rate", "connections")),
     EventField("action", "string", required=True, allowed=("delay", "hold", "drop", "observe")),
     EventField("count", "bigint", required=True, minimum=1),
     EventField("limit", "int", required=True, minimum=0),
     EventField("observed", "double", required=True, minimum=0),
-    EventField("ts_first", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
-    EventField("ts_last", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
+    *_fields("bigint", "ts_first", "ts_last", required=True, minimum=0, maximum=MAX_INSTANT),
     EventField("delay_ms", "bigint", default=0, minimum=0),
     EventField("principal", "string", default=""),
 )
@@ -252,8 +204,7 @@ INVENTORY_TOPIC = (
 INVENTORY_EVENT = (
     *EVENT,
     EventField("ts", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
-    EventField("part", "int", required=True, minimum=1),
-    EventField("parts", "int", required=True, minimum=1),
+    *_fields("int", "part", "parts", required=True, minimum=1),
     EventField("inventory", "array", default=(), fields=INVENTORY_TOPIC),
 )
 
@@ -267,16 +218,10 @@ COMMITTED_OFFSET = (
 
 GROUP_EVENT = (
     *EVENT,
-    EventField("listener", "string", required=True),
-    EventField("principal", "string", required=True),
-    EventField("client_ip", "string", required=True),
-    EventField("group_id", "string", required=True),
-    EventField("ts_first", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
-    EventField("ts_last", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
+    *_fields("string", "listener", "principal", "client_ip", "group_id", required=True),
+    *_fields("bigint", "ts_first", "ts_last", required=True, minimum=0, maximum=MAX_INSTANT),
     EventField("requests", "bigint", default=0, minimum=0, maximum=MAX_SUM),
-    EventField("client_id", "string"),
-    EventField("member_id", "string"),
-    EventField("group_instance_id", "string"),
+    *_fields("string", "client_id", "member_id", "group_instance_id"),
     EventField("generation_id", "int", default=-1),
     EventField("group_type", "string"),
     EventField("commits", "bigint", default=0, minimum=0, maximum=MAX_SUM),
@@ -300,26 +245,19 @@ END_OFFSETS_EVENT = (
 
 GAP_EVENT = (
     *EVENT,
-    EventField("reason", "string", required=True),
-    EventField("lost_boot_id", "string", required=True),
-    EventField("lost_first_seq", "bigint", required=True, minimum=1),
-    EventField("lost_last_seq", "bigint", required=True, minimum=1),
+    *_fields("string", "reason", "lost_boot_id", required=True),
+    *_fields("bigint", "lost_first_seq", "lost_last_seq", required=True, minimum=1),
 )
 
 STATUS_EVENT = (
     *EVENT,
-    EventField("ts", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
-    EventField("started_at", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
-    EventField("seen", "bigint", required=True, minimum=0, maximum=MAX_TOTAL),
-    EventField("emitted", "bigint", required=True, minimum=0, maximum=MAX_TOTAL),
-    EventField("delivered", "bigint", required=True, minimum=0, maximum=MAX_TOTAL),
-    EventField("waiting", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
-    EventField("hidden", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
+    *_fields("bigint", "ts", "started_at", required=True, minimum=0, maximum=MAX_INSTANT),
+    *_fields("bigint", "seen", "emitted", "delivered", required=True, minimum=0, maximum=MAX_TOTAL),
+    *_fields("bigint", "waiting", "hidden", default=0, minimum=0, maximum=MAX_TOTAL),
     EventField("hidden_by", "map<string,bigint>", default={}),
     EventField("partly_hidden", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
     EventField("partly_hidden_by", "map<string,bigint>", default={}),
-    EventField("queued", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
-    EventField("spooled", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
+    *_fields("bigint", "queued", "spooled", default=0, minimum=0, maximum=MAX_TOTAL),
     EventField("dropped", "map<string,bigint>", default={}),
     EventField("spool_bytes", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
     EventField("clock_step_ms", "bigint", default=0),
@@ -343,10 +281,8 @@ ENVELOPE = (
     EventField("schema_level", "int", required=True, minimum=1),
     EventField("cluster_id", "string", required=True),
     EventField("broker_id", "int", required=True),
-    EventField("boot_id", "string", required=True),
-    EventField("sidecar_version", "string", required=True),
-    EventField("first_seq", "bigint", required=True, minimum=1),
-    EventField("last_seq", "bigint", required=True, minimum=1),
+    *_fields("string", "boot_id", "sidecar_version", required=True),
+    *_fields("bigint", "first_seq", "last_seq", required=True, minimum=1),
     EventField("dropped", "bigint", required=True, minimum=0),
     EventField("sent_at", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
     EventField(

@@ -38,14 +38,8 @@ COMMON_CONF = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     # PySpark looks up the line of code of each column: half of the time of building a query.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
-    # A cached batch consists mostly of NULL fields of other event kinds: 930 → 170 bytes for each event.
-    "spark.rdd.compress": "true",
-    # The tables of one batch need more than 100 compiled classes, the default of this cache. With fewer entries Spark
-    # compiles all of them again for each batch (4.2 → 3.3 s for a small batch).
-    "spark.sql.codegen.cache.maxEntries": "1000",
-    # Digests of events with a map field: entries are hashed in the order of the JSON text, which a repeated record
-    # keeps.
-    "spark.sql.legacy.allowHashOnMapType": "true",
+    # Records are up to 1 MB large, and each Arrow batch of them is in memory as a whole.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
 }
 
 LOCAL_CONF = {
@@ -100,7 +94,12 @@ def spark_session(name: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
     with _spark_log() as log:
         spark = _start_spark(name, conf, log)
         try:
-            yield spark
+            if conf["spark.master"].startswith("local"):
+                yield spark
+            else:
+                with _package_as_zip() as package:
+                    spark.sparkContext.addPyFile(package)
+                    yield spark
         finally:
             # The JVM may have died.
             with suppress(Py4JError, OSError):
@@ -131,6 +130,14 @@ def _start_spark(name: str, conf: Mapping[str, str], log: IO[bytes]) -> SparkSes
         return SparkSession(SparkContext(conf=chosen, gateway=gateway))
     except PySparkRuntimeError as error:
         raise RuntimeError(f"Spark does not start: {error}") from error
+
+
+@contextmanager
+def _package_as_zip() -> Iterator[str]:
+    """Yield a file with this package, for executors on other machines: they run the code that the driver runs."""
+    package = Path(__file__).parent
+    with tempfile.TemporaryDirectory(prefix="brokerside-package-") as folder:
+        yield shutil.make_archive(f"{folder}/{package.name}", "zip", package.parent, package.name)
 
 
 @contextmanager

@@ -1,54 +1,36 @@
-"""The schemas of events and tables as Spark types."""
+"""The schemas of tables as types of Arrow and Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 
-from pyspark.sql.types import (
-    ArrayType,
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StructField, StructType
 
-from spark_jobs.events import ENVELOPE, EventField
 from spark_jobs.schemas import Table
 
-SPARK_TYPES: dict[str, Callable[[], DataType]] = {
-    "string": StringType,
-    "int": IntegerType,
-    "bigint": LongType,
-    "double": DoubleType,
-    "boolean": BooleanType,
-    "date": DateType,
-    "timestamp": TimestampType,
-    "array<string>": lambda: ArrayType(StringType()),
-    "array<bigint>": lambda: ArrayType(LongType()),
-    "array<int>": lambda: ArrayType(IntegerType()),
-    "map<string,bigint>": lambda: MapType(StringType(), LongType()),
-    "map<string,string>": lambda: MapType(StringType(), StringType()),
-    "decimal(38,10)": lambda: DecimalType(38, 10),
+ARROW_TYPES: Mapping[str, pa.DataType] = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "array<string>": pa.list_(pa.string()),
+    "array<bigint>": pa.list_(pa.int64()),
+    "array<int>": pa.list_(pa.int32()),
+    "map<string,bigint>": pa.map_(pa.string(), pa.int64()),
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
+    "decimal(38,10)": pa.decimal128(38, 10),
 }
-"""Spark type by name of the column type. An ``array`` of objects in an event is built by ``array_type``."""
+"""Arrow type by name of the column type."""
 
 
-def struct_type(fields: Sequence[EventField]) -> StructType:
-    """Return the type of an object with ``fields``. Required fields are not nullable."""
-    return StructType([StructField(field.name, _field_type(field), not field.required) for field in fields])
-
-
-def envelope_type() -> StructType:
-    """Return the type of the audit envelope."""
-    return struct_type(ENVELOPE)
+def arrow_schema(table: Table) -> pa.Schema:
+    """Return the schema of ``table``."""
+    return pa.schema([(column.name, ARROW_TYPES[column.type]) for column in table.columns])
 
 
 def table_schema(table: Table) -> StructType:
@@ -57,19 +39,10 @@ def table_schema(table: Table) -> StructType:
         [
             StructField(
                 column.name,
-                SPARK_TYPES[column.type](),
+                from_arrow_type(ARROW_TYPES[column.type]),
                 True,
                 {"comment": column.meaning, "unit": column.unit, "source": column.source},
             )
             for column in table.columns
         ]
     )
-
-
-def array_type(fields: Sequence[EventField]) -> ArrayType:
-    """Return the type of an array of objects with ``fields``."""
-    return ArrayType(struct_type(fields))
-
-
-def _field_type(field: EventField) -> DataType:
-    return array_type(field.all_fields) if field.type == "array" else SPARK_TYPES[field.type]()

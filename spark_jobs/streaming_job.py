@@ -15,15 +15,15 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs import checkpoint, error_messages, io, kafka, readers
+from spark_jobs.batch import BatchCounts
 from spark_jobs.definitions import Definitions
 from spark_jobs.derived_tables import check_definitions_given
 from spark_jobs.kafka import AuditTopicSource
 from spark_jobs.maintenance import MaintainedTables, MaintenanceScheduler
-from spark_jobs.parse import parse_records
 from spark_jobs.progress import BatchProgress, Notice, RunSummary
 from spark_jobs.reader_records import AuditReader
 from spark_jobs.session import spark_conf, spark_session
-from spark_jobs.sink import BatchCounts, TableSink
+from spark_jobs.sink import TableSink
 from spark_jobs.table_root import TableRoot, open_tables, read_table_state, streamed_table_names
 from spark_jobs.tables.registry import selected_tables, tables_without_definitions
 
@@ -69,7 +69,8 @@ def run_streaming_job(
         tables = MaintainedTables(spark, root, names, definitions, progress)
         maintenance = MaintenanceScheduler(tables, continuous=not available_now)
         streamed = streamed_table_names(identity.only)
-        with closing(TableSink(root, identity, streamed, definitions, maintenance.run_after_batch)) as sink:
+        sink = TableSink(root, identity, streamed, definitions, source.hmac_keys, maintenance.run_after_batch)
+        with closing(sink):
             query = _start_query(spark, source, root.checkpoint, sink, available_now=available_now)
             try:
                 batches = list(_follow_query(query, sink, stop, progress, maintenance))
@@ -95,7 +96,7 @@ def _start_query(
     spark: SparkSession, source: AuditTopicSource, checkpoint_path: str, sink: TableSink, *, available_now: bool
 ) -> StreamingQuery:
     records = kafka.read_stream(spark, source, wait=not available_now)
-    writer = parse_records(records).writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint_path)
+    writer = records.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint_path)
     return (
         writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=TRIGGER_INTERVAL)
     ).start()
@@ -136,7 +137,7 @@ def _follow_query(
 def _batch_progress(report: StreamingQueryProgress, counts: BatchCounts) -> BatchProgress:
     return BatchProgress(
         batch=report.batchId,
-        records=report.numInputRows,
+        records=counts.records,  # a batch with duplicates is read twice
         events=counts.events,
         dead_letters=counts.dead_letters,
         duplicates=counts.duplicates,

@@ -29,11 +29,6 @@ class Mirror(StrictModel):
     lag: Duration = timedelta(minutes=5)
     """How late a record may arrive before it counts as missing."""
 
-    @property
-    def cluster_ids(self) -> tuple[str, str]:
-        """Source and target."""
-        return self.source_cluster_id, self.target_cluster_id
-
     @field_validator("prefix")
     @classmethod
     def _check_sides_differ(cls, value: str, declared: ValidationInfo) -> str:

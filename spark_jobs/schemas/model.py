@@ -19,7 +19,7 @@ class Column:
 
     name: str
     type: str
-    """Spark's name of the type, one of ``spark_jobs.spark_types.SPARK_TYPES``."""
+    """Spark's name of the type, one of ``spark_jobs.spark_types.ARROW_TYPES``."""
     meaning: str
     unit: str = ""
     source: str = ""

@@ -70,6 +70,9 @@ Tables that are written from the audit topic are stored as partial rows: each ba
 stored rows may have the same key. The column `merged` says how their values are merged. `brokerside query` shows merged
 rows. Other engines see the stored rows: group by the key, which is correct in either case.
 
+Of equally recent values the greatest one holds. Within a batch the times of the events decide what is most recent,
+between batches those of the stored rows. So if events arrive out of order, a last value may depend on the batches.
+
 Sources are fields of the [audit event](audit-event.md) unless stated otherwise: fields of a request, and
 the fields of a rollup with their sums.
 """

@@ -1,58 +1,42 @@
-"""The table ``connections``: one row for each connection, assembled from its events."""
+"""The table ``connections``: one row for each connection, assembled from its events. Pure."""
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from typing import Any
 
-from spark_jobs.events import CONNECTION_EVENT
-from spark_jobs.parse import explode_events, fields_with_defaults
-from spark_jobs.schemas import CONNECTIONS
-from spark_jobs.tables.columns import day_of, table_columns
+from spark_jobs.events import DAY_US
+from spark_jobs.partial_rows import PartialRows
 
-LAST_KNOWN_COLUMNS = {
-    "listener": "listener",
-    "client_ip": "client_ip",
-    "client_port": "client_port",
-    # The event of a failed login has the claimed principal. The principal of the connection does not change.
-    "principal": "if(change != 'authentication_failed', principal, NULL)",
-    "principal_source": "if(change != 'authentication_failed', principal_source, NULL)",
-    "refused_principal": "if(change = 'authentication_failed', principal, NULL)",
-    "sasl_mechanism": "sasl_mechanism",
-    "tls_version": "tls_version",
-    "tls_cipher": "tls_cipher",
-    "tls_client_serial": "tls_client_serial",
-    "client_id": "client_id",
-    "software_name": "client_software_name",
-    "software_version": "client_software_version",
-}
-"""Columns with the last known value, and the SQL of the value."""
-
-CLOSE_COLUMNS = ("cause", "duration_ms", "requests", "received_bytes", "sent_bytes")
-"""Columns that only the event of a closed connection has."""
+LAST_KNOWN_FIELDS = {
+    name: name
+    for name in (
+        "listener", "client_ip", "client_port", "principal", "principal_source", "sasl_mechanism", "tls_version",
+        "tls_cipher", "tls_client_serial", "client_id",
+    )
+} | {"software_name": "client_software_name", "software_version": "client_software_version"}  # fmt: skip
+"""By column with the last known value, the field of the event."""
 
 
-def connections(parsed: DataFrame) -> DataFrame:
-    """Return partial rows of ``connections``: for each day, one row for each connection with events in ``parsed``.
+def add_connection(rows: PartialRows, cluster_id: str, broker_id: int, boot_id: str, event: Any) -> None:
+    """Add what an event says about its connection.
 
     The rows of a day are computed from the events of that day only, so that one day can be computed again.
     """
-    changes = explode_events(parsed, "connection").selectExpr(
-        "cluster_id", "broker_id", "boot_id", *fields_with_defaults("event", CONNECTION_EVENT)
-    )
-    changes = changes.withColumn("day", F.expr(day_of("ts")))
-    at = "timestamp_micros(ts)"
-    rows = changes.groupBy(*CONNECTIONS.keys, "day").agg(
-        *[
-            F.expr(f"max_by({value}, if({value} IS NULL, NULL, seq))").alias(name)
-            for name, value in LAST_KNOWN_COLUMNS.items()
-        ],
-        F.expr(f"min(if(change = 'opened', {at}, NULL))").alias("opened_at"),
-        F.expr(f"max(if(change = 'authenticated', {at}, NULL))").alias("authenticated_at"),
-        F.expr(f"max(if(change = 'closed', {at}, NULL))").alias("closed_at"),
-        F.expr("count_if(change = 'authenticated')").alias("authentications"),
-        F.expr("count_if(change = 'authentication_failed')").alias("authentication_failures"),
-        *[F.expr(f"max(if(change = 'closed', {name}, NULL))").alias(name) for name in CLOSE_COLUMNS],
-        F.max("seq").alias("last_seq"),
-    )
-    return rows.select(*table_columns(CONNECTIONS))
+    at, change = event.ts, event.change
+    failed = change == "authentication_failed"
+    last_known = {name: getattr(event, field) for name, field in LAST_KNOWN_FIELDS.items()}
+    if failed:  # the event has the claimed principal; the principal of the connection does not change
+        last_known |= {"principal": None, "principal_source": None, "refused_principal": event.principal}
+    given: dict[str, Any] = {name: (event.seq, value) for name, value in last_known.items() if value is not None}
+    match change:
+        case "opened":
+            given["opened_at"] = at
+        case "authenticated":
+            given |= {"authenticated_at": at, "authentications": 1}
+        case "authentication_failed":
+            given["authentication_failures"] = 1
+        case "closed":
+            given |= {"closed_at": at, "cause": event.cause, "duration_ms": event.duration_ms}
+            given |= {name: getattr(event, name) for name in ("requests", "received_bytes", "sent_bytes")}
+    key = (at // DAY_US, cluster_id, broker_id, boot_id, event.connection_id)
+    rows.add_given("connections", key, last_seq=event.seq, **given)

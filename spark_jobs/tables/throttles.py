@@ -1,32 +1,16 @@
-"""The table ``throttles``: which connections met which quota, by minute."""
+"""The table ``throttles``: which connections met which quota, by minute. Pure."""
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from typing import Any
 
-from spark_jobs.events import THROTTLE_EVENT
-from spark_jobs.parse import explode_events, fields_with_defaults
-from spark_jobs.schemas import THROTTLES
-from spark_jobs.tables.columns import MINUTE_US, day_of, start_of_interval, table_columns
+from spark_jobs.events import DAY_US, MINUTE_US
+from spark_jobs.partial_rows import PartialRows
 
 
-def throttles(parsed: DataFrame) -> DataFrame:
-    """Return partial rows of ``throttles``, one for each key, of ``parsed``."""
-    throttled = explode_events(parsed, "throttle").selectExpr(
-        "cluster_id",
-        "broker_id",
-        *fields_with_defaults("event", THROTTLE_EVENT),
-        f"{day_of('event.ts_first')} AS day",
-        f"{start_of_interval('event.ts_first', MINUTE_US)} AS minute",
-    )
-    throttled = throttled.withColumn("principal", F.expr("nullif(principal, '')"))
-    rows = throttled.groupBy(*THROTTLES.keys).agg(
-        F.sum("count").alias("count"),
-        F.max("limit").alias("quota_limit"),
-        F.max("observed").alias("observed"),
-        F.max("delay_ms").alias("delay_ms"),
-        F.expr("min(timestamp_micros(ts_first))").alias("first_at"),
-        F.expr("max(timestamp_micros(ts_last))").alias("last_at"),
-    )
-    return rows.select(*table_columns(THROTTLES))
+def add_throttle(rows: PartialRows, cluster_id: str, broker_id: int, event: Any) -> None:
+    """Add the row of one event."""
+    first = event.ts_first
+    about = (event.listener, event.client_ip, event.scope, event.principal or None, event.quota, event.action)
+    key = (first // DAY_US, first - first % MINUTE_US, cluster_id, broker_id, *about)
+    rows.add("throttles", key, [event.count, event.limit, event.observed, event.delay_ms, first, event.ts_last])

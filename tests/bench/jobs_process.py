@@ -17,11 +17,13 @@ from typing import NamedTuple
 
 from msgspec import json
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from proxy.local.jars import resolve
-from spark_jobs import spark_types
+from spark_jobs.decode import DecodeOptions, decode_records
+from spark_jobs.partial_rows import PARTIAL_SCHEMA
 from spark_jobs.run import INTERPRETED_QUERIES_CONF, run
+from spark_jobs.schemas import STREAMED
 from spark_jobs.session import spark_conf, spark_session
 from tests.bench import derived_tables
 from tests.bench.measure import cpu_seconds, family
@@ -75,13 +77,13 @@ def _jobs(
 
 
 def _decode(spark: SparkSession, bootstrap: str, topic: str) -> None:
-    """Read the topic and decode each event, and do nothing with it."""
+    """Read the topic and decode its events into partial rows, and do nothing with these."""
     records = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic).load()
-    envelopes = records.select(
-        F.from_json(F.col("value").cast("string"), spark_types.envelope_type()).alias("envelope")
+    options = DecodeOptions(tuple(STREAMED))
+    decoded = records.select(*options.columns).mapInArrow(
+        partial(decode_records, options=options), from_arrow_schema(PARTIAL_SCHEMA)
     )
-    events = envelopes.select("envelope.cluster_id", F.explode("envelope.events").alias("event"))
-    events.write.format("noop").mode("overwrite").save()
+    decoded.write.format("noop").mode("overwrite").save()
 
 
 def _job(bootstrap: str, topic: str, tables: str) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -18,8 +18,7 @@ from proxy.local.jars import resolve
 from spark_jobs.run import INTERPRETED_QUERIES_CONF
 from spark_jobs.session import spark_conf, spark_session
 from tests.ledger.build import Built, build
-
-READ_AT = datetime(2026, 9, 22, 12, 5, tzinfo=UTC)
+from tests.spark.decoded import kafka_records, partial_rows, rows_of
 
 FEW_ROWS = {
     "spark.sql.shuffle.partitions": "1",
@@ -53,17 +52,11 @@ def compiled(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.fixture
-def kafka_rows(spark: SparkSession) -> Callable[[Sequence[bytes | None]], DataFrame]:
-    """Makes rows as Kafka's source gives them of values: topic "audit", partition 0, offsets from 0."""
+def decoded(spark: SparkSession) -> Callable[..., DataFrame]:
+    """Makes the rows of a table of the values of Kafka records; see ``tests.spark.decoded``."""
 
-    def make(values: Sequence[bytes | None]) -> DataFrame:
-        rows = [
-            (None if value is None else bytearray(value), "audit", 0, offset, READ_AT)
-            for offset, value in enumerate(values)
-        ]
-        return spark.createDataFrame(
-            rows, "value binary, topic string, partition int, offset bigint, timestamp timestamp"
-        )
+    def make(name: str, values: Sequence[bytes | None], **options: Any) -> DataFrame:
+        return spark.createDataFrame(rows_of(name, partial_rows(kafka_records(values), **options)))
 
     return make
 

@@ -26,13 +26,15 @@ from pyspark.sql import SparkSession
 from proxy.local import cluster as local_cluster
 from proxy.local.jars import resolve
 from spark_jobs import kafka
+from spark_jobs.batch import WholeTopic
+from spark_jobs.decode import DecodeOptions
 from spark_jobs.definitions import load
 from spark_jobs.merge import merge_rows
-from spark_jobs.parse import deduplicate, parse_records
 from spark_jobs.run import INTERPRETED_QUERIES_CONF, run
 from spark_jobs.schemas import DERIVED, STREAMED, TABLES
 from spark_jobs.session import spark_conf, spark_session
 from spark_jobs.tables import registry
+from spark_jobs.tables.produced import mirror_sides
 from tests.ledger.stored import rows
 from tests.spark import derived
 from tests.spark.conftest import FEW_ROWS, AuditTopic
@@ -137,11 +139,10 @@ class Sweep:
         source = kafka.AuditTopicSource(self._audit.bootstrap, self._audit.name)
         records = kafka.read_range(spark, source, kafka.fetch_offset_range(spark, source))
         definitions = load(self._definitions)
-        batch = registry.ParsedBatch(kept(deduplicate(kept(parse_records(records)))), definitions)
-        whole = {
-            name: kept(merge_rows(make(batch), TABLES[name])) for name, make in registry.STREAMED_FUNCTIONS.items()
-        }
+        batch = WholeTopic(records, DecodeOptions(tuple(STREAMED), mirror_sides(definitions.mirrors)))
+        whole = {name: kept(merge_rows(batch.table(name), table)) for name, table in STREAMED.items()}
         expected_rows = {name: rows.select(_columns(name)).toArrow() for name, rows in whole.items()}
+        batch.release()
         for name in DERIVED.keys() - registry.tables_without_definitions(DERIVED, definitions):
             inputs = {each: expected_rows[each] for each in TABLES[name].derived_from}
             expected_rows[name] = derived.computed(name, inputs, definitions)

@@ -14,23 +14,21 @@ from pyspark.sql import DataFrame, Row
 from observers.event import ItemError, RequestEvent, Resource
 from proxy.core import request_resources, response_errors
 from spark_jobs import kafka_errors
-from spark_jobs.parse import parse_records
 from spark_jobs.schemas import CHANGES
 from spark_jobs.spark_types import table_schema
-from spark_jobs.tables.changes import CHANGE_OPERATIONS, changes
+from spark_jobs.tables.changes import CHANGE_OPERATIONS
 from tests.spark.envelopes import FETCH, METADATA, MINUTE, NOON, PRODUCE, connection, encoded, event, partition
-from tests.spark.frames import kept
 
 pytestmark = pytest.mark.spark
 
-KafkaRows = Callable[[Sequence[bytes | None]], DataFrame]
+Decoded = Callable[..., DataFrame]
 Rows = Callable[..., list[Row]]
 
 
 @pytest.fixture
-def rows_of(kafka_rows: KafkaRows) -> Rows:
+def rows_of(decoded: Decoded) -> Rows:
     def made(*reported: Any) -> list[Row]:
-        return sorted(changes(kept(parse_records(kafka_rows([encoded(*reported)])))).collect(), key=str)
+        return sorted(decoded("changes", [encoded(*reported)]).collect(), key=str)
 
     return made
 
@@ -43,8 +41,8 @@ def what(rows: Sequence[Row], *names: str) -> list[tuple[Any, ...]]:
     return sorted((tuple(row[name] for name in names) for row in rows), key=str)
 
 
-def test_the_columns_are_those_of_the_schema(kafka_rows: KafkaRows) -> None:
-    made = changes(parse_records(kafka_rows([]))).schema
+def test_the_columns_are_those_of_the_schema(decoded: Decoded) -> None:
+    made = decoded("changes", []).schema
     assert [(field.name, field.dataType) for field in made] == [
         (field.name, field.dataType) for field in table_schema(CHANGES)
     ]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
@@ -13,29 +13,25 @@ from pyspark.sql import DataFrame, Row
 from observers.event import RollupTopic
 from proxy.local.jars import resolve
 from spark_jobs.kafka_versions import LOWEST_VERSIONS, REMOVED
-from spark_jobs.parse import parse_records
 from spark_jobs.schemas import CLIENTS
 from spark_jobs.spark_types import table_schema
-from spark_jobs.tables.clients import clients
-from spark_jobs.tables.request_measures import measure_requests
 from tests.spark.envelopes import FETCH, METADATA, MINUTE, NOON, PRODUCE, Event, encoded, event, partition, rollup
-from tests.spark.frames import kept
 from tests.tools.generate_apis import REQUEST, definition
 
 pytestmark = pytest.mark.spark
 
-KafkaRows = Callable[[Sequence[bytes | None]], DataFrame]
+Decoded = Callable[..., DataFrame]
 
 
-def table(kafka_rows: KafkaRows, *events: Event) -> DataFrame:
+def table(decoded: Decoded, *events: Event) -> DataFrame:
     values = [encoded(each, first_seq=number) for number, each in enumerate(events, 1)]
-    return clients(measure_requests(kept(parse_records(kafka_rows(values)))))
+    return decoded("clients", values)
 
 
-def test_who_uses_what_and_since_when(kafka_rows: KafkaRows) -> None:
+def test_who_uses_what_and_since_when(decoded: Decoded) -> None:
     kgo = {"client_software_name": "kgo", "client_software_version": "1.0"}
     made = table(
-        kafka_rows,
+        decoded,
         event(PRODUCE, partition("a"), partition("b"), ts_request=NOON + 5 * MINUTE, polled=("c",)),
         event(PRODUCE, outcome="connection_lost", ts_request=NOON + 2 * MINUTE - 1),
         event(PRODUCE, partition(error_code=29), ts_request=NOON + 9 * MINUTE, listener="TLS"),
@@ -60,7 +56,7 @@ def test_who_uses_what_and_since_when(kafka_rows: KafkaRows) -> None:
     }
 
 
-def test_what_newer_brokers_refuse(kafka_rows: KafkaRows) -> None:
+def test_what_newer_brokers_refuse(decoded: Decoded) -> None:
     said = {
         (PRODUCE, 2): "4.0",
         (PRODUCE, 3): None,
@@ -78,7 +74,7 @@ def test_what_newer_brokers_refuse(kafka_rows: KafkaRows) -> None:
         replace(event(METADATA), api_key=key, api=f"{key}", api_version=version, client_id=f"{key} {version}")
         for key, version in said
     ]
-    found = {row.client_id: row.refused_since for row in table(kafka_rows, *reported).collect()}
+    found = {row.client_id: row.refused_since for row in table(decoded, *reported).collect()}
     assert found == {f"{key} {version}": release for (key, version), release in said.items()}
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import date, datetime
 
 import pytest
@@ -8,16 +8,13 @@ from pyspark.sql import DataFrame
 
 from spark_jobs.events import MAX_SUM
 from spark_jobs.merge import merge_rows
-from spark_jobs.parse import parse_records
 from spark_jobs.schemas import COMPLETENESS
 from spark_jobs.spark_types import table_schema
-from spark_jobs.tables.completeness import completeness
 from tests.spark.envelopes import MINUTE, NOON, encoded, event, gap, of_kind, status
-from tests.spark.frames import kept
 
 pytestmark = pytest.mark.spark
 
-KafkaRows = Callable[[Sequence[bytes | None]], DataFrame]
+Decoded = Callable[..., DataFrame]
 
 NONE_LOST = {"conflicts": 0, "lost": 0, "lost_first_seq": None, "lost_last_seq": None}
 NOTHING_ARRIVED = {"envelopes": 0, "events": 0, "first_seq": None, "last_seq": None}
@@ -46,27 +43,27 @@ KEY = {
 }
 
 
-def test_the_columns_are_those_of_the_schema(kafka_rows: KafkaRows) -> None:
-    made = completeness(parse_records(kafka_rows([]))).schema
+def test_the_columns_are_those_of_the_schema(decoded: Decoded) -> None:
+    made = decoded("completeness", []).schema
     assert [(field.name, field.dataType) for field in made] == [
         (field.name, field.dataType) for field in table_schema(COMPLETENESS)
     ]
 
 
-def test_records_count_in_the_minute_in_which_they_were_sent(kafka_rows: KafkaRows) -> None:
+def test_records_count_in_the_minute_in_which_they_were_sent(decoded: Decoded) -> None:
     values = [
         encoded(event(), event(), event(), first_seq=4),
         encoded(event(), first_seq=7, sent_at=NOON + MINUTE - 1),
         b"poison",
     ]
-    (row,) = completeness(kept(parse_records(kafka_rows(values)))).collect()
+    (row,) = decoded("completeness", values).collect()
     assert row.asDict() == {
         **KEY, "envelopes": 2, "events": 4, "first_seq": 4, "last_seq": 7, **NONE_LOST, **NO_STATUS,
         "sidecar_version": "0.1.0",
     }  # fmt: skip
 
 
-def test_statuses_count_in_their_own_minute_and_the_newest_is_reported(kafka_rows: KafkaRows) -> None:
+def test_statuses_count_in_their_own_minute_and_the_newest_is_reported(decoded: Decoded) -> None:
     """They were spooled, and sent an hour later."""
     reported = [
         status(clock_step_ms=-5_000, spooled=70),
@@ -74,7 +71,7 @@ def test_statuses_count_in_their_own_minute_and_the_newest_is_reported(kafka_row
                clock_step_ms=7, spooled=30, dropped={"queue_full": 4, "failed": 1}, last=True),
     ]  # fmt: skip
     sent, of_status = sorted(
-        completeness(kept(parse_records(kafka_rows([encoded(*reported, sent_at=NOON + 60 * MINUTE)])))).collect(),
+        decoded("completeness", [encoded(*reported, sent_at=NOON + 60 * MINUTE)]).collect(),
         key=lambda row: row.statuses,
     )
     assert (sent.minute, sent.envelopes, sent.events) == (datetime(2026, 9, 22, 13), 1, 2)
@@ -98,15 +95,15 @@ def test_statuses_count_in_their_own_minute_and_the_newest_is_reported(kafka_row
     }
 
 
-def test_what_configuration_hides_has_rows_of_its_own(kafka_rows: KafkaRows) -> None:
+def test_what_configuration_hides_has_rows_of_its_own(decoded: Decoded) -> None:
     counts = {"principal User:probe": 3, "topic secret": 1}
     values = [encoded(status(hidden=2, hidden_by={"topic secret": 2}), status(hidden=9, hidden_by=counts))]
-    rows = completeness(kept(parse_records(kafka_rows(values)))).where("statuses > 0 OR hidden IS NOT NULL").collect()
+    rows = decoded("completeness", values).where("statuses > 0 OR hidden IS NOT NULL").collect()
     assert {row.hidden_by: row.hidden for row in rows} == {None: 9, "principal User:probe": 3, "topic secret": 2}
     assert sum(row.statuses for row in rows) == 2
 
 
-def test_what_it_hides_in_part_stands_beside_it(kafka_rows: KafkaRows) -> None:
+def test_what_it_hides_in_part_stands_beside_it(decoded: Decoded) -> None:
     reported = status(
         hidden=5,
         hidden_by={"principal User:probe": 3, "topic secret": 2},
@@ -115,9 +112,7 @@ def test_what_it_hides_in_part_stands_beside_it(kafka_rows: KafkaRows) -> None:
     )
     earlier = status(partly_hidden=1, partly_hidden_by={"topic audit": 1})
     rows = (
-        completeness(kept(parse_records(kafka_rows([encoded(earlier, reported)]))))
-        .where("statuses > 0 OR hidden_by IS NOT NULL")
-        .collect()
+        decoded("completeness", [encoded(earlier, reported)]).where("statuses > 0 OR hidden_by IS NOT NULL").collect()
     )
     assert {row.hidden_by: (row.hidden, row.partly_hidden) for row in rows} == {
         None: (5, 8),
@@ -127,25 +122,21 @@ def test_what_it_hides_in_part_stands_beside_it(kafka_rows: KafkaRows) -> None:
     }
 
 
-def test_a_forged_status_hides_a_bounded_number_of_names(kafka_rows: KafkaRows) -> None:
+def test_a_forged_status_hides_a_bounded_number_of_names(decoded: Decoded) -> None:
     counts = {"n" * 400 + str(number): -number for number in range(200)}
     reported = [encoded(status(hidden_by=counts, partly_hidden_by=counts))]
-    rows = completeness(kept(parse_records(kafka_rows(reported)))).collect()
+    rows = decoded("completeness", reported).collect()
     assert {(row.hidden_by, row.hidden, row.partly_hidden) for row in rows if row.hidden_by} == {("n" * 300, 0, 0)}
 
 
-def test_gaps_are_of_the_run_that_lost_the_events(kafka_rows: KafkaRows) -> None:
+def test_gaps_are_of_the_run_that_lost_the_events(decoded: Decoded) -> None:
     reported = [
         gap(3, 5, lost_boot_id="boot"),
         gap(9, 9, lost_boot_id="boot"),
         gap(10, 13, lost_boot_id="boot", reason="failed"),
         gap(100, 102, reason="killed"),
     ]
-    rows = (
-        completeness(kept(parse_records(kafka_rows([encoded(*reported, first_seq=20)]))))
-        .where("reason IS NOT NULL")
-        .collect()
-    )
+    rows = decoded("completeness", [encoded(*reported, first_seq=20)]).where("reason IS NOT NULL").collect()
     lost = {(row.boot_id, row.reason): (row.lost, row.lost_first_seq, row.lost_last_seq) for row in rows}
     assert lost == {
         ("boot", "queue_full"): (4, 3, 9),
@@ -157,41 +148,41 @@ def test_gaps_are_of_the_run_that_lost_the_events(kafka_rows: KafkaRows) -> None
     }
 
 
-def test_what_is_neither_there_nor_lost_is_missing(kafka_rows: KafkaRows) -> None:
+def test_what_is_neither_there_nor_lost_is_missing(decoded: Decoded) -> None:
     """20 numbers: 1 to 4 arrived, 5 to 8 are reported as lost, 9 to 17 are missing, 18 to 20 arrived."""
     values = [
         encoded(*[event()] * 4),
         encoded(gap(5, 8, lost_boot_id="boot"), event(), status(), first_seq=18, sent_at=NOON + MINUTE),
     ]
-    rows = completeness(kept(parse_records(kafka_rows(values)))).collect()
+    rows = decoded("completeness", values).collect()
     assert sum(row.events for row in rows) == 7
     assert sum(row.lost for row in rows) == 4
     assert max(row.last_seq for row in rows if row.last_seq) == 20
 
 
-def test_partial_rows_of_several_batches_become_the_same_rows(kafka_rows: KafkaRows) -> None:
+def test_partial_rows_of_several_batches_become_the_same_rows(decoded: Decoded) -> None:
     values = [
         encoded(event(), status(), gap(1, 1)),
         encoded(event(), status(ts=NOON + 30_000_000, queued=9, seen=99), first_seq=4),
         encoded(event(), event(), first_seq=6),
         encoded(gap(2, 9), first_seq=8),
     ]
-    whole = completeness(kept(parse_records(kafka_rows(values))))
+    whole = decoded("completeness", values)
     batches = (values[2:], values[:1], values[1:2])
-    rows = [row for batch in batches for row in completeness(kept(parse_records(kafka_rows(batch)))).collect()]
+    rows = [row for batch in batches for row in decoded("completeness", batch).collect()]
     stored = whole.sparkSession.createDataFrame(rows, whole.schema)
     order = ["minute", "boot_id", "reason"]
     assert merge_rows(stored, COMPLETENESS).orderBy(order).collect() == whole.orderBy(order).collect()
 
 
-def test_numbers_that_cannot_be_do_not_end_the_job(kafka_rows: KafkaRows) -> None:
+def test_numbers_that_cannot_be_do_not_end_the_job(decoded: Decoded) -> None:
     values = [
         of_kind(gap(1, 2**63 - 1), "reason", "strange"),
         of_kind(gap(1, 2**63 - 1), "reason", "strange"),
         of_kind(gap(5, 1), "reason", "backwards"),
         of_kind(status(clock_step_ms=-(2**63)), "dropped", {"a": 2**63 - 1, "b": None}),
     ]
-    rows = {row.reason: row for row in completeness(kept(parse_records(kafka_rows(values)))).collect()}
+    rows = {row.reason: row for row in decoded("completeness", values).collect()}
     assert {reason: rows[reason].lost for reason in ("strange", "backwards")} == {
         "strange": 2 * MAX_SUM,
         "backwards": 0,

@@ -1,23 +1,20 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import date, datetime
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.merge import merge_rows
-from spark_jobs.parse import parse_records
 from spark_jobs.schemas import CONNECTIONS
 from spark_jobs.spark_types import table_schema
-from spark_jobs.tables.connections import connections
 from tests.spark.envelopes import MINUTE, NOON, connection, encoded, event, throttle
-from tests.spark.frames import kept
 
 pytestmark = pytest.mark.spark
 
-KafkaRows = Callable[[Sequence[bytes | None]], DataFrame]
+Decoded = Callable[..., DataFrame]
 
 NOTHING_YET = {"cause": "", "duration_ms": 0, "requests": 0, "received_bytes": 0, "sent_bytes": 0}
 
@@ -32,19 +29,17 @@ def life(name: str, *, first_ts: int = NOON, **who: Any) -> list[Any]:
     ]
 
 
-def test_the_columns_are_those_of_the_schema(kafka_rows: KafkaRows) -> None:
-    made = connections(parse_records(kafka_rows([]))).schema
+def test_the_columns_are_those_of_the_schema(decoded: Decoded) -> None:
+    made = decoded("connections", []).schema
     assert [(field.name, field.dataType) for field in made] == [
         (field.name, field.dataType) for field in table_schema(CONNECTIONS)
     ]
 
 
-def test_a_life_is_one_row(kafka_rows: KafkaRows) -> None:
+def test_a_life_is_one_row(decoded: Decoded) -> None:
     tls = {"tls_version": "TLSv1.3", "tls_cipher": "TLS_AES_256_GCM_SHA384", "tls_client_serial": "0AFE"}
     reported = life("c1", client_software_name="librdkafka", client_software_version="2.12", **tls)
-    (row,) = connections(
-        kept(parse_records(kafka_rows([encoded(*reported, throttle(), event(), first_seq=5)])))
-    ).collect()
+    (row,) = decoded("connections", [encoded(*reported, throttle(), event(), first_seq=5)]).collect()
     assert row.asDict() == {
         "day": date(2026, 9, 22),
         "cluster_id": "cluster",
@@ -76,55 +71,49 @@ def test_a_life_is_one_row(kafka_rows: KafkaRows) -> None:
     }
 
 
-def test_one_that_is_open_has_no_end(kafka_rows: KafkaRows) -> None:
-    (row,) = connections(kept(parse_records(kafka_rows([encoded(*life("c1")[:2])])))).collect()
+def test_one_that_is_open_has_no_end(decoded: Decoded) -> None:
+    (row,) = decoded("connections", [encoded(*life("c1")[:2])]).collect()
     assert (row.opened_at, row.authentications) == (datetime(2026, 9, 22, 12), 1)
     assert [row[name] for name in ("closed_at", "cause", "duration_ms", "requests", "sent_bytes", "client_id")] == (
         [None] * 6
     )
 
 
-def test_whom_a_failed_login_named_is_not_who_it_is(kafka_rows: KafkaRows) -> None:
+def test_whom_a_failed_login_named_is_not_who_it_is(decoded: Decoded) -> None:
     claims = {"change": "authentication_failed", "principal_source": "unauthenticated", **NOTHING_YET}
     reported = [
         *life("c1")[:2],
         connection(principal="User:admin", **claims),
         connection(principal="User:root", **claims),
     ]
-    (row,) = connections(kept(parse_records(kafka_rows([encoded(*reported)])))).collect()
+    (row,) = decoded("connections", [encoded(*reported)]).collect()
     assert (row.principal, row.principal_source, row.refused_principal) == ("User:alice", "sasl", "User:root")
     assert (row.authentications, row.authentication_failures) == (1, 2)
 
 
-def test_runs_and_brokers_have_connections_of_their_own(kafka_rows: KafkaRows) -> None:
+def test_runs_and_brokers_have_connections_of_their_own(decoded: Decoded) -> None:
     values = [
         encoded(*life("c1"), *life("c2")),
         encoded(*life("c1"), boot_id="another"),
         encoded(*life("c1"), broker_id=2),
         encoded(*life("c1"), cluster_id="west"),
     ]
-    assert connections(kept(parse_records(kafka_rows(values)))).count() == 5
+    assert decoded("connections", values).count() == 5
 
 
-def test_partial_rows_of_several_batches_become_the_same_row(kafka_rows: KafkaRows) -> None:
+def test_partial_rows_of_several_batches_become_the_same_row(spark: SparkSession, decoded: Decoded) -> None:
     """In any order, and over midnight; each day has what was reported on it, so it can be computed again by itself."""
     reported = life("c1", first_ts=NOON + 12 * 60 * MINUTE - 30_000_000)
-    at_once = connections(kept(parse_records(kafka_rows([encoded(*reported)])))).orderBy("day").collect()
+    at_once = decoded("connections", [encoded(*reported)]).orderBy("day").collect()
     assert [(row.day.day, row.opened_at is None, row.authentications, row.closed_at) for row in at_once] == [
         (22, False, 1, None),
         (23, True, 0, datetime(2026, 9, 23, 0, 0, 31)),
     ]
     opened, ended = [encoded(*reported[:1])], [encoded(*reported[1:], first_seq=2)]
-    parts = (
-        connections(kept(parse_records(kafka_rows(ended))))
-        .unionByName(connections(kept(parse_records(kafka_rows(opened)))))
-        .collect()
-    )
+    parts = decoded("connections", ended).unionByName(decoded("connections", opened)).collect()
     assert sorted(row.day.day for row in parts) == [22, 22, 23]
     found = [
-        merge_rows(
-            kafka_rows([]).sparkSession.createDataFrame(stored, table_schema(CONNECTIONS)), CONNECTIONS
-        ).collect()
+        merge_rows(spark.createDataFrame(stored, table_schema(CONNECTIONS)), CONNECTIONS).collect()
         for stored in (parts, at_once)
     ]
     assert found[0] == found[1]

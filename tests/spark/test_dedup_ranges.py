@@ -158,3 +158,14 @@ def test_what_is_no_longer_known_is_a_conflict_within_a_process_and_none_of_one_
     )
     assert conflicts(taken, record(1, 1, other=1), record(1, 1, boot=OTHER)) == []
     assert len(conflicts(taken, record(1, 1, boot=OTHER, other=1))) == 1
+
+
+def test_digests_of_an_earlier_release_are_not_compared() -> None:
+    """Its checkpoint has records without the number of the function; their numbers are known all the same."""
+    boots = json.loads(noted(record(1, 4), record(5, 8)).to_json())
+    for each in boots[0][4]:
+        del each[7:]
+    taken = DedupRanges.from_json(json.dumps(boots))
+    decision = taken.add_records([record(5, 8, other=5), record(3, 12), record(9, 12, other=9)])
+    assert [new for new in decision.new_ranges if new.first <= new.last] == [NewRange(0, 7, 9, 12)]
+    assert [conflict.detail for conflict in decision.conflicts] == ["9 to 12 differ from partition 0, offset 7"]

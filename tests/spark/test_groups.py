@@ -9,18 +9,16 @@ from pyspark.sql import DataFrame, Row
 
 from observers.event import CommittedPartition, EndOffset, EndOffsetsEvent, GroupEvent
 from spark_jobs.merge import merge_rows
-from spark_jobs.parse import parse_records
 from spark_jobs.schemas import COMMITTED_OFFSETS, END_OFFSETS, GROUP_MEMBERS, TRAFFIC, Table
 from spark_jobs.spark_types import table_schema
-from spark_jobs.tables.groups import committed_offsets, end_offsets, group_members
 from tests.spark import derived
 from tests.spark.envelopes import MINUTE, NOON, encoded
-from tests.spark.frames import after, kept
+from tests.spark.frames import after
 from tests.spark.stored import rows
 
 pytestmark = pytest.mark.spark
 
-KafkaRows = Callable[[Sequence[bytes | None]], DataFrame]
+Decoded = Callable[..., DataFrame]
 SECOND = 1_000_000
 
 
@@ -58,27 +56,23 @@ def by(found: DataFrame, *names: str) -> dict[Any, Row]:
 
 
 @pytest.mark.parametrize(
-    ("table", "function"),
-    [(GROUP_MEMBERS, group_members), (COMMITTED_OFFSETS, committed_offsets), (END_OFFSETS, end_offsets)],
-    ids=lambda each: getattr(each, "name", ""),
+    "table", [GROUP_MEMBERS, COMMITTED_OFFSETS, END_OFFSETS], ids=lambda each: getattr(each, "name", "")
 )
-def test_the_columns_are_those_of_the_schema(
-    kafka_rows: KafkaRows, table: Table, function: Callable[[DataFrame], DataFrame]
-) -> None:
-    made = function(parse_records(kafka_rows([]))).schema
+def test_the_columns_are_those_of_the_schema(decoded: Decoded, table: Table) -> None:
+    made = decoded(table.name, []).schema
     assert [(field.name, field.dataType) for field in made] == [
         (field.name, field.dataType) for field in table_schema(table)
     ]
 
 
-def test_a_member_has_one_row_and_one_for_each_of_its_topics(kafka_rows: KafkaRows) -> None:
+def test_a_member_has_one_row_and_one_for_each_of_its_topics(decoded: Decoded) -> None:
     """Sums are on the first one alone, also when its offsets came in several events."""
     reported = [
         group(commits=2, committed=(committed("a", 0, 5), committed("a", 1, 7, NOON + 5)), fetched=("b",)),
         group(requests=0, committed=(committed("a", 2, 9),)),
         group(ts_last=NOON + MINUTE, requests=3, generation_id=4, group_type=None),
     ]
-    found = by(group_members(kept(parse_records(kafka_rows([encoded(*reported)])))), "topic")
+    found = by(decoded("group_members", [encoded(*reported)]), "topic")
     whole = found[None,]
     assert (whole.requests, whole.commits, whole.generation_id, whole.group_type) == (15, 2, 4, "classic")
     assert (whole.first_seen, whole.last_seen) == (datetime(2026, 9, 22, 12), datetime(2026, 9, 22, 12, 1))
@@ -89,14 +83,14 @@ def test_a_member_has_one_row_and_one_for_each_of_its_topics(kafka_rows: KafkaRo
     }
 
 
-def test_the_last_offset_of_a_minute_holds_also_if_it_is_lower(kafka_rows: KafkaRows) -> None:
+def test_the_last_offset_of_a_minute_holds_also_if_it_is_lower(decoded: Decoded) -> None:
     """A group was set back; and batches come in any order."""
     batches = [
         [group(committed=(committed("a", 0, 50, NOON + 2 * SECOND),))],
         [group(committed=(committed("a", 0, 90, NOON + SECOND), committed("a", 1, 4)))],
         [group(committed=(committed("a", 0, 20, NOON + MINUTE),), member_id=None)],
     ]
-    made = [committed_offsets(kept(parse_records(kafka_rows([encoded(*batch)])))) for batch in batches]
+    made = [decoded("committed_offsets", [encoded(*batch)]) for batch in batches]
     found = merge_rows(made[0].unionByName(made[1]).unionByName(made[2]), COMMITTED_OFFSETS)
     assert {key: row.committed_offset for key, row in by(found, "minute", "partition").items()} == {
         (datetime(2026, 9, 22, 12), 0): 50,
@@ -105,12 +99,12 @@ def test_the_last_offset_of_a_minute_holds_also_if_it_is_lower(kafka_rows: Kafka
     }
 
 
-def test_the_last_end_of_a_minute_holds(kafka_rows: KafkaRows) -> None:
+def test_the_last_end_of_a_minute_holds(decoded: Decoded) -> None:
     values = [
         encoded(ends(EndOffset("a", 0, 100, NOON + 1), EndOffset("b", 0, 3, NOON))),
         encoded(ends(EndOffset("a", 0, 70, NOON)), broker_id=2),
     ]
-    found = end_offsets(kept(parse_records(kafka_rows(values))))
+    found = decoded("end_offsets", values)
     assert {key: row.end_offset for key, row in by(found, "topic").items()} == {("a",): 100, ("b",): 3}
 
 

@@ -12,11 +12,8 @@ from pyspark.sql import DataFrame, Row
 from observers.event import ROLLUP_BUCKETS, RollupTopic
 from spark_jobs.events import MAX_SUM
 from spark_jobs.merge import merge_rows
-from spark_jobs.parse import parse_records
 from spark_jobs.schemas import LATENCY
 from spark_jobs.spark_types import table_schema
-from spark_jobs.tables.latency import latency
-from spark_jobs.tables.request_measures import measure_requests
 from tests.spark.envelopes import FETCH, METADATA, MINUTE, NOON, PRODUCE, Event, encoded, event, partition, rollup
 from tests.spark.frames import kept
 
@@ -29,12 +26,12 @@ Counts = Counter[int]
 
 
 @pytest.fixture
-def table_of(kafka_rows: Callable[[Sequence[bytes | None]], DataFrame]) -> Callable[..., DataFrame]:
+def table_of(decoded: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
     """Makes the table of events, each in an envelope of its own."""
 
     def make(*events: Event) -> DataFrame:
         values = [encoded(each, first_seq=number) for number, each in enumerate(events, 1)]
-        return latency(measure_requests(kept(parse_records(kafka_rows(values)))))
+        return decoded("latency", values)
 
     return make
 

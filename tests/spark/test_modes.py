@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,14 +28,11 @@ from proxy.local.broker import sidecar_config
 from proxy.local.ports import HOST, free_ports
 from proxy.local.sidecars import SidecarProcess
 from proxy.local.state import Node
-from spark_jobs.parse import deduplicate, explode_events, parse_records
+from spark_jobs.batch import WholeTopic
+from spark_jobs.decode import DecodeOptions
 from spark_jobs.schemas import CLIENTS, TRAFFIC
-from spark_jobs.tables.clients import clients
-from spark_jobs.tables.latency import latency
-from spark_jobs.tables.request_measures import measure_requests
-from spark_jobs.tables.traffic import traffic
+from tests.spark.decoded import kafka_records, partial_rows, summaries
 from tests.spark.envelopes import Event, encoded
-from tests.spark.frames import kept
 from tests.unit.observers.samples import connection, exchange, fetch, produce
 
 pytestmark = pytest.mark.spark
@@ -46,7 +44,7 @@ TOPICS = [b"orders", b"clicks", b"payments", b"hidden"]
 DENIED, MOVED = (ItemErrorFacts(code, "topic", b"orders", None, 0, 0, None, None) for code in (29, 6))
 ITEM_ERRORS = [ItemErrors((DENIED, MOVED), 1, 1, 0), ItemErrors((MOVED,), 0, 1, 7), ItemErrors((), 0, 0, 1)]
 
-KafkaRows = Callable[[Sequence[bytes | None]], DataFrame]
+Decoded = Callable[..., DataFrame]
 
 
 def exchanges(count: int) -> list[Exchange]:
@@ -135,7 +133,7 @@ def records(reported: Sequence[Event], cluster: str, level: int) -> list[bytes]:
     ]
 
 
-def test_both_modes_and_a_change_between_them_give_the_same_tables(kafka_rows: KafkaRows) -> None:
+def test_both_modes_and_a_change_between_them_give_the_same_tables(decoded: Decoded) -> None:
     reported = exchanges(600)
     half = len(reported) // 2
     known = surroundings()  # as if the change were without a restart: what is known of connections stays
@@ -145,20 +143,18 @@ def test_both_modes_and_a_change_between_them_give_the_same_tables(kafka_rows: K
         *as_requests(reported[:half], "both", *known),
         *as_rollups(reported[half:], "both", *known),
     ]
-    parsed = kept(parse_records(kafka_rows(values)))
-    assert parsed.where("reason IS NOT NULL").isEmpty()
-    requests = measure_requests(parsed).persist()
-    for table in (traffic, latency, clients):
+    partial = partial_rows(kafka_records(values))
+    assert not any(record.dead for record in summaries(partial))
+    for table in ("traffic", "latency", "clients"):
         rows: dict[str, list[str]] = {}
-        for row in table(requests).collect():
+        for row in decoded(table, values).collect():
             rows.setdefault(row.cluster_id, []).append(str({**row.asDict(), "cluster_id": None}))
         of_event, of_rollup, of_both = (sorted(rows[cluster]) for cluster in ("event", "rollup", "both"))
         assert len(of_event) > 100
         assert of_rollup == of_event
         assert of_both == of_event
-    waited = latency(requests).where("api = 'Produce' AND latencies != service_latencies")
+    waited = decoded("latency", values).where("api = 'Produce' AND latencies != service_latencies")
     assert waited.count() > 10, "some requests waited for a throttle alone"
-    requests.unpersist()
 
 
 @pytest.mark.kafka
@@ -233,17 +229,18 @@ def stored(spark: SparkSession, bootstrap: str, topic: str) -> Stored:
     Minutes are added up: a request may reach two sidecars in two of them.
     """
     source = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
-    parsed = kept(deduplicate(kept(parse_records(spark.read.format("kafka").options(**source).load()))))
-    assert parsed.where("reason IS NOT NULL").isEmpty()
-    alone, rolled_up = (
-        {api for (api,) in explode_events(parsed, kind).select("event.api").distinct().collect()}
-        for kind in ("request", "rollup")
-    )
-    requests = measure_requests(parsed).where("client_id NOT LIKE 'brokerside-%'").persist()
+    records = spark.read.format("kafka").options(**source).load()
+    batch = WholeTopic(records, DecodeOptions(("traffic", "clients")))
+    assert batch.counts.dead_letters == 0
+    apis: dict[str, set[str]] = {"request": set(), "rollup": set()}
+    for (value,) in records.select("value").collect():
+        for event in json.loads(value)["events"]:
+            apis.get(event["kind"], set()).add(event.get("api"))
     rows: list[str] = []
-    for rows_of, table in ((traffic, TRAFFIC), (clients, CLIENTS)):
+    for table in (TRAFFIC, CLIENTS):
         keys = [name for name in table.keys if name not in ("day", "minute")]
         sums = [column.name for column in table.merged if column.merge == "sum"]
-        rows += sorted(map(str, rows_of(requests).groupBy(*keys).sum(*sums).collect()))
-    requests.unpersist()
-    return Stored(rows, alone, rolled_up)
+        of_others = batch.table(table.name).where("client_id NOT LIKE 'brokerside-%'")
+        rows += sorted(map(str, of_others.groupBy(*keys).sum(*sums).collect()))
+    batch.release()
+    return Stored(rows, apis["request"], apis["rollup"])

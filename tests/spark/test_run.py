@@ -18,16 +18,15 @@ from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
 from spark_jobs import compaction, io, kafka, maintenance
+from spark_jobs.batch import WholeTopic
+from spark_jobs.decode import DecodeOptions
 from spark_jobs.definitions import Definitions
 from spark_jobs.definitions.mirror import Mirror
 from spark_jobs.errors import JobError
-from spark_jobs.parse import dead_letter_rows, deduplicate, parse_records
 from spark_jobs.progress import BatchProgress, Notice, RunSummary
 from spark_jobs.query import describe_tables, query
 from spark_jobs.run import run
-from spark_jobs.schemas import DEAD_LETTERS, TRAFFIC
-from spark_jobs.tables.request_measures import measure_requests
-from spark_jobs.tables.traffic import traffic
+from spark_jobs.schemas import TRAFFIC
 from tests.integration.conftest import free_port
 from tests.ledger.stored import rows
 from tests.spark.conftest import AuditTopic
@@ -43,7 +42,6 @@ from tests.spark.envelopes import (
     throttle,
     with_unknown,
 )
-from tests.spark.frames import kept
 from tests.spark.kills import Sweep
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -182,10 +180,10 @@ def _assert_same_as_a_batch(spark: SparkSession, audit: AuditTopic, root: Path) 
         .option("subscribe", audit.name)
         .load()
     )
-    once = kept(deduplicate(kept(parse_records(records))))
-    for table, whole in ((TRAFFIC, traffic(measure_requests(once))), (DEAD_LETTERS, dead_letter_rows(once))):
-        expected = whole.select([column.name for column in table.columns]).toArrow().to_pylist()
-        assert _sorted(rows(root, table.name)) == _sorted(expected)
+    once = WholeTopic(records, DecodeOptions(("traffic", "dead_letters")))
+    for table in ("traffic", "dead_letters"):
+        assert _sorted(rows(root, table)) == _sorted(once.table(table).toArrow().to_pylist())
+    once.release()
 
 
 def _sorted(of: Sequence[dict[str, Any]]) -> list[str]:

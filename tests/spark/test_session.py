@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -9,7 +11,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.errors import JobError
-from spark_jobs.session import OUT_OF_MEMORY_MESSAGE, _spark_log, release_ended_queries, summarize_error
+from spark_jobs.session import (
+    OUT_OF_MEMORY_MESSAGE,
+    _package_as_zip,
+    _spark_log,
+    release_ended_queries,
+    summarize_error,
+)
 
 CREATED = """An error occurred while calling o112.execute.
 : org.apache.spark.sql.delta.DeltaIOException: [DELTA_CANNOT_CREATE_LOG_PATH] Cannot create /x/_delta_log
@@ -53,6 +61,20 @@ def test_too_little_memory_is_reported_whatever_failed_for_it() -> None:
     with pytest.raises(JobError, match=OUT_OF_MEMORY_MESSAGE) as raised:
         fail()
     Path(str(raised.value).rpartition(": ")[2].rstrip(")")).unlink()
+
+
+def test_what_executors_are_sent_is_all_that_they_need() -> None:
+    """Of the packages that a driver has they need two. No Spark."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import spark_jobs.decode as one;"
+        "print(one.__file__, *[name for name in ('pyspark', 'pydantic', 'deltalake', 'duckdb') if name in sys.modules])"
+    )
+    with _package_as_zip() as package:
+        done = subprocess.run(
+            [sys.executable, "-c", code, package], cwd=package.parent, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.split() == [f"{package}/spark_jobs/decode.py"]
+    assert not package.exists()
 
 
 @pytest.mark.spark

@@ -19,12 +19,8 @@ from pyspark.sql import Row
 
 from spark_jobs.definitions import Definitions, load
 from spark_jobs.definitions.objectives import SloObjective
-from spark_jobs.parse import parse_records
 from spark_jobs.schemas import COST, LATENCY, SLO, TRAFFIC, Table
 from spark_jobs.tables import unmatched
-from spark_jobs.tables.latency import latency
-from spark_jobs.tables.request_measures import measure_requests
-from spark_jobs.tables.traffic import traffic
 from tests.spark import derived
 from tests.spark.envelopes import FETCH, PRODUCE, encoded, event, partition
 from tests.spark.stored import rows as stored_rows
@@ -350,7 +346,7 @@ def test_a_quick_burn_pages_until_it_is_over(declared: Any) -> None:
     assert alerts == {"burns": {"page_quick": True, **slower}, "burnt": {"page_quick": False, **slower}}
 
 
-def test_waiting_for_data_and_quotas_breach_nothing(declared: Any, kafka_rows: Any) -> None:
+def test_waiting_for_data_and_quotas_breach_nothing(declared: Any, decoded: Any) -> None:
     """Of events as sidecars write them: only what the broker took long for, or answered with an error, is bad."""
     good = [
         event(PRODUCE, partition(), latency_us=900),
@@ -368,10 +364,8 @@ def test_waiting_for_data_and_quotas_breach_nothing(declared: Any, kafka_rows: A
         event(PRODUCE, partition(), latency_us=0, outcome="connection_lost"),
         event(PRODUCE, partition(error_code=29), latency_us=900),
     ]
-    parsed = parse_records(kafka_rows([encoded(each, first_seq=number) for number, each in enumerate(reported, 1)]))
-    requests = measure_requests(parsed).persist()
-    tables = [made.toArrow() for made in (latency(requests), traffic(requests))]
-    requests.unpersist()
+    values = [encoded(each, first_seq=number) for number, each in enumerate(reported, 1)]
+    tables = [decoded(name, values).toArrow() for name in ("latency", "traffic")]
     objectives = declared(
         latency=Asked("latency", "", in_time(1_024), value="1.024"),
         errors=Asked("success", "", without_error),

@@ -11,11 +11,8 @@ from pyspark.sql import DataFrame, Row
 from observers.event import RequestEvent, RollupTopic
 from spark_jobs.events import MAX_SUM
 from spark_jobs.merge import merge_rows
-from spark_jobs.parse import parse_records
 from spark_jobs.schemas import TRAFFIC
 from spark_jobs.spark_types import table_schema
-from spark_jobs.tables.request_measures import measure_requests
-from spark_jobs.tables.traffic import traffic
 from tests.spark.envelopes import (
     FETCH,
     METADATA,
@@ -33,7 +30,6 @@ from tests.spark.envelopes import (
     status,
     throttle,
 )
-from tests.spark.frames import kept
 
 pytestmark = pytest.mark.spark
 
@@ -42,12 +38,12 @@ POLLED = {"polled": 1}
 
 
 @pytest.fixture
-def rows_of(kafka_rows: Callable[[Sequence[bytes | None]], DataFrame]) -> Callable[..., list[Row]]:
+def rows_of(decoded: Callable[..., DataFrame]) -> Callable[..., list[Row]]:
     """Makes the rows of the table of events, each in an envelope of its own."""
 
     def make(*events: Event) -> list[Row]:
         values = [encoded(each, first_seq=number) for number, each in enumerate(events, 1)]
-        return traffic(measure_requests(kept(parse_records(kafka_rows(values))))).collect()
+        return decoded("traffic", values).collect()
 
     return make
 
@@ -65,8 +61,8 @@ def by_topic(rows: Sequence[Row]) -> dict[str | None, dict[str, int]]:
     return {row.topic: sums(row) for row in rows}
 
 
-def test_the_columns_are_those_of_the_schema(kafka_rows: Any) -> None:
-    made = traffic(measure_requests(parse_records(kafka_rows([])))).schema
+def test_the_columns_are_those_of_the_schema(decoded: Any) -> None:
+    made = decoded("traffic", []).schema
     assert [(field.name, field.dataType) for field in made] == [
         (field.name, field.dataType) for field in table_schema(TRAFFIC)
     ]
@@ -219,13 +215,13 @@ def test_a_topic_that_was_polled_has_a_row_of_its_own(rows_of: Rows) -> None:
     assert by_topic([row for row in rows if row.day.month == 8])["quiet"] == POLLED
 
 
-def test_partial_sums_add_up_to_the_whole(kafka_rows: Any) -> None:
+def test_partial_sums_add_up_to_the_whole(decoded: Any) -> None:
     reported = [
         event(number % 2, *[partition(f"t{each}", bytes=number) for each in range(number % 4)]) for number in range(40)
     ]
     halves = [encoded(*reported[:15], first_seq=1), encoded(*reported[15:], first_seq=16)]
-    whole = traffic(measure_requests(kept(parse_records(kafka_rows(halves)))))
-    one, other = (kept(traffic(measure_requests(kept(parse_records(kafka_rows([half])))))) for half in halves)
+    whole = decoded("traffic", halves)
+    one, other = (decoded("traffic", [half]) for half in halves)
     again = merge_rows(one.union(other), TRAFFIC)
     assert sorted(map(tuple, again.collect()), key=str) == sorted(map(tuple, whole.collect()), key=str)
 
