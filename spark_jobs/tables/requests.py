@@ -61,14 +61,14 @@ class RequestSums:
         self.latencies = [0] * HISTOGRAM_LENGTH
         self.upstream_latencies = [0] * HISTOGRAM_LENGTH
         self.service_latencies = [0] * HISTOGRAM_LENGTH
-        self.topics: dict[str, TopicSums] = {}
+        self.topics: dict[str, TopicMeasures] = {}
 
-    def topic(self, name: str) -> TopicSums:
+    def topic(self, name: str) -> TopicMeasures:
         """Return the sums of a topic."""
-        return self.topics.get(name) or self.topics.setdefault(name, TopicSums())
+        return self.topics.get(name) or self.topics.setdefault(name, TopicMeasures())
 
 
-class TopicSums:
+class TopicMeasures:
     """The sums of one topic of requests that are alike."""
 
     __slots__ = (*TOPIC_SUMS, "failed_in", "latencies", "polled", "seen_in", "service_latencies")
@@ -135,7 +135,7 @@ class RequestMeasures:
             name = part.topic
             of_topic = sums.topics.get(name)
             if of_topic is None:
-                of_topic = sums.topics[name] = TopicSums()
+                of_topic = sums.topics[name] = TopicMeasures()
             if of_topic.seen_in is not event:
                 of_topic.seen_in = event
                 of_topic.topic_requests += 1
