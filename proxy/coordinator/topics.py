@@ -129,8 +129,11 @@ class TopicIndex:
         """Take a snapshot. Return the topics that have changed, and the groups that each concerns.
 
         A change is that a topic was added, deleted, grown, or recreated: it has another id. A topic that
-        was not asked for is not deleted because it is missing: the answer may be older than the subscription to it.
+        was not asked for is not deleted because it is missing: the answer may be older than the subscription to it. An
+        answer that comes after that to a later question says nothing any more.
         """
+        if event.watch < self._answered.watch:
+            return {}
         before, self.topics = self.topics, event.topics
         self.snapshots += 1
         if event.watch in self._asked:
