@@ -9,7 +9,7 @@ import pytest
 from proxy.coordinator import events as ev
 from proxy.coordinator.codes import RegistrationCode
 from proxy.coordinator.effects import SendFrame
-from proxy.coordinator.wire import PING, RegisterConsumerRequest
+from proxy.coordinator.wire import PING, ConsumedOffset, RegisterConsumerRequest
 from tests.unit.coordinator.driver import GROUP, Consumer, Driver, owned, topic
 
 MEMBERS = ("c1", "c2", "c3")
@@ -230,6 +230,20 @@ def test_a_group_with_an_ordinary_member_is_closed_whatever_happens_meanwhile(ch
     assert all(one.closed is not None for one in consumers)
     assert [one.kinds() for one in consumers] == orders, "no attempt is made"
     assert driver.groups()[0].state == "empty"
+
+
+def test_offsets_that_come_while_a_group_with_an_ordinary_member_is_closed_are_not_committed() -> None:
+    driver, consumers = stable()
+    late = consumers[-1]
+    late.answers = False
+    driver.advance(2500)
+    step(driver, ev.OrdinaryMembersFound(GROUP, True))
+    assert late.closed is None, "not yet"
+    reported = tuple(ConsumedOffset(topic, 1, partition, 13) for topic, partition in late.fetches)
+    step(driver, late.response(late.last(PING).correlation_id, PING, offsets=reported))
+    driver.advance(30_000)
+    assert late.closed == "group_has_members"
+    assert driver.committed == {}
 
 
 def failed(*, units: int) -> tuple[Driver, list[Consumer]]:
