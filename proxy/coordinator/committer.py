@@ -74,6 +74,9 @@ class Committer:
         return units
 
     def _write(self, partition: int, groups: list[Group]) -> None:
+        for group in groups:
+            if group.has_ordinary_members:  # which commit by themselves
+                group.offsets.forget_uncommitted()
         tombstones = {group.group_id: group.take_tombstones(MAX_TOMBSTONES) for group in groups}
         offsets = {group.group_id: group.offsets.take_uncommitted() for group in groups}
 

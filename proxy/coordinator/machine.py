@@ -409,8 +409,6 @@ class Coordinator:
     def _take_offsets(self, group: Group, member: GroupMember, response: ConsumerResponse, now: int) -> None:
         if not member.value.auto_commit or not response.offsets:
             return
-        if group.has_ordinary_members:  # which commit for the group now; this member is about to be closed
-            return
         counts: dict[OffsetReport, int] = {}
         for entry in response.offsets:
             report = group.offsets.report(member.holds, entry.topic, entry.partition, entry.offset)
