@@ -25,7 +25,6 @@ partial_rows.py    partial rows of all streamed tables: adds them up by key, and
 dedup_ranges.py    written event numbers as ranges by sidecar boot: finds duplicates and conflicts (pure).
 tables/            one module for each table. Streamed ones are pure, event to partial rows; derived ones are SQL.
 computation.py     DuckDB as it computes derived tables: their inputs as views, in bounded memory.
-merge.py           merges stored rows of equal keys into one row.
 stored_table.py    Delta tables and all commits to them, by delta-rs: each batch exactly once.
 storage_options.py options of delta-rs for a storage, from Spark's settings (pure).
 io.py              the same for Spark: data frames to and from Delta tables, and small files.

@@ -6,22 +6,21 @@ Without a JVM: DuckDB merges the rows, by the views that queries use, and delta-
 from __future__ import annotations
 
 import itertools
-import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 
-import duckdb
 import pyarrow
 from pyspark.sql import SparkSession
 
 from spark_jobs import io
+from spark_jobs.computation import open_database
 from spark_jobs.definitions import Definitions
 from spark_jobs.progress import Notice, Notify
 from spark_jobs.schemas import TABLES, Table
 from spark_jobs.session import summarize_error
-from spark_jobs.stored_table import ConcurrentChange, DataFile, StoredTable
+from spark_jobs.stored_table import DataFile, StoredTable, repeat
 from spark_jobs.table_root import TableRoot
 from spark_jobs.views import view_statement
 
@@ -70,9 +69,9 @@ def maintain_table(open_table: OpenTable, table: Table, definitions: Definitions
 
     Raises ConcurrentChange if other processes changed the same files in each of ``MAX_ATTEMPTS`` attempts.
     """
-    _repeat(partial(_delete_expired_days, open_table, table, definitions))
+    repeat(partial(_delete_expired_days, open_table, table, definitions), MAX_ATTEMPTS)
     for day in _files_to_compact_by_day(open_table()):
-        _repeat(partial(_compact_day, open_table, table, day))
+        repeat(partial(_compact_day, open_table, table, day), MAX_ATTEMPTS)
     if vacuum:
         open_table().vacuum()
 
@@ -103,17 +102,6 @@ def files_to_compact(files: Sequence[DataFile], *, closed: bool) -> list[DataFil
 def _newest_day(days: Collection[date]) -> date:
     # A sidecar whose clock is years ahead must not cause all other days to be deleted, or to count as closed.
     return min(max(days, default=date.min), datetime.now(UTC).date())
-
-
-def _repeat(change: Callable[[], None]) -> None:
-    for attempt in range(MAX_ATTEMPTS):
-        try:
-            change()
-        except ConcurrentChange:
-            if attempt == MAX_ATTEMPTS - 1:
-                raise
-        else:
-            return
 
 
 def _delete_expired_days(open_table: OpenTable, table: Table, definitions: Definitions) -> None:
@@ -149,11 +137,7 @@ def _compact_day(open_table: OpenTable, table: Table, day: date) -> None:
 
 @contextmanager
 def _merged_rows(stored: StoredTable, table: Table, files: Sequence[DataFile]) -> Iterator[pyarrow.RecordBatchReader]:
-    with (
-        tempfile.TemporaryDirectory(prefix="brokerside-") as spilled,
-        duckdb.connect(config={"memory_limit": MEMORY_LIMIT, "temp_directory": spilled}) as database,
-    ):
-        database.execute("SET TimeZone = 'UTC'")
+    with open_database(MEMORY_LIMIT) as database:
         database.register("as stored", stored.read_files(files))
         database.execute(view_statement(table, "as stored", [field.name for field in stored.schema.fields]))
         yield database.table(table.name).to_arrow_reader(ROWS_PER_ROW_GROUP)

@@ -1,4 +1,4 @@
-"""DuckDB as the jobs use it to compute derived tables: input tables as views, in bounded memory."""
+"""DuckDB as the jobs use it, in bounded memory; and derived tables computed with it: input tables as views."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _STORED = " as stored"
 
 
 @contextmanager
-def open_database() -> Iterator[duckdb.DuckDBPyConnection]:
-    """Yield an empty database."""
+def open_database(memory_limit: str = MEMORY_LIMIT) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Yield an empty database. Its times are in UTC. Beyond ``memory_limit`` it uses temporary files."""
     with TemporaryDirectory(prefix="brokerside-") as folder:
         database = duckdb.connect(
             ":memory:",
-            config={"memory_limit": MEMORY_LIMIT, "temp_directory": folder, "python_enable_replacements": False},
+            config={"memory_limit": memory_limit, "temp_directory": folder, "python_enable_replacements": False},
         )
         try:
             database.execute("SET TimeZone = 'UTC'")

@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import date
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pyarrow
@@ -26,7 +26,7 @@ from spark_jobs.errors import JobError
 from spark_jobs.progress import Notice, Notify
 from spark_jobs.schemas import Table
 from spark_jobs.session import summarize_error
-from spark_jobs.stored_table import ConcurrentChange, StoredTable
+from spark_jobs.stored_table import StoredTable, repeat
 from spark_jobs.table_root import TableRoot, create_or_upgrade_table
 from spark_jobs.tables.registry import (
     COMPUTATION_VERSIONS,
@@ -92,7 +92,8 @@ def compute_derived_tables(
         if name not in DERIVED_QUERIES or name in skipped:
             continue
         try:
-            _compute_table(spark, root, inputs, schemas.DERIVED[name], definitions, notify, since)
+            compute = partial(_compute_table, spark, root, inputs, schemas.DERIVED[name], definitions, notify, since)
+            repeat(compute, MAX_COMPUTE_ATTEMPTS)
         except Exception as error:
             failed.append(name)
             reason = str(error) if isinstance(error, JobError) else summarize_error(error)
@@ -109,40 +110,33 @@ def _compute_table(
     notify: Notify,
     since: date | None,
 ) -> None:
-    for attempt in range(MAX_COMPUTE_ATTEMPTS):
-        stored = create_or_upgrade_table(spark, root, table.name, notify)
-        snapshots: dict[str, StoredTable] = {name: inputs.snapshot(name) for name in table.derived_from}
-        if any(snapshot.version < 0 for snapshot in snapshots.values()):
-            return
-        used = DEFINITIONS_USED[table.name](definitions) if table.name in DEFINITIONS_USED else ()
-        columns = [(column.name, column.type) for column in table.columns]
-        provenance: dict[str, Any] = {
-            "inputs": {name: [snapshot.id, snapshot.version] for name, snapshot in snapshots.items()},
-            "made_by": fingerprint(used, columns, COMPUTATION_VERSIONS[table.name]),
-        }
-        changed = _days_changed(inputs, _read_provenance(stored), provenance)
-        if changed is not None and since is not None:
-            changed = {name: days | {day for day in snapshots[name].files_by_day if day >= since}
-                       for name, days in changed.items()}  # fmt: skip
-        if changed is not None and not any(changed.values()):
-            return
-        started = time.monotonic()
-        wanted, others = _divide_days(table, stored, snapshots, definitions, changed)
-        if changed is not None and not wanted:
-            return
-        try:
-            added = _write_rows(table, stored, snapshots, definitions, wanted, others)
-            removed = [file for file in stored.files if table.whole or file.day in wanted]
-            stored.replace_files(removed, added, metadata=json.dumps(provenance))
-        except ConcurrentChange:
-            if attempt == MAX_COMPUTE_ATTEMPTS - 1:
-                raise
-        else:
-            days = f" from {wanted[0]} on" if wanted and others else ""
-            notify(Notice(f"table {table.name}: computed{days}, {time.monotonic() - started:.1f} s"))
-            for unmatched in _find_unmatched(io.open_table(spark, stored.path), table, definitions):
-                notify(Notice(f"{unmatched}: nothing has matched it so far"))
-            return
+    stored = create_or_upgrade_table(spark, root, table.name, notify)
+    snapshots: dict[str, StoredTable] = {name: inputs.snapshot(name) for name in table.derived_from}
+    if any(snapshot.version < 0 for snapshot in snapshots.values()):
+        return
+    used = DEFINITIONS_USED[table.name](definitions) if table.name in DEFINITIONS_USED else ()
+    columns = [(column.name, column.type) for column in table.columns]
+    provenance: dict[str, Any] = {
+        "inputs": {name: [snapshot.id, snapshot.version] for name, snapshot in snapshots.items()},
+        "made_by": fingerprint(used, columns, COMPUTATION_VERSIONS[table.name]),
+    }
+    changed = _days_changed(inputs, _read_provenance(stored), provenance)
+    if changed is not None and since is not None:
+        changed = {name: days | {day for day in snapshots[name].files_by_day if day >= since}
+                   for name, days in changed.items()}  # fmt: skip
+    if changed is not None and not any(changed.values()):
+        return
+    started = time.monotonic()
+    wanted, others = _divide_days(table, stored, snapshots, definitions, changed)
+    if changed is not None and not wanted:
+        return
+    added = _write_rows(table, stored, snapshots, definitions, wanted, others)
+    removed = [file for file in stored.files if table.whole or file.day in wanted]
+    stored.replace_files(removed, added, metadata=json.dumps(provenance))
+    days = f" from {wanted[0]} on" if wanted and others else ""
+    notify(Notice(f"table {table.name}: computed{days}, {time.monotonic() - started:.1f} s"))
+    for unmatched in _find_unmatched(io.open_table(spark, stored.path), table, definitions):
+        notify(Notice(f"{unmatched}: nothing has matched it so far"))
 
 
 def _days_changed(

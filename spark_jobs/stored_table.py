@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
@@ -21,7 +21,6 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow
-import pyarrow.compute
 import pyarrow.dataset
 import pyarrow.fs
 import pyarrow.parquet
@@ -62,6 +61,19 @@ Options = Mapping[str, str]
 
 class ConcurrentChange(JobError):
     """Another job changed the same rows at the same time; the operation can be repeated."""
+
+
+def repeat(change: Callable[[], None], attempts: int) -> None:
+    """Make a change up to ``attempts`` times, until no other job changes the same rows at the same time.
+
+    Raises the ConcurrentChange of the last attempt.
+    """
+    for _ in range(attempts - 1):
+        try:
+            return change()
+        except ConcurrentChange:
+            pass
+    return change()
 
 
 @dataclass(frozen=True)
@@ -151,11 +163,10 @@ class StoredTable:
 
     def dataset(self, days: Collection[date] | None = None) -> pyarrow.dataset.Dataset:
         """Return the rows of the snapshot, of ``days`` (None: of all)."""
-        found = self._there.to_pyarrow_dataset(filesystem=self._filesystem)
         if days is None:
-            return found
-        fragments = found.get_fragments(filter=pyarrow.compute.field("day").isin(pyarrow.array(days, pyarrow.date32())))
-        return pyarrow.dataset.FileSystemDataset(list(fragments), found.schema, found.format, found.filesystem)
+            return self._there.to_pyarrow_dataset(filesystem=self._filesystem)
+        wanted = set(days)
+        return self.read_files(file for file in self.files if file.day in wanted)
 
     def last_metadata(self, limit: int) -> str | None:
         """Return the newest ``userMetadata`` in the last ``limit`` commits, None if there is none."""
@@ -264,8 +275,6 @@ class StoredTable:
 
 def create_table(path: str, options: Options, schema: Schema, partitioned_by: Sequence[str], meaning: str) -> None:
     """Create a table at ``path``, empty, if it does not exist, with ``DELTA_PROPERTIES``."""
-    if StoredTable(path, options).version >= 0:
-        return
     try:
         DeltaTable.create(
             path,

@@ -1,6 +1,6 @@
 """DuckDB views that merge stored rows of equal keys, by the rule of each column in ``spark_jobs.schemas``.
 
-They give the results of ``spark_jobs.merge``. Queries and derived tables use them. DuckDB pushes a condition on a key
+Queries and derived tables use them, and compaction. DuckDB pushes a condition on a key
 column through the view down to the files, so a query of one day reads the files of that day.
 """
 

@@ -29,7 +29,6 @@ from spark_jobs import kafka
 from spark_jobs.batch import WholeTopic
 from spark_jobs.decode import DecodeOptions
 from spark_jobs.definitions import load
-from spark_jobs.merge import merge_rows
 from spark_jobs.run import INTERPRETED_QUERIES_CONF, run
 from spark_jobs.schemas import DERIVED, STREAMED, TABLES
 from spark_jobs.session import spark_conf, spark_session
@@ -55,6 +54,7 @@ from tests.spark.envelopes import (
 )  # fmt: skip
 from tests.spark.frames import kept
 from tests.spark.killed_driver import INSTANTS
+from tests.spark.merge import merge_rows
 
 DAY = 24 * 60 * MINUTE
 REQUESTS_OF_AN_ENVELOPE = 2 + 3

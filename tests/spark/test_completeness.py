@@ -7,10 +7,10 @@ import pytest
 from pyspark.sql import DataFrame
 
 from spark_jobs.events import MAX_SUM
-from spark_jobs.merge import merge_rows
 from spark_jobs.schemas import COMPLETENESS
 from spark_jobs.spark_types import table_schema
 from tests.spark.envelopes import MINUTE, NOON, encoded, event, gap, of_kind, status
+from tests.spark.merge import merge_rows
 
 pytestmark = pytest.mark.spark
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.merge import merge_rows
 from spark_jobs.schemas import CONNECTIONS
 from spark_jobs.spark_types import table_schema
 from tests.spark.envelopes import MINUTE, NOON, connection, encoded, event, throttle
+from tests.spark.merge import merge_rows
 
 pytestmark = pytest.mark.spark
 

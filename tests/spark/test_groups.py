@@ -8,12 +8,12 @@ import pytest
 from pyspark.sql import DataFrame, Row
 
 from observers.event import CommittedPartition, EndOffset, EndOffsetsEvent, GroupEvent
-from spark_jobs.merge import merge_rows
 from spark_jobs.schemas import COMMITTED_OFFSETS, END_OFFSETS, GROUP_MEMBERS, TRAFFIC, Table
 from spark_jobs.spark_types import table_schema
 from tests.spark import derived
 from tests.spark.envelopes import MINUTE, NOON, encoded
 from tests.spark.frames import after
+from tests.spark.merge import merge_rows
 from tests.spark.stored import rows
 
 pytestmark = pytest.mark.spark

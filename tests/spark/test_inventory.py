@@ -9,12 +9,12 @@ import pytest
 from pyspark.sql import DataFrame
 
 from observers.event import InventoryEvent, InventoryTopic
-from spark_jobs.merge import merge_rows
 from spark_jobs.schemas import INVENTORY
 from spark_jobs.spark_types import table_schema
 from tests.spark.decoded import kafka_records, partial_rows, rows_of
 from tests.spark.envelopes import MINUTE, NOON, encoded, event
 from tests.spark.envelopes import inventory as list_of
+from tests.spark.merge import merge_rows
 
 pytestmark = pytest.mark.spark
 

@@ -11,11 +11,11 @@ from pyspark.sql import DataFrame, Row
 
 from observers.event import ROLLUP_BUCKETS, RollupTopic
 from spark_jobs.events import MAX_SUM
-from spark_jobs.merge import merge_rows
 from spark_jobs.schemas import LATENCY
 from spark_jobs.spark_types import table_schema
 from tests.spark.envelopes import FETCH, METADATA, MINUTE, NOON, PRODUCE, Event, encoded, event, partition, rollup
 from tests.spark.frames import kept
+from tests.spark.merge import merge_rows
 
 pytestmark = pytest.mark.spark
 

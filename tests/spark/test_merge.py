@@ -1,4 +1,4 @@
-"""Stored rows with equal keys become one, as each column says."""
+"""Stored rows with equal keys become one, as each column says (``tests.spark.merge``)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.merge import HISTOGRAM_LENGTH, merge_rows
 from spark_jobs.schemas import Column, Table
 from spark_jobs.spark_types import table_schema
+from tests.spark.merge import HISTOGRAM_LENGTH, merge_rows
 
 pytestmark = pytest.mark.spark
 

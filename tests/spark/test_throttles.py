@@ -6,10 +6,10 @@ from datetime import date, datetime
 import pytest
 from pyspark.sql import DataFrame
 
-from spark_jobs.merge import merge_rows
 from spark_jobs.schemas import THROTTLES
 from spark_jobs.spark_types import table_schema
 from tests.spark.envelopes import MINUTE, NOON, connection, encoded, event, throttle
+from tests.spark.merge import merge_rows
 
 pytestmark = pytest.mark.spark
 

@@ -10,7 +10,6 @@ from pyspark.sql import DataFrame, Row
 
 from observers.event import RequestEvent, RollupTopic
 from spark_jobs.events import MAX_SUM
-from spark_jobs.merge import merge_rows
 from spark_jobs.schemas import TRAFFIC
 from spark_jobs.spark_types import table_schema
 from tests.spark.envelopes import (
@@ -30,6 +29,7 @@ from tests.spark.envelopes import (
     status,
     throttle,
 )
+from tests.spark.merge import merge_rows
 
 pytestmark = pytest.mark.spark
 

@@ -1,4 +1,5 @@
-"""Merges stored rows of equal keys into one row, by the rule of each column in ``spark_jobs.schemas``. Pure."""
+"""Merges stored rows of equal keys into one row, by the rule of each column in ``spark_jobs.schemas``, with Spark: a
+second opinion on what DuckDB and the workers of the job merge."""
 
 from __future__ import annotations
 
