@@ -437,16 +437,16 @@ def test_a_topic_that_a_broker_does_not_list_yet_is_checked(line: Line, made: Ca
 
         def list_topics(self, *args: Any, **options: Any) -> Any:
             listed = super().list_topics(*args, **options)
-            self.lists += 1
+            self.lists += TOPIC in listed.topics  # the broker itself may lag, too
             if self.lists < 3:
-                listed.topics.pop(TOPIC, None)  # it may lag without help
+                listed.topics.pop(TOPIC, None)
             return listed
 
     made(retention_ms="1000")
     admin = KafkaAdmin({}, "lagging")
     admin._admin = Lagging({"bootstrap.servers": line.behind})
     assert set(admin.ensure_audit_topic(TOPIC, 1000).problems) == {"short_retention", "create_time"}
-    assert admin._admin.lists >= 3
+    assert admin._admin.lists == 3
 
 
 @pytest.mark.parametrize("spool", [True, False])
