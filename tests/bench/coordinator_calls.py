@@ -124,21 +124,15 @@ def steady(groups: int, level: int) -> Iterator[Fleet]:
     for write in list(fleet.hung):
         fleet.commit(write)
     fleet.advance(1000)
-    fleet.doing("successor, all come back")
-    after = Fleet(groups, level, hold=False)
-    after.now = fleet.now
-    yield after
-    after.doing("successor, all come back")
-    after.successor_of(fleet)
-    after.register_all()
-    after.advance(4000)
-    after.doing("successor, nobody comes back")
-    after = Fleet(groups, level, hold=False)
-    after.now = fleet.now
-    yield after
-    after.doing("successor, nobody comes back")
-    after.successor_of(fleet)
-    after.advance(40_000)
+    for what, come_back in (("successor, all come back", True), ("successor, nobody comes back", False)):
+        after = Fleet(groups, level, hold=False)
+        after.now = fleet.now
+        yield after
+        after.doing(what)
+        after.successor_of(fleet)
+        if come_back:
+            after.register_all()
+        after.advance(4000 if come_back else 40_000)
     fleet.doing("lost")
     fleet.do(ev.PartitionLost(fleet.partition, "evacuated"))
     fleet.advance(1000)
