@@ -94,7 +94,7 @@ class WatchTopics(NamedTuple):
     """Numbers these effects of this process, from 0."""
     names: frozenset[str]
     all_topics: bool
-    """A group subscribes by pattern."""
+    """Then ``names`` is empty: a group subscribes by pattern, or too many topics are named."""
 
 
 class LogGroupEvent(NamedTuple):

@@ -10,11 +10,15 @@ from proxy.coordinator.events import TopicFactsOfGroups, TopicsChanged
 from proxy.coordinator.steps import Steps
 from proxy.coordinator.subscription import TopicCount
 
+MAX_WATCHED_NAMES = 1000
+"""Topics that are watched by name. Beyond it all topics of the cluster are: clients may name more than there are."""
+
 
 @dataclass(slots=True)
 class _Subscribed:
     """A subscription of a group, and how many of its members have it."""
 
+    text: str
     subscription: TopicCount
     members: int
 
@@ -31,6 +35,8 @@ class TopicIndex:
         """How many have been taken."""
         self._groups: dict[str, dict[str, _Subscribed]] = {}
         """By group, then by the text of the subscription."""
+        self.names = 0
+        """Topics that subscriptions name: those of each different one of each group."""
         self._by_name: dict[str, dict[str, int]] = {}
         """By topic: the groups that name it, each with how many of its subscriptions do."""
         self._wildcard_groups: set[str] = set()
@@ -51,13 +57,23 @@ class TopicIndex:
 
     # Subscriptions
 
+    def shared(self, group_id: str, text: str, subscription: TopicCount) -> tuple[str, TopicCount]:
+        """Return the text and the subscription as a member of the group has them already, or else those given."""
+        known = self._groups.get(group_id, {}).get(text)
+        return (text, subscription) if known is None else (known.text, known.subscription)
+
+    def names_with(self, group_id: str, text: str, subscription: TopicCount) -> int:
+        """What ``names`` would be with this subscription."""
+        return self.names + (0 if text in self._groups.get(group_id, {}) else len(subscription.named))
+
     def subscribe(self, group_id: str, text: str, subscription: TopicCount) -> None:
         """A member of the group subscribes."""
         texts = self._groups.setdefault(group_id, {})
         if (known := texts.get(text)) is not None:
             known.members += 1
             return
-        texts[text] = _Subscribed(subscription, 1)
+        texts[text] = _Subscribed(text, subscription, 1)
+        self.names += len(subscription.named)
         if subscription.pattern is not None:
             self._is_stale |= not self._wildcard_groups
             self._wildcard_groups.add(group_id)
@@ -84,6 +100,7 @@ class TopicIndex:
     def _remove(self, group_id: str, text: str) -> None:
         texts = self._groups[group_id]
         gone = texts.pop(text).subscription
+        self.names -= len(gone.named)
         if gone.pattern is not None and all(other.subscription.pattern is None for other in texts.values()):
             self._wildcard_groups.discard(group_id)
             self._is_stale |= not self._wildcard_groups
@@ -109,7 +126,8 @@ class TopicIndex:
         if not self._is_stale:
             return None
         self._is_stale = False
-        names, all_topics = frozenset(self._by_name), bool(self._wildcard_groups)
+        all_topics = bool(self._wildcard_groups) or len(self._by_name) > MAX_WATCHED_NAMES
+        names = frozenset() if all_topics else frozenset(self._by_name)
         if (names, all_topics) == (self._latest.names, self._latest.all_topics):
             return None
         self._latest = WatchTopics(self._latest.watch + 1, names, all_topics)

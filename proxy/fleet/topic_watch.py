@@ -21,9 +21,6 @@ ALL_TOPICS_INTERVAL = 2.0
 MAX_DECODED_HERE = 4096
 """Bytes of the largest answer that is decoded on the loop's thread; about 150 partitions, two milliseconds."""
 
-MAX_TOPICS_ASKED = 1000
-"""Topics that are asked for by name; with more, all are."""
-
 OnTopics = Callable[[Mapping[str, DescribedTopic], int], None]
 """Gets all watched topics that exist, and the number of the watch."""
 
@@ -80,7 +77,7 @@ class TopicWatch:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            self._schedule.interval = max(self._interval, ALL_TOPICS_INTERVAL) if self._asks_for_all else self._interval
+            self._schedule.interval = max(self._interval, ALL_TOPICS_INTERVAL) if self._all else self._interval
             wait = self._schedule.next_at() - loop.time()
             is_watching = bool(self._names) or self._all
             if not is_watching and self._reported is None:
@@ -95,10 +92,6 @@ class TopicWatch:
             began = loop.time()
             done = await self._attempt()
             (self._schedule.succeeded if done else self._schedule.failed)(began, loop.time())
-
-    @property
-    def _asks_for_all(self) -> bool:
-        return self._all or len(self._names) > MAX_TOPICS_ASKED
 
     async def _attempt(self) -> bool:
         """Poll; return whether it succeeded. The first of several failures is logged, and the next success."""
@@ -118,8 +111,8 @@ class TopicWatch:
         return True
 
     async def _poll(self) -> None:
-        number, names, asks_for_all = self._number, self._names, self._asks_for_all
-        answer = await self._caller.call(describe_topics_request(None if asks_for_all else sorted(names)))
+        number, names = self._number, self._names
+        answer = await self._caller.call(describe_topics_request(None if self._all else sorted(names)))
         if answer == self._answer:
             return
         if len(answer) > MAX_DECODED_HERE:

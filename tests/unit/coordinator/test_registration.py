@@ -210,6 +210,22 @@ def test_number_of_groups_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert driver.register("c1", group="h").code == 81
 
 
+def test_number_of_topics_that_are_named_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.coordinator.membership.MAX_NAMED_TOPICS", 3)
+    driver = Driver(partition_count=1)
+    c1 = driver.register("c1", '{"t": 1, "u": 1}')
+    c2 = driver.register("c2", '{"t": 1, "u": 1}')
+    assert c2.code == 0, "the same of the same group"
+    assert driver.register("c1", '{"t": 1, "u": 1}', group="h").code == 81
+    assert driver.register("c1", '{"t": 1}', group="h").code == 0
+    assert driver.register("c3", '{"v": 1}').code == 81
+    c1.end()
+    assert driver.register("c4", '{"v": 1}').code == 81, "another member has it still"
+    c2.end()
+    driver.advance(2000)
+    assert driver.register("c5", '{"v": 1}').code == 0
+
+
 def test_refused_connection_may_ask_again_and_is_closed_when_silent() -> None:
     driver = Driver()
     c1 = driver.register("c1", timeout=1)

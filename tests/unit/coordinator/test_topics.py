@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from proxy.coordinator.effects import WatchTopics
 from proxy.coordinator.events import PartitionAssigned, TopicsChanged
 from proxy.coordinator.records import partition_of
@@ -57,7 +59,7 @@ def test_what_is_watched() -> None:
         consumer.end()
     driver.advance(1000)
     watched = [(watch.watch, watch.names, watch.all_topics) for watch in driver.all(WatchTopics)]
-    assert watched[:3] == [(0, {"t"}, False), (1, {"t", "u"}, False), (2, {"t", "u"}, True)]
+    assert watched[:3] == [(0, {"t"}, False), (1, {"t", "u"}, False), (2, frozenset(), True)]
     assert watched[-1][1:] == (frozenset(), False)
 
 
@@ -67,7 +69,7 @@ def test_index() -> None:
     index.subscribe("g", "named", named)
     index.subscribe("g", "named", named)
     index.subscribe("h", "pattern", pattern)
-    assert index.take_watch() == WatchTopics(0, frozenset({"a"}), True)
+    assert index.take_watch() == WatchTopics(0, frozenset(), True)
     assert index.take_watch() is None
     assert not index.are_known("g")
     assert index.changed(TopicsChanged(-1, {"b": topic(1)})) == {"b": {"h"}}
@@ -89,6 +91,33 @@ def test_index() -> None:
     assert index.changed(TopicsChanged(1, {})) == {}, "late"
     assert list(index.topics) == ["a"]
     assert index.changed(TopicsChanged(2, {})) == {"a": {"g"}}
+
+
+def test_very_many_names_are_not_watched_one_by_one() -> None:
+    index = TopicIndex()
+    many = parse_topic_count(json.dumps({f"t{number}": 1 for number in range(1000)}))
+    index.subscribe("g", "many", many)
+    assert index.take_watch() == WatchTopics(0, frozenset(many.named), False)
+    index.subscribe("h", "one more", parse_topic_count('{"u": 1}'))
+    assert index.take_watch() == WatchTopics(1, frozenset(), True)
+    index.unsubscribe("g", "many")
+    assert index.take_watch() == WatchTopics(2, frozenset({"u"}), False)
+
+
+def test_members_of_a_group_share_what_they_subscribe_to() -> None:
+    index = TopicIndex()
+    first, same = (parse_topic_count('{"a": 1, "b": 1}') for _ in range(2))
+    index.subscribe("g", "a b", first)
+    assert index.shared("g", "a b", same)[1] is first
+    assert index.shared("h", "a b", same)[1] is same
+    assert (index.names_with("g", "a b", same), index.names_with("h", "a b", same)) == (2, 4)
+    index.subscribe("g", "a b", first)
+    index.subscribe("h", "a b", same)
+    assert index.names == 4
+    index.unsubscribe("g", "a b")
+    assert index.names == 4
+    index.unsubscribe("g", "a b")
+    assert index.names == 2
 
 
 def test_offsets_outlive_the_moment_in_which_nobody_subscribes() -> None:
