@@ -410,11 +410,15 @@ class Coordinator:
         if not member.value.auto_commit or not response.offsets:
             return
         counts: dict[OffsetReport, int] = {}
+        holds, by_records = member.holds, member.holds_by_records()
         for entry in response.offsets:
-            report = group.offsets.report(member.holds, entry.topic, entry.partition, entry.offset)
+            report = group.offsets.report(holds, entry.topic, entry.partition, entry.offset, by_records=by_records)
             counts[report] = counts.get(report, 0) + 1
         for report, count in counts.items():
             self._state.effects.count("offsets_total", report.value, amount=count)
+        self._commit_offsets(group, now)
+
+    def _commit_offsets(self, group: Group, now: int) -> None:
         if group.offsets.has_uncommitted():
             self._committer.commit_within(group, now, self._state.settings.offset_commit_interval_ms)
 
@@ -452,6 +456,7 @@ class Coordinator:
     def _offsets_read(self, event: CommittedOffsetsRead, now: int) -> None:
         group = self._state.groups.get(event.group)
         if group is not None and self._questions.offsets_read(group, event, now):
+            self._commit_offsets(group, now)
             self._rebalancer.offsets_read(group, now)
 
     def _ordinary_found(self, event: OrdinaryMembersFound, now: int) -> None:

@@ -147,6 +147,10 @@ class GroupMember:
         """Whether the offsets in the response are of what it fetches by the last StartFetcher: it is answered later."""
         return request.correlation_id > self._latest_start
 
+    def holds_by_records(self) -> bool:
+        """Whether a predecessor has assigned to it what it holds: no StartFetcher was sent on this connection."""
+        return self._latest_start == 0
+
     # Its connection
 
     def accepted(self, now: int) -> None:

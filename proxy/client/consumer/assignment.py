@@ -15,7 +15,8 @@ class ConsumerAssignment:
     """The partitions of one consumer, and the offset to consume next of each: that of the last message handed out + 1.
 
     Offsets of partitions that are stopped are kept until the next assignment: a coordinator that has just taken over
-    has not heard them.
+    has not heard them. It passes those over that are behind what is committed: another consumer has had the partition
+    since (``proxy.coordinator.offsets``).
     """
 
     def __init__(self, auto_offset_reset: str) -> None:

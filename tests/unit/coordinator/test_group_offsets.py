@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from proxy.coordinator.effects import ReadCommittedOffsets, WriteRecords
 from proxy.coordinator.events import CommittedOffsetsRead
 from proxy.coordinator.offsets import GroupOffsets, OffsetReport
-from proxy.coordinator.wire import PING, START_FETCHER, STOP_FETCHER
-from tests.unit.coordinator.driver import Driver, topic
+from proxy.coordinator.wire import PING, START_FETCHER, STOP_FETCHER, StartFetcherRequest
+from tests.unit.coordinator.driver import Consumer, Driver, topic
 
 HOLDS = frozenset({("t", 0), ("t", 1)})
 
@@ -288,3 +290,85 @@ def test_nothing_is_committed_once_ordinary_members_are_found() -> None:
     driver.advance(30_000)
     assert c1.closed == "group_has_members"
     assert driver.committed == {}
+
+
+# After a takeover
+
+
+def took_back(before: Driver) -> dict[tuple[str, int], int]:
+    """c1 loses its partitions to c2, and is to have two of them again, but does not get that StartFetcher. Return the
+    offsets that it had."""
+    (c1,) = before.stable("c1")
+    c1.offsets = dict.fromkeys(c1.fetches, 10)
+    before.advance(2000)
+    c1.end(by_peer=False)
+    (c2,) = before.stable("c2")
+    before.advance(10_000)
+    assert c2.fetches == dict.fromkeys(c1.fetches, 10)
+    c2.offsets = dict.fromkeys(c2.fetches, 50)
+    before.advance(2000)
+    again = before.register("c1", answers=False)
+    before.advance(1000)
+    assert again.kinds() == ["start"]
+    assert before.committed == c2.offsets
+    return c1.offsets
+
+
+def starts(consumer: Consumer) -> dict[tuple[str, int], int]:
+    request = consumer.last(START_FETCHER).request
+    assert isinstance(request, StartFetcherRequest)
+    return {(one.topic, one.partition): one.offset for thread in request.threads for one in thread.partitions}
+
+
+@pytest.mark.parametrize("is_read_first", [True, False])
+@pytest.mark.parametrize("others", [("c2",), ("c3", "c2")], ids=["nobody stops", "all stop"])
+def test_what_is_older_than_another_ownership_is_not_taken_after_a_takeover(
+    others: tuple[str, ...], *, is_read_first: bool
+) -> None:
+    before = Driver()
+    old = took_back(before)
+    after = before.successor()
+    after.reads_hang = not is_read_first
+    mine = [("t", 0), ("t", 1)]
+    c1 = after.register("c1", offsets={**old, mine[1]: 60}, fetches=dict.fromkeys(mine, 0))
+    if after.hung:
+        after.advance(12_000)  # longer than the interval of commits
+    c1.answers = False
+    for other in others:
+        after.register(other)
+    for read in after.hung:
+        after.do(CommittedOffsetsRead(read.partition, "g", read.read, dict(after.committed)))
+    after.advance(3000)  # c3 is pinged after 2 s
+    if "stop" in c1.kinds():
+        c1.answer(c1.last(STOP_FETCHER))
+    c1.offsets.clear()
+    c1.answers = True
+    c1.answer(c1.last(START_FETCHER))
+    assert after.committed[mine[0]] == 50
+    assert starts(c1)[mine[0]] == 50
+    assert 60 in {starts(one).get(mine[1]) for one in after.consumers.values()}, "it may be ahead"
+    c1.offsets[mine[0]] = 51
+    after.advance(20_000)
+    assert after.committed == {**dict.fromkeys(old, 50), mine[0]: 51, mine[1]: 60}
+
+
+def test_one_that_goes_on_behind_what_is_committed_is_heard_after_startfetcher() -> None:
+    """Its start was out of range, and the predecessor ended before that was committed."""
+    before = Driver(offset_commit_interval_ms=600_000)
+    before.committed = {("t", 0): 1000}
+    before.stable("c1")
+    after = before.successor()
+    (c1,) = after.stable("c1", offsets={("t", 0): 5}, fetches={("t", 0): 5})
+    assert starts(c1)["t", 0] == 1000
+    after.advance(20_000)
+    assert after.committed["t", 0] == 5
+
+
+def test_unchecked_offsets_of_a_recreated_topic_are_forgotten() -> None:
+    offsets = GroupOffsets()
+    offsets.owners_are_of({"t": "1"})
+    assert offsets.report(HOLDS, "t", 0, 5, by_records=True) is OffsetReport.ACCEPTED
+    assert not offsets.has_uncommitted()
+    offsets.topic_is("t", "2")
+    offsets.loaded({})
+    assert not offsets.has_uncommitted()
