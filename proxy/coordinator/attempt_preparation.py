@@ -31,11 +31,13 @@ MAX_LEVEL = 2
 class PreparedAttempt(NamedTuple):
     """``to_start``: members whose assignment is another one than they have. ``is_resume``: nobody has to stop.
 
-    ``is_sure``: whether it is sure what each member fetches; ``losses``: what each has to stop then.
+    ``fetching``: members that may be fetching. ``is_sure``: whether it is sure what each member fetches; ``losses``:
+    what each has to stop then.
     """
 
     attempt: Attempt
     to_start: list[str]
+    fetching: list[str]
     is_resume: bool
     is_sure: bool
     losses: Mapping[str, frozenset[TopicPartition]]
@@ -103,7 +105,7 @@ class AttemptPreparation:
         responses = -1
         while responses != group.order_responses:  # of earlier attempts: they change what a member does
             responses, losses = group.order_responses, {}
-            to_start = list[str]()
+            to_start, fetching = list[str](), list[str]()
             only_gains = is_sure = True
             members = list(group.members.values())
             for member in members:
@@ -111,13 +113,16 @@ class AttemptPreparation:
                 gains = _only_gains(member, kept)
                 only_gains = only_gains and gains
                 is_sure = is_sure and member.state in _SURE
+                if member.may_fetch():
+                    fetching.append(member.consumer_id)
                 if not is_started(member, attempt) and (not is_held or gains or _is_stuck(member, kept)):
                     to_start.append(member.consumer_id)
                 if lost := frozenset(key for key in member.holds if key not in kept or key[0] in recreated):
                     losses[member.consumer_id] = lost
                 yield 2 + len(kept) + len(member.holds)
         to_start += islice(group.members, len(members), None)  # those who have joined meanwhile
-        return PreparedAttempt(attempt, to_start, is_held or (keeps_owners and only_gains), is_sure, losses)
+        is_resume = is_held or (keeps_owners and only_gains)
+        return PreparedAttempt(attempt, to_start, fetching, is_resume, is_sure, losses)
 
 
 def is_started(member: GroupMember, attempt: Attempt) -> bool:
@@ -125,7 +130,7 @@ def is_started(member: GroupMember, attempt: Attempt) -> bool:
     return member.state is MemberState.FETCHING and member.started_with == attempt.share(member.consumer_id)
 
 
-_SURE = frozenset({MemberState.IDLE, MemberState.FETCHING})
+_SURE = (MemberState.FETCHING, MemberState.IDLE)
 """States of members of which it is sure what they fetch."""
 
 

@@ -9,7 +9,7 @@ from proxy.coordinator.coordinator_state import CoordinatorState
 from proxy.coordinator.group import Group
 from proxy.coordinator.member import GroupMember
 from proxy.coordinator.status import ConsumerStatus, GroupStatus, HeldPartitionStatus, RebalanceStatus
-from proxy.coordinator.steps import AT_ONCE, Steps
+from proxy.coordinator.steps import Steps
 
 
 class Clocks:
@@ -35,14 +35,8 @@ def describe_group(
     state: CoordinatorState, group: Group, clocks: Clocks, *, with_consumers: bool
 ) -> Steps[GroupStatus]:
     """Return what there is to say about a group; of each consumer what is so when it is its turn."""
-    yield sum(len(owners.threads) for owners in group.owners.values()) // AT_ONCE
     consumers = (yield from _describe_consumers(group, clocks)) if with_consumers else ()
-    owned = sum(
-        len(partitions)
-        for owners in group.owners.values()
-        for thread_id, partitions in owners.threads.items()
-        if consumer_of(thread_id) in group.members
-    )
+    owned = yield from _count_owned(group)
     last = group.last_rebalance
     return GroupStatus(
         group_id=group.group_id,
@@ -65,6 +59,16 @@ def describe_group(
 def count_quarantined(group: Group) -> int:
     """Return how many partitions somebody who is gone may still read."""
     return group.count_not_free()
+
+
+def _count_owned(group: Group) -> Steps[int]:
+    """Return how many partitions members own."""
+    owned = 0
+    for owners in group.owners.values():
+        for thread_id, partitions in owners.threads.items():
+            owned += len(partitions) if consumer_of(thread_id) in group.members else 0
+            yield 1
+    return owned
 
 
 def _subscribed(state: CoordinatorState, group: Group) -> int:

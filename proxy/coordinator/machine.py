@@ -48,6 +48,7 @@ from proxy.coordinator.states import PartitionEvent, PartitionState
 from proxy.coordinator.status import CoordinatorFields
 from proxy.coordinator.steps import (
     AT_ONCE,
+    DROP_UNITS,
     EXPIRED_UNITS,
     GROUP_UNITS,
     MEMBER_UNITS,
@@ -352,10 +353,11 @@ class Coordinator:
             yield from self._committer.commit_all(number)
         self._state.writes.close(number)
         self._state.effects.add(ClosePartition(number))
+        yield from self._state.writes.drop(number)
         for group_id in names:
             if (group := groups.get(group_id)) is not None:
                 yield from self._membership.drop(group)
-                yield GROUP_UNITS
+                yield DROP_UNITS
         self._committer.drop(number)
         self._state.writes.open(number)
         del self._state.partitions[number]

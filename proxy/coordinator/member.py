@@ -272,4 +272,5 @@ class GroupMember:
         self.state = next_state(MEMBERS, self.state, event)
 
 
-_MAY_FETCH = frozenset({MemberState.STARTING, MemberState.FETCHING, MemberState.STOPPING, MemberState.RETURNED})
+_MAY_FETCH = (MemberState.FETCHING, MemberState.STARTING, MemberState.STOPPING, MemberState.RETURNED)
+"""No set: the hash of a member of an enumeration is computed in Python."""

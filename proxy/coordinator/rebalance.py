@@ -225,7 +225,7 @@ class Rebalancer:
         if may_go_on:
             attempt.to_stop.update(prepared.losses)
         else:
-            attempt.to_stop = {member.consumer_id: None for member in group.members.values() if member.may_fetch()}
+            attempt.to_stop.update(dict.fromkeys(prepared.fetching))
         if attempt.to_stop:
             group.move(GroupStateEvent.STOP)
             self._send_to(group, attempt, attempt.to_stop)

@@ -27,8 +27,8 @@ PING_UNITS, SEND_UNITS, EXPIRED_UNITS = 4, 5, 5
 MEMBER_UNITS, ABSENT_UNITS, REGISTRATION_UNITS = 25, 8, 25
 """A member that goes, one that is forgotten, a registration that is answered."""
 
-GROUP_UNITS, RECORD_UNITS, QUESTION_UNITS = 3, 4, 2
-"""Another group, a record that is read, a question to Kafka."""
+GROUP_UNITS, DROP_UNITS, RECORD_UNITS, QUESTION_UNITS = 3, 10, 4, 2
+"""Another group, one that is dropped, a record that is read, a question to Kafka."""
 
 
 class Jobs:

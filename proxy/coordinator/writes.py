@@ -8,6 +8,7 @@ from proxy.coordinator.effect_sink import EffectSink
 from proxy.coordinator.effects import WriteRecords
 from proxy.coordinator.events import PartitionOffsets
 from proxy.coordinator.records import GroupRecord
+from proxy.coordinator.steps import Steps, drain
 
 WriteEnded = Callable[[bool, int], None]
 """What follows a write: called with whether it is committed, and with the time."""
@@ -38,15 +39,21 @@ class Writes:
 
     def ended(self, number: int, committed: bool, now: int) -> None:
         """A write is committed, or surely not; nothing happens if its partition was dropped meanwhile."""
-        _, then = self._open.pop(number, (0, None))
-        if then is not None:
+        partition, then = self._open.pop(number, (0, None))
+        if then is not None and partition not in self._closed:
             self._effects.count("writes_total", "committed" if committed else "aborted")
             then(committed, now)
 
     def close(self, partition: int) -> None:
         """What follows the writes of this partition is not to happen any more. Until ``open`` none begins."""
         self._closed.add(partition)
-        self._open = {number: write for number, write in self._open.items() if write[0] != partition}
+
+    def drop(self, partition: int) -> Steps[None]:
+        """Forget the writes of a partition that is closed."""
+        for number, write in drain(self._open.items()):
+            if write[0] == partition:
+                self._open.pop(number, None)
+            yield 1
 
     def open(self, partition: int) -> None:
         """All that was known of the partition is dropped: it can be held again."""

@@ -32,9 +32,21 @@ def test_cancelled_entries_do_not_pile_up() -> None:
     timers: Timers[int] = Timers()
     for at in range(10_000):
         timers.set(1, at)
-    assert len(timers._heap) < 100
+    assert len(timers._times) < 100
     assert timers.pop(9998) is None
     assert timers.pop(9999) == 1
+
+
+def test_what_is_due_after_many_that_were_cancelled() -> None:
+    timers: Timers[int] = Timers()
+    for at in range(10_000):
+        timers.set(at, at)
+    for at in range(1, 6000):
+        timers.cancel(at)
+    assert timers.pop(10_000) == 0
+    assert timers.next() == 6000
+    assert timers.pop(10_000) == 6000
+    assert timers.pop(10_000) == 6001
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.one_of(st.none(), st.integers(0, 20)))), st.integers(0, 25))
