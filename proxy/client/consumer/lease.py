@@ -11,6 +11,7 @@ class ConsumerLease:
     def __init__(self, session_timeout_ms: int) -> None:
         self._session_timeout_ms = session_timeout_ms
         self._heard_at = self._joined_at = 0
+        self._held_until: int | None = None
         self.has_heard = False
         """Whether a request has come since it joined."""
 
@@ -22,10 +23,20 @@ class ConsumerLease:
         """A request has come. ``at``: as in ``FrameReceived``."""
         self._heard_at, self.has_heard = max(self._heard_at, at), True
 
+    def hold(self) -> None:
+        """The connection is lost, and the coordinator may have seen it go. Nobody else gets the partitions before the
+        lease of now ends, but perhaps then: what is heard over another connection does not make it longer."""
+        self._held_until = self.end
+
+    def go_on(self) -> None:
+        """Nobody else has had the partitions, or they are started anew."""
+        self._held_until = None
+
     @property
     def end(self) -> int:
-        """From then on nothing may be handed out."""
-        return consumer_lease_ends(self._heard_at, self._session_timeout_ms)
+        """From then on nothing may be handed out, and what was fetched may be another consumer's."""
+        end = consumer_lease_ends(self._heard_at, self._session_timeout_ms)
+        return end if self._held_until is None else self._held_until
 
     @property
     def silence_end(self) -> int:

@@ -128,7 +128,7 @@ class ConsumerMembership:
     def _expire(self) -> None:
         """Do what time alone brings about."""
         if self._has_lease and self._now >= self._lease.end:
-            self._log("warning", "nothing heard of the coordinator for a session timeout: fetching is stopped")
+            self._log("warning", "the lease of the coordinator is over: fetching is stopped")
             self._stop()
         if self.link is LinkState.JOINED:
             if self._now >= self._lease.silence_end:
@@ -291,6 +291,7 @@ class ConsumerMembership:
         """Nobody at this address has seen the connection go: where it was the coordinator's, the lease goes on."""
         if self.fetching is FetchingState.HELD and self._address == self._held_by and self._settings.detached_fetching:
             self.fetching, self._held_by = FetchingState.FETCHING, None
+            self._lease.go_on()
             self._log("info", f"{self._address}: no coordinator any more; fetching goes on until the lease ends")
 
     def _joined(self, generation: int, heard_at: int) -> None:
@@ -337,6 +338,7 @@ class ConsumerMembership:
             self._respond([response])
             return
         self.assignment.start(request)
+        self._lease.go_on()
         self.fetching = FetchingState.FETCHING if self.assignment else FetchingState.STOPPED
         self._log("info", f"partitions to fetch: {len(self.assignment.partitions)}")
         self._assign()
@@ -378,6 +380,7 @@ class ConsumerMembership:
         self._log("warning", event.reason)
         if self.fetching is FetchingState.FETCHING:
             self.fetching, self._held_by = FetchingState.HELD, self._coordinator
+            self._lease.hold()
         self._back_to_coordinator = True
         self._seek_again(at_once=self._lease.has_heard)
 

@@ -173,6 +173,21 @@ def test_without_detached_fetching_it_stays_held(how: str) -> None:
     assert (driven.machine.link, driven.machine.fetching) == (SEEK, HELD)
 
 
+def test_what_is_started_later_than_the_lease_of_the_lost_connection_begins_anew() -> None:
+    """Pings of the new connection do not help: another consumer may have had the partition in between."""
+    driven = back()
+    driven.respond_registered()
+    for _ in range(2):
+        driven.pass_time(LEASE // 2 - 1)
+        driven.ping()
+    assert driven.machine.fetching is HELD
+    driven.pass_time(2)
+    assert (driven.machine.link, driven.machine.fetching) == (JOINED, STOPPED)
+    driven.start((("t", 0, 7),))
+    assert driven.assigned[0].offset == 7
+    assert driven.machine.assignment.next_offsets == {}
+
+
 def test_registered_again_it_is_held_until_start_fetcher() -> None:
     driven = back()
     driven.respond_registered()
