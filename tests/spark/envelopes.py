@@ -9,8 +9,10 @@ import msgspec
 
 from observers.event import (
     ConnectionEvent,
+    EndOffsetsEvent,
     Envelope,
     GapEvent,
+    GroupEvent,
     InventoryEvent,
     InventoryTopic,
     RequestEvent,
@@ -22,7 +24,17 @@ from observers.event import (
     encoder,
 )
 
-Event = RequestEvent | RollupEvent | ConnectionEvent | ThrottleEvent | InventoryEvent | GapEvent | StatusEvent
+Event = (
+    RequestEvent
+    | RollupEvent
+    | ConnectionEvent
+    | ThrottleEvent
+    | InventoryEvent
+    | GroupEvent
+    | EndOffsetsEvent
+    | GapEvent
+    | StatusEvent
+)
 
 PRODUCE, FETCH, METADATA = 0, 1, 3
 API = {PRODUCE: "Produce", FETCH: "Fetch", METADATA: "Metadata", 18: "ApiVersions"}
@@ -121,6 +133,24 @@ def connection(**changes: Any) -> ConnectionEvent:
 def inventory(*topics: str) -> InventoryEvent:
     parts = tuple(InventoryTopic(topic, partitions=3, internal=topic.startswith("__")) for topic in topics)
     return InventoryEvent(seq=0, ts=NOON, part=1, parts=1, inventory=parts)
+
+
+def group(**changes: Any) -> GroupEvent:
+    values: dict[str, Any] = {
+        "seq": 0,
+        "listener": "CLIENT",
+        "principal": "User:billing",
+        "client_ip": "10.0.0.7",
+        "group_id": "invoicing",
+        "ts_first": NOON,
+        "ts_last": NOON + MINUTE // 2,
+        "requests": 12,
+        "client_id": "app",
+        "member_id": "app-1",
+        "generation_id": 3,
+        "group_type": "classic",
+    }
+    return GroupEvent(**{**values, **changes})
 
 
 def gap(first: int, last: int, **changes: Any) -> GapEvent:

@@ -23,6 +23,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from observers.event import CommittedPartition, EndOffset, EndOffsetsEvent
 from proxy.local import cluster as local_cluster
 from proxy.local.jars import resolve
 from spark_jobs import kafka
@@ -39,6 +40,7 @@ from tests.spark import derived
 from tests.spark.conftest import FEW_ROWS, AuditTopic
 from tests.spark.envelopes import (
     FETCH,
+    METADATA,
     MINUTE,
     NOON,
     PRODUCE,
@@ -46,6 +48,7 @@ from tests.spark.envelopes import (
     encoded,
     event,
     gap,
+    group,
     inventory,
     partition,
     rollup,
@@ -57,7 +60,7 @@ from tests.spark.killed_driver import INSTANTS
 from tests.spark.merge import merge_rows
 
 DAY = 24 * 60 * MINUTE
-REQUESTS_OF_AN_ENVELOPE = 2 + 3
+REQUESTS_OF_AN_ENVELOPE = 3 + 3
 
 MIRROR = """
 apiVersion: brokerside/v1
@@ -106,6 +109,9 @@ class Sweep:
                 connection(ts=at, connection_id=f"c{self.envelopes}"),
                 throttle(ts_first=at, ts_last=at),
                 inventory("orders", "clicks"),
+                event(METADATA, operation="Create", ts_request=at),
+                group(ts_first=at, ts_last=at, committed=(CommittedPartition("orders", 0, self.envelopes, at),)),
+                EndOffsetsEvent(0, at, (EndOffset("orders", 0, 2 * self.envelopes, at),)),
                 gap(1, 2),
                 status(ts=at),
             )

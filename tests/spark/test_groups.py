@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, Row
 
-from observers.event import CommittedPartition, EndOffset, EndOffsetsEvent, GroupEvent
+from observers.event import CommittedPartition, EndOffset, EndOffsetsEvent
 from spark_jobs.schemas import COMMITTED_OFFSETS, END_OFFSETS, GROUP_MEMBERS, TRAFFIC, Table
 from spark_jobs.spark_types import table_schema
 from tests.spark import derived
-from tests.spark.envelopes import MINUTE, NOON, encoded
+from tests.spark.envelopes import MINUTE, NOON, encoded, group
 from tests.spark.frames import after
 from tests.spark.merge import merge_rows
 from tests.spark.stored import rows
@@ -20,24 +20,6 @@ pytestmark = pytest.mark.spark
 
 Decoded = Callable[..., DataFrame]
 SECOND = 1_000_000
-
-
-def group(**changes: Any) -> GroupEvent:
-    values: dict[str, Any] = {
-        "seq": 0,
-        "listener": "CLIENT",
-        "principal": "User:billing",
-        "client_ip": "10.0.0.7",
-        "group_id": "invoicing",
-        "ts_first": NOON,
-        "ts_last": NOON + 30 * SECOND,
-        "requests": 12,
-        "client_id": "app",
-        "member_id": "app-1",
-        "generation_id": 3,
-        "group_type": "classic",
-    }
-    return GroupEvent(**{**values, **changes})
 
 
 def committed(topic: str, partition: int, offset: int, ts: int = NOON) -> CommittedPartition:
