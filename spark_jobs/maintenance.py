@@ -14,7 +14,6 @@ from spark_jobs.compaction import maintain_tables
 from spark_jobs.definitions import Definitions
 from spark_jobs.derived_tables import compute_derived_tables
 from spark_jobs.progress import Notice, Notify
-from spark_jobs.session import release_ended_queries
 from spark_jobs.table_root import TableRoot
 from spark_jobs.tables.registry import tables_without_definitions
 
@@ -60,7 +59,6 @@ class MaintenanceScheduler:
 
     def run_after_batch(self) -> None:
         """Run the tasks that are due after a batch was written."""
-        release_ended_queries(self._tables.spark)
         with self._lock:
             self._derived_outdated = bool(self._derived_names)
             self._run_due_tasks()

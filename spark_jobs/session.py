@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
@@ -104,20 +104,6 @@ def spark_session(name: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
             # The JVM may have died.
             with suppress(Py4JError, OSError):
                 spark.stop()
-
-
-def release_ended_queries(spark: SparkSession) -> None:
-    """Make Spark's scheduler release the jobs and plans of queries that have ended.
-
-    Spark 4.2 does this once, when a query ends. But Delta reads its log in threads that may start a job for a query
-    that has ended. Such jobs are kept forever, 8 MB for each batch (``DAGScheduler.activeQueryToJobs``).
-    """
-    queries: Any = spark._jvm.org.apache.spark.sql.execution.SQLExecution  # type: ignore[union-attr]
-    scheduler: Any = spark._jsparkSession.sparkContext().dagScheduler()
-    with suppress(Py4JError):  # other releases of Spark have no such method
-        for query in list(scheduler.activeQueryToJobs().keySet()):
-            if queries.getQueryExecution(query) is None:
-                scheduler.cleanupQueryJobs(query)
 
 
 def _start_spark(name: str, conf: Mapping[str, str], log: IO[bytes]) -> SparkSession:

@@ -1,21 +1,18 @@
-"""What Java says when something fails, in one line; and what a session that continues must not keep."""
+"""What Java says when something fails, in one line."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from spark_jobs.errors import JobError
 from spark_jobs.session import (
     OUT_OF_MEMORY_MESSAGE,
     _package_as_zip,
     _spark_log,
-    release_ended_queries,
     summarize_error,
 )
 
@@ -76,20 +73,3 @@ def test_what_executors_are_sent_is_all_that_they_need() -> None:
         )
         assert done.stdout.split() == [f"{package}/spark_jobs/decode.py"]
     assert not package.exists()
-
-
-@pytest.mark.spark
-def test_jobs_of_ended_queries_are_forgotten(spark: SparkSession) -> None:
-    """As with Delta's threads, a job begins for a query that has ended. If a later Spark keeps none of these by itself,
-    ``forget_ended_queries`` has had its day."""
-    tracked = spark._jsparkSession.sparkContext().dagScheduler().activeQueryToJobs()  # type: ignore[union-attr]
-    ended = 10**12
-    spark.sparkContext.setLocalProperty("spark.sql.execution.id", str(ended))
-    spark.sparkContext.parallelize([1]).count()
-    spark.sparkContext.setLocalProperty("spark.sql.execution.id", None)  # type: ignore[arg-type]
-    assert ended in set(tracked.keySet())
-    deadline = time.monotonic() + 30
-    while ended in set(tracked.keySet()):
-        release_ended_queries(spark)
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
