@@ -13,7 +13,6 @@ from datetime import date
 from functools import cache, partial
 from typing import Any
 
-import pyarrow
 from deltalake.transaction import AddAction
 from pyspark.sql import SparkSession
 
@@ -26,6 +25,7 @@ from spark_jobs.errors import JobError
 from spark_jobs.progress import Notice, Notify
 from spark_jobs.schemas import Table
 from spark_jobs.session import summarize_error
+from spark_jobs.spark_types import arrow_schema
 from spark_jobs.stored_table import StoredTable, repeat
 from spark_jobs.table_root import TableRoot, create_or_upgrade_table
 from spark_jobs.tables.registry import (
@@ -204,7 +204,7 @@ def _write_rows(
     is_summed = table.name in SUMMED_BY_DAY
     before = DAYS_READ[table.name](definitions) if not table.whole else dict.fromkeys(snapshots)
     own = {*others, *wanted} if is_summed else None
-    schema = pyarrow.schema(stored.schema.to_arrow())
+    schema = arrow_schema(table)
     added = []
     with open_database() as database:
         create_result(database, table)

@@ -304,7 +304,7 @@ def append_once(rows: pyarrow.Table, path: str, options: Options, writer: str, b
             return
         mark = CommitProperties(app_transactions=[Transaction(writer, batch, _now_ms())])
         try:
-            write_deltalake(table, rows, mode="append", commit_properties=mark)
+            write_deltalake(table, rows, mode="append", schema_mode="merge", commit_properties=mark)
         except CommitFailedError:
             # The reason may be this batch, written by a process that was thought to be dead.
             if attempt == MAX_APPEND_ATTEMPTS - 1:

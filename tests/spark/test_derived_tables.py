@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from deltalake.schema import Field
 
 from spark_jobs import derived_tables, io, stored_table
+from spark_jobs.compaction import maintain_table
 from spark_jobs.definitions import Definitions, load
 from spark_jobs.schemas import COMPLETENESS, DERIVED, INVENTORY, LATENCY, SLO, TABLES, TOPICS, TRAFFIC, Table
 from spark_jobs.stored_table import ConcurrentChange, StoredTable
@@ -228,6 +230,20 @@ def test_what_only_adds_up_is_not_merged_first(root: Root) -> None:
     derived_tables.DERIVED_QUERIES["topics"] = lambda _: f"SELECT DATE '2026-03-01' AS day, {counts}"
     assert root.derive("topics") == ()
     assert (root.values(TOPICS, "produced_bytes"), root.values(TOPICS, "consumed_bytes")) == ({0: 2}, {0: 1})
+
+
+def test_columns_that_this_release_does_not_have_are_null_in_what_it_writes(root: Root) -> None:
+    """Those of a later release, after which an earlier one runs again; or of an earlier one, if they were renamed."""
+    io.create_table(NO_SPARK, SLO, root.path(SLO))
+    for table in (TRAFFIC, SLO):
+        root.open(table).add_columns([Field("other", "long")])
+    root.requests(0)
+    root.requests(0)
+    maintain_table(lambda: root.open(TRAFFIC), TRAFFIC, Definitions(), vacuum=False)
+    root.requests(0)
+    assert root.derive("slo") == ()
+    assert root.values(SLO, "total") == {0: 15}
+    assert [root.values(table, "other") for table in (TRAFFIC, SLO)] == [{0: None}] * 2
 
 
 def test_one_that_fails_is_said_and_does_not_stop_the_others(root: Root) -> None:
