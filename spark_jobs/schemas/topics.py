@@ -20,7 +20,7 @@ INVENTORY = Table(
         merged_column("last", "parts", "int", "Number of parts of that inventory.", "", "parts"),
         merged_column("min", "first_seen", "timestamp", "When it was first listed in the hour.", "UTC", "ts"),
         merged_column("max", "last_seen", "timestamp", "When it was last listed in the hour.", "UTC", "ts"),
-        sum_column("told", "How often it was listed, by the sidecars of all brokers.", "lists", "topic_inventory"),
+        sum_column("listings", "How often it was listed, by the sidecars of all brokers.", "lists", "topic_inventory"),
     ),
     example="SELECT topic, max(partitions) AS partitions FROM inventory WHERE NOT internal GROUP BY topic"
     " ORDER BY topic",

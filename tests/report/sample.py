@@ -286,7 +286,7 @@ def write_all(root: Path) -> None:
     day = {"day": LAST.date()}
     write(root, "dead_letters", {**day, "timestamp": LAST, "topic": "brokerside-audit", "partition": 2, "offset": 991,
                                  "reason": "not_json", "detail": None, "value_bytes": 17})  # fmt: skip
-    write(root, "inventory", *({**day, "hour": LAST, "cluster_id": CLUSTER, "topic": t, "told": 1} for t in TOPICS))
+    write(root, "inventory", *({**day, "hour": LAST, "cluster_id": CLUSTER, "topic": t, "listings": 1} for t in TOPICS))
     pair = {"mirror": "dr", "source_cluster_id": CLUSTER, "source_topic": "orders", "target_cluster_id": "other"}
     write(root, "mirror_check", {**day, **pair, "target_topic": "dr.orders", "produced_total": 10_000,
                                  "mirrored_total": 9_993, "missing_records": 7, "surplus_records": 0,

@@ -56,9 +56,9 @@ def test_the_lists_of_an_hour_are_one_row_for_each_topic(decoded: Decoded) -> No
         "parts": 2,
         "first_seen": datetime(2026, 9, 22, 12),
         "last_seen": datetime(2026, 9, 22, 12, 59),
-        "told": 2,
+        "listings": 2,
     }
-    assert (internal.topic, internal.internal, internal.partitions, internal.told) == ("__offsets", True, 50, 1)
+    assert (internal.topic, internal.internal, internal.partitions, internal.listings) == ("__offsets", True, 50, 1)
 
 
 def test_of_values_at_one_time_the_greatest_holds_in_any_order() -> None:

@@ -86,7 +86,7 @@ def inventory(acts: Iterable[Act]) -> Book:
             for topic in (topic for part in one.parts for topic in part):
                 row = book[day(one.at), hour(one.at), one.run.cluster, topic.name]
                 row |= {"topic_id": topic.id, "partitions": topic.partitions, "internal": topic.internal}
-                add(row, told=1)
+                add(row, listings=1)
                 least(row, first_seen=instant(one.at))
                 most(row, last_seen=instant(one.at))
     return dict(book)
