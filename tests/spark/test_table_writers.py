@@ -7,9 +7,10 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from spark_jobs.compaction import maintain_table
 from spark_jobs.definitions import Definitions
 from spark_jobs.schemas import TRAFFIC
 from spark_jobs.storage_options import storage_options
-from spark_jobs.stored_table import ConcurrentChange, StoredTable
+from spark_jobs.stored_table import StoredTable, repeat
 from tests.spark.object_store import KEY, object_store, of_spark
 from tests.spark.stored import rows
 
@@ -30,6 +31,9 @@ DAY, NEXT = date(2026, 9, 22), date(2026, 9, 23)
 KILLS = 50 if os.environ.get("JOBS_FULL") else 3
 BATCHES = 6
 GENERATIONS = 5
+
+ATTEMPTS = 1_000
+"""Of a change that others may come before again and again."""
 
 Options = dict[str, str]
 
@@ -80,18 +84,6 @@ def _written(place: tuple[str, Options], day: date) -> list[tuple[str, str | Non
     )
 
 
-def _repeat(change: Callable[[], None]) -> int:
-    """Make a change as often as another one comes between, and return how often that was."""
-    conflicts = 0
-    while True:
-        try:
-            change()
-        except ConcurrentChange:
-            conflicts += 1
-        else:
-            return conflicts
-
-
 def test_nothing_is_lost_or_doubled_while_batches_compactions_and_replacements_meet(
     place: tuple[str, Options], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,11 +96,11 @@ def test_nothing_is_lost_or_doubled_while_batches_compactions_and_replacements_m
 
     def compact() -> None:
         while not done.is_set():
-            _repeat(lambda: _compact(place))
+            repeat(partial(_compact, place), ATTEMPTS)
 
     def replace() -> None:
         for generation in range(GENERATIONS):
-            _repeat(lambda generation=generation: _replace_next_day(place, generation))
+            repeat(partial(_replace_next_day, place, generation), ATTEMPTS)
 
     with ThreadPoolExecutor(5) as pool:
         compacting = [pool.submit(compact) for _ in range(2)]
@@ -128,8 +120,8 @@ def _write_until_killed(place: tuple[str, Options], said: Connection) -> None:
         number = StoredTable(*place).last_batch("job") + 1
         _append(place, "job", number)
         said.send(number)
-        _repeat(lambda: _compact(place))
-        _repeat(lambda number=number: _replace_next_day(place, number))
+        repeat(partial(_compact, place), ATTEMPTS)
+        repeat(partial(_replace_next_day, place, number), ATTEMPTS)
 
 
 def test_a_writer_that_is_killed_leaves_nothing_out_and_nothing_twice(place: tuple[str, Options]) -> None:
