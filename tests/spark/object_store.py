@@ -11,6 +11,22 @@ from urllib.request import Request, urlopen
 from tests.tools.environment import made
 from tests.tools.log import said
 
+SERVER = """
+import threading
+from moto.s3.responses import S3Response
+from moto.server import main
+
+put, one_at_a_time = S3Response.put_object, threading.Lock()
+
+def put_object(self):
+    with one_at_a_time:
+        return put(self)
+
+S3Response.put_object = put_object
+main()
+"""
+"""moto, with one put after the other: it looks whether an object exists, and writes it later. S3 does both at once."""
+
 KEY = {"access.key": "brokerside", "secret.key": "of-no-worth"}
 
 
@@ -19,7 +35,9 @@ def object_store(log: Path, bucket: str) -> Iterator[str]:
     """Start it, empty but for a ``bucket``, and give its address, ``http://…``."""
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [made("s3") / "bin" / "moto_server", "-H", "127.0.0.1", "-p", "0"], stdout=out, stderr=subprocess.STDOUT
+            [made("s3") / "bin" / "python", "-c", SERVER, "-H", "127.0.0.1", "-p", "0"],
+            stdout=out,
+            stderr=subprocess.STDOUT,
         )
     try:
         address = said(log, r"Running on (http://127\.0\.0\.1:\d+)", process)
