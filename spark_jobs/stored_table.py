@@ -173,6 +173,12 @@ class StoredTable:
         commits = self._table.history(limit) if self._table else []
         return next((str(each["userMetadata"]) for each in commits if each.get("userMetadata")), None)
 
+    def append(self, rows: pyarrow.Table, writer: str, batch: int) -> None:
+        """Append ``rows`` as ``batch`` of ``writer``. Columns that they lack are NULL. Raises ConcurrentChange."""
+        mark = CommitProperties(app_transactions=[Transaction(writer, batch, _now_ms())])
+        with self._conflicts():
+            write_deltalake(self._there, rows, mode="append", schema_mode="merge", commit_properties=mark)
+
     def replace_files(
         self,
         removed: Iterable[DataFile],
@@ -296,21 +302,15 @@ def append_once(rows: pyarrow.Table, path: str, options: Options, writer: str, b
     All rows of one day go into one file, so this is for few rows, such as sums and dead letters. Without rows only the
     number of the batch is stored.
     """
-    # The table is opened for each batch: a kept snapshot costs more with each of its files.
-    for attempt in range(MAX_APPEND_ATTEMPTS):
-        table = DeltaTable(path, storage_options=dict(options))
-        written = table.transaction_version(writer)
-        if written is not None and written >= batch:
-            return
-        mark = CommitProperties(app_transactions=[Transaction(writer, batch, _now_ms())])
-        try:
-            write_deltalake(table, rows, mode="append", schema_mode="merge", commit_properties=mark)
-        except CommitFailedError:
-            # The reason may be this batch, written by a process that was thought to be dead.
-            if attempt == MAX_APPEND_ATTEMPTS - 1:
-                raise
-        else:
-            return
+
+    def append() -> None:
+        # The table is opened for each batch: a kept snapshot costs more with each of its files. Whoever came between
+        # may have written this very batch: a process that was thought to be dead.
+        stored = StoredTable(path, options)
+        if stored.last_batch(writer) < batch:
+            stored.append(rows, writer, batch)
+
+    repeat(append, MAX_APPEND_ATTEMPTS)
 
 
 def _now_ms() -> int:
