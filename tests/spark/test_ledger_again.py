@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -21,6 +22,8 @@ from tests.spark.object_store import object_store, of_queries, of_spark
 from tests.spark.spark_cluster import DRIVER, executors, spark_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
+
+ROOT = "s3://tables/brokerside"
 
 OF_ONE_CLUSTER = (*STREAMED, "slo", "topics", "quota_advice")
 """Tables whose rows are each of one cluster; no other cluster has a part in them."""
@@ -54,32 +57,61 @@ def test_a_cluster_of_spark_writes_the_same_to_an_object_store(
     ledger_root: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command as people run it: the driver here, executors in processes that know only what they are sent."""
-    root = "s3://tables/brokerside"
     with (
         object_store(tmp_path / "store.log", "tables") as store,
         spark_cluster(tmp_path, cores=2, memory="1g") as master,
     ):
-        executor = {"spark.executor.memory": "700m", "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
-        conf = DRIVER | FEW_ROWS | INTERPRETED_QUERIES_CONF | SHORT_RUN_CONF | of_spark(store) | executor
-        done = subprocess.run(
-            [sys.executable, "-m", "proxy", "jobs", "run", "--available-now", "--master", master,
-             "--bootstrap-servers", ledger_root.bootstrap, "--topic", ledger_root.topics["east"],
-             "--tables", root, "--definitions", str(DEFINITIONS),
-             *(f"--conf={name}={value}" for name, value in conf.items())],
-            capture_output=True, text=True, timeout=500, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        _ended(_start(ledger_root, "east", store, master))
         assert any((folder / "spark_jobs.zip").exists() for folder in executors(tmp_path))
         for name, value in of_queries(store).items():
             monkeypatch.setenv(name, value)
         for table in OF_ONE_CLUSTER:
             found = of_east(ledger_root.root, table)
             assert found, table
-            assert ordered(rows(root, table)) == ordered(found), table
+            assert ordered(rows(ROOT, table)) == ordered(found), table
         assert (
-            query(root, "SELECT sum(requests) FROM traffic")[1]
+            query(ROOT, "SELECT sum(requests) FROM traffic")[1]
             == query(ledger_root.root, "SELECT sum(requests) FROM traffic WHERE cluster_id = 'east'")[1]
         )
+
+
+@pytest.mark.skipif("JOBS_FULL" not in os.environ, reason="two sessions of Spark at once: JOBS_FULL=1")
+def test_two_jobs_fill_the_same_tables_of_an_object_store_at_the_same_time(
+    ledger_root: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with object_store(tmp_path / "store.log", "tables") as store:
+        jobs = [_start(ledger_root, cluster, store, "local[1]") for cluster in ledger_root.topics]
+        try:
+            for job in jobs:
+                _ended(job)
+        finally:
+            for job in jobs:
+                job.kill()
+        for name, value in of_queries(store).items():
+            monkeypatch.setenv(name, value)
+        for table in TABLES:
+            assert ordered(rows(ROOT, table)) == ordered(rows(ledger_root.root, table)), table
+
+
+def _start(ledger: Built, cluster: str, store: str, master: str) -> subprocess.Popen[str]:
+    executor = {"spark.executor.memory": "700m", "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    conf = DRIVER | FEW_ROWS | INTERPRETED_QUERIES_CONF | SHORT_RUN_CONF | of_spark(store) | executor
+    return subprocess.Popen(
+        [sys.executable, "-m", "proxy", "jobs", "run", "--available-now", "--master", master,
+         "--bootstrap-servers", ledger.bootstrap, "--topic", ledger.topics[cluster],
+         "--tables", ROOT, "--definitions", str(DEFINITIONS),
+         *(f"--conf={name}={value}" for name, value in conf.items())],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def _ended(job: subprocess.Popen[str]) -> None:
+    with job:
+        try:
+            _, error = job.communicate(timeout=500)
+        finally:
+            job.kill()
+        assert job.returncode == 0, error
 
 
 @pytest.mark.parametrize("table", [table for table in STREAMED.values() if table.keys], ids=lambda table: table.name)
