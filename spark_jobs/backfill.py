@@ -89,7 +89,7 @@ def run_backfill(
                         rows = rows.unionByName(others_rows.select(*rows.columns))
                     replaced = [file for file in stored.files if _is_between(file.day, first, last)]
                     own_batch = None if identity else (own, stored.last_batch(own) + 1)
-                    io.replace_files(rows.where(days), stored, replaced, batch=own_batch)
+                    stored.replace_files(replaced, io.write_files(rows.where(days), stored), batch=own_batch)
                     progress(Notice(f"table {name}: computed again"))
             finally:
                 batch.release()

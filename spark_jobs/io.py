@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -18,7 +17,7 @@ from spark_jobs import storage_options, stored_table
 from spark_jobs.errors import JobError
 from spark_jobs.schemas import Table
 from spark_jobs.spark_types import table_schema
-from spark_jobs.stored_table import DELTA_PROPERTIES, DataFile, StoredTable
+from spark_jobs.stored_table import DELTA_PROPERTIES, StoredTable
 
 
 def open_table(spark: SparkSession, path: str) -> StoredTable:
@@ -73,20 +72,27 @@ def read_rows(spark: SparkSession, stored: StoredTable) -> DataFrame:
     return spark.read.format("delta").option("versionAsOf", stored.version).load(stored.path)
 
 
-def replace_files(
-    rows: DataFrame,
-    stored: StoredTable,
-    removed: Sequence[DataFile],
-    *,
-    metadata: str | None = None,
-    batch: tuple[str, int] | None = None,
-) -> None:
-    """Replace the files ``removed`` of the snapshot ``stored`` by ``rows``, atomically; one file for each day.
+def write_files(rows: DataFrame, stored: StoredTable) -> list[AddAction]:
+    """Write ``rows`` as files of the folder of ``stored``, one for each day, which no version of the table has yet.
 
-    For the other arguments and for ConcurrentChange see ``StoredTable.replace_files``.
+    They may be too many for the driver, so Spark's own Delta writer writes them, in a transaction that is never
+    committed.
     """
-    added = _write_files(rows, stored.path)
-    stored.replace_files(removed, added, metadata=metadata, batch=batch)
+    spark = rows.sparkSession
+    log = _jvm(spark).org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, stored.path)
+    written = log.startTransaction().writeFiles(rows.repartition("day")._jdf)
+    actions = [json.loads(written.apply(index).json()) for index in range(written.size())]
+    return [
+        AddAction(
+            path=add["path"],
+            size=add["size"],
+            partition_values=add["partitionValues"],
+            modification_time=add["modificationTime"],
+            data_change=True,
+            stats=add.get("stats", ""),
+        )
+        for add in (action["add"] for action in actions)
+    ]
 
 
 def delta_options(spark: SparkSession, path: str) -> dict[str, str]:
@@ -125,28 +131,6 @@ def _s3_region(files: Any) -> str:
 
 def _delta_schema(table: Table) -> Schema:
     return Schema.from_json(table_schema(table).json())
-
-
-def _write_files(rows: DataFrame, path: str) -> list[AddAction]:
-    """Write ``rows`` as files of the table at ``path``, one for each day, which no version of the table has yet.
-
-    Spark's own Delta writer writes them, with its statistics, in a transaction that is never committed.
-    """
-    spark = rows.sparkSession
-    log = _jvm(spark).org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
-    written = log.startTransaction().writeFiles(rows.repartition("day")._jdf)
-    actions = [json.loads(written.apply(index).json()) for index in range(written.size())]
-    return [
-        AddAction(
-            path=add["path"],
-            size=add["size"],
-            partition_values=add["partitionValues"],
-            modification_time=add["modificationTime"],
-            data_change=True,
-            stats=add.get("stats", ""),
-        )
-        for add in (action["add"] for action in actions)
-    ]
 
 
 class Folder:
