@@ -7,6 +7,7 @@ full, no more are accepted.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -31,7 +32,7 @@ RESERVED_SETTINGS = {
     "client.id": "it marks the sidecar's own traffic",
     "transactional.id": "the audit is at-least-once and readers remove duplicates",
     "allow.auto.create.topics": "the sidecar creates the topic itself",
-    "batch.num.messages": "a record that is too large would take others with it",
+    "batch.num.messages": "records share batches until the topic refuses one",
 }
 """librdkafka settings that ``audit.producer`` may not change, with the reason."""
 
@@ -39,8 +40,10 @@ DEFAULT_SETTINGS: Mapping[str, Any] = {
     "compression.type": "zstd",
     # Less CPU than zstd's default of 3, and fewer bytes: see docs/audit-format.md.
     "compression.level": 1,
-    # A record is a batch of its own: one that is too large takes no other with it.
-    "batch.num.messages": 1,
+    # What a request to a broker costs does not depend on how many records it has: those of this time go in one, to one
+    # partition. Both numbers are milliseconds.
+    "linger.ms": 100,
+    "sticky.partitioning.linger.ms": 100,
     "queue.buffering.max.kbytes": PRODUCER_QUEUE_KIB,
     "message.max.bytes": MAX_RECORD_BYTES,
     # Records wait for the cluster however long it is away: what bounds them is memory, not time.
@@ -134,6 +137,8 @@ class AuditProducer:
         self._topic_state = AuditTopicState("")
         self._settings = dict(settings)
         self._producer = self._create_producer()
+        self._shares_batches = True  # until the topic refuses a batch
+        self._former: Producer | None = None  # of shared batches, while it holds any
         self.max_bytes = int(settings["queue.buffering.max.kbytes"]) * 1024
         self.max_record_bytes = int(settings["message.max.bytes"])
         self._admin = admin
@@ -174,7 +179,10 @@ class AuditProducer:
         self._count_queued(1, size)
         try:
             self._producer.produce(
-                self._topic, value, headers=headers, on_delivery=partial(self._handle_report, load, size)
+                self._topic,
+                value,
+                headers=headers,
+                on_delivery=partial(self._handle_report, load, size, shared=self._shares_batches),
             )
         except BufferError:
             self._count_queued(-1, -size)
@@ -185,6 +193,10 @@ class AuditProducer:
 
     def poll(self, timeout: float) -> None:
         """Handle delivery reports, and wait up to ``timeout`` seconds for the first."""
+        if self._former is not None:
+            self._former.poll(0)
+            if not len(self._former):
+                self._former = None
         self._producer.poll(timeout)
         if self._producer_failed:
             self._replace_producer()
@@ -193,9 +205,15 @@ class AuditProducer:
         """Deliver queued records within ``timeout`` seconds. Those left then are reported as ``closed``."""
         self._closing.set()
         self._topic_missing.set()
-        if self._producer.flush(max(0.0, timeout)):
+        deadline = time.monotonic() + timeout
+        if sum([producer.flush(max(0.0, deadline - time.monotonic())) for producer in self._producers]):
             self._ended = True
             self._purge("closed")
+
+    @property
+    def _producers(self) -> list[Producer]:
+        """All that may hold records. A record of the first may be sent again by the last."""
+        return [self._producer] if self._former is None else [self._former, self._producer]
 
     def _create_producer(self) -> Producer:
         return _producer(self._settings)
@@ -205,16 +223,33 @@ class AuditProducer:
             self.queued += records
             self.queued_bytes += size
 
-    def _handle_report(self, load: object, size: int, error: KafkaError | None, message: Message) -> None:
+    def _handle_report(
+        self, load: object, size: int, error: KafkaError | None, message: Message, *, shared: bool = False
+    ) -> None:
         value = message.value() or b""
+        if shared and error is not None and _is_refusal(error) and not self._ended:
+            self._stop_sharing()
+            self._send_again(value, load, size)
+            return
         if error is None and message.offset() is None and not self._ended:
             # The broker called it a duplicate, which librdkafka takes for delivered. But where a partition is new, and
             # the first record failed while the next was taken, the first is called that when it is tried again.
-            self._count_queued(-1, -size)
-            if not self.send(value, load):
-                self._on_settled(load, "queue_full", True, None)
+            self._send_again(value, load, size)
             return
         self._settle(load, size, error, value)
+
+    def _send_again(self, value: bytes, load: object, size: int) -> None:
+        self._count_queued(-1, -size)
+        if not self.send(value, load):
+            self._on_settled(load, "queue_full", True, None)
+
+    def _stop_sharing(self) -> None:
+        """The topic refused a batch: which of its records it does not take shows when each has a batch of its own."""
+        if self._shares_batches:
+            self._settings |= {"batch.num.messages": 1}
+            self._former, self._producer = self._producer, self._create_producer()
+            self._shares_batches = False  # last: another thread may be sending
+            log.info("audit_batch_refused", topic=self._topic)
 
     def _settle(self, load: object, size: int, error: KafkaError | None, value: bytes | None) -> None:
         self._count_queued(-1, -size)
@@ -240,8 +275,10 @@ class AuditProducer:
     def _purge(self, reason: str) -> None:
         """Purge the records that the producer still holds, and report each with ``reason``."""
         self._purge_reason = reason
-        self._producer.purge()
-        self._producer.flush(FIRST_RETRY_DELAY)
+        for producer in self._producers:
+            producer.purge()
+            producer.flush(FIRST_RETRY_DELAY)
+        self._former = None
 
     def _replace_producer(self) -> None:
         """Replace a producer that failed for good (fenced, or its right to write was revoked)."""
@@ -272,6 +309,11 @@ class AuditProducer:
             pause = FIRST_RETRY_DELAY
             self._topic_missing.wait(TOPIC_CHECK_INTERVAL)
             self._topic_missing.clear()
+
+
+def _is_refusal(error: KafkaError) -> bool:
+    """Whether the same batch would be refused again."""
+    return not (error.fatal() or error.code() in (KafkaError._FATAL, *RETRIABLE_ERRORS, *PURGE_ERRORS))
 
 
 def _error_name(error: Exception) -> str:

@@ -143,3 +143,42 @@ def test_a_producer_that_failed_for_good_is_replaced_and_what_it_held_taken_back
     assert producer._producer is not failed
     producer.send(b"x", 2)
     assert producer.queued == 0  # the made-up report was of a record that was never queued
+
+
+@pytest.mark.parametrize("code", [KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD])
+def test_after_a_batch_is_refused_each_record_has_one_of_its_own(
+    producer: AuditProducer, settled: Settled, code: int
+) -> None:
+    report: Any = producer._handle_report
+    shared = producer._producer
+    for load in ("first", "second", "third"):
+        producer.send(b"xyz", load)
+    assert producer._producer is shared
+    for load in ("first", "second"):
+        report(load, 3, KafkaError(code), Message(None), shared=True)
+    assert producer._producer is not shared
+    assert (settled, producer.queued, producer.queued_bytes) == ([], 3, 9)
+    report("first", 3, KafkaError(code), Message(None))
+    assert ([(load, retriable) for load, _, retriable in settled], producer.queued) == ([("first", False)], 2)
+
+
+@pytest.mark.parametrize(
+    "code", [KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._MSG_TIMED_OUT, KafkaError._PURGE_QUEUE]
+)
+def test_what_passes_ends_no_sharing(producer: AuditProducer, settled: Settled, code: int) -> None:
+    shared = producer._producer
+    producer.send(b"xyz", "one")
+    report: Any = producer._handle_report
+    report("one", 3, KafkaError(code), Message(None), shared=True)
+    assert producer._producer is shared
+    assert [(load, retriable) for load, _, retriable in settled] == [("one", True)]
+
+
+def test_at_the_end_both_producers_are_taken_back(producer: AuditProducer, settled: Settled) -> None:
+    producer.send(b"x", "shared")
+    producer._stop_sharing()
+    producer.send(b"x", "alone")
+    producer.poll(0)
+    producer.close(0)
+    assert settled == [("shared", "closed", True), ("alone", "closed", True)]
+    assert producer.queued == 0
