@@ -31,7 +31,7 @@ from observers.queue_weight import queue_weight
 from observers.subscription import Subscription, combine_interests
 from observers.topic_id_learner import TopicIdLearner
 from observers.topic_names import TopicNames
-from proxy.core.observation_interest import WANT_REQUEST_BODY, WANT_RESPONSE_BODY, ObservationInterest
+from proxy.core.observation_interest import ObservationInterest
 from proxy.core.schema import private_versions, response_prefix
 
 __all__ = ["Dispatcher", "ObserverError", "ObserverStats"]
@@ -189,9 +189,6 @@ class Dispatcher:
         self._configured = configured
         self.observers = MappingProxyType({name: one.loaded.observer for name, one in configured.items()})
         self.interest = combine_interests([one.subscription.interest for one in configured.values()], response_prefix)
-        self._keeps = any(
-            flags & (WANT_REQUEST_BODY | WANT_RESPONSE_BODY) for flags in self.interest.table + self.interest.private
-        )
 
     def _start_thread(self, one: ConfiguredObserver) -> ObserverThread:
         thread = self._make_thread(
@@ -274,7 +271,7 @@ class Dispatcher:
 
         Yields each part with its weight and the bytes of its kept bodies.
         """
-        weight, kept = queue_weight(some), _kept_bytes(some) if self._keeps else 0
+        weight, kept = queue_weight(some)
         if len(some) > 1 and (weight > MAX_LIGHT_WEIGHT or kept > MAX_BATCH_BYTES):
             half = len(some) // 2
             yield from self._split(some[:half])
@@ -287,10 +284,6 @@ class Dispatcher:
         counts = [thread.count_wanted(batch) for thread in threads]  # before any observer can change the batch
         for thread, count in zip(threads, counts, strict=True):
             thread.enqueue(batch, count)
-
-
-def _kept_bytes(exchanges: Sequence[ObservedExchange]) -> int:
-    return sum([len(one.request_raw or b"") + len(one.response_raw or b"") for one in exchanges])
 
 
 def _topic_name_fetcher(configs: Mapping[str, Any]) -> Callable[[], Mapping[bytes, str]]:

@@ -25,7 +25,6 @@ from observers.api import (
     ExchangeObserver,
     LevelObserver,
     ObservedExchange,
-    Observer,
     ThrottleObserver,
     ThrottleReport,
 )
@@ -125,7 +124,12 @@ class ObserverThread:
         """``private``: the names of the sidecar's own apis, by api key."""
         self.name = loaded.name
         self._loaded = loaded
-        self._observer = loaded.observer
+        self._observer: Any = loaded.observer
+        # Asked once: to ask whether an object fits a protocol takes microseconds.
+        self._takes_exchanges = isinstance(loaded.observer, ExchangeObserver)
+        self._takes_changes = isinstance(loaded.observer, ConnectionObserver)
+        self._takes_throttles = isinstance(loaded.observer, ThrottleObserver)
+        self._takes_levels = isinstance(loaded.observer, LevelObserver)
         self._subscription = subscription
         self._breaker = CircuitBreaker(clock)
         self._name_of = name_of
@@ -168,9 +172,9 @@ class ObserverThread:
     def count_wanted(self, batch: ObserverBatch) -> int:
         """Return how many items of ``batch`` the observer wants."""
         if batch.reports:
-            return len(batch.reports) if isinstance(self._observer, ThrottleObserver) else 0
+            return len(batch.reports) if self._takes_throttles else 0
         if batch.changes:
-            return len(batch.changes) if isinstance(self._observer, ConnectionObserver) else 0
+            return len(batch.changes) if self._takes_changes else 0
         if self._subscription.includes_all:
             return len(batch.exchanges)
         may_want = self._subscription.may_want
@@ -199,7 +203,7 @@ class ObserverThread:
 
     def set_finalized_levels(self, levels: Mapping[str, int]) -> None:
         """Deliver ``levels`` before the next batch, to an observer that has a method for them. Never waits."""
-        if isinstance(self._observer, LevelObserver):
+        if self._takes_levels:
             self._levels = levels
             if not self._wakes:
                 self._wakes = True
@@ -263,7 +267,6 @@ class ObserverThread:
 
     def _deliver_levels(self) -> None:
         """Deliver the latest levels. What failed, or could not be called now, is tried before the next batch."""
-        assert isinstance(self._observer, LevelObserver)
         levels = self._levels
         if self._reason_to_skip() is None and self._call("finalized_levels", self._observer.finalized_levels, levels):
             self._delivered_levels = levels
@@ -277,10 +280,8 @@ class ObserverThread:
     def _deliver(self, batch: ObserverBatch, count: int) -> None:
         observer = self._observer
         if batch.reports:
-            assert isinstance(observer, ThrottleObserver)
             self._deliver_batch(batch.reports, "record_throttles", observer.record_throttles)
         elif batch.changes:
-            assert isinstance(observer, ConnectionObserver)
             self._deliver_batch(batch.changes, "record_changes", observer.record_changes)
         else:
             exchanges = batch.exchanges
@@ -289,7 +290,7 @@ class ObserverThread:
                 wanted = [self._wants(one) for one in exchanges]
                 exchanges, numbers = tuple(compress(exchanges, wanted)), compress(numbers, wanted)
                 self._unwanted += count - len(exchanges)
-            if not isinstance(observer, ExchangeObserver):
+            if not self._takes_exchanges:
                 self._deliver_one_by_one(zip(numbers, exchanges, strict=False))
             elif exchanges or self._unreported_loss:
                 self._deliver_batch(exchanges, "record_exchanges", observer.record_exchanges)
@@ -335,7 +336,6 @@ class ObserverThread:
         return self._call("record_response", self._record_response, exchange, correlation_id, wall_offset) and succeeded
 
     def _record_request(self, exchange: ObservedExchange, correlation_id: str, wall_offset: float) -> None:
-        assert isinstance(self._observer, Observer)
         self._observer.record_request(
             request_view(exchange, self._name_of, self._private),
             exchange.connection.client_ip,
@@ -347,7 +347,6 @@ class ObserverThread:
         )
 
     def _record_response(self, exchange: ObservedExchange, correlation_id: str, wall_offset: float) -> None:
-        assert isinstance(self._observer, Observer)
         self._observer.record_response(
             response_view(exchange, self._name_of, self._private),
             exchange.api_version,

@@ -2,7 +2,7 @@
 """End offsets that produces and fetches show, until they are taken; what is of a group goes to ``GroupActivity``.
 No IO, no clock."""
 
-from cpython.dict cimport PyDict_Size
+from cpython.dict cimport PyDict_GetItemWithError, PyDict_Size
 from cpython.object cimport PyObject
 from libc.math cimport isfinite, llrint
 from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
@@ -22,6 +22,12 @@ cdef enum:
     SECOND_US = 1_000_000
 
 
+cdef class PartitionEnd:
+    """The end of a partition, and when it was: µs since 1970."""
+
+    cdef int64_t offset, at
+
+
 cdef class OffsetTracker:
     """Offsets of one process. Not thread-safe.
 
@@ -31,7 +37,7 @@ cdef class OffsetTracker:
     """
 
     cdef object _names, _filter, _groups
-    cdef dict _by_name, _by_id  # by topic, by partition: (offset, µs since the epoch)
+    cdef dict _by_name, _by_id  # by topic, by partition: PartitionEnd
     cdef Py_ssize_t _count, _left_out
 
     def __init__(self, names, audit_filter):
@@ -62,13 +68,14 @@ cdef class OffsetTracker:
 
     def drain(self, int64_t ts):
         """Return the events of all that was recorded since the last call, and forget it. ``ts``: now, in µs."""
+        cdef PartitionEnd end
         offsets = []
         for topics, are_ids in ((self._by_name, False), (self._by_id, True)):
             for topic, partitions in topics.items():
                 name = self._names.label_of(topic, are_ids)[0]
                 if not self._filter.hides_topic(name):
-                    for partition, (offset, at) in partitions.items():
-                        offsets.append(EndOffset(name, partition, offset, at))
+                    for partition, end in partitions.items():
+                        offsets.append(EndOffset(name, partition, end.offset, end.at))
         self._by_name = {}
         self._by_id = {}
         self._count = self._left_out = 0
@@ -122,17 +129,24 @@ cdef class OffsetTracker:
 
     cdef int _set(self, Part *part, bint is_id, int64_t offset, int64_t at) except -1:
         cdef dict topics = self._by_id if is_id else self._by_name
-        cdef dict partitions = topics.get(<object>part.topic)
+        cdef PyObject *found = PyDict_GetItemWithError(topics, <object>part.topic)
+        cdef dict partitions = None if found == NULL else <dict><object>found
+        cdef PartitionEnd held
+        cdef int64_t second, held_second
         number = part.partition
-        held = None if partitions is None else partitions.get(number)
-        if held is None:
+        found = NULL if partitions is None else PyDict_GetItemWithError(partitions, number)
+        if found != NULL:
+            held = <PartitionEnd><object>found
+            second, held_second = at // SECOND_US, held.at // SECOND_US
+            if held_second > second or (held_second == second and held.offset > offset):
+                return 0
+        else:
             if self._count >= MAX_PARTITIONS:
                 self._left_out += 1
                 return 0
             self._count += 1
             if partitions is None:
                 partitions = topics[<object>part.topic] = {}
-        elif ((<tuple>held)[1] // SECOND_US, (<tuple>held)[0]) > (at // SECOND_US, offset):
-            return 0
-        partitions[number] = (offset, at)
+            held = partitions[number] = PartitionEnd.__new__(PartitionEnd)
+        held.offset, held.at = offset, at
         return 0

@@ -7,9 +7,12 @@ from proxy.compiled.exchange cimport Body, Exchange
 
 
 def queue_weight(exchanges):
-    """Return the weight of ``exchanges`` in ``observer_thread.MAX_QUEUED_WEIGHT``. TypeError: what is no exchange."""
+    """Return the weight of ``exchanges`` in ``observer_thread.MAX_QUEUED_WEIGHT``, and the bytes of their kept bodies.
+
+    TypeError: what is no exchange.
+    """
     cdef Exchange exchange
-    cdef Py_ssize_t weight = len(exchanges), names
+    cdef Py_ssize_t weight = len(exchanges), kept = 0, names
     for one in exchanges:
         exchange = <Exchange?>one
         names = 0 if exchange.client_id is None else len(<str>exchange.client_id)
@@ -19,8 +22,12 @@ def queue_weight(exchanges):
             weight += len(exchange.item_errors.items) + len(exchange.item_errors.matching_acls)
         if exchange.resources is not None:
             weight += len(exchange.resources.items) + len(exchange.resources.commits)
+        if exchange.request_raw is not None:
+            kept += len(<bytes>exchange.request_raw)
+        if exchange.response_raw is not None:
+            kept += len(<bytes>exchange.response_raw)
         weight += parts_of(exchange.request_body, &names) + parts_of(exchange.response_body, &names) + (names >> 8)
-    return weight
+    return weight, kept
 
 
 cdef Py_ssize_t parts_of(const Body *body, Py_ssize_t *names) noexcept:

@@ -174,9 +174,9 @@ class TestBounds:
             fetch([], [(1000 * b"t", 0, 0, 0, 0)]),
         ]
         transaction = produce([], transactional_id=256 * b"x")
-        assert queue_weight(exchanges) == 1 + (1 + 3 + 3) + (1 + 2) + (1 + 2)
-        assert queue_weight(long) == (1 + 2) + (1 + 1 + 1) + (1 + 1 + 2) + (1 + 1 + 3)
-        assert queue_weight([transaction]) == 1 + 1
+        assert queue_weight(exchanges)[0] == 1 + (1 + 3 + 3) + (1 + 2) + (1 + 2)
+        assert queue_weight(long)[0] == (1 + 2) + (1 + 1 + 1) + (1 + 1 + 2) + (1 + 1 + 3)
+        assert queue_weight([transaction])[0] == 1 + 1
         with pytest.raises(TypeError):
             queue_weight([object()])
 
