@@ -20,7 +20,7 @@ cdef enum:
 cdef int64_t min_frame
 cdef int keys, versions, want_facts, want_response_body, unknown_version
 cdef bytes next_states, actions
-cdef int events, tokens_state, requests_kept_state, tokens_kept_state, closing_state, ended_state
+cdef int events, requests_state, tokens_state, requests_kept_state, tokens_kept_state, closing_state, ended_state
 cdef int request_event, token_event, close_event, unasked_event, lost_event
 cdef int read_action
 

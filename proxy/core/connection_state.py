@@ -54,6 +54,7 @@ unknown_version = interceptor.UNKNOWN_VERSION
 events = EVENTS
 next_states = NEXT_STATES
 actions = ACTIONS
+requests_state = State.REQUESTS.value
 tokens_state = State.TOKENS
 requests_kept_state = State.REQUESTS_KEPT
 tokens_kept_state = State.TOKENS_KEPT
@@ -124,7 +125,7 @@ class ConnectionState:
         self.whole: bytes | None = None  # the chunk at hand, once it is needed as an object
         self.held: bytes | None = None  # the chunk of a caller in Python, until its bodies are read
         self.open = self.requests = self.clean = self.consecutive = 0
-        self.state = State.REQUESTS.value  # see session_states
+        self.state = requests_state  # see session_states
         self.touched = False  # the answers were given something of this chunk
         self.diverted = False
         self.pending = False  # as the answers have them, like those below

@@ -23,7 +23,6 @@ from itertools import takewhile
 from typing import Any, TypeAlias
 
 import cython
-from msgspec import Struct
 
 from proxy.limits.inheritance import PendingState
 from proxy.limits.model import Limits, Quota, QuotaKind, QuotaScope, Throttle, ThrottleAction, ThrottleKind
@@ -40,18 +39,21 @@ Token: TypeAlias = Any
 """The caller's identifier of a connection."""
 
 
-class PendingConnection(Struct):
-    """A connection that is neither admitted nor refused yet."""
+@cython.cclass
+class PendingConnection:
+    """A connection that is neither admitted nor refused yet.
 
-    listener: str
-    address: str
-    token: Token
-    ready_at: int = -1
-    """When its delay ends; −1 if it is not yet the first of its queue."""
-    wants_slot: bool = False
-    """Whether it only waits for another connection to end."""
-    held_for: RateViolation | None = None
-    """The violation it was held for. It is not held a second time."""
+    ``ready_at``: when its delay ends; −1 if it is not yet the first of its queue. ``wants_slot``: whether it only waits
+    for another connection to end. ``held_for``: the violation it was held for. It is not held a second time.
+    """
+
+    def __init__(self, listener: str, address: str, token: Token) -> None:
+        self.listener = listener
+        self.address = address
+        self.token = token
+        self.ready_at = -1
+        self.wants_slot = False
+        self.held_for: RateViolation | None = None
 
 
 @cython.cclass
@@ -78,8 +80,7 @@ class ConnectionQuotas:
         evict: Callable[[Collection[str]], None],
         on_throttle: Callable[[Throttle], None],
     ) -> None:
-        self.limits = limits
-        self._observes_connections = _observes_connections(limits)
+        self._set_limits(limits)
         self.sensors = RateSensors(limits)
         self.open_total = 0
         """Open connections."""
@@ -184,8 +185,7 @@ class ConnectionQuotas:
 
         Pending connections of a listener that is no more there are refused.
         """
-        self.limits = limits
-        self._observes_connections = _observes_connections(limits)
+        self._set_limits(limits)
         self.sensors.update_limits(limits)
         self._change_listeners(limits)
         self._process_all_queues(now)
@@ -217,7 +217,8 @@ class ConnectionQuotas:
 
     def restore_pending(self, listener: str, address: str, token: Token, state: PendingState) -> None:
         """Add a connection of ``pending`` of another process. It is checked with the next call of another method."""
-        pending = PendingConnection(listener, address, token, state.ready_at, state.wants_slot, state.held_for)
+        pending = PendingConnection(listener, address, token)
+        pending.ready_at, pending.wants_slot, pending.held_for = state.ready_at, state.wants_slot, state.held_for
         if state.held_until is None:
             self.queues[listener].append(pending)
         else:
@@ -235,6 +236,17 @@ class ConnectionQuotas:
         self.forget_pending()
         for pending in waiting:
             self._refuse(pending.listener, pending.token)
+
+    def _set_limits(self, limits: Limits) -> None:
+        self.limits = limits
+        connections = [limits.connections, *(each.connections for each in limits.listeners.values())]
+        # Most sidecars have few kinds of limits. What has none is not looked for with each connection.
+        self._limits_slots = any(quota.enforced for quota in connections)
+        self._limits_addresses = limits.ip_connections.limited or bool(limits.ip_connections_overrides)
+        overridden = bool(limits.ip_connections_overrides) and limits.ip_connections.action != "enforce"
+        self._observes_connections = overridden or any(
+            quota.limited and not quota.enforced for quota in (*connections, limits.ip_connections)
+        )
 
     def _change_listeners(self, limits: Limits) -> None:
         gone = self.queues.keys() - limits.listeners.keys()
@@ -285,8 +297,8 @@ class ConnectionQuotas:
                 return
             queue.popleft()
             since = self._blocked_since.pop(listener, now)
-            self._blocked_ms[listener] += now - since
             if since < now:
+                self._blocked_ms[listener] += now - since
                 self._recheck_clients_until[listener] = now + RECHECK_CLIENTS_MS
             if since < now and self._is_disconnected(pending.token):
                 if not pending.wants_slot:  # it was counted in this window
@@ -305,6 +317,12 @@ class ConnectionQuotas:
         self.count_open(listener, pending.address)
         self.admitted[listener] += 1
         self._admit(listener, pending.token)
+        if self._limits_slots:
+            self._evict_if_too_many(listener)
+
+    def _evict_if_too_many(self, listener: str) -> None:
+        """After a connection of ``listener`` was admitted: it may be one too many of all, as those of the protected
+        listener never wait."""
         limits = self.limits
         if limits.connections.enforced and self.open_total > limits.connections.limit and self._is_protected(listener):
             self._evict([name for name in limits.listeners if not self._is_protected(name)])
@@ -392,7 +410,7 @@ class ConnectionQuotas:
 
     def _has_slot_or_report(self, pending: PendingConnection) -> bool:
         """Return whether there is a slot for the connection. A missing slot is reported once for each connection."""
-        if self._has_slot(pending.listener):
+        if not self._limits_slots or self._has_slot(pending.listener):
             return True
         if not pending.wants_slot:
             pending.wants_slot = True
@@ -421,6 +439,8 @@ class ConnectionQuotas:
     def _address_is_full(self, pending: PendingConnection) -> bool:
         """Return whether the address has reached its limit of open connections, so that the connection has to be
         refused."""
+        if not self._limits_addresses:
+            return False
         quota = self.connection_quota(pending.address)
         count = self.open_by_address.get(pending.address, 0)
         if count < quota.limit or not quota.enforced:
@@ -457,10 +477,3 @@ class ConnectionQuotas:
     ) -> None:
         self.throttled[ThrottleKind(pending.listener, scope, quota, action)] += 1
         self._on_throttle(Throttle(pending.listener, pending.address, scope, quota, action, limit, observed, delay_ms))
-
-
-def _observes_connections(limits: Limits) -> bool:
-    """Return whether a limit of open connections is in dry-run mode."""
-    quotas = [limits.connections, limits.ip_connections, *(each.connections for each in limits.listeners.values())]
-    overridden = bool(limits.ip_connections_overrides) and limits.ip_connections.action != "enforce"
-    return overridden or any(quota.limited and not quota.enforced for quota in quotas)

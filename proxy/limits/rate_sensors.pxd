@@ -17,6 +17,8 @@ cdef class KeyedRates:
 @cython.final
 cdef class RateSensors:
     cdef object _limits
+    cdef set _protected
+    cdef bint _limits_rates
     cdef SampledRate _broker
     cdef dict _listeners
     cdef readonly KeyedRates addresses

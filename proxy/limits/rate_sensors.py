@@ -132,14 +132,15 @@ class RateSensors:
     """All rates of one sidecar."""
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+        self._set_limits(limits)
         self._broker = self._new_rate()
         self._listeners = {name: self._new_rate() for name in limits.listeners}
         self.addresses = KeyedRates("ip", MAX_MEASURED_ADDRESSES, limits)
 
     def update_limits(self, limits: Limits) -> None:
         """Apply new limits and keep what was measured. If the window has changed, all rates start again."""
-        old, self._limits = self._limits, limits
+        old = self._limits
+        self._set_limits(limits)
         self.addresses.update_limits(limits)
         if (old.samples, old.window_ms) != (limits.samples, limits.window_ms):
             self._broker = self._new_rate()
@@ -154,13 +155,15 @@ class RateSensors:
         """Count a connection of ``listener``, or with −1 take one back."""
         sensor = self._listeners[listener]
         sensor.record(value, now)
-        if not self._limits.listeners[listener].protected:
+        if listener not in self._protected:
             self._broker.record(value, now)
 
     def violations(self, listener: str, now: int) -> list[RateViolation]:
         """Return which rates that apply to ``listener`` are above their limit. The wait is at most one window."""
-        limits = self._limits.listeners[listener]
         found: list[RateViolation] = []
+        if not self._limits_rates:
+            return found
+        limits = self._limits.listeners[listener]
         if not limits.protected and self._limits.rate.limited:
             self._add_violation(found, "broker", self._broker, self._limits.rate, now)
         if limits.rate.limited:
@@ -173,6 +176,8 @@ class RateSensors:
         If the limit is enforced, the connection is taken back then. Otherwise an address that keeps connecting would
         never be admitted again.
         """
+        if not (self._limits.ip_rates or self._limits.stored_ip_rates):
+            return None
         violation = self.addresses.count(address, self.rate_quota(address), now)
         if violation is not None and violation.quota.enforced:
             self.addresses.take_back(address, now)
@@ -199,6 +204,11 @@ class RateSensors:
             self._listeners[rate.key].restore(rate.samples)
         elif rate.scope == "ip":
             self.addresses.restore(rate)
+
+    def _set_limits(self, limits: Limits) -> None:
+        self._limits = limits
+        self._protected = {name for name, listener in limits.listeners.items() if listener.protected}
+        self._limits_rates = limits.rate.limited or any(each.rate.limited for each in limits.listeners.values())
 
     def _new_rate(self) -> SampledRate:
         return SampledRate(self._limits.samples, self._limits.window_ms)
