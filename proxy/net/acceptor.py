@@ -1,3 +1,4 @@
+# cython: language_level=3, annotation_typing=False
 """One listening socket with its own accept loop.
 
 ``loop.create_server`` cannot be used. It cannot pause accepting, which connection limits need. It also does not report
@@ -13,6 +14,8 @@ import resource
 import socket
 import sys
 from collections.abc import Callable
+
+import cython
 
 from proxy.core.counters import ListenerCounters
 from proxy.net.sockets import accept
@@ -48,6 +51,7 @@ TCP_ESTABLISHED = 1
 """The value of ``tcpi_state``, the first byte of ``struct tcp_info``, if neither side has closed the connection."""
 
 
+@cython.cclass
 class Acceptor:
     """Passes each accepted, non-blocking socket to ``on_accept(sock, address)``, once ``start_accepting`` is called.
 

@@ -1,3 +1,4 @@
+# cython: language_level=3, annotation_typing=False
 """All connections of one process. It connects each admitted client to the broker and relays between the two.
 
 This module knows neither where clients come from nor who observes them.
@@ -13,6 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from time import monotonic
 
+import cython
 import structlog
 
 from proxy.config import Config, Listener
@@ -48,6 +50,7 @@ SPREAD_SHARE = 0.5
 """Part of the drain's time in which connections end one after the other, if a successor runs."""
 
 
+@cython.cclass
 class ConnectionManager:
     """All connections of one process. ``sink``: what observers want, None without observers. Belongs to the loop's
     thread."""

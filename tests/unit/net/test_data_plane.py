@@ -11,9 +11,9 @@ import pytest
 from proxy.config import Config
 from proxy.errors import LocalError
 from proxy.net import data_plane
-from proxy.net.connection_manager import ConnectionManager
 from proxy.net.data_plane import DataPlane, ObserverPreparation
 from proxy.net.ticker import Ticker
+from proxy.net.tls_contexts import TlsContexts
 
 LISTENER = {"name": "CLIENT", "bind": "127.0.0.1:1", "upstream": "127.0.0.1:2"}
 CONFIG = Config.model_validate({"broker.id": 1, "listeners": [LISTENER]})
@@ -53,11 +53,11 @@ def test_observers_that_nobody_takes_are_closed_also_those_that_come_late(late: 
 async def test_both_steps_of_a_preparation_have_one_time(monkeypatch: pytest.MonkeyPatch) -> None:
     plane = DataPlane(CONFIG, Ticker())
 
-    async def hang(self: ConnectionManager, config: Config) -> None:
+    async def hang(self: TlsContexts, config: Config) -> None:
         await asyncio.Event().wait()
 
     monkeypatch.setattr(data_plane, "PREPARE_TIMEOUT", 0.01)
-    monkeypatch.setattr(ConnectionManager, "prepare_config", hang)
+    monkeypatch.setattr(TlsContexts, "prepare_config", hang)
     with pytest.raises(LocalError, match="TLS: no context within"):
         await plane.prepare_config(CONFIG)
     plane._connections.listeners.stop_probes()
@@ -67,10 +67,10 @@ async def test_nothing_is_applied_where_contexts_are_missing(monkeypatch: pytest
     plane = DataPlane(CONFIG, Ticker())
     plane._dispatcher = dispatcher = SlowDispatcher()  # type: ignore[assignment]  # it would wait for ``go``
 
-    def fail(self: ConnectionManager, *_: object) -> None:
+    def fail(self: TlsContexts, *_: object) -> None:
         raise LocalError("TLS: Too many open files")
 
-    monkeypatch.setattr(ConnectionManager, "update_config", fail)
+    monkeypatch.setattr(TlsContexts, "update_config", fail)
     wanted = CONFIG.model_copy(update={"observers": {"one:Two": {}}})
     with pytest.raises(LocalError, match="Too many open files"):
         plane.update_config(wanted)
