@@ -30,7 +30,7 @@ class Bench:
 
     def __init__(self, newest: Mapping[int, int] | None = None, features: FeaturesView | None = None) -> None:
         self.learnt: list[Mapping[int, VersionRange]] = []
-        self.supported = SupportedVersions(PRIVATE, (newest or {}).get)
+        self.supported = SupportedVersions(PRIVATE, ({} if newest is None else newest).get)
         self.features = FeaturesDirectory()
         self.features.view = features or FeaturesView()
         self.versions = ApiVersionsInterceptor(self.supported, self.features, self.learnt.append)
@@ -66,6 +66,16 @@ def test_one_response_after_the_other(version: int) -> None:
                 version, broker | PRIVATE, tail=tail
             )
             assert bench.learnt[-1] == broker
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_may_pass_changes_between_two_equal_responses(version: int) -> None:
+    newest: dict[int, int] = {}
+    bench = Bench(newest)
+    assert bench.rewrite(version, answer(version, BROKER)) == answer(version, BROKER | PRIVATE)
+    newest[1] = 16
+    bench.versions.clear_cache()
+    assert bench.rewrite(version, answer(version, BROKER)) == answer(version, BROKER | {1: (4, 16)} | PRIVATE)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
