@@ -11,6 +11,7 @@ them with the real time: so what it removes is right at the end, and only then.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import tempfile
 import time
@@ -98,8 +99,10 @@ class Growth:
         maintain_table(lambda: StoredTable(str(self.path), {}), TRAFFIC, Definitions(), vacuum=vacuum)
 
     def _date_commits(self) -> None:
-        while (self._log / f"{self._dated:020d}.json").exists():
-            for file in self._log.glob(f"{self._dated:020d}.*"):
+        while (commit := self._log / f"{self._dated:020d}.json").exists():
+            actions = map(json.loads, commit.read_text().splitlines())
+            added = [self.path / action["add"]["path"] for action in actions if "add" in action]
+            for file in (*self._log.glob(f"{commit.stem}.*"), *(file for file in added if file.exists())):
                 os.utime(file, (self._now, self._now))
             self._dated += 1
 
