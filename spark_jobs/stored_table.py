@@ -12,7 +12,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
@@ -324,8 +324,9 @@ def _statistics(written: pyarrow.parquet.FileMetaData) -> dict[str, Any]:
     for number, column in enumerate(written.schema):
         ranges = [group.column(number).statistics for group in groups]
         if str(column.logical_type.type) == "TIMESTAMP" and all(range_ and range_.has_min_max for range_ in ranges):
-            least[column.name] = f"{min(range_.min for range_ in ranges):%FT%T.%fZ}"
-            greatest[column.name] = f"{max(range_.max for range_ in ranges):%FT%T.%fZ}"
+            with suppress(OverflowError):  # Python has no times before the year 1: a column with such has no range
+                ends = (min(range_.min for range_ in ranges), max(range_.max for range_ in ranges))
+                least[column.name], greatest[column.name] = (f"{end:%FT%T.%fZ}" for end in ends)
     return {"numRecords": written.num_rows, "minValues": least, "maxValues": greatest}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
@@ -189,6 +190,15 @@ def test_a_file_of_a_day_is_written_and_read(path: str, prefix: str) -> None:
     read = {day: stored.dataset(days).to_table()["n"].to_pylist() for day, days in ((DAY, [DAY]), (NEXT, {NEXT}))}
     assert (read, numbers(path)) == ({DAY: [1], NEXT: [2]}, [1, 2, 3])
     assert stored.dataset([]).to_table().num_rows == 0
+
+
+def test_times_that_python_does_not_have_are_written_without_their_range(path: str) -> None:
+    """As of a connection that says it was open for 30,000 years: ``quota_advice`` computes when it began."""
+    instants = {"early": [-(10**18), 0], "known": [0, 10**15]}
+    times = [pyarrow.array(each, pyarrow.timestamp("us", "UTC")) for each in instants.values()]
+    some = rows(1, 2).append_column("early", times[0]).append_column("known", times[1])
+    written = json.loads(StoredTable(path, {}).write_file(some.to_reader(), DAY).stats)
+    assert (written["numRecords"], list(written["minValues"])) == (2, ["known"])
 
 
 def test_no_commit_is_lost_on_an_object_store(tmp_path: Path) -> None:
