@@ -64,7 +64,9 @@ def partial_rows(records: DataFrame, options: DecodeOptions) -> DataFrame:
     # Sums are few: half of the cores are enough for them.
     most = int(str(spark.conf.get("spark.sql.shuffle.partitions")))
     tasks = max(min(spark.sparkContext.defaultParallelism // 2, most), 1)
-    decoded = records.select(*options.columns).mapInArrow(partial(decode_records, options=options), _SCHEMA)
+    # A task has a row of each key of its records: the fewer tasks there are, the fewer rows.
+    read = records.select(*options.columns).coalesce(spark.sparkContext.defaultParallelism)
+    decoded = read.mapInArrow(partial(decode_records, options=options), _SCHEMA)
     return decoded.repartition(tasks, "key").sortWithinPartitions("table", "key").mapInArrow(merge_sorted, _SCHEMA)
 
 

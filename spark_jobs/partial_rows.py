@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
-from operator import itemgetter
+from operator import add, itemgetter
 from typing import Any
 
 import msgspec
@@ -41,8 +41,13 @@ def _sum(one: int, other: int) -> int:
     return min(one + other, MAX_BIGINT)
 
 
+def bounded(sums: list[int]) -> list[int]:
+    """Return ``sums``, none of them above ``MAX_BIGINT``."""
+    return sums if max(sums, default=0) <= MAX_BIGINT else [min(each, MAX_BIGINT) for each in sums]
+
+
 def _counts(one: Sequence[int], other: Sequence[int]) -> list[int]:
-    return list(map(_sum, one, other))
+    return bounded(list(map(add, one, other)))
 
 
 _MERGES: Mapping[str | None, Callable[[Any, Any], Any]] = {

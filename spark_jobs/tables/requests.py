@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
+from operator import attrgetter
 from typing import Any
 
 from spark_jobs.events import DAY_US, MAX_SUM, MINUTE_US, PRODUCE
 from spark_jobs.kafka_errors import PROTOCOL_ERRORS, RETRIABLE_ERRORS
 from spark_jobs.kafka_versions import LOWEST_VERSIONS
-from spark_jobs.partial_rows import MAX_BIGINT, Key, PartialRows
+from spark_jobs.partial_rows import MAX_BIGINT, PARTIAL_TABLES, Key, PartialRows, bounded
 from spark_jobs.schemas.traffic import LATENCY_BUCKETS_US
 
 FETCH_API_KEYS = (1, 78)
@@ -28,6 +29,9 @@ API_VERSIONS, UNSUPPORTED_VERSION = 18, 35
 HISTOGRAM_LENGTH = len(LATENCY_BUCKETS_US) + 1
 """Counts of a histogram, one for each bucket."""
 
+SERVICE_LATENCIES, UPSTREAM_LATENCIES = HISTOGRAM_LENGTH, 2 * HISTOGRAM_LENGTH
+"""Where these begin in a list of all histograms of a row. One list is nearer to a CPU than three."""
+
 WHOLE_SUMS = (
     "requests", "request_bytes", "response_bytes", "errors", "retriable", "protocol", "connection_lost", "idle",
 )  # fmt: skip
@@ -38,6 +42,13 @@ TOPIC_SUMS = (
     "rejected_bytes", "estimated_records",
 )  # fmt: skip
 """Sums of a topic's part of requests that a rollup has, too."""
+
+_VALUES = [column.name for column in PARTIAL_TABLES["traffic"].values]
+_OF_WHOLE = _VALUES[: _VALUES.index("topic_requests")]
+_OF_TOPIC = _VALUES[len(_OF_WHOLE) :]
+_NO_WHOLE, _NO_TOPIC = [0] * len(_OF_WHOLE), [0] * len(_OF_TOPIC)
+_whole_values = attrgetter(*_OF_WHOLE)
+_topic_values = attrgetter(*("errors" if name == "topic_errors" else name for name in _OF_TOPIC))
 
 _TABLE_SIZE = 1 << 17
 _BUCKETS = bytes(bisect_left(LATENCY_BUCKETS_US, time) for time in range(_TABLE_SIZE))
@@ -53,14 +64,12 @@ def bucket_index(time: int) -> int:
 class RequestSums:
     """The sums of requests that are alike, but for their topics."""
 
-    __slots__ = (*WHOLE_SUMS, "latencies", "service_latencies", "throttle_ms", "topics", "upstream_latencies")
+    __slots__ = (*WHOLE_SUMS, "histograms", "throttle_ms", "topics")
 
     def __init__(self) -> None:
         self.requests = self.request_bytes = self.response_bytes = self.errors = self.retriable = self.protocol = 0
         self.connection_lost = self.throttle_ms = self.idle = 0
-        self.latencies = [0] * HISTOGRAM_LENGTH
-        self.upstream_latencies = [0] * HISTOGRAM_LENGTH
-        self.service_latencies = [0] * HISTOGRAM_LENGTH
+        self.histograms = [0] * (3 * HISTOGRAM_LENGTH)
         self.topics: dict[str, TopicMeasures] = {}
 
     def topic(self, name: str) -> TopicMeasures:
@@ -71,16 +80,15 @@ class RequestSums:
 class TopicMeasures:
     """The sums of one topic of requests that are alike."""
 
-    __slots__ = (*TOPIC_SUMS, "failed_in", "latencies", "polled", "seen_in", "service_latencies")
+    __slots__ = (*TOPIC_SUMS, "failed_in", "histograms", "polled", "seen_in")
 
     def __init__(self) -> None:
         self.topic_requests = self.errors = self.records = self.bytes = self.unconfirmed_records = 0
         self.unconfirmed_bytes = self.rejected_records = self.rejected_bytes = self.polled = self.estimated_records = 0
-        self.latencies = [0] * HISTOGRAM_LENGTH
-        self.service_latencies = [0] * HISTOGRAM_LENGTH
-        # The last request that touched the topic, and the last one in which it had a failure: each counts once.
-        self.seen_in: object = None
-        self.failed_in: object = None
+        self.histograms = [0] * (2 * HISTOGRAM_LENGTH)
+        # Numbers of the last request that touched the topic, and of the last one in which it had a failure: each
+        # counts once.
+        self.seen_in = self.failed_in = 0
 
 
 class RequestMeasures:
@@ -89,6 +97,9 @@ class RequestMeasures:
     def __init__(self) -> None:
         self._sums: dict[tuple[str, int], dict[tuple[Any, ...], RequestSums]] = {}
         self._of_sidecar: dict[tuple[Any, ...], RequestSums] = {}
+        self._requests = 0
+        # Parts of keys: many keys have the same strings, which are here once.
+        self._shared: dict[Any, Any] = {}
 
     def __len__(self) -> int:
         """Return the number of rows of ``traffic`` that these sums make."""
@@ -105,9 +116,8 @@ class RequestMeasures:
             at - at % MINUTE_US, event.listener, event.api, event.principal, event.client_id, event.client_ip, api_key,
             event.api_version, event.client_software_name, event.client_software_version,
         )  # fmt: skip
-        sums = self._of_sidecar.get(key)
-        if sums is None:
-            sums = self._of_sidecar[key] = RequestSums()
+        sums = self._of_sidecar.get(key) or self._new_sums(key)
+        number = self._requests = self._requests + 1
         sums.requests += 1
         sums.request_bytes += event.request_bytes
         sums.response_bytes += event.response_bytes
@@ -124,10 +134,11 @@ class RequestMeasures:
                 latency, max_wait_ms = event.latency_us, event.max_wait_ms
                 # Without the wait that the client asked for and the time of a quota.
                 service = latency - event.muted_us - (1000 * max_wait_ms if max_wait_ms > 0 else 0)
-                in_latencies, in_service_latencies = bucket_index(latency), bucket_index(service)
-                sums.latencies[in_latencies] += 1
-                sums.upstream_latencies[bucket_index(event.upstream_us)] += 1
-                sums.service_latencies[in_service_latencies] += 1
+                in_latencies, in_service_latencies = bucket_index(latency), SERVICE_LATENCIES + bucket_index(service)
+                histograms = sums.histograms
+                histograms[in_latencies] += 1
+                histograms[in_service_latencies] += 1
+                histograms[UPSTREAM_LATENCIES + bucket_index(event.upstream_us)] += 1
         elif event.outcome == "connection_lost":
             sums.connection_lost += 1
         codes: list[int] | None = None
@@ -136,20 +147,21 @@ class RequestMeasures:
             of_topic = sums.topics.get(name)
             if of_topic is None:
                 of_topic = sums.topics[name] = TopicMeasures()
-            if of_topic.seen_in is not event:
-                of_topic.seen_in = event
+            if of_topic.seen_in != number:
+                of_topic.seen_in = number
                 of_topic.topic_requests += 1
                 if timed:
-                    of_topic.latencies[in_latencies] += 1
-                    of_topic.service_latencies[in_service_latencies] += 1
+                    histograms = of_topic.histograms
+                    histograms[in_latencies] += 1
+                    histograms[in_service_latencies] += 1
             part_code = part.error_code
             if part_code:
                 codes = [part_code] if codes is None else [*codes, part_code]
                 if api_key == PRODUCE:
                     of_topic.rejected_records += part.records
                     of_topic.rejected_bytes += part.bytes
-                if part_code not in NO_FAILURES and of_topic.failed_in is not event:
-                    of_topic.failed_in = event
+                if part_code not in NO_FAILURES and of_topic.failed_in != number:
+                    of_topic.failed_in = number
                     of_topic.errors += 1
             elif answered:
                 of_topic.records += part.records
@@ -173,21 +185,19 @@ class RequestMeasures:
             event.client_ip, event.api_key, event.api_version, event.client_software_name,
             event.client_software_version,
         )  # fmt: skip
-        sums = self._of_sidecar.get(key)
-        if sums is None:
-            sums = self._of_sidecar[key] = RequestSums()
+        sums = self._of_sidecar.get(key) or self._new_sums(key)
         for name in WHOLE_SUMS:
             setattr(sums, name, getattr(sums, name) + getattr(event, name))
         sums.throttle_ms += min(max(event.throttle_ms, 0), MAX_SUM)
-        _add_counts(sums.latencies, event.latencies)
-        _add_counts(sums.upstream_latencies, event.upstream_latencies)
-        _add_counts(sums.service_latencies, event.service_latencies or event.latencies)
+        _add_counts(sums.histograms, 0, event.latencies)
+        _add_counts(sums.histograms, SERVICE_LATENCIES, event.service_latencies or event.latencies)
+        _add_counts(sums.histograms, UPSTREAM_LATENCIES, event.upstream_latencies)
         for part in event.per_topic:
             of_topic = sums.topic(part.topic)
             for name in TOPIC_SUMS:
                 setattr(of_topic, name, getattr(of_topic, name) + getattr(part, name))
-            _add_counts(of_topic.latencies, part.latencies)
-            _add_counts(of_topic.service_latencies, part.service_latencies or part.latencies)
+            _add_counts(of_topic.histograms, 0, part.latencies)
+            _add_counts(of_topic.histograms, SERVICE_LATENCIES, part.service_latencies or part.latencies)
         for name in event.polled:
             sums.topic(name).polled = 1
 
@@ -197,6 +207,12 @@ class RequestMeasures:
             for key, sums in of_sidecar.items():
                 _add_rows(rows, sidecar, key, sums)
         self._sums.clear()
+        self._shared.clear()
+
+    def _new_sums(self, key: tuple[Any, ...]) -> RequestSums:
+        shared = self._shared
+        sums = self._of_sidecar[tuple(shared.setdefault(part, part) for part in key)] = RequestSums()
+        return sums
 
 
 def _count_error(sums: RequestSums, event: Any, codes: Sequence[int]) -> None:
@@ -215,8 +231,8 @@ def _any_in(codes: Sequence[int], wanted: Collection[int]) -> bool:
     return any(code in wanted for code in codes)
 
 
-def _add_counts(counts: list[int], more: Sequence[int]) -> None:
-    for index, count in enumerate(more[:HISTOGRAM_LENGTH]):
+def _add_counts(counts: list[int], begin: int, more: Sequence[int]) -> None:
+    for index, count in enumerate(more[:HISTOGRAM_LENGTH], begin):
         counts[index] += min(max(count, 0), MAX_SUM)
 
 
@@ -224,27 +240,27 @@ def _add_rows(rows: PartialRows, sidecar: tuple[str, int], key: tuple[Any, ...],
     minute, listener, api, principal, client_id, client_ip, api_key, api_version, software, software_version = key
     day = minute // DAY_US
     before, after = (day, minute, *sidecar, listener, api), (principal, client_id)
-    whole = {name: min(getattr(sums, name), MAX_BIGINT) for name in (*WHOLE_SUMS, "throttle_ms")}
-    rows.add_given("traffic", (*before, None, *after, client_ip), **whole, polled=0)
-    histograms = (sums.latencies, sums.upstream_latencies, sums.service_latencies)
-    _add_latencies(rows, (*before, None, *after), sums.idle, *histograms)
+    rows.add("traffic", (*before, None, *after, client_ip), bounded([*_whole_values(sums), *_NO_TOPIC]))
+    _add_latencies(rows, (*before, None, *after), sums.idle, sums.histograms)
     if sums.requests:
         version = None if api_version == -1 else api_version
         client = (day, sidecar[0], *after, client_ip, software, software_version, api, version)
-        rows.add("clients", client, [whole["requests"], minute, minute, refused_since(api_key, version)])
+        requests = min(sums.requests, MAX_BIGINT)
+        rows.add("clients", client, [requests, minute, minute, refused_since(api_key, version)])
     for name, topic in sums.topics.items():
-        of_topic = {name: min(getattr(topic, name), MAX_BIGINT) for name in TOPIC_SUMS}
-        of_topic |= {"polled": topic.polled, "topic_errors": of_topic.pop("errors")}
-        rows.add_given("traffic", (*before, name, *after, client_ip), **of_topic)
-        _add_latencies(rows, (*before, name, *after), 0, topic.latencies, None, topic.service_latencies)
+        rows.add("traffic", (*before, name, *after, client_ip), bounded([*_NO_WHOLE, *_topic_values(topic)]))
+        _add_latencies(rows, (*before, name, *after), 0, topic.histograms)
 
 
-def _add_latencies(rows: PartialRows, key: Key, idle: int, latencies: list[int], *others: list[int] | None) -> None:
+def _add_latencies(rows: PartialRows, key: Key, idle: int, histograms: list[int]) -> None:
     """Add the row of ``latency``, if anything was answered."""
+    latencies = histograms[:SERVICE_LATENCIES]
     requests = sum(latencies)
     if requests or idle:
-        histograms = [counts and [min(count, MAX_BIGINT) for count in counts] for counts in (latencies, *others)]
-        rows.add("latency", key, [min(requests, MAX_BIGINT), min(idle, MAX_BIGINT), *histograms])
+        service = bounded(histograms[SERVICE_LATENCIES:UPSTREAM_LATENCIES])
+        upstream = bounded(histograms[UPSTREAM_LATENCIES:]) or None
+        counts = bounded([requests, idle])
+        rows.add("latency", key, [*counts, bounded(latencies), upstream, service])
 
 
 def refused_since(api_key: int, api_version: int | None) -> str | None:
