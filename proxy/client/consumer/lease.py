@@ -24,7 +24,7 @@ class ConsumerLease:
         self._heard_at, self.has_heard = max(self._heard_at, at), True
 
     def hold(self) -> None:
-        """The connection is lost, and the coordinator may have seen it go. Nobody else gets the partitions before the
+        """A connection is lost, and a coordinator may have seen it go. Nobody else gets the partitions before the
         lease of now ends, but perhaps then: what is heard over another connection does not make it longer."""
         self._held_until = self.end
 

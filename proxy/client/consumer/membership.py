@@ -175,6 +175,8 @@ class ConsumerMembership:
 
     def _seek_again(self, *, at_once: bool = False) -> None:
         """The connection is gone: begin anew."""
+        if self._may_be_registered:
+            self._lease.hold()
         self.link, self._step = LinkState.SEEK, LinkStep.WAIT
         self._responses.forget()
         self.assignment.settle()
@@ -189,11 +191,15 @@ class ConsumerMembership:
         self._timer = self._now + self._limit(CONNECT_TIMEOUT_MS, 4)
         self._effects.append(OpenLink(address))
 
+    @property
+    def _may_be_registered(self) -> bool:
+        """Whether a coordinator may have registered this consumer, which fetches on its lease, without its knowing. It
+        sees the connection go, and gives the partitions to others once that lease is over."""
+        return self.link is LinkState.REGISTER and self._step is LinkStep.ASK and self._has_lease
+
     def _close(self) -> None:
-        """Close the connection. Where a coordinator may have registered this consumer without its knowing, a FIN
-        would mean that this consumer has stopped, and it has not: it may fetch on its lease."""
-        registering = self.link is LinkState.REGISTER and self._step is LinkStep.ASK
-        self._effects.append(CloseLink(reset=registering and self._has_lease))
+        """Close the connection. A FIN would mean to a coordinator that this consumer has stopped."""
+        self._effects.append(CloseLink(reset=self._may_be_registered))
 
     def _link_failed(self, event: LinkFailed) -> None:
         self._log("warning", event.reason)

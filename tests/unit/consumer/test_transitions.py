@@ -188,6 +188,37 @@ def test_what_is_started_later_than_the_lease_of_the_lost_connection_begins_anew
     assert driven.machine.assignment.next_offsets == {}
 
 
+def register_elsewhere(driven: Driven) -> None:
+    """It has asked a successor to be registered."""
+    while driven.machine.link is not REGISTER:
+        driven.pass_time(1)
+        if driven.link is not None:
+            driven.handle(LinkConnected())
+            driven.respond_coordinator()
+    driven.handle(LinkConnected())
+
+
+@pytest.mark.parametrize("is_over", ["the connection ends", "nothing is answered"])
+def test_who_may_be_registered_without_knowing_fetches_on_the_lease_of_before(is_over: str) -> None:
+    """The coordinator gives the partitions away when that lease is over, whatever it hears over another connection."""
+    driven = lost()
+    driven.lose(LinkFailed("refused", refused=True))
+    register_elsewhere(driven)
+    if is_over == "the connection ends":
+        driven.lose(LinkEnded("reset"))
+    else:
+        while driven.machine.link is REGISTER:
+            driven.pass_time(1)
+    register_elsewhere(driven)
+    driven.respond_registered()
+    assert driven.machine.fetching is FETCHING
+    driven.ping()
+    assert driven.hand_out("t", 0, 43)
+    driven.pass_time(LEASE - driven.now)
+    assert (driven.machine.link, driven.machine.fetching) == (JOINED, STOPPED)
+    assert not driven.hand_out("t", 0, 44)
+
+
 def test_registered_again_it_is_held_until_start_fetcher() -> None:
     driven = back()
     driven.respond_registered()
