@@ -253,13 +253,12 @@ def _add_rows(rows: PartialRows, sidecar: tuple[str, int], key: tuple[Any, ...],
 
 
 def _add_latencies(rows: PartialRows, key: Key, idle: int, histograms: list[int]) -> None:
-    """Add the row of ``latency``, if anything was answered."""
-    latencies = histograms[:SERVICE_LATENCIES]
-    requests = sum(latencies)
-    if requests or idle:
+    """Add the row of ``latency``, if it counts anything: no count may depend on which events a task has."""
+    if idle or any(histograms):
+        latencies = histograms[:SERVICE_LATENCIES]
         service = bounded(histograms[SERVICE_LATENCIES:UPSTREAM_LATENCIES])
         upstream = bounded(histograms[UPSTREAM_LATENCIES:]) or None
-        counts = bounded([requests, idle])
+        counts = bounded([sum(latencies), idle])
         rows.add("latency", key, [*counts, bounded(latencies), upstream, service])
 
 

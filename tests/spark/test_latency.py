@@ -157,6 +157,16 @@ def test_counts_of_a_strange_sidecar_do_not_end_the_job(table_of: Table) -> None
     assert row.upstream_latencies == [2] * 40
 
 
+def test_counts_do_not_depend_on_which_events_come_together(table_of: Table) -> None:
+    """No sidecar counts times of nothing; a foreign one may, and then a count is not lost with its batch."""
+    times = rollup(METADATA, latencies=(), upstream_latencies=(0, 2), requests=0)
+    answered = event(METADATA, latency_us=60, upstream_us=64)
+    parts = kept(table_of(times)).union(kept(table_of(answered)))
+    (whole,) = table_of(times, answered).collect()
+    assert figures(whole) == (1, 0, Counter({0: 1}), Counter({0: 1, 1: 2}), Counter({0: 1}))
+    assert [str(row) for row in merge_rows(parts, LATENCY).collect()] == [str(whole)]
+
+
 def test_partial_rows_add_up_to_the_whole(table_of: Table) -> None:
     reported: list[Any] = [
         event(number % 2, *[partition(f"t{each}") for each in range(number % 4)], latency_us=number**3, max_wait_ms=2)
