@@ -35,6 +35,7 @@ from tests.frames import METADATA, request, response
 from tests.integration import recorder
 from tests.integration.authorizer import secured_properties
 from tests.integration.consumers import ASKED, Coordinating, Rights, coordinating, registration
+from tests.integration.consuming import until
 from tests.integration.peer import Behaviour, Reader, Writer, read_frame
 from tests.sasl import authenticate, handshake, plain
 
@@ -144,10 +145,17 @@ class Secured:
     def allow(self, kind: ResourceType, name: str) -> None:
         (future,) = self.admin.create_acls([self._acl(AclBinding, kind, name)]).values()
         future.result(30)
+        self._await(kind, name, there=True)
 
     def deny(self, kind: ResourceType, name: str) -> None:
         (future,) = self.admin.delete_acls([self._acl(AclBindingFilter, kind, name)]).values()
         assert future.result(30)
+        self._await(kind, name, there=False)
+
+    def _await(self, kind: ResourceType, name: str, *, there: bool) -> None:
+        """The controller has written it, and the broker learns of it a moment later."""
+        wanted = self._acl(AclBindingFilter, kind, name)
+        until(lambda: bool(self.admin.describe_acls(wanted).result(30)) is there)
 
     @staticmethod
     def _acl(make: type[AclBinding] | type[AclBindingFilter], kind: ResourceType, name: str) -> AclBinding:

@@ -47,7 +47,7 @@ def polled(topic: str, **changes: Any) -> dict[str, Any]:
 
 def listed(*names: str, at: float = 60, part: int | None = 1, parts: int | None = 1, **changes: Any) -> Rows:
     """One part of a list that was sent ``at``."""
-    seen = {"cluster_id": "cluster", "first_seen": after(at), "last_seen": after(at), "told": 1}
+    seen = {"cluster_id": "cluster", "first_seen": after(at), "last_seen": after(at), "listings": 1}
     hour = after(at).replace(minute=0, second=0)
     key = {"day": hour.date(), "hour": hour, "partitions": 3, "internal": False, "part": part, "parts": parts}
     return [{**key, **seen, "topic": name, "topic_id": f"id-{name}", **changes} for name in names]
