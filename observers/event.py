@@ -607,6 +607,20 @@ class ThrottleEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kin
     """Of the scope ``principal``: who had authenticated, or ``*`` for many together; else left out."""
 
 
+Event = (
+    RequestEvent
+    | RollupEvent
+    | ConnectionEvent
+    | ThrottleEvent
+    | InventoryEvent
+    | GroupEvent
+    | EndOffsetsEvent
+    | GapEvent
+    | StatusEvent
+)
+"""One event, of whatever kind."""
+
+
 class Envelope(msgspec.Struct, gc=False):
     """The value of one Kafka record of the audit topic. The record has no key."""
 
@@ -630,17 +644,7 @@ class Envelope(msgspec.Struct, gc=False):
     before it was looked at counts, even if it would have been excluded."""
     sent_at: int
     """When the record was handed to the producer."""
-    events: list[
-        RequestEvent
-        | RollupEvent
-        | ConnectionEvent
-        | ThrottleEvent
-        | InventoryEvent
-        | GroupEvent
-        | EndOffsetsEvent
-        | GapEvent
-        | StatusEvent
-    ]
+    events: list[Event]
     """The events of all kinds, by ``seq``; at least one."""
 
 

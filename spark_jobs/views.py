@@ -1,7 +1,7 @@
 """DuckDB views that merge stored rows of equal keys, by the rule of each column in ``spark_jobs.schemas``.
 
-Queries and derived tables use them, and compaction. DuckDB pushes a condition on a key
-column through the view down to the files, so a query of one day reads the files of that day.
+Queries, derived tables and compaction use them. DuckDB pushes a condition on a key column through the view down to the
+files, so a query of one day reads the files of that day.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ import msgspec
 
 from observers.event import (
     ConnectionEvent,
-    EndOffsetsEvent,
     Envelope,
+    Event,
     GapEvent,
     GroupEvent,
     InventoryEvent,
@@ -22,18 +22,6 @@ from observers.event import (
     ThrottleEvent,
     TopicPartition,
     encoder,
-)
-
-Event = (
-    RequestEvent
-    | RollupEvent
-    | ConnectionEvent
-    | ThrottleEvent
-    | InventoryEvent
-    | GroupEvent
-    | EndOffsetsEvent
-    | GapEvent
-    | StatusEvent
 )
 
 PRODUCE, FETCH, METADATA = 0, 1, 3
