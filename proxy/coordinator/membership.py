@@ -42,9 +42,6 @@ MAX_GROUPS = 10_000
 MAX_GROUP_THREADS = 32_767
 """Threads of all members of a group."""
 
-MAX_NAMED_TOPICS = 100_000
-"""Topics that all subscriptions of a sidecar name. Members of a group mostly have the same one, which counts once."""
-
 RESUME_MS = 3000
 """After a takeover: from the return of the first member until those who are back go on, though others are missing."""
 
@@ -143,8 +140,7 @@ class GroupMembership:
             self._consumers >= self._state.settings.max_consumers
             or (is_new and len(partition.group_ids) >= MAX_GROUPS)
             or group.threads + member.subscription.streams > MAX_GROUP_THREADS
-            or self._state.topics.names_with(group.group_id, member.value.topic_count, member.subscription)
-            > MAX_NAMED_TOPICS
+            or not self._state.topics.has_room(group.group_id, member.value.topic_count, member.subscription)
         ):
             raise refusal(RegistrationCode.MAX_SIZE_REACHED)
         if group.is_refused(member.consumer_id, now):

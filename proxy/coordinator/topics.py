@@ -10,6 +10,9 @@ from proxy.coordinator.events import TopicFactsOfGroups, TopicsChanged
 from proxy.coordinator.steps import Steps
 from proxy.coordinator.subscription import TopicCount
 
+MAX_NAMED_TOPICS = 100_000
+"""Topics that all subscriptions of a sidecar name. Members of a group mostly have the same one, which counts once."""
+
 MAX_WATCHED_NAMES = 1000
 """Topics that are watched by name. Beyond it all topics of the cluster are: clients may name more than there are."""
 
@@ -62,9 +65,10 @@ class TopicIndex:
         known = self._groups.get(group_id, {}).get(text)
         return (text, subscription) if known is None else (known.text, known.subscription)
 
-    def names_with(self, group_id: str, text: str, subscription: TopicCount) -> int:
-        """What ``names`` would be with this subscription."""
-        return self.names + (0 if text in self._groups.get(group_id, {}) else len(subscription.named))
+    def has_room(self, group_id: str, text: str, subscription: TopicCount) -> bool:
+        """Whether a member of the group may subscribe: it names what others of it do, or ``names`` stays in bounds."""
+        known = text in self._groups.get(group_id, {})
+        return known or self.names + len(subscription.named) <= MAX_NAMED_TOPICS
 
     def subscribe(self, group_id: str, text: str, subscription: TopicCount) -> None:
         """A member of the group subscribes."""

@@ -470,9 +470,6 @@ class ConsumerMembership:
         self._responses.forget()
         self._effects.append(MembershipEnded(error))
 
-    def _ignore(self, _: object) -> None:
-        pass
-
     def _log(self, level: str, message: str) -> None:
         self._effects.append(LogMembership(level, message))
 
@@ -493,7 +490,7 @@ TRANSITIONS: Mapping[tuple[LinkState, type], Callable[[ConsumerMembership, Any],
     (LinkState.LEAVING, LinkEnded): _Machine._gone,
     (LinkState.LEAVING, FrameReceived): _Machine._requested,
     (LinkState.LEAVING, LeaveRequested): _Machine._leave_for_good,
-    **{(LinkState.CLOSED, event): _Machine._ignore for event in OF_THE_CONSUMER},
+    **{(LinkState.CLOSED, kind): lambda machine, event: None for kind in OF_THE_CONSUMER},
     **{(link, LinkConnected): _Machine._connected for link in ATTEMPTING},
     **{(link, LinkFailed): _Machine._link_failed for link in ATTEMPTING},
     **{(link, LinkEnded): _Machine._attempt_ended for link in ATTEMPTING},

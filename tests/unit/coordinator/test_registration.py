@@ -211,7 +211,7 @@ def test_number_of_groups_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_number_of_topics_that_are_named_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.coordinator.membership.MAX_NAMED_TOPICS", 3)
+    monkeypatch.setattr("proxy.coordinator.topics.MAX_NAMED_TOPICS", 3)
     driver = Driver(partition_count=1)
     c1 = driver.register("c1", '{"t": 1, "u": 1}')
     c2 = driver.register("c2", '{"t": 1, "u": 1}')

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from proxy.coordinator.effects import WatchTopics
 from proxy.coordinator.events import PartitionAssigned, TopicsChanged
 from proxy.coordinator.records import partition_of
@@ -104,13 +106,16 @@ def test_very_many_names_are_not_watched_one_by_one() -> None:
     assert index.take_watch() == WatchTopics(2, frozenset({"u"}), False)
 
 
-def test_members_of_a_group_share_what_they_subscribe_to() -> None:
+def test_members_of_a_group_share_what_they_subscribe_to(monkeypatch: pytest.MonkeyPatch) -> None:
     index = TopicIndex()
     first, same = (parse_topic_count('{"a": 1, "b": 1}') for _ in range(2))
     index.subscribe("g", "a b", first)
     assert index.shared("g", "a b", same)[1] is first
     assert index.shared("h", "a b", same)[1] is same
-    assert (index.names_with("g", "a b", same), index.names_with("h", "a b", same)) == (2, 4)
+    monkeypatch.setattr("proxy.coordinator.topics.MAX_NAMED_TOPICS", 3)
+    assert (index.has_room("g", "a b", same), index.has_room("h", "a b", same)) == (True, False)
+    monkeypatch.setattr("proxy.coordinator.topics.MAX_NAMED_TOPICS", 4)
+    assert index.has_room("h", "a b", same)
     index.subscribe("g", "a b", first)
     index.subscribe("h", "a b", same)
     assert index.names == 4
