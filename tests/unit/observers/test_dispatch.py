@@ -446,15 +446,28 @@ class TestContainment:
         assert dispatcher.stats()[0].slow == 2
 
     def test_losses_are_distinguished_by_their_reason(self) -> None:
-        dispatcher = started("Thrower", clock=lambda: 0.0)
+        asked, may_go_on = threading.Event(), threading.Event()
+        may_go_on.set()
+
+        def clock() -> float:
+            asked.set()
+            assert may_go_on.wait(60)
+            return 0.0
+
+        dispatcher = started("Thrower", clock=clock)
         for _ in range(MAX_CONSECUTIVE_FAILURES + 3):
             feed(dispatcher, 1)
         settled(dispatcher)
         assert dispatcher.stats()[0].dropped == {"queue_full": 0, "breaker_open": 3, "closing": 0}
+        asked.clear()
+        may_go_on.clear()
+        feed(dispatcher, 1)
+        assert asked.wait(60)  # the observer's thread is at it, so that the next one still waits when all is closed
         dispatcher.record_exchange(exchange())
         dispatcher.close(0.0)
+        may_go_on.set()
         settled(dispatcher)
-        assert dispatcher.stats()[0].dropped == {"queue_full": 0, "breaker_open": 3, "closing": 1}
+        assert dispatcher.stats()[0].dropped == {"queue_full": 0, "breaker_open": 4, "closing": 1}
 
     @pytest.mark.parametrize(
         "error",
