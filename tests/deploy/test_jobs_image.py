@@ -33,6 +33,11 @@ def image(images: Podman) -> str:
     return jobs(images)
 
 
+def test_the_archive_of_classes_is_beside_the_jars(images: Podman, image: str) -> None:
+    with images.mounted(image) as root:
+        assert (root / "opt/brokerside/cache/jars/classes.jsa").is_file()
+
+
 @pytest.fixture
 def sidecar(cluster: ClusterState) -> Iterator[SidecarProcess]:
     folder = cluster.nodes[0].home.parent
@@ -51,12 +56,13 @@ def test_what_passed_a_sidecar_becomes_tables(
     state.mkdir()
     os.chown(state, USER, USER)
 
+    # With -Xshare:on Java ends if it cannot use the archive of classes that the image has.
     said = images(
         "run", "--rm", "--network", "host", "--read-only", "--cap-drop", "all", "--security-opt", "no-new-privileges",
-        "--tmpfs", "/tmp:mode=1777", "--memory", "4g", "--volume", f"{state}:/var/lib/brokerside",
+        "--tmpfs", "/tmp:mode=1777", "--memory", "4g", "--env", "JAVA_TOOL_OPTIONS=-Xshare:on",
+        "--volume", f"{state}:/var/lib/brokerside",
         image, "jobs", "run", "--available-now", "--bootstrap-servers", cluster.internal_bootstrap,
-        "--tables", "/var/lib/brokerside/tables", "--conf", "spark.sql.codegen.wholeStage=false",
-        "--conf", "spark.sql.codegen.factoryMode=NO_CODEGEN",
+        "--tables", "/var/lib/brokerside/tables",
         timeout=600,
     )  # fmt: skip
 
