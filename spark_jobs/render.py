@@ -41,7 +41,8 @@ def render_rows(columns: Sequence[str], values: Sequence[Sequence[Any]], form: s
         described = [dict(zip(columns, map(_json_value, row), strict=True)) for row in values]
         return msgspec.json.format(_JSON.encode(described), indent=1).decode()
     if form == "yaml":
-        items = [dict(zip(columns, map(_plain_value, row), strict=True)) for row in values]
+        described = [dict(zip(columns, row, strict=True)) for row in values]
+        items = msgspec.to_builtins(described, builtin_types=(Decimal,), enc_hook=str)  # timestamps are text
         return yaml.dump(items, Dumper=_YamlDumper, sort_keys=False, allow_unicode=True, width=120).rstrip("\n")
     if form == "csv":
         out = io.StringIO(newline="")
@@ -61,11 +62,10 @@ def _render_table(columns: Sequence[str], values: Sequence[Sequence[Any]]) -> st
     folds = [all(_is_foldable(row[index]) for row in values) for index in range(len(columns))]
     natural = [_width_of(each) for each in zip(names, *rows, strict=True)]
     if sum(natural) + COLUMN_GAP * (len(columns) - 1) > width:
+        columns_of_cells = list(zip(*rows, strict=True)) or [()] * len(names)
         names = [
             name if fold else _folded_name(name, _width_of(cells))
-            for name, fold, cells in zip(
-                names, folds, zip(*rows, strict=True) if rows else [()] * len(names), strict=True
-            )
+            for name, fold, cells in zip(names, folds, columns_of_cells, strict=True)
         ]
         least = [
             min(_width_of(each), MIN_TEXT_WIDTH) if fold else _width_of(each)
@@ -134,9 +134,8 @@ class _LineFeedOutput:
 
 def csv_writer(out: TextIO) -> Any:
     """Return a ``csv.writer`` with line ends ``\\n``. It quotes ``\\r``, which other programs read as a line end."""
-    return csv.writer(
-        _LineFeedOutput(out), lineterminator="\r\n"
-    )  # the writer quotes the characters of its line terminator
+    # The writer quotes the characters of its line terminator.
+    return csv.writer(_LineFeedOutput(out), lineterminator="\r\n")
 
 
 def escape_formula(text: str) -> str:
@@ -164,8 +163,7 @@ def _cell(name: str, value: Any) -> Text:
 
 def _format_instant(instant: datetime) -> str:
     """Return a timestamp without its time zone, which is always UTC, and without seconds if they are zero."""
-    fine = bool(instant.second or instant.microsecond)
-    return instant.replace(tzinfo=None).isoformat(" ", "auto" if fine else "minutes")
+    return instant.replace(tzinfo=None).isoformat(" ", "auto" if instant.second or instant.microsecond else "minutes")
 
 
 def escape_control_characters(text: str) -> str:
@@ -216,8 +214,3 @@ def _represent_decimal(dumper: yaml.SafeDumper, value: Decimal) -> yaml.ScalarNo
 
 
 _YamlDumper.add_representer(Decimal, _represent_decimal)
-
-
-def _plain_value(value: Any) -> Any:
-    """Return ``value`` of the types that YAML has, and decimals: timestamps are text, as in JSON."""
-    return msgspec.to_builtins(value, builtin_types=(Decimal,), enc_hook=str)

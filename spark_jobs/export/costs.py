@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import date
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from spark_jobs import query
 from spark_jobs.errors import QueryError
-from spark_jobs.render import strip_trailing_zeros
 from spark_jobs.schemas import COST
 
 
@@ -32,8 +30,3 @@ def read_costs_by_day(
         for (day,) in found:
             names, rows = reader.fetch_rows("SELECT * FROM cost WHERE day = $day ORDER BY ALL", {"day": day})
             yield day, [dict(zip(names, row, strict=True)) for row in rows]
-
-
-def format_decimal(value: Decimal) -> str:
-    """Return ``value`` with all its digits, without trailing zeros and without an exponent."""
-    return strip_trailing_zeros(f"{value:f}")  # normalize() would round to 28 digits

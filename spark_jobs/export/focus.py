@@ -10,8 +10,8 @@ from typing import Any, TextIO
 
 import msgspec
 
-from spark_jobs.export.costs import format_decimal, read_costs_by_day
-from spark_jobs.render import csv_writer, escape_formula
+from spark_jobs.export.costs import read_costs_by_day
+from spark_jobs.render import csv_writer, escape_formula, strip_trailing_zeros
 from spark_jobs.schemas import COST
 
 COMMITMENT_DISCOUNT_COLUMNS = (
@@ -60,7 +60,7 @@ def _format_value(value: Any) -> str:
         case None:
             return ""
         case Decimal():
-            return format_decimal(value)
+            return strip_trailing_zeros(f"{value:f}")  # normalize() would round to 28 digits
         case datetime():
             return f"{value.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
         case dict():

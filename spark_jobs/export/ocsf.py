@@ -106,10 +106,7 @@ def ocsf_events(rows: Iterator[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
             "src_endpoint": {"ip": row["client_ip"], "name": row["client_id"]},
             "dst_endpoint": {"svc_name": row["listener"], "uid": str(row["broker_id"])},
             "resources": _resources(row),
-            "metadata": {
-                "product": {"name": "Brokerside", "vendor_name": "Brokerside"},
-                "version": OCSF_VERSION,
-            },
+            "metadata": {"product": {"name": "Brokerside", "vendor_name": "Brokerside"}, "version": OCSF_VERSION},
             "unmapped": {
                 "cluster_id": row["cluster_id"],
                 "connection_id": row["connection_id"],

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from datetime import date
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +78,8 @@ def opencost_json(root: Path | str, first: date | None = None, last: date | None
 def cost_responses(root: Path | str, first: date | None = None, last: date | None = None) -> Iterator[dict[str, Any]]:
     """Yield the responses of ``opencost_json`` as dicts."""
     for _, rows in read_costs_by_day(root, first, last):
-        by_currency = sorted(rows, key=_currency)
-        for currency, of_currency in groupby(by_currency, key=_currency):
+        currency_of = itemgetter("BillingCurrency")
+        for currency, of_currency in groupby(sorted(rows, key=currency_of), key=currency_of):
             some = list(of_currency)
             yield {
                 "metadata": {"source": "brokerside"},
@@ -91,10 +92,6 @@ def cost_responses(root: Path | str, first: date | None = None, last: date | Non
                 "costs": [_cost_object(row) for row in some],
                 "errors": [],
             }
-
-
-def _currency(row: Mapping[str, Any]) -> str:
-    return str(row["BillingCurrency"])
 
 
 def _cost_object(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,30 +25,14 @@ _CONFIG: Spec = {
     "background": "transparent",
     "font": "system-ui, 'Segoe UI', 'Open Sans', sans-serif",
     "view": {"stroke": None},
-    "axis": {
-        "domain": False,
-        "ticks": False,
-        "gridColor": "var(--grid)",
-        "labelColor": "var(--soft)",
-        "titleColor": "var(--soft)",
-        "titleFontWeight": "normal",
-        "labelFontSize": 12,
-        "titleFontSize": 12,
-        "labelLimit": {"expr": f"{_NARROW} ? 120 : 260"},
-        "labelPadding": 6,
-    },
-    "legend": {
-        "labelColor": "var(--soft)",
-        "title": None,
-        "orient": "top",
-        "labelFontSize": 12,
-        "symbolType": "circle",
-        "labelLimit": 200,
-        "columns": {"expr": f"{_NARROW} ? 1 : 0"},
-    },
+    "axis": {"domain": False, "ticks": False, "gridColor": "var(--grid)", "labelColor": "var(--soft)",
+             "titleColor": "var(--soft)", "titleFontWeight": "normal", "labelFontSize": 12, "titleFontSize": 12,
+             "labelLimit": {"expr": f"{_NARROW} ? 120 : 260"}, "labelPadding": 6},
+    "legend": {"labelColor": "var(--soft)", "title": None, "orient": "top", "labelFontSize": 12, "symbolType": "circle",
+               "labelLimit": 200, "columns": {"expr": f"{_NARROW} ? 1 : 0"}},
     "text": {"fill": "var(--ink)", "fontSize": 12},
     "range": {"category": [f"var(--c{number})" for number in range(1, 9)]},
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,11 +41,6 @@ class Chart:
 
     caption: str
     spec: Spec
-
-    @property
-    def zooms(self) -> bool:
-        """Whether it can be moved and zoomed if scripts run."""
-        return "params" in self.spec
 
 
 def _chart(caption: str, height: int, values: Values, **parts: Any) -> Chart:
@@ -72,26 +51,13 @@ def _chart(caption: str, height: int, values: Values, **parts: Any) -> Chart:
 _AXIS_NUMBER = "abs(datum.value) < 1000 ? format(datum.value, ',~g') : format(datum.value, '~s')"
 """Label expression of an axis. Each number has its own prefix: 0, 0.5, 20, 1.5k, 2M."""
 
-_TIME_AXIS: Spec = {
-    "field": "at",
-    "type": "temporal",
-    "scale": {"type": "utc"},
-    "axis": {
-        "title": None,
-        "grid": False,
-        "labelOverlap": True,
-        "labelFlush": True,
-        "labelExpr": "utcseconds(datum.value) ? '' : "
-        "utcFormat(datum.value, utchours(datum.value) + utcminutes(datum.value) ? '%H:%M' : '%d %b')",
-    },
-}
-_TIME_TOOLTIP: Spec = {
-    "field": "at",
-    "type": "temporal",
-    "title": "UTC",
-    "scale": {"type": "utc"},
-    "format": "%Y-%m-%d %H:%M",
-}
+_TIME: Spec = {"field": "at", "type": "temporal", "scale": {"type": "utc"}}
+_TIME_AXIS: Spec = _TIME | {
+    "axis": {"title": None, "grid": False, "labelOverlap": True, "labelFlush": True,
+             "labelExpr": "utcseconds(datum.value) ? '' : utcFormat(datum.value, utchours(datum.value)"
+             " + utcminutes(datum.value) ? '%H:%M' : '%d %b')"},
+}  # fmt: skip
+_TIME_TOOLTIP: Spec = _TIME | {"title": "UTC", "format": "%Y-%m-%d %H:%M"}
 _ZOOM: Spec = {"name": "zoom", "select": {"type": "interval", "encodings": ["x"]}, "bind": "scales",
                "zoom": "wheel![event.shiftKey]"}  # fmt: skip
 """Zooming needs Shift, so that the page can be scrolled past a chart."""
@@ -179,37 +145,28 @@ def budget_chart(values: Values) -> Chart:
         "x": {"field": "shown", "type": "quantitative", "scale": {"domain": [-1, 1], "clamp": True},
               "axis": {"title": "budget left", "format": "%", "tickCount": 5}},
     }  # fmt: skip
-    bad, scarce = "datum.left < 0", "datum.left < 0.25"
+    colors = {"datum.few": "var(--soft)", "datum.left < 0": "var(--bad)", "datum.left < 0.25": "var(--warn)"}
+    bar: Spec = {
+        "mark": {"type": "bar", "cornerRadiusEnd": 2, "height": {"band": 0.55}},
+        "encoding": {
+            "color": {"condition": [{"test": test, "value": color} for test, color in colors.items()],
+                      "value": "var(--good)"},
+            "tooltip": [{"field": "what", "type": "nominal", "title": "objective"},
+                        {"field": "left", "type": "quantitative", "format": ".1%", "title": "budget left"},
+                        {"field": "requests", "type": "quantitative", "format": ",d", "title": "requests"}],
+        },
+    }  # fmt: skip
+    cut: Spec = {
+        "transform": [{"filter": "datum.cut"}],
+        "mark": {"type": "text", "align": "left", "dx": 6, "fill": "var(--paper)", "fontWeight": 600},
+        "encoding": {"text": {"field": "cut", "type": "nominal"}},
+    }
     return _chart(
         "Share of each objective's error budget that is left; below 0 it is overspent, grey: too few requests.",
         max(60, 36 * len(values)),
         values,
         encoding=axes,
-        layer=[
-            {
-                "mark": {"type": "bar", "cornerRadiusEnd": 2, "height": {"band": 0.55}},
-                "encoding": {
-                    "color": {
-                        "condition": [
-                            {"test": "datum.few", "value": "var(--soft)"},
-                            {"test": bad, "value": "var(--bad)"},
-                            {"test": scarce, "value": "var(--warn)"},
-                        ],
-                        "value": "var(--good)",
-                    },
-                    "tooltip": [
-                        {"field": "what", "type": "nominal", "title": "objective"},
-                        {"field": "left", "type": "quantitative", "format": ".1%", "title": "budget left"},
-                        {"field": "requests", "type": "quantitative", "format": ",d", "title": "requests"},
-                    ],
-                },
-            },
-            {
-                "transform": [{"filter": "datum.cut"}],
-                "mark": {"type": "text", "align": "left", "dx": 6, "fill": "var(--paper)", "fontWeight": 600},
-                "encoding": {"text": {"field": "cut", "type": "nominal"}},
-            },
-        ],
+        layer=[bar, cut],
     )
 
 

@@ -17,6 +17,7 @@ import vl_convert
 
 from spark_jobs.errors import QueryError
 from spark_jobs.query import TableReader, open_tables
+from spark_jobs.render import escape_control_characters
 from spark_jobs.report import formatting
 from spark_jobs.report.charts import CHART_WIDTH, Chart
 from spark_jobs.report.sections import MAX_TABLE_ROWS, ReportScope, ReportSection, Row, build_sections
@@ -172,17 +173,31 @@ def _render_folded(sections: Sequence[ReportSection]) -> str:
 
 
 def _render_chart(name: str, chart: Chart) -> str:
+    printable = _with_visible_controls(chart.spec)
     drawn = _with_unique_ids(
-        vl_convert.vegalite_to_svg({**chart.spec, "width": CHART_WIDTH}, allowed_base_urls=[]), name
+        vl_convert.vegalite_to_svg({**printable, "width": CHART_WIDTH}, allowed_base_urls=[]), name
     )
-    spec = {**chart.spec, "width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
+    spec = {**printable, "width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
     return f"""<figure>
 <div class="drawn" role="img" aria-label="{formatting.escape(chart.caption)}">{drawn}</div>
 <div class="live" data-chart="{name}-data" hidden></div>
 <script type="application/json" id="{name}-data">{_script_json(spec)}</script>
-<figcaption>{formatting.escape(chart.caption)}{_ZOOM_HINT if chart.zooms else ""}</figcaption>
+<figcaption>{formatting.escape(chart.caption)}{_ZOOM_HINT if "params" in chart.spec else ""}</figcaption>
 </figure>
 """
+
+
+def _with_visible_controls(value: Any) -> Any:
+    """Return ``value`` with escaped control characters. The renderer aborts the process on those that XML excludes."""
+    match value:
+        case str():
+            return escape_control_characters(value)
+        case list():
+            return [_with_visible_controls(each) for each in value]
+        case dict():
+            return {name: _with_visible_controls(each) for name, each in value.items()}
+        case _:
+            return value
 
 
 def _with_unique_ids(svg: str, name: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from typing import Any, Literal, NamedTuple
 
 from spark_jobs.errors import QueryError
@@ -63,21 +64,23 @@ class ReportScope:
     @property
     def step(self) -> int:
         """Interval of a chart in seconds."""
-        return next((step for step in CHART_STEPS_S if self.seconds / step <= MAX_CHART_POINTS), CHART_STEPS_S[-1])
+        days = -(-self.seconds // (MAX_CHART_POINTS * 86_400))  # a clock may be years ahead
+        return next((step for step in CHART_STEPS_S if self.seconds / step <= MAX_CHART_POINTS), days * 86_400)
 
 
 @dataclass(frozen=True)
 class ReportSection:
     """One section. All texts are plain text that has to be escaped."""
 
-    id: str
-    title: str
     finding: str
     """The result in one or two sentences."""
     state: SectionState = ""
     charts: tuple[Chart, ...] = ()
     rows: Sequence[Row] = ()
     """Rows of the table, all with the same columns. Only the first ``MAX_TABLE_ROWS`` are shown."""
+    id: str = ""
+    title: str = ""
+    """Both are those of its ``_Subject``."""
 
     @property
     def is_empty(self) -> bool:
@@ -91,7 +94,13 @@ class _Subject(NamedTuple):
     id: str
     title: str
     tables: tuple[str, ...]
-    build: Callable[[ReportScope, str, str], ReportSection]
+    build: Callable[[ReportScope, list[Row]], ReportSection]
+    """Of the rows of ``query``."""
+    query: str = ""
+    """A saved query."""
+    limit: int = MAX_TABLE_ROWS + 1
+    nothing: ReportSection = ReportSection("")
+    """The section if the query has no rows."""
 
 
 def build_sections(scope: ReportScope) -> list[ReportSection]:
@@ -103,20 +112,24 @@ def build_sections(scope: ReportScope) -> list[ReportSection]:
 
 
 def _build_section(scope: ReportScope, subject: _Subject) -> ReportSection:
-    name, title = subject.id, subject.title
+    built = _built_section(scope, subject)
+    return replace(built, id=subject.id, title=subject.title, rows=_without_same_cluster(built.rows))
+
+
+def _built_section(scope: ReportScope, subject: _Subject) -> ReportSection:
     for table in subject.tables:
         if table in scope.reader.broken:
-            return ReportSection(name, title, _sentence(scope.reader.broken[table]), "bad")
+            return ReportSection(_sentence(scope.reader.broken[table]), "bad")
         if table not in scope.reader.tables:
-            return ReportSection(name, title, MISSING.get(table, "There is no data for it yet."))
+            return ReportSection(MISSING.get(table, "There is no data for it yet."))
     try:
-        built = subject.build(scope, name, title)
-        return replace(built, rows=_without_same_cluster(built.rows))
+        rows = scope.run_saved_query(subject.query, subject.limit) if subject.query else []
+        return subject.build(scope, rows) if rows or not subject.query else subject.nothing
     except QueryError as error:  # for example a missing file of a table
-        return ReportSection(name, title, _sentence(str(error)), "bad")
+        return ReportSection(_sentence(str(error)), "bad")
 
 
-def _completeness_section(scope: ReportScope, name: str, title: str) -> ReportSection:
+def _completeness_section(scope: ReportScope, _: list[Row]) -> ReportSection:
     rows = scope.run_saved_query("completeness", limit=1000)
     silent = [row for row in scope.run_saved_query("stale-sidecars", limit=1000) if not row["ended"]]
     events, lost, missing, conflicts = (
@@ -130,26 +143,23 @@ def _completeness_section(scope: ReportScope, name: str, title: str) -> ReportSe
         reason = "contradict other records with the same event numbers"
         parts.append(f"{conflicting} {reason}, so someone else may write to the audit topic")
     if lost:
-        reasons = sorted({reason for row in rows for reason in row["reasons"] or ()})
-        parts.append(f"{formatting.count(lost, 'event')} lost and reported as lost ({', '.join(reasons)})")
+        why = ", ".join(sorted({reason for row in rows for reason in row["reasons"] or ()}))
+        parts.append(f"{formatting.count(lost, 'event')} lost and reported as lost ({why})")
     if missing:
         parts.append(f"{formatting.count(missing, 'event')} not arrived yet, or lost without a report")
     parts += [f"broker {row['broker_id']} silent since {formatting.minute(row['last_status'])}" for row in silent]
     if not total:
-        return ReportSection(name, title, "No sidecar sent any event.", "bad")
+        return ReportSection("No sidecar sent any event.", "bad")
     besides = _besides(scope)
     if not parts:
         finding = f"Yes: all {total:,} events that {formatting.count(len(rows), 'sidecar')} sent have arrived.{besides}"
-        return ReportSection(name, title, finding, "good", rows=rows)
-    share = events / total
-    word: tuple[str, SectionState] = ("Mostly", "warn") if share >= 0.99 else ("Only in part", "bad")
-    if conflicts:
-        arrived = f"{formatting.percent(share, 3)} of {total:,} events have arrived"
-        finding = f"No: {'; '.join(parts)}. {arrived}.{besides}"
-        return ReportSection(name, title, finding, "bad", rows=rows)
+        return ReportSection(finding, "good", rows=rows)
+    share, reasons = events / total, "; ".join(parts)
     arrived = f"{formatting.percent(share, 3)} of {total:,} events have arrived"
-    finding = f"{word[0]}: {arrived}. Not all of them: {'; '.join(parts)}.{besides}"
-    return ReportSection(name, title, finding, word[1], rows=rows)
+    if conflicts:
+        return ReportSection(f"No: {reasons}. {arrived}.{besides}", "bad", rows=rows)
+    word: tuple[str, SectionState] = ("Mostly", "warn") if share >= 0.99 else ("Only in part", "bad")
+    return ReportSection(f"{word[0]}: {arrived}. Not all of them: {reasons}.{besides}", word[1], rows=rows)
 
 
 _PARTLY_HIDDEN = """
@@ -189,7 +199,7 @@ def _besides(scope: ReportScope) -> str:
     return "".join(sentences)
 
 
-def _traffic_section(scope: ReportScope, name: str, title: str) -> ReportSection:
+def _traffic_section(scope: ReportScope, _: list[Row]) -> ReportSection:
     found = scope.select(f"""
 WITH minutes AS (
     SELECT epoch(minute)::BIGINT AS second, coalesce(sum(bytes) FILTER (api = 'Produce'), 0)::DOUBLE AS produced,
@@ -200,11 +210,11 @@ SELECT second // {scope.step} * {scope.step} AS step, sum(produced) AS produced,
     max(produced + consumed) AS most, arg_max(second, (produced + consumed, -second)) AS most_at
 FROM minutes GROUP BY step ORDER BY step""")  # noqa: S608 - a number
     if not found:
-        return ReportSection(name, title, "There were no requests on these days.")
+        return _NO_REQUESTS
     by_step = {row["step"]: row for row in found}
     values = [
         {
-            "at": _milliseconds(second),
+            "at": second * 1000,
             "direction": direction,
             "rate": by_step.get(second, {}).get(direction, 0) / scope.step,
         }
@@ -213,17 +223,12 @@ FROM minutes GROUP BY step ORDER BY step""")  # noqa: S608 - a number
         for direction in ("produced", "consumed")
     ]
     row = max(found, key=lambda row: float(row["most"]))
-    at = formatting.minute(_datetime_of(row["most_at"]))
+    at = formatting.minute(datetime.fromtimestamp(row["most_at"], UTC))
     finding = f"The peak was {formatting.size(row['most'] / 60)}/s in both directions together, in the minute of {at}."
-    return ReportSection(
-        name, title, finding, charts=(charts.throughput_chart(values, formatting.interval(scope.step)),)
-    )
+    return ReportSection(finding, charts=(charts.throughput_chart(values, formatting.interval(scope.step)),))
 
 
-def _talkers_section(scope: ReportScope, name: str, title: str) -> ReportSection:
-    rows = scope.run_saved_query("top-talkers")
-    if not rows:
-        return ReportSection(name, title, "There were no requests on these days.")
+def _talkers_section(scope: ReportScope, rows: list[Row]) -> ReportSection:
     (whole,) = scope.select(
         "SELECT sum(bytes + unconfirmed_bytes)::DOUBLE AS bytes FROM traffic WHERE day BETWEEN $since AND $until"
     )
@@ -241,32 +246,28 @@ def _talkers_section(scope: ReportScope, name: str, title: str) -> ReportSection
         for order, row in enumerate(rows[:10])
         for place, each in enumerate(directions)
     ]
-    return ReportSection(name, title, finding, charts=(charts.talkers_chart(values),), rows=_clients_first(rows))
+    return ReportSection(finding, charts=(charts.talkers_chart(values),), rows=_clients_first(rows))
 
 
-def _latency_section(scope: ReportScope, name: str, title: str) -> ReportSection:
-    rows = scope.run_saved_query("slowest-apis")
-    if not rows:
-        return ReportSection(name, title, "No request was answered on these days.")
+def _latency_section(scope: ReportScope, rows: list[Row]) -> ReportSection:
     found = scope.select(f"""
 SELECT epoch(minute)::BIGINT // {scope.step} * {scope.step} AS second, api,
     quantile_ms(merge_counts(latencies), 0.5) AS p50, quantile_ms(merge_counts(latencies), 0.99) AS p99
 FROM latency WHERE topic IS NULL AND api IN ('Produce', 'Fetch') AND day BETWEEN $since AND $until
 GROUP BY second, api ORDER BY second, api""")  # noqa: S608 - a number
     values = [
-        {"at": _milliseconds(row["second"]), "api": row["api"], "percentile": percentile, "ms": row[percentile]}
+        {"at": row["second"] * 1000, "api": row["api"], "percentile": percentile, "ms": row[percentile]}
         for row in found
         for percentile in ("p50", "p99")
         if row[percentile] is not None
     ]
     newest = {(value["api"], value["percentile"]): value for value in values}
-    values += [
-        {**value, "at": value["at"] + _milliseconds(scope.step)} for value in newest.values()
-    ]  # the end of the last interval
+    # The end of the last interval.
+    values += [{**value, "at": value["at"] + scope.step * 1000} for value in newest.values()]
     p99_texts = [_p99_text(row) for row in rows if row["api"] in ("Produce", "Fetch") and row["p99_ms"] is not None]
     percentiles = "; ".join(p99_texts) or "There were no Produce or Fetch requests"
     finding = f"{percentiles}. Fetches that waited for data are not included."
-    return ReportSection(name, title, finding, charts=(charts.latency_chart(values),) if values else (), rows=rows)
+    return ReportSection(finding, charts=(charts.latency_chart(values),) if values else (), rows=rows)
 
 
 def _p99_text(row: Row) -> str:
@@ -276,10 +277,7 @@ def _p99_text(row: Row) -> str:
     return f"99\xa0% of {requests} took at most {formatting.number(row['p99_ms'])}\xa0ms"
 
 
-def _objectives_section(scope: ReportScope, name: str, title: str) -> ReportSection:
-    rows = scope.run_saved_query("budget-left", limit=1000)
-    if not rows:
-        return ReportSection(name, title, "No objective was judged on these days.")
+def _objectives_section(scope: ReportScope, rows: list[Row]) -> ReportSection:
     rows = _without_same_cluster(rows)
     judged = [row for row in rows if row["budget_left"] is not None]
     nothing = [_objective_name(row) for row in rows if row["total"] == 0]
@@ -315,32 +313,27 @@ def _objectives_section(scope: ReportScope, name: str, title: str) -> ReportSect
     ]
     drawn = (charts.budget_chart(values),) if values else ()
     state: SectionState = "bad" if over else "warn" if nothing or few else "good"
-    return ReportSection(name, title, finding, state, drawn, _without_columns(rows, "good", "as_of"))
+    return ReportSection(finding, state, drawn, _without_columns(rows, "good", "as_of"))
 
 
-def _cost_section(scope: ReportScope, name: str, title: str) -> ReportSection:
-    rows = scope.run_saved_query("chargeback")
-    if not rows:
-        return ReportSection(name, title, "There were no charges on these days.")
+def _cost_section(scope: ReportScope, rows: list[Row]) -> ReportSection:
     found = scope.select("""
 SELECT BillingCurrency AS currency, day, coalesce(x_Team, '–') AS team, sum(BilledCost) AS cost FROM cost
 WHERE day BETWEEN $since AND $until GROUP BY ALL ORDER BY ALL""")
-    totals: dict[str, Any] = {}
+    totals: defaultdict[str, Any] = defaultdict(int)
+    teams: defaultdict[str, Any] = defaultdict(int)
+    days: defaultdict[tuple[str, str], float] = defaultdict(float)
     for row in found:
-        totals[row["currency"]] = totals.get(row["currency"], 0) + row["cost"]
+        totals[row["currency"]] += row["cost"]
     currency = max(totals, key=lambda one: (totals[one], one))
-    teams: dict[str, Any] = {}
-    for row in found:
-        if row["currency"] == currency:
-            teams[row["team"]] = teams.get(row["team"], 0) + row["cost"]
+    of_currency = [row for row in found if row["currency"] == currency]
+    for row in of_currency:
+        teams[row["team"]] += row["cost"]
     largest = sorted(teams, key=lambda team: (-teams[team], team))
-    own = set(largest[:MAX_TEAMS])
-    days: dict[tuple[str, str], float] = {}
-    for row in found:
-        if row["currency"] == currency:
-            place = (row["day"].isoformat(), row["team"] if row["team"] in own else "others")
-            days[place] = days.get(place, 0.0) + float(row["cost"])
     shown = [*largest[:MAX_TEAMS], *(["others"] if len(largest) > MAX_TEAMS else [])]
+    for row in of_currency:
+        team = row["team"] if row["team"] in shown else "others"
+        days[row["day"].isoformat(), team] += float(row["cost"])
     values = [
         {"day": day, "team": team, "cost": cost, "order": shown.index(team)}
         for (day, team), cost in sorted(days.items())
@@ -349,79 +342,68 @@ WHERE day BETWEEN $since AND $until GROUP BY ALL ORDER BY ALL""")
     finding = (
         f"{amounts} on these days; {largest[0]} has the largest share, {formatting.money(teams[largest[0]], currency)}."
     )
-    return ReportSection(name, title, finding, charts=(charts.cost_chart(values, shown, currency),), rows=rows)
+    return ReportSection(finding, charts=(charts.cost_chart(values, shown, currency),), rows=rows)
 
 
-def _unused_section(scope: ReportScope, name: str, title: str) -> ReportSection:
-    rows = scope.run_saved_query("unused-topics", limit=1000)
+def _unused_section(scope: ReportScope, rows: list[Row]) -> ReportSection:
     counts = {state: sum(row["state"] == state for row in rows) for state in ("unused", "polled_only", "unknown")}
-    if not rows:
-        return ReportSection(name, title, "Every topic is used.", "good")
     finding = f"{formatting.count(counts['unused'], 'topic')} unused, {counts['polled_only']} polled without receiving"
     finding += f" records, {counts['unknown']} unknown, because not every sidecar observed all traffic"
-    return ReportSection(name, title, _sentence(finding), "warn" if counts["unused"] else "", rows=rows)
+    return ReportSection(_sentence(finding), "warn" if counts["unused"] else "", rows=rows)
 
 
-def _mirrors_section(scope: ReportScope, name: str, title: str) -> ReportSection:
-    rows = scope.run_saved_query("mirrors", limit=1000)
-    if not rows:
-        return ReportSection(name, title, "No mirror was checked on these days.")
+def _mirrors_section(scope: ReportScope, rows: list[Row]) -> ReportSection:
     rows = _without_columns(rows, "retried_records", "unconfirmed_records", "exact", "as_of")
     wrong = [row for row in rows if row["state"] in ("missing", "surplus")]
     missing = sum(row["missing_records"] for row in wrong)
     topics = formatting.count(len(rows), "mirrored topic")
     if not wrong:
-        return ReportSection(name, title, f"All records that were due have arrived, in {topics}.", "good", rows=rows)
+        return ReportSection(f"All records that were due have arrived, in {topics}.", "good", rows=rows)
     finding = f"{formatting.count(missing, 'record')} missing, {len(wrong)} of {topics} differ from their source"
-    return ReportSection(name, title, _sentence(finding), "bad", rows=rows)
+    return ReportSection(_sentence(finding), "bad", rows=rows)
 
 
-def _refused_section(scope: ReportScope, name: str, title: str) -> ReportSection:
-    rows = scope.run_saved_query("old-clients", limit=1000)
-    if not rows:
-        return ReportSection(name, title, "Kafka 4 accepts every client of these days.", "good")
+def _refused_section(scope: ReportScope, rows: list[Row]) -> ReportSection:
     finding = f"{formatting.count(len(rows), 'client')} must be upgraded before the brokers"
-    return ReportSection(name, title, _sentence(finding), "warn", rows=_clients_first(rows))
+    return ReportSection(_sentence(finding), "warn", rows=_clients_first(rows))
 
 
-def _throttles_section(scope: ReportScope, name: str, title: str) -> ReportSection:
-    rows = scope.run_saved_query("throttled")
-    if not rows:
-        return ReportSection(name, title, "No client met a limit on these days.", "good")
-    addresses = len({row["client_ip"] for row in rows})
-    shown = (
-        f"more than {MAX_TABLE_ROWS}"
-        if len(rows) > MAX_TABLE_ROWS
-        else formatting.count(addresses, "address", "addresses")
-    )
-    return ReportSection(
-        name, title, _sentence(f"{shown} met a limit"), "warn", rows=_without_columns(rows, "action", "first_at")
-    )
+def _throttles_section(scope: ReportScope, rows: list[Row]) -> ReportSection:
+    addresses = formatting.count(len({row["client_ip"] for row in rows}), "address", "addresses")
+    shown = f"more than {MAX_TABLE_ROWS}" if len(rows) > MAX_TABLE_ROWS else addresses
+    return ReportSection(_sentence(f"{shown} met a limit"), "warn", rows=_without_columns(rows, "action", "first_at"))
 
 
-def _errors_section(scope: ReportScope, name: str, title: str) -> ReportSection:
-    rows = scope.run_saved_query("errors")
-    if not rows:
-        return ReportSection(name, title, "No request of these days had an error response.", "good")
+def _errors_section(scope: ReportScope, rows: list[Row]) -> ReportSection:
     first = rows[0]
     errors = formatting.count(first["errors"], "error")
     finding = f"{_client_names(rows)[0]} has most: {errors} of {first['requests']:,} requests."
-    return ReportSection(name, title, finding, rows=_clients_first(rows))
+    return ReportSection(finding, rows=_clients_first(rows))
 
+
+_NO_REQUESTS = ReportSection("There were no requests on these days.")
 
 _SUBJECTS = (
     _Subject("completeness", "Completeness of this report", ("completeness",), _completeness_section),
     _Subject("traffic", "Traffic over time", ("traffic",), _traffic_section),
-    _Subject("talkers", "Top talkers", ("traffic",), _talkers_section),
-    _Subject("latency", "Response times", ("latency",), _latency_section),
-    _Subject("objectives", "Objectives and error budgets", ("slo",), _objectives_section),
-    _Subject("cost", "Cost by team", ("cost",), _cost_section),
-    _Subject("unused", "Unused topics", ("topics",), _unused_section),
-    _Subject("mirrors", "Mirrors", ("mirror_check",), _mirrors_section),
-    _Subject("refused", "Clients that Kafka 4 rejects", ("clients",), _refused_section),
-    _Subject("throttles", "Throttled clients", ("throttles", "connections", "traffic"), _throttles_section),
-    _Subject("errors", "Errors", ("traffic",), _errors_section),
-)
+    _Subject("talkers", "Top talkers", ("traffic",), _talkers_section, "top-talkers", nothing=_NO_REQUESTS),
+    _Subject("latency", "Response times", ("latency",), _latency_section, "slowest-apis",
+             nothing=ReportSection("No request was answered on these days.")),
+    _Subject("objectives", "Objectives and error budgets", ("slo",), _objectives_section, "budget-left", 1000,
+             ReportSection("No objective was judged on these days.")),
+    _Subject("cost", "Cost by team", ("cost",), _cost_section, "chargeback",
+             nothing=ReportSection("There were no charges on these days.")),
+    _Subject("unused", "Unused topics", ("topics",), _unused_section, "unused-topics", 1000,
+             ReportSection("Every topic is used.", "good")),
+    _Subject("mirrors", "Mirrors", ("mirror_check",), _mirrors_section, "mirrors", 1000,
+             ReportSection("No mirror was checked on these days.")),
+    _Subject("refused", "Clients that Kafka 4 rejects", ("clients",), _refused_section, "old-clients", 1000,
+             ReportSection("Kafka 4 accepts every client of these days.", "good")),
+    _Subject("throttles", "Throttled clients", ("throttles", "connections", "traffic"), _throttles_section, "throttled",
+             nothing=ReportSection("No client met a limit on these days.", "good")),
+    _Subject("errors", "Errors", ("traffic",), _errors_section, "errors",
+             nothing=ReportSection("No request of these days had an error response.", "good")),
+)  # fmt: skip
 
 
 def _sentence(text: str) -> str:
@@ -470,11 +452,3 @@ def _labels(parts: Sequence[Sequence[str | None]]) -> list[str]:
 
 def _objective_name(row: Row) -> str:
     return SEPARATOR.join(part for part in (row["slo"], row["objective"], row["judged"], row.get("cluster_id")) if part)
-
-
-def _datetime_of(second: int) -> datetime:
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=second)
-
-
-def _milliseconds(second: int) -> int:
-    return second * 1000

@@ -25,33 +25,11 @@ from spark_jobs.schemas.topics import INVENTORY, MIRROR_CHECK, PRODUCED, TOPICS
 from spark_jobs.schemas.traffic import LATENCY, TRAFFIC
 
 __all__ = [
-    "CHANGES",
-    "CLIENTS",
-    "COMMITTED_OFFSETS",
-    "COMPLETENESS",
-    "CONNECTIONS",
-    "COST",
-    "DEAD_LETTERS",
-    "DEAD_LETTER_REASONS",
-    "DERIVED",
-    "END_OFFSETS",
-    "GROUPS",
-    "GROUP_MEMBERS",
-    "INVENTORY",
-    "LAG",
-    "LATENCY",
-    "MIRROR_CHECK",
-    "PRODUCED",
-    "QUOTA_ADVICE",
-    "SLO",
-    "STREAMED",
-    "TABLES",
-    "THROTTLES",
-    "TOPICS",
-    "TRAFFIC",
-    "Column",
-    "Table",
-]
+    "CHANGES", "CLIENTS", "COMMITTED_OFFSETS", "COMPLETENESS", "CONNECTIONS", "COST", "DEAD_LETTERS",
+    "DEAD_LETTER_REASONS", "DERIVED", "END_OFFSETS", "GROUPS", "GROUP_MEMBERS", "INVENTORY", "LAG", "LATENCY",
+    "MIRROR_CHECK", "PRODUCED", "QUOTA_ADVICE", "SLO", "STREAMED", "TABLES", "THROTTLES", "TOPICS", "TRAFFIC",
+    "Column", "Table",
+]  # fmt: skip
 
 STREAMED = {
     table.name: table

@@ -28,53 +28,28 @@ GROUP_MEMBERS = Table(
     "is NULL, and one for each topic of which it committed offsets, or fetched records over the same connection.",
     (
         key_column("day", "date", "Day of the events; the table is partitioned by it.", "UTC", "ts_last"),
-        CLUSTER,
-        BROKER,
-        LISTENER,
-        _GROUP,
-        key_column(
-            "topic", "string", "Topic; NULL on the row that counts requests.", source="committed[].topic, fetched[]"
-        ),
-        key_column(
-            "member_id", "string", "Member of the group; NULL of commits without membership.", source="member_id"
-        ),
-        key_column("group_instance_id", "string", "Static member (KIP-345); or NULL.", source="group_instance_id"),
-        PRINCIPAL,
-        CLIENT_ID,
-        CLIENT_IP,
-        merged_column(
-            "last", "group_type", "string", "`classic`, `consumer`, `share`, `streams`, or NULL.", source="group_type"
-        ),
-        merged_column(
-            "last",
-            "generation_id",
-            "int",
-            "Last generation, or member epoch (KIP-848), that the member knew; NULL: none.",
-            source="generation_id",
-        ),
-        sum_column("requests", f"Requests of membership and commits. {_MEMBER_ROW}", "requests", "requests"),
-        sum_column("commits", f"Requests in which the broker took offsets. {_MEMBER_ROW}", "requests", "commits"),
-        sum_column(
-            "offsets_not_listed",
-            f"Offsets after the first 1,000 of a commit, or beyond the bounds of an interval. {_MEMBER_ROW}",
-            "offsets",
-            "offsets_not_listed",
-        ),
+        CLUSTER, BROKER, LISTENER, _GROUP,
+        key_column("topic", "string", "Topic; NULL on the row that counts requests.",
+                   source="committed[].topic, fetched[]"),
+        key_column("member_id", "string", "Member of the group; NULL of commits without membership."),
+        key_column("group_instance_id", "string", "Static member (KIP-345); or NULL."),
+        PRINCIPAL, CLIENT_ID, CLIENT_IP,
+        merged_column("last", "group_type", "string", "`classic`, `consumer`, `share`, `streams`, or NULL."),
+        merged_column("last", "generation_id", "int", "Last generation, or member epoch (KIP-848), that the member"
+                      " knew; NULL: none."),
+        sum_column("requests", f"Requests of membership and commits. {_MEMBER_ROW}", "requests"),
+        sum_column("commits", f"Requests in which the broker took offsets. {_MEMBER_ROW}", "requests"),
+        sum_column("offsets_not_listed", "Offsets after the first 1,000 of a commit, or beyond the bounds of an"
+                   f" interval. {_MEMBER_ROW}", "offsets"),
         merged_column("min", "first_seen", "timestamp", "When the first of them was answered.", "UTC", "ts_first"),
         merged_column("max", "last_seen", "timestamp", "When the last of them was answered.", "UTC", "ts_last"),
-        merged_column(
-            "max",
-            "committed_at",
-            "timestamp",
-            "When it last committed an offset of the topic; NULL: never, and on the row without one.",
-            "UTC",
-            "committed[].ts",
-        ),
+        merged_column("max", "committed_at", "timestamp", "When it last committed an offset of the topic; NULL: never,"
+                      " and on the row without one.", "UTC", "committed[].ts"),
     ),
     example="SELECT group_id, member_id, client_id, generation_id, requests, commits FROM group_members"
     " WHERE topic IS NULL ORDER BY ALL",
     order="last_seen",
-)
+)  # fmt: skip
 
 COMMITTED_OFFSETS = Table(
     "committed_offsets",
@@ -82,11 +57,7 @@ COMMITTED_OFFSETS = Table(
     "of the group's coordinator ran, or without passing it, is not in it.",
     (
         key_column("day", "date", "Day of `minute`; the table is partitioned by it.", "UTC", "ts"),
-        _COMMIT_MINUTE,
-        CLUSTER,
-        _GROUP,
-        _TOPIC,
-        _PARTITION,
+        _COMMIT_MINUTE, CLUSTER, _GROUP, _TOPIC, _PARTITION,
         merged_column("last", "committed_offset", "bigint", "Offset of the next record to be read.", "offsets",
                       "committed[].offset"),
         merged_column("last", "transactional", "boolean", "Committed in a transaction: it counts once that commits, and"
@@ -106,9 +77,7 @@ END_OFFSETS = Table(
     (
         key_column("day", "date", "Day of `minute`; the table is partitioned by it.", "UTC", "ts"),
         key_column("minute", "timestamp", "Minute in which the broker said so.", "UTC", "ts"),
-        CLUSTER,
-        _TOPIC,
-        _PARTITION,
+        CLUSTER, _TOPIC, _PARTITION,
         merged_column("last", "end_offset", "bigint", "Offset of the next record to be written.", "offsets",
                       "end_offsets[].offset"),
         merged_column("max", "end_offset_at", "timestamp", "Second in which the broker said so.", "UTC",

@@ -29,14 +29,13 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """One table."""
+    """One table. It is partitioned by its column ``day``."""
 
     name: str
     meaning: str
     columns: tuple[Column, ...]
     example: str
     """A SELECT over the tables with merged rows, as in ``brokerside query``."""
-    partitioned_by: tuple[str, ...] = ("day",)
     retention_days: int = 400
     """Days of ``day`` that are retained, unless a definition overrides it."""
     derived_from: tuple[str, ...] = ()
@@ -51,33 +50,30 @@ class Table:
         """Names of the key columns in order; empty if rows are never merged."""
         return tuple(column.name for column in self.columns if column.merge == "key")
 
-    @property
-    def merged(self) -> tuple[Column, ...]:
-        """The columns that are merged over rows with equal keys; empty if rows are never merged."""
-        return tuple(column for column in self.columns if column.merge not in (None, "key"))
+
+def key_column(name: str, type: str, meaning: str, unit: str = "", source: str | None = None) -> Column:
+    """Return a key column. ``source``: default ``name``."""
+    return merged_column("key", name, type, meaning, unit, source)
 
 
-def key_column(name: str, type: str, meaning: str, unit: str = "", source: str = "") -> Column:
-    """Return a key column."""
-    return Column(name, type, meaning, unit, source, "key")
+def sum_column(name: str, meaning: str, unit: str, source: str | None = None) -> Column:
+    """Return a column of counts that are summed. ``source``: default ``name``."""
+    return merged_column("sum", name, "bigint", meaning, unit, source)
 
 
-def sum_column(name: str, meaning: str, unit: str, source: str = "") -> Column:
-    """Return a column of counts that are summed."""
-    return Column(name, "bigint", meaning, unit, source, "sum")
+def merged_column(
+    merge: Merge, name: str, type: str, meaning: str, unit: str = "", source: str | None = None
+) -> Column:
+    """Return a column with any merge rule. ``source``: default ``name``."""
+    return Column(name, type, meaning, unit, name if source is None else source, merge)
 
 
-def merged_column(merge: Merge, name: str, type: str, meaning: str, unit: str = "", source: str = "") -> Column:
-    """Return a column with another merge rule."""
-    return Column(name, type, meaning, unit, source, merge)
-
-
-DAY = key_column("day", "date", "Day of `minute`; the table is partitioned by it.", "UTC")
-CLUSTER = key_column("cluster_id", "string", "The Kafka cluster's own id.", source="cluster_id")
-BROKER = key_column("broker_id", "int", "The broker whose sidecar sent the events.", source="broker_id")
-BOOT = key_column("boot_id", "string", "Boot of the sidecar, or of one of its workers.", source="boot_id")
-LISTENER = key_column("listener", "string", "Listener that the client connected to.", source="listener")
-API = key_column("api", "string", "Kind of request: `Produce`, `Fetch`, `Metadata`, …", source="api")
-PRINCIPAL = key_column("principal", "string", "Principal of the client, `User:<name>`.", source="principal")
-CLIENT_ID = key_column("client_id", "string", "Client id chosen by the client; may be NULL.", source="client_id")
-CLIENT_IP = key_column("client_ip", "string", "Address of the client.", source="client_ip")
+DAY = key_column("day", "date", "Day of `minute`; the table is partitioned by it.", "UTC", "")
+CLUSTER = key_column("cluster_id", "string", "The Kafka cluster's own id.")
+BROKER = key_column("broker_id", "int", "The broker whose sidecar sent the events.")
+BOOT = key_column("boot_id", "string", "Boot of the sidecar, or of one of its workers.")
+LISTENER = key_column("listener", "string", "Listener that the client connected to.")
+API = key_column("api", "string", "Kind of request: `Produce`, `Fetch`, `Metadata`, …")
+PRINCIPAL = key_column("principal", "string", "Principal of the client, `User:<name>`.")
+CLIENT_ID = key_column("client_id", "string", "Client id chosen by the client; may be NULL.")
+CLIENT_IP = key_column("client_ip", "string", "Address of the client.")

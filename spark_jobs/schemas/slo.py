@@ -40,16 +40,15 @@ SLO = Table(
         Column("topic", "string", "Topic, if it is judged by it; else NULL."),
         Column("principal", "string", "Principal, if it is judged by it; else NULL."),
         Column("client_id", "string", "Client id, if it is judged by it; else NULL, as of a client without one."),
-        Column("threshold_ms", "double", "The most that a good request takes; NULL but of `latency`.", "ms",
-               "OpenSLO"),
+        Column("threshold_ms", "double", "The most that a good request takes; NULL but of `latency`.", "ms", "OpenSLO"),
         Column("counted_to_ms", "double", "Up to where requests are counted as good: the end of a latency bucket, at"
                " `threshold_ms` or the next below it.", "ms"),
         Column("objective_ratio", "double", "Share of good ones that is aimed at.", "ratio", "OpenSLO"),
         Column("window_days", "double", "Length of the objective's period.", "days", "OpenSLO"),
         Column("window_start", "timestamp", "First minute of the period that ends with `as_of`. Where the data begin"
                " later, the period is shorter.", "UTC"),
-        Column("day_total", "bigint", "Requests of the day; timeslices with requests where the method is"
-               " `Timeslices`.", "requests"),
+        Column("day_total", "bigint", "Requests of the day; timeslices with requests where the method is `Timeslices`.",
+               "requests"),
         Column("day_good", "bigint", "The good ones of them.", "requests"),
         Column("total", "bigint", "The same of the period.", "requests"),
         Column("good", "bigint", "The good ones of them.", "requests"),

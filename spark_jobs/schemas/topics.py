@@ -14,10 +14,10 @@ INVENTORY = Table(
         key_column("topic", "string", "Name of the topic.", source="inventory[].topic"),
         merged_column("last", "topic_id", "string", "Its id, as last listed.", source="inventory[].topic_id"),
         merged_column("max", "partitions", "int", "Its partitions: the most in the hour.", "partitions",
-               "inventory[].partitions"),
+                      "inventory[].partitions"),
         merged_column("last", "internal", "boolean", "Whether it is internal to Kafka.", source="inventory[].internal"),
-        merged_column("last", "part", "int", "Part of the inventory that listed it last in the hour.", "", "part"),
-        merged_column("last", "parts", "int", "Number of parts of that inventory.", "", "parts"),
+        merged_column("last", "part", "int", "Part of the inventory that listed it last in the hour."),
+        merged_column("last", "parts", "int", "Number of parts of that inventory."),
         merged_column("min", "first_seen", "timestamp", "When it was first listed in the hour.", "UTC", "ts"),
         merged_column("max", "last_seen", "timestamp", "When it was last listed in the hour.", "UTC", "ts"),
         sum_column("listings", "How often it was listed, by the sidecars of all brokers.", "lists", "topic_inventory"),
@@ -44,11 +44,10 @@ TOPICS = Table(
         Column("present", "boolean", "Whether the newest complete inventory of the cluster has it; NULL: there is"
                " none."),
         Column("state", "string", "`used` (written or read), `polled_only` (asked for, never given anything), `unused`,"
-               " or `unknown` (neither written nor read as far as was seen; and a sidecar is not seen now, or the"
-               " topic is internal: it is used without passing a sidecar). Look at `unused_since` for how long that"
-               " holds."),
-        Column("last_produced", "timestamp", "Minute of the last records acknowledged, or sent without waiting for"
-               " an answer; NULL: none seen.", "UTC"),
+               " or `unknown` (neither written nor read as far as was seen; and a sidecar is not seen now, or the topic"
+               " is internal: it is used without passing a sidecar). Look at `unused_since` for how long that holds."),
+        Column("last_produced", "timestamp", "Minute of the last records acknowledged, or sent without waiting for an"
+               " answer; NULL: none seen.", "UTC"),
         Column("last_consumed", "timestamp", "Minute of the last records handed out; NULL: none seen.", "UTC"),
         Column("last_polled", "timestamp", "Minute in which it was last asked for in vain; NULL: never.", "UTC"),
         Column("unused_since", "timestamp", "From when on it certainly was neither written nor read: the last of"
@@ -88,8 +87,7 @@ PRODUCED = Table(
         Column("base_sequence", "int", "Sequence number of the first record; likewise.",
                source="topics[].base_sequence"),
         Column("base_offset", "bigint", "Offset the broker gave to the first record; −1 if it sent none, NULL for a"
-               " rollup.",
-               source="topics[].base_offset"),
+               " rollup.", source="topics[].base_offset"),
         Column("outcome", "string", "`acknowledged`, `unconfirmed` (no answer), `rejected`.",
                source="outcome, topics[].error_code"),
         Column("records", "bigint", "Records.", "records", "topics[].records"),
@@ -129,9 +127,9 @@ MIRROR_CHECK = Table(
                " was at the end of an earlier minute, if it has not come since: if at the end of none that followed"
                " fewer were open (produced, and not there). Counts cannot separate a loss from a delay that is allowed:"
                " while records flow without a pause, one that is smaller than what flows within the lag does not show;"
-               " it shows once the flow is less, and stays. Of a mirror that was overdue and caught up, as many stay"
-               " as were on their way when there were fewest. What arrived on the oldest day and was produced before"
-               " it hides as much, too.", "records"),
+               " it shows once the flow is less, and stays. Of a mirror that was overdue and caught up, as many stay as"
+               " were on their way when there were fewest. What arrived on the oldest day and was produced before it"
+               " hides as much, too.", "records"),
         Column("behind_records", "bigint", "The fewest that were open at the end of a minute of this day, of those that"
                " are known of both clusters, and in which something came or became due; NULL: there is none. Near 0 of"
                " a mirror that keeps up; what stays from day to day is lost, or a delay that never ends.", "records"),
@@ -139,13 +137,13 @@ MIRROR_CHECK = Table(
                " up to then; more than 0 where the mirror repeats itself, or the source has producers without answers."
                " What arrived on the oldest day within the allowed lag of its beginning is left out.", "records"),
         Column("state", "string", "`equal`, `lagging` (fewer arrived than were produced, but none is overdue),"
-               " `missing`, `surplus`, or `unknown`: there are no events of one of the clusters, or a sidecar of"
-               " a broker is silent, so that it is not known whether records are overdue. A sidecar that stopped"
-               " cleanly is not silent; one that did not counts as silent while `produced` retains its last day."),
+               " `missing`, `surplus`, or `unknown`: there are no events of one of the clusters, or a sidecar of a"
+               " broker is silent, so that it is not known whether records are overdue. A sidecar that stopped cleanly"
+               " is not silent; one that did not counts as silent while `produced` retains its last day."),
         Column("exact", "boolean", "False if rollups are included up to then, because retries in them cannot be"
                " distinguished; and if events of a cluster were lost, as their records are missing or surplus."),
-        Column("as_of", "timestamp", "Newest minute up to this day that is known of both clusters: for which all"
-               " their sidecars sent a status, or for a later one.", "UTC"),
+        Column("as_of", "timestamp", "Newest minute up to this day that is known of both clusters: for which all their"
+               " sidecars sent a status, or for a later one.", "UTC"),
     ),
     example="SELECT mirror, source_topic, produced_total, mirrored_total, retried_records, missing_records, state"
     " FROM mirror_check ORDER BY ALL",

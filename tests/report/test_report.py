@@ -289,6 +289,22 @@ def test_clients_are_distinguished_by_their_client_id_where_all_have_one_princip
     assert "User:app" not in reported
 
 
+def test_a_clock_that_is_ahead_by_thousands_of_years_makes_no_more_points(tmp_path: Path) -> None:
+    bursts(tmp_path, (0, 60), (7_900 * 365 * 24 * 60, 60))
+    values = chart(report(tmp_path, sample.FIRST.date()), "traffic")["data"]["values"]
+    assert len(values) <= 2 * (240 + 2)
+    assert sum(value["rate"] for value in values) > 0
+
+
+@pytest.mark.parametrize("client_id", ["nul\0", "escape\x1b[2J", "no character\uffff"])
+def test_what_xml_excludes_is_visible_in_a_chart(client_id: str, tmp_path: Path) -> None:
+    """The renderer of charts ends the process on some of these."""
+    row = {"day": sample.FIRST.date(), "minute": sample.FIRST, "api": "Produce", "topic": "t", "principal": "User:app"}
+    write(tmp_path, "traffic", {**row, "client_id": client_id, "bytes": 5}, {**row, "client_id": "b", "bytes": 1})
+    (largest, *_) = chart(report(tmp_path), "talkers")["data"]["values"]
+    assert largest["who"] == client_id.encode("unicode_escape").decode()
+
+
 def test_a_percentage_of_few_requests_is_grey_and_judges_nobody(tmp_path: Path) -> None:
     row = {"day": sample.FIRST.date(), "slo": "s", "attainment": 0.9, "objective_ratio": 0.99}
     for name, total, left in (("few", 99, -9.0), ("enough", 100, 0.5)):
