@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import date, timedelta
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -22,7 +21,6 @@ from spark_jobs.kafka import AuditTopicSource, OffsetRange
 from spark_jobs.progress import Notice, Notify, RunSummary
 from spark_jobs.reader_records import AuditReader
 from spark_jobs.schemas import Table
-from spark_jobs.session import spark_conf, spark_session
 from spark_jobs.table_root import (
     TableRoot,
     create_or_upgrade_table,
@@ -38,6 +36,7 @@ FIRST_RECORD_SEARCH_OFFSETS = 1_000
 
 
 def run_backfill(
+    session: AbstractContextManager[SparkSession],
     source: AuditTopicSource,
     root: TableRoot,
     definitions: Definitions,
@@ -45,15 +44,11 @@ def run_backfill(
     reader: AuditReader,
     first: date | None,
     last: date | None,
-    jars: Sequence[Path],
-    master: str,
-    conf: Mapping[str, str],
     progress: Notify,
 ) -> RunSummary:
     """Replace the days from ``first`` to ``last``. For the arguments see ``spark_jobs.run.backfill``."""
     started = time.monotonic()
     days = " AND ".join(["true", *([f"day >= '{first}'"] if first else []), *([f"day <= '{last}'"] if last else [])])
-    session = spark_session(f"brokerside backfill {source.topic}", spark_conf(master, jars, conf, short=True))
     with session as spark, ExitStack() as registration:
         cluster = kafka.fetch_cluster_id(spark, source)
         registration.enter_context(readers.registered(spark, source, reader, progress))

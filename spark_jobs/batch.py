@@ -7,7 +7,7 @@ more, without these events. This is rare, so nothing is kept for it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -17,27 +17,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_jobs.decode import DecodeOptions, RecordSummary, decided, decode_records
+from spark_jobs.decode import DecodeOptions, RecordSummary, decode_records
 from spark_jobs.dedup_ranges import DedupRanges
+from spark_jobs.io import map_in_arrow
 from spark_jobs.partial_rows import PARTIAL_SCHEMA, RECORDS, decode, merge_sorted, table_batches, table_rows
+from spark_jobs.progress import BatchCounts
 from spark_jobs.schemas import STREAMED
 from spark_jobs.spark_types import table_schema
 
 _SCHEMA = from_arrow_schema(PARTIAL_SCHEMA)
-
-
-@dataclass(frozen=True)
-class BatchCounts:
-    """The counts of one batch."""
-
-    records: int
-    events: int
-    """Events of known kinds, without duplicates."""
-    dead_letters: int
-    duplicates: int
-    """Records all of whose events were written before."""
-    unknown: int
-    """Events of unknown kinds."""
 
 
 def read_batch(
@@ -52,7 +40,7 @@ def read_batch(
     decision = ranges.add_records(summary.audit_record() for summary in sorted(summaries) if not summary.dead)
     read = len(summaries)
     if decision.new_ranges:
-        by_table = _collect(records, replace(options, **decided(decision)))
+        by_table = _collect(records, replace(options, decision=decision))
         summaries = _summaries(by_table)
     tables = {name: table_rows(name, by_table[name].to_batches()) for name in STREAMED if name in by_table}
     return tables, replace(_count(summaries), records=read, duplicates=decision.duplicates)
@@ -66,8 +54,9 @@ def partial_rows(records: DataFrame, options: DecodeOptions) -> DataFrame:
     tasks = max(min(spark.sparkContext.defaultParallelism // 2, most), 1)
     # A task has a row of each key of its records: the fewer tasks there are, the fewer rows.
     read = records.select(*options.columns).coalesce(spark.sparkContext.defaultParallelism)
-    decoded = read.mapInArrow(partial(decode_records, options=options), _SCHEMA)
-    return decoded.repartition(tasks, "key").sortWithinPartitions("table", "key").mapInArrow(merge_sorted, _SCHEMA)
+    decoded = map_in_arrow(read, partial(decode_records, options=options), _SCHEMA)
+    shuffled = decoded.repartition(tasks, "key").sortWithinPartitions("table", "key")
+    return map_in_arrow(shuffled, merge_sorted, _SCHEMA)
 
 
 def _collect(records: DataFrame, options: DecodeOptions) -> dict[str, pa.Table]:
@@ -105,7 +94,7 @@ class WholeTopic:
         decision = DedupRanges().add_records(valid)
         if decision.new_ranges:
             self.release()
-            self._rows = partial_rows(records, replace(options, **decided(decision))).persist(StorageLevel.DISK_ONLY)
+            self._rows = partial_rows(records, replace(options, decision=decision)).persist(StorageLevel.DISK_ONLY)
         self.counts = _count(self._summaries())
         """Without ``duplicates``; ``records``: those that have anything new, and dead letters."""
 
@@ -116,7 +105,7 @@ class WholeTopic:
     def table(self, name: str) -> DataFrame:
         """Return the rows of the streamed table ``name``."""
         rows = self._rows.where(F.col("table") == name)
-        return rows.mapInArrow(partial(table_batches, name=name), table_schema(STREAMED[name]))
+        return map_in_arrow(rows, partial(table_batches, name=name), table_schema(STREAMED[name]))
 
     def _summaries(self) -> Iterator[RecordSummary]:
         """Yield the summaries of the records in the order of their timestamps, without collecting them at once."""

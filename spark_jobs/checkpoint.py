@@ -13,9 +13,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
+import msgspec
+
 from spark_jobs.errors import JobError
 from spark_jobs.io import Folder
-from spark_jobs.stored_table import StoredTable
 
 IDENTITY_FILE = "brokerside.json"
 """Name of the file in a checkpoint with its ``CheckpointIdentity``."""
@@ -75,11 +76,8 @@ def read_identity(folder: Folder, where: str) -> CheckpointIdentity | None:
             raise JobError(f"{where} is not a checkpoint of this job, and not empty; give another folder")
         return None
     try:
-        fields = json.loads(text)
-        return CheckpointIdentity(
-            fields["writer"], fields["cluster"], fields["topic"], fields["tables"], fields["only"]
-        )
-    except (ValueError, TypeError, KeyError, AttributeError):
+        return msgspec.json.decode(text, type=CheckpointIdentity)
+    except msgspec.DecodeError:
         raise JobError(
             f"{where}/{IDENTITY_FILE} cannot be read; restore it, or rebuild tables and checkpoint together"
         ) from None
@@ -111,11 +109,6 @@ def read_position(folder: Folder) -> CheckpointPosition:
     batch = folder.read(f"offsets/{committed}") if committed >= 0 else None
     (offsets,) = json.loads(batch.splitlines()[2]).values() if batch else ({},)
     return CheckpointPosition(planned, committed, {int(partition): offset for partition, offset in offsets.items()})
-
-
-def table_state(table: StoredTable) -> TableState:
-    """Return the state of ``table``."""
-    return TableState(table.id, table.version, table.writers) if table.version >= 0 else TableState()
 
 
 def check_new_checkpoint(tables: Mapping[str, TableState], cluster: str, topic: str, where: str) -> None:

@@ -54,7 +54,7 @@ def maintain_tables(
     """Compact the tables ``names`` and delete their expired days.
 
     An error is reported and does not stop the other tables; the next maintenance tries again. ``vacuum``: also remove
-    files that were replaced two days ago or earlier.
+    files that were replaced 12 hours ago or earlier.
     """
     for name in names:
         try:
@@ -65,15 +65,17 @@ def maintain_tables(
 
 
 def maintain_table(open_table: OpenTable, table: Table, definitions: Definitions, *, vacuum: bool) -> None:
-    """Delete the expired days of a table, compact the others, and vacuum it, whoever else writes it.
+    """Delete the expired days and commits of a table, compact its days, and vacuum it, whoever else writes it.
 
     Raises ConcurrentChange if other processes changed the same files in each of ``MAX_ATTEMPTS`` attempts.
     """
     repeat(partial(_delete_expired_days, open_table, table, definitions), MAX_ATTEMPTS)
     for day in _files_to_compact_by_day(open_table()):
         repeat(partial(_compact_day, open_table, table, day), MAX_ATTEMPTS)
+    stored = open_table()
+    stored.remove_expired_commits()
     if vacuum:
-        open_table().vacuum()
+        stored.vacuum()
 
 
 def first_retained_day(days: Collection[date], table: Table, definitions: Definitions) -> date:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from spark_jobs.authentication import refusal
-from spark_jobs.dedup_ranges import AuditRecord, DedupDecision, SidecarBoot
+from spark_jobs.dedup_ranges import ALL_NEW, AuditRecord, DedupDecision, SidecarBoot
 from spark_jobs.event_structs import EVENT_STRUCTS, UnknownEvent
-from spark_jobs.events import DAY_US
+from spark_jobs.events import DAY_US, MAX_INSTANT
 from spark_jobs.parse import Fault, digests_of, parse_record
-from spark_jobs.partial_rows import RECORDS, PartialRows, encode
+from spark_jobs.partial_rows import RECORDS, PartialRows, collector_paused, encode
 from spark_jobs.tables import completeness
 from spark_jobs.tables.changes import CHANGE_OPERATIONS, add_changes, is_denied
 from spark_jobs.tables.connections import add_connection
@@ -33,10 +33,18 @@ DEAD_LETTER_SAMPLE_BYTES = 1024
 MAX_ROWS = 50_000
 """Rows that are collected before they are passed on, about 100 MB."""
 
-Position = tuple[int, int]
-"""Partition and offset of a record."""
+_Request, _Rollup = EVENT_STRUCTS["request"], EVENT_STRUCTS["rollup"]
 
-_Request = EVENT_STRUCTS["request"]
+_ADD: Mapping[type, Callable[[PartialRows, Any, Any], None]] = {
+    EVENT_STRUCTS["connection"]: add_connection,
+    EVENT_STRUCTS["throttle"]: add_throttle,
+    EVENT_STRUCTS["topic_inventory"]: add_inventory,
+    EVENT_STRUCTS["group"]: add_group,
+    EVENT_STRUCTS["end_offsets"]: add_end_offsets,
+    EVENT_STRUCTS["gap"]: completeness.add_gap,
+    EVENT_STRUCTS["sidecar_status"]: completeness.add_status,
+}
+"""By type of any other event, what adds its rows; it is given the envelope, too."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +56,7 @@ class DecodeOptions:
     mirrors: Sequence[MirrorSide] = ()
     hmac_keys: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     """Signing keys by id; without any, signatures are not checked."""
-    new_ranges: Mapping[Position, Sequence[tuple[int, int]]] = field(default_factory=dict)
-    """Of records that are not all new, the ranges of event numbers that are; none: nothing is."""
-    conflicts: Mapping[Position, str] = field(default_factory=dict)
-    """Of records in conflict, the detail."""
+    decision: DedupDecision = ALL_NEW
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -87,28 +92,18 @@ class RecordSummary(NamedTuple):
         return AuditRecord(self.partition, self.offset, boot, self.first, self.last, self.digests)
 
 
-def decided(decision: DedupDecision) -> dict[str, Any]:
-    """Return ``decision`` as fields of ``DecodeOptions``."""
-    ranges: dict[Position, list[tuple[int, int]]] = {}
-    for partition, offset, first, last in decision.new_ranges:
-        of_record = ranges.setdefault((partition, offset), [])
-        if first <= last:
-            of_record.append((first, last))
-    conflicts = {(each.partition, each.offset): each.detail for each in decision.conflicts}
-    return {"new_ranges": ranges, "conflicts": conflicts}
-
-
 def decode_records(batches: Iterable[pa.RecordBatch], options: DecodeOptions) -> Iterator[pa.RecordBatch]:
     """Yield partial rows of all tables. ``batches``: records with ``options.columns``."""
     decoder = RecordDecoder(options)
-    for batch in batches:
-        columns = {name: batch.column(name) for name in options.columns}
-        columns["timestamp"] = columns["timestamp"].cast(pa.int64())
-        for record in zip(*(column.to_pylist() for column in columns.values()), strict=True):
-            decoder.add_record(*record)
-        if len(decoder) > MAX_ROWS:
-            yield from decoder.take()
-    yield from decoder.take()
+    with collector_paused():
+        for batch in batches:
+            columns = {name: batch.column(name) for name in options.columns}
+            columns["timestamp"] = columns["timestamp"].cast(pa.int64())
+            for record in zip(*(column.to_pylist() for column in columns.values()), strict=True):
+                decoder.add_record(*record)
+            if len(decoder) > MAX_ROWS:
+                yield from decoder.take()
+        yield from decoder.take()
 
 
 class RecordDecoder:
@@ -138,17 +133,19 @@ class RecordDecoder:
         refused = refusal(keys, key, value, headers) if keys else None
         parsed = Fault(refused) if refused else parse_record(value)
         position = (partition, offset)
-        conflict = self._options.conflicts.get(position)
+        conflict = self._options.decision.conflicts.get(position)
         if not isinstance(parsed, Fault):
             whole = (parsed.first_seq, parsed.last_seq)
-            for first, last in self._options.new_ranges.get(position, (whole,)):
+            for first, last in self._options.decision.new_ranges.get(position, (whole,)):
                 self._add_events(parsed, first, last, (timestamp, *position))
             if conflict is None:
                 return
             completeness.add_conflict(self._rows, parsed)
             parsed = Fault(CONFLICT_REASON, conflict)
+        # Without LogAppendTime a producer sets the timestamp. No row may have one that Delta or Python cannot read.
+        at = min(max(timestamp, 0), MAX_INSTANT)
         sample = None if value is None else base64.b64encode(value[:DEAD_LETTER_SAMPLE_BYTES]).decode()
-        letter = [timestamp // DAY_US, timestamp, topic, *position, *parsed, len(value or b""), sample]
+        letter = [at // DAY_US, at, topic, *position, *parsed, len(value or b""), sample]
         self._rows.add_encoded("dead_letters", encode(position), letter)
         self._add_summary(RecordSummary(timestamp, *position, dead=True))
 
@@ -176,33 +173,15 @@ class RecordDecoder:
                         self._rows.add_encoded("produced", encode(position[1:]), row)
             elif type(event) is UnknownEvent:
                 unknown += 1
+            elif type(event) is _Rollup:
+                measures.add_rollup(event)
+                for row in self._produced.rows_of_rollup(cluster_id, broker_id, event):
+                    self._rows.add_encoded("produced", encode(position[1:]), row)
             else:
-                self._add_other(envelope, event, position[1:])
+                _ADD[type(event)](self._rows, envelope, event)
         boot = (cluster_id, broker_id, envelope.boot_id)
         counts = (len(events) - unknown, unknown)
         self._add_summary(RecordSummary(*position, False, boot, first, last, digests_of(envelope.events), *counts))
 
     def _add_summary(self, summary: RecordSummary) -> None:
         self._rows.add_encoded(RECORDS, summary.key, summary)
-
-    def _add_other(self, envelope: Any, event: Any, position: Position) -> None:
-        rows, cluster_id, broker_id = self._rows, envelope.cluster_id, envelope.broker_id
-        match event.__struct_config__.tag:
-            case "rollup":
-                self._measures.add_rollup(event)
-                for row in self._produced.rows_of_rollup(cluster_id, broker_id, event):
-                    rows.add_encoded("produced", encode(position), row)
-            case "connection":
-                add_connection(rows, cluster_id, broker_id, envelope.boot_id, event)
-            case "throttle":
-                add_throttle(rows, cluster_id, broker_id, event)
-            case "topic_inventory":
-                add_inventory(rows, cluster_id, event)
-            case "group":
-                add_group(rows, cluster_id, broker_id, event)
-            case "end_offsets":
-                add_end_offsets(rows, cluster_id, event)
-            case "gap":
-                completeness.add_gap(rows, envelope, event)
-            case "sidecar_status":
-                completeness.add_status(rows, envelope, event)

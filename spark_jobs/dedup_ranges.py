@@ -8,7 +8,7 @@ them is forged, or a process used the same numbers twice. Which one is right can
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -56,34 +56,26 @@ class AuditRecord(NamedTuple):
     large at the same place."""
 
 
-class NewRange(NamedTuple):
-    """Event numbers of a record that were not written before; an empty range has ``first`` greater than ``last``."""
-
-    partition: int
-    offset: int
-    first: int
-    last: int
-
-
-class RangeConflict(NamedTuple):
-    """A record with numbers for which another record has other events."""
-
-    partition: int
-    offset: int
-    detail: str
+Position = tuple[int, int]
+"""Partition and offset of a record."""
 
 
 class DedupDecision(NamedTuple):
     """What is to be written of some records. A record that is not mentioned is written as a whole."""
 
-    new_ranges: list[NewRange]
-    conflicts: list[RangeConflict]
+    new_ranges: Mapping[Position, Sequence[tuple[int, int]]] = {}
+    """Of records that are not all new, the ranges of event numbers that are; none: nothing is."""
+    conflicts: Mapping[Position, str] = {}
+    """Of records with numbers for which another record has other events, the detail."""
 
     @property
     def duplicates(self) -> int:
         """Number of records that have nothing new and are in no conflict."""
-        empty = {(each.partition, each.offset) for each in self.new_ranges if each.first > each.last}
-        return len(empty - {(each.partition, each.offset) for each in self.conflicts})
+        return sum(not new and position not in self.conflicts for position, new in self.new_ranges.items())
+
+
+ALL_NEW = DedupDecision()
+"""Everything is to be written."""
 
 
 class WrittenRecord(NamedTuple):
@@ -114,14 +106,16 @@ class DedupRanges:
 
     def add_records(self, records: Iterable[AuditRecord]) -> DedupDecision:
         """Add ``records`` in their order, and return what of them is new and which of them are in conflict."""
-        new_ranges: list[NewRange] = []
-        conflicts: list[RangeConflict] = []
+        new_ranges: dict[Position, list[tuple[int, int]]] = {}
+        conflicts: dict[Position, str] = {}
         for record in records:
             partition, offset, boot, first, last, digests = record
             new = self._add_range(boot, first, last)
             if new != [(first, last)]:
-                new_ranges += [NewRange(partition, offset, *each) for each in new or [(1, 0)]]
-                conflicts += self._find_conflict(record, new)
+                new_ranges[partition, offset] = new
+                conflict = self._find_conflict(record, new)
+                if conflict:
+                    conflicts[partition, offset] = conflict
             if new:
                 written = self._records.setdefault(boot, [])
                 written.append(WrittenRecord(first, last, *digests, partition, offset))
@@ -165,8 +159,8 @@ class DedupRanges:
                 self._dropped_up_to[boot] = self._ranges[boot][-1][1]
         self._dropped_up_to = {boot: last for boot, last in self._dropped_up_to.items() if boot in self._ranges}
 
-    def _find_conflict(self, record: AuditRecord, new: Iterable[tuple[int, int]]) -> Iterator[RangeConflict]:
-        """Yield the conflict of ``record``, if there is one. ``new``: the ranges of it that were not written before."""
+    def _find_conflict(self, record: AuditRecord, new: Iterable[tuple[int, int]]) -> str | None:
+        """Return the conflict of ``record``, None without. ``new``: its ranges that were not written before."""
         partition, offset, boot, first, last, digests = record
         own = WrittenRecord(first, last, *digests, partition, offset)
         repeated = last - first + 1 - sum(end - begin + 1 for begin, end in new)
@@ -177,12 +171,11 @@ class DedupRanges:
                 continue
             digest = _digest_of_range(own, begin, end)
             if digest is None or digest != _digest_of_range(other, begin, end):
-                detail = f"{begin} to {end} differ from partition {other.partition}, offset {other.offset}"
-                yield RangeConflict(partition, offset, detail)
-                return
+                return f"{begin} to {end} differ from partition {other.partition}, offset {other.offset}"
             compared += end - begin + 1
         if compared < repeated and first > self._dropped_up_to.get(boot, 0):
-            yield RangeConflict(partition, offset, f"{first} to {last} repeat numbers too old to be compared")
+            return f"{first} to {last} repeat numbers too old to be compared"
+        return None
 
     def _add_range(self, boot: SidecarBoot, first: int, last: int) -> list[tuple[int, int]]:
         """Add a range of numbers, and return the parts of it that were not there before."""

@@ -45,8 +45,11 @@ MAX_COMPUTE_ATTEMPTS = 3
 HISTORY_COMMITS = 100
 """Commits of a table, the newest ones, that are searched for the provenance of its rows."""
 
-MAX_COMMITS_SCANNED = 1_000
-"""Commits of an input that are scanned for changed days. After more commits every day counts as changed."""
+MAX_COMMITS_SCANNED = 15_000
+"""Commits of an input that are scanned for changed days. After more commits every day counts as changed.
+
+As many as its log retains: those of 12 hours, of two topics, each with a batch every 6 s (``kafka.MAX_BATCH_DELAY``).
+"""
 
 SLICE_BYTES = 64_000_000
 """Compressed input of the days that are computed at once, but at least one day is."""
@@ -56,6 +59,7 @@ class _Inputs:
     """The inputs of one computation by name. The log of each is read once, although several tables are made of it."""
 
     def __init__(self, spark: SparkSession, root: TableRoot) -> None:
+        self.spark, self.root = spark, root
         self.snapshot = cache(lambda name: io.open_table(spark, root.table_path(name)))
         self.days_changed = cache(lambda name, version: self.snapshot(name).days_changed(version))
 
@@ -92,7 +96,7 @@ def compute_derived_tables(
         if name not in DERIVED_QUERIES or name in skipped:
             continue
         try:
-            compute = partial(_compute_table, spark, root, inputs, schemas.DERIVED[name], definitions, notify, since)
+            compute = partial(_compute_table, inputs, schemas.DERIVED[name], definitions, notify, since)
             repeat(compute, MAX_COMPUTE_ATTEMPTS)
         except Exception as error:
             failed.append(name)
@@ -101,16 +105,8 @@ def compute_derived_tables(
     return tuple(failed)
 
 
-def _compute_table(
-    spark: SparkSession,
-    root: TableRoot,
-    inputs: _Inputs,
-    table: Table,
-    definitions: Definitions,
-    notify: Notify,
-    since: date | None,
-) -> None:
-    stored = create_or_upgrade_table(spark, root, table.name, notify)
+def _compute_table(inputs: _Inputs, table: Table, definitions: Definitions, notify: Notify, since: date | None) -> None:
+    stored = create_or_upgrade_table(inputs.spark, inputs.root, table.name, notify)
     snapshots: dict[str, StoredTable] = {name: inputs.snapshot(name) for name in table.derived_from}
     if any(snapshot.version < 0 for snapshot in snapshots.values()):
         return
@@ -135,7 +131,7 @@ def _compute_table(
     stored.replace_files(removed, added, metadata=json.dumps(provenance))
     days = f" from {wanted[0]} on" if wanted and others else ""
     notify(Notice(f"table {table.name}: computed{days}, {time.monotonic() - started:.1f} s"))
-    for unmatched in _find_unmatched(io.open_table(spark, stored.path), table, definitions):
+    for unmatched in _find_unmatched(io.open_table(inputs.spark, stored.path), table, definitions):
         notify(Notice(f"{unmatched}: nothing has matched it so far"))
 
 

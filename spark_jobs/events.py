@@ -76,10 +76,7 @@ TOPIC_PARTITION = (
 SOURCES = ("anonymous", "unauthenticated", "sasl", "mtls", "unknown")
 """How the sidecar learned a principal."""
 
-EVENT = (
-    EventField("kind", "string", required=True),
-    EventField("seq", "bigint", required=True, minimum=1),
-)
+EVENT = (EventField("kind", "string", required=True), EventField("seq", "bigint", required=True, minimum=1))
 """Fields of an event of any kind."""
 
 ITEM_ERROR = (
@@ -162,11 +159,12 @@ ROLLUP_EVENT = (
     EventField("polled", "array<string>", default=()),
 )
 
+CHANGES = ("opened", "authenticated", "authentication_failed", "closed")
+"""What happens to a connection."""
+
 CONNECTION_EVENT = (
     *EVENT,
-    EventField(
-        "change", "string", required=True, allowed=("opened", "authenticated", "authentication_failed", "closed")
-    ),
+    EventField("change", "string", required=True, allowed=CHANGES),
     EventField("ts", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
     *_fields("string", "listener", "connection_id", "principal", "client_ip", required=True),
     EventField("client_port", "int", required=True, minimum=0, maximum=MAX_PORT),
@@ -186,11 +184,11 @@ THROTTLE_EVENT = (
     EventField("scope", "string", required=True, allowed=("broker", "listener", "ip", "principal")),
     EventField("quota", "string", required=True, allowed=("connection_creation_rate", "connections")),
     EventField("action", "string", required=True, allowed=("delay", "hold", "drop", "observe")),
-    EventField("count", "bigint", required=True, minimum=1),
+    EventField("count", "bigint", required=True, minimum=1, maximum=MAX_SUM),
     EventField("limit", "int", required=True, minimum=0),
     EventField("observed", "double", required=True, minimum=0),
     *_fields("bigint", "ts_first", "ts_last", required=True, minimum=0, maximum=MAX_INSTANT),
-    EventField("delay_ms", "bigint", default=0, minimum=0),
+    EventField("delay_ms", "bigint", default=0, minimum=0, maximum=MAX_SUM),
     EventField("principal", "string", default=""),
 )
 
@@ -208,13 +206,14 @@ INVENTORY_EVENT = (
     EventField("inventory", "array", default=(), fields=INVENTORY_TOPIC),
 )
 
-COMMITTED_OFFSET = (
+END_OFFSET = (
     EventField("topic", "string", required=True),
     EventField("partition", "int", required=True),
     EventField("offset", "bigint", required=True, minimum=0),
     EventField("ts", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
-    EventField("transactional", "boolean", default=False),
 )
+
+COMMITTED_OFFSET = (*END_OFFSET, EventField("transactional", "boolean", default=False))
 
 GROUP_EVENT = (
     *EVENT,
@@ -228,13 +227,6 @@ GROUP_EVENT = (
     EventField("committed", "array", default=(), fields=COMMITTED_OFFSET),
     EventField("offsets_not_listed", "bigint", default=0, minimum=0, maximum=MAX_SUM),
     EventField("fetched", "array<string>", default=()),
-)
-
-END_OFFSET = (
-    EventField("topic", "string", required=True),
-    EventField("partition", "int", required=True),
-    EventField("offset", "bigint", required=True, minimum=0),
-    EventField("ts", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
 )
 
 END_OFFSETS_EVENT = (
@@ -277,6 +269,8 @@ KINDS = {
 }
 """Fields of each event kind that is read. A field that several kinds have is of the same type in all of them."""
 
+_FIELDS_BY_KIND = {kind: fields[len(EVENT) :] for kind, fields in KINDS.items()}
+
 ENVELOPE = (
     EventField("schema_level", "int", required=True, minimum=1),
     EventField("cluster_id", "string", required=True),
@@ -285,11 +279,5 @@ ENVELOPE = (
     *_fields("bigint", "first_seq", "last_seq", required=True, minimum=1),
     EventField("dropped", "bigint", required=True, minimum=0),
     EventField("sent_at", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
-    EventField(
-        "events",
-        "array",
-        required=True,
-        fields=EVENT,
-        fields_by_kind={kind: KINDS[kind][len(EVENT) :] for kind in KINDS},
-    ),
+    EventField("events", "array", required=True, fields=EVENT, fields_by_kind=_FIELDS_BY_KIND),
 )

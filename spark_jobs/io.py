@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -12,12 +13,16 @@ from deltalake import Schema
 from deltalake.transaction import AddAction
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
+from pyspark.sql.udf import UserDefinedFunction
+from pyspark.util import PythonEvalType
 
 from spark_jobs import storage_options, stored_table
 from spark_jobs.errors import JobError
 from spark_jobs.schemas import Table
 from spark_jobs.spark_types import table_schema
 from spark_jobs.stored_table import DELTA_PROPERTIES, StoredTable
+
+ArrowFunction = Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]
 
 
 def open_table(spark: SparkSession, path: str) -> StoredTable:
@@ -32,9 +37,7 @@ def create_table(spark: SparkSession, table: Table, path: str) -> StoredTable:
     """
     stored = open_table(spark, path)
     if stored.version < 0:
-        stored_table.create_table(
-            path, delta_options(spark, path), _delta_schema(table), table.partitioned_by, table.meaning
-        )
+        stored_table.create_table(path, delta_options(spark, path), _delta_schema(table), table.meaning)
         return open_table(spark, path)
     if {name: stored.properties.get(name) for name in DELTA_PROPERTIES} == DELTA_PROPERTIES:
         return stored
@@ -70,6 +73,15 @@ def append_once(spark: SparkSession, rows: pyarrow.Table, path: str, writer: str
 def read_rows(spark: SparkSession, stored: StoredTable) -> DataFrame:
     """Return the rows of the snapshot ``stored``."""
     return spark.read.format("delta").option("versionAsOf", stored.version).load(stored.path)
+
+
+def map_in_arrow(rows: DataFrame, function: ArrowFunction, schema: StructType) -> DataFrame:
+    """Return the rows with ``schema`` that ``function`` makes of the batches of each partition.
+
+    As ``DataFrame.mapInArrow``, which imports pandas without using it: half a second of CPU in each process.
+    """
+    mapped = UserDefinedFunction(function, schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)(*rows.columns)
+    return DataFrame(rows._jdf.mapInArrow(mapped._jc, False, None), rows.sparkSession)
 
 
 def write_files(rows: DataFrame, stored: StoredTable) -> list[AddAction]:

@@ -37,39 +37,23 @@ SIDECAR_APIS = ("BrokerMetadata", "ClusterMetadata", "RegisterConsumer")
 REMOVED = 1 << 15
 """Lowest version of an api that was removed as a whole: greater than every possible version."""
 
-LOWEST_VERSIONS: Mapping[str, Mapping[int, int]] = {
+_LOWEST_VERSIONS = {
     "4.0": {
-        0: 3,  # Produce
-        1: 4,  # Fetch
-        2: 1,  # ListOffsets
-        4: REMOVED,  # LeaderAndIsr
-        5: REMOVED,  # StopReplica
-        6: REMOVED,  # UpdateMetadata
-        7: REMOVED,  # ControlledShutdown
-        8: 2,  # OffsetCommit
-        9: 1,  # OffsetFetch
-        19: 2,  # CreateTopics
-        20: 1,  # DeleteTopics
-        23: 2,  # OffsetForLeaderEpoch
-        27: 1,  # WriteTxnMarkers
-        29: 1,  # DescribeAcls
-        30: 1,  # CreateAcls
-        31: 1,  # DeleteAcls
-        32: 1,  # DescribeConfigs
-        34: 1,  # AlterReplicaLogDirs
-        35: 1,  # DescribeLogDirs
-        38: 1,  # CreateDelegationToken
-        39: 1,  # RenewDelegationToken
-        40: 1,  # ExpireDelegationToken
-        41: 1,  # DescribeDelegationToken
-        56: 2,  # AlterPartition
+        "Produce": 3, "Fetch": 4, "ListOffsets": 1, "LeaderAndIsr": REMOVED, "StopReplica": REMOVED,
+        "UpdateMetadata": REMOVED, "ControlledShutdown": REMOVED, "OffsetCommit": 2, "OffsetFetch": 1,
+        "CreateTopics": 2, "DeleteTopics": 1, "OffsetForLeaderEpoch": 2, "WriteTxnMarkers": 1,
+        "DescribeAcls": 1, "CreateAcls": 1, "DeleteAcls": 1, "DescribeConfigs": 1, "AlterReplicaLogDirs": 1,
+        "DescribeLogDirs": 1, "CreateDelegationToken": 1, "RenewDelegationToken": 1,
+        "ExpireDelegationToken": 1, "DescribeDelegationToken": 1, "AlterPartition": 2,
     },
     "4.1": {
-        76: 1,  # ShareGroupHeartbeat
-        77: 1,  # ShareGroupDescribe
-        78: 1,  # ShareFetch
-        79: 1,  # ShareAcknowledge
+        "ShareGroupHeartbeat": 1, "ShareGroupDescribe": 1, "ShareFetch": 1, "ShareAcknowledge": 1,
     },
+}  # fmt: skip
+
+LOWEST_VERSIONS: Mapping[str, Mapping[int, int]] = {
+    release: {APIS.index(name): version for name, version in lowest.items()}
+    for release, lowest in _LOWEST_VERSIONS.items()
 }
 """By release and api key, the lowest version that the release accepts. Only the release that raised it is listed; each
 api is in one release."""

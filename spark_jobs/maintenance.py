@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -41,7 +40,7 @@ class MaintainedTables(NamedTuple):
 
 
 class MaintenanceScheduler:
-    """Runs each task when it is due. The batch writer and the thread that follows the query both call it."""
+    """Runs each task when it is due: beside the batches, which go on meanwhile."""
 
     def __init__(self, tables: MaintainedTables, *, continuous: bool) -> None:
         """``tables`` names every table of the job. Without ``continuous`` derived tables are computed at the end."""
@@ -50,52 +49,42 @@ class MaintenanceScheduler:
         skipped = tables_without_definitions(tables.names, tables.definitions)
         self._derived_names = [name for name in tables.names if name in schemas.DERIVED and name not in skipped]
         self._continuous = continuous
-        self._lock = threading.Lock()
         # An earlier run may have left derived tables outdated, and the definitions may have changed since.
         self._derived_outdated = bool(self._derived_names)
         self._last_derived = -DERIVE_INTERVAL_S
         self._last_maintenance = time.monotonic()
         self._last_vacuum = self._read_last_vacuum()
 
-    def run_after_batch(self) -> None:
-        """Run the tasks that are due after a batch was written."""
-        with self._lock:
-            self._derived_outdated = bool(self._derived_names)
-            self._run_due_tasks()
-
-    def run_when_idle(self) -> None:
-        """Run the tasks that are due while no batch is running."""
-        with self._lock:
-            self._run_due_tasks()
+    def batch_written(self) -> None:
+        """Note that the derived tables are older than their inputs."""
+        self._derived_outdated = bool(self._derived_names)
 
     def run_at_end(self) -> tuple[str, ...]:
         """Run the tasks of a run that ends, and return the names of derived tables that could not be computed."""
-        with self._lock:
-            if self._continuous:
-                if self._derived_outdated:
-                    names = ", ".join(self._derived_names)
-                    self._tables.notify(Notice(f"the last batches are not in {names} yet; the next run computes them"))
-                return ()
-            failed = compute_derived_tables(*self._tables)
-            if self._vacuum_is_due():
-                self._maintain()
-            return failed
+        if self._continuous:
+            if self._derived_outdated:
+                names = ", ".join(self._derived_names)
+                self._tables.notify(Notice(f"the last batches are not in {names} yet; the next run computes them"))
+            return ()
+        failed = compute_derived_tables(*self._tables)
+        self._maintain_if_due()
+        return failed
 
-    def _run_due_tasks(self) -> None:
-        derive_is_due = time.monotonic() - self._last_derived >= DERIVE_INTERVAL_S
-        if self._continuous and self._derived_outdated and derive_is_due:
+    def run_due_tasks(self) -> None:
+        """Run the tasks that are due, of a continuous job. A run that ends by itself has them at its end."""
+        if not self._continuous:
+            return
+        if self._derived_outdated and time.monotonic() - self._last_derived >= DERIVE_INTERVAL_S:
+            self._derived_outdated = False
             compute_derived_tables(*self._tables)
-            self._derived_outdated, self._last_derived = False, time.monotonic()
-        maintenance_is_due = time.monotonic() - self._last_maintenance >= MAINTENANCE_INTERVAL_S
-        if maintenance_is_due or (self._continuous and self._vacuum_is_due()):
-            self._maintain()
+            self._last_derived = time.monotonic()
+        self._maintain_if_due()
 
-    def _vacuum_is_due(self) -> bool:
+    def _maintain_if_due(self) -> None:
         # A time in the future means that the clock was ahead. Waiting for it could postpone the vacuum for years.
-        return not 0 <= time.time() - self._last_vacuum < VACUUM_INTERVAL_S
-
-    def _maintain(self) -> None:
-        vacuum = self._vacuum_is_due()
+        vacuum = not 0 <= time.time() - self._last_vacuum < VACUUM_INTERVAL_S
+        if not vacuum and time.monotonic() - self._last_maintenance < MAINTENANCE_INTERVAL_S:
+            return
         maintain_tables(*self._tables, vacuum=vacuum)
         self._last_maintenance = time.monotonic()
         if vacuum:

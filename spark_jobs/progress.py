@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class BatchProgress:
-    """The result of one batch."""
+class BatchCounts:
+    """The counts of one batch."""
 
-    batch: int
     records: int
     """Kafka records read."""
     events: int
@@ -20,11 +19,27 @@ class BatchProgress:
     """Kafka records all of whose events were written before."""
     unknown: int
     """Events of kinds that this job does not know. They are skipped."""
+
+    def __str__(self) -> str:
+        """Return them as text, without those that are 0 but for records and events."""
+        parts = [_plural(self.records, "record", "records"), _plural(self.events, "event", "events")]
+        parts += [_plural(self.dead_letters, "dead letter", "dead letters")] if self.dead_letters else []
+        parts += [_plural(self.duplicates, "duplicate", "duplicates")] if self.duplicates else []
+        parts += [_plural(self.unknown, "event of an unknown kind", "events of unknown kinds")] if self.unknown else []
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class BatchProgress(BatchCounts):
+    """The result of one batch."""
+
+    batch: int
     seconds: float
+    """From the start of reading to the last table that was written, without Spark's planning and its checkpoint."""
 
     def __str__(self) -> str:
         """Return one line of text."""
-        return f"batch {self.batch}: {_format_counts(self)} in {self.seconds:.1f} s"
+        return f"batch {self.batch}: {super().__str__()} in {self.seconds:.1f} s"
 
 
 @dataclass(frozen=True)
@@ -43,14 +58,9 @@ Notify = Callable[[Notice], None]
 
 
 @dataclass(frozen=True)
-class RunSummary:
+class RunSummary(BatchCounts):
     """The sums of the batches of one run. A batch that was repeated after a crash is in the summaries of both runs."""
 
-    records: int
-    events: int
-    dead_letters: int
-    duplicates: int
-    unknown: int
     batches: int
     seconds: float
     """From the call to the end, including the start of Spark."""
@@ -60,15 +70,7 @@ class RunSummary:
     def __str__(self) -> str:
         """Return one line of text."""
         failed = f"; could not be computed: {', '.join(self.failed)}" if self.failed else ""
-        return f"{_format_counts(self)}, {_plural(self.batches, 'batch', 'batches')}, {self.seconds:.1f} s{failed}"
-
-
-def _format_counts(result: BatchProgress | RunSummary) -> str:
-    parts = [_plural(result.records, "record", "records"), _plural(result.events, "event", "events")]
-    parts += [_plural(result.dead_letters, "dead letter", "dead letters")] if result.dead_letters else []
-    parts += [_plural(result.duplicates, "duplicate", "duplicates")] if result.duplicates else []
-    parts += [_plural(result.unknown, "event of an unknown kind", "events of unknown kinds")] if result.unknown else []
-    return ", ".join(parts)
+        return f"{super().__str__()}, {_plural(self.batches, 'batch', 'batches')}, {self.seconds:.1f} s{failed}"
 
 
 def _plural(count: int, one: str, more: str) -> str:

@@ -123,10 +123,7 @@ def check_levels(values: Iterable[bytes | None]) -> None:
         last = (_decode(value) or last) if value is not None else NOTHING_FINALIZED
     if last.status != ENABLED:
         return
-    for verb, features in (
-        ("is", last.features),
-        ("is about to be", last.pending.features if last.pending else {}),
-    ):
+    for verb, features in (("is", last.features), ("is about to be", last.pending.features if last.pending else {})):
         level = features[FEATURE].max_version_level if FEATURE in features else 0
         if level > SCHEMA_LEVEL:
             raise JobError(

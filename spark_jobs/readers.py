@@ -44,10 +44,7 @@ READ_SECONDS = 10.0
 STOP_SECONDS = 5.0
 """Seconds that the end of the job waits until it is registered as stopped."""
 
-CLIENT_SETTINGS = {
-    "request.timeout.ms": str(CALL_TIMEOUT_MS),
-    "default.api.timeout.ms": str(CALL_TIMEOUT_MS),
-}
+CLIENT_SETTINGS = {"request.timeout.ms": str(CALL_TIMEOUT_MS), "default.api.timeout.ms": str(CALL_TIMEOUT_MS)}
 
 PRODUCER_SETTINGS = {
     "request.timeout.ms": str(CALL_TIMEOUT_MS),

@@ -19,9 +19,6 @@ from spark_jobs.schemas import TABLES
 
 NO_DEFINITIONS = Definitions()
 
-INTERPRETED_QUERIES_CONF = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""Settings of Spark for a run over few events, where compiling a query takes longer than interpreting it."""
-
 
 def _ignore(_: BatchProgress | Notice) -> None:
     pass
@@ -65,17 +62,15 @@ def run(
     name = default_name("tables", root) if reader is None else reader
     registered = AuditReader(name, "run", registry_hmac_keys or {})
     _check_installed()
-    from spark_jobs import kafka, streaming_job, table_root
+    from spark_jobs import kafka, session, streaming_job, table_root
 
     return streaming_job.run_streaming_job(
+        session.spark_session(f"brokerside {topic}", session.spark_conf(master, jars, conf or {}, short=available_now)),
         kafka.AuditTopicSource(bootstrap_servers, topic, dict(kafka_options or {}), hmac_keys or {}),
         table_root.TableRoot(root, _absolute(checkpoint) if checkpoint else ""),
         definitions,
         reader=registered,
         only=only or None,
-        jars=jars,
-        master=master,
-        conf=conf or {},
         available_now=available_now,
         progress=progress,
     )
@@ -110,18 +105,17 @@ def backfill(
         raise JobError(f"the first day, {first}, is after the last, {last}")
     root = _absolute(tables)
     _check_installed()
-    from spark_jobs import backfill, kafka, table_root
+    from spark_jobs import backfill, kafka, session, table_root
 
+    settings = session.spark_conf(master, jars, session.DELTA_CONF | dict(conf or {}), short=True)
     return backfill.run_backfill(
+        session.spark_session(f"brokerside backfill {topic}", settings),
         kafka.AuditTopicSource(bootstrap_servers, topic, dict(kafka_options or {}), hmac_keys or {}),
         table_root.TableRoot(root, _absolute(checkpoint) if checkpoint else ""),
         definitions,
         reader=AuditReader(default_name("backfill", root), "backfill", registry_hmac_keys or {}),
         first=first,
         last=last,
-        jars=jars,
-        master=master,
-        conf=conf or {},
         progress=progress,
     )
 

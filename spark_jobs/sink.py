@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import time
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.util import inheritable_thread_target
 
 from spark_jobs import io
-from spark_jobs.batch import BatchCounts, read_batch
+from spark_jobs.batch import read_batch
 from spark_jobs.checkpoint import CheckpointIdentity, check_no_backfill
 from spark_jobs.decode import DecodeOptions
 from spark_jobs.dedup_ranges import RANGES_FOLDER, DedupRanges
 from spark_jobs.definitions import Definitions
 from spark_jobs.errors import JobError
+from spark_jobs.progress import BatchCounts
 from spark_jobs.schemas import STREAMED
 from spark_jobs.spark_types import arrow_schema
 from spark_jobs.table_root import TableRoot, table_of_every_batch
@@ -36,38 +39,35 @@ class TableSink:
         names: Collection[str],
         definitions: Definitions,
         hmac_keys: Mapping[str, bytes],
-        after_batch: Callable[[], None],
     ) -> None:
-        """``names``: the streamed tables. ``after_batch``: called when all tables of a batch are written."""
+        """``names``: the streamed tables."""
         self._root = root
         self._writer = identity.writer
         self._table_of_every_batch = table_of_every_batch(names)
         skipped = tables_without_definitions(names, definitions)
         self._names = [name for name in names if name == self._table_of_every_batch or name not in skipped]
         self._options = DecodeOptions(self._names, mirror_sides(definitions.mirrors), hmac_keys)
-        self._after_batch = after_batch
         # The last batch, and the ranges that were written up to it.
         self._last_batch, self._ranges = -1, DedupRanges()
-        self._counts: dict[int, BatchCounts] = {}
+        self.written: SimpleQueue[tuple[int, BatchCounts, float]] = SimpleQueue()
+        """Number, counts and seconds of each batch that had records, from when it was written."""
         self._pool = ThreadPoolExecutor(MAX_CONCURRENT_WRITES, thread_name_prefix="table")
 
     def __call__(self, rows: DataFrame, number: int) -> None:
         """Write one batch. Spark calls this again with the same rows and number if the first call was interrupted."""
+        started = time.monotonic()
         spark = rows.sparkSession  # of the query alone
         spark.conf.set("spark.sql.adaptive.enabled", "false")  # its plan needs no statistics: what is shuffled are sums
         check_no_backfill(io.Folder(spark, self._root.checkpoint), self._root.checkpoint)
-        tables, self._counts[number] = self._read(rows, number)
+        tables, counts = self._read(rows, number)
         tables.setdefault(self._table_of_every_batch, arrow_schema(STREAMED[self._table_of_every_batch]).empty_table())
 
         def write(name: str) -> None:
             io.append_once(spark, tables[name], self._root.table_path(name), self._writer, number)
 
         list(self._pool.map(inheritable_thread_target(spark)(write), tables))
-        self._after_batch()
-
-    def counts_of_batch(self, number: int) -> BatchCounts:
-        """Return and forget the counts of a batch."""
-        return self._counts.pop(number)
+        if counts.records:
+            self.written.put((number, counts, time.monotonic() - started))
 
     def close(self) -> None:
         """Wait for running writes and stop the threads."""

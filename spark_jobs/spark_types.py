@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
 from spark_jobs.schemas import Table
 
@@ -35,14 +35,8 @@ def arrow_schema(table: Table) -> pa.Schema:
 
 def table_schema(table: Table) -> StructType:
     """Return the schema of ``table``; the metadata of each column has its comment, unit and source."""
-    return StructType(
-        [
-            StructField(
-                column.name,
-                from_arrow_type(ARROW_TYPES[column.type]),
-                True,
-                {"comment": column.meaning, "unit": column.unit, "source": column.source},
-            )
-            for column in table.columns
-        ]
-    )
+    schema = StructType()
+    for column in table.columns:
+        metadata = {"comment": column.meaning, "unit": column.unit, "source": column.source}
+        schema.add(column.name, from_arrow_type(ARROW_TYPES[column.type]), True, metadata)
+    return schema

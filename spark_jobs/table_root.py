@@ -42,12 +42,7 @@ def streamed_table_names(only: Collection[str] | None) -> tuple[str, ...]:
 
 
 def open_tables(
-    spark: SparkSession,
-    root: TableRoot,
-    cluster: str,
-    topic: str,
-    only: Sequence[str] | None,
-    notify: Notify,
+    spark: SparkSession, root: TableRoot, cluster: str, topic: str, only: Sequence[str] | None, notify: Notify
 ) -> CheckpointIdentity:
     """Create or upgrade the streamed tables, and return the identity of the checkpoint that continues them.
 
@@ -82,7 +77,8 @@ def open_tables(
 
 def read_table_state(spark: SparkSession, root: TableRoot, name: str) -> TableState:
     """Read the state of the table ``name`` from its Delta log."""
-    return checkpoint.table_state(io.open_table(spark, root.table_path(name)))
+    table = io.open_table(spark, root.table_path(name))
+    return TableState(table.id, table.version, table.writers) if table.version >= 0 else TableState()
 
 
 def create_or_upgrade_table(spark: SparkSession, root: TableRoot, name: str, notify: Notify) -> StoredTable:

@@ -14,6 +14,9 @@ MAX_HIDDEN_NAMES = 101
 MAX_HIDDEN_BY = 300
 """Characters of ``hidden_by``."""
 
+_OF_STATUS = ("started_at", "seen", "emitted", "delivered", "hidden", "partly_hidden")
+"""Columns with the value that the status has of this name."""
+
 
 def add_arrived(rows: PartialRows, envelope: Any, first: int, last: int) -> None:
     """Add the row of a record, or of the part of it with the events from ``first`` to ``last``."""
@@ -41,14 +44,9 @@ def add_status(rows: PartialRows, envelope: Any, event: Any) -> None:
     rows.add_given(
         "completeness",
         _key(envelope, at),
+        **{name: getattr(event, name) for name in _OF_STATUS},
         statuses=1,
         last_status=at,
-        started_at=event.started_at,
-        seen=event.seen,
-        emitted=event.emitted,
-        delivered=event.delivered,
-        hidden=event.hidden,
-        partly_hidden=event.partly_hidden,
         dropped=sum(map(_bounded, event.dropped.values())),
         waiting=(at, event.waiting + event.queued + event.spooled),
         clock_step_ms=_bounded(abs(event.clock_step_ms)),

@@ -17,7 +17,7 @@ LAST_KNOWN_FIELDS = {
 """By column with the last known value, the field of the event."""
 
 
-def add_connection(rows: PartialRows, cluster_id: str, broker_id: int, boot_id: str, event: Any) -> None:
+def add_connection(rows: PartialRows, envelope: Any, event: Any) -> None:
     """Add what an event says about its connection.
 
     The rows of a day are computed from the events of that day only, so that one day can be computed again.
@@ -38,5 +38,5 @@ def add_connection(rows: PartialRows, cluster_id: str, broker_id: int, boot_id: 
         case "closed":
             given |= {"closed_at": at, "cause": event.cause, "duration_ms": event.duration_ms}
             given |= {name: getattr(event, name) for name in ("requests", "received_bytes", "sent_bytes")}
-    key = (at // DAY_US, cluster_id, broker_id, boot_id, event.connection_id)
+    key = (at // DAY_US, envelope.cluster_id, envelope.broker_id, envelope.boot_id, event.connection_id)
     rows.add_given("connections", key, last_seq=event.seq, **given)

@@ -10,10 +10,10 @@ from spark_jobs.partial_rows import PartialRows
 SECOND_US = 1_000_000
 
 
-def add_group(rows: PartialRows, cluster_id: str, broker_id: int, event: Any) -> None:
+def add_group(rows: PartialRows, envelope: Any, event: Any) -> None:
     """Add a row of a member, rows of its topics, and of the offsets that it committed."""
-    last = event.ts_last
-    before = (last // DAY_US, cluster_id, broker_id, event.listener, event.group_id)
+    last, cluster_id = event.ts_last, envelope.cluster_id
+    before = (last // DAY_US, cluster_id, envelope.broker_id, event.listener, event.group_id)
     after = (event.member_id, event.group_instance_id, event.principal, event.client_id, event.client_ip)
     kind = None if event.group_type is None else (last, event.group_type)
     generation = None if event.generation_id < 0 else (last, event.generation_id)
@@ -29,10 +29,10 @@ def add_group(rows: PartialRows, cluster_id: str, broker_id: int, event: Any) ->
         rows.add("committed_offsets", key, [(at, one.offset), (at, one.transactional), at])
 
 
-def add_end_offsets(rows: PartialRows, cluster_id: str, event: Any) -> None:
+def add_end_offsets(rows: PartialRows, envelope: Any, event: Any) -> None:
     """Add a row for each partition of which the event has the end."""
     for one in event.end_offsets:
         at = one.ts
         second = at - at % SECOND_US  # within it the highest holds, as in the sidecars
-        key = (at // DAY_US, at - at % MINUTE_US, cluster_id, one.topic, one.partition)
+        key = (at // DAY_US, at - at % MINUTE_US, envelope.cluster_id, one.topic, one.partition)
         rows.add("end_offsets", key, [(second, one.offset), second])

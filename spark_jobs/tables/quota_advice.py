@@ -69,7 +69,7 @@ limited AS MATERIALIZED (
             {{'scope': 'listener', 'listener': listener, 'client_ip': NULL::VARCHAR}},
             {{'scope': 'ip', 'listener': NULL::VARCHAR, 'client_ip': client_ip}}
         ], recursive := true)
-    FROM lifetimes WHERE begun IS NOT NULL
+    FROM lifetimes WHERE begun >= TIMESTAMP '1970-01-01' -- an earlier one is wrong; Python has no day before year 1
 ),
 opened_by_second AS (
     SELECT {_LIMIT}, epoch_us("at") // 1000000 AS second, count(*) AS opened, min("at") AS first_at,

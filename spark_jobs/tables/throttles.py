@@ -8,9 +8,9 @@ from spark_jobs.events import DAY_US, MINUTE_US
 from spark_jobs.partial_rows import PartialRows
 
 
-def add_throttle(rows: PartialRows, cluster_id: str, broker_id: int, event: Any) -> None:
+def add_throttle(rows: PartialRows, envelope: Any, event: Any) -> None:
     """Add the row of one event."""
     first = event.ts_first
     about = (event.listener, event.client_ip, event.scope, event.principal or None, event.quota, event.action)
-    key = (first // DAY_US, first - first % MINUTE_US, cluster_id, broker_id, *about)
+    key = (first // DAY_US, first - first % MINUTE_US, envelope.cluster_id, envelope.broker_id, *about)
     rows.add("throttles", key, [event.count, event.limit, event.observed, event.delay_ms, first, event.ts_last])

@@ -7,7 +7,7 @@ evening or a month later.
 from __future__ import annotations
 
 from collections.abc import Collection
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_network
 
 from spark_jobs.definitions.prices import Zones
 from spark_jobs.tables.sql import literal
@@ -116,10 +116,10 @@ def _zoned(zones: Zones) -> str:
         for cluster, each in zones.brokers.items()
         for id, zone in each.items()
     ]
-    networks = sorted(((ip_network(range), zone) for range, zone in zones.clients.items()), key=_network_size)
+    networks = {ip_network(range): zone for range, zone in zones.clients.items()}
     of_clients = [
-        f"WHEN address BETWEEN '{_digits(network[0])}' AND '{_digits(network[-1])}' THEN {literal(zone)}"
-        for network, zone in networks
+        f"WHEN address BETWEEN '{_digits(each[0])}' AND '{_digits(each[-1])}' THEN {literal(networks[each])}"
+        for each in sorted(networks, key=lambda network: network.num_addresses)
     ]
     return f"""
 addresses AS (SELECT client_ip, {_ADDRESS_DIGITS} AS address FROM (SELECT DISTINCT client_ip FROM traffic_sums)),
@@ -128,10 +128,6 @@ zoned AS (
     SELECT traffic_sums.*, client_zone, CASE {" ".join(of_brokers)} WHEN false THEN '' END AS zone
     FROM traffic_sums LEFT JOIN client_zones USING (client_ip) WHERE topic IS NOT NULL AND direction IS NOT NULL
 )"""
-
-
-def _network_size(entry: tuple[IPv4Network | IPv6Network, str]) -> int:
-    return entry[0].num_addresses
 
 
 def _digits(address: IPv4Address | IPv6Address) -> str:
