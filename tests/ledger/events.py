@@ -6,15 +6,17 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from observers.event import (
-    ROLLUP_BUCKETS,
+from observers.cluster_events import (
     CommittedPartition,
-    ConnectionEvent,
     EndOffset,
     EndOffsetsEvent,
     GroupEvent,
     InventoryEvent,
     InventoryTopic,
+)
+from observers.event import (
+    ROLLUP_BUCKETS,
+    ConnectionEvent,
     PrincipalSource,
     RequestEvent,
     RollupEvent,

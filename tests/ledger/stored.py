@@ -10,15 +10,18 @@ from typing import Any
 from deltalake import DeltaTable
 
 from spark_jobs.schemas import TABLES
-from spark_jobs.schemas.model import Column
+from spark_jobs.schemas.model import Column, Table
 
 Row = dict[str, Any]
 
 
 def rows(root: Path | str, table: str) -> list[Row]:
     """All rows of ``table``, those with equal keys merged; in no order. ``root``: a folder, or the URL of one."""
-    stored: list[Row] = DeltaTable(f"{root}/{table}").to_pyarrow_table().to_pylist()
-    described = TABLES[table]
+    return merged(TABLES[table], DeltaTable(f"{root}/{table}").to_pyarrow_table().to_pylist())
+
+
+def merged(described: Table, stored: list[Row]) -> list[Row]:
+    """The ``stored`` rows of a table, those with equal keys merged."""
     if not described.keys:
         return stored
     groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
@@ -26,7 +29,11 @@ def rows(root: Path | str, table: str) -> list[Row]:
         groups[tuple(row[name] for name in described.keys)].append(row)
     return [
         dict(zip(described.keys, key, strict=True))
-        | {column.name: _merged(column, described.order, group) for column in described.merged}
+        | {
+            column.name: _merged(column, described.order, group)
+            for column in described.columns
+            if column.merge not in (None, "key")
+        }
         for key, group in groups.items()
     ]
 

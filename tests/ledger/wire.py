@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from observers.event import Envelope, GapEvent, StatusEvent, encoder
+from observers.account_events import GapEvent, StatusEvent
+from observers.event import Envelope, encoder
 from tests.ledger import events
 from tests.ledger.acts import HOUR, MINUTE, SECOND, Act, Call, Change, Limited, Run
 from tests.ledger.world import World

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from proxy.local import cluster as local_cluster
 from proxy.local.jars import resolve
-from spark_jobs.run import INTERPRETED_QUERIES_CONF
-from spark_jobs.session import spark_conf, spark_session
+from spark_jobs.session import DELTA_CONF, spark_conf, spark_session
 from tests.ledger.build import Built, build
 from tests.spark.decoded import kafka_records, partial_rows, rows_of
 
 FEW_ROWS = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
-    "spark.databricks.delta.snapshotPartitions": "1",
 }
 
 
@@ -35,20 +32,8 @@ def jars() -> list[Path]:
 @pytest.fixture(scope="session")
 def spark(jars: list[Path]) -> Iterator[SparkSession]:
     """The jobs' own session; a job that a test runs in this process uses it, too."""
-    with spark_session("tests", spark_conf("local[2]", jars, FEW_ROWS | INTERPRETED_QUERIES_CONF, short=True)) as spark:
+    with spark_session("tests", spark_conf("local[2]", jars, DELTA_CONF | FEW_ROWS, short=True)) as spark:
         yield spark
-
-
-@contextmanager
-def compiled(spark: SparkSession) -> Iterator[None]:
-    """Compile queries in this block, as in production: for a load that has every kind of event."""
-    for name in INTERPRETED_QUERIES_CONF:
-        spark.conf.unset(name)
-    try:
-        yield
-    finally:
-        for name, value in INTERPRETED_QUERIES_CONF.items():
-            spark.conf.set(name, value)
 
 
 @pytest.fixture
@@ -72,8 +57,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def ledger_root(spark: SparkSession, bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Built:
     """Tables of the scripted load, made by the real job; to be read only."""
-    with compiled(spark):
-        return build(tmp_path_factory.mktemp("ledger") / "tables", bootstrap, [])
+    return build(tmp_path_factory.mktemp("ledger") / "tables", bootstrap, [])
 
 
 class AuditTopic:

@@ -7,18 +7,15 @@ from typing import Any
 
 import msgspec
 
+from observers.account_events import GapEvent, StatusEvent
+from observers.cluster_events import GroupEvent, InventoryEvent, InventoryTopic
 from observers.event import (
     ConnectionEvent,
     Envelope,
     Event,
-    GapEvent,
-    GroupEvent,
-    InventoryEvent,
-    InventoryTopic,
     RequestEvent,
     RollupEvent,
     RollupTopic,
-    StatusEvent,
     ThrottleEvent,
     TopicPartition,
     encoder,

@@ -23,14 +23,14 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from observers.event import CommittedPartition, EndOffset, EndOffsetsEvent
+from observers.cluster_events import CommittedPartition, EndOffset, EndOffsetsEvent
 from proxy.local import cluster as local_cluster
 from proxy.local.jars import resolve
 from spark_jobs import kafka
 from spark_jobs.batch import WholeTopic
 from spark_jobs.decode import DecodeOptions
 from spark_jobs.definitions import load
-from spark_jobs.run import INTERPRETED_QUERIES_CONF, run
+from spark_jobs.run import run
 from spark_jobs.schemas import DERIVED, STREAMED, TABLES
 from spark_jobs.session import spark_conf, spark_session
 from spark_jobs.tables import registry
@@ -94,7 +94,7 @@ class Sweep:
             "definitions": self._definitions,
             "available_now": True,
             "master": "local[2]",
-            "conf": FEW_ROWS | INTERPRETED_QUERIES_CONF,
+            "conf": FEW_ROWS,
             "records_per_batch": RECORDS_PER_BATCH,
         }
 
@@ -196,9 +196,7 @@ def main() -> int:
                         f"{killed}/{arguments.instants} {instant}: {time.monotonic() - started:.0f} s"
                         + " ended" * (not reached)
                     )
-            with spark_session(
-                "kills", spark_conf("local[2]", jars, FEW_ROWS | INTERPRETED_QUERIES_CONF, short=True)
-            ) as spark:
+            with spark_session("kills", spark_conf("local[2]", jars, FEW_ROWS, short=True)) as spark:
                 sweep.finish(spark)
                 found = sweep.differences(spark)
         finally:

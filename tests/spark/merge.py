@@ -18,7 +18,11 @@ def merge_rows(rows: DataFrame, table: Table) -> DataFrame:
     """Return ``rows`` of ``table`` with one row for each key. Rows of a table without keys are returned unchanged."""
     if not table.keys:
         return rows
-    values = [_merged_value(column, table.order).alias(column.name) for column in table.merged]
+    values = [
+        _merged_value(column, table.order).alias(column.name)
+        for column in table.columns
+        if column.merge not in (None, "key")
+    ]
     return rows.groupBy(*table.keys).agg(*values).select(*[column.name for column in table.columns])
 
 

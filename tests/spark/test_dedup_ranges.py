@@ -8,7 +8,7 @@ import random
 import pytest
 
 from spark_jobs import dedup_ranges as module
-from spark_jobs.dedup_ranges import AuditRecord, DedupRanges, NewRange, SidecarBoot
+from spark_jobs.dedup_ranges import AuditRecord, DedupRanges, SidecarBoot
 
 BOOT, OTHER = SidecarBoot("kafka", 1, "boot"), SidecarBoot("kafka", 1, "other")
 
@@ -25,9 +25,8 @@ def record(
 
 def add(taken: DedupRanges, first: int, last: int, boot: SidecarBoot = BOOT) -> list[tuple[int, int]] | None:
     """Intervals of the one record that are new; None: all of it."""
-    pieces = taken.add_records([record(first, last, boot=boot)]).new_ranges
-    assert all((piece.partition, piece.offset) == (0, 7) for piece in pieces)
-    return [(piece.first, piece.last) for piece in pieces if piece.first <= piece.last] if pieces else None
+    ranges = taken.add_records([record(first, last, boot=boot)]).new_ranges
+    return [*ranges[0, 7]] if ranges else None
 
 
 def test_a_record_that_comes_again_has_nothing_new() -> None:
@@ -37,7 +36,7 @@ def test_a_record_that_comes_again_has_nothing_new() -> None:
     assert add(taken, 1, 200, SidecarBoot("elsewhere", 1, "boot")) is None
     records = [record(1, 200, partition=3, offset=9), record(401, 402, partition=3, offset=10)]
     decision = taken.add_records(records)
-    assert (decision.new_ranges, decision.conflicts, decision.duplicates) == ([NewRange(3, 9, 1, 0)], [], 1)
+    assert (decision.new_ranges, decision.conflicts, decision.duplicates) == ({(3, 9): []}, {}, 1)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +101,7 @@ def test_those_heard_of_last_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def conflicts(taken: DedupRanges, *records: AuditRecord) -> list[str]:
-    return [conflict.detail for conflict in taken.add_records(records).conflicts]
+    return [*taken.add_records(records).conflicts.values()]
 
 
 def noted(*records: AuditRecord) -> DedupRanges:
@@ -166,6 +165,7 @@ def test_digests_of_an_earlier_release_are_not_compared() -> None:
     for each in boots[0][4]:
         del each[7:]
     taken = DedupRanges.from_json(json.dumps(boots))
-    decision = taken.add_records([record(5, 8, other=5), record(3, 12), record(9, 12, other=9)])
-    assert [new for new in decision.new_ranges if new.first <= new.last] == [NewRange(0, 7, 9, 12)]
-    assert [conflict.detail for conflict in decision.conflicts] == ["9 to 12 differ from partition 0, offset 7"]
+    later = [record(5, 8, other=5, offset=8), record(3, 12, offset=9), record(9, 12, other=9, offset=10)]
+    decision = taken.add_records(later)
+    assert decision.new_ranges == {(0, 8): [], (0, 9): [(9, 12)], (0, 10): []}
+    assert decision.conflicts == {(0, 10): "9 to 12 differ from partition 0, offset 9"}

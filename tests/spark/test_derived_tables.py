@@ -183,6 +183,17 @@ def test_commits_that_the_log_no_longer_has_may_have_changed_any_day(root: Root,
     assert root.values(SLO, "total") == {0: 15, 1: 5}
 
 
+@pytest.mark.parametrize(("commits", "changed"), [(14_400, {"traffic": {FIRST}}), (15_001, None)])
+def test_the_commits_of_12_hours_are_scanned(
+    commits: int, changed: dict[str, set[date]] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two topics with a batch each 6 s, after a job that was stopped for as long as the log is retained."""
+    inputs = derived_tables._Inputs(NO_SPARK, TableRoot("", ""))
+    monkeypatch.setattr(inputs, "days_changed", lambda name, version: {FIRST})
+    before, now = ({"made_by": "", "inputs": {"traffic": ("id", version)}} for version in (0, commits))
+    assert derived_tables._days_changed(inputs, before, now) == changed
+
+
 def test_what_is_made_as_a_whole_is_replaced_as_a_whole(root: Root) -> None:
     root.requests(0)
     root.derive("topics")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, Row
 
-from observers.event import CommittedPartition, EndOffset, EndOffsetsEvent
+from observers.cluster_events import CommittedPartition, EndOffset, EndOffsetsEvent
 from spark_jobs.schemas import COMMITTED_OFFSETS, END_OFFSETS, GROUP_MEMBERS, TRAFFIC, Table
 from spark_jobs.spark_types import table_schema
 from tests.spark import derived

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 
-from observers.event import InventoryEvent, InventoryTopic
+from observers.cluster_events import InventoryEvent, InventoryTopic
 from spark_jobs.schemas import INVENTORY
 from spark_jobs.spark_types import table_schema
 from tests.spark.decoded import kafka_records, partial_rows, rows_of

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from spark_jobs.query import query
-from spark_jobs.run import INTERPRETED_QUERIES_CONF, backfill
+from spark_jobs.run import backfill
 from spark_jobs.schemas import STREAMED, TABLES
-from spark_jobs.session import SHORT_RUN_CONF
+from spark_jobs.session import SHORT_RUN_OPTIONS
 from tests.ledger.build import DEFINITIONS, Built
 from tests.ledger.stored import rows
 from tests.spark.conftest import FEW_ROWS
@@ -94,8 +94,9 @@ def test_two_jobs_fill_the_same_tables_of_an_object_store_at_the_same_time(
 
 
 def _start(ledger: Built, cluster: str, store: str, master: str) -> subprocess.Popen[str]:
+    java = {"spark.driver.extraJavaOptions": SHORT_RUN_OPTIONS}
     executor = {"spark.executor.memory": "700m", "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
-    conf = DRIVER | FEW_ROWS | INTERPRETED_QUERIES_CONF | SHORT_RUN_CONF | of_spark(store) | executor
+    conf = DRIVER | FEW_ROWS | java | of_spark(store) | executor
     return subprocess.Popen(
         [sys.executable, "-m", "proxy", "jobs", "run", "--available-now", "--master", master,
          "--bootstrap-servers", ledger.bootstrap, "--topic", ledger.topics[cluster],

@@ -66,18 +66,19 @@ def test_tables_are_computed_by_the_time_and_not_by_the_number_of_batches(
 ) -> None:
     said: list[str] = []
     job = start(continuous=True, say=lambda note: said.append(str(note)))
-    job.run_when_idle()
+    job.run_due_tasks()
     assert clocks.did() == ["derive"], "what an earlier run left undone"
     for _ in range(100):
-        job.run_after_batch()
+        job.batch_written()
+        job.run_due_tasks()
     assert clocks.did() == []
     assert job.run_at_end() == ()
     assert said == ["the last batches are not in topics yet; the next run computes them"]
     clocks.now += 300
-    job.run_when_idle()
+    job.run_due_tasks()
     assert clocks.did() == ["derive"], "also if nothing comes any more"
     clocks.now += 300
-    job.run_when_idle()
+    job.run_due_tasks()
     assert clocks.did() == []
     assert job.run_at_end() == ()
     assert len(said) == 1
@@ -88,7 +89,8 @@ def test_a_job_of_which_nothing_is_computed_is_never_behind(
 ) -> None:
     said: list[str] = []
     job = start("traffic", "slo", continuous=True, say=lambda note: said.append(str(note)))
-    job.run_after_batch()
+    job.batch_written()
+    job.run_due_tasks()
     job.run_at_end()
     assert (clocks.did(), said) == ([], [])
 
@@ -99,7 +101,8 @@ def test_tables_are_maintained_each_hour_and_vacuumed_once_a_day(
     job = start("traffic", continuous=True)
     done = []
     for _ in range(49):
-        job.run_after_batch()
+        job.batch_written()
+        job.run_due_tasks()
         done += clocks.did()
         clocks.now += 3_600
     assert done == [*["maintain"] * 23, "vacuum", *["maintain"] * 23, "vacuum"]
@@ -111,7 +114,19 @@ def test_runs_that_end_by_themselves_vacuum_when_a_day_has_passed(
     for passed, expected in ((0, []), (DAY - 1, []), (1, ["vacuum"]), (1, []), (DAY, ["vacuum"]), (-1, ["vacuum"])):
         clocks.now += passed
         job = start(continuous=False)
-        job.run_after_batch()
+        job.batch_written()
+        job.run_due_tasks()
         assert clocks.did() == []
         assert job.run_at_end() == ("slo",)
         assert clocks.did() == ["derive", *expected]
+
+
+def test_a_long_run_that_ends_by_itself_does_everything_at_its_end(
+    start: Callable[..., MaintenanceScheduler], clocks: Clocks
+) -> None:
+    job = start(continuous=False)
+    clocks.now += 3_600
+    job.run_due_tasks()
+    assert clocks.did() == []
+    job.run_at_end()
+    assert clocks.did() == ["derive", "maintain"]

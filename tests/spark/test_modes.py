@@ -239,7 +239,7 @@ def stored(spark: SparkSession, bootstrap: str, topic: str) -> Stored:
     rows: list[str] = []
     for table in (TRAFFIC, CLIENTS):
         keys = [name for name in table.keys if name not in ("day", "minute")]
-        sums = [column.name for column in table.merged if column.merge == "sum"]
+        sums = [column.name for column in table.columns if column.merge == "sum"]
         of_others = batch.table(table.name).where("client_id NOT LIKE 'brokerside-%'")
         rows += sorted(map(str, of_others.groupBy(*keys).sum(*sums).collect()))
     batch.release()

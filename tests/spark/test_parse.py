@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import base64
+import gc
 import json
 import math
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -14,12 +15,13 @@ from pyspark.sql import SparkSession
 
 from observers.event import RollupTopic
 from spark_jobs.batch import WholeTopic
-from spark_jobs.decode import CONFLICT_REASON, DecodeOptions, decided
+from spark_jobs.decode import CONFLICT_REASON, DecodeOptions, decode_records
 from spark_jobs.dedup_ranges import DedupDecision, DedupRanges
 from spark_jobs.event_structs import EVENT_STRUCTS
-from spark_jobs.events import KINDS, REQUEST_EVENT, TOPIC_PARTITION, EventField
+from spark_jobs.events import KINDS, MAX_INSTANT, MAX_SUM, REQUEST_EVENT, TOPIC_PARTITION, EventField
 from spark_jobs.parse import Fault, parse_record
-from spark_jobs.schemas import DEAD_LETTER_REASONS, DEAD_LETTERS
+from spark_jobs.partial_rows import collector_paused
+from spark_jobs.schemas import DEAD_LETTER_REASONS, DEAD_LETTERS, STREAMED
 from tests.spark.decoded import READ_AT, Value, kafka_records, partial_rows, rows_of, summaries
 from tests.spark.envelopes import (
     FETCH,
@@ -177,6 +179,29 @@ def test_poison_becomes_dead_letters_and_nothing_else_changes() -> None:
     assert [record.last for record in kept] == [2 + 2 * number for number in range(good)]
 
 
+def test_records_of_any_kind_leave_nothing_for_the_collector_of_cycles() -> None:
+    """It is paused while a task decodes: what only it can free would stay until the end of the task."""
+    values = [value for value, *_ in POISON.values()]
+    values += [
+        encoded(event(), throttle(), rollup(), connection(), inventory("a"), gap(6, 7), status()),
+        with_unknown(),
+    ]
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for _ in range(10):
+            assert not gc.isenabled()
+            yield kafka_records(values)
+
+    made = list(decode_records(batches(), DecodeOptions(tuple(STREAMED))))
+    assert gc.isenabled()
+    del made
+    gc.collect()  # what is made once is made
+    with collector_paused():
+        made = list(decode_records(batches(), DecodeOptions(tuple(STREAMED))))
+        assert gc.collect() == 0
+    assert sum(len(batch) for batch in made) > 10 * len(POISON)
+
+
 def test_a_fault_in_any_field_of_one_request_among_many_is_found() -> None:
     faults = [*_faults("", REQUEST_EVENT), *_faults("topics.1.", TOPIC_PARTITION)]
     values = []
@@ -208,6 +233,14 @@ def _faults(path: str, fields: Sequence[EventField]) -> Iterator[tuple[str, Any,
             yield path + field.name, "else", "bad_value"
 
 
+@pytest.mark.parametrize("name", ["count", "delay_ms"])
+def test_a_throttle_cannot_say_more_than_a_table_can_add_up(name: str) -> None:
+    """Rows of several batches are added up in 64 bits, by readers and by maintenance."""
+    most, more = (encoded(throttle(**{name: MAX_SUM + n})) for n in (0, 1))
+    assert not isinstance(parse_record(most), Fault)
+    assert parse_record(more) == Fault("bad_value", f"events[].{name}")
+
+
 def test_every_reason_is_documented() -> None:
     signatures = {"unsigned", "unknown_key", "bad_signature"}
     assert {CONFLICT_REASON, *signatures, *(reason for _, reason, _ in POISON.values())} == set(DEAD_LETTER_REASONS)
@@ -223,6 +256,18 @@ def test_a_dead_letter_keeps_where_it_was_and_the_start_of_it() -> None:
     assert base64.b64decode(long["value_sample"], validate=True) == value[:1024]
 
 
+@pytest.mark.parametrize(
+    ("timestamp", "stored"),
+    [(-1_000, 0), (-(2**63), 0), (MAX_INSTANT, MAX_INSTANT), (MAX_INSTANT + 1, MAX_INSTANT), (2**63 - 1, MAX_INSTANT)],
+)
+def test_a_dead_letter_has_a_time_that_every_program_can_read(timestamp: int, stored: int) -> None:
+    """Its producer sets the time, if the topic has no LogAppendTime."""
+    records = kafka_records([b"x"]).set_column(4, "timestamp", pa.array([timestamp], pa.timestamp("us", "UTC")))
+    (row,) = rows_of("dead_letters", partial_rows(records)).to_pylist()
+    assert row["timestamp"] == datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=stored)
+    assert row["day"] == row["timestamp"].date()
+
+
 def test_a_record_of_ten_megabytes_is_a_dead_letter_like_any_other() -> None:
     huge = b'{"schema_level":1,"cluster_id":"' + b"x" * 10_000_000
     (row,) = letters([huge])
@@ -232,7 +277,7 @@ def test_a_record_of_ten_megabytes_is_a_dead_letter_like_any_other() -> None:
 def test_an_envelope_sent_twice_counts_once_and_dead_letters_stay() -> None:
     one, other = encoded(event()), encoded(event(), boot_id="another")
     values = [one, other, one, b"x", b"x", encoded(event(), first_seq=2), one, encoded(event(), broker_id=2)]
-    once = partial_rows(kafka_records(values), **decided(decide(values)))
+    once = partial_rows(kafka_records(values), decision=decide(values))
     assert sum(not record.dead for record in summaries(once)) == 4
     assert sorted(row["offset"] for row in rows_of("dead_letters", once).to_pylist()) == [3, 4]
 
@@ -244,7 +289,7 @@ def block(first: int, last: int, **changes: Any) -> bytes:
 
 def numbers(values: Sequence[Value], decision: DedupDecision) -> list[tuple[str, int]]:
     """The numbers of the events that count, and that they are no others."""
-    partial = partial_rows(kafka_records(values), **decided(decision))
+    partial = partial_rows(kafka_records(values), decision=decision)
     found = [record for record in summaries(partial) if not record.dead]
     numbers = [((record.boot or ("", 0, ""))[2], n) for record in found for n in range(record.first, record.last + 1)]
     assert all(record.known == record.last - record.first + 1 for record in found)
@@ -267,7 +312,7 @@ def test_a_whole_topic_has_each_event_once() -> None:
     values = [value for batch in BLOCKS for value in batch]
     decision = decide(values)
     assert numbers(values, decision) == EACH_ONCE
-    assert len(letters(values, **decided(decision))) == 3
+    assert len(letters(values, decision=decision)) == 3
 
 
 def test_so_have_its_batches() -> None:
@@ -278,7 +323,7 @@ def test_so_have_its_batches() -> None:
         decision = decide(batch, ranges)
         assert decision == decide(batch, DedupRanges.from_json(noted))
         found += numbers(batch, decision)
-        dead += len(letters(batch, **decided(decision)))
+        dead += len(letters(batch, decision=decision))
         noted = ranges.to_json()
     assert sorted(found) == EACH_ONCE
     assert dead == 3
@@ -315,5 +360,5 @@ def test_the_same_events_sent_again_are_no_conflict_other_ones_are() -> None:
 
 
 def _conflicts(*values: bytes) -> list[tuple[int, str]]:
-    found = letters(values, **decided(decide(values)))
+    found = letters(values, decision=decide(values))
     return [(row["offset"], row["detail"]) for row in found if row["reason"] == CONFLICT_REASON]

@@ -165,6 +165,11 @@ def test_one_whose_beginning_was_not_reported() -> None:
     assert (row.observations, row.since, row.peak, row.advice) == (1, after(60), 0.1, 1)
 
 
+def test_one_that_says_it_was_open_for_30_000_years_does_not_count() -> None:
+    """Its row would be of a day that Python does not have, and the table could not be computed."""
+    assert not made([opened(0, 90, opened_at=None, duration_ms=10**15)])
+
+
 def test_connections_that_met_a_limit_of_the_kind() -> None:
     def throttled(scope: str, count: int, *, at: float = 10, **changes: Any) -> dict[str, Any]:
         key = {"day": NOON.date(), "minute": NOON, "cluster_id": "cluster", "broker_id": 1, "listener": "CLIENT"}

@@ -21,7 +21,6 @@ from proxy.local.broker import AUDIT_TOPIC
 from proxy.local.workload import ClientLedger
 from spark_jobs.errors import QueryError
 from spark_jobs.query import query
-from spark_jobs.run import INTERPRETED_QUERIES_CONF
 from tests.integration.feature_fleet import BROKERSIDE, FeatureFleet, feature_fleet, wait_until
 from tests.integration.feature_sidecars import committed_messages
 from tests.spark.conftest import FEW_ROWS
@@ -40,10 +39,10 @@ JOB_TIMEOUT = 180.0
 
 
 class Job:
-    """``brokerside jobs run`` over the fleet's audit, until it is told to stop. ``reader``: of other tables."""
+    """``brokerside jobs run`` over the fleet's audit, until it is stopped. ``reader``: of other tables."""
 
     def __init__(self, fleet: FeatureFleet, program: Sequence[str] = BROKERSIDE, reader: str = READER) -> None:
-        conf = [f"--conf={key}={value}" for key, value in (FEW_ROWS | INTERPRETED_QUERIES_CONF).items()]
+        conf = [f"--conf={key}={value}" for key, value in FEW_ROWS.items()]
         self.log = fleet.folder / f"job-{time.monotonic_ns()}.log"
         command = [sys.executable, *program, "jobs", "run", "--bootstrap-server", fleet.state.internal_bootstrap]
         root = tables(fleet) if reader == READER else fleet.folder / reader

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +24,7 @@ from spark_jobs.decode import DecodeOptions
 from spark_jobs.definitions import Definitions
 from spark_jobs.definitions.mirror import Mirror
 from spark_jobs.errors import JobError
+from spark_jobs.maintenance import MaintenanceScheduler
 from spark_jobs.progress import BatchProgress, Notice, RunSummary
 from spark_jobs.query import describe_tables, query
 from spark_jobs.run import run
@@ -245,6 +247,8 @@ def test_a_continuous_job_ends_on_sigterm_with_its_batch_done(
     audit.send(*envelopes(2))
     before = signal.getsignal(signal.SIGTERM)
     seen: list[BatchProgress] = []
+    maintained_after: list[int] = []
+    monkeypatch.setattr(MaintenanceScheduler, "run_due_tasks", lambda self: maintained_after.append(len(seen)))
 
     def progress(said: BatchProgress | Notice) -> None:
         if not isinstance(said, BatchProgress):
@@ -262,8 +266,50 @@ def test_a_continuous_job_ends_on_sigterm_with_its_batch_done(
     finally:  # or it would end the whole test run later
         patience.cancel()
     assert (summary.batches, summary.records) == (2, 5)
+    assert 2 not in maintained_after, "no maintenance is begun once the job is to end"
     assert totals(tmp_path / "tables") == tuple(map(sum, zip(expected(2), expected(3), strict=True)))
     assert signal.getsignal(signal.SIGTERM) is before
+    assert run_job().records == 0
+
+
+def test_a_job_that_is_stopped_during_maintenance_finishes_the_batch_that_runs_then(
+    spark: SparkSession, audit: AuditTopic, run_job: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two batches end during the maintenance, more than Spark keeps reports of, and the third one is being written."""
+    audit.send(*envelopes(30))
+    third_begun, two_reported = threading.Event(), threading.Event()
+    append = io.append_once
+    reports: list[weakref.ref[BatchProgress]] = []
+    kept: list[int] = []
+
+    def append_once(session: SparkSession, rows: pyarrow.Table, path: str, writer: str, number: int) -> None:
+        if number == 2:
+            third_begun.set()
+            assert two_reported.wait(240)
+        append(session, rows, path, writer, number)
+
+    def run_due_tasks(self: MaintenanceScheduler) -> None:
+        assert third_begun.wait(240)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def progress(said: BatchProgress | Notice) -> None:
+        if isinstance(said, BatchProgress):
+            kept.append(sum(report() is not None for report in reports))
+            reports.append(weakref.ref(said))
+            if len(reports) == 2:
+                two_reported.set()
+
+    monkeypatch.setattr(io, "append_once", append_once)
+    monkeypatch.setattr(MaintenanceScheduler, "run_due_tasks", run_due_tasks)
+    spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1")
+    try:
+        summary = run_job(available_now=False, progress=progress)
+    finally:
+        two_reported.set()
+        spark.conf.unset("spark.sql.streaming.numRecentProgressUpdates")
+    assert (summary.batches, summary.records, summary.events) == (3, 30, 90)
+    assert kept == [0, 0, 0], "a job that runs for ever does not collect its reports"
+    assert totals(tmp_path / "tables") == expected(30)
     assert run_job().records == 0
 
 

@@ -13,6 +13,7 @@ from spark_jobs.session import (
     OUT_OF_MEMORY_MESSAGE,
     _package_as_zip,
     _spark_log,
+    spark_conf,
     summarize_error,
 )
 
@@ -60,6 +61,12 @@ def test_too_little_memory_is_reported_whatever_failed_for_it() -> None:
     Path(str(raised.value).rpartition(": ")[2].rstrip(")")).unlink()
 
 
+@pytest.mark.parametrize("master", ["local[*]", "spark://spark:7077"])
+def test_more_memory_is_enough_for_a_batch_of_any_size(master: str) -> None:
+    """As the report of too little memory promises: Spark's own limit of what is collected is off."""
+    assert spark_conf(master, [], {}, short=True)["spark.driver.maxResultSize"] == "0"
+
+
 def test_what_executors_are_sent_is_all_that_they_need() -> None:
     """Of the packages that a driver has they need no others than msgspec, PyArrow, PySpark."""
     code = (
@@ -73,3 +80,14 @@ def test_what_executors_are_sent_is_all_that_they_need() -> None:
         )
         assert done.stdout.split() == [f"{package}/spark_jobs/decode.py"]
     assert not package.exists()
+
+
+def test_the_archive_of_classes_is_used_where_there_is_one(tmp_path: Path) -> None:
+    jars = [tmp_path / "kafka.jar", tmp_path / "delta.jar"]
+
+    def options() -> str:
+        return spark_conf("local[*]", jars, {}, short=False)["spark.driver.extraJavaOptions"]
+
+    assert options() == ""
+    (tmp_path / "classes.jsa").touch()
+    assert options() == f'"-XX:SharedArchiveFile={tmp_path}/classes.jsa"'

@@ -39,7 +39,7 @@ def numbers(path: str) -> list[int]:
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     path = str(tmp_path / "table")
-    stored_table.create_table(path, {}, Schema.from_arrow(SCHEMA), ["day"], "Numbers.")
+    stored_table.create_table(path, {}, Schema.from_arrow(SCHEMA), "Numbers.")
     return path
 
 
@@ -65,7 +65,7 @@ def test_there_may_be_no_table(tmp_path: Path) -> None:
 def test_a_table_is_created_once_and_kept(path: str) -> None:
     first = StoredTable(path, {})
     append(path, 0, 1)
-    stored_table.create_table(path, {}, Schema.from_arrow(SCHEMA), ["day"], "Other numbers.")
+    stored_table.create_table(path, {}, Schema.from_arrow(SCHEMA), "Other numbers.")
     again = StoredTable(path, {})
     assert (first.id, again.version, again.properties) == (again.id, 1, DELTA_PROPERTIES)
     assert numbers(path) == [1]
@@ -193,7 +193,7 @@ def test_a_file_of_a_day_is_written_and_read(path: str, prefix: str) -> None:
 
 
 def test_times_that_python_does_not_have_are_written_without_their_range(path: str) -> None:
-    """As of a connection that says it was open for 30,000 years: ``quota_advice`` computes when it began."""
+    """As ``quota_advice`` of earlier releases may have: of a connection that says it was open for 30,000 years."""
     instants = {"early": [-(10**18), 0], "known": [0, 10**15]}
     times = [pyarrow.array(each, pyarrow.timestamp("us", "UTC")) for each in instants.values()]
     some = rows(1, 2).append_column("early", times[0]).append_column("known", times[1])
@@ -207,7 +207,7 @@ def test_no_commit_is_lost_on_an_object_store(tmp_path: Path) -> None:
         options = storage_options("s3a://tables/numbers", of_spark(address, prefix="").get)
         options |= {"aws_access_key_id": KEY["access.key"], "aws_secret_access_key": KEY["secret.key"]}
         path = "s3a://tables/numbers"
-        stored_table.create_table(path, options, Schema.from_arrow(SCHEMA), ["day"], "Numbers.")
+        stored_table.create_table(path, options, Schema.from_arrow(SCHEMA), "Numbers.")
 
         def fill(writer: str) -> None:
             for batch in range(5):

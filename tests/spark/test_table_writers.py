@@ -52,7 +52,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str,
 
 
 def _created(path: str, options: Options) -> tuple[str, Options]:
-    stored_table.create_table(path, options, Schema.from_arrow(rows(TRAFFIC).schema), ["day"], "Traffic.")
+    stored_table.create_table(path, options, Schema.from_arrow(rows(TRAFFIC).schema), "Traffic.")
     return path, options
 
 

@@ -33,7 +33,7 @@ from tests.spark.merge import merge_rows
 
 pytestmark = pytest.mark.spark
 
-VALUES = [column.name for column in TRAFFIC.merged]
+VALUES = [column.name for column in TRAFFIC.columns if column.merge != "key"]
 POLLED = {"polled": 1}
 
 

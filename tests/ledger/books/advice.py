@@ -8,7 +8,8 @@ from fractions import Fraction
 from math import ceil
 from typing import Any, NamedTuple
 
-from observers.event import Envelope, StatusEvent
+from observers.account_events import StatusEvent
+from observers.event import Envelope
 from tests.ledger.acts import SECOND, Act, Change, Limited, Run, Visit
 from tests.ledger.books import Book, instant
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import yaml
 
-from observers.event import Envelope, StatusEvent
+from observers.account_events import StatusEvent
+from observers.event import Envelope
 from tests.ledger.acts import DAY, HOUR, MINUTE, Act, Change, Listing, Run
 from tests.ledger.books import day
 from tests.ledger.books.traffic import calls

@@ -6,7 +6,8 @@ import base64
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from observers.event import Envelope, GapEvent, StatusEvent
+from observers.account_events import GapEvent, StatusEvent
+from observers.event import Envelope
 from tests.ledger.acts import Run
 from tests.ledger.books import Book, add, day, instant, least, minute, most
 from tests.ledger.wire import Record

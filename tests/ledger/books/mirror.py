@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from observers.event import Envelope, GapEvent
+from observers.account_events import GapEvent
+from observers.event import Envelope
 from tests.ledger.acts import DAY, MINUTE, Act, Call, Run
 from tests.ledger.books import Book, day, instant
 from tests.ledger.books.traffic import calls

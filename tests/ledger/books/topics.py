@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
-from observers.event import Envelope, StatusEvent
+from observers.account_events import StatusEvent
+from observers.event import Envelope
 from tests.ledger.acts import MINUTE, Act, Listing, Run
 from tests.ledger.books import Book, Row, instant, minute, most
 from tests.ledger.books.traffic import calls
