@@ -39,6 +39,7 @@ handlers.py        which group's attempt is made when.
 committer.py       offsets are committed by interval.
 questions.py       what is asked of Kafka about a group.
 registration.py    what is checked of RegisterConsumer.
+admission.py       what of it depends on the group.
 codes.py           its error codes.
 writes.py          writes that are under way.
 wire.py            the messages as bytes.

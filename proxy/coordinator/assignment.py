@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from heapq import heapify, heappop, heapreplace
+from itertools import islice
 from typing import NamedTuple
 
-from proxy.coordinator.steps import AT_ONCE, Steps, sort
+from proxy.coordinator.steps import AT_ONCE, PART, Steps, drain, sort
 
 Assignment = Mapping[str, Mapping[str, tuple[int, ...]]]
 """Partitions in ascending order, by topic and thread id."""
@@ -18,7 +19,7 @@ Assignment = Mapping[str, Mapping[str, tuple[int, ...]]]
 _PASSES = 8
 """Over all topics, to even out threads that may own different ones. Two are enough but for artful subscriptions."""
 
-_Owned = Mapping[str, set[tuple[str, int]]]
+_Owned = dict[str, set[tuple[str, int]]]
 """Topics and partitions by thread id."""
 
 
@@ -67,8 +68,10 @@ def sticky_assign(
     for pool in pools:
         may_own = set(pool.threads)
         for topic in pool.topics:
-            left = set(partitions.get(topic, ()))
-            yield len(left) // AT_ONCE
+            left, remaining = set[int](), iter(partitions.get(topic, ()))
+            while part := list(islice(remaining, PART)):
+                left.update(part)
+                yield 1 + len(part) // AT_ONCE
             of_topic = owners.get(topic, {})
             for thread in (yield from sort(of_topic)):
                 numbers = of_topic[thread]
@@ -77,8 +80,10 @@ def sticky_assign(
                     left -= kept
                     owned[thread].update((topic, number) for number in kept)
                 yield 1 + len(numbers)
-            pool.free.extend((topic, number) for number in sorted(left))
-            yield len(left) // AT_ONCE
+            free = iter((yield from sort(left)))
+            while part := list(islice(free, PART)):
+                pool.free.extend((topic, number) for number in part)
+                yield 1 + len(part) // (AT_ONCE // 2)
     for pool in pools:
         yield from _fill(owned, pool)
     for _ in range(_PASSES):
@@ -162,15 +167,17 @@ def _even_out(owned: _Owned, pool: _Pool) -> Steps[int]:
 
 
 def _by_topic(owned: _Owned) -> Steps[Assignment]:
+    """Return who owns what, by topic. Nothing is left of ``owned``, which takes long to be freed at once."""
     found: dict[str, dict[str, list[int]]] = {}
-    for thread, partitions in owned.items():
+    for thread in drain(owned):
+        partitions = owned.pop(thread)
         for topic, number in partitions:
             found.setdefault(topic, {}).setdefault(thread, []).append(number)
         yield 1 + len(partitions)
     assignment: dict[str, dict[str, tuple[int, ...]]] = {}
     for topic, shares in sorted(found.items()):
         ordered = assignment[topic] = {}
-        for thread, numbers in shares.items():
-            ordered[thread] = tuple(sorted(numbers))
+        for thread in drain(shares):
+            ordered[thread] = tuple(sorted(shares.pop(thread)))
             yield 1
     return assignment

@@ -78,6 +78,7 @@ class AttemptPreparation:
         state, group = self._state, self._group
         # The owners stay while the group is frozen, and while members are missing after a takeover.
         is_held = group.group_id in state.settings.frozen_groups or bool(group.absent)
+        starts_all = not is_held and group.all_held_have_started()  # those who may have missed it own something then
         topics, not_free = state.topics.topics, (yield from group.not_free())
         members = list(group.members.values())
         level = max(min(state.settings.level, MAX_LEVEL, *(member.value.protocol_level for member in members)), 1)
@@ -92,6 +93,7 @@ class AttemptPreparation:
                 raise NoAssignmentError(f"{consumer_id} would own {count} partitions (at most {MAX_MEMBER_PARTITIONS})")
             yield 1
         attempt = Attempt(self.reason, level, target, shares, self._began_at)
+        attempt.starts_all = starts_all
         attempt.moved = yield from count_moved(group.owners, target)
         return (yield from self._compare(attempt, is_held=is_held))
 

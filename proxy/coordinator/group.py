@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from proxy.coordinator.assignment_plan import GroupOwners, TopicOwners, partitions_by_consumer
 from proxy.coordinator.member import GroupMember, Share, TopicPartition
@@ -33,12 +33,14 @@ class HeldBack(NamedTuple):
     free_at: int
     reason: str
     """Of the rebalance that follows."""
+    has_started: bool
+    """Whether the member had answered the last StartFetcher."""
 
 
 class Attempt:
     """One try to rebalance a group: stop, commit, start; or only start (*resume*), when nothing changes hands."""
 
-    def __init__(self, reason: str, level: int, target: GroupOwners, shares: Mapping[str, Share], now: int) -> None:
+    def __init__(self, reason: str, level: int, target: GroupOwners, shares: dict[str, Share], now: int) -> None:
         self.reason, self.level, self.target, self.shares = reason, level, target, shares
         self.began_at = self.phase_began_at = now
         self.phases_ms: dict[str, int] = {}
@@ -52,6 +54,8 @@ class Attempt:
         self.to_stop: dict[str, frozenset[TopicPartition] | None] = {}
         """Members that have to stop, and what; None: all that they fetch."""
         self.moved = 0
+        self.starts_all = False
+        """Whether all owners will have answered StartFetcher when it succeeds, those that are no members, too."""
 
     def share(self, consumer_id: str) -> Share:
         """What a member is to own."""
@@ -69,6 +73,12 @@ class Attempt:
     def is_answered(self) -> bool:
         """Whether everybody has answered the request of this phase."""
         return not self.unsent and not self.waiting
+
+    def free(self) -> Steps[None]:
+        """The attempt has ended: forget who was to own what, one after the other (``drain``)."""
+        while self.shares:
+            self.shares.popitem()
+            yield 1
 
 
 class LastRebalance(NamedTuple):
@@ -96,6 +106,9 @@ class Group:
         self.generation = 0
         self.level = 1
         """The level of the protocol that the record of the generation names."""
+        self.is_stable = False
+        """Whether all owners have answered StartFetcher since they are committed: what they report is of what they own.
+        """
         self.owners: GroupOwners = {}
         self.offsets = GroupOffsets()
         self.members: dict[str, GroupMember] = {}
@@ -111,6 +124,7 @@ class Group:
         # What is asked of Kafka
         self.has_ordinary_members: bool | None = None
         self.ordinary_asked_at: int | None = None
+        """When the latest question was asked; None if it could not be answered."""
         self.is_asking_ordinary = False
         self.read: int | None = None
         """The reading of committed offsets that is under way."""
@@ -161,6 +175,7 @@ class Group:
         if isinstance(record, GenerationRecord) and record.value is not None:
             self.generation = self._highest_generation = record.value.generation
             self.level = record.value.level
+            self.is_stable = record.value.state == "stable"
         elif isinstance(record, OwnersRecord) and record.value is not None:
             owners = {thread_id: tuple(partitions) for thread_id, partitions in record.value.owners.items()}
             self.owners = {**self.owners, record.topic: TopicOwners(record.value.topic_id, owners)}
@@ -239,9 +254,10 @@ class Group:
         records += [OwnersRecord(self.group_id, topic, None) for topic in self.owners if topic not in target]
         return records
 
-    def stable_record(self, level: int) -> GenerationRecord:
-        """Return the record of a generation that everybody has started."""
-        return GenerationRecord(self.group_id, GenerationValue(self.generation, "stable", level))
+    def generation_record(self, level: int) -> GenerationRecord:
+        """Return the record of the generation as it is now."""
+        state: Literal["starting", "stable"] = "stable" if self.is_stable else "starting"
+        return GenerationRecord(self.group_id, GenerationValue(self.generation, state, level))
 
     def next_generation(self) -> int:
         """A number that was never tried: a generation whose commit has failed uses its number up."""
@@ -255,7 +271,7 @@ class Group:
                 self._topic_generations[topic] = generation
         for topic in self.owners.keys() - target.keys():
             self._topic_generations.pop(topic, None)
-        self.generation, self.level, self.owners = generation, level, target
+        self.generation, self.level, self.owners, self.is_stable = generation, level, target, False
         self._owners_changed()
 
     def _owners_changed(self) -> None:
@@ -309,6 +325,10 @@ class Group:
         """How many partitions somebody who is not a member may be fetching."""
         held = sum(len(one.partitions) for _, _, one in self._held_back)
         return held + sum(len(member.holds) for member in self.absent.values())
+
+    def all_held_have_started(self) -> bool:
+        """Whether all members that are gone, and may still be fetching, had answered StartFetcher."""
+        return all(one.has_started for _, _, one in self._held_back)
 
     def hold_back(self, held: HeldBack) -> None:
         """A member is gone that may still be fetching."""

@@ -412,15 +412,14 @@ class Coordinator:
         if not member.value.auto_commit or not response.offsets:
             return
         counts: dict[OffsetReport, int] = {}
-        holds, by_records = member.holds, member.holds_by_records()
+        is_sure = group.is_stable or not member.holds_by_records()
         for entry in response.offsets:
-            report = group.offsets.report(holds, entry.topic, entry.partition, entry.offset, by_records=by_records)
+            report = OffsetReport.UNSURE
+            if is_sure:
+                report = group.offsets.report(member.holds, entry.topic, entry.partition, entry.offset)
             counts[report] = counts.get(report, 0) + 1
         for report, count in counts.items():
             self._state.effects.count("offsets_total", report.value, amount=count)
-        self._commit_offsets(group, now)
-
-    def _commit_offsets(self, group: Group, now: int) -> None:
         if group.offsets.has_uncommitted():
             self._committer.commit_within(group, now, self._state.settings.offset_commit_interval_ms)
 
@@ -442,15 +441,20 @@ class Coordinator:
 
     def _topics_changed(self, event: TopicsChanged, now: int) -> None:
         topics = self._state.topics
-        was_known = {group_id for group_id in self._state.groups if topics.are_known(group_id)}
-        for topic, group_ids in topics.changed(event).items():
+        answered = topics.answered
+        changed = topics.changed(event)
+        if changed is None:
+            return
+        there = changed.keys() & event.topics.keys()
+        for group in self._state.groups.values() if there else ():
+            for topic in group.owners.keys() & there:  # also what it owns by the records, and nobody subscribes to
+                group.offsets.topic_is(topic, event.topics[topic].topic_id)
+        for topic, group_ids in changed.items():
             facts = event.topics.get(topic)
-            for group_id in sorted(group_ids):
-                group = self._state.groups[group_id]
-                group.offsets.topic_is(topic, None if facts is None else facts.topic_id)
-                if group_id in was_known:
-                    self._rebalancer.trigger(group, "topics", now)
-        self._rebalancer.wake_all(now)
+            for group_id in group_ids:
+                self._state.groups[group_id].offsets.topic_is(topic, None if facts is None else facts.topic_id)
+        groups = set[str]().union(*changed.values())
+        self._state.jobs.begin(("topics", topics.snapshots), self._rebalancer.topics_changed(groups, answered))
 
     def _endpoints_changed(self, event: EndpointsChanged, now: int) -> None:
         self._state.endpoints = event.endpoints
@@ -458,7 +462,6 @@ class Coordinator:
     def _offsets_read(self, event: CommittedOffsetsRead, now: int) -> None:
         group = self._state.groups.get(event.group)
         if group is not None and self._questions.offsets_read(group, event, now):
-            self._commit_offsets(group, now)
             self._rebalancer.offsets_read(group, now)
 
     def _ordinary_found(self, event: OrdinaryMembersFound, now: int) -> None:

@@ -48,6 +48,7 @@ class GroupMember:
     registrant    None while it is absent.
     holds         partitions that it may be fetching.
     started_with  its share by the last StartFetcher on this connection; None if there was none, or it lost some of it.
+    has_started   whether it has answered the last StartFetcher on this connection.
     failures      pings that expired in a row.
     has_answered  whether it has answered anything on this connection.
     """
@@ -66,6 +67,7 @@ class GroupMember:
         self.state = MemberState.ABSENT if registrant is None else MemberState.REGISTERING
         self.holds: frozenset[TopicPartition] = frozenset()
         self.started_with: Share | None = None
+        self.has_started = False
         self.failures = 0
         self.has_answered = False
         self.last_heard: int | None = None
@@ -208,7 +210,7 @@ class GroupMember:
     def start(self, share: Share, now: int) -> OpenRequest:
         """StartFetcher is sent: from now on it may fetch this share."""
         self._move(MemberEvent.START)
-        self.started_with, self.holds = share, partitions_of(share)
+        self.started_with, self.holds, self.has_started = share, partitions_of(share), False
         request = self._send(START_FETCHER, now)
         self._latest_order = self._latest_start = request.correlation_id
         return request
@@ -254,6 +256,7 @@ class GroupMember:
             self.holds = frozenset()
         else:
             self._move(MemberEvent.STARTED)
+            self.has_started = True
 
     def expired(self, correlation_id: int) -> OpenRequest | None:
         """A watcher has expired. Return its request; None for a withheld ping. Pings that expire count as failures."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
+from proxy.coordinator.admission import check_group
 from proxy.coordinator.codes import RegistrationCode
 from proxy.coordinator.committer import SOON_MS, Committer
 from proxy.coordinator.coordinator_state import CoordinatorState
@@ -35,12 +36,6 @@ IDLE_MS = 60_000
 
 REFUSED_MS = 60_000
 """How long a consumer waits after a group has failed since it did not answer."""
-
-MAX_GROUPS = 10_000
-"""Groups of one partition."""
-
-MAX_GROUP_THREADS = 32_767
-"""Threads of all members of a group."""
 
 RESUME_MS = 3000
 """After a takeover: from the return of the first member until those who are back go on, though others are missing."""
@@ -122,31 +117,12 @@ class GroupMembership:
         )
         group = self._state.groups.get(request.group_id) or Group(request.group_id, partition.number)
         member = GroupMember(request.group_id, request.consumer_id, value, subscription, registrant)
-        self._check_group(group, member, partition, now)
+        if group.has_ordinary_members:
+            self._questions.group_is_used(group, now)
+        check_group(self._state, self._consumers, partition, group, member, now)
         if (replaced := group.members.get(member.consumer_id)) is not None:
             self.remove(replaced, "replaced", now, cause="consumer_replaced")
         self._begin(group, member, partition, now)
-
-    def _check_group(self, group: Group, member: GroupMember, partition: HeldPartition, now: int) -> None:
-        """Raises RegistrationRefused: 68, 92, 81 or 27, in this order."""
-        if group.has_ordinary_members:
-            self._questions.group_is_used(group, now)
-            raise refusal(RegistrationCode.ORDINARY_MEMBERS)
-        known = group.members.get(member.consumer_id)
-        if member.consumer_id in group.registering or (known is not None and not known.may_be_replaced()):
-            raise refusal(RegistrationCode.DUPLICATE_CONSUMER)
-        is_new = group.group_id not in self._state.groups
-        if (
-            self._consumers >= self._state.settings.max_consumers
-            or (is_new and len(partition.group_ids) >= MAX_GROUPS)
-            or group.threads + member.subscription.streams > MAX_GROUP_THREADS
-            or not self._state.topics.has_room(group.group_id, member.value.topic_count, member.subscription)
-        ):
-            raise refusal(RegistrationCode.MAX_SIZE_REACHED)
-        if group.is_refused(member.consumer_id, now):
-            raise refusal(RegistrationCode.REBALANCE_FAILED)
-        if group.closing is not None:
-            raise refusal(RegistrationCode.LOADING)
 
     def _begin(self, group: Group, member: GroupMember, partition: HeldPartition, now: int) -> None:
         if group.is_unused():
@@ -324,7 +300,7 @@ class GroupMembership:
         self._log_member("consumer_gone", group, member, reason=reason, **gone)
         member.ended()
         if free_at > now:
-            group.hold_back(HeldBack(member.consumer_id, member.holds, free_at, reason))
+            group.hold_back(HeldBack(member.consumer_id, member.holds, free_at, reason, member.has_started))
             self._release_at(group, free_at)
         else:
             self._record_is_obsolete(group, member.consumer_id, now)
@@ -433,6 +409,7 @@ class GroupMembership:
             group.offsets.topic_is(topic, topics[topic].topic_id)
         if group.absent:
             self._times.set((_Time.RETURN, group.group_id), group.returns_until)
+            self._log_unsure(group)
         self._rebalancer.check_level(group, now)
         self.check_unused(group, now)
 
@@ -490,6 +467,12 @@ class GroupMembership:
         for time in _Time:
             self._times.cancel((time, group.group_id))
         del self._state.groups[group.group_id]
+
+    def _log_unsure(self, group: Group) -> None:
+        """What its consumers report is not taken at once: more is read twice than after another takeover."""
+        if not group.is_stable and group.owners:
+            facts = {"generation": group.generation, "consumers": len(group.absent)}
+            self._state.effects.log("info", "group_unsure", group=group.group_id, **facts)
 
     def _log_member(self, event: str, group: Group, member: GroupMember, **fields: Any) -> None:
         value = member.value

@@ -14,6 +14,8 @@ class OffsetReport(Enum):
     ACCEPTED = "accepted"
     NOT_OWNER = "not_owner"
     BACKWARDS = "backwards"
+    UNSURE = "unsure"
+    """The predecessor may have ended before the member had StartFetcher: it may be of an earlier assignment."""
     RECREATED = "recreated"
     """Its topic is gone, or is another one than that which its owner was started with."""
     NOTHING = "nothing"
@@ -26,15 +28,11 @@ class GroupOffsets:
     Members with ``auto_commit`` report them, and the coordinator commits them. The others commit by themselves: their
     positions are those that were last read from Kafka.
 
-    After a takeover a member that comes back holds partitions *by the records*. What it reports of such a partition may
-    be older than another member's ownership: the predecessor gave the partition to that one, and then back, and ended
-    before this one got StartFetcher. Then the other one's offset is committed, at the latest with the owners that
-    follow it. So a report that is behind what is committed is passed over, until StartFetcher is sent here:
-
-    * A member that has had StartFetcher for the partition reports no less than what is committed. It began there, or
-      later, and since then nobody else has reported. (One whose start was out of range is behind; it goes on where it
-      is, and reports again after StartFetcher.)
-    * One that has not goes on at what is committed, since it has no lease. All before that was handed out.
+    A member keeps the offsets of its last assignment until it gets StartFetcher. After a takeover one that comes back
+    holds partitions *by the records*. If the predecessor ended before it got StartFetcher for these, what it reports is
+    older: another member may have had the partition since, or the topic is another one of that name. So it is heard
+    only where the records say that all owners had answered StartFetcher (``Group.is_stable``), else (``UNSURE``) after
+    StartFetcher was sent here. It goes on where it is while its lease lasts, and at what is committed otherwise.
     """
 
     def __init__(self) -> None:
@@ -46,8 +44,6 @@ class GroupOffsets:
         """As reported by members."""
         self._floor: dict[TopicPartition, int] = {}
         """As reported by the owners of now: they do not go back."""
-        self._unchecked: dict[TopicPartition, int] = {}
-        """As reported by members that hold them by the records, before it is known what is committed."""
         self._uncommitted: dict[TopicPartition, int] = {}
         self._open_writes = 0
         self._committed_by_members: set[TopicPartition] = set()
@@ -63,11 +59,8 @@ class GroupOffsets:
         """Of how many partitions members have reported an offset."""
         return len(self._consumed)
 
-    def report(
-        self, holds: frozenset[TopicPartition], topic: str, partition: int, offset: int, *, by_records: bool = False
-    ) -> OffsetReport:
-        """A member that may fetch the partitions ``holds`` has reported an offset. ``by_records``: it holds them by the
-        records of a predecessor, and was not sent StartFetcher here."""
+    def report(self, holds: frozenset[TopicPartition], topic: str, partition: int, offset: int) -> OffsetReport:
+        """A member that may fetch the partitions ``holds`` has reported an offset."""
         key = (topic, partition)
         if key not in holds:
             return OffsetReport.NOT_OWNER
@@ -77,18 +70,10 @@ class GroupOffsets:
             return OffsetReport.NOTHING
         if offset < self._floor.get(key, 0):
             return OffsetReport.BACKWARDS
-        if by_records and not self.is_loaded:
-            self._unchecked[key] = offset
-        elif by_records and offset < self._committed.get(key, 0):
-            return OffsetReport.BACKWARDS
-        else:
-            self._take(key, offset)
-        return OffsetReport.ACCEPTED
-
-    def _take(self, key: TopicPartition, offset: int) -> None:
         self._floor[key] = offset
         if self._consumed.get(key) != offset:
             self._consumed[key] = self._uncommitted[key] = offset
+        return OffsetReport.ACCEPTED
 
     def start_at(self, key: TopicPartition) -> int | None:
         """Where the next owner starts; None if nothing is known."""
@@ -124,7 +109,6 @@ class GroupOffsets:
     def forget_uncommitted(self) -> None:
         """Somebody else commits for the group now."""
         self._uncommitted.clear()
-        self._unchecked.clear()
 
     def write_ended(self, taken: Mapping[TopicPartition, int], *, committed: bool) -> None:
         """These offsets are committed, or surely not: then they are to be committed again."""
@@ -143,10 +127,6 @@ class GroupOffsets:
         """Take the committed offsets, as Kafka has them."""
         self._committed = {**self._written, **self._without_recreated(committed)}
         self.is_loaded = True
-        unchecked, self._unchecked = self._unchecked, {}
-        for key, offset in unchecked.items():
-            if offset >= self._committed.get(key, 0):
-                self._take(key, offset)
 
     def are_committed_by_members(self) -> bool:
         """Whether members may have committed by themselves since the last reading."""
@@ -173,7 +153,7 @@ class GroupOffsets:
         self._topic_ids[topic] = topic_id
         if before == topic_id:
             return
-        tables = self._committed, self._written, self._consumed, self._floor, self._uncommitted, self._unchecked
+        tables = self._committed, self._written, self._consumed, self._floor, self._uncommitted
         for table in tables:
             for key in [key for key in table if key[0] == topic]:
                 del table[key]

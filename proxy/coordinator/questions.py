@@ -33,10 +33,12 @@ class GroupQuestions:
         """A consumer of the group registers: ask what is not known, or may be out of date."""
         if not group.offsets.is_loaded and group.read is None:
             self.read_offsets(group)
+        if (_ORDINARY, group.group_id) in self._timers:
+            return  # it is asked then; after a question that failed there is a pause
         asked_at = group.ordinary_asked_at
         if asked_at is None or now - asked_at >= ORDINARY_INTERVAL_MS:
             self._find_ordinary(group, now)
-        elif (_ORDINARY, group.group_id) not in self._timers:
+        else:
             self._timers.set((_ORDINARY, group.group_id), asked_at + ORDINARY_INTERVAL_MS)
 
     def group_is_unused(self, group: Group) -> None:
@@ -65,7 +67,9 @@ class GroupQuestions:
     def ordinary_found(self, group: Group, event: OrdinaryMembersFound, now: int) -> None:
         """Take the answer, and ask again after a while."""
         group.is_asking_ordinary = False
-        if event.has_members is not None:
+        if event.has_members is None:
+            group.ordinary_asked_at = None  # a group that is used again after it was not is asked about at once
+        else:
             group.has_ordinary_members = event.has_members
         interval = RETRY_MS if event.has_members is None else ORDINARY_INTERVAL_MS
         if not group.is_unused():

@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterable, Sequence
 from proxy.coordinator.assignment_plan import AssignmentInvariantError, NoAssignmentError, count_partitions
 from proxy.coordinator.attempt_preparation import AttemptPreparation, PreparedAttempt, is_started
 from proxy.coordinator.coordinator_state import CoordinatorState
+from proxy.coordinator.effects import WatchTopics
 from proxy.coordinator.group import Attempt, Group, LastRebalance
 from proxy.coordinator.handlers import Handlers
 from proxy.coordinator.member import GroupMember, OpenRequest, TopicPartition, partitions_of
 from proxy.coordinator.questions import GroupQuestions
 from proxy.coordinator.states import GroupState, GroupStateEvent
-from proxy.coordinator.steps import SEND_UNITS, Steps, sort
+from proxy.coordinator.steps import GROUP_UNITS, SEND_UNITS, WRITE_UNITS, Steps, sort
 from proxy.coordinator.timers import Timers
 from proxy.coordinator.wire import LARGEST, SMALLEST, STOP_FETCHER
 
@@ -30,7 +31,7 @@ FAST_REBALANCES = 6
 RATE_WINDOW_MS = 60_000
 
 RETRY_MS = 1000
-"""Until a level that could not be written is written again."""
+"""Until the record of a generation that could not be written is written again."""
 
 MAX_DELAY_MS = 10_000
 """The longest delay of a group that rebalances again and again."""
@@ -53,8 +54,8 @@ class Rebalancer:
         self.handlers = Handlers(state.settings.rebalance_threadpool_size)
         self._parked: set[str] = set()
         """Groups whose attempt cannot begin yet: something has to be known first."""
-        self._too_high: Timers[str] = Timers()
-        """Groups whose record names a level above the finalized one: when it is written anew."""
+        self._to_record: Timers[str] = Timers()
+        """Groups whose record of the generation is out of date: when it is written anew."""
         self._preparing: dict[str, AttemptPreparation] = {}
         """Attempts that are being prepared, by group."""
         self._sending: dict[str, None] = {}
@@ -78,10 +79,17 @@ class Rebalancer:
             self._parked.remove(group.group_id)
             self.handlers.queue(group.group_id, now)
 
-    def wake_all(self, now: int) -> None:
-        """Something is known that any group may have waited for."""
-        for group_id in sorted(self._parked):
-            self.wake(self._state.groups[group_id], now)
+    def topics_changed(self, group_ids: Iterable[str], answered: WatchTopics) -> Steps[None]:
+        """Rebalance these groups, soon, if they had heard of all their topics before; ``answered``: what was covered
+        then. What others have waited for may be known now."""
+        for group_id in (yield from sort(group_ids)):
+            if group_id in self._state.groups and self._state.topics.are_known(group_id, answered):
+                self.trigger(self._state.groups[group_id], "topics", self._state.now)
+            yield GROUP_UNITS
+        for group_id in (yield from sort(self._parked)):
+            if group_id in self._parked:
+                self.wake(self._state.groups[group_id], self._state.now)
+            yield GROUP_UNITS
 
     def members_are_back(self, group: Group, now: int) -> None:
         """After a takeover: nobody is waited for any more."""
@@ -123,34 +131,40 @@ class Rebalancer:
     def check_level(self, group: Group, now: int) -> None:
         """The finalized level, or the record of the group, is another one than before."""
         if group.generation and group.level > max(self._state.settings.level, 1):
-            self._too_high.set(group.group_id, now)
+            self._to_record.set(group.group_id, now)
 
-    def _lower_levels(self, now: int) -> None:
-        while (group_id := self._too_high.pop(now)) is not None:
+    def _record_again(self, now: int, units: int) -> int:
+        while units > 0 and (group_id := self._to_record.pop(now)) is not None:
+            units -= WRITE_UNITS
             group = self._state.groups.get(group_id)
-            if group is None or group.level <= max(self._state.settings.level, 1):
-                continue
+            if group is None or not (group.is_stable or group.level > max(self._state.settings.level, 1)):
+                continue  # a later generation has written its own record
             if group.attempt is not None or group.is_committing:
-                self._too_high.set(group_id, now + RETRY_MS)
+                self._to_record.set(group_id, now + RETRY_MS)
             else:
-                self._lower_level(group, max(self._state.settings.level, 1))
+                self._record(group)
+        return units
 
-    def _lower_level(self, group: Group, level: int) -> None:
-        generation = group.generation
+    def _record(self, group: Group) -> None:
+        """Write the record of the generation as it is now, between two attempts, at a level that is finalized."""
+        generation, level = group.generation, min(group.level, max(self._state.settings.level, 1))
 
         def ended(committed: bool, now: int) -> None:
-            if committed and group.generation == generation:
-                group.level = level
+            if group.generation == generation:
+                if committed:
+                    group.level = level
+                else:
+                    self._to_record.set(group.group_id, now + RETRY_MS)
             self.check_level(group, now + RETRY_MS)
 
-        self._state.writes.begin(group.partition, [group.stable_record(level)], {}, ended)
+        self._state.writes.begin(group.partition, [group.generation_record(level)], {}, ended)
 
     # Work
 
     def run(self, now: int, units: int) -> None:
         """Begin one attempt that is due, prepare attempts, and send: so many units of work, and one part at least.
         ``due`` asks for the rest."""
-        self._lower_levels(now)
+        units = self._record_again(now, max(units, 1))
         if (group_id := self.handlers.begin(now)) is not None:
             group = self._state.groups[group_id]
             if self._can_begin(group, now):
@@ -171,7 +185,7 @@ class Rebalancer:
             self._state.may_speak_to(self._state.groups[group_id], now) for group_id in self._sending
         ):
             return now
-        times = (self.handlers.due(), self._too_high.next())
+        times = (self.handlers.due(), self._to_record.next())
         return min((at for at in times if at is not None), default=None)
 
     def _can_begin(self, group: Group, now: int) -> bool:
@@ -209,6 +223,7 @@ class Rebalancer:
     def _begin(self, group: Group, prepared: PreparedAttempt, now: int) -> None:
         attempt = prepared.attempt
         if attempt.target == group.owners and not prepared.to_start:
+            self._free(group, attempt)
             group.move(GroupStateEvent.NOT_NECESSARY)
             group.retries = 0
             self.handlers.done(group.group_id)
@@ -357,14 +372,15 @@ class Rebalancer:
         attempt.phase_ended("start", now)
         group.move(GroupStateEvent.STARTED)
         group.attempt = None
+        self._free(group, attempt)
         group.retries = 0
         group.failure = None
         self._sending.pop(group.group_id, None)
         group.last_rebalance = LastRebalance(attempt.reason, now, now - attempt.began_at, attempt.moved)
         self.handlers.done(group.group_id)
-        if group.generation:
-            records = [group.stable_record(group.level)]
-            self._state.writes.begin(group.partition, records, {}, lambda committed, now: None)
+        if group.generation and attempt.starts_all:
+            group.is_stable = True
+            self._record(group)
         self._report(group, attempt, "resumed" if "commit" not in attempt.phases_ms else "done")
         if group.reason is not None:
             self.trigger(group, group.reason, now)
@@ -423,7 +439,12 @@ class Rebalancer:
         self._sending.pop(group.group_id, None)
         self._state.jobs.cancel(("late", group.group_id))
         self.handlers.done(group.group_id)
+        if attempt is not None:
+            self._free(group, attempt)
         return attempt
+
+    def _free(self, group: Group, attempt: Attempt) -> None:
+        self._state.jobs.begin(("free", group.group_id), attempt.free())
 
     def _attempt_failed(self, group: Group, culprits: Sequence[str], detail: str | None, now: int) -> None:
         """``detail``: what the culprits did; None if the owners could not be committed, which is not a retry."""

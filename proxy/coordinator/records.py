@@ -48,7 +48,8 @@ class GenerationRecord(NamedTuple):
 
 
 class GenerationValue(NamedTuple):
-    """``starting`` until all consumers have answered StartFetcher. ``level``: of the protocol."""
+    """``starting`` until all owners have answered StartFetcher: until then a successor takes nothing that they report
+    before it has sent StartFetcher to them. ``level``: of the protocol."""
 
     generation: Count
     state: Literal["starting", "stable"]

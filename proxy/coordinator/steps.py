@@ -27,8 +27,8 @@ PING_UNITS, SEND_UNITS, EXPIRED_UNITS = 4, 5, 5
 MEMBER_UNITS, ABSENT_UNITS, REGISTRATION_UNITS = 25, 8, 25
 """A member that goes, one that is forgotten, a registration that is answered."""
 
-GROUP_UNITS, DROP_UNITS, RECORD_UNITS, QUESTION_UNITS = 3, 10, 4, 2
-"""Another group, one that is dropped, a record that is read, a question to Kafka."""
+GROUP_UNITS, DROP_UNITS, RECORD_UNITS, WRITE_UNITS, QUESTION_UNITS = 3, 10, 4, 10, 2
+"""Another group, one that is dropped, a record that is read, one that is written, a question to Kafka."""
 
 
 class Jobs:
@@ -74,8 +74,8 @@ def drain(items: Iterable[T]) -> Iterator[T]:
 
 
 def sort(items: Iterable[T]) -> Steps[list[T]]:
-    """Sort in parts: each is sorted, and then two at a time are merged."""
-    waiting, runs = iter(items), deque[list[T]]()
+    """Sort what there is now, in parts: each is sorted, and then two at a time are merged."""
+    waiting, runs = iter(list(items)), deque[list[T]]()
     while run := sorted(islice(waiting, PART)):  # type: ignore[type-var]
         runs.append(run)
         yield 1 + len(run) // (AT_ONCE // 2)

@@ -138,24 +138,32 @@ class TopicIndex:
         self._asked[self._latest.watch] = self._latest
         return self._latest
 
-    def are_known(self, group_id: str) -> bool:
-        """Whether the snapshot covers all topics that the group subscribes to, those that do not exist, too."""
-        if self._answered.all_topics:
+    @property
+    def answered(self) -> WatchTopics:
+        """What the latest snapshot covers."""
+        return self._answered
+
+    def are_known(self, group_id: str, answered: WatchTopics | None = None) -> bool:
+        """Whether the snapshot covers all topics that the group subscribes to, those that do not exist, too.
+        ``answered``: what another one covers, to ask that of it."""
+        covered = self._answered if answered is None else answered
+        if covered.all_topics:
             return True
         if group_id in self._wildcard_groups:
             return False
-        names = self._answered.names
-        return all(known.subscription.named.keys() <= names for known in self._groups.get(group_id, {}).values())
+        subscribed = self._groups.get(group_id, {}).values()
+        return all(known.subscription.named.keys() <= covered.names for known in subscribed)
 
-    def changed(self, event: TopicsChanged) -> dict[str, set[str]]:
-        """Take a snapshot. Return the topics that have changed, and the groups that each concerns.
+    def changed(self, event: TopicsChanged) -> dict[str, set[str]] | None:
+        """Take a snapshot. Return the topics that have changed, and the groups that each concerns; None if it is older
+        than the last one.
 
         A change is that a topic was added, deleted, grown, or recreated: it has another id. A topic that
         was not asked for is not deleted because it is missing: the answer may be older than the subscription to it. An
         answer that comes after that to a later question says nothing any more.
         """
         if event.watch < self._answered.watch:
-            return {}
+            return None
         before, self.topics = self.topics, event.topics
         self.snapshots += 1
         if event.watch in self._asked:

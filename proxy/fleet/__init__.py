@@ -35,6 +35,7 @@ registry.py       the registry's thread.
 identity.py       whether broker.id is that of the broker behind listeners with SASL or TLS (pure).
 fleet_poller.py   keeps the view of brokers and sidecars up to date.
 succession.py     when a successor registers in place of its predecessor.
+later_run.py      a later run that is no successor: two sidecars with one broker.id.
 
 Feature versions of the fleet
 features_thread.py  the thread of the topic with the finalized levels.

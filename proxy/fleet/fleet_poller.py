@@ -25,6 +25,7 @@ from proxy.errors import BrokersideError, describe_os_error
 from proxy.fleet import identity, sidecar_record
 from proxy.fleet.client import Caller, ClusterClient
 from proxy.fleet.connection import BrokerConnection, BrokerUnreachable
+from proxy.fleet.later_run import LaterRun
 from proxy.fleet.membership import Member, RegistryContent
 from proxy.fleet.registry import OnContent, RegistryThread
 from proxy.fleet.schedule import Schedule
@@ -114,6 +115,7 @@ class FleetPoller:
         self._caller: Caller | None = None
         self._registry: RegistryThread | None = None
         self._registers = True
+        self._later_run = LaterRun(self._own_record, self._publish)
         if config.internal_bootstrap_servers is not None:
             self._caller = caller or ClusterClient(config, self._client_id)
             authenticator = hmac_keys.authenticator(hmac_keys.REGISTRY, config.registry.hmac_keys_file)
@@ -192,12 +194,14 @@ class FleetPoller:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._later_run.close()
         if self._caller is not None:
             self._caller.close()
         if self._registry is not None:
             await self._registry.close()
 
     def _on_content(self, content: RegistryContent, end: bool) -> None:
+        self._later_run.read(content.sidecars.get(self._config.broker_id))
         self._update_members(content.sidecars, end)
         for callback in self._on_registry:
             callback(content, end)
@@ -215,7 +219,8 @@ class FleetPoller:
 
     def _publish(self) -> None:
         """Write this sidecar's record, and report the view if it has changed."""
-        if self._registry is not None and self._is_own_broker and self._identity_problem is None and self._registers:
+        is_itself = self._is_own_broker and self._identity_problem is None and not self._later_run.runs
+        if self._registry is not None and is_itself and self._registers:
             self._registry.register(self._own.node_id, sidecar_record.encode(self._own_record()))
         elif self._registry is not None:
             self._registry.withdraw()

@@ -119,7 +119,7 @@ class Membership:
         self._signed = signed
         self.brokers: Collection[int] | None = None
         self.dropped: Counter[str] = Counter()
-        self._sidecars = _LastRecords[int, SidecarRecord](decode, _sidecar_started, MAX_MEMBERS, MAX_MEMBER_BYTES)
+        self._sidecars = _LastRecords[int, SidecarRecord](decode, started_ms, MAX_MEMBERS, MAX_MEMBER_BYTES)
         self._readers = _LastRecords[str, ReaderRecord](
             decode_reader, lambda record: record.started, MAX_READERS, MAX_READER_BYTES
         )
@@ -171,6 +171,6 @@ class Membership:
         return record.state != STOPPED and at >= self._newest - MEMBER_DEAD_AFTER_MS
 
 
-def _sidecar_started(record: SidecarRecord) -> int:
+def started_ms(record: SidecarRecord) -> int:
     """Return when the sidecar started, in milliseconds since 1970; 0 if its record does not say."""
     return int(record.timestamp) if record.timestamp.isascii() and record.timestamp.isdigit() else 0

@@ -159,9 +159,10 @@ async def ask_to_register(call: BrokerCall, request: RegisterConsumerRequest) ->
 
     What no group or topic can be called is not asked about: the coordinator refuses it.
     """
-    group_id = request.group_id if is_group_id(request.group_id) else None
+    if not is_group_id(request.group_id):
+        return RegistrationCode.REGISTERED
     topic_count = read_topic_count(request)
-    rights = await ask_rights(call, group_id, topic_count.named if topic_count is not None else ())
+    rights = await ask_rights(call, request.group_id, topic_count.named if topic_count is not None else ())
     if not rights.may_read_group:
         return RegistrationCode.GROUP_DENIED
     return RegistrationCode.TOPIC_DENIED if rights.unreadable else RegistrationCode.REGISTERED

@@ -1,8 +1,11 @@
 """Asks a broker, as one of its clients, whether the client may read a group and topics. Nothing is changed or read.
 
-The broker checks the right to the group of a Heartbeat before the member, and the right to each topic of a Fetch before
-all else about it; at the last of all offsets there is nothing to fetch. Source: ``KafkaApis.handleHeartbeatRequest``,
-``handleFetchRequest``; HeartbeatRequest.json version 0, FetchRequest.json version 4.
+Of an OffsetCommit the broker checks the right to the group first, then that to each topic, and then that the partition
+exists. The one that is named never does, so that nothing is ever committed, not even by a broker that takes commits of
+a member that no group has. A Fetch would do as well, but brokers keep metrics of each topic that one has named, whether
+it exists or not, until they end (docs/decisions/0037-groups-in-kafka.md). About a group alone a Heartbeat is sent: the
+right is checked before the member. Source: ``KafkaApis.handleOffsetCommitRequest``, ``handleHeartbeatRequest``;
+OffsetCommitRequest.json version 2, HeartbeatRequest.json version 0.
 """
 
 from __future__ import annotations
@@ -16,24 +19,25 @@ from proxy.core.interceptor import BrokerCall
 from proxy.core.wire import TRUNCATED, Buffer, int32_length, string
 from proxy.errors import MalformedBody
 
-HEARTBEAT, FETCH = 12, 1
-HEARTBEAT_VERSION, FETCH_VERSION = 0, 4
+HEARTBEAT, OFFSET_COMMIT = 12, 8
+HEARTBEAT_VERSION, OFFSET_COMMIT_VERSION = 0, 2
 
 MAX_TOPICS_ASKED = 1000
-"""Topics of one Fetch: as many as a consumer may name. The response has about 60 bytes and the name of each."""
+"""Topics of one question: as many as a consumer may name. The response has 12 bytes and the name of each."""
 
 NOBODY = b"brokerside"
 """A member that no group has."""
 
-LAST_OFFSET = 2**63 - 1
+NO_PARTITION = 2**31 - 1
+"""A partition that no topic has."""
 
-_generation = struct.pack(">i", -1)
 _member = struct.pack(">h", len(NOBODY)) + NOBODY
+_heartbeat = struct.pack(">i", -1) + _member
+_commit = struct.pack(">i", 2**31 - 1) + _member + struct.pack(">q", -1)
+"""The last of all generations; the broker's own retention."""
+_one_partition = struct.pack(">iiqh", 1, NO_PARTITION, 0, -1)
 _int16 = struct.Struct(">h")
-_fetch = struct.Struct(">iiiibi")
-_one_partition = struct.pack(">iiqi", 1, 0, LAST_OFFSET, 1)
-_answered_partition = struct.Struct(">ihqq")
-_ABORTED_SIZE = 16
+_answered_partition = struct.Struct(">ih")
 
 
 class Rights(NamedTuple):
@@ -43,22 +47,23 @@ class Rights(NamedTuple):
     unreadable: frozenset[str] = frozenset()
 
 
-async def ask_rights(call: BrokerCall, group_id: str | None, topics: Collection[str]) -> Rights:
-    """Ask about a group, unless it is None, and then about topics. Raises MalformedBody."""
-    if group_id is not None:
-        answer = await call(HEARTBEAT, HEARTBEAT_VERSION, encode_group_question(group_id))
-        if not decode_group_answer(answer):
-            return Rights(False)
+async def ask_rights(call: BrokerCall, group_id: str, topics: Collection[str]) -> Rights:
+    """Ask about a group, and about topics. Raises MalformedBody."""
+    if not topics:
+        return Rights(decode_group_answer(await call(HEARTBEAT, HEARTBEAT_VERSION, encode_group_question(group_id))))
     asked, unreadable = list(topics), set[str]()
     for at in range(0, len(asked), MAX_TOPICS_ASKED):
-        question = encode_topics_question(asked[at : at + MAX_TOPICS_ASKED])
-        unreadable |= decode_topics_answer(await call(FETCH, FETCH_VERSION, question))
+        question = encode_topics_question(group_id, asked[at : at + MAX_TOPICS_ASKED])
+        found = decode_topics_answer(await call(OFFSET_COMMIT, OFFSET_COMMIT_VERSION, question))
+        if not found.may_read_group:
+            return found
+        unreadable |= found.unreadable
     return Rights(True, frozenset(unreadable))
 
 
 def encode_group_question(group_id: str) -> bytes:
     """Return the body of a Heartbeat."""
-    return _text(group_id) + _generation + _member
+    return _text(group_id) + _heartbeat
 
 
 def decode_group_answer(body: Buffer) -> bool:
@@ -69,31 +74,30 @@ def decode_group_answer(body: Buffer) -> bool:
         raise MalformedBody("broker", "a response to Heartbeat without an error code") from None
 
 
-def encode_topics_question(topics: Collection[str]) -> bytes:
-    """Return the body of a Fetch: no wait, no bytes, and of each topic partition 0."""
-    return _fetch.pack(-1, 0, 0, 1, 0, len(topics)) + b"".join([_text(topic) + _one_partition for topic in topics])
+def encode_topics_question(group_id: str, topics: Collection[str]) -> bytes:
+    """Return the body of an OffsetCommit: of each topic a partition that does not exist."""
+    named = [_text(topic) + _one_partition for topic in topics]
+    return _text(group_id) + _commit + struct.pack(">i", len(topics)) + b"".join(named)
 
 
-def decode_topics_answer(body: Buffer) -> set[str]:
-    """Return the topics that may not be read. Raises MalformedBody."""
+def decode_topics_answer(body: Buffer) -> Rights:
+    """Return what may be read of what was asked about. Raises MalformedBody."""
     unreadable = set()
     try:
-        topics, pos = int32_length(body, 4)  # after the throttle time
+        topics, pos = int32_length(body, 0)
         for _ in range(topics):
             name, pos = string(body, pos)
             partitions, pos = int32_length(body, pos)
             for _ in range(partitions):
-                _, error_code, _, _ = _answered_partition.unpack_from(body, pos)
-                aborted, pos = int32_length(body, pos + _answered_partition.size)
-                records, pos = int32_length(body, pos + _ABORTED_SIZE * max(aborted, 0))
-                pos += max(records, 0)
+                _, error_code = _answered_partition.unpack_from(body, pos)
+                pos += _answered_partition.size
+                if error_code == RegistrationCode.GROUP_DENIED:
+                    return Rights(False)
                 if error_code == RegistrationCode.TOPIC_DENIED and name is not None:
                     unreadable.add(name.decode(errors="replace"))
-        if pos > len(body):
-            raise IndexError
     except TRUNCATED:
-        raise MalformedBody("broker", "a response to Fetch that ends too early") from None
-    return unreadable
+        raise MalformedBody("broker", "a response to OffsetCommit that ends too early") from None
+    return Rights(True, frozenset(unreadable))
 
 
 def _text(text: str) -> bytes:

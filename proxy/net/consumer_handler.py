@@ -69,9 +69,9 @@ class ConsumerHandler:
         return self._handler.is_full
 
     @property
-    def local_connections(self) -> int:
+    def missing_descriptors(self) -> int:
         """As ``ConnectionHandler``."""
-        return self._handler.local_connections + len(self._consumers)
+        return self._handler.missing_descriptors
 
     def on_connection_closed(self, callback: Callable[[int], None]) -> None:
         """As ``ConnectionHandler``."""

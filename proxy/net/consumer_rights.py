@@ -80,11 +80,11 @@ class ClientRights:
         self._questions = BrokerQuestions(broker, client_id)
         self._turn = asyncio.Lock()
 
-    def known(self, group_id: str | None, topics: Collection[str]) -> Rights | None:
+    def known(self, group_id: str, topics: Collection[str]) -> Rights | None:
         """Return what was answered lately; always None."""
         return None
 
-    async def ask(self, group_id: str | None, topics: Collection[str]) -> Rights:
+    async def ask(self, group_id: str, topics: Collection[str]) -> Rights:
         """Ask the broker. Raises OSError, EOFError and PeerError: then it cannot be asked any more."""
         async with self._turn:
             return await ask_rights(self._questions.call, group_id, topics)
@@ -105,11 +105,10 @@ class ListenerRights:
         self._groups = Answers()
         self._topics = Answers()
 
-    def known(self, group_id: str | None, topics: Collection[str]) -> Rights | None:
+    def known(self, group_id: str, topics: Collection[str]) -> Rights | None:
         """Return what was answered within ``ANSWER_LASTS``; None where something of it was not."""
         since = self._now() - ANSWER_LASTS
-        may_read = group_id is None or self._groups.get(group_id, since)
-        if not may_read:
+        if not (may_read := self._groups.get(group_id, since)):
             return None if may_read is None else Rights(False)
         unreadable = set()
         for topic in topics:
@@ -119,18 +118,16 @@ class ListenerRights:
                 unreadable.add(topic)
         return Rights(True, frozenset(unreadable))
 
-    async def ask(self, group_id: str | None, topics: Collection[str]) -> Rights:
+    async def ask(self, group_id: str, topics: Collection[str]) -> Rights:
         """Ask the broker what is not known. Raises OSError, EOFError and PeerError; the next question may succeed."""
         async with self._turn:
             if (known := self.known(group_id, topics)) is not None:  # somebody else has asked meanwhile
                 return known
             since = self._now() - ANSWER_LASTS
-            group = None if group_id is None or self._groups.get(group_id, since) else group_id
             wanted = [topic for topic in topics if self._topics.get(topic, since) is None]
-            asked = await self._ask(group, wanted)
+            asked = await self._ask(group_id, wanted)
             now = self._now()
-            if group is not None:
-                self._groups.add(group, asked.may_read_group, now)
+            self._groups.add(group_id, asked.may_read_group, now)
             if not asked.may_read_group:
                 return asked
             for topic in wanted:
@@ -138,7 +135,7 @@ class ListenerRights:
             denied = {topic for topic in topics if self._topics.get(topic, since) is False}
             return Rights(True, asked.unreadable | denied)
 
-    async def _ask(self, group_id: str | None, topics: Collection[str]) -> Rights:
+    async def _ask(self, group_id: str, topics: Collection[str]) -> Rights:
         """Ask on the connection that there is, or on a new one: brokers close idle ones."""
         while True:
             is_new = self._questions is None

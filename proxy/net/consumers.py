@@ -424,7 +424,10 @@ class ConsumerConnections:
             self.on_event(RightsChanged(consumer.number, *rights))
 
     def _known_rights(self, consumer: Consumer) -> Rights | None:
-        """Return what was answered lately about the rights of a client."""
+        """Return what was answered lately about the rights of a client. What no group can be called is not asked about:
+        the coordinator refuses it."""
+        if not is_group_id(consumer.registration.request.group_id):
+            return Rights(True)
         if consumer.client_rights is not None:
             return None
         return self._rights_of(consumer.client.listener).known(*self._question(consumer))
@@ -452,10 +455,9 @@ class ConsumerConnections:
         elif consumer.state is ConsumerState.ASKED:
             self._refuse(consumer, RegistrationCode.LOADING)
 
-    def _question(self, consumer: Consumer) -> tuple[str | None, frozenset[str]]:
+    def _question(self, consumer: Consumer) -> tuple[str, frozenset[str]]:
         """Return the group and the topics that a client's rights are about."""
-        group_id = consumer.registration.request.group_id
-        return group_id if is_group_id(group_id) else None, self._topics_of(consumer)
+        return consumer.registration.request.group_id, self._topics_of(consumer)
 
     def _topics_of(self, consumer: Consumer) -> frozenset[str]:
         """Return the topics that a client names, or those that match its pattern."""

@@ -90,17 +90,17 @@ class Modelled:
         return self.has_connection() and self.consumer.code == 0
 
     def may_fetch(self) -> set[TopicPartition]:
-        """What it is fetching at most: what it was told, also by what it has not answered."""
+        """What it is fetching at most: what it was assigned, also by what it has not answered."""
         if self.has_stopped or (not self.has_connection() and self.driver.now > self.last_sent + LEASE_MS):
             return set()
-        told = {
+        assigned = {
             (one.topic, one.partition)
             for frame in self.unanswered
             if isinstance(frame.request, StartFetcherRequest)
             for thread in frame.request.threads
             for one in thread.partitions
         }
-        return told | self.consumer.fetches.keys()
+        return assigned | self.consumer.fetches.keys()
 
     def answer(self, error_code: int = 0) -> None:
         frame, before = self.unanswered.pop(0), self.consumer.fetches.keys()

@@ -21,6 +21,7 @@ events.py, effects.py   what the membership hears, and what it asks for.
 states.py               its states.
 settings.py             what the application sets.
 lease.py                until when messages may be handed out.
+addresses.py            which address is tried next.
 backoff.py              how long to wait between attempts.
 patience.py             how long to wait for an answer.
 assignment.py           the partitions, and the offsets to consume next.

@@ -15,15 +15,16 @@ class ConsumerAssignment:
     """The partitions of one consumer, and the offset to consume next of each: that of the last message handed out + 1.
 
     Offsets of partitions that are stopped are kept until the next assignment: a coordinator that has just taken over
-    has not heard them. It passes those over that are behind what is committed: another consumer has had the partition
-    since (``proxy.coordinator.offsets``).
+    has not heard them. It does not take them where the next assignment may have been lost: another consumer may have
+    had the partition since, or the topic was recreated (``proxy.coordinator.offsets``).
     """
 
     def __init__(self, auto_offset_reset: str) -> None:
         self._reset = SMALLEST if auto_offset_reset == "smallest" else LARGEST
         self._epoch = 0
         self._fetched: dict[TopicPartition, FetchedFrom] = {}
-        self._leaders: dict[TopicPartition, int] = {}
+        self._started: dict[TopicPartition, FetchedFrom] = {}
+        """The last assignment as a whole, with what was stopped since."""
         self._next_offsets: dict[TopicPartition, int] = {}
         self._stopping: set[TopicPartition] = set()
         self._out_of_range: dict[TopicPartition, int] = {}
@@ -72,7 +73,7 @@ class ConsumerAssignment:
         if len(fetched) > MAX_COUNT:
             raise DecodeError(f"{len(fetched)} partitions")
         self._fetched = fetched
-        self._leaders = {which: one.leader for which, one in fetched.items()}
+        self._started = fetched.copy()
         self._stopping.clear()
         self._next_offsets = self.next_offsets
 
@@ -90,18 +91,29 @@ class ConsumerAssignment:
         """The coordinator has heard them, and others may have consumed more since: it says where fetching begins."""
         self._next_offsets.clear()
 
-    def mark_out_of_range(self, topic: str, partition: int, offset: int) -> None:
-        """Remember that the broker does not have this offset: another start there is by ``auto_offset_reset``."""
-        self._out_of_range[topic, partition] = offset
+    def mark_out_of_range(self, topic: str, partition: int, epoch: int, offset: int) -> bool:
+        """Remember that the broker does not have this offset: another start there is by ``auto_offset_reset``.
+
+        Return False if it was found with another assignment of the partition than the last one.
+        """
+        which = topic, partition
+        started = self._started.get(which)
+        if started is None or started.epoch != epoch:
+            return False
+        self._out_of_range[which] = offset
+        return True
 
     def consumed(self, partitions: Iterable[TopicPartition] | None = None) -> tuple[ConsumedOffset, ...]:
         """Return what the coordinator gets: the offsets to consume next, of these partitions; None: of all."""
         wanted = None if partitions is None else set(partitions)
         return tuple(
-            ConsumedOffset(topic, self._leaders.get((topic, partition), -1), partition, offset)
-            for (topic, partition), offset in self._next_offsets.items()
-            if wanted is None or (topic, partition) in wanted
+            ConsumedOffset(which[0], self._leader(which), which[1], offset)
+            for which, offset in self._next_offsets.items()
+            if wanted is None or which in wanted
         )
+
+    def _leader(self, which: TopicPartition) -> int:
+        return self._started[which].leader if which in self._started else -1
 
     def _fetched_from(self, one: ConsumedOffset, thread: int) -> FetchedFrom:
         which = one.topic, one.partition

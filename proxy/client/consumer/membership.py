@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from proxy.client.consumer.addresses import CoordinatorAddresses
 from proxy.client.consumer.assignment import ConsumerAssignment, TopicPartition
 from proxy.client.consumer.backoff import LEASE_BACKOFF_MS, MAX_BACKOFF_MS, Backoff
 from proxy.client.consumer.effects import (
@@ -78,11 +79,8 @@ class ConsumerMembership:
         """Of the connection, or of the attempt to connect."""
         self._version = 0
         """Of the request that is asked."""
-        self._next_broker = self._correlation_id = self._registrations = 0
-        self._coordinator: Endpoint | None = None
-        """Where it was last registered."""
-        self._back_to_coordinator = False
-        """Whether the next attempt goes to that address: every other one does while HELD."""
+        self._correlation_id = self._registrations = 0
+        self._addresses = CoordinatorAddresses(settings.bootstrap_brokers)
         self._held_by: Endpoint | None = None
         """The coordinator whose connection was lost while FETCHING; None once another registration has followed."""
         self._responses = DelayedResponses()
@@ -132,7 +130,7 @@ class ConsumerMembership:
             self._stop()
         if self.link is LinkState.JOINED:
             if self._now >= self._lease.silence_end:
-                self._patience.coordinator_was_silent(self._coordinator, self._now)
+                self._patience.coordinator_was_silent(self._addresses.coordinator, self._now)
                 self._stop()
                 self._close()
                 self._seek_again(at_once=self._lease.has_heard)
@@ -163,15 +161,11 @@ class ConsumerMembership:
     # Attempts to find the coordinator, and to register
 
     def _attempt(self, _: object = None) -> None:
-        held = self.fetching is FetchingState.HELD
-        if held and self._back_to_coordinator and self._coordinator is not None:
-            self._back_to_coordinator = False
-            self._open(LinkState.REGISTER, self._coordinator)
-            return
-        self._back_to_coordinator = held
-        brokers = self._settings.bootstrap_brokers
-        self._next_broker += 1
-        self._open(LinkState.SEEK, brokers[(self._next_broker - 1) % len(brokers)])
+        known = self._addresses.known_coordinator(is_held=self.fetching is FetchingState.HELD)
+        if known is not None:
+            self._open(LinkState.REGISTER, known)
+        else:
+            self._open(LinkState.SEEK, self._addresses.next_broker())
 
     def _seek_again(self, *, at_once: bool = False) -> None:
         """The connection is gone: begin anew."""
@@ -302,8 +296,8 @@ class ConsumerMembership:
 
     def _joined(self, generation: int, heard_at: int) -> None:
         self.link, self._timer = LinkState.JOINED, None
-        self._coordinator, self._held_by = self._address, None
-        self._back_to_coordinator = False
+        self._addresses.registered(self._address)
+        self._held_by = None
         self._lease.joined(heard_at)
         self._log("info", f"registered with {self._address}, generation {generation}")
 
@@ -385,9 +379,9 @@ class ConsumerMembership:
     def _coordinator_lost(self, event: LinkEnded) -> None:
         self._log("warning", event.reason)
         if self.fetching is FetchingState.FETCHING:
-            self.fetching, self._held_by = FetchingState.HELD, self._coordinator
+            self.fetching, self._held_by = FetchingState.HELD, self._addresses.coordinator
             self._lease.hold()
-        self._back_to_coordinator = True
+        self._addresses.coordinator_lost()
         self._seek_again(at_once=self._lease.has_heard)
 
     # Fetching
@@ -404,10 +398,11 @@ class ConsumerMembership:
             self.fetching = FetchingState.STOPPED
 
     def _out_of_range(self, event: OffsetOutOfRange) -> None:
-        if not self.assignment.has(event.topic, event.partition, event.epoch):
+        if not self.assignment.mark_out_of_range(event.topic, event.partition, event.epoch, event.offset):
             return
         self._log("warning", f"{event.topic} [{event.partition}]: offset {event.offset} is out of range")
-        self.assignment.mark_out_of_range(event.topic, event.partition, event.offset)
+        if not self.assignment.has(event.topic, event.partition, event.epoch):
+            return  # found with another one, or just before StopFetcher: one departure is for all of them
         if self.link is LinkState.JOINED:  # its other partitions go on where they are: they are reported before
             self._leave(registers_again=True)
         else:  # the next StartFetcher begins it anew

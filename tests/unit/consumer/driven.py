@@ -120,6 +120,13 @@ class Driven:
     def respond_registered(self, error_code: int = 0) -> list[MembershipEffect]:
         return self.respond(wire.encode_register_consumer_response(2, wire.RegisterConsumerResponse(error_code, 3, 7)))
 
+    def register_again(self) -> None:
+        """Its connection was given up: it connects, finds its coordinator, and is registered there."""
+        self.handle(LinkConnected())
+        self.respond_coordinator()
+        self.handle(LinkConnected())
+        self.respond_registered()
+
     def ping(self, heard_at: int | None = None) -> list[MembershipEffect]:
         self._pushed += 1
         return self.receive(wire.encode_ping(self._pushed, wire.PingRequest("c1", 0)), heard_at)

@@ -403,10 +403,7 @@ def test_an_offset_that_was_out_of_range_is_reset() -> None:
     driven.start(T0_AT_42)
     (one,) = driven.assigned
     driven.handle(OffsetOutOfRange("t", 0, one.epoch, 42))
-    driven.handle(LinkConnected())
-    driven.respond_coordinator()
-    driven.handle(LinkConnected())
-    driven.respond_registered()
+    driven.register_again()
     driven.start(T0_AT_42)
     assert [each.offset for each in driven.assigned] == [wire.SMALLEST]
     driven.stop()
@@ -415,6 +412,23 @@ def test_an_offset_that_was_out_of_range_is_reset() -> None:
     driven.stop()
     driven.start(T0_AT_42)
     assert [each.offset for each in driven.assigned] == [42]
+
+
+@pytest.mark.parametrize("has_offsets", [True, False])
+def test_offsets_that_are_found_out_of_range_at_once_take_one_departure(*, has_offsets: bool) -> None:
+    driven = joined()
+    driven.start((*TWO, ("t", 2, 9)))
+    if has_offsets:
+        assert driven.hand_out("t", 2, 9)
+    for partition, offset in ((0, 42), (1, 7)):
+        driven.handle(OffsetOutOfRange("t", partition, 1, offset))
+    driven.handle(OffsetOutOfRange("t", 2, 0, 9))  # of an earlier assignment
+    if has_offsets:
+        driven.ping()
+        driven.ping()
+    driven.register_again()
+    driven.start((*TWO, ("t", 2, 9)))
+    assert [one.offset for one in driven.assigned] == [wire.SMALLEST, wire.SMALLEST, 9]
 
 
 def test_before_a_consumer_registers_anew_for_an_offset_out_of_range_it_reports_the_others() -> None:
@@ -548,10 +562,7 @@ def test_while_it_leaves_offsets_of_an_earlier_membership_are_not_told_after_sta
     driven.handle(SubscriptionChanged('{"t":3}'))
     driven.ping()
     driven.ping()
-    driven.handle(LinkConnected())
-    driven.respond_coordinator()
-    driven.handle(LinkConnected())
-    driven.respond_registered()
+    driven.register_again()
     driven.handle(LeaveRequested())
     driven.start((("t", 0, 90),))
     ping, _ = responses(driven.ping())

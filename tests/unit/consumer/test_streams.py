@@ -127,18 +127,18 @@ def test_an_error_is_raised_again_and_again(streamed: Streamed) -> None:
 
 def test_it_is_full_by_number_until_it_is_half_empty(streamed: Streamed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "MAX_STREAM_MESSAGES", 4)
-    told: list[bool] = []
-    streamed.gate.room_made = lambda: told.append(True)
+    calls: list[bool] = []
+    streamed.gate.room_made = lambda: calls.append(True)
     streamed.put(42, 43, 44)
     assert not streamed.stream.is_full
     streamed.put(45)
     assert streamed.stream.is_full
     next(streamed.stream)
     assert streamed.stream.is_full
-    assert told == []
+    assert calls == []
     next(streamed.stream)
     assert not streamed.stream.is_full
-    assert told == [True]
+    assert calls == [True]
 
 
 def test_it_is_full_by_size(streamed: Streamed) -> None:

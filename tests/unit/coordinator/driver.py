@@ -58,7 +58,7 @@ class Consumer:
     offsets: dict[tuple[str, int], int] = dataclasses.field(default_factory=dict)
     """What it reports, of the partitions that it fetches."""
     fetches: dict[tuple[str, int], int] = dataclasses.field(default_factory=dict)
-    """The partitions that it fetches, with the offset that it was told to start at."""
+    """The partitions that it fetches, with the offset that it was assigned to start at."""
 
     def kinds(self, *, pings: bool = False) -> list[str]:
         """What was pushed, in short."""
@@ -78,16 +78,16 @@ class Consumer:
     def obey(self, frame: PushedFrame, *, error_code: int = 0) -> ev.Event:
         """Do what the frame says, unless it is answered with an error. Return the response."""
         stopped = frame.request.partitions if isinstance(frame.request, StopFetcherRequest) else None
-        told = self.fetches.keys() if stopped is None else self.fetches.keys() & set(stopped)
+        stopped_now = self.fetches.keys() if stopped is None else self.fetches.keys() & set(stopped)
         reported = None
         if self.auto_commit and frame.api_key != START_FETCHER:
             reported = tuple(
                 ConsumedOffset(topic, 1, partition, self.offsets[topic, partition])
-                for topic, partition in sorted(told)
+                for topic, partition in sorted(stopped_now)
                 if (topic, partition) in self.offsets
             )
         if frame.api_key == STOP_FETCHER and not error_code:
-            self.fetches = {key: offset for key, offset in self.fetches.items() if key not in told}
+            self.fetches = {key: offset for key, offset in self.fetches.items() if key not in stopped_now}
         elif isinstance(frame.request, StartFetcherRequest) and not error_code:
             entries = [entry for thread in frame.request.threads for entry in thread.partitions]
             starts = {(entry.topic, entry.partition): entry.offset for entry in entries}

@@ -202,8 +202,8 @@ def test_response_to_nothing_or_of_another_ends_the_connection() -> None:
         (c1,) = driver.stable("c1", answers=False)
         driver.advance(1500)
         frame = c1.last(PING)
-        told = {"correlation_id": frame.correlation_id, "api_key": frame.api_key, **wrong}
-        driver.do(c1.response(**told))  # type: ignore[arg-type]
+        fields = {"correlation_id": frame.correlation_id, "api_key": frame.api_key, **wrong}
+        driver.do(c1.response(**fields))  # type: ignore[arg-type]
         assert c1.closed == "consumer_malformed"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from proxy.coordinator.records import (
@@ -146,3 +148,9 @@ def test_a_group_belongs_to_the_crc32_of_its_id() -> None:
     assert partition_of("123456789", 12) == 0xCBF43926 % 12
     assert {partition_of(f"group-{number}", 12) for number in range(200)} == set(range(12))
     assert partition_of("é", 12) == 0x0E048D3E % 12
+
+
+def test_groups_are_spread_evenly_over_three_sidecars() -> None:
+    """S1-06; each holds four of the twelve partitions, as their leaders are spread."""
+    held = Counter(partition_of(f"group-{number}", 12) % 3 for number in range(300))
+    assert all(60 <= count <= 140 for count in held.values())

@@ -141,6 +141,18 @@ def test_ordinary_members_are_68_from_then_on_and_asked_about_again() -> None:
     assert driver.register("c2").code == 0
 
 
+def test_a_question_about_ordinary_members_that_was_not_answered_is_asked_for_the_next_member() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1")
+    driver.ordinary = None
+    driver.advance(10_000)
+    c1.end()
+    driver.advance(1000)
+    driver.ordinary = True
+    c1 = driver.register("c1")
+    assert (c1.code, c1.closed) in ((68, None), (0, "group_has_members"))
+
+
 def test_first_generation_waits_for_what_kafka_says_of_ordinary_members() -> None:
     driver = Driver()
     driver.ordinary = None
@@ -203,7 +215,7 @@ def test_bounds_are_81() -> None:
 
 
 def test_number_of_groups_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.coordinator.membership.MAX_GROUPS", 1)
+    monkeypatch.setattr("proxy.coordinator.admission.MAX_GROUPS", 1)
     driver = Driver(partition_count=1)
     driver.stable("c1")
     assert driver.register("c2").code == 0

@@ -9,7 +9,8 @@ import pytest
 from proxy.coordinator import assignment
 from proxy.coordinator.attempt_preparation import AttemptPreparation
 from proxy.coordinator.effects import SendFrame, WriteRecords
-from proxy.coordinator.steps import SLICE
+from proxy.coordinator.events import TopicsChanged
+from proxy.coordinator.steps import PART, SLICE, sort
 from tests.unit.coordinator.driver import Consumer, Driver, finish, owned, topic
 
 LARGEST_STEP = 1000
@@ -46,6 +47,51 @@ def test_steps_of_thousands_of_threads_are_small(is_sticky: bool) -> None:
         steps = list(assignment.range_assign(partitions, threads))
     assert max(steps) <= 2 * LARGEST_STEP
     assert sum(steps) > 5 * SLICE
+
+
+def test_what_is_sorted_may_change_meanwhile() -> None:
+    groups = set(range(2 * PART))
+    steps = sort(groups)
+    next(steps)
+    groups.add(-1)
+    assert finish(steps) == list(range(2 * PART))
+
+
+def test_a_topic_concerns_many_groups() -> None:
+    """All of them are rebalanced, but for one that is gone meanwhile, and another snapshot loses none."""
+    driver = Driver(units=1, partition_count=1)
+    driver.topics["t"] = topic(1)
+    consumers = [driver.register("c", group=f"g{number}") for number in range(6)]
+    driver.advance(3000)
+    for partitions in (2, 3):
+        driver.topics["t"] = topic(partitions)
+        watch = driver.machine.state.topics.answered.watch
+        driver.machine.handle(TopicsChanged(watch, dict(driver.topics)), driver.now)
+    assert [group.reason for group in driver.machine.state.groups.values()].count(None) > 3
+    consumers.pop().end()
+    driver.advance(3000)
+    for consumer in consumers:
+        assert owned([consumer]) == [("t", 0), ("t", 1), ("t", 2)]
+
+
+def test_an_attempt_that_has_failed_is_forgotten_one_member_after_the_other() -> None:
+    driver = Driver(units=1)
+    consumers = driver.stable("c1", "c2", "c3")
+    for consumer in consumers:
+        consumer.answers = False
+    driver.change_topics(t=topic(6))
+    driver.advance(1000)
+    (group,) = driver.machine.state.groups.values()
+    attempt = group.attempt
+    assert attempt is not None
+    driver.now += 4000
+    left = [len(attempt.shares)]
+    for _ in range(30):
+        driver.machine.handle(None, driver.now)
+        left.append(len(attempt.shares))
+        assert driver.machine.due() == driver.now or not left[-1]
+    assert group.attempt is None
+    assert sorted(set(left), reverse=True) == [3, 2, 1, 0]
 
 
 def preparing(level: int = 2) -> tuple[Driver, list[Consumer]]:

@@ -6,17 +6,19 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import Any
 
 import pytest
+from msgspec import structs
 from structlog.testing import capture_logs
 
 from proxy.config import Config
-from proxy.fleet import fleet_poller
+from proxy.fleet import fleet_poller, later_run
 from proxy.fleet.fleet_poller import FleetPoller
 from proxy.fleet.membership import MEMBER_DEAD_AFTER_MS, Membership
 from proxy.fleet.registry import OnContent, RegistryThread
-from proxy.fleet.sidecar_record import decode, record_key
+from proxy.fleet.sidecar_record import STOPPED, decode, encode, record_key
 from proxy.fleet.topic_spec import TopicRecord
 from proxy.interceptors.broker_metadata import BrokerView, FleetView
 from proxy.protocol.versions import ranges, release_range, versions_for
@@ -287,6 +289,36 @@ async def test_a_sidecar_is_taken_at_its_word_until_it_is_silent(cluster):
         watched.registry.report([TopicRecord(record_key(1), value, 1001 + MEMBER_DEAD_AFTER_MS)], False)
         await watched.until(lambda: watched.entry(2).tags.get("sidecar") == "absent")
         assert watched.entry(2).addresses == {"client": ("127.0.0.1", 9092)}
+
+
+async def test_of_two_sidecars_with_one_broker_id_the_first_one_does_not_register(cluster, monkeypatch):
+    async with watching(config_of(1, "SSL"), cluster) as watched:
+        own = decode(watched.registry.written[-1][1])
+        times = count(1000)
+
+        def read(**changed: str) -> bool:
+            record = TopicRecord(record_key(1), encode(structs.replace(own, **changed)), next(times))
+            watched.registry.report([record], True)
+            return watched.registry.registered
+
+        later = str(int(own.timestamp) + 1)
+        with capture_logs() as logs:
+            assert read()
+            assert read(boot_id="earlier", timestamp=str(int(own.timestamp) - 1))
+            assert not read(boot_id="later", timestamp=later)
+            assert not read(boot_id="later", timestamp=later)
+            watched.watch.reconfigure(config_of(1, "SSL", tags={"rack": "r8a9"}))
+            assert not watched.registry.registered
+            assert read(boot_id="later", timestamp=later, state=STOPPED)
+            assert [read(boot_id=same_time) for same_time in ("", "~")] == [True, False], "both agree who is later"
+            monkeypatch.setattr(later_run, "MEMBER_DEAD_AFTER_MS", 10)
+            assert not read(boot_id="~")
+            await eventually(lambda: watched.registry.registered)
+        assert [(one["boot_id"], one["by"]) for one in logs if one["event"] == "broker_id_taken"] == [
+            (own.boot_id, "later"),
+            (own.boot_id, "~"),
+        ]
+        assert watched.problems == []
 
 
 async def test_other_tags_are_reported_and_written_at_once(cluster):

@@ -64,10 +64,15 @@ class Polling:
     def __init__(self) -> None:
         self.registry = Registry()
         self.events: list[Event] = []
+        self.came = asyncio.Event()
         self.views: list[GroupsView] = [GroupsView()]
         self.full: set[int] = set()
         self.dialled: list[str] = []
-        self.poller = GroupPoller(1, self.registry, self.events.append, self.views.append, self._check_empty)
+        self.poller = GroupPoller(1, self.registry, self._take, self.views.append, self._check_empty)
+
+    def _take(self, event: Event) -> None:
+        self.events.append(event)
+        self.came.set()
 
     def _check_empty(self, partition: int, done: Callable[[bool], None]) -> None:
         asyncio.get_running_loop().call_soon(done, partition not in self.full)
@@ -182,7 +187,8 @@ async def test_who_leaves_waits_for_the_others(polling: Polling, monkeypatch: py
     polling.registry.others = {2: {f"groups/{held[0]}": 0}}
     polling.registry.read()
     assert await polling.settle() == [PartitionLost(held[0], "evacuated")]
-    await asyncio.sleep(0.15)
+    polling.came.clear()
+    await asyncio.wait_for(polling.came.wait(), 30)
     assert await polling.settle() == [PartitionLost(held[1], "evacuated")]
 
 

@@ -24,7 +24,7 @@ from proxy.core.wire import MAX_STRING
 from proxy.errors import MalformedBody
 from proxy.interceptors.broker_metadata import BrokerView, FleetDirectory, FleetView
 from proxy.interceptors.consumer_groups import ConsumerGroupsInterceptor, Registration, read_header
-from proxy.interceptors.consumer_rights import FETCH, HEARTBEAT
+from proxy.interceptors.consumer_rights import HEARTBEAT, OFFSET_COMMIT
 from tests.frames import response
 
 CLUSTER_METADATA, REGISTER_CONSUMER = 30_001, 30_002
@@ -172,20 +172,22 @@ class Broker:
 
     async def call(self, api_key: int, api_version: int, body: bytes) -> bytes:
         self.asked.append((api_key, api_version, body))
+        (length,) = struct.unpack_from(">h", body)
+        group, pos, topics = body[2 : 2 + length].decode(), 2 + length, b""
         if api_key == HEARTBEAT:
-            (length,) = struct.unpack_from(">h", body)
-            return struct.pack(">h", 30 if body[2 : 2 + length].decode() in self.denied else 25)
-        assert (api_key, api_version) == (FETCH, 4)
-        (count,), pos, topics = struct.unpack_from(">i", body, 17), 21, b""
+            return struct.pack(">h", 30 if group in self.denied else 25)
+        assert (api_key, api_version) == (OFFSET_COMMIT, 2)
+        assert body[pos:][:24] == struct.pack(">ih10sq", 2**31 - 1, 10, b"brokerside", -1)
+        (count,), pos = struct.unpack_from(">i", body, pos + 24), pos + 28
         for _ in range(count):
             (length,) = struct.unpack_from(">h", body, pos)
             name = body[pos + 2 : pos + 2 + length]
-            assert body[pos + 2 + length :][:20] == struct.pack(">iiqi", 1, 0, 2**63 - 1, 1)
-            pos += 22 + length
-            code = 29 if name.decode() in self.denied else 3
-            topics += struct.pack(">h", length) + name + struct.pack(">iihqqii", 1, 0, code, -1, -1, -1, 0)
+            assert body[pos + 2 + length :][:18] == struct.pack(">iiqh", 1, 2**31 - 1, 0, -1)
+            pos += 20 + length
+            code = 30 if group in self.denied else 29 if name.decode() in self.denied else 3
+            topics += struct.pack(">h", length) + name + struct.pack(">iih", 1, 2**31 - 1, code)
         assert pos == len(body)
-        return bytes(4) + struct.pack(">i", count) + topics
+        return struct.pack(">i", count) + topics
 
 
 def served(broker: Broker, request: RegisterConsumerRequest = ASKED, version: int = 1) -> object:
@@ -201,15 +203,23 @@ def served(broker: Broker, request: RegisterConsumerRequest = ASKED, version: in
 def test_who_may_read_all_is_given_up_with_the_registration() -> None:
     broker = Broker()
     assert served(broker) == GivenUp(Registration(1, 0, "c", ASKED))
-    group = b"\0\1g" + b"\xff\xff\xff\xff" + b"\0\x0abrokerside"
-    topics = struct.pack(">iiiibi", -1, 0, 0, 1, 0, 1) + b"\0\1t" + struct.pack(">iiqi", 1, 0, 2**63 - 1, 1)
-    assert broker.asked == [(HEARTBEAT, 0, group), (FETCH, 4, topics)]
+    nowhere = "000174" + "00000001" + "7fffffff" + "0000000000000000" + "ffff"
+    question = "000167" + "7fffffff" + "000a" + b"brokerside".hex() + "ffffffffffffffff" + "00000001" + nowhere
+    assert broker.asked == [(OFFSET_COMMIT, 2, bytes.fromhex(question))]
 
 
-def test_who_may_not_read_the_group_is_error_30_and_is_asked_nothing_more() -> None:
-    broker = Broker("g")
-    assert served(broker) == struct.pack(">hii", 30, -1, -1)
-    assert [key for key, _, _ in broker.asked] == [HEARTBEAT]
+def test_a_group_alone_is_asked_about_with_a_heartbeat() -> None:
+    broker = Broker()
+    assert isinstance(served(broker, ASKED._replace(topic_count="*1*t.*")), GivenUp)
+    question = "000167" + "ffffffff" + "000a" + b"brokerside".hex()
+    assert broker.asked == [(HEARTBEAT, 0, bytes.fromhex(question))]
+
+
+@pytest.mark.parametrize("topic_count", ['{"t":1}', "*1*t.*"])
+def test_who_may_not_read_the_group_is_error_30(topic_count: str) -> None:
+    broker = Broker("g", "t")
+    assert served(broker, ASKED._replace(topic_count=topic_count)) == struct.pack(">hii", 30, -1, -1)
+    assert len(broker.asked) == 1
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
@@ -222,7 +232,7 @@ def test_1000_topics_are_one_question() -> None:
     broker = Broker()
     count = "{" + ",".join(f'"{n}":1' for n in range(1000)) + "}"
     assert isinstance(served(broker, ASKED._replace(topic_count=count)), GivenUp)
-    assert len(broker.asked) == 2
+    assert len(broker.asked) == 1
 
 
 @pytest.mark.parametrize("topic_count", ["*4*white.*", "!4!black.*", "", "{", '{"t":0}', '{"no topic":1}'])
@@ -236,7 +246,7 @@ def test_patterns_and_what_the_coordinator_refuses_are_asked_about_elsewhere(top
 def test_no_broker_is_asked_about_what_no_group_can_be_called(group: str) -> None:
     broker = Broker()
     assert isinstance(served(broker, ASKED._replace(group_id=group)), GivenUp)
-    assert [key for key, _, _ in broker.asked] == [FETCH]
+    assert not broker.asked
 
 
 # ---- the header of a request to the coordinator ---------------------------------------------------------------------
