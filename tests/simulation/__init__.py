@@ -32,8 +32,10 @@ I5   After the last fault every consumer is registered, every partition of every
 I6   Committed offsets do not go back while one owner has the partition, and are never past what was handed out. No
      message is skipped.
 I7   The three purgatories hold the requests that are open, and nothing else; at most two pings are open.
-I8   A frozen group (``rebalance.enabled: false``) gets no StopFetcher.
-I9   Nothing is committed for a group beside members of Kafka's own protocols, once they can have been found.
+I8   A frozen group (``rebalance.enabled: false``) gets no StopFetcher, but for an attempt that had begun.
+I9   No offset is given to Kafka for a group that has had members of Kafka's own protocols for 11 s, and none of one
+     where they were found. A coordinator that was stopped, or cut off from Kafka, has 2 s more from the end of that,
+     since Kafka's answers take milliseconds here.
 I10  The same events at the same times give the same effects.
 
 ``python -m tests.simulation --schedules 2000`` runs many, ``--first`` others. A failure prints its seed; ``--seed S

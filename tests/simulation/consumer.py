@@ -175,8 +175,8 @@ class Consumer(Process):
                 at = max(
                     self.timeline.now + self.random.choice((1, 10, 10, 100)), self._fetcher_free_at, self.hangs_until
                 )
-                self._fetcher_free_at = at
-                self.later(at - self.timeline.now, FETCHER, lambda: self._assign(command, partitions))
+                self._fetcher_free_at, asked_at = at, self.timeline.now
+                self.later(at - asked_at, FETCHER, lambda: self._assign(command, partitions, asked_at))
             case MembershipEnded(error):
                 self._ended(error)
             case LogMembership(_, message):
@@ -231,7 +231,7 @@ class Consumer(Process):
 
     # The fetcher
 
-    def _assign(self, command: int, partitions: tuple[FetchedFrom, ...]) -> None:
+    def _assign(self, command: int, partitions: tuple[FetchedFrom, ...], asked_at: int) -> None:
         if self.has_ended:
             return
         if self.fails:
@@ -248,7 +248,7 @@ class Consumer(Process):
                 if offset < 0:
                     offset = topic.end(self.timeline.now) if offset == LARGEST else topic.starts[one.partition]
                 self.fetched[one.topic, one.partition] = FetchedPartition(one.epoch, offset, topic.topic_id)
-                self.world.invariants.fetching_began(self, one, topic.topic_id, offset)
+                self.world.invariants.fetching_began(self, one, topic, offset, asked_at)
         self._check_rights()
         self.handle(FetcherDone(command))
 

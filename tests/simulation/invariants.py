@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 from proxy.client.consumer.effects import FetchedFrom
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
     from tests.simulation.sidecar import Connection, Sidecar
     from tests.simulation.world import World
 
-ORDINARY_GRACE = 10_000 + 5_000
+ORDINARY_FOUND_WITHIN = 10_000 + 1_000
 """Milliseconds within which a coordinator finds members of Kafka's own protocols: it asks every 10 s."""
 
+ORDINARY_RETRIED_WITHIN = 500 + 1_500
+"""Milliseconds within which it has asked again what Kafka did not answer, and has written again what was aborted."""
 
 REPORTED_WITHIN = 500
 """Milliseconds for which offsets of a topic may still be committed that were consumed from an earlier one."""
@@ -48,7 +51,7 @@ class GroupHistory:
     """What the committed transactions of one group have said so far."""
 
     def __init__(self) -> None:
-        self.generation = 0
+        self.generation = self.level = 0
         self.owners: dict[str, TopicOwners] = {}
         self.committed: dict[tuple[str, int], tuple[int, str]] = {}
         """The offset committed last, and the owner at that time."""
@@ -81,19 +84,24 @@ class Invariants:
             if transaction.claim.claim > before:
                 self._claims[log.number] = transaction.claim.claim
                 self._claimed_at[log.number] = transaction.at
-        for record in transaction.records:
+        for record, following in zip_longest(transaction.records, transaction.records[1:]):
             group = self._groups.setdefault(record.group, GroupHistory())
             if isinstance(record, GenerationRecord) and record.value is not None:
-                if record.value.state == "starting" and record.value.generation <= group.generation:
+                # Its own follow it at once: a transaction may have those of other generations and groups, too.
+                has_owners = isinstance(following, OwnersRecord)
+                # One that is written again for a lower level changes no owner.
+                is_again = record.value.generation == group.generation and record.value.level <= group.level
+                is_new = record.value.state == "starting" and (has_owners or not is_again)
+                if is_new and record.value.generation <= group.generation:
                     self._fail("I2", f"generation {record.value.generation} of {record.group} after {group.generation}")
                 if record.value.generation < group.generation:
                     self._fail("I2", f"{record.group} goes back to {record.value.generation}")
-                group.generation = record.value.generation
+                group.generation, group.level = record.value.generation, record.value.level
                 self._world.note(transaction.writer, "commits %s", record)
             elif isinstance(record, OwnersRecord):
                 self._owners_committed(group, record)
         for group_id, offsets in transaction.offsets.items():
-            self._offsets_committed(log, transaction, group_id, dict(offsets))
+            self._offsets_committed(transaction, group_id, dict(offsets))
 
     def _owners_committed(self, group: GroupHistory, record: OwnersRecord) -> None:
         if record.value is None:
@@ -108,27 +116,16 @@ class Invariants:
         group.owners[record.topic] = TopicOwners(record.value.topic_id, threads)
         self._world.note("kafka", "owners %s", record)
 
-    def _may_be_stale(self, writer: Sidecar, log: GroupsLog, topic: Topic, asked_at: int) -> bool:
-        """Whether an offset may be of an earlier topic of that name: the coordinator cannot know.
+    def _may_be_stale(self, writer: Sidecar, topic: Topic, asked_at: int) -> bool:
+        """Whether an offset may be of an earlier topic of that name: the coordinator may not have heard of this one."""
+        return not writer.knew(topic, asked_at - REPORTED_WITHIN)
 
-        It may not have been reported yet. After a takeover it cannot distinguish members that were started with the
-        later topic from those that were not.
-        """
-        was_reported = writer.knew(topic, asked_at - REPORTED_WITHIN)
-        return not was_reported or 0 < topic.created_at < self._claimed_at.get(log.number, 0)
-
-    def _offsets_committed(
-        self, log: GroupsLog, transaction: Transaction, group_id: str, offsets: dict[tuple[str, int], int]
-    ) -> None:
+    def _offsets_committed(self, transaction: Transaction, group_id: str, offsets: dict[tuple[str, int], int]) -> None:
         world, group = self._world, self._groups.setdefault(group_id, GroupHistory())
         writer = world.sidecar_at(transaction.writer)
-        since = world.kafka.ordinary_since.get(group_id)
-        since = None if since is None else max(since, self._claimed_at.get(log.number, 0))
-        if offsets and since is not None and world.timeline.now - since > ORDINARY_GRACE:
-            self._fail("I9", f"{group_id} commits {offsets} beside ordinary members")
         for (name, partition), offset in offsets.items():
             topic = world.kafka.topics.get(name)
-            if topic is None or self._may_be_stale(writer, log, topic, transaction.asked_at):
+            if topic is None or self._may_be_stale(writer, topic, transaction.asked_at):
                 if topic is not None:  # it is of an earlier topic of that name
                     self._stale.add((group_id, topic.topic_id, partition))
                 continue
@@ -152,10 +149,30 @@ class Invariants:
             self._stale.add((consumer.settings.group_id, topic.topic_id, partition))
 
     def written(self, sidecar: Sidecar, offsets: Mapping[str, PartitionOffsets]) -> None:
-        """A coordinator asks for offsets to be committed."""
+        """A coordinator asks for offsets to be committed.
+
+        Kafka does not say when a member of its own protocols joins, and does not refuse these offsets. A coordinator
+        can only ask, so what it has asked for before the next answer may be committed beside such members, also when
+        the commit itself takes long. What it asks for later may not (I9).
+        """
         for group_id, of_group in offsets.items():
             if of_group and sidecar.has_ordinary_members.get(group_id):
                 self._fail("I9", f"{sidecar.name} commits {of_group} for {group_id}, which has ordinary members")
+            if of_group and self._are_ordinary_members_overdue(sidecar, group_id):
+                self._fail("I9", f"{sidecar.name} commits {of_group} for {group_id}: ordinary members are not found")
+
+    def _are_ordinary_members_overdue(self, sidecar: Sidecar, group_id: str) -> bool:
+        """Whether a group has members of Kafka's own protocols that its coordinator has to know by now.
+
+        It has to if they and its claim are old enough for the next question, and it was able to ask again since it was
+        last stopped, or cut off from Kafka; unless that question is under way, which takes 50 ms at most.
+        """
+        kafka, now = self._world.kafka, self._world.timeline.now
+        if group_id not in kafka.ordinary_since or group_id in sidecar.asks_ordinary:
+            return False
+        since = max(kafka.ordinary_since[group_id], self._claimed_at.get(self._world.partition_of(group_id), 0))
+        hindered_until = max(sidecar.went_on_at, kafka.unreachable_until.get(sidecar.name, 0))
+        return now - since > ORDINARY_FOUND_WITHIN and now - hindered_until > ORDINARY_RETRIED_WITHIN
 
     # What a coordinator sends
 
@@ -179,8 +196,9 @@ class Invariants:
         elif api_key == wire.STOP_FETCHER:
             self._world.reached("stop")
             self._world.note(sidecar.name, "StopFetcher to %s", one.consumer_id)
-            frozen_at = sidecar.frozen_at.get(one.group_id, 0)
-            if one.group_id in sidecar.settings.frozen_groups and self._world.timeline.now > frozen_at:
+            attempt = sidecar.coordinator._state.groups[one.group_id].attempt
+            began_at = sidecar.clock() if attempt is None else attempt.began_at
+            if one.group_id in sidecar.settings.frozen_groups and began_at > sidecar.frozen_at[one.group_id]:
                 self._fail("I8", f"{sidecar.name} stops {one.consumer_id} of the frozen group {one.group_id}")
 
     def _starts(self, sidecar: Sidecar, one: Connection, request: StartFetcherRequest) -> None:
@@ -230,11 +248,13 @@ class Invariants:
             if is_rival and other.may_hand_out(topic, partition):
                 self._fail("I4", f"{consumer.name} and {other.name} both hand out {topic}-{partition}")
 
-    def fetching_began(self, consumer: Consumer, one: FetchedFrom, topic_id: str, offset: int) -> None:
-        which = (consumer.settings.group_id, topic_id, one.partition)
+    def fetching_began(self, consumer: Consumer, one: FetchedFrom, topic: Topic, offset: int, asked_at: int) -> None:
+        """A consumer fetches from this offset on, for a StartFetcher that arrived at ``asked_at``."""
+        which = (consumer.settings.group_id, topic.topic_id, one.partition)
         high = self._high.get(which)
-        start = self._world.kafka.topics[one.topic].starts[one.partition]
-        if high is None or one.offset == wire.LARGEST or which in self._stale:
+        start = topic.starts[one.partition]
+        is_of_earlier_topic = asked_at < topic.created_at or which in self._stale
+        if high is None or one.offset == wire.LARGEST or is_of_earlier_topic:
             self._high[which] = max(high or 0, offset)
         elif offset > max(high, start):
             self._fail("I6", f"{consumer.name} skips {one.topic}-{one.partition}: {high} to {offset}")

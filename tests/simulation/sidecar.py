@@ -116,9 +116,11 @@ class Sidecar(Listener):
         """By partition, by its own clock: when the last write began of which it knows that it is committed."""
         self.writers: dict[int, Writer] = {}
         self.frozen_at = dict.fromkeys(self.settings.frozen_groups, 0)
-        """Since when groups are frozen."""
+        """Since when groups are frozen, by its own clock."""
         self.has_ordinary_members: dict[str, bool] = {}
-        """By group, as it was last reported to the coordinator."""
+        """By group, as it was last reported to the coordinator since it holds the group's partition."""
+        self.asks_ordinary: set[str] = set()
+        """Groups of which it asks Kafka that right now."""
         self.registry = RegistryReader()
         self.boot_id = f"{self.broker_id}.{self.runs}"
         self.elections = [Election("groups", number, self.broker_id) for number in range(world.partitions)]
@@ -177,7 +179,7 @@ class Sidecar(Listener):
     def apply(self, settings: CoordinatorSettings) -> None:
         """A reload of the configuration."""
         for group_id in settings.frozen_groups - self.settings.frozen_groups:
-            self.frozen_at[group_id] = self.timeline.now
+            self.frozen_at[group_id] = self.clock()
         self.settings = settings._replace(broker_id=self.broker_id)
         self.feed(SettingsChanged(self.settings))
 
@@ -271,6 +273,8 @@ class Sidecar(Listener):
                     writer.release()
                 self.confirmed_at.pop(partition, None)
                 self.holds.pop(partition, None)
+                for group in [one for one in self.has_ordinary_members if self.world.partition_of(one) == partition]:
+                    del self.has_ordinary_members[group]
                 self._register()
             case HoldPartition(partition, claim):
                 self.holds[partition] = claim
@@ -281,6 +285,7 @@ class Sidecar(Listener):
                     self.random.choice((1, 5, 50)), OF_KAFKA, lambda: self._read(partition, group, read, asked_at)
                 )
             case FindOrdinaryMembers(group):
+                self.asks_ordinary.add(group)
                 self.later(self.random.choice((1, 5, 50)), OF_KAFKA, lambda: self._find_ordinary_members(group))
             case WatchTopics(number, names, all_topics):
                 if not names and not all_topics:  # is answered at once, perhaps after the next one was given
@@ -304,6 +309,7 @@ class Sidecar(Listener):
 
     def _find_ordinary_members(self, group: str) -> None:
         kafka = self.world.kafka
+        self.asks_ordinary.discard(group)
         found = group in kafka.ordinary_since if kafka.is_reachable(self.name) else None
         if found is not None:
             self.has_ordinary_members[group] = found

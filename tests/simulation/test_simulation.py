@@ -11,7 +11,7 @@ import pytest
 from tests.simulation.coverage import Cell, all_cells
 from tests.simulation.invariants import InvariantError
 from tests.simulation.mutations import MUTATIONS, Mutation
-from tests.simulation.run import run_all, story
+from tests.simulation.run import run, run_all, story
 from tests.simulation.world import World
 
 FIRST_SEED = 20_000
@@ -22,6 +22,12 @@ SCHEDULES = 400
 
 MOST_SCHEDULES = 1500
 """Until every cell of the tables is visited."""
+
+FOUND = (
+    404_417, 510_855, 1_103_945, 3_104_400, 6_211_987, 7_103_898, 7_107_900, 7_121_482, 7_300_042, 8_300_707, 8_519_229,
+    8_549_915,
+)  # fmt: skip
+"""Seeds of schedules that a mistake was found with."""
 
 MUTANT_SCHEDULES = 300
 """Within which a mistake has to be found."""
@@ -45,6 +51,11 @@ def test_invariants_hold_and_every_cell_is_visited() -> None:
             break
     assert failures == []
     assert reachable - visited == set()
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_invariants_hold_where_they_once_did_not(seed: int) -> None:
+    assert run(seed).failure is None
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)

@@ -55,7 +55,7 @@ class Process:
         self.is_stopped = False
         self.is_powered = True
         """Whether its machine has power: without it no kernel answers for it."""
-        self.stopped_at = 0
+        self.stopped_at = self.went_on_at = 0
         self.runs = 0
         """How often it was started. What was meant for an earlier run does not happen."""
         self._rate = random.uniform(0.99, 1.01)
@@ -109,7 +109,7 @@ class Process:
         """SIGCONT. What has waited is done in any order of its sources."""
         if not self.is_stopped:
             return
-        self.is_stopped = False
+        self.is_stopped, self.went_on_at = False, self.timeline.now
         run = self.runs
         while self._backlog and self.runs == run and not self.is_stopped:
             source = self.random.choice(list(self._backlog))
