@@ -7,6 +7,7 @@ The contract
   dispatch.py          the only entry from the data path: constructs, configures, feeds and closes observers.
   subscription.py      which requests each observer wants; what no observer wants is not read.
   observer_thread.py   the thread of one observer: bounded queue, error handling, counts.
+  background.pyx       threads that let the event loop have the CPU as soon as it has work.
   trial.py             calls an observer without a sidecar; packet_capture.py: over captured connections (pure).
   circuit_breaker.py   stops the calls to an observer that only fails.
   queue_weight.pyx     the weight of exchanges in the queue of an observer.
@@ -16,17 +17,19 @@ The contract
 The audit's events
   event_observer.py    receives exchanges, connection changes and throttle reports, and emits numbered events; the base
                        of two observers: audit.py sends them to a topic, opentelemetry.py to a collector.
-  event.py             the event: its fields, its envelope, its encoding.
+  event.py             the event: its fields, its envelope, its encoding; cluster_events.py: kinds of topics and groups,
+                       account_events.py: kinds of what was lost, and done.
   reference.py         generates docs/audit-event.md; examples.py makes the examples in it.
   audit_filter.py      which exchanges give no event (pure).
   audit_writer.pyx     encodes exchanges as events (pure); rows.pxi writes the JSON.
+  connection_writer.pyx  encodes changes of connections as events (pure). json_buffer.pxi: how both write texts.
   rollup_writer.pyx    sums many requests into one event (pure); rollup.py bounds and splits these events.
                        Both writers read exchanges by exchanges.pxi and share request_events.py.
   offset_tracker.pyx   ends of partitions, and what members of groups do, until that is emitted (pure);
                        group_activity.py has the members and their committed offsets.
   request_resources.py what a request reads or changes, in an event (pure).
   item_errors.py       errors of single topics, partitions, groups, … in an event (pure).
-  connection_events.py encodes every event that is not of requests (pure).
+  numbered_events.py   encodes every other event (pure).
   inventory.py         polls the list of topics.
   fetch_sessions.py    partitions that incremental fetches leave out (pure).
   channel_muting.py    connections that the broker does not read because it throttles them (pure).

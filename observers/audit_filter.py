@@ -24,7 +24,8 @@ class AuditFilter:
     def __init__(self, names: TopicNames, *, topics: Collection[str], principals: Collection[str]) -> None:
         self._names = names
         self._topics = frozenset(topics)
-        self._principals = frozenset(principals)
+        self.excluded_principals = frozenset(principals)
+        """Never changed."""
         self._hidden: Counter[str] = Counter()
         self._partly_hidden: Counter[str] = Counter()
         self.partly_hidden = 0
@@ -39,7 +40,7 @@ class AuditFilter:
 
     def hides_principal(self, principal: str) -> bool:
         """Whether ``principal`` is excluded."""
-        return principal in self._principals
+        return principal in self.excluded_principals
 
     def hides_topic(self, name: str) -> bool:
         """Whether the topic ``name`` is excluded."""

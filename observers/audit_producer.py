@@ -145,7 +145,7 @@ class AuditProducer:
         self._topic = topic
         self._on_settled = on_settled
         self._authenticator = authenticator
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of the counts, and of which producer takes the next record
         self._topic_thread = threading.Thread(target=self._ensure_topic, name="audit topic", daemon=True)
         self._topic_missing = threading.Event()
         self._closing = threading.Event()
@@ -178,12 +178,9 @@ class AuditProducer:
             headers.append(self._authenticator.header(None, value))
         self._count_queued(1, size)
         try:
-            self._producer.produce(
-                self._topic,
-                value,
-                headers=headers,
-                on_delivery=partial(self._handle_report, load, size, shared=self._shares_batches),
-            )
+            with self._lock:  # a former producer gets no record: it may have been polled for the last time
+                report = partial(self._handle_report, load, size, shared=self._shares_batches)
+                self._producer.produce(self._topic, value, headers=headers, on_delivery=report)
         except BufferError:
             self._count_queued(-1, -size)
             return False
@@ -208,7 +205,7 @@ class AuditProducer:
         deadline = time.monotonic() + timeout
         if sum([producer.flush(max(0.0, deadline - time.monotonic())) for producer in self._producers]):
             self._ended = True
-            self._purge("closed")
+            self._purge(self._producers, "closed")
 
     @property
     def _producers(self) -> list[Producer]:
@@ -247,8 +244,9 @@ class AuditProducer:
         """The topic refused a batch: which of its records it does not take shows when each has a batch of its own."""
         if self._shares_batches:
             self._settings |= {"batch.num.messages": 1}
-            self._former, self._producer = self._producer, self._create_producer()
-            self._shares_batches = False  # last: another thread may be sending
+            created = self._create_producer()
+            with self._lock:
+                self._former, self._producer, self._shares_batches = self._producer, created, False
             log.info("audit_batch_refused", topic=self._topic)
 
     def _settle(self, load: object, size: int, error: KafkaError | None, value: bytes | None) -> None:
@@ -272,20 +270,21 @@ class AuditProducer:
             self._producer_failed = True
         self._on_settled(load, error.name().strip("_").lower(), fatal or code in RETRIABLE_ERRORS, None)
 
-    def _purge(self, reason: str) -> None:
-        """Purge the records that the producer still holds, and report each with ``reason``."""
+    def _purge(self, producers: list[Producer], reason: str) -> None:
+        """Purge the records that ``producers`` still hold, and report each with ``reason``."""
         self._purge_reason = reason
-        for producer in self._producers:
+        for producer in producers:
             producer.purge()
             producer.flush(FIRST_RETRY_DELAY)
-        self._former = None
 
     def _replace_producer(self) -> None:
         """Replace a producer that failed for good (fenced, or its right to write was revoked)."""
-        self._purge("producer_failed")
-        self._closing.wait(FIRST_RETRY_DELAY)
-        self._producer = self._create_producer()
+        failed, created = self._producers, self._create_producer()
+        with self._lock:
+            self._former, self._producer = None, created
+        self._purge(failed, "producer_failed")
         self._producer_failed = False
+        self._closing.wait(FIRST_RETRY_DELAY)
         log.warning("audit_producer_reopened", topic=self._topic)
 
     def _ensure_topic(self) -> None:

@@ -6,12 +6,14 @@ encodes the texts of a connection, an api and a topic once. Without the GIL the 
 loop waits for the GIL for some microseconds at a time.
 """
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItemWithError, PyDict_Size
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
+from cpython.unicode cimport PyUnicode_GET_LENGTH
 from libc.math cimport isfinite, llrint
-from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, strlen
 
 from proxy.compiled.exchange cimport (
@@ -48,6 +50,7 @@ cdef enum:
     MAX_ROW_BYTES = 720  # upper bound in bytes of an event without its texts and partitions
 
 include "exchanges.pxi"
+include "json_buffer.pxi"
 
 
 class _EventTooLarge(Exception):
@@ -64,36 +67,36 @@ cdef class ConnectionTexts:
     cdef bint hidden  # by its principal
     cdef double next_poll_at  # when its polled topics are listed again
 
-    cdef bint has_long_text(self):
-        connection = self.connection
-        for text in (
-            self.client_id, connection.principal, connection.client_software_name, connection.client_software_version,
-        ):
-            if text is not None and len(text) > MAX_CACHED_TEXT:
-                return True
-        return False
+    cdef bint has_long_text  # that a client chose; the name of its software has at most 255 bytes
 
 
-cdef ConnectionTexts _make_connection_texts(object connection, object client_id, object audit_filter):
+cdef ConnectionTexts _make_connection_texts(object connection, object client_id, object audit_filter, JsonBuffer out):
     cdef ConnectionTexts client = ConnectionTexts.__new__(ConnectionTexts)
+    cdef str principal = connection.principal
     client.connection = connection
     client.client_id = client_id
-    client.hidden = audit_filter.hides_principal(connection.principal)
+    client.hidden = audit_filter.hides_principal(principal)
     if client.hidden:
+        client.has_long_text = len(principal) > MAX_CACHED_TEXT
         return client
-    client.connection_json = b',"listener":%b,"connection_id":%b,"correlation_id":' % (
-        encoder.encode(connection.listener), encoder.encode(connection.id),
-    )
-    client.principal_json = b',"principal":%b,"client_ip":%b,"ts_request":' % (
-        encoder.encode(clip(connection.principal)), encoder.encode(connection.client_ip),
-    )
-    client.software_json = (
-        _optional(b"client_id", client_id)
-        + _optional(b"client_software_name", connection.client_software_name)
-        + _optional(b"client_software_version", connection.client_software_version)
-    )
+    out.size = 0  # of one that raised
+    out.put_string(b',"listener":', connection.listener)
+    out.put_string(b',"connection_id":', connection.id)
+    out.put_literal(b',"correlation_id":')
+    client.connection_json = out.taken()
+    out.put_clipped(b',"principal":', principal)
+    out.put_string(b',"client_ip":', connection.client_ip)
+    out.put_literal(b',"ts_request":')
+    client.principal_json = out.taken()
+    out.put_clipped(b',"client_id":', client_id)
+    out.put_clipped(b',"client_software_name":', connection.client_software_name)
+    out.put_clipped(b',"client_software_version":', connection.client_software_version)
+    client.software_json = out.taken()
     source = connection.principal_source
     client.source_json = b"" if source == "anonymous" else _optional(b"principal_source", source)
+    client.has_long_text = (
+        len(principal) > MAX_CACHED_TEXT or (client_id is not None and len(<str>client_id) > MAX_CACHED_TEXT)
+    )
     return client
 
 
@@ -121,6 +124,7 @@ cdef class RequestEventEncoder:
     cdef list _clients
     cdef dict _resource_texts  # JSON of what requests are about, by all that it follows from
     cdef set _left_out  # excluded topics that the current event does without; of the filter
+    cdef JsonBuffer _texts
     cdef list _kept_alive  # objects that rows of this chunk point to and caches may have dropped
     cdef Row *_rows
     cdef Py_ssize_t _row_count
@@ -150,6 +154,7 @@ cdef class RequestEventEncoder:
         self._id_labels = {}
         self._clients = [None] * CACHED_CONNECTIONS
         self._kept_alive = []
+        self._texts = JsonBuffer()
         self._resource_texts = {}
 
     def __dealloc__(self):
@@ -287,9 +292,9 @@ cdef class RequestEventEncoder:
             if client.connection is exchange.connection and client.client_id == exchange.client_id:
                 return client
             self._kept_alive.append(held)
-        client = _make_connection_texts(exchange.connection, exchange.client_id, self._filter)
+        client = _make_connection_texts(exchange.connection, exchange.client_id, self._filter, self._texts)
         self._kept_alive.append(client)
-        if not client.has_long_text():
+        if not client.has_long_text:
             self._clients[slot] = client
         return client
 

@@ -1,9 +1,9 @@
 """The only entry from the data path to observers: cheap on the event loop, with all other work on other threads.
 
 On the loop an exchange costs one list append, as does a change of a connection. A timer of the data path calls
-``flush`` about every 50 ms, which hands both lists to each observer's thread; throttle reports go there at once, behind
-what was recorded before them. Levels of features go beside the queue. There is no asyncio here, and nothing here ever
-waits except ``close``.
+``flush`` every 50 ms, or 10 ms under load, which hands both lists to each observer's thread; throttle reports go there
+at once, behind what was recorded before them. Levels of features go beside the queue. There is no asyncio here, and
+nothing here ever waits except ``close``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from observers.api import ConnectionChange, ExchangeObserver, ObservedExchange, Observer, ThrottleReport
+from observers.background import BackgroundThreads
 from observers.errors import ObserverError
 from observers.observed_counter import ObservedCounter
 from observers.observer_loader import LoadedObserver, describe_error, load_observers
@@ -176,7 +177,8 @@ class Dispatcher:
             doing = "refused its configuration"
             own = MappingProxyType(dict(settings.get(one.name, {})))
             try:
-                one.observer.configure(MappingProxyType({**self._configs, **more, "settings": own}))
+                with BackgroundThreads():
+                    one.observer.configure(MappingProxyType({**self._configs, **more, "settings": own}))
                 doing = "failed to answer wants or keeps"
                 configured.append(ConfiguredObserver(one, Subscription(one.observer, self._private)))
             except (Exception, SystemExit) as error:
@@ -201,7 +203,8 @@ class Dispatcher:
         )
         if self._levels:
             thread.set_finalized_levels(self._levels)
-        thread.start()
+        with BackgroundThreads():
+            thread.start()
         return thread
 
     def flush(self) -> None:

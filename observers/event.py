@@ -16,6 +16,9 @@ from typing import Literal
 
 import msgspec
 
+from observers.account_events import GapEvent, StatusEvent
+from observers.cluster_events import EndOffsetsEvent, GroupEvent, InventoryEvent
+
 SCHEMA_FEATURE = "brokerside.audit.event.schema"
 """The feature of the fleet (docs/features.md) whose levels are those of records."""
 
@@ -31,25 +34,6 @@ ROLLUP_BUCKETS = tuple(int(64 * 2 ** (n / 2)) for n in range(39))
 
 EVENTS_PER_RECORD = 200
 """Events in one Kafka record at most; fewer where the flush interval ends first. See docs/audit-format.md."""
-
-LOSS_REASONS = {
-    "observer_queue": "The audit did not keep up: it was lost before it was looked at.",
-    "interval_full": "A member of a group, a topic that it fetches, or the end of a partition, beyond the bounds of an "
-    "interval of `audit.offsets.interval.ms` (groups.md). One for each such request, and each such partition: a member "
-    "that has no event counts with each of its requests.",
-    "failed": "No event could be built.",
-    "not_encodable": "A text in it is no Unicode text.",
-    "too_large": "It has too many partitions, or is larger than `message.max.bytes`, or the topic refused it as such.",
-    "no_cluster": "The cluster was never reached, and there is neither a spool nor room in memory.",
-    "queue_full": "The cluster was away, and there is neither a spool nor room in memory.",
-    "spool_full": "The spool has reached `audit.spool.max.bytes`.",
-    "spool_torn": "It was on disk and cannot be read back.",
-    "producer_failed": "The producer that held it failed for good and was replaced, and there was no spool.",
-    "schema_level": "The fleet has finalized no level of `brokerside.audit.event.schema` that this release can write.",
-    "closed": "It was not delivered in the time to close, and there was no spool.",
-    "killed": "The sidecar was killed before the events were on disk. A later run reports them, unnumbered ones too.",
-}
-"""Why events are lost; besides, librdkafka's names of errors that will not pass (``topic_authorization_failed``, …)."""
 
 Outcome = Literal["answered", "no_response", "connection_lost"]
 Decode = Literal["none", "full", "malformed", "unsupported", "not_kept"]
@@ -301,177 +285,6 @@ class ConnectionEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="k
     """``closed``: bytes that came from the client."""
     sent_bytes: int = 0
     """``closed``: bytes that were sent to it."""
-
-
-class InventoryTopic(msgspec.Struct, omit_defaults=True, gc=False):
-    """One topic that exists."""
-
-    topic: str
-    """Its name."""
-    topic_id: str | None = None
-    """Its id as Kafka prints it; None where the cluster gives none."""
-    partitions: int = 0
-    """How many partitions it has."""
-    internal: bool = False
-    """Whether it is one of Kafka's own."""
-
-
-class InventoryEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="topic_inventory"):
-    """Topics that exist: the whole list each hour and when it has changed, in as many parts as needed."""
-
-    seq: int
-    """Number of the event, as for every kind."""
-    ts: int
-    """When the cluster was asked."""
-    part: int
-    """Number of this part, from 1."""
-    parts: int
-    """Parts of this list."""
-    inventory: tuple[InventoryTopic, ...] = ()
-    """By name, the parts following each other."""
-
-
-class CommittedPartition(msgspec.Struct, omit_defaults=True, gc=False):
-    """The last offset that a member committed for one partition."""
-
-    topic: str
-    """Topic name; ``id:<topic id>`` where the wire carried only the id and the cluster did not know its name."""
-    partition: int
-    """Partition number."""
-    offset: int
-    """Offset of the next record that the group reads."""
-    ts: int
-    """When the broker took it."""
-    transactional: bool = False
-    """True where it is part of a transaction: it counts once that commits, and not at all if it is aborted."""
-
-
-class GroupEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="group"):
-    """What one member of a group did since the last such event, as the sidecar of the group's coordinator saw it.
-
-    Where it committed more than 1,000 offsets, more events follow with further offsets and no sums.
-    """
-
-    seq: int
-    """Number of the event, as for every kind."""
-    listener: str
-    """Name of the listener the client came in by."""
-    principal: str
-    """Who the client is, as in a request."""
-    client_ip: str
-    """Address of the client."""
-    group_id: str | None
-    """The consumer, share or streams group; never None."""
-    ts_first: int
-    """When the first of these requests was answered."""
-    ts_last: int
-    """When the last of them was answered."""
-    requests: int = 0
-    """JoinGroup, SyncGroup, Heartbeat, OffsetCommit and the like that were answered."""
-    client_id: str | None = None
-    """As the client chose it."""
-    member_id: str | None = None
-    """Member of the group; None of a commit without membership, as by ``kafka-consumer-groups --reset-offsets``."""
-    group_instance_id: str | None = None
-    """Static member of the group (KIP-345)."""
-    generation_id: int = -1
-    """Last generation of the group that the member knew, or its member epoch (KIP-848)."""
-    group_type: str | None = None
-    """``classic``, ``consumer``, ``share`` or ``streams``; None where its requests do not say."""
-    commits: int = 0
-    """Requests in which the broker took offsets."""
-    committed: tuple[CommittedPartition, ...] = ()
-    """The last offset of every partition in them."""
-    offsets_not_listed: int = 0
-    """Offsets that are not listed: those after the first 1,000 of one request, and those for which the interval had no
-    room, once for each commit."""
-    fetched: tuple[str, ...] = ()
-    """Topics of which the same connection fetched records."""
-
-
-class EndOffset(msgspec.Struct, omit_defaults=True, gc=False):
-    """The end of one partition, as last seen."""
-
-    topic: str
-    """Topic name; ``id:<topic id>`` where the wire carried only the id and the cluster did not know its name."""
-    partition: int
-    """Partition number."""
-    offset: int
-    """The high watermark of a fetch, or what follows the records of an acknowledged produce."""
-    ts: int
-    """When the broker said so."""
-
-
-class EndOffsetsEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="end_offsets"):
-    """Ends of the partitions that were written or fetched since the last such event, in as many events as needed."""
-
-    seq: int
-    """Number of the event, as for every kind."""
-    ts: int
-    """When the event was made."""
-    end_offsets: tuple[EndOffset, ...] = ()
-    """One for each partition."""
-
-
-class GapEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="gap"):
-    """Events of consecutive numbers that were lost for the same reason."""
-
-    seq: int
-    """Number of this event, as for every kind."""
-    reason: str
-    """Why; see the list of reasons."""
-    lost_boot_id: str
-    """The run they are of: this one, or one that was killed and left a ledger behind."""
-    lost_first_seq: int
-    """The first number lost."""
-    lost_last_seq: int
-    """The last number lost."""
-
-
-class StatusEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="sidecar_status"):
-    """The ledger of this run so far, each ten seconds and at its end: the sidecar lives, and this is what it did.
-
-    ``seen`` = ``hidden`` + ``waiting`` + what numbers were given for: one each, but one for all requests of a
-    rollup; parts of an inventory, gaps and statuses have numbers, too. ``emitted`` = ``delivered`` + sum of
-    ``dropped`` + ``spooled`` + ``queued``.
-    """
-
-    seq: int
-    """Number of the event, as for every kind."""
-    ts: int
-    """When."""
-    started_at: int
-    """When this run began."""
-    seen: int
-    """Requests, changes of connections and throttle reports that the sidecar has seen."""
-    emitted: int
-    """Numbers given before this one."""
-    delivered: int
-    """Events acknowledged by the audit topic."""
-    waiting: int = 0
-    """Seen, and not processed yet, or part of a rollup that is not emitted yet."""
-    hidden: int = 0
-    """Seen, and without an event: excluded topics and principals."""
-    hidden_by: dict[str, int] = {}
-    """Those of this run's process by ``principal NAME`` and ``topic NAME``, at most 100; the rest as ``other``."""
-    partly_hidden: int = 0
-    """Events of requests, and requests in rollups, of this run's process that lack at least one excluded topic: its
-    partitions in ``topics`` or ``per_topic``, or its name in ``polled``, ``item_errors`` or ``resources``. They have
-    their event, so they are not in ``hidden``."""
-    partly_hidden_by: dict[str, int] = {}
-    """Those by ``topic NAME``, at most 100; the rest as ``other``. If several topics are hidden, it counts for each."""
-    queued: int = 0
-    """Events that wait in memory alone."""
-    spooled: int = 0
-    """Events that wait on disk, those handed to the producer included."""
-    dropped: dict[str, int] = {}
-    """Events lost, by reason."""
-    spool_bytes: int = 0
-    """Bytes on disk."""
-    clock_step_ms: int = 0
-    """By how much the wall clock was set forward (or back, < 0) since the last status, where that is over a second."""
-    last: bool = False
-    """Whether the run ends with it."""
 
 
 class RollupTopic(msgspec.Struct, omit_defaults=True, gc=False):

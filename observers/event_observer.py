@@ -15,16 +15,19 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from observers.account_events import GapEvent, StatusEvent
 from observers.api import ConnectionChange, ObservedExchange, ThrottleReport
 from observers.audit_filter import AuditFilter
 from observers.audit_writer import RequestEventEncoder
-from observers.connection_events import encode_connection_changes, encode_numbered, encode_throttle_reports
+from observers.cluster_events import InventoryEvent
+from observers.connection_writer import encode_connection_changes
 from observers.errors import ObserverError
-from observers.event import ROLLUP_LEVEL, SCHEMA_LEVEL, GapEvent, InventoryEvent, StatusEvent
+from observers.event import ROLLUP_LEVEL, SCHEMA_LEVEL
 from observers.event_blocks import EncodedEvents
 from observers.fetch_sessions import FETCH_API_KEYS
 from observers.inventory import Inventory
 from observers.kafka_admin import KafkaAdmin, client_id_of
+from observers.numbered_events import encode_numbered, encode_throttle_reports
 from observers.offset_tracker import OffsetTracker
 from observers.outbox import Outbox, OutboxStats
 from observers.record_counter import count_compressed_records

@@ -6,13 +6,14 @@ from typing import Any
 
 from msgspec import Struct
 
+from observers.account_events import GapEvent, StatusEvent
 from observers.audit_filter import AuditFilter
 from observers.audit_writer import RequestEventEncoder
-from observers.connection_events import encode_connection_changes, encode_numbered, encode_throttle_reports
-from observers.event import GapEvent, StatusEvent
+from observers.connection_writer import encode_connection_changes
 from observers.event_blocks import BlockBuilder, EncodedEvents, RecordWriter
 from observers.inventory import inventory_events, inventory_topic
 from observers.kafka_admin import TopicDescription
+from observers.numbered_events import encode_numbered, encode_throttle_reports
 from observers.offset_tracker import OffsetTracker
 from observers.rollup_writer import RollupAggregator
 from observers.topic_names import TopicNames

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from observers.api import ObservedExchange
 from observers.audit_filter import AuditFilter
-from observers.event import CommittedPartition, GroupEvent
+from observers.cluster_events import CommittedPartition, GroupEvent
 from observers.topic_names import TopicNames
 from proxy.core.exchange import ItemErrors, RequestResources
 from proxy.core.names import clip, clip_optional

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
-from observers.event import InventoryEvent, InventoryTopic
+from observers.cluster_events import InventoryEvent, InventoryTopic
 from observers.kafka_admin import TopicDescription
 from proxy.core.accessors import printed_id
 

@@ -2,7 +2,7 @@ from collections.abc import Sequence
 
 from observers.api import ObservedExchange
 from observers.audit_filter import AuditFilter
-from observers.event import EndOffsetsEvent, GroupEvent
+from observers.cluster_events import EndOffsetsEvent, GroupEvent
 from observers.topic_names import TopicNames
 
 class OffsetTracker:

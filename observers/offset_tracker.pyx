@@ -10,7 +10,7 @@ from libc.string cimport memcmp
 
 from proxy.compiled.exchange cimport ANSWERED, Body, Exchange, Part
 
-from observers.event import EndOffset, EndOffsetsEvent
+from observers.cluster_events import EndOffset, EndOffsetsEvent
 from observers.group_activity import MEMBER_APIS, GroupActivity
 from observers.request_events import UNKNOWN_ERROR_CODE, log_event_failure
 

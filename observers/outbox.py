@@ -57,7 +57,7 @@ class OutboxStats(Struct, frozen=True):
     delivered: int
     """Acknowledged by the destination: the audit topic, or the OpenTelemetry collector."""
     dropped: Mapping[str, int]
-    """Lost, by reason; see ``observers.event.LOSS_REASONS``."""
+    """Lost, by reason; see ``observers.account_events.LOSS_REASONS``."""
     spooled: int
     """On disk, including those that the sender holds as well."""
     queued: int

@@ -1,4 +1,4 @@
-"""Generates docs/audit-event.md, and a page for each kind of event, from ``observers.event``."""
+"""Generates docs/audit-event.md, and a page for each kind of event, from ``observers.event`` and what it is made of."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from observers import event, examples
+from observers.account_events import LOSS_REASONS
 from observers.request_events import MAX_EVENT_BYTES
 from proxy.core.names import MAX_NAME
 
@@ -181,7 +182,7 @@ def _example(value: bytes) -> str:
 
 
 def _losses() -> str:
-    rows = "".join(f"| `{reason}` | {meaning} |\n" for reason, meaning in event.LOSS_REASONS.items())
+    rows = "".join(f"| `{reason}` | {meaning} |\n" for reason, meaning in LOSS_REASONS.items())
     return (
         "\n## Why events are lost\n\nAs in `dropped` of a `sidecar_status` and `reason` of a `gap`. Besides these, "
         "librdkafka's name of an error that\nwill not pass, as `topic_authorization_failed`.\n\n"

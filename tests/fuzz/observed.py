@@ -15,7 +15,7 @@ from observers.topic_id_learner import TOPIC_ID_PATHS, carries_topic_ids, read_t
 from proxy.compiled.exchange import Exchange
 from proxy.core.session import Session
 from proxy.core.struct import SchemaError, UnknownMessage
-from tests.fuzz import consumers, feature_records, features, responses, seeds, sessions, targets
+from tests.fuzz import connections, consumers, feature_records, features, responses, seeds, sessions, targets
 from tests.fuzz.sessions import converse_into, steps_of
 from tests.fuzz.targets import COMPARED, Target
 from tests.oracle import rollup as rollup_oracle
@@ -106,6 +106,7 @@ ALL = {
         *feature_records.TARGETS,
         *features.TARGETS,
         *consumers.TARGETS,
+        *connections.TARGETS,
         Target("audit", seeds.scripts, check_audit, audit_once, share=60, besides=ROWS),
         Target("learn", seeds.teaching, check_learn, learn_once),
     )

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 from observers.api import ObservedExchange
 from observers.audit_filter import AuditFilter
-from observers.connection_events import epoch_us
 from observers.event import (
     Decode,
     Outcome,
@@ -19,6 +18,7 @@ from observers.event import (
 from observers.event_blocks import Chunk, EncodedEvents
 from observers.fetch_sessions import FETCH_API_KEYS, SHARE_FETCH
 from observers.item_errors import item_errors_of
+from observers.numbered_events import epoch_us
 from observers.request_events import MAX_EVENT_BYTES, UNKNOWN_ERROR_CODE, log_event_failure, max_partition_bytes
 from observers.request_resources import resource_fields
 from observers.topic_names import TopicNames

@@ -1,4 +1,4 @@
-"""Whatever levels are in use one after the other, every request is told once, or lost and counted (F11)."""
+"""Whatever levels are in use one after the other, every request is recorded once, or lost and counted (F11)."""
 
 from __future__ import annotations
 

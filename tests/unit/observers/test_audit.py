@@ -15,16 +15,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from observers.audit import AuditObserver
+from observers.cluster_events import InventoryEvent, InventoryTopic
 from observers.delivery_accounting import Gap
-from observers.event import (
-    ROLLUP_LEVEL,
-    SCHEMA_LEVEL,
-    Envelope,
-    InventoryEvent,
-    InventoryTopic,
-    RequestEvent,
-    RollupEvent,
-)
+from observers.event import ROLLUP_LEVEL, SCHEMA_LEVEL, Envelope, RequestEvent, RollupEvent
 from observers.event_blocks import Chunk, EncodedEvents
 from observers.event_observer import MIN_CLOCK_STEP, STATUS_INTERVAL
 from observers.inventory import Inventory, inventory_events

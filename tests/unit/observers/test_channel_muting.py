@@ -11,7 +11,7 @@ import pytest
 from observers.audit_filter import AuditFilter
 from observers.audit_writer import RequestEventEncoder
 from observers.channel_muting import MAX_MUTED_CONNECTIONS, MAX_SPANS_PER_CONNECTION
-from observers.connection_events import encode_connection_changes
+from observers.connection_writer import encode_connection_changes
 from observers.event import RequestEvent
 from observers.rollup_writer import RollupAggregator
 from observers.topic_names import TopicNames

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from observers.audit_filter import AuditFilter
-from observers.connection_events import encode_connection_changes
+from observers.connection_writer import encode_connection_changes
 from observers.event import ConnectionEvent
+from observers.event_blocks import Chunk
 from observers.topic_names import TopicNames
 from proxy.core.exchange import Change, ConnectionTransition, PrincipalSource
 from proxy.core.names import clip
@@ -24,7 +25,11 @@ def change(kind: Change, *, at: float = 4.5, of: Any = None, **values: Any) -> C
 
 def events_of(*changes: ConnectionTransition) -> list[ConnectionEvent]:
     made = encode_connection_changes(changes, 7, 1_700_000_000.0, SCOPE)
-    return [msgspec.json.decode(chunk.json, type=ConnectionEvent) for chunk in made.chunks]
+    return [event for chunk in made.chunks for event in events_in(chunk)]
+
+
+def events_in(chunk: Chunk) -> list[ConnectionEvent]:
+    return msgspec.json.decode(b"[%b]" % chunk.json, type=list[ConnectionEvent])
 
 
 def test_the_bytes_of_an_event() -> None:
@@ -74,7 +79,21 @@ def test_excluded_principals_are_hidden_once_they_are_known_to_be_who_they_say()
 def test_what_is_hidden_takes_no_number() -> None:
     probe = connection(principal="User:probe", principal_source="sasl")
     made = encode_connection_changes([change("opened"), change("closed", of=probe), change("closed")], 7, 0.0, SCOPE)
-    assert ([chunk.first for chunk in made.chunks], made.last, made.hidden) == ([7, 8], 8, 1)
+    (chunk,) = made.chunks
+    assert ([one.seq for one in events_in(chunk)], made.last, made.hidden) == ([7, 8], 8, 1)
+
+
+def test_numbers_are_those_of_the_changes_whatever_is_lost_among_many() -> None:
+    lost = connection(principal="\ud800")
+    changes = [change("opened", of=lost if n in (60, 61, 199) else None, at=n / 8) for n in range(200)]
+    made = encode_connection_changes(changes, 1, 0.0, SCOPE)
+    found = {}
+    for chunk in made.chunks:
+        events = events_in(chunk)
+        assert (events[0].seq, len(events)) == (chunk.first, chunk.count)
+        found |= {event.seq: event.ts for event in events}
+    assert found == {n + 1: n * 125_000 for n in range(200) if n not in (60, 61, 199)}
+    assert (made.last, made.not_encodable) == (200, 3)
 
 
 def test_texts_of_clients_are_cut_and_escaped_and_one_that_is_none_is_lost_alone() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from observers.event import InventoryEvent, InventoryTopic
+from observers.cluster_events import InventoryEvent, InventoryTopic
 from observers.inventory import TOPICS_PER_INVENTORY_EVENT, UNCHANGED_LIST_INTERVAL, Inventory, inventory_events
 from observers.kafka_admin import TopicDescription
 from tests.unit.observers.samples import PRINTED_ID, TOPIC_ID

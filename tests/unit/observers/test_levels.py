@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from observers.account_events import GapEvent, StatusEvent
 from observers.api import LevelObserver
-from observers.event import ROLLUP_LEVEL, SCHEMA_FEATURE, SCHEMA_LEVEL, GapEvent, RequestEvent, RollupEvent, StatusEvent
+from observers.event import ROLLUP_LEVEL, SCHEMA_FEATURE, SCHEMA_LEVEL, RequestEvent, RollupEvent
 from observers.observed_counter import SHARED_MEMORY
 from observers.opentelemetry import OpenTelemetryLogsObserver
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA, SUPPORTED

@@ -7,7 +7,7 @@ import pytest
 
 from observers import group_activity
 from observers.audit_filter import AuditFilter
-from observers.event import CommittedPartition, EndOffset, EndOffsetsEvent, GroupEvent
+from observers.cluster_events import CommittedPartition, EndOffset, EndOffsetsEvent, GroupEvent
 from observers.offset_tracker import OffsetTracker
 from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from observers.account_events import GapEvent
 from observers.event import (
     ConnectionEvent,
     Envelope,
-    GapEvent,
     ItemError,
     RequestEvent,
     RollupEvent,

@@ -5,15 +5,20 @@ from typing import get_args, get_type_hints
 import msgspec
 import pytest
 
-from observers import event, examples
+from observers import account_events, cluster_events, event, examples
 from observers.event import Envelope, RequestEvent
 from observers.reference import _meanings
 
-STRUCTS = [each for each in vars(event).values() if isinstance(each, type) and issubclass(each, msgspec.Struct)]
+STRUCTS = {
+    each
+    for module in (event, account_events, cluster_events)
+    for each in vars(module).values()
+    if isinstance(each, type) and issubclass(each, msgspec.Struct)
+}
 KINDS = get_args(get_args(get_type_hints(Envelope)["events"])[0])
 
 
-@pytest.mark.parametrize("struct", STRUCTS)
+@pytest.mark.parametrize("struct", sorted(STRUCTS, key=lambda struct: struct.__name__))
 def test_every_field_says_what_it_means(struct: type[msgspec.Struct]) -> None:
     assert set(_meanings(struct)) == {field.name for field in msgspec.structs.fields(struct)}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from observers.connection_events import encode_throttle_reports
 from observers.event import ThrottleEvent
+from observers.numbered_events import encode_throttle_reports
 from tests.unit.observers.samples import report
 
 GOLDEN = (
