@@ -37,6 +37,7 @@ group_coordinator.py  runs the coordinator of groups of consumers; group_contrac
 run.py      a sidecar from its start to its end.
 daemon_executor.py  blocking calls that may never return, in a thread of their own.
 extras.py   the optional packages of a command, and how to install them.
+number_array.py  numbers of 64 bits in an array, for compiled code.
 errors.py   errors, by who caused them: this process or one of its peers.
 reload.py   reloads the configuration of a running sidecar: the whole file or nothing.
 sd_notify.py  notifies the service manager of the state of the sidecar.

@@ -17,8 +17,13 @@ from proxy.core.budget import MAX_CHARGED
 from proxy.errors import LocalError
 from proxy.extras import missing
 from proxy.limits.model import UNLIMITED
-from proxy.net.acceptor import DESCRIPTORS_PER_CONNECTION, RESERVED_DESCRIPTORS, usable_descriptors
 from proxy.net.admission import DESCRIPTORS_PER_HELD
+from proxy.net.descriptors import (
+    DESCRIPTORS_PER_CONNECTION,
+    RESERVED_DESCRIPTORS,
+    descriptors_of_groups,
+    usable_descriptors,
+)
 from proxy.net.worker_process import RESERVED_WORKER_DESCRIPTORS
 
 MIN_DESCRIPTORS, DESCRIPTORS_PER_WORKER = 64, 4
@@ -63,7 +68,7 @@ def check_start(config: Config) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    connections = usable_descriptors() // DESCRIPTORS_PER_CONNECTION
+    connections = max(0, usable_descriptors(config) - descriptors_of_groups(config)) // DESCRIPTORS_PER_CONNECTION
     log.info("descriptors", limit=hard, connections=connections, held=hard // DESCRIPTORS_PER_HELD)
     if config.coordinator.enabled and find_spec("re2") is None:
         raise LocalError(f"coordinator.enabled {missing('google-re2', 'coordinator')}")
@@ -119,9 +124,10 @@ def check_consumers(config: Config, descriptors: int) -> None:
 def _descriptors(config: Config) -> int:
     """Return how many descriptors a process needs for ``max.connections`` connections."""
     most = config.quotas.max_connections
+    main = RESERVED_DESCRIPTORS + MIN_DESCRIPTORS + 2 * descriptors_of_groups(config)
     if config.workers == 1:
-        return DESCRIPTORS_PER_CONNECTION * most + RESERVED_DESCRIPTORS + MIN_DESCRIPTORS
-    return DESCRIPTORS_PER_CONNECTION * -(-most // config.workers) + RESERVED_WORKER_DESCRIPTORS
+        return DESCRIPTORS_PER_CONNECTION * most + main
+    return max(DESCRIPTORS_PER_CONNECTION * -(-most // config.workers) + RESERVED_WORKER_DESCRIPTORS, main)
 
 
 def _memory_needed(config: Config) -> int:

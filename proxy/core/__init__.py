@@ -10,7 +10,9 @@ session.py           one client connection: bytes of both directions in, exchang
                      knows from one chunk to the next; session_states.py: its table of states and events.
 header.py            what stands before a body: client id, tagged fields, ``acks``; memory.py: bytes at an offset.
 observation.py       what observers learn of one session.
-interception.py      what a session forwards instead of what came, and what it answers itself.
+interception.py      what a session forwards instead of what came, and what it answers itself;
+                     streamed_response.py, of a response that passes through a stream; last_rewritten.py, of one that
+                     equals the last one.
 produce_scan.py      where a Produce names a protected topic; protected_topics.py: which topics are.
 account.py           what one session holds of the budget of its process: budget.py.
 interceptor.py       the contract of interceptors, which answer requests or rewrite responses.

@@ -34,6 +34,8 @@ cdef class Direction:
     cdef object frame
     cdef ProduceScan scan
 
+    cdef forget(self)
+
 @cython.no_gc  # refers to nothing that refers back
 cdef class ConnectionState:
     cdef readonly Account account

@@ -81,6 +81,12 @@ class Direction:
         self.frame: Frame | None = None  # what it passes; None: it is forwarded as it comes
         self.scan: ProduceScan | None = None  # reads its topics
 
+    def forget(self) -> None:
+        """The connection has ended: nothing more of the frame comes."""
+        self.left = self.enough = 0
+        self.carry.clear()
+        self.exchange = self.capture = self.frame = self.scan = None
+
 
 @cython.cclass
 class ConnectionState:
@@ -390,8 +396,8 @@ class ConnectionState:
             ended.insert(0, self.broker.exchange)
         if self.client.exchange is not None and self.client.exchange.outcome_code == OutcomeCode.NO_RESPONSE:
             ended.append(self.client.exchange)
-        self.client = Direction()
-        self.broker = Direction()
+        self.client.forget()
+        self.broker.forget()
         try:
             if self.observation is not None:
                 self.observation.end(ended, now)

@@ -1,6 +1,12 @@
 # cython: language_level=3
 cimport cython
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint8_t
+
+from proxy.compiled.exchange cimport Exchange
+from proxy.core.last_rewritten cimport LastRewritten
+from proxy.core.memory cimport count, with_head
+
+cdef int versions
 
 @cython.final
 @cython.no_gc  # what it calls refers to nothing that refers back
@@ -31,4 +37,9 @@ cdef class Interception:
     cpdef record_failure(self, error)
     cpdef frame_of_request(self, int flags, request, exchange, int64_t body)
     cpdef frame_of_response(self, int flags, exchange, int64_t header, int64_t size)
+    @cython.locals(kept=LastRewritten)
+    cdef bytes last_rewritten(self, int key, int version, const uint8_t *data, int64_t at, int64_t stop, double now)
+    cdef replace_body(self, Exchange exchange, bytes head, bytes body, bytes data, int64_t at, int64_t stop)
+    @cython.locals(edited=bytes)
+    cdef bytes _edited(self, exchange, bytes head, bytes body)
     cdef _charge_responses(self, int64_t more)

@@ -29,12 +29,15 @@ from proxy.core.interceptor import (
     Disposition,
     InterceptorChain,
     Request,
-    Stream,
     Verdict,
 )
+from proxy.core.last_rewritten import LastRewritten
 from proxy.core.memory import API_KEYS
+from proxy.core.observation_interest import VERSIONS
 from proxy.core.produce_scan import ProduceScan
 from proxy.core.protected_topics import TOPIC_AUTHORIZATION_FAILED, Partitions
+from proxy.core.streamed_response import StreamedResponse
+from proxy.core.wire import Buffer
 from proxy.errors import PeerError
 
 if TYPE_CHECKING:
@@ -54,6 +57,10 @@ have addresses in it that clients must not see."""
 STREAM_THRESHOLD = 65_536
 """Bytes from which a response with both REWRITE and REWRITE_STREAM is streamed and not held."""
 
+if not cython.compiled:
+    from proxy.core.memory import count, with_head
+
+versions = VERSIONS
 _response = struct.Struct(">ii").pack
 _int32 = struct.Struct(">i").pack
 
@@ -189,40 +196,6 @@ class OverlongResponse:
             raise PeerError("broker", "invalid_size", f"{self._size} bytes; allowed here: up to {MAX_HELD_RESPONSE}")
         self._began = True
         return b""
-
-
-class StreamedResponse:
-    """The body passes through an interceptor's stream. If the stream fails, the rest is forwarded as it came."""
-
-    __slots__ = ("_api_key", "_header", "_held", "_interception", "_stream")
-
-    holds_bytes = False
-
-    def __init__(self, interception: Interception, api_key: int, header: int, stream: Stream) -> None:
-        self._interception = interception
-        self._api_key = api_key
-        self._header = header  # bytes of it still to come
-        self._stream: Stream | None = stream
-        self._held = b""  # the last bytes of what the stream was given, as many as it still has
-
-    def feed(self, piece: bytes, last: bool) -> bytes:  # noqa: D102
-        header, body = piece[: self._header], piece[self._header :]
-        self._header -= len(header)
-        if self._stream is None or not body:
-            return piece
-        self._held += body
-        try:
-            out = self._stream.feed(body)
-            if len(out) > len(self._held) or (last and len(out) < len(self._held)):
-                raise ValueError(f"{len(out)} bytes in place of {len(self._held)}")
-        except Exception as error:
-            self._interception.record_failure(error)
-            self._stream = None
-            return header + self._held
-        self._held = self._held[len(out) :]
-        if last:
-            self._interception.counters.edited[self._api_key] += 1
-        return header + out
 
 
 @cython.cclass
@@ -467,6 +440,16 @@ class Interception:
                 self.record_failure(error)
         return None
 
+    def last_rewritten(self, key: int, version: int, data: Buffer, at: int, stop: int, now: float) -> bytes | None:
+        """Return the replacement of the response's body ``data[at:stop]`` if it equals the last one; else None."""
+        kept: LastRewritten | None = self.interceptors.last_rewritten.get(key * versions + version)
+        return None if kept is None else kept.replacement_of(data, at, stop, now)
+
+    def replace_body(self, exchange: Exchange, head: bytes, body: bytes, data: bytes, at: int, stop: int) -> None:
+        """Forward a response with ``head``, the bytes before its body, and ``body`` instead of ``data[at:stop]``."""
+        edited = self._edited(exchange, head, body)
+        self.replace(edited, data, at, stop)
+
     def _begin(self, exchange: Exchange, header: int, size: int, frame: bytes, whole: bool) -> bytes | None:
         """Return the replacement of ``frame``, the beginning of a frame of ``size`` bytes; None if more is needed."""
         try:
@@ -488,10 +471,13 @@ class Interception:
     def _edit(self, exchange: Exchange, header: int, frame: bytes) -> bytes:
         try:
             body = self.interceptors.rewrite(exchange.api_key, exchange.api_version, frame[header:])
-            edited = _int32(header - 4 + len(body)) + frame[4:header] + body
+            return self._edited(exchange, frame[:header], body)
         except Exception as error:
             self.record_failure(error)
             return frame
-        self.counters.edited[exchange.api_key] += 1
+
+    def _edited(self, exchange: Exchange, head: bytes, body: bytes) -> bytes:
+        edited = with_head(head, body)
+        count(self.counters.edited, exchange.api_key)
         exchange.response_bytes = len(edited)  # as the client counts it
         return edited

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 from proxy.core.exchange import Connection
+from proxy.core.last_rewritten import LastRewritten
 from proxy.core.observation_interest import KEYS, VERSIONS
 from proxy.core.protected_topics import Partitions, ProtectedTopics
 
@@ -125,6 +126,9 @@ class Interceptor:
     """What happens to a request if ``on_body`` raises."""
     topics: ProtectedTopics | None = None
     """For ON_TOPICS."""
+    rewrites_alike = False
+    """Whether ``rewrite`` makes the same of the same body until ``InterceptorChain.forget_rewritten`` is called, or
+    ``update``. Then it is not called for each response that equals the last one."""
 
     def flags(self, api_key: int, api_version: int) -> int:
         """Return the flags above for this api key and version; 0: not intercepted. Called for every pair of the table
@@ -182,14 +186,21 @@ class InterceptorChain:
         self.topics = next((each.topics for each in interceptors if each.topics is not None), None)
         self.table = bytearray(KEYS * VERSIONS)
         self._rewriting: dict[tuple[int, int], list[Interceptor]] = {}  # by key and version, as far as they came
+        self.last_rewritten: dict[int, LastRewritten] = {}
+        """Of interceptors that rewrite alike, by place in ``table``."""
         self.update()
 
     def update(self) -> None:
         """Compute the table again, after an interceptor wants others."""
         self._rewriting.clear()
+        self.forget_rewritten()
         for key in range(KEYS):
             for version in range(VERSIONS):
                 self.table[key * VERSIONS + version] = self._compute_flags(key, version)
+
+    def forget_rewritten(self) -> None:
+        """Rewrite the next response of each kind, even if it equals the last one."""
+        self.last_rewritten.clear()
 
     def flags(self, api_key: int, api_version: int) -> int:
         """Return the flags of this api key and version."""
@@ -231,9 +242,12 @@ class InterceptorChain:
         if rewriting is None:
             rewriting = [each for each in self._interceptors if each.flags(api_key, api_version) & REWRITE]
             self._rewriting[api_key, api_version] = rewriting
+        rewritten = body
         for interceptor in rewriting:
-            body = interceptor.rewrite(api_key, api_version, body)
-        return body
+            rewritten = interceptor.rewrite(api_key, api_version, rewritten)
+        if all(each.rewrites_alike for each in rewriting) and 0 <= api_key < KEYS and 0 <= api_version < VERSIONS:
+            self.last_rewritten[api_key * VERSIONS + api_version] = LastRewritten(body, rewritten)
+        return rewritten
 
     def rewrite_prefix(self, api_key: int, api_version: int, body: bytes, whole: bool) -> tuple[bytes, int] | None:
         """Return the new beginning of the body, as ``Interceptor.rewrite_prefix`` does."""

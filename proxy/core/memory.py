@@ -13,6 +13,7 @@ from proxy.core.wire import Buffer
 
 _int16 = struct.Struct(">h").unpack_from
 _int32 = struct.Struct(">i").unpack_from
+_size = struct.Struct(">i").pack
 
 
 def int16_at(data: Buffer, at: int) -> int:
@@ -35,6 +36,11 @@ def sliced(data: Buffer, start: int, end: int) -> bytes:
 def equals(text: bytes, data: Buffer, start: int, size: int) -> bool:
     """Whether ``data[start:start + size]`` is ``text``."""
     return data[start : start + size] == text
+
+
+def with_head(head: bytes, body: bytes) -> bytes:
+    """Return the frame of ``head``, which begins with the size of another one, and ``body``."""
+    return _size(len(head) - 4 + len(body)) + head[4:] + body
 
 
 API_KEYS = 128

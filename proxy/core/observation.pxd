@@ -20,6 +20,7 @@ cdef class Subscribers:
     cdef int64_t max_body
     cdef int64_t[::1] observed
 
+    cdef int add_change(self, change) except -1
     @cython.locals(flags=int)
     cdef int flags(self, int key, int version) noexcept
 

@@ -15,7 +15,7 @@ from proxy.compiled.exchange import Exchange
 from proxy.core import observation_interest
 from proxy.core.account import Account
 from proxy.core.counters import ListenerCounters
-from proxy.core.exchange import Connection, RequestResources
+from proxy.core.exchange import Connection, ConnectionTransition, RequestResources
 from proxy.core.observation_interest import ObservationSink
 from proxy.core.principal_tracker import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, PrincipalTracker
 from proxy.core.wire import Buffer
@@ -62,6 +62,12 @@ class Subscribers:
         self.observed = sink.observed
         if len(self.table) != keys * versions:
             raise ValueError(f"a table of {len(self.table)} bytes, not {keys * versions}")
+
+    def add_change(self, change: ConnectionTransition) -> int:
+        """Record a change of a connection."""
+        self.observed[0] += 1
+        self.record_change(change)
+        return 0
 
     def flags(self, key: int, version: int) -> int:
         """Return what is wanted of this api and version; 0 where nobody observes it."""
@@ -324,8 +330,7 @@ class Observation:
             self.principal_tracker = None
             self.undecided = False
         if change is not None:
-            self.subscribers.observed[0] += 1
-            self.subscribers.record_change(change)
+            self.subscribers.add_change(change)
         return 0
 
     def end(self, exchanges: list[Exchange], now: float) -> int:

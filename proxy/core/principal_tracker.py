@@ -15,6 +15,7 @@ import re
 import struct
 from base64 import urlsafe_b64decode
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -33,6 +34,10 @@ counted, and what they bring about is unknown."""
 MAX_CLIENT_NAME = 255
 """Longest name in bytes of a mechanism or of a client's software; longer ones are none that anybody has, and count as
 not reported."""
+
+MAX_KEPT_BODIES, MAX_KEPT_BODY = 256, 128
+"""How many ApiVersions requests are kept with what they say, and of at most how many bytes: most clients send the
+same."""
 
 MAX_PRINCIPAL = 1024
 """Longest name in characters of a client that logs in; a longer name is reported as unknown. What a client says
@@ -161,17 +166,10 @@ class PrincipalTracker:
     def _software(self, api_version: int, body: bytes | None) -> None:
         if api_version < 3 or body is None:
             return
-        try:
-            name, pos = compact_string(body, 0)
-            version, _ = compact_string(body, pos)
-        except _UNREADABLE:
-            return
-        if not name or not version or max(len(name), len(version)) > MAX_CLIENT_NAME:
-            return
-        if _SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version):
-            self.connection = replace(
-                self.connection, client_software_name=name.decode(), client_software_version=version.decode()
-            )
+        named = _kept_software(body) if len(body) <= MAX_KEPT_BODY else _software(body)
+        if named is not None:
+            name, version = named
+            self.connection = replace(self.connection, client_software_name=name, client_software_version=version)
 
     # ---- from the broker ----------------------------------------------------------------------------------------
 
@@ -258,6 +256,23 @@ class PrincipalTracker:
 
 
 # ---- messages ---------------------------------------------------------------------------------------------------
+
+
+def _software(body: bytes) -> tuple[str, str] | None:
+    """Name and version in an ApiVersionsRequest, v3 and later; None where it has none."""
+    try:
+        name, pos = compact_string(body, 0)
+        version, _ = compact_string(body, pos)
+    except _UNREADABLE:
+        return None
+    if not name or not version or max(len(name), len(version)) > MAX_CLIENT_NAME:
+        return None
+    if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
+        return None
+    return name.decode(), version.decode()
+
+
+_kept_software = lru_cache(MAX_KEPT_BODIES)(_software)
 
 
 def _mechanism(body: bytes | None) -> str | None:

@@ -23,7 +23,7 @@ cdef enum:
 cdef int64_t max_in_flight, turn, answer_cost, max_prefix, carry_step, min_frame, first_topic
 cdef int64_t exchange_bytes, client_id_bytes, max_name
 cdef int chunk_event, request_event, handshake_event, keep_event, read_action, store_action
-cdef int want_exchange, want_facts, want_request_body, want_response_body, peeked, on_header, on_body, on_topics, request_flags, response_flags
+cdef int want_exchange, want_facts, want_request_body, want_response_body, peeked, on_header, on_body, on_topics, request_flags, response_flags, rewrite
 
 @cython.final
 @cython.no_gc  # refers to nothing that refers back
@@ -44,6 +44,7 @@ cdef class Session(ConnectionState):
     @cython.locals(
         exchange=Exchange, observation=Observation, size=int64_t, correlation_id=int32_t, key=int16_t, version=int16_t,
         flags=int, kind=Kind, learnt=bint, wanted=int, body=int64_t, stop=int64_t, found=int64_t, capture=BodyCapture,
+        known=bytes, head=bytes,
     )
     cdef int64_t read_response(self, const uint8_t *buf, int64_t at, int64_t limit, int64_t shift, const uint8_t *data, int64_t end, double now) except -1
     @cython.locals(state=Direction, upto=int64_t)

@@ -84,6 +84,7 @@ on_header = interceptor.ON_HEADER
 on_body = interceptor.ON_BODY
 on_topics = interceptor.ON_TOPICS
 request_flags = interceptor.ON_HEADER | interceptor.ON_BODY | interceptor.ON_TOPICS
+rewrite = interceptor.REWRITE
 response_flags = interceptor.REWRITE | interceptor.REWRITE_PREFIX | interceptor.REWRITE_STREAM
 chunk_event = Event.CHUNK
 request_event = Event.REQUEST
@@ -451,7 +452,14 @@ class Session(ConnectionState):
         if learnt or flags & want_response_body:
             capture = observation.capture(True, key, flags, stop - body, learnt)
         frame = None
-        if wanted:
+        known = None
+        if wanted == rewrite and shift == 0 and stop <= end:
+            known = self.interception.last_rewritten(key, version, data, body, stop, now)
+        if known is not None:
+            head = sliced(data, at, body)
+            self.interception.replace_body(exchange, head, known, self.chunk(data, end), at, stop)
+            self.follow_interception()
+        elif wanted:
             frame = self.interception.frame_of_response(wanted, exchange, body - at, size + 4)
             self.follow_interception()
         return self.begin_body(True, exchange, frame, kind, capture, buf, at, body, stop, shift, data, end, now)

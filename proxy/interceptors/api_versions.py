@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from proxy.core.apis import API_VERSIONS
 from proxy.core.interceptor import REWRITE, Interceptor
 from proxy.core.wire import TRUNCATED, DecodeError, compact_length, int32_length, skip_tags, uvarint_bytes
-from proxy.features.view import FeaturesDirectory, FeaturesView
+from proxy.features.view import FeaturesDirectory
 from proxy.interceptors.feature_tags import add_features
 from proxy.interceptors.supported_versions import SupportedVersions, VersionRange
 
@@ -35,7 +35,10 @@ ApiEntry = tuple[int, VersionRange, bytes]
 
 
 class ApiVersionsInterceptor(Interceptor):
-    """Rewrites the ApiVersions responses of one listener. ``on_versions`` is called with the apis of each response."""
+    """Rewrites the ApiVersions responses of one listener. ``on_versions`` is called with the apis of each response that
+    differs from the last one, and now and then of those that do not."""
+
+    rewrites_alike = True  # with the same features
 
     def __init__(
         self,
@@ -48,13 +51,10 @@ class ApiVersionsInterceptor(Interceptor):
         self._on_versions = on_versions
         self._cache: dict[int, tuple[bytes, bytes, Mapping[int, VersionRange]]] = {}
         # by version: the broker's bytes up to the end of the list, their replacement, and the apis
-        self._last: dict[int, tuple[bytes, FeaturesView, bytes, Mapping[int, VersionRange]]] = {}
-        # by version: the last body, the view it was rewritten with, what the client got, and the apis
 
     def clear_cache(self) -> None:
         """Drop rewritten responses, since other versions may pass now."""
         self._cache.clear()
-        self._last.clear()
 
     def flags(self, api_key: int, api_version: int) -> int:
         """The responses of all known versions."""
@@ -67,10 +67,6 @@ class ApiVersionsInterceptor(Interceptor):
         response has the form of version 0.
         """
         view = self._features.view
-        last = self._last.get(api_version)
-        if last is not None and last[0] == body and last[1] is view:  # mostly: clients that connect all get the same
-            self._on_versions(last[3])
-            return last[2]
         if _int16.unpack_from(body)[0]:
             return body
         cached = self._cache.get(api_version)
@@ -83,7 +79,6 @@ class ApiVersionsInterceptor(Interceptor):
             with contextlib.suppress(*TRUNCATED, DecodeError):
                 end = add_features(end, view)
         self._on_versions(ranges)
-        self._last[api_version] = body, view, rewritten + end, ranges
         return rewritten + end
 
     def _rewrite(self, api_version: int, body: bytes) -> tuple[bytes, bytes, Mapping[int, VersionRange]]:

@@ -15,3 +15,5 @@ cdef class AdmissionPace:
     cpdef record(self, str listener, int64_t cost, int64_t now)
     @cython.locals(pace=Pace, even=int64_t)
     cpdef int64_t next_at(self, str listener) except? -1
+    @cython.locals(at=int64_t)
+    cpdef next_timer(self, int64_t now)

@@ -88,6 +88,9 @@ class AdmissionPace:
 
     def next_timer(self, now: int) -> int | None:
         """Return when the next listener may accept again; None if all of them may."""
-        if not self._paces:
-            return None
-        return min((at for at in map(self.next_at, self._paces) if at > now), default=None)
+        earliest: int | None = None
+        for listener in self._paces:
+            at = self.next_at(listener)
+            if at > now and (earliest is None or at < earliest):
+                earliest = at
+        return earliest

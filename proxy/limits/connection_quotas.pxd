@@ -27,6 +27,7 @@ cdef class ConnectionQuotas:
     cpdef release(self, str listener, str address, int64_t now)
     cpdef next_timer(self)
     cpdef bint is_blocked(self, str listener) except -1
+    cpdef bint has_queued(self) except -1
     cpdef count_open(self, str listener, str address)
     cpdef connection_quota(self, str address)
     cdef _process_all_queues(self, int64_t now)

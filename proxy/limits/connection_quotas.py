@@ -161,6 +161,13 @@ class ConnectionQuotas:
         """Return whether ``listener`` must not accept connections now."""
         return self._paused or bool(self.queues[listener])
 
+    def has_queued(self) -> bool:
+        """Return whether connections of any listener wait for a rate or a slot."""
+        for queue in self.queues.values():  # noqa: SIM110  # a loop in C
+            if queue:
+                return True
+        return False
+
     def missing_slot(self, listener: str) -> tuple[QuotaScope, Quota, int] | None:
         """Return the limit of open connections that the queue of ``listener`` waits for, with its scope and the open
         connections.

@@ -27,6 +27,9 @@ oldest_sum = SAMPLE_SUM
 MIN_ELAPSED_MS = 1
 """Smallest divisor in ms."""
 
+if not cython.compiled:
+    from proxy.number_array import number_at, set_number
+
 
 @cython.cclass
 class SampledRate:
@@ -46,9 +49,10 @@ class SampledRate:
     def record(self, value: int, now: int) -> None:
         """Count ``value`` connections; a negative value takes them back."""
         kept = self._samples
-        if kept and now - kept[newest_start] < self._window_ms:
-            kept[newest_last] = now
-            kept[newest_sum] += value
+        end = len(kept)
+        if end and now - number_at(kept, end + newest_start) < self._window_ms:
+            set_number(kept, end + newest_last, now)
+            set_number(kept, end + newest_sum, number_at(kept, end + newest_sum) + value)
         else:
             self._drop_expired(now)
             kept.extend((now, now, value))
@@ -62,7 +66,7 @@ class SampledRate:
         """
         self._drop_expired(now)
         kept = self._samples
-        elapsed = now - kept[oldest_start] if kept else 0
+        elapsed = now - number_at(kept, oldest_start) if len(kept) else 0
         if elapsed < self._min_elapsed_ms:
             elapsed = self._min_elapsed_ms + elapsed % self._window_ms
         return self._count, elapsed if elapsed > MIN_ELAPSED_MS else MIN_ELAPSED_MS
@@ -90,8 +94,8 @@ class SampledRate:
     def _drop_expired(self, now: int) -> None:
         """Drop the samples that no longer count."""
         kept, expired = self._samples, now - self._max_age_ms
-        while kept and kept[oldest_last] <= expired:
-            self._count -= kept[oldest_sum]
+        while len(kept) and number_at(kept, oldest_last) <= expired:
+            self._count -= number_at(kept, oldest_sum)
             del kept[:SAMPLE_FIELDS]
 
 

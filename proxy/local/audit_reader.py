@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from confluent_kafka import Consumer, TopicPartition
 
-from observers.event import ConnectionEvent, Envelope, StatusEvent, decoder
+from observers.account_events import StatusEvent
+from observers.event import ConnectionEvent, Envelope, decoder
 from proxy.errors import LocalError
 
 STATUS_TIMEOUT = 60.0

@@ -30,7 +30,6 @@ from proxy.local.audit_reader import AuditTotals
 from proxy.local.broker import AUDIT_TOPIC
 from proxy.local.jars import resolve
 from proxy.local.workload import ClientLedger, StormLedger
-from spark_jobs.run import INTERPRETED_QUERIES_CONF
 
 PARTITIONS = 4
 REPORT = "report.html"
@@ -151,10 +150,9 @@ def _demo(root: Path, console: Console, charts: bool) -> bool:
     storm = _throttle(root, state, console)
     with _step(console, "every audit event delivered, by the sidecar's own account in the audit topic"):
         totals = audit_reader.read_totals(state.internal_bootstrap, AUDIT_TOPIC)
-    interpreted = [f"--conf={name}={value}" for name, value in INTERPRETED_QUERIES_CONF.items()]
     with _step(console, "the Spark job over the audit topic"):
         _brokerside("jobs", "run", "--available-now", "--bootstrap-server", state.internal_bootstrap,
-                    "--tables", str(root / "tables"), "--definitions", str(DEFINITIONS), *interpreted)  # fmt: skip
+                    "--tables", str(root / "tables"), "--definitions", str(DEFINITIONS))  # fmt: skip
     out = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     out.print("\n[bold]The traffic table, by topic and client[/bold]")
     _print(out, _query(root, TRAFFIC_BY_TOPIC))

@@ -5,6 +5,7 @@ Connections, from the accept to the end:
 listener_manager.py    Listens on every configured address and passes each accepted client on.
 listening_sockets.py   Opens listening sockets, or takes them from systemd or from a predecessor.
 acceptor.py            One listening socket with its own accept loop, which can pause.
+descriptors.py         How many descriptors the process has open, and how many connections may have.
 sockets.pyx            Accepts clients, and connects to a broker on this machine, in few system calls.
 proxy_header.py        Reads the PROXY protocol header with which a connection begins.
 admission.py           Applies the connection quotas of ``proxy.limits`` to accepted sockets.
@@ -44,6 +45,8 @@ listener_interceptors.py  The interceptors of one listener, and what they know o
 Worker processes (``workers: N``):
 
 worker_pool.py     Gives connections to N processes, sums up their counters and replaces those that end.
+worker_connections.py
+                   Asks all workers for their open connections.
 worker_evictions.py
                    Evicts the longest idle connections of all workers.
 worker_process.py  One worker process, as the main process sees it.

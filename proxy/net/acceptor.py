@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import resource
 import socket
 import sys
 from collections.abc import Callable
@@ -18,20 +17,13 @@ from collections.abc import Callable
 import cython
 
 from proxy.core.counters import ListenerCounters
-from proxy.net.sockets import accept
+from proxy.net.sockets import AcceptedSocket, accept
 
 ACCEPT_BATCH = 8
 """Connections accepted in one callback of the event loop. More would delay the traffic of open connections."""
 
 CAPACITY_RETRY_DELAY = 0.1
 """Seconds between two attempts to accept while the process is out of capacity. trio uses the same value."""
-
-RESERVED_DESCRIPTORS = 64
-"""Descriptors that listeners leave free; a quarter of the limit if the limit is below 256. They are for the admin
-endpoint, for files, for the sidecar's own connections, and for extra attempts to connect to the broker."""
-
-DESCRIPTORS_PER_CONNECTION = 2
-"""One for the client and one for the broker."""
 
 CAPACITY_ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 """Errors that mean that this process has no capacity now. The connection stays in the kernel's backlog."""
@@ -47,13 +39,10 @@ TCP_INFO = socket.TCP_INFO if sys.platform == "linux" else None
 UNACKED_FIELD = slice(24, 28)
 """The bytes of ``tcpi_unacked`` in ``struct tcp_info``. For a listening socket it is the length of the accept queue."""
 
-TCP_ESTABLISHED = 1
-"""The value of ``tcpi_state``, the first byte of ``struct tcp_info``, if neither side has closed the connection."""
-
 
 @cython.cclass
 class Acceptor:
-    """Passes each accepted, non-blocking socket to ``on_accept(sock, address)``, once ``start_accepting`` is called.
+    """Passes each accepted socket to ``on_accept(sock, address)``, once ``start_accepting`` is called.
 
     ``sock`` listens, does not block, and belongs to the acceptor from now on.
 
@@ -61,15 +50,15 @@ class Acceptor:
     the next ``start_accepting``. They also wait while the process is out of descriptors; then
     ``on_out_of_capacity(errno name)`` is called.
 
-    ``free_connections()`` returns for how many more connections there are descriptors, without
-    ``RESERVED_DESCRIPTORS``; None means no such check.
+    ``free_connections()`` returns for how many more connections there are descriptors, without those that are reserved;
+    None means no such check.
     """
 
     def __init__(
         self,
         sock: socket.socket,
         counters: ListenerCounters,
-        on_accept: Callable[[socket.socket, tuple[str, int]], bool],
+        on_accept: Callable[[AcceptedSocket, tuple[str, int]], bool],
         on_out_of_capacity: Callable[[str], None],
         *,
         free_connections: Callable[[], int] | None = None,
@@ -116,7 +105,6 @@ class Acceptor:
         if room <= 0:
             self._wait_for_capacity("EMFILE")
             return
-        usable = usable_descriptors()
         listening = self.socket.fileno()
         for _ in range(min(room, ACCEPT_BATCH)):
             try:
@@ -131,15 +119,9 @@ class Acceptor:
             if accepted is None:
                 return
             sock, address = accepted
-            # The kernel assigns the lowest free number, so at least that many descriptors are in use.
-            full = self._free_connections is not None and sock.fileno() >= usable
             self._counters.accepted += 1
-            accepts_more = self._on_accept(sock, address)
-            if full:
-                self._wait_for_capacity("EMFILE")
-            elif not accepts_more:
+            if not self._on_accept(sock, address):
                 self._pause()
-            if full or not accepts_more:
                 return
 
     def _wait_for_capacity(self, error: str) -> None:
@@ -157,12 +139,6 @@ class Acceptor:
         self._loop.remove_reader(self.socket)
 
 
-def usable_descriptors() -> int:
-    """Return the descriptor limit of this process without ``RESERVED_DESCRIPTORS``."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return limit - min(RESERVED_DESCRIPTORS, limit // 4)
-
-
 def set_socket_options(sock: socket.socket) -> None:
     """Set TCP_NODELAY, for small frames, and TCP keepalive, which detects peers that are gone."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -171,8 +147,3 @@ def set_socket_options(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_COUNT)
-
-
-def is_closed_by_peer(sock: socket.socket) -> bool:
-    """Return whether the peer has closed an accepted connection, even if unread bytes remain; False if unknown."""
-    return TCP_INFO is not None and sock.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 1)[0] != TCP_ESTABLISHED

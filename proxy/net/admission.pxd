@@ -22,7 +22,11 @@ cdef class AdmissionControl:
     cdef dict _summaries, _next_log_at
     cdef bint _closing
 
-    @cython.locals(now=int64_t, quota_key=str)
+    @cython.locals(now=int64_t, quota_key=str, name=str)
     cpdef submit(self, listener, sock, str host, int port)
     cpdef bint is_blocked(self, str listener) except -1
     cdef _arm_timer(self, int64_t now)
+
+@cython.locals(now=int64_t)
+cdef int64_t _now_ms() except? -1
+cdef _earlier(one, other)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import resource
-import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
@@ -37,8 +36,8 @@ from proxy.limits.throttle_reports import (
     ThrottleSummary,
     add_to_summaries,
 )
-from proxy.net.acceptor import is_closed_by_peer
 from proxy.net.connection_handler import ConnectionHandler
+from proxy.net.sockets import AcceptedSocket
 
 REPORT_INTERVAL = 1.0
 """Seconds between two reports to the observers."""
@@ -68,7 +67,7 @@ class AcceptedConnection(Struct):
     """
 
     listener: Listener
-    sock: socket.socket
+    sock: AcceptedSocket
     host: str
     port: int
     quota_key: str
@@ -108,7 +107,7 @@ class AdmissionControl:
         self.last_number = 0
         """The number of the connection that was admitted last, here or by the predecessor."""
         self._inherited: set[int] = set()  # open connections that the predecessor serves
-        self._on_ended: Callable[[int], None] = lambda number: None
+        self._on_ended: Callable[[int], None] | None = None
         self._open: dict[int, tuple[str, str]] = {}  # listener and quota key, by connection number
         self._throttles = ThrottleAggregator()
         self._next_report_at = 0.0
@@ -119,12 +118,13 @@ class AdmissionControl:
         handler.on_connection_closed(self._on_closed)
         self._watch_logins(before=False)
 
-    def submit(self, listener: Listener, sock: socket.socket, host: str, port: int) -> None:
+    def submit(self, listener: Listener, sock: AcceptedSocket, host: str, port: int) -> None:
         """Take ownership of an accepted connection. ``host``: the client's address in canonical form."""
         now = _now_ms()
+        name = listener.name
         quota_key = self.limits.quota_key(host)
-        self._pace.record(listener.name, ARRIVAL_COST, now)
-        self._quotas.submit(listener.name, quota_key, AcceptedConnection(listener, sock, host, port, quota_key), now)
+        self._pace.record(name, ARRIVAL_COST, now)
+        self._quotas.submit(name, quota_key, AcceptedConnection(listener, sock, host, port, quota_key), now)
         self._arm_timer(now)
 
     def is_blocked(self, listener: str) -> bool:
@@ -221,7 +221,7 @@ class AdmissionControl:
                 self._principals.add_earlier(one.number, one.principal)
 
     def inherit_pending(
-        self, listener: Listener, sock: socket.socket, host: str, port: int, state: PendingState
+        self, listener: Listener, sock: AcceptedSocket, host: str, port: int, state: PendingState
     ) -> None:
         """Take ownership of a connection that the predecessor has accepted and not admitted. See ``resume``."""
         quota_key = self.limits.quota_key(host)
@@ -256,11 +256,14 @@ class AdmissionControl:
     def _on_closed(self, number: int) -> None:
         listener, address = self._open.pop(number)
         self._principals.release(number)
+        waited = self._quotas.has_queued()
         now = _now_ms()
         self._quotas.release(listener, address, now)
-        self._on_ended(number)
+        if self._on_ended is not None:
+            self._on_ended(number)
         self._arm_timer(now)
-        self._on_unblocked()
+        if waited:
+            self._on_unblocked()
 
     def _watch_logins(self, before: bool) -> None:
         """Let the handler report logins only while a principal has a limit. ``before``: whether it does now."""
@@ -290,10 +293,10 @@ class AdmissionControl:
         self._on_unblocked()
 
     def _arm_timer(self, now: int) -> None:
-        deadline: int | None = None
-        for due in (self._quotas.next_timer(), self._principals.next_timer(), self._pace.next_timer(now)):
-            if due is not None and (deadline is None or due < deadline):
-                deadline = due
+        if self._timer_at is not None and self._timer_at <= now:  # it is due, and lets listeners accept
+            return
+        deadline = _earlier(self._quotas.next_timer(), self._principals.next_timer())
+        deadline = _earlier(deadline, self._pace.next_timer(now))
         if deadline == self._timer_at:
             return
         if self._timer is not None:
@@ -375,9 +378,17 @@ def _format_number(clients: Counter[str]) -> str | int:
 
 def _now_ms() -> int:
     """Return milliseconds of the monotonic clock."""
-    return monotonic_ns() // 1_000_000
+    now: int = monotonic_ns()
+    return now // 1_000_000
+
+
+def _earlier(one: int | None, other: int | None) -> int | None:
+    """Return the earlier of two times; None is never."""
+    if one is None:
+        return other
+    return one if other is None or one < other else other
 
 
 def _is_disconnected(accepted: AcceptedConnection) -> bool:
-    accepted.disconnected = is_closed_by_peer(accepted.sock)
+    accepted.disconnected = accepted.sock.is_closed_by_peer()
     return accepted.disconnected

@@ -57,9 +57,9 @@ class ApiVersionsProbe:
         if not self._stopped and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._run())
 
-    def start_if_stale(self) -> None:
-        """Start the probe if the last answer is too old."""
-        if monotonic() - self._answered_at > MAX_ANSWER_AGE:
+    def start_if_stale(self, now: float) -> None:
+        """Start the probe if the last answer is too old. ``now``: monotonic seconds."""
+        if now - self._answered_at > MAX_ANSWER_AGE:
             self.start()
 
     def mark_answered(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable, Collection
 from typing import Protocol
 
@@ -15,10 +14,12 @@ from proxy.core.exchange import ConnectionTransition
 from proxy.features.updates import UpdateFeatures
 from proxy.features.view import FeaturesView
 from proxy.interceptors.broker_metadata import FleetView
+from proxy.limits.model import QuotasState
 from proxy.limits.principal_quotas import Logins
 from proxy.limits.throttle_reports import AggregatedThrottle
 from proxy.net.consumer_handover import TakeConsumer
 from proxy.net.open_connections import ConnectionList, KafkaConnection
+from proxy.net.sockets import AcceptedSocket
 from proxy.telemetry.snapshot import Snapshot
 
 
@@ -42,8 +43,8 @@ class ConnectionHandler(Protocol):
         """What works in part only although connections are served, in one sentence; empty for nothing. Never waits."""
 
     @property
-    def local_connections(self) -> int:
-        """Connections that use descriptors of this process or will need them, two for each."""
+    def missing_descriptors(self) -> int:
+        """Descriptors of this process that its connections do not have yet, and will need."""
 
     @property
     def is_full(self) -> bool:
@@ -55,7 +56,9 @@ class ConnectionHandler(Protocol):
     def on_connection_closed(self, callback: Callable[[int], None]) -> None:
         """Call ``callback`` with the number of each connection that has ended; never during ``handle_connection``."""
 
-    def handle_connection(self, listener: Listener, sock: socket.socket, address: tuple[str, int], number: int) -> None:
+    def handle_connection(
+        self, listener: Listener, sock: AcceptedSocket, address: tuple[str, int], number: int
+    ) -> None:
         """Take ownership of ``sock``, a client accepted from ``address``. ``number`` is unique during one run of the
         sidecar."""
 
@@ -119,8 +122,8 @@ class ConnectionHandler(Protocol):
     def report_transition(self, change: ConnectionTransition, worker: int) -> None:
         """Report to the observers what happened to a connection of a consumer, which ``worker`` had served before."""
 
-    async def snapshot(self) -> Snapshot:
-        """Return the current counters."""
+    async def snapshot(self, quotas_state: Callable[[], QuotasState | None] = lambda: None) -> Snapshot:
+        """Return the current counters. ``quotas_state``: is called for their moment, since taking them may wait."""
 
     async def stop(self, abort: asyncio.Event, *, spread: bool = False) -> None:
         """Drain connections and close observers within the configured times, or at once when ``abort`` is set.

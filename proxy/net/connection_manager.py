@@ -36,10 +36,14 @@ from proxy.net.dead_peers import DeadPeerDetector
 from proxy.net.deferred_requests import create_slots
 from proxy.net.relay import Relay, rate_limited
 from proxy.net.serving_listeners import ServingListener, ServingListeners
+from proxy.net.sockets import AcceptedSocket
 from proxy.net.tls_contexts import TlsContexts
 from proxy.net.tls_handshake import TlsHandshake
 from proxy.net.tls_stream import TlsStream
 from proxy.telemetry import RateLimitedLogger
+
+if not cython.compiled:
+    from proxy.core.observation import subscribers_of
 
 log = structlog.get_logger(__name__)
 
@@ -62,9 +66,10 @@ class ConnectionManager:
         """Open relays, with the numbers of their connections."""
         self._flushing: set[Relay] = set()  # closed relays with unsent bytes
         self._config = config
+        self._max_frame = config.socket_request_max_bytes
         self.sink = sink
         self.budget = Budget()
-        self._deferred_slots = create_slots()
+        self._of_relays = self._on_relay_closed, self._flushing.discard, self._on_given_up, create_slots()
         self._tls = TlsContexts(config)
         self._rate_limited = RateLimitedLogger(log)
         self.listeners = ServingListeners(config, self._tls, self._rate_limited)
@@ -85,9 +90,9 @@ class ConnectionManager:
         self._lifetime = ConnectionLifetime(self.relays, config.connections_max_idle_ms, config.connections_max_age_ms)
 
     @property
-    def local_connections(self) -> int:
-        """Connections that have descriptors or need them."""
-        return len(self.relays) + len(self._flushing)
+    def missing_descriptors(self) -> int:
+        """Descriptors of connections to the broker that there are not yet; or that have not succeeded yet."""
+        return len(self._handshakes) + len(self._connecting)
 
     def on_connection_closed(self, callback: Callable[[int], None]) -> None:
         """Call ``callback`` once with the number of each connection that has ended."""
@@ -122,6 +127,7 @@ class ConnectionManager:
         """
         self._tls.update_config(config)
         self._config, self.sink = config, sink
+        self._max_frame = config.socket_request_max_bytes
         self._setup_deadlines.timeout_ms = config.connection_setup_timeout_ms
         self._lifetime.max_idle_ms = config.connections_max_idle_ms
         self._lifetime.max_age_ms = config.connections_max_age_ms
@@ -136,26 +142,21 @@ class ConnectionManager:
         for listener in self._config.listeners:
             self.listener_counters.setdefault(listener.name, ListenerCounters())
 
-    def handle_connection(self, listener: Listener, sock: socket.socket, address: tuple[str, int], number: int) -> None:
+    def handle_connection(
+        self, listener: Listener, sock: AcceptedSocket, address: tuple[str, int], number: int
+    ) -> None:
         """Take ownership of ``sock``, a client accepted from ``address``. ``number`` is unique during one run of the
         sidecar."""
-        serving = self.listeners.by_name[listener.name]  # it may have changed since the connection was accepted
-        listener, counters = serving.settings, self.listener_counters[listener.name]
-        connection_id = f"{serving.bind}-{address[0]}:{address[1]}-{number}"
+        name = listener.name
+        serving = self.listeners.by_name[name]  # it may have changed since the connection was accepted
+        counters = self.listener_counters[name]
+        host, port = address
         principal, source = serving.initial_principal
         connection = Connection(
-            connection_id, listener.name, address[0], address[1], monotonic(), principal, principal_source=source
+            f"{serving.bind}-{host}:{port}-{number}", name, host, port, monotonic(), principal, None, None, source
         )
         session = None if serving.tls.server is not None else self._create_session(serving, connection, number)
-        relay = Relay(
-            connection,
-            session,
-            counters,
-            self._on_relay_closed,
-            self._flushing.discard,
-            self._on_given_up,
-            self._deferred_slots,
-        )
+        relay = Relay(connection, session, counters, *self._of_relays)
         self.relays[relay] = number
         self.by_number[number] = relay
         counters.active += 1
@@ -170,21 +171,24 @@ class ConnectionManager:
         """Return the session of a client that may send requests now; None where frames cannot be read."""
         if (interceptors := serving.interceptors) is None:
             return None
-        interceptors.versions_probe.start_if_stale()
+        interceptors.versions_probe.start_if_stale(connection.opened_at)
         principal_tracker = None
         if self.sink or connection.principal_source == "unauthenticated":  # interceptors need the principal
             principal_tracker = PrincipalTracker(
                 connection, serving.settings.sasl_oauthbearer_sub_claim_name, partial(self._on_login, number)
             )
-        max_frame = self._config.socket_request_max_bytes
         counters = self.listener_counters[connection.listener]
-        return Session(connection, counters, self.sink, max_frame, principal_tracker, interceptors.chain, self.budget)
+        return Session(
+            connection, counters, self.sink, self._max_frame, principal_tracker, interceptors.chain, self.budget
+        )
 
     def _connect(
-        self, relay: Relay, sock: socket.socket, serving: ServingListener, number: int, tls: TlsStream | None = None
+        self, relay: Relay, sock: AcceptedSocket, serving: ServingListener, number: int, tls: TlsStream | None = None
     ) -> None:
         """Connect a client to the broker and start its relay. ``tls``: of the client, which has shaken hands."""
-        if (broker := serving.upstream.connect_at_once()) >= 0:
+        near = serving.upstream.near
+        broker = -1 if near is None else near.connect_at_once()
+        if broker >= 0:
             try:
                 self._start_relay(relay, sock, broker, number, tls, None)
             except OSError as error:  # the connection must not end before ``handle_connection`` does
@@ -194,13 +198,13 @@ class ConnectionManager:
         self._connecting[relay] = task
         task.add_done_callback(partial(self._on_set_up, relay, sock))
 
-    def _on_set_up(self, relay: Relay, sock: socket.socket, _: asyncio.Task[None]) -> None:
+    def _on_set_up(self, relay: Relay, sock: AcceptedSocket, _: asyncio.Task[None]) -> None:
         """Also called for a task that was cancelled before it ran."""
         del self._connecting[relay]
         sock.close()  # nothing happens where the relay has it
 
     async def _set_up(
-        self, relay: Relay, sock: socket.socket, serving: ServingListener, number: int, tls: TlsStream | None
+        self, relay: Relay, sock: AcceptedSocket, serving: ServingListener, number: int, tls: TlsStream | None
     ) -> None:
         try:
             broker, broker_tls = await serving.upstream.open()
@@ -217,7 +221,7 @@ class ConnectionManager:
     def _start_relay(
         self,
         relay: Relay,
-        sock: socket.socket,
+        sock: AcceptedSocket,
         broker: int,
         number: int,
         tls: TlsStream | None,
@@ -238,10 +242,10 @@ class ConnectionManager:
         self._restart_probe(relay)
 
     def _shake_hands(
-        self, relay: Relay, sock: socket.socket, serving: ServingListener, context: ssl.SSLContext, number: int
+        self, relay: Relay, sock: AcceptedSocket, serving: ServingListener, context: ssl.SSLContext, number: int
     ) -> None:
         stream = TlsStream(context)
-        on_end = partial(self._on_handshake_end, relay, serving, number, stream)
+        on_end = partial(self._on_handshake_end, relay, sock, serving, number, stream)
         handshake = self._handshakes[relay] = TlsHandshake(stream, sock, on_end)
         self._setup_deadlines.start(relay)
         try:
@@ -250,7 +254,13 @@ class ConnectionManager:
             asyncio.get_running_loop().call_soon(on_end, error)
 
     def _on_handshake_end(
-        self, relay: Relay, serving: ServingListener, number: int, stream: TlsStream, error: Exception | None
+        self,
+        relay: Relay,
+        sock: AcceptedSocket,
+        serving: ServingListener,
+        number: int,
+        stream: TlsStream,
+        error: Exception | None,
     ) -> None:
         """Learn who a client is, and connect it to the broker, or close ``relay`` because of ``error``."""
         try:
@@ -265,7 +275,7 @@ class ConnectionManager:
             if connection.principal_source == "mtls":
                 self.notify_observers(ConnectionTransition(connection, "authenticated", monotonic()))
             self._setup_deadlines.cancel(relay)
-            self._connect(relay, self._handshakes[relay].sock, serving, number, stream)
+            self._connect(relay, sock, serving, number, stream)
             self._handshakes.pop(relay, None)  # before, closing the relay closes the socket
         except PeerError as failure:
             relay.close("client_tls_failed", failure.detail)
@@ -365,8 +375,7 @@ class ConnectionManager:
     def notify_observers(self, change: ConnectionTransition) -> None:
         """Report to the observers what has happened to a connection."""
         if self.sink is not None:
-            self.sink.observed[0] += 1
-            self.sink.record_change(change)
+            subscribers_of(self.sink).add_change(change)
 
     def find_idlest(self, listeners: Collection[str]) -> tuple[int, float] | None:
         """Return the number of the connection of ``listeners`` that has been idle for longest, and when its last byte

@@ -22,10 +22,11 @@ from proxy.daemon_executor import DaemonExecutor
 from proxy.errors import LocalError
 from proxy.features.updates import UpdateFeatures
 from proxy.features.view import FeaturesView
+from proxy.limits.model import QuotasState
 from proxy.limits.throttle_reports import AggregatedThrottle
 from proxy.net.connection_manager import ConnectionManager
 from proxy.net.open_connections import ConnectionList, KafkaConnection, OpenConnections
-from proxy.net.ticker import Ticker
+from proxy.net.ticker import TICK_INTERVAL, Ticker
 from proxy.protocol.private import moved
 from proxy.telemetry.logs import log_lines_dropped
 from proxy.telemetry.snapshot import Snapshot, add_counters, process_counts
@@ -42,6 +43,12 @@ REQUEST_METRICS_OBSERVER = "observers.request_metrics:RequestMetricsObserver"
 PREPARE_TIMEOUT = 10.0
 """Seconds within which TLS contexts have to be built and observers configured in a reload, together. It takes
 milliseconds, and longer only where the system's CAs, or what an observer reads, are on a slow file system."""
+
+BUSY = 1000
+"""Exchanges and changes in one interval of the ticker from which observers get them in portions: 20,000 a second."""
+
+PORTIONS = 5
+"""An observer works on what it gets in one go, and the event loop may have to wait for that long."""
 
 log = structlog.get_logger(__name__)
 
@@ -61,6 +68,8 @@ class DataPlane:
         self._dispatcher = _start_observers(config, boot_id, number)
         self._preparing = DaemonExecutor("observers")
         self._preparation: ObserverPreparation | None = None
+        self._observed = 0
+        self._portions: list[asyncio.TimerHandle] = []
         self.process_ended_at = 0.0  # not before this process itself
         self._connections = ConnectionManager(
             config, observation_of(config, self._dispatcher) if self._dispatcher else None
@@ -78,14 +87,14 @@ class DataPlane:
         self.update_groups_view = self._connections.listeners.update_groups_view
         self.on_consumer = self._connections.on_consumer
         if self._dispatcher is not None:
-            ticker.callbacks.append(self._dispatcher.flush)
+            ticker.callbacks.append(self._flush_observations)
         ticker.callbacks.append(self._connections.on_tick)
         log.info("data_plane_started", boot_id=boot_id)
 
     @property
-    def local_connections(self) -> int:
-        """Connections that have descriptors or need them."""
-        return self._connections.local_connections
+    def missing_descriptors(self) -> int:
+        """As ``ConnectionHandler``."""
+        return self._connections.missing_descriptors
 
     @property
     def degradation(self) -> str:
@@ -106,6 +115,18 @@ class DataPlane:
     def on_feature_update(self, callback: UpdateFeatures) -> None:
         """Call ``callback`` for each update of features that a client asks for."""
         self._connections.listeners.update_features = callback
+
+    def _flush_observations(self) -> None:
+        """Deliver to the observers what was recorded, and under load what is recorded until the next tick sooner."""
+        assert self._dispatcher is not None
+        self._dispatcher.flush()
+        observed, self._observed = self._observed, self._dispatcher.observed[0]
+        if self._observed - observed >= BUSY:
+            loop = asyncio.get_running_loop()
+            self._portions = [
+                loop.call_later(portion * TICK_INTERVAL / PORTIONS, self._dispatcher.flush)
+                for portion in range(1, PORTIONS)
+            ]
 
     def report_transition(self, change: ConnectionTransition, worker: int) -> None:
         """Report to the observers what has happened to a connection of a consumer."""
@@ -182,12 +203,13 @@ class DataPlane:
         self._config = config
         self.discard_config()  # of a preparation that has not ended
 
-    async def snapshot(self) -> Snapshot:
-        """Return the current counters."""
+    async def snapshot(self, quotas_state: Callable[[], QuotasState | None] = lambda: None) -> Snapshot:
+        """As ``ConnectionHandler``."""
         listener_counters = {
             name: add_counters(ListenerCounters(), counters) for name, counters in self.listener_counters.items()
         }
         snapshot = Snapshot(listener_counters, process_counts(), self._ticker.lag)
+        snapshot.quotas = quotas_state()
         snapshot.log_lines_dropped = log_lines_dropped()
         budget = self._connections.budget
         snapshot.memory_charged, snapshot.memory_limit = budget.charged, budget.limit
@@ -211,6 +233,8 @@ class DataPlane:
         if abort.is_set():
             self._connections.abort_all()
         self._ticker.stop()
+        for portion in self._portions:
+            portion.cancel()
         if self._dispatcher is not None:
             await _close_observers(self._dispatcher, self._config.observer_shutdown_timeout_ms / 1000, abort)
 

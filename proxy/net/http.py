@@ -8,7 +8,7 @@ There is no authentication, so a web page in a browser on this host must neither
   requests have the name in ``Host``. So every host name except ``localhost`` and the configured ones is refused with
   421. IP addresses are allowed.
 
-Listeners leave more descriptors free (``acceptor.RESERVED_DESCRIPTORS``) than ``MAX_CONNECTIONS`` needs.
+Listeners leave more descriptors free (``descriptors.RESERVED_DESCRIPTORS``) than ``MAX_CONNECTIONS`` needs.
 
 h11 parses and writes the protocol. A web framework would take half of the sidecar's start time and a fifth of its
 memory.
@@ -29,6 +29,7 @@ import structlog
 
 from proxy.core.counters import ListenerCounters
 from proxy.net.acceptor import Acceptor
+from proxy.net.sockets import AcceptedSocket
 from proxy.telemetry import RateLimitedLogger
 
 log = structlog.get_logger(__name__)
@@ -123,14 +124,15 @@ class HttpServer:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
 
-    def _on_accept(self, sock: socket.socket, address: tuple[str, int]) -> bool:
+    def _on_accept(self, accepted: AcceptedSocket, address: tuple[str, int]) -> bool:
         if len(self._open) >= MAX_CONNECTIONS:
             if not self._without_request:  # all requests are being answered
-                sock.close()
+                accepted.close()
                 return True
             oldest = next(iter(self._without_request))
             del self._without_request[oldest]
             oldest.cancel()
+        sock = socket.socket(fileno=accepted.detach())
         sock.setblocking(False)  # as the loop's own methods want it of the object, too
         task = asyncio.get_running_loop().create_task(self._serve(sock))
         self._open[task] = sock

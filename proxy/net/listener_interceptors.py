@@ -118,6 +118,7 @@ class ListenerInterceptors:
 
     def apply_features_view(self) -> None:
         """Use the current view of the features. Without any, UpdateFeatures is not intercepted."""
+        self.chain.forget_rewritten()
         before, self._keeps_features = self._keeps_features, bool(self._features.view.supported)
         if before != self._keeps_features:
             self.chain.update()

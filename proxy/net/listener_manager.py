@@ -14,17 +14,19 @@ from proxy.config import Config, Listener
 from proxy.config.limits import limits_of
 from proxy.limits.inheritance import PendingState
 from proxy.limits.model import ClusterQuotas, QuotasState, canonical
-from proxy.net.acceptor import DESCRIPTORS_PER_CONNECTION, Acceptor, usable_descriptors
+from proxy.net.acceptor import Acceptor
 from proxy.net.admission import AdmissionControl
 from proxy.net.certificate_expiry import CertificateExpiry
 from proxy.net.connection_handler import ConnectionHandler
+from proxy.net.descriptors import DESCRIPTORS_PER_CONNECTION, OpenDescriptors, usable_descriptors
 from proxy.net.listening_sockets import ListeningSockets, PassedSocket, close_all
 from proxy.net.open_connections import ConnectionList, KafkaConnection
 from proxy.net.proxy_header import PartialHeader, ProxyHeaderReader
+from proxy.net.sockets import AcceptedSocket
 from proxy.net.ticker import Ticker
 from proxy.protocol.private import moved
 from proxy.telemetry import RateLimitedLogger
-from proxy.telemetry.snapshot import Snapshot, process_counts
+from proxy.telemetry.snapshot import Snapshot
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +38,7 @@ class PassedConnection(NamedTuple):
     """
 
     listener: str
-    sock: socket.socket
+    sock: AcceptedSocket
     address: tuple[str, int]
     header: bytes | None
     state: PendingState = PendingState()
@@ -59,8 +61,8 @@ class ListenerManager:
         self._cluster_quotas = ClusterQuotas()
         self._handler = handler
         self._acceptors: dict[str, Acceptor] = {}
-        self._other_descriptors = 0  # at the start; later ones are taken from the reserve
         self._sockets = sockets or ListeningSockets([])
+        self._descriptors = OpenDescriptors()
         self._accepting = False
         self._inherited_headers: list[PartialHeader] = []
         self.admission = AdmissionControl(limits_of(config), handler, self._resume_accepting)
@@ -93,7 +95,6 @@ class ListenerManager:
 
     def start_accepting(self) -> None:
         """Accept connections on all listeners that are open."""
-        self._other_descriptors = process_counts().open_fds
         self._accepting = True
         self.admission.resume()  # there may be connections that a predecessor has accepted
         for one in self._inherited_headers:
@@ -239,9 +240,8 @@ class ListenerManager:
 
     async def snapshot(self) -> Snapshot:
         """Return the current counters of all processes."""
-        snapshot = await self._handler.snapshot()
+        snapshot = await self._handler.snapshot(self.quotas_state)
         snapshot.draining = self.draining
-        snapshot.quotas = self.quotas_state()
         snapshot.predecessor_connections = self.admission.inherited_connections
         snapshot.certificate_expiry = self._expiry.timestamps
         private = moved(self._config.private_api_key_base, coordinator=self._config.coordinator.enabled)
@@ -267,7 +267,8 @@ class ListenerManager:
             log.info("listening", listener=listener.name, bind=str(listener.bind), upstream=str(listener.upstream))
 
     def _create_acceptor(self, name: str, sock: socket.socket) -> Acceptor:
-        def on_accept(sock: socket.socket, address: tuple[str, int]) -> bool:
+        def on_accept(sock: AcceptedSocket, address: tuple[str, int]) -> bool:
+            self._descriptors.connection_accepted()
             listener = self._listeners[name]
             if listener.proxy_protocol == "required":
                 self._proxy_headers.read_header(listener, sock, address, partial(self._submit, listener))
@@ -282,13 +283,15 @@ class ListenerManager:
         return Acceptor(sock, counters, on_accept, on_out_of_capacity, free_connections=self._free_connections)
 
     def _free_connections(self) -> int:
-        """Return for how many more connections there are descriptors, two for each."""
-        accepted = (
-            self._proxy_headers.pending_count + self.admission.waiting_connections + self._handler.local_connections
-        )
-        return (usable_descriptors() - self._other_descriptors) // DESCRIPTORS_PER_CONNECTION - accepted
+        """Return for how many more connections there are descriptors, two for each.
 
-    def _submit(self, listener: Listener, sock: socket.socket, address: tuple[str, int]) -> None:
+        The sidecar's own clients of the cluster open more all the time: each has one or two for every broker.
+        """
+        waiting = self._proxy_headers.pending_count + self.admission.waiting_connections
+        usable = usable_descriptors(self._config) - waiting - self._handler.missing_descriptors
+        return (usable - self._descriptors.count(usable - 1)) // DESCRIPTORS_PER_CONNECTION
+
+    def _submit(self, listener: Listener, sock: AcceptedSocket, address: tuple[str, int]) -> None:
         if listener.name not in self._listeners:  # it was removed while the PROXY header was read
             self._handler.listener_counters[listener.name].closed["drain_completed"] += 1
             sock.close()

@@ -17,6 +17,7 @@ from proxy.core.counters import ListenerCounters
 from proxy.core.proxy_protocol import MAX_SIZE, parse
 from proxy.errors import PeerError
 from proxy.limits.model import canonical
+from proxy.net.sockets import AcceptedSocket
 from proxy.telemetry import RateLimitedLogger
 
 HEADER_TIMEOUT = 10.0
@@ -27,7 +28,7 @@ MAX_PENDING_HEADERS = 1024
 and at most ``MAX_SIZE`` bytes."""
 
 PeerAddress = tuple[str, int]
-OnHeader = Callable[[socket.socket, PeerAddress], None]
+OnHeader = Callable[[AcceptedSocket, PeerAddress], None]
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +37,7 @@ class PartialHeader(NamedTuple):
     """A connection whose header is incomplete. ``data``: the part that was read."""
 
     listener: Listener
-    sock: socket.socket
+    sock: AcceptedSocket
     address: PeerAddress
     data: bytes
 
@@ -54,7 +55,7 @@ class ProxyHeaderReader:
         self._rate_limited = RateLimitedLogger(log)
 
     def read_header(
-        self, listener: Listener, sock: socket.socket, address: PeerAddress, on_header: OnHeader, data: bytes = b""
+        self, listener: Listener, sock: AcceptedSocket, address: PeerAddress, on_header: OnHeader, data: bytes = b""
     ) -> None:
         """Take ownership of ``sock``, accepted from ``address``, and call ``on_header(sock, address)`` with the
         header's address. ``data``: the part of the header that was read from it before.
@@ -136,7 +137,7 @@ class _PendingHeader:
         self,
         owner: ProxyHeaderReader,
         listener: Listener,
-        sock: socket.socket,
+        sock: AcceptedSocket,
         address: PeerAddress,
         on_header: OnHeader,
         data: bytes,

@@ -9,6 +9,7 @@ from proxy.core.exchange import Connection
 from proxy.core.interceptor import Served
 from proxy.core.session import Session
 from proxy.errors import Side
+from proxy.net.sockets import AcceptedSocket
 from proxy.net.tls_stream import TlsStream
 from proxy.telemetry import RateLimitedLogger
 
@@ -96,7 +97,7 @@ class Relay:
 
     def attach(
         self,
-        client: socket.socket,
+        client: socket.socket | AcceptedSocket,
         broker: int,
         client_tls: TlsStream | None = None,
         broker_tls: TlsStream | None = None,

@@ -18,6 +18,7 @@ import structlog
 from proxy.errors import LocalError
 from proxy.net.listener_manager import ListenerManager, PassedConnection
 from proxy.net.listening_sockets import PassedSocket
+from proxy.net.sockets import AcceptedSocket
 from proxy.net.takeover_ipc import (
     PROTOCOL,
     LimitsPassed,
@@ -163,10 +164,10 @@ class Takeover:
             case LimitsPassed() if self._listeners is not None:
                 self._listeners.admission.last_number = message.last_number
             case PassPendingConnection() if descriptor is not None and self._listeners is not None:
-                sock = socket.socket(fileno=descriptor)
-                sock.setblocking(False)
                 client = (message.host, message.port)
-                passed = PassedConnection(message.listener, sock, client, message.header, message.state)
+                passed = PassedConnection(
+                    message.listener, AcceptedSocket(descriptor), client, message.header, message.state
+                )
                 self._listeners.inherit_pending(passed)
             case PredecessorConnectionsEnded() if self._listeners is not None:
                 self._listeners.admission.release_inherited(message.numbers)

@@ -17,6 +17,7 @@ from proxy import __version__
 from proxy.errors import LocalError
 from proxy.net.listener_manager import ListenerManager
 from proxy.net.listening_sockets import PassedSocket
+from proxy.net.sockets import AcceptedSocket
 from proxy.net.takeover_ipc import (
     PROTOCOL,
     LimitsPassed,
@@ -230,7 +231,7 @@ class TakeoverServer:
         except OSError as error:  # no descriptor is left
             self._cancel(os.strerror(error.errno or 0))
 
-    def _state(self) -> Iterator[tuple[Struct, socket.socket | None]]:
+    def _state(self) -> Iterator[tuple[Struct, AcceptedSocket | None]]:
         """Yield the messages with the state of the limits, and the sockets to send with them."""
         admission = self._listeners.admission
         numbers = admission.open_numbers()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import monotonic
 
 TICK_INTERVAL = 0.05
-"""Seconds between two ticks, and so between two deliveries of finished exchanges to the observers."""
+"""Seconds between two ticks, and so at most between two deliveries of finished exchanges to the observers."""
 
 
 class Ticker:

@@ -1,6 +1,7 @@
 import socket
 from collections.abc import Callable
 
+from proxy.net.sockets import AcceptedSocket
 from proxy.net.tls_stream import TlsStream
 
 class TlsHandshake:
@@ -11,9 +12,11 @@ class TlsHandshake:
     mistake of this process. What it raises is logged. The socket is not closed.
     """
 
-    def __init__(self, stream: TlsStream, sock: socket.socket, on_end: Callable[[Exception | None], None]) -> None: ...
+    def __init__(
+        self, stream: TlsStream, sock: socket.socket | AcceptedSocket, on_end: Callable[[Exception | None], None]
+    ) -> None: ...
     @property
-    def sock(self) -> socket.socket: ...
+    def sock(self) -> socket.socket | AcceptedSocket: ...
     @property
     def is_late(self) -> bool:
         """Whether it waits for this process, and not for the peer, such as one that does not read. The socket is still

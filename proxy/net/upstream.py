@@ -59,8 +59,8 @@ class Upstream:
         self._family = 0 if source is None else socket.AF_INET6 if ":" in source else socket.AF_INET
         self._literal_addresses: list[SocketAddress] = []
         """The address, if the host is an IP address. A host name is resolved for each connection, since it may move."""
-        self._near: NearBroker | None = None
-        """The address, if it is one of loopback, and without TLS."""
+        self.near: NearBroker | None = None
+        """The address, if it is one of loopback, and without TLS: try this before ``open``."""
         self._resolver = UpstreamResolver(endpoint)
         self._last_connected: SocketAddress | None = None
         """Of several addresses, the last one that a connection was established to."""
@@ -73,7 +73,7 @@ class Upstream:
             )
             host, port = self._literal_addresses[0][1][:2]
             if ip_address(host).is_loopback and source is None and (tls is None or tls.client is None):
-                self._near = NearBroker(host, port)
+                self.near = NearBroker(host, port)
 
     def __str__(self) -> str:
         return str(self._endpoint)
@@ -118,11 +118,6 @@ class Upstream:
         if not stream.is_resumed:
             self._full = stream
         return stream
-
-    def connect_at_once(self) -> int:
-        """Return the descriptor of a connected, non-blocking socket where the kernel has one without waiting; −1: try
-        ``open``."""
-        return -1 if self._near is None else self._near.connect_at_once()
 
     async def connect(self) -> socket.socket:
         """Return a connected, non-blocking socket. Raises OSError with the reason of each address, or TimeoutError.

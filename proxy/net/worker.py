@@ -22,6 +22,7 @@ from proxy.net.data_plane import DataPlane
 from proxy.net.feature_update_calls import FeatureUpdateCalls
 from proxy.net.forced_exit import EXIT_MARGIN, force_exit_after
 from proxy.net.open_connections import KafkaConnection
+from proxy.net.sockets import AcceptedSocket
 from proxy.net.ticker import Ticker
 from proxy.net.worker_ipc import (
     Abort,
@@ -210,9 +211,7 @@ class Worker:
             self._count_closed(message.listener, "drain_completed")
             self._on_connection_closed(message.number)
             return
-        family = socket.AF_INET6 if ":" in listener.bind.host else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM, fileno=descriptor)
-        sock.setblocking(False)
+        sock = AcceptedSocket(descriptor)
         self._data_plane.handle_connection(listener, sock, (message.host, message.port), message.number)
 
     def _count_closed(self, listener: str, cause: Cause) -> None:

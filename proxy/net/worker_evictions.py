@@ -7,10 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from proxy.net.worker_ipc import CloseConnection, IdlestConnection
-from proxy.net.worker_process import WorkerProcess
-
-REPLY_TIMEOUT = 1.0
-"""Seconds a worker has to reply. After that its last counters are used, and it evicts no connection."""
+from proxy.net.worker_process import REPLY_TIMEOUT, WorkerProcess
 
 
 class WorkerEvictions:

@@ -27,6 +27,7 @@ from proxy.interceptors.broker_metadata import FleetView
 from proxy.limits.throttle_reports import AggregatedThrottle
 from proxy.net.consumer_handover import HandedConnection
 from proxy.net.open_connections import KafkaConnection
+from proxy.net.sockets import AcceptedSocket
 from proxy.telemetry.snapshot import Snapshot
 
 MAX_PACKET_SIZE = 4096
@@ -45,6 +46,8 @@ FLUSH_TIMEOUT = 1.0
 """Seconds that an exiting process waits for its peer to receive the queued messages."""
 
 Message = TypeVar("Message")
+
+AnySocket = socket.socket | AcceptedSocket
 
 
 class StartWorker(Struct, tag=True, array_like=True):
@@ -328,7 +331,7 @@ class IpcChannel(Generic[Message]):
         self._encoder = msgspec.msgpack.Encoder()
         self._packet = bytearray(len(LAST_PACKET) + MAX_PACKET_SIZE)
         self._incoming = bytearray()  # packets of an incomplete message
-        self._unsent: deque[tuple[Struct, bytes, socket.socket | None]] = deque()
+        self._unsent: deque[tuple[Struct, bytes, AnySocket | None]] = deque()
         self._outgoing = b""  # the rest of the first message, once its sending has begun
         self._loop = asyncio.get_running_loop()
         sock.setblocking(False)
@@ -340,7 +343,7 @@ class IpcChannel(Generic[Message]):
         elsewhere."""
         return bool(self._unsent)
 
-    def send(self, message: Struct, sock: socket.socket | None = None) -> None:
+    def send(self, message: Struct, sock: AnySocket | None = None) -> None:
         """Send ``message``, or queue it. ``sock`` is sent with it and then closed here.
 
         Raises the encoder's error for a message that cannot be encoded. Nothing is queued then.
@@ -349,7 +352,7 @@ class IpcChannel(Generic[Message]):
         if len(self._unsent) == 1:
             self._send_queued()
 
-    def close(self) -> list[tuple[Struct, socket.socket | None]]:
+    def close(self) -> list[tuple[Struct, AnySocket | None]]:
         """Receive what the peer has sent, close this end, and return the messages that were not sent."""
         self._on_readable()
         self._loop.remove_reader(self._socket)

@@ -8,7 +8,6 @@ replaced. Its connections count as closed with the cause ``worker_lost``, and it
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -25,19 +24,21 @@ from proxy.errors import LocalError, describe_os_error
 from proxy.features.updates import UpdateFeatures
 from proxy.features.view import FeaturesView
 from proxy.interceptors.broker_metadata import FleetView
+from proxy.limits.model import QuotasState
 from proxy.limits.principal_quotas import Logins
 from proxy.limits.throttle_reports import AggregatedThrottle
 from proxy.net.consumer_handover import TakeConsumer, refuse_consumer
 from proxy.net.feature_update_calls import fail_update
 from proxy.net.open_connections import ConnectionList, KafkaConnection
+from proxy.net.sockets import AcceptedSocket
 from proxy.net.ticker import Ticker
 from proxy.net.tls_contexts import needs_contexts
-from proxy.net.worker_evictions import REPLY_TIMEOUT, WorkerEvictions
+from proxy.net.worker_connections import WorkerConnections
+from proxy.net.worker_evictions import WorkerEvictions
 from proxy.net.worker_ipc import (
     Abort,
     CloseConnection,
     ConfigPrepared,
-    ConnectionsPage,
     DiscardConfig,
     Drain,
     HoldConnection,
@@ -51,6 +52,7 @@ from proxy.net.worker_ipc import (
     UpdateGroupsView,
 )
 from proxy.net.worker_process import (
+    REPLY_TIMEOUT,
     SILENT_AFTER,
     SNAPSHOT_INTERVAL,
     Reply,
@@ -112,6 +114,7 @@ class WorkerPool:
         self._last_request_id = 0
         self._wanted: bytes | None = None  # the configuration that workers prepare
         self._preparing: dict[Reply, WorkerProcess] = {}
+        self._connections = WorkerConnections(self._workers, self._next_request_id)
         self._evictions = WorkerEvictions(self._workers, self._next_request_id)
         self.lost_throttle_reports = 0
         """Throttle reports that no worker could receive."""
@@ -141,7 +144,7 @@ class WorkerPool:
         self._poll_workers()
 
     @property
-    def local_connections(self) -> int:
+    def missing_descriptors(self) -> int:
         """Always 0: workers have descriptors of their own."""
         return 0
 
@@ -168,7 +171,9 @@ class WorkerPool:
         """Call ``callback`` once with the number of each connection that has ended."""
         self._connection_closed_callback = callback
 
-    def handle_connection(self, listener: Listener, sock: socket.socket, address: tuple[str, int], number: int) -> None:
+    def handle_connection(
+        self, listener: Listener, sock: AcceptedSocket, address: tuple[str, int], number: int
+    ) -> None:
         """Send ``sock``, a client accepted from ``address``, to a worker, or queue it until one has capacity."""
         self._assign(TakeConnection(listener.name, *address, number), sock)
         if self.is_full and any(worker.lacks_descriptors for worker in self._workers.values()):
@@ -220,45 +225,11 @@ class WorkerPool:
     async def find_connection(self, number: int) -> KafkaConnection | None:
         """Return the open connection with this number; None if there is none. Raises TimeoutError if its worker does
         not answer."""
-        for worker in self._workers.values():
-            if worker.has_connection(number):
-                page = await self._request_page(worker, 0, number)
-                if page is None:
-                    raise TimeoutError(f"worker {worker.number} does not answer")
-                return page[0][1] if page else None
-        return None
+        return await self._connections.find(number)
 
     async def list_connections(self) -> ConnectionList:
         """Return all open connections of all workers that answer in time."""
-        workers = list(self._workers.values())
-        lists = await asyncio.gather(*(self._list_connections_of(worker) for worker in workers))
-        found = ConnectionList([])
-        for worker, connections in zip(workers, lists, strict=True):
-            if connections is None:
-                found.unanswered.append(worker.number)
-            else:
-                found.connections += connections
-        return found
-
-    async def _list_connections_of(self, worker: WorkerProcess) -> list[KafkaConnection] | None:
-        found: list[KafkaConnection] = []
-        after = 0
-        while True:
-            page = await self._request_page(worker, after)
-            if not page:
-                return None if page is None else found
-            found += [connection for _, connection in page]
-            after = page[-1][0]
-
-    async def _request_page(
-        self, worker: WorkerProcess, after: int, number: int | None = None
-    ) -> list[tuple[int, KafkaConnection]] | None:
-        """Return some connections of a worker, or the one with ``number``; None if it does not answer in time."""
-        reply = worker.describe_connections(self._next_request_id(), after, number)
-        if reply is None or not (await asyncio.wait([reply], timeout=REPLY_TIMEOUT))[0]:
-            return None
-        page = reply.result()
-        return page.connections if isinstance(page, ConnectionsPage) else None
+        return await self._connections.list_all()
 
     def report_throttles(self, reports: Sequence[AggregatedThrottle]) -> None:
         """Pass throttle reports to the observers of one worker. They are lost if no worker can receive them."""
@@ -353,8 +324,11 @@ class WorkerPool:
         """Call ``callback`` for each update of features that a client of any worker asks for."""
         self._update_features = callback
 
-    async def snapshot(self) -> Snapshot:
-        """Return the sum of the counters of all running workers, all exited ones and this process."""
+    async def snapshot(self, quotas_state: Callable[[], QuotasState | None] = lambda: None) -> Snapshot:
+        """Return the sum of the counters of all running workers, all exited ones and this process.
+
+        Each connection that a worker was given is active or closed, so they add up to what this process has accepted.
+        """
         replies = self._request_snapshots()
         if replies:
             await asyncio.wait(replies, timeout=REPLY_TIMEOUT)
@@ -368,7 +342,10 @@ class WorkerPool:
         own.throttle_reports_lost = self.lost_throttle_reports
         own.workers = dict.fromkeys(range(1, self._config.workers + 1), 0)
         workers = [worker.last_snapshot() for worker in self._workers.values()]
-        return await asyncio.to_thread(sum_snapshots, [own, self._exited, *workers])
+        quotas = quotas_state()
+        summed = await asyncio.to_thread(sum_snapshots, [own, self._exited, *workers])
+        summed.quotas = quotas
+        return summed
 
     async def stop(self, abort: asyncio.Event, *, spread: bool = False) -> None:
         """Drain all workers and wait until they have exited, or abort them when ``abort`` is set. None runs
@@ -474,7 +451,7 @@ class WorkerPool:
         if self._capacity_callback is not None and not self.is_full:
             self._capacity_callback()
 
-    def _assign(self, connection: TakeConnection, sock: socket.socket) -> None:
+    def _assign(self, connection: TakeConnection, sock: AcceptedSocket) -> None:
         workers = [worker for worker in self._workers.values() if worker.has_capacity]
         if workers:
             min(workers, key=lambda worker: worker.load).send_connection(connection, sock)

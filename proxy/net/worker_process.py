@@ -24,6 +24,7 @@ from proxy.core.counters import ListenerCounters
 from proxy.features.updates import UpdateFeatures
 from proxy.limits.principal_quotas import Logins
 from proxy.net.consumer_handover import TakeConsumer
+from proxy.net.sockets import AcceptedSocket
 from proxy.net.worker_ipc import (
     ClientsLoggedIn,
     ConfigPrepared,
@@ -57,6 +58,9 @@ from proxy.telemetry.snapshot import ProcessCounts, Snapshot, add_counters
 SNAPSHOT_INTERVAL = 1.0
 """Seconds between two requests for counters. What a worker has counted since is lost if it is killed."""
 
+REPLY_TIMEOUT = 1.0
+"""Seconds a worker has to reply. After that its last counters are used, and it evicts no connection."""
+
 SILENT_AFTER = 3
 """Intervals without a message after which a worker gets nothing more, until it sends something."""
 
@@ -82,7 +86,7 @@ Update = (
 )
 """A message that a worker gets as soon as it is ready, in the order in which they were sent."""
 
-UnsentConnection = tuple[TakeConnection, socket.socket]
+UnsentConnection = tuple[TakeConnection, AcceptedSocket]
 """A connection with its socket that is queued for a worker."""
 
 Reply = asyncio.Future[SnapshotReply | IdlestConnection | ConnectionsPage | ConfigPrepared | None]
@@ -183,7 +187,7 @@ class WorkerProcess:
     @property
     def lacks_descriptors(self) -> bool:
         """Whether it has no descriptors for another connection. The kernel would close a socket that is sent to it."""
-        return self.load[0] >= self._capacity
+        return len(self._open) >= self._capacity
 
     @property
     def exit_status(self) -> str:
@@ -201,7 +205,7 @@ class WorkerProcess:
         """The counters of its last snapshot, by listener name."""
         return self._last_snapshot.listener_counters
 
-    def send_connection(self, connection: TakeConnection, sock: socket.socket) -> None:
+    def send_connection(self, connection: TakeConnection, sock: AcceptedSocket) -> None:
         """Send it a connection."""
         self._assigned[connection.listener] += 1
         self._open.add(connection.number)
@@ -346,7 +350,9 @@ class WorkerProcess:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         unsent = [
-            (message, sock) for message, sock in self.channel.close() if isinstance(message, TakeConnection) and sock
+            (message, sock)
+            for message, sock in self.channel.close()
+            if isinstance(message, TakeConnection) and isinstance(sock, AcceptedSocket)
         ]
         for connection, _ in unsent:
             self._assigned[connection.listener] -= 1

@@ -192,7 +192,8 @@ METRICS: tuple[MetricDefinition, ...] = (
         ("listener",),
         "connections",
         "Connections of clients that are open, those included whose PROXY header is awaited. "
-        "Accepted = active + waiting + held + closed.",
+        "On each page accepted = active + waiting + held + closed. With several workers active ones are those that a "
+        "worker was given and has not reported as closed, up to a second ago.",
         _by_listener(lambda t: t.active),
     ),
     MetricDefinition(

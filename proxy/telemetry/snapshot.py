@@ -20,6 +20,7 @@ from proxy.limits.model import QuotasState
 from proxy.reload import ReloadState
 
 _STAT = os.open("/proc/self/stat", os.O_RDONLY | os.O_CLOEXEC)  # opened now, since descriptors may run out later
+_DESCRIPTORS = os.open("/proc/self/fd", os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
 
 
 def _read_stat() -> list[str]:
@@ -158,19 +159,27 @@ def add_counters(one: Any, other: Any) -> Any:
     return one or other
 
 
+def reported_descriptors() -> int:
+    """Return how many descriptors this process has open, as the kernel reports it; 0 before Linux 6.2."""
+    return os.fstat(_DESCRIPTORS).st_size
+
+
+def open_descriptors() -> int:
+    """Return how many descriptors this process has open. Before Linux 6.2 that takes 0.4 microseconds for each."""
+    try:
+        return reported_descriptors() or len(os.listdir(_DESCRIPTORS))
+    except OSError:
+        return resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # EMFILE: all of them are in use
+
+
 def process_counts() -> ProcessCounts:
     """Read ``/proc`` for this process."""
     stat = _read_stat()
-    max_fds = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    try:
-        open_fds = os.stat("/proc/self/fd").st_size or len(os.listdir("/proc/self/fd"))  # 0 before Linux 6.2
-    except OSError:
-        open_fds = max_fds  # EMFILE: all of them are in use
     return ProcessCounts(
         cpu_seconds=time.process_time(),
         resident_bytes=int(stat[21]) * resource.getpagesize(),
         virtual_bytes=int(stat[20]),
-        open_fds=open_fds,
-        max_fds=max_fds,
+        open_fds=open_descriptors(),
+        max_fds=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         started_at=_STARTED_AT,
     )

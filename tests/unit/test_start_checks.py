@@ -49,6 +49,17 @@ def test_descriptors_are_compared_with_the_connections_that_may_be_open(config: 
     assert shortages(config(workers=workers), descriptors=needed - 1) == {}, "without max.connections, any are enough"
 
 
+def test_the_coordinator_of_groups_needs_descriptors_for_each_partition(config: Any) -> None:
+    settings = {
+        "quotas": {"max.connections": 5_000},
+        "coordinator": {"enabled": True, "partitions": 20, "max.consumers": 9},
+        "internal.bootstrap.servers": "127.0.0.1:19094",
+    }
+    needed = 10_128 + 2 * 20 * 16
+    assert shortages(config(**settings), descriptors=needed) == {}
+    assert shortages(config(**settings), descriptors=needed - 1)["descriptors_low"]["wanted"] == needed
+
+
 def test_too_few_descriptors_refuse_the_start(config: Any) -> None:
     with pytest.raises(LocalError, match="RLIMIT_NOFILE is 64, and at least 65 descriptors are needed"):
         find_shortages(config(), LARGE._replace(descriptors=64))

@@ -17,12 +17,14 @@ from proxy.core.interceptor import (
     MAX_HELD_REQUEST,
     ON_BODY,
     ON_HEADER,
+    REWRITE,
     Disposition,
     Interceptor,
     InterceptorChain,
     Request,
     Verdict,
 )
+from proxy.core.last_rewritten import MAX_REUSE
 from proxy.core.observation_interest import WANT_EXCHANGE, WANT_REQUEST_BODY, WANT_RESPONSE_BODY
 from proxy.core.principal_tracker import SASL_AUTHENTICATE, PrincipalTracker
 from proxy.core.session import ANSWER_COST, TURN, Session
@@ -454,6 +456,51 @@ def test_a_response_is_edited_and_reported_with_its_new_size() -> None:
     new_size = len(edited(body)) + 9
     assert (exchange.response_raw, exchange.response_bytes, exchange.synthesized) == (body, new_size, False)
     assert bench.counters.edited == {EDITING: 1}
+
+
+class Alike(Interceptor):
+    """Puts ``mark`` before bodies of Metadata, and keeps those that it was given."""
+
+    rewrites_alike = True
+
+    def __init__(self) -> None:
+        self.mark = b"1"
+        self.bodies: list[bytes] = []
+
+    def flags(self, api_key: int, api_version: int) -> int:
+        return REWRITE if api_key == METADATA else 0
+
+    def rewrite(self, api_key: int, api_version: int, body: bytes) -> bytes:
+        self.bodies.append(body)
+        return self.mark + body
+
+
+def test_a_body_that_equals_the_last_one_is_replaced_as_that_was_for_a_while() -> None:
+    alike = Alike()
+    bench = Bench([alike])
+
+    def answered(body: bytes, at: float, *, version: int = 1) -> bytes:
+        bench.now, bench.to_client = at - 2, b""
+        bench.client(request(METADATA, version, 7))
+        bench.broker(response(7, body))
+        return bench.to_client
+
+    assert [answered(b"a", 10.0 + n / 4) for n in range(5)] == [response(7, b"1a")] * 5
+    assert alike.bodies == [b"a"]
+    assert answered(b"b", 11.0) == response(7, b"1b")
+    assert answered(b"b", 11.0, version=2) == response(7, b"1b")
+    assert alike.bodies == [b"a", b"b", b"b"], "each version has its own"
+
+    assert answered(b"b", 12.0) == answered(b"b", 12.0 + MAX_REUSE) == response(7, b"1b")
+    assert len(alike.bodies) == 3
+    assert answered(b"b", 12.1 + MAX_REUSE) == response(7, b"1b")
+    assert len(alike.bodies) == 4, "it is asked again after that"
+
+    alike.mark = b"2"
+    bench.interceptors.forget_rewritten()
+    assert answered(b"b", 12.2 + MAX_REUSE) == response(7, b"2b")
+    assert bench.counters.edited == {METADATA: 11}
+    assert [one.response_bytes for one in bench.exchanges] == [len(response(7, b"1a"))] * 11
 
 
 def test_a_stream_keeps_the_length_and_passes_what_it_may() -> None:

@@ -52,7 +52,7 @@ class Handler:
         await self.take_turns(TURNS)
 
     def on_connection_closed(self, callback) -> None:
-        pass
+        self.end = callback
 
     def close_idlest(self, listeners) -> None:
         pass
@@ -80,7 +80,7 @@ class Site:
 
     def __init__(self, limits: Limits, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_000_000
-        monkeypatch.setattr(admission, "_now_ms", lambda: self.now)
+        monkeypatch.setattr(admission, "monotonic_ns", lambda: self.now * 1_000_000)
         self.handler = Handler()
         self.admission = AdmissionControl(limits, self.handler, self._on_unblocked)
         (port,) = free_ports(1)
@@ -135,6 +135,19 @@ def test_what_a_window_lets_in_at_once_is_admitted_in_steps(monkeypatch):
             site.now += 1000
             await site.handler.wait_for(2 + 2 * 14 + 2)
             assert site.handler.handled.total() == 2 + 2 * 14 + 2
+
+    run(burst())
+
+
+def test_a_connection_that_ends_when_a_step_is_due_does_not_put_it_off(monkeypatch):
+    async def burst() -> None:
+        with at(Limits(listeners={"CLIENT": ListenerLimits(rate=Quota(100))}), monkeypatch) as site:
+            site.acceptor.start_accepting()
+            await site.handler.take_turns(TURNS)
+            site.now += 1
+            site.handler.end(1)  # before the timer of that step runs
+            await site.handler.wait_for(4)
+            assert site.handler.handled.total() == 4
 
     run(burst())
 

@@ -24,19 +24,19 @@ def test_only_an_answer_that_is_too_old_is_asked_for_again(monkeypatch: pytest.M
     monkeypatch.setattr(api_versions_probe, "monotonic", lambda: now)
     asking = Counted(Upstream(Endpoint("127.0.0.1", 9), 1.0, None), lambda ranges: None)
 
-    asking.start_if_stale()
+    asking.start_if_stale(now)
     assert asking.asked == 1, "nothing was heard yet"
     asking.mark_answered()
     now += MAX_ANSWER_AGE
-    asking.start_if_stale()
+    asking.start_if_stale(now)
     assert asking.asked == 1
     now += 0.1
     asking.mark_answered()
     now += MAX_ANSWER_AGE
-    asking.start_if_stale()
+    asking.start_if_stale(now)
     assert asking.asked == 1, "a client has heard it in between"
     now += 0.1
-    asking.start_if_stale()
+    asking.start_if_stale(now)
     assert asking.asked == 2
 
 
@@ -46,7 +46,7 @@ async def test_a_probe_that_was_stopped_asks_no_more() -> None:
     asking.stop()
     before = len(asyncio.all_tasks())
 
-    asking.start_if_stale()  # for a client whose handshake began before a reload replaced the listener
+    asking.start_if_stale(0.0)  # for a client whose handshake began before a reload replaced the listener
 
     await asyncio.sleep(0)
     assert len(asyncio.all_tasks()) < before

@@ -77,3 +77,40 @@ async def test_nothing_is_applied_where_contexts_are_missing(monkeypatch: pytest
     assert plane._config is CONFIG
     assert not dispatcher.discarded.is_set()
     plane._connections.listeners.stop_probes()
+
+
+class NotingDispatcher:
+    """Counts what is recorded, and notes which of it is delivered with each call."""
+
+    def __init__(self) -> None:
+        self.observed = memoryview(bytearray(8)).cast("q")
+        self.delivered: list[int] = []
+
+    def flush(self) -> None:
+        self.delivered.append(self.observed[0])
+
+
+class NotingLoop:
+    """Notes what is to be called later."""
+
+    def __init__(self) -> None:
+        self.later: list[tuple[float, Any]] = []
+
+    def call_later(self, delay: float, callback: Any) -> None:
+        self.later.append((delay, callback))
+
+
+async def test_observers_get_what_is_recorded_in_portions_while_there_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    plane = DataPlane(CONFIG, Ticker())
+    plane._connections.listeners.stop_probes()
+    plane._dispatcher = dispatcher = NotingDispatcher()  # type: ignore[assignment]
+    for recorded, portions in ((999, 0), (1000, 4), (3000, 4), (0, 0)):
+        loop = NotingLoop()
+        monkeypatch.setattr(asyncio, "get_running_loop", lambda loop=loop: loop)
+        dispatcher.observed[0] += recorded
+        plane._flush_observations()
+        assert [delay for delay, _ in loop.later] == pytest.approx([0.01, 0.02, 0.03, 0.04][:portions])
+        for _, deliver in loop.later:
+            deliver()
+        monkeypatch.undo()
+    assert dispatcher.delivered == [999, *[1999] * 5, *[4999] * 5, 4999]

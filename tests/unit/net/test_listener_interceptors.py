@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 from proxy.config import Config
 from proxy.coordinator.view import GroupsDirectory, GroupsView
 from proxy.coordinator.wire import RegisterConsumerRequest, encode_register_consumer_request
+from proxy.core.apis import API_VERSIONS
 from proxy.core.exchange import Connection
 from proxy.core.interceptor import ON_BODY, Disposition, Request, Verdict
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA, LevelRange
@@ -79,6 +80,17 @@ def test_update_features_is_intercepted_while_there_are_features() -> None:
     assert interceptors.chain.flags(UPDATE_FEATURES, 2) == 0
 
 
+def test_no_response_is_replaced_as_one_of_before_features_changed() -> None:
+    features = FeaturesDirectory()
+    chain = (interceptors := listener_interceptors(FleetDirectory(FleetView(1, ())), features)).chain
+    sent = struct.pack(">hi3h", 0, 1, API_VERSIONS, 0, 4)
+    assert chain.rewrite(API_VERSIONS, 0, sent) != sent
+    assert chain.last_rewritten
+    features.view = FeaturesView({AUDIT_EVENT_SCHEMA: LevelRange(1, 2)})
+    interceptors.apply_features_view()
+    assert not chain.last_rewritten
+
+
 def test_a_broker_that_does_not_run_keeps_its_address() -> None:
     fleet = FleetDirectory(FleetView(1, ()))
     interceptors = listener_interceptors(fleet)
@@ -125,7 +137,7 @@ def test_how_many_unsupported_requests_a_connection_may_have_answered_is_taken_o
 COORDINATING = Config.model_validate(
     CONFIG.model_dump(by_alias=True) | {"coordinator": {"enabled": True}, "internal.bootstrap.servers": "127.0.0.1:1"}
 )
-API_VERSIONS, CLUSTER_METADATA, UNKNOWN = 18, 30_001, 9999
+CLUSTER_METADATA, UNKNOWN = 30_001, 9999
 CLIENT = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
 OF_THE_BROKER = struct.pack(">hihhhhhh", 0, 2, 18, 0, 5, 3, 0, 13)
 
