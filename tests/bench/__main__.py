@@ -18,9 +18,13 @@ from tests.bench.contestants import CONTESTANTS
 from tests.bench.features import Features
 from tests.bench.footprint import Footprint, Idle
 from tests.bench.group_scale import GroupScale
+from tests.bench.group_spread import GroupSpread
+from tests.bench.group_takeover import GroupTakeover
 from tests.bench.groups import GroupEvents
+from tests.bench.job_tables import EVENTS, KEYS
 from tests.bench.jobs import Jobs
 from tests.bench.kafka import RealKafka, listeners
+from tests.bench.loop_delays import LoopDelays
 from tests.bench.plot import svg
 from tests.bench.report import failures, filled, markdown, text
 from tests.bench.results import Results
@@ -31,13 +35,13 @@ from tests.bench.tls import Tls
 from tests.bench.workers import Workers
 
 OUT = Path(".brokerside/bench")
-FLEET: tuple[Scenario, ...] = (Features(), GroupEvents(), GroupScale())
-"""Three to four minutes for each round: a run that is not quick has them where they are named."""
+FLEET: tuple[Scenario, ...] = (Features(), GroupEvents(), GroupScale(), GroupTakeover(), GroupSpread())
+"""One to four minutes of each for a round: a run that is not quick has them where they are named."""
 
 SLOW_TO_FETCH = ("haproxy-3",)
 """Unpacked by mmdebstrap, minutes on a busy machine: a quick run has it where it is named."""
 
-DEFAULT: tuple[Scenario, ...] = (*LOADS, Footprint(), Idle(), Workers(), Tls(), RealKafka(), Jobs())
+DEFAULT: tuple[Scenario, ...] = (*LOADS, LoopDelays(), Footprint(), Idle(), Workers(), Tls(), RealKafka(), Jobs())
 SCENARIOS = (*DEFAULT, *FLEET)
 
 
@@ -57,9 +61,9 @@ def _bench(options: argparse.Namespace) -> int:
         folder = Path(tempfile.mkdtemp(prefix="brokerside-bench-"))
         kafka = any(isinstance(one, RealKafka) for one in options.scenarios)
         further = listeners(options.only) if kafka else {}
-        sizes = QUICK if options.quick else FULL
-        if options.scale_seconds is not None:
-            sizes = replace(sizes, scale_seconds=options.scale_seconds)
+        given = ("scale_seconds", "job_events", "job_keys", "job_rounds", "job_beside")
+        chosen = {name: value for name in given if (value := getattr(options, name)) is not None}
+        sizes = replace(QUICK if options.quick else FULL, **chosen)
         with Stage(folder, sizes, further) as stage:
             run(stage, options.only, options.scenarios, options.rounds, results)
     except KeyboardInterrupt:
@@ -83,6 +87,10 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--scenarios", type=_chosen(SCENARIOS), help=f"of {scenarios}; by default {without}")
     parser.add_argument("--rounds", type=int, default=None, help="default 5, with --quick 1")
     parser.add_argument("--scale-seconds", type=float, help="watch idle consumers for so long, default 60")
+    parser.add_argument("--job-events", type=_numbers(EVENTS), help="of topics that jobs read, default 1000000")
+    parser.add_argument("--job-keys", type=_numbers(KEYS), help="a minute, of each of them, default 500,5000")
+    parser.add_argument("--job-rounds", type=int, help="of each of them, after a first one; default 1")
+    parser.add_argument("--job-beside", type=Path, metavar="CHECKOUT", help="of another version, that was set up")
     parser.add_argument("--quick", action="store_true", help="everything once and small, in a few minutes")
     parser.add_argument("--out", type=Path, default=OUT, help=f"folder for the results, default {OUT}")
     options = parser.parse_args(arguments)
@@ -130,6 +138,16 @@ def _chosen(known: Sequence[Choice]) -> Callable[[str], list[Choice]]:
         if unknown:
             raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: there are {', '.join(by_name)}")
         return [one for name, one in by_name.items() if name in names.split(",")]
+
+    return parse
+
+
+def _numbers(known: Sequence[int]) -> Callable[[str], tuple[int, ...]]:
+    def parse(numbers: str) -> tuple[int, ...]:
+        chosen = tuple(map(int, numbers.split(",")))
+        if not set(chosen) <= set(known):
+            raise argparse.ArgumentTypeError(f"{numbers}: there are {', '.join(map(str, known))}")
+        return chosen
 
     return parse
 

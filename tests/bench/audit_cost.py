@@ -24,10 +24,10 @@ from observers.audit import AuditObserver
 from observers.audit_filter import AuditFilter
 from observers.audit_writer import RequestEventEncoder
 from observers.channel_muting import ChannelMuting
-from observers.connection_events import encode_numbered
 from observers.event import SCHEMA_LEVEL
 from observers.event_blocks import BlockBuilder, RecordWriter
 from observers.event_observer import EventObserver
+from observers.numbered_events import encode_numbered
 from observers.request_counter import RequestCounter
 from observers.rollup_writer import RollupAggregator
 from observers.topic_names import TopicNames

@@ -196,7 +196,9 @@ def read_arrow_array(df: DataFrame) -> DataFrame:
             for value in batch.column(0):
                 yield from pa.ipc.open_stream(value.as_buffer())
 
-    return df.select("value").mapInArrow(decode, spark_type(RequestEvent))
+    from spark_jobs.io import map_in_arrow
+
+    return map_in_arrow(df.select("value"), decode, spark_type(RequestEvent))
 
 
 ENCODINGS = [

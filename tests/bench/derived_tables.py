@@ -9,13 +9,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import duckdb
-from deltalake import write_deltalake
 
 from spark_jobs import io
+from spark_jobs.compaction import ROWS_PER_ROW_GROUP
 from spark_jobs.definitions import load
 from spark_jobs.derived_tables import compute_derived_tables
 from spark_jobs.progress import Notice
@@ -26,6 +27,8 @@ from spark_jobs.views import DUCKDB_TYPES
 DEFINITIONS = "deploy/examples/definitions"
 CLUSTER, SOURCE = "MkU3OEVBNTcwNTJENDM2Qg", "q1Sh-9_ISia_zwGINzRvyQ"
 """Of its brokers the zones are known; to it a mirror copies from the other one."""
+
+DAY = date(2026, 11, 20)
 
 KEYS = 700
 """Rows of traffic in each minute of the day: 1,008,000 are one day."""
@@ -99,7 +102,7 @@ INPUTS: dict[str, tuple[float, dict[str, str]]] = {
             "parts": "1",
             "first_seen": "moment",
             "last_seen": "moment",
-            "told": "1",
+            "listings": "1",
         },
     ),
     "completeness": (
@@ -164,19 +167,23 @@ def _no_spark() -> Any:
 
 
 def _write(root: TableRoot, name: str, first: int, last: int, rows: int, said: Mapping[str, str]) -> None:
-    """Write rows of the table ``name``, from one minute to another: in each column what ``said`` or ROW has for it."""
+    """Write rows of the table ``name``, from one minute to another: in each column what ``said`` or ROW has for it.
+
+    They are one file, as maintenance writes them.
+    """
     table, sql = TABLES[name], ROW | said
-    io.create_table(_no_spark(), table, root.table_path(name))
+    stored = io.create_table(_no_spark(), table, root.table_path(name))
     columns = [f'CAST({sql.get(c.name, "NULL")} AS {DUCKDB_TYPES[c.type]}) AS "{c.name}"' for c in table.columns]
     with duckdb.connect() as database:
         database.execute("SET TimeZone = 'UTC'")
         made = database.sql(f"""
             SELECT {", ".join(columns)} FROM (SELECT *, {sql["topic"]} AS topic FROM (
                 SELECT id, id % {KEYS} AS key,
-                    TIMESTAMPTZ '2026-11-20' + to_minutes({first} + id * {last - first} // {rows}) AS moment,
+                    TIMESTAMPTZ '{DAY}' + to_minutes({first} + id * {last - first} // {rows}) AS moment,
                     list_transform(range(39), lambda place: if(place = 5 + id % 9, 60, 0)) AS counts
                 FROM range({rows}) AS given(id)))""")
-        write_deltalake(root.table_path(name), made.to_arrow_table(), mode="append")
+        added = stored.write_file(made.to_arrow_reader(ROWS_PER_ROW_GROUP), DAY)
+        stored.replace_files([], [added])
 
 
 if __name__ == "__main__":

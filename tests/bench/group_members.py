@@ -184,10 +184,10 @@ class Member(asyncio.Protocol, ABC):
 
 
 class CoordinatedMember(Member):
-    """As ``proxy.client.consumer`` does: it stops what it is told to before it answers, owns what it has on its lease,
+    """As ``proxy.client.consumer`` does: it stops what it is asked to before it answers, owns what it has on its lease,
     and comes back when its coordinator is gone. ``pings``: when they came; ``stops``: StopFetcher requests;
-    ``ends``: connections that ended without its doing; ``registered_at``, ``started_at``: the last time it was.
-    ``consumes``: its offsets grow with each answer."""
+    ``ends``: connections that ended without its doing; ``leases_ended``: how often it was too long without a request;
+    ``registered_at``, ``started_at``: the last time it was. ``consumes``: its offsets grow with each answer."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class CoordinatedMember(Member):
         super().__init__(port, group, name, topic, ownership)
         self.registered = False
         self.pings: list[float] = []
-        self.stops = self.ends = 0
+        self.stops = self.ends = self.leases_ended = 0
         self.registered_at = self.started_at = 0.0
         self._consumes = consumes
         self._session_timeout_ms = session_timeout_ms
@@ -240,8 +240,8 @@ class CoordinatedMember(Member):
         self.kill()
 
     def leave_with_offsets(self) -> None:
-        """As a consumer with offsets to tell: a response that is repeated asks for a ping, whose response has them, and
-        the ping after it shows that the response has arrived."""
+        """As a consumer with offsets to report: a response that is repeated asks for a ping, whose response has them,
+        and the ping after it shows that the response has arrived."""
         self._ownership.assign(self.name, ())
         self._pings_to_answer = 2
         self._write(self._last_response)
@@ -309,9 +309,9 @@ class CoordinatedMember(Member):
                 started = {one.partition: one for thread in threads for one in thread.partitions}
                 self._assigned = {number: self._assigned.get(number, one) for number, one in started.items()}
                 self._ownership.assign(self.name, self._assigned.keys())
-        told = None if offsets is None else tuple(offsets)
+        reported = None if offsets is None else tuple(offsets)
         self._last_response = wire.encode_response(
-            wire.ConsumerResponse(pushed.correlation_id, pushed.api_key, 0, self.name, told)
+            wire.ConsumerResponse(pushed.correlation_id, pushed.api_key, 0, self.name, reported)
         )
         self._write(self._last_response)
         if self._pings_to_answer and pushed.api_key == wire.PING:
@@ -334,6 +334,7 @@ class CoordinatedMember(Member):
         if left > 0:
             self._lease_timer = self._loop.call_later(left, self._check_lease)
         else:
+            self.leases_ended += 1
             self._ownership.assign(self.name, ())
 
 

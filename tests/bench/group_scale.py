@@ -2,16 +2,21 @@
 
 The sidecar has one worker, alone on the first CPU. Its consumers are raw ones (``group_members``), in the process of
 the bench, in groups that all read one topic; a load generator and the stub broker share the other CPUs with them
-and with Kafka.
+and with Kafka. While the load runs, the consumers have the lowest priority there: they stand for machines of their own,
+and what they take from the load generator is not the sidecar's.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from statistics import median, quantiles
 from typing import NamedTuple
 
@@ -41,6 +46,8 @@ REBALANCES = 6
 LOADS = 3
 """Of small requests, without and with the consumers: so many turns each."""
 
+LOWEST_PRIORITY = 19
+
 
 @dataclass(frozen=True)
 class GroupScale:
@@ -58,16 +65,23 @@ class GroupScale:
         return contestant.name == "brokerside"
 
     def measure(self, stage: Stage, contestant: Contestant) -> Measured:
-        needed = 3 * (stage.sizes.scale_consumers + SPARE_CONSUMERS) + DESCRIPTORS_BESIDE
-        if needed > stage.descriptors:
-            raise LocalError(
-                f"{stage.sizes.scale_consumers} consumers need {needed} descriptors, a third of them for consumers "
-                f"(allowed here: {stage.descriptors}; raise it with ulimit -n)"
-            )
+        check_descriptors(stage, stage.sizes.scale_consumers + SPARE_CONSUMERS)
         with started_broker(stage) as node, _measured_sidecar(stage, contestant, node) as running:
             before = stage.read(running.pids)
-            figures = asyncio.run(_Scale(stage, running, port_of(node.advertised)).run())
+            scale = _Scale(stage, running, port_of(node.advertised))
+            with ThreadPoolExecutor(1) as thread:  # whose priority ends with it
+                figures = thread.submit(lambda: asyncio.run(scale.run())).result()
             return Measured(figures, stage.read(running.pids).foreign(before))
+
+
+def check_descriptors(stage: Stage, consumers: int) -> None:
+    """Raises LocalError where a sidecar of so many consumers needs more descriptors than are allowed."""
+    needed = 3 * consumers + DESCRIPTORS_BESIDE
+    if needed > stage.descriptors:
+        raise LocalError(
+            f"{consumers} consumers need {needed} descriptors, a third of them for consumers "
+            f"(allowed here: {stage.descriptors}; raise it with ulimit -n)"
+        )
 
 
 @contextmanager
@@ -93,6 +107,7 @@ class _Scale:
         self._stage = stage
         self._running = running
         self._sizes = stage.sizes
+        self._load_thread = ThreadPoolExecutor(1)  # begins with the first load, and keeps the priority that it had then
         self._groups = [
             BenchGroup(f"idle-{number:03}", self._sizes.group_partitions, port, CoordinatedMember, consumes=False)
             for number in range(self._sizes.scale_consumers // self._sizes.group_members)
@@ -104,7 +119,8 @@ class _Scale:
             await self._groups[0].start(1)  # the fleet has its levels, and a partition is open
             figures = await self._load("without")
             before = await self._watch(self._sizes.watch)
-            figures |= await self._register()
+            figures["register_s"] = await register(self._groups, self._sizes.group_members)
+            figures["consumers"] = len(self._members())
             await asyncio.sleep(PERIOD)
             begun = time.monotonic()
             idle = await self._watch(self._sizes.scale_seconds)
@@ -118,12 +134,14 @@ class _Scale:
             if (late := lateness_p99(pings, PERIOD)) is not None:
                 figures["lateness_p99_ms"] = late * 1e3
             figures |= await self._rebalances()
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
             figures |= await self._load("with")
             figures["p99_ratio"] = figures["with_p99_us"] / figures["without_p99_us"]
             figures["failures_all"] = self._ended()
         finally:
             for group in self._groups:
                 group.close()
+            self._load_thread.shutdown()
             await asyncio.sleep(0)
         return figures
 
@@ -133,17 +151,6 @@ class _Scale:
     def _ended(self) -> int:
         """Connections that the sidecar has ended; all consumers answer."""
         return sum(member.ends for member in self._members())
-
-    async def _register(self) -> Figures:
-        begun = time.monotonic()
-        slots = asyncio.Semaphore(AT_A_TIME)
-
-        async def start(group: BenchGroup[CoordinatedMember]) -> None:
-            async with slots:
-                await group.start(self._sizes.group_members - len(group.members))
-
-        await asyncio.gather(*(start(group) for group in self._groups))
-        return {"register_s": time.monotonic() - begun, "consumers": len(self._members())}
 
     async def _watch(self, seconds: float) -> Used:
         pids = self._running.pids
@@ -163,13 +170,23 @@ class _Scale:
 
     async def _load(self, name: str) -> Figures:
         """Small requests from the load generator, 10,000/s."""
-        p99 = []
-        for _ in range(LOADS):
-            outcome = await asyncio.to_thread(
-                self._stage.load, self._running, "requests", "small", conns=CONNECTIONS, rate=RATE
-            )
-            p99.append(outcome.load["p99_us"])
+        load = partial(self._stage.load, self._running, "requests", "small", conns=CONNECTIONS, rate=RATE)
+        loop = asyncio.get_running_loop()
+        p99 = [(await loop.run_in_executor(self._load_thread, load)).load["p99_us"] for _ in range(LOADS)]
         return {f"{name}_p99_us": median(p99)}
+
+
+async def register(groups: Iterable[BenchGroup[CoordinatedMember]], members: int) -> float:
+    """Let each group have so many members; return the seconds until all have their assignment. Raises LocalError."""
+    begun = time.monotonic()
+    slots = asyncio.Semaphore(AT_A_TIME)
+
+    async def start(group: BenchGroup[CoordinatedMember]) -> None:
+        async with slots:
+            await group.start(members - len(group.members))
+
+    await asyncio.gather(*(start(group) for group in groups))
+    return time.monotonic() - begun
 
 
 class Used(NamedTuple):

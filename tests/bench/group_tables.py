@@ -23,12 +23,13 @@ class Grid(NamedTuple):
     title: str
     columns: dict[str, str]
     rows: tuple[Row, ...]
+    contestant: str = "brokerside"
 
 
 EVENTS = {
     "join": "one joins",
     "leave": "one leaves",
-    "leave_telling": "one leaves that has offsets to tell",
+    "leave_reporting": "one leaves that has offsets to report",
     "kill": "one is killed",
     "freeze": "one stands still",
 }
@@ -81,6 +82,42 @@ GRIDS = (
             Row("… with ÷ without", "p99_ratio", 2),
         ),
     ),
+    Grid(
+        "groups-takeover",
+        "Idle consumers of one sidecar: kill -9, started again at once",
+        {"short": "T = 6 s", "long": "T = 10 s"},
+        (
+            Row("consumers, in groups of 50", "{}_consumers"),
+            Row("until the sidecar accepts again, s", "{}_accepts_s", 2),
+            Row("until all are registered again, s", "{}_registered_s", 2),
+            Row("until all have their assignment again, s", "{}_assigned_s", 2),
+            Row("StopFetcher requests", "{}_stops"),
+            Row("consumers whose lease ended meanwhile", "{}_leases_ended"),
+            Row("longest time without an owner, ms", "{}_gap_ms"),
+            Row("connections delayed by the limit of 1,500/s", "{}_delayed"),
+            Row("connections ended by the sidecar that was started", "{}_closed"),
+        ),
+    ),
+    Grid(
+        "groups-fleet",
+        "Idle consumers of three sidecars, T = 10 s",
+        {"three": "three sidecars", "one": "one of them, a third of the groups"},
+        (
+            Row("consumers", "{}_consumers"),
+            Row("groups of the sidecar with the fewest", "{}_groups_least"),
+            Row("… with the most", "{}_groups_most"),
+            Row("consumers of the sidecar with the fewest", "{}_consumers_least"),
+            Row("… with the most", "{}_consumers_most"),
+            Row("until all are registered and have their assignment, s", "{}_register_s", 1),
+            Row("CPU over the same with one consumer, all sidecars, ms/s", "{}_cpu_ms_s"),
+            Row("… of the sidecar that uses the least", "{}_cpu_least_ms_s"),
+            Row("… of the sidecar that uses the most", "{}_cpu_most_ms_s"),
+            Row("… of each consumer, µs/s", "{}_cpu_us_consumer", 1),
+            Row("… three sidecars ÷ one", "{}_cpu_ratio", 2),
+            Row("lateness of pings, p99, ms", "{}_lateness_p99_ms", 1),
+            Row("connections ended by the sidecars", "{}_failures"),
+        ),
+    ),
 )
 
 
@@ -93,7 +130,7 @@ GROUP_GOALS: dict[str, Bounds] = {
         ("… moved partitions without an owner, ms,", "join_ours_moved_ms", 600),
         ("… other partitions without an owner, ms,", "join_ours_others_ms", 0),
         ("one leaves, s,", "leave_ours_s", 1.0),
-        ("one leaves that has offsets to tell, s,", "leave_telling_ours_s", 1.0),
+        ("one leaves that has offsets to report, s,", "leave_reporting_ours_s", 1.0),
         ("one is killed, s,", "kill_ours_s", 1.0),
         ("one stands still, s,", "freeze_ours_s", 12.5),
         ("partitions with two owners at a time", "overlaps_ours", 0),
@@ -108,6 +145,18 @@ GROUP_GOALS: dict[str, Bounds] = {
         ("idle consumers, ended by the sidecar", "failures_all", 0),
         ("rebalance of one group among them, s,", "rebalance_s", 0.5),
         ("p99 of small requests, with ÷ without them,", "p99_ratio", 1.25),
+    ),
+    "groups-takeover": (
+        ("takeover, T = 6 s: StopFetcher requests", "short_stops", 0),
+        ("… connections ended by the sidecar", "short_closed", 0),
+        ("takeover, T = 10 s: StopFetcher requests", "long_stops", 0),
+        ("… consumers whose lease ended", "long_leases_ended", 0),
+        ("… connections ended by the sidecar", "long_closed", 0),
+    ),
+    "groups-fleet": (
+        ("three sidecars: groups of one of them", "three_groups_most", 140),
+        ("… CPU of each consumer, three sidecars ÷ one,", "three_cpu_ratio", 1.25),
+        ("… connections ended by them", "three_failures", 0),
     ),
 }
 """By scenario."""

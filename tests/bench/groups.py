@@ -13,8 +13,8 @@ import os
 import signal
 import struct
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -177,7 +177,11 @@ class GroupEvents:
         return contestant.name == "brokerside"
 
     def measure(self, stage: Stage, contestant: Contestant) -> Measured:
-        with stage.everywhere(), started_broker(stage) as node, _Sidecar(stage, contestant, node) as sidecar:
+        with ExitStack() as stack:
+            stack.enter_context(stage.everywhere())
+            node = stack.enter_context(started_broker(stage))
+            keys = coordinating_keys(node, 10 * stage.sizes.group_members)
+            sidecar = stack.enter_context(Sidecar(stage, contestant, keys, port_of(node.advertised), stage.cpus))
             before = stage.read([])
             figures = asyncio.run(_Round(stage.sizes, node, sidecar).run(next(self.turns)))
             return Measured(figures, stage.read([]).foreign(before))
@@ -207,17 +211,18 @@ def coordinating_keys(node: Node, max_consumers: int) -> dict[str, object]:
     }
 
 
-class _Sidecar:
-    """The sidecar of a round, which can be killed and started again at the same address."""
+class Sidecar:
+    """A sidecar that can be killed and started again, with the same configuration and at the same port."""
 
-    def __init__(self, stage: Stage, contestant: Contestant, node: Node) -> None:
-        self.port = port_of(node.advertised)
+    def __init__(
+        self, stage: Stage, contestant: Contestant, keys: Mapping[str, object], port: int, cpus: Collection[int]
+    ) -> None:
+        self.port = port
         self._stage = stage
-        self._contestant = contestant
-        self._keys = coordinating_keys(node, 10 * stage.sizes.group_members)
+        self._start = partial(stage.start, contestant, cpus=cpus, keys=keys, listen=port)
         self._running: Running | None = None
 
-    def __enter__(self) -> _Sidecar:
+    def __enter__(self) -> Sidecar:
         self.start()
         return self
 
@@ -225,23 +230,28 @@ class _Sidecar:
         if self._running is not None:
             self._stage.stop(self._running)
 
+    @property
+    def running(self) -> Running:
+        """The process that was started last."""
+        assert self._running is not None
+        return self._running
+
     def start(self) -> None:
         """Start it, and wait until it accepts."""
-        self._running = self._stage.start(self._contestant, cpus=self._stage.cpus, keys=self._keys, listen=self.port)
+        self._running = self._start()
 
     def kill(self) -> None:
         """SIGKILL."""
-        assert self._running is not None
-        for pid in self._running.pids:
+        for pid in self.running.pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self._stage.stop(self._running)
+        self._stage.stop(self.running)
 
 
 class _Round:
     """One round: all sides have their groups at the same time, and mostly one event follows the other."""
 
-    def __init__(self, sizes: Sizes, node: Node, sidecar: _Sidecar) -> None:
+    def __init__(self, sizes: Sizes, node: Node, sidecar: Sidecar) -> None:
         self._sizes = sizes
         self._sidecar = sidecar
         self._broker = node.upstream
@@ -281,7 +291,7 @@ class _Round:
             slow = [tasks.create_task(side.kill_and_freeze()) for side in sides if side is self._default]
             for side in rotated(sides, turn):
                 figures |= await side.come_and_go()
-            figures |= (await self._leave_with_offsets()).figures("leave_telling_ours")
+            figures |= (await self._leave_with_offsets()).figures("leave_reporting_ours")
             for side in rotated([side for side in sides if side is not self._default], turn):
                 figures |= await side.kill_and_freeze()
             figures |= await self._restart()
@@ -314,7 +324,7 @@ class _Round:
         for name, group in groups.items():
             members = list(group.members.values())
             what = "all members have their assignment again, after the sidecar's restart"
-            await group.ownership.until(partial(_all_started, members, killed), SETTLE_TIMEOUT, what)
+            await group.ownership.until(partial(all_started, members, killed), SETTLE_TIMEOUT, what)
             await group.ownership.until_settled(group.members, SETTLE_TIMEOUT)
             owners, stops = before[name]
             figures |= {
@@ -330,7 +340,8 @@ def _stops(group: BenchGroup[CoordinatedMember]) -> int:
     return sum(one.stops for one in group.members.values())
 
 
-def _all_started(members: list[CoordinatedMember], since: float) -> bool:
+def all_started(members: Sequence[CoordinatedMember], since: float) -> bool:
+    """Whether all have been given an assignment since."""
     return all(one.started_at > since for one in members)
 
 

@@ -1,42 +1,33 @@
-"""The jobs: what an event costs from the topic to the tables, and what the tables cost that are computed from those.
+"""The jobs: what an event costs from the topic to the tables, by part, and beside another version of the job; how old
+events are when they have rows; what a short run costs; and what the tables cost that are computed from others.
 
-The topics are written here; what is measured is a process of its own, ``tests.bench.jobs_process``, which then ends.
+The topics are written here, and each job is a process of its own, ``tests/bench/jobs_process.py``.
 """
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
+from itertools import product
+from pathlib import Path
 
-from confluent_kafka import Producer
-from msgspec import json
-
-from observers.event import EVENTS_PER_RECORD, Envelope, RequestEvent, TopicPartition, encoder
 from proxy.errors import LocalError
-from tests.bench.audit_workload import APIS, SOFTWARE
+from tests.bench import derived_tables
 from tests.bench.contestants import Contestant
-from tests.bench.kafka import create_topic
-from tests.bench.scenarios import Measured
+from tests.bench.jobs_cost import Cost, JobProcess, parts
+from tests.bench.jobs_freshness import freshness
+from tests.bench.jobs_topics import fill
+from tests.bench.scenarios import Figures, Measured
 from tests.bench.stage import Sizes, Stage
 
-EVERY_US = 200
-"""Time between two events: a broker of 5,000 requests/s."""
-
-PARTITIONS = 4
-FLUSH_TIMEOUT = 180.0
-TIMEOUT = 3_600.0
+COLD_KEYS = 500
 
 
 @dataclass(frozen=True)
 class Jobs:
-    """The job over topics of so many clients each, and the tables that are computed from others over large ones.
-
-    A client has about nine rows in each minute of ``traffic``: five of its requests, four of its topics.
-    """
+    """The job over topics of so many events and keys a minute, and all that belongs to it."""
 
     name: str = "jobs"
 
@@ -50,81 +41,95 @@ class Jobs:
         return contestant.name == "brokerside-audit"
 
     def measure(self, stage: Stage, contestant: Contestant) -> Measured:
-        sizes = stage.sizes
+        sizes, folder = stage.sizes, stage.folder / self.name
         bootstrap = stage.start_cluster().internal_bootstrap
-        topics = [f"{self.name}-{clients}" for clients in sizes.job_clients]
-        for topic, clients in zip(topics, sizes.job_clients, strict=True):
-            _fill(bootstrap, topic, sizes.job_events, clients)
-        numbers = map(str, (sizes.job_events, sizes.job_rounds, sizes.table_rows))
-        command = [sys.executable, "-m", "tests.bench.jobs_process", bootstrap, str(stage.folder / self.name), *numbers]
+        if sizes.job_beside:
+            stage.versions["the job of before"] = _commit(sizes.job_beside)
         with stage.everywhere():
-            try:
-                done = subprocess.run([*command, *topics], stdout=subprocess.PIPE, timeout=TIMEOUT, check=True)
-            except subprocess.SubprocessError as error:
-                raise LocalError(f"{command[2]}: {error}") from None
+            figures = _Run(bootstrap, folder, sizes).figures()
+            figures |= derived_tables.figures(str(folder / "day"), sizes.table_rows)
         # All of it is CPU of its own processes, which others disturb little.
-        return Measured(json.decode(done.stdout, type=dict[str, float]), 0.0)
+        return Measured(figures, 0.0)
 
 
-def _fill(bootstrap: str, topic: str, count: int, clients: int) -> None:
-    create_topic(bootstrap, topic, PARTITIONS)
-    producer = Producer({"bootstrap.servers": bootstrap, "compression.type": "zstd", "linger.ms": 50})
-    events = _events(count, clients)
-    for first in range(1, count + 1, EVENTS_PER_RECORD):
-        some = list(islice(events, EVENTS_PER_RECORD))
-        last, sent_at = first + len(some) - 1, some[-1].ts_request
-        envelope = Envelope(1, "ThK9ZFduS0ONy_eg3SRv7w", 1, "5f0c4c0d9a4b4e0f", "0.1.0", first, last, 0, sent_at, some)
-        producer.produce(topic, encoder.encode(envelope), partition=first // EVENTS_PER_RECORD % PARTITIONS)
-        producer.poll(0)
-    if left := producer.flush(FLUSH_TIMEOUT):
-        raise LocalError(f"{topic}: {left} records of events were not acknowledged within {FLUSH_TIMEOUT:.0f} s")
+class _Run:
+    """All measurements of jobs. Their tables are below ``folder``."""
+
+    def __init__(self, bootstrap: str, folder: Path, sizes: Sizes) -> None:
+        self._bootstrap, self._folder, self._sizes = bootstrap, folder, sizes
+        self._count = 0
+
+    def figures(self) -> Figures:
+        sizes = self._sizes
+        topics = {f"{count}-{keys}": count for count, keys in product(sizes.job_events, sizes.job_keys)}
+        for (topic, count), keys in zip(topics.items(), sizes.job_keys * len(sizes.job_events), strict=True):
+            fill(self._bootstrap, topic, count, keys)
+        with ExitStack() as stack:
+            job = stack.enter_context(JobProcess(self._bootstrap, "continuous", self._folder / "clocks"))
+            figures = _in_process("new", job.start)
+            beside = None
+            if sizes.job_beside:
+                beside = stack.enter_context(JobProcess(self._bootstrap, "continuous", checkout=sizes.job_beside))
+            for number, (topic, count) in enumerate(topics.items()):  # Java compiles
+                first = self._job(job, topic, count)
+                figures |= {} if number else _in_process("first", first)
+                if beside:
+                    self._job(beside, topic, count)
+            for topic, count in topics.items():
+                figures |= self._warm(job, beside, topic, count)
+            figures |= freshness(job, self._bootstrap, self._folder / "fresh", sizes.job_batches)
+        return figures | self._cold()
+
+    def _warm(self, job: JobProcess, beside: JobProcess | None, topic: str, count: int) -> Figures:
+        """Figures of a topic, of the round that has the median of the CPU."""
+        rounds, others = [], []
+        for _ in range(self._sizes.job_rounds):
+            reading, decoding = job.do("read", topic), job.do("decode", topic)
+            rounds.append((self._job(job, topic, count), decoding, reading))
+            if beside:
+                others.append(self._job(beside, topic, count))
+        costs = sorted(rounds, key=lambda each: each[0].cpu_s)[(len(rounds) - 1) // 2]
+        own = {f"{name}_us": seconds / count * 1e6 for name, seconds in parts(*costs).items()}
+        own |= _whole(costs[0], count)
+        if beside:
+            other = sorted(others, key=lambda each: each.cpu_s)[(len(others) - 1) // 2]
+            own |= {f"before_{name}": value for name, value in _whole(other, count).items()}
+            kinds = ("tasks", "collect", "compile")
+            own |= {f"before_{kind}_us": other.cpu[kind] / count * 1e6 for kind in kinds}
+            own["times"] = own["before_cpu_us"] / own["cpu_us"]
+        return {f"{name}_{topic}": value for name, value in own.items()}
+
+    def _cold(self) -> Figures:
+        """Figures of a short run: a process that starts, makes tables of few events, and ends."""
+        count, topic = self._sizes.job_cold_events, "jobs-cold"
+        fill(self._bootstrap, topic, count, COLD_KEYS)
+        with JobProcess(self._bootstrap, "short") as job:
+            done = self._job(job, topic, count)
+        return {
+            "cold_start_cpu_s": job.start.cpu_s,
+            "cold_job_cpu_s": done.cpu_s,
+            "cold_cpu_s": job.start.cpu_s + done.cpu_s,
+            "cold_s": job.start.wall + done.wall,
+        }
+
+    def _job(self, job: JobProcess, topic: str, count: int) -> Cost:
+        self._count += 1
+        cost = job.do("job", topic, str(self._folder / str(self._count)))
+        if cost.result["events"] != count:
+            raise LocalError(f"{topic}: the job has read {cost.result['events']} of {count} events")
+        print(f"job {topic}: {cost.cpu_s:.1f} CPU s, {cost.wall:.1f} s", file=sys.stderr, flush=True)
+        return cost
 
 
-def _events(count: int, clients: int) -> Iterator[RequestEvent]:
-    """Requests of ``clients`` of two topics each; a third of the fetches waits for data in vain."""
-    chance = random.Random(1)
-    weights = [weight for *_, weight in APIS]
-    for seq, (key, api, version, _) in enumerate(chance.choices(APIS, weights, k=count), 1):
-        client = chance.randrange(clients)
-        waits = key == 1 and chance.random() < 0.33
-        parts = 0 if key > 1 or waits else chance.choice((1, 1, 2, 3))
-        latency = 500_000 if waits else int(chance.lognormvariate(7, 1))
-        software, software_version = SOFTWARE[client % len(SOFTWARE)]
-        yield RequestEvent(
-            seq=seq,
-            listener="CLIENT",
-            connection_id=f"c{client}",
-            correlation_id=seq % 1_000_000,
-            api_key=key,
-            api=api,
-            api_version=version,
-            principal=f"User:team-{client % 40}",
-            client_ip=f"10.0.{client // 250}.{client % 250}",
-            ts_request=1_795_260_000_000_000 + seq * EVERY_US,
-            latency_us=latency,
-            upstream_us=max(latency - 40, 1),
-            request_bytes=300,
-            response_bytes=60,
-            decode="full" if key < 2 else "none",
-            client_id=f"service-{client}",
-            client_software_name=software,
-            client_software_version=software_version,
-            max_wait_ms=500 if key == 1 else 0,
-            acks=-1 if key == 0 else None,
-            topics=tuple(_part(chance, key, 2 * client + chance.randrange(2)) for _ in range(parts)),
-        )
+def _in_process(what: str, cost: Cost) -> Figures:
+    return {f"{what}_cpu_s": cost.cpu_s, f"{what}_s": cost.wall}
 
 
-def _part(chance: random.Random, key: int, number: int) -> TopicPartition:
-    records, produced = chance.randrange(1, 60), key == 0
-    return TopicPartition(
-        topic=f"team-{number % 5}.orders-{number}",
-        partition=chance.randrange(12),
-        topic_id=f"{number:_>20}AA",
-        bytes=200 * records,
-        records=records,
-        producer_id=1_000 + number if produced else -1,
-        producer_epoch=0 if produced else -1,
-        base_sequence=chance.randrange(1_000_000) if produced else -1,
-        base_offset=chance.randrange(10_000_000),
-    )
+def _whole(cost: Cost, count: int) -> Figures:
+    peaks = {f"{kind}_mib": mib for kind, mib in cost.peak.items()}
+    return {"cpu_us": cost.cpu_s / count * 1e6, "per_s": count / cost.wall, **peaks}
+
+
+def _commit(checkout: Path) -> str:
+    command = ["git", "-C", str(checkout), "describe", "--always"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

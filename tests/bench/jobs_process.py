@@ -1,105 +1,95 @@
-"""What is measured of the jobs: ``python -m tests.bench.jobs_process BOOTSTRAP FOLDER EVENTS ROUNDS ROWS TOPIC…``.
+"""A job, as the bench has it work: ``python -P jobs_process.py BOOTSTRAP short|continuous [CLOCKS]``.
 
-In one Spark session, as a continuous job has it, each topic is read and decoded, and nothing else; then the job makes
-all tables of it. The tables that are computed from others are computed from such as a day of ROWS rows of traffic has.
-Figures go to stdout as one JSON object. They are of CPU, but for events/s.
+Each line of stdin is a JSON array: a piece of work and its arguments, done in one Spark session. A JSON line on stdout
+is its result, and the first line says that there is a session. Another checkout runs this file with its own modules: so
+it uses only what old ones have, but for ``decode``, and for CLOCKS, a folder for the clocks of
+``tests.bench.jobs_clocks``.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import statistics
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any
 
-from msgspec import json
-from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql import DataFrame, SparkSession
 
 from proxy.local.jars import resolve
-from spark_jobs.decode import DecodeOptions, decode_records
-from spark_jobs.partial_rows import PARTIAL_SCHEMA
-from spark_jobs.run import INTERPRETED_QUERIES_CONF, run
-from spark_jobs.schemas import STREAMED
+from spark_jobs import kafka
+from spark_jobs.definitions import load
+from spark_jobs.run import run
 from spark_jobs.session import spark_conf, spark_session
-from tests.bench import derived_tables
-from tests.bench.measure import cpu_seconds, family
 
 
-class Spent(NamedTuple):
-    """Seconds of one piece of work."""
-
-    cpu: float
-    wall: float
-
-
-def main(arguments: list[str]) -> None:
-    """Measure, and print the figures."""
-    bootstrap, folder, *numbers = arguments[:5]
-    count, rounds, rows = map(int, numbers)
-    once = rounds == 1  # to see that it works; its figures say nothing
-    conf = spark_conf("local[*]", resolve("spark-4.2.0"), INTERPRETED_QUERIES_CONF if once else {}, short=once)
+def main(bootstrap: str, kind: str, clocks: str = "") -> None:
+    """Work until stdin ends."""
+    results = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # for whatever prints
+    conf = spark_conf("local[*]", resolve("spark-4.2.0"), {}, short=kind == "short")
     with spark_session("bench", conf) as spark:
-        figures = _jobs(spark, bootstrap, arguments[5:], count, rounds, folder)
-    figures |= derived_tables.figures(f"{folder}/day", rows)
-    print(json.encode(figures).decode())
+        if clocks:
+            from tests.bench import jobs_clocks
+
+            jobs_clocks.install(clocks)
+        print("{}", file=results)
+        for line in sys.stdin:
+            work, *arguments = json.loads(line)
+            print(json.dumps(WORK[work](spark, bootstrap, *arguments)), file=results)
 
 
-def _jobs(
-    spark: SparkSession, bootstrap: str, topics: Sequence[str], count: int, rounds: int, folder: str
-) -> dict[str, float]:
-    """Figures of each topic; their names end with its name."""
-    spent: dict[tuple[str, str], list[Spent]] = {}
-    for number in range(rounds):
-        for topic in topics:
-            work = {
-                "decode": partial(_decode, spark, bootstrap, topic),
-                "job": partial(_job, bootstrap, topic, f"{folder}/{topic}-{number}"),
-            }
-            for name, each in work.items():
-                spent.setdefault((name, topic), []).append(_spent(each))
-                _say(f"{name} {topic}, round {number + 1}/{rounds}: {spent[name, topic][-1].cpu:.1f} CPU s")
-    figures = {}
-    for topic in topics:
-        # The first round is the one in which Java compiles.
-        jobs, decoded = (spent[name, topic][min(1, rounds - 1) :] for name in ("job", "decode"))
-        job, decode = (statistics.median(one.cpu for one in each) for each in (jobs, decoded))
-        figures |= {
-            f"per_s_{topic}": count / statistics.median(one.wall for one in jobs),
-            f"cpu_us_{topic}": job / count * 1e6,
-            f"decode_cpu_us_{topic}": decode / count * 1e6,
-            f"times_decoding_{topic}": job / decode,
-        }
-    return figures
+def _read(spark: SparkSession, bootstrap: str, topic: str) -> dict[str, int]:
+    """Read the topic, and do nothing with it."""
+    _discard(_records(spark, bootstrap, topic))
+    return {}
 
 
-def _decode(spark: SparkSession, bootstrap: str, topic: str) -> None:
-    """Read the topic and decode its events into partial rows, and do nothing with these."""
-    records = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic).load()
-    options = DecodeOptions(tuple(STREAMED))
-    decoded = records.select(*options.columns).mapInArrow(
-        partial(decode_records, options=options), from_arrow_schema(PARTIAL_SCHEMA)
+def _decode(spark: SparkSession, bootstrap: str, topic: str) -> dict[str, int]:
+    """Read the topic, make partial rows of its events, and do nothing with these."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from spark_jobs.decode import DecodeOptions, decode_records
+    from spark_jobs.io import map_in_arrow
+    from spark_jobs.partial_rows import PARTIAL_SCHEMA
+    from spark_jobs.schemas import STREAMED
+
+    decoded = partial(decode_records, options=DecodeOptions(tuple(STREAMED)))
+    _discard(map_in_arrow(_records(spark, bootstrap, topic), decoded, from_arrow_schema(PARTIAL_SCHEMA)))
+    return {}
+
+
+def _job(
+    _: SparkSession, bootstrap: str, topic: str, tables: str, mode: str = "", options: Mapping[str, Any] | None = None
+) -> dict[str, int]:
+    """Make all tables of the topic. With ``mode`` "continuous", until SIGTERM. ``options``: files of ``definitions``,
+    ``hmac_keys`` in hexadecimal digits by id, ``records_per_batch``."""
+    given = options or {}
+    kafka.MAX_RECORDS_PER_BATCH = given.get("records_per_batch", kafka.MAX_RECORDS_PER_BATCH)
+    done = run(
+        bootstrap_servers=bootstrap,
+        topic=topic,
+        tables=tables,
+        jars=[],
+        definitions=load(given.get("definitions", ())),
+        hmac_keys={name: bytes.fromhex(key) for name, key in given.get("hmac_keys", {}).items()},
+        available_now=mode != "continuous",
     )
-    decoded.write.format("noop").mode("overwrite").save()
+    return {"events": done.events, "batches": done.batches}
 
 
-def _job(bootstrap: str, topic: str, tables: str) -> None:
-    run(bootstrap_servers=bootstrap, topic=topic, tables=tables, jars=[], available_now=True)
+def _records(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
+    records = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic).load()
+    chosen = records.select("value", "topic", "partition", "offset", "timestamp")
+    return chosen.coalesce(spark.sparkContext.defaultParallelism)  # as the job
 
 
-def _spent(work: Callable[[], None]) -> Spent:
-    processes = family(os.getpid())
-    begun, cpu = time.monotonic(), cpu_seconds(processes)
-    work()
-    return Spent(cpu_seconds(processes) - cpu, time.monotonic() - begun)
+def _discard(rows: DataFrame) -> None:
+    rows.write.format("noop").mode("overwrite").save()
 
 
-def _say(what: object) -> None:
-    print(what, file=sys.stderr, flush=True)
-
+WORK: dict[str, Any] = {"read": _read, "decode": _decode, "job": _job}
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*sys.argv[1:])

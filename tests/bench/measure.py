@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +54,34 @@ def cpu_seconds(pids: Sequence[int]) -> float:
         except OSError:
             continue  # it has ended
     return total
+
+
+def thread_seconds(pid: int) -> dict[int, tuple[str, float]]:
+    """Name, of at most 15 bytes, and CPU seconds so far of each thread that a process has now; by its id."""
+    found = {}
+    for thread in Path(f"/proc/{pid}/task").glob("*"):
+        try:
+            name, times = ((thread / each).read_text().strip() for each in ("comm", "schedstat"))
+        except OSError:
+            continue  # it has ended
+        found[int(thread.name)] = (name, int(times.split()[0]) / 1e9)
+    return found
+
+
+def reset_peaks(pids: Sequence[int]) -> None:
+    """Let ``peak_mib`` of the processes begin anew."""
+    for pid in pids:
+        with suppress(OSError):
+            Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def peak_mib(pid: int) -> float:
+    """Most resident memory that a process had, in MiB; 0 if it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0.0
+    return next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:")), 0.0)
 
 
 def cpu_ticks(pids: Sequence[int]) -> tuple[int, int]:

@@ -7,7 +7,8 @@ from statistics import median
 from typing import NamedTuple
 
 from proxy.errors import LocalError
-from tests.bench.group_tables import GRIDS, GROUP_GOALS, Grid
+from tests.bench.group_tables import GRIDS, GROUP_GOALS, Grid, Row
+from tests.bench.job_tables import JOB_GOALS, JOB_GRIDS, WHO
 from tests.bench.results import REFERENCE, Results, ratios_within, summary
 
 
@@ -49,6 +50,15 @@ SECTIONS = (
     Section("fetch", "Bulk fetch", BULK),
     Section("paced", "10,000 requests/s", LATENCIES),
     Section("paced", "10,000 requests/s: CPU", _cpu("us", "µs/request", 1)),
+    Section(
+        "loop-delays",
+        "10,000 requests/s: delay of the event loop",
+        (
+            *(figure._replace(ratio=False) for figure in LATENCIES),
+            Figure("longest_us", "longest µs", ratio=False),
+            Figure("late_percent", "% above 100 µs", 2, ratio=False),
+        ),
+    ),
     Section("storm", "Storm", (Figure("per_s", "connections/s"), *_cpu("us", "µs/connection", 0))),
     Section(
         "footprint",
@@ -135,18 +145,6 @@ SECTIONS = (
     ),
     Section(
         "jobs",
-        "The jobs, per event",
-        (
-            Figure("per_s_jobs-56", "events/s", ratio=False),
-            Figure("cpu_us_jobs-56", "CPU µs", 1, ratio=False),
-            Figure("decode_cpu_us_jobs-56", "reading and decoding alone, CPU µs", 1, ratio=False),
-            Figure("times_decoding_jobs-56", "× of that", 2, ratio=False),
-            Figure("cpu_us_jobs-560", "10 × the keys: CPU µs", 1, ratio=False),
-            Figure("times_decoding_jobs-560", "× of decoding", 2, ratio=False),
-        ),
-    ),
-    Section(
-        "jobs",
         "Tables that are computed from others, CPU seconds",
         tuple(
             Figure(f"{table}_s", f"`{table}`", 1, ratio=False)
@@ -214,6 +212,7 @@ GOALS = (
         for scenario, bounds in GROUP_GOALS.items()
         for text, figure, bound in bounds
     ),
+    *(Goal(text, "jobs", figure, WHO, None, bound) for text, figure, bound in JOB_GOALS),
     *(
         Goal(
             f"MB/s, real Kafka, {way}, audit on",
@@ -263,7 +262,7 @@ def _document(results: Results, table: object, heading: str, bullet: str) -> Ite
         rows = section_rows(results, section)
         if len(rows) > 1:
             yield from ("", heading.format(section.title), "", *table(rows))
-    for grid in GRIDS:
+    for grid in (*GRIDS, *JOB_GRIDS):
         rows = grid_rows(results, grid)
         if len(rows) > 1:
             yield from ("", heading.format(grid.title), "", *table(rows))
@@ -317,12 +316,17 @@ def section_rows(results: Results, section: Section) -> list[list[str]]:
 
 
 def grid_rows(results: Results, grid: Grid) -> list[list[str]]:
-    """Header and one row for each figure that any column has."""
-    rows = [[results.processor, *grid.columns.values()]]
+    """Header, of columns that have any figure, and one row for each figure that any column has."""
+
+    def figures(row: Row, column: str) -> Collection[float]:
+        return results.by_round(grid.scenario, grid.contestant, row.figure.format(column)).values()
+
+    columns = {name: title for name, title in grid.columns.items() if any(figures(row, name) for row in grid.rows)}
+    rows = [[results.processor, *columns.values()]]
     for row in grid.rows:
-        own = [results.by_round(grid.scenario, "brokerside", row.figure.format(column)) for column in grid.columns]
+        own = [figures(row, column) for column in columns]
         if any(own):
-            rows.append([row.title, *(_spread(each.values(), row.decimals) for each in own)])
+            rows.append([row.title, *(_spread(each, row.decimals) for each in own)])
     return rows
 
 

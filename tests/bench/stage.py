@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from observers.background import BackgroundThreads
 from proxy.errors import LocalError
 from proxy.local import cluster
 from proxy.local.ports import HOST, free_ports, is_free
@@ -44,11 +45,14 @@ class Sizes:
     each kind of traffic goes through a contestant before its first load; ``idle``: how many connections stay open;
     ``calm``: from a start until a process is at rest, which is then watched for ``watch``; ``kafka_records``: of 1 KiB.
     ``quiet_wait``: how long to wait for others to be quiet; with 0 a measurement that was disturbed is not repeated
-    either. ``…_rounds``: at most so many of what takes long. ``job_clients``: of each topic that the jobs read, which
-    has ``job_events``; ``table_rows``: of the table ``traffic`` that others are computed from. ``feature_turns``: how
-    often each load is put on a sidecar with features, and one without; ``feature_updates``: of each kind.
-    ``group_members`` of each group, which reads ``group_partitions``; ``group_slow``: also events that take a session
-    timeout of 45 s; ``scale_consumers`` are watched for ``scale_seconds``."""
+    either. ``…_rounds``: at most so many of what takes long. ``job_events``, ``job_keys``: of the topics that jobs
+    read, events and keys a minute; ``job_batches`` of a continuous job are watched, ``job_cold_events`` are read by a
+    new process, and ``job_beside`` is another checkout, whose job does the same; ``table_rows``: of the table
+    ``traffic`` that others are computed from. ``feature_turns``: how often each load is put on a sidecar with features,
+    and one without; ``feature_updates``: of each kind. ``group_members`` of each group, which reads
+    ``group_partitions``; ``group_slow``: also events that take a session timeout of 45 s; ``scale_consumers`` are
+    watched for ``scale_seconds``, and so are ``fleet_groups`` of ``fleet_members`` each, which three sidecars
+    coordinate."""
 
     seconds: float
     warm: float
@@ -59,9 +63,11 @@ class Sizes:
     footprint_rounds: int
     kafka_rounds: int
     quiet_wait: float
-    job_clients: tuple[int, ...]
-    job_events: int
+    job_events: tuple[int, ...]
+    job_keys: tuple[int, ...]
     job_rounds: int
+    job_batches: int
+    job_cold_events: int
     table_rows: int
     feature_turns: int
     feature_updates: int
@@ -70,6 +76,9 @@ class Sizes:
     group_slow: bool
     scale_consumers: int
     scale_seconds: float
+    fleet_groups: int
+    fleet_members: int
+    job_beside: Path | None = None
 
 
 FULL = Sizes(
@@ -82,9 +91,11 @@ FULL = Sizes(
     footprint_rounds=3,
     kafka_rounds=5,
     quiet_wait=3.0,
-    job_clients=(56, 560),
-    job_events=1_000_000,
-    job_rounds=4,
+    job_events=(1_000_000,),
+    job_keys=(500, 5_000),
+    job_rounds=1,
+    job_batches=5,
+    job_cold_events=10_000,
     table_rows=1_000_000,
     feature_turns=4,
     feature_updates=100,
@@ -93,6 +104,8 @@ FULL = Sizes(
     group_slow=True,
     scale_consumers=5_000,
     scale_seconds=60.0,
+    fleet_groups=300,
+    fleet_members=40,
 )
 QUICK = Sizes(
     seconds=0.4,
@@ -104,9 +117,11 @@ QUICK = Sizes(
     footprint_rounds=1,
     kafka_rounds=1,
     quiet_wait=0.0,
-    job_clients=(56,),
-    job_events=5_000,
+    job_events=(5_000,),
+    job_keys=(500,),
     job_rounds=1,
+    job_batches=1,
+    job_cold_events=1_000,
     table_rows=5_000,
     feature_turns=1,
     feature_updates=4,
@@ -115,6 +130,8 @@ QUICK = Sizes(
     group_slow=False,
     scale_consumers=200,
     scale_seconds=5.0,
+    fleet_groups=30,
+    fleet_members=4,
 )
 
 
@@ -192,11 +209,13 @@ class Stage:
         """The single node that takes the audit topics, started at the first call. Raises LocalError."""
         if self.cluster is None:
             folder = self.folder / "cluster"
-            self.cluster = cluster.up(folder, progress=False)
-            self._contexts.callback(cluster.stop_node, folder, 1, kill=True)
-            if self._listeners:  # only now it is known which ports its own ones have
-                cluster.stop_node(folder, 1, kill=True)
-                self.cluster = cluster.up(folder, broker_properties=self._properties(self.cluster), progress=False)
+            # Stub and load share its CPUs, and are not to wait for it: that would count as a proxy's latency.
+            with BackgroundThreads():
+                self.cluster = cluster.up(folder, progress=False)
+                self._contexts.callback(cluster.stop_node, folder, 1, kill=True)
+                if self._listeners:  # only now it is known which ports its own ones have
+                    cluster.stop_node(folder, 1, kill=True)
+                    self.cluster = cluster.up(folder, broker_properties=self._properties(self.cluster), progress=False)
         return self.cluster
 
     def listener(self, contestant: Contestant) -> Listener:

@@ -43,7 +43,7 @@ class Growth:
         self._log = self.path / "_delta_log"
         self._keys = rows(TRAFFIC, *({"client_id": f"client {key}", "requests": 1} for key in range(keys)))
         schema = Schema.from_arrow(self._keys.schema)
-        stored_table.create_table(str(self.path), {}, schema, TRAFFIC.partitioned_by, TRAFFIC.meaning)
+        stored_table.create_table(str(self.path), {}, schema, TRAFFIC.meaning)
         self.requests = self._dated = 0
         self._step = DAY // batches
         self._now = int(time.time()) - days * DAY

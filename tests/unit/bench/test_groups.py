@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from proxy.coordinator import wire
+from proxy.coordinator.records import partition_of
 from proxy.core.struct import view
 from proxy.errors import LocalError
 from tests.bench.group_members import CoordinatedMember, Ownership, Transition, heartbeat_request
 from tests.bench.group_scale import lateness_p99
+from tests.bench.group_spread import spread
 from tests.bench.group_tables import GRIDS, GROUP_GOALS
+from tests.bench.group_takeover import Counts
 from tests.bench.groups import Event, alter_config_body
 from tests.bench.report import goal_rows, grid_rows
 from tests.unit.bench.samples import results
@@ -88,6 +92,11 @@ def test_the_settings_of_a_group_are_as_kafka_defines_them() -> None:
     assert (config.get("Name"), config.get("ConfigOperation"), asked.get("ValidateOnly")) == ("k", 0, False)
 
 
+def accepted() -> bytes:
+    """The body of a response to RegisterConsumer."""
+    return wire.encode_register_consumer_response(2, wire.RegisterConsumerResponse(0, 1, 7))
+
+
 class Sent(asyncio.Transport):
     """A transport that keeps what is written."""
 
@@ -110,8 +119,7 @@ async def test_a_coordinated_member_lets_go_before_it_answers() -> None:
     member = CoordinatedMember(0, "g", "c", "t", ownership)
     sent = Sent()
     member.connection_made(sent)
-    accepted = wire.encode_register_consumer_response(2, wire.RegisterConsumerResponse(0, 1, 7))
-    member.data_received(wire.response_frame(0, accepted))
+    member.data_received(wire.response_frame(0, accepted()))
     partitions = tuple(wire.ConsumedOffset("t", 1, number, wire.SMALLEST) for number in range(3))
     start = wire.StartFetcherRequest("c", (wire.AssignedThread("c-0", partitions),), ())
     member.data_received(wire.encode_start_fetcher(1, start))
@@ -138,14 +146,14 @@ def test_pings_are_late_against_the_one_that_came_soonest() -> None:
     assert lateness_p99([[], [1.0]], 2.0) is None
 
 
-def test_a_grid_has_a_row_for_each_figure_and_a_column_for_each_side() -> None:
+def test_a_grid_has_a_row_for_each_figure_and_a_column_for_each_side_that_was_measured() -> None:
     figures = Event(1.5, 0.25, 0.0).figures("join_ours") | {"join_tuned_s": 3.0}
     made = results({("groups", "brokerside"): {name: [value] for name, value in figures.items()}})
     assert grid_rows(made, GRIDS[0]) == [
-        ["2 CPUs", "coordinated", "KIP-848, tuned", "KIP-848, defaults"],
-        ["one joins: until all is owned as computed, s", "1.50", "3.00", "–"],
-        ["one joins: longest time without an owner, moved partitions, ms", "250", "–", "–"],
-        ["one joins: … other partitions, ms", "0", "–", "–"],
+        ["2 CPUs", "coordinated", "KIP-848, tuned"],
+        ["one joins: until all is owned as computed, s", "1.50", "3.00"],
+        ["one joins: longest time without an owner, moved partitions, ms", "250", "–"],
+        ["one joins: … other partitions, ms", "0", "–"],
     ]
     assert [row[-1] for row in goal_rows(made)] == ["", "not reached", "reached", "reached"]
 
@@ -154,3 +162,30 @@ def test_every_goal_of_groups_is_a_row_of_a_table() -> None:
     named = {row.figure.format(column) for grid in GRIDS for row in grid.rows for column in grid.columns}
     goals = {figure for bounds in GROUP_GOALS.values() for _, figure, _ in bounds}
     assert goals <= named
+
+
+async def test_a_lease_that_has_ended_is_counted() -> None:
+    ownership = Ownership(1, "g")
+    member = CoordinatedMember(0, "g", "c", "t", ownership, session_timeout_ms=1)
+    member.connection_made(Sent())
+    member.data_received(wire.response_frame(0, accepted()))
+    one = wire.ConsumedOffset("t", 1, 0, wire.SMALLEST)
+    member.data_received(
+        wire.encode_start_fetcher(1, wire.StartFetcherRequest("c", (wire.AssignedThread("c-0", (one,)),), ()))
+    )
+    await ownership.until(lambda: ownership.owners == [None], 60, "the lease has ended")
+    assert member.leases_ended == 1
+    member.kill()
+
+
+def test_groups_are_with_the_sidecar_that_holds_their_partition() -> None:
+    held = {1: {0, 3}, 2: {1}, 3: {2}}
+    found = spread([f"g{number}" for number in range(40)], held)
+    assert sorted(group for own in found.values() for group in own) == sorted(f"g{number}" for number in range(40))
+    assert all(partition_of(group, 4) in held[sidecar] for sidecar, own in found.items() for group in own)
+    assert spread([], held) == {1: [], 2: [], 3: []}
+
+
+def test_counts_are_of_all_members_together() -> None:
+    members: list[Any] = [SimpleNamespace(stops=1, leases_ended=0), SimpleNamespace(stops=2, leases_ended=1)]
+    assert Counts.of(members) == Counts(stops=3, leases_ended=1)
