@@ -1,7 +1,7 @@
 """``python -m tests.hostile``: all attacks at once beside honest clients; 1 if a promise was broken.
 
 First the honest clients alone, for as long as ``--quiet`` says, then with the attackers. The sidecar's stderr is a pipe
-that nobody reads, from its start to its end.
+that nobody reads, from its start to its end. A step that fails is a check that does not hold; the others go on.
 """
 
 from __future__ import annotations
@@ -11,21 +11,28 @@ import json
 import os
 import platform
 import secrets
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from proxy.config.keys import KEYS
 from proxy.errors import LocalError
+from tests.hostile import checks
 from tests.hostile.attacks import ATTACKS
+from tests.hostile.checks import Check
+from tests.hostile.honest import SHARING
 from tests.hostile.stage import (
+    COMMITTED,
     CONSUMED,
     CONSUMED_PARTITIONS,
     TOPIC,
     Running,
     Stage,
+    Watched,
     attack,
     java_producer,
     python,
@@ -45,27 +52,14 @@ CONSUMER_RSS = 32 << 10
 CONNECTIONS = 90
 """Of hostile consumers: all from one address, as each other attack."""
 
-MAX_SLOWDOWN = 5.0
-"""99th percentile of small honest requests during the attack, in multiples of that before it, or of what the broker
-itself takes at the same time: everything shares a few processors, and some attacks reach the broker as they may."""
-
-FLOOR_MS = 1.0
-"""Milliseconds below which the quiet percentile is taken for this much: less than a scheduler's own turns."""
-
 DRAIN = 15.0
 """Seconds in which SIGTERM ends the sidecar: the drain and five more."""
 
+ENDED = 60.0
+"""Seconds after the attack until each attacker has ended, on processors that all share."""
 
 KEY = "hmac.keys.file"
 """An earlier release, which this can be run with as well, has no such key."""
-
-
-class Check(NamedTuple):
-    """One promise: what was found, and whether it holds."""
-
-    what: str
-    found: str
-    ok: bool
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -83,130 +77,135 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--log", type=Path, metavar="FILE", help="let the sidecar's log go to a file, to look at it")
     options = parser.parse_args(arguments)
+    run = Run(options.only, options.seconds, options.quiet)
     try:
-        checks = list(_run(options.only, options.seconds, options.quiet, options.log, options.connections))
+        with run.step("the run"), staged(_settings, options.log, options.connections) as stage:
+            run.measure(stage, unread=options.log is None)
     except KeyboardInterrupt:
         return 130
-    except (LocalError, OSError) as error:
-        print(f"hostile: {error}", file=sys.stderr)
-        return 1
-    for check in checks:
-        print(f"{'ok ' if check.ok else 'NOT'}  {check.what}: {check.found}")
-    return 0 if all(check.ok for check in checks) else 1
+    finally:
+        for check in run.checks:
+            print(f"{'ok ' if check.ok else 'NOT'}  {check.what}: {check.found}")
+    return 0 if all(check.ok for check in run.checks) else 1
 
 
-def _run(names: Sequence[str], seconds: int, quiet: int, log: Path | None, connections: int) -> Iterator[Check]:
-    begun = time.monotonic()
+class Run:
+    """One run: its steps, and the checks that these have made so far."""
 
-    def say(text: str) -> None:
-        print(f"{time.monotonic() - begun:5.0f} s  {text}", file=sys.stderr, flush=True)
+    def __init__(self, names: Sequence[str], seconds: int, quiet: int) -> None:
+        self.checks: list[Check] = []
+        self._names = names
+        self._seconds = seconds
+        self._quiet = quiet
+        self._running = Running()
+        self._begun = time.monotonic()
+        self._say(
+            f"{_processor()}, {len(os.sched_getaffinity(0))} CPUs that broker, sidecar, clients and attackers share"
+        )
 
-    say(f"{_processor()}, {len(os.sched_getaffinity(0))} CPUs that broker, sidecar, clients and attackers share")
-    with staged(_settings, log, connections) as stage:
-        running = Running()
+    @contextmanager
+    def step(self, what: str) -> Iterator[None]:
+        """Do something that may fail: then it is a check that does not hold."""
         try:
-            yield from _measured(stage, running, names, seconds, quiet, say)
-            if log is None:
-                yield _dropped(stage)
-            yield from _ended(stage)
+            yield
+        except (LocalError, OSError, ValueError, LookupError, TypeError, subprocess.SubprocessError) as error:
+            self._say(f"{what}: {error}")
+            self.checks.append(Check(what, f"{type(error).__name__}: {error}", False))
+
+    def measure(self, stage: Stage, *, unread: bool) -> None:
+        """Attack the sidecar of ``stage``, and end it. ``unread``: whether nobody reads its log."""
+        try:
+            with self.step("the attack"):
+                self._measure(stage)
+            if unread:
+                with self.step("log lines dropped, stderr unread"):
+                    dropped = sample(stage.metrics(), "brokerside_log_lines_dropped_total")
+                    self.checks.append(Check("log lines dropped, stderr unread", f"{dropped:.0f}", True))
+            self._end(stage)
         finally:
-            running.stop()
+            self._running.stop()
 
+    def _measure(self, stage: Stage) -> None:
+        running, address, seconds = self._running, stage.node.advertised, self._seconds
+        whole = str(self._quiet + seconds)
+        self._say("honest clients")
+        consuming = (CONSUMED, str(CONSUMED_PARTITIONS), str(RATE), stage.upstream)
+        running.start("honest consumers", python("honest", "consume", address, whole, *consuming), stage.folder)
+        with self.step("honest consumers that share partitions before the attack"):
+            self._say(f"honest consumers: {running.first_line('honest consumers', SHARING)}")
+        running.start("java", java_producer(address, TOPIC, whole, str(RATE)), stage.folder)
+        running.start("librdkafka", python("honest", "produce", address, whole, TOPIC, str(RATE)), stage.folder)
+        time.sleep(5)  # their start is not what is measured
+        running.start("quiet", python("honest", "small", address, str(self._quiet)), stage.folder)
+        with stage.watched(reload=False) as before:
+            calm = self._found("quiet", self._quiet + ENDED)
+        self._say(f"{len(self._names)} attacks for {seconds} s")
+        running.start("small", python("honest", "small", address, str(seconds - 5)), stage.folder)
+        running.start("direct", python("honest", "small", stage.upstream, str(seconds - 5)), stage.folder)
+        running.start(
+            "transactions", python("honest", "commit", stage.node.internal, str(seconds - 5), COMMITTED), stage.folder
+        )
+        for number, name in enumerate(self._names):
+            running.start(name, attack(name, stage, number + 1, seconds - 5), stage.folder)
+        with stage.watched(reload=True) as during:
+            small = self._found("small", seconds + ENDED)
+        self._say("what clients and attackers have counted")
+        deadline = time.monotonic() + ENDED
+        direct = self._found("direct", ENDED)
+        transactions = self._found("transactions", ENDED)
+        if transactions is not None:
+            shown = {name: value for name, value in transactions.items() if name != "commits"}
+            self._say(f"transactions past the sidecar: {shown}")
+        counts = {name: self._found(name, max(1.0, deadline - time.monotonic())) for name in self._names}
+        for name, found in counts.items():
+            self._say(f"{name}: {found}")
+        if small is not None:
+            self.checks += checks.latencies(calm, small, direct)
+        self._check_records(stage)
+        self._check_sidecar(stage, before, during)
+        if (consumed := self._found("honest consumers", 180)) is not None:
+            self.checks += checks.consumed(consumed, transactions)
+        self.checks += checks.refused({name: found for name, found in counts.items() if found is not None})
 
-def _measured(
-    stage: Stage, running: Running, names: Sequence[str], seconds: int, quiet: int, say: Any
-) -> Iterator[Check]:
-    address = stage.node.advertised
-    whole = quiet + seconds
-    say("honest clients")
-    running.start("java", java_producer(address, TOPIC, str(whole), str(RATE)), stage.folder)
-    running.start("librdkafka", python("honest", "produce", address, str(whole), TOPIC, str(RATE)), stage.folder)
-    consuming = (CONSUMED, str(CONSUMED_PARTITIONS), str(RATE), stage.upstream)
-    running.start("honest consumers", python("honest", "consume", address, str(whole), *consuming), stage.folder)
-    time.sleep(5)  # their start is not what is measured
-    running.start("quiet", python("honest", "small", address, str(quiet)), stage.folder)
-    with stage.watched(reload=False) as before:
-        calm = json.loads(running.output("quiet", quiet + 60))
-    say(f"{len(names)} attacks for {seconds} s")
-    running.start("small", python("honest", "small", address, str(seconds - 5)), stage.folder)
-    running.start("direct", python("honest", "small", stage.upstream, str(seconds - 5)), stage.folder)
-    for number, name in enumerate(names):
-        running.start(name, attack(name, stage, number + 1, seconds - 5), stage.folder)
-    with stage.watched(reload=True) as during:
-        small = json.loads(running.output("small", seconds + 60))
-    direct = json.loads(running.output("direct", seconds + 60))
-    say("counts of the attackers")
-    found: dict[str, dict[str, int]] = {}
-    for name in names:
-        found[name] = json.loads(running.output(name, 60).splitlines()[-1])
-        say(f"{name}: {found[name]}")
-    java = running.output("java", 120).split()
-    librdkafka = json.loads(running.output("librdkafka", 120))
-    consumed = json.loads(running.output("honest consumers", 180))
-    say("what the topic holds")
-    yield from _latencies(calm, small, direct)
-    acknowledged = set(java[: java.index("failed")]), {f"librdkafka-{n}" for n in librdkafka["acknowledged"]}
-    stored = [(message.value() or b"").decode() for message in messages(stage.node.internal, TOPIC)]
-    for name, its in zip(("java", "librdkafka"), acknowledged, strict=True):
-        lost = len(its - set(stored))
-        yield Check(f"records that were acknowledged to {name}", f"{len(its)}, lost {lost}", bool(its) and not lost)
-    yield Check("records stored twice", str(len(stored) - len(set(stored))), len(stored) == len(set(stored)))
-    yield Check("records that failed", f"java {java[-1]}, librdkafka {librdkafka['failed']}", True)
-    quiet_rss, rss = before.peak_rss / MIB, during.peak_rss / MIB
-    max_rss = MAX_RSS + CONSUMER_RSS * (stage.connections - CONNECTIONS)
-    yield Check("peak RSS", f"{rss:.0f} MiB (quiet {quiet_rss:.0f})", during.peak_rss <= max_rss)
-    descriptors = f"{during.peak_descriptors} of {stage.descriptors}"
-    yield Check("descriptors at most", descriptors, during.peak_descriptors < stage.descriptors)
-    share = f"{during.asked - len(during.late)} of {during.asked} within 1 s, slowest {during.slowest:.2f} s"
-    yield Check("/livez", share, not during.late)
-    yield from _consumed(consumed)
-    yield from _refused(found)
+    def _check_records(self, stage: Stage) -> None:
+        acknowledged: dict[str, set[str]] = {}
+        failed: dict[str, int] = {}
+        with self.step("java"):
+            *lines, last = self._running.output("java", 120).splitlines()
+            acknowledged["java"], failed["java"] = set(lines), int(last.split()[1])
+        if (librdkafka := self._found("librdkafka", 120)) is not None:
+            acknowledged["librdkafka"] = {f"librdkafka-{n}" for n in librdkafka["acknowledged"]}
+            failed["librdkafka"] = librdkafka["failed"]
+        self._say("what the topic holds")
+        with self.step("records of the topic"):
+            stored = [(message.value() or b"").decode() for message in messages(stage.node.internal, TOPIC)]
+            self.checks += checks.stored_once(acknowledged, failed, stored)
 
+    def _check_sidecar(self, stage: Stage, before: Watched, during: Watched) -> None:
+        quiet_rss, rss = before.peak_rss / MIB, during.peak_rss / MIB
+        max_rss = MAX_RSS + CONSUMER_RSS * (stage.connections - CONNECTIONS)
+        self.checks.append(Check("peak RSS", f"{rss:.0f} MiB (quiet {quiet_rss:.0f})", during.peak_rss <= max_rss))
+        shown = f"{during.peak_descriptors} of {stage.descriptors}"
+        self.checks.append(Check("descriptors at most", shown, during.peak_descriptors < stage.descriptors))
+        self.checks += checks.livez(during.probes)
+        self.checks += checks.balanced(before.scraped + during.scraped, before.unbalanced + during.unbalanced)
 
-def _consumed(found: dict[str, Any]) -> Iterator[Check]:
-    kept = found["revoked"] == 0 and not found["failures"]
-    yield Check("partitions that honest consumers lost", f"{found['revoked']} {found['failures'] or ''}".strip(), kept)
-    whole = bool(found["produced"]) and not found["lost"] and not found["again"]
-    shown = f"{found['produced']}, lost {found['lost']}, twice {found['again']}"
-    yield Check("messages to honest consumers", shown, whole)
+    def _end(self, stage: Stage) -> None:
+        alive = stage.process.poll() is None
+        took = stage.end()
+        self.checks.append(Check("the sidecar runs to the end", "yes" if alive else "no", alive))
+        shown = "no" if took is None else f"{took:.1f} s"
+        self.checks.append(Check("SIGTERM ends it", shown, took is not None and took <= DRAIN))
 
+    def _found(self, name: str, patience: float) -> Any:
+        """Return what a process has found, its last line; None, and a check that does not hold, where it failed."""
+        found = []
+        with self.step(name):
+            found.append(json.loads(self._running.output(name, patience).splitlines()[-1]))
+        return found[0] if found else None
 
-def _dropped(stage: Stage) -> Check:
-    what = "log lines dropped, stderr unread"
-    try:
-        dropped = sample(stage.metrics(), "brokerside_log_lines_dropped_total")
-    except OSError as error:
-        return Check(what, f"/metrics: {error}", False)
-    return Check(what, f"{dropped:.0f}", True)
-
-
-def _ended(stage: Stage) -> Iterator[Check]:
-    alive = stage.process.poll() is None
-    took = stage.end()
-    yield Check("the sidecar runs to the end", "yes" if alive else "no", alive)
-    yield Check("SIGTERM ends it", "no" if took is None else f"{took:.1f} s", took is not None and took <= DRAIN)
-
-
-def _latencies(calm: dict[str, Any], small: dict[str, Any], direct: dict[str, Any]) -> Iterator[Check]:
-    limit = MAX_SLOWDOWN * max(calm["p99"], direct["p99"], FLOOR_MS)
-    shown = f"p50 {small['p50']}, p99 {small['p99']}, max {small['max']} ms of {small['count']}"
-    shown += f"; quiet p50 {calm['p50']}, p99 {calm['p99']} ms"
-    shown += f"; past the sidecar p50 {direct['p50']}, p99 {direct['p99']}, max {direct['max']} ms"
-    yield Check("small honest requests", shown, small["p99"] <= limit)
-    yield Check("small honest requests that failed", str(small["errors"]), not small["errors"])
-    yield Check("foreign addresses in Metadata", str(small["foreign"]), not small["foreign"])
-
-
-def _refused(found: dict[str, dict[str, int]]) -> Iterator[Check]:
-    for name, what in (("spoof", "registry records"), ("forge", "audit events")):
-        if name in found:
-            accepted, refused = found[name].get("accepted", 0), found[name].get("refused", 0)
-            yield Check(
-                f"{what} from a client", f"{accepted} accepted, {refused} refused", not accepted and refused > 0
-            )
-    if "rebinding" in found:
-        statuses = {name: count for name, count in found["rebinding"].items() if name.startswith("status")}
-        yield Check("/config and /quotas under a foreign name", str(statuses), set(statuses) == {"status 421"})
+    def _say(self, text: str) -> None:
+        print(f"{time.monotonic() - self._begun:5.0f} s  {text}", file=sys.stderr, flush=True)
 
 
 def _settings(folder: Path, descriptors: int) -> dict[str, Any]:

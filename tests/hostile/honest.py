@@ -14,12 +14,14 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from proxy.client.consumer import ConsumerFailed, CoordinatedConsumer
 from proxy.client.consumer.streams import MessageStream
 from tests.frames import METADATA, request
+from tests.hostile.checks import SESSION_TIMEOUT
 
 PAUSE = 0.01
 """Seconds between two small requests."""
@@ -27,8 +29,8 @@ PAUSE = 0.01
 PATIENCE = 20.0
 """Seconds for an answer to a small request; then it counts as an error, and the client dials again."""
 
-SESSION_TIMEOUT_MS = 20_000
-"""Of the honest consumers. All processes share a few processors, and attackers may keep these for seconds."""
+SHARING = 60.0
+"""Seconds until each consumer has partitions, from its start: the first offsets of a new cluster take some."""
 
 LAST_MESSAGES = 60.0
 """Seconds for what is still on its way to the consumers at the end."""
@@ -38,9 +40,12 @@ BROKERS_ONLY = struct.pack(">i", 0)
 
 
 def small(address: str, seconds: float) -> dict[str, object]:
-    """Ask for Metadata again and again on one connection. Times in milliseconds; ``foreign``: wrong addresses."""
+    """Ask for Metadata again and again on one connection. Times in milliseconds; ``foreign``: wrong addresses;
+    ``requests``: when each began, on the monotonic clock, and how long it took, in seconds, and whether it
+    failed."""
     host, _, port = address.rpartition(":")
     times: list[float] = []
+    requests: list[tuple[float, float, bool]] = []
     errors = foreign = 0
     until = time.monotonic() + seconds
     sock: socket.socket | None = None
@@ -53,16 +58,47 @@ def small(address: str, seconds: float) -> dict[str, object]:
             answer = _frame(sock)
         except OSError:
             errors += 1
+            requests.append((began, time.monotonic() - began, True))
             if sock is not None:
                 sock.close()
             sock = None
         else:
             times.append((time.monotonic() - began) * 1000)
+            requests.append((began, times[-1] / 1000, False))
             foreign += _first_broker(answer) != (host, int(port))
         time.sleep(PAUSE)
     if sock is not None:
         sock.close()
-    return {"count": len(times), "errors": errors, "foreign": foreign, **percentiles(times)}
+    return {"count": len(times), "errors": errors, "foreign": foreign, "requests": requests, **percentiles(times)}
+
+
+def commit(address: str, seconds: float, topic: str) -> dict[str, Any]:
+    """Commit one transaction after the other. Percentiles in milliseconds; one that fails has taken as long as it took.
+    ``commits``: when each began, on the monotonic clock, and how long it took, in seconds, without
+    ``init_transactions``."""
+    commits: list[tuple[float, float]] = []
+    errors = 0
+    until = time.monotonic() + seconds
+    producer: Producer | None = None
+    while time.monotonic() < until:
+        try:
+            if producer is None:
+                starting = Producer({"bootstrap.servers": address, "transactional.id": "honest", "log_level": 0})
+                starting.init_transactions(PATIENCE)
+                producer = starting
+            began = time.monotonic()
+            try:
+                producer.begin_transaction()
+                producer.produce(topic, b"committed")
+                producer.commit_transaction(PATIENCE)
+            finally:
+                commits.append((began, time.monotonic() - began))
+        except KafkaException:
+            errors += 1
+            producer = None
+        time.sleep(PAUSE)
+    times = [took * 1000 for _, took in commits]
+    return {"count": len(commits), "errors": errors, "commits": commits, **percentiles(times)}
 
 
 def percentiles(times: Sequence[float]) -> dict[str, float]:
@@ -118,13 +154,18 @@ def produce(address: str, seconds: float, topic: str, rate: int) -> dict[str, ob
 def consume(address: str, seconds: float, topic: str, partitions: int, rate: int, broker: str) -> dict[str, object]:
     """Two consumers of one group, and a producer of what they read; they fetch from the broker itself.
 
-    ``revoked``: partitions that one of them lost after both had a share; None if one never had. ``again``: messages
-    that were handed out twice.
+    Prints a line once both have a share; ``seconds`` begin then. ``revoked``: when one of them lost a partition after
+    that, on the monotonic clock, once for each partition; None if one never had any. ``again``: messages that were
+    handed out twice. ``got``: how many each got.
     """
-    until = time.monotonic() + seconds
-    revoked: list[tuple[str, int]] = []
+    began = time.monotonic()
+    until = began + SHARING + seconds
+    revoked: list[float] = []
     got: dict[str, Counter[tuple[int, int]]] = {"one": Counter(), "two": Counter()}
     failures: list[str] = []
+
+    def lose(partitions: Sequence[tuple[str, int]]) -> None:
+        revoked.extend([time.monotonic()] * len(partitions))
 
     def read(name: str, stream: MessageStream) -> None:
         try:
@@ -143,9 +184,9 @@ def consume(address: str, seconds: float, topic: str, partitions: int, rate: int
             address,
             "honest",
             name,
-            session_timeout_ms=SESSION_TIMEOUT_MS,
+            session_timeout_ms=int(1000 * SESSION_TIMEOUT),
             kafka={"bootstrap.servers": broker},
-            on_revoked=revoked.extend,
+            on_revoked=lose,
         )
         (stream,) = consumer.create_message_streams({topic: 1})[topic]
         threading.Thread(target=read, args=[name, stream], daemon=True).start()
@@ -156,6 +197,8 @@ def consume(address: str, seconds: float, topic: str, partitions: int, rate: int
     while time.monotonic() < until:
         if before is None and all(got.values()):
             before = len(revoked)
+            until = time.monotonic() + seconds
+            print(f"both have partitions after {time.monotonic() - began:.1f} s", flush=True)
         producer.produce(topic, str(number), partition=number % partitions, on_delivery=delivered)
         producer.poll(1 / rate)
         number += 1
@@ -164,19 +207,24 @@ def consume(address: str, seconds: float, topic: str, partitions: int, rate: int
     deadline = time.monotonic() + LAST_MESSAGES
     while len(got["one"] | got["two"]) < produced and time.monotonic() < deadline:
         time.sleep(0.1)
-    lost = None if before is None else len(revoked) - before
+    lost = None if before is None else revoked[before:]
     with ThreadPoolExecutor(len(consumers)) as pool:
         list(pool.map(CoordinatedConsumer.shutdown, consumers))
     every = got["one"] + got["two"]
     again = every.total() - len(every)
     missing = max(0, produced - len(every))
-    return {"produced": produced, "lost": missing, "again": again, "revoked": lost, "failures": failures}
+    each = {name: counts.total() for name, counts in got.items()}
+    return {
+        "produced": produced, "lost": missing, "again": again, "revoked": lost, "failures": failures, "got": each,
+    }  # fmt: skip
 
 
 def main(arguments: Sequence[str]) -> None:
     what, address, seconds, *more = arguments
     if what == "small":
         said = small(address, float(seconds))
+    elif what == "commit":
+        said = commit(address, float(seconds), *more)
     elif what == "consume":
         topic, partitions, rate, broker = more
         said = consume(address, float(seconds), topic, int(partitions), int(rate), broker)

@@ -14,7 +14,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,27 +26,37 @@ from proxy.errors import LocalError
 from proxy.local import cluster
 from proxy.local.cluster import ClusterState
 from proxy.local.jars import java, resolve
+from tests.hostile.checks import Probe
+from tests.integration.metrics import unbalanced
 
 TOPIC = "honest"
 CONSUMED = "honest-consumed"
 """What the honest consumers read; nobody else writes it."""
 
 CONSUMED_PARTITIONS = 4
+COMMITTED = "honest-committed"
+"""What transactions write past the sidecar."""
+
 HERE = Path(__file__).parent
 
 PER_IP = 100
 """Connections of one address: without such a limit 600 silent ones have all descriptors, and who has lost its
 connection waits for minutes until it is accepted again."""
 
-DESCRIPTORS = 1024
-"""Limit of the sidecar's open files: attackers that say nothing take more than half of them. Of many hostile consumers
-each gets four more, two of which a connection has before it is a consumer's."""
+DESCRIPTORS = 1536
+"""Limit of the sidecar's open files: all attackers take up to 900 of them as ``PER_IP`` allows, the sidecar's own
+clients 250, and listeners leave as many free. With less, attackers that say nothing have all connections, as clients
+notice that connect again. Of many hostile consumers each gets four more, two of which a connection has before it is a
+consumer's."""
 
 PIPE = 4096
 """Bytes of the pipe that is the sidecar's stderr."""
 
 START = 120.0
 """Seconds until the sidecar has to be ready."""
+
+PROBE_PATIENCE = 20.0
+"""Seconds until a ``/livez`` counts as not answered."""
 
 RELOAD_EVERY = 10.0
 ADDRESSES = 3000
@@ -64,12 +74,13 @@ class Watched:
 
     peak_rss: int = 0
     """Bytes."""
-    asked: int = 0
     peak_descriptors: int = 0
-    late: list[str] = field(default_factory=list)
-    """Each ``/livez`` that was not answered within a second: what happened instead."""
-    slowest: float = 0.0
-    """Seconds of the slowest ``/livez``."""
+    probes: list[Probe] = field(default_factory=list)
+    """Each ``/livez``."""
+    scraped: int = 0
+    """Samples of ``/metrics``."""
+    unbalanced: list[str] = field(default_factory=list)
+    """What ``unbalanced`` has found in them."""
 
 
 class Stage:
@@ -92,7 +103,8 @@ class Stage:
         self._path = folder / "hostile.yaml"
         self.load(0)
         admin = AdminClient({"bootstrap.servers": self.state.internal_bootstrap})
-        for future in admin.create_topics([NewTopic(TOPIC, 1, 1), NewTopic(CONSUMED, CONSUMED_PARTITIONS, 1)]).values():
+        partitions = {TOPIC: 1, CONSUMED: CONSUMED_PARTITIONS, COMMITTED: 1}
+        for future in admin.create_topics([NewTopic(name, count, 1) for name, count in partitions.items()]).values():
             future.result(30)
         if log is None:
             self._log, write = os.pipe()
@@ -166,13 +178,10 @@ class Stage:
             while not stop.wait(1):
                 watched.peak_rss = max(watched.peak_rss, self._rss())
                 watched.peak_descriptors = max(watched.peak_descriptors, self._descriptors())
-                began = time.monotonic()
-                try:
-                    self._get("livez", 1)
-                except OSError as error:
-                    watched.late.append(str(error))
-                watched.asked += 1
-                watched.slowest = max(watched.slowest, time.monotonic() - began)
+                watched.probes.append(self._probe())
+                with suppress(OSError):
+                    watched.unbalanced += unbalanced(self.metrics())
+                    watched.scraped += 1
                 if reload and time.monotonic() >= reload_at:
                     reload_at += RELOAD_EVERY
                     generation += 1
@@ -191,6 +200,21 @@ class Stage:
             return bool(self._get("readyz", 1))
         except OSError:
             return False
+
+    def _probe(self) -> Probe:
+        began, waited, error = time.monotonic(), self._waited(), ""
+        try:
+            self._get("livez", PROBE_PATIENCE)
+        except OSError as problem:
+            error = str(problem)
+        return Probe(time.monotonic() - began, self._waited() - waited, error)
+
+    def _waited(self) -> float:
+        """Return the seconds in which the sidecar's main thread could run, and had no processor."""
+        try:
+            return int(Path(f"/proc/{self.process.pid}/schedstat").read_text().split()[1]) / 1e9
+        except OSError:
+            return 0.0
 
     def _get(self, path: str, patience: float) -> str:
         with urllib.request.urlopen(f"http://{self.node.admin}/{path}", timeout=patience) as response:
@@ -243,6 +267,15 @@ class Running:
         self._outputs[name] = folder / f"{name}.out"
         with self._outputs[name].open("wb") as output, (folder / f"{name}.err").open("wb") as errors:
             self._processes[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
+
+    def first_line(self, name: str, patience: float) -> str:
+        """The first line that it prints. Raises LocalError where none comes."""
+        deadline = time.monotonic() + patience
+        while "\n" not in (text := self._outputs[name].read_text()):
+            if time.monotonic() > deadline or self._processes[name].poll() is not None:
+                raise LocalError(f"{name} printed nothing within {patience:.0f} s")
+            time.sleep(0.1)
+        return text.partition("\n")[0]
 
     def output(self, name: str, patience: float) -> str:
         """What it has printed, once it has ended. Raises LocalError where it does not end, or failed."""
