@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 
@@ -70,10 +72,20 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     marker = item.get_closest_marker("timeout")
     timeout = float(marker.args[0] if marker else item.config.getini("timeout"))
     exit_when_overdue(item.config, timeout)
+    failed_before = item.session.testsfailed
     try:
         return (yield)
     finally:
         exit_when_overdue(item.config)
+        if item.session.testsfailed > failed_before:
+            release_clients()
+
+
+def release_clients() -> None:
+    """Those of a failed test, which its traceback keeps, connect again to ports whose connections others count."""
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        vars(sys).pop(name, None)
+    gc.collect()
 
 
 @pytest.hookimpl(tryfirst=True)

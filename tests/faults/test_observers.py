@@ -222,7 +222,7 @@ async def test_structs_cannot_be_changed(site: Observed) -> None:
 
 
 async def test_who_changes_what_observers_share_spoils_it_for_observers_alone(site: Observed) -> None:
-    """F6: exchanges are shared and may be changed, but none of them travels. Every lane works on."""
+    """F6: exchanges are shared and may be changed, but none of them travels. Every thread works on."""
     await site.run("Vandal", "Reader", "Witness")
     count = await site.carry(mixed(200 * SCALE))
     await site.accounted(count)

@@ -16,7 +16,8 @@ import msgspec
 import pytest
 import yaml
 
-from observers.event import StatusEvent, decoder
+from observers.account_events import StatusEvent
+from observers.event import decoder
 from proxy.errors import LocalError
 from proxy.local import cluster as local_cluster
 from proxy.local.cluster import ClusterState

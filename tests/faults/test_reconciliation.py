@@ -24,7 +24,8 @@ import yaml
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from observers.event import Envelope, GapEvent, RequestEvent, StatusEvent, decoder
+from observers.account_events import GapEvent, StatusEvent
+from observers.event import Envelope, RequestEvent, decoder
 from proxy.local import cluster as local_cluster
 from proxy.local.cluster import ClusterState
 from proxy.local.ports import HOST, free_ports

@@ -36,7 +36,7 @@ from tests.integration.peer import Behaviour, Reader, Writer, read_frame, upstre
 from tests.integration.recorder import RECORDER
 
 CLUSTER_METADATA, REGISTER_CONSUMER = 30_001, 30_002
-HEARTBEAT, FETCH = 12, 1
+HEARTBEAT, OFFSET_COMMIT = 12, 8
 HERE = GroupsView(12, dict.fromkeys(range(12), 1), frozenset(range(12)), 1)
 ASKED = RegisterConsumerRequest("g", "c1", '{"t":2}', True, "smallest", 6000)
 USER_TIMEOUT_MS = 2000
@@ -70,25 +70,27 @@ class Rights:
         """The body of the response; the names are added to ``asked``."""
         key, client_id = int.from_bytes(frame[4:6], "big"), max(0, int.from_bytes(frame[12:14], "big", signed=True))
         body = frame[14 + client_id :]
-        if key == HEARTBEAT:
-            group = body[2 : 2 + int.from_bytes(body[:2], "big")].decode()
-            asked.append(group)
-            return struct.pack(">h", 30 if group in self.denied else 25)
-        if key != FETCH:
+        if key not in (HEARTBEAT, OFFSET_COMMIT):
             return b""
-        (count,), pos, answer = struct.unpack_from(">i", body, 17), 21, b""
+        length = int.from_bytes(body[:2], "big")
+        group = body[2 : 2 + length].decode()
+        asked.append(group)
+        if key == HEARTBEAT:
+            return struct.pack(">h", 30 if group in self.denied else 25)
+        pos, answer = 2 + length + 28, b""  # after generation, member and retention
+        (count,) = struct.unpack_from(">i", body, pos - 4)
         for _ in range(count):
             length = int.from_bytes(body[pos : pos + 2], "big")
             name = body[pos + 2 : pos + 2 + length]
             asked.append(name.decode())
-            code = 29 if name.decode() in self.denied else 3
-            answer += struct.pack(">h", length) + name + struct.pack(">iihqqii", 1, 0, code, -1, -1, -1, 0)
-            pos += 22 + length
-        return bytes(4) + struct.pack(">i", count) + answer
+            code = 30 if group in self.denied else 29 if name.decode() in self.denied else 3
+            answer += struct.pack(">h", length) + name + struct.pack(">iih", 1, 2**31 - 1, code)
+            pos += 20 + length
+        return struct.pack(">i", count) + answer
 
 
 class Coordinating:
-    """``events``: what the coordinator was told. ``decide``: what it does about a registration; the error code."""
+    """``events``: what the coordinator received. ``decide``: what it does about a registration; the error code."""
 
     def __init__(self, path: Path) -> None:
         self.config = load(path)

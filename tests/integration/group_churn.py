@@ -18,7 +18,16 @@ from tests.integration.group_fleet import BROKERS, ConsumerProcess, GroupFleet, 
 from tests.integration.journaling import boottime_ns
 from tests.integration.journals import MILLISECOND, Replay, Source, count_skipped, find_overlaps, find_replays
 from tests.integration.own_network import Direction
-from tests.integration.replays import OFFSETS_TOPIC, Explainer, Loss, Outage, Recreation, read_commits
+from tests.integration.replays import (
+    OFFSETS_TOPIC,
+    Event,
+    Explainer,
+    Loss,
+    Outage,
+    Recreation,
+    UnsureTakeover,
+    read_commits,
+)
 
 SECOND = 1_000_000_000
 
@@ -62,6 +71,10 @@ COMMIT_SECONDS = 3
 
 FENCED_SECONDS = 3
 """For so long a coordinator may not know that its successor has fenced it: it writes every 2 s at least."""
+
+RETURN_SECONDS = 10
+"""By so much longer than 4T/3 a successor may wait for consumers that are missing, before others get StartFetcher: 1.02
+times ``state.write.timeout.ms``, and what it takes on a busy machine until these have answered a ping."""
 
 
 class Fault(NamedTuple):
@@ -180,17 +193,18 @@ class GroupChurn:
         """Consumers that have ended by themselves."""
         return [f"{one.name}: {one.journal.failure}" for one in self._all if one.journal.failure is not None]
 
-    def _events(self) -> list[Loss | Outage | Recreation]:
+    def _events(self) -> list[Event]:
         """What the faults have brought about, as section 8 of the design allows it.
 
         What a consumer has read since its last answer is lost with it: up to a third of the session timeout T. One that
         is stopped or cut off reads on until its lease ends, at most T after it; where only what it sends is lost it may
         hear two more pings. One that leaves reports everything, if it has a coordinator. One that is gone for its
         coordinator, without a fault, has left several pings unanswered: the machine was busy. A coordinator whose
-        partition is taken hears what it cannot commit, until it notices.
+        partition is taken hears what it cannot commit, until it notices. One that takes over while its predecessor
+        waited for somebody's response to StartFetcher logs ``group_unsure``: it says which takeovers are excused.
         """
         timeout, unreported = self._timeout, self._timeout // 3 + LATE_SECONDS * SECOND
-        found: list[Loss | Outage | Recreation] = []
+        found: list[Event] = []
         for at, what, name in self.faults:
             if what == "kill":
                 found.append(Loss(name, what, at, at + SECOND, unreported))
@@ -210,6 +224,8 @@ class GroupChurn:
                 found.append(Loss(name, what, at, at + timeout + SECOND, unreported))
         resigned = self._fleet.resigned(partition_of(self._group, self._fleet.partitions))
         found += [Outage("takeover", at - FENCED_SECONDS * SECOND, at) for at in resigned]
+        unsure_for = timeout * 4 // 3 + RETURN_SECONDS * SECOND
+        found += [UnsureTakeover(at, at + unsure_for) for at in self._fleet.unsure(self._group)]
         names = [(one.consumer_id, one.name) for one in self._all]
         for at, consumer_id in self._fleet.gone(self._group):
             found += [Loss(name, "gone", at, at + timeout, 2 * timeout) for own, name in names if own == consumer_id]

@@ -53,6 +53,9 @@ SESSION_TIMEOUT_MS = int(os.environ.get("GROUPS_TIMEOUT_MS", "30000"))
 QUICK_RETURN = ("-m", "tests.tools.quick_return")
 """A sidecar that takes partitions back after three seconds instead of 30."""
 
+MANY_REBALANCES = ("-m", "tests.tools.many_rebalances")
+"""One that does not slow down a group whose consumers come and go, either."""
+
 
 class ConsumerProcess:
     """A consumer; ``name``: of its journal, no other process has it."""
@@ -151,9 +154,9 @@ class GroupFleet(FeatureFleet):
     def host(self, name: str) -> list[str]:
         return [] if self.network is None else self.network.command(name)
 
-    def restart(self, broker_id: int, *, wait: bool = True) -> None:
+    def restart(self, broker_id: int, program: Sequence[str] = QUICK_RETURN, *, wait: bool = True) -> None:
         """Start the sidecar before a broker again."""
-        sidecar = self.spawn(broker_id, QUICK_RETURN)
+        sidecar = self.spawn(broker_id, program)
         if wait:
             sidecar.wait_ready()
 
@@ -257,9 +260,9 @@ class GroupFleet(FeatureFleet):
             for broker_id in self.living:
                 status = self.group(broker_id, group)
                 if status is not None and status["members"] == members:
-                    told = all(one["state"] == "fetching" for one in status["consumers"])
+                    fetching = all(one["state"] == "fetching" for one in status["consumers"])
                     at_rest = status["state"] == "stable" and not status["unowned"] and status["owned"]
-                    if at_rest and told and _is_even(status["consumers"]):
+                    if at_rest and fetching and _is_even(status["consumers"]):
                         found.append(broker_id)
                         return True
             return False
@@ -289,20 +292,27 @@ class GroupFleet(FeatureFleet):
         wait_until(lambda: len(self.leaders(topic)) == partitions and -1 not in self.leaders(topic).values())
 
     def consume(self, group: str, consumer_id: str, topics: Sequence[str], **arguments: Any) -> ConsumerProcess:
-        """Start a consumer with a stream of each topic. It fetches from the brokers themselves, if nothing else is
-        said, so that it can do so while a sidecar is away. ``arguments``: see ``journaling``."""
+        """Start a consumer. ``arguments``: see the method of that name."""
         path = self.folder / f"consumer-{len(self.consumers)}-{consumer_id}"
-        brokers = [self.address(one) for one in BROKERS]
-        kafka = {"bootstrap.servers": self.state.internal_bootstrap}
-        defaults = {"session_timeout_ms": SESSION_TIMEOUT_MS, "kafka": kafka, "pause": 0}
-        own = {
-            "bootstrap_brokers": brokers,
+        given = self.arguments(group, consumer_id, topics, **arguments)
+        self.consumers.append(ConsumerProcess(path, given, self.host(path.name)))
+        return self.consumers[-1]
+
+    def arguments(
+        self, group: str, consumer_id: str, topics: Sequence[str], *, streams: int = 1, **arguments: Any
+    ) -> dict[str, Any]:
+        """What ``journaling`` takes for a consumer with so many streams of each topic. It fetches from the brokers
+        themselves, if nothing else is said, so that it can do so while a sidecar is away."""
+        return {
+            "session_timeout_ms": SESSION_TIMEOUT_MS,
+            "kafka": {"bootstrap.servers": self.state.internal_bootstrap},
+            "pause": 0,
+            **arguments,
+            "bootstrap_brokers": [self.address(one) for one in BROKERS],
             "group_id": group,
             "consumer_id": consumer_id,
-            "topic_count": dict.fromkeys(topics, 1),
+            "topic_count": dict.fromkeys(topics, streams),
         }
-        self.consumers.append(ConsumerProcess(path, {**defaults, **arguments, **own}, self.host(path.name)))
-        return self.consumers[-1]
 
     def cut_consumer(self, consumer: ConsumerProcess, broker_id: int, direction: Direction) -> ExitStack:
         """Lose packets between a consumer and the sidecar of a broker, until the stack is closed."""
@@ -336,6 +346,10 @@ class GroupFleet(FeatureFleet):
         """When a sidecar did not hold a partition any more."""
         return [_boottime_of(one) for one in self.logged("coordinator_resigned", partition=partition)]
 
+    def unsure(self, group: str) -> list[int]:
+        """When a sidecar has taken a group over whose owners may not all have had StartFetcher."""
+        return [_boottime_of(one) for one in self.logged("group_unsure", group=group)]
+
     def check_logs(self) -> None:
         """No sidecar has made a mistake."""
         for log in self.folder.glob("sidecar-*.log"):
@@ -359,6 +373,19 @@ def _boottime_of(logged: Mapping[str, Any]) -> int:
 
 def _port(address: str) -> int:
     return int(address.rpartition(":")[2])
+
+
+@contextmanager
+def producing(
+    fleet: GroupFleet, topic: str, partitions: int, *, rate: int = 50, copies: int = 1
+) -> Iterator[SteadyProducer]:
+    """Create a topic, and append to it for the block."""
+    fleet.create_topic(topic, partitions, copies)
+    made = SteadyProducer(fleet.state.internal_bootstrap, topic, partitions, rate=rate)
+    try:
+        yield made
+    finally:
+        made.stop()
 
 
 def group_of(partition: int, partitions: int) -> str:

@@ -15,14 +15,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from proxy.client.consumer import ConsumerFailed, CoordinatedConsumer
 from proxy.client.consumer.link import SIZE_BYTES, CoordinatorLink
 from proxy.client.consumer.streams import MessageStream
 from proxy.config.values import Endpoint
-from proxy.coordinator.wire import ConsumedOffset, decode_response
+from proxy.coordinator.wire import START_FETCHER, ConsumerResponse, decode_response
 from proxy.errors import PeerError
 from proxy.fleet.boottime import boottime_ms
 
@@ -31,24 +31,24 @@ POLL_SECONDS = 0.01
 
 
 class ReportingLink(CoordinatorLink):
-    """Calls ``reported`` with the offsets of a response when the kernel has it."""
+    """Calls ``responded`` with a response when the kernel has it."""
 
-    reported: Callable[[tuple[ConsumedOffset, ...]], None]
+    responded: Callable[[ConsumerResponse], None]
 
     def send(self, frame: bytes) -> None:
         super().send(frame)
         with contextlib.suppress(PeerError):  # a request of its own
-            self.reported(decode_response(frame[SIZE_BYTES:]).offsets or ())
+            self.responded(decode_response(frame[SIZE_BYTES:]))
 
 
 class ReportingConsumer(CoordinatedConsumer):
-    """``reported``: see ``ReportingLink``."""
+    """``responded``: see ``ReportingLink``."""
 
-    reported: Callable[[tuple[ConsumedOffset, ...]], None]
+    responded: Callable[[ConsumerResponse], None]
 
     def _open_link(self, address: Endpoint) -> CoordinatorLink:
         link = ReportingLink(address, self._security, self._settings.client_id, boottime_ms)
-        link.reported = self.reported
+        link.responded = self.responded
         return link
 
 
@@ -65,7 +65,7 @@ class JournalingConsumer:
             on_assigned=lambda found: self._note_all("assigned", found),
             on_revoked=lambda found: self._note_all("revoked", found),
         )
-        self._consumer.reported = self._note_reported
+        self._consumer.responded = self._note_response
         streams = self._consumer.create_message_streams(topic_count)
         self._threads = [threading.Thread(target=self._read, args=[one]) for each in streams.values() for one in each]
         for thread in self._threads:
@@ -86,9 +86,11 @@ class JournalingConsumer:
         for topic, partition in partitions:
             self._note(what, now, topic, partition)
 
-    def _note_reported(self, offsets: Sequence[ConsumedOffset]) -> None:
+    def _note_response(self, response: ConsumerResponse) -> None:
         now = boottime_ns()
-        for one in offsets:
+        if response.api_key == START_FETCHER:
+            self._note("started", now)
+        for one in response.offsets or ():
             self._note("reported", now, one.topic, one.partition, one.offset)
 
     def _read(self, stream: MessageStream) -> None:

@@ -45,7 +45,8 @@ class Report(NamedTuple):
 
 
 class Journal(NamedTuple):
-    """Of one process of a consumer, in the order of time. ``failure``: why the consumer has ended by itself."""
+    """Of one process of a consumer, in the order of time. ``failure``: why the consumer has ended by itself.
+    ``started``: when it has responded to StartFetcher."""
 
     name: str
     handed_out: Sequence[HandedOut]
@@ -53,6 +54,7 @@ class Journal(NamedTuple):
     revoked: Sequence[Change]
     reported: Sequence[Report]
     failure: str | None
+    started: Sequence[int] = ()
 
 
 class Replay(NamedTuple):
@@ -69,6 +71,7 @@ def read_journal(path: Path) -> Journal:
     handed_out: list[HandedOut] = []
     changes: dict[str, list[Change]] = {"assigned": [], "revoked": []}
     reported: list[Report] = []
+    started: list[int] = []
     failure = None
     whole, _, _ = path.read_text().rpartition("\n")
     for line in whole.splitlines():
@@ -80,12 +83,14 @@ def read_journal(path: Path) -> Journal:
         elif kind == "reported":
             at, topic, partition, offset = rest.split()
             reported.append(Report(int(at), topic, int(partition), int(offset)))
+        elif kind == "started":
+            started.append(int(rest))
         elif kind == "failed":
             failure = rest
         else:
             at, topic, partition = rest.split()
             changes[kind].append(Change(int(at), topic, int(partition)))
-    return Journal(path.stem, handed_out, **changes, reported=reported, failure=failure)
+    return Journal(path.stem, handed_out, **changes, reported=reported, failure=failure, started=started)
 
 
 def find_overlaps(journals: Iterable[Journal]) -> list[str]:

@@ -20,6 +20,8 @@ from tests.integration.journals import MILLISECOND, Journal, Replay, Report
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
+UNSURE = "unsure takeover"
+
 
 class Loss(NamedTuple):
     """A consumer was lost. What it reports after ``at`` may not arrive, and it hands out nothing after ``until``.
@@ -48,13 +50,24 @@ class Recreation(NamedTuple):
     until: int
 
 
+class UnsureTakeover(NamedTuple):
+    """A coordinator has taken over, and does not know whether all owners had StartFetcher from its predecessor. What a
+    consumer reports after ``at`` counts once it has responded to StartFetcher; after ``until`` it counts anyway."""
+
+    at: int
+    until: int
+
+
+Event = Loss | Outage | Recreation | UnsureTakeover
+
+
 class Explainer:
     """Knows what was done, and what was committed. Times are nanoseconds, as those of journals."""
 
     def __init__(
         self,
         journals: Iterable[Journal],
-        events: Iterable[Loss | Outage | Recreation],
+        events: Iterable[Event],
         commits: Iterable[Report],
         *,
         unreported: int,
@@ -68,6 +81,7 @@ class Explainer:
         self._losses = sorted((one for one in found if isinstance(one, Loss)), key=lambda one: one.at)
         self._outages = [one for one in found if isinstance(one, Outage)]
         self._recreations = [one for one in found if isinstance(one, Recreation)]
+        self._unsure = sorted(one for one in found if isinstance(one, UnsureTakeover))
         self._journals = {one.name: one for one in journals}
         self._reports = {name: _by_partition(one.reported) for name, one in self._journals.items()}
         self._commits = _by_partition(commits)
@@ -87,7 +101,9 @@ class Explainer:
             fits = loss.name == replay.name and loss.at < began and first.before < loss.until
             if fits and (reason := self._by(loss, replay, heard, began)) is not None:
                 return reason
-        return None
+        # The consumer lives: it begins anew after its lease, or another one has its partition.
+        reasons = [self._why_not_committed(replay, at, began) for at in reported]
+        return UNSURE if UNSURE in reasons and None not in reasons else None
 
     def _begin_of(self, replay: Replay) -> int:
         """When the partition was assigned to the consumer that was handed the message out again."""
@@ -101,13 +117,25 @@ class Explainer:
         handed_out = replay.first.after
         if not heard and handed_out > loss.at - loss.unreported:
             return loss.what
-        outages = [one for one in self._outages if one.at < began]
         if heard:
-            ends = [[one for one in outages if one.at - self._uncommitted < at < one.until] for at in heard]
-            return f"{loss.what}, {ends[0][0].what}" if all(ends) else None
-        for one in outages:
-            if one.at < loss.at and one.at - self._unreported < handed_out < one.until + self._lease:
+            reasons = [self._why_not_committed(replay, at, began) for at in heard]
+            return None if None in reasons else f"{loss.what}, {reasons[0]}"
+        for one in self._outages:
+            is_before = one.at < min(began, loss.at)
+            if is_before and one.at - self._unreported < handed_out < one.until + self._lease:
                 return f"{loss.what}, {one.what}"
+        return None
+
+    def _why_not_committed(self, replay: Replay, at: int, began: int) -> str | None:
+        """Why what the consumer has reported at a time was not committed before the message was handed out again."""
+        takeover = max((one for one in self._unsure if one.at < at), default=None)
+        if takeover is not None and at < takeover.until:
+            started = self._journals[replay.name].started
+            if not any(takeover.at < one < at for one in started):
+                return UNSURE
+        for one in self._outages:
+            if one.at < began and one.at - self._uncommitted < at < one.until:
+                return one.what
         return None
 
 

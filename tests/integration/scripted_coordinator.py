@@ -56,8 +56,8 @@ class ScriptedCoordinator:
         key, version, correlation_id, body = self._request()
         if key == wire.CLUSTER_METADATA:
             here = wire.EndpointEntry(1, "127.0.0.1", self.port)
-            told = wire.encode_cluster_metadata_response(wire.ClusterMetadataResponse(0, 1, (here,)))
-            self._send(wire.response_frame(correlation_id, told))
+            response = wire.encode_cluster_metadata_response(wire.ClusterMetadataResponse(0, 1, (here,)))
+            self._send(wire.response_frame(correlation_id, response))
             key, version, correlation_id, body = self._request()
         assert key == wire.REGISTER_CONSUMER
         response = wire.RegisterConsumerResponse(error_code, 1, 1)

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are ex
     ResourceType,
 )
 
-from observers.event import InventoryEvent
+from observers.cluster_events import InventoryEvent
 from proxy.core.protected_topics import FEATURES, REGISTRY
 from proxy.local import broker
 from proxy.local import cluster as local_cluster

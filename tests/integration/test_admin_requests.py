@@ -21,7 +21,6 @@ from proxy.local import broker
 from proxy.local import cluster as local_cluster
 from proxy.local.sidecars import SidecarProcess
 from spark_jobs.query import query
-from spark_jobs.run import INTERPRETED_QUERIES_CONF
 from tests import frames, sasl
 from tests.integration.authorizer import DECISION, login, secured_properties
 from tests.integration.test_audit import envelopes, events
@@ -195,8 +194,7 @@ def ask_raw(bootstrap: str) -> None:
 
 
 def run_job(bootstrap: str, tables: Path, *more: str) -> None:
-    conf = [f"--conf={name}={value}" for name, value in INTERPRETED_QUERIES_CONF.items()]
-    options = ("--available-now", "--bootstrap-servers", bootstrap, "--tables", str(tables), *conf, *more)
+    options = ("--available-now", "--bootstrap-servers", bootstrap, "--tables", str(tables), *more)
     command = [sys.executable, "-m", "proxy", "jobs", "run", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

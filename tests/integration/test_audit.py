@@ -13,19 +13,11 @@ from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]  # public, but without __all__
 from confluent_kafka.cimpl import NewTopic
 
+from observers.account_events import GapEvent, StatusEvent
 from observers.audit import AuditObserver
+from observers.cluster_events import InventoryEvent
 from observers.dispatch import Dispatcher
-from observers.event import (
-    ConnectionEvent,
-    Envelope,
-    GapEvent,
-    InventoryEvent,
-    RequestEvent,
-    RollupEvent,
-    StatusEvent,
-    ThrottleEvent,
-    decoder,
-)
+from observers.event import ConnectionEvent, Envelope, RequestEvent, RollupEvent, ThrottleEvent, decoder
 from observers.event import TopicPartition as PartitionOfEvent
 from observers.event_observer import AuditStats
 from observers.kafka_admin import AUDIT_PARTITIONS, KafkaAdmin

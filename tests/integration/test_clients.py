@@ -9,7 +9,7 @@ import subprocess
 import uuid
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
 
 from proxy.features.catalog import PREFIX, SUPPORTED
@@ -18,6 +18,7 @@ from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
 from proxy.rpc.feature_messages import decode_described
 from tests.frames import request
+from tests.integration.consuming import until
 from tests.integration.librdkafka import LARGE, consume, produce
 
 pytestmark = pytest.mark.kafka
@@ -112,17 +113,25 @@ def test_java_tools_produce_and_consume(cluster: ClusterState, sidecar: SidecarP
 
 
 def test_admin_calls(cluster: ClusterState, sidecar: SidecarProcess) -> None:
+    """The broker hears from the controller later what has been created, or deleted."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     name = f"a-{uuid.uuid4().hex[:8]}"
+    resource = ConfigResource(ConfigResource.Type.TOPIC, name)
+
+    def is_deleted() -> bool:
+        try:
+            admin.describe_configs([resource])[resource].result(30)
+        except KafkaException as error:
+            return error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+        return False
+
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
     admin.create_partitions([NewPartitions(name, 3)])[name].result(30)
-    assert len(admin.list_topics(name, 10).topics[name].partitions) == 3
-    resource = ConfigResource(ConfigResource.Type.TOPIC, name)
+    until(lambda: len(admin.list_topics(name, 10).topics[name].partitions) == 3)
     assert admin.describe_configs([resource])[resource].result(30)["cleanup.policy"].value == "delete"
     assert admin.describe_cluster().result(30).nodes[0].id == 1
     admin.delete_topics([name])[name].result(30)
-    with pytest.raises(KafkaException):
-        admin.describe_configs([resource])[resource].result(30)
+    until(is_deleted)
 
 
 def test_a_50_mb_record(cluster: ClusterState, sidecar: SidecarProcess, topic: str) -> None:

@@ -84,6 +84,7 @@ def shut_down(consumer: CoordinatedConsumer, coordinator: ScriptedCoordinator) -
 
 
 def test_two_streams_iterate(cluster: ClusterState, topic: str, coordinator: ScriptedCoordinator) -> None:
+    """S1-77"""
     with consumer_of(coordinator, cluster) as consumer:
         first, second = consumer.create_message_streams({topic: 2})[topic]
         registered = coordinator.register()
@@ -98,6 +99,7 @@ def test_two_streams_iterate(cluster: ClusterState, topic: str, coordinator: Scr
 def test_nothing_is_handed_out_after_stop_fetcher(
     cluster: ClusterState, topic: str, coordinator: ScriptedCoordinator
 ) -> None:
+    """S1-69, S1-78"""
     with consumer_of(coordinator, cluster) as consumer:
         (stream,) = consumer.create_message_streams({topic: 1})[topic]
         coordinator.register()
@@ -143,6 +145,7 @@ def test_a_part_of_the_partitions_is_stopped(
 def test_a_paused_process_hands_out_nothing_after_its_lease(
     cluster: ClusterState, topic: str, coordinator: ScriptedCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """S1-22, S1-79"""
     pause_ms = 0
     clock = consumer_module.boottime_ms
     monkeypatch.setattr(consumer_module, "boottime_ms", lambda: clock() + pause_ms)
@@ -181,6 +184,7 @@ def test_an_application_that_stands_still_leaves_its_group(
 def test_an_offset_out_of_range_is_reset_after_a_reconnect(
     cluster: ClusterState, topic: str, coordinator: ScriptedCoordinator
 ) -> None:
+    """S1-67"""
     with consumer_of(coordinator, cluster) as consumer:
         (stream,) = consumer.create_message_streams({topic: 1})[topic]
         coordinator.register()
@@ -226,6 +230,7 @@ def test_a_full_stream_does_not_hold_up_the_other_one(
 def test_a_coordinator_that_is_gone_does_not_stop_it(
     cluster: ClusterState, topic: str, coordinator: ScriptedCoordinator
 ) -> None:
+    """S1-61"""
     with consumer_of(coordinator, cluster) as consumer:
         stream = begin(consumer, coordinator, topic)
         assert take(stream, 10) == list(range(10))
@@ -293,6 +298,7 @@ def test_offsets_are_committed_while_partitions_are_revoked(
 def test_a_commit_beside_other_members_is_refused(
     cluster: ClusterState, topic: str, coordinator: ScriptedCoordinator
 ) -> None:
+    """S1-80"""
     with consumer_of(coordinator, cluster, auto_commit=False) as consumer:
         (stream,) = consumer.create_message_streams({topic: 1})[topic]
         group = coordinator.register().group_id

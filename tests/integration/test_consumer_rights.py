@@ -128,7 +128,7 @@ async def test_a_connection_that_the_broker_has_closed_meanwhile_is_opened_again
         for writer in closing:
             writer.close()
         await running.consumers.set_topics(["ta", "tb"])
-        assert broker.asked[-1] == ["tb"]
+        assert broker.asked[-1] == ["g", "tb"]
         assert not running.ends
 
 
@@ -214,6 +214,7 @@ def granted(secured: Secured) -> Iterator[Secured]:
 async def test_error_30_and_29_are_what_the_broker_says_of_the_client(
     tmp_path: Path, secured: Secured, workers: int
 ) -> None:
+    """S1-54"""
     async with logged_in(tmp_path, secured, workers) as (running, reader, writer):
         assert await code(reader) == 30
         secured.allow(ResourceType.GROUP, "g")
@@ -334,6 +335,36 @@ async def test_who_goes_while_the_broker_is_asked_leaves_nothing_behind(tmp_path
         await running.counted(0, {"client_closed": 1})
         await asyncio.wait_for(ended.wait(), 10)
         await running.until(lambda: not running.consumers._tasks)
+
+
+@pytest.mark.usefixtures("often")
+async def test_so_many_clients_are_asked_about_at_a_time_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumers, "MAX_QUESTIONS", 2)
+    waiting: list[Writer] = []
+    answering = asyncio.Event()
+
+    async def behave(reader: Reader, writer: Writer) -> None:
+        rights = Rights()
+        for number in itertools.count():
+            frame = await read_frame(reader)
+            if number == 1:  # the first one is part of the registration
+                waiting.append(writer)
+                await answering.wait()
+            writer.write(response(int.from_bytes(frame[8:12], "big"), rights.answer(frame, [])))
+
+    broker = LoggingIn(behave)
+    async with coordinating(tmp_path, broker, listener=WITH_LOGIN) as running:
+        for _ in range(3):
+            await broker.register(running)
+        await running.until(lambda: len(running.consumers._tasks) >= 3)
+        await running.until(lambda: len(waiting) == 2)
+        await asyncio.sleep(0.05)
+        assert len(waiting) == 2
+        answering.set()
+        await running.until(lambda: len(waiting) == 3)
+        assert not running.ends
 
 
 async def test_one_client_s_rights_are_asked_for_one_after_the_other() -> None:

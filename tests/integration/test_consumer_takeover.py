@@ -14,6 +14,7 @@ from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
 from tests.integration.consuming import handed_out, shut_down, until
 from tests.integration.test_group_coordinator import MESSAGES, Coordinating
+from tests.tools.kafka_tools import KafkaTools
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 
@@ -21,10 +22,10 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 class Succeeding(Coordinating):
     """With a socket for a successor."""
 
-    def __init__(self, cluster: ClusterState, folder: Path, workers: int) -> None:
+    def __init__(self, cluster: ClusterState, tools: KafkaTools, folder: Path, workers: int) -> None:
         self._workers = workers
         self._socket = folder / "takeover.sock"
-        super().__init__(cluster)
+        super().__init__(cluster, tools)
 
     def start(self) -> SidecarProcess:
         config = yaml.safe_load(self.config.read_text())
@@ -44,9 +45,9 @@ class Succeeding(Coordinating):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_consumers_register_with_the_successor_and_no_message_is_missing(
-    cluster: ClusterState, tmp_path: Path, workers: int
+    cluster: ClusterState, tools: KafkaTools, tmp_path: Path, workers: int
 ) -> None:
-    running = Succeeding(cluster, tmp_path, workers)
+    running = Succeeding(cluster, tools, tmp_path, workers)
     topic, group = running.create_topic(), f"g-{uuid.uuid4().hex[:8]}"
     first, second = (running.consumer(group, name, topic) for name in ("c1", "c2"))
     predecessor = None

@@ -63,8 +63,8 @@ async def test_a_registered_connection_is_the_coordinator_s_and_every_count_is_e
         await running.until(lambda: running.ends == [("client_closed", True)])
         await running.counted(0, {"client_closed": 1})
         assert running.limited == 0
-    told = sorted((one.what, one.api_key, one.answered) for one in recorder.read(recorded))
-    assert told == [
+    requests = sorted((one.what, one.api_key, one.answered) for one in recorder.read(recorded))
+    assert requests == [
         ("closed", -1, False),
         ("exchange", METADATA, True),
         ("exchange", 30_002, False),
@@ -122,6 +122,7 @@ async def test_who_is_refused_by_the_coordinator_may_register_again(tmp_path: Pa
 
 
 async def test_who_is_refused_and_says_nothing_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S1-53"""
     monkeypatch.setattr(consumers, "REGISTRATION_IDLE", 0.3)
     async with coordinating(tmp_path, Rights()) as running:
         answers = iter([26, 0, 26])
@@ -204,6 +205,7 @@ async def test_who_goes_before_the_answer_is_reported(tmp_path: Path) -> None:
 
 
 async def test_a_reset_is_told_from_a_clean_end(tmp_path: Path, workers: int) -> None:
+    """S1-24"""
     async with coordinating(tmp_path, Rights(), workers) as running:
         _, writer, _ = await running.register()
         reset(writer)
@@ -314,7 +316,7 @@ async def test_a_consumer_outlives_the_worker_that_has_passed_it_on(
         writer.close()
         await running.counted(0, {"worker_lost": 1, "client_closed": 1})
     closed = [one.connection for one in recorder.read(recorded) if one.what == "closed"]
-    assert len(closed) == 1, "another worker has told it"
+    assert len(closed) == 1, "another worker has announced it"
 
 
 async def test_a_consumer_without_a_descriptor_left_for_it_is_lost(tmp_path: Path, workers: int) -> None:

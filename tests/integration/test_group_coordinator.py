@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,15 +13,21 @@ from typing import Any
 
 import pytest
 import yaml
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from observers.event import RequestEvent, decoder
+from proxy.client.consumer import CoordinatedConsumer
 from proxy.local import process
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
 from tests.integration.consuming import NotingConsumer, consuming, fetch, handed_out, shut_down, until
+from tests.tools.kafka_tools import KafkaTools
+from tests.tools.topic import messages
 
 pytestmark = pytest.mark.kafka
+
+AUDIT = "audit-coordinating"
 
 MESSAGES = 400
 """Messages of a topic of four partitions at its beginning."""
@@ -29,8 +36,9 @@ MESSAGES = 400
 class Coordinating:
     """The sidecar before the broker. ``log``: its lines, those of earlier runs among them."""
 
-    def __init__(self, cluster: ClusterState) -> None:
+    def __init__(self, cluster: ClusterState, tools: KafkaTools) -> None:
         self.cluster = cluster
+        self._tools = tools
         self.folder = cluster.nodes[0].home.parent
         self.address = cluster.nodes[0].advertised
         self.bootstrap = cluster.internal_bootstrap
@@ -38,7 +46,7 @@ class Coordinating:
         self.config = self.folder / "coordinating-1.yaml"
         self._logs: list[Path] = []
         config = yaml.safe_load((self.folder / "sidecar-1.yaml").read_text())
-        del config["observer.class.names"]
+        config["audit"] = {"topic": AUDIT}
         config["coordinator"] = {
             "enabled": True,
             "partitions": 3,
@@ -91,14 +99,22 @@ class Coordinating:
         return [one for one in found if one["event"] == event and one | fields == one]
 
     def committed(self, group: str) -> dict[int, int]:
-        """The offsets that Kafka has of a group, by partition."""
-        asked = [ConsumerGroupTopicPartitions(group)]
-        found = self.admin.list_consumer_group_offsets(asked)[group].result(30).topic_partitions
-        return {one.partition: one.offset for one in found if one.offset >= 0}
+        """The offsets that ``kafka-consumer-groups.sh --describe`` shows, by partition."""
+        done = self._tools.run("groups", "--bootstrap-server", self.bootstrap, "--describe", "--group", group)
+        assert done.returncode == 0, done.stderr
+        rows = [line.split() for line in done.stdout.splitlines() if line.startswith(group)]
+        return {int(partition): int(offset) for _, _, partition, offset, *_ in rows if offset != "-"}
 
-    def create_topic(self) -> str:
+    def fetched_since(self, at: int, topic: str) -> set[tuple[str | None, int]]:
+        """Who has fetched messages of which partition with a request after ``at``, in µs since 1970: client ids."""
+        envelopes = (decoder.decode(message.value() or b"") for message in messages(self.bootstrap, AUDIT))
+        requests = (event for one in envelopes for event in one.events if isinstance(event, RequestEvent))
+        found = [event for event in requests if event.api == "Fetch" and event.ts_request > at]
+        return {(event.client_id, part.partition) for event in found for part in event.topics if part.topic == topic}
+
+    def create_topic(self, name: str | None = None) -> str:
         """A topic of four partitions with messages."""
-        name = f"t-{uuid.uuid4().hex[:8]}"
+        name = name or f"t-{uuid.uuid4().hex[:8]}"
         self.admin.create_topics([NewTopic(name, 4, 1)])[name].result(30)
         self.produce(name, MESSAGES)
         return name
@@ -117,8 +133,8 @@ class Coordinating:
 
 
 @pytest.fixture(scope="module")
-def coordinating(cluster: ClusterState) -> Iterator[Coordinating]:
-    running = Coordinating(cluster)
+def coordinating(cluster: ClusterState, tools: KafkaTools) -> Iterator[Coordinating]:
+    running = Coordinating(cluster, tools)
     yield running
     assert running.sidecar.stop(), "SIGTERM was not enough"
     for path in running._logs:
@@ -134,32 +150,66 @@ def group() -> str:
 def test_partitions_move_when_a_consumer_joins_and_leaves_and_no_message_is_skipped_or_repeated(
     coordinating: Coordinating, group: str
 ) -> None:
+    """S1-09, S1-10, S1-58, S1-67, S1-73: offsets move, and are exact after StopFetcher and a clean end."""
     topic = coordinating.create_topic()
     first = coordinating.consumer(group, "c1", topic)
     second = None
     try:
         until(lambda: first.count == MESSAGES)
         assert first.owned == {0, 1, 2, 3}
+        until(lambda: coordinating.committed(group) == dict.fromkeys(range(4), MESSAGES // 4))
+        coordinating.produce(topic, MESSAGES)
+        until(lambda: first.count == 2 * MESSAGES)
         second = coordinating.consumer(group, "c2", topic)
         until(lambda: len(second.owned) == len(first.owned) == 2)
-        moved = dict.fromkeys(second.owned, MESSAGES // 4)
+        moved = dict.fromkeys(second.owned, MESSAGES // 2)
         until(lambda: coordinating.committed(group).items() >= moved.items(), "with the change of owners")
         coordinating.produce(topic, MESSAGES)
-        until(lambda: first.count + second.count == 2 * MESSAGES)
+        until(lambda: first.count + second.count == 3 * MESSAGES)
         second.shut_down()
         until(lambda: first.owned == {0, 1, 2, 3})
-        until(lambda: coordinating.committed(group) == dict.fromkeys(range(4), MESSAGES // 2))
+        until(lambda: coordinating.committed(group) == dict.fromkeys(range(4), 3 * MESSAGES // 4))
         coordinating.produce(topic, MESSAGES)
-        until(lambda: first.count + second.count == 3 * MESSAGES)
+        until(lambda: first.count + second.count == 4 * MESSAGES)
     finally:
         shut_down(first, second)
-    expected = {(partition, offset): 1 for partition in range(4) for offset in range(3 * MESSAGES // 4)}
-    assert handed_out(first, second) == expected
+    assert handed_out(first, second) == {(partition, offset): 1 for partition in range(4) for offset in range(MESSAGES)}
     (joined,) = coordinating.lines("rebalance", group=group, reason="joined", generation=2)
     assert (joined["members"], joined["partitions"], joined["moved"], joined["result"]) == (2, 4, 2, "done")
 
 
+def test_the_audit_shows_who_fetches_a_partition_after_stop_fetcher(coordinating: Coordinating, group: str) -> None:
+    """S1-69: the client does not; a consumer that reads on is seen."""
+
+    def settings(client_id: str) -> dict[str, str]:
+        return {"bootstrap.servers": coordinating.address, "client.id": client_id}
+
+    topic = coordinating.create_topic()
+    reads_on = Consumer({**settings("reads-on"), "group.id": "none", "enable.auto.commit": False})
+    reads_on.assign([TopicPartition(topic, partition, 0) for partition in range(4)])
+    consumers = [NotingConsumer(coordinating.address, group, "c1", topic, kafka=settings("c1"))]
+    try:
+        until(lambda: consumers[0].count == MESSAGES)
+        consumers.append(NotingConsumer(coordinating.address, group, "c2", topic, kafka=settings("c2")))
+        until(lambda: [len(one.owned) for one in consumers] == [2, 2])
+        stopped_at = time.time_ns() // 1000
+        for rounds in (2, 3):  # a Fetch of before may return the messages of the first one
+            coordinating.produce(topic, MESSAGES)
+            until(lambda expected=rounds * MESSAGES: sum(one.count for one in consumers) == expected)
+        assert len(reads_on.consume(3 * MESSAGES, 60)) == 3 * MESSAGES
+        owners = {
+            (client, partition) for client, one in zip(("c1", "c2"), consumers, strict=True) for partition in one.owned
+        }
+        others = {("reads-on", partition) for partition in range(4)}
+        until(lambda: coordinating.fetched_since(stopped_at, topic) >= owners | others)
+        assert coordinating.fetched_since(stopped_at, topic) == owners | others
+    finally:
+        shut_down(*consumers)
+        reads_on.close()
+
+
 def test_who_loses_nothing_is_not_stopped(coordinating: Coordinating, group: str) -> None:
+    """S1-76, at level 2."""
     topic = coordinating.create_topic()
     consumers = [coordinating.consumer(group, name, topic) for name in ("c1", "c2")]
     try:
@@ -179,6 +229,7 @@ def test_who_loses_nothing_is_not_stopped(coordinating: Coordinating, group: str
 
 
 def test_a_killed_consumer_s_partitions_move_when_its_connection_ends(coordinating: Coordinating, group: str) -> None:
+    """S1-24"""
     topic = coordinating.create_topic()
     with consuming(coordinating.address, coordinating.bootstrap, group, "c1", topic) as killed:
         assert killed.stdout is not None
@@ -198,6 +249,7 @@ def test_a_killed_consumer_s_partitions_move_when_its_connection_ends(coordinati
 
 
 def test_a_topic_that_grows_is_read_whole(coordinating: Coordinating, group: str) -> None:
+    """S1-16, S1-41"""
     topic = coordinating.create_topic()
     consumers = [coordinating.consumer(group, name, topic) for name in ("c1", "c2")]
     try:
@@ -211,10 +263,49 @@ def test_a_topic_that_grows_is_read_whole(coordinating: Coordinating, group: str
         shut_down(*consumers)
 
 
+def test_topics_are_read_once_they_exist_and_again_once_they_are_recreated(
+    coordinating: Coordinating, group: str
+) -> None:
+    """S1-16, S1-39, S1-75: by name and by pattern."""
+    topic, other = f"t-{group}", f"p{group[1:]}"
+    kafka = {"bootstrap.servers": coordinating.bootstrap}
+    by_name, by_pattern = (CoordinatedConsumer(coordinating.address, one, "c1", kafka=kafka) for one in (group, other))
+    with by_name, by_pattern:
+        streams = by_name.create_message_streams({topic: 1})[topic] + by_pattern.create_message_streams_by_filter(
+            f"*1*t-{group}.*"
+        )
+        for _ in range(2):
+            until(lambda: all(coordinating.state(one) == "stable" for one in (group, other)))
+            assert [coordinating.group(one)["owned"] for one in (group, other)] == [0, 0]
+            coordinating.create_topic(topic)
+            for stream in streams:
+                messages = [next(stream) for _ in range(MESSAGES)]
+                assert {(one.partition(), one.offset()) for one in messages} == {
+                    (partition, offset) for partition in range(4) for offset in range(MESSAGES // 4)
+                }
+            coordinating.admin.delete_topics([topic])[topic].result(30)
+            until(lambda: not any(coordinating.group(one)["owned"] for one in (group, other)))
+
+
+def test_another_call_for_streams_skips_and_repeats_nothing(coordinating: Coordinating, group: str) -> None:
+    """S1-04"""
+    topic, other = coordinating.create_topic(), coordinating.create_topic()
+    kafka = {"bootstrap.servers": coordinating.bootstrap}
+    with CoordinatedConsumer(coordinating.address, group, "c1", kafka=kafka) as consumer:
+        (stream,) = consumer.create_message_streams({topic: 1})[topic]
+        messages = [next(stream) for _ in range(MESSAGES // 2)]
+        (second,) = consumer.create_message_streams({other: 1})[other]
+        messages += [next(stream) for _ in range(MESSAGES // 2)]
+        assert len([next(second) for _ in range(MESSAGES)]) == MESSAGES
+        assert stream.poll(0) is second.poll(0) is None
+    assert len({(one.partition(), one.offset()) for one in messages}) == MESSAGES
+
+
 @pytest.mark.parametrize("ending", ["killed", "stopped"])
 def test_consumers_read_on_without_their_coordinator_and_nobody_is_stopped(
     coordinating: Coordinating, group: str, ending: str
 ) -> None:
+    """S1-12, S1-61, S1-64"""
     topic = coordinating.create_topic()
     consumers = [coordinating.consumer(group, name, topic, session_timeout_ms=20_000) for name in ("c1", "c2")]
     try:
@@ -241,6 +332,7 @@ def test_consumers_read_on_without_their_coordinator_and_nobody_is_stopped(
 
 
 def test_a_frozen_group_is_rebalanced_once_it_is_thawed(coordinating: Coordinating, group: str) -> None:
+    """S1-03, and a reload of the section."""
     topic = coordinating.create_topic()
     first = coordinating.consumer(group, "c1", topic)
     second = None
@@ -262,6 +354,7 @@ def test_a_frozen_group_is_rebalanced_once_it_is_thawed(coordinating: Coordinati
 
 
 def test_what_an_operator_sees_and_does(coordinating: Coordinating, group: str) -> None:
+    """S1-14, S1-33, S1-34"""
     topic = coordinating.create_topic()
     one = coordinating.consumer(group, "c1", topic)
     try:
@@ -290,6 +383,7 @@ def test_what_an_operator_sees_and_does(coordinating: Coordinating, group: str) 
 def test_a_group_with_a_member_of_kafka_s_own_protocol_is_not_coordinated(
     coordinating: Coordinating, group: str
 ) -> None:
+    """S1-80"""
     topic = coordinating.create_topic()
     ordinary = Consumer({"bootstrap.servers": coordinating.bootstrap, "group.id": group})
     try:

@@ -1,9 +1,9 @@
 """Groups of consumers over a fleet: three brokers, three sidecars, and consumers in processes of their own.
 
 It takes minutes, so it runs with GROUPS_FULL=1 alone. GROUPS_KILLS: how many coordinators are killed (50);
-GROUPS_KAFKA: of the brokers (4.3.1); GROUPS_SEED: of the churn; GROUPS_SECONDS: for how long faults are brought about
-in it (300); GROUPS_TIMEOUT_MS: session timeout of the consumers that nothing may stop (30000). Where the kernel permits
-a network namespace, which is root's, connections are cut as well.
+GROUPS_KAFKA: of the brokers (4.3.1); GROUPS_SEED: of the churn; GROUPS_SECONDS: for how long the churn brings about
+faults, and a consumer comes and goes (300); GROUPS_TIMEOUT_MS: session timeout of the consumers that nothing may stop
+(30000). Where the kernel permits a network namespace, which is root's, connections are cut as well.
 """
 
 from __future__ import annotations
@@ -25,17 +25,32 @@ from proxy.coordinator.wire import EndpointEntry
 from proxy.core.protected_topics import GROUPS
 from tests.integration.feature_fleet import wait_until
 from tests.integration.group_churn import GroupChurn
-from tests.integration.group_fleet import BROKERS, GroupFleet, SteadyProducer, group_fleet, group_of, stopped
-from tests.integration.journaling import boottime_ns
+from tests.integration.group_fleet import (
+    BROKERS,
+    MANY_REBALANCES,
+    QUICK_RETURN,
+    SESSION_TIMEOUT_MS,
+    ConsumerProcess,
+    GroupFleet,
+    SteadyProducer,
+    group_fleet,
+    group_of,
+    producing,
+    stopped,
+)
+from tests.integration.journaling import JournalingConsumer, boottime_ns
 from tests.integration.journals import (
     MILLISECOND,
+    HandedOut,
     Journal,
     count_skipped,
     find_overlaps,
     find_replays,
     longest_pauses,
+    read_journal,
 )
 from tests.integration.own_network import Direction
+from tests.integration.replays import OFFSETS_TOPIC
 
 IS_FULL = bool(os.environ.get("GROUPS_FULL"))
 
@@ -47,10 +62,15 @@ pytestmark = [
 
 PARTITIONS = 6
 COMMIT_INTERVAL_MS = 2000
+MARGIN_MS = 3000
+"""By so much a report and its commit may be late on a busy machine."""
 
 KILLS = int(os.environ.get("GROUPS_KILLS", "50"))
 CHURN_SECONDS = int(os.environ.get("GROUPS_SECONDS", "300"))
 KAFKA = os.environ.get("GROUPS_KAFKA", "4.3.1")
+
+REBALANCE_SECONDS = 2
+"""Between two rebalances."""
 
 LEASE_PERCENT = 95
 LOOK_MS = 100
@@ -78,10 +98,8 @@ def group(fleet: GroupFleet) -> Iterator[str]:
 @pytest.fixture
 def producer(fleet: GroupFleet, group: str) -> Iterator[SteadyProducer]:
     """Of a topic of six partitions that has the group's name."""
-    fleet.create_topic(group, PARTITIONS)
-    made = SteadyProducer(fleet.state.internal_bootstrap, group, PARTITIONS, rate=50)
-    yield made
-    made.stop()
+    with producing(fleet, group, PARTITIONS) as made:
+        yield made
 
 
 def committed(admin: AdminClient, group: str) -> dict[int, int]:
@@ -209,15 +227,66 @@ def test_a_killed_coordinator_stops_nobody(fleet: GroupFleet, group: str, produc
     assert not find_overlaps(journals)
 
 
+@pytest.mark.parametrize("timeout_ms", [6000, SESSION_TIMEOUT_MS])
+def test_s1_62_the_broker_of_the_coordinator_is_killed_with_it(fleet: GroupFleet, group: str, timeout_ms: int) -> None:
+    """Kafka moves the leaders of that broker after its ``broker.session.timeout.ms``: nobody reads their partitions
+    before, whoever owns them."""
+    with producing(fleet, group, PARTITIONS, copies=len(BROKERS)) as producer:
+        consumers = [fleet.consume(group, f"c{number}", [group], session_timeout_ms=timeout_ms) for number in range(3)]
+        coordinator = fleet.wait_until_stable(group, 3)
+        wait_until(lambda: len(committed(fleet.admin, group)) == PARTITIONS)
+        wait_until(lambda: fleet.is_replicated(group, GROUPS, OFFSETS_TOPIC))
+        led = {number for number, leader in fleet.leaders(group).items() if leader == coordinator}
+        killed = boottime_ns()
+        fleet.stop(coordinator, kill=True)
+        fleet.stop_broker(coordinator)
+        try:
+            fleet.wait_until_stable(group, 3)
+            stable = boottime_ns()
+            every = {(group, 0, number) for number in range(PARTITIONS)}
+            wait_until(lambda: every == {one.source for one in messages(consumers) if one.before > stable})
+            consumed = boottime_ns()
+        finally:
+            fleet.start_broker(coordinator)
+            fleet.restart(coordinator)
+        wait_until(fleet.is_spread)
+        fleet.wait_until_stable(group, 3)
+        produced = producer.stop()
+        wait_until(lambda: not count_skipped([one.journal for one in consumers], produced))
+    journals = [one.journal for one in consumers]
+    replays = find_replays(journals)
+    pauses = longest_pauses(journals, killed, consumed)
+    of_others = max(took for (_, _, number), took in pauses.items() if number not in led)
+    print(
+        f"broker and coordinator killed, T = {timeout_ms} ms: stable after {(stable - killed) // MILLISECOND} ms, all"
+        f" is read after {(consumed - killed) // MILLISECOND}, longest pause {max(pauses.values())} ms, of partitions"
+        f" that other brokers lead {of_others}, revoked {moves(journals, killed)}, replayed {len(replays)}"
+    )
+    assert not find_overlaps(journals)
+    uncommitted_ms = COMMIT_INTERVAL_MS + timeout_ms // 3 + MARGIN_MS
+    assert all(one.first.after > killed - uncommitted_ms * MILLISECOND for one in replays)
+    if timeout_ms == SESSION_TIMEOUT_MS:
+        assert moves(journals, killed) == 0
+        assert not replays
+
+
+def messages(consumers: list[ConsumerProcess]) -> Iterator[HandedOut]:
+    """All that they were handed out."""
+    return (one for consumer in consumers for one in consumer.journal.handed_out)
+
+
 def test_s1_61_63_a_coordinator_that_is_stopped_for_longer_than_the_lease_has_no_effect_afterwards(
     fleet: GroupFleet, group: str, producer: SteadyProducer
 ) -> None:
     timeout_ms = 6000
+    wait_until(fleet.is_spread)  # the sidecar of an earlier test that is back takes its partitions after some seconds
     consumers = [fleet.consume(group, f"c{number}", [group], session_timeout_ms=timeout_ms) for number in range(2)]
     coordinator = fleet.wait_until_stable(group, 2)
     wait_until(lambda: committed(fleet.admin, group))
-    partition = partition_of(group, PARTITIONS)
+    of_partition = {"partition": partition_of(group, PARTITIONS), "broker_id": coordinator}
+    before = len(fleet.logged("coordinator_resigned", **of_partition))
     rebalances = fleet.logged("rebalance", group=group, broker_id=coordinator)
+    assert fleet.coordinator(group) == coordinator
     with stopped(fleet, coordinator):
         began = boottime_ns()
         fleet.wait_until_stable(group, 2)
@@ -225,11 +294,12 @@ def test_s1_61_63_a_coordinator_that_is_stopped_for_longer_than_the_lease_has_no
         fleet.wait_until_stable(group, 3)
         offsets = committed(fleet.admin, group)
     thawed = boottime_ns()
-    wait_until(lambda: fleet.logged("coordinator_resigned", partition=partition, broker_id=coordinator))
+    wait_until(lambda: len(fleet.logged("coordinator_resigned", **of_partition)) > before)
     resigned = boottime_ns()
     journals = [one.journal for one in consumers]
     lease_end = began + (timeout_ms * LEASE_PERCENT // 100 + LOOK_MS) * MILLISECOND
     for journal in journals[:2]:
+        # Its connection to the stopped coordinator stays open, so that its lease ends before it asks for another one.
         started_again = min(one.at for one in journal.assigned if one.at > began)
         late = [one for one in journal.handed_out if lease_end < one.before and one.after < started_again]
         assert not late, "S1-61"
@@ -332,6 +402,59 @@ def test_a_coordinator_that_is_cut_off_from_the_brokers_is_replaced(
     print(f"coordinator cut off from Kafka, {direction.value}: replaced after {took} ms, {shown}")
     assert not find_overlaps(journals)
     assert not replays
+
+
+@pytest.fixture
+def eager(fleet: GroupFleet, group: str) -> Iterator[None]:
+    """The coordinator of the group rebalances it as often as it changes."""
+    coordinator = fleet.leaders(GROUPS)[partition_of(group, PARTITIONS)]
+    for program in (MANY_REBALANCES, QUICK_RETURN):
+        fleet.stop(coordinator)
+        fleet.restart(coordinator, program)
+        wait_until(fleet.is_spread)
+        if program is MANY_REBALANCES:
+            yield
+
+
+@pytest.mark.usefixtures("eager")
+def test_s1_78_rebalances_every_two_seconds_skip_and_repeat_nothing(fleet: GroupFleet, group: str) -> None:
+    """A fifth consumer comes and goes; all have two streams, and the same share of 40 partitions each time."""
+    path = fleet.folder / f"visitor-{group}"
+    path.touch()
+    changes = 0
+    with producing(fleet, group, 40, rate=10) as producer:
+        consumers = [fleet.consume(group, f"c{number}", [group], streams=2) for number in range(4)]
+        fleet.wait_until_stable(group, 4)
+        began = due = time.monotonic()
+        before = len(fleet.logged("rebalance", group=group, result="done"))
+        while time.monotonic() < began + CHURN_SECONDS:
+            visitor = JournalingConsumer(str(path), fleet.arguments(group, "visitor", [group], streams=2))
+            try:
+                fleet.wait_until_stable(group, 5)
+                due = pause_until(due + REBALANCE_SECONDS)
+            finally:
+                visitor.shut_down()
+            fleet.wait_until_stable(group, 4)
+            due = pause_until(due + REBALANCE_SECONDS)
+            changes += 2
+        took = time.monotonic() - began
+        done = len(fleet.logged("rebalance", group=group, result="done")) - before
+        produced = producer.stop()
+        wait_until(lambda: not count_skipped([*(one.journal for one in consumers), read_journal(path)], produced))
+    journals = [*(one.journal for one in consumers), read_journal(path)]
+    print(
+        f"{done} rebalances, one in {took / changes:.1f} s: {sum(produced.values())} messages, skipped 0, revoked"
+        f" {moves(journals, 0)}, replayed {len(find_replays(journals))}, overlaps {len(find_overlaps(journals))}"
+    )
+    assert done >= changes
+    assert not find_replays(journals)
+    assert not find_overlaps(journals)
+
+
+def pause_until(due: float) -> float:
+    """Sleep until then; return the time that it is."""
+    time.sleep(max(0.0, due - time.monotonic()))
+    return time.monotonic()
 
 
 def test_s1_01_churn(fleet: GroupFleet, group: str) -> None:

@@ -93,15 +93,20 @@ class Secured:
         until(lambda: fetch(f"http://{self.node.admin}/coordinator")["partitions"] == 3)
 
     def allow(self, user: str, *rights: Right) -> None:
-        """Create ACLs."""
+        """Create ACLs. The controller has them with its response, the broker when it shows them."""
         for future in self.admin.create_acls([self._acl(AclBinding, user, right) for right in rights]).values():
             future.result(30)
+        until(lambda: all(self._is_allowed(user, right) for right in rights))
 
     def revoke(self, user: str, right: Right) -> None:
-        """Delete an ACL."""
+        """Delete an ACL; see ``allow``."""
         acl = self._acl(AclBindingFilter, user, right)
         (future,) = self.admin.delete_acls([acl]).values()
         assert future.result(30)
+        until(lambda: not self._is_allowed(user, right))
+
+    def _is_allowed(self, user: str, right: Right) -> bool:
+        return bool(self.admin.describe_acls(self._acl(AclBindingFilter, user, right)).result(30))
 
     @staticmethod
     def _acl(make: Any, user: str, right: Right) -> Any:

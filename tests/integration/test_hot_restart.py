@@ -18,7 +18,8 @@ import pytest
 import yaml
 from confluent_kafka import Producer
 
-from observers.event import Envelope, GapEvent, RequestEvent, StatusEvent
+from observers.account_events import GapEvent, StatusEvent
+from observers.event import Envelope, RequestEvent
 from proxy.local import process
 from proxy.local.cluster import ClusterState
 from proxy.local.ports import HOST, free_ports

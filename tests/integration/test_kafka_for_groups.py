@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import struct
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -21,7 +22,15 @@ from confluent_kafka import (
     ShareConsumer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # it is exported, untyped
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are exported, untyped
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from proxy.config import load
 from proxy.coordinator.effects import ReadCommittedOffsets
@@ -29,6 +38,7 @@ from proxy.coordinator.events import CommittedOffsetsRead, Event, OrdinaryMember
 from proxy.fleet.fenced_writer import RETRY_BACKOFF_MS
 from proxy.fleet.group_metadata import group_metadata, read_template
 from proxy.fleet.group_queries import GroupQueries
+from proxy.interceptors.consumer_rights import Rights, ask_rights
 from proxy.local import cluster as local_cluster
 from tests.integration.authorizer import secured_properties
 from tests.integration.quotas import Peer, text
@@ -39,8 +49,7 @@ pytestmark = [
     pytest.mark.skipif(not os.environ.get("GROUPS_FULL"), reason="measures for minutes: GROUPS_FULL=1"),
 ]
 
-FETCH, FIND_COORDINATOR = 1, 10
-NOT_AUTHORIZED = 29
+FIND_COORDINATOR = 10
 METADATA = group_metadata(read_template())
 TOPIC = "t"
 
@@ -125,6 +134,40 @@ def test_how_long_a_transaction_with_offsets_of_groups_takes(broker: Broker, cou
     print(f"Kafka {broker.version}, offsets of {count} groups: p50 {times[25]:.0f} ms, max {times[49]:.0f} ms")
 
 
+def test_how_long_partitions_take_to_be_unassigned_and_assigned(broker: Broker) -> None:
+    """One while the others wait for messages, and all; as the client does it. It prints the times; none is asserted."""
+    count = 50
+    every = [TopicPartition("many", number, 0) for number in range(count)]
+    broker.admin.create_topics([NewTopic("many", count, 1)])["many"].result(30)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for one in every:
+        producer.produce(one.topic, b"record", partition=one.partition)
+    assert producer.flush(30) == 0
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "many", "enable.auto.commit": False})
+
+    def poll(which: list[TopicPartition]) -> None:
+        got = {message.partition() for _ in which if (message := consumer.poll(20)) is not None}
+        assert got == {one.partition for one in which}
+
+    def move(which: list[TopicPartition]) -> list[float]:
+        times = [time.perf_counter()]
+        for step in (consumer.incremental_unassign, consumer.incremental_assign, poll):
+            step(which)
+            times.append(time.perf_counter())
+        return [1000 * (after - before) for before, after in pairwise(times)]
+
+    consumer.incremental_assign(every)
+    poll(every)
+    for what, rounds in (("one", [move([one]) for one in every]), ("all", [move(every) for _ in range(10)])):
+        shown = [f"p50 {median(each):.1f}, max {max(each):.1f}" for each in zip(*rounds, strict=True)]
+        steps = ("unassign", "assign", "its messages after that")
+        print(
+            f"Kafka {broker.version}, {what} of {count}, ms: "
+            + "; ".join(map(" ".join, zip(steps, shown, strict=True)))
+        )
+    consumer.close()
+
+
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_members_do_not_hinder_a_transaction_and_are_found_by_asking(broker: Broker, protocol: str) -> None:
     if protocol == "consumer" and broker.version == "3.9.2":
@@ -184,29 +227,26 @@ def test_librdkafka_commits_no_offsets_of_a_group_whose_id_is_not_printable_asci
     until(lambda: broker.offset(every, stable=True) == 2)
 
 
-def test_a_fetch_tells_who_may_read_a_topic_and_returns_nothing(broker: Broker) -> None:
-    def errors(user: tuple[str, str] | None, *topics: str) -> list[int]:
-        named = [text(topic) + struct.pack(">iiqi", 1, 0, 2**63 - 1, 0) for topic in topics]
-        body = struct.pack(">iiiibi", -1, 0, 0, 1024, 0, len(named)) + b"".join(named)
+def test_a_commit_that_commits_nothing_tells_who_may_read_a_group_and_topics(broker: Broker) -> None:
+    def rights(user: tuple[str, str] | None, group: str) -> Rights:
         with Peer(broker.sasl if user else broker.bootstrap, user=user) as peer:
-            answer = peer.ask(FETCH, 4, body)
-        found, at = [], 8
-        for topic in topics:
-            at += 2 + len(topic) + 4
-            _, error, *_, aborted, size = struct.unpack_from(">ihqqii", answer, at)
-            at += 30
-            assert (max(aborted, 0), max(size, 0)) == (0, 0)
-            found.append(error)
-        assert at == len(answer)
-        return found
 
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-    producer.produce(TOPIC, b"secret")
-    assert producer.flush(20) == 0
-    assert errors(("guest", "guest-secret"), TOPIC, "nosuch") == [NOT_AUTHORIZED] * 2
-    allowed = errors(None, TOPIC, "nosuch")
-    assert NOT_AUTHORIZED not in allowed
-    print(f"Kafka {broker.version}: Fetch beyond the end {allowed[0]}, of a topic that does not exist {allowed[1]}")
+            async def call(key: int, version: int, body: bytes) -> bytes:
+                return peer.ask(key, version, body)
+
+            return asyncio.run(ask_rights(call, group, [TOPIC, "nosuch"]))
+
+    guest = ("guest", "guest-secret")
+    commit(broker.producer("rights"), 7, "used")
+    assert rights(guest, "used") == Rights(False)
+    literal, read, allow = ResourcePatternType.LITERAL, AclOperation.READ, AclPermissionType.ALLOW
+    allowed = AclBinding(ResourceType.GROUP, "used", literal, "User:guest", "*", read, allow)
+    broker.admin.create_acls([allowed])[allowed].result(30)
+    until(lambda: rights(guest, "used") == Rights(True, frozenset({TOPIC, "nosuch"})))
+    assert rights(None, "used") == rights(None, "unused") == Rights(True)
+    until(lambda: broker.offset("used", stable=True) == 7)
+    groups = broker.admin.list_consumer_groups().result(30).valid
+    assert "unused" not in {one.group_id for one in groups}
 
 
 class Asking:
@@ -268,7 +308,7 @@ async def test_offsets_are_read_once_the_transaction_with_them_is_over(broker: B
     producer = broker.producer("read")
     await asyncio.to_thread(commit, producer, 1, "read")
     async with asyncio.timeout(20):
-        while await asking.offsets("read") == {}:  # of an open transaction with the first offsets nothing is told
+        while await asking.offsets("read") == {}:  # of an open transaction with the first offsets nothing is said
             pass
     assert await asking.offsets("read") == {(TOPIC, 0): 1}
     producer.begin_transaction()

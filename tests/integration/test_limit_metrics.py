@@ -9,15 +9,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from proxy.config import Config, load
+from proxy.limits.model import QuotasState
 from proxy.net.data_plane import DataPlane
 from proxy.net.listener_manager import ListenerManager
 from proxy.net.ticker import Ticker
 from proxy.telemetry.metrics import render
+from proxy.telemetry.snapshot import Snapshot
 from tests.integration.conftest import free_port
-from tests.integration.metrics import sample
+from tests.integration.metrics import sample, unbalanced
 from tests.integration.peer import answer_in_order, upstream
 
 WAITED = "connection_accept_throttle_time_seconds"
@@ -149,3 +152,22 @@ async def test_a_new_limit_is_reported_at_once_and_listeners_are_measured_withou
         found = await site.scrape()
         assert found("quota_limit") == found("quota_limit", action="observe") == 2
         assert found("connections_active") == 3
+
+
+async def test_connections_that_come_while_a_snapshot_is_taken_are_in_all_of_it_or_in_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ips = {"127.0.0.9": {"connection_creation_rate": 1}}
+    async with limited(tmp_path, quota_window_num=2, ips=ips) as site:
+        take = site._data_plane.snapshot
+
+        async def take_slowly(quotas_state: Callable[[], QuotasState]) -> Snapshot:
+            taken = await take(quotas_state)
+            await site.dial("A", 5, source="127.0.0.9")
+            async with asyncio.timeout(30):
+                while not site.sidecar.admission.waiting_connections:  # noqa: ASYNC110  # as in ``until``
+                    await asyncio.sleep(0.01)
+            return taken
+
+        monkeypatch.setattr(site._data_plane, "snapshot", take_slowly)
+        assert unbalanced(render(await site.sidecar.snapshot()).decode()) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import socket
 import struct
@@ -17,8 +18,10 @@ from proxy.compiled.exchange import Exchange
 from proxy.config import Config, load
 from proxy.net.api_versions_probe import ApiVersionsProbe
 from proxy.net.connection_manager import ConnectionManager
+from proxy.net.descriptors import RESERVED_DESCRIPTORS
 from proxy.net.listener_manager import ListenerManager
 from proxy.net.ticker import Ticker
+from proxy.telemetry.snapshot import open_descriptors
 from tests.frames import METADATA, batch, produce, request, response
 from tests.integration.conftest import free_port
 from tests.integration.peer import Behaviour, Reader, Writer, answer_in_order, read_frame, upstream
@@ -330,6 +333,37 @@ async def test_out_of_descriptors_no_connection_is_lost(tmp_path: Path) -> None:
             client.close()
         assert answered == len(clients)
         assert running.counters.accepted == len(clients)
+
+
+@pytest.mark.parametrize("reports", [True, False], ids=["the kernel reports them", "before Linux 6.2"])
+async def test_descriptors_that_are_opened_after_the_start_are_not_taken_from_the_reserve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reports: bool
+) -> None:
+    if not reports:
+        monkeypatch.setattr("proxy.net.descriptors.reported_descriptors", lambda: 0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as broker:
+        async with bench(tmp_path, answer_in_order, f"127.0.0.1:{broker.getsockname()[1]}") as running:
+            clients = [socket.socket() for _ in range(60)]
+            opened = [os.dup(broker.fileno()) for _ in range(200)]
+            limit = open_descriptors() + RESERVED_DESCRIPTORS + 20
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+            try:
+                for client in clients:
+                    client.setblocking(False)
+                    await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", running.port))
+                await running.until(lambda: running.counters.accept_errors["EMFILE"] >= 5)
+                assert open_descriptors() == limit - RESERVED_DESCRIPTORS
+                assert running.counters.accepted == 10
+                os.close(opened.pop())
+                os.close(opened.pop())
+                await running.until(lambda: running.counters.accepted == 11)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for descriptor in opened:
+                os.close(descriptor)
+            for client in clients:
+                client.close()
 
 
 async def test_an_error_of_ours_costs_the_record_of_a_connection_and_not_the_connection(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from structlog.testing import capture_logs
 
 from proxy.net.connection_manager import SPREAD_SHARE
 from proxy.net.relay import Relay
-from proxy.net.upstream import Upstream
 from tests.integration.peer import answer_in_order
 from tests.integration.test_tls import HandMade
 from tests.integration.tls_bench import silent_sidecar, tls_bench  # noqa: F401
@@ -70,11 +69,9 @@ async def test_a_mistake_after_a_handshake_closes_the_connection(
         client.writer.close()
 
 
-async def test_a_connection_whose_connect_has_not_begun_is_drained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Upstream, "connect_at_once", lambda _: -1)
+async def test_a_connection_whose_connect_has_not_begun_is_drained(tmp_path: Path) -> None:
     async with tls_bench(tmp_path, answer_in_order, **{"security.protocol": "PLAINTEXT"}) as running:
+        running.manager.listeners.by_name["CLIENT"].upstream.near = None
         client, accepted = socket.socketpair()
         with client:
             running.sidecar.admission.submit(running.config.listeners[0], accepted, "127.0.0.1", 1)

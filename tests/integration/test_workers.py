@@ -19,7 +19,9 @@ import pytest
 import yaml
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from observers.event import ConnectionEvent, InventoryEvent, RequestEvent, StatusEvent
+from observers.account_events import StatusEvent
+from observers.cluster_events import InventoryEvent
+from observers.event import ConnectionEvent, RequestEvent
 from proxy.local import process
 from proxy.local.cluster import ClusterState
 from proxy.local.ports import free_ports

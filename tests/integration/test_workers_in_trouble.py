@@ -20,12 +20,16 @@ from proxy.net.listener_manager import ListenerManager
 from proxy.net.ticker import Ticker
 from proxy.net.worker_pool import WorkerPool
 from proxy.net.worker_process import SILENT_AFTER, spawn_worker
+from proxy.telemetry.metrics import render
 from proxy.telemetry.snapshot import Snapshot, process_counts
 from tests.frames import METADATA, request, response
 from tests.integration.conftest import free_port
+from tests.integration.metrics import sample, unbalanced
 from tests.integration.peer import answer_in_order, read_frame, upstream
 
 REFRESH = 0.2
+CLIENTS = 30
+"""More than are let in at a time from one address, at one connection a second."""
 
 
 @pytest.fixture(autouse=True)
@@ -172,6 +176,29 @@ async def test_a_worker_is_given_no_more_than_it_has_descriptors_for(bench: Benc
     seen = await bench.snapshot()
     assert seen.workers == {1: 3, 2: 3}
     assert seen.listener_counters["CLIENT"].closed == {"client_closed": 2}
+
+
+async def test_connections_that_come_while_workers_are_asked_are_in_all_of_a_snapshot_or_in_none(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "sidecar.yaml"
+    path.write_text(f"{path.read_text()}quotas: {{ips: {{127.0.0.9: {{connection_creation_rate: 1}}}}}}\n")
+    bench.sidecar.update_config(load(path), {})
+
+    async def dial() -> None:
+        for _ in range(CLIENTS):
+            port = bench.config.listeners[0].bind.port
+            bench.clients.append((await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.9", 0)))[1])
+        async with asyncio.timeout(20):
+            while not bench.sidecar.admission.waiting_connections:  # noqa: ASYNC110  # a counter has no event
+                await asyncio.sleep(0.01)
+
+    bench.workers._timers[0].cancel()  # it asks them every now and then
+    monkeypatch.setattr(bench.workers, "_request_snapshots", lambda: [asyncio.ensure_future(dial())])
+    text = render(await bench.sidecar.snapshot()).decode()
+    assert sample(text, "brokerside_connections_accepted_total") == CLIENTS
+    assert sample(text, "brokerside_connections_held") > 0
+    assert unbalanced(text) == []
 
 
 async def test_out_of_descriptors_a_process_still_reports_what_it_counts() -> None:

@@ -68,9 +68,9 @@ def test_skipped_replayed_and_pauses() -> None:
 def test_a_journal_is_read_up_to_its_last_whole_line(tmp_path: Path) -> None:
     path = tmp_path / "consumer-1"
     path.write_text(
-        "assigned 5 t 1\nhanded_out t 0 1 7 10 11\nreported 15 t 1 8\nrevoked 20 t 1\n"
+        "assigned 5 t 1\nstarted 6\nhanded_out t 0 1 7 10 11\nreported 15 t 1 8\nrevoked 20 t 1\n"
         "failed group g: no\nhanded_out t 0 1 8 3"
     )
     changes = [Change(5, "t", 1)], [Change(20, "t", 1)]
-    found = Journal("consumer-1", [one(7, 10)], *changes, [Report(15, "t", 1, 8)], "group g: no")
+    found = Journal("consumer-1", [one(7, 10)], *changes, [Report(15, "t", 1, 8)], "group g: no", [6])
     assert read_journal(path) == found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.journals import Change, HandedOut, Journal, Replay, Report
-from tests.integration.replays import Explainer, Loss, Outage, Recreation
+from tests.integration.replays import UNSURE, Event, Explainer, Loss, Outage, Recreation, UnsureTakeover
 
 SOURCE = "t", 0, 1
 FIRST, SECOND = HandedOut(SOURCE, 7, 100, 101), HandedOut(SOURCE, 7, 300, 301)
@@ -15,10 +15,16 @@ LEFT = Loss("a", "leave", 200, 200, 0)
 
 
 def explain(
-    *events: Loss | Outage | Recreation, reported: tuple[int, ...] = (), committed: int = 0, assigned: int = 290
+    *events: Event,
+    reported: tuple[int, ...] = (),
+    committed: int = 0,
+    assigned: int = 290,
+    started: tuple[int, ...] = (),
 ) -> str | None:
-    """Why a message of 100 was handed out again at 300. ``reported``, ``committed``: when it was."""
-    first = Journal("a", [FIRST], [Change(90, "t", 1)], [], [Report(at, "t", 1, 8) for at in reported], None)
+    """Why a message of 100 was handed out again at 300. ``reported``, ``committed``: when it was. ``started``: when its
+    consumer has responded to StartFetcher."""
+    reports = [Report(at, "t", 1, 8) for at in reported]
+    first = Journal("a", [FIRST], [Change(90, "t", 1)], [], reported=reports, failure=None, started=started)
     second = Journal("b", [SECOND], [Change(assigned, "t", 1)], [], [], None)
     commits = [Report(committed, "t", 1, 8)] if committed else []
     return Explainer([first, second], events, commits, unreported=30, uncommitted=40, lease=60).explain(REPLAY)
@@ -54,6 +60,29 @@ def test_a_consumer_that_was_lost_while_it_had_no_coordinator() -> None:
     assert explain(LEFT, outage) == "leave, kill"
     assert explain(lost, outage._replace(at=140, until=140)) is None, "it had to report before"
     assert explain(lost, outage._replace(at=30, until=35)) is None, "it had another one since"
+
+
+def test_a_successor_that_takes_nothing_before_startfetcher() -> None:
+    takeover = UnsureTakeover(140, 200)
+    assert explain(takeover, reported=(150,)) == UNSURE, "it lives, and began anew, or its partition is another's"
+    assert explain(reported=(150,)) is None, "whoever knows that it had StartFetcher takes it"
+    assert explain(takeover) is None, "one that lives reports"
+    assert explain(takeover, reported=(150,), started=(95,)) == UNSURE, "by the predecessor"
+    assert explain(takeover, reported=(150,), started=(145,)) is None
+    assert explain(takeover, reported=(150, 170), started=(160,)) is None, "it has reported again"
+    assert explain(takeover, reported=(210,)) is None, "StartFetcher had to be sent by then"
+    assert explain(takeover, reported=(150,), committed=250) is None
+    assert explain(takeover._replace(at=151), reported=(150,)) is None, "the predecessor had to commit it"
+
+
+def test_a_successor_that_takes_nothing_and_a_predecessor_that_could_not_commit() -> None:
+    takeover, outage = UnsureTakeover(140, 200), Outage("kill", 138, 138)
+    assert explain(takeover, outage, reported=(110, 150)) == UNSURE
+    assert explain(takeover, outage._replace(at=160, until=160), reported=(110, 150)) is None, "it had to commit before"
+    lost = Loss("a", "reset", 180, 180, 30)
+    assert explain(lost, takeover, outage, reported=(110, 150)) == "reset, kill"
+    assert explain(lost, takeover, reported=(150,)) == f"reset, {UNSURE}"
+    assert explain(lost, takeover, reported=(150,), started=(145,)) is None
 
 
 def test_nothing_explains_what_was_committed_or_not_handed_on() -> None:
