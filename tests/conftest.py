@@ -14,6 +14,8 @@ import pytest
 import uvloop
 from xdist.scheduler import LoadScopeScheduling
 
+from proxy.local import ports
+
 TOGETHER = ("tests/spark/test_ledger", "tests/spark/", "tests/interop/")
 """How paths of tests begin that share what takes long to make, a warm Spark session or the client programs; the first
 that fits counts."""
@@ -47,8 +49,18 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background, and so would be all processes
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if not hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput"):
+        choose_own_ports(int(config.workerinput["workerid"].removeprefix("gw")), config.workerinput["workercount"])
+    else:
         config.pluginmanager.register(Progress(config))
+
+
+def choose_own_ports(worker: int, workers: int) -> None:
+    """Each process that runs tests has its share of them: a server whose port was chosen a while ago, or that a test
+    has stopped and will start again, finds it free."""
+    share = (ports.LAST - ports.FIRST + 1) // workers
+    ports.FIRST += worker * share
+    ports.LAST = ports.FIRST + share - 1
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -21,8 +21,18 @@ def test_a_port_with_a_listener_is_not_free() -> None:
 
 def test_what_is_to_be_avoided_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ports, "FIRST", 20_000)
-    monkeypatch.setattr(ports, "LAST", 20_000 + ports.ATTEMPTS - 1)
+    monkeypatch.setattr(ports, "LAST", 20_999)
     taken = range(20_000, 20_990)
     assert not set(ports.free_ports(5, avoid=taken)) & set(taken)
     with pytest.raises(LocalError, match="not 11 free ports"):
         ports.free_ports(11, avoid=taken)
+
+
+def test_a_port_is_not_chosen_again_before_all_others_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "FIRST", 21_000)
+    monkeypatch.setattr(ports, "LAST", 21_049)
+    monkeypatch.setattr(ports, "_given", {})
+    chosen = [port for _ in range(10) for port in ports.free_ports(4)]
+    assert len(set(chosen)) == 40
+    assert set(ports.free_ports(10)).isdisjoint(chosen)
+    assert set(ports.free_ports(4)) == set(chosen[:4]), "those of longest ago"
