@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from multiprocessing import get_context
 from pathlib import Path
 
 from pyspark import SparkContext
@@ -26,7 +28,7 @@ def make_class_archive(jars: Sequence[Path]) -> Path:
     """Run a small job, and write the archive of its classes beside ``jars``. Return its path.
 
     It needs no Kafka; Java needs 1.3 GB of memory. Java ignores an archive that was made by another version of it, or
-    with other jars: jobs then run as without it. Raises JobError.
+    with other jars: jobs then run as without it. Raises JobError, also if Java would ignore this one.
     """
     archive = class_archive(jars)
     made = archive.with_name(f"{archive.name}.{os.getpid()}")  # running jobs keep the archive that they have opened
@@ -43,7 +45,27 @@ def make_class_archive(jars: Sequence[Path]) -> Path:
     if java.wait() or not made.exists():
         made.unlink(missing_ok=True)
         raise JobError(f"Java has written no archive; can files be written in {archive.parent}?")
+    with ProcessPoolExecutor(1, get_context("spawn")) as another:  # PySpark starts one JVM in a process
+        try:
+            another.submit(check_archive, made, jars).result()
+        except JobError:
+            made.unlink()
+            raise
     return made.replace(archive)
+
+
+def check_archive(archive: Path, jars: Sequence[Path]) -> None:
+    """Start Spark with it. Raises JobError if Java does not use ``archive``, whose log says why."""
+    options = f'{SHORT_RUN_OPTIONS} -Xshare:on "-XX:SharedArchiveFile={archive}"'
+    conf = spark_conf("local[1]", jars, {"spark.driver.extraJavaOptions": options}, short=True)
+    try:
+        with spark_session("brokerside archive", conf):
+            pass
+    except JobError as error:
+        raise JobError(
+            f"Java does not use the archive that it has written, {archive}; Java 21 uses none if a jar is on the class "
+            f"path twice, see docs/jobs.md: {error}"
+        ) from None
 
 
 def _run_query(stream: DataFrame) -> None:

@@ -23,6 +23,19 @@ with spark_session("archive", conf) as spark:
     print(spark.range(3).count())
 """
 
+CHECK = """
+from proxy.local.jars import resolve
+from spark_jobs.class_archive import check_archive
+from spark_jobs.errors import JobError
+from spark_jobs.session import class_archive
+
+jars = resolve("spark-4.2.0")
+try:
+    check_archive(class_archive(jars), jars)
+except JobError:
+    print("JobError")
+"""
+
 
 def test_java_starts_with_the_archive_that_was_made(tmp_path: Path) -> None:
     jars = tmp_path / "jars"
@@ -40,6 +53,9 @@ def test_java_starts_with_the_archive_that_was_made(tmp_path: Path) -> None:
     Path(made).write_bytes(b"not an archive")
     with pytest.raises(subprocess.CalledProcessError):
         _run(environment, "-c", SESSION)
+    del environment["JAVA_TOOL_OPTIONS"]
+    assert _run(environment, "-c", SESSION) == "3", "it is ignored"
+    assert _run(environment, "-c", CHECK) == "JobError", "jobs archive would not leave it there"
 
 
 def _run(environment: dict[str, str], *arguments: str) -> str:
