@@ -198,22 +198,24 @@ def test_leaders_that_move_are_found_by_javas_clients(brokers: Site) -> None:
     topic = new_topic(brokers.state)
     before = brokers.tapped()
     common = ("--topic", topic, "--num-records", "1500")
-    running = [
-        start("producer-perf", *common, "--record-size", "100", "--throughput", "250",
-              "--command-property", f"bootstrap.servers={brokers.bootstrap}", "acks=all", "linger.ms=0"),
-        start("consumer-perf", *common, "--bootstrap-server", brokers.bootstrap, "--timeout", "60000"),
-    ]  # fmt: skip
-    with Asker(brokers.state.nodes[0].upstream) as asker:
+    producer = started(
+        "producer-perf", *common, "--record-size", "100", "--throughput", "250",
+        "--command-property", f"bootstrap.servers={brokers.bootstrap}", "acks=all", "linger.ms=0",
+        # With more, a new leader that has no record of the producer takes its second batch before its first.
+        "max.in.flight.requests.per.connection=1",
+    )  # fmt: skip
+    consumer = started("consumer-perf", *common, "--bootstrap-server", brokers.bootstrap, "--timeout", "60000")
+    with producer as producing, consumer as consuming, Asker(brokers.state.nodes[0].upstream) as asker:
         while not {PRODUCE, FETCH} <= naming(brokers, before):  # and no longer: a record that finds no leader expires
             with contextlib.suppress(subprocess.TimeoutExpired):
-                running[0].wait(1)
+                producing.wait(1)
                 break
             moved = [
                 {"PartitionIndex": part["PartitionIndex"], "Replicas": [part["LeaderId"] % 3 + 1]}
                 for part in described(asker, topic)["Partitions"]
             ]
             asker.ask(ALTER_REASSIGNMENTS, 0, {"TimeoutMs": 10_000, "Topics": [{"Name": topic, "Partitions": moved}]})
-    produced, consumed = (process.communicate(timeout=100)[0] for process in running)
+        produced, consumed = (process.communicate(timeout=100)[0] for process in (producing, consuming))
     assert "1500 records sent" in produced
     assert consumed.strip().splitlines()[-1].split(", ")[4] == "1500"
     assert_hidden(brokers)
@@ -235,8 +237,13 @@ def naming(brokers: Site, before: Sequence[Tapped]) -> set[int]:
     return found
 
 
-def start(name: str, *args: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(tool(name, *args), stdout=subprocess.PIPE, text=True)
+@contextlib.contextmanager
+def started(name: str, *args: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(tool(name, *args), stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def run(tools: KafkaTools, name: str, *args: str) -> str:
