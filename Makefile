@@ -67,7 +67,7 @@ bench: setup ## Measure the sidecar beside other proxies, 35 minutes (ARGS=--qui
 	@$(BIN)/python -m tests.bench $(ARGS)
 
 .PHONY: conformance
-conformance: setup ## The same connects to a real broker and to the sidecar, compared, 5 minutes (ARGS=--quick: 1 minute)
+conformance: setup ## The same connects to a real broker and to the sidecar, compared, 7 minutes (ARGS=--quick: 1 minute)
 	@$(BIN)/python -m tests.conformance $(ARGS)
 
 .PHONY: hostile
