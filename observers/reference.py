@@ -88,12 +88,12 @@ was gathered before is sent at the level before, so nothing is lost, and nothing
 or in memory keep their level; `brokerside_audit_undelivered{{level}}` counts their events. If the fleet has finalized
 only levels that this release cannot write, it writes nothing, and events are lost (`schema_level`).
 
-**If you use `audit.mode: rollup` today.** Such a sidecar wrote level {event.ROLLUP_LEVEL} from its start. Now, with
-`internal.bootstrap.servers` and `features.enabled: true` (the default), it writes level {event.SCHEMA_LEVEL} until it
-knows that level {event.ROLLUP_LEVEL} is finalized: some seconds after each start (`audit_level_limited` in the log). A
-new fleet finalizes it by itself, about 15 seconds after its first sidecar has started, if every sidecar and job
-supports it. Until then there is an event for each request: allow for that in the audit topic and the jobs. With
-`features.enabled: false` it is as before.
+**The start with `audit.mode: rollup`.** With `internal.bootstrap.servers` and `features.enabled: true` (the default),
+a sidecar writes level {event.SCHEMA_LEVEL} until it knows that level {event.ROLLUP_LEVEL} is finalized: some seconds
+after each start (`audit_level_limited` in the log). A new fleet finalizes it by itself, about 15 seconds after its
+first sidecar has started, if every sidecar and job supports it. Until then there is an event for each request: allow
+for that in the audit topic and the jobs. With `features.enabled: false` the sidecar writes level {event.ROLLUP_LEVEL}
+from its start.
 
 Within a level a field never changes its name, type, unit or meaning, and none goes away. There may be new kinds, which
 a reader passes over, and new fields with a default. Every event has `kind` and `seq`, and a field that several kinds

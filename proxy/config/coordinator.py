@@ -91,7 +91,7 @@ class CoordinatorConfig(ConfigSection):
     )
     rebalance_threadpool_size: int = number(
         "rebalance.threadpool.size",
-        "Most groups that are rebalanced at a time. The sidecar has no thread for it; the name is that of the draft.",
+        "Most groups that are rebalanced at a time. Whatever its name says, there are no threads for it.",
         16,
         1,
         64,
