@@ -13,7 +13,7 @@ sink.py            writes each batch to the tables exactly once.
 table_root.py      opens the tables below one root together with their checkpoint, or refuses the job.
 checkpoint.py      checks that a checkpoint belongs to its tables.
 session.py         the Spark session, tuned for small batches on few cores.
-class_archive.py   makes the archive of Java's classes, with which the session starts in half of the CPU time.
+class_archive.py   makes the archive of Java's classes, with which the session starts in two thirds of the CPU time.
 error_messages.py  explains errors of a Spark query in one sentence; errors.py: the exceptions of this package.
 
 From records to rows

@@ -154,7 +154,7 @@ def backfill(**arguments: Any) -> int:
 
 
 def make_archive() -> None:
-    """Make the archive of Java's classes, with which each job starts in half of the CPU time."""
+    """Make the archive of Java's classes, with which each job starts in two thirds of the CPU time."""
     from proxy.local.jars import resolve
     from spark_jobs.class_archive import make_class_archive
 
