@@ -26,6 +26,9 @@ SIDECAR_START_TIMEOUT = 60.0
 SIDECAR_STOP_TIMEOUT = 15.0
 """Seconds for a drain (10) and the observers' last flush (2) before a sidecar is killed."""
 
+ANSWER_TIMEOUT = 30.0
+"""Seconds for an answer of the admin endpoint: one takes milliseconds, and seconds on a busy machine."""
+
 READY_POLL_INTERVAL = 0.05
 SIDECARS_FILE = "sidecars.json"
 LOG_TAIL_LINES = 5
@@ -92,7 +95,7 @@ class SidecarProcess:
         return process.stop([self.process], SIDECAR_STOP_TIMEOUT)
 
     def _get(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://{self.admin}/{path}", timeout=5) as response:
+        with urllib.request.urlopen(f"http://{self.admin}/{path}", timeout=ANSWER_TIMEOUT) as response:
             return str(response.read().decode())
 
 

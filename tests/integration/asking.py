@@ -23,7 +23,7 @@ class Asker:
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
-        self._sock = socket.create_connection((host, int(port)), 10)
+        self._sock = socket.create_connection((host, int(port)), 60)
         self._file = self._sock.makefile("rb")
 
     def __enter__(self) -> Asker:
@@ -44,8 +44,8 @@ class Asker:
         return frame[header:]
 
     def until(self, key: int, version: int, values: Mapping[str, Any], wanted: Callable[[bytes], bool]) -> bytes:
-        """The same as soon as it is as wanted, or after 20 s: coordinators and topics are not there at once."""
-        deadline = time.monotonic() + 20
+        """The same as soon as it is as wanted, or after 60 s: coordinators and topics are not there at once."""
+        deadline = time.monotonic() + 60
         while not wanted(body := self.ask(key, version, values)) and time.monotonic() < deadline:
             time.sleep(0.1)
         return body

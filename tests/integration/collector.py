@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import h11
 
+from proxy.local.ports import free_ports
 from tests.unit.observers.otlp import checked, event_of, log_records
 
 
@@ -87,7 +88,7 @@ class Collector:
         self.usual: Answer = OK
         self.reads_bodies = True
         """Whether a request is read to its end before it is answered."""
-        self.port = 0
+        (self.port,) = free_ports(1)  # of which no passing connection takes one while it is closed
         self._tls = tls
         self._open: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
@@ -100,7 +101,6 @@ class Collector:
     def open(self) -> None:
         """Listen, on the same port as before."""
         self._listening = socket.create_server(("127.0.0.1", self.port))
-        self.port = self._listening.getsockname()[1]
         self._start(self._accept, self._listening)
 
     def close(self) -> None:

@@ -56,7 +56,7 @@ def charged(running: Bench | TlsBench) -> int:
 
 async def closes(running: Bench | TlsBench, cause: str, reader: Reader) -> None:
     """The client's connection ends for ``cause``, without a byte more."""
-    assert await asyncio.wait_for(reader.read(), 10) == b""
+    assert await asyncio.wait_for(reader.read(), 60) == b""
     await running.until(lambda: running.counters.closed == {cause: 1})
     assert charged(running) == 0
 

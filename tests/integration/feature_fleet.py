@@ -91,7 +91,7 @@ class FeatureFleet:
         """Where clients dial a sidecar."""
         return self.state.node(broker_id).advertised
 
-    def status(self, broker_id: int, timeout: float = 5) -> dict[str, Any]:
+    def status(self, broker_id: int, timeout: float = 20) -> dict[str, Any]:
         """``GET /features`` of a sidecar. Raises OSError."""
         with urllib.request.urlopen(f"http://{self.sidecars[broker_id].admin}/features", timeout=timeout) as response:
             found: dict[str, Any] = json.load(response)
@@ -100,7 +100,7 @@ class FeatureFleet:
     def readiness(self, broker_id: int) -> tuple[int, str]:
         """Status and body of ``GET /readyz``."""
         try:
-            with urllib.request.urlopen(f"http://{self.sidecars[broker_id].admin}/readyz", timeout=5) as response:
+            with urllib.request.urlopen(f"http://{self.sidecars[broker_id].admin}/readyz", timeout=20) as response:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()

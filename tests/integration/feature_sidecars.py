@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from proxy.config import Config
 from proxy.core.protected_topics import FEATURES
@@ -127,6 +129,17 @@ async def until(fits: Callable[[], Any], seconds: float = 60) -> None:
             await asyncio.sleep(0.05)
 
 
+def delete_topics(admin: AdminClient, *names: str) -> None:
+    """Delete those of the topics that there are, and wait until the broker knows of none: it learns of that later."""
+    there = admin.list_topics(timeout=60).topics.keys() & {*names}
+    for future in admin.delete_topics([*there]).values() if there else ():
+        future.result(60)
+    deadline = time.monotonic() + 60
+    while admin.list_topics(timeout=60).topics.keys() & there:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def committed(bootstrap: str, topic: str = FEATURES) -> list[tuple[bytes, bytes | None]]:
     """The committed records of a topic with one partition."""
     return [(message.key() or b"", message.value()) for message in committed_messages(bootstrap, topic)]
@@ -140,7 +153,7 @@ def committed_messages(bootstrap: str, topic: str = FEATURES) -> list[Message]:
     found: list[Message] = []
     try:
         while True:
-            message = consumer.poll(20)
+            message = consumer.poll(60)
             assert message is not None, f"{topic} has no end"
             error = message.error()
             if error is None:

@@ -40,7 +40,7 @@ def consume(bootstrap: str, topic: str, count: int, **settings: str | int) -> li
     values: list[bytes] = []
     try:
         consumer.subscribe([topic])
-        for _ in range(300):
+        for _ in range(600):
             for message in consumer.consume(1000, 0.2):
                 assert message.error() is None, message.error()
                 values.append(message.value() or b"")

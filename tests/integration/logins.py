@@ -16,7 +16,7 @@ from proxy.local import cluster as local_cluster
 from tests.frames import METADATA, request, sized
 from tests.sasl import Scram, authenticate, bearer, handshake, jwt, plain
 
-TIMEOUT = 30.0
+TIMEOUT = 60.0
 SECURITY = "org.apache.kafka.common.security"
 ALICE, SECRET = "al,i=ce", "canary-5e,c=ret"
 """What SCRAM has to escape."""

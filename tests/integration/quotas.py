@@ -14,7 +14,7 @@ RATE = "connection_creation_rate"
 CREATION = "max.connection.creation.rate"
 DESCRIBE, ALTER, ALTER_CONFIGS = 48, 49, 44
 EXACT, DEFAULT, ANY = 0, 1, 2
-TIMEOUT = 20.0
+TIMEOUT = 60.0
 
 Entity = Sequence[tuple[str, str | None]]
 Op = tuple[str, float, bool]

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 
 from tests.frames import API_VERSIONS, request
 
-TIMEOUT = 10.0
+TIMEOUT = 60.0
 """Seconds until a connection or a response is late, which is an error."""
 
 

@@ -9,7 +9,7 @@ from typing import Self
 
 from proxy.coordinator import wire
 
-SECONDS = 20.0
+SECONDS = 60.0
 """For anything of the consumer's."""
 
 

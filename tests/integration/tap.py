@@ -37,8 +37,13 @@ def tap(bind: str, onward: str) -> Iterator[list[Tapped]]:
                 client, _ = server.accept()
                 one = Tapped()
                 tapped.append(one)
-                broker = socket.create_connection(_address(onward))
-                sockets.extend((client, broker))
+                sockets.append(client)
+                try:
+                    broker = socket.create_connection(_address(onward))
+                except OSError:  # nobody listens there yet
+                    client.close()
+                    continue
+                sockets.append(broker)
                 for arguments in ((client, broker, one.requests), (broker, client, one.responses)):
                     threading.Thread(target=pump, args=arguments, daemon=True).start()
 

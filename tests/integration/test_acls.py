@@ -14,10 +14,14 @@ import pytest
 import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are exported, untyped
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    ResourcePatternType,
     ResourceType,
 )
 
@@ -116,6 +120,10 @@ def run_documented_commands(folder: Path, node: Node, tools: KafkaTools) -> None
     for line in (folder / "called").read_text().splitlines():
         done = tools.run("acls", *shlex.split(line))
         assert done.returncode == 0, done.stdout + done.stderr
+    # The controller has them all, and the authorizer of the broker a moment later.
+    admin = AdminClient({"bootstrap.servers": node.internal})
+    kinds = ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+    until(lambda: len(admin.describe_acls(AclBindingFilter(*kinds)).result(60)) == len(granted()))
 
 
 def use_everything(folder: Path, node: Node, internal: str) -> None:

@@ -108,7 +108,7 @@ def asked(asker: Asker, topic: str) -> Iterator[tuple[int, int, dict[str, Any]]]
 
 def test_a_sidecar_before_another_broker_says_so(brokers: Site) -> None:
     [listener] = load(brokers.sidecars[0].config).listeners
-    upstream = Upstream(listener.upstream, 1.0)
+    upstream = Upstream(listener.upstream, 60.0)
     assert asyncio.run(upstream_check.find_problem(listener, upstream, 1)) is None
     said = asyncio.run(upstream_check.find_problem(listener, upstream, 2))
     assert "is what broker 1 advertises, but broker.id is 2" in str(said)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]  # it is exported, untyped
 
 from observers.event import RequestEvent, Resource
 from proxy.core.encode import NO_TAGGED_FIELDS, encode
@@ -23,7 +24,7 @@ from proxy.local.sidecars import SidecarProcess
 from spark_jobs.query import query
 from tests import frames, sasl
 from tests.integration.authorizer import DECISION, login, secured_properties
-from tests.integration.test_audit import envelopes, events
+from tests.integration.test_audit import envelopes, events, until
 from tests.tools.kafka_tools import KafkaTools
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(900)]
@@ -142,7 +143,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         local_cluster.up(folder, broker_properties=properties, progress=False)
         for name in USERS:
             login(name, folder)
-        Producer({"bootstrap.servers": node.internal, "transactional.id": "pay"}).init_transactions(30)
+        Producer({"bootstrap.servers": node.internal, "transactional.id": "pay"}).init_transactions(120)
         config = broker.sidecar_config(node)
         config["listeners"] = [
             {"name": "SASL", "bind": before, "upstream": behind, "security.protocol": "SASL_PLAINTEXT"}
@@ -151,7 +152,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         path.write_text(yaml.safe_dump(config))
         sidecar = SidecarProcess.start(path, folder / "admin.log", node.admin)
         try:
-            run_tools(before, folder)
+            run_tools(before, folder, node.internal)
         finally:
             assert sidecar.stop()
         found = events(envelopes(node.internal, broker.AUDIT_TOPIC), RequestEvent)
@@ -161,8 +162,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         local_cluster.down(folder)
 
 
-def run_tools(bootstrap: str, folder: Path) -> None:
-    """Run each tool as the administrator, then as the other one."""
+def run_tools(bootstrap: str, folder: Path, internal: str) -> None:
+    """Run each tool as the administrator, then as the other one. ``internal``: where the broker needs no login."""
 
     def run(user: str, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         name, *arguments = command
@@ -173,6 +174,9 @@ def run_tools(bootstrap: str, folder: Path) -> None:
         for command in (*CHANGES[:-2], *READS, *CHANGES[-2:]):
             done = run("admin", command)
             assert done.returncode == 0, done.stdout + done.stderr
+            if command is CHANGES[0]:  # the next tools ask the broker, which learns of the topic a moment later
+                client = AdminClient({"bootstrap.servers": internal})
+                until(lambda: "orders" in client.list_topics(timeout=60).topics)  # noqa: B023 - called at once
         run("admin", CHANGES[0])
         for command in (*CHANGES, *READS):
             run("bob", command)

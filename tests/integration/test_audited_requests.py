@@ -37,7 +37,7 @@ def test_every_request_has_its_event(cluster: ClusterState) -> None:
         _change_a_topic(AdminClient(settings))
         _read_and_write(settings, audit_topic)
         command = [sys.executable, "-m", "proxy", "broker-metadata", node.advertised]
-        subprocess.run(command, check=True, capture_output=True, timeout=30)
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
     finally:
         assert process.stop()
     found = events(envelopes(cluster.internal_bootstrap, audit_topic), RequestEvent)
@@ -64,7 +64,7 @@ def _read_and_write(settings: dict[str, str], audit_topic: str) -> None:
     consumer = Consumer({**settings, "group.id": "none", "enable.auto.commit": False})
     consumer.assign([TopicPartition(audit_topic, partition, 0) for partition in range(12)])
     try:
-        assert consumer.poll(30) is not None
+        assert consumer.poll(60) is not None
     finally:
         consumer.close()
     refused: list[object] = []

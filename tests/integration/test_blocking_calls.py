@@ -33,7 +33,7 @@ IN_MEMORY = "/proc/"
 """Begins the paths of files that no disk is behind."""
 THROTTLED = "127.0.0.9"
 RECORDS = 500
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 CONTROL = """
 import os, socket, sys, threading, time
@@ -201,7 +201,7 @@ def replaced(sidecar: SidecarProcess, workers: list[int]) -> None:
 
 def asked(sidecar: SidecarProcess, path: str, method: str) -> None:
     wanted = urllib.request.Request(f"http://{sidecar.admin}/{path}", method=method)
-    with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(wanted, timeout=5) as response:
+    with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(wanted, timeout=PATIENCE) as response:
         response.read()
 
 

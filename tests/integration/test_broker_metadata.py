@@ -95,7 +95,7 @@ class Fleet:
         )
 
 
-def until(fits: Callable[[], Any], seconds: float = 60) -> None:
+def until(fits: Callable[[], Any], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not fits():
         assert time.monotonic() < deadline

@@ -89,7 +89,7 @@ def test_aiokafka_and_kafka_python_read_what_the_other_wrote(
     expected = sorted(f"{who} {n}".encode() for who in ("aio", "kpy") for n in range(100))
     assert sorted(asyncio.run(read())) == expected
     consumer = kafka.KafkaConsumer(
-        topic, bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", consumer_timeout_ms=5_000
+        topic, bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", consumer_timeout_ms=60_000
     )
     assert sorted(message.value for _, message in zip(range(200), consumer, strict=False)) == expected
     consumer.close()
@@ -127,7 +127,7 @@ def test_admin_calls(cluster: ClusterState, sidecar: SidecarProcess) -> None:
 
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
     admin.create_partitions([NewPartitions(name, 3)])[name].result(30)
-    until(lambda: len(admin.list_topics(name, 10).topics[name].partitions) == 3)
+    until(lambda: len(admin.list_topics(name, timeout=30).topics[name].partitions) == 3)
     assert admin.describe_configs([resource])[resource].result(30)["cleanup.policy"].value == "delete"
     assert admin.describe_cluster().result(30).nodes[0].id == 1
     admin.delete_topics([name])[name].result(30)
@@ -150,7 +150,7 @@ def _converse(address: str, frames: list[bytes]) -> bytes:
     """Send ``frames`` at once and return the bytes of as many responses."""
     host, port = address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), 10) as sock, sock.makefile("rb") as reader:
-        sock.settimeout(20)
+        sock.settimeout(60)
         sock.sendall(b"".join(frames))
         answers = b""
         for _ in frames:

@@ -38,10 +38,12 @@ def topics(bootstrap: str) -> set[str]:
 def create(bootstrap: str, topic: str, replicas: int = 1) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(topic, 1, replicas)])[topic].result(30)
+    for address in bootstrap.split(","):  # the controller has it, and brokers learn of it a moment later
+        wait_until(lambda address=address: topic in topics(address))  # type: ignore[misc]
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -67,7 +69,7 @@ def test_up_status_down_each_twice(folder: Path, capfd: pytest.CaptureFixture[st
     assert (again.cluster_id, again.bootstrap) == (state.cluster_id, state.bootstrap)
     assert again.nodes[0].pid != state.nodes[0].pid
     assert "kept" in topics(again.internal_bootstrap)
-    assert list(again.nodes[0].data.glob("kept-0/*.log"))
+    wait_until(lambda: bool(list(again.nodes[0].data.glob("kept-0/*.log"))))
 
 
 def test_given_ports_and_a_broker_that_advertises_itself(folder: Path) -> None:

@@ -58,21 +58,21 @@ class Bench:
     async def works(self, number: int) -> bool:
         reader, writer = self.clients[number]
         writer.write(request(METADATA, 1, number))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await read_frame(reader) == response(number)
 
     async def has_ended(self, number: int) -> bool:
         """Whether the client sees the end, and nothing before."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await self.clients[number][0].read() == b""
 
     async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition():  # noqa: ASYNC110  # a counter has no event to wait for
                 await asyncio.sleep(0.005)
 
     async def seen(self, condition: Callable[[Snapshot], object]) -> Snapshot:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition(snapshot := await self.handler.snapshot()):  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         return snapshot
@@ -352,7 +352,7 @@ async def test_a_log_level_is_that_of_all_workers_and_of_those_to_come(
 ) -> None:
     async with run() as bench:
         started = capfd.readouterr().err
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while started.count('"data_plane_started"') < 2:  # a thread of each process writes its log
                 await asyncio.sleep(0.02)
                 started += capfd.readouterr().err

@@ -20,7 +20,7 @@ from proxy.fleet.security import Security
 from proxy.local.ports import free_ports
 from tests.sasl import authenticate_reply, handshake_reply
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 class Peer:

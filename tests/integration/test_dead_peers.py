@@ -78,7 +78,7 @@ def server() -> Iterator[socket.socket]:
     with contextlib.closing(socket.socket()) as server:
         server.bind(("0.0.0.0", 0))
         server.listen()
-        server.settimeout(20)
+        server.settimeout(60)
         yield server
 
 

@@ -42,7 +42,7 @@ async def test_answers_come_in_the_order_of_their_requests_and_the_broker_is_ask
             writer.write(request(METADATA, 1, n) + deferred(n + 1) + request(REPLIED, 3, n + 2) + deferred(n + 3))
             expected += [response(n, b"from the broker"), response(n + 1, b"from the broker")]
             expected += [response(n + 2, replied(3)), response(n + 3, b"from the broker")]
-        assert [await asyncio.wait_for(read_frame(reader), 10) for _ in range(400)] == expected
+        assert [await asyncio.wait_for(read_frame(reader), 60) for _ in range(400)] == expected
         question = request(METADATA, 1, 0, b"asked")
         assert asked == [frame for n in range(0, 400, 4) for frame in (request(METADATA, 1, n), question, question)]
         assert running.counters.intercepted == {(HELD, "replied"): 200, (REPLIED, "replied"): 100}
@@ -71,7 +71,7 @@ async def test_headers_are_as_the_api_has_them(tmp_path: Path) -> None:
     async with serving(tmp_path, serve, answer) as running:
         reader, writer = await running.dial()
         writer.write(request(HELD, 0, 1, client_id=None))
-        assert await asyncio.wait_for(read_frame(reader), 10) == response(1, b"served")
+        assert await asyncio.wait_for(read_frame(reader), 60) == response(1, b"served")
         assert answered == [b"body", b"\0\0body"]
         assert asked == [
             request(METADATA, FLEXIBLE, 0, b"\0flexible", client_id=None),
@@ -105,7 +105,7 @@ async def test_a_response_may_come_byte_by_byte_or_be_long(tmp_path: Path) -> No
     async with serving(tmp_path, serve, answer) as running:
         reader, writer = await running.dial()
         writer.write(deferred(1))
-        assert await asyncio.wait_for(read_frame(reader), 10) == response(1, b"served")
+        assert await asyncio.wait_for(read_frame(reader), 60) == response(1, b"served")
         assert most > len(long)
         assert charged(running) == 0
         writer.close()
@@ -127,10 +127,10 @@ async def test_what_comes_behind_it_waits_and_then_comes_in_turns(tmp_path: Path
         assert running.counters.requests[METADATA] == 0
         other, closing = await running.dial()  # others continue
         closing.write(request(METADATA, 1, 1))
-        assert await asyncio.wait_for(read_frame(other), 10) == response(1)
+        assert await asyncio.wait_for(read_frame(other), 60) == response(1)
         closing.close()
         release.set()
-        got = [await asyncio.wait_for(read_frame(reader), 10) for _ in range(many)]
+        got = [await asyncio.wait_for(read_frame(reader), 60) for _ in range(many)]
         assert got == [response(0, b"served"), *(response(n) for n in range(1, many))]
         writer.close()
 
@@ -163,7 +163,7 @@ async def test_it_is_served_when_all_before_it_is_sent(tmp_path: Path) -> None:
             stalled += len(unsent) < sent
             got = bytearray()
             while len(got) < len(expected):
-                got += await asyncio.wait_for(loop.sock_recv(slow, 1 << 20), 10)
+                got += await asyncio.wait_for(loop.sock_recv(slow, 1 << 20), 60)
             assert got == expected
             assert unsent == [0] * sent
         slow.close()
@@ -182,8 +182,8 @@ async def test_a_long_answer_to_a_client_that_reads_late(tmp_path: Path) -> None
         await asyncio.sleep(0.05)
         assert running.counters.intercepted[HELD, "replied"] == 1, "the second one starts when the first is sent"
         for n in (1, 2):
-            assert await asyncio.wait_for(read_frame(reader), 10) == response(n, body)
-        assert await asyncio.wait_for(read_frame(reader), 10) == response(3)
+            assert await asyncio.wait_for(read_frame(reader), 60) == response(n, body)
+        assert await asyncio.wait_for(read_frame(reader), 60) == response(3)
         writer.close()
 
 
@@ -208,7 +208,7 @@ async def test_more_than_a_process_serves_at_a_time_wait(tmp_path: Path, monkeyp
         clients[4][1].close()  # one that waits may go
         release.set()
         for reader, writer in clients[:4]:
-            assert await asyncio.wait_for(read_frame(reader), 10) == response(1, b"served")
+            assert await asyncio.wait_for(read_frame(reader), 60) == response(1, b"served")
             writer.close()
         await running.until(lambda: running.counters.active == 0)
         assert charged(running) == 0
@@ -235,7 +235,7 @@ async def test_while_memory_is_scarce_the_response_to_a_call_waits(tmp_path: Pat
         assert running.counters.received["broker"] < len(body) / 4
         counts[LIMIT] = 1 << 26
         running.manager.budget.resume_waiters()
-        assert await asyncio.wait_for(read_frame(reader), 10) == response(1, body)
+        assert await asyncio.wait_for(read_frame(reader), 60) == response(1, body)
         writer.close()
 
 
@@ -252,7 +252,7 @@ async def test_with_tls_on_both_sides(tmp_path: Path) -> None:
             reader, writer = await running.dial()
             for _ in range(3):
                 writer.write(request(METADATA, 1, 1) + deferred(2) + deferred(3) + request(METADATA, 1, 4))
-                assert [await asyncio.wait_for(read_frame(reader), 10) for _ in range(4)] == [
+                assert [await asyncio.wait_for(read_frame(reader), 60) for _ in range(4)] == [
                     response(n) for n in range(1, 5)
                 ]
             writer.close()
@@ -285,6 +285,6 @@ async def test_the_end_of_a_tls_stream_behind_it_waits(tmp_path: Path) -> None:
             await client.shake_hands()
             client.tls.write(deferred(1))
             client.close_notify()
-            assert await asyncio.wait_for(client.read(8), 10) == response(1)
+            assert await asyncio.wait_for(client.read(8), 60) == response(1)
             await running.until(lambda: running.counters.closed == {"client_closed": 1})
             client.writer.close()

@@ -73,7 +73,7 @@ def finalized(address: str) -> dict[str, LevelRange]:
 
 
 def wait_until(fits: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not fits():
         assert time.monotonic() < deadline
         time.sleep(0.2)
@@ -274,7 +274,7 @@ class Registry:
         key, value = reader_key(name), encode(record)
         producer = Producer({"bootstrap.servers": self.bootstrap})
         producer.produce(self.topic, key=key, value=value, headers=[signer.header(key, value)] if signer else [])
-        assert producer.flush(20) == 0
+        assert producer.flush(60) == 0
 
     def forget(self, participant: str, signer: Authenticator | None = None) -> None:
         topic_commands.forget(participant, {"bootstrap.servers": self.bootstrap}, signer)

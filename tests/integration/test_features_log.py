@@ -44,7 +44,7 @@ from proxy.local import process
 from proxy.local.ports import HOST, free_ports
 from proxy.local.sidecars import SidecarProcess
 from proxy.local.state import ClusterState
-from tests.integration.feature_sidecars import FeatureSidecar, committed, running, until
+from tests.integration.feature_sidecars import FeatureSidecar, committed, delete_topics, running, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 
@@ -62,10 +62,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterState]:
 def clean(state: ClusterState) -> Iterator[ClusterState]:
     """A cluster without the sidecars' topics."""
     yield state
-    admin = AdminClient({"bootstrap.servers": state.internal_bootstrap})
-    there = admin.list_topics(timeout=20).topics.keys() & {FEATURES, REGISTRY, "other"}
-    for future in admin.delete_topics([*there]).values() if there else ():
-        future.result(30)
+    delete_topics(AdminClient({"bootstrap.servers": state.internal_bootstrap}), FEATURES, REGISTRY, "other")
 
 
 @pytest.fixture(autouse=True)
@@ -84,12 +81,12 @@ def write(state: ClusterState, key: bytes, value: bytes | None, topic: str = FEA
     """Write a record as somebody who may."""
     producer = Producer({"bootstrap.servers": state.internal_bootstrap, **settings})
     if settings:
-        producer.init_transactions(20)
+        producer.init_transactions(60)
         producer.begin_transaction()
     producer.produce(topic, key=key, value=value, partition=0)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     if settings:
-        producer.commit_transaction(20)
+        producer.commit_transaction(60)
 
 
 async def test_a_new_fleet_finalizes_the_levels_that_all_support(clean: ClusterState) -> None:
@@ -145,7 +142,7 @@ async def test_a_downgrade_waits_until_nothing_above_is_left_to_deliver(clean: C
     async with running(sidecar):
         await until(lambda: sidecar.state == "serving" and sidecar.features.status().applied_epoch == 1)
         sidecar.audit = AuditLevels({1: 1}, {1: 3, 2: 40})
-        late = await sidecar.update(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE, timeout_ms=3000)
+        late = await sidecar.update(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE, timeout_ms=6000)
         assert late.error_code == FEATURE_UPDATE_FAILED
         assert late.message == (
             f"{AUDIT_EVENT_SCHEMA} is finalized at epoch 2; not applied yet by sidecar 1 "
@@ -183,20 +180,20 @@ async def test_a_successor_registers_once_its_predecessor_does_not_and_applies_l
             assert (await draining.update(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE)) == ENDING
             await until(lambda: successor.state == "serving")
             draining.audit = AuditLevels({1: 1}, {2: 7})
-            late = await successor.update(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE, timeout_ms=3000)
+            late = await successor.update(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE, timeout_ms=6000)
             assert late.message is not None
             assert late.message.endswith("not applied yet by sidecar 1 (7 events of a higher level to deliver)")
             assert draining.views[-1].levels[AUDIT_EVENT_SCHEMA] == 1
             assert draining.state == "away"
             draining.audit = None
-            await until(lambda: successor.features.status().applied_epoch == 2, 10)
+            await until(lambda: successor.features.status().applied_epoch == 2)
 
             draining.audit = AuditLevels({2: 1}, {2: 7})  # the last events, which its disk keeps
             assert (await successor.update(AUDIT_EVENT_SCHEMA, 2)).error_code == NONE
             successor.audit = AuditLevels({1: 1}, {2: 0}, time.monotonic())
             await draining.features.close()
             successor.succession.predecessor_ended()
-            late = await successor.update(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE, timeout_ms=3000)
+            late = await successor.update(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE, timeout_ms=6000)
             assert late.error_code == FEATURE_UPDATE_FAILED, "nobody has searched the disk since"
             successor.audit = AuditLevels({1: 1}, {2: 7}, time.monotonic())
             await until(lambda: successor.features.status().undelivered_above == 7)
@@ -350,14 +347,14 @@ class Writers:
         writer = FencedWriter(FEATURES_TOPIC, "brokerside-features-0", self.settings, None, self.lost.append)
         begun = asyncio.Event()
         writer.start(begun.set)
-        await asyncio.wait_for(begun.wait(), 30)
+        await asyncio.wait_for(begun.wait(), 60)
         return writer
 
     async def write(self, writer: FencedWriter, **records: str | None) -> str | None:
         done = asyncio.get_running_loop().create_future()
         encoded = {key.encode(): None if value is None else value.encode() for key, value in records.items()}
         writer.write(encoded, lambda error, began: done.set_result(error))
-        found: str | None = await asyncio.wait_for(done, 30)
+        found: str | None = await asyncio.wait_for(done, 60)
         return found
 
 
@@ -384,7 +381,7 @@ async def test_a_write_is_aborted_where_the_topic_is_missing_and_the_writer_goes
     assert error is not None
     assert error.startswith(FEATURES)
     topic = await asyncio.to_thread(CompactedTopic, FEATURES_TOPIC, writers.settings)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while await writers.write(writer, a="2") is not None:
         assert time.monotonic() < deadline
     assert writers.lost == []
@@ -398,7 +395,7 @@ async def test_a_topic_is_read_to_an_end_that_ends_of_transactions_are_part_of(c
     topic = await asyncio.to_thread(CompactedTopic, FEATURES_TOPIC, writers.settings)
     writer = await writers.begun()
     assert await writers.write(writer, a="1") is None
-    found, deadline = [], time.monotonic() + 30
+    found, deadline = [], time.monotonic() + 60
     # Kafka acknowledges a transaction before its records are there for readers.
     while not found or topic.position < await asyncio.to_thread(topic.end):
         found += (await asyncio.to_thread(topic.read, 0.5))[0]
@@ -439,7 +436,7 @@ def test_what_cannot_be_written_is_reported_and_the_topic_is_used_on(clean: Clus
     topic.write(b"large", bytes(2_000_000), outcomes.append)
     assert outcomes == ["Unable to produce message: Broker: Message size too large"]
     topic.write(b"key", b"value", outcomes.append)
-    topic.close(20)
+    topic.close(60)
     assert outcomes[1:] == [None]
     assert committed(clean.internal_bootstrap, "other") == [(b"key", b"value")]
 
@@ -448,11 +445,11 @@ def test_a_topic_whose_producer_has_failed_for_good_has_to_be_opened_again(clean
     """A fatal error, as of an operator's ``enable.idempotence``; here another transactional producer causes it."""
     settings = {"bootstrap.servers": clean.internal_bootstrap, "client.id": "test", "transactional.id": "test"}
     topic = CompactedTopic(TopicSpec("other", "other"), settings)
-    topic._producer.init_transactions(20)
+    topic._producer.init_transactions(60)
     topic._producer.begin_transaction()
-    Producer({"bootstrap.servers": clean.internal_bootstrap, "transactional.id": "test"}).init_transactions(20)
+    Producer({"bootstrap.servers": clean.internal_bootstrap, "transactional.id": "test"}).init_transactions(60)
     outcomes: list[str | None] = []
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
 
     def write_on() -> None:
         while time.monotonic() < deadline:

@@ -68,10 +68,17 @@ class Site:
     def grant(self, resource: ResourceType, name: str, operation: AclOperation) -> None:
         acl = self._binding(AclBinding, resource, name, operation)
         self._admin.create_acls([acl])[acl].result(30)
+        self._await(resource, name, operation, there=True)
 
     def revoke(self, resource: ResourceType, name: str, operation: AclOperation) -> None:
         acl = self._binding(AclBindingFilter, resource, name, operation)
         assert self._admin.delete_acls([acl])[acl].result(30)
+        self._await(resource, name, operation, there=False)
+
+    def _await(self, resource: ResourceType, name: str, operation: AclOperation, *, there: bool) -> None:
+        """The controller has written it, and the broker learns of it a moment later."""
+        wanted = self._binding(AclBindingFilter, resource, name, operation)
+        wait_until(lambda: bool(self._admin.describe_acls(wanted).result(30)) is there)
 
     @staticmethod
     def _binding(kind: Any, resource: ResourceType, name: str, operation: AclOperation) -> Any:

@@ -50,8 +50,9 @@ from proxy.fleet.group_partitions import MUTE_SECONDS
 from proxy.local import cluster as local_cluster
 from proxy.local.state import ClusterState
 from proxy.local.tools import tool
-from tests.integration.feature_sidecars import committed, running, until
+from tests.integration.feature_sidecars import committed, delete_topics, running, until
 from tests.integration.group_sidecars import GroupSidecar
+from tests.integration.topics import described_by
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 
@@ -82,10 +83,9 @@ def admin(state: ClusterState) -> AdminClient:
 def clean(state: ClusterState, admin: AdminClient) -> Iterator[ClusterState]:
     """A cluster with the topic ``t`` of three partitions alone."""
     admin.create_topics([NewTopic("t", 3, 1)])["t"].result(30)
+    described_by(state, "t")
     yield state
-    there = admin.list_topics(timeout=20).topics.keys() & {FEATURES, REGISTRY, GROUPS, "t"}
-    for future in admin.delete_topics([*there]).values():
-        future.result(30)
+    delete_topics(admin, FEATURES, REGISTRY, GROUPS, "t")
 
 
 @pytest.fixture(autouse=True)
@@ -239,7 +239,7 @@ async def test_a_partition_with_a_record_that_cannot_be_read_does_not_open(clean
         await sidecar.heard(PartitionAssigned, partition=2)
         producer = Producer({"bootstrap.servers": clean.internal_bootstrap, "log_level": 0})
         producer.produce(GROUPS, key=b"g/registry", value=b'{"version":2}', partition=2)
-        assert producer.flush(20) == 0
+        assert producer.flush(60) == 0
         sidecar.groups.perform(OpenPartition(2))
         await sidecar.heard(PartitionLost, partition=2, reason="open_failed")
         assert 2 not in sidecar.view.own
@@ -258,7 +258,7 @@ async def test_records_that_nobody_has_signed_are_ignored(clean: ClusterState) -
         producer = Producer({"bootstrap.servers": clean.internal_bootstrap, "log_level": 0})
         for forged in ({"headers": None}, {"headers": [signing.header(b"g/registry", b"{}")]}):
             producer.produce(GROUPS, key=b"g/registry", value=None, partition=0, **forged)
-        assert producer.flush(20) == 0
+        assert producer.flush(60) == 0
         sidecar.groups.perform(ClosePartition(0))
         with capture_logs() as logs:
             opened = await sidecar.open(0)

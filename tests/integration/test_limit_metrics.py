@@ -62,7 +62,7 @@ class Limited:
 
     async def until(self, condition: Callable[[Callable[..., float]], object]) -> Callable[..., float]:
         """The first scrape of which it is true."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not condition(found := await self.scrape()):  # noqa: ASYNC110  # a counter has no event to wait for
                 await asyncio.sleep(0.01)
         return found
@@ -164,7 +164,7 @@ async def test_connections_that_come_while_a_snapshot_is_taken_are_in_all_of_it_
         async def take_slowly(quotas_state: Callable[[], QuotasState]) -> Snapshot:
             taken = await take(quotas_state)
             await site.dial("A", 5, source="127.0.0.9")
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while not site.sidecar.admission.waiting_connections:  # noqa: ASYNC110  # as in ``until``
                     await asyncio.sleep(0.01)
             return taken

@@ -26,7 +26,7 @@ from tests.tools.topic import messages
 
 pytestmark = pytest.mark.kafka
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 HELLO = request(API_VERSIONS, 0, 7)
 PROTECTED = "INTER"
 

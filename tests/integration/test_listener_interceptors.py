@@ -79,7 +79,7 @@ class Site(Bench):
         """What comes back, or nothing where it is the end, be it a reset: the broker may not have read everything."""
         reader, writer = self.clients[await self.dial()]
         writer.write(frame)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             try:
                 return await read_frame(reader)
             except (asyncio.IncompleteReadError, ConnectionResetError):
@@ -89,7 +89,7 @@ class Site(Bench):
 
     async def every(self, frame: bytes, answer: Callable[[bytes], bool]) -> None:
         """Wait until every process gives an answer that is so."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not all([answer(await self.answer(frame)) for _ in range(4)]):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
@@ -164,7 +164,7 @@ async def test_a_broker_that_comes_back_is_asked_again(run: Run, monkeypatch: py
         assert await site.has_ended(open_)
         site.clients[open_][1].close()
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not await forwarded(site):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
@@ -177,7 +177,7 @@ async def test_an_answer_that_is_old_is_asked_for_again_with_a_new_connection(
     monkeypatch.setattr(api_versions_probe, "MAX_ANSWER_AGE", 0.0)
     async with run() as site:
         site.broker.apis[METADATA] = (0, 13)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not await forwarded(site):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
@@ -199,7 +199,7 @@ async def test_another_policy_holds_for_all_processes(run: Run) -> None:
         )
         site.handler.update_config(site.config.model_copy(update={"listeners": listeners}))
         await site.every(request(9999, 0, 1), lambda answer: answer == b"")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await site.closed("unsupported_request") < 4:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
@@ -286,7 +286,7 @@ async def test_an_update_ends_with_the_worker_whose_client_asked_for_it(run: Run
         site.handler.update_features_view(FeaturesView(SUPPORTED))
         waiting = await site.dial()
         site.clients[waiting][1].write(update_request(1))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await began.wait()
             (worker,) = [w for w in site.handler._workers.values() if w.has_connection(waiting)]
             os.kill(worker.pid, signal.SIGKILL)

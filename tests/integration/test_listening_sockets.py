@@ -21,7 +21,7 @@ from proxy.local import process
 from proxy.local.ports import HOST, free_ports
 from proxy.net.listening_sockets import ListeningSockets, PassedSocket, sockets_of_systemd
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 @pytest.fixture

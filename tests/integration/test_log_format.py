@@ -36,7 +36,7 @@ def test_on_a_terminal_it_is_text(tmp_path: Path) -> None:
             while b" started " not in text:
                 text += os.read(ours, 4096)
             sidecar.terminate()
-            assert sidecar.wait(15) == 0
+            assert sidecar.wait(60) == 0
     finally:
         os.close(ours)
         os.close(terminal)

@@ -31,7 +31,7 @@ def mbeans(cluster: ClusterState) -> set[tuple[str, str]]:
             capture_output=True,
             check=True,
             text=True,
-            timeout=60,
+            timeout=200,
         )
     names = (line.rpartition(" ") for line in listed.stdout.splitlines())
     return {(name, attribute) for name, _, attribute in names}

@@ -53,7 +53,7 @@ def _running(cluster: ClusterState, **settings: Any) -> Iterator[tuple[str, str]
 
 
 def connections(admin: str, query: str = "") -> dict[str, Any]:
-    with urllib.request.urlopen(f"http://{admin}/connections{query}", timeout=10) as page:
+    with urllib.request.urlopen(f"http://{admin}/connections{query}", timeout=60) as page:
         found: dict[str, Any] = json.load(page)
     return found
 
@@ -77,7 +77,6 @@ def test_a_consumer_is_found_and_closed(cluster: ClusterState, running: tuple[st
                 consumer.poll(0.5) is None
                 and any(one.get("group_member_id") for one in connections(admin, group)["connections"])
             ),
-            30,
         )
         found = connections(admin, f"?client_id=c-{name}")
         assert found["open"] >= found["chosen"] == len(found["connections"]) >= 2
@@ -100,11 +99,11 @@ def test_a_consumer_is_found_and_closed(cluster: ClusterState, running: tuple[st
         assert (stranger.returncode, "is not open" in stranger.stderr) == (1, True)
         closed = brokerside(admin, "close", number)
         assert (closed.returncode, closed.stdout) == (0, f"closed {member['id']}\n")
-        until(lambda: member["id"] not in {one["id"] for one in connections(admin)["connections"]}, 10)
+        until(lambda: member["id"] not in {one["id"] for one in connections(admin)["connections"]})
         again = brokerside(admin, "close", number)
         assert (again.returncode, again.stderr) == (1, f"brokerside: connection {number} is not open\n")
         # The consumer connects again, and is a member still.
-        until(lambda: consumer.poll(0.5) is None and connections(admin, f"?group_id=g-{name}")["chosen"], 30)
+        until(lambda: consumer.poll(0.5) is None and connections(admin, f"?group_id=g-{name}")["chosen"])
     finally:
         consumer.close()
 
@@ -141,7 +140,7 @@ def test_clients_of_old_connections_lose_nothing(cluster: ClusterState, aging: t
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     read: list[bytes] = []
-    written, deadline = 0, time.monotonic() + 60
+    written, deadline = 0, time.monotonic() + 120
     while closed(admin) < 6:
         assert time.monotonic() < deadline
         for _ in range(20):
@@ -163,6 +162,6 @@ def test_clients_of_old_connections_lose_nothing(cluster: ClusterState, aging: t
 
 
 def closed(admin: str) -> float:
-    with urllib.request.urlopen(f"http://{admin}/metrics", timeout=10) as page:
+    with urllib.request.urlopen(f"http://{admin}/metrics", timeout=60) as page:
         lines = page.read().decode().splitlines()
     return sum(float(line.split()[-1]) for line in lines if 'cause="connection_max_age"' in line)

@@ -27,7 +27,7 @@ from tests.integration.test_audit import envelopes, events
 
 pytestmark = pytest.mark.kafka
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 SASL_HANDSHAKE, METADATA = 17, 3
 LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 NUMBER, RATE = "connections", "connection_creation_rate"

@@ -153,7 +153,7 @@ async def watching(config: Config) -> AsyncIterator[PolledQuotas]:
     polled = PolledQuotas(config)
     polled.watch.start()
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not (polled.watch.state.ok or polled.watch.state.error):  # noqa: ASYNC110 - a poll that fails has no event
                 await asyncio.sleep(0.01)
         yield polled
@@ -163,7 +163,7 @@ async def watching(config: Config) -> AsyncIterator[PolledQuotas]:
 
 async def until(polled: PolledQuotas, wanted: ClusterQuotas) -> None:
     polled.watch.refresh()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while polled.quotas != wanted:  # noqa: ASYNC110 - it is reported between the checks of this loop
             await asyncio.sleep(0.01)
 
@@ -342,7 +342,7 @@ def registered(secured: Secured) -> int:
 
 
 def wait(condition: Callable[[], bool], sidecar: SidecarProcess) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, sidecar.log.read_text()[-3000:]
         time.sleep(0.2)

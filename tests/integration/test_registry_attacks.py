@@ -79,7 +79,7 @@ class Running:
         return sample(self._process.metrics(), "brokerside_registry_records_dropped_total", reason=reason)
 
     def until_dropped(self, reason: str, count: int) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while self.dropped(reason) < count:
             assert time.monotonic() < deadline, f"{self.dropped(reason)} of {count} dropped as {reason}"
             time.sleep(0.05)
@@ -89,7 +89,7 @@ class Running:
 
         The controller has taken them before the broker goes by them.
         """
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while '"topic_bounded"' not in self.log.read_text():
             assert time.monotonic() < deadline
             time.sleep(0.05)

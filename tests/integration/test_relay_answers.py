@@ -68,7 +68,7 @@ async def test_answers_and_responses_come_in_the_order_of_their_requests(tmp_pat
             writer.write(request(METADATA, 1, n, b"x" * n) + request(REPLIED, 3, n, b"y" * n))
             writer.write(request(HELD, 0, n, b"held") + request(HELD, 0, n, b"forward"))
         for n in range(100):
-            interception = [await asyncio.wait_for(read_frame(reader), 10) for _ in range(4)]
+            interception = [await asyncio.wait_for(read_frame(reader), 60) for _ in range(4)]
             assert interception == [response(n), response(n, replied(3)), response(n, b"held"), response(n)]
         assert running.counters.intercepted == {(REPLIED, "replied"): 100, (HELD, "replied"): 100}
         assert sum(each.synthesized for each in running.exchanges) == 200
@@ -87,9 +87,9 @@ async def test_responses_are_edited_and_streamed(tmp_path: Path) -> None:
     async with answering(tmp_path, answer) as running:
         reader, writer = await running.dial()
         writer.write(request(EDITING, 0, 1, b"\0") + request(STREAMING, 0, 2, b"\0") + request(METADATA, 1, 3))
-        assert await asyncio.wait_for(read_frame(reader), 10) == response(1, b"\0" + edited(body))
-        assert await asyncio.wait_for(read_frame(reader), 10) == response(2, b"\0" + streamed(body))
-        assert await asyncio.wait_for(read_frame(reader), 10) == response(3, b"\0" + body)
+        assert await asyncio.wait_for(read_frame(reader), 60) == response(1, b"\0" + edited(body))
+        assert await asyncio.wait_for(read_frame(reader), 60) == response(2, b"\0" + streamed(body))
+        assert await asyncio.wait_for(read_frame(reader), 60) == response(3, b"\0" + body)
         writer.close()
 
 
@@ -110,7 +110,7 @@ async def test_closing_comes_after_the_answers_before_it(tmp_path: Path) -> None
         await running.until(lambda: running.counters.intercepted[SHUT, "closed"] == 1)
         assert running.counters.active == 1
         release.set()
-        assert await asyncio.wait_for(reader.read(), 10) == response(1, b"late") + response(2, replied(1))
+        assert await asyncio.wait_for(reader.read(), 60) == response(1, b"late") + response(2, replied(1))
         await running.until(lambda: running.counters.closed == {"unsupported_request": 1})
         assert got == request(METADATA, 1, 1)
         assert [(each.correlation_id, each.outcome) for each in running.exchanges] == [
@@ -125,7 +125,7 @@ async def test_closing_at_once_where_nothing_is_open(tmp_path: Path) -> None:
     async with answering(tmp_path, answer_in_order) as running:
         reader, writer = await running.dial()
         writer.write(request(SHUT, 0, 1))
-        assert await asyncio.wait_for(reader.read(), 10) == b""
+        assert await asyncio.wait_for(reader.read(), 60) == b""
         await running.until(lambda: running.counters.closed == {"unsupported_request": 1})
         writer.close()
 
@@ -145,7 +145,7 @@ async def test_a_client_that_half_closes_gets_all_answers_then_the_end(tmp_path:
             writer.write(request(key, 1, n))
         writer.write_eof()
         expected = response(1) + response(2, replied(1)) + response(3) + response(4, replied(1))
-        assert await asyncio.wait_for(reader.read(), 10) == expected
+        assert await asyncio.wait_for(reader.read(), 60) == expected
         await running.until(lambda: running.counters.closed == {"client_closed": 1})
         writer.close()
 
@@ -158,7 +158,7 @@ async def test_a_client_that_only_asks_the_sidecar_may_half_close_too(tmp_path: 
         reader, writer = await running.dial()
         writer.write(request(REPLIED, 1, 2))
         writer.write_eof()
-        assert await asyncio.wait_for(reader.read(), 10) == response(2, replied(1))
+        assert await asyncio.wait_for(reader.read(), 60) == response(2, replied(1))
         await running.until(lambda: running.counters.closed == {"client_closed": 1})
         writer.close()
 
@@ -172,7 +172,7 @@ async def test_a_broker_that_ends_before_it_answers_ends_what_waits_for_it(tmp_p
     async with answering(tmp_path, never) as running:
         reader, writer = await running.dial()
         writer.write(request(METADATA, 1, 1) + request(REPLIED, 1, 2))
-        assert await asyncio.wait_for(reader.read(), 10) == b""
+        assert await asyncio.wait_for(reader.read(), 60) == b""
         await running.until(lambda: running.counters.closed == {"broker_closed": 1})
         writer.close()
 
@@ -189,7 +189,7 @@ async def test_after_the_brokers_end_nothing_is_said(tmp_path: Path) -> None:
         assert await reader.read() == b""
         writer.write(request(REPLIED, 1, 1) + request(METADATA, 1, 2))
         writer.write_eof()
-        assert await asyncio.wait_for(got, 10) == request(METADATA, 1, 2)
+        assert await asyncio.wait_for(got, 60) == request(METADATA, 1, 2)
         await running.until(lambda: running.counters.closed == {"broker_closed": 1})
         writer.close()
 
@@ -219,12 +219,12 @@ async def test_a_client_that_does_not_read_its_answers_is_not_read_either(tmp_pa
         assert not relay.is_drained
         reader, writer = await running.dial()  # others continue
         writer.write(request(METADATA, 1, 1))
-        assert await asyncio.wait_for(read_frame(reader), 10) == response(1)
+        assert await asyncio.wait_for(read_frame(reader), 60) == response(1)
         writer.close()
         expected = b"".join(response(n, body) for n in range(count)) + response(count)
         got = bytearray()
         while len(got) < len(expected):
-            got += await asyncio.wait_for(loop.sock_recv(slow, 1 << 20), 10)
+            got += await asyncio.wait_for(loop.sock_recv(slow, 1 << 20), 60)
         assert got == expected
         await asking
         slow.close()
@@ -250,7 +250,7 @@ async def test_a_chunk_of_many_questions_leaves_turns_to_others(tmp_path: Path) 
         reader, writer = await running.dial()
         looking = loop.call_soon(look)
         writer.write(b"".join(request(REPLIED, 0, n) for n in range(40)))
-        interception = [await asyncio.wait_for(read_frame(reader), 10) for _ in range(40)]
+        interception = [await asyncio.wait_for(read_frame(reader), 60) for _ in range(40)]
         looking.cancel()
         writer.close()
         await running.until(lambda: running.counters.closed == {"client_closed": 1})
@@ -293,7 +293,7 @@ async def test_a_chunk_of_many_requests_is_read_in_turns(tmp_path: Path, one: by
         await running.until(lambda: sum(running.counters.requests.values()) == count)
         looking.cancel()
         answer = {REPLIED: response(1, replied(0)), HELD: response(1, b"held"), METADATA: response(1)}.get(one[5], b"")
-        assert await asyncio.wait_for(reader.readexactly(len(answer) * count), 10) == answer * count
+        assert await asyncio.wait_for(reader.readexactly(len(answer) * count), 60) == answer * count
         if one[5] not in (REPLIED, HELD):
             await running.until(lambda: got == one * count)
         writer.close()
@@ -311,7 +311,7 @@ async def test_a_broker_that_ends_before_it_answers_ends_a_client_with_many_open
         reader, writer = await running.dial()
         writer.write(request(METADATA, 1, 1) * 5_000)
         await running.until(lambda: running.counters.requests[METADATA] >= MAX_IN_FLIGHT)
-        assert await asyncio.wait_for(reader.read(), 10) == b""
+        assert await asyncio.wait_for(reader.read(), 60) == b""
         writer.close()
         await running.until(lambda: running.counters.closed == {"broker_closed": 1})
 
@@ -321,7 +321,7 @@ async def test_a_quiet_connection_keeps_nothing_of_what_was_edited(tmp_path: Pat
         reader, writer = await running.dial()
         for key in (EDITING, RAISING, REPLIED):
             writer.write(request(key, 0, 1, b"x" * 1000))
-            await asyncio.wait_for(read_frame(reader), 10)
+            await asyncio.wait_for(read_frame(reader), 60)
         (relay,) = running.manager.relays
         assert relay.session is not None
         interception = relay.session.interception
@@ -350,7 +350,7 @@ async def test_answers_that_wait_for_the_broker_are_bounded_and_come(tmp_path: P
         await asyncio.sleep(0.1)
         assert running.counters.intercepted[HELD, "replied"] < 70
         release.set()
-        interception = [await asyncio.wait_for(read_frame(reader), 10) for _ in range(302)]
+        interception = [await asyncio.wait_for(read_frame(reader), 60) for _ in range(302)]
         assert interception == [response(0), *(response(n, b"a" * 1000) for n in range(1, 301)), response(301)]
         writer.close()
         await running.until(lambda: running.counters.closed == {"client_closed": 1})
@@ -371,7 +371,7 @@ async def test_a_drain_waits_for_answers_that_wait(tmp_path: Path) -> None:
         await asyncio.sleep(0.1)
         assert running.counters.active == 1
         release.set()
-        assert await asyncio.wait_for(reader.read(), 10) == response(1) + response(2, replied(1))
+        assert await asyncio.wait_for(reader.read(), 60) == response(1) + response(2, replied(1))
         await drain
         assert running.counters.closed == {"drain_completed": 1}
         writer.close()
@@ -387,8 +387,8 @@ async def test_what_precedes_a_refused_request_arrives(tmp_path: Path) -> None:
         reader, writer = await running.dial()
         good = request(HELD, 0, 2, b"forward")
         writer.write(request(REPLIED, 1, 1) + good + request(HELD, 0, 3, b"peer's error"))
-        assert await asyncio.wait_for(reader.read(), 10) == response(1, replied(1))
-        assert await asyncio.wait_for(got, 10) == good
+        assert await asyncio.wait_for(reader.read(), 60) == response(1, replied(1))
+        assert await asyncio.wait_for(got, 60) == good
         assert running.counters.closed == {"client_invalid_request": 1}
         writer.close()
 
@@ -398,7 +398,7 @@ async def test_an_interceptor_that_fails_costs_nothing_but_its_part(tmp_path: Pa
         reader, writer = await running.dial()
         for n in range(10):
             writer.write(request(RAISING, 0, n))
-            assert await asyncio.wait_for(read_frame(reader), 10) == response(n)
+            assert await asyncio.wait_for(read_frame(reader), 60) == response(n)
         assert (running.counters.intercept_errors, running.counters.abandoned) == (10, 0)
         writer.close()
 
@@ -410,14 +410,14 @@ async def test_an_error_of_ours_ends_a_connection_only_where_bytes_would_be_miss
     async with answering(tmp_path, answer_in_order) as running:
         reader, writer = await running.dial()
         writer.write(request(METADATA, 1, 1) + held)
-        assert await asyncio.wait_for(read_frame(reader), 10) == response(1)
+        assert await asyncio.wait_for(read_frame(reader), 60) == response(1)
         running.counters.requests[METADATA] = None  # type: ignore[assignment]  # the session fails where it counts
         rest = request(METADATA, 1, 9)[len(held) :]
         writer.write(rest)
         if held:
-            assert await asyncio.wait_for(reader.read(), 10) == b""
+            assert await asyncio.wait_for(reader.read(), 60) == b""
             await running.until(lambda: running.counters.closed == {"session_failed": 1})
         else:
-            assert await asyncio.wait_for(read_frame(reader), 10) == response(9)
+            assert await asyncio.wait_for(read_frame(reader), 60) == response(9)
         assert running.counters.abandoned == 1
         writer.close()

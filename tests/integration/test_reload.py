@@ -19,7 +19,7 @@ from proxy.errors import LocalError
 from proxy.local import process
 from proxy.local.ports import free_ports
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 class Sidecar:

@@ -92,13 +92,13 @@ def scrape_until_quiet(admin: str) -> Samples:
         observed = total(last, "brokerside_principal_requests_total")
         return not total(last, "brokerside_connections_active") and observed == total(last, "brokerside_requests_total")
 
-    until(is_quiet, 30)
+    until(is_quiet)
     return last
 
 
 def scrape(admin: str) -> Samples:
     """Values by name and labels."""
-    with urllib.request.urlopen(f"http://{admin}/metrics", timeout=10) as page:
+    with urllib.request.urlopen(f"http://{admin}/metrics", timeout=60) as page:
         families = text_string_to_metric_families(page.read().decode())
     return {
         (found.name, frozenset(found.labels.items())): found.value for family in families for found in family.samples

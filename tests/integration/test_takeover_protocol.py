@@ -41,7 +41,7 @@ from proxy.net.worker_ipc import IpcChannel
 from tests.frames import API_VERSIONS, request, response
 from tests.integration.peer import answer_in_order, read_frame, upstream
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class Side:

@@ -90,7 +90,7 @@ def workers_of(pid: int) -> list[int]:
 async def ask(client: tuple[Reader, Writer], number: int) -> None:
     reader, writer = client
     writer.write(request(METADATA, 1, number))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         assert await read_frame(reader) == response(number)
 
 

@@ -76,7 +76,7 @@ def test_in_a_terminal_keys_change_what_is_shown(admin: str) -> None:
 
 def shown(master: int, text: str) -> bool:
     """Whether ``text`` comes within some seconds."""
-    found, deadline = "", time.monotonic() + 30
+    found, deadline = "", time.monotonic() + 60
     while text not in found and time.monotonic() < deadline:
         if select.select([master], [], [], 0.2)[0]:
             found += os.read(master, 65_536).decode("utf-8", "replace")

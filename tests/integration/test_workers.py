@@ -68,14 +68,14 @@ class Client:
 
     def __init__(self, bootstrap: str) -> None:
         host, port = bootstrap.split(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=10)
+        self.socket = socket.create_connection((host, int(port)), timeout=60)
         self._asked = 0
 
     def ask(self) -> None:
         self._asked += 1
         self.socket.sendall(request(API_VERSIONS, 0, self._asked))
 
-    def answered(self, seconds: float = 10) -> bool:
+    def answered(self, seconds: float = 60) -> bool:
         """Whether the answer came; False where none did in time, or the connection ended."""
         self.socket.settimeout(seconds)
         try:
@@ -114,7 +114,7 @@ def dial(cluster: ClusterState) -> Iterator[Callable[[int], list[Client]]]:
         client.socket.close()
 
 
-def until(condition: Callable[[], object], seconds: float = 15) -> None:
+def until(condition: Callable[[], object], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it never became true"
@@ -330,7 +330,7 @@ def long_poll(cluster: ClusterState) -> Iterator[Callable[[SidecarProcess, str, 
         consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g", **settings})
         consumers.append(consumer)
         consumer.assign([TopicPartition(topic, 0, 0)])
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while sample(sidecar.metrics(), "brokerside_requests_total", api="Fetch") == 0:
             assert time.monotonic() < deadline
             consumer.poll(0.05)

@@ -59,7 +59,7 @@ class Bench:
         return await self.workers.snapshot()
 
     async def until(self, condition: Callable[[Snapshot], object]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition(await self.snapshot()):  # noqa: ASYNC110  # a counter has no event to wait for
                 await asyncio.sleep(0.01)
 
@@ -74,7 +74,7 @@ class Bench:
             reader, writer = await asyncio.open_connection("127.0.0.1", self.config.listeners[0].bind.port)
             self.clients.append(writer)
             writer.write(request(METADATA, 1, 1))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 assert await read_frame(reader) == response(1)
 
     def said(self, event: str) -> list[MutableMapping[str, Any]]:
@@ -189,7 +189,7 @@ async def test_connections_that_come_while_workers_are_asked_are_in_all_of_a_sna
         for _ in range(CLIENTS):
             port = bench.config.listeners[0].bind.port
             bench.clients.append((await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.9", 0)))[1])
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not bench.sidecar.admission.waiting_connections:  # noqa: ASYNC110  # a counter has no event
                 await asyncio.sleep(0.01)
 

@@ -73,7 +73,7 @@ class TlsBench:
             "127.0.0.1", self.port, ssl=context or self.context(), server_hostname="localhost"
         )
 
-    async def until(self, condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    async def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
         """Wait until ``condition()`` holds."""
         async with asyncio.timeout(seconds):
             while not condition():  # noqa: ASYNC110  # a counter has no event to wait for

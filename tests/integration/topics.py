@@ -21,15 +21,20 @@ def new_topic(state: ClusterState, prefix: str = "t") -> str:
     name = f"{prefix}-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": state.internal_bootstrap})
     admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(30)
+    described_by(state, name)
+    return name
+
+
+def described_by(state: ClusterState, topic: str) -> None:
+    """Wait until each broker knows of ``topic``."""
     for node in state.nodes:
         with Asker(node.upstream) as asker:
-            described(asker, name)
-    return name
+            described(asker, topic)
 
 
 def described(asker: Asker, topic: str) -> dict[str, Any]:
     """What a broker's metadata say of ``topic``, as soon as each partition has a leader there."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         [reported] = read_all(asker.answer(METADATA, 12, {"Topics": [{"Name": topic}]}))["Topics"]
         if reported["ErrorCode"] == 0 and all(part["ErrorCode"] == 0 for part in reported["Partitions"]):

@@ -24,7 +24,7 @@ class Weighed:
 
     async def until(self, name: str, least: float, **labels: str) -> None:
         """Wait until a metric has reached ``least``."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await self.metric(name, **labels) < least:  # noqa: ASYNC110  # only asking shows it
                 await asyncio.sleep(0.05)
 
