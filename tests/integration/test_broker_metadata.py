@@ -150,7 +150,7 @@ def test_all_brokers_or_those_that_are_asked_for(fleet: Fleet) -> None:
 
 
 def test_every_sidecar_says_the_same(fleet: Fleet) -> None:
-    assert fleet.ask(1) == fleet.ask(2) == fleet.ask(3)
+    until(lambda: fleet.ask(1) == fleet.ask(2) == fleet.ask(3))  # once each has heard of the others' last change
 
 
 def test_its_bytes_are_those_of_the_draft(fleet: Fleet) -> None:
@@ -210,15 +210,14 @@ def test_tags_of_one_s_own_reach_the_other_sidecars_and_change_with_the_file(fle
     path.write_text(text.replace("r8a9", "r9"))
     try:
         until(lambda: fleet.ask(1, -1)[1].tags["rack"] == "r9")
-        until(lambda: fleet.ask(2, 1)[1].tags["rack"] == "r9")
+        until(lambda: fleet.ask(2, 1)[1].tags.get("rack") == "r9")
 
         path.write_text(f"{text}tag.broker.id: 9\n")
-        time.sleep(2)  # it is looked at every half second, and refused
+        until(lambda: "tag.broker.id: is the name of a built-in tag" in path.with_suffix(".log").read_text())
         assert fleet.ask(1, -1)[1].tags["rack"] == "r9"
-        assert "tag.broker.id: is the name of a built-in tag" in path.with_suffix(".log").read_text()
     finally:
         path.write_text(text)
-    until(lambda: fleet.ask(2, 1)[1].tags["rack"] == "r8a9")
+    until(lambda: fleet.ask(2, 1)[1].tags.get("rack") == "r8a9")
 
 
 @pytest.mark.parametrize("through", ["sidecar", "INTERNAL"])
@@ -229,7 +228,9 @@ def test_the_largest_batch_follows_the_broker_s_configuration(fleet: Fleet, thro
 
     alter(admin, 2, ConfigEntry("message.max.bytes", str(largest), incremental_operation=AlterConfigOpType.SET))
     try:
-        until(lambda: fleet.ask(2, -1)[2].tags["message.max.bytes"] == str(largest), 5 if through == "sidecar" else 31)
+        until(
+            lambda: fleet.ask(2, -1)[2].tags["message.max.bytes"] == str(largest), 25 if through == "sidecar" else 120
+        )
         until(lambda: fleet.ask(1, 2)[2].tags["message.max.bytes"] == str(largest))
 
         producer = Producer({"bootstrap.servers": fleet.address(2), **producer_settings(fleet.ask(2, -1)[2])})
@@ -268,7 +269,7 @@ def test_a_registry_that_is_deleted_is_made_again(fleet: Fleet) -> None:
     text = path.read_text()
     path.write_text(text.replace("kafka3", "kafka4"))
     try:
-        until(lambda: fleet.ask(3, 1)[1].tags["cluster"] == "kafka4")
+        until(lambda: fleet.ask(3, 1)[1].tags.get("cluster") == "kafka4")
     finally:
         path.write_text(text)
 

@@ -120,8 +120,8 @@ def test_a_peer_that_is_gone_with_bytes_on_their_way_is_lost(namespace: Namespac
     with connected(namespace, server) as (sock, _):
         assert not is_dead(sock.fileno(), SOON_MS)
         namespace.run("addr", "flush", "dev", "eth0")  # from now on the packets are for nobody there
-        sock.send(b"x")
         began = time.monotonic()
+        sock.send(b"x")
         while not is_dead(sock.fileno(), SOON_MS):
             assert time.monotonic() - began < 20
             time.sleep(0.05)
@@ -160,8 +160,8 @@ def test_tcp_user_timeout_begins_with_the_first_retransmission_and_ends_what_was
     with connected(namespace, server) as (sock, _):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SOON_MS)
         namespace.run("addr", "flush", "dev", "eth0")
-        sock.send(b"x")
         sent = time.monotonic()
+        sock.send(b"x")
         time.sleep(SOON_MS / 2000)
         sock.send(b"y")  # it does not begin a new time
         poller = select.poll()

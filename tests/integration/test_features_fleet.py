@@ -206,7 +206,7 @@ def test_a_frozen_sidecar_delays_the_answer_and_not_the_level(fleet: FeatureFlee
     late, epoch = bystander(fleet), fleet.finalized().epoch
     others = [broker_id for broker_id in BROKERS if broker_id != late]
     with frozen(fleet, late):
-        result = fleet.update(others[0], LOWER, timeout_ms=2500)
+        result = fleet.update(others[0], LOWER, timeout_ms=4500)
         assert result.error_code == FEATURE_UPDATE_FAILED
         assert result.message is not None
         assert f"is finalized at epoch {epoch + 1}; not applied yet by sidecar {late}" in result.message
@@ -309,7 +309,7 @@ def test_a_controller_that_ends_is_replaced_at_once_and_no_level_is_raised_witho
     assert fleet.update(ended, LOWER) == DONE
 
     fleet.stop(ended)
-    wait_until(lambda: not fleet.runs(ended, others[0]), 5)  # it has said so: its silence would count after 9 s
+    wait_until(lambda: not fleet.runs(ended, others[0]), 8)  # it has said so: its silence would count after 9 s
     wait_until(lambda: any(fleet.is_controller(one) for one in others))
     refused = fleet.update(others[0], RAISE)
     assert refused.error_code == INVALID_UPDATE_VERSION

@@ -31,7 +31,7 @@ BUDGET = 64 * MIB
 PER_CONNECTION = 512 * KIB
 """Bytes a connection may take besides: sessions, what was read at a time, what waits to be written."""
 
-WAIT_MS = 6_000
+WAIT_MS = 60_000
 """Milliseconds after which the broker answers the request before those."""
 
 SLOW_READERS = 60
@@ -52,13 +52,13 @@ async def sidecar(folder: Path, config: dict[str, Any]) -> AsyncIterator[Weighed
 
 
 async def push(sock: socket.socket, data: bytes) -> int:
-    """Send as much of ``data`` as is taken: until nothing was for a second. Returns its bytes."""
+    """Send as much of ``data`` as is taken: until nothing was for three seconds. Returns its bytes."""
     loop = asyncio.get_running_loop()
     view, sent = memoryview(data), 0
     with contextlib.suppress(TimeoutError):
         while sent < len(data):
             piece = view[sent : sent + 65_536]
-            await asyncio.wait_for(loop.sock_sendall(sock, piece), 1)
+            await asyncio.wait_for(loop.sock_sendall(sock, piece), 3)
             sent += len(piece)
     return sent
 

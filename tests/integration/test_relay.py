@@ -263,7 +263,7 @@ async def test_an_unsolicited_response_closes_both_sides_and_invents_nothing(tmp
         reader, writer = await running.dial()
         writer.write(request(METADATA, 1, 1))
         assert await asyncio.wait_for(reader.read(), 60) == response(1)
-        assert running.counters.closed == {"broker_out_of_sync": 1}
+        await running.until(lambda: running.counters.closed == {"broker_out_of_sync": 1})
         writer.close()
 
 

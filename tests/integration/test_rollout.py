@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from confluent_kafka import Consumer, ElectionType, KafkaError, Message, Producer, TopicCollection
+from confluent_kafka import Consumer, ElectionType, KafkaError, KafkaException, Message, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from proxy.local import broker, cluster
@@ -104,7 +104,10 @@ class Site:
         """What ``--under-replicated-partitions`` asks for: every replica of every topic is in sync."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         names = [TOPIC, "__consumer_offsets"]
-        found = [one.result(30) for one in admin.describe_topics(TopicCollection(names)).values()]
+        try:
+            found = [one.result(30) for one in admin.describe_topics(TopicCollection(names)).values()]
+        except KafkaException:  # a broker that was just started may not know of them yet
+            return False
         return all(len(part.isr) == len(part.replicas) == 3 for topic in found for part in topic.partitions)
 
 

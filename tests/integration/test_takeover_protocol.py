@@ -73,12 +73,12 @@ class Predecessor(Side):
         self.listeners.start()
         await self.server.start()
 
-    async def serves(self) -> bool:
-        """Whether a client gets an answer."""
+    async def serves(self, seconds: float = PATIENCE) -> bool:
+        """Whether a client gets an answer within that time."""
         reader, writer = await asyncio.open_connection(HOST, self.config.listeners[0].bind.port)
         writer.write(request(API_VERSIONS, 0, 1))
         try:
-            async with asyncio.timeout(0.5):
+            async with asyncio.timeout(seconds):
                 return await read_frame(reader) == response(1)
         except TimeoutError:
             return False
@@ -146,14 +146,14 @@ async def old(tmp_path: Path) -> AsyncIterator[Predecessor]:
 async def test_a_successor_that_hangs_once_nobody_accepts_is_given_up(
     old: Predecessor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(takeover_server, "ACCEPT_TIMEOUT", 0.8)
+    monkeypatch.setattr(takeover_server, "ACCEPT_TIMEOUT", 3.0)
     successor = Scripted(old.path)
     successor.channel.send(RequestSockets(PROTOCOL, 1, os.getpid()))
     await successor.hears(ListeningSocketsPassed)
     assert await old.serves()
     successor.channel.send(SuccessorReady())
     await successor.hears(LimitsPassed)
-    assert not await old.serves(), "nobody accepts meanwhile"
+    assert not await old.serves(0.3), "nobody accepts meanwhile"
     await successor.hears(TakeoverCancelled)
     assert await old.serves()
     successor.channel.send(SuccessorAccepting())
@@ -297,7 +297,7 @@ async def test_a_successor_goes_on_if_its_predecessor_dies(old: Predecessor, tmp
     takeover = await dying.begun(path)
     completing = asyncio.create_task(takeover.complete(old.listeners, old.listeners.resume))
     await asyncio.sleep(0.05)
-    assert not await old.serves(), "it waits for the state of the limits"
+    assert not await old.serves(0.3), "it waits for the state of the limits"
     dying.close()
     await asyncio.wait_for(completing, PATIENCE)
     assert await old.serves()

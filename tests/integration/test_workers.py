@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -250,6 +251,8 @@ def test_a_worker_that_hangs_holds_up_nobody_else(start: Start, dial: Callable[[
     clients = dial(10)
     for client in clients:
         client.ask()
+    sockets = [client.socket for client in clients]
+    until(lambda: len(select.select(sockets, [], [], 0)[0]) >= 5)
     waiting = [client for client in clients if not client.answered(0.2)]
     assert len(waiting) == 5
     assert sample(sidecar.metrics(), "brokerside_connections_active") == 10
