@@ -41,7 +41,7 @@ async def answering(method: str, path: str, answer: Response, port: int | None =
 async def brokerside(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "proxy", *arguments]
     return await asyncio.to_thread(
-        subprocess.run, command, capture_output=True, text=True, timeout=60, check=False, env={"http_proxy": "nowhere"}
+        subprocess.run, command, capture_output=True, text=True, timeout=240, check=False, env={"http_proxy": "nowhere"}
     )
 
 
@@ -70,7 +70,7 @@ def watch_twice(admin: str) -> tuple[list[bytes], int, bytes]:
             lines = [watching.stdout.readline() for _ in range(2)]
         finally:
             watching.send_signal(signal.SIGINT)
-        _, stderr = watching.communicate(timeout=60)
+        _, stderr = watching.communicate(timeout=240)
     return lines, watching.returncode, stderr
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from proxy.local.ports import free_ports
+
 FIVE_MISTAKES = """
 broker.id: -1
 internal.bootstrap.servers: 127.0.0.1:19094
@@ -25,7 +27,7 @@ quota: {}
 
 def brokerside(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "proxy", *arguments], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "proxy", *arguments], capture_output=True, text=True, timeout=240, check=False
     )
 
 
@@ -35,7 +37,7 @@ def test_output_that_nobody_reads_ends_a_command_without_a_word() -> None:
     os.close(read_end)
     try:
         command = [sys.executable, "-m", "proxy", "tables"]
-        done = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        done = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, text=True, timeout=240, check=False)
     finally:
         os.close(write_end)
     assert (done.returncode, done.stderr) == (141, "")
@@ -107,12 +109,9 @@ def test_a_taken_port_is_named_and_nothing_else_is_started(tmp_path: Path) -> No
     import socket
 
     path = tmp_path / "brokerside.yaml"
-    with socket.socket() as taken, socket.socket() as admin:
-        for sock in (taken, admin):
-            sock.bind(("127.0.0.1", 0))
-        taken.listen()
-        bind, free = taken.getsockname()[1], admin.getsockname()[1]
-        admin.close()
+    (free,) = free_ports(1)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        bind = taken.getsockname()[1]
         path.write_text(
             f"broker.id: 1\nadmin: {{bind: '127.0.0.1:{free}'}}\n"
             f"listeners: [{{name: C, bind: '127.0.0.1:{bind}', upstream: '127.0.0.1:1'}}]\n"
@@ -127,12 +126,9 @@ def test_a_taken_port_of_the_admin_endpoint_is_named_once(tmp_path: Path) -> Non
     import socket
 
     path = tmp_path / "brokerside.yaml"
-    with socket.socket() as taken, socket.socket() as listener:
-        for sock in (taken, listener):
-            sock.bind(("127.0.0.1", 0))
-        taken.listen()
-        admin, free = f"127.0.0.1:{taken.getsockname()[1]}", listener.getsockname()[1]
-        listener.close()
+    (free,) = free_ports(1)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        admin = f"127.0.0.1:{taken.getsockname()[1]}"
         path.write_text(
             f"broker.id: 1\nadmin: {{bind: '{admin}'}}\n"
             f"listeners: [{{name: C, bind: '127.0.0.1:{free}', upstream: '127.0.0.1:1'}}]\n"
@@ -161,7 +157,7 @@ def test_wrong_usage_exits_2() -> None:
 
 def test_a_command_whose_extra_is_missing_says_what_to_install() -> None:
     code = "import sys; sys.modules['duckdb'] = None; sys.argv[1:] = ['tables']; from proxy.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("brokerside: this command needs duckdb, which is not installed; run: ")
     assert done.stderr.endswith(f" -m pip install '{Path(__file__).parents[2]}[query]'\n")

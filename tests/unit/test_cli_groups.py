@@ -227,7 +227,7 @@ async def test_a_parameter_that_does_not_exist_is_refused() -> None:
 
 
 def fetch(url: str) -> dict[str, Any]:
-    with urllib.request.urlopen(url, timeout=10) as response:
+    with urllib.request.urlopen(url, timeout=240) as response:
         found: dict[str, Any] = json.load(response)
     return found
 

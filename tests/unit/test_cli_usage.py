@@ -17,7 +17,7 @@ from tests.unit.test_cli import brokerside
 def with_environment(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "proxy", *arguments]
     env = os.environ | variables
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=env)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=env)
 
 
 def test_the_version_is_an_option_as_well() -> None:
@@ -111,7 +111,7 @@ def test_bash_completes_commands_options_and_values() -> None:
         input="\n".join(wanted) + "\n",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
         env=os.environ | {"PYTHON": sys.executable},
     )

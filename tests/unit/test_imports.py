@@ -26,7 +26,7 @@ START = "from proxy.commands import sidecar\nwith sidecar.lean(): import proxy.r
 
 def imported_by(code: str) -> set[str]:
     """Names of the modules that are loaded after ``code`` ran in a new interpreter."""
-    done = subprocess.run([sys.executable, "-c", SHOW + code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", SHOW + code], capture_output=True, text=True, timeout=240, check=True)
     return set(done.stdout.splitlines())
 
 
@@ -45,7 +45,7 @@ def imported_by_run(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         assert process.stderr is not None
         assert any('"started"' in line for line in process.stderr)
         process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=240)
     assert process.returncode == 0
     return set(output.splitlines())
 

@@ -61,7 +61,7 @@ class Running:
     def _load(self, path: str | os.PathLike[str], pause: Callable[[], None]) -> Config:
         self.loads += 1
         self.loading.set()
-        assert self.before_load.wait(10)
+        assert self.before_load.wait(60)
         return load(path, {}, pause)
 
     async def reload(self, text: str | None = None) -> ReloadResult:
@@ -318,7 +318,7 @@ class TestWatch:
 
         for _ in range(100):
             running.reloader.request_reload("SIGHUP")
-        await asyncio.wait_for(running.has_applied.wait(), 10)
+        await asyncio.wait_for(running.has_applied.wait(), 60)
         running.reloader.stop()
         await watching
 
@@ -329,7 +329,7 @@ class TestWatch:
         watching = asyncio.create_task(running.reloader.run())
         running.path.write_text(BASE + "log.level: debug\n")
 
-        await asyncio.wait_for(running.has_applied.wait(), 10)
+        await asyncio.wait_for(running.has_applied.wait(), 60)
         running.reloader.stop()
         await watching
 
@@ -496,7 +496,7 @@ class TestDeadFileSystem:
             assert (running.loads, [line["event"] for line in logged]) == (1, ["config_rejected"])
             monkeypatch.setattr(proxy.reload, "READ_TIMEOUT", 10)
             running.before_load.set()
-            await asyncio.wait_for(running.has_applied.wait(), 10)
+            await asyncio.wait_for(running.has_applied.wait(), 60)
         running.reloader.stop()
         await watching
 

@@ -93,7 +93,7 @@ def test_a_sidecar_with_too_few_descriptors_says_how_many_it_needs_and_exits(tmp
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60)),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 1

@@ -31,7 +31,7 @@ class Started:
     async def problem(self) -> str:
         """Start one, and wait for its end."""
         self.starter.start()
-        return await asyncio.wait_for(self._problems.get(), 20)
+        return await asyncio.wait_for(self._problems.get(), 60)
 
 
 @pytest.mark.parametrize("options", [(), ("--takeover",)])

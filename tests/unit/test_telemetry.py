@@ -576,6 +576,6 @@ def _log_to(stderr: IO[str]) -> subprocess.CompletedProcess[str]:
         stdout=subprocess.PIPE,
         stderr=stderr,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )

@@ -44,8 +44,8 @@ def stub(programs: native.Native, tmp_path_factory: pytest.TempPathFactory) -> I
 
 def load(programs: native.Native, stub: tuple[int, Path], mode: str, frame: str, *options: str) -> dict[str, Any]:
     port, folder = stub
-    command = [str(programs.load), mode, str(port), str(folder / f"{frame}.req"), "warm=0.02", "secs=0.1", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    command = [str(programs.load), mode, str(port), str(folder / f"{frame}.req"), "warm=0.02", "secs=0.5", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     return dict(json.loads(done.stdout))
 
 

@@ -267,10 +267,10 @@ def test_a_long_header_that_comes_byte_by_byte_is_not_parsed_for_each_of_them(si
         bench.client(request(FETCH, 13, 1, bytes(40)))
         feed, frame = bench.broker, struct.pack(">ii", 1_000_000, 1) + TAGS
     feed(frame[:100_000])
-    began = time.process_time()
+    began = time.thread_time()
     for at in range(100_000, 108_000):
         feed(frame[at : at + 1])
-    assert time.process_time() - began < 0.5  # to parse it 8,000 times takes a second or more
+    assert time.thread_time() - began < 0.5  # to parse it 8,000 times takes a second or more
 
 
 def test_a_response_that_nobody_asked_for_is_out_of_sync() -> None:

@@ -195,8 +195,8 @@ async def test_who_ends_answers_at_once():
     await asyncio.sleep(0)
     topic.updates.close()
 
-    assert await asyncio.wait_for(proposed, 5) == ENDED
-    assert (await asyncio.wait_for(finalized, 5)).message == (
+    assert await asyncio.wait_for(proposed, 60) == ENDED
+    assert (await asyncio.wait_for(finalized, 60)).message == (
         f"{AUDIT_EVENT_SCHEMA} is finalized at epoch 8; not applied yet by sidecar 1"
     )
     assert await (await topic.ask()) == ENDING

@@ -46,7 +46,7 @@ class Transactions(FencedWriter):
 
     async def end(self, count: int) -> None:
         self.may_commit.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.results) < count:  # noqa: ASYNC110 - it is reported to each write
                 await asyncio.sleep(0.001)
         self.stop()
@@ -159,5 +159,5 @@ async def test_requests_are_repeated_sooner_only_where_there_are_offsets(
     metadata = str.encode if has_offsets else None
     writer = FencedWriter(FEATURES_TOPIC, "id", {}, None, lambda reason: lost.set(), group_metadata=metadata)
     writer.start(lambda: None)
-    await asyncio.wait_for(lost.wait(), 20)
+    await asyncio.wait_for(lost.wait(), 60)
     assert [one.get("retry.backoff.ms") for one in asked] == [RETRY_BACKOFF_MS if has_offsets else None]

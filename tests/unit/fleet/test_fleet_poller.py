@@ -29,7 +29,7 @@ NEW, OLD = versions_for(release_range("4.3")), versions_for(release_range("3.9")
 
 
 async def eventually(fits: Callable[[], Any]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not fits():  # noqa: ASYNC110 - nothing reports it
             await asyncio.sleep(0.01)
 
@@ -144,7 +144,7 @@ class Watched:
         return next((one for one in self.views[-1].brokers if one.node_id == node_id), None)
 
     async def until(self, fits: Callable[[], Any]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not fits():
                 self._reported.clear()
                 await self._reported.wait()

@@ -66,7 +66,7 @@ class Kafka:
 
     async def ended(self) -> None:
         """Wait until no connection is open."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await asyncio.gather(*self.connections)
 
     @property
@@ -130,21 +130,21 @@ class Asking:
 
     async def read(self, group: str = "g") -> Mapping[tuple[str, int], int] | None:
         self.queries.read_committed_offsets(ReadCommittedOffsets(0, group, 1))
-        event = await asyncio.wait_for(self.events.get(), 10)
+        event = await asyncio.wait_for(self.events.get(), 60)
         assert isinstance(event, CommittedOffsetsRead)
         assert (event.partition, event.group, event.read) == (0, group, 1)
         return event.offsets
 
     async def has_members(self) -> bool | None:
         self.queries.find_ordinary_members("g")
-        event = await asyncio.wait_for(self.events.get(), 10)
+        event = await asyncio.wait_for(self.events.get(), 60)
         assert isinstance(event, OrdinaryMembersFound)
         return event.has_members
 
     async def is_empty(self, partition: int) -> bool:
         done = asyncio.get_running_loop().create_future()
         self.queries.check_empty(partition, done.set_result)
-        found: bool = await asyncio.wait_for(done, 10)
+        found: bool = await asyncio.wait_for(done, 60)
         return found
 
 
@@ -224,7 +224,7 @@ async def test_many_groups_are_asked_about_in_few_requests(
     groups = {f"g{number}" for number in range(250)}
     for group in groups:
         asking.queries.read_committed_offsets(ReadCommittedOffsets(0, group, 1))
-    found = [await asyncio.wait_for(asking.events.get(), 10) for _ in groups]
+    found = [await asyncio.wait_for(asking.events.get(), 60) for _ in groups]
     assert {one.group for one in found if isinstance(one, CommittedOffsetsRead) and one.offsets} == groups
     assert kafka.asked[FIND_COORDINATOR] == 3
     assert kafka.asked[OFFSET_FETCH] <= 6
@@ -319,7 +319,7 @@ async def test_closing_ends_a_request_that_is_under_way_and_reports_nothing(kafk
     for group in ("g", "h"):
         asking.queries.read_committed_offsets(ReadCommittedOffsets(0, group, 1))
         asking.queries.find_ordinary_members(group)
-    await asyncio.wait_for(kafka.was_asked.wait(), 10)
+    await asyncio.wait_for(kafka.was_asked.wait(), 60)
     asking.queries.find_ordinary_members("new")  # its task has not begun
     await asking.queries.close()
     assert asking.events.empty()

@@ -50,7 +50,7 @@ async def members_of(made: Topic, monkeypatch) -> Mapping[int, Member]:
     registry.withdraw()
     registry.start()
     try:
-        return await asyncio.wait_for(reported, 10)
+        return await asyncio.wait_for(reported, 60)
     finally:
         await registry.close()
 
@@ -85,7 +85,7 @@ async def test_the_last_record_says_that_it_stops(monkeypatch):
     registry = RegistryThread({}, "me", lambda content, end: None)
     registry.register(1, VALUE)
     registry.start()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not made.written:  # noqa: ASYNC110 - nothing reports it
             await asyncio.sleep(0.001)
     registry.sign_off(LAST)
@@ -100,7 +100,7 @@ async def test_who_has_not_registered_or_has_withdrawn_does_not_say_that_it_stop
     ended = asyncio.Event()
     registry = RegistryThread({}, "me", lambda content, end: ended.set())
     registry.start()
-    await asyncio.wait_for(ended.wait(), 10)
+    await asyncio.wait_for(ended.wait(), 60)
     registry.sign_off(LAST)
     await registry.close()
 

@@ -89,7 +89,7 @@ class Seen:
         self.reports += [record.key for record in records]
 
     async def until(self, count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.reports) < count:  # noqa: ASYNC110 - nothing reports it
                 await asyncio.sleep(0.001)
 
@@ -109,7 +109,7 @@ async def test_the_end_is_reached_after_what_was_there_was_reported(monkeypatch)
 
     assert seen.reports == [b"a", b"b", b"a", "end"]
     assert topic.producer_closed
-    assert topic.closed.wait(10)
+    assert topic.closed.wait(60)
 
 
 async def test_who_waits_for_the_end_waits_for_that_of_the_topic_that_is_opened_again(monkeypatch):
@@ -179,7 +179,7 @@ async def test_nothing_that_is_asked_for_waits_for_a_read(monkeypatch):
     assert topic.producer_closed
     assert not topic.closed.is_set()
     topic.more.set()
-    assert topic.closed.wait(10)
+    assert topic.closed.wait(60)
 
 
 async def test_what_nobody_has_signed_is_logged_once_for_each_reason(monkeypatch):
@@ -190,7 +190,7 @@ async def test_what_nobody_has_signed_is_logged_once_for_each_reason(monkeypatch
         seen.thread.start()
         await seen.until(1)
         topic.dropped["bad_signature"] += 1
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(logs) < 2:  # noqa: ASYNC110 - nothing reports it
                 await asyncio.sleep(0.001)
         await seen.thread.close()

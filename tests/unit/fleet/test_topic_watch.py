@@ -40,7 +40,7 @@ class Cluster:
 
     async def asked_again(self, times: int = 1) -> None:
         """Wait until it was asked so often from now on, and the answer was read."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             for _ in range(times):
                 self.was_asked.clear()
                 await self.was_asked.wait()
@@ -64,7 +64,7 @@ class Watching:
         self.watch.watch(self.number, frozenset(names), all_topics=all_topics)
 
     async def report(self) -> Mapping[str, DescribedTopic]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await self.reports.get()
 
 

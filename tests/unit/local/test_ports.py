@@ -13,13 +13,14 @@ def test_ports_are_different_free_and_outside_of_what_linux_gives_away() -> None
 
 
 def test_a_port_with_a_listener_is_not_free() -> None:
-    with socket.create_server((ports.HOST, 0)) as server:
-        port = server.getsockname()[1]
+    (port,) = ports.free_ports(1)
+    with socket.create_server((ports.HOST, port)):
         assert not ports.is_free(port)
     assert ports.is_free(port)
 
 
 def test_what_is_to_be_avoided_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "is_free", lambda port: True)  # whoever listens there
     monkeypatch.setattr(ports, "FIRST", 20_000)
     monkeypatch.setattr(ports, "LAST", 20_999)
     taken = range(20_000, 20_990)
@@ -29,6 +30,7 @@ def test_what_is_to_be_avoided_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_port_is_not_chosen_again_before_all_others_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "is_free", lambda port: True)
     monkeypatch.setattr(ports, "FIRST", 21_000)
     monkeypatch.setattr(ports, "LAST", 21_049)
     monkeypatch.setattr(ports, "_given", {})

@@ -56,7 +56,7 @@ async def serving(listeners: Listeners) -> AsyncIterator[Ask]:
     def request(method: str, path: str) -> tuple[int, dict[str, Any]]:
         asked = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method)
         try:
-            with urllib.request.urlopen(asked, timeout=20) as answer:
+            with urllib.request.urlopen(asked, timeout=240) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
             return error.code, json.load(error)

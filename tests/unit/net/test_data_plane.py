@@ -27,7 +27,7 @@ class SlowDispatcher:
         self.discarded = threading.Event()
 
     def configure_beside(self, settings: Any, more: Any) -> list[str]:
-        assert self.go.wait(10)
+        assert self.go.wait(60)
         return ["an observer"]
 
     def discard(self, configured: list[str]) -> None:
@@ -46,7 +46,7 @@ def test_observers_that_nobody_takes_are_closed_also_those_that_come_late(late: 
     dispatcher.go.set()
     running.join()
     preparation.cancel()
-    assert dispatcher.discarded.wait(10)
+    assert dispatcher.discarded.wait(60)
     assert preparation.take() == []
 
 

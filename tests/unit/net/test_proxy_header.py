@@ -43,13 +43,13 @@ class Door:
         return client
 
     async def until(self, condition) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not condition():  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.001)
 
     async def ends(self, client: socket.socket) -> bool:
         """Whether the client sees the end."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             try:
                 return await asyncio.get_running_loop().sock_recv(client, 1) == b""
             except ConnectionResetError:  # the rest of what it sent was not read
@@ -67,7 +67,7 @@ async def door() -> AsyncIterator[Door]:
 
 async def rest(sock: socket.socket, size: int) -> bytes:
     data = b""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(data) < size:
             data += await asyncio.get_running_loop().sock_recv(sock, size - len(data))
     return data

@@ -111,7 +111,7 @@ def with_other_observers(config: Config) -> Config:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110  # messages of another task
             await asyncio.sleep(0.01)
 

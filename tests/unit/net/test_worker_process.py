@@ -74,7 +74,7 @@ async def test_a_connection_of_a_listener_that_it_never_knew_is_lost_with_it() -
     worker.send_connection(TakeConnection("NEW", "127.0.0.1", 1, 7), accepted)
     assert worker.last_snapshot().listener_counters["NEW"].active == 1
     worker.kill()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await worker.exited.wait()
     assert closed == [7]
     lost = worker.last_snapshot().listener_counters["NEW"]

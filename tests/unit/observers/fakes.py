@@ -88,7 +88,7 @@ class Meddler(Keeper):
 
 class HangsInClose(Keeper):
     def close(self, timeout: float) -> None:
-        threading.Event().wait(30)
+        threading.Event().wait()
 
 
 class NeedsArguments:

@@ -72,7 +72,7 @@ def test_observers_and_what_they_start_run_as_background_threads() -> None:
     dispatcher = Dispatcher([f"{__name__}:Noting"], {})
     dispatcher.start()
     dispatcher.record_exchange(exchange())
-    dispatcher.close(5)
+    dispatcher.close(60)
     (observer,) = dispatcher.observers.values()
     assert isinstance(observer, Noting)
     assert observer.policies == [os.SCHED_BATCH, os.SCHED_BATCH]

@@ -57,7 +57,7 @@ def check(path: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "proxy", "check-config", str(path)]
     paths = os.pathsep.join((str(path.parent), os.getcwd()))
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=False, env=os.environ | {"PYTHONPATH": paths}
+        command, capture_output=True, text=True, timeout=240, check=False, env=os.environ | {"PYTHONPATH": paths}
     )
 
 

@@ -42,7 +42,7 @@ async def connected(answer: Answer) -> AsyncIterator[tuple[Server, Streams]]:
     server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             yield made, (reader, writer)
     finally:
         writer.transport.abort()
