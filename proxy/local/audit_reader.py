@@ -12,10 +12,13 @@ from observers.account_events import StatusEvent
 from observers.event import ConnectionEvent, Envelope, decoder
 from proxy.errors import LocalError
 
-STATUS_TIMEOUT = 60.0
+STATUS_TIMEOUT = 180.0
 """Seconds until there has to be such a status event; a sidecar writes one every ten seconds."""
 
-SETTLE_TIMEOUT = 10.0
+SETTLING_US = 2_000_000
+"""µs after which a sidecar has seen the end of connections that clients have just closed."""
+
+SETTLE_TIMEOUT = 60.0
 """Seconds from that status event until all events before it have to be read."""
 
 
@@ -36,11 +39,11 @@ class AuditTotals:
 
 
 def read_totals(bootstrap: str, topic: str) -> AuditTotals:
-    """Read ``topic`` until a status event from after this call says that nothing waits. Raises LocalError without one.
+    """Read ``topic`` until a status event from soon after this call says that nothing waits.
 
-    If events before it are missing in the topic, the totals are of those that are there.
+    Raises LocalError without one. If events before it are missing in the topic, the totals are of those that are there.
     """
-    since = time.time_ns() // 1000
+    since = time.time_ns() // 1000 + SETTLING_US
     deadline = time.monotonic() + STATUS_TIMEOUT
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False})
     found: dict[int, Envelope] = {}

@@ -23,13 +23,16 @@ from proxy.local.state import ClusterState
 SIDECAR_START_TIMEOUT = 60.0
 """Seconds until a started sidecar has to be ready; it needs about one, and many times that on a busy machine."""
 
-SIDECAR_STOP_TIMEOUT = 15.0
-"""Seconds for a drain (10) and the observers' last flush (2) before a sidecar is killed."""
+SIDECAR_STOP_TIMEOUT = 30.0
+"""Seconds until a sidecar is killed: a drain takes 10, the observers' last flush 2, and a busy machine adds to that."""
 
 ANSWER_TIMEOUT = 30.0
 """Seconds for an answer of the admin endpoint: one takes milliseconds, and seconds on a busy machine."""
 
 READY_POLL_INTERVAL = 0.05
+ANSWER_TIMEOUT = 30.0
+"""Seconds for an answer of its admin endpoint, which comes at once where the machine is not busy."""
+
 SIDECARS_FILE = "sidecars.json"
 LOG_TAIL_LINES = 5
 """Lines of a log that an error shows."""

@@ -166,7 +166,7 @@ def _wait_until(finalized: Callable[[], bool]) -> None:
 
 
 def _applied_epoch(running: Running) -> int:
-    with urllib.request.urlopen(f"http://{HOST}:{running.wiring.admin}/features", timeout=5) as response:
+    with urllib.request.urlopen(f"http://{HOST}:{running.wiring.admin}/features", timeout=60) as response:
         return int(json.load(response)["applied_epoch"])
 
 

@@ -182,7 +182,7 @@ class _Spread:
 
 
 def _held(running: Running) -> set[int]:
-    with urllib.request.urlopen(f"http://{HOST}:{running.wiring.admin}/coordinator", timeout=5) as response:
+    with urllib.request.urlopen(f"http://{HOST}:{running.wiring.admin}/coordinator", timeout=60) as response:
         return {one["partition"] for one in json.load(response)["held"]}
 
 
