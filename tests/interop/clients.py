@@ -23,7 +23,7 @@ ROOT = HERE.parent.parent
 BUILD_TIMEOUT = 240.0
 """Seconds for a build with nothing cached, downloads included."""
 
-RUN_TIMEOUT = 120.0
+RUN_TIMEOUT = 200.0
 """Seconds for one program; the slowest are the Java tools, eleven one after the other."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,10 @@ from proxy.local.sidecars import SidecarProcess
 from tests.integration.conftest import free_port
 from tests.integration.metrics import sample
 from tests.tools.authority import Authority
+
+DELIVERY_TIMEOUT = 120.0
+"""Seconds until all connections have ended, or until the last event of a client that has ended is in the audit topic.
+It takes few, and many times that on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,14 @@ class Proxied:
     def metric(self, name: str) -> int:
         """The sum of a metric's samples now."""
         return int(sample(self.sidecar.metrics(), name))
+
+    def quiet(self) -> str:
+        """The metrics once every client has gone: those that were let go of end on threads of their own."""
+        deadline = time.monotonic() + DELIVERY_TIMEOUT
+        while sample(text := self.sidecar.metrics(), "brokerside_connections_active"):
+            assert time.monotonic() < deadline, "a client stays connected"
+            time.sleep(0.1)
+        return text
 
 
 @pytest.fixture(scope="session")

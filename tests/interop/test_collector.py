@@ -70,7 +70,7 @@ class OpenTelemetryCollector:
 
     def stop(self) -> None:
         self._process.terminate()
-        self._process.wait(30)
+        self._process.wait(120)
 
 
 @pytest.fixture

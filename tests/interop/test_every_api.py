@@ -23,7 +23,7 @@ from observers.event import RequestEvent
 from proxy.local.jars import java, resolve
 from tests.integration.librdkafka import consume, produce
 from tests.integration.metrics import sample
-from tests.interop.conftest import Proxied
+from tests.interop.conftest import DELIVERY_TIMEOUT, Proxied
 from tests.interop.wire import audited, audited_requests
 from tests.tools.kafka_tools import KafkaTools
 
@@ -36,7 +36,6 @@ NEEDED = ("kafka-clients", "zstd-jni", "snappy-java", "lz4-java", "slf4j", "relo
 """Jars of a set that its clients need."""
 
 JAVA_CLIENTS = ("kafka-clients-2.8.2", "kafka-3.9.2", "kafka-4.3.1", "kafka-4.4.0")
-DELIVERY_TIMEOUT = 20.0
 
 
 class Counted(msgspec.Struct, forbid_unknown_fields=True):
@@ -71,7 +70,7 @@ def test_java_clients_counted_the_same(proxied: Proxied, program: Path, jars: st
             str(java()), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", ":".join(map(str, found)),
             str(program), proxied.state.bootstrap, topic, prefix, str(RECORDS),
         ],
-        capture_output=True, text=True, timeout=180,
+        capture_output=True, text=True, timeout=250,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     counted = [msgspec.json.decode(line, type=Counted) for line in done.stdout.splitlines()]
@@ -101,10 +100,10 @@ def test_java_clients_counted_the_same(proxied: Proxied, program: Path, jars: st
 @pytest.fixture
 def everything(proxied: Proxied) -> Callable[[], list[RequestEvent]]:
     """Returns every event since the test began, once there is one for each frame; compares bytes as well."""
-    before = quiet(proxied)
+    before = proxied.quiet()
 
     def events() -> list[RequestEvent]:
-        after = quiet(proxied)
+        after = proxied.quiet()
 
         def grown(name: str, **labels: str) -> int:
             return int(sample(after, name, **labels) - sample(before, name, **labels))
@@ -161,7 +160,7 @@ def test_python_clients(proxied: Proxied, everything: Callable[[], list[RequestE
         consumer = AIOKafkaConsumer(topic, bootstrap_servers=proxied.state.bootstrap, auto_offset_reset="earliest")
         await consumer.start()
         read = 0
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             while read < 2 * RECORDS:
                 read += sum(map(len, (await consumer.getmany(timeout_ms=200)).values()))
         await consumer.stop()
@@ -199,7 +198,7 @@ def test_kafka_s_own_tools(proxied: Proxied, everything: Callable[[], list[Reque
         run("configs", *server, "--alter", "--add-config", "share.auto.offset.reset=earliest", "--entity-type",
             "groups", "--entity-name", f"{topic}-share")  # fmt: skip
         run("console-share-consumer", *server, "--topic", topic, "--group", f"{topic}-share", "--max-messages",
-            str(RECORDS), "--timeout-ms", "30000")  # fmt: skip
+            str(RECORDS), "--timeout-ms", "120000")  # fmt: skip
         run("share-groups", *server, "--describe", "--group", f"{topic}-share", "--state")
         run("groups", *server, "--describe", "--all-groups")
         run("streams-groups", *server, "--list")
@@ -241,15 +240,6 @@ def check_records(events: list[RequestEvent], topic: str, produced: int, fetched
 def parts(events: list[RequestEvent], api: str, topic: str) -> Iterator[object]:
     found = (part for event in events if event.api == api for part in event.topics)
     return (part for part in found if part.topic == topic and part.error_code == 0)
-
-
-def quiet(proxied: Proxied) -> str:
-    """The metrics once every client has gone: those that were let go of end on threads of their own."""
-    deadline = time.monotonic() + DELIVERY_TIMEOUT
-    while sample(text := proxied.sidecar.metrics(), "brokerside_connections_active"):
-        assert time.monotonic() < deadline, "a client stays connected"
-        time.sleep(0.1)
-    return text
 
 
 def wait_for(proxied: Proxied, client_id: str, count: int) -> list[RequestEvent]:

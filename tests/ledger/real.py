@@ -22,7 +22,7 @@ from proxy.local.sidecars import SidecarProcess
 from proxy.local.workload import ClientLedger
 from tests.faults.gate import Gate
 
-TIMEOUT = 30.0
+TIMEOUT = 120.0
 USER, PASSWORD = "alice", "of-alice"
 LOGIN: dict[str, str | int] = {
     "security.protocol": "SASL_PLAINTEXT",

@@ -67,8 +67,8 @@ class AuditTopic:
         self.name = f"audit-{uuid.uuid4().hex[:8]}"
         self.bootstrap = bootstrap
         self.admin = AdminClient({"bootstrap.servers": bootstrap})
-        self.admin.create_topics([NewTopic(self.name, 2, 1)])[self.name].result(30)
-        self._producer = Producer({"bootstrap.servers": bootstrap})
+        self.admin.create_topics([NewTopic(self.name, 2, 1)])[self.name].result(120)
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1_000})
 
     def send(self, *values: bytes | None, partition: int = 0) -> list[int]:
         """Write ``values`` in order; returns their offsets."""
@@ -80,7 +80,7 @@ class AuditTopic:
                 partition=partition,
                 on_delivery=lambda error, message: offsets.append(message.offset()),
             )
-        assert not self._producer.flush(30)
+        assert not self._producer.flush(120)  # at once, and in one batch: no job sees some of them and not the rest
         return offsets
 
 

@@ -41,11 +41,11 @@ def object_store(log: Path, bucket: str) -> Iterator[str]:
         )
     try:
         address = said(log, r"Running on (http://127\.0\.0\.1:\d+)", process)
-        with urlopen(Request(f"{address}/{bucket}", method="PUT"), timeout=30):
+        with urlopen(Request(f"{address}/{bucket}", method="PUT"), timeout=120):
             yield address
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(120)
 
 
 def of_spark(address: str, *, prefix: str = "spark.hadoop.") -> dict[str, str]:

@@ -66,4 +66,4 @@ def _start(folder: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
-    process.wait(30)
+    process.wait(120)

@@ -117,6 +117,7 @@ def test_a_root_without_a_checkpoint_is_filled_and_stays_without(
 
 def test_what_cannot_be_computed_again_is_refused(job: Job, audit: AuditTopic, bootstrap: str) -> None:
     audit.send(*envelopes([0, 1, 2]))
+    tomorrow = datetime.now(UTC).date() + timedelta(days=1)
     job(run)
     before = job.rows()
     (checkpoint,) = (job.root / "_checkpoints").glob(f"*/{audit.name}")
@@ -132,7 +133,6 @@ def test_what_cannot_be_computed_again_is_refused(job: Job, audit: AuditTopic, b
 
     end = TopicPartition(audit.name, 0, 2)
     assert audit.admin.delete_records([end])[end].result(30).low_watermark == 2
-    tomorrow = datetime.now(UTC).date() + timedelta(days=1)
     with pytest.raises(JobError, match=f"Kafka has deleted records .* the days from {tomorrow} on"):
         job(backfill, first=FIRST)
     assert job.rows() == before

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -288,8 +289,12 @@ def test_tables_get_the_properties_of_this_release_also_those_of_before(spark: S
     assert StoredTable(path, {}).version == stored.version
 
 
-def test_a_clock_that_is_years_ahead_deletes_nothing(path: str, append: Append) -> None:
-    today = (datetime.now(UTC).date() - FIRST).days
+def test_a_clock_that_is_years_ahead_deletes_nothing(
+    path: str, append: Append, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = datetime.now(UTC)
+    monkeypatch.setattr(compaction, "datetime", SimpleNamespace(now=lambda _: now))  # no midnight in between
+    today = (now.date() - FIRST).days
     append(today - 1, today, 700_000)
     append(today)
     maintain(path, Definitions(retention={"traffic": timedelta(days=2)}))

@@ -112,5 +112,5 @@ def validated(file: Path, folder: Path) -> str:
     (installed,) = environment.glob("lib/python*/site-packages")
     command = [environment / "bin" / "focus-validator", "--validate-version", "1.0", "--data-file", named]
     # It looks for its list of currencies below the working directory.
-    done = subprocess.run(command, cwd=installed, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, cwd=installed, capture_output=True, text=True, timeout=280, check=True)
     return done.stdout.strip()

@@ -65,7 +65,7 @@ class OwnSidecar:
 
     def __enter__(self) -> OwnSidecar:
         self._thread.start()
-        assert self._ready.wait(30)
+        assert self._ready.wait(120)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -102,7 +102,7 @@ def working(bootstrap: str) -> Iterator[None]:
         while not stopping.is_set():
             consumer.consume(500, 0.2)
         consumer.pause(partitions)
-        settled = time.monotonic() + 2  # longer than the broker lets a fetch wait
+        settled = time.monotonic() + 5  # longer than the broker lets a fetch wait
         while time.monotonic() < settled:
             consumer.poll(0.1)
         consumer.close()
@@ -119,7 +119,7 @@ def working(bootstrap: str) -> Iterator[None]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while not condition():
         assert time.monotonic() < deadline, "it never became true"
         time.sleep(0.01)

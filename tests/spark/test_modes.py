@@ -204,12 +204,12 @@ def work(bootstrap: str) -> None:
     consumer = Consumer({"bootstrap.servers": bootstrap, "client.id": "reader", "group.id": "none"})
     partitions = [TopicPartition(topic, number, 0) for topic in ("one", "two") for number in range(3)]
     consumer.assign(partitions)
-    read, deadline = 0, time.monotonic() + 60
+    read, deadline = 0, time.monotonic() + 180
     while read < 7_500:
         assert time.monotonic() < deadline, f"{read} records read"
         read += len(consumer.consume(500, 0.2))
     consumer.pause(partitions)
-    settled = time.monotonic() + 2  # longer than the broker lets a fetch wait
+    settled = time.monotonic() + 5  # longer than the broker lets a fetch wait
     while time.monotonic() < settled:
         consumer.poll(0.1)
     consumer.close()

@@ -269,7 +269,7 @@ def test_a_job_runs_whatever_it_may_do_with_the_registry(
         if steps and said[-1].startswith(steps[0][0]):
             steps.pop(0)[1]()
 
-    patience = threading.Timer(100, end)
+    patience = threading.Timer(400, end)
     patience.start()
     try:
         summary = run(
@@ -311,7 +311,7 @@ def test_a_registry_that_is_deleted_is_not_created_again(spark: SparkSession, fl
     gone = threading.Event()
     with registered(spark, source(fleet), AuditReader("deleted", "run"), lambda _: gone.set()):
         fleet.admin.delete_topics([REGISTRY_TOPIC])[REGISTRY_TOPIC].result(30)
-        assert gone.wait(60)
+        assert gone.wait(240)
     assert REGISTRY_TOPIC not in fleet.admin.list_topics(timeout=30).topics
 
 

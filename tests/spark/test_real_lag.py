@@ -32,7 +32,7 @@ TRANSACTED = "payments"
 RECORDS = 600
 """Of each topic, half of them written after the groups have stopped."""
 
-DEADLINE = 60.0
+DEADLINE = 180.0
 """Seconds for each consumer."""
 
 LIBRDKAFKA = tuple(f"librdkafka-{number}" for number in range(9))
@@ -104,7 +104,7 @@ def _work(cluster: ClusterState) -> None:
     for number, group in enumerate(SET_BY_ADMIN):
         offsets = [TopicPartition("clicks", partition, 5 + number) for partition in range(4)]
         wanted = [ConsumerGroupTopicPartitions(group, offsets)]
-        admin.alter_consumer_group_offsets(wanted)[group].result(30)
+        admin.alter_consumer_group_offsets(wanted)[group].result(DEADLINE)
     _process_in_transactions(bootstrap)
     _produce(bootstrap)
     _consume(bootstrap, "last", TRANSACTED, RECORDS, False)  # sees the ends of transactions
@@ -112,16 +112,16 @@ def _work(cluster: ClusterState) -> None:
 
 def _produce(bootstrap: str) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "writer", "client.id": "writer"})
-    producer.init_transactions(30)
+    producer.init_transactions(DEADLINE)
     producer.begin_transaction()
     for number in range(RECORDS // 2):
         producer.produce(TRANSACTED, b"x" * 50, partition=number % 4)
-    producer.commit_transaction(30)
+    producer.commit_transaction(DEADLINE)
     producer = Producer({"bootstrap.servers": bootstrap, "client.id": "writer"})
     for topic in set(TOPICS) - {TRANSACTED}:
         for number in range(RECORDS // 2):
             producer.produce(topic, b"x" * 50, partition=number % 4)
-    assert producer.flush(30) == 0
+    assert producer.flush(DEADLINE) == 0
 
 
 def _consume(bootstrap: str, group: str, topic: str, count: int, consumer_protocol: bool) -> None:
@@ -166,7 +166,7 @@ def _consume_with_kafka_python(bootstrap: str, group: str, topic: str, count: in
 def _consume_with_java(bootstrap: str, group: str) -> None:
     command = tool(
         "console-consumer", "--bootstrap-server", bootstrap, "--topic", "orders", "--group", group, "--from-beginning",
-        "--max-messages", "100", "--timeout-ms", "30000", "--command-property",
+        "--max-messages", "100", "--timeout-ms", "120000", "--command-property",
         f"group.protocol={group.removeprefix('java-')}", "--command-property", f"client.id=of-{group}",
     )  # fmt: skip
     subprocess.run(command, check=True, capture_output=True, timeout=DEADLINE)
@@ -182,7 +182,7 @@ def _process_in_transactions(bootstrap: str) -> None:
     )  # fmt: skip
     consumer.subscribe(["clicks"])
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "processor"})
-    producer.init_transactions(30)
+    producer.init_transactions(DEADLINE)
     read, deadline = 0, time.monotonic() + DEADLINE
     while read < 60:
         assert time.monotonic() < deadline
@@ -193,8 +193,8 @@ def _process_in_transactions(bootstrap: str) -> None:
     producer.begin_transaction()
     producer.produce(TRANSACTED, b"sum", partition=0)
     positions = [one for one in consumer.position(consumer.assignment()) if one.offset >= 0]
-    producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), 30)
-    producer.commit_transaction(30)
+    producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), DEADLINE)
+    producer.commit_transaction(DEADLINE)
     consumer.close()
 
 

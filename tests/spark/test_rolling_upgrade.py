@@ -35,7 +35,7 @@ TOPIC = "orders"
 READER = "tables"
 """The name of the job, of either release, in the registry."""
 
-JOB_TIMEOUT = 180.0
+JOB_TIMEOUT = 240.0
 
 
 class Job:
@@ -63,7 +63,7 @@ def tables(fleet: FeatureFleet) -> Path:
 def command(fleet: FeatureFleet, *arguments: str, program: Sequence[str] = BROKERSIDE) -> tuple[int, str]:
     """Exit code and output of ``brokerside features``."""
     run = [sys.executable, *program, "features", arguments[0], fleet.address(1), *arguments[1:]]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(run, capture_output=True, text=True, timeout=280, check=False)
     return done.returncode, done.stdout + done.stderr
 
 

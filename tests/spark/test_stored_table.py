@@ -90,7 +90,7 @@ def test_a_batch_is_written_once_by_processes_that_do_not_know_of_each_other(
 
     def together(*given: object, **options: object) -> None:
         if next(tries) < looked.parties:
-            looked.wait(30)
+            looked.wait(120)
         write(*given, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(stored_table, "write_deltalake", together)

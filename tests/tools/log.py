@@ -7,7 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-STARTED_WITHIN = 60
+STARTED_WITHIN = 240
 
 
 def said(log: Path, pattern: str, process: subprocess.Popen[bytes]) -> str:
