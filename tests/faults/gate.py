@@ -48,7 +48,7 @@ class Gate:
         self._open = True
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
 
     async def _cut(self) -> None:
         for task in list(self._carried):

@@ -194,7 +194,7 @@ def use(bootstrap: str, canaries: dict[str, str]) -> None:
 
 def get(admin: str, page: str) -> str:
     try:
-        with urllib.request.urlopen(f"http://{admin}/{page}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{admin}/{page}", timeout=60) as answer:
             return str(answer.read().decode())
     except urllib.error.HTTPError as error:  # not ready, say
         return str(error.read().decode())

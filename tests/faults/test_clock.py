@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.crowd import Plan
-from tests.faults.site import Site
+from tests.faults.site import PATIENCE, Site
 
 HOUR, DAY = 3_600, 86_400
 STEPS = (HOUR, -HOUR, DAY, -DAY, 1, 0)
@@ -28,7 +28,7 @@ STEPS = (HOUR, -HOUR, DAY, -DAY, 1, 0)
 EVERY = 0.1
 """Seconds between two steps."""
 
-SLOW = 3.0
+SLOW = 60.0
 """Seconds that this machine may be late; a step that was noticed would make hours, or nothing, of a wait."""
 
 
@@ -88,7 +88,7 @@ async def test_the_clock_of_these_tests_does_jump(site: Site, clock: WallClock) 
     clock.set(DAY)
     os.kill(site.pid, signal.SIGHUP)
     assert site.sidecar is not None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while "config_unchanged" not in site.sidecar.log.read_text():  # noqa: ASYNC110  # a log has no event
             await asyncio.sleep(0.02)
     lines = [json.loads(line) for line in site.sidecar.log.read_text().splitlines()]
@@ -101,11 +101,11 @@ async def test_a_listener_accepts_at_its_rate_whatever_the_wall_clock_says(site:
     limit, count = 10, 40
     quotas = {"quota.window.num": 2, "listener.name.client.max.connection.creation.rate": limit}
     async with clock.started(site, quotas):
-        visits = await site.crowd(Plan(site.port, count, watch=60))
+        visits = await site.crowd(Plan(site.port, count, watch=2 * SLOW))
     accepted = visits.accepted()
     assert len(accepted) == count
-    for number, when in enumerate(accepted, 1):
-        assert number <= limit * (when - accepted[0] + 1) + 1
+    for number, when in enumerate(accepted, 1):  # since the first connect: its answer may be read late
+        assert number <= limit * (when - visits.dialled[0] + 1) + 1
     assert accepted[-1] <= count / limit + SLOW
 
 
@@ -116,8 +116,8 @@ async def test_holds_are_as_long_as_ever_whatever_the_wall_clock_says(
     """G1."""
     quotas = {"ips": {"<default>": {"connection_creation_rate": 2}}, "ip.throttle.recheck": recheck}
     async with clock.started(site, quotas):
-        visits = await site.crowd(Plan(site.port, 30, ask=False, watch=2 * SLOW))
+        visits = await site.crowd(Plan(site.port, 30, watch=2 * SLOW))
     assert len(visits.accepted()) == 20 + recheck
-    holds = visits.holds()
-    assert holds[0] >= 0.45
-    assert holds[-1] <= 1 + SLOW
+    refused = visits.refused()
+    assert min(visits.ended[one] - visits.dialled[one] for one in refused) >= 0.45  # "connected" may be seen late
+    assert visits.holds()[-1] <= 1 + SLOW

@@ -18,7 +18,7 @@ async def test_one_slot_serves_ten_thousand_connections_one_after_the_other(site
     """D5: the slot of one is free for the next, and never for two."""
     await site.start({"max.connections": 1, "max.connections.per.ip": 5})
     count = 10_000 * SCALE
-    visits = await site.crowd(Plan(site.port, count, in_turn=True, leave="answered", watch=60))
+    visits = await site.crowd(Plan(site.port, count, in_turn=True, leave="answered", watch=PATIENCE))
     assert len(visits.accepted()) == count
     text = await site.quiet()
     assert sample(text, "brokerside_connections_admitted_total") == count
@@ -33,7 +33,7 @@ async def test_of_an_address_that_has_all_its_connections_every_further_one_is_r
     count = 5_000 * SCALE
     stay = await site.crowd_process(Plan(site.port, PER_ADDRESS, ask=False, watch=PATIENCE))
     await site.until(lambda text: sample(text, "brokerside_connections_active") == PER_ADDRESS)
-    visits = await site.crowd(Plan(site.port, count, rate=2_000, ask=False, watch=0.5))
+    visits = await site.crowd(Plan(site.port, count, rate=2_000, watch=PATIENCE))
     assert len(visits.refused()) == count
     text = await site.get("metrics")
     dropped = {"scope": "ip", "quota": "connections", "action": "drop"}
@@ -42,7 +42,7 @@ async def test_of_an_address_that_has_all_its_connections_every_further_one_is_r
     assert set((await site.left(stay)).how) == {"open"}
     await site.quiet()
     assert site.peer.seen == PER_ADDRESS
-    again = await site.crowd(Plan(site.port, PER_ADDRESS, watch=10))
+    again = await site.crowd(Plan(site.port, PER_ADDRESS, watch=PATIENCE))
     assert len(again.accepted()) == PER_ADDRESS
 
 
@@ -68,14 +68,14 @@ async def test_connections_that_say_nothing_hold_their_slots_and_give_them_back(
     site.settings |= PATIENT
     await site.start({"max.connections": count})
     before = site.descriptors()
-    silent = await site.crowd_process(Plan(site.port, count, ask=False, watch=3))
+    silent = await site.crowd_process(Plan(site.port, count, ask=False, watch=2 * PATIENCE))
     await site.until(lambda text: sample(text, "brokerside_connections_active") == count)
-    waits = await site.crowd(Plan(site.port, 1, watch=10))
-    assert len(waits.accepted()) == 1
-    visits = await site.finished(silent)
-    assert set(visits.how) == {"open"}
-    # Not before the first of them had gone.
-    assert waits.began + waits.answered[0] >= visits.began + max(visits.dialled) + 3
+    waits = await site.crowd_process(Plan(site.port, 1, watch=2 * PATIENCE))
+    await site.until(lambda text: sample(text, "brokerside_connections_waiting") == 1)
+    until = time.monotonic()
+    assert set((await site.left(silent)).how) == {"open"}
+    visits = await site.finished(waits)
+    assert visits.began + visits.answered[0] >= until, "not before the first of them had gone"
     await site.quiet()
     await site.gives_back(before)
 
@@ -111,5 +111,5 @@ async def test_a_storm_costs_the_broker_what_is_let_through_and_nothing_more(sit
 
 async def _slots_are_free(site: Site) -> None:
     """All of them, at the same time."""
-    visits = await site.crowd(Plan(site.port, 1_000, watch=10))
+    visits = await site.crowd(Plan(site.port, 1_000, watch=PATIENCE))
     assert len(visits.accepted()) == 1_000

@@ -52,7 +52,7 @@ async def test_without_descriptors_clients_wait_and_are_served_later(site: Site,
     loop = asyncio.get_running_loop()
     began = loop.time()
     with few_descriptors(site):
-        crowd = await site.crowd_process(Plan(site.port, CLIENTS, watch=60))
+        crowd = await site.crowd_process(Plan(site.port, CLIENTS, watch=2 * PATIENCE))
         while out_of_capacity(site) < 2:  # noqa: ASYNC110  # a line of a log has no event to wait for
             await asyncio.sleep(0.05)
         await ask(reader, writer)
@@ -114,7 +114,7 @@ async def test_clients_that_come_and_go_take_no_descriptor_of_the_reserve(site: 
 
 async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.write(request(API_VERSIONS, 0, 5))
-    assert await asyncio.wait_for(read_frame(reader), 30) == response(5)
+    assert await asyncio.wait_for(read_frame(reader), PATIENCE) == response(5)
 
 
 def out_of_capacity(site: Site) -> int:

@@ -109,9 +109,11 @@ def test_an_outage_costs_no_event_and_no_client_anything(
             before = sidecar.metric("process_resident_memory_bytes")
             gate.shut()
             time.sleep(OUTAGE)
-            text = sidecar.metrics()
+            while sample(text := sidecar.metrics(), "brokerside_audit_spooled") < 0.9 * RATE * OUTAGE:
+                assert load.poll() is None, "the load ended before that"
+                time.sleep(0.1)  # a busy machine is behind
             gate.open()
-            asked = json.loads(load.communicate(timeout=60)[0].splitlines()[-1])
+            asked = json.loads(load.communicate(timeout=300)[0].splitlines()[-1])
             began = time.monotonic()
             wait_delivered(sidecar, CATCH_UP)
             caught_up = time.monotonic() - began
@@ -132,7 +134,6 @@ def test_an_outage_costs_no_event_and_no_client_anything(
         f"s after the load; {asked}"
     )
     assert asked["errors"] == 0
-    assert spooled >= 0.9 * RATE * OUTAGE
     assert on_disk <= 2**30
     assert grown <= MEMORY
     held = list(envelopes_raw(internal))  # three million events, at full size: none is decoded that need not be

@@ -81,7 +81,7 @@ class Crowd:
 
     def stop(self) -> None:
         self.stopping.set()
-        self._thread.join(60)
+        self._thread.join(120)
         assert not self._thread.is_alive()
 
     async def _all(self) -> None:

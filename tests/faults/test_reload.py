@@ -84,7 +84,7 @@ async def test_a_changed_limit_acts_and_closes_no_connection(site: Site) -> None
         done = await log.next("config_")
         assert (done["event"], done["keys"]) == ("config_reloaded", ["quotas.max.connections.per.ip"])
         room = max(0, limit - 20)
-        visits = await site.crowd(Plan(site.port, room + 10, ask=False, watch=0.3))
+        visits = await site.crowd(Plan(site.port, room + 10, watch=PATIENCE))
         assert (len(visits.accepted()), len(visits.refused())) == (room, 10)
         await site.until(lambda text: sample(text, "brokerside_connections_active") == 20)
     for number, (reader, writer) in enumerate(clients):
@@ -98,7 +98,7 @@ async def test_a_changed_file_acts_without_a_signal(site: Site) -> None:
     log = Log(site)
     site.write({**QUOTAS, "max.connections.per.ip": 3})
     assert (await log.next("config_"))["reason"] == "file"
-    visits = await site.crowd(Plan(site.port, 5, ask=False, watch=0.3))
+    visits = await site.crowd(Plan(site.port, 5, watch=PATIENCE))
     assert len(visits.refused()) == 2
 
 

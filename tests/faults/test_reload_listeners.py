@@ -109,13 +109,14 @@ async def test_listeners_may_change_their_addresses_among_each_other_under_load(
     mine = site.listener
     other = mine | {"name": "OTHER", "bind": f"{HOST}:{port}", "advertised": mine["bind"]}
     await site.reload(listeners=[mine, other])
-    crowd = await site.crowd_process(Plan(site.port, 600, rate=200, leave="answered"))
+    crowd = await site.crowd_process(Plan(site.port, 600, rate=200, leave="answered", watch=PATIENCE))
     await asyncio.sleep(1)
     swapped = [mine | {"bind": other["bind"], "advertised": mine["bind"]}, other | {"bind": mine["bind"]}]
     assert (await site.reload(listeners=swapped))["event"] == "config_reloaded"
     visits = await site.finished(crowd)
     assert visits.refused() == []
     assert len(visits.accepted()) == 600
+    await asks(await site.connect(site.port))  # on a busy machine all others may have come before
     text = await site.get("metrics")
     assert sample(text, "brokerside_connections_accepted_total", listener="OTHER") > 0
 
@@ -187,10 +188,14 @@ async def test_a_hundred_signals_in_a_second_are_few_reloads(site: ReloadSite) -
     await site.start(
         {"ips": {f"10.0.{number // 250}.{number % 250}": {"connection_creation_rate": 5} for number in range(2000)}}
     )
+    loop = asyncio.get_running_loop()
+    began = loop.time()
     for _ in range(100):
         os.kill(site.pid, signal.SIGHUP)
         await asyncio.sleep(0.01)
+    seconds = max(1, loop.time() - began)  # more on a busy machine
     await asyncio.sleep(1)
-    reloads = await site.metric("config_reloads_total")
-    assert 1 <= reloads <= 40, "each of them reads 2,000 addresses; all that wait for one share the next"
+    text = await site.until(lambda text: sample(text, "brokerside_config_reloads_total") >= 1)
+    reloads = sample(text, "brokerside_config_reloads_total")
+    assert reloads <= 40 * seconds, "each of them reads 2,000 addresses; all that wait for one share the next"
     assert await site.metric("config_last_reload_successful") == 1

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -30,6 +31,9 @@ from tests.unit.test_sd_notify import Manager
 
 CONNECTS = 200
 """Connects per second while the sidecar is replaced."""
+
+LONG = 600_000
+"""``drain.timeout.ms`` of a predecessor that drains until the test lets it end."""
 
 
 class Successor:
@@ -128,7 +132,7 @@ async def asks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, numbe
 async def test_no_connection_is_refused_while_a_successor_takes_over(site: TakeoverSite, workers: int) -> None:
     site.settings["workers"] = workers
     await site.start({})
-    crowd = await site.crowd_process(Plan(site.port, 8 * CONNECTS, rate=CONNECTS, leave="answered"))
+    crowd = await site.crowd_process(Plan(site.port, 8 * CONNECTS, rate=CONNECTS, leave="answered", watch=PATIENCE))
     await asyncio.sleep(1)
     successor = site.succeed()
     await successor.runs()
@@ -146,7 +150,7 @@ async def test_no_connection_is_refused_while_a_successor_takes_over(site: Takeo
 async def test_a_rate_limit_goes_on_exactly_where_the_predecessor_was(site: TakeoverSite) -> None:
     """A window of 11 s with 20/s lets 200 in; a fresh process would let as many in again."""
     await site.start({"listener.name.client.max.connection.creation.rate": 20})
-    first = await site.crowd(Plan(site.port, 150, leave="answered"))
+    first = await site.crowd(Plan(site.port, 150, leave="answered", watch=PATIENCE))
     assert len(first.accepted()) == 150
     crowd = await site.crowd_process(Plan(site.port, 400, leave="never", watch=12))
     successor = site.succeed()
@@ -161,6 +165,7 @@ async def test_a_rate_limit_goes_on_exactly_where_the_predecessor_was(site: Take
 
 
 async def test_connections_of_the_predecessor_count_until_they_end(site: TakeoverSite) -> None:
+    site.settings["drain.timeout.ms"] = 20_000  # none of them is cut before the test has looked
     await site.start({"max.connections": 10})
     clients = [await site.dial() for _ in range(10)]
     for number, client in enumerate(clients):
@@ -232,16 +237,19 @@ async def test_a_successor_that_fails_changes_nothing(site: TakeoverSite, settin
 
 async def test_a_successor_that_is_killed_or_hangs_before_it_accepts_changes_nothing(site: TakeoverSite) -> None:
     await site.start({})
-    for number in (signal.SIGKILL, signal.SIGSTOP):
-        successor = site.succeed()
+    silent = socket.create_server((HOST, 0))  # a successor waits 10 s for the answer of its broker
+    unready = site.config({})["listeners"][0] | {"upstream": f"{HOST}:{silent.getsockname()[1]}"}
+    for times, number in enumerate((signal.SIGKILL, signal.SIGSTOP), 1):
+        successor = site.succeed(listeners=[unready])
         async with asyncio.timeout(PATIENCE):
-            while not site.predecessor_said("takeover_requested"):  # noqa: ASYNC110
+            while len(site.predecessor_said("takeover_requested")) < times:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         os.kill(successor.process.pid, number)
         await asks(*await site.dial())
         os.kill(successor.process.pid, signal.SIGKILL)
         await ended(successor.process)
         await asks(*await site.dial())
+    silent.close()
     await site.succeed().runs()
 
 
@@ -324,6 +332,7 @@ async def test_a_successor_from_elsewhere_is_no_main_process(
     site: TakeoverSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """systemd would not accept it. Until the old process ends, it is the service."""
+    site.settings["drain.timeout.ms"] = LONG
     manager = Manager(str(site.folder / "notify"))
     monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
     monkeypatch.setenv("WATCHDOG_USEC", "100000")
@@ -442,7 +451,7 @@ async def test_a_connection_whose_proxy_header_is_incomplete_goes_on_in_the_succ
 
 async def test_the_predecessor_uses_no_cpu_for_sockets_that_it_has_passed_on(site: TakeoverSite) -> None:
     """Its event loop would be woken for each connection, if the kernel still watched them for it."""
-    site.settings["drain.timeout.ms"] = 6_000
+    site.settings["drain.timeout.ms"] = LONG
     await site.start({})
     client = await site.dial()
     await asks(client[0], client[1])
@@ -455,7 +464,7 @@ async def test_the_predecessor_uses_no_cpu_for_sockets_that_it_has_passed_on(sit
         return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
     before = cpu()
-    visits = await site.crowd(Plan(site.port, 400, rate=200, leave="answered"))
+    visits = await site.crowd(Plan(site.port, 400, rate=200, leave="answered", watch=PATIENCE))
     assert visits.refused() == []
     assert site.predecessor.alive()
     assert cpu() - before < 0.5
