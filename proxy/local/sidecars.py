@@ -30,9 +30,6 @@ ANSWER_TIMEOUT = 30.0
 """Seconds for an answer of the admin endpoint: one takes milliseconds, and seconds on a busy machine."""
 
 READY_POLL_INTERVAL = 0.05
-ANSWER_TIMEOUT = 30.0
-"""Seconds for an answer of its admin endpoint, which comes at once where the machine is not busy."""
-
 SIDECARS_FILE = "sidecars.json"
 LOG_TAIL_LINES = 5
 """Lines of a log that an error shows."""

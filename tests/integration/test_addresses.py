@@ -27,7 +27,7 @@ from tests.integration.librdkafka import consume, produce
 from tests.integration.private_brokers import PRIVATE, Site, plain_sidecar, site
 from tests.integration.tap import Tapped, frames
 from tests.integration.topics import described, new_topic
-from tests.interop.clients import CLIENTS, Client, digest
+from tests.interop.clients import BUILDING, CLIENTS, Client, digest
 from tests.tools.addressed import rewriting, rewritten
 from tests.tools.kafka_tools import KafkaTools
 from tests.tools.random_messages import Drawn
@@ -114,6 +114,7 @@ def test_a_sidecar_before_another_broker_says_so(brokers: Site) -> None:
     assert "is what broker 1 advertises, but broker.id is 2" in str(said)
 
 
+@BUILDING
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
 def test_clients_of_other_languages(brokers: Site, client: Client) -> None:
     """They describe a topic, produce, consume in a group and commit."""

@@ -28,9 +28,9 @@ from tests.integration.test_opentelemetry import (
     waiting,
 )
 from tests.integration.topics import new_topic
-from tests.interop.clients import go
+from tests.interop.clients import BUILDING, go
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kafka, BUILDING]
 
 
 class OpenTelemetryCollector:

@@ -11,7 +11,7 @@ import pytest
 from observers.event import RequestEvent
 from tests.integration.metrics import sample
 from tests.integration.topics import PARTITIONS, new_topic
-from tests.interop.clients import CLIENTS, Client, digest
+from tests.interop.clients import BUILDING, CLIENTS, Client, digest
 from tests.interop.conftest import DELIVERY_TIMEOUT, Proxied
 from tests.interop.wire import audited, row
 
@@ -28,6 +28,7 @@ def lines(client: Client) -> list[str]:
     return [f"{n:06d}\t{value}" for n, value in enumerate(values)]
 
 
+@BUILDING
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
 def test_client(proxied: Proxied, client: Client, protocol: str, pytestconfig: pytest.Config) -> None:
