@@ -153,10 +153,11 @@ class FeatureFleet:
 
     def finalized(self) -> FinalizedFeatures:
         """The last record of the finalized levels that any sidecar has read."""
-        found = []
-        for broker_id in self.sidecars:
-            with contextlib.suppress(OSError):
-                found.append(msgspec.convert(self.status(broker_id, 1)["record"], FinalizedFeatures))
+        found: list[FinalizedFeatures] = []
+        while not found:
+            for broker_id in self.sidecars:
+                with contextlib.suppress(OSError):  # some may be stopped
+                    found.append(msgspec.convert(self.status(broker_id, 1)["record"], FinalizedFeatures))
         return max(found, key=lambda one: one.epoch)
 
     def log_events(self, broker_id: int, event: str, start: int = 0) -> list[dict[str, Any]]:

@@ -53,7 +53,7 @@ def test_a_reload_changes_it_in_every_process(tmp_path: Path, workers: int) -> N
     sidecar = process.spawn([sys.executable, "-m", "proxy", "run", "-c", str(path)], log)
     try:
         admin = Endpoint.parse(config["admin"]["bind"])  # type: ignore[index]
-        until(lambda: '"started"' in log.read_text())
+        until(lambda: '"started"' in log.read_text() and log.read_text().count('"data_plane_started"') == workers)
         path.write_text(yaml.safe_dump({**config, "log.format": "text"}))
         assert post_reload(admin).result in ("applied", "unchanged")
     finally:
