@@ -452,7 +452,7 @@ class ConnectionManager:
         """
         began, waiting = monotonic(), deque(relays)
         ending: list[Relay] = []
-        while (waiting or ending or self._flushing) and (now := monotonic()) < began + timeout_s:
+        while ((waiting and self.relays) or ending or self._flushing) and (now := monotonic()) < began + timeout_s:
             turns = len(relays) if not spread_s else (now - began) / spread_s * len(relays)
             while waiting and len(relays) - len(waiting) < turns:
                 relay = waiting.popleft()

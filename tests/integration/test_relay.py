@@ -294,6 +294,20 @@ async def test_a_drain_answers_what_was_asked_and_accepts_no_more(tmp_path: Path
         idle.close()
 
 
+async def test_a_drain_ends_with_the_last_client(tmp_path: Path) -> None:
+    async with bench(tmp_path, answer_in_order) as running:
+        clients = [await running.dial() for _ in range(3)]
+        await running.until(lambda: running.counters.active == 3)
+        running.sidecar.close()
+        drain = asyncio.ensure_future(running.manager.drain(3600, spread=True))
+        await asyncio.sleep(0)
+        for _, writer in clients:
+            writer.close()
+        await asyncio.wait_for(drain, 60)
+        assert sum(running.counters.closed.values()) == 3
+        assert "drain_timeout" not in running.counters.closed
+
+
 async def test_a_drain_cuts_what_stays_open_and_says_so(tmp_path: Path) -> None:
     async def never(reader: Reader, _: Writer) -> None:
         await reader.read()
