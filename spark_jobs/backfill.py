@@ -78,11 +78,11 @@ def run_backfill(
                         )
                         continue
                     stored = io.open_table(spark, root.table_path(name))
+                    replaced = [file for file in stored.files if _is_between(file.day, first, last)]
                     rows = batch.table(name)
                     if of_topic:
-                        others_rows = io.read_rows(spark, stored).where(f"NOT coalesce({of_topic}, false)")
+                        others_rows = io.read_rows(spark, stored, replaced).where(f"NOT coalesce({of_topic}, false)")
                         rows = rows.unionByName(others_rows.select(*rows.columns))
-                    replaced = [file for file in stored.files if _is_between(file.day, first, last)]
                     own_batch = None if identity else (own, stored.last_batch(own) + 1)
                     stored.replace_files(replaced, io.write_files(rows.where(days), stored), batch=own_batch)
                     progress(Notice(f"table {name}: computed again"))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from functools import cache, partial
+from itertools import chain
 from typing import Any
 
 import pyarrow
@@ -20,7 +22,10 @@ from spark_jobs import storage_options, stored_table
 from spark_jobs.errors import JobError
 from spark_jobs.schemas import Table
 from spark_jobs.spark_types import table_schema
-from spark_jobs.stored_table import DELTA_PROPERTIES, StoredTable
+from spark_jobs.stored_table import DELTA_PROPERTIES, DataFile, StoredTable
+
+ROW_GROUP_BYTES = 32 * 2**20
+"""Rows of a day that a task has in memory: they become a row group of its file."""
 
 ArrowFunction = Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]
 
@@ -50,9 +55,7 @@ def add_new_columns(stored: StoredTable, table: Table) -> list[str]:
 
     New columns are NULL in existing rows. Raises JobError if a column is stored as another type.
     """
-    there = {
-        field.name: field.dataType.simpleString() for field in StructType.fromJson(json.loads(stored.schema.to_json()))
-    }
+    there = {field.name: field.dataType.simpleString() for field in _spark_schema(stored)}
     for column in table.columns:
         if column.name in there and there[column.name] != column.type:
             raise JobError(
@@ -70,9 +73,16 @@ def append_once(spark: SparkSession, rows: pyarrow.Table, path: str, writer: str
     stored_table.append_once(rows, path, delta_options(spark, path), writer, batch)
 
 
-def read_rows(spark: SparkSession, stored: StoredTable) -> DataFrame:
-    """Return the rows of the snapshot ``stored``."""
-    return spark.read.format("delta").option("versionAsOf", stored.version).load(stored.path)
+def read_rows(spark: SparkSession, stored: StoredTable, files: Iterable[DataFile]) -> DataFrame:
+    """Return the rows of some ``files`` of the snapshot ``stored``. Tasks of Spark read them; see ``write_files``."""
+    paths = spark.createDataFrame([(file.path,) for file in files], "path string")
+    return map_in_arrow(paths, partial(_read, stored=stored), _spark_schema(stored))
+
+
+def _read(paths: Iterator[pyarrow.RecordBatch], stored: StoredTable) -> Iterator[pyarrow.RecordBatch]:
+    for some in paths:
+        names = frozenset(some["path"].to_pylist())
+        yield from stored.read_files(file for file in stored.files if file.path in names).to_batches()
 
 
 def map_in_arrow(rows: DataFrame, function: ArrowFunction, schema: StructType) -> DataFrame:
@@ -87,24 +97,38 @@ def map_in_arrow(rows: DataFrame, function: ArrowFunction, schema: StructType) -
 def write_files(rows: DataFrame, stored: StoredTable) -> list[AddAction]:
     """Write ``rows`` as files of the folder of ``stored``, one for each day, which no version of the table has yet.
 
-    They may be too many for the driver, so Spark's own Delta writer writes them, in a transaction that is never
-    committed.
+    They may be too many for the driver, so tasks of Spark write them. They are given the options of the storage with
+    the table: keys must live until the last one has ended. Each attempt of a task writes files of its own; those that
+    are not returned here stay until a vacuum.
     """
-    spark = rows.sparkSession
-    log = _jvm(spark).org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, stored.path)
-    written = log.startTransaction().writeFiles(rows.repartition("day")._jdf)
-    actions = [json.loads(written.apply(index).json()) for index in range(written.size())]
-    return [
-        AddAction(
-            path=add["path"],
-            size=add["size"],
-            partition_values=add["partitionValues"],
-            modification_time=add["modificationTime"],
-            data_change=True,
-            stats=add.get("stats", ""),
-        )
-        for add in (action["add"] for action in actions)
-    ]
+    function = UserDefinedFunction(
+        partial(_write_day, stored=stored), "action string", evalType=PythonEvalType.SQL_GROUPED_MAP_ARROW_ITER_UDF
+    )
+    written = rows.groupBy("day")._jgd.flatMapGroupsInArrow(function(*rows.columns)._jc)
+    return [AddAction(**json.loads(action)) for (action,) in DataFrame(written, rows.sparkSession).collect()]
+
+
+def _write_day(
+    key: tuple[pyarrow.Scalar], rows: Iterator[pyarrow.RecordBatch], stored: StoredTable
+) -> Iterator[pyarrow.RecordBatch]:
+    first = next(rows)
+    reader = pyarrow.RecordBatchReader.from_batches(first.schema, in_row_groups(chain([first], rows)))
+    added = stored.write_file(reader, key[0].as_py())
+    yield pyarrow.record_batch({"action": [json.dumps(asdict(added))]})
+
+
+def in_row_groups(rows: Iterable[pyarrow.RecordBatch], size: int = ROW_GROUP_BYTES) -> Iterator[pyarrow.RecordBatch]:
+    """Yield ``rows`` in batches of ``size`` bytes or a little more."""
+    some: list[pyarrow.RecordBatch] = []
+    held = 0
+    for batch in rows:
+        some.append(batch)
+        held += batch.nbytes
+        if held >= size:
+            yield pyarrow.concat_batches(some)
+            some, held = [], 0
+    if some:
+        yield pyarrow.concat_batches(some)
 
 
 def delta_options(spark: SparkSession, path: str) -> dict[str, str]:
@@ -143,6 +167,10 @@ def _s3_region(files: Any) -> str:
 
 def _delta_schema(table: Table) -> Schema:
     return Schema.from_json(table_schema(table).json())
+
+
+def _spark_schema(stored: StoredTable) -> StructType:
+    return StructType.fromJson(json.loads(stored.schema.to_json()))
 
 
 class Folder:

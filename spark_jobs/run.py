@@ -47,9 +47,9 @@ def run(
     ``checkpoint``: default ``<tables>/_checkpoints/<id of the Kafka cluster>/<topic>``. ``only``: the tables wanted,
     with all tables they are computed from; None: all tables, or those of the existing checkpoint. ``available_now``:
     stop when all records that the topic has now are read; otherwise run until SIGTERM or SIGINT, and finish the
-    running batch. ``jars``: the Kafka connector and Delta; none if the Spark cluster has them. ``kafka_options``:
-    settings of Kafka's Java client by their own names. ``hmac_keys``: signing keys by id; records that none of them
-    has signed become dead letters. ``reader``: the job's name in the sidecars' registry; default:
+    running batch. ``jars``: the Kafka connector, and what S3 needs; none if the Spark cluster has them.
+    ``kafka_options``: settings of Kafka's Java client by their own names. ``hmac_keys``: signing keys by id; records
+    that none of them has signed become dead letters. ``reader``: the job's name in the sidecars' registry; default:
     ``tables-<hash of tables>``. ``registry_hmac_keys``: signing keys of the registry. ``conf``: settings of Spark,
     which override the defaults for ``master``.
 
@@ -107,7 +107,7 @@ def backfill(
     _check_installed()
     from spark_jobs import backfill, kafka, session, table_root
 
-    settings = session.spark_conf(master, jars, session.DELTA_CONF | dict(conf or {}), short=True)
+    settings = session.spark_conf(master, jars, conf or {}, short=True)
     return backfill.run_backfill(
         session.spark_session(f"brokerside backfill {topic}", settings),
         kafka.AuditTopicSource(bootstrap_servers, topic, dict(kafka_options or {}), hmac_keys or {}),

@@ -42,14 +42,6 @@ COMMON_CONF = {
     "spark.driver.maxResultSize": "0",
 }
 
-DELTA_CONF = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # Delta reads its log in 50 partitions by default.
-    "spark.databricks.delta.snapshotPartitions": "2",
-}
-"""Settings of a session that reads or writes Delta tables by itself, as a backfill does. All else is delta-rs."""
-
 LOCAL_CONF = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

@@ -92,14 +92,19 @@ class DataFile:
 class StoredTable:
     """The snapshot of a Delta table. Without a table at ``path`` its version is −1 and it is empty."""
 
-    def __init__(self, path: str, options: Options) -> None:
+    def __init__(self, path: str, options: Options, version: int | None = None) -> None:
+        """``version``: of the snapshot; None: the newest."""
         self.path = path
         self._options = dict(options)
         self._table: DeltaTable | None = None
         try:
-            self._table = DeltaTable(path, storage_options=self._options)
+            self._table = DeltaTable(path, version, storage_options=self._options)
         except TableNotFoundError:
             return
+
+    def __reduce__(self) -> tuple[type[StoredTable], tuple[str, Options, int]]:
+        """A task of Spark opens the same snapshot."""
+        return StoredTable, (self.path, self._options, self.version)
 
     @property
     def version(self) -> int:

@@ -14,9 +14,17 @@ from pyspark.sql import DataFrame, SparkSession
 
 from proxy.local import cluster as local_cluster
 from proxy.local.jars import resolve
-from spark_jobs.session import DELTA_CONF, spark_conf, spark_session
+from spark_jobs.session import spark_conf, spark_session
 from tests.ledger.build import Built, build
 from tests.spark.decoded import kafka_records, partial_rows, rows_of
+
+DELTA_CONF = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # Delta reads its log in 50 partitions by default.
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+"""Settings of a session that reads and writes Delta tables by itself. No job has them: all else is delta-rs."""
 
 FEW_ROWS = {
     "spark.sql.shuffle.partitions": "1",

@@ -13,11 +13,13 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from spark_jobs import backfill as module
-from spark_jobs import kafka
+from spark_jobs import checkpoint, kafka, stored_table
 from spark_jobs.errors import JobError
 from spark_jobs.progress import RunSummary
 from spark_jobs.run import backfill, run
+from spark_jobs.schemas import TRAFFIC
 from tests.ledger.stored import rows
+from tests.spark import stored
 from tests.spark.conftest import AuditTopic
 from tests.spark.envelopes import FETCH, NOON, PRODUCE, connection, encoded, event, partition, status
 
@@ -113,6 +115,24 @@ def test_a_root_without_a_checkpoint_is_filled_and_stays_without(
     assert sum(row["requests"] for row in rows(job.root, "traffic")) == 2 * 3
     with pytest.raises(JobError, match="would count everything twice"):
         job(run)
+
+
+def test_rows_of_another_cluster_stay_also_of_days_that_the_topic_has_none_of(job: Job, audit: AuditTopic) -> None:
+    audit.send(*envelopes([0, 1]))
+    job(run)
+    others = stored.rows(
+        TRAFFIC,
+        *({"day": FIRST + timedelta(days=day), "cluster_id": "other", "requests": day} for day in (0, 0, 5)),
+    )
+    writer = f"{checkpoint.writer_prefix('other', 'audit')}job"
+    stored_table.append_once(others, str(job.root / "traffic"), {}, writer, 0)
+    before = job.rows()
+    job.table("traffic").delete("cluster_id <> 'other'")
+    assert job.rows() != before
+    job(backfill)
+    assert job.rows() == before
+    job(backfill, first=FIRST + timedelta(days=1))
+    assert job.rows() == before
 
 
 def test_what_cannot_be_computed_again_is_refused(job: Job, audit: AuditTopic, bootstrap: str) -> None:

@@ -15,6 +15,7 @@ from spark_jobs.query import query
 from spark_jobs.run import backfill
 from spark_jobs.schemas import STREAMED, TABLES
 from spark_jobs.session import SHORT_RUN_OPTIONS
+from spark_jobs.stored_table import StoredTable
 from tests.ledger.build import DEFINITIONS, Built
 from tests.ledger.stored import rows
 from tests.spark.conftest import FEW_ROWS
@@ -61,14 +62,16 @@ def test_a_cluster_of_spark_writes_the_same_to_an_object_store(
         object_store(tmp_path / "store.log", "tables") as store,
         spark_cluster(tmp_path, cores=2, memory="1g") as master,
     ):
-        _ended(_start(ledger_root, "east", store, master))
-        assert any((folder / "spark_jobs.zip").exists() for folder in executors(tmp_path))
         for name, value in of_queries(store).items():
             monkeypatch.setenv(name, value)
-        for table in OF_ONE_CLUSTER:
-            found = of_east(ledger_root.root, table)
-            assert found, table
-            assert ordered(rows(ROOT, table)) == ordered(found), table
+        for command in (("run", "--available-now"), ("backfill",)):
+            _ended(_start(ledger_root, "east", store, master, *command))
+            assert any((folder / "spark_jobs.zip").exists() for folder in executors(tmp_path))
+            for table in OF_ONE_CLUSTER:
+                found = of_east(ledger_root.root, table)
+                assert found, table
+                assert ordered(rows(ROOT, table)) == ordered(found), (*command, table)
+        assert max(StoredTable(f"{ROOT}/traffic", {}).files_by_day.values()) == 1
         assert (
             query(ROOT, "SELECT sum(requests) FROM traffic")[1]
             == query(ledger_root.root, "SELECT sum(requests) FROM traffic WHERE cluster_id = 'east'")[1]
@@ -80,7 +83,9 @@ def test_two_jobs_fill_the_same_tables_of_an_object_store_at_the_same_time(
     ledger_root: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with object_store(tmp_path / "store.log", "tables") as store:
-        jobs = [_start(ledger_root, cluster, store, "local[1]") for cluster in ledger_root.topics]
+        jobs = [
+            _start(ledger_root, cluster, store, "local[1]", "run", "--available-now") for cluster in ledger_root.topics
+        ]
         try:
             for job in jobs:
                 _ended(job)
@@ -93,12 +98,12 @@ def test_two_jobs_fill_the_same_tables_of_an_object_store_at_the_same_time(
             assert ordered(rows(ROOT, table)) == ordered(rows(ledger_root.root, table)), table
 
 
-def _start(ledger: Built, cluster: str, store: str, master: str) -> subprocess.Popen[str]:
+def _start(ledger: Built, cluster: str, store: str, master: str, *command: str) -> subprocess.Popen[str]:
     java = {"spark.driver.extraJavaOptions": SHORT_RUN_OPTIONS}
     executor = {"spark.executor.memory": "700m", "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
     conf = DRIVER | FEW_ROWS | java | of_spark(store) | executor
     return subprocess.Popen(
-        [sys.executable, "-m", "proxy", "jobs", "run", "--available-now", "--master", master,
+        [sys.executable, "-m", "proxy", "jobs", *command, "--master", master,
          "--bootstrap-servers", ledger.bootstrap, "--topic", ledger.topics[cluster],
          "--tables", ROOT, "--definitions", str(DEFINITIONS),
          *(f"--conf={name}={value}" for name, value in conf.items())],

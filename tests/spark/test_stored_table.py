@@ -12,11 +12,12 @@ from pathlib import Path
 import pyarrow
 import pytest
 from deltalake import DeltaTable, Schema
+from deltalake.schema import Field
 from deltalake.transaction import AddAction
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-from spark_jobs import stored_table
+from spark_jobs import io, stored_table
 from spark_jobs.errors import JobError
 from spark_jobs.storage_options import storage_options
 from spark_jobs.stored_table import DELTA_PROPERTIES, REPLACEMENT, ConcurrentChange, StoredTable
@@ -34,6 +35,10 @@ def rows(*values: int, day: date | None = DAY) -> pyarrow.Table:
 
 def numbers(path: str) -> list[int]:
     return sorted(DeltaTable(path).to_pyarrow_table()["n"].to_pylist())
+
+
+def numbers_of_day(stored: StoredTable, day: date) -> list[int]:
+    return stored.dataset([day]).to_table()["n"].to_pylist()
 
 
 @pytest.fixture
@@ -240,3 +245,42 @@ def test_a_table_is_continued_from_spark_and_read_by_it(spark: SparkSession, tmp
     frame.write.format("delta").mode("append").option("txnAppId", "job").option("txnVersion", 12).save(path)
     assert StoredTable(path, {}).writers == {"job": 12}
     assert len(numbers(path)) == 25, "also a job that is set back to the older release does not write it again"
+
+
+@pytest.mark.spark
+def test_tasks_write_a_file_for_each_day_which_no_other_attempt_writes(spark: SparkSession, path: str) -> None:
+    many = spark.range(300).selectExpr(
+        "CASE id % 3 WHEN 0 THEN DATE'2026-09-22' WHEN 1 THEN DATE'2026-09-23' END", "id"
+    )
+    frame = many.toDF("day", "n").repartition(4)
+    first, again = (io.write_files(frame, StoredTable(path, {})) for _ in range(2))
+    assert not {file.path for file in first} & {file.path for file in again}
+    StoredTable(path, {}).replace_files([], again)
+    stored = StoredTable(path, {})
+    assert (len(stored.files), stored.files_by_day) == (3, {DAY: 1, NEXT: 1})
+    assert numbers(path) == [*range(300)]
+    assert set(numbers_of_day(stored, NEXT)) == set(range(1, 300, 3))
+    for file in stored.files:
+        written = parquet.ParquetFile(f"{path}/{file.path}").metadata
+        assert (written.num_rows, written.num_row_groups, file.size) == (100, 1, Path(path, file.path).stat().st_size)
+
+
+@pytest.mark.spark
+def test_tasks_read_files_of_a_snapshot_with_columns_that_they_lack(spark: SparkSession, path: str) -> None:
+    append(path, 0, 1, 2)
+    append(path, 1, 3, day=NEXT)
+    append(path, 2, 4, day=None)
+    StoredTable(path, {}).add_columns([Field("more", "string")])
+    stored = StoredTable(path, {})
+    append(path, 3, 5)
+    StoredTable(path, {}).replace_files(StoredTable(path, {}).files, [])  # what another job does meanwhile
+    read = io.read_rows(spark, stored, [file for file in stored.files if file.day != NEXT])
+    assert read.columns == ["day", "n", "more"]
+    assert sorted(map(tuple, read.collect()), key=str) == [(None, 4, None), (DAY, 1, None), (DAY, 2, None)]
+    assert io.read_rows(spark, stored, []).collect() == []
+
+
+def test_small_batches_become_large_ones() -> None:
+    [batch] = rows(*range(8)).to_batches()
+    assert [some.num_rows for some in io.in_row_groups([batch] * 5, 2 * batch.nbytes)] == [16, 16, 8]
+    assert list(io.in_row_groups([], 1)) == []
