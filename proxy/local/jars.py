@@ -1,4 +1,4 @@
-"""The one resolver of every jar: Kafka's brokers and tools, Spark's Kafka connector and Delta.
+"""The one resolver of every jar: Kafka's brokers and tools, Spark's Kafka connector, and what tests need.
 
 Jars are pinned one by one (``jars.lock``) and kept in one cache folder, verified. When all are there nothing is
 started and no network is used: one ``stat`` for each jar.
@@ -22,11 +22,11 @@ from proxy.local.download import VERIFIED_MTIME, download
 from proxy.local.java import java
 from proxy.local.pins import Pin, Sets, parse
 
-__all__ = ["DEMO_SETS", "LOCK_FILE", "SETS", "cache_dir", "java", "provide", "resolve"]
+__all__ = ["LOCK_FILE", "SETS", "SETUP_SETS", "cache_dir", "java", "provide", "resolve"]
 
 LOCK_FILE = Path(__file__).with_name("jars.lock")
 SETS: Sets = parse(LOCK_FILE.read_text())
-DEMO_SETS = ("kafka-4.3.1", "spark-4.2.0")
+SETUP_SETS = ("kafka-4.3.1", "spark-4.2.0", "delta-4.4.0")
 """What the demo and most tests need."""
 
 REPORT_EVERY = 2.0
@@ -138,7 +138,7 @@ def _main(arguments: Sequence[str]) -> int:
     command, names = (arguments[0], arguments[1:]) if arguments else ("", ())
     try:
         if command == "fetch":
-            for name in names or DEMO_SETS:
+            for name in names or SETUP_SETS:
                 print(f"{name}: {len(resolve(name))} jars in {cache_dir() / 'jars'}", file=sys.stderr)
         elif command == "lock":
             from proxy.local.lock_jars import lock

@@ -50,14 +50,20 @@ ROOTS = {
     "kafka-protocol": Roots(
         tuple(f"org.apache.kafka:kafka-clients:{release}" for release in KAFKA_RELEASES), transitive=False
     ),
-    # Spark itself is in the pyspark wheel. What Delta's POM asks for besides is there already, in other versions; the
-    # token provider of Spark 4.2.0 is not published everywhere, and the one of 4.0.0 fits.
+    # Spark itself is in the pyspark wheel. The token provider of 4.2.0 is not published everywhere, that of 4.0.0 fits.
     "spark-4.2.0": Roots(
         (
             "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
             "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
             "org.apache.kafka:kafka-clients:3.9.2",
             "org.apache.commons:commons-pool2:2.13.1",
+        ),
+        transitive=False,
+    ),
+    # Only tests have Spark read and write tables by itself. What Delta's POM asks for besides is in the pyspark wheel,
+    # in other versions.
+    "delta-4.4.0": Roots(
+        (
             "io.delta:delta-spark_4.2_2.13:4.4.0",
             "io.delta:delta-storage:4.4.0",
             "io.delta:delta-kernel-api:4.4.0",

@@ -40,7 +40,8 @@ def jars() -> list[Path]:
 @pytest.fixture(scope="session")
 def spark(jars: list[Path]) -> Iterator[SparkSession]:
     """The jobs' own session; a job that a test runs in this process uses it, too."""
-    with spark_session("tests", spark_conf("local[2]", jars, DELTA_CONF | FEW_ROWS, short=True)) as spark:
+    delta = resolve("delta-4.4.0", progress=False)
+    with spark_session("tests", spark_conf("local[2]", [*jars, *delta], DELTA_CONF | FEW_ROWS, short=True)) as spark:
         yield spark
 
 

@@ -83,7 +83,7 @@ def test_what_executors_are_sent_is_all_that_they_need() -> None:
 
 
 def test_the_archive_of_classes_is_used_where_there_is_one(tmp_path: Path) -> None:
-    jars = [tmp_path / "kafka.jar", tmp_path / "delta.jar"]
+    jars = [tmp_path / "kafka.jar", tmp_path / "pool.jar"]
 
     def options() -> str:
         return spark_conf("local[*]", jars, {}, short=False)["spark.driver.extraJavaOptions"]

@@ -27,7 +27,6 @@ JARS = {"jobs": SETS["spark-4.2.0"]}
 """Sets of jars that ship beside the packages of a lock."""
 
 POM_LICENCES = {
-    "io.delta": "Apache-2.0",
     "org.apache.commons": "Apache-2.0",
     "org.apache.kafka": "Apache-2.0",
     "org.apache.spark": "Apache-2.0",
