@@ -60,10 +60,6 @@ class TableState:
     version: int = -1
     writers: Mapping[str, int] = field(default_factory=dict)
 
-    def last_batch(self, writer: str) -> int:
-        """Return the number of the last batch that ``writer`` wrote, −1 if it wrote none."""
-        return self.writers.get(writer, -1)
-
 
 def read_identity(folder: Folder, where: str) -> CheckpointIdentity | None:
     """Read the identity of the checkpoint in ``folder``, None if the folder is empty.
@@ -166,7 +162,7 @@ def check_position(
 
     ``table_of_every_batch``: name of the table that every batch is written to.
     """
-    last = {name: table.last_batch(identity.writer) for name, table in tables.items()}
+    last = {name: table.writers.get(identity.writer, -1) for name, table in tables.items()}
     for name, batch in last.items():
         if batch > position.planned:
             raise JobError(

@@ -30,9 +30,6 @@ MIN_FILES_TO_COMPACT = 32
 CLOSED_AFTER_DAYS = 2
 """A day that is this many days older than the newest one is closed: few rows are still added to it."""
 
-MAX_ATTEMPTS = 5
-"""How often a change is tried while other processes change the same files at the same time."""
-
 MEMORY_LIMIT = "512MB"
 """Memory for the merge of the rows of a day; beyond it DuckDB uses temporary files."""
 
@@ -67,11 +64,11 @@ def maintain_tables(
 def maintain_table(open_table: OpenTable, table: Table, definitions: Definitions, *, vacuum: bool) -> None:
     """Delete the expired days and commits of a table, compact its days, and vacuum it, whoever else writes it.
 
-    Raises ConcurrentChange if other processes changed the same files in each of ``MAX_ATTEMPTS`` attempts.
+    Raises ConcurrentChange if other processes changed the same files in each of ``stored_table.MAX_ATTEMPTS`` attempts.
     """
-    repeat(partial(_delete_expired_days, open_table, table, definitions), MAX_ATTEMPTS)
+    repeat(partial(_delete_expired_days, open_table, table, definitions))
     for day in _files_to_compact_by_day(open_table()):
-        repeat(partial(_compact_day, open_table, table, day), MAX_ATTEMPTS)
+        repeat(partial(_compact_day, open_table, table, day))
     stored = open_table()
     stored.remove_expired_commits()
     if vacuum:

@@ -39,9 +39,6 @@ from spark_jobs.tables.registry import (
     tables_without_definitions,
 )
 
-MAX_COMPUTE_ATTEMPTS = 3
-"""How often a table is computed while another job replaces rows of it at the same time."""
-
 HISTORY_COMMITS = 100
 """Commits of a table, the newest ones, that are searched for the provenance of its rows."""
 
@@ -96,8 +93,7 @@ def compute_derived_tables(
         if name not in DERIVED_QUERIES or name in skipped:
             continue
         try:
-            compute = partial(_compute_table, inputs, schemas.DERIVED[name], definitions, notify, since)
-            repeat(compute, MAX_COMPUTE_ATTEMPTS)
+            repeat(partial(_compute_table, inputs, schemas.DERIVED[name], definitions, notify, since))
         except Exception as error:
             failed.append(name)
             reason = str(error) if isinstance(error, JobError) else summarize_error(error)

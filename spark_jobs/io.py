@@ -188,11 +188,8 @@ class Folder:
     def list_names(self, subfolder: str = "") -> list[str]:
         """Return the names of the entries of the folder, or of a subfolder; none if it does not exist."""
         path = self._path_of(subfolder) if subfolder else self._path
-        return (
-            [entry.getPath().getName() for entry in self._storage.listStatus(path)]
-            if self._storage.exists(path)
-            else []
-        )
+        entries = self._storage.listStatus(path) if self._storage.exists(path) else []
+        return [entry.getPath().getName() for entry in entries]
 
     def read(self, name: str) -> str | None:
         """Return the text of a file, None if it does not exist."""

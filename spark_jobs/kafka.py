@@ -94,15 +94,15 @@ def fetch_offset_range(spark: SparkSession, source: AuditTopicSource) -> OffsetR
     spec = jvm.org.apache.kafka.clients.admin.OffsetSpec
     with _admin_client(spark, source) as client:
         topics = client.describeTopics(jvm.java.util.List.of(source.topic)).allTopicNames().get()
-        partitions = [each.partition() for each in topics.get(source.topic).partitions()]
+        numbers = [each.partition() for each in topics.get(source.topic).partitions()]
+        partitions = [jvm.org.apache.kafka.common.TopicPartition(source.topic, number) for number in numbers]
 
         def list_offsets(offset_spec: Any) -> dict[int, int]:
-            keys = {each: jvm.org.apache.kafka.common.TopicPartition(source.topic, each) for each in partitions}
             request = jvm.java.util.HashMap()
-            for key in keys.values():
-                request.put(key, offset_spec)
-            result = client.listOffsets(request)
-            return {each: int(result.partitionResult(keys[each]).get().offset()) for each in partitions}
+            for each in partitions:
+                request.put(each, offset_spec)
+            offsets = client.listOffsets(request).all().get()
+            return {each.partition(): int(offsets[each].offset()) for each in partitions}
 
         return OffsetRange(list_offsets(spec.earliest()), list_offsets(spec.latest()))
 
@@ -148,20 +148,14 @@ def _admin_client(spark: SparkSession, source: AuditTopicSource) -> Iterator[Any
 
 def _admin_error(error: Py4JJavaError, source: AuditTopicSource) -> JobError:
     cause = error.java_exception.getCause() or error.java_exception
+    topic, at = source.topic, source.bootstrap_servers
     match cause.getClass().getSimpleName():
         case "TimeoutException":
-            return JobError(
-                f"no Kafka broker answers at {source.bootstrap_servers}; is this the address of a running broker?"
-            )
+            return JobError(f"no Kafka broker answers at {at}; is this the address of a running broker?")
         case "UnknownTopicOrPartitionException":
-            return JobError(
-                f"there is no topic {source.topic} at {source.bootstrap_servers}; sidecars create it when they reach"
-                " the cluster"
-            )
+            return JobError(f"there is no topic {topic} at {at}; sidecars create it when they reach the cluster")
         case name:
-            return JobError(
-                f"the topic {source.topic} at {source.bootstrap_servers} cannot be read: {name}: {cause.getMessage()}"
-            )
+            return JobError(f"the topic {topic} at {at} cannot be read: {name}: {cause.getMessage()}")
 
 
 def root_cause(error: Py4JJavaError) -> str:

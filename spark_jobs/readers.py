@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -145,27 +145,24 @@ def _registry_writer(
     jvm: Any = spark._jvm
     second = jvm.java.time.Duration.ofSeconds(1)
     topics = jvm.java.util.List.of(REGISTRY_TOPIC)
-    admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(kafka.client_settings(spark, source, CLIENT_SETTINGS))
-    try:
+    clients = jvm.org.apache.kafka.clients
+    with ExitStack() as stack:
+        admin = clients.admin.AdminClient.create(kafka.client_settings(spark, source, CLIENT_SETTINGS))
+        stack.callback(admin.close, second)
         serializer = jvm.org.apache.kafka.common.serialization.ByteArraySerializer()
-        producer = jvm.org.apache.kafka.clients.producer.KafkaProducer(
-            kafka.client_settings(spark, source, PRODUCER_SETTINGS), serializer, serializer
-        )
-        try:
+        settings = kafka.client_settings(spark, source, PRODUCER_SETTINGS)
+        producer = clients.producer.KafkaProducer(settings, serializer, serializer)
+        stack.callback(producer.close, second)
 
-            def write(value: bytes) -> None:
-                admin.describeTopics(topics).allTopicNames().get()  # unlike the producer, it does not create the topic
-                record = jvm.org.apache.kafka.clients.producer.ProducerRecord(REGISTRY_TOPIC, 0, reader.key, value)
-                if reader.registry_hmac_keys:
-                    signature = sign(reader.registry_hmac_keys, REGISTRY_LABEL, reader.key, value)
-                    record.headers().add(SIGNATURE_HEADER, signature)
-                producer.send(record).get()
+        def write(value: bytes) -> None:
+            admin.describeTopics(topics).allTopicNames().get()  # unlike the producer, it does not create the topic
+            record = clients.producer.ProducerRecord(REGISTRY_TOPIC, 0, reader.key, value)
+            if reader.registry_hmac_keys:
+                signature = sign(reader.registry_hmac_keys, REGISTRY_LABEL, reader.key, value)
+                record.headers().add(SIGNATURE_HEADER, signature)
+            producer.send(record).get()
 
-            yield write
-        finally:
-            producer.close(second)
-    finally:
-        admin.close(second)
+        yield write
 
 
 def _read_finalized(

@@ -16,7 +16,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -48,8 +47,8 @@ costs 50 to 75 ms of CPU a table instead of 20. Queries pass over files by the f
 ``minute``; of the others a file of a batch has nearly all values.
 """
 
-MAX_APPEND_ATTEMPTS = 5
-"""How often a batch is appended while other processes change the table at the same time."""
+MAX_ATTEMPTS = 5
+"""How often a change is tried while other processes change the same rows or files at the same time."""
 
 AFTER_APPEND = PostCommitHookProperties(cleanup_expired_logs=False)
 """What delta-rs does after the commit of a batch: it does not look for expired commits. Maintenance does."""
@@ -66,12 +65,12 @@ class ConcurrentChange(JobError):
     """Another job changed the same rows at the same time; the operation can be repeated."""
 
 
-def repeat(change: Callable[[], None], attempts: int) -> None:
-    """Make a change up to ``attempts`` times, until no other job changes the same rows at the same time.
+def repeat(change: Callable[[], None]) -> None:
+    """Make a change up to ``MAX_ATTEMPTS`` times, until no other job changes the same rows at the same time.
 
     Raises the ConcurrentChange of the last attempt.
     """
-    for _ in range(attempts - 1):
+    for _ in range(MAX_ATTEMPTS - 1):
         try:
             return change()
         except ConcurrentChange:
@@ -97,10 +96,8 @@ class StoredTable:
         self.path = path
         self._options = dict(options)
         self._table: DeltaTable | None = None
-        try:
+        with suppress(TableNotFoundError):
             self._table = DeltaTable(path, version, storage_options=self._options)
-        except TableNotFoundError:
-            return
 
     def __reduce__(self) -> tuple[type[StoredTable], tuple[str, Options, int]]:
         """A task of Spark opens the same snapshot."""
@@ -147,8 +144,7 @@ class StoredTable:
         log = _Log(self.path, self._options)
         checkpoint = log.last_checkpoint()
         found = log.transactions_of_checkpoint(checkpoint) if checkpoint >= 0 else []
-        for action in log.actions(checkpoint + 1, self.version):
-            found += [action["txn"]] if "txn" in action else []
+        found += [action["txn"] for action in log.actions(checkpoint + 1, self.version) if "txn" in action]
         return {each["appId"]: each["version"] for each in found if each["appId"] != REPLACEMENT}
 
     def last_batch(self, writer: str) -> int:
@@ -183,13 +179,9 @@ class StoredTable:
         mark = CommitProperties(app_transactions=[Transaction(writer, batch, _now_ms())])
         with self._conflicts():
             write_deltalake(
-                self._there,
-                rows,
-                mode="append",
-                schema_mode="merge",
-                commit_properties=mark,
+                self._there, rows, mode="append", schema_mode="merge", commit_properties=mark,
                 post_commithook_properties=AFTER_APPEND,
-            )
+            )  # fmt: skip
 
     def replace_files(
         self,
@@ -258,10 +250,6 @@ class StoredTable:
         """Remove files that no version of the last 12 hours needs, also those of writers that failed."""
         if self._table is not None:
             self._table.vacuum(dry_run=False, full=True)
-            # Earlier releases had Spark write the log, with checksums that delta-rs does not remove with their commits.
-            if "://" not in self.path:
-                for checksum in Path(self.path, "_delta_log").glob("*.crc"):
-                    checksum.unlink(missing_ok=True)
 
     def add_columns(self, fields: list[Field]) -> None:
         """Add columns. They are NULL in the rows that there are. Raises ConcurrentChange."""
@@ -338,7 +326,7 @@ def append_once(rows: pyarrow.Table, path: str, options: Options, writer: str, b
         if stored.last_batch(writer) < batch:
             stored.append(rows, writer, batch)
 
-    repeat(append, MAX_APPEND_ATTEMPTS)
+    repeat(append)
 
 
 def _now_ms() -> int:

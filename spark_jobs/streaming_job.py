@@ -57,8 +57,7 @@ def run_streaming_job(
         stored = {name: io.open_table(spark, root.table_path(name)) for name in identity.tables}
         filled = [name for name, table in stored.items() if table.last_batch(identity.writer) >= 0]
         check_definitions_given(definitions, filled)
-        skipped = tables_without_definitions(names, definitions)
-        if skipped:
+        if skipped := tables_without_definitions(names, definitions):
             progress(Notice(f"no rows are written to {', '.join(skipped)}: there are no definitions for them"))
 
         tables = MaintainedTables(spark, root, names, definitions, progress)
@@ -85,9 +84,8 @@ def _start_query(
 ) -> StreamingQuery:
     records = kafka.read_stream(spark, source, wait=not available_now)
     writer = records.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint_path)
-    return (
-        writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=TRIGGER_INTERVAL)
-    ).start()
+    trigger = {"availableNow": True} if available_now else {"processingTime": TRIGGER_INTERVAL}
+    return writer.trigger(**trigger).start()
 
 
 def _follow_query(

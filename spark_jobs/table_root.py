@@ -68,8 +68,7 @@ def open_tables(
     ids = {name: create_or_upgrade_table(spark, root, name, notify).id for name in names}
     extended = checkpoint.with_added_tables(identity, ids)
     if extended != identity:
-        new = [name for name in names if name not in identity.tables]
-        if new:
+        if new := [name for name in names if name not in identity.tables]:
             notify(Notice(f"new tables: {', '.join(new)}; they start with the next batch"))
         checkpoint.write_identity(folder, extended)
     return extended
@@ -84,7 +83,6 @@ def read_table_state(spark: SparkSession, root: TableRoot, name: str) -> TableSt
 def create_or_upgrade_table(spark: SparkSession, root: TableRoot, name: str, notify: Notify) -> StoredTable:
     """Create the table ``name``, or add and report the columns that it does not have yet. Return its snapshot."""
     stored = io.create_table(spark, schemas.TABLES[name], root.table_path(name))
-    columns = io.add_new_columns(stored, schemas.TABLES[name])
-    if columns:
+    if columns := io.add_new_columns(stored, schemas.TABLES[name]):
         notify(Notice(f"table {name}: new columns {', '.join(columns)}; they are NULL in older rows"))
     return stored
