@@ -65,12 +65,12 @@ class ConcurrentChange(JobError):
     """Another job changed the same rows at the same time; the operation can be repeated."""
 
 
-def repeat(change: Callable[[], None]) -> None:
-    """Make a change up to ``MAX_ATTEMPTS`` times, until no other job changes the same rows at the same time.
+def repeat(change: Callable[[], None], attempts: int = MAX_ATTEMPTS) -> None:
+    """Make a change up to ``attempts`` times, until no other job changes the same rows at the same time.
 
     Raises the ConcurrentChange of the last attempt.
     """
-    for _ in range(MAX_ATTEMPTS - 1):
+    for _ in range(attempts - 1):
         try:
             return change()
         except ConcurrentChange:
