@@ -202,7 +202,8 @@ def test_every_request_is_accounted_for(cluster: Site, tmp_path: Path) -> None:
             assert status.last
             assert status.dropped == {}
         else:  # killed: what it answered has an event, or is among the numbers that the next run names
-            assert run.answered <= len(requests) + len(lost)
+            # A response is sent before it is observed, and a client that it wakes may run first.
+            assert run.answered <= len(requests) + len(lost) + 1
             assert len(requests) <= run.written
             assert len(lost) < run.answered / 2
 
