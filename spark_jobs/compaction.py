@@ -137,6 +137,6 @@ def _compact_day(open_table: OpenTable, table: Table, day: date) -> None:
 @contextmanager
 def _merged_rows(stored: StoredTable, table: Table, files: Sequence[DataFile]) -> Iterator[pyarrow.RecordBatchReader]:
     with open_database(MEMORY_LIMIT) as database:
-        database.register("as stored", stored.read_files(files))
+        database.register("as stored", stored.read_files({file.path for file in files}))
         database.execute(view_statement(table, "as stored", [field.name for field in stored.schema.fields]))
         yield database.table(table.name).to_arrow_reader(ROWS_PER_ROW_GROUP)

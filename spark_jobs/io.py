@@ -81,8 +81,7 @@ def read_rows(spark: SparkSession, stored: StoredTable, files: Iterable[DataFile
 
 def _read(paths: Iterator[pyarrow.RecordBatch], stored: StoredTable) -> Iterator[pyarrow.RecordBatch]:
     for some in paths:
-        names = frozenset(some["path"].to_pylist())
-        yield from stored.read_files(file for file in stored.files if file.path in names).to_batches()
+        yield from stored.read_files({*some["path"].to_pylist()}).to_batches()
 
 
 def map_in_arrow(rows: DataFrame, function: ArrowFunction, schema: StructType) -> DataFrame:

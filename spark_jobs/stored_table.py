@@ -167,7 +167,7 @@ class StoredTable:
 
     def dataset(self, days: Collection[date] | None = None) -> pyarrow.dataset.Dataset:
         """Return the rows of the snapshot, of ``days`` (None: of all)."""
-        return self.read_files(file for file in self.files if days is None or file.day in days)
+        return self.read_files({file.path for file in self.files if days is None or file.day in days})
 
     def last_metadata(self, limit: int) -> str | None:
         """Return the newest ``userMetadata`` in the last ``limit`` commits, None if there is none."""
@@ -217,12 +217,11 @@ class StoredTable:
                 commit_properties=CommitProperties(custom_metadata=custom, app_transactions=transactions),
             )
 
-    def read_files(self, files: Iterable[DataFile]) -> pyarrow.dataset.Dataset:
-        """Return the rows of some ``files`` of this snapshot."""
-        names = {file.path for file in files}
+    def read_files(self, paths: Collection[str]) -> pyarrow.dataset.Dataset:
+        """Return the rows of those files of this snapshot that have one of ``paths``."""
         whole = self._there.to_pyarrow_dataset(filesystem=self._filesystem)
         return _Files(
-            [part for part in whole.get_fragments() if part.path in names], whole.schema, whole.format, whole.filesystem
+            [part for part in whole.get_fragments() if part.path in paths], whole.schema, whole.format, whole.filesystem
         )
 
     def write_file(self, rows: pyarrow.RecordBatchReader, day: date | None) -> AddAction:

@@ -221,6 +221,7 @@ def test_files_that_nothing_needs_any_more_are_removed(path: str, append: Append
     assert [file.name for file in data.iterdir()] == [
         Path(f.path).name for f in StoredTable(path, {}).files if f.day == FIRST
     ]
+    assert {file.suffix for file in Path(path, "_delta_log").iterdir()} == {".json"}
     assert requests(path)[0, "a"] == 4
 
 
