@@ -9,7 +9,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import pytest
 import uvloop
@@ -40,15 +39,11 @@ SILENT_SECONDS = 1200
 STDERR = pytest.StashKey[int]()
 """The process's own, which pytest does not capture."""
 
-PROFILES: dict[str, dict[str, Any]] = {
-    "fast": {"max_examples": 20, "derandomize": True, "database": None},
-    "deep": {"max_examples": 1_000},
-}
+UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 """Two depths of search: ``fast`` (default, the same examples each run) and ``deep`` (HYPOTHESIS_PROFILE=deep)."""
 
-for name, profile in PROFILES.items():
-    too = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    settings.register_profile(name, deadline=None, suppress_health_check=too, **profile)
+settings.register_profile("fast", UNTIMED, max_examples=20, derandomize=True, database=None)
+settings.register_profile("deep", UNTIMED, max_examples=1_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 
