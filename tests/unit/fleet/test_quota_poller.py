@@ -26,13 +26,18 @@ def config_of(quotas: dict[str, Any], source: str | None = None, **more: Any) ->
 
 
 class Counted(QuotaPoller):
-    """Counts its polls."""
+    """Counts its polls. One poll begins after the other has ended."""
 
-    looks = 0
+    begun = 0
+    ended = 0
+
+    async def _attempt(self) -> str | None:
+        self.begun += 1
+        return await super()._attempt()
 
     def _report(self, error: str | None) -> None:
         super()._report(error)
-        self.looks += 1
+        self.ended += 1
 
 
 class Watched:
@@ -45,10 +50,10 @@ class Watched:
         self.watch = Counted(config, self.changes.append, self.problems.append, caller=cluster)
 
     async def look(self) -> None:
-        """Let it look once more."""
-        before = self.watch.looks
+        """Wait for the end of a poll that begins from now on: one that runs may have read what was before."""
+        begun = self.watch.begun
         self.watch.refresh()
-        await until(lambda: self.watch.looks > before)
+        await until(lambda: self.watch.ended > begun)
 
 
 @asynccontextmanager
@@ -56,7 +61,7 @@ async def watching(cluster: Cluster, config: Config | None = None) -> AsyncItera
     watched = Watched(cluster, config or config_of({}))
     watched.watch.start()
     try:
-        await until(lambda: watched.watch.looks > 0)
+        await until(lambda: watched.watch.ended > 0)
         yield watched
     finally:
         await watched.watch.close()
@@ -383,7 +388,7 @@ async def test_very_many_entities_that_are_no_addresses_leave_the_loop_to_others
 
     watched, turns = Watched(Empty(), config_of({})), 0
     watched.watch.start()
-    while not watched.watch.looks:
+    while not watched.watch.ended:
         await asyncio.sleep(0)
         turns += 1
     await watched.watch.close()
@@ -431,7 +436,7 @@ async def test_a_mistake_of_whoever_is_reported_does_not_end_the_watch(cluster: 
     watch = Counted(config_of({}), broken_once, lambda _: None, caller=cluster)
     with capture_logs() as logs:
         watch.start()
-        await until(lambda: watch.looks > 0)
+        await until(lambda: watch.ended > 0)
         assert "see its log" in (watch.state.error or "")
         watch.refresh()
         await until(lambda: watch.state.ok)
