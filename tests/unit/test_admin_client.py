@@ -22,6 +22,12 @@ from tests.integration.conftest import free_port
 from tests.unit.quotas_states import busy, unlimited
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a request may come late."""
+    monkeypatch.setattr("proxy.net.http.HTTP_REQUEST_TIMEOUT", 60.0)
+
+
 @asynccontextmanager
 async def answering(method: str, path: str, answer: Response, port: int | None = None) -> AsyncIterator[str]:
     """An endpoint that gives one answer; its address, with a free port unless given."""

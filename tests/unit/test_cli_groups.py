@@ -92,6 +92,12 @@ class Source:
         self.evacuated = False
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a request may come late."""
+    monkeypatch.setattr("proxy.net.http.HTTP_REQUEST_TIMEOUT", 60.0)
+
+
 @asynccontextmanager
 async def serving(source: Source | None) -> AsyncIterator[str]:
     pages = GroupPages(source)

@@ -70,7 +70,7 @@ class Running:
         return await self.reloader.reload("test")
 
     async def until_loading(self) -> None:
-        assert await asyncio.to_thread(self.loading.wait, 10)
+        assert await asyncio.to_thread(self.loading.wait, 60)
 
 
 @pytest.fixture
@@ -471,8 +471,9 @@ class TestDeadFileSystem:
             for _ in range(3):
                 assert (await running.reload()).errors == ("cannot be read: no answer within 0 s",)
 
-        assert running.loads == 1
         assert threading.active_count() <= threads + 1
+        await running.until_loading()
+        assert running.loads == 1
         running.before_load.set()
 
     async def test_when_it_answers_again_so_do_reloads(self, running, monkeypatch):
@@ -492,6 +493,7 @@ class TestDeadFileSystem:
         with capture_logs() as logged:
             assert (await running.reload(BASE + "log.level: debug\n")).result == "rejected"
             watching = asyncio.create_task(running.reloader.run())
+            await running.until_loading()
             await asyncio.sleep(0.2)  # it waits for the first read, four times as long as it may take
             assert (running.loads, [line["event"] for line in logged]) == (1, ["config_rejected"])
             monkeypatch.setattr(proxy.reload, "READ_TIMEOUT", 10)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 import time
+from statistics import median
 
 import pytest
 
@@ -267,10 +268,13 @@ def test_a_long_header_that_comes_byte_by_byte_is_not_parsed_for_each_of_them(si
         bench.client(request(FETCH, 13, 1, bytes(40)))
         feed, frame = bench.broker, struct.pack(">ii", 1_000_000, 1) + TAGS
     feed(frame[:100_000])
-    began = time.thread_time()
+    took = []
     for at in range(100_000, 108_000):
+        began = time.thread_time()
         feed(frame[at : at + 1])
-    assert time.thread_time() - began < 0.5  # to parse it 8,000 times takes a second or more
+        took.append(time.thread_time() - began)
+    # To parse it 8,000 times takes a second or more. A virtual machine that stands still adds to one of these times.
+    assert 8_000 * median(took) < 0.5
 
 
 def test_a_response_that_nobody_asked_for_is_out_of_sync() -> None:

@@ -125,10 +125,16 @@ async def test_an_epoch_from_before_the_topic_was_deleted_is_not_what_the_answer
 
 
 async def test_after_its_time_the_answer_names_who_has_not_applied_it():
-    topic = Topic()
-    task = await topic.ask(UpdateRequest(1, 50, REQUEST.updates))
+    class Answering(Topic):
+        """It is finalized with the proposal: the time cannot be over before."""
+
+        def propose(self, key: bytes, value: bytes, seconds: float, done: Callable[[str | None], None]) -> None:
+            super().propose(key, value, seconds, done)
+            self.answer(NONE, epoch=8, waits_for=tuple(range(1, 13)))
+
+    topic = Answering()
     topic.register(*range(1, 13), applied_epoch=7)
-    topic.answer(NONE, epoch=8, waits_for=tuple(range(1, 13)))
+    task = await topic.ask(UpdateRequest(1, 50, REQUEST.updates))
 
     assert await task == UpdateResult(
         FEATURE_UPDATE_FAILED,

@@ -22,6 +22,7 @@ class Transactions(FencedWriter):
         super().__init__(GROUPS_TOPIC, "test", {}, None, lambda reason: None)
         self.committed: list[list[bytes]] = []
         self.results: list[tuple[bytes, str | None]] = []
+        self.is_under_way = threading.Event()
         self.may_commit = threading.Event()
         self._refused, self._unclear = refused, unclear
 
@@ -29,7 +30,8 @@ class Transactions(FencedWriter):
         return None
 
     def _write(self, producer: Any, writes: Sequence[Write]) -> str | None:
-        self.may_commit.wait(10)
+        self.is_under_way.set()
+        self.may_commit.wait(60)
         self._blamed = writes
         for one in writes:
             if any(key in self._refused for key in one.records):
@@ -51,7 +53,7 @@ class Transactions(FencedWriter):
                 await asyncio.sleep(0.001)
         self.stop()
         assert self._thread is not None
-        await asyncio.to_thread(self._thread.join, 10)
+        await asyncio.to_thread(self._thread.join, 60)
         assert not self._thread.is_alive()
 
 
@@ -61,7 +63,7 @@ async def start(writer: Transactions) -> None:
     writer.start(begun.set)
     await begun.wait()
     writer.put(b"first")
-    while not writer._jobs.empty():  # noqa: ASYNC110 - the thread takes it
+    while not writer.is_under_way.is_set():  # noqa: ASYNC110 - before, the thread may take more with it
         await asyncio.sleep(0.001)
 
 
@@ -118,7 +120,7 @@ async def test_who_finishes_writes_what_waits(waits: int) -> None:
         writer.put(key)
     writer.finish()
     writer.may_commit.set()
-    await asyncio.to_thread(writer.join, 10)
+    await asyncio.to_thread(writer.join, 60)
     assert writer._thread is not None
     assert not writer._thread.is_alive()
     assert writer.committed == [[b"first"], *([keys] if keys else [])]

@@ -21,6 +21,7 @@ from proxy.fleet.registry import OnContent, RegistryThread
 from proxy.fleet.sidecar_record import STOPPED, decode, encode, record_key
 from proxy.fleet.topic_spec import TopicRecord
 from proxy.interceptors.broker_metadata import BrokerView, FleetView
+from proxy.local.ports import free_ports
 from proxy.protocol.versions import ranges, release_range, versions_for
 from proxy.rpc import messages
 from tests.unit.fleet.cluster import Cluster, text
@@ -447,9 +448,9 @@ async def test_a_listener_that_rewrites_by_its_map_alone_waits_for_the_cluster_o
 async def test_it_does_not_register_before_its_broker_has_said_that_it_is_the_one(cluster, monkeypatch):
     monkeypatch.setattr(fleet_poller, "FIRST_RETRY", 0.01)
     broker = Broker(1, NEW)
-    async with listening(broker):
-        config = config_of(broker.port)
-        config = config.model_copy(update={"listeners": (*config_of(1, "SASL_PLAINTEXT").listeners, *config.listeners)})
+    (broker.port,) = free_ports(1)
+    config = config_of(broker.port)
+    config = config.model_copy(update={"listeners": (*config_of(1, "SASL_PLAINTEXT").listeners, *config.listeners)})
     async with watching(config, cluster) as watched:
         await watched.until(lambda: "cluster.id" in watched.entry(1).tags)
         assert watched.registry.written == []

@@ -104,6 +104,7 @@ class Polling:
 async def polling(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Polling]:
     one = Polling()
     monkeypatch.setattr("proxy.fleet.suspicion.refuses_connections", one.refuse)
+    monkeypatch.setattr(group_poller, "TICK_INTERVAL", 30.0)  # a tick dials by itself, and puts off the next dial
     yield one
     await one.poller.close()
 
@@ -176,7 +177,7 @@ async def test_a_sidecar_that_is_not_fit_any_more_loses_all(polling: Polling, fe
 
 
 async def test_who_leaves_waits_for_the_others(polling: Polling, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_poller, "LEAVE_WITHIN_MS", 100)
+    monkeypatch.setattr(group_poller, "LEAVE_WITHIN_MS", 600_000)
     polling.registry.others = {2: {}}
     await polling.begin()
     held = sorted(polling.view.own)
@@ -187,7 +188,9 @@ async def test_who_leaves_waits_for_the_others(polling: Polling, monkeypatch: py
     polling.registry.others = {2: {f"groups/{held[0]}": 0}}
     polling.registry.read()
     assert await polling.settle() == [PartitionLost(held[0], "evacuated")]
+    monkeypatch.setattr(group_poller, "LEAVE_WITHIN_MS", 1)
     polling.came.clear()
+    polling.poller.evacuate()
     await asyncio.wait_for(polling.came.wait(), 60)
     assert await polling.settle() == [PartitionLost(held[1], "evacuated")]
 

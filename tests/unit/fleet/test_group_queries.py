@@ -151,6 +151,7 @@ class Asking:
 @pytest_asyncio.fixture
 async def asking(kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Asking]:
     monkeypatch.setattr(group_queries, "RETRY", 0.001)
+    monkeypatch.setattr(group_queries, "RETRY_TIMEOUT", 60.0)
     made = Asking(kafka, tmp_path)
     yield made
     await made.queries.close()

@@ -64,6 +64,11 @@ class Resolver:
         return ["::1", answer or "10.0.0.9"]
 
 
+async def looked_up() -> None:
+    """Wait for the end of all look-ups."""
+    await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
+
+
 async def test_a_slow_name_keeps_no_other_one_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     resolver = Resolver(monkeypatch, {"slow": None, "a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"})
     known = HostResolver()
@@ -73,7 +78,7 @@ async def test_a_slow_name_keeps_no_other_one_waiting(monkeypatch: pytest.Monkey
         monkeypatch.setattr(host_resolver, "RESOLVE_TIMEOUT", 3600.0)  # nothing new, nothing to wait for
         assert await known.resolve(list(resolver.answers)) == fast
         resolver.go.set()
-        await asyncio.sleep(0.01)
+        await looked_up()
         assert await known.resolve(list(resolver.answers)) == fast | {"slow": "10.0.0.9"}
     assert resolver.asked == ["slow", "a", "b", "c"]
     assert [line["first"] for line in logs] == [{"slow": "no answer yet"}]
@@ -90,7 +95,7 @@ async def test_a_name_without_an_address_is_reported_once_and_asked_for_again(mo
         assert await known.resolve(["gone"]) == {}
         resolver.answers["gone"] = "10.0.0.1"
         await known.resolve(["gone"])  # asks again, and does not wait for it
-        await asyncio.sleep(0.01)
+        await looked_up()
         assert await known.resolve(["gone"]) == {"gone": "10.0.0.1"}
     assert [line["first"] for line in logs] == 2 * [{"gone": "Name or service not known"}]
 
@@ -113,7 +118,7 @@ async def test_a_name_whose_turn_has_not_come_is_not_said_to_be_unknown(monkeypa
         assert await known.resolve(list(resolver.answers)) == {}
         assert resolver.asked == ["slow0", "slow1"]
         resolver.go.set()
-        await asyncio.sleep(0.01)
+        await looked_up()
         assert await known.resolve(list(resolver.answers)) == {f"slow{number}": "10.0.0.9" for number in range(8)}
     assert [line["first"] for line in logs] == [
         {"slow0": "no answer yet", "slow1": "no answer yet"},

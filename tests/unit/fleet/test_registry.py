@@ -4,15 +4,24 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping
 
+import pytest
 from structlog.testing import capture_logs
 
-from proxy.fleet import compacted_topic
+from proxy.fleet import compacted_topic, topic_thread
+from proxy.fleet import registry as module
 from proxy.fleet.membership import Member
 from proxy.fleet.registry import RegistryThread
 from proxy.fleet.sidecar_record import SidecarRecord, encode, record_key
 from proxy.fleet.topic_spec import TopicRecord
 
 VALUE = encode(SidecarRecord({}, (), None, -1, "1"))
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is: the end of the thread is waited for, and a record is not written again."""
+    monkeypatch.setattr(topic_thread, "THREAD_CLOSE_TIMEOUT", 60.0)
+    monkeypatch.setattr(module, "HEARTBEAT_INTERVAL", 600.0)
 
 
 class Topic:

@@ -23,6 +23,12 @@ LATE = START + RECORD_LATE_AFTER_MS
 """By the clock of the sidecar that reads."""
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a refusal may come late."""
+    monkeypatch.setattr("proxy.fleet.suspicion.DIAL_TIMEOUT", 60.0)
+
+
 def member(*, alive: bool = True, **values: Any) -> Member:
     holder = {"host": "kafka-2", "port": 9092, "features": FEATURES, "holds": {HOLD: 4}}
     return Member(SidecarRecord({}, (), timestamp="1", **{**holder, **values}), alive)

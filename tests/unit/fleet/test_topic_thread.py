@@ -82,6 +82,7 @@ class Seen:
 
         monkeypatch.setattr(compacted_topic, "CompactedTopic", open_next)
         monkeypatch.setattr(topic_thread, "FIRST_RETRY", 0.01)
+        monkeypatch.setattr(topic_thread, "THREAD_CLOSE_TIMEOUT", 60.0)
         self.reports: list[Any] = []
         self.thread = FeaturesThread({}, "me", None, self._on_records, lambda: self.reports.append("restart"))
 

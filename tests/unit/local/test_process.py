@@ -44,7 +44,7 @@ def test_one_that_does_not_listen_is_killed_and_reported(tmp_path: Path) -> None
 
 
 def test_kill_does_not_ask(tmp_path: Path) -> None:
-    process = spawn(["/bin/sh", "-c", "trap 'echo asked' TERM; echo ready; sleep 60 & wait"], tmp_path / "out")
+    process = spawn(["/bin/sh", "-c", "trap 'echo asked' TERM; sleep 60 & echo ready; wait"], tmp_path / "out")
     wait_for(tmp_path / "out", "ready")
     stop([process], 10, kill=True)
     assert not process.alive()

@@ -43,6 +43,12 @@ class Listeners:
 Ask = Any
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a request may come late."""
+    monkeypatch.setattr("proxy.net.http.HTTP_REQUEST_TIMEOUT", 60.0)
+
+
 @asynccontextmanager
 async def serving(listeners: Listeners) -> AsyncIterator[Ask]:
     bind = SimpleNamespace(host="127.0.0.1", port=0)

@@ -156,7 +156,7 @@ def test_without_a_limit_nothing_waits_for_a_step(monkeypatch):
     async def burst() -> None:
         with at(Limits(listeners={"CLIENT": ListenerLimits()}), monkeypatch) as site:
             site.acceptor.start_accepting()
-            await site.handler.take_turns(TURNS)
+            await site.handler.wait_for(CLIENTS)
             assert site.handler.handled.total() == CLIENTS
 
     run(burst())
@@ -170,6 +170,8 @@ def test_holds_that_end_at_once_are_spread_over_turns(monkeypatch, recheck):
         )
         with at(limits, monkeypatch) as site:
             site.acceptor.start_accepting()
+            while site.admission.waiting_connections < HELD:
+                await site.handler.take_turns(1)
             await site.handler.take_turns(TURNS)
             assert site.admission.waiting_connections == HELD
 

@@ -36,6 +36,8 @@ class Door:
         if sent:
             client.sendall(sent)
         sock, _ = self._server.accept()
+        if sent:
+            assert len(sock.recv(len(sent), socket.MSG_PEEK | socket.MSG_WAITALL)) == len(sent)
         sock.setblocking(False)
         bind = Endpoint("127.0.0.1", 1)
         listener = Listener.model_construct(name="CLIENT", bind=bind, proxy_protocol_trusted=self.trusted)

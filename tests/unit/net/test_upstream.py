@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from proxy.config import Endpoint
+from proxy.local.ports import HOST, free_ports
 from proxy.net import upstream as module
 from proxy.net.upstream import MAX_EXTRA_ATTEMPTS, Upstream
 from proxy.net.upstream_resolver import UpstreamResolver
@@ -43,7 +44,7 @@ def open_sockets() -> int:
 async def test_a_connection_that_takes_a_while_is_begun_once(busy):
     endpoint, let_in = busy
     before = open_sockets()
-    connecting = asyncio.create_task(Upstream(endpoint, 10.0).connect())
+    connecting = asyncio.create_task(Upstream(endpoint, 60.0).connect())
     await asyncio.sleep(0.01)
     assert open_sockets() == before + 1
     addresses = await asyncio.to_thread(let_in)
@@ -70,8 +71,7 @@ async def test_a_connection_that_is_given_up_leaves_nothing(busy):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 async def test_a_broker_that_is_not_there_is_reported_as_such(host):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        endpoint = Endpoint(host, server.getsockname()[1])
+    endpoint = Endpoint(host, *free_ports(1))
     before = open_sockets()
     with pytest.raises(ConnectionRefusedError):
         await Upstream(endpoint, 10.0).connect()
@@ -88,8 +88,8 @@ def broker() -> Iterator[socket.socket]:
 @pytest.fixture
 def refusing() -> tuple[str, int]:
     """An address where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()
+    (port,) = free_ports(1)
+    return HOST, port
 
 
 async def test_the_broker_is_dialled_from_the_address_given(broker):

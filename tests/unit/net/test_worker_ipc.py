@@ -1,5 +1,6 @@
 import asyncio
 import errno
+import gc
 import os
 import resource
 import socket
@@ -136,13 +137,14 @@ async def test_a_socket_arrives_with_its_message_and_is_closed_here(pair):
 @pytest.mark.parametrize("size", [MAX_PACKET_SIZE - 100, MAX_PACKET_SIZE, 5_000_000])
 async def test_a_message_may_be_of_any_size(pair, size):
     pair.listen()
+    gc.collect()
     open_before = len(os.listdir("/proc/self/fd"))
     pair.main.send(StartWorker(1, b"x" * size))
     pair.main.send(RequestSnapshot(1))
     await pair.until(lambda: len(pair.came) == 2)
 
     assert pair.came == [(StartWorker(1, b"x" * size), None), (RequestSnapshot(1), None)]
-    assert len(os.listdir("/proc/self/fd")) == open_before
+    assert len(os.listdir("/proc/self/fd")) <= open_before  # less, where an earlier test's clients close theirs
 
 
 async def test_what_there_is_no_room_for_waits_here_and_goes_on_in_order(pair):

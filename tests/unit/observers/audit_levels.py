@@ -37,12 +37,12 @@ def fake_producers() -> Iterator[None]:
 
 @contextmanager
 def without_pump() -> Iterator[None]:
-    """Outboxes start no thread."""
+    """Outboxes start no thread, and no status comes because a test takes its time."""
 
     def start(self: Outbox, tick: Callable[[], None]) -> None:
         self.tick = tick  # type: ignore[attr-defined]
 
-    with patch.object(Outbox, "start", start):
+    with patch.object(Outbox, "start", start), patch("observers.event_observer.STATUS_INTERVAL", 3600.0):
         yield
 
 

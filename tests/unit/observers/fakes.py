@@ -12,6 +12,9 @@ from observers.api import TOPIC_NAME, ConnectionChange, Context, ObservableStruc
 calls: list[str] = []
 """Names of classes in the order their ``configure`` and ``close`` were called; cleared by each test that reads it."""
 
+GATE_TIMEOUT = 300
+"""Seconds until a gate that a test forgot opens by itself: a busy machine may take a minute to prepare what waits."""
+
 
 class Keeper:
     """Keeps what it gets."""
@@ -55,7 +58,7 @@ class Gated(Keeper):
 
     def record_exchanges(self, exchanges: Sequence[ObservedExchange], dropped: int) -> None:
         self.entered.set()
-        self.gate.wait(30)
+        self.gate.wait(GATE_TIMEOUT)
         super().record_exchanges(exchanges, dropped)
 
 
@@ -298,7 +301,7 @@ class GatedReader(ByteCounts):
 
     def record_request(self, *args: Any) -> None:
         self.entered.set()
-        self.gate.wait(30)
+        self.gate.wait(GATE_TIMEOUT)
         super().record_request(*args)
 
 
@@ -306,7 +309,7 @@ class Vandal(Gated):
     """Takes away what it shares with others, once its gate is open."""
 
     def record_exchanges(self, exchanges: Sequence[ObservedExchange], dropped: int) -> None:
-        self.gate.wait(30)
+        self.gate.wait(GATE_TIMEOUT)
         for one in exchanges:
             for name in ("connection", "outcome", "api_key"):
                 delattr(one, name)

@@ -119,7 +119,7 @@ class TestDelivery:
             dispatcher.record_exchange(one)
             if n % 300 == 0:
                 dispatcher.flush()
-        dispatcher.close(20)
+        dispatcher.close(60)
         for name in ("Keeper", "Second"):
             fake = observer(dispatcher, name)
             assert [e.correlation_id for e in fake.seen] == list(range(1000))
@@ -134,21 +134,21 @@ class TestDelivery:
         record(exchange())
         dispatcher.flush()
         record(exchange())
-        dispatcher.close(20)
+        dispatcher.close(60)
         assert len(observer(dispatcher, "Keeper").seen) == 2
 
     def test_nothing_is_called_after_close(self) -> None:
         dispatcher = started("Keeper")
         feed(dispatcher, 3)
-        dispatcher.close(20)
+        dispatcher.close(60)
         feed(dispatcher, 3)
-        dispatcher.close(20)
+        dispatcher.close(60)
         assert observer(dispatcher, "Keeper").life == ["configure", "record", "close"]
 
     def test_without_traffic_an_observer_is_only_configured_and_closed(self) -> None:
         dispatcher = started("Keeper")
         dispatcher.flush()
-        dispatcher.close(20)
+        dispatcher.close(60)
         assert observer(dispatcher, "Keeper").life == ["configure", "close"]
 
 
@@ -158,7 +158,7 @@ class TestBounds:
         for n in range(2 * MAX_BATCH_EXCHANGES + 1):
             dispatcher.record_exchange(exchange(correlation_id=n))
         dispatcher.flush()
-        dispatcher.close(20)
+        dispatcher.close(60)
         keeper = observer(dispatcher, "Keeper")
         assert [one.correlation_id for one in keeper.seen] == list(range(2 * MAX_BATCH_EXCHANGES + 1))
         assert keeper.life.count("record") == 3
@@ -185,7 +185,7 @@ class TestBounds:
         dispatcher = started("Gated", "Keeper")
         gated = observer(dispatcher, "Gated")
         feed(dispatcher, 1)
-        assert gated.entered.wait(20)
+        assert gated.entered.wait(60)
         heavy = fetch([(b"a", n) for n in range(MAX_QUEUED_WEIGHT + 1)], [])
         for number in range(3):
             for _ in range(200):
@@ -196,7 +196,7 @@ class TestBounds:
             dispatcher.flush()
         assert (lost(dispatcher), dispatcher.stats()[0].queued) == (2, 1 + 3 * 400 + 1), "one of those waits, alone"
         gated.gate.set()
-        dispatcher.close(20)
+        dispatcher.close(60)
         assert [one is heavy for one in gated.seen].index(True) == 201
         assert gated.seen[-1].correlation_id == 2
 
@@ -204,7 +204,7 @@ class TestBounds:
         dispatcher = started("GatedChangeKeeper")
         keeper = observer(dispatcher, "GatedChangeKeeper")
         feed(dispatcher, 1)
-        assert keeper.entered.wait(20)
+        assert keeper.entered.wait(60)
         long = change(connection=connection(principal="User:" + 60_000 * "x"))
         for some, expected in ((long, 0), (long, MAX_BATCH_EXCHANGES), (change(), MAX_BATCH_EXCHANGES)):
             for _ in range(MAX_BATCH_EXCHANGES):
@@ -212,13 +212,13 @@ class TestBounds:
             dispatcher.flush()
             assert lost(dispatcher) == expected
         keeper.gate.set()
-        dispatcher.close(20)
+        dispatcher.close(60)
 
     def test_a_batch_that_does_not_fit_is_dropped_whole_counted_and_reported_with_the_next(self) -> None:
         dispatcher = started("Gated", "Keeper")
         gated = observer(dispatcher, "Gated")
         feed(dispatcher, 1)
-        assert gated.entered.wait(20)
+        assert gated.entered.wait(60)
         feed(dispatcher, MAX_QUEUED_WEIGHT)
         until(lambda: dispatcher.stats()[1].queued == 0)
         feed(dispatcher, 7)
@@ -228,7 +228,7 @@ class TestBounds:
         gated.gate.set()
         settled(dispatcher)
         feed(dispatcher, 2)
-        dispatcher.close(20)
+        dispatcher.close(60)
         assert [dropped for dropped in gated.dropped if dropped] == [gated.dropped[-1]] == [12]
         assert dispatcher.stats()[0].delivered == MAX_QUEUED_WEIGHT + 3
         assert (dispatcher.stats()[1].delivered, lost(dispatcher, 1)) == (MAX_QUEUED_WEIGHT + 15, 0)
@@ -237,10 +237,10 @@ class TestBounds:
         dispatcher = started("Gated")
         gated = observer(dispatcher, "Gated")
         feed(dispatcher, 1)
-        assert gated.entered.wait(20)
+        assert gated.entered.wait(60)
         feed(dispatcher, MAX_QUEUED_WEIGHT + 1)
         gated.gate.set()
-        dispatcher.close(20)
+        dispatcher.close(60)
         assert len(gated.seen) == 1 + MAX_QUEUED_WEIGHT
         assert [dropped for dropped in gated.dropped if dropped] == [gated.dropped[-1]] == [1]
 
@@ -249,7 +249,7 @@ class TestBounds:
         dispatcher = started("GatedReader", "ByteCounts")
         gated = observer(dispatcher, "GatedReader")
         feed(dispatcher, 1)
-        assert gated.entered.wait(20)
+        assert gated.entered.wait(60)
         for number in range(10):
             dispatcher.record_exchange(exchange(correlation_id=number, request_raw=body))
             dispatcher.flush()
@@ -258,7 +258,7 @@ class TestBounds:
         gated.gate.set()
         settled(dispatcher)
         dispatcher.record_exchange(exchange(request_raw=body, response_raw=bytes(MAX_KEPT_BYTES)))
-        dispatcher.close(20)
+        dispatcher.close(60)
         assert (dispatcher.stats()[0].delivered, lost(dispatcher)) == (10, 2), "a larger one than all fits alone"
         assert (dispatcher.stats()[1].delivered, lost(dispatcher, 1)) == (12, 0)
 
@@ -266,7 +266,7 @@ class TestBounds:
         dispatcher = started("Keeper", "ByteCounts")
         for number in range(7):
             dispatcher.record_exchange(exchange(correlation_id=number, response_raw=bytes(MAX_BATCH_BYTES // 3)))
-        dispatcher.close(20)
+        dispatcher.close(60)
         keeper = observer(dispatcher, "Keeper")
         assert [one.correlation_id for one in keeper.seen] == list(range(7))
         assert keeper.life.count("record") == 3
@@ -284,7 +284,7 @@ class TestInterest:
             == WANT_EXCHANGE | WANT_RESPONSE_BODY
         ), "for names"
         assert interest.flags(3, 9) == 0, "no topic ids in this one"
-        dispatcher.close(20)
+        dispatcher.close(60)
 
     def test_facts_alone_are_enough_for_an_observer_of_batches(self) -> None:
         dispatcher = started("Keeper")
@@ -293,7 +293,7 @@ class TestInterest:
             == WANT_EXCHANGE | WANT_FACTS
         )
         assert dispatcher.interest.flags(20_000, 0) == WANT_EXCHANGE
-        dispatcher.close(20)
+        dispatcher.close(60)
 
     @pytest.mark.parametrize(
         ("name", "flags"),
@@ -311,13 +311,13 @@ class TestInterest:
         assert interest.flags(20_000, 0) == flags
         others = [(20_000, 1), (20_000, -1), (20_000, 40), (19_999, 0), (20_001, 0), (30_000, 0)]
         assert [interest.flags(*pair) for pair in others] == [WANT_EXCHANGE] * len(others)
-        dispatcher.close(20)
+        dispatcher.close(60)
 
     def test_who_needs_no_names_learns_none(self) -> None:
         dispatcher = started("Picky")
         assert dispatcher.interest.flags(19, 7) == 0
         assert dispatcher.interest.flags(3, 12) & WANT_RESPONSE_BODY == 0
-        dispatcher.close(20)
+        dispatcher.close(60)
 
     def test_an_observer_may_keep_the_bodies_of_some(self) -> None:
         dispatcher = started("Sparing")
@@ -326,20 +326,20 @@ class TestInterest:
             == WANT_REQUEST_BODY | WANT_RESPONSE_BODY
         )
         assert dispatcher.interest.flags(18, 3) & (WANT_REQUEST_BODY | WANT_RESPONSE_BODY) == 0
-        dispatcher.close(20)
+        dispatcher.close(60)
 
     def test_where_errors_and_throttles_stand_is_said_of_what_is_reported_alone(self) -> None:
         dispatcher = started("Picky")
         assert dispatcher.interest.flags(3, 12) & THROTTLE_FIRST
         assert not dispatcher.interest.flags(12, 4) & THROTTLE_FIRST
-        dispatcher.close(20)
+        dispatcher.close(60)
 
     def test_each_observer_gets_what_it_wants_and_numbers_are_the_same_for_all(self) -> None:
         dispatcher = started("Picky", "PickyReader", "Keeper")
         for one in (fetch([], []), exchange(), produce([]), fetch([], []), exchange(api_key=20_000, api_version=0)):
             dispatcher.record_exchange(one)
         dispatcher.record_exchange(exchange(api_key=20_001, api_version=0))
-        dispatcher.close(20)
+        dispatcher.close(60)
         picky, keeper = observer(dispatcher, "Picky"), observer(dispatcher, "Keeper")
         assert [one.api_key for one in picky.seen] == [3, 20_000]
         assert picky.asked.count((20_000, 0)) == picky.asked.count((20_001, 0)) == 1
@@ -352,7 +352,7 @@ class TestInterest:
         dispatcher = started("GatedPicky")
         gated = observer(dispatcher, "GatedPicky")
         feed(dispatcher, 1)
-        assert gated.entered.wait(20)
+        assert gated.entered.wait(60)
         for _ in range(4):
             dispatcher.record_exchange(exchange())
             for _ in range(MAX_QUEUED_WEIGHT // 2):
@@ -360,7 +360,7 @@ class TestInterest:
             dispatcher.flush()
         assert (lost(dispatcher), dispatcher.stats()[0].queued) == (0, 5), "of batches without any nothing is kept"
         gated.gate.set()
-        dispatcher.close(20)
+        dispatcher.close(60)
         assert len(gated.seen) == 5
 
     def test_who_cannot_say_what_it_wants_refuses_the_start(self) -> None:
@@ -374,7 +374,7 @@ class TestInterest:
         dispatcher = started("UndecidedLater")
         dispatcher.record_exchange(exchange(api_key=20_000))
         dispatcher.record_exchange(exchange())
-        dispatcher.close(20)
+        dispatcher.close(60)
         stats = dispatcher.stats()[0]
         assert (stats.delivered, stats.errors, stats.queued) == (1, {"wants": 1}, 0)
 
@@ -386,7 +386,7 @@ class TestNames:
         dispatcher = started("Keeper", "ByteCounts")
         dispatcher.record_exchange(exchange(response_raw=body))
         dispatcher.record_exchange(produce([(TOPIC_ID, 0, 100, 1)], ids=True))
-        dispatcher.close(20)
+        dispatcher.close(60)
         assert observer(dispatcher, "ByteCounts").produced == {"orders": 100}
         assert observer(dispatcher, "Keeper").configs["topic.names"].name_of(TOPIC_ID) == "orders"
 
@@ -398,7 +398,7 @@ class TestChanges:
         dispatcher.record_change(second)
         dispatcher.record_exchange(first)
         dispatcher.record_change(third)
-        dispatcher.close(20)
+        dispatcher.close(60)
         keeper = observer(dispatcher, "ChangeKeeper")
         assert keeper.life == ["configure", "record", "changes", "close"]
         assert [id(one) for one in keeper.seen] == [id(first), id(second), id(third)]
@@ -408,7 +408,7 @@ class TestChanges:
         dispatcher = started("GatedChangeKeeper")
         keeper = observer(dispatcher, "GatedChangeKeeper")
         feed(dispatcher, 1)
-        assert keeper.entered.wait(20)
+        assert keeper.entered.wait(60)
         for _ in range(MAX_QUEUED_WEIGHT + MAX_BATCH_EXCHANGES):
             dispatcher.record_change(change())
         dispatcher.flush()
@@ -416,7 +416,7 @@ class TestChanges:
         keeper.gate.set()
         settled(dispatcher)
         dispatcher.record_change(change())
-        dispatcher.close(20)
+        dispatcher.close(60)
         assert keeper.dropped[-1] == sum(keeper.dropped) == MAX_BATCH_EXCHANGES
         assert keeper.life.count("changes") == MAX_QUEUED_WEIGHT // MAX_BATCH_EXCHANGES + 1
 
@@ -428,13 +428,13 @@ class TestObserved:
         for keeper in dispatcher.observers.values():
             assert isinstance(keeper, fakes.Keeper)
             assert keeper.configs["observed"].memory[0] == 3
-        dispatcher.close(20)
+        dispatcher.close(60)
 
     def test_reports_are_counted_where_they_come_in(self) -> None:
         dispatcher = started("Watcher")
         dispatcher.record_throttles([report(), report()])
         assert dispatcher.observed[0] == 2
-        dispatcher.close(20)
+        dispatcher.close(60)
 
 
 class TestContainment:
@@ -443,7 +443,7 @@ class TestContainment:
         feed(dispatcher, 1)
         settled(dispatcher)
         feed(dispatcher, 1)
-        dispatcher.close(20)
+        dispatcher.close(60)
         assert dispatcher.stats()[0].slow == 2
 
     def test_losses_are_distinguished_by_their_reason(self) -> None:
@@ -491,7 +491,7 @@ class TestContainment:
         settled(dispatcher)
         observer(dispatcher, "Thrower").error = None
         feed(dispatcher, 2)
-        dispatcher.close(20)
+        dispatcher.close(60)
         thrower, keeper = dispatcher.stats()
         assert (thrower.delivered, thrower.failed, lost(dispatcher)) == (2, 10, 0)
         assert thrower.errors == {"record_exchanges": 5}
@@ -502,14 +502,14 @@ class TestContainment:
         dispatcher = started("Vandal", "GatedReader", "PickyReader")
         gated = observer(dispatcher, "GatedReader")
         feed(dispatcher, 1)
-        assert gated.entered.wait(20)
+        assert gated.entered.wait(60)
         feed(dispatcher, 3)
         observer(dispatcher, "Vandal").gate.set()
         until(lambda: dispatcher.stats()[0].queued == 0)
         gated.gate.set()
         settled(dispatcher)
         dispatcher.record_exchange(fetch([], []))
-        dispatcher.close(20)
+        dispatcher.close(60)
         stats = dispatcher.stats()[1]
         assert (stats.delivered + stats.failed, stats.queued, lost(dispatcher, 1)) == (5, 0, 0)
         assert stats.errors["shared"] >= 1
@@ -536,7 +536,7 @@ class TestContainment:
         now[0] = 2 * BREAKER_OPEN_TIME
         feed(dispatcher, 1)
         feed(dispatcher, 1)
-        dispatcher.close(20)
+        dispatcher.close(60)
         stats = dispatcher.stats()[0]
         assert not stats.breaker_open
         assert (stats.delivered, stats.failed, lost(dispatcher)) == (2, MAX_CONSECUTIVE_FAILURES + 1, 4)
@@ -547,12 +547,23 @@ class TestContainment:
         feed(dispatcher, 4)
         feed(dispatcher, 4)
         until(lambda: dispatcher.stats()[1].delivered == 8)
-        dispatcher.close(2)  # which returns
+        closing = threading.Thread(target=dispatcher.close, args=[60])
+        closing.start()
+        until(lambda: observer(dispatcher, "Keeper").life[-1] == "close")
         gated, keeper = dispatcher.stats()
         assert gated.queued == 8
         assert keeper.delivered == 8
-        assert observer(dispatcher, "Keeper").life[-1] == "close"
+        observer(dispatcher, "Gated").gate.set()
+        closing.join()
+
+    def test_an_observer_that_does_not_return_in_time_is_called_no_more(self) -> None:
+        dispatcher = started("Gated")
         fake = observer(dispatcher, "Gated")
+        feed(dispatcher, 4)
+        feed(dispatcher, 4)
+        assert fake.entered.wait(60)
+        dispatcher.close(0.2)  # which returns
+        assert dispatcher.stats()[0].queued == 8
         fake.gate.set()
         until(lambda: not any(t.name.endswith(":Gated") for t in threading.enumerate()))
         assert fake.life == ["configure", "record"], "the call that hung ended; none came after it, close neither"
@@ -589,7 +600,7 @@ class TestKip388:
             fetch([(b"a", 0), (b"b", 0)], [(b"a", 0, 50, 2, 0), (b"b", 0, 7, 1, 0), (b"b", 1, 0, 0, 0)])
         )
         dispatcher.record_exchange(exchange())
-        dispatcher.close(20)
+        dispatcher.close(60)
         counts = observer(dispatcher, "ByteCounts")
         assert dispatcher.stats()[0].errors == {}
         assert counts.produced == {"a": 1120, "b": 3}
@@ -600,7 +611,7 @@ class TestKip388:
         dispatcher = started("Curious")
         dispatcher.record_exchange(exchange(client_id="billing", error_code=3, forwarded_at=100.001))
         before = time.time() - time.monotonic()
-        dispatcher.close(20)
+        dispatcher.close(60)
         curious = observer(dispatcher, "Curious")
         assert curious.unit == "s"
         context, again = curious.contexts
@@ -612,7 +623,7 @@ class TestKip388:
             "c1",
         )
         assert (context.error_code, context.responded_at) == (3, 0.0)
-        assert context.forwarded_at == pytest.approx(before + 100.001, abs=5)
+        assert context.forwarded_at == pytest.approx(before + 100.001, abs=60)
         assert context.forwarded_at - context.received_at == pytest.approx(0.001, abs=1e-5)
 
     def test_correlation_ids_are_unique_and_the_same_for_all_observers(self) -> None:
@@ -621,7 +632,7 @@ class TestKip388:
             dispatcher.record_exchange(exchange(correlation_id=7))
         dispatcher.flush()
         dispatcher.record_exchange(exchange(correlation_id=7))
-        dispatcher.close(20)
+        dispatcher.close(60)
         assert observer(dispatcher, "ByteCounts").correlations == ["c1:0", "c1:1", "c1:2", "c1:3"]
         assert observer(dispatcher, "BadHalf").correlations == ["c1:0", "c1:1", "c1:2", "c1:3"]
 
@@ -629,7 +640,7 @@ class TestKip388:
         dispatcher = started("ByteCounts")
         dispatcher.record_exchange(produce([(b"a", 0, 100, 1)], outcome="no_response", response=None))
         dispatcher.record_exchange(exchange(outcome="connection_lost"))
-        dispatcher.close(20)
+        dispatcher.close(60)
         counts = observer(dispatcher, "ByteCounts")
         assert set(counts.open) == {"c1:0", "c1:1"}
         assert counts.produced == {"a": 100}
@@ -638,7 +649,7 @@ class TestKip388:
         dispatcher = started("BadHalf")
         dispatcher.record_exchange(produce([(b"a", 0, 100, 1)]))
         dispatcher.record_exchange(produce([(b"a", 0, 100, 1)], outcome="no_response", response=None))
-        dispatcher.close(20)
+        dispatcher.close(60)
         stats = dispatcher.stats()[0]
         assert (stats.delivered, stats.failed, stats.errors) == (1, 1, {"record_response": 1})
         assert observer(dispatcher, "BadHalf").produced == {"a": 200}
@@ -651,7 +662,7 @@ class TestThrottles:
         dispatcher.record_exchange(first)
         dispatcher.record_throttles([second])
         dispatcher.record_exchange(third)
-        dispatcher.close(20)
+        dispatcher.close(60)
         watcher = observer(dispatcher, "Watcher")
         assert watcher.life == ["configure", "record", "throttles", "record", "close"]
         assert [id(one) for one in watcher.seen] == [id(first), id(second), id(third)]
@@ -661,7 +672,7 @@ class TestThrottles:
         dispatcher = started("Keeper", "ByteCounts", "WatchingByteCounts")
         dispatcher.record_throttles([report(), report()])
         dispatcher.record_throttles([])
-        dispatcher.close(20)
+        dispatcher.close(60)
         assert observer(dispatcher, "Keeper").life == ["configure", "close"]
         assert [(s.delivered, sum(s.dropped.values()), s.failed, s.queued) for s in dispatcher.stats()] == [
             (0, 0, 0, 0),
@@ -674,7 +685,7 @@ class TestThrottles:
         dispatcher = started("GatedWatcher")
         watcher = observer(dispatcher, "GatedWatcher")
         feed(dispatcher, 1)
-        assert watcher.entered.wait(20)
+        assert watcher.entered.wait(60)
         feed(dispatcher, MAX_QUEUED_WEIGHT - 2)
         dispatcher.record_throttles([report()] * 3)
         dispatcher.record_throttles([report()] * 2)
@@ -683,7 +694,7 @@ class TestThrottles:
         watcher.gate.set()
         settled(dispatcher)
         feed(dispatcher, 1)
-        dispatcher.close(20)
+        dispatcher.close(60)
         assert watcher.dropped[-2:] == [3, 1], "three reports before the two, and an exchange behind them"
         assert sum(watcher.dropped) == lost(dispatcher) == 4
         assert dispatcher.stats()[0].delivered == MAX_QUEUED_WEIGHT + 2
@@ -692,7 +703,7 @@ class TestThrottles:
         dispatcher = started("ThrowingWatcher")
         dispatcher.record_throttles([report(), report()])
         feed(dispatcher, 3)
-        dispatcher.close(20)
+        dispatcher.close(60)
         stats = dispatcher.stats()[0]
         assert (stats.delivered, stats.failed, lost(dispatcher), stats.errors) == (3, 2, 0, {"record_throttles": 1})
 
@@ -703,14 +714,14 @@ class TestReplacement:
     @staticmethod
     def replaced(dispatcher: Dispatcher, name: str, settings: dict[str, Any]) -> Any:
         wanted = {f"{FAKES}:{name}": settings}
-        dispatcher.replace(dispatcher.configure_beside(wanted), wanted, 5.0)
+        dispatcher.replace(dispatcher.configure_beside(wanted), wanted, 60.0)
         return observer(dispatcher, name)
 
     def test_each_exchange_goes_to_one_of_the_two_and_the_counts_go_on(self) -> None:
         dispatcher = started("Gated", "Second")
         first = observer(dispatcher, "Gated")
         feed(dispatcher, 3)
-        assert first.entered.wait(20)
+        assert first.entered.wait(60)
         for _ in range(2):
             dispatcher.record_exchange(exchange())  # not flushed when the replacement comes
         second = self.replaced(dispatcher, "Gated", {"top": 5})
@@ -718,7 +729,7 @@ class TestReplacement:
         second.gate.set()
         assert second is not first
         assert dict(second.configs["settings"]) == {"top": 5}
-        until(lambda: len(second.seen) == 4)
+        until(lambda: dispatcher.stats()[0].delivered == 4)
         [stats, _] = dispatcher.stats()
         assert (stats.delivered, stats.queued) == (4, 5), "the first one still has all of its own"
         first.gate.set()
@@ -735,7 +746,7 @@ class TestReplacement:
         dispatcher = started("Gated")
         first = observer(dispatcher, "Gated")
         feed(dispatcher, 1)
-        assert first.entered.wait(20)
+        assert first.entered.wait(60)
         feed(dispatcher, 2)
         wanted = {f"{FAKES}:Gated": {"top": 5}}
         dispatcher.replace(dispatcher.configure_beside(wanted), wanted, 0.0)

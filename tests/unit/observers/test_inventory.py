@@ -107,3 +107,4 @@ def test_a_cluster_that_is_away_is_asked_again() -> None:
     inventory.start()
     assert published.wait(30)
     inventory.close()
+    inventory._thread.join(60)  # it may log until then

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,11 +23,17 @@ from observers.observed_counter import (
 )
 
 
+@pytest.fixture(autouse=True)
+def shared_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A part of it where no other process looks for counters that nobody needs, locks them and deletes them."""
+    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY) as folder:
+        monkeypatch.setattr(module, "SHARED_MEMORY", Path(folder))
+        yield Path(folder)
+
+
 @pytest.fixture
-def boot_id() -> Iterator[str]:
-    made = uuid.uuid4().hex
-    yield made
-    (SHARED_MEMORY / f"brokerside-{made}").unlink(missing_ok=True)
+def boot_id() -> str:
+    return uuid.uuid4().hex
 
 
 def counter(boot_id: str, *folders: Path) -> ObservedCounter:
@@ -133,7 +140,7 @@ def test_the_counter_of_a_living_run_stays_whatever_becomes_of_its_folder(boot_i
         os.close(writing)
 
 
-def test_a_counter_that_was_made_this_moment_stays(boot_id: str) -> None:
-    (SHARED_MEMORY / f"brokerside-{boot_id}").write_bytes((7).to_bytes(8, sys.byteorder))
+def test_a_counter_that_was_made_this_moment_stays(boot_id: str, shared_memory: Path) -> None:
+    (shared_memory / f"brokerside-{boot_id}").write_bytes((7).to_bytes(8, sys.byteorder))
     delete_orphaned_counters()
     assert read_counter(boot_id) == 7
