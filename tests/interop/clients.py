@@ -77,10 +77,11 @@ def node(program: str) -> list[str]:
     node, npm = _installed("node"), _installed("npm")
     source, target = HERE / "kafkajs", _cache() / "kafkajs"
     target.mkdir(exist_ok=True)
-    for name in ("package.json", "package-lock.json", program):
-        shutil.copy(source / name, target)
     lock, installed = (source / "package-lock.json").read_text(), target / "installed.json"
     with _builds_one_at_a_time():
+        for name in ("package.json", "package-lock.json", program):
+            if not (target / name).exists() or (target / name).read_bytes() != (source / name).read_bytes():
+                shutil.copy(source / name, target)  # else another process may be about to read it
         if not installed.exists() or installed.read_text() != lock:
             _fetch([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], target)
             installed.write_text(lock)

@@ -108,7 +108,7 @@ def sidecar(state: ClusterState, collector: OpenTelemetryCollector, tmp_path: Pa
                 "spool.path": str(tmp_path / "collector"),
             }
         },
-        "observer.shutdown.timeout.ms": 8000,
+        "observer.shutdown.timeout.ms": 20_000,
     }
     path = tmp_path / "sidecar.yaml"
     path.write_text(yaml.safe_dump(config))

@@ -31,9 +31,12 @@ def audited(internal_bootstrap: str, topic: str, client_id: str) -> list[Request
 
 
 def audited_requests(internal_bootstrap: str, topic: str) -> list[RequestEvent]:
-    """The events of all requests in the audit topic so far."""
-    reported = [decoder.decode(message.value() or b"") for message in messages(internal_bootstrap, topic)]
-    return [event for envelope in reported for event in envelope.events if isinstance(event, RequestEvent)]
+    """The events of all requests in the audit topic so far; the same one again is left out."""
+    found: dict[tuple[str, int], RequestEvent] = {}
+    for message in messages(internal_bootstrap, topic):
+        envelope = decoder.decode(message.value() or b"")
+        found |= {(envelope.boot_id, event.seq): event for event in envelope.events if isinstance(event, RequestEvent)}
+    return list(found.values())
 
 
 def row(report: Report, events: Sequence[RequestEvent]) -> str:

@@ -98,7 +98,7 @@ def _write(bootstrap: str, topic: str, records: Iterable[Record]) -> None:
             on_delivery=partial(check, record.offset),
         )
         producer.poll(0)
-    assert not producer.flush(30)
+    assert not producer.flush(120)
     assert not wrong, wrong[:3]
 
 

@@ -67,7 +67,8 @@ class Page:
     complaints: list[str] = field(default_factory=list)
     """Errors on its console, exceptions, and what its own policy refused."""
     _last: int = 0
-    _seen: list[str] = field(default_factory=list)
+    _loaded: set[str] = field(default_factory=set)
+    """Ids of the documents that are loaded."""
 
     def call(self, method: str, **parameters: Any) -> Any:
         """Call a method of the protocol and return its result."""
@@ -83,19 +84,13 @@ class Page:
                 assert "error" not in got, got
                 return got["result"]
 
-    def wait_for(self, event: str) -> None:
-        """Wait for an event of the protocol that has not been waited for yet."""
-        while event not in self._seen:
-            self._read()
-        self._seen.clear()
-
     def open(self, file: Path) -> None:
         """Open a local file and wait until it is loaded."""
-        self._seen.clear()
         self.requests.clear()
         self.complaints.clear()
-        self.call("Page.navigate", url=file.as_uri())
-        self.wait_for("Page.loadEventFired")
+        document = self.call("Page.navigate", url=file.as_uri())["loaderId"]
+        while document not in self._loaded:  # the one before may be loaded only now
+            self._read()
 
     def evaluate(self, script: str) -> Any:
         """Return the value of a JavaScript expression, of a promise what it gives."""
@@ -125,9 +120,9 @@ class Page:
             raw += byte
         message: dict[str, Any] = json.loads(raw)
         method, parameters = message.get("method"), message.get("params", {})
-        if method:
-            self._seen.append(method)
-        if method == "Network.requestWillBeSent":
+        if method == "Page.lifecycleEvent" and parameters["name"] == "load":
+            self._loaded.add(parameters["loaderId"])
+        elif method == "Network.requestWillBeSent":
             url = parameters["request"]["url"]
             if not url.startswith(("data:", "blob:")):
                 self.requests.append(url)
@@ -168,6 +163,7 @@ def page() -> Iterator[Page]:
         opened.session = opened.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             opened.call(f"{domain}.enable")
+        opened.call("Page.setLifecycleEventsEnabled", enabled=True)
         yield opened
 
 

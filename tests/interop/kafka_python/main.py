@@ -37,7 +37,7 @@ def main() -> None:
         with KafkaProducer(**common, acks="all", compression_type=codec) as producer:
             pairs = (line.split("\t") for line in lines[n :: len(CODECS)])
             sent = [producer.send(topic, key=key.encode(), value=value.encode()) for key, value in pairs]
-            produced += len([future.get(timeout=30) for future in sent])
+            produced += len([future.get(timeout=120) for future in sent])
     consumed: list[str] = []
     with KafkaConsumer(
         topic, **common, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False
