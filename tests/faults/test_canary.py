@@ -37,6 +37,7 @@ from proxy.local.sidecars import SidecarProcess
 from tests.faults.gate import Gate
 from tests.faults.test_reconciliation import envelopes_raw, wait_delivered
 from tests.integration.logins import SECURITY, Own
+from tests.integration.metrics import sample
 from tests.sasl import Scram, bearer, jwt, plain
 
 pytestmark = pytest.mark.kafka
@@ -117,7 +118,7 @@ def test_no_secret_leaves_the_process(site: Site, canaries: dict[str, str], tmp_
         wait_delivered(sidecar)
         site.gate.shut()
         use(site.before, canaries)
-        time.sleep(1)  # all of it is on disk
+        wait_spooled(sidecar)
         answers = "".join(get(node.admin, page) for page in ("metrics", "config", "quotas", "readyz", "livez"))
         os.kill(sidecar.process.pid, signal.SIGKILL)
         sidecar.stop()
@@ -190,6 +191,18 @@ def use(bootstrap: str, canaries: dict[str, str]) -> None:
         claims = {"sub": "dave", "iat": now - 60, "exp": now + 600, "secret": canaries["token"]}
         assert client.begin("OAUTHBEARER") == 0
         client.wrapped(bearer(jwt(claims, signature="")))
+
+
+def wait_spooled(sidecar: SidecarProcess) -> None:
+    """Until what has happened is on disk: a second after nothing waited any more."""
+    deadline = time.monotonic() + 60
+    quiet = 0
+    while quiet < 5:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+        text = sidecar.metrics()
+        waiting = sample(text, "brokerside_audit_queued") or not sample(text, "brokerside_audit_spooled")
+        quiet = 0 if waiting else quiet + 1
 
 
 def get(admin: str, page: str) -> str:

@@ -82,7 +82,7 @@ class Observed(Site):
     def config(self, quotas: Any) -> dict[str, Any]:
         more = {
             "observer.class.names": [f"{HARMFUL}:{name}" for name in self.observers],
-            "observer.shutdown.timeout.ms": 5_000,
+            "observer.shutdown.timeout.ms": 10_000,
             "internal.bootstrap.servers": NOBODY,
         }
         return {**super().config(quotas), **more}

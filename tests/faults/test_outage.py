@@ -39,6 +39,9 @@ OUTAGE = 600 if FULL else 8
 CALM = 10 if FULL else 3
 """Seconds of load before the outage, and after it."""
 
+LATE = 10
+"""Seconds that this test may be late in beginning the outage."""
+
 MEMORY = 48 * 1024 * 1024
 """Bytes that the sidecar may grow by: 16 MiB of records and 32 besides."""
 
@@ -92,6 +95,7 @@ def test_an_outage_costs_no_event_and_no_client_anything(
         "listeners": [{"name": "CLIENT", "bind": f"{HOST}:{port}", "upstream": f"{HOST}:{upstream}"}],
         "observer.class.names": ["observers.audit:AuditObserver"],
         "audit": {"spool.path": str(tmp_path / "spool")},
+        "observer.shutdown.timeout.ms": 20_000,
         "admin": {"bind": f"{HOST}:{admin}"},
     }
     path.write_text(yaml.safe_dump(config))
@@ -102,7 +106,7 @@ def test_an_outage_costs_no_event_and_no_client_anything(
         try:
             load = subprocess.Popen(
                 [native.load, "requests", str(port), frames["small"], "conns=50", f"rate={RATE}",
-                 f"warm={CALM}", f"secs={OUTAGE + CALM}"],
+                 f"warm={CALM}", f"secs={OUTAGE + CALM + LATE}"],
                 stdout=subprocess.PIPE, text=True,
             )  # fmt: skip
             time.sleep(CALM)

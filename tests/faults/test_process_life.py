@@ -33,15 +33,22 @@ async def asks(connection: Connection, number: int) -> None:
     assert await asyncio.wait_for(read_frame(reader), PATIENCE) == response(number)
 
 
-async def ended(one: Process, within: float) -> float:
-    """Wait until it has exited, and return after how many seconds."""
+async def ended(one: Process, within: float) -> None:
+    """Wait until it has exited."""
     began = time.monotonic()
     async with asyncio.timeout(within + PATIENCE):
         while one.alive():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
-    took = time.monotonic() - began
-    assert took <= within
-    return took
+    assert time.monotonic() - began <= within
+
+
+async def rest(reader: asyncio.StreamReader) -> bytes:
+    """All up to the end, be it a reset: the sidecar may not have read everything."""
+    received = b""
+    with contextlib.suppress(ConnectionResetError):
+        while chunk := await reader.read(65_536):
+            received += chunk
+    return received
 
 
 def process_of(site: Site) -> Process:
@@ -91,7 +98,7 @@ async def test_a_drain_answers_what_was_read_and_then_exits(site: Site) -> None:
     await asyncio.sleep(0.05)
     os.kill(site.pid, signal.SIGTERM)
     began = time.monotonic()
-    received = await asyncio.gather(*(reader.read() for reader, _ in clients))
+    received = await asyncio.gather(*(rest(reader) for reader, _ in clients))
     async with asyncio.timeout(PATIENCE):
         while True:
             try:
@@ -120,10 +127,11 @@ async def test_a_drain_with_a_waiting_fetch_ends_after_its_time(site: Site) -> N
     await asks(idle, 1)
     client[1].write(request(FETCH, 4, 2))
     await site.until(lambda text: "Fetch" in text)
+    began = time.monotonic()
     os.kill(site.pid, signal.SIGTERM)
     assert await asyncio.wait_for(idle[0].read(), PATIENCE) == b""
-    took = await ended(process_of(site), 3 + 2 * BUSY)
-    assert took >= 2.9
+    await ended(process_of(site), 3 + 2 * BUSY)
+    assert time.monotonic() - began >= 2.9
     lines = {line["event"]: line for line in log.new()}
     assert lines["drained"]["cut"] == 1
     assert lines["stopped"]

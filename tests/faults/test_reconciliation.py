@@ -89,12 +89,12 @@ class Crowd:
 
     async def _one(self) -> None:
         while not self.stopping.is_set():
-            run = self.runs[-1]
             try:
                 reader, writer = await asyncio.open_connection(HOST, self.port)
             except OSError:
                 await asyncio.sleep(0.05)
                 continue
+            run = self.runs[-1]  # of whom it has reached: it began before that sidecar did
             try:
                 while not self.stopping.is_set():
                     writer.write(self.frame)
@@ -144,6 +144,7 @@ def test_every_request_is_accounted_for(cluster: Site, tmp_path: Path) -> None:
     config = yaml.safe_load((tmp_path / "cluster" / "sidecar-1.yaml").read_text())
     config["internal.bootstrap.servers"] = internal
     config["audit"] |= {"spool.path": str(tmp_path / "spool")}
+    config["observer.shutdown.timeout.ms"] = 20_000
     path = tmp_path / "sidecar.yaml"
     path.write_text(yaml.safe_dump(config))
 

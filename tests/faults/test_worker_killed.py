@@ -34,7 +34,7 @@ async def test_a_killed_worker_takes_its_own_connections_alone_and_new_ones_are_
     assert site.sidecar is not None
     clients = [await site.dial() for _ in range(10)]
     assert all([await works(*client, 1) for client in clients])
-    crowd = await site.crowd_process(Plan(site.port, 1_200, rate=200, leave="answered", watch=PATIENCE))
+    crowd = await site.crowd_process(Plan(site.port, 2_400, rate=200, leave="answered", watch=PATIENCE))
     await site.until(lambda text: sample(text, "brokerside_connections_accepted_total") > 60)
     killed = time.monotonic()
     os.kill(workers_of(site.sidecar)[0], signal.SIGKILL)

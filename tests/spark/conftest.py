@@ -77,7 +77,7 @@ class AuditTopic:
         self.bootstrap = bootstrap
         self.admin = AdminClient({"bootstrap.servers": bootstrap})
         self.admin.create_topics([NewTopic(self.name, 2, 1)])[self.name].result(120)
-        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1_000})
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 60_000})
 
     def send(self, *values: bytes | None, partition: int = 0) -> list[int]:
         """Write ``values`` in order; returns their offsets."""

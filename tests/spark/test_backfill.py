@@ -136,8 +136,9 @@ def test_rows_of_another_cluster_stay_also_of_days_that_the_topic_has_none_of(jo
 
 
 def test_what_cannot_be_computed_again_is_refused(job: Job, audit: AuditTopic, bootstrap: str) -> None:
+    days = [datetime.now(UTC).date() + timedelta(days=1)]
     audit.send(*envelopes([0, 1, 2]))
-    tomorrow = datetime.now(UTC).date() + timedelta(days=1)
+    days.append(datetime.now(UTC).date() + timedelta(days=1))  # midnight may be between the two
     job(run)
     before = job.rows()
     (checkpoint,) = (job.root / "_checkpoints").glob(f"*/{audit.name}")
@@ -153,7 +154,7 @@ def test_what_cannot_be_computed_again_is_refused(job: Job, audit: AuditTopic, b
 
     end = TopicPartition(audit.name, 0, 2)
     assert audit.admin.delete_records([end])[end].result(30).low_watermark == 2
-    with pytest.raises(JobError, match=f"Kafka has deleted records .* the days from {tomorrow} on"):
+    with pytest.raises(JobError, match=f"Kafka has deleted records .* the days from ({days[0]}|{days[1]}) on"):
         job(backfill, first=FIRST)
     assert job.rows() == before
 

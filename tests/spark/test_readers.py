@@ -70,6 +70,9 @@ class Fleet(NamedTuple):
         """Let ``User:jobs`` do this."""
         acl = AclBinding(*acl_of(operation, topic))
         self.admin.create_acls([acl])[acl].result(30)
+        there = AclBindingFilter(*acl_of(operation, topic))
+        # The broker goes by it later than the controller.
+        until(lambda: bool(self.admin.describe_acls(there).result(30)))
 
     def revoke(self, operation: AclOperation, topic: str) -> None:
         """Take that right away."""

@@ -83,7 +83,7 @@ def _sidecar(cluster: ClusterState, number: int) -> SidecarProcess:
     folder = cluster.nodes[0].home.parent
     path = folder / f"sidecar-{number}.yaml"
     config = yaml.safe_load(path.read_text())
-    config["observer.shutdown.timeout.ms"] = 10_000
+    config["observer.shutdown.timeout.ms"] = 20_000
     if number == 2:
         config["audit"] = {**config.get("audit", {}), "mode": "rollup", "offsets.interval.ms": 1000}
         config["workers"] = 2

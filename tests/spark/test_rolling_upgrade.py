@@ -69,8 +69,14 @@ def command(fleet: FeatureFleet, *arguments: str, program: Sequence[str] = BROKE
 
 def reader_supports(fleet: FeatureFleet, highest: int) -> bool:
     """Whether the job is registered as running, and supports levels up to ``highest``."""
-    found = [one for one in fleet.status(1)["participants"] if one["name"] == f"reader/{READER}" and one["running"]]
-    return [one["supported"][AUDIT_EVENT_SCHEMA]["max_version"] for one in found] == [highest]
+    return supported(fleet, f"reader/{READER}") == [highest] * len(fleet.sidecars)
+
+
+def supported(fleet: FeatureFleet, name: str) -> list[int]:
+    """The highest level of a participant that runs, as each sidecar knows it: any of them may be the controller."""
+    found = [one for asked in fleet.sidecars for one in fleet.status(asked)["participants"]]
+    found = [one for one in found if one["name"] == name and one["running"]]
+    return [one["supported"][AUDIT_EVENT_SCHEMA]["max_version"] for one in found]
 
 
 def produced(fleet: FeatureFleet, client_id: str) -> ClientLedger:
@@ -142,6 +148,7 @@ def test_a_fleet_is_raised_and_lowered_while_clients_and_a_job_work(tmp_path: Pa
             for broker_id in (2, 3):
                 fleet.stop(broker_id)
                 fleet.start(broker_id)
+            wait_until(lambda: supported(fleet, "sidecar/2") == supported(fleet, "sidecar/3") == [2] * 3)
             code, said = command(fleet, "upgrade-all")
             assert (code, [one in said for one in blocking]) == (1, [False, False, True]), said
             ledgers.append(produced(fleet, "between"))
