@@ -91,6 +91,8 @@ class Collector:
         (self.port,) = free_ports(1)  # of which no passing connection takes one while it is closed
         self._tls = tls
         self._open: set[socket.socket] = set()
+        self._listening: socket.socket | None = None
+        self._lock = threading.Lock()  # what is accepted while it is closed is closed, too
         self._threads: list[threading.Thread] = []
         self.open()
 
@@ -100,15 +102,17 @@ class Collector:
 
     def open(self) -> None:
         """Listen, on the same port as before."""
-        self._listening = socket.create_server(("127.0.0.1", self.port))
-        self._start(self._accept, self._listening)
+        self._listening = listening = socket.create_server(("127.0.0.1", self.port))
+        self._start(self._accept, listening)
 
     def close(self) -> None:
         """Refuse connections, and close those that there are."""
-        for each in (self._listening, *list(self._open)):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+        with self._lock:
+            for each in filter(None, (self._listening, *self._open)):
+                with suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+                each.close()
+            self._listening = None
 
     def join(self) -> None:
         for thread in self._threads:
@@ -127,26 +131,38 @@ class Collector:
     def _accept(self, listening: socket.socket) -> None:
         with suppress(OSError):
             while True:
-                self._start(self._serve, listening.accept()[0])
+                connection, _ = listening.accept()
+                with self._lock:
+                    self.connections += 1
+                    is_open = self._listening is listening
+                    if is_open:
+                        self._open.add(connection)
+                if is_open:
+                    self._start(self._serve, connection)
+                else:
+                    connection.close()
 
     def _serve(self, connection: socket.socket) -> None:
-        self.connections += 1
-        self._open.add(connection)
         try:
             if self._tls is not None:
-                self._open.discard(connection)
-                connection = self._tls.wrap_socket(connection, server_side=True)
-                self._open.add(connection)
+                with self._lock:
+                    self._open.discard(connection)
+                    connection = wrapped = self._tls.wrap_socket(
+                        connection, server_side=True, do_handshake_on_connect=False
+                    )
+                    self._open.add(connection)
+                wrapped.do_handshake()
             while (request := self._read(connection)) is not None:
                 self.requests.append(request)
                 answer = self.script.popleft() if self.script else self.usual
                 if answer in self.accepting:  # before the answer is sent: its reader may look at once
                     self.taken.append(request)
                 answer(connection, request)
-        except OSError:
+        except (OSError, AttributeError):  # the latter: of a socket that is closed during its handshake
             pass
         finally:
-            self._open.discard(connection)
+            with self._lock:
+                self._open.discard(connection)
             connection.close()
 
     def _read(self, connection: socket.socket) -> Request | None:

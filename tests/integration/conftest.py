@@ -14,6 +14,7 @@ from proxy.local.cluster import ClusterState
 from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
 from tests.integration.librdkafka import LARGE
+from tests.integration.topics import described_by
 from tests.tools.kafka_tools import KafkaTools
 
 
@@ -68,5 +69,6 @@ def topic(cluster: ClusterState) -> Iterator[str]:
     admin = AdminClient({"bootstrap.servers": cluster.internal_bootstrap})
     config = {"max.message.bytes": str(2 * LARGE)}
     admin.create_topics([NewTopic(name, 2, 1, config=config)])[name].result(30)
+    described_by(cluster, name)
     yield name
     admin.delete_topics([name])[name].result(30)

@@ -84,7 +84,7 @@ def shut_down(*consumers: NotingConsumer | None) -> None:
 def handed_out(*consumers: NotingConsumer) -> Counter[tuple[int, int]]:
     """How often each message was handed out, by partition and offset."""
     return Counter(
-        (partition, offset) for one in consumers for partition, offsets in one.got.items() for offset in offsets
+        (partition, offset) for one in consumers for partition, offsets in list(one.got.items()) for offset in offsets
     )
 
 

@@ -93,15 +93,13 @@ class FeatureFleet:
 
     def status(self, broker_id: int, timeout: float = 20) -> dict[str, Any]:
         """``GET /features`` of a sidecar. Raises OSError."""
-        with urllib.request.urlopen(f"http://{self.sidecars[broker_id].admin}/features", timeout=timeout) as response:
-            found: dict[str, Any] = json.load(response)
+        found: dict[str, Any] = json.loads(get(f"http://{self.sidecars[broker_id].admin}/features", timeout)[1])
         return found
 
     def readiness(self, broker_id: int) -> tuple[int, str]:
         """Status and body of ``GET /readyz``."""
         try:
-            with urllib.request.urlopen(f"http://{self.sidecars[broker_id].admin}/readyz", timeout=20) as response:
-                return response.status, response.read().decode()
+            return get(f"http://{self.sidecars[broker_id].admin}/readyz", 20)
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
@@ -232,6 +230,14 @@ def check_records(records: Sequence[tuple[bytes, Any]]) -> None:
             before = record
     asked = {key for key, record in records if isinstance(record, UpdateProposal)}
     assert outcomes == Counter(asked), records
+
+
+def get(url: str, timeout: float) -> tuple[int, str]:
+    """Status and body of a page. A request of this process that was late, as after a pause, is made again."""
+    for _ in range(5):
+        with contextlib.suppress(ConnectionResetError), urllib.request.urlopen(url, timeout=timeout) as response:
+            return response.status, response.read().decode()
+    raise ConnectionResetError(url)
 
 
 PATIENCE = 180

@@ -12,8 +12,16 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from proxy.config import Config
 from proxy.core.protected_topics import FEATURES
@@ -140,6 +148,26 @@ def delete_topics(admin: AdminClient, *names: str) -> None:
         time.sleep(0.05)
 
 
+def await_ends_of_transactions(bootstrap: str, partition: TopicPartition) -> None:
+    """Kafka acknowledges a transaction before its records are there for readers: wait until they are."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+
+    def end(isolation: IsolationLevel) -> int:
+        found = admin.list_offsets({partition: OffsetSpec.latest()}, isolation_level=isolation)
+        return int(found[partition].result(60).offset)
+
+    def are_there() -> bool:
+        try:
+            return end(IsolationLevel.READ_COMMITTED) >= end(IsolationLevel.READ_UNCOMMITTED)
+        except KafkaException:
+            return False  # a new partition may not have its leader yet
+
+    deadline = time.monotonic() + 60
+    while not are_there():
+        assert time.monotonic() < deadline, f"a transaction of {partition.topic} does not end"
+        time.sleep(0.02)
+
+
 def committed(bootstrap: str, topic: str = FEATURES) -> list[tuple[bytes, bytes | None]]:
     """The committed records of a topic with one partition."""
     return [(message.key() or b"", message.value()) for message in committed_messages(bootstrap, topic)]
@@ -147,6 +175,7 @@ def committed(bootstrap: str, topic: str = FEATURES) -> list[tuple[bytes, bytes 
 
 def committed_messages(bootstrap: str, topic: str = FEATURES) -> list[Message]:
     """The same with all that a consumer gets of them."""
+    await_ends_of_transactions(bootstrap, TopicPartition(topic, 0))
     settings = {"bootstrap.servers": bootstrap, "group.id": "test", "isolation.level": "read_committed"}
     consumer = Consumer({**settings, "enable.partition.eof": True, "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])

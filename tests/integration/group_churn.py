@@ -368,9 +368,8 @@ class GroupChurn:
     def _produce(self, topic: str, partitions: int, recreated: int) -> None:
         before = self._producers.get(topic)
         bootstrap = self._fleet.state.internal_bootstrap
-        made = SteadyProducer(bootstrap, topic, partitions, rate=RATE, recreated=recreated)
-        if before is not None:
-            made.acknowledged.update(before.acknowledged)
+        acknowledged = None if before is None else before.acknowledged
+        made = SteadyProducer(bootstrap, topic, partitions, rate=RATE, recreated=recreated, acknowledged=acknowledged)
         self._producers[topic] = made
 
     def _start(self, consumer_id: str = "") -> None:

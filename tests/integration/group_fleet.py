@@ -102,10 +102,19 @@ class SteadyProducer:
     ``acknowledged``: how many, by partition.
     """
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int, *, rate: int, recreated: int = 0) -> None:
-        """``rate``: messages of each partition in a second."""
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        partitions: int,
+        *,
+        rate: int,
+        recreated: int = 0,
+        acknowledged: Mapping[int, int] | None = None,
+    ) -> None:
+        """``rate``: messages of each partition in a second. ``acknowledged``: by another one, before."""
         self.topic, self.partitions, self.recreated = topic, partitions, recreated
-        self.acknowledged = Counter[int]()
+        self.acknowledged = Counter[int](acknowledged)
         self._interval = 1 / rate
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "enable.idempotence": True})
         self._end = threading.Event()

@@ -148,13 +148,14 @@ def use_everything(folder: Path, node: Node, internal: str) -> None:
         try:
             producer = Producer({"bootstrap.servers": node.advertised})
             producer.produce(f"orders-{run}", b"one")
-            assert producer.flush(30) == 0
+            assert producer.flush(60) == 0
             until(lambda run=run: f"orders-{run}" in inventory(node))  # type: ignore[misc]
-            until(lambda: REGISTRY in admin.list_topics(timeout=10).topics)
+            until(lambda: REGISTRY in admin.list_topics(timeout=60).topics)
             with Peer(node.internal) as peer:
                 peer.ask(ALTER, 0, alter([("ip", None)], (RATE, 1000.0, False)))
             until(lambda: "upstream_protected" in (folder / "acls-1.log").read_text())
             until(lambda: '"change": "taken"' in sidecar.log.read_text())  # noqa: B023 - called at once
+            until(lambda: {largest_record(admin, topic) for topic in (REGISTRY, FEATURES)} == {"1048576"})
         finally:
             assert sidecar.stop()
         for topic in (REGISTRY, FEATURES):
@@ -163,6 +164,13 @@ def use_everything(folder: Path, node: Node, internal: str) -> None:
                 ConfigEntry("max.message.bytes", "2000000", incremental_operation=AlterConfigOpType.SET)
             )
             admin.incremental_alter_configs([resource])[resource].result(30)
+            until(lambda topic=topic: largest_record(admin, topic) == "2000000")  # type: ignore[misc]
+
+
+def largest_record(admin: AdminClient, topic: str) -> str | None:
+    """The setting, as the broker knows it."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    return str(admin.describe_configs([resource])[resource].result(60)["max.message.bytes"].value)
 
 
 def inventory(node: Node) -> set[str]:

@@ -26,15 +26,17 @@ from tests.integration.asking import Asker, questions
 from tests.integration.librdkafka import consume, produce
 from tests.integration.private_brokers import PRIVATE, Site, plain_sidecar, site
 from tests.integration.tap import Tapped, frames
+from tests.integration.test_audit import until
 from tests.integration.topics import described, new_topic
 from tests.interop.clients import BUILDING, CLIENTS, Client, digest
 from tests.tools.addressed import rewriting, rewritten
 from tests.tools.kafka_tools import KafkaTools
-from tests.tools.random_messages import Drawn
+from tests.tools.random_messages import Drawn, read_all
 
 pytestmark = pytest.mark.kafka
 
 ALTER_REASSIGNMENTS = 45
+DESCRIBE_CONFIGS, OF_GROUP = 32, 32
 
 KAFKA = ("3.9.2", "4.3.1", "4.4.0")
 
@@ -90,8 +92,16 @@ def test_without_rewriting_every_response_is_the_brokers(brokers: Site, topic: s
     with plain_sidecar(brokers) as address, Asker(brokers.state.nodes[0].upstream) as direct, Asker(address) as relayed:
         compared = 0
         for key, version, values in asked(direct, topic):
-            body = direct.until(key, version, values, lambda body: PRIVATE.encode() in body)
-            assert relayed.until(key, version, values, body.__eq__) == body, (key, version)
+            body = b""
+
+            def is_same(answer: bytes) -> bool:
+                """As above: both are asked anew."""
+                nonlocal body
+                body = direct.until(key, version, values, lambda body: PRIVATE.encode() in body)  # noqa: B023
+                return answer == body
+
+            found = relayed.until(key, version, values, is_same)
+            assert found == body, (key, version)
             compared += PRIVATE.encode() in body
     assert compared >= (25 if brokers.state.kafka_version == "3.9.2" else 30)
 
@@ -176,11 +186,21 @@ def test_javas_share_consumer(brokers: Site, tools: KafkaTools, topic: str) -> N
     assert produce(brokers.bootstrap, topic, [str(number).encode() for number in range(300)]) == 300
     run(tools, "configs", *server, "--alter", "--add-config", "share.auto.offset.reset=earliest", "--entity-type",
         "groups", "--entity-name", f"{topic}-share")  # fmt: skip
+    for node in brokers.state.nodes:  # each goes by it for the partition that it leads
+        with Asker(node.upstream) as asker:
+            until(lambda asker=asker: resets_earliest(asker, f"{topic}-share"))  # type: ignore[misc]
     lines = run(tools, "console-share-consumer", *server, "--topic", topic, "--group", f"{topic}-share",
                 "--max-messages", "300", "--timeout-ms", "60000")  # fmt: skip
     assert sorted(map(int, lines.split())) == list(range(300))
     assert f"{topic}-share" in run(tools, "share-groups", *server, "--describe", "--group", f"{topic}-share", "--state")
     assert_hidden(brokers)
+
+
+def resets_earliest(asker: Asker, group: str) -> bool:
+    """Whether a broker knows of this setting of a share group."""
+    wanted = {"Resources": [{"ResourceType": OF_GROUP, "ResourceName": group}]}
+    [found] = read_all(asker.answer(DESCRIBE_CONFIGS, 4, wanted))["Results"]
+    return ("share.auto.offset.reset", "earliest") in {(one["Name"], one["Value"]) for one in found["Configs"]}
 
 
 def test_javas_admin_tools(brokers: Site, tools: KafkaTools, topic: str) -> None:
@@ -198,15 +218,18 @@ def test_leaders_that_move_are_found_by_javas_clients(brokers: Site) -> None:
     """Records keep coming while each partition's leader changes: the refusal names the new one."""
     topic = new_topic(brokers.state)
     before = brokers.tapped()
-    common = ("--topic", topic, "--num-records", "1500")
+    common = ("--topic", topic, "--num-records", "3000")
+    consumer = started("consumer-perf", *common, "--bootstrap-server", brokers.bootstrap, "--timeout", "60000")
     producer = started(
         "producer-perf", *common, "--record-size", "100", "--throughput", "250",
         "--command-property", f"bootstrap.servers={brokers.bootstrap}", "acks=all", "linger.ms=0",
         # With more, a new leader that has no record of the producer takes its second batch before its first.
         "max.in.flight.requests.per.connection=1",
     )  # fmt: skip
-    consumer = started("consumer-perf", *common, "--bootstrap-server", brokers.bootstrap, "--timeout", "60000")
-    with producer as producing, consumer as consuming, Asker(brokers.state.nodes[0].upstream) as asker:
+    with contextlib.ExitStack() as stack:
+        consuming = stack.enter_context(consumer)
+        until(lambda: FETCH in asked_for(brokers, before))  # else it might begin after the last record
+        producing, asker = stack.enter_context(producer), stack.enter_context(Asker(brokers.state.nodes[0].upstream))
         while not {PRODUCE, FETCH} <= naming(brokers, before):  # and no longer: a record that finds no leader expires
             with contextlib.suppress(subprocess.TimeoutExpired):
                 producing.wait(1)
@@ -217,8 +240,8 @@ def test_leaders_that_move_are_found_by_javas_clients(brokers: Site) -> None:
             ]
             asker.ask(ALTER_REASSIGNMENTS, 0, {"TimeoutMs": 10_000, "Topics": [{"Name": topic, "Partitions": moved}]})
         produced, consumed = (process.communicate(timeout=100)[0] for process in (producing, consuming))
-    assert "1500 records sent" in produced
-    assert consumed.strip().splitlines()[-1].split(", ")[4] == "1500"
+    assert "3000 records sent" in produced
+    assert consumed.strip().splitlines()[-1].split(", ")[4] == "3000"
     assert_hidden(brokers)
     assert {PRODUCE, FETCH} <= naming(brokers, before)
 
@@ -226,9 +249,7 @@ def test_leaders_that_move_are_found_by_javas_clients(brokers: Site) -> None:
 def naming(brokers: Site, before: Sequence[Tapped]) -> set[int]:
     """Api keys of the responses with an array of nodes that has named one, but on the connections of ``before``."""
     found = set()
-    for one in brokers.tapped():
-        if any(one is other for other in before):
-            continue
+    for one in since(brokers, before):
         for request, response in zip(frames(one.requests), frames(one.responses), strict=False):
             key, version = struct.unpack_from(">hh", request)
             if response_header_is_flexible(key, version) and key in FIRST_VERSIONS and version >= FIRST_VERSIONS[key]:
@@ -236,6 +257,16 @@ def naming(brokers: Site, before: Sequence[Tapped]) -> set[int]:
                 if reported.get_or_else("NodeEndpoints", ()):
                     found.add(key)
     return found
+
+
+def asked_for(brokers: Site, before: Sequence[Tapped]) -> set[int]:
+    """Api keys of all requests, but on the connections of ``before``."""
+    return {struct.unpack_from(">h", one)[0] for each in since(brokers, before) for one in frames(each.requests)}
+
+
+def since(brokers: Site, before: Sequence[Tapped]) -> list[Tapped]:
+    """The connections but those of ``before``."""
+    return [one for one in brokers.tapped() if not any(one is other for other in before)]
 
 
 @contextlib.contextmanager

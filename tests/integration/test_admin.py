@@ -37,6 +37,13 @@ async def changed(request: AdminRequest) -> Response:
 GETS = {"/hello": hello, "/busy": busy, "/broken": broken}
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that was paused between its connection and its request is not cut."""
+    monkeypatch.setattr(http, "HTTP_REQUEST_TIMEOUT", 60.0)
+    monkeypatch.setattr(http, "RESPONSE_TIMEOUT", 60.0)
+
+
 @asynccontextmanager
 async def serving() -> AsyncIterator[int]:
     server, port = HttpServer(GETS, {"/change": changed}, {"kafka-1.example"}), free_port()

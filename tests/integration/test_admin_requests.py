@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]  # it is exported, untyped
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # they are exported, untyped
 
 from observers.event import RequestEvent, Resource
 from proxy.core.encode import NO_TAGGED_FIELDS, encode
@@ -148,6 +148,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         config["listeners"] = [
             {"name": "SASL", "bind": before, "upstream": behind, "security.protocol": "SASL_PLAINTEXT"}
         ]
+        config["observer.shutdown.timeout.ms"] = 15_000  # all events come, also where the broker takes its time
         path = folder / "admin.yaml"
         path.write_text(yaml.safe_dump(config))
         sidecar = SidecarProcess.start(path, folder / "admin.log", node.admin)
@@ -170,13 +171,14 @@ def run_tools(bootstrap: str, folder: Path, internal: str) -> None:
         options = ("--bootstrap-server", bootstrap, "--command-config", str(folder / f"{user}.properties"))
         return tools.run(name, *options, *arguments)
 
+    client = AdminClient({"bootstrap.servers": internal})
     with KafkaTools() as tools:
-        for command in (*CHANGES[:-2], *READS, *CHANGES[-2:]):
+        for number, command in enumerate((*CHANGES[:-2], *READS, *CHANGES[-2:])):
             done = run("admin", command)
             assert done.returncode == 0, done.stdout + done.stderr
-            if command is CHANGES[0]:  # the next tools ask the broker, which learns of the topic a moment later
-                client = AdminClient({"bootstrap.servers": internal})
-                until(lambda: "orders" in client.list_topics(timeout=60).topics)  # noqa: B023 - called at once
+            # The next tools ask the broker, which learns of all changes in their order, a moment later.
+            client.create_topics([NewTopic(f"known-{number}", 1, 1)])[f"known-{number}"].result(60)
+            until(lambda last=f"known-{number}": last in client.list_topics(timeout=60).topics)  # type: ignore[misc]
         run("admin", CHANGES[0])
         for command in (*CHANGES, *READS):
             run("bob", command)

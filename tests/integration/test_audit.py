@@ -115,6 +115,12 @@ def known_id(admin: AdminClient, name: str) -> str | None:
         return None
 
 
+@pytest.fixture(autouse=True)
+def _few_statuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is one at the end alone, however long a test takes."""
+    monkeypatch.setattr("observers.event_observer.STATUS_INTERVAL", 3600.0)
+
+
 @pytest.fixture
 def bootstrap(cluster: ClusterState) -> str:
     return cluster.internal_bootstrap
@@ -229,6 +235,7 @@ class TestDelivery:
         observer = AuditObserver()
         observer.configure({**configs(bootstrap, "audit-idle", **{"inventory.interval.ms": 100}), "worker": 1})
         until(lambda: observer.stats().delivered >= 5)
+        until(lambda: bool(events(envelopes(bootstrap, "audit-idle"), InventoryEvent)))  # a thread of its own asks
         observer.close(60)
         reported = [type(event) for e in envelopes(bootstrap, "audit-idle") for event in e.events]
         assert reported.count(StatusEvent) >= 4

@@ -28,6 +28,7 @@ def test_every_request_has_its_event(cluster: ClusterState) -> None:
     audit_topic = f"brokerside-evasion-{uuid.uuid4().hex[:8]}"
     config["observer.class.names"] = ["observers.audit:AuditObserver"]
     config["audit"] = {"topic": audit_topic}
+    config["observer.shutdown.timeout.ms"] = 15_000  # all events come, also where the broker takes its time
     path = folder / "evasion.yaml"
     path.write_text(yaml.safe_dump(config))
     process = SidecarProcess.start(path, path.with_suffix(".log"), node.admin)
@@ -60,7 +61,7 @@ def _change_a_topic(admin: AdminClient) -> None:
 
 def _read_and_write(settings: dict[str, str], audit_topic: str) -> None:
     """Read the audit topic through the sidecar, and try to write to it."""
-    until(lambda: audit_topic in AdminClient(settings).list_topics(timeout=10).topics)
+    until(lambda: audit_topic in AdminClient(settings).list_topics(timeout=60).topics)
     consumer = Consumer({**settings, "group.id": "none", "enable.auto.commit": False})
     consumer.assign([TopicPartition(audit_topic, partition, 0) for partition in range(12)])
     try:
@@ -70,6 +71,6 @@ def _read_and_write(settings: dict[str, str], audit_topic: str) -> None:
     refused: list[object] = []
     producer = Producer(settings)
     producer.produce(audit_topic, b"forged", partition=0, on_delivery=lambda error, _: refused.append(error))
-    producer.flush(30)
+    producer.flush(60)
     (error,) = refused
     assert "TOPIC_AUTHORIZATION_FAILED" in str(KafkaException(error))

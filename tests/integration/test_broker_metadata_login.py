@@ -14,6 +14,7 @@ from proxy.errors import BrokersideError
 from proxy.fleet.connection import BrokerUnreachable
 from proxy.local.ports import HOST, free_ports
 from proxy.local.sidecars import SidecarProcess
+from tests.integration.test_audit import until
 from tests.integration.test_quota_poller import Secured, secured  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.kafka
@@ -65,10 +66,11 @@ def test_a_client_goes_from_a_plain_connection_to_one_with_a_login(
 
         with BrokerMetadataClient(target, LOGIN) as client:
             logged_in = client.check(plain.node_id)
+            with BrokerMetadataClient(address) as other:  # they change until the sidecar, and each worker, knows all
+                until(lambda: client.this_broker().tags == other.this_broker().tags)
 
         assert (logged_in.host, logged_in.port) == (target.host, target.port)
         assert (plain.host, plain.port) != (target.host, target.port)
-        assert logged_in.tags == plain.tags
         with (
             BrokerMetadataClient(target) as client,
             pytest.raises(BrokerUnreachable, match="the connection was closed"),
@@ -86,4 +88,4 @@ def test_before_the_login_where_that_is_configured(secured: Secured, tmp_path: P
         BrokerMetadataClient(secured.sasl_advertised) as client,
         BrokerMetadataClient(address) as other,
     ):
-        assert client.this_broker().tags == other.this_broker().tags
+        until(lambda: client.this_broker().tags == other.this_broker().tags)

@@ -177,7 +177,7 @@ def test_older_and_newer_brokers(folder: Path, version: str) -> None:
     state = cluster.up(folder, kafka_version=version, progress=False)
     create(state.internal_bootstrap, "old-or-new")
     assert "old-or-new" in topics(state.internal_bootstrap)
-    assert f"Kafka version: {version}" in state.nodes[0].log.read_text()
+    wait_until(lambda: f"Kafka version: {version}" in state.nodes[0].log.read_text())
 
 
 def test_an_unknown_tool_is_refused_with_the_known_ones() -> None:

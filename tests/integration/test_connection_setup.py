@@ -28,10 +28,10 @@ from tests.integration.peer import Reader, Writer, read_frame
 
 pytestmark = pytest.mark.kafka
 
-SETUP = 3.0
-"""Seconds that stand for ``connection.setup.timeout.ms``."""
+SETUP = 6.0
+"""Seconds that stand for ``connection.setup.timeout.ms``: longer than a test is paused on a busy machine."""
 
-SLOW = 40.0
+SLOW = 60.0
 """Seconds after which something is taken to hang."""
 
 LARGE = 30_000_000
@@ -119,7 +119,8 @@ def slow() -> Iterator[socket.socket]:
 @pytest.fixture(scope="module")
 def running(broker: Broker, slow: socket.socket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """With the listeners CLIENT, TLS and SLOW."""
-    config = broker.config(**{"connection.setup.timeout.ms": int(SETUP * 1000)})
+    # Of the listener SLOW the upstream accepts after more than ``SETUP``.
+    config = broker.config(**{"connection.setup.timeout.ms": int(SETUP * 1000), "upstream.connect.timeout.ms": 60_000})
     upstreams = {"TLS": broker.tls, "SLOW": f"{HOST}:{slow.getsockname()[1]}"}
     for (name, upstream), port in zip(upstreams.items(), free_ports(2), strict=True):
         bind = f"{HOST}:{port}"

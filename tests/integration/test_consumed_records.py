@@ -17,6 +17,7 @@ from observers.event import RequestEvent, decoder
 from proxy.local.broker import AUDIT_TOPIC
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
+from tests.integration.feature_sidecars import await_ends_of_transactions
 from tests.tools.kafka_tools import KafkaTools
 
 pytestmark = pytest.mark.kafka
@@ -239,6 +240,7 @@ def _fill_with_transactions(cluster: ClusterState, topic: str) -> None:
             produce_batch(plain, topic, 0, [None] * 3)
         for producer, aborts in zip(producers, (number % 2 == 0, number % 3 == 0), strict=True):
             (producer.abort_transaction if aborts else producer.commit_transaction)(60)
+    await_ends_of_transactions(cluster.internal_bootstrap, TopicPartition(topic, 0))
 
 
 def _topic(

@@ -57,11 +57,10 @@ def test_consumers_register_with_the_successor_and_no_message_is_missing(
         until(lambda: not predecessor.process.alive(), "the predecessor has not ended")
         until(lambda: running.sidecar.ready(), "the successor is not ready")
         until(lambda: running.state(group) == "stable", "the group has not come back")
-        assert len(running.group(group)["consumers"]) == 2
+        until(lambda: len(running.group(group)["consumers"]) == 2, "a consumer has not come back")
         running.produce(topic, MESSAGES)
         until(lambda: first.count + second.count >= 2 * MESSAGES)
-        metrics = running.sidecar.metrics()
-        assert "brokerside_predecessor_connections 0" in metrics
+        until(lambda: "brokerside_predecessor_connections 0" in running.sidecar.metrics())
     finally:
         shut_down(first, second)
         if predecessor is not None:

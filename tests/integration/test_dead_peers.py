@@ -123,7 +123,7 @@ def test_a_peer_that_is_gone_with_bytes_on_their_way_is_lost(namespace: Namespac
         began = time.monotonic()
         sock.send(b"x")
         while not is_dead(sock.fileno(), SOON_MS):
-            assert time.monotonic() - began < 20
+            assert time.monotonic() - began < 60
             time.sleep(0.05)
         assert time.monotonic() - began >= SOON_MS / 1000 - 0.5
 
@@ -160,13 +160,13 @@ def test_tcp_user_timeout_begins_with_the_first_retransmission_and_ends_what_was
     with connected(namespace, server) as (sock, _):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SOON_MS)
         namespace.run("addr", "flush", "dev", "eth0")
-        sent = time.monotonic()
-        sock.send(b"x")
-        time.sleep(SOON_MS / 2000)
-        sock.send(b"y")  # it does not begin a new time
         poller = select.poll()
         poller.register(sock, select.POLLIN)
-        assert poller.poll(20_000)
+        sent = time.monotonic()
+        sock.send(b"x")
+        if not poller.poll(SOON_MS / 2):  # else this process was paused for longer
+            sock.send(b"y")  # it does not begin a new time
+            assert poller.poll(60_000)
         waited = time.monotonic() - sent
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ETIMEDOUT
         assert waited >= SOON_MS / 1000

@@ -198,9 +198,10 @@ async def test_bytes_of_the_broker_that_nothing_asked_for_end_the_connection(tmp
 
 
 async def test_closing_the_connection_cancels_it(tmp_path: Path) -> None:
-    cancelled = asyncio.Event()
+    began, cancelled = asyncio.Event(), asyncio.Event()
 
     async def serve(call: BrokerCall) -> bytes | None:
+        began.set()
         try:
             return await never(call)
         finally:
@@ -209,9 +210,8 @@ async def test_closing_the_connection_cancels_it(tmp_path: Path) -> None:
     async with serving(tmp_path, serve) as running:
         reader, writer = await running.dial()
         writer.write(deferred(1))
-        await running.until(lambda: running.counters.requests[HELD] == 1)
+        await asyncio.wait_for(began.wait(), 60)
         (number,) = running.manager.by_number
-        await asyncio.sleep(0.02)
         running.manager.close_connection(number, "closed_by_operator")
         await closes(running, "closed_by_operator", reader)
         await asyncio.wait_for(cancelled.wait(), 60)

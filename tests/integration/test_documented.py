@@ -130,6 +130,6 @@ def test_the_example_counts_the_bytes_of_every_version(
             topics = [{**named, "partitions": [PARTITION]}]
             answer = asked(connection, 1, version, encode(FETCH_REQUEST, version, {**WANTED, "topics": topics}))
             assert len(answer) > size
-    until(lambda: observed.metric("brokerside_observer_delivered_total") == len(PRODUCE) + len(FETCH))
+    until(lambda: observed.metric("brokerside_observer_delivered_total") >= len(PRODUCE) + len(FETCH))
     assert observed.stop()
     assert json.loads((tmp_path / "byte_counts.json").read_text()) == [{topic: size}, {topic: len(FETCH) * size}]

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -19,6 +20,8 @@ from proxy.local import process
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
 from tests.integration.metrics import sample
+from tests.integration.test_audit import until
+from tests.integration.test_documented import led
 
 pytestmark = pytest.mark.kafka
 
@@ -35,6 +38,7 @@ def create_topic(state: ClusterState) -> str:
     name = f"f-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": state.internal_bootstrap})
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+    until(lambda: led(admin, name))
     return name
 
 
@@ -150,14 +154,17 @@ def test_a_sidecar_that_is_restarted_under_load_loses_nothing_acknowledged(own_c
 
 
 def test_a_second_sigterm_ends_a_drain_at_once(own_cluster: ClusterState) -> None:
-    folder = own_cluster.nodes[0].home.parent
+    node = own_cluster.nodes[0]
+    folder = node.home.parent
     topic = create_topic(own_cluster)
-    sidecar = start_sidecar(own_cluster, folder)
+    config = yaml.safe_load((folder / "sidecar-1.yaml").read_text())
+    (folder / "patient.yaml").write_text(yaml.safe_dump(config | {"drain.timeout.ms": 250_000}))
+    sidecar = SidecarProcess.start(folder / "patient.yaml", folder / "patient.log", node.admin)
     consumer = Consumer(
         {
             "bootstrap.servers": own_cluster.bootstrap,
             "group.id": "g",
-            "fetch.wait.max.ms": 30_000,
+            "fetch.wait.max.ms": 250_000,
             "fetch.min.bytes": 1000,
         }
     )
@@ -168,13 +175,11 @@ def test_a_second_sigterm_ends_a_drain_at_once(own_cluster: ClusterState) -> Non
             assert time.monotonic() < deadline
             consumer.poll(0.1)
         os.kill(sidecar.process.pid, signal.SIGTERM)
+        until(lambda: '"draining"' in sidecar.log.read_text())  # two signals before that would be one
         time.sleep(1)
         assert sidecar.process.alive()  # the long poll holds the drain
         os.kill(sidecar.process.pid, signal.SIGTERM)
-        deadline = time.monotonic() + 5
-        while sidecar.process.alive():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: not sidecar.process.alive())
         assert '"event":"stopped"' in sidecar.log.read_text().replace(" ", "")
     finally:
         consumer.close()

@@ -151,7 +151,7 @@ async def test_a_sidecar_that_cannot_read_the_levels_is_ready_and_uses_level_1(s
     try:
         async with running(sidecar := FeatureSidecar(site.node, **site.settings)):
             await until(lambda: sidecar.problems == [NOT_LOADED, None])
-            await until(lambda: sidecar.features.status().participants[0].running)
+            await until(lambda: any(one.running for one in sidecar.features.status().participants))
             await asyncio.sleep(3)
             found = sidecar.features.status()
             assert (found.loaded, found.epoch, found.applied_epoch) == (False, -1, -1)
@@ -222,7 +222,7 @@ def test_clients_do_not_notice_that_the_topic_is_deleted(fleet: FeatureFleet, si
         wait_until(lambda: load.answered > began + 1000)
     assert load.errors == []
     assert fleet.shown(one) == shown
-    assert logged(fleet, one) in ([], ["features_unavailable", "features_back"])
+    wait_until(lambda: logged(fleet, one) in ([], ["features_unavailable", "features_back"]))  # its log is late
 
 
 def test_clients_do_not_notice_that_the_right_to_write_is_revoked(fleet: FeatureFleet, site: Site) -> None:
@@ -261,7 +261,7 @@ async def test_records_that_nobody_has_signed_are_ignored(site: Site, tmp_path: 
             producer = Producer({"bootstrap.servers": site.node.internal})
             for headers in ([], [of_registry]):
                 producer.produce(FEATURES, key=FEATURES_KEY, value=forged, partition=0, headers=headers)
-            assert producer.flush(20) == 0
+            assert producer.flush(60) == 0
             await until(lambda: len([one for one in logs if one["event"] == "features_record_ignored"]) >= 2)
             assert sidecar.views[-1].epoch < 900
             assert sidecar.level[AUDIT_EVENT_SCHEMA] in (1, 2)

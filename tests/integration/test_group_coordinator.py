@@ -237,11 +237,12 @@ def test_a_killed_consumer_s_partitions_move_when_its_connection_ends(coordinati
         other = coordinating.consumer(group, "c2", topic, session_timeout_ms=30_000)
         try:
             until(lambda: len(other.owned) == 2)
-            until(lambda: coordinating.state(group) == "stable")  # it has read all: its end is a FIN
+            until(lambda: coordinating.state(group) == "stable")
+            until(lambda: not coordinating.get("/coordinator")["fields"]["ping_purgatory"])  # it has read all: a FIN
             killed.kill()
             until(lambda: other.owned == {0, 1, 2, 3})
             coordinating.produce(topic, 4)
-            until(lambda: {offsets[-1] for offsets in other.got.values()} == {MESSAGES // 4})
+            until(lambda: {offsets[-1] for offsets in list(other.got.values())} == {MESSAGES // 4})
         finally:
             other.shut_down()
     (gone,) = coordinating.lines("consumer_gone", group=group, consumer="c1")

@@ -69,7 +69,7 @@ async def test_partitions_follow_leaders_evacuations_and_deaths(state: ClusterSt
         assert not assigned.is_empty
         opened = await successor.open(partition)
         assert (opened.claim, opened.records) == (claim + 1, [RECORD])
-        await until(lambda: all(each.view.holders[partition] == successor.config.broker_id for each in successors))
+        await until(lambda: all(each.view.holders.get(partition) == successor.config.broker_id for each in successors))
 
         two = GroupSidecar(state.nodes[1], partitions=PARTITIONS)
         sidecars[1] = two

@@ -218,4 +218,4 @@ def _consume(secured: Secured, group: str, topic: str, consumers: list[NotingCon
     assert alice.failure == f"group {group}: not authorized to read the group (error 30)"
     expected = {(partition, offset): 1 for partition in range(PARTITIONS) for offset in range(count)}
     assert handed_out(alice, bob) == expected
-    assert not fetch(f"http://{secured.node.admin}/groups")["groups"][0]["members"]
+    until(lambda: not fetch(f"http://{secured.node.admin}/groups")["groups"][0]["members"])

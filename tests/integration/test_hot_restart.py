@@ -74,6 +74,7 @@ class HotSite:
             "workers": workers,
             "audit": {"topic": audit, "spool.path": str(folder / "spool")},
             "takeover.socket.path": str(folder / "takeover.sock"),
+            "observer.shutdown.timeout.ms": 15_000,  # all events come, also where the broker takes its time
             "quotas": {"listener.name.limited.max.connection.creation.rate": LIMIT},
         }
         first, self.config = folder / "first.yaml", folder / "second.yaml"
@@ -89,14 +90,15 @@ class HotSite:
         self.second = process.spawn(command, self.folder / "second.log")
 
     def said(self, log: str, event: str) -> dict[str, Any] | None:
-        lines = (json.loads(line) for line in (self.folder / log).read_text().splitlines())
+        text = (self.folder / log).read_text()
+        lines = (json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines())
         return next((line for line in lines if line["event"] == event), None)
 
     def accepted(self, listener: str) -> float:
         return sample(self.first.metrics(), "brokerside_connections_accepted_total", listener=listener)
 
     def stop(self) -> bool:
-        return process.stop([one for one in (self.first.process, self.second) if one is not None], 20)
+        return process.stop([one for one in (self.first.process, self.second) if one is not None], 40)
 
 
 class ProducerThread(threading.Thread):
@@ -205,6 +207,7 @@ async def test_a_hot_restart_under_load(
         load.terminate()
     unlimited, requests = await asyncio.gather(*map(finished, loads))
     await asyncio.to_thread(producer.stop)
+    await until(lambda: site.said("second.log", "took_over"))
     took = site.said("second.log", "took_over")
     assert took is not None
     assert "ok" in await asyncio.to_thread(site.first._get, "readyz"), "the successor's, at the same address"

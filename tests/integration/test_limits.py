@@ -222,6 +222,7 @@ def test_the_audit_and_the_log_say_who_was_throttled(limited: Limited, cluster: 
         "internal.bootstrap.servers": cluster.internal_bootstrap,
         "observer.class.names": ["observers.audit:AuditObserver"],
         "audit": {"topic": name},
+        "observer.shutdown.timeout.ms": 20_000,  # the events of the end have no spool
         "quotas": {"ip.store": "file", "ips": {"127.0.0.5": {"connection_creation_rate": 1}}},
     }
     site = limited(**settings)
@@ -297,8 +298,7 @@ def test_real_clients_only_wait_longer(limited: Limited, cluster: ClusterState, 
     records = [f"r{number}".encode() for number in range(100)]
     produce(f"127.0.0.1:{site.client}", topic, records)
     assert sorted(consume(cluster.internal_bootstrap, topic, len(records))) == sorted(records)
-    crowd = [site.dial() for _ in range(3)]
-    assert all(map(answered, crowd))
+    assert all(map(answered, site.dial_at_once(3)))
     assert site.metric("connections_throttled_total", action="delay") >= 1
 
 

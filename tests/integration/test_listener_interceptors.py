@@ -141,6 +141,7 @@ async def test_it_is_asked_at_the_start_and_no_client_is_needed(run: Run, worker
         assert await site.answer(request(9999, 0, 1)) == b"", "the broker itself closes"
         site.broker.deaf = False
         await site.every(request(9999, 0, 1), lambda answer: answer == response(1))
+        await site.until(lambda: site.broker.asked >= workers)
         assert site.broker.asked == workers
 
 
@@ -299,6 +300,12 @@ async def test_an_update_ends_with_the_worker_whose_client_asked_for_it(run: Run
 async def test_a_stop_ends_the_asking(run: Run) -> None:
     async with run(known=False) as site:
         await site.handler.stop(asyncio.Event())
+        site.broker.deaf = False
+        upstream = site.config.listeners[0].upstream
+        reader, writer = await asyncio.open_connection(upstream.host, upstream.port)
+        writer.write(request(API_VERSIONS, 0, 1))
+        await read_frame(reader)  # a connection that was on its way is accepted before this one
+        writer.close()
         asked = len(site.broker.writers)
         await asyncio.sleep(3 * api_versions_probe.MIN_RETRY_DELAY)
         assert len(site.broker.writers) == asked

@@ -135,7 +135,7 @@ def test_the_first_client_of_an_activated_sidecar_is_served(tmp_path: Path, name
             sidecar.until(lambda: '"started"' in sidecar.log.read_text())
             sidecar.until(lambda: 'accepted_total{listener="CLIENT"} 1' in metrics(sidecar))
     finally:
-        assert process.stop([sidecar.process], 15)
+        assert process.stop([sidecar.process], 60)
 
 
 def metrics(sidecar: Activated) -> str:

@@ -72,10 +72,17 @@ def test_a_consumer_is_found_and_closed(cluster: ClusterState, running: tuple[st
     consumer.subscribe([f"t-{name}"])
     try:
         group = f"?group_id=g-{name}"
+
+        def fetches() -> bool:
+            """Whether a fetch waits for records."""
+            open_ = connections(admin, f"?client_id=c-{name}")["connections"]
+            return any(one.get("api_key") == 1 for each in open_ for one in each.get("in_flight_requests", [])[:1])
+
         until(
             lambda: (
                 consumer.poll(0.5) is None
                 and any(one.get("group_member_id") for one in connections(admin, group)["connections"])
+                and fetches()
             ),
         )
         found = connections(admin, f"?client_id=c-{name}")
@@ -86,8 +93,6 @@ def test_a_consumer_is_found_and_closed(cluster: ClusterState, running: tuple[st
         assert member["group_member_id"]
         assert member["request_count"] > 1
         assert member["listener"] == "CLIENT"
-        fetching = [one for one in found["connections"] if one.get("in_flight_requests", [{}])[0].get("api_key") == 1]
-        assert fetching, "a fetch waits for records"
 
         shown = brokerside(admin, "--client-id", f"c-{name}")
         assert (shown.returncode, shown.stderr) == (0, "")

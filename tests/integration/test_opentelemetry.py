@@ -49,7 +49,7 @@ def start(cluster: ClusterState, collector: Collector, tmp_path: Path) -> Iterat
     started: list[SidecarProcess] = []
     topic = f"audit-{uuid.uuid4().hex[:8]}"
 
-    def start(spool: bool = True, workers: int = 1, **settings: Any) -> SidecarProcess:
+    def start(spool: bool = True, workers: int = 1, patience_ms: int = 20_000, **settings: Any) -> SidecarProcess:
         config = yaml.safe_load((folder / "sidecar-1.yaml").read_text())
         own = {"endpoint": collector.endpoint, "timeout.ms": 500, **settings}
         if spool:
@@ -59,7 +59,7 @@ def start(cluster: ClusterState, collector: Collector, tmp_path: Path) -> Iterat
             "observer.class.names": [AUDIT, OBSERVER],
             "audit": {"topic": topic, "spool.path": str(tmp_path / "topic")},
             "observers": {OBSERVER: own},
-            "observer.shutdown.timeout.ms": 8000,
+            "observer.shutdown.timeout.ms": patience_ms,
         }
         path = tmp_path / "sidecar.yaml"
         path.write_text(yaml.safe_dump(config))
@@ -104,6 +104,11 @@ def missing(events: list[tuple[str, Event]], boot_id: str) -> tuple[set[int], se
 def waiting(sidecar: SidecarProcess) -> float:
     text = sidecar.metrics()
     return sample(text, "brokerside_opentelemetry_queued") + sample(text, "brokerside_opentelemetry_spooled")
+
+
+def dropped(sidecar: SidecarProcess, reason: str) -> float:
+    """How many events were lost for this reason."""
+    return sample(sidecar.metrics(), "brokerside_opentelemetry_dropped_total", reason=reason)
 
 
 def balanced(text: str) -> bool:
@@ -216,30 +221,29 @@ def test_nothing_that_a_collector_does_reaches_a_client_or_costs_more_than_its_b
     sidecar = start(spool=False, **{"queue.max.bytes": 1_048_576})
     assert produce(cluster.bootstrap, topic, [b"v"] * 500, **SMALL_BATCHES) == 500
     before = sample(sidecar.metrics(), "process_resident_memory_bytes")
-    for answer in (
-        say_nothing,
-        byte_by_byte,
-        hang_up,
-        response(500),
-        response(302, headers=[("location", "http://127.0.0.1:1/")]),
-        response(503, headers=[("retry-after", "1")]),
-        no_message,
-        without_end(b"HTTP/1.1 200 OK\r\ncontent-length: 999999999999\r\n\r\n"),
-        without_end(b"HTTP/1.1 200 OK\r\nx: "),
+    for answer, reason in (
+        (say_nothing, ""),
+        (byte_by_byte, ""),
+        (hang_up, ""),
+        (response(500), "http_500"),
+        (response(302, headers=[("location", "http://127.0.0.1:1/")]), "http_302"),
+        (response(503, headers=[("retry-after", "1")]), ""),
+        (no_message, ""),
+        (without_end(b"HTTP/1.1 200 OK\r\ncontent-length: 999999999999\r\n\r\n"), "response_too_large"),
+        (without_end(b"HTTP/1.1 200 OK\r\nx: "), ""),
     ):
         collector.usual = answer
         asked = len(collector.requests)
         assert produce(cluster.bootstrap, topic, [b"v"] * 700, **SMALL_BATCHES) == 700
         until(lambda: len(collector.requests) > asked)  # noqa: B023
+        # The sidecar may have given up an answer that came late; then the next request gets the same.
+        until(lambda: not reason or dropped(sidecar, reason) > 0)  # noqa: B023
         assert sidecar.ready()
     text = sidecar.metrics()
     assert balanced(text)
     assert sample(text, "process_resident_memory_bytes") - before < 48 * 1024 * 1024
     collector.usual = OK
     until(lambda: waiting(sidecar) == 0)
-    text = sidecar.metrics()
-    for reason in ("http_500", "http_302", "response_too_large"):
-        assert sample(text, "brokerside_opentelemetry_dropped_total", reason=reason) > 0
     assert sidecar.stop()
     received = collector.events()
     ((boot_id, last),) = [(boot, event) for boot, event in received if event.get("last")]
@@ -252,7 +256,7 @@ def test_a_collector_that_says_nothing_does_not_hold_up_the_end(
     start: Start, cluster: ClusterState, collector: Collector, topic: str, tmp_path: Path
 ) -> None:
     collector.usual = say_nothing
-    sidecar = start(**{"timeout.ms": 600_000})
+    sidecar = start(patience_ms=8000, **{"timeout.ms": 600_000})
     assert produce(cluster.bootstrap, topic, [b"v"] * 300, **SMALL_BATCHES) == 300
     until(lambda: bool(collector.requests))
     assert sidecar.stop(), "within the time to drain and to close"

@@ -36,6 +36,9 @@ from tests.integration.test_audit import until
 TIMEOUT = 60.0
 """Seconds for a request, where nothing is to wait for it: one more costs a test its counts."""
 
+WAITED_FOR = 6.0
+"""Seconds for a request, where the end of its time is waited for; the answer to another one is there before that."""
+
 Report = tuple[Any, str | None, bool, bool, int | None]
 
 
@@ -162,23 +165,27 @@ class TestDelivery:
 
 class TestRetries:
     @pytest.mark.parametrize(
-        "answer",
+        ("answer", "timeout"),
         [
-            *(pytest.param(response(status), id=str(status)) for status in (429, 502, 503, 504)),
-            pytest.param(hang_up, id="hang up"),
-            pytest.param(say_nothing, id="say nothing"),
-            pytest.param(byte_by_byte, id="byte by byte"),
-            pytest.param(lambda connection, _: connection.sendall(b"SSH-2.0-x\r\n\r\n"), id="no HTTP"),
-            pytest.param(lambda connection, _: connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-le"), id="cut headers"),
-            pytest.param(without_end(b"HTTP/1.1 200 OK\r\nx: "), id="headers without end"),
-            pytest.param(without_end(b"HTTP/1.1 503 X\r\ncontent-length: 999999999999\r\n\r\n"), id="503 without end"),
+            *(pytest.param(response(status), TIMEOUT, id=str(status)) for status in (429, 502, 503, 504)),
+            pytest.param(hang_up, TIMEOUT, id="hang up"),
+            pytest.param(say_nothing, WAITED_FOR, id="say nothing"),
+            pytest.param(byte_by_byte, WAITED_FOR, id="byte by byte"),
+            pytest.param(lambda connection, _: connection.sendall(b"SSH-2.0-x\r\n\r\n"), TIMEOUT, id="no HTTP"),
+            pytest.param(
+                lambda connection, _: connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-le"), WAITED_FOR, id="cut headers"
+            ),
+            pytest.param(without_end(b"HTTP/1.1 200 OK\r\nx: "), TIMEOUT, id="headers without end"),
+            pytest.param(
+                without_end(b"HTTP/1.1 503 X\r\ncontent-length: 999999999999\r\n\r\n"), TIMEOUT, id="503 without end"
+            ),
         ],
     )
     def test_a_record_is_sent_again_until_it_is_taken(
-        self, collector: Collector, desk_of: DeskOf, answer: Answer
+        self, collector: Collector, desk_of: DeskOf, answer: Answer, timeout: float
     ) -> None:
         collector.script += [answer, answer]
-        desk = desk_of(collector.endpoint, timeout=2)
+        desk = desk_of(collector.endpoint, timeout=timeout)
         with capture_logs() as logged:
             desk.send(2)
             assert [reason for _, reason, *_ in desk.settle(2)] == [None, None]

@@ -154,7 +154,7 @@ def test_one_connection_too_many_of_a_principal_is_closed_and_those_of_another_a
     assert all(map(works, [*alices, *bobs]))
     until(lambda: site.connections() == {"User:alice": 3, "User:bob": 6})
     assert site.throttled(NUMBER, "drop") == 2
-    assert site.metric("connections_closed_total", cause="principal_quota_exceeded") == 2
+    until(lambda: site.metric("connections_closed_total", cause="principal_quota_exceeded") == 2)
     assert site.metric("quota_principals", quota=NUMBER) == 2
     until(lambda: site.lines("connections_throttled"))
     line = site.lines("connections_throttled")[0]
@@ -183,7 +183,7 @@ def test_beyond_its_rate_a_principal_is_held_and_goes_on_or_is_closed(limited: S
     assert held == site.throttled(RATE, "hold") >= closed
     assert 0 < site.metric("principal_connection_throttle_time_seconds_sum") <= held
     assert site.throttled(RATE, "drop") == closed
-    assert site.metric("connections_closed_total", cause="principal_quota_exceeded") == closed
+    until(lambda: site.metric("connections_closed_total", cause="principal_quota_exceeded") == closed)
     view = {one.principal: one for one in admin_client.get_quotas(site.admin).principals}
     assert (view["User:alice"].rate_limit, view["User:bob"].rate_limit) == (1, 1000)
     until(lambda: site.lines("connections_throttled"))
@@ -270,6 +270,7 @@ def test_a_reload_limits_new_logins_and_knows_the_open_connections(limited: Site
 def test_the_audit_names_the_principal(limited: Sites, node: tuple[Node, str]) -> None:
     config = broker.sidecar_config(node[0])
     kept = {name: value for name, value in config.items() if name not in ("broker.id", "listeners", "admin")}
+    kept["observer.shutdown.timeout.ms"] = 20_000
     site = limited(**{**kept, "quotas": {"max.connections.per.principal.overrides": "alice:0"}})
     assert is_closed(site.log_in("alice"))
     assert works(site.log_in("bob"))

@@ -14,6 +14,7 @@ from proxy.local import cluster as local_cluster
 from proxy.local.cluster import ClusterState
 from proxy.protocol.versions import message_formats, ranges, release_of, release_range
 from tests.frames import request
+from tests.integration.topics import described_by
 from tests.tools.record_ranges import ask, recorded
 
 pytestmark = pytest.mark.kafka
@@ -29,6 +30,7 @@ def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     state = local_cluster.up(folder, kafka_version=request.param, advertise="broker", progress=False)
     admin = AdminClient({"bootstrap.servers": state.bootstrap})
     admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
+    described_by(state, TOPIC)
     yield state
     local_cluster.down(folder)
 

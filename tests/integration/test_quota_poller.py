@@ -35,6 +35,7 @@ from tests.integration.certificates import certificate
 from tests.integration.conftest import free_port
 from tests.integration.metrics import sample
 from tests.integration.quotas import ALTER, ANY, CREATION, DESCRIBE, RATE, Peer, alter, describe, error_of, set_config
+from tests.integration.test_principals import knows
 from tests.interop.wire import audited
 from tests.tools.authority import Authority, Pair
 from tests.tools.topic import messages
@@ -107,9 +108,18 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
             info = ScramCredentialInfo(mechanism, 4096)
             new = UserScramCredentialUpsertion(USER, info, PASSWORD.encode())
             admin.alter_user_scram_credentials([new])[USER].result(30)
+            wait_known(found.sasl, mechanism.name.replace("_", "-"))
         yield found
     finally:
         local_cluster.down(folder)
+
+
+def wait_known(address: str, mechanism: str) -> None:
+    """Wait until the broker knows the user: some moments after the controller does."""
+    deadline = time.monotonic() + 60
+    while not knows(address, mechanism, USER, PASSWORD):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 @pytest.fixture(autouse=True)
@@ -242,7 +252,9 @@ async def test_an_override_is_stored_when_a_default_quota_appears(secured: Secur
             await until(everything, ClusterQuotas({DEFAULT_ADDRESS: 100, "127.0.0.1": UNLIMITED}))
         store(secured, "localhost", 7)
         await until(polled, ClusterQuotas({DEFAULT_ADDRESS: 100, "127.0.0.1": 7}))
-        assert "upstream.source" in (polled.watch.state.problem or "")
+        async with asyncio.timeout(60):
+            while "upstream.source" not in (polled.watch.state.problem or ""):  # noqa: ASYNC110 - found out after that
+                await asyncio.sleep(0.01)
         assert polled.problem is None
 
 
@@ -318,6 +330,7 @@ def test_a_sidecar_talks_to_its_cluster_over_tls_alone(
         assert producer.flush(30) == 0
         wait(lambda: registered(secured) > boots, sidecar)
         wait(lambda: sample(sidecar.metrics(), "brokerside_audit_delivered_total") > 0, sidecar)
+        wait(lambda: any(one.api == "Produce" for one in audited(secured.node.internal, audit, "over-tls")), sidecar)
         host, _, port = secured.node.advertised.rpartition(":")
         with socket.create_connection((host, int(port)), source_address=("127.0.0.9", 0)):
             wait(lambda: rate_limits(sidecar).get("127.0.0.9") == 1000, sidecar)
@@ -336,9 +349,11 @@ def rate_limits(sidecar: SidecarProcess) -> dict[str, int | None]:
 
 
 def registered(secured: Secured) -> int:
-    """Records in the topic of the registry, 0 where it is not there yet."""
+    """The number of the last record in the topic of the registry, which is compacted; 0 where it is not there yet."""
     admin = AdminClient({"bootstrap.servers": secured.node.internal})
-    return len([*messages(secured.node.internal, REGISTRY)]) if REGISTRY in admin.list_topics(timeout=30).topics else 0
+    if REGISTRY not in admin.list_topics(timeout=30).topics:
+        return 0
+    return max((1 + (one.offset() or 0) for one in messages(secured.node.internal, REGISTRY)), default=0)
 
 
 def wait(condition: Callable[[], bool], sidecar: SidecarProcess) -> None:

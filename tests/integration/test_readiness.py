@@ -53,7 +53,7 @@ def running(folder: Path, config: dict[str, Any]) -> Iterator[Running]:
     try:
         yield Running(admin)
     finally:
-        assert process.stop([sidecar], 15)
+        assert process.stop([sidecar], 60)
 
 
 @pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SSL"])

@@ -60,7 +60,7 @@ class Sidecar:
 def sidecar(tmp_path: Path) -> Iterator[Sidecar]:
     sidecar = Sidecar(tmp_path)
     yield sidecar
-    assert process.stop([sidecar.process], 15)
+    assert process.stop([sidecar.process], 60)
 
 
 def until(condition: Callable[[], object]) -> None:

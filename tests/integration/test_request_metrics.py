@@ -83,14 +83,19 @@ def work(bootstrap: str, topic: str) -> None:
 
 
 def scrape_until_quiet(admin: str) -> Samples:
-    """The metrics, once the observer has all requests of the clients, and no fetch waits at the broker."""
+    """The metrics, once observers have all requests of the clients, no fetch waits, and the events are delivered."""
     last: Samples = {}
 
     def is_quiet() -> bool:
         nonlocal last
         last = scrape(admin)
         observed = total(last, "brokerside_principal_requests_total")
-        return not total(last, "brokerside_connections_active") and observed == total(last, "brokerside_requests_total")
+        emitted, delivered = (total(last, f"brokerside_audit_{what}_total") for what in ("emitted", "delivered"))
+        return (
+            not total(last, "brokerside_connections_active")
+            and observed == total(last, "brokerside_requests_total")
+            and 0 < emitted == delivered
+        )
 
     until(is_quiet)
     return last

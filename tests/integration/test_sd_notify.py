@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -91,6 +92,7 @@ def test_a_successor_becomes_the_service(
         until(lambda: said(first, WATCHDOG="1"))
         os.kill(first, signal.SIGUSR2)
         until(lambda: said(first) and not sidecar.process.alive())
+        said(first)  # all the rest, up to its end
         [second] = named()
         until(lambda: said(second, READY="1", STATUS="Running") and said(second, WATCHDOG="1"))
         at = next(at for at, (_, message) in enumerate(seen) if "MAINPID" in message)
@@ -121,6 +123,8 @@ def end(pid: int) -> None:
 
 
 def children(pid: int) -> list[int]:
-    return [
-        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
-    ]
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            found += map(int, (task / "children").read_text().split())
+    return found

@@ -146,7 +146,7 @@ async def old(tmp_path: Path) -> AsyncIterator[Predecessor]:
 async def test_a_successor_that_hangs_once_nobody_accepts_is_given_up(
     old: Predecessor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(takeover_server, "ACCEPT_TIMEOUT", 3.0)
+    monkeypatch.setattr(takeover_server, "ACCEPT_TIMEOUT", 6.0)
     successor = Scripted(old.path)
     successor.channel.send(RequestSockets(PROTOCOL, 1, os.getpid()))
     await successor.hears(ListeningSocketsPassed)

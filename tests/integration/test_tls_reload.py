@@ -78,13 +78,16 @@ class Site:
                     await asyncio.sleep(0.05)
             yield running.pid
         finally:
-            assert await asyncio.to_thread(process.stop, [running], 15)
+            assert await asyncio.to_thread(process.stop, [running], 60)
 
 
 def workers_of(pid: int) -> list[int]:
     """Pids of the children of all threads."""
-    children = Path("/proc", str(pid), "task").glob("*/children")
-    return [int(child) for one in children for child in one.read_text().split()]
+    found: list[int] = []
+    for children in Path("/proc", str(pid), "task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            found += map(int, children.read_text().split())
+    return found
 
 
 async def ask(client: tuple[Reader, Writer], number: int) -> None:

@@ -208,6 +208,7 @@ def test_every_api_key_in_versions_that_are_not_supported(site: Site) -> None:
     reported = supported(address)
     asked = list(every(reported))
     assert len(asked) > 3 * 65_536 - 500
+    _until(lambda: site.metric("connections_active") == 0)  # workers have reported all that came before
     counted = site.metric("intercepted_requests_total", verdict="replied")
     step = 512
     with connect(address) as sock, sock.makefile("rb", 1 << 20) as reader:
@@ -246,6 +247,7 @@ def test_many_api_keys_with_the_other_policies(site: Site, policy: str, others: 
     def closed() -> float:
         return site.metric("connections_closed_total", listener=policy, cause="unsupported_request")
 
+    _until(lambda: site.metric("connections_active") == 0)
     before = closed()
     with ThreadPoolExecutor(8) as pool:
         for pair, answered in zip(asked, pool.map(ask, asked), strict=True):

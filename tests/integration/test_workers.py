@@ -160,6 +160,7 @@ def test_connections_are_spread_and_counts_are_exact(start: Start, dial: Callabl
         for client in clients:
             client.ask()
         assert all(client.answered() for client in clients)
+    until(lambda: sample(sidecar.metrics(), "brokerside_responses_total", api="ApiVersions") == 1000)
     text = sidecar.metrics()
     assert spread(text) == [10, 10]
     assert sample(text, "brokerside_requests_total", api="ApiVersions") == 1000
@@ -182,7 +183,7 @@ def test_connections_are_spread_and_counts_are_exact(start: Start, dial: Callabl
 def test_the_audit_of_all_workers_is_complete(start: Start, cluster: ClusterState, topic: str) -> None:
     audit = f"audit-{topic}"
     settings = {"observer.class.names": ["observers.audit:AuditObserver"], "audit": {"topic": audit}}
-    sidecar = start(**settings)
+    sidecar = start(**settings, **{"observer.shutdown.timeout.ms": 20_000})  # there is no spool
     for _ in range(2):  # each client opens several connections, so both workers get some
         assert produce(cluster.bootstrap, topic, [b"v"] * 500, **{"linger.ms": 0, "batch.num.messages": 10}) == 500
     assert len(consume(cluster.bootstrap, topic, 1000)) == 1000
@@ -210,12 +211,14 @@ def test_a_killed_worker_takes_its_own_connections_only(start: Start, dial: Call
     sidecar = start()
     clients = dial(10)
     assert all(client.works() for client in clients)
+    until(lambda: sample(sidecar.metrics(), "brokerside_requests_total") == 10)  # as a worker has reported them
     before = sidecar.metrics()
     assert spread(before) == [5, 5]
     os.kill(workers_of(sidecar)[0], signal.SIGKILL)
     until(lambda: sample(sidecar.metrics(), "brokerside_worker_restarts_total") == 1)
     left = [client for client in clients if client.works()]
     assert len(left) == 5
+    until(lambda: sample(sidecar.metrics(), "brokerside_requests_total") == 15)
     text = sidecar.metrics()
     assert sorted(spread(text)) == [0, 5]
     assert sample(text, "brokerside_connections_closed_total", cause="worker_lost") == 5
@@ -231,17 +234,28 @@ def test_a_killed_worker_takes_its_own_connections_only(start: Start, dial: Call
 
 def test_connections_wait_while_there_is_no_worker(start: Start, dial: Callable[[int], list[Client]]) -> None:
     sidecar = start()
-    for pid in workers_of(sidecar):
-        os.kill(pid, signal.SIGKILL)
-    until(lambda: sidecar.log.read_text().count('"worker_ended"') == 2)
-    assert not sidecar.ready()
-    clients = dial(10)
-    assert sample(sidecar.metrics(), "brokerside_connections_accepted_total") <= 1  # the others are in the backlog
-    assert balanced(sidecar.metrics())
-    assert all(client.works() for client in clients)
-    assert sidecar.ready()
-    until(lambda: sample(sidecar.metrics(), "brokerside_worker_restarts_total") == 2)
-    assert balanced(sidecar.metrics())
+    killed, restarts = 0, 1.0
+    while restarts:  # a look that comes late finds new workers: then once more
+        until(lambda: len(workers_of(sidecar)) == 2 and sidecar.ready())
+        before = sidecar.metrics()
+        for pid in workers_of(sidecar):
+            os.kill(pid, signal.SIGKILL)
+        killed += 2
+        until(lambda: sidecar.log.read_text().count('"worker_ended"') == killed)  # noqa: B023  # called at once
+        ready = sidecar.ready()
+        clients = dial(10)
+        text = sidecar.metrics()
+        assert balanced(text)
+        accepted, restarts = (
+            sample(text, f"brokerside_{name}") - sample(before, f"brokerside_{name}")
+            for name in ("connections_accepted_total", "worker_restarts_total")
+        )
+        assert restarts or not ready
+        assert restarts or accepted <= 1  # the others are in the backlog
+        assert all(client.works() for client in clients)
+        assert sidecar.ready()
+        until(lambda: sample(sidecar.metrics(), "brokerside_worker_restarts_total") == killed)  # noqa: B023
+        assert balanced(sidecar.metrics())
 
 
 def test_a_worker_that_hangs_holds_up_nobody_else(start: Start, dial: Callable[[int], list[Client]]) -> None:
@@ -258,7 +272,7 @@ def test_a_worker_that_hangs_holds_up_nobody_else(start: Start, dial: Callable[[
     assert sample(sidecar.metrics(), "brokerside_connections_active") == 10
     os.kill(stopped, signal.SIGCONT)
     assert all(client.answered() for client in waiting)
-    assert sample(sidecar.metrics(), "brokerside_requests_total") == 10
+    until(lambda: sample(sidecar.metrics(), "brokerside_requests_total") == 10)
 
 
 def test_a_worker_that_hangs_is_replaced_and_no_acknowledged_record_is_lost(
@@ -361,15 +375,15 @@ def test_a_drain_waits_for_what_is_open(
 def test_a_second_signal_ends_all_workers_at_once(
     start: Start, topic: str, long_poll: Callable[[SidecarProcess, str, int], None]
 ) -> None:
-    sidecar = start()
+    sidecar = start(**{"drain.timeout.ms": 600_000})
     workers = workers_of(sidecar)
-    long_poll(sidecar, topic, 30_000)
+    long_poll(sidecar, topic, 200_000)
     os.killpg(sidecar.process.pid, signal.SIGINT)  # as a terminal does: to the workers too
     until(lambda: log_has(sidecar, '"draining"'))
     assert sidecar.process.alive()
     assert any(map(alive, workers))  # the one with nothing open may have ended
     os.killpg(sidecar.process.pid, signal.SIGINT)
-    until(lambda: not sidecar.process.alive(), 5)
+    until(lambda: not sidecar.process.alive())
     assert not any(map(alive, workers))
     assert log_has(sidecar, '"drained", "cut": ')
     assert log_has(sidecar, '"stopped"')
