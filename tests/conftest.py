@@ -101,6 +101,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
             release_clients()
 
 
+@pytest.fixture
+def late_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request to the admin address may come late, as from a test that was paused after it had connected."""
+    monkeypatch.setattr("proxy.net.http.HTTP_REQUEST_TIMEOUT", 60.0)
+
+
 def release_clients() -> None:
     """Those of a failed test, which its traceback keeps, connect again to ports whose connections others count."""
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):

@@ -34,15 +34,19 @@ def awaiting(what: str) -> Iterator[None]:
         raise LocalError(f"no {what}: {type(error).__name__}: {error}") from error
 
 
+def children(pid: int) -> list[int]:
+    """The processes that ``pid`` has begun, of all of its threads; none if it has ended."""
+    found: list[int] = []
+    for begun in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # a thread that has just ended
+            found += map(int, begun.read_text().split())
+    return found
+
+
 def family(pid: int) -> list[int]:
     """``pid`` and every process below it; none if it has ended."""
     found = [pid] if Path(f"/proc/{pid}").exists() else []
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            found += [below for child in children.read_text().split() for below in family(int(child))]
-        except OSError:
-            continue
-    return found
+    return found + [below for child in children(pid) for below in family(child)]
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:

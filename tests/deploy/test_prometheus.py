@@ -30,6 +30,7 @@ from proxy.local.broker import AUDIT_TOPIC
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
 from proxy.telemetry.definitions import METRICS
+from tests.bench.measure import children
 from tests.deploy.prometheus import CASES, RULES, Prometheus, program, rules, scraping, shortened_rules
 from tests.deploy.running import Running, configuration, transfer, until
 from tests.frames import request
@@ -108,8 +109,7 @@ class Site:
         self.file.write_text(yaml.safe_dump(self.config | {key.replace("_", "."): v for key, v in changes.items()}))
 
     def workers(self) -> list[int]:
-        tasks = Path(f"/proc/{self.sidecar.process.pid}/task").iterdir()
-        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+        return children(self.sidecar.process.pid)
 
     def connect(self) -> socket.socket:
         host, _, port = self.node.advertised.rpartition(":")

@@ -36,7 +36,7 @@ from proxy.local.ports import HOST, free_ports
 from proxy.local.sidecars import SidecarProcess
 from tests.faults.gate import Gate
 from tests.faults.test_reconciliation import envelopes_raw, wait_delivered
-from tests.integration.logins import SECURITY, Own
+from tests.integration.logins import SECURITY, Own, add_scram_user
 from tests.integration.metrics import sample
 from tests.sasl import Scram, bearer, jwt, plain
 
@@ -85,10 +85,7 @@ def site(tmp_path: Path, canaries: dict[str, str]) -> Iterator[Site]:
     }
     state = local_cluster.up(folder, broker_properties=properties, progress=False)
     try:
-        admin = AdminClient({"bootstrap.servers": node.internal})
-        alice = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
-        new = UserScramCredentialUpsertion("alice", alice, canaries["scram"].encode())
-        admin.alter_user_scram_credentials([new])["alice"].result(30)
+        add_scram_user(node.internal, f"{HOST}:{behind}", MECHANISM, "alice", canaries["scram"])
         with Gate(port, own) as gate:
             yield Site(state, gate, f"{HOST}:{port}", f"{HOST}:{before}", f"{HOST}:{behind}")
     finally:

@@ -9,7 +9,12 @@ import subprocess
 import time
 from collections.abc import Sequence
 
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are exported, untyped
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 
 from proxy.core.principal_tracker import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from proxy.local import cluster as local_cluster
@@ -149,6 +154,23 @@ class Own:
                 raise ConnectionError("closed")
             data += chunk
         return data
+
+
+def add_scram_user(internal: str, address: str, mechanism: str, name: str, password: str) -> None:
+    """Add a user of SCRAM over the address ``internal``, and wait until the broker knows it at ``address``: some
+    moments after the controller does."""
+    info = ScramCredentialInfo(ScramMechanism[mechanism.replace("-", "_")], 4096)
+    user = UserScramCredentialUpsertion(name, info, password.encode())
+    admin = AdminClient({"bootstrap.servers": internal})  # it has to outlive its call
+    admin.alter_user_scram_credentials([user])[name].result(30)
+    deadline = time.monotonic() + TIMEOUT
+    while True:
+        with Own(address, "until-known") as client:
+            assert client.begin(mechanism) == 0
+            if client.wrapped(Scram(mechanism, name, password).first)[0] == 0:
+                return
+        assert time.monotonic() < deadline, f"{name} is not known at {address}"
+        time.sleep(0.05)
 
 
 def bare_tokens(bootstrap: str, client_id: str, mechanism: str) -> None:

@@ -38,9 +38,7 @@ GETS = {"/hello": hello, "/busy": busy, "/broken": broken}
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test that was paused between its connection and its request is not cut."""
-    monkeypatch.setattr(http, "HTTP_REQUEST_TIMEOUT", 60.0)
+def late_responses(monkeypatch: pytest.MonkeyPatch, late_requests: None) -> None:
     monkeypatch.setattr(http, "RESPONSE_TIMEOUT", 60.0)
 
 

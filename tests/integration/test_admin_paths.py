@@ -17,7 +17,6 @@ from proxy.config import Config, Endpoint, load
 from proxy.core.counters import ListenerCounters
 from proxy.fleet.quota_poller import QuotaPollerState
 from proxy.limits.model import QuotasState
-from proxy.net import http
 from proxy.net.admin import AdminEndpoint
 from proxy.net.listener_manager import ListenerManager
 from proxy.net.listening_sockets import bind_listening_socket
@@ -87,8 +86,7 @@ class Served:
 
 
 @pytest.fixture
-async def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
-    monkeypatch.setattr(http, "HTTP_REQUEST_TIMEOUT", 60.0)  # a test may be paused before it asks
+async def served(tmp_path: Path, late_requests: None) -> AsyncIterator[Served]:
     (tmp_path / "secret").write_text("c4n4ry-hunter2")
     served = Served(tmp_path / "brokerside.yaml")
     served.admin.start(bind_listening_socket(Endpoint("127.0.0.1", served.port), 16))

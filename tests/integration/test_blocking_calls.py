@@ -22,6 +22,7 @@ from confluent_kafka import Consumer, Producer
 from proxy.client import BrokerMetadataClient
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
+from tests.bench.measure import children
 from tests.frames import METADATA, produce, request, sized
 from tests.integration.blocking_calls import BlockingCalls
 from tests.integration.metrics import sample
@@ -203,12 +204,3 @@ def asked(sidecar: SidecarProcess, path: str, method: str) -> None:
     wanted = urllib.request.Request(f"http://{sidecar.admin}/{path}", method=method)
     with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(wanted, timeout=PATIENCE) as response:
         response.read()
-
-
-def children(pid: int) -> list[int]:
-    """Of all of its threads that live; a thread may end while they are listed."""
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            found += map(int, (task / "children").read_text().split())
-    return found

@@ -16,12 +16,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are exported, untyped
-    AdminClient,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialUpsertion,
-)
 
 from proxy.core.principal_tracker import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from proxy.local import cluster as local_cluster
@@ -37,6 +31,7 @@ from tests.integration.logins import (
     TIMEOUT,
     USERS,
     Own,
+    add_scram_user,
     aiokafka,
     bare_tokens,
     java,
@@ -171,25 +166,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def _prepare(node: Node, behind: str) -> None:
-    admin = AdminClient({"bootstrap.servers": node.internal})
-    for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+    for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
         for name in (ALICE, "bob"):
-            new = UserScramCredentialUpsertion(name, ScramCredentialInfo(mechanism, 4096), SECRET.encode())
-            admin.alter_user_scram_credentials([new])[name].result(30)
-            until(lambda: knows(behind, mechanism.name.replace("_", "-"), name, SECRET))  # noqa: B023  # called at once
+            add_scram_user(node.internal, behind, mechanism, name, SECRET)
     with Peer(node.internal) as peer:
         change = text("kafka.request.logger") + b"\0" + text("DEBUG")
         body = struct.pack(">ib", 1, BROKER_LOGGER) + text("1") + struct.pack(">i", 1) + change + b"\0"
         peer.ask(44, 0, body)
-
-
-def knows(address: str, mechanism: str, name: str, password: str) -> bool:
-    """Whether a broker knows a user of SCRAM: some moments after the controller does."""
-    with Own(address, "until-known") as client:
-        scram = Scram(mechanism, name, password)
-        assert client.begin(mechanism) == 0
-        error_code, answer = client.wrapped(scram.first)
-        return not error_code and client.wrapped(scram.final(answer))[0] == 0
 
 
 def _sidecar(folder: Path, node: Node, before: str, behind: str, admin: str) -> Iterator[Site]:

@@ -45,6 +45,7 @@ from tests.frames import batch
 from tests.integration.asking import Asker
 from tests.integration.librdkafka import consume
 from tests.integration.metrics import sample
+from tests.integration.test_audit import until
 from tests.tools.topic import messages
 
 pytestmark = pytest.mark.kafka
@@ -81,10 +82,7 @@ class Site:
 
     def denied_before(self, api: str) -> float:
         """The same once all connections have ended: a worker that has reported these has reported what they asked."""
-        deadline = time.monotonic() + 60
-        while sample(self.sidecar.metrics(), "brokerside_connections_active"):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        until(lambda: not sample(self.sidecar.metrics(), "brokerside_connections_active"))
         return self.denied(api)
 
     def until_denied(self, api: str, count: float) -> None:
@@ -265,11 +263,8 @@ def test_acks_0_ends_the_connection_and_nothing_is_appended(site: Site) -> None:
         with Asker(site.cluster.bootstrap) as asker, pytest.raises(struct.error):  # the end, in place of a size
             asker.ask(PRODUCE, version, produced(site.topic, acks=0))
     assert site.ends(site.topic) == before
-    deadline = time.monotonic() + 60
     ended = {"listener": "CLIENT", "cause": "protected_topic"}
-    while sample(site.sidecar.metrics(), "brokerside_connections_closed_total", **ended) < 3:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    until(lambda: sample(site.sidecar.metrics(), "brokerside_connections_closed_total", **ended) >= 3)
 
 
 @pytest.mark.parametrize("size", [1_000, 900_000])
@@ -367,10 +362,7 @@ def test_java_is_refused_by_name_and_by_topic_id(site: Site) -> None:
 
     value, denied = f"hostile {uuid.uuid4()}", site.denied_before("Produce")
     run("console-producer", "--topic", REGISTRY, text=f"{value}\n")  # it sends version 13, and only logs the error
-    deadline = time.monotonic() + 60
-    while site.denied("Produce") <= denied:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    until(lambda: site.denied("Produce") > denied)
     done = run("topics", "--delete", "--topic", site.topic)
     assert done.returncode != 0
     assert "TopicAuthorizationException" in done.stdout

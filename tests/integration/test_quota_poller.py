@@ -18,9 +18,6 @@ import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are exported, untyped
     AdminClient,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialUpsertion,
 )
 
 from proxy.config import Config
@@ -33,9 +30,9 @@ from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
 from tests.integration.certificates import certificate
 from tests.integration.conftest import free_port
+from tests.integration.logins import add_scram_user
 from tests.integration.metrics import sample
 from tests.integration.quotas import ALTER, ANY, CREATION, DESCRIBE, RATE, Peer, alter, describe, error_of, set_config
-from tests.integration.test_principals import knows
 from tests.interop.wire import audited
 from tests.tools.authority import Authority, Pair
 from tests.tools.topic import messages
@@ -103,23 +100,11 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
             properties[jaas % mechanism] = f"{SECURITY}.scram.ScramLoginModule required;"
     try:
         local_cluster.up(folder, broker_properties=properties, progress=False)
-        admin = AdminClient({"bootstrap.servers": node.internal})
-        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
-            info = ScramCredentialInfo(mechanism, 4096)
-            new = UserScramCredentialUpsertion(USER, info, PASSWORD.encode())
-            admin.alter_user_scram_credentials([new])[USER].result(30)
-            wait_known(found.sasl, mechanism.name.replace("_", "-"))
+        for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+            add_scram_user(node.internal, found.sasl, mechanism, USER, PASSWORD)
         yield found
     finally:
         local_cluster.down(folder)
-
-
-def wait_known(address: str, mechanism: str) -> None:
-    """Wait until the broker knows the user: some moments after the controller does."""
-    deadline = time.monotonic() + 60
-    while not knows(address, mechanism, USER, PASSWORD):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
@@ -13,6 +12,7 @@ import yaml
 
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
+from tests.bench.measure import children
 from tests.integration.test_audit import until
 from tests.unit.test_sd_notify import Manager
 
@@ -120,11 +120,3 @@ def end(pid: int) -> None:
     ended, _, _ = select.select([handle], [], [], 30)
     os.close(handle)
     assert ended
-
-
-def children(pid: int) -> list[int]:
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(OSError):  # a thread that has just ended
-            found += map(int, (task / "children").read_text().split())
-    return found

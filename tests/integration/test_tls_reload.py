@@ -22,6 +22,7 @@ from proxy.errors import LocalError
 from proxy.local import process
 from proxy.local.ports import free_ports
 from proxy.net.tls_contexts import TlsContexts
+from tests.bench.measure import children
 from tests.frames import METADATA, request, response
 from tests.integration.peer import Reader, Writer, answer_in_order, read_frame, upstream
 from tests.integration.test_tls import HandMade
@@ -79,15 +80,6 @@ class Site:
             yield running.pid
         finally:
             assert await asyncio.to_thread(process.stop, [running], 60)
-
-
-def workers_of(pid: int) -> list[int]:
-    """Pids of the children of all threads."""
-    found: list[int] = []
-    for children in Path("/proc", str(pid), "task").glob("*/children"):
-        with contextlib.suppress(OSError):  # a thread that has just ended
-            found += map(int, children.read_text().split())
-    return found
 
 
 async def ask(client: tuple[Reader, Writer], number: int) -> None:
@@ -302,7 +294,7 @@ async def test_a_worker_that_cannot_prepare_a_reload_refuses_it_for_both(tmp_pat
         site = Site(tmp_path, 2, plain_port)
         site.write()
         async with site.run() as pid:
-            worker = workers_of(pid)[-1]
+            worker = children(pid)[-1]
             _, hard = resource.prlimit(worker, resource.RLIMIT_NOFILE)
             before = resource.prlimit(worker, resource.RLIMIT_NOFILE, (0, hard))
             site.write(limit=7, security_protocol="SSL", tls=site.tls)

@@ -21,11 +21,7 @@ from proxy.quotas_view import QuotasView, build_view, format_text
 from tests.integration.conftest import free_port
 from tests.unit.quotas_states import busy, unlimited
 
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine a request may come late."""
-    monkeypatch.setattr("proxy.net.http.HTTP_REQUEST_TIMEOUT", 60.0)
+pytestmark = pytest.mark.usefixtures("late_requests")
 
 
 @asynccontextmanager

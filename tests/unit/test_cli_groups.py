@@ -27,6 +27,8 @@ from proxy.groups_view import dump_paths, format_group, format_groups
 from proxy.net.group_pages import GroupPages
 from proxy.net.http import HttpServer
 
+pytestmark = pytest.mark.usefixtures("late_requests")
+
 NOW = 1_000_000.0
 
 ALICE = ConsumerStatus(
@@ -90,12 +92,6 @@ class Source:
 
     def return_(self) -> None:
         self.evacuated = False
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine a request may come late."""
-    monkeypatch.setattr("proxy.net.http.HTTP_REQUEST_TIMEOUT", 60.0)
 
 
 @asynccontextmanager

@@ -18,6 +18,8 @@ from proxy.net.admin import ENCODED_AT_ONCE, MAX_LISTED, AdminEndpoint
 from proxy.net.open_connections import ConnectionList, KafkaConnection
 from tests.unit.test_top import connection
 
+pytestmark = pytest.mark.usefixtures("late_requests")
+
 OPEN_ID = "10.0.0.1:9092-10.0.0.7:4444-7"
 
 
@@ -41,12 +43,6 @@ class Listeners:
 
 
 Ask = Any
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine a request may come late."""
-    monkeypatch.setattr("proxy.net.http.HTTP_REQUEST_TIMEOUT", 60.0)
 
 
 @asynccontextmanager
