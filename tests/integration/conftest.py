@@ -1,4 +1,4 @@
-"""A real broker for the whole test run."""
+"""A sidecar before the broker of a run (tests/brokers.py), and Kafka's own tools."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 import yaml
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from proxy.local import cluster as local_cluster
 from proxy.local.cluster import ClusterState
 from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
@@ -21,15 +20,6 @@ from tests.tools.kafka_tools import KafkaTools
 def free_port() -> int:
     """A port of loopback that nobody listens on."""
     return free_ports(1)[0]
-
-
-@pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterState]:
-    """One node that advertises its sidecar's address; no sidecar runs yet, and none may be assumed to."""
-    folder = tmp_path_factory.mktemp("cluster")
-    # What may be compacted is so soon: Kafka looks for it every 15 s.
-    yield local_cluster.up(folder, broker_properties={"log.cleaner.backoff.ms": "200"}, progress=False)
-    local_cluster.down(folder)
 
 
 @pytest.fixture(scope="module")
