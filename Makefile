@@ -41,22 +41,23 @@ demo: setup ## From a real broker to a table: run everything once and compare th
 	@$(BIN)/brokerside demo $(if $(filter-out 0,$(KEEP)),--keep)
 
 .PHONY: check
-check: $(READY) ## Static checks: format, lint, types, import contracts, the table of ProtocolVersions, generated pages
+check: $(READY) ## Static checks: format, lint, types, import contracts, the table of ProtocolVersions, promises, generated pages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.tools.import_circles
 	$(BIN)/python -m tests.tools.protocol_seals
+	$(BIN)/python -m tests.tools.promises
 	$(BIN)/python -m tests.tools.reference --check
 
 .PHONY: test
-test: setup ## All tests, against real Kafka and real Spark, in four processes (ARGS="-n 0 tests/unit": in one, and those)
-	$(BIN)/python -m pytest -n 4 $(ARGS)
+test: setup ## Every promise once, against real Kafka and real Spark, 8 minutes (ARGS="-n 0 tests/unit": in one process, and those)
+	$(BIN)/python -m pytest -n 2 -m "not slow" $(ARGS)
 
-.PHONY: test-fast
-test-fast: $(READY) ## The tests that need neither Kafka nor Spark
-	$(BIN)/python -m pytest -m "not kafka and not spark" $(ARGS)
+.PHONY: test-all
+test-all: setup ## All tests: also clusters of three brokers, kills by the dozen, clients of other languages, 35 minutes
+	$(BIN)/python -m pytest -n 2 $(ARGS)
 
 .PHONY: deploy-test
 deploy-test: setup ## Build, boot and run everything of deploy/, some minutes (as root: images and systemd, too)

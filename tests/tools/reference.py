@@ -14,6 +14,7 @@ import proxy.interceptors.tags
 import proxy.protocol.reference
 import proxy.telemetry.reference
 import spark_jobs.schemas.reference
+from tests.tools import promises
 from tests.tools.values_schema import values_schema
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +37,7 @@ def files() -> dict[str, str]:
     }
     return {
         **{f"docs/{name}": text for name, text in pages.items()},
+        "docs/promises.md": promises.page(),
         f"{CHART}/values.schema.json": values_schema(),
         # A chart reads no files outside of its folder.
         f"{CHART}/files/brokerside.rules.yaml": (ROOT / RULES).read_text(),
