@@ -65,15 +65,15 @@ deploy-test: setup ## Build, boot and run everything of deploy/, some minutes (a
 
 .PHONY: bench
 bench: setup ## Measure the sidecar beside other proxies, 35 minutes (ARGS=--quick: everything small, 6 minutes)
-	@$(BIN)/python -m tests.bench $(ARGS)
+	@$(BIN)/python -m tests.tools.bench $(ARGS)
 
 .PHONY: conformance
 conformance: setup ## The same connects to a real broker and to the sidecar, compared, 7 minutes (ARGS=--quick: 1 minute)
-	@$(BIN)/python -m tests.conformance $(ARGS)
+	@$(BIN)/python -m tests.tools.conformance $(ARGS)
 
 .PHONY: hostile
 hostile: setup ## Every known attack at once beside honest clients, 11 minutes (ARGS: --seconds, --only)
-	@$(BIN)/python -m tests.hostile $(ARGS)
+	@$(BIN)/python -m tests.tools.hostile $(ARGS)
 
 .PHONY: interop
 interop: setup ## Clients of other languages through the sidecar, with TLS and without (needs node and go)

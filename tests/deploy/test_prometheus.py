@@ -30,10 +30,10 @@ from proxy.local.broker import AUDIT_TOPIC
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
 from proxy.telemetry.definitions import METRICS
-from tests.bench.measure import children
 from tests.deploy.prometheus import CASES, RULES, Prometheus, program, rules, scraping, shortened_rules
 from tests.deploy.running import Running, configuration, transfer, until
 from tests.frames import request
+from tests.tools.bench.measure import children
 
 DOCS = Path(__file__).parents[2] / "docs"
 OF_PROMETHEUS = {"up", "process_start_time_seconds"}

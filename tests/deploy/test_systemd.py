@@ -20,11 +20,11 @@ import pytest
 from proxy.cli import _parser
 from proxy.local.cluster import ClusterState
 from proxy.local.ports import HOST, free_ports
-from tests.conformance.crowd import REQUEST, Plan, Visits
 from tests.deploy import nspawn
 from tests.deploy.nspawn import Machine
 from tests.deploy.podman import podman
 from tests.deploy.running import MountedConfig, Running, configuration, transfer, until
+from tests.tools.conformance.crowd import REQUEST, Plan, Visits
 
 UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
 SERVICES = ("brokerside.service", "brokerside-jobs.service")
@@ -223,7 +223,7 @@ def test_systemd_runs_the_sidecar(site: Site, topic: str) -> None:
 def connecting(port: int) -> subprocess.Popen[str]:
     """Start to connect, ``CONNECTS`` times a second."""
     plan = Plan(port, CONNECTS * SECONDS, rate=CONNECTS, leave="answered", watch=60)
-    crowd = [sys.executable, "-m", "tests.conformance.crowd", json.dumps(asdict(plan))]
+    crowd = [sys.executable, "-m", "tests.tools.conformance.crowd", json.dumps(asdict(plan))]
     return subprocess.Popen(crowd, stdout=subprocess.PIPE, text=True)
 
 

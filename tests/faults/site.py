@@ -19,9 +19,9 @@ import yaml
 from proxy.core.apis import API_VERSIONS
 from proxy.local.ports import HOST, free_ports
 from proxy.local.sidecars import SidecarProcess
-from tests.conformance.crowd import Plan, Visits
 from tests.frames import METADATA
 from tests.integration.metrics import sample
+from tests.tools.conformance.crowd import Plan, Visits
 
 FULL = bool(os.environ.get("FAULTS_FULL"))
 """Whether to run with the numbers of RELIABILITY.md; otherwise with a tenth of them."""
@@ -153,7 +153,7 @@ class Site:
         return await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "tests.conformance.crowd",
+            "tests.tools.conformance.crowd",
             json.dumps(asdict(plan)),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,

@@ -8,9 +8,9 @@ import tracemalloc
 
 from proxy.limits.connection_quotas import ConnectionQuotas
 from proxy.limits.model import DEFAULT_ADDRESS, Limits, ListenerLimits, Quota
-from tests.conformance.crowd import Plan
 from tests.faults.site import FULL, Site
 from tests.integration.metrics import sample
+from tests.tools.conformance.crowd import Plan
 
 KIB = 1024
 MANY = 100_000 if FULL else 5_000

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.crowd import Plan
 from tests.faults.site import PATIENCE, Site
+from tests.tools.conformance.crowd import Plan
 
 HOUR, DAY = 3_600, 86_400
 STEPS = (HOUR, -HOUR, DAY, -DAY, 1, 0)

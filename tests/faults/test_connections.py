@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from tests.conformance.crowd import Plan
 from tests.faults.site import FULL, PATIENCE, PATIENT, Site
 from tests.integration.metrics import sample
+from tests.tools.conformance.crowd import Plan
 
 SCALE = 10 if FULL else 1
 PER_ADDRESS = 20

@@ -13,11 +13,11 @@ import pytest
 
 from proxy.net.acceptor import CAPACITY_RETRY_DELAY
 from proxy.net.http import MAX_CONNECTIONS
-from tests.conformance.crowd import Plan
 from tests.faults.site import PATIENCE, PATIENT, Site
 from tests.frames import API_VERSIONS, request, response
 from tests.integration.metrics import sample
 from tests.integration.peer import read_frame
+from tests.tools.conformance.crowd import Plan
 
 CLIENTS = 100
 LEFT = 40

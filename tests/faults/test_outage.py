@@ -23,12 +23,12 @@ from proxy.local import cluster as local_cluster
 from proxy.local.cluster import ClusterState
 from proxy.local.ports import HOST, free_ports
 from proxy.local.sidecars import SidecarProcess
-from tests.bench.frames import write_frames
-from tests.bench.native import Native, build
 from tests.faults.gate import Gate
 from tests.faults.site import FULL
 from tests.faults.test_reconciliation import envelopes_raw, wait_delivered
 from tests.integration.metrics import sample
+from tests.tools.bench.frames import write_frames
+from tests.tools.bench.native import Native, build
 
 pytestmark = pytest.mark.kafka
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import yaml
 
-from tests.conformance.crowd import Plan
 from tests.faults.site import PATIENCE, PATIENT, Site
 from tests.frames import API_VERSIONS, request, response
 from tests.integration.metrics import sample
 from tests.integration.peer import read_frame
+from tests.tools.conformance.crowd import Plan
 from tests.tools.mutations import mutations
 
 QUOTAS = {"max.connections.per.ip": 20, "listener.name.client.max.connection.creation.rate": 5_000}

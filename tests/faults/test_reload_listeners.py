@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from proxy.local.ports import HOST, free_ports
-from tests.conformance.crowd import Plan
 from tests.faults.site import PATIENCE, Peer, Site
 from tests.faults.test_reload import Log, hang_up, running_hash
 from tests.frames import API_VERSIONS, request, response
 from tests.integration.metrics import sample
 from tests.integration.peer import read_frame
+from tests.tools.conformance.crowd import Plan
 
 OBSERVER = "observers.request_metrics:RequestMetricsObserver"
 

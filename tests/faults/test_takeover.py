@@ -23,10 +23,10 @@ from proxy.local import process
 from proxy.local.ports import HOST, free_ports
 from proxy.local.process import Process
 from proxy.net.takeover_server import IS_PID_1
-from tests.conformance.crowd import Plan
 from tests.faults.site import PATIENCE, Peer, Site
 from tests.frames import API_VERSIONS, request, response
 from tests.integration.peer import read_frame
+from tests.tools.conformance.crowd import Plan
 from tests.unit.test_sd_notify import Manager
 
 CONNECTS = 200

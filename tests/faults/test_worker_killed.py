@@ -7,12 +7,12 @@ import os
 import signal
 import time
 
-from tests.conformance.crowd import Plan
 from tests.faults.site import FULL, PATIENCE, Site
 from tests.frames import API_VERSIONS, request, response
 from tests.integration.metrics import sample
 from tests.integration.peer import read_frame
 from tests.integration.test_workers import workers_of
+from tests.tools.conformance.crowd import Plan
 
 NOTICED = 1 if FULL else 3
 """Seconds until the others serve all; a busy machine gets more."""

@@ -22,11 +22,11 @@ from confluent_kafka import Consumer, Producer
 from proxy.client import BrokerMetadataClient
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
-from tests.bench.measure import children
 from tests.frames import METADATA, produce, request, sized
 from tests.integration.blocking_calls import BlockingCalls
 from tests.integration.metrics import sample
 from tests.integration.quotas import ALTER, RATE, Peer, alter, error_of
+from tests.tools.bench.measure import children
 
 pytestmark = pytest.mark.kafka
 

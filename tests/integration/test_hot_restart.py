@@ -25,13 +25,13 @@ from proxy.local.cluster import ClusterState
 from proxy.local.ports import HOST, free_ports
 from proxy.local.process import Process
 from proxy.local.sidecars import SidecarProcess
-from tests.conformance.crowd import Plan, Visits
 from tests.faults.gate import Gate
 from tests.faults.site import FULL
 from tests.integration.librdkafka import consume
 from tests.integration.metrics import sample
 from tests.integration.requesters import RequestPlan
 from tests.integration.test_audit import envelopes, events
+from tests.tools.conformance.crowd import Plan, Visits
 
 pytestmark = pytest.mark.kafka
 
@@ -190,11 +190,11 @@ async def test_a_hot_restart_under_load(
 ) -> None:
     """Refused 0, errors 0, the rate exact across the change, each audit number on the topic or in a gap."""
     loads = [
-        await start("tests.conformance.crowd", Plan(site.port, 0, rate=CONNECTS, leave="answered")),
+        await start("tests.tools.conformance.crowd", Plan(site.port, 0, rate=CONNECTS, leave="answered")),
         await start("tests.integration.requesters", RequestPlan(site.port, 50, REQUESTS)),
     ]
     plan = Plan(site.limited, 3 * LIMIT * STORM, rate=3 * LIMIT, leave="answered", watch=1, on_line=True)
-    storm = await start("tests.conformance.crowd", plan)
+    storm = await start("tests.tools.conformance.crowd", plan)
     site.succeed()
     await until(lambda: site.gate.connections)  # nothing else keeps it from taking over, for 10 s
     assert storm.stdin is not None

@@ -12,8 +12,8 @@ import yaml
 
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
-from tests.bench.measure import children
 from tests.integration.test_audit import until
+from tests.tools.bench.measure import children
 from tests.unit.test_sd_notify import Manager
 
 pytestmark = pytest.mark.kafka

@@ -12,10 +12,10 @@ import yaml
 
 from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
-from tests.bench.measure import memory
 from tests.frames import METADATA, request, response
 from tests.integration.peer import answer_in_order, upstream
 from tests.tools.authority import Authority
+from tests.tools.bench.measure import memory
 
 HELD = 400
 KIB_EACH = 60

@@ -22,12 +22,12 @@ from proxy.errors import LocalError
 from proxy.local import process
 from proxy.local.ports import free_ports
 from proxy.net.tls_contexts import TlsContexts
-from tests.bench.measure import children
 from tests.frames import METADATA, request, response
 from tests.integration.peer import Reader, Writer, answer_in_order, read_frame, upstream
 from tests.integration.test_tls import HandMade
 from tests.integration.tls_bench import silent_sidecar, tls_bench  # noqa: F401
 from tests.tools.authority import Authority
+from tests.tools.bench.measure import children
 
 CLIENTS = 6
 """Clients that connect at once, so that each of two workers gets some."""

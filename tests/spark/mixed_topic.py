@@ -21,10 +21,10 @@ from observers.cluster_events import CommittedPartition, EndOffset, EndOffsetsEv
 from observers.event import Envelope, Event, RequestEvent, RollupTopic, encoder
 from proxy.config.hmac_keys import AUDIT
 from proxy.core.authentication import Authenticator
-from tests.bench.jobs_topics import events
 from tests.ledger.build import FOREVER
 from tests.spark import envelopes as made
 from tests.spark.envelopes import METADATA, MINUTE, POISON, PRODUCE
+from tests.tools.bench.jobs_topics import events
 
 CLUSTER = "ThK9ZFduS0ONy_eg3SRv7w"
 KEYS = {"old": b"o" * 40, "new": b"n" * 40}

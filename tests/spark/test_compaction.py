@@ -23,8 +23,8 @@ from spark_jobs.progress import Notice
 from spark_jobs.schemas import TRAFFIC
 from spark_jobs.stored_table import ConcurrentChange, DataFile, StoredTable
 from spark_jobs.table_root import TableRoot
-from tests.bench.table_growth import Growth
 from tests.spark.stored import rows
+from tests.tools.bench.table_growth import Growth
 
 FIRST = date(2024, 3, 1)
 
@@ -240,7 +240,7 @@ def test_a_log_of_batches_alone_loses_its_expired_commits(path: str, append: App
 
 
 def test_a_table_stays_small_however_long_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a day of its log, and a file for each day that is over; weeks of minutes: ``tests.bench.table_growth``."""
+    """Half a day of its log, and a file for each day that is over; weeks of minutes: ``tests.tools.bench.table_growth``."""
     monkeypatch.setattr(compaction, "MIN_FILES_TO_COMPACT", 4)
     days, batches = 5, 12
     growth = Growth(tmp_path, days=days, batches=batches, keys=2)

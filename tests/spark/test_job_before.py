@@ -18,11 +18,11 @@ from deltalake import DeltaTable
 from proxy.local import cluster, demo, sidecars
 from proxy.local.broker import AUDIT_TOPIC
 from spark_jobs.schemas import DEAD_LETTER_REASONS, TABLES
-from tests.bench.jobs_cost import JobProcess
 from tests.ledger.build import DEFINITIONS, Built
 from tests.ledger.stored import merged, rows
 from tests.spark import mixed_topic
 from tests.spark.test_real_load import Load, loaded  # noqa: F401 - a fixture
+from tests.tools.bench.jobs_cost import JobProcess
 
 CHECKOUT = os.environ.get("JOBS_BEFORE", "")
 REQUESTS = int(os.environ.get("JOBS_REQUESTS", "1000000"))

@@ -1,0 +1,209 @@
+"""Many idle consumers of one sidecar, and what they cost it and the clients that it serves beside them.
+
+The sidecar has one worker, alone on the first CPU. Its consumers are raw ones (``group_members``), in the process of
+the bench, in groups that all read one topic; a load generator and the stub broker share the other CPUs with them
+and with Kafka. While the load runs, the consumers have the lowest priority there: they stand for machines of their own,
+and what they take from the load generator is not the sidecar's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from statistics import median, quantiles
+from typing import NamedTuple
+
+from proxy.errors import LocalError
+from proxy.local.ports import HOST, free_ports
+from proxy.local.state import Node
+from tests.tools.bench.contestants import Contestant, Running
+from tests.tools.bench.footprint import DESCRIPTORS_BESIDE
+from tests.tools.bench.group_members import CoordinatedMember
+from tests.tools.bench.groups import BenchGroup, coordinating_keys, port_of, started_broker
+from tests.tools.bench.measure import memory
+from tests.tools.bench.scenarios import CONNECTIONS, RATE, Figures, Measured
+from tests.tools.bench.stage import Sizes, Stage
+
+PERIOD = 2.0
+"""Seconds from one ping to the next: a third of T = 6 s."""
+
+SPARE_CONSUMERS = 100
+"""That a sidecar takes beside those that are idle."""
+
+AT_A_TIME = 4
+"""Groups that register at the same time."""
+
+REBALANCES = 6
+"""Of one group: one joins, one leaves, in turn."""
+
+LOADS = 3
+"""Of small requests, without and with the consumers: so many turns each."""
+
+LOWEST_PRIORITY = 19
+
+
+@dataclass(frozen=True)
+class GroupScale:
+    """CPU, memory, lateness of pings, rebalances of one group, and p99 of small requests."""
+
+    name: str = "groups-scale"
+
+    def rounds(self, sizes: Sizes) -> int:
+        return 1
+
+    def impossible(self) -> str:
+        return ""
+
+    def takes(self, contestant: Contestant) -> bool:
+        return contestant.name == "brokerside"
+
+    def measure(self, stage: Stage, contestant: Contestant) -> Measured:
+        check_descriptors(stage, stage.sizes.scale_consumers + SPARE_CONSUMERS)
+        with started_broker(stage) as node, _measured_sidecar(stage, contestant, node) as running:
+            before = stage.read(running.pids)
+            scale = _Scale(stage, running, port_of(node.advertised))
+            with ThreadPoolExecutor(1) as thread:  # whose priority ends with it
+                figures = thread.submit(lambda: asyncio.run(scale.run())).result()
+            return Measured(figures, stage.read(running.pids).foreign(before))
+
+
+def check_descriptors(stage: Stage, consumers: int) -> None:
+    """Raises LocalError where a sidecar of so many consumers needs more descriptors than are allowed."""
+    needed = 3 * consumers + DESCRIPTORS_BESIDE
+    if needed > stage.descriptors:
+        raise LocalError(
+            f"{consumers} consumers need {needed} descriptors, a third of them for consumers "
+            f"(allowed here: {stage.descriptors}; raise it with ulimit -n)"
+        )
+
+
+@contextmanager
+def _measured_sidecar(stage: Stage, contestant: Contestant, node: Node) -> Iterator[Running]:
+    """A sidecar with two listeners: CLIENT before the broker, for consumers, and the other one before the stub."""
+    (port,) = free_ports(1)
+    keys = coordinating_keys(node, stage.sizes.scale_consumers + SPARE_CONSUMERS)
+    listeners = keys["listeners"]
+    assert isinstance(listeners, list)
+    upstream = f"{HOST}:{stage.stub_port}"
+    listeners.append(
+        {"name": "MEASURED", "bind": f"{HOST}:{port}", "upstream": upstream, "security.protocol": "PLAINTEXT"}
+    )
+    running = stage.start(contestant, keys=keys, listen=port)
+    try:
+        yield running
+    finally:
+        stage.stop(running)
+
+
+class _Scale:
+    def __init__(self, stage: Stage, running: Running, port: int) -> None:
+        self._stage = stage
+        self._running = running
+        self._sizes = stage.sizes
+        self._load_thread = ThreadPoolExecutor(1)  # begins with the first load, and keeps the priority that it had then
+        self._groups = [
+            BenchGroup(f"idle-{number:03}", self._sizes.group_partitions, port, CoordinatedMember, consumes=False)
+            for number in range(self._sizes.scale_consumers // self._sizes.group_members)
+        ]
+
+    async def run(self) -> Figures:
+        """Return all figures."""
+        try:
+            await self._groups[0].start(1)  # the fleet has its levels, and a partition is open
+            figures = await self._load("without")
+            before = await self._watch(self._sizes.watch)
+            figures["register_s"] = await register(self._groups, self._sizes.group_members)
+            figures["consumers"] = len(self._members())
+            await asyncio.sleep(PERIOD)
+            begun = time.monotonic()
+            idle = await self._watch(self._sizes.scale_seconds)
+            pings = [[at for at in member.pings if at >= begun] for member in self._members()]
+            figures |= {
+                "cpu_ms_s": (idle.cpu - before.cpu) * 1e3,
+                "cpu_us_ping": (idle.cpu - before.cpu) * PERIOD / len(pings) * 1e6,
+                "rss_mib": (idle.rss - before.rss) / 1024,
+                "failures": self._ended(),
+            }
+            if (late := lateness_p99(pings, PERIOD)) is not None:
+                figures["lateness_p99_ms"] = late * 1e3
+            figures |= await self._rebalances()
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+            figures |= await self._load("with")
+            figures["p99_ratio"] = figures["with_p99_us"] / figures["without_p99_us"]
+            figures["failures_all"] = self._ended()
+        finally:
+            for group in self._groups:
+                group.close()
+            self._load_thread.shutdown()
+            await asyncio.sleep(0)
+        return figures
+
+    def _members(self) -> list[CoordinatedMember]:
+        return [member for group in self._groups for member in group.members.values()]
+
+    def _ended(self) -> int:
+        """Connections that the sidecar has ended; all consumers answer."""
+        return sum(member.ends for member in self._members())
+
+    async def _watch(self, seconds: float) -> Used:
+        pids = self._running.pids
+        before = self._stage.read(pids)
+        await asyncio.sleep(seconds)
+        after = self._stage.read(pids)
+        return Used((after.measured - before.measured) / (after.wall - before.wall), memory(pids).rss)
+
+    async def _rebalances(self) -> Figures:
+        """Of one group among all: one joins and one leaves, in turn."""
+        group = self._groups[0]
+        seconds = []
+        for _ in range(REBALANCES // 2):
+            seconds.append((await group.event(group.join)).until)
+            seconds.append((await group.event(lambda: group.remove().leave())).until)
+        return {"rebalance_s": median(seconds)}
+
+    async def _load(self, name: str) -> Figures:
+        """Small requests from the load generator, 10,000/s."""
+        load = partial(self._stage.load, self._running, "requests", "small", conns=CONNECTIONS, rate=RATE)
+        loop = asyncio.get_running_loop()
+        p99 = [(await loop.run_in_executor(self._load_thread, load)).load["p99_us"] for _ in range(LOADS)]
+        return {f"{name}_p99_us": median(p99)}
+
+
+async def register(groups: Iterable[BenchGroup[CoordinatedMember]], members: int) -> float:
+    """Let each group have so many members; return the seconds until all have their assignment. Raises LocalError."""
+    begun = time.monotonic()
+    slots = asyncio.Semaphore(AT_A_TIME)
+
+    async def start(group: BenchGroup[CoordinatedMember]) -> None:
+        async with slots:
+            await group.start(members - len(group.members))
+
+    await asyncio.gather(*(start(group) for group in groups))
+    return time.monotonic() - begun
+
+
+class Used(NamedTuple):
+    """``cpu``: cores; ``rss``: KiB."""
+
+    cpu: float
+    rss: int
+
+
+def lateness_p99(arrivals: Iterable[Sequence[float]], period: float) -> float | None:
+    """The 99th percentile of how late pings came, in the unit of ``period``; None of fewer than two pings.
+
+    A member's pings are due one ``period`` after the other, and the one of them that came soonest was on time. A ping
+    that was left out makes all after it late by a period.
+    """
+    late: list[float] = []
+    for times in arrivals:
+        offsets = [at - number * period for number, at in enumerate(times)]
+        late += [offset - min(offsets) for offset in offsets]
+    return quantiles(late, n=100)[98] if len(late) > 1 else None

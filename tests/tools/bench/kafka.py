@@ -1,0 +1,157 @@
+"""Real Kafka: how fast librdkafka's producer and consumer are through a contestant.
+
+The broker advertises one listener for each contestant, so that a client that was sent through it stays there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from proxy.errors import LocalError
+from proxy.local.ports import free_ports
+from tests.tools.bench.contestants import Contestant
+from tests.tools.bench.scenarios import Measured
+from tests.tools.bench.stage import Listener, Sizes, Stage
+
+CONTESTANTS = ("direct", "haproxy", "brokerside", "brokerside-audit")
+"""Enough to compare; each takes some seconds."""
+
+RECORD = 1024
+WARM_UP = 0.1
+"""Share of the records that goes before those that are timed."""
+
+TIMEOUT = 180.0
+"""Seconds until what takes a few has to be done, on a machine that others use."""
+
+PRODUCER = {"acks": "1", "linger.ms": 5, "batch.size": 262_144, "queue.buffering.max.messages": 1_000_000}
+CONSUMER = {
+    "group.id": "bench",
+    "enable.auto.commit": False,
+    "auto.offset.reset": "earliest",
+    # By default it stops fetching for a second whenever 100,000 records wait in it: that is what would be measured.
+    "queued.min.messages": 1_000_000,
+    "fetch.queue.backoff.ms": 5,
+}
+MB = 1e6
+
+
+@dataclass(frozen=True)
+class RealKafka:
+    """Produces records of 1 KiB to a new topic of one partition, and reads them back."""
+
+    name: str = "kafka"
+
+    def rounds(self, sizes: Sizes) -> int:
+        return sizes.kafka_rounds
+
+    def impossible(self) -> str:
+        return ""
+
+    def takes(self, contestant: Contestant) -> bool:
+        return contestant.name in CONTESTANTS
+
+    def measure(self, stage: Stage, contestant: Contestant) -> Measured:
+        listener = stage.listener(contestant)
+        running = stage.start(contestant, listen=listener.advertised, upstream=listener.port)
+        internal = stage.start_cluster().internal_bootstrap
+        # Not named as the contestant is: sidecars refuse what clients write to topics of `brokerside-*`.
+        topic = f"bench-{running.wiring.folder.name}"
+        count = stage.sizes.kafka_records
+        try:
+            create_topic(internal, topic, 1)
+            before = stage.read(running.pids)
+            bootstrap = f"127.0.0.1:{running.port}"
+            figures = {
+                "produce_mb_s": _produce(bootstrap, topic, count),
+                "consume_mb_s": _consume(bootstrap, topic, count),
+            }
+            foreign = stage.read(running.pids).foreign(before)
+        finally:
+            stage.stop(running)
+            with suppress(TimeoutError):  # it only takes room on the disk
+                AdminClient({"bootstrap.servers": internal}).delete_topics([topic])[topic].exception(TIMEOUT)
+        return Measured(figures, foreign)
+
+
+def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
+    """Raises LocalError."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    try:
+        admin.create_topics([NewTopic(topic, partitions, 1)], request_timeout=TIMEOUT)[topic].result(TIMEOUT)
+    except (KafkaException, TimeoutError) as error:
+        raise LocalError(f"the topic {topic} was not created within {TIMEOUT:.0f} s: {error!r}") from None
+
+
+def _produce(bootstrap: str, topic: str, count: int) -> float:
+    """Return MB/s of ``count`` records, from the first one handed over to the last one acknowledged.
+
+    Raises LocalError where one was refused, or not acknowledged in time: a rate of failures is none.
+    """
+    producer = Producer({"bootstrap.servers": bootstrap, **PRODUCER})
+    _send(producer, topic, int(count * WARM_UP))
+    begun = time.perf_counter()
+    _send(producer, topic, count)
+    return count * RECORD / (time.perf_counter() - begun) / MB
+
+
+def _send(producer: Producer, topic: str, count: int) -> None:
+    record = bytes(RECORD)
+    refused: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            refused.append(error)
+
+    for _ in range(count):
+        while True:
+            try:
+                producer.produce(topic, record, partition=0, on_delivery=delivered)
+                break
+            except BufferError:
+                producer.poll(0.01)
+            except KafkaException as error:
+                raise LocalError(f"a record of {topic} was refused: {error}") from None
+    if left := producer.flush(TIMEOUT):
+        raise LocalError(f"{left} of {count} records were not acknowledged within {TIMEOUT:.0f} s")
+    if refused:
+        raise LocalError(f"{len(refused)} of {count} records of {topic} were refused, the first one: {refused[0]}")
+
+
+def _consume(bootstrap: str, topic: str, count: int) -> float:
+    """Return MB/s of ``count`` records, from when the first ones are there."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, **CONSUMER})
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        _receive(consumer, max(1, int(count * WARM_UP)))
+        begun = time.perf_counter()
+        got = _receive(consumer, int(count * (1 - WARM_UP)))
+        return got * RECORD / (time.perf_counter() - begun) / MB
+    finally:
+        consumer.close()
+
+
+def _receive(consumer: Consumer, count: int) -> int:
+    deadline = time.monotonic() + TIMEOUT
+    got = 0
+    while got < count:
+        got += sum(1 for message in consumer.consume(min(10_000, count - got), 0.1) if not message.error())
+        if time.monotonic() > deadline:
+            raise LocalError(f"only {got} of {count} records came within {TIMEOUT:.0f} s")
+    return got
+
+
+def listeners(contestants: Sequence[Contestant]) -> dict[str, Listener]:
+    """A listener of the broker for each contestant: ``direct`` dials it, the others stand before it."""
+    names = [one.name for one in contestants if one.name in CONTESTANTS]
+    ports = iter(free_ports(2 * len(names)))
+    found = {}
+    for name in names:
+        port, before = next(ports), next(ports)
+        found[name] = Listener(port, port if name == "direct" else before)
+    return found

@@ -1,0 +1,414 @@
+"""Results as tables, in plain text and in Markdown, with the project's goals beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from statistics import median
+from typing import NamedTuple
+
+from proxy.errors import LocalError
+from tests.tools.bench.group_tables import GRIDS, GROUP_GOALS, Grid, Row
+from tests.tools.bench.job_tables import JOB_GOALS, JOB_GRIDS, WHO
+from tests.tools.bench.results import REFERENCE, Results, ratios_within, summary
+
+
+class Figure(NamedTuple):
+    """One column. ``ratio``: whether the ratio to the reference follows."""
+
+    name: str
+    title: str
+    decimals: int = 0
+    ratio: bool = True
+
+
+class Section(NamedTuple):
+    """One table, of one scenario."""
+
+    scenario: str
+    title: str
+    figures: tuple[Figure, ...]
+
+
+def _cpu(unit: str, title: str, decimals: int) -> tuple[Figure, ...]:
+    """CPU for one of something, and the parts of it."""
+    parts = (Figure(f"{part}_{unit}", part, decimals, ratio=False) for part in ("user", "system"))
+    return Figure(f"cpu_{unit}", f"CPU {title}", decimals), *parts
+
+
+LATENCIES = (Figure("p50_us", "p50 µs"), Figure("p99_us", "p99 µs"), Figure("p999_us", "p99.9 µs"))
+REQUESTS = (*_cpu("us", "µs/request", 1), Figure("per_s", "requests/s"))
+BULK = (*_cpu("ms_mib", "ms/MiB", 3), Figure("mb_s", "MB/s"))
+
+SECTIONS = (
+    Section("small", "Small requests", REQUESTS),
+    Section("small", "Small requests: latency of the closed loop", LATENCIES),
+    Section("small-1", "Small requests, 1 connection", REQUESTS),
+    Section("small-1000", "Small requests, 1,000 connections", REQUESTS),
+    Section("partitions-10", "Requests of 10 partitions", REQUESTS),
+    Section("partitions-50", "Requests of 50 partitions", REQUESTS),
+    Section("produce", "Bulk produce", BULK),
+    Section("fetch", "Bulk fetch", BULK),
+    Section("paced", "10,000 requests/s", LATENCIES),
+    Section("paced", "10,000 requests/s: CPU", _cpu("us", "µs/request", 1)),
+    Section(
+        "loop-delays",
+        "10,000 requests/s: delay of the event loop",
+        (
+            *(figure._replace(ratio=False) for figure in LATENCIES),
+            Figure("longest_us", "longest µs", ratio=False),
+            Figure("late_percent", "% above 100 µs", 2, ratio=False),
+        ),
+    ),
+    Section("storm", "Storm", (Figure("per_s", "connections/s"), *_cpu("us", "µs/connection", 0))),
+    Section(
+        "footprint",
+        "Footprint",
+        (
+            Figure("start_ms", "start, ms", ratio=False),
+            Figure("rss_mib", "RSS MiB", 1, ratio=False),
+            Figure("pss_mib", "PSS MiB", 1, ratio=False),
+            Figure("idle_ms_s", "idle, CPU ms/s", 1, ratio=False),
+        ),
+    ),
+    Section(
+        "idle",
+        "Idle connections",
+        (
+            Figure("kib_1000", "KiB each of 1,000", 1),
+            Figure("kib_5000", "KiB each of 5,000", 1),
+            Figure("kib_9500", "KiB each of 9,500", 1),
+        ),
+    ),
+    Section(
+        "audit",
+        "The audit, per event",
+        (
+            Figure("cpu_us", "CPU µs/event", 1, ratio=False),
+            Figure("log_bytes_per_event", "bytes in the log", 1, ratio=False),
+            Figure("events_per_request", "events/request", 3, ratio=False),
+        ),
+    ),
+    Section(
+        "workers",
+        "Workers, small requests",
+        (
+            Figure("per_s_1", "requests/s of 1", ratio=False),
+            Figure("per_s_2", "requests/s of 2", ratio=False),
+            Figure("cpu_us_1", "CPU µs/request of 1", 1, ratio=False),
+            Figure("cpu_us_2", "CPU µs/request of 2", 1, ratio=False),
+        ),
+    ),
+    Section(
+        "tls",
+        "TLS that is terminated, TLS 1.3 with P-256",
+        (
+            Figure("request_cpu_us", "CPU µs/request", 1),
+            Figure("produce_cpu_ms_mib", "produce, CPU ms/MiB", 3),
+            Figure("fetch_cpu_ms_mib", "fetch, CPU ms/MiB", 3),
+            Figure("full_cpu_us", "CPU µs/full handshake"),
+            Figure("resumed_cpu_us", "CPU µs/resumed handshake"),
+        ),
+    ),
+    Section(
+        "features",
+        "Features of the fleet: what they cost requests",
+        tuple(
+            Figure(f"{load}_{side}", title, decimals, ratio=False)
+            for load, what in (("small", "small request"), ("storm", "connection"))
+            for side, title, decimals in (
+                ("off_cpu_us", f"CPU µs/{what}, without", 1),
+                ("on_cpu_us", "with", 1),
+                ("ratio", "with ÷ without", 3),
+            )
+        ),
+    ),
+    Section(
+        "features",
+        "Features of the fleet: idle, CPU ms/s",
+        (
+            Figure("idle_off_ms_s", "without", 1, ratio=False),
+            Figure("idle_on_ms_s", "with, as the controller", 1, ratio=False),
+            Figure("idle_more_ms_s", "more", 2, ratio=False),
+        ),
+    ),
+    Section(
+        "features",
+        "Updates of features, ms",
+        tuple(
+            Figure(f"{kind}_{name}_ms", f"{whose} {title}", ratio=False)
+            for kind, whose in (("update", "the fleet's:"), ("kafka_update", "Kafka's own:"))
+            for name, title in (("p50", "p50"), ("p99", "p99"), ("tool", "by `kafka-features.sh`"))
+        ),
+    ),
+    Section(
+        "kafka", "Real Kafka", (Figure("produce_mb_s", "produce MB/s", 1), Figure("consume_mb_s", "consume MB/s", 1))
+    ),
+    Section(
+        "jobs",
+        "Tables that are computed from others, CPU seconds",
+        tuple(
+            Figure(f"{table}_s", f"`{table}`", 1, ratio=False)
+            for table in ("cost", "topics", "slo", "quota_advice", "mirror_check")
+        ),
+    ),
+)
+
+
+class Goal(NamedTuple):
+    """A bound for the median of the ratios ``contestant`` / ``against`` of one figure, or for the figure itself.
+
+    ``every``: it is not reached where the worst of all rounds does not reach it; for a bound that is nearer than rounds
+    are to each other.
+    """
+
+    text: str
+    scenario: str
+    figure: str
+    contestant: str
+    against: str | None
+    bound: float
+    at_least: bool = False
+    every: bool = False
+
+
+KAFKA_NOISE = 0.05
+"""By how much two throughputs of real Kafka differ that are the same."""
+
+GOALS = (
+    Goal("CPU per small request, no observer", "small", "cpu_us", "brokerside", REFERENCE, 1.10),
+    Goal("CPU per small request, audit on", "small", "cpu_us", "brokerside-audit", REFERENCE, 1.25),
+    Goal("CPU per small request, audit on", "small", "cpu_us", "brokerside-audit", "kafka-proxy", 0.35),
+    *(
+        Goal(f"CPU per MiB, bulk {kind}, audit on", kind, "cpu_ms_mib", "brokerside-audit", against, bound)
+        for kind in ("produce", "fetch")
+        for against, bound in ((REFERENCE, 0.65), ("nginx", 0.65), ("kafka-proxy", 0.2))
+    ),
+    Goal("p50 at 10,000 requests/s, audit on", "paced", "p50_us", "brokerside-audit", REFERENCE, 1.1),
+    Goal("p99 at 10,000 requests/s, audit on", "paced", "p99_us", "brokerside-audit", REFERENCE, 1.1),
+    Goal("connections/s in a storm, audit on", "storm", "per_s", "brokerside-audit", REFERENCE, 0.6, at_least=True),
+    Goal("connections/s in a storm, audit on", "storm", "per_s", "brokerside-audit", "kafka-proxy", 1.0, at_least=True),
+    Goal("KiB per idle connection of 9,500, audit on", "idle", "kib_9500", "brokerside-audit", None, 5.0),
+    *(
+        Goal(f"CPU {what}, TLS terminated, no observer", "tls", figure, "brokerside", REFERENCE, bound)
+        for what, figure, bound in (
+            ("per small request", "request_cpu_us", 1.15),
+            ("per MiB, produce", "produce_cpu_ms_mib", 1.15),
+            ("per MiB, fetch", "fetch_cpu_ms_mib", 1.15),
+            ("per full handshake", "full_cpu_us", 1.3),
+            ("per resumed handshake", "resumed_cpu_us", 1.3),
+        )
+    ),
+    *(
+        Goal(f"{text} in every round", "features", figure, "brokerside", None, bound, every=True)
+        for text, figure, bound in (
+            ("CPU per small request, with ÷ without features,", "small_ratio", 1.02),
+            ("CPU per connection, with ÷ without features,", "storm_ratio", 1.03),
+            ("idle CPU of features, ms/s,", "idle_more_ms_s", 1.0),
+            ("p50 of an update of features, ms,", "update_p50_ms", 500),
+        )
+    ),
+    *(
+        Goal(text, scenario, figure, "brokerside", None, bound)
+        for scenario, bounds in GROUP_GOALS.items()
+        for text, figure, bound in bounds
+    ),
+    *(Goal(text, "jobs", figure, WHO, None, bound) for text, figure, bound in JOB_GOALS),
+    *(
+        Goal(
+            f"MB/s, real Kafka, {way}, audit on",
+            "kafka",
+            f"{way}_mb_s",
+            "brokerside-audit",
+            REFERENCE,
+            1 - KAFKA_NOISE,
+            True,
+        )
+        for way in ("produce", "consume")
+    ),
+)
+
+
+def text(results: Results) -> str:
+    """Everything for a terminal."""
+    return "\n".join(_document(results, _plain, "{}", ""))
+
+
+def markdown(results: Results) -> str:
+    """Everything for a page, from headings of the third level on."""
+    return "\n".join(_document(results, _pipes, "### {}", "* "))
+
+
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+"""Lines of a page that figures stand between."""
+
+
+def filled(page: str, results: Results, picture: str) -> str:
+    """Return ``page`` with these figures in the place of those it had. Raises LocalError where it has no place."""
+    before, begin, rest = page.partition(f"{BEGIN}\n")
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise LocalError(f"the page has no place for figures: a line {BEGIN}, and below it a line {END}")
+    return f"{before}{begin}![Figures of the tables as bars]({picture})\n\n{markdown(results)}\n{end}{after}"
+
+
+def _document(results: Results, table: object, heading: str, bullet: str) -> Iterator[str]:
+    assert callable(table)
+    machine = ", ".join(results.machine.values())
+    yield f"{results.made}, {machine}; median of {results.rounds} rounds (least–greatest); × is the ratio to HAProxy's"
+    yield "within each round, summed up in the same way. Where ranges overlap, a goal is not decided."
+    if results.quick:
+        yield "A quick run: it shows that everything works, and its figures mean nothing."
+    for section in SECTIONS:
+        rows = section_rows(results, section)
+        if len(rows) > 1:
+            yield from ("", heading.format(section.title), "", *table(rows))
+    for grid in (*GRIDS, *JOB_GRIDS):
+        rows = grid_rows(results, grid)
+        if len(rows) > 1:
+            yield from ("", heading.format(grid.title), "", *table(rows))
+    rows = goal_rows(results)
+    if len(rows) > 1:
+        yield from ("", heading.format("Goals"), "", *table(rows))
+    for title, reasons in (
+        ("Versions", results.versions),
+        ("Missing", results.missing),
+        ("Not measured", results.skipped),
+        ("Failed", failures(results)),
+    ):
+        if reasons:
+            yield from (
+                "",
+                heading.format(title),
+                "",
+                *(f"{bullet}{name}: {reason}" for name, reason in reasons.items()),
+            )
+    noisy = [one.foreign for one in results.measurements if one.foreign > NOISY]
+    if noisy:
+        yield ""
+        yield (
+            f"In {len(noisy)} of {len(results.measurements)} measurements others used more than {NOISY:.0%} of a CPU, "
+            f"at most {max(noisy):.0%}."
+        )
+
+
+NOISY = 0.25
+"""CPU of others, as a share of one CPU, from which a measurement is repeated once, and said to be noisy."""
+
+
+def section_rows(results: Results, section: Section) -> list[list[str]]:
+    """Header and one row for each contestant that has a figure."""
+    figures = [figure for figure in section.figures if _measured(results, section.scenario, figure.name)]
+    header = [results.processor]
+    for figure in figures:
+        header += [figure.title, "×"] if figure.ratio else [figure.title]
+    rows = [header]
+    for contestant, title in results.titles.items():
+        row = [title]
+        for figure in figures:
+            own = results.by_round(section.scenario, contestant, figure.name)
+            row.append(_spread(own.values(), figure.decimals))
+            if figure.ratio:
+                reference = results.by_round(section.scenario, REFERENCE, figure.name)
+                row.append(_spread(ratios_within(own, reference), 2))
+        if any(cell != "–" for cell in row[1:]):
+            rows.append(row)
+    return rows
+
+
+def grid_rows(results: Results, grid: Grid) -> list[list[str]]:
+    """Header, of columns that have any figure, and one row for each figure that any column has."""
+
+    def figures(row: Row, column: str) -> Collection[float]:
+        return results.by_round(grid.scenario, grid.contestant, row.figure.format(column)).values()
+
+    columns = {name: title for name, title in grid.columns.items() if any(figures(row, name) for row in grid.rows)}
+    rows = [[results.processor, *columns.values()]]
+    for row in grid.rows:
+        own = [figures(row, column) for column in columns]
+        if any(own):
+            rows.append([row.title, *(_spread(each, row.decimals) for each in own)])
+    return rows
+
+
+def goal_rows(results: Results) -> list[list[str]]:
+    """Header and one row for each goal that this run can say something about."""
+    rows = [[f"goal, on {results.processor}", "figure", "bound", ""]]
+    for goal in GOALS:
+        own = results.by_round(goal.scenario, goal.contestant, goal.figure)
+        unit = "" if goal.against is None else f" × {goal.against}"
+        if goal.against is None:
+            reference = dict.fromkeys(own, 1.0)
+        else:
+            reference = results.by_round(goal.scenario, goal.against, goal.figure)
+        ratios = ratios_within(own, reference)
+        bound = f"{'≥' if goal.at_least else '≤'} {goal.bound:.2f}{unit}"
+        if ratios:
+            missed = goal.every and not _complete(results, goal.scenario, goal.contestant, len(ratios))
+            said = NOT_REACHED if missed else verdict(goal, own.values(), reference.values(), ratios)
+            rows.append([goal.text, f"{_spread(ratios, 2)}{unit}", bound, said])
+        elif own:
+            rows.append([goal.text, "–", bound, f"{goal.against} is missing"])
+    return rows
+
+
+REACHED, NOT_REACHED = "reached", "not reached"
+OVERLAP, ONE_ROUND = "not decided (ranges overlap)", "not decided (one round)"
+
+
+def verdict(goal: Goal, own: Collection[float], reference: Collection[float], ratios: Collection[float]) -> str:
+    """What the rounds say about a goal.
+
+    It is reached where the median of the ratios reaches it, and the range of the figures does not overlap that of the
+    reference's × the bound: one that chance decides is not. A comparison within one round has no ranges.
+    """
+    worst, best = (min, max) if goal.at_least else (max, min)
+    figure = worst(ratios) if goal.every else median(ratios)
+    if worst(figure, goal.bound) != goal.bound:
+        return NOT_REACHED
+    limit = best(reference) * goal.bound
+    if worst(worst(own), limit) != limit:
+        return OVERLAP
+    return ONE_ROUND if goal.against is not None and len(ratios) == 1 else REACHED
+
+
+def _complete(results: Results, scenario: str, contestant: str, rounds: int) -> bool:
+    """Whether ``rounds`` are all that were measured, and no request of them failed."""
+    own = [one for one in results.measurements if (one.scenario, one.contestant) == (scenario, contestant)]
+    failed = any(value for one in own for name, value in one.figures.items() if name.endswith("_errors"))
+    return rounds == len({one.round for one in own}) and not failed
+
+
+def failures(results: Results) -> dict[str, str]:
+    """The first error of each scenario and contestant that failed."""
+    found: dict[str, str] = {}
+    for one in results.measurements:
+        if one.error:
+            found.setdefault(f"{one.scenario} of {one.contestant}, round {one.round + 1}", one.error.splitlines()[0])
+    return found
+
+
+def _measured(results: Results, scenario: str, figure: str) -> bool:
+    return any(results.by_round(scenario, contestant, figure) for contestant in results.titles)
+
+
+def _spread(values: Collection[float], decimals: int) -> str:
+    found = summary(values)
+    if found is None:
+        return "–"
+    middle, least, greatest = (f"{value:,.{decimals}f}" for value in (found.median, found.least, found.greatest))
+    return middle if least == greatest else f"{middle} ({least}–{greatest})"
+
+
+def _plain(rows: list[list[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in rows
+    ]
+
+
+def _pipes(rows: list[list[str]]) -> list[str]:
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return [lines[0], f"|---|{'---:|' * (len(rows[0]) - 1)}", *lines[1:]]

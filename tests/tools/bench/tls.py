@@ -1,0 +1,168 @@
+"""CPU of proxies that terminate TLS 1.3 (ECDSA P-256, AES-256-GCM): bytes, small requests, handshakes.
+
+The clients are Python's, on another CPU; only the proxy's CPU counts. A handshake includes the connection to the
+broker, one small request and the end: without a request HAProxy sees that the client has gone, and does not connect at
+all.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from proxy.errors import LocalError
+from proxy.local.ports import HOST, free_ports
+from tests.tools.authority import Authority
+from tests.tools.bench.contestants import TLS_PAIR, Contestant
+from tests.tools.bench.measure import awaiting
+from tests.tools.bench.scenarios import MIB, Measured
+from tests.tools.bench.stage import Sizes, Stage
+
+TERMINATING = ("haproxy", "nginx", "brokerside", "brokerside-audit")
+SETTLE = 0.1
+"""Seconds in which a proxy ends what it still does for a load."""
+
+TIMEOUT = 60.0
+"""Seconds for a connection, a handshake, or a part of an answer, on a machine that others use."""
+
+Work = Callable[[], float]
+"""One unit of a load; returns how many of what is counted it was."""
+
+Got = TypeVar("Got", bytes, int)
+
+
+@dataclass(frozen=True)
+class Tls:
+    """All loads over TLS, one after the other, on a process of its own."""
+
+    name: str = "tls"
+
+    def rounds(self, sizes: Sizes) -> int:
+        return sizes.kafka_rounds
+
+    def impossible(self) -> str:
+        return ""
+
+    def takes(self, contestant: Contestant) -> bool:
+        return contestant.name in TERMINATING
+
+    def measure(self, stage: Stage, contestant: Contestant) -> Measured:
+        authority = Authority(stage.folder / "tls")
+        pair = authority.issue("proxy", names=("localhost", HOST))
+        both = authority.folder / "proxy.pem"
+        both.write_text(pair.certificate.read_text() + pair.key.read_text())
+        [port] = free_ports(1)
+        listener = {
+            "name": "CLIENT",
+            "bind": f"{HOST}:{port}",
+            "upstream": f"{HOST}:{stage.stub_port}",
+            "security.protocol": "SSL",
+            "tls": {"ssl.certificate.location": str(pair.certificate), "ssl.key.location": str(pair.key)},
+        }
+        keys: dict[str, object] = {"listeners": [listener]} if contestant.ours else {TLS_PAIR: str(both)}
+        running = stage.start(contestant, keys=keys, listen=port)
+        figures: dict[str, float] = {}
+        foreign = 0.0
+        try:
+            clients = Clients(port, authority.ca, stage.frame("small"))
+            loads: dict[str, tuple[Work, float]] = {
+                "request_cpu_us": (clients.requester(stage.frame("small")), 1e6),
+                "produce_cpu_ms_mib": (clients.requester(stage.frame("produce"), sent=True), MIB * 1e3),
+                "fetch_cpu_ms_mib": (clients.requester(stage.frame("fetch"), received=True), MIB * 1e3),
+                "full_cpu_us": (clients.full_handshake, 1e6),
+                "resumed_cpu_us": (clients.resumed_handshake, 1e6),
+            }
+            for name, (work, unit) in loads.items():
+                with awaiting(f"first answer to a client with TLS within {TIMEOUT:.0f} s, for {name}"):
+                    work()
+                before = stage.read(running.pids)
+                until = time.monotonic() + stage.sizes.seconds
+                with awaiting(f"answer to a client with TLS within {TIMEOUT:.0f} s, for {name}"):
+                    count = work()
+                    while time.monotonic() < until:
+                        count += work()
+                time.sleep(SETTLE)
+                after = stage.read(running.pids)
+                figures[name] = (after.measured - before.measured) / count * unit
+                foreign = max(foreign, after.foreign(before))
+        finally:
+            stage.stop(running)
+        return Measured(figures, foreign)
+
+
+class Clients:
+    """Clients of one port, which trust ``ca``. ``request``: what each connection of a handshake sends."""
+
+    def __init__(self, port: int, ca: Path, request: bytes) -> None:
+        self._port = port
+        self._request = request
+        self._context = ssl.create_default_context(cafile=str(ca))
+        self._session: ssl.SSLSession | None = None
+
+    def requester(self, frame: bytes, *, sent: bool = False, received: bool = False) -> Work:
+        """Requests on one connection; counts them, or their bytes that were ``sent`` or ``received``."""
+        sock = self._dial(None)
+
+        def work() -> float:
+            sock.sendall(frame)
+            answer = _read_frame(sock)
+            return len(frame) if sent else answer if received else 1
+
+        return work
+
+    def full_handshake(self) -> float:
+        """One connection."""
+        return self._ask(None)
+
+    def resumed_handshake(self) -> float:
+        """One connection that continues with an earlier session."""
+        if self._session is None:
+            self._session = self._begin_session()
+        return self._ask(self._session)
+
+    def _ask(self, session: ssl.SSLSession | None) -> float:
+        sock = self._dial(session)
+        if sock.session_reused != (session is not None):
+            raise LocalError("a handshake was not " + ("full" if session is None else "resumed"))
+        sock.sendall(self._request)
+        _read_frame(sock)
+        sock.close()
+        return 1
+
+    def _begin_session(self) -> ssl.SSLSession:
+        sock = self._dial(None)
+        sock.sendall(self._request)
+        _read_frame(sock)  # the ticket comes before it
+        session = sock.session
+        assert session is not None
+        sock.close()
+        return session
+
+    def _dial(self, session: ssl.SSLSession | None) -> ssl.SSLSocket:
+        plain = socket.create_connection((HOST, self._port), TIMEOUT)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self._context.wrap_socket(plain, server_hostname="localhost", session=session)
+
+
+def _read_frame(sock: ssl.SSLSocket) -> int:
+    """Read one frame, and return how many bytes it has."""
+    head = b""
+    while len(head) < 4:
+        head += _some(sock.recv(4 - len(head)))
+    left = int.from_bytes(head, "big")
+    buffer = bytearray(min(left, 1 << 18))
+    size = 4 + left
+    while left:
+        left -= _some(sock.recv_into(buffer, min(left, len(buffer))))
+    return size
+
+
+def _some(got: Got) -> Got:
+    if not got:
+        raise LocalError("the proxy has closed the connection of a client that waits for its answer")
+    return got
