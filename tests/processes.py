@@ -17,7 +17,7 @@ import pytest
 
 from proxy.local import ports
 
-MARK = "BROKERSIDE_TEST_RUN"
+MARK = "TEST_RUN_OF_BROKERSIDE"
 """Pid and start time of the process that began the run. All that it starts inherits it: workers, brokers, sidecars,
 Spark and its Python workers, also those in a session of their own."""
 

@@ -66,9 +66,8 @@ class Progress:
             self._outcomes[report.outcome] += 1
         if report.failed or report.duration >= SLOW_SECONDS:
             self._write(f"{report.outcome} {report.nodeid} ({report.when}, {report.duration:.0f} s)")
-            last_line = report.longreprtext.strip().splitlines()[-1:]
-            if report.failed and last_line:
-                self._write(f"  {last_line[0][:200]}")
+            if report.failed:
+                self._write(f"  {_reason(report)[:200]}")
         elif self._config.option.dist != "no" and time.monotonic() >= self._next_line:
             self._write(self._so_far())
             self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
@@ -132,6 +131,12 @@ def _expected_seconds() -> dict[str, float]:
     with DURATIONS.open(newline="") as file:
         rows = list(csv.DictReader(file))
     return {row["file"]: sum(float(row[phase]) for phase in PHASES) / max(int(row["tests"]), 1) for row in rows}
+
+
+def _reason(report: pytest.TestReport) -> str:
+    """The first line of the error, or the last one of what stands for it."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return str(crash.message if crash else report.longreprtext.strip().splitlines()[-1]).partition("\n")[0]
 
 
 def _minutes(seconds: float) -> str:
