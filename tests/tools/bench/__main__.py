@@ -1,4 +1,4 @@
-"""``python -m tests.tools.bench``: measure contestants side by side and print tables; ``… report FILE`` prints them again."""
+"""``python -m tests.tools.bench``: measure contestants side by side; ``… report FILE``: print the tables again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from msgspec import DecodeError
 from proxy.errors import LocalError
 from tests.tools.bench.contestants import CONTESTANTS
 from tests.tools.bench.features import Features
-from tests.tools.bench.footprint import Footprint, Idle
 from tests.tools.bench.group_scale import GroupScale
 from tests.tools.bench.group_spread import GroupSpread
 from tests.tools.bench.group_takeover import GroupTakeover
@@ -29,10 +28,9 @@ from tests.tools.bench.plot import svg
 from tests.tools.bench.report import failures, filled, markdown, text
 from tests.tools.bench.results import Results
 from tests.tools.bench.runner import new_results, run
-from tests.tools.bench.scenarios import LOADS, Scenario
+from tests.tools.bench.scenarios import LOADS, Footprint, Idle, Scenario, Workers
 from tests.tools.bench.stage import FULL, QUICK, Stage
 from tests.tools.bench.tls import Tls
-from tests.tools.bench.workers import Workers
 
 OUT = Path(".brokerside/bench")
 FLEET: tuple[Scenario, ...] = (Features(), GroupEvents(), GroupScale(), GroupTakeover(), GroupSpread())
@@ -61,7 +59,7 @@ def _bench(options: argparse.Namespace) -> int:
         folder = Path(tempfile.mkdtemp(prefix="brokerside-bench-"))
         kafka = any(isinstance(one, RealKafka) for one in options.scenarios)
         further = listeners(options.only) if kafka else {}
-        given = ("scale_seconds", "job_events", "job_keys", "job_rounds", "job_beside")
+        given = ("scale_seconds", "job_events", "job_keys", "job_rounds")
         chosen = {name: value for name in given if (value := getattr(options, name)) is not None}
         sizes = replace(QUICK if options.quick else FULL, **chosen)
         with Stage(folder, sizes, further) as stage:
@@ -90,7 +88,6 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--job-events", type=_numbers(EVENTS), help="of topics that jobs read, default 1000000")
     parser.add_argument("--job-keys", type=_numbers(KEYS), help="a minute, of each of them, default 500,5000")
     parser.add_argument("--job-rounds", type=int, help="of each of them, after a first one; default 1")
-    parser.add_argument("--job-beside", type=Path, metavar="CHECKOUT", help="of another version, that was set up")
     parser.add_argument("--quick", action="store_true", help="everything once and small, in a few minutes")
     parser.add_argument("--out", type=Path, default=OUT, help=f"folder for the results, default {OUT}")
     options = parser.parse_args(arguments)
@@ -116,7 +113,8 @@ def _report(arguments: list[str]) -> int:
         print((options.form or text)(results))
     else:
         picture = options.into.parent / "images" / f"{options.into.stem}.svg"
-        options.into.write_text(filled(options.into.read_text(), results, f"images/{picture.name}"))
+        shown = f"![Figures of the tables as bars](images/{picture.name})\n\n{markdown(results)}"
+        options.into.write_text(filled(options.into.read_text(), shown))
         picture.write_text(svg(results))
     return 0
 

@@ -19,7 +19,6 @@ from pathlib import Path
 
 import yaml
 
-from proxy.config.model import Config
 from proxy.errors import LocalError
 from tests.tools import fetched
 from tests.tools.bench.measure import awaiting, family, pinned
@@ -116,7 +115,6 @@ class Running:
 
     @property
     def alive(self) -> bool:
-        """Whether it can still be measured."""
         return self._process is None or self._process.poll() is None
 
     def pause(self) -> None:
@@ -124,7 +122,6 @@ class Running:
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it run again."""
         self._signal(signal.SIGCONT)
 
     def metrics(self) -> str:
@@ -137,7 +134,6 @@ class Running:
             return str(answer.read().decode())
 
     def stop(self) -> None:
-        """End it, by SIGTERM if that helps."""
         if self._process is None:
             return
         self.resume()
@@ -186,11 +182,6 @@ def build_of(metrics: str) -> str:
     """Version of a sidecar, from its build info."""
     found = re.search(r'\nbrokerside_build_info\{.*?version="([^"]*)"', metrics)
     return found[1] if found else "unknown"
-
-
-def has_key(name: str) -> bool:
-    """Whether the configuration of this version has a key."""
-    return any(field.alias == name for field in Config.model_fields.values())
 
 
 def _brokerside(wiring: Wiring, *, audited: bool) -> Command:

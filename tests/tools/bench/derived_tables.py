@@ -1,12 +1,11 @@
 """CPU of the tables that are computed from others: of a whole day, of a minute that was added to it, of nothing new.
 
-``python -m tests.tools.bench.derived_tables [ROWS]`` prints them. Needs neither Spark nor Kafka.
+Needs neither Spark nor Kafka.
 """
 
 from __future__ import annotations
 
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from datetime import date
@@ -51,91 +50,37 @@ ROW = {
 """What a row is about, by column: SQL of ``id``, its number; ``key``, one of KEYS; and ``moment``, its minute."""
 
 INPUTS: dict[str, tuple[float, dict[str, str]]] = {
-    "traffic": (
-        1.0,
-        {
-            "requests": "if(topic IS NULL, 60, 0)",
-            "request_bytes": "if(topic IS NULL, 18000, 0)",
-            "response_bytes": "if(topic IS NULL, 3600, 0)",
-            "topic_requests": "if(topic IS NULL, 0, 60)",
-            "records": "if(topic IS NULL, 0, 600)",
-            "bytes": "if(topic IS NULL, 0, 120000 + key)",
-            "polled": "0",
-        },
-    ),
-    "latency": (
-        1.0,
-        {"requests": "60", "idle": "0", "latencies": "counts", "service_latencies": "counts"},
-    ),
-    "connections": (
-        0.02,
-        {
-            "opened_at": "moment",
-            "closed_at": "moment + INTERVAL 3 HOURS",
-            "requests": "600",
-            "received_bytes": "180000",
-            "sent_bytes": "36000",
-            "last_seq": "id",
-        },
-    ),
-    "throttles": (
-        0.02,
-        {
-            "scope": "'client'",
-            "quota": "'produce'",
-            "action": "'delay'",
-            "count": "1",
-            "quota_limit": "1000",
-            "observed": "1200",
-            "delay_ms": "50",
-            "first_at": "moment",
-            "last_at": "moment",
-        },
-    ),
-    "inventory": (
-        0.02,
-        {
-            "topic": "concat('payments.', key // 3)",
-            "partitions": "12",
-            "internal": "false",
-            "part": "1",
-            "parts": "1",
-            "first_seen": "moment",
-            "last_seen": "moment",
-            "listings": "1",
-        },
-    ),
-    "completeness": (
-        0.01,
-        {
-            "envelopes": "10",
-            "events": "2000",
-            "lost": "0",
-            "statuses": "4",
-            "last_status": "moment + INTERVAL 45 SECONDS",
-            "started_at": "date_trunc('day', moment)",
-            "clock_step_ms": "0",
-            "waiting": "0",
-        },
-    ),
-    "produced": (
-        0.25,
-        {
-            "at": "moment",
-            "cluster_id": f"if(id % 2 = 0, '{SOURCE}', '{CLUSTER}')",
-            "topic": "concat(if(id % 2 = 0, '', 'eu.'), 'payments.', key // 2)",
-            "principal": "if(id % 2 = 0, 'User:payments-1', 'User:mirrormaker')",
-            "partition": "key // 2 % 12",
-            "producer_id": "key",
-            "producer_epoch": "0",
-            "base_sequence": "id // 2",
-            "base_offset": "id // 2",
-            "outcome": "'acknowledged'",
-            "records": "10",
-            "bytes": "2000",
-        },
-    ),
-}
+    "traffic": (1.0, {
+        "requests": "if(topic IS NULL, 60, 0)", "request_bytes": "if(topic IS NULL, 18000, 0)",
+        "response_bytes": "if(topic IS NULL, 3600, 0)", "topic_requests": "if(topic IS NULL, 0, 60)",
+        "records": "if(topic IS NULL, 0, 600)", "bytes": "if(topic IS NULL, 0, 120000 + key)", "polled": "0",
+    }),
+    "latency": (1.0, {"requests": "60", "idle": "0", "latencies": "counts", "service_latencies": "counts"}),
+    "connections": (0.02, {
+        "opened_at": "moment", "closed_at": "moment + INTERVAL 3 HOURS", "requests": "600",
+        "received_bytes": "180000", "sent_bytes": "36000", "last_seq": "id",
+    }),
+    "throttles": (0.02, {
+        "scope": "'client'", "quota": "'produce'", "action": "'delay'", "count": "1", "quota_limit": "1000",
+        "observed": "1200", "delay_ms": "50", "first_at": "moment", "last_at": "moment",
+    }),
+    "inventory": (0.02, {
+        "topic": "concat('payments.', key // 3)", "partitions": "12", "internal": "false", "part": "1", "parts": "1",
+        "first_seen": "moment", "last_seen": "moment", "listings": "1",
+    }),
+    "completeness": (0.01, {
+        "envelopes": "10", "events": "2000", "lost": "0", "statuses": "4",
+        "last_status": "moment + INTERVAL 45 SECONDS", "started_at": "date_trunc('day', moment)",
+        "clock_step_ms": "0", "waiting": "0",
+    }),
+    "produced": (0.25, {
+        "at": "moment", "cluster_id": f"if(id % 2 = 0, '{SOURCE}', '{CLUSTER}')",
+        "topic": "concat(if(id % 2 = 0, '', 'eu.'), 'payments.', key // 2)",
+        "principal": "if(id % 2 = 0, 'User:payments-1', 'User:mirrormaker')", "partition": "key // 2 % 12",
+        "producer_id": "key", "producer_epoch": "0", "base_sequence": "id // 2", "base_offset": "id // 2",
+        "outcome": "'acknowledged'", "records": "10", "bytes": "2000",
+    }),
+}  # fmt: skip
 """Of each table its rows, as a share of those of traffic, and what else than ROW it says."""
 
 
@@ -184,8 +129,3 @@ def _write(root: TableRoot, name: str, first: int, last: int, rows: int, said: M
                 FROM range({rows}) AS given(id)))""")
         added = stored.write_file(made.to_arrow_reader(ROWS_PER_ROW_GROUP), DAY)
         stored.replace_files([], [added])
-
-
-if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
-        figures(folder, int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000)

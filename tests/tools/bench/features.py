@@ -20,7 +20,6 @@ import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
 from tempfile import mkdtemp
@@ -35,7 +34,7 @@ from proxy.local.state import Node
 from proxy.local.tools import tool
 from tests.integration.feature_fleet import FeatureFleet, feature_fleet
 from tests.tools.bench.contestants import Contestant, Running
-from tests.tools.bench.scenarios import CONNECTIONS, Figures, Measured
+from tests.tools.bench.scenarios import CONNECTIONS, Figures, Measured, Scenario
 from tests.tools.bench.stage import Outcome, Sizes, Stage
 
 LOADS = {"small": ("requests", "small", CONNECTIONS), "storm": ("storm", "hello", 8)}
@@ -56,20 +55,13 @@ UPDATED = {"update": (AUDIT_EVENT_SCHEMA, 1), "kafka_update": (GROUP_VERSION, 0)
 """The feature that is updated, and the lower of its two levels, by the figures' name."""
 
 
-@dataclass(frozen=True)
-class Features:
+class Features(Scenario):
     """Loads with and without features, then updates."""
 
-    name: str = "features"
+    name, whom = "features", ("brokerside",)
 
     def rounds(self, sizes: Sizes) -> int:
         return sizes.kafka_rounds
-
-    def impossible(self) -> str:
-        return ""
-
-    def takes(self, contestant: Contestant) -> bool:
-        return contestant.name == "brokerside"
 
     def measure(self, stage: Stage, contestant: Contestant) -> Measured:
         outcomes: dict[str, list[Outcome]] = defaultdict(list)

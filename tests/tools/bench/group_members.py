@@ -77,7 +77,6 @@ class Ownership:
         self._changed.set()
 
     def fail(self, error: str) -> None:
-        """A member cannot go on."""
         self.error = error
         self._changed.set()
 

@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from statistics import median, quantiles
 from typing import NamedTuple
@@ -24,11 +23,10 @@ from proxy.errors import LocalError
 from proxy.local.ports import HOST, free_ports
 from proxy.local.state import Node
 from tests.tools.bench.contestants import Contestant, Running
-from tests.tools.bench.footprint import DESCRIPTORS_BESIDE
 from tests.tools.bench.group_members import CoordinatedMember
 from tests.tools.bench.groups import BenchGroup, coordinating_keys, port_of, started_broker
 from tests.tools.bench.measure import memory
-from tests.tools.bench.scenarios import CONNECTIONS, RATE, Figures, Measured
+from tests.tools.bench.scenarios import CONNECTIONS, DESCRIPTORS_BESIDE, RATE, Figures, Measured, Scenario
 from tests.tools.bench.stage import Sizes, Stage
 
 PERIOD = 2.0
@@ -49,20 +47,13 @@ LOADS = 3
 LOWEST_PRIORITY = 19
 
 
-@dataclass(frozen=True)
-class GroupScale:
+class GroupScale(Scenario):
     """CPU, memory, lateness of pings, rebalances of one group, and p99 of small requests."""
 
-    name: str = "groups-scale"
+    name, whom = "groups-scale", ("brokerside",)
 
     def rounds(self, sizes: Sizes) -> int:
         return 1
-
-    def impossible(self) -> str:
-        return ""
-
-    def takes(self, contestant: Contestant) -> bool:
-        return contestant.name == "brokerside"
 
     def measure(self, stage: Stage, contestant: Contestant) -> Measured:
         check_descriptors(stage, stage.sizes.scale_consumers + SPARE_CONSUMERS)
@@ -114,7 +105,6 @@ class _Scale:
         ]
 
     async def run(self) -> Figures:
-        """Return all figures."""
         try:
             await self._groups[0].start(1)  # the fleet has its levels, and a partition is open
             figures = await self._load("without")

@@ -12,7 +12,6 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -26,7 +25,7 @@ from tests.tools.bench.group_members import CoordinatedMember
 from tests.tools.bench.group_scale import check_descriptors, lateness_p99, register
 from tests.tools.bench.groups import TOPIC, BenchGroup, coordinating_keys, port_of
 from tests.tools.bench.kafka import create_topic
-from tests.tools.bench.scenarios import Figures, Measured
+from tests.tools.bench.scenarios import Figures, Measured, Scenario
 from tests.tools.bench.stage import Sizes, Stage
 
 PARTITIONS = 12
@@ -46,20 +45,13 @@ SPREAD_TIMEOUT = 240.0
 """Seconds until each sidecar holds what its broker leads; it has to run for 30 before it takes that from another."""
 
 
-@dataclass(frozen=True)
-class GroupSpread:
+class GroupSpread(Scenario):
     """CPU of each sidecar over the same fleet with one consumer, and of each consumer."""
 
-    name: str = "groups-fleet"
+    name, whom = "groups-fleet", ("brokerside",)
 
     def rounds(self, sizes: Sizes) -> int:
         return 1
-
-    def impossible(self) -> str:
-        return ""
-
-    def takes(self, contestant: Contestant) -> bool:
-        return contestant.name == "brokerside"
 
     def measure(self, stage: Stage, contestant: Contestant) -> Measured:
         max_consumers = int(MOST * stage.sizes.fleet_groups * stage.sizes.fleet_members / 3)
@@ -81,7 +73,6 @@ class GroupSpread:
 
 @contextmanager
 def _started_brokers(stage: Stage) -> Iterator[ClusterState]:
-    """Three of them, with the topic."""
     folder = Path(mkdtemp(prefix="groups-fleet-", dir=stage.folder))
     state = cluster.up(folder, nodes=3, progress=False)
     try:
@@ -99,7 +90,6 @@ class _Spread:
         self._running = running
 
     async def run(self) -> Figures:
-        """Return all figures."""
         share = PARTITIONS // len(self._running)
         await self._until_held(lambda held: all(len(each) == share for each in held.values()))
         three = await self._side("three", self._sizes.fleet_groups)

@@ -26,7 +26,7 @@ from tests.tools.bench.groups import (
     port_of,
     started_broker,
 )
-from tests.tools.bench.scenarios import Figures, Measured
+from tests.tools.bench.scenarios import Figures, Measured, Scenario
 from tests.tools.bench.stage import Sizes, Stage
 
 SESSION_TIMEOUTS_MS = {"short": 6_000, "long": 10_000}
@@ -42,20 +42,13 @@ PROBES = 1
 """Connections that are opened and closed again to see whether a sidecar accepts."""
 
 
-@dataclass(frozen=True)
-class GroupTakeover:
+class GroupTakeover(Scenario):
     """Until all are registered and have their assignment again, and who was stopped or turned away meanwhile."""
 
-    name: str = "groups-takeover"
+    name, whom = "groups-takeover", ("brokerside",)
 
     def rounds(self, sizes: Sizes) -> int:
         return sizes.footprint_rounds
-
-    def impossible(self) -> str:
-        return ""
-
-    def takes(self, contestant: Contestant) -> bool:
-        return contestant.name == "brokerside"
 
     def measure(self, stage: Stage, contestant: Contestant) -> Measured:
         check_descriptors(stage, stage.sizes.scale_consumers + SPARE_CONSUMERS)
@@ -128,5 +121,4 @@ class Counts:
 
     @classmethod
     def of(cls, members: Sequence[CoordinatedMember]) -> Counts:
-        """Until now."""
         return cls(sum(one.stops for one in members), sum(one.leases_ended for one in members))

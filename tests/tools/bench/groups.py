@@ -15,7 +15,7 @@ import struct
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -31,7 +31,7 @@ from tests.tools.bench.contestants import Contestant, Running
 from tests.tools.bench.group_members import CoordinatedMember, KafkaMember, Member, Ownership
 from tests.tools.bench.kafka import create_topic
 from tests.tools.bench.results import rotated
-from tests.tools.bench.scenarios import Figures, Measured
+from tests.tools.bench.scenarios import Figures, Measured, Scenario
 from tests.tools.bench.stage import Sizes, Stage
 
 TOPIC = "bench-groups"
@@ -83,7 +83,6 @@ class BenchGroup(Generic[AnyMember]):
         self._more = more
 
     async def join(self, count: int = 1) -> None:
-        """Add members, all at once."""
         first = len(self.members) + len(self.gone)
         for number in range(first, first + count):
             name = f"{self.name}-{number:04}"
@@ -136,7 +135,6 @@ class Side(Generic[AnyMember]):
         return self.joins, self.killed, self.frozen
 
     async def come_and_go(self) -> Figures:
-        """One joins, and another one leaves."""
         joined = await self.joins.event(self.joins.join)
         left = await self.joins.event(lambda: self.joins.remove().leave())
         return joined.figures(f"join_{self.name}") | left.figures(f"leave_{self.name}")
@@ -150,7 +148,6 @@ class Side(Generic[AnyMember]):
         return killed.figures(f"kill_{self.name}") | frozen.figures(f"freeze_{self.name}")
 
     def close(self) -> None:
-        """End all connections."""
         for group in self.groups:
             group.close()
 
@@ -160,21 +157,16 @@ class Side(Generic[AnyMember]):
         return sum(group.ownership.overlaps for group in self.groups)
 
 
-@dataclass(frozen=True)
-class GroupEvents:
+class GroupEvents(Scenario):
     """What happens to groups, side by side."""
 
-    name: str = "groups"
-    turns: Iterator[int] = field(default_factory=count)
+    name, whom = "groups", ("brokerside",)
+
+    def __init__(self) -> None:
+        self._turns = count()
 
     def rounds(self, sizes: Sizes) -> int:
         return sizes.footprint_rounds
-
-    def impossible(self) -> str:
-        return ""
-
-    def takes(self, contestant: Contestant) -> bool:
-        return contestant.name == "brokerside"
 
     def measure(self, stage: Stage, contestant: Contestant) -> Measured:
         with ExitStack() as stack:
@@ -183,13 +175,12 @@ class GroupEvents:
             keys = coordinating_keys(node, 10 * stage.sizes.group_members)
             sidecar = stack.enter_context(Sidecar(stage, contestant, keys, port_of(node.advertised), stage.cpus))
             before = stage.read([])
-            figures = asyncio.run(_Round(stage.sizes, node, sidecar).run(next(self.turns)))
+            figures = asyncio.run(_Round(stage.sizes, node, sidecar).run(next(self._turns)))
             return Measured(figures, stage.read([]).foreign(before))
 
 
 @contextmanager
 def started_broker(stage: Stage) -> Iterator[Node]:
-    """A broker with the topic."""
     folder = Path(mkdtemp(prefix="groups-", dir=stage.folder))
     node = cluster.up(folder, broker_properties=BOUNDS, progress=False).nodes[0]
     try:
@@ -232,16 +223,13 @@ class Sidecar:
 
     @property
     def running(self) -> Running:
-        """The process that was started last."""
         assert self._running is not None
         return self._running
 
     def start(self) -> None:
-        """Start it, and wait until it accepts."""
         self._running = self._start()
 
     def kill(self) -> None:
-        """SIGKILL."""
         for pid in self.running.pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

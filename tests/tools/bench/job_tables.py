@@ -38,11 +38,6 @@ JOB_GRIDS = (
         (
             Row("the whole job", "cpu_us_{}", 2),
             *(Row(f"… {title}", f"{part}_us_{{}}", 2) for part, title in PARTS.items()),
-            Row("the job of before", "before_cpu_us_{}", 1),
-            Row("… tasks in Java", "before_tasks_us_{}", 1),
-            Row("… garbage collection", "before_collect_us_{}", 1),
-            Row("… compiling", "before_compile_us_{}", 1),
-            Row("… ÷ the job of now", "times_{}", 1),
         ),
         WHO,
     ),
@@ -52,11 +47,9 @@ JOB_GRIDS = (
         TOPICS,
         (
             Row("events/s, from the start of the job to its end", "per_s_{}"),
-            Row("… of the job of before", "before_per_s_{}"),
             Row("most RSS of Java, MiB", "java_mib_{}"),
             Row("… of all Python workers together", "workers_mib_{}"),
             Row("… of the driver's Python", "driver_mib_{}"),
-            Row("… of Java in the job of before", "before_java_mib_{}"),
         ),
         WHO,
     ),

@@ -1,15 +1,12 @@
-"""The jobs: what an event costs from the topic to the tables, by part, and beside another version of the job; how old
-events are when they have rows; what a short run costs; and what the tables cost that are computed from others.
+"""The jobs: what an event costs from the topic to the tables, by part; how old events are when they have rows; what a
+short run costs; and what the tables cost that are computed from others.
 
 The topics are written here, and each job is a process of its own, ``tests/tools/bench/jobs_process.py``.
 """
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
@@ -19,32 +16,23 @@ from tests.tools.bench.contestants import Contestant
 from tests.tools.bench.jobs_cost import Cost, JobProcess, parts
 from tests.tools.bench.jobs_freshness import freshness
 from tests.tools.bench.jobs_topics import fill
-from tests.tools.bench.scenarios import Figures, Measured
+from tests.tools.bench.scenarios import Figures, Measured, Scenario
 from tests.tools.bench.stage import Sizes, Stage
 
 COLD_KEYS = 500
 
 
-@dataclass(frozen=True)
-class Jobs:
+class Jobs(Scenario):
     """The job over topics of so many events and keys a minute, and all that belongs to it."""
 
-    name: str = "jobs"
+    name, whom = "jobs", ("brokerside-audit",)
 
     def rounds(self, sizes: Sizes) -> int:
         return 1  # it has rounds of its own, in one warm process
 
-    def impossible(self) -> str:
-        return ""
-
-    def takes(self, contestant: Contestant) -> bool:
-        return contestant.name == "brokerside-audit"
-
     def measure(self, stage: Stage, contestant: Contestant) -> Measured:
         sizes, folder = stage.sizes, stage.folder / self.name
         bootstrap = stage.start_cluster().internal_bootstrap
-        if sizes.job_beside:
-            stage.versions["the job of before"] = _commit(sizes.job_beside)
         with stage.everywhere():
             figures = _Run(bootstrap, folder, sizes).figures()
             figures |= derived_tables.figures(str(folder / "day"), sizes.table_rows)
@@ -61,42 +49,30 @@ class _Run:
 
     def figures(self) -> Figures:
         sizes = self._sizes
-        topics = {f"{count}-{keys}": count for count, keys in product(sizes.job_events, sizes.job_keys)}
-        for (topic, count), keys in zip(topics.items(), sizes.job_keys * len(sizes.job_events), strict=True):
+        topics = {f"{count}-{keys}": (count, keys) for count, keys in product(sizes.job_events, sizes.job_keys)}
+        for topic, (count, keys) in topics.items():
             fill(self._bootstrap, topic, count, keys)
-        with ExitStack() as stack:
-            job = stack.enter_context(JobProcess(self._bootstrap, "continuous", self._folder / "clocks"))
+        with JobProcess(self._bootstrap, "continuous", self._folder / "clocks") as job:
             figures = _in_process("new", job.start)
-            beside = None
-            if sizes.job_beside:
-                beside = stack.enter_context(JobProcess(self._bootstrap, "continuous", checkout=sizes.job_beside))
-            for number, (topic, count) in enumerate(topics.items()):  # Java compiles
+            for number, (topic, (count, _)) in enumerate(topics.items()):  # Java compiles
                 first = self._job(job, topic, count)
                 figures |= {} if number else _in_process("first", first)
-                if beside:
-                    self._job(beside, topic, count)
-            for topic, count in topics.items():
-                figures |= self._warm(job, beside, topic, count)
+            for topic, (count, _) in topics.items():
+                figures |= self._warm(job, topic, count)
             figures |= freshness(job, self._bootstrap, self._folder / "fresh", sizes.job_batches)
         return figures | self._cold()
 
-    def _warm(self, job: JobProcess, beside: JobProcess | None, topic: str, count: int) -> Figures:
+    def _warm(self, job: JobProcess, topic: str, count: int) -> Figures:
         """Figures of a topic, of the round that has the median of the CPU."""
-        rounds, others = [], []
+        rounds = []
         for _ in range(self._sizes.job_rounds):
             reading, decoding = job.do("read", topic), job.do("decode", topic)
             rounds.append((self._job(job, topic, count), decoding, reading))
-            if beside:
-                others.append(self._job(beside, topic, count))
         costs = sorted(rounds, key=lambda each: each[0].cpu_s)[(len(rounds) - 1) // 2]
+        whole = costs[0]
         own = {f"{name}_us": seconds / count * 1e6 for name, seconds in parts(*costs).items()}
-        own |= _whole(costs[0], count)
-        if beside:
-            other = sorted(others, key=lambda each: each.cpu_s)[(len(others) - 1) // 2]
-            own |= {f"before_{name}": value for name, value in _whole(other, count).items()}
-            kinds = ("tasks", "collect", "compile")
-            own |= {f"before_{kind}_us": other.cpu[kind] / count * 1e6 for kind in kinds}
-            own["times"] = own["before_cpu_us"] / own["cpu_us"]
+        own |= {"cpu_us": whole.cpu_s / count * 1e6, "per_s": count / whole.wall}
+        own |= {f"{kind}_mib": mib for kind, mib in whole.peak.items()}
         return {f"{name}_{topic}": value for name, value in own.items()}
 
     def _cold(self) -> Figures:
@@ -123,13 +99,3 @@ class _Run:
 
 def _in_process(what: str, cost: Cost) -> Figures:
     return {f"{what}_cpu_s": cost.cpu_s, f"{what}_s": cost.wall}
-
-
-def _whole(cost: Cost, count: int) -> Figures:
-    peaks = {f"{kind}_mib": mib for kind, mib in cost.peak.items()}
-    return {"cpu_us": cost.cpu_s / count * 1e6, "per_s": count / cost.wall, **peaks}
-
-
-def _commit(checkout: Path) -> str:
-    command = ["git", "-C", str(checkout), "describe", "--always"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -48,7 +48,6 @@ class Stopwatch:
             yield item
 
     def write(self, folder: str) -> None:
-        """Write what was spent on named work."""
         self.spent.pop("", None)
         Path(folder, uuid.uuid4().hex).write_bytes(json.encode(self.spent))
 

@@ -64,7 +64,6 @@ class Cost(NamedTuple):
 
     @property
     def cpu_s(self) -> float:
-        """All CPU."""
         return sum(self.cpu.values())
 
 
@@ -123,7 +122,6 @@ class JobProcess:
         self._result()
 
     def read(self) -> Reading:
-        """Read the clocks."""
         running = {pid: used for pid in family(self._process.pid) if (used := cpu_seconds([pid]))}
         kinds = {pid: self._kind(pid) for pid in running}
         return Reading(kinds, running, {pid: thread_seconds(pid) for pid in kinds})

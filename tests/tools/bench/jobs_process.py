@@ -25,7 +25,6 @@ from spark_jobs.session import spark_conf, spark_session
 
 
 def main(bootstrap: str, kind: str, clocks: str = "") -> None:
-    """Work until stdin ends."""
     results = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # for whatever prints
     conf = spark_conf("local[*]", resolve("spark-4.2.0"), {}, short=kind == "short")

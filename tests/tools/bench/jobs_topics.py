@@ -10,8 +10,13 @@ from confluent_kafka import Producer
 
 from observers.event import EVENTS_PER_RECORD, Envelope, RequestEvent, TopicPartition, encoder
 from proxy.errors import LocalError
-from tests.tools.bench.audit_workload import APIS, SOFTWARE
 from tests.tools.bench.kafka import create_topic
+
+APIS = [("Produce", 0, 13), ("Fetch", 1, 18), ("Metadata", 3, 13), ("Heartbeat", 12, 4), ("OffsetCommit", 8, 9)]
+"""Names, keys and versions of requests, in the shares of a busy broker."""
+
+SHARES = [45, 40, 3, 7, 5]
+SOFTWARE = [("apache-kafka-java", "4.3.1"), ("confluent-kafka-python", "2.16.1-rdkafka-2.16.0"), (None, None)]
 
 EVERY_US = 200
 """Time between two events: a broker of 5,000 requests/s."""
@@ -34,7 +39,6 @@ def fill(bootstrap: str, topic: str, count: int, keys: int) -> None:
 
 
 def new_producer(bootstrap: str) -> Producer:
-    """Return one as sidecars have it."""
     return Producer({"bootstrap.servers": bootstrap, "compression.type": "zstd", "linger.ms": 50})
 
 
@@ -55,8 +59,7 @@ def flush(producer: Producer) -> None:
 def events(count: int, clients: int) -> Iterator[RequestEvent]:
     """Requests of ``clients`` of two topics each; a third of the fetches waits for data in vain."""
     chance = random.Random(1)
-    weights = [weight for *_, weight in APIS]
-    for seq, (key, api, version, _) in enumerate(chance.choices(APIS, weights, k=count), 1):
+    for seq, (api, key, version) in enumerate(chance.choices(APIS, SHARES, k=count), 1):
         client = chance.randrange(clients)
         waits = key == 1 and chance.random() < 0.33
         parts = 0 if key > 1 or waits else chance.choice((1, 1, 2, 3))

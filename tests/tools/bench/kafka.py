@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
@@ -16,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from proxy.errors import LocalError
 from proxy.local.ports import free_ports
 from tests.tools.bench.contestants import Contestant
-from tests.tools.bench.scenarios import Measured
+from tests.tools.bench.scenarios import Measured, Scenario
 from tests.tools.bench.stage import Listener, Sizes, Stage
 
 CONTESTANTS = ("direct", "haproxy", "brokerside", "brokerside-audit")
@@ -41,20 +40,13 @@ CONSUMER = {
 MB = 1e6
 
 
-@dataclass(frozen=True)
-class RealKafka:
+class RealKafka(Scenario):
     """Produces records of 1 KiB to a new topic of one partition, and reads them back."""
 
-    name: str = "kafka"
+    name, whom = "kafka", CONTESTANTS
 
     def rounds(self, sizes: Sizes) -> int:
         return sizes.kafka_rounds
-
-    def impossible(self) -> str:
-        return ""
-
-    def takes(self, contestant: Contestant) -> bool:
-        return contestant.name in CONTESTANTS
 
     def measure(self, stage: Stage, contestant: Contestant) -> Measured:
         listener = stage.listener(contestant)

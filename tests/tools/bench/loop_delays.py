@@ -1,5 +1,5 @@
-"""How late the event loop of a sidecar is while requests come: ``python -m tests.tools.bench.loop_delays run -c FILE`` is a
-sidecar that measures it, and the scenario that starts one.
+"""How late the event loop of a sidecar is while requests come: ``python -m tests.tools.bench.loop_delays run -c FILE``
+is a sidecar that measures it, and the scenario that starts one.
 
 A timer of the kernel is due each millisecond, and the loop notes how long after that it has learned so: it has waited
 for its own turn to end, for the GIL, and for the CPU. Of a timer that was due several times, each time counts.
@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 import time
 from array import array
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from struct import Struct, unpack
 from typing import Any
 
 from tests.tools.bench.contestants import Command, Contestant, Wiring
-from tests.tools.bench.scenarios import CONNECTIONS, RATE, Measured
-from tests.tools.bench.stage import Sizes, Stage
+from tests.tools.bench.scenarios import CONNECTIONS, RATE, Measured, Scenario
+from tests.tools.bench.stage import Stage
 
 INTERVAL = 0.001
 FILE = "loop-delays"
@@ -29,20 +28,10 @@ LATE_US = 100
 """A delay that counts as one: no thread may keep the loop waiting for longer."""
 
 
-@dataclass(frozen=True)
-class LoopDelays:
+class LoopDelays(Scenario):
     """Delays of the loop while small requests come at an even rate."""
 
-    name: str = "loop-delays"
-
-    def rounds(self, sizes: Sizes) -> int:
-        return sys.maxsize
-
-    def impossible(self) -> str:
-        return ""
-
-    def takes(self, contestant: Contestant) -> bool:
-        return contestant.ours
+    name, whom = "loop-delays", ("brokerside", "brokerside-audit")
 
     def measure(self, stage: Stage, contestant: Contestant) -> Measured:
         running = stage.start(replace(contestant, command=lambda wiring: _measuring(contestant, wiring)))

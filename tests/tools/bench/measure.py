@@ -115,7 +115,6 @@ class Memory:
 
 
 def memory(pids: Sequence[int]) -> Memory:
-    """Sum over the processes."""
     rss = pss = 0
     for pid in pids:
         try:

@@ -28,7 +28,7 @@ class Measurement(Struct, frozen=True):
 
 class Results(Struct):
     """A whole run. ``quick``: too small for its figures to mean anything. ``versions``: of those who took part.
-    ``missing``: why others did not. ``skipped``: scenarios that could not be measured, and why."""
+    ``missing``: why others did not."""
 
     made: str
     machine: dict[str, str]
@@ -37,16 +37,13 @@ class Results(Struct):
     titles: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
     measurements: list[Measurement] = field(default_factory=list)
 
     @property
     def processor(self) -> str:
-        """What every figure was measured on."""
         return self.machine.get("cpu", "")
 
     def save(self, path: Path) -> None:
-        """Write the JSON file."""
         path.write_bytes(json.format(json.encode(self), indent=1) + b"\n")
 
     @classmethod

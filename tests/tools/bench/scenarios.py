@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
+from proxy.errors import LocalError
 from tests.tools.bench.contestants import Contestant
+from tests.tools.bench.measure import memory
 from tests.tools.bench.stage import Outcome, Sizes, Stage
 
 MIB = 1024 * 1024
@@ -15,6 +17,9 @@ CONNECTIONS = 32
 RATE = 10_000
 SIZED = ("haproxy", "nginx", "brokerside", "brokerside-audit")
 """Whom loads of other sizes are put on."""
+
+DESCRIPTORS_BESIDE = 100
+"""Descriptors that a proxy may need beside two for each connection."""
 
 Figures = dict[str, float]
 
@@ -28,28 +33,26 @@ class Measured:
     error: str = ""
 
 
-class Scenario(Protocol):
-    """One thing to measure."""
+class Scenario:
+    """One thing to measure, by its ``name`` in results and on the command line. ``whom``: contestants; empty: all."""
 
-    @property
-    def name(self) -> str:
-        """Its name in results and on the command line."""
+    name: str
+    whom: tuple[str, ...]
 
     def rounds(self, sizes: Sizes) -> int:
         """In how many rounds it is measured at most."""
-
-    def impossible(self) -> str:
-        """Why it cannot be measured here at all; empty if it can."""
+        return sys.maxsize
 
     def takes(self, contestant: Contestant) -> bool:
-        """Whether it means anything for a contestant."""
+        return not self.whom or contestant.name in self.whom
 
     def measure(self, stage: Stage, contestant: Contestant) -> Measured:
         """Raises MissingError, LocalError."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Load:
+class Load(Scenario):
     """A scenario of one load on a contestant that keeps running, stopped, until the next one."""
 
     name: str
@@ -57,15 +60,7 @@ class Load:
     request: str
     numbers: Mapping[str, float]
     figures: Callable[[Outcome], Figures]
-
-    def rounds(self, sizes: Sizes) -> int:
-        return sys.maxsize
-
-    def impossible(self) -> str:
-        return ""
-
-    def takes(self, contestant: Contestant) -> bool:
-        return True
+    whom: tuple[str, ...] = ()
 
     def measure(self, stage: Stage, contestant: Contestant) -> Measured:
         running = stage.kept(contestant)
@@ -91,11 +86,10 @@ class Load:
 class Size(Load):
     """A load of another size, on fewer contestants and in fewer rounds."""
 
+    whom: tuple[str, ...] = SIZED
+
     def rounds(self, sizes: Sizes) -> int:
         return sizes.footprint_rounds
-
-    def takes(self, contestant: Contestant) -> bool:
-        return contestant.name in SIZED
 
 
 def _requests(outcome: Outcome) -> Figures:
@@ -119,3 +113,84 @@ LOADS = (
     Load("paced", "requests", "small", {"conns": CONNECTIONS, "rate": RATE}, _requests),
     Load("storm", "storm", "hello", {"conns": 8}, _requests),
 )
+
+
+class Footprint(Scenario):
+    """Start to the first accepted connection, memory and CPU of a process that nobody has used yet."""
+
+    name = "footprint"
+
+    def rounds(self, sizes: Sizes) -> int:
+        return sizes.footprint_rounds
+
+    def takes(self, contestant: Contestant) -> bool:
+        return contestant.command is not None
+
+    def measure(self, stage: Stage, contestant: Contestant) -> Measured:
+        running = stage.start(contestant)
+        try:
+            time.sleep(stage.sizes.calm)
+            pids = running.pids
+            before = stage.read(pids)
+            time.sleep(stage.sizes.watch)
+            after = stage.read(pids)
+            used = memory(pids)
+        finally:
+            stage.stop(running)
+        idle = (after.measured - before.measured) / (after.wall - before.wall) * 1000
+        sizes = {"rss_mib": used.rss / 1024, "pss_mib": used.pss / 1024}
+        return Measured({"start_ms": running.start_ms, **sizes, "idle_ms_s": idle}, after.foreign(before))
+
+
+class Idle(Footprint):
+    """Memory for each of many connections that have had one request and then stay open."""
+
+    name = "idle"
+
+    def measure(self, stage: Stage, contestant: Contestant) -> Measured:
+        running = stage.start(contestant)
+        figures: dict[str, float] = {}
+        error = ""
+        try:
+            stage.load(running, "requests", "small", conns=8, warm=0.0, secs=0.2)
+            time.sleep(stage.sizes.calm)
+            pids = running.pids
+            empty = memory(pids).rss
+            for count in stage.sizes.idle:
+                if 2 * count + DESCRIPTORS_BESIDE > stage.descriptors:
+                    error = f"{count} connections need more descriptors than the {stage.descriptors} allowed here"
+                    break
+                holder = stage.hold_idle(running, count)
+                time.sleep(0.5)
+                figures[f"kib_{count}"] = (memory(pids).rss - empty) / count
+                holder.communicate()
+                time.sleep(0.5)
+        except LocalError as reason:
+            error = str(reason)
+        finally:
+            stage.stop(running)
+        return Measured(figures, 0.0, error)
+
+
+class Workers(Scenario):
+    """Small requests through sidecars of 1 and 2 workers. Stub and load take their share of the same CPUs."""
+
+    name, whom = "workers", ("brokerside", "brokerside-audit")
+
+    def rounds(self, sizes: Sizes) -> int:
+        return sizes.kafka_rounds
+
+    def measure(self, stage: Stage, contestant: Contestant) -> Measured:
+        figures, foreign = {}, 0.0
+        for count in (1, 2):
+            with stage.everywhere():
+                running = stage.start(contestant, cpus=stage.cpus, keys={"workers": count})
+                try:
+                    stage.load(running, "requests", "small", conns=CONNECTIONS, warm=0.0, secs=0.3)
+                    outcome = stage.load(running, "requests", "small", conns=CONNECTIONS)
+                finally:
+                    stage.stop(running)
+            figures[f"per_s_{count}"] = outcome.load["per_s"]
+            figures[f"cpu_us_{count}"] = outcome.cpu / outcome.load["requests"] * 1e6
+            foreign = max(foreign, outcome.foreign)
+        return Measured(figures, foreign)

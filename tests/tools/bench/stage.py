@@ -46,13 +46,12 @@ class Sizes:
     ``calm``: from a start until a process is at rest, which is then watched for ``watch``; ``kafka_records``: of 1 KiB.
     ``quiet_wait``: how long to wait for others to be quiet; with 0 a measurement that was disturbed is not repeated
     either. ``…_rounds``: at most so many of what takes long. ``job_events``, ``job_keys``: of the topics that jobs
-    read, events and keys a minute; ``job_batches`` of a continuous job are watched, ``job_cold_events`` are read by a
-    new process, and ``job_beside`` is another checkout, whose job does the same; ``table_rows``: of the table
-    ``traffic`` that others are computed from. ``feature_turns``: how often each load is put on a sidecar with features,
-    and one without; ``feature_updates``: of each kind. ``group_members`` of each group, which reads
-    ``group_partitions``; ``group_slow``: also events that take a session timeout of 45 s; ``scale_consumers`` are
-    watched for ``scale_seconds``, and so are ``fleet_groups`` of ``fleet_members`` each, which three sidecars
-    coordinate."""
+    read, events and keys a minute; ``job_batches`` of a continuous job are watched, and ``job_cold_events`` are read
+    by a new process; ``table_rows``: of the table ``traffic`` that others are computed from. ``feature_turns``: how
+    often each load is put on a sidecar with features, and one without; ``feature_updates``: of each kind.
+    ``group_members`` of each group, which reads ``group_partitions``; ``group_slow``: also events that take a session
+    timeout of 45 s; ``scale_consumers`` are watched for ``scale_seconds``, and so are ``fleet_groups`` of
+    ``fleet_members`` each, which three sidecars coordinate."""
 
     seconds: float
     warm: float
@@ -78,61 +77,21 @@ class Sizes:
     scale_seconds: float
     fleet_groups: int
     fleet_members: int
-    job_beside: Path | None = None
 
 
 FULL = Sizes(
-    seconds=2.0,
-    warm=0.3,
-    idle=(1_000, 5_000, 9_500),
-    calm=1.5,
-    watch=3.0,
-    kafka_records=300_000,
-    footprint_rounds=3,
-    kafka_rounds=5,
-    quiet_wait=3.0,
-    job_events=(1_000_000,),
-    job_keys=(500, 5_000),
-    job_rounds=1,
-    job_batches=5,
-    job_cold_events=10_000,
-    table_rows=1_000_000,
-    feature_turns=4,
-    feature_updates=100,
-    group_members=50,
-    group_partitions=200,
-    group_slow=True,
-    scale_consumers=5_000,
-    scale_seconds=60.0,
-    fleet_groups=300,
+    seconds=2.0, warm=0.3, idle=(1_000, 5_000, 9_500), calm=1.5, watch=3.0, kafka_records=300_000, footprint_rounds=3,
+    kafka_rounds=5, quiet_wait=3.0, job_events=(1_000_000,), job_keys=(500, 5_000), job_rounds=1, job_batches=5,
+    job_cold_events=10_000, table_rows=1_000_000, feature_turns=4, feature_updates=100, group_members=50,
+    group_partitions=200, group_slow=True, scale_consumers=5_000, scale_seconds=60.0, fleet_groups=300,
     fleet_members=40,
-)
+)  # fmt: skip
 QUICK = Sizes(
-    seconds=0.4,
-    warm=0.1,
-    idle=(200,),
-    calm=0.5,
-    watch=0.5,
-    kafka_records=20_000,
-    footprint_rounds=1,
-    kafka_rounds=1,
-    quiet_wait=0.0,
-    job_events=(5_000,),
-    job_keys=(500,),
-    job_rounds=1,
-    job_batches=1,
-    job_cold_events=1_000,
-    table_rows=5_000,
-    feature_turns=1,
-    feature_updates=4,
-    group_members=10,
-    group_partitions=40,
-    group_slow=False,
-    scale_consumers=200,
-    scale_seconds=5.0,
-    fleet_groups=30,
-    fleet_members=4,
-)
+    seconds=0.4, warm=0.1, idle=(200,), calm=0.5, watch=0.5, kafka_records=20_000, footprint_rounds=1, kafka_rounds=1,
+    quiet_wait=0.0, job_events=(5_000,), job_keys=(500,), job_rounds=1, job_batches=1, job_cold_events=1_000,
+    table_rows=5_000, feature_turns=1, feature_updates=4, group_members=10, group_partitions=40, group_slow=False,
+    scale_consumers=200, scale_seconds=5.0, fleet_groups=30, fleet_members=4,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -188,7 +147,7 @@ class Stage:
         contexts.callback(shutil.rmtree, self.folder, ignore_errors=True)
         contexts.callback(os.sched_setaffinity, 0, self._affinity)
         os.sched_setaffinity(0, self.load_cpus)
-        self.stub_port = _listening_port()
+        (self.stub_port,) = free_ports(1)
         frames = self.folder / "frames"
         self._frames = write_frames(
             frames, fetched=1024 * 1024, produced=256 * 1024, record=100, stub_port=self.stub_port
@@ -219,12 +178,10 @@ class Stage:
         return self.cluster
 
     def listener(self, contestant: Contestant) -> Listener:
-        """The broker's listener of a contestant."""
         self.start_cluster()
         return self._listeners[contestant.name]
 
     def _properties(self, state: cluster.ClusterState) -> dict[str, str]:
-        """Kafka's configuration with the further listeners."""
         node = state.nodes[0]
         own = {"CLIENT": (node.upstream, node.advertised), "INTERNAL": (node.internal, node.internal)}
         further = {
@@ -300,7 +257,6 @@ class Stage:
             os.sched_setaffinity(self._stub.pid, self.load_cpus)
 
     def stop(self, running: Running) -> None:
-        """End one, unless it was ended before."""
         if running in self.running:
             self.running.remove(running)
             running.stop()
@@ -322,7 +278,6 @@ class Stage:
         return Clock.read(measured, others)
 
     def frame(self, request: str) -> bytes:
-        """The bytes of a request."""
         return self._frames[request].read_bytes()
 
     def load(self, running: Running, mode: str, request: str, **numbers: float) -> Outcome:
@@ -393,11 +348,6 @@ class Stage:
         topic = f"audit-{running.wiring.folder.name}"
         logs = self.cluster.nodes[0].data.glob(f"{topic}-*/*.log")
         return sum(log.stat().st_size for log in logs)
-
-
-def _listening_port() -> int:
-    (port,) = free_ports(1)
-    return port
 
 
 def _raise_descriptor_limit() -> int:

@@ -11,7 +11,6 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,7 +19,7 @@ from proxy.local.ports import HOST, free_ports
 from tests.tools.authority import Authority
 from tests.tools.bench.contestants import TLS_PAIR, Contestant
 from tests.tools.bench.measure import awaiting
-from tests.tools.bench.scenarios import MIB, Measured
+from tests.tools.bench.scenarios import MIB, Measured, Scenario
 from tests.tools.bench.stage import Sizes, Stage
 
 TERMINATING = ("haproxy", "nginx", "brokerside", "brokerside-audit")
@@ -36,20 +35,13 @@ Work = Callable[[], float]
 Got = TypeVar("Got", bytes, int)
 
 
-@dataclass(frozen=True)
-class Tls:
+class Tls(Scenario):
     """All loads over TLS, one after the other, on a process of its own."""
 
-    name: str = "tls"
+    name, whom = "tls", TERMINATING
 
     def rounds(self, sizes: Sizes) -> int:
         return sizes.kafka_rounds
-
-    def impossible(self) -> str:
-        return ""
-
-    def takes(self, contestant: Contestant) -> bool:
-        return contestant.name in TERMINATING
 
     def measure(self, stage: Stage, contestant: Contestant) -> Measured:
         authority = Authority(stage.folder / "tls")
@@ -116,7 +108,6 @@ class Clients:
         return work
 
     def full_handshake(self) -> float:
-        """One connection."""
         return self._ask(None)
 
     def resumed_handshake(self) -> float:

@@ -12,9 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from proxy.errors import LocalError
+from tests.tools.bench.report import filled
 from tests.tools.conformance import reload, schedules, storm
 from tests.tools.conformance.crowd import Visits
-from tests.tools.conformance.report import beside_rows, cost_rows, filled, judged, reload_rows, side_by_side, table
+from tests.tools.conformance.report import beside_rows, cost_rows, judged, reload_rows, side_by_side, table
 from tests.tools.conformance.stage import Stage, run_together
 from tests.tools.conformance.verdicts import Check, Outcome, judge, judge_beside, judge_reload
 
@@ -36,7 +37,7 @@ def main(arguments: list[str]) -> int:
         lines = list(_run(options.quick, checks))
         print("\n".join(lines))
         if options.into:
-            options.into.write_text(filled(options.into.read_text(), lines))
+            options.into.write_text(filled(options.into.read_text(), "\n".join(lines)))
     except KeyboardInterrupt:
         return 130
     except (LocalError, OSError) as error:

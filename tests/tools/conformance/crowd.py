@@ -115,7 +115,6 @@ class Crowd:
         self.visits = Visits(time.monotonic())
 
     def run(self) -> Visits:
-        """Connect as planned, watch, close everything."""
         plan, visits = self._plan, self.visits
         last = 0.0
         while True:

@@ -1,7 +1,7 @@
-"""A steady producer on one connection: ``python -m tests.tools.conformance.producer PORT RATE < REQUEST``; ends with SIGTERM.
+"""A steady producer on one connection: ``python -m tests.tools.conformance.producer PORT RATE < REQUEST``.
 
-A process of its own, so that its clock runs whatever else happens. Prints ``[[when, took], …]``, seconds: when each
-request was sent, of the monotonic clock, and how long its answer took.
+A process of its own, so that its clock runs whatever else happens; it ends with SIGTERM. Prints ``[[when, took], …]``,
+seconds: when each request was sent, of the monotonic clock, and how long its answer took.
 """
 
 from __future__ import annotations

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from proxy.errors import LocalError
 from tests.tools.conformance.reload import Reload
 from tests.tools.conformance.storm import LIMIT, RATE, Beside, Cost
 from tests.tools.conformance.verdicts import Check, Row, quantile
-
-BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
-"""Lines of a page that figures stand between."""
 
 HEAD = ("", "model", "broker", "sidecar", "sidecar, `recheck: false`")
 
 
 def side_by_side(rows: Iterable[Row]) -> Iterator[str]:
-    """Yield the lines of the table."""
     return table([HEAD, *((row.what, row.model, row.broker, row.sidecar, row.kafka) for row in rows)])
 
 
@@ -41,7 +36,6 @@ def _latency_rows(where: str, before: Sequence[float], during: Sequence[float]) 
 
 
 def cost_rows(cost: Cost) -> list[tuple[str, ...]]:
-    """Return the table of costs."""
     return [
         ("a connection costs", "CPU of the sidecar"),
         (f"accepted, with one request ({cost.accepts:,.0f}/s, of the whole machine)", f"{cost.accepted_us:.0f} µs"),
@@ -51,21 +45,11 @@ def cost_rows(cost: Cost) -> list[tuple[str, ...]]:
 
 
 def reload_rows(reload: Reload) -> list[tuple[str, ...]]:
-    """Return the table of a changed limit."""
     return [
         ("a higher limit, from SIGHUP", "sidecar"),
         ("– until it acts", f"{1000 * reload.acts:.0f} ms"),
         (f"– of {reload.connections} connections closed", f"{reload.closed}"),
     ]
-
-
-def filled(page: str, lines: Sequence[str]) -> str:
-    """Return ``page`` with ``lines`` in the place of the figures it had. Raises LocalError where it has no place."""
-    before, begin, rest = page.partition(f"{BEGIN}\n")
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise LocalError(f"the page has no place for figures: a line {BEGIN}, and below it a line {END}")
-    return "\n".join([f"{before}{BEGIN}", *lines, f"{END}{after}"])
 
 
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:

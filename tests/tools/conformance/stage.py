@@ -169,7 +169,6 @@ def run_together(plans: Mapping[str, Plan]) -> dict[str, Visits]:
 
 
 def crowd_process(plan: Plan) -> subprocess.Popen[str]:
-    """Start the crowd of a plan."""
     command = ["nice", sys.executable, "-m", "tests.tools.conformance.crowd", json.dumps(asdict(plan))]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
 

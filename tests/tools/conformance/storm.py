@@ -111,7 +111,6 @@ def beside(stage: Stage, setting: Setting, seconds: float, calm: float, rounds: 
 
 
 def create_topic(stage: Stage) -> None:
-    """Create the producer's topic."""
     admin = AdminClient({"bootstrap.servers": stage.cluster.internal_bootstrap, "log_level": 3})
     admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
 
@@ -192,7 +191,6 @@ def request() -> bytes:
 
 
 def crc32c(data: bytes) -> int:
-    """Kafka's checksum of a record batch."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte

@@ -117,7 +117,6 @@ async def _crowd(target: Target, count: int, visit: Visit, **rest: Any) -> None:
 
 
 async def _count_answers(target: Target, reader: Reader) -> None:
-    """Read and drop what comes."""
     while piece := await reader.read(1 << 18):
         target.counts["bytes_read"] += len(piece)
 
@@ -207,7 +206,6 @@ async def held(target: Target) -> None:
 
 
 async def silent(target: Target) -> None:
-    """Connections that say nothing."""
 
     async def visit(target: Target, reader: Reader, writer: Writer) -> None:
         await reader.read(1)
@@ -216,7 +214,6 @@ async def silent(target: Target) -> None:
 
 
 async def silent_admin(target: Target) -> None:
-    """The same at the admin port."""
 
     async def visit(target: Target, reader: Reader, writer: Writer) -> None:
         await reader.read(1)

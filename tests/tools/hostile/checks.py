@@ -47,7 +47,6 @@ class Probe(NamedTuple):
 
     @property
     def own(self) -> float:
-        """Seconds that the sidecar has taken itself."""
         return max(0.0, self.took - self.waited)
 
 

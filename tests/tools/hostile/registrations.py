@@ -57,13 +57,11 @@ async def _drop(reader: asyncio.StreamReader) -> None:
 
 
 async def mute(counts: Counter[str], number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Registers, and answers nothing."""
     await _register(counts, reader, writer, _registration(number))
     await _drop(reader)
 
 
 async def half(counts: Counter[str], number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Sends a part of a registration."""
     frame = _registration(number)
     writer.write(frame[: random.randrange(4, len(frame))])
     await _drop(reader)

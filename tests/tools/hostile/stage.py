@@ -290,7 +290,6 @@ class Running:
         return self._outputs[name].read_text()
 
     def stop(self) -> None:
-        """End what still runs."""
         for process in self._processes.values():
             if process.poll() is None:
                 process.kill()
@@ -318,7 +317,6 @@ def java_producer(*arguments: str) -> list[str]:
 
 
 def attack(name: str, stage: Stage, number: int, seconds: float) -> list[str]:
-    """The command line of an attack."""
     target = {
         "client": stage.node.advertised, "internal": stage.node.internal, "admin": stage.node.admin, "topic": TOPIC,
         "seconds": seconds, "source": f"127.0.{number + 1}.1", "connections": stage.connections,

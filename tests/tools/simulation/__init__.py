@@ -38,6 +38,6 @@ I9   No offset is given to Kafka for a group that has had members of Kafka's own
      since Kafka's answers take milliseconds here.
 I10  The same events at the same times give the same effects.
 
-``python -m tests.tools.simulation --schedules 2000`` runs many, ``--first`` others. A failure prints its seed; ``--seed S
---trace`` repeats that schedule, and prints its trace. The same seed gives the same trace everywhere.
+``python -m tests.tools.simulation --schedules 2000`` runs many, ``--first`` others. A failure prints its seed;
+``--seed S --trace`` repeats that schedule, and prints its trace. The same seed gives the same trace everywhere.
 """

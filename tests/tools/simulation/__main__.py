@@ -1,4 +1,4 @@
-"""``python -m tests.tools.simulation``: schedules in all processors, with figures. Failures are named. See ``--help``."""
+"""``python -m tests.tools.simulation``: schedules in all processors, with figures. Failures are named."""
 
 from __future__ import annotations
 

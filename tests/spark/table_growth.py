@@ -1,7 +1,6 @@
-"""What a table is after weeks of minute batches: ``python -m tests.tools.bench.table_growth``.
+"""What a table is after weeks of minute batches.
 
 A batch each minute, maintenance each hour and a vacuum each day, as a continuous job does them, as fast as the disk is.
-Prints the table after 1, 7 and 30 days: its files, its log, and the CPU time of a batch, of maintenance and of queries.
 The rows of a minute come in two batches.
 
 The simulated clock begins so many days ago and ends now. The commits and the files are dated by it. delta-rs compares
@@ -10,12 +9,9 @@ them with the real time: so what it removes is right at the end, and only then.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import tempfile
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from unittest import mock
@@ -26,13 +22,11 @@ from deltalake import Schema
 from spark_jobs import stored_table
 from spark_jobs.compaction import maintain_table
 from spark_jobs.definitions import Definitions
-from spark_jobs.query import query
 from spark_jobs.schemas import TRAFFIC
 from spark_jobs.stored_table import StoredTable
 from tests.spark.stored import rows
 
 MINUTE, HOUR, DAY = 60, 3_600, 86_400
-DAYS = (1, 7, 30)
 
 
 class Growth:
@@ -55,8 +49,6 @@ class Growth:
         """Return what the table is now."""
         stored = StoredTable(str(self.path), {})
         data, log = list(self.path.glob("day=*/*")), list(self._log.iterdir())
-        day = datetime.fromtimestamp(self._now - DAY, UTC).date()
-        of_a_day = f"SELECT sum(requests) FROM traffic WHERE day = '{day}'"
         return {
             "files of the table": len(stored.files),
             "of the day with the most": max(stored.files_by_day.values()),
@@ -66,20 +58,15 @@ class Growth:
             "commits in the log": sum(file.suffix == ".json" for file in log),
             "checkpoints": sum(".checkpoint." in file.name for file in log),
             "bytes of the log": _bytes(log),
-            "of the largest checkpoint": max(_bytes([file]) for file in log if ".checkpoint." in file.name),
-            "a batch on the last day, CPU ms": round(1_000 * self._batches_cpu / (DAY // self._step), 1),
-            "maintenance of the last day, CPU s": round(self._maintenance_cpu, 1),
-            "a query of the day, CPU ms": round(1_000 * min(_cpu(lambda: query(self._root, of_a_day)) for _ in "123")),
         }
 
     def _add_day(self) -> None:
-        self._batches_cpu = self._maintenance_cpu = 0.0
         before = self._now
         for second in range(self._step, DAY + 1, self._step):
             self._now = before + second
-            self._batches_cpu += _cpu(self._append)
+            self._append()
             if second % HOUR < self._step:
-                self._maintenance_cpu += _cpu(lambda vacuum=second == DAY: self._maintain(vacuum=vacuum))
+                self._maintain(vacuum=second == DAY)
             self._date_commits()
 
     def _append(self) -> None:
@@ -109,25 +96,3 @@ class Growth:
 
 def _bytes(files: list[Path]) -> int:
     return sum(file.stat().st_size for file in files)
-
-
-def _cpu(work: Callable[[], object]) -> float:
-    started = time.process_time()
-    work()
-    return time.process_time() - started
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--days", type=int, nargs="+", default=DAYS)
-    parser.add_argument("--batches", type=int, default=DAY // MINUTE, help="of a day")
-    parser.add_argument("--keys", type=int, default=100, help="rows of a minute")
-    given = parser.parse_args()
-    for days in given.days:
-        with tempfile.TemporaryDirectory(prefix="brokerside-growth-") as folder:
-            found = Growth(Path(folder), days=days, batches=given.batches, keys=given.keys).describe()
-        print(f"after {days} days:", *(f"  {name}: {value:,}" for name, value in found.items()), sep="\n", flush=True)
-
-
-if __name__ == "__main__":
-    main()
