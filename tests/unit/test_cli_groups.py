@@ -120,15 +120,13 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return run
 
 
-def test_all_groups_are_a_table() -> None:
+@pytest.mark.promise("coordinator.md", "`brokerside groups` shows each group's state, generation, members and owners.")
+def test_all_groups_and_one_of_them_are_tables() -> None:
     assert format_groups(GroupsListing(2, [ORDERS, EMPTY]), NOW).splitlines() == [
         "GROUP       STATE           GENERATION  LEVEL  MEMBERS  PARTITIONS  UNOWNED  LAST REBALANCE",
         "dump        empty                    0      1        0           0        0  -",
         r"orders\x1b  stable, frozen           7      1        1           3        1  joined, 321 ms, 5 min ago",
     ]
-
-
-def test_one_group_has_its_consumers_and_its_partitions() -> None:
     assert format_group(ORDERS, NOW).splitlines()[3:] == [
         "CONSUMER  STATE     PRINCIPAL   ADDRESS    TIMEOUT  THREADS  PARTITIONS  LAST HEARD",
         "c/1       fetching  User:alice  10.0.0.7  6,000 ms        1           2   1.5 s ago",
@@ -156,22 +154,21 @@ async def test_programs_get_json_and_a_group_may_be_called_like_an_action(run: R
     assert (code, found["broker_id"], [one["group_id"] for one in found["groups"]]) == (0, 2, ["dump"])
 
 
-@pytest.mark.parametrize(
-    ("group", "expected"),
-    [
-        ("nobody", "group 'nobody' is coordinated by the sidecar of broker 7: ask that one (--admin)"),
-        ("new", "this sidecar coordinates group 'new', and no consumer has registered with it so far"),
-        ("lost", "group 'lost' has no coordinator"),
-    ],
+@pytest.mark.promise(
+    "coordinator.md", "For a group of another sidecar `brokerside groups GROUP` fails, and names the broker to ask."
 )
-async def test_a_group_that_is_not_here_is_a_failure_which_says_where_it_is(
-    run: Run, group: str, expected: str
-) -> None:
+async def test_a_group_that_is_not_here_is_a_failure_which_says_where_it_is(run: Run) -> None:
     async with serving(Source()) as admin:
-        code, printed, said = await asyncio.to_thread(run, group, "--admin", admin)
-    assert (code, printed, said) == (1, "", f"brokerside: {expected}\n")
+        for group, expected in (
+            ("nobody", "group 'nobody' is coordinated by the sidecar of broker 7: ask that one (--admin)"),
+            ("new", "this sidecar coordinates group 'new', and no consumer has registered with it so far"),
+            ("lost", "group 'lost' has no coordinator"),
+        ):
+            found = await asyncio.to_thread(run, group, "--admin", admin)
+            assert found == (1, "", f"brokerside: {expected}\n")
 
 
+@pytest.mark.promise("coordinator.md", "`brokerside groups dump` prints consumers and owners as paths of ZooKeeper.")
 async def test_a_dump_has_the_paths_of_zookeeper(run: Run) -> None:
     async with serving(Source()) as admin:
         code, printed, _ = await asyncio.to_thread(run, "dump", "--admin", admin)
@@ -185,6 +182,9 @@ async def test_a_dump_has_the_paths_of_zookeeper(run: Run) -> None:
     assert list(dump_paths(iter([EMPTY]), 5)) == ["/consumers/coordinator -> 5"]
 
 
+@pytest.mark.promise(
+    "coordinator.md", "`brokerside groups evacuate` and `return` say what follows, and the page shows the state."
+)
 async def test_a_sidecar_is_evacuated_and_takes_groups_again(run: Run) -> None:
     source = Source()
     async with serving(source) as admin:
@@ -202,6 +202,7 @@ async def test_a_sidecar_is_evacuated_and_takes_groups_again(run: Run) -> None:
     assert not source.evacuated
 
 
+@pytest.mark.promise("coordinator.md", "A sidecar without `coordinator.enabled` coordinates no group, and says so.")
 async def test_without_a_coordinator_it_is_said_why(run: Run) -> None:
     async with serving(None) as admin:
         code, printed, _ = await asyncio.to_thread(run, "--admin", admin)
@@ -216,16 +217,12 @@ async def test_without_a_coordinator_it_is_said_why(run: Run) -> None:
 async def test_the_coordinator_is_a_page_of_its_own() -> None:
     async with serving(Source()) as admin:
         found = await asyncio.to_thread(fetch, f"http://{admin}/coordinator")
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            await asyncio.to_thread(fetch, f"http://{admin}/groups?topic=t")
     assert (found["level"], found["partitions"], found["fields"]["elector"]) == (1, 12, 0)
     async with serving(None) as admin:
         found = await asyncio.to_thread(fetch, f"http://{admin}/coordinator")
     assert found["reason"] == "coordinator.enabled is false"
-
-
-async def test_a_parameter_that_does_not_exist_is_refused() -> None:
-    async with serving(Source()) as admin:
-        with pytest.raises(urllib.error.HTTPError, match="400"):
-            await asyncio.to_thread(fetch, f"http://{admin}/groups?topic=t")
 
 
 def fetch(url: str) -> dict[str, Any]:
@@ -234,12 +231,9 @@ def fetch(url: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
+def test_arguments_that_contradict_each_other_are_refused(run: Run) -> None:
+    for arguments, said in (
         (["a", "--group", "b"], "groups: a group is given twice"),
         (["evacuate", "--watch"], "groups evacuate: --watch is for what is shown"),
-    ],
-)
-def test_arguments_that_contradict_each_other_are_refused(run: Run, arguments: list[str], said: str) -> None:
-    assert run(*arguments) == (1, "", f"brokerside: {said}\n")
+    ):
+        assert run(*arguments) == (1, "", f"brokerside: {said}\n")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from proxy.coordinator.status import CoordinatorFields, CoordinatorStatus, HeldPartitionStatus, MetricTotal
 from proxy.telemetry.coordinator_metrics import COORDINATOR_METRICS
 from proxy.telemetry.snapshot import Snapshot
@@ -32,6 +34,7 @@ def samples(status: CoordinatorStatus | None) -> dict[str, dict[tuple[str, ...],
     }
 
 
+@pytest.mark.promise("metrics.md", "The coordinator's states are there from the start, and its counts with the first.")
 def test_states_are_there_from_the_start_and_counts_with_the_first() -> None:
     found = samples(STATUS)
     assert found["partitions"] == {("nominal",): [0], ("opening",): [0], ("open",): [1], ("mute",): [1]}
@@ -45,16 +48,10 @@ def test_states_are_there_from_the_start_and_counts_with_the_first() -> None:
     assert found["pings_total"] == {}
 
 
-def test_nothing_was_late_where_no_ping_was() -> None:
+def test_without_a_coordinator_there_are_no_samples_and_no_label_names_a_group() -> None:
     assert samples(CoordinatorStatus())["ping_lateness_seconds_max"] == {(): [0]}
-
-
-def test_without_a_coordinator_there_are_no_samples() -> None:
     for status in (None, CoordinatorStatus("coordinator.enabled is false")):
         assert not any(samples(status).values())
-
-
-def test_labels_fit_what_is_counted() -> None:
     for one in COORDINATOR_METRICS:
         for labels, *_ in one.read(Snapshot({}, coordinator=STATUS)):
             assert len(labels) == len(one.labels)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -48,38 +50,34 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("changed", "text"), WRONG, ids=[f"{number}-{next(iter(one))}" for number, (one, _) in enumerate(WRONG)]
-)
-def test_wrong_argument(changed: dict[str, Any], text: str) -> None:
+WRONG_FILTERS: list[Any] = ["logs.*", "*2!logs", "**logs", "*2*", "*99999*a", None, {"t": 1}]
+
+
+def refusal(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except LocalError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.promise("consumer.md", "A wrong argument raises LocalError, one sentence, before anything connects.")
+def test_a_wrong_argument_is_one_sentence_before_anything_connects() -> None:
     threads = set(threading.enumerate())
-    with pytest.raises(LocalError, match=text):
-        CoordinatedConsumer(**{**RIGHT, **changed})
+    for changed, text in WRONG:
+        assert re.search(text, refusal(lambda changed=changed: CoordinatedConsumer(**{**RIGHT, **changed}))), changed
+    filtered = CoordinatedConsumer(**RIGHT).create_message_streams_by_filter
+    for topic_filter in WRONG_FILTERS:
+        assert "allowed: " in refusal(lambda one=topic_filter: filtered(one)), topic_filter
+    assert "0 streams" in refusal(lambda: filtered("*0*logs"))
     assert set(threading.enumerate()) <= threads, "those of earlier tests may end"
 
 
-@pytest.mark.parametrize("topic_filter", ["logs.*", "*2!logs", "**logs", "*2*", "*99999*a", None, {"t": 1}])
-def test_wrong_filter(topic_filter: Any) -> None:
-    with pytest.raises(LocalError, match="allowed: "):
-        CoordinatedConsumer(**RIGHT).create_message_streams_by_filter(topic_filter)
-
-
-def test_streams_of_none() -> None:
-    with pytest.raises(LocalError, match="0 streams"):
-        CoordinatedConsumer(**RIGHT).create_message_streams_by_filter("*0*logs")
-
-
-def test_offsets_are_committed_by_one_of_the_two() -> None:
+def test_without_streams_there_is_nothing_to_commit_or_to_shut_down() -> None:
     with pytest.raises(LocalError, match="the coordinator commits the offsets"):
         CoordinatedConsumer(**RIGHT).commit_offsets()
-
-
-def test_without_streams_there_is_nothing_to_commit() -> None:
     with pytest.raises(CommitRefused, match="nothing is assigned"):
         CoordinatedConsumer(**RIGHT, auto_commit=False).commit_offsets()
-
-
-def test_a_consumer_without_streams_has_nothing_to_shut_down() -> None:
     with CoordinatedConsumer(**RIGHT) as consumer:
         assert consumer.streams == {}
 
@@ -91,11 +89,7 @@ def test_passwords_are_not_told() -> None:
     assert "canary" not in str(caught.value)
 
 
-def test_topic_count_is_what_the_coordinator_reads() -> None:
-    assert checked.topic_count_of({"t": 2}) == '{"t":2}'
+def test_topics_and_addresses_are_what_the_coordinator_reads() -> None:
     assert checked.topic_count_of({"t": 2, "u": 1}) == '{"t":2,"u":1}'
-
-
-def test_several_addresses() -> None:
-    assert [str(one) for one in checked.check_brokers("a:1, b:2")] == ["a:1", "b:2"]
-    assert [str(one) for one in checked.check_brokers(["a:1", "b:2"])] == ["a:1", "b:2"]
+    for several in ("a:1, b:2", ["a:1", "b:2"]):
+        assert [str(one) for one in checked.check_brokers(several)] == ["a:1", "b:2"]

@@ -47,16 +47,13 @@ def frames(driven: Driven) -> list[str]:
 # Frames
 
 
-def test_cluster_metadata_request_of_both_versions() -> None:
+def test_requests_of_each_version_that_a_sidecar_may_have() -> None:
     driven = seeking()
     assert frames(driven) == ["0000000e7531000100000001000163000167"]
     driven.respond(b"")
     assert frames(driven) == ["0000000b7531000000000002000163"]
     driven.respond(b"")
     assert [type(one) for one in driven.effects] == [CloseLink]
-
-
-def test_register_consumer_request_of_each_version() -> None:
     driven = registering()
     whole = "00000002000163000167000263310" + "0077b2274223a327d010008736d616c6c65737400001770"
     assert frames(driven) == ["0000002c75320002" + whole + "0002"]
@@ -76,7 +73,10 @@ def test_a_coordinator_at_the_same_address_is_asked_over_the_same_connection() -
     assert driven.link == FIRST
 
 
-def test_responses() -> None:
+@pytest.mark.promise(
+    "consumer-protocol.md", "The answers to Ping and StopFetcher have offsets with AutoCommit, and none without."
+)
+def test_responses_have_offsets_with_auto_commit_alone() -> None:
     driven = fetching()
     driven.ping()
     assert frames(driven) == ["0000001e00000002753a00000002633100010001740003312d30000000000000002b"]
@@ -84,9 +84,6 @@ def test_responses() -> None:
     assert frames(driven) == ["0000001e00000003753b00000002633100010001740003312d30000000000000002b"]
     driven.start(T0_AT_42)
     assert frames(driven) == ["0000000c00000004753c000000026331"]
-
-
-def test_responses_without_auto_commit_have_no_offsets() -> None:
     driven = fetching(SETTINGS._replace(auto_commit=False))
     driven.ping()
     assert frames(driven) == ["0000000c00000002753a000000026331"]
@@ -117,27 +114,29 @@ def back_offs(driven: Driven, attempts: int) -> list[int]:
     return waits
 
 
+@pytest.mark.promise(
+    "consumer.md", "Sidecars that cannot be reached are tried in turn, after 100 ms, then less often, up to every 5 s."
+)
 def test_sidecars_are_asked_in_turn_with_a_growing_back_off() -> None:
     driven = Driven()
-    tried, times = [], []
     driven.handle(ConsumerStarted())
+    tried = []
+    waits = []
     for _ in range(8):
         tried.append(driven.link)
-        driven.lose(LinkFailed("refused", refused=True))
-        due = driven.machine.due()
-        assert due is not None
-        times.append(due - driven.now)
-        driven.pass_time(due - driven.now)
+        waits += back_offs(driven, 1)
     assert tried == [FIRST, SECOND] * 4
-    assert times == [100, 200, 400, 800, 1600, 3200, 5000, 5000]
+    assert waits == [100, 200, 400, 800, 1600, 3200, 5000, 5000]
+    driven = fetching(SETTINGS._replace(session_timeout_ms=60_000))
+    driven.lose(LinkEnded("reset"))
+    assert back_offs(driven, 7) == [100, 200, 400, 800, 1500, 1500, 1500], "while a long lease runs"
+    driven = fetching()
+    driven.lose(LinkEnded("reset"))
+    assert back_offs(driven, 6) == [100, 200, 400, 800, T // 4, T // 4], "while a lease runs"
 
 
-def test_the_back_off_varies_by_a_fifth() -> None:
-    assert Backoff(lambda: 0.0).take(5000) == 80
-    assert Backoff(lambda: 1.0).take(5000) == 120
-
-
-def test_a_sidecar_that_answers_is_asked_again_soon_but_once() -> None:
+def test_the_back_off_varies_by_a_fifth_and_begins_anew_once_when_a_sidecar_answers() -> None:
+    assert (Backoff(lambda: 0.0).take(5000), Backoff(lambda: 1.0).take(5000)) == (80, 120)
     backoff = Backoff(lambda: 0.5)
     assert [backoff.take(5000) for _ in range(4)] == [100, 200, 400, 800]
     backoff.answered()
@@ -148,18 +147,6 @@ def test_a_sidecar_that_answers_is_asked_again_soon_but_once() -> None:
     assert [backoff.take(5000) for _ in range(2)] == [100, 200]
     backoff.answered()
     assert backoff.take(5000) == 100
-
-
-def test_while_a_long_lease_runs_it_tries_every_second_and_a_half() -> None:
-    driven = fetching(SETTINGS._replace(session_timeout_ms=60_000))
-    driven.lose(LinkEnded("reset"))
-    assert back_offs(driven, 7) == [100, 200, 400, 800, 1500, 1500, 1500]
-
-
-def test_while_a_lease_runs_it_tries_more_often() -> None:
-    driven = fetching()
-    driven.lose(LinkEnded("reset"))
-    assert back_offs(driven, 6) == [100, 200, 400, 800, T // 4, T // 4]
 
 
 def test_a_sidecar_that_does_not_answer_is_given_up() -> None:
@@ -208,21 +195,19 @@ def test_a_login_that_is_refused_ends_the_consumer() -> None:
     assert ended.error == "wrong password"
 
 
-def test_what_cannot_be_read_ends_the_connection() -> None:
+def test_what_is_not_for_it_ends_the_connection() -> None:
     driven = fetching()
     driven.receive(bytes.fromhex("00000008") + b"nonsense")
     assert [type(one) for one in driven.effects] == [AssignPartitions, CloseLink]
     assert not driven.hand_out("t", 0, 43)
-
-
-def test_a_request_to_another_consumer_ends_the_connection() -> None:
     driven = fetching()
     driven.receive(wire.encode_ping(9, wire.PingRequest("c2", 0)))
     assert of(CloseLink, driven.effects)
     assert driven.machine.fetching is FetchingState.STOPPED
-
-
-def test_a_response_to_another_request_ends_the_connection() -> None:
+    driven = joined()
+    thread = wire.AssignedThread("c2-0", (wire.ConsumedOffset("t", 1, 0, 42),))
+    driven.receive(wire.encode_start_fetcher(1, wire.StartFetcherRequest("c1", (thread,), ())))
+    assert of(CloseLink, driven.effects)
     driven = seeking()
     driven.receive(wire.response_frame(99, b""))
     assert [type(one) for one in driven.effects] == [CloseLink]
@@ -231,19 +216,18 @@ def test_a_response_to_another_request_ends_the_connection() -> None:
 # The lease
 
 
-def test_each_request_begins_the_lease_anew() -> None:
+@pytest.mark.promise(
+    "consumer.md",
+    "A consumer hands out nothing from 0.95 T after it last heard its coordinator, and seeks another one.",
+)
+def test_each_request_begins_the_lease_anew_and_after_it_nothing_is_handed_out() -> None:
     driven = fetching()
     for _ in range(5):
         driven.pass_time(LEASE - 1)
         assert driven.hand_out("t", 0, 43)
         driven.ping()
-    driven.pass_time(LEASE)
-    assert not driven.hand_out("t", 0, 43)
-
-
-def test_after_the_lease_it_stops_closes_and_seeks() -> None:
-    driven = fetching()
     effects = driven.pass_time(LEASE)
+    assert not driven.hand_out("t", 0, 43)
     assert [type(one) for one in effects] == [AssignPartitions, CloseLink, OpenLink]
     assert (driven.machine.link, driven.machine.fetching) == (LinkState.SEEK, FetchingState.STOPPED)
 
@@ -262,15 +246,10 @@ def test_a_request_is_as_old_as_the_last_look_at_the_empty_buffer() -> None:
 def test_what_is_read_after_the_lease_is_not_heard() -> None:
     driven = fetching()
     driven.now = LEASE
+    assert not driven.hand_out("t", 0, 43), "before that is noticed"
     driven.ping(heard_at=LEASE - 1)
     assert [type(one) for one in driven.effects] == [AssignPartitions, CloseLink, OpenLink]
     assert driven.machine.fetching is FetchingState.STOPPED
-
-
-def test_nothing_is_handed_out_after_the_lease_before_that_is_noticed() -> None:
-    driven = fetching()
-    driven.now = LEASE
-    assert not driven.hand_out("t", 0, 43)
 
 
 def test_a_coordinator_that_never_sends_a_request_counts_as_dead() -> None:
@@ -317,39 +296,21 @@ def test_stop_and_start_are_answered_when_the_fetcher_has_done_it() -> None:
     assert not of(SendToCoordinator, driven.effects)
     assert not driven.hand_out("t", 0, 43)
     assert len(responses(driven.ping())) == 1
-    (stopped,) = responses(driven.handle(FetcherDone(stopping.command)))
-    assert (stopped.api_key, stopped.error_code) == (wire.STOP_FETCHER, 0)
-
-
-def test_a_fetcher_that_fails_is_an_error_of_the_response() -> None:
-    driven = fetching()
-    driven.fetcher_answers = False
+    driven.stop()
+    found = responses(driven.handle(FetcherDone(stopping.command)))
+    assert [(one.api_key, one.error_code) for one in found] == [(wire.STOP_FETCHER, 0)] * 2, "both are answered"
     driven.start(TWO)
     (starting,) = of(AssignPartitions, driven.effects)
     driven.fetcher_answers = True
-    effects = driven.handle(FetcherDone(starting.command, "no such stream"))
-    (response,) = responses(effects)
+    (response,) = responses(driven.handle(FetcherDone(starting.command, "no such stream")))
     assert (response.api_key, response.error_code) == (wire.START_FETCHER, -1)
     assert driven.assigned == ()
-
-
-def test_a_response_is_not_sent_over_another_connection() -> None:
     driven = fetching()
     driven.fetcher_answers = False
     driven.stop()
     (stopping,) = of(AssignPartitions, driven.effects)
     driven.lose(LinkEnded("reset"))
-    assert driven.handle(FetcherDone(stopping.command)) == []
-
-
-def test_two_stops_are_both_answered() -> None:
-    driven = fetching()
-    driven.fetcher_answers = False
-    driven.stop()
-    (stopping,) = of(AssignPartitions, driven.effects)
-    driven.stop()
-    found = responses(driven.handle(FetcherDone(stopping.command)))
-    assert [one.api_key for one in found] == [wire.STOP_FETCHER] * 2
+    assert driven.handle(FetcherDone(stopping.command)) == [], "not over another connection"
 
 
 def test_offsets_are_told_again_until_the_next_assignment() -> None:
@@ -363,18 +324,18 @@ def test_offsets_are_told_again_until_the_next_assignment() -> None:
     assert response.offsets == ()
 
 
-@pytest.mark.parametrize("after_ms", [LEASE - 1, LEASE])
-def test_offsets_that_were_told_are_told_to_a_successor(after_ms: int) -> None:
+def test_offsets_that_were_told_are_told_to_a_successor() -> None:
     """The coordinator before it may not have committed them. It ignores those of partitions that are others' now."""
-    driven = fetching()
-    driven.stop()
-    driven.lose(LinkEnded("reset"))
-    driven.handle(LinkConnected())
-    driven.respond_coordinator(2)
-    driven.now = after_ms
-    driven.respond_registered()
-    (response,) = responses(driven.ping())
-    assert response.offsets == (wire.ConsumedOffset("t", 1, 0, 43),)
+    for after_ms in (LEASE - 1, LEASE):
+        driven = fetching()
+        driven.stop()
+        driven.lose(LinkEnded("reset"))
+        driven.handle(LinkConnected())
+        driven.respond_coordinator(2)
+        driven.now = after_ms
+        driven.respond_registered()
+        (response,) = responses(driven.ping())
+        assert response.offsets == (wire.ConsumedOffset("t", 1, 0, 43),), after_ms
 
 
 def test_a_partial_stop_tells_and_stops_only_its_partitions() -> None:
@@ -414,21 +375,24 @@ def test_an_offset_that_was_out_of_range_is_reset() -> None:
     assert [each.offset for each in driven.assigned] == [42]
 
 
-@pytest.mark.parametrize("has_offsets", [True, False])
-def test_offsets_that_are_found_out_of_range_at_once_take_one_departure(*, has_offsets: bool) -> None:
-    driven = joined()
-    driven.start((*TWO, ("t", 2, 9)))
-    if has_offsets:
-        assert driven.hand_out("t", 2, 9)
-    for partition, offset in ((0, 42), (1, 7)):
-        driven.handle(OffsetOutOfRange("t", partition, 1, offset))
-    driven.handle(OffsetOutOfRange("t", 2, 0, 9))  # of an earlier assignment
-    if has_offsets:
-        driven.ping()
-        driven.ping()
-    driven.register_again()
-    driven.start((*TWO, ("t", 2, 9)))
-    assert [one.offset for one in driven.assigned] == [wire.SMALLEST, wire.SMALLEST, 9]
+@pytest.mark.promise(
+    "consumer.md", "A consumer leaves its group once for all offsets that are out of range at the same time."
+)
+def test_offsets_that_are_found_out_of_range_at_once_take_one_departure() -> None:
+    for has_offsets in (True, False):
+        driven = joined()
+        driven.start((*TWO, ("t", 2, 9)))
+        if has_offsets:
+            assert driven.hand_out("t", 2, 9)
+        for partition, offset in ((0, 42), (1, 7)):
+            driven.handle(OffsetOutOfRange("t", partition, 1, offset))
+        driven.handle(OffsetOutOfRange("t", 2, 0, 9))  # of an earlier assignment
+        if has_offsets:
+            driven.ping()
+            driven.ping()
+        driven.register_again()
+        driven.start((*TWO, ("t", 2, 9)))
+        assert [one.offset for one in driven.assigned] == [wire.SMALLEST, wire.SMALLEST, 9], has_offsets
 
 
 def test_before_a_consumer_registers_anew_for_an_offset_out_of_range_it_reports_the_others() -> None:
@@ -456,13 +420,6 @@ def test_without_a_coordinator_an_offset_out_of_range_stops_only_its_partition()
     driven.respond_registered()
     driven.start(TWO)
     assert [(one.partition, one.offset, one.epoch) for one in driven.assigned] == [(0, 42, 1), (1, wire.LARGEST, 2)]
-
-
-def test_a_thread_of_another_consumer_ends_the_connection() -> None:
-    driven = joined()
-    thread = wire.AssignedThread("c2-0", (wire.ConsumedOffset("t", 1, 0, 42),))
-    driven.receive(wire.encode_start_fetcher(1, wire.StartFetcherRequest("c1", (thread,), ())))
-    assert of(CloseLink, driven.effects)
 
 
 # Offsets that the application commits
@@ -493,68 +450,55 @@ def test_committable_is_what_is_being_stopped_until_that_is_answered() -> None:
 # Leaving
 
 
-def test_it_leaves_after_the_second_ping() -> None:
+@pytest.mark.promise(
+    "consumer-protocol.md", "A consumer that leaves asks for two pings, reports its offsets, and closes its connection."
+)
+def test_it_leaves_after_the_second_of_the_pings_that_it_asks_for() -> None:
+    """It asks by its last response, sent once more."""
     driven = fetching()
-    driven.handle(LeaveRequested())
+    (pinged,) = responses(driven.ping())
+    (asked,) = responses(driven.handle(LeaveRequested()))
+    assert asked == pinged
     assert not driven.hand_out("t", 0, 43)
-    response, _ = responses(driven.ping())
+    response, asked = responses(driven.ping())
+    assert asked == response != pinged
     assert response.offsets == (wire.ConsumedOffset("t", 1, 0, 43),)
     effects = driven.ping()
     assert [type(one) for one in effects] == [SendToCoordinator, CloseLink, MembershipEnded]
     assert of(CloseLink, effects) == [CloseLink(reset=False)]
 
 
-def test_it_asks_for_the_pings_that_it_needs_to_leave() -> None:
-    """By the last response, sent once more."""
-    driven = fetching()
-    (pinged,) = responses(driven.ping())
-    (asked,) = responses(driven.handle(LeaveRequested()))
-    assert asked == pinged
-    response, asked = responses(driven.ping())
-    assert asked == response != pinged
-    assert len(responses(driven.ping())) == 1
-
-
-def test_on_a_connection_on_which_it_has_answered_nothing_it_waits_for_pings() -> None:
+def test_what_it_waits_for_when_it_leaves() -> None:
     driven = fetching()
     driven.lose(LinkEnded("gone"))
     driven.handle(LinkConnected())
     driven.respond_registered()
-    assert responses(driven.handle(LeaveRequested())) == []
+    assert responses(driven.handle(LeaveRequested())) == [], "it has answered nothing on this connection: for the beat"
     assert len(responses(driven.ping())) == 2
-
-
-def test_without_auto_commit_it_leaves_after_the_first_ping() -> None:
     driven = fetching(SETTINGS._replace(auto_commit=False))
     driven.handle(LeaveRequested())
-    assert of(MembershipEnded, driven.ping())
-
-
-def test_with_nothing_to_tell_it_leaves_at_once() -> None:
+    assert of(MembershipEnded, driven.ping()), "without auto_commit for one ping"
     driven = joined()
-    assert [type(one) for one in driven.handle(LeaveRequested())] == [CloseLink, MembershipEnded]
-
-
-def test_a_coordinator_that_does_not_ping_does_not_keep_it() -> None:
+    assert [type(one) for one in driven.handle(LeaveRequested())] == [CloseLink, MembershipEnded], "nothing to tell"
     driven = fetching()
     driven.handle(LeaveRequested())
-    assert of(MembershipEnded, driven.pass_time(LEASE))
+    assert of(MembershipEnded, driven.pass_time(LEASE)), "the coordinator does not ping"
 
 
-@pytest.mark.parametrize("is_stopped_first", [False, True])
-def test_while_it_leaves_requests_are_answered(is_stopped_first: bool) -> None:
-    driven = fetching()
-    if not is_stopped_first:
-        driven.handle(LeaveRequested())
-    (stopped,) = responses(driven.stop())
-    if is_stopped_first:
-        driven.handle(LeaveRequested())
-    assert stopped.offsets == (wire.ConsumedOffset("t", 1, 0, 43),)
-    (started,) = responses(driven.start(T0_AT_42))
-    assert started.error_code == 0
-    assert driven.assigned == ()
-    ping, _ = responses(driven.ping())
-    assert ping.offsets == (), "the coordinator has heard them, and may have started another topic of that name since"
+def test_while_it_leaves_requests_are_answered() -> None:
+    for is_stopped_first in (False, True):
+        driven = fetching()
+        if not is_stopped_first:
+            driven.handle(LeaveRequested())
+        (stopped,) = responses(driven.stop())
+        if is_stopped_first:
+            driven.handle(LeaveRequested())
+        assert stopped.offsets == (wire.ConsumedOffset("t", 1, 0, 43),)
+        (started,) = responses(driven.start(T0_AT_42))
+        assert started.error_code == 0
+        assert driven.assigned == ()
+        ping, _ = responses(driven.ping())
+        assert ping.offsets == (), "they are heard, and another topic of that name may have been started since"
 
 
 def test_while_it_leaves_offsets_of_an_earlier_membership_are_not_told_after_startfetcher() -> None:

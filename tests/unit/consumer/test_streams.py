@@ -54,67 +54,55 @@ def streamed() -> Streamed:
     return Streamed()
 
 
-def test_messages_come_in_order_and_are_consumed(streamed: Streamed) -> None:
+@pytest.mark.promise("consumer.md", "A message counts as consumed from when its stream returns it, not before.")
+def test_messages_come_in_order_and_what_is_handed_out_is_consumed(streamed: Streamed) -> None:
     streamed.put(42, 43, 44)
+    (response,) = responses(streamed.driven.ping())
+    assert response.offsets == ()
     assert [next(streamed.stream), next(streamed.stream)] == [42, 43]
     (response,) = responses(streamed.driven.ping())
     assert response.offsets == (wire.ConsumedOffset("t", 1, 0, 44),)
 
 
-def test_what_is_not_handed_out_is_not_consumed(streamed: Streamed) -> None:
-    streamed.put(42, 43, 44)
-    (response,) = responses(streamed.driven.ping())
-    assert response.offsets == ()
-
-
-def test_after_stop_fetcher_nothing_is_handed_out(streamed: Streamed) -> None:
+def test_what_an_earlier_assignment_has_fetched_is_dropped(streamed: Streamed) -> None:
+    old = streamed.driven.assigned[0].epoch
     streamed.put(42, 43)
     assert streamed.stream.poll(0) == message(42)
     streamed.changed(streamed.driven.stop)
     assert streamed.stream.poll(0) is None
     streamed.changed(lambda: streamed.driven.start((("t", 0, 43),)))
     assert streamed.stream.poll(0) is None
-
-
-def test_what_an_earlier_assignment_has_fetched_is_dropped(streamed: Streamed) -> None:
-    old = streamed.driven.assigned[0].epoch
-    streamed.changed(streamed.driven.stop)
-    streamed.changed(lambda: streamed.driven.start(T0_AT_42))
     streamed.put(43, 44, epoch=old)
-    streamed.put(42)
-    assert streamed.stream.poll(0) == message(42)
     assert streamed.stream.poll(0) is None
+    streamed.put(43)
+    assert streamed.stream.poll(0) == message(43)
 
 
-def test_while_it_is_held_messages_wait(streamed: Streamed) -> None:
-    streamed.put(42, 43)
+def test_messages_wait_while_it_is_held_and_after_the_lease_none_is_handed_out(streamed: Streamed) -> None:
+    streamed.put(42, 43, 44)
     streamed.driven.ping()
     streamed.changed(lambda: streamed.driven.lose(LinkEnded("reset")))
     assert streamed.stream.poll(0) is None
     streamed.changed(lambda: streamed.driven.lose(LinkFailed("refused", refused=True)))
     assert streamed.stream.poll(0) == message(42)
-
-
-def test_after_the_lease_nothing_is_handed_out_even_if_nobody_has_noticed(streamed: Streamed) -> None:
-    streamed.put(42, 43)
     streamed.driven.now = LEASE - 1
-    assert streamed.stream.poll(0) == message(42)
+    assert streamed.stream.poll(0) == message(43)
     streamed.driven.now = LEASE
-    assert streamed.stream.poll(0) is None
+    assert streamed.stream.poll(0) is None, "even if nobody has noticed"
 
 
-def test_one_who_waits_gets_a_message_that_comes(streamed: Streamed) -> None:
+def test_one_who_waits_gets_a_message_or_the_end_that_comes(streamed: Streamed) -> None:
+    assert not streamed.stream.is_starving
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(next, streamed.stream)
+        while not streamed.stream.is_starving:
+            assert not waiting.done()
         streamed.put(42)
         assert waiting.result(SECONDS) == 42
-
-
-def test_one_who_waits_gets_the_end(streamed: Streamed) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(list, streamed.stream)
+        assert not streamed.stream.is_starving
+        rest = pool.submit(list, streamed.stream)
         streamed.end()
-        assert waiting.result(SECONDS) == []
+        assert rest.result(SECONDS) == []
 
 
 def test_an_error_is_raised_again_and_again(streamed: Streamed) -> None:
@@ -125,7 +113,13 @@ def test_an_error_is_raised_again_and_again(streamed: Streamed) -> None:
             streamed.stream.poll(0)
 
 
-def test_it_is_full_by_number_until_it_is_half_empty(streamed: Streamed, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.promise(
+    "consumer.md", "Fetching stands still for a stream with 1,000 messages or 8 MiB that nobody takes."
+)
+def test_it_is_full_by_number_until_it_is_half_empty_and_by_size(
+    streamed: Streamed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (streams.MAX_STREAM_MESSAGES, streams.MAX_STREAM_BYTES) == (1000, 8 * 1024 * 1024)
     monkeypatch.setattr(streams, "MAX_STREAM_MESSAGES", 4)
     calls: list[bool] = []
     streamed.gate.room_made = lambda: calls.append(True)
@@ -139,24 +133,10 @@ def test_it_is_full_by_number_until_it_is_half_empty(streamed: Streamed, monkeyp
     next(streamed.stream)
     assert not streamed.stream.is_full
     assert calls == [True]
-
-
-def test_it_is_full_by_size(streamed: Streamed) -> None:
-    streamed.put(42, size=streams.MAX_STREAM_BYTES)
+    streamed.put(46, size=streams.MAX_STREAM_BYTES)
     assert streamed.stream.is_full
     streamed.changed(streamed.driven.stop)
     assert not streamed.stream.is_full
-
-
-def test_it_starves_while_the_application_waits(streamed: Streamed) -> None:
-    assert not streamed.stream.is_starving
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(next, streamed.stream)
-        while not streamed.stream.is_starving:
-            assert not waiting.done()
-        streamed.put(42)
-        assert waiting.result(SECONDS) == 42
-    assert not streamed.stream.is_starving
 
 
 def test_an_application_stands_still_if_messages_wait_and_it_does_not(streamed: Streamed) -> None:
@@ -180,13 +160,8 @@ def test_other_partitions_stay_when_some_are_stopped() -> None:
     gate = HandoutGate(driven.machine, lambda: driven.now)
     stream = MessageStream(gate)
     first, second = driven.assigned
-    stream.put(
-        [
-            FetchedMessage(message(43), "t", 0, first.epoch, 43, 1),
-            FetchedMessage(message(7), "t", 1, second.epoch, 7, 1),
-            FetchedMessage(message(44), "t", 0, first.epoch, 44, 1),
-        ]
-    )
+    of = ((0, first, 43), (1, second, 7), (0, first, 44))
+    stream.put([FetchedMessage(message(offset), "t", number, one.epoch, offset, 1) for number, one, offset in of])
     with gate.lock:
         driven.stop((("t", 1),))
         stream.refresh()

@@ -1,81 +1,109 @@
-"""Which thread owns which partition."""
+"""Which thread owns which partition, by example; tests/property/test_coordinator.py has what holds for any input."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
 from proxy.coordinator.assignment import range_assign, sticky_assign
+from proxy.coordinator.assignment_plan import TopicOwners, shares_of
+from proxy.coordinator.events import TopicFactsOfGroups
 from tests.unit.coordinator.driver import finish
 
+RANGES: dict[str, tuple[dict[str, Any], dict[str, list[str]], dict[str, Any]]] = {
+    "of each topic by itself, and of the partitions there are": (
+        {"t": [9, 2, 0], "u": range(2), "unsubscribed": range(1), "empty": ()},
+        {"t": ["b-0", "a-0"], "u": ["b-0"], "empty": ["a-0"], "missing": ["a-0"], "none": []},
+        {"t": {"a-0": (0, 2), "b-0": (9,)}, "u": {"b-0": (0, 1)}},
+    ),
+    "threads by the text of their ids": (
+        {"t": [0, 1]},
+        {"t": ["c-2", "c-10"]},
+        {"t": {"c-10": (0,), "c-2": (1,)}},
+    ),
+    "the first ones have one more": (
+        {"t": range(10)},
+        {"t": ["a", "b", "c"]},
+        {"t": {"a": (0, 1, 2, 3), "b": (4, 5, 6), "c": (7, 8, 9)}},
+    ),
+}
 
-def threads(count: int) -> list[str]:
-    return [f"c{number}-0" for number in range(count)]
+STICKY: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, list[str]], dict[str, Any]]] = {
+    "the first assignment deals out by turns": (
+        {},
+        {"t": range(3), "u": range(2)},
+        {"t": ["a", "b"], "u": ["a", "b"]},
+        {"t": {"a": (0, 2), "b": (1,)}, "u": {"b": (0,), "a": (1,)}},
+    ),
+    "who joins gets from the fullest, and no other moves": (
+        {"t": {"a": (0, 1, 2), "b": (3, 4, 5)}},
+        {"t": range(6)},
+        {"t": ["a", "b", "c"]},
+        {"t": {"a": (0, 1), "b": (3, 4), "c": (2, 5)}},
+    ),
+    "who leaves is shared out among the others": (
+        {"t": {"a": (0, 1), "b": (2, 3), "c": (4, 5)}},
+        {"t": range(6)},
+        {"t": ["a", "c"]},
+        {"t": {"a": (0, 1, 2), "c": (3, 4, 5)}},
+    ),
+    "as many as there must be keep one more": (
+        {"t": {"a": (0,), "b": (1, 2), "c": (3, 4)}},
+        {"t": range(5)},
+        {"t": ["a", "b", "c"]},
+        {"t": {"a": (0,), "b": (1, 2), "c": (3, 4)}},
+    ),
+    "partitions that came and went": (
+        {"t": {"a": (0, 1), "b": (2, 3)}, "gone": {"a": (0,)}},
+        {"t": [0, 2, 3, 4]},
+        {"t": ["a", "b"]},
+        {"t": {"a": (0, 4), "b": (2, 3)}},
+    ),
+    "a partition with two owners keeps the first": (
+        {"t": {"a": (0, 1), "b": (1,)}},
+        {"t": range(2)},
+        {"t": ["a", "b"]},
+        {"t": {"a": (0,), "b": (1,)}},
+    ),
+    "threads of another topic, which have nothing to do, do not make one give": (
+        {"t": {"a": (0, 2, 4), "b": (1, 3, 5)}},
+        {"t": range(6), "u": ()},
+        {"t": ["a", "b"], "u": ["c", "d", "e", "f", "g"]},
+        {"t": {"a": (0, 2, 4), "b": (1, 3, 5)}},
+    ),
+    "what a thread may own alone fills it, so the other gets the rest": (
+        {},
+        {"t": range(2), "u": range(2)},
+        {"t": ["a", "b"], "u": ["a"]},
+        {"u": {"a": (0, 1)}, "t": {"b": (0, 1)}},
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("partitions", "count", "sizes"),
-    [(10, 3, [4, 3, 3]), (2, 3, [1, 1]), (3, 3, [1, 1, 1]), (1, 1, [1]), (0, 2, []), (7, 2, [4, 3])],
-)
-def test_ranges(partitions: int, count: int, sizes: list[int]) -> None:
-    found = finish(range_assign({"t": range(partitions)}, {"t": threads(count)})).get("t", {})
-    assert list(found) == threads(count)[: len(sizes)]
-    assert [len(owned) for owned in found.values()] == sizes
-    assert [number for owned in found.values() for number in owned] == list(range(partitions))
+@pytest.mark.promise("coordinator.md", "Each partition of a topic has one owner, and shares differ by one at most.")
+def test_assignments_by_example() -> None:
+    for case, (partitions, threads, expected) in RANGES.items():
+        assert finish(range_assign(partitions, threads)) == expected, case
+    for case, (owners, partitions, threads, expected) in STICKY.items():
+        assert finish(sticky_assign(owners, partitions, threads)) == expected, case
 
 
-def test_a_range_is_of_each_topic_by_itself_and_of_the_partitions_there_are() -> None:
-    partitions = {"t": [9, 2, 0], "u": range(2), "unsubscribed": range(1), "empty": ()}
-    by_topic = {"t": ["b-0", "a-0"], "u": ["b-0"], "empty": ["a-0"], "missing": ["a-0"], "none": []}
-    assert finish(range_assign(partitions, by_topic)) == {"t": {"a-0": (0, 2), "b-0": (9,)}, "u": {"b-0": (0, 1)}}
+def test_partitions_move_on_through_topics_that_threads_share() -> None:
+    """From a to b by topic t, and from b to c by topic u, until those that share a topic are about equal."""
+    owners = {"t": {"a": tuple(range(6))}, "u": {"b": (0, 1, 2)}}
+    by_topic = {"t": ["a", "b"], "u": ["b", "c"]}
+    found = finish(sticky_assign(owners, {"t": range(6), "u": range(3)}, by_topic))
+    sizes = {thread: sum(len(shares.get(thread, ())) for shares in found.values()) for thread in "abc"}
+    assert sizes == {"a": 4, "b": 3, "c": 2}
 
 
-def test_threads_are_ordered_by_the_text_of_their_ids() -> None:
-    assert finish(range_assign({"t": [0, 1]}, {"t": ["c-2", "c-10"]})) == {"t": {"c-10": (0,), "c-2": (1,)}}
-
-
-class TestSticky:
-    def test_the_first_assignment_deals_out_by_turns(self) -> None:
-        found = finish(sticky_assign({}, {"t": range(3), "u": range(2)}, {"t": ["a", "b"], "u": ["a", "b"]}))
-        assert found == {"t": {"a": (0, 2), "b": (1,)}, "u": {"b": (0,), "a": (1,)}}
-
-    def test_who_joins_gets_from_the_fullest_and_no_other_moves(self) -> None:
-        owners = {"t": {"a": (0, 1, 2), "b": (3, 4, 5)}}
-        found = finish(sticky_assign(owners, {"t": range(6)}, {"t": ["a", "b", "c"]}))
-        assert found == {"t": {"a": (0, 1), "b": (3, 4), "c": (2, 5)}}
-
-    def test_who_leaves_is_shared_out_among_the_others(self) -> None:
-        owners = {"t": {"a": (0, 1), "b": (2, 3), "c": (4, 5)}}
-        found = finish(sticky_assign(owners, {"t": range(6)}, {"t": ["a", "c"]}))
-        assert found == {"t": {"a": (0, 1, 2), "c": (3, 4, 5)}}
-
-    def test_as_many_as_there_must_be_keep_one_more(self) -> None:
-        owners = {"t": {"a": (0,), "b": (1, 2), "c": (3, 4)}}
-        assert finish(sticky_assign(owners, {"t": range(5)}, {"t": ["a", "b", "c"]})) == owners
-
-    def test_partitions_that_came_and_went(self) -> None:
-        owners = {"t": {"a": (0, 1), "b": (2, 3)}, "gone": {"a": (0,)}}
-        found = finish(sticky_assign(owners, {"t": [0, 2, 3, 4]}, {"t": ["a", "b"]}))
-        assert found == {"t": {"a": (0, 4), "b": (2, 3)}}
-
-    def test_a_partition_with_two_owners_keeps_the_first(self) -> None:
-        owners = {"t": {"a": (0, 1), "b": (1,)}}
-        assert finish(sticky_assign(owners, {"t": range(2)}, {"t": ["a", "b"]})) == {"t": {"a": (0,), "b": (1,)}}
-
-    def test_threads_of_other_topics_do_not_make_one_give(self) -> None:
-        """Two topics, five threads that have nothing to do: a and b keep what they have."""
-        owners = {"t": {"a": (0, 2, 4), "b": (1, 3, 5)}}
-        by_topic = {"t": ["a", "b"], "u": ["c", "d", "e", "f", "g"]}
-        assert finish(sticky_assign(owners, {"t": range(6), "u": ()}, by_topic)) == owners
-
-    def test_a_thread_with_less_choice_is_served_first(self) -> None:
-        """What a may own alone fills it, so b gets the others."""
-        found = finish(sticky_assign({}, {"t": range(2), "u": range(2)}, {"t": ["a", "b"], "u": ["a"]}))
-        assert found == {"u": {"a": (0, 1)}, "t": {"b": (0, 1)}}
-
-    def test_partitions_move_on_through_topics_that_threads_share(self) -> None:
-        """From a to b by topic t, and from b to c by topic u, until those that share a topic are about equal."""
-        owners = {"t": {"a": tuple(range(6))}, "u": {"b": (0, 1, 2)}}
-        by_topic = {"t": ["a", "b"], "u": ["b", "c"]}
-        found = finish(sticky_assign(owners, {"t": range(6), "u": range(3)}, by_topic))
-        sizes = {thread: sum(len(shares.get(thread, ())) for shares in found.values()) for thread in "abc"}
-        assert sizes == {"a": 4, "b": 3, "c": 2}
+def test_neither_shares_nor_topics_depend_on_the_order_in_which_owners_became_known() -> None:
+    facts = {name: TopicFactsOfGroups(name, (1, 1)) for name in ("t1", "t2", "t3")}
+    owners = {name: TopicOwners(name, {"c-0": (0, 1)}) for name in facts}
+    backwards = dict(reversed(owners.items()))
+    shares = finish(shares_of(backwards, facts, ()))
+    assert shares == finish(shares_of(owners, facts, ())), "else a consumer is started for nothing"
+    names = [f"topic-{number:02}" for number in range(50)]
+    assigned = finish(sticky_assign({}, dict.fromkeys(reversed(names), (0,)), dict.fromkeys(reversed(names), ("c-0",))))
+    assert list(assigned) == names

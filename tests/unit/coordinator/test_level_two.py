@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from proxy.coordinator.effects import WriteRecords
 from proxy.coordinator.records import GenerationRecord
 from proxy.coordinator.wire import START_FETCHER, STOP_FETCHER, StopFetcherRequest
 from tests.unit.coordinator.driver import Consumer, Driver, owned, topic
+
+ALL = [("t", number) for number in range(6)]
 
 
 def level_two(*consumer_ids: str, partitions: int = 6, **settings: Any) -> tuple[Driver, list[Consumer]]:
@@ -22,7 +26,8 @@ def last_stop(consumer: Consumer) -> tuple[tuple[str, int], ...] | None:
     return request.partitions
 
 
-def test_joiner_takes_only_what_it_gets() -> None:
+@pytest.mark.promise("coordinator.md", "At level 2 only consumers that lose partitions get StopFetcher, for these.")
+def test_who_joins_takes_only_what_it_gets_and_who_loses_nothing_is_not_disturbed() -> None:
     driver, (c1, c2) = level_two("c1", "c2")
     before = {consumer.consumer_id: consumer.partitions() for consumer in (c1, c2)}
     c1.offsets.update(dict.fromkeys(c1.fetches, 5))
@@ -32,42 +37,29 @@ def test_joiner_takes_only_what_it_gets() -> None:
         assert lost is not None
         assert len(lost) == 1
         assert set(consumer.partitions()) == set(before[consumer.consumer_id]) - set(lost)
-    assert owned([c1, c2, c3]) == [("t", number) for number in range(6)]
+    assert owned([c1, c2, c3]) == ALL
     (moved,) = last_stop(c1) or ()
     assert c3.fetches[moved] == 5
     assert driver.groups()[0].level == 2
+    kinds = [consumer.kinds() for consumer in (c1, c2)]
+    c3.end()
+    driver.advance(1000)
+    assert [consumer.kinds() for consumer in (c1, c2)] == [[*one, "start"] for one in kinds], "without a stop"
+    assert owned([c1, c2]) == ALL
 
-
-def test_who_loses_nothing_is_not_disturbed() -> None:
-    driver, (c1, _c2) = level_two("c1", "c2", partitions=3)
-    assert len(c1.fetches) == 2
+    driver, (c1, c2) = level_two("c1", "c2", partitions=3)
     (c3,) = driver.stable("c3", level=2)
-    c2 = driver.consumers[2]
-    assert c2.kinds() == ["start"]
-    assert c1.kinds() == ["start", "stop", "start"]
+    assert (c1.kinds(), c2.kinds()) == (["start", "stop", "start"], ["start"])
     assert len(c3.fetches) == 1
 
 
-def test_partitions_of_one_that_leaves_go_to_the_others_without_a_stop() -> None:
-    driver, (c1, c2, c3) = level_two("c1", "c2", "c3")
-    c3.end()
-    driver.advance(1000)
-    assert (c1.kinds(), c2.kinds()) == (["start", "start"], ["start", "start"])
-    assert owned([c1, c2]) == [("t", number) for number in range(6)]
-
-
-def test_mixed_group_is_at_the_lower_level() -> None:
-    driver, (c1,) = level_two("c1")
-    driver.stable("c2", level=1)
-    assert last_stop(c1) is None
-    assert driver.groups()[0].level == 1
-
-
-def test_level_that_is_not_finalized_is_not_used() -> None:
-    driver = Driver(level=1)
-    (c1,) = driver.stable("c1", level=2)
-    driver.stable("c2", level=2)
-    assert last_stop(c1) is None
+def test_mixed_group_and_a_level_that_is_not_finalized_are_at_level_one() -> None:
+    for finalized, of_second in ((2, 1), (1, 2)):
+        driver = Driver(level=finalized)
+        (c1,) = driver.stable("c1", level=2)
+        driver.stable("c2", level=of_second)
+        assert last_stop(c1) is None, (finalized, of_second)
+        assert driver.groups()[0].level == 1
 
 
 def test_retry_stops_everybody() -> None:
@@ -75,11 +67,10 @@ def test_retry_stops_everybody() -> None:
     c1.answers = False
     driver.register("c3", level=2)
     driver.advance(200 + 4000)
-    assert last_stop(c2) is not None
     assert last_stop(c1) is not None
+    assert last_stop(c2) is not None
     driver.advance(2000)
-    assert last_stop(c1) is None
-    assert last_stop(c2) is None
+    assert (last_stop(c1), last_stop(c2)) == (None, None)
 
 
 def test_one_that_is_stopping_a_part_when_the_attempt_ends_is_stopped_whole() -> None:
@@ -96,29 +87,24 @@ def test_one_that_is_stopping_a_part_when_the_attempt_ends_is_stopped_whole() ->
     c1.answer(c1.last(STOP_FETCHER))
     c1.answer(c1.last(START_FETCHER))
     assert driver.groups()[0].state == "stable"
-    assert owned(list(driver.consumers.values())) == [("t", number) for number in range(6)]
+    assert owned(list(driver.consumers.values())) == ALL
 
 
-def test_topic_that_is_deleted_is_stopped_alone() -> None:
+def test_a_topic_that_is_deleted_or_recreated_is_stopped_alone() -> None:
     driver, (c1,) = level_two("c1", partitions=2)
     driver.topics["u"] = topic(1)
     (c2,) = driver.stable("c2", topic_count='{"u": 1}', level=2)
     driver.change_topics(u=None)
     driver.advance(1000)
     assert c1.kinds() == ["start"]
-    assert last_stop(c2) == (("u", 0),)
-    assert c2.partitions() == []
+    assert (last_stop(c2), c2.partitions()) == ((("u", 0),), [])
     assert driver.groups()[0].state == "stable"
-
-
-def test_topic_that_is_recreated_is_stopped_and_begins_anew() -> None:
-    driver, (c1,) = level_two("c1", partitions=2)
     c1.offsets["t", 0] = 50
     driver.advance(3000)
     driver.change_topics(t=topic(2, "id-2"))
     driver.advance(1000)
     assert last_stop(c1) == (("t", 0), ("t", 1))
-    assert c1.fetches == {("t", 0): -2, ("t", 1): -2}
+    assert c1.fetches == {("t", 0): -2, ("t", 1): -2}, "it begins anew"
 
 
 def test_takeover_resumes_at_level_two() -> None:
@@ -130,6 +116,10 @@ def test_takeover_resumes_at_level_two() -> None:
     assert driver.groups()[0].level == 2
 
 
+# The way up and down
+
+
+@pytest.mark.promise("features.md", "A sidecar reports the level that it still uses until its groups have left it.")
 def test_raising_needs_nothing_and_lowering_writes_the_groups_anew() -> None:
     driver = Driver(level=1)
     driver.topics["t"] = topic(6)
@@ -140,24 +130,25 @@ def test_raising_needs_nothing_and_lowering_writes_the_groups_anew() -> None:
     driver.stable("c3", level=2)
     assert last_stop(c1) is not None
     assert driver.machine.highest_level() == 2
+    driver.writes_hang = True
     driver.change_settings(level=1)
+    (write,) = (write for write in driver.hung if isinstance(write, WriteRecords))
+    driver.abort(write)
+    driver.writes_hang = False
+    assert driver.machine.highest_level() == 2, "that was not written: it is repeated"
+    driver.advance(1000)
     assert driver.machine.highest_level() == 1
     assert c1.kinds() == ["start", "stop", "start"]
     last = [r for w in driver.all(WriteRecords) for r in w.records if isinstance(r, GenerationRecord)][-1]
     assert last.value is not None
     assert last.value.level == 1
 
-
-def test_lowering_that_is_not_written_is_repeated() -> None:
-    driver, _ = level_two("c1")
-    driver.writes_hang = True
-    driver.change_settings(level=1)
-    (write,) = (write for write in driver.hung if isinstance(write, WriteRecords))
-    driver.abort(write)
-    driver.writes_hang = False
-    assert driver.machine.highest_level() == 2
+    before, (c1,) = level_two("c1")
+    c1.end()
+    before.advance(1000)
+    driver = before.successor(level=1)
     driver.advance(1000)
-    assert driver.machine.highest_level() == 1
+    assert driver.machine.highest_level() == 1, "groups that are loaded later, too"
 
 
 def test_an_attempt_at_the_level_that_was_lowered_counts_until_it_ends() -> None:
@@ -192,13 +183,4 @@ def test_a_generation_that_may_be_committed_counts_after_its_attempt() -> None:
     assert driver.machine.highest_level() == 2
     driver.writes_hang = False
     driver.abort(write)
-    assert driver.machine.highest_level() == 1
-
-
-def test_lowering_reaches_groups_that_are_loaded_later() -> None:
-    before, (c1,) = level_two("c1")
-    c1.end()
-    before.advance(1000)
-    driver = before.successor(level=1)
-    driver.advance(1000)
     assert driver.machine.highest_level() == 1

@@ -1,4 +1,4 @@
-"""Pings (S1-17 to S1-24, S1-37, S1-38): their beat, their watchers, and when a consumer has failed."""
+"""Pings: their beat, who asks for one, their watchers, and when a consumer has failed."""
 
 from __future__ import annotations
 
@@ -7,44 +7,51 @@ import random
 import pytest
 
 from proxy.coordinator.effects import SendFrame
+from proxy.coordinator.events import ConnectionBuffered
 from proxy.coordinator.pings import PingSchedule
 from proxy.coordinator.wire import PING, START_FETCHER, PingRequest
 from tests.unit.coordinator.driver import Driver, T, owned
 
 
-def test_every_third_of_the_session_timeout() -> None:
-    driver = Driver()
+@pytest.mark.promise("coordinator.md", "The coordinator pings each consumer every third of its session timeout.")
+def test_pings_have_a_beat_and_two_at_most_are_unanswered() -> None:
+    driver = Driver(max_ping_retries=10)
     (c1,) = driver.stable("c1")
     driver.advance(9000)
     assert c1.times(PING) == [2000, 4000, 6000, 8000, 10_000]
-
-
-def test_retries_count_failures_in_a_row() -> None:
-    driver = Driver(max_ping_retries=10)
-    (c1,) = driver.stable("c1")
     c1.answers = False
-    driver.advance(9000)
+    driver.advance(20_000)
     numbers = [frame.request.num_retries for _, frame in c1.received if isinstance(frame.request, PingRequest)]
-    assert numbers == [0, 0], "a third ping is withheld while two are unanswered"
+    assert numbers == [0] * 7, "a third ping is withheld while two are unanswered"
+    assert driver.count("pings_total", "withheld") == 8
     c1.answer_all()
     driver.advance(2000)
     assert c1.last(PING).request == PingRequest("c1", 0)
 
 
-@pytest.mark.parametrize(("retries", "verdict"), [(1, 8000), (2, 10_000), (3, 12_000)])
-def test_verdict(retries: int, verdict: int) -> None:
-    """T + n T/3 after the last ping that was answered."""
-    driver = Driver(max_ping_retries=retries)
+def test_after_a_pause_there_is_one_ping_on_the_beat() -> None:
+    driver = Driver(state_write_timeout_ms=60_000)
     (c1,) = driver.stable("c1")
+    driver.now += 10_500
+    driver.do(None)
+    assert c1.times(PING) == [11_500]
     driver.advance(1000)
-    c1.answers = False
-    driver.advance(verdict - 1)
-    assert c1.closed is None
-    driver.advance(1)
-    assert c1.closed == "consumer_failed"
+    assert c1.times(PING) == [11_500, 12_000]
 
 
-def test_one_lost_ping_in_ten_never_kills() -> None:
+@pytest.mark.promise(
+    "config/coordinator.md", "A consumer has failed with one ping more than `max.ping.retries` in a row unanswered."
+)
+def test_a_consumer_fails_t_and_n_beats_after_the_last_ping_that_it_answered() -> None:
+    for retries, verdict in ((1, 8000), (2, 10_000), (3, 12_000)):
+        driver = Driver(max_ping_retries=retries)
+        (c1,) = driver.stable("c1")
+        driver.advance(1000)
+        c1.answers = False
+        driver.advance(verdict - 1)
+        assert c1.closed is None, retries
+        driver.advance(1)
+        assert c1.closed == "consumer_failed", retries
     driver = Driver(max_ping_retries=1)
     (c1,) = driver.stable("c1")
     for _ in range(10):
@@ -52,7 +59,7 @@ def test_one_lost_ping_in_ten_never_kills() -> None:
         driver.advance(2000)
         c1.answers = True
         driver.advance(18_000)
-    assert c1.closed is None
+    assert c1.closed is None, "failures count in a row: one lost ping in ten never kills"
 
 
 def test_late_response_is_counted_and_ignored_but_tells_that_it_lives() -> None:
@@ -72,76 +79,36 @@ def test_late_response_is_counted_and_ignored_but_tells_that_it_lives() -> None:
     assert c1.closed is None
 
 
-def test_a_response_that_is_repeated_is_answered_with_a_ping_at_once() -> None:
-    driver = Driver()
-    (c1,) = driver.stable("c1")
-    driver.advance(2000)
-    c1.answer(c1.last(PING))
-    assert c1.times(PING) == [2000, 3000]
-    driver.advance(2000)
-    assert c1.times(PING) == [2000, 3000, 4000], "the beat stays as it was"
-    assert driver.count("offsets_total") == 0
-    assert driver.count("pings_total", "late") == 0
-
-
-def test_a_repeated_response_to_startfetcher_asks_for_a_ping_too() -> None:
+@pytest.mark.promise(
+    "consumer-protocol.md", "The coordinator answers a repeated response with a ping at once, twice between two beats."
+)
+def test_a_repeated_response_asks_for_a_ping_at_once() -> None:
     driver = Driver()
     (c1,) = driver.stable("c1")
     driver.do(c1.response(c1.last(START_FETCHER).correlation_id, START_FETCHER))
-    assert len(c1.times(PING)) == 1
-
-
-def test_no_ping_is_sent_for_the_asking_while_one_is_unanswered() -> None:
-    driver = Driver()
-    (c1,) = driver.stable("c1")
-    driver.advance(2000)
+    assert c1.times(PING) == [1000], "of StartFetcher, too"
+    driver.advance(1000)
+    first = c1.last(PING)
+    driver.advance(1000)
+    for _ in range(4):
+        c1.answer(c1.last(PING))
+    assert c1.times(PING) == [1000, 2000, 3000, 3000], "two between two of the beat, which stays as it was"
+    assert (driver.count("offsets_total"), driver.count("pings_total", "late")) == (0, 0)
+    driver.advance(1000)
+    c1.answer(first)
+    assert c1.times(PING)[4:] == [4000], "it was never the last one"
+    assert driver.count("pings_total", "late") == 1
     answered = c1.last(PING)
     c1.answers = False
     driver.advance(2000)
     c1.answer(answered)
-    assert c1.times(PING) == [2000, 4000]
-
-
-def test_two_pings_are_sent_for_the_asking_between_two_by_schedule() -> None:
-    driver = Driver()
-    (c1,) = driver.stable("c1")
-    driver.advance(1000)
-    for _ in range(2):
-        for _ in range(4):
-            c1.answer(c1.last(PING))
-        driver.advance(2000)
-    assert c1.times(PING) == [2000] * 3 + [4000] * 3 + [6000]
-
-
-def test_a_response_that_was_never_the_last_one_asks_for_nothing() -> None:
-    driver = Driver()
-    (c1,) = driver.stable("c1")
-    driver.advance(2000)
-    first = c1.last(PING)
-    driver.advance(2000)
-    c1.answer(first)
-    assert c1.times(PING) == [2000, 4000]
-    assert driver.count("pings_total", "late") == 1
-
-
-def test_mute_nobody_is_pinged_for_the_asking() -> None:
-    driver = Driver()
-    (c1,) = driver.stable("c1")
-    driver.advance(2000)
+    assert c1.times(PING)[5:] == [6000], "one is unanswered"
+    c1.answer_all()
     driver.writes_hang = True
     driver.advance(20_000)
     pings = len(c1.times(PING))
     c1.answer(c1.last(PING))
-    assert len(c1.times(PING)) == pings
-
-
-def test_frozen_consumer_gets_two_pings_and_no_more() -> None:
-    driver = Driver(max_ping_retries=10)
-    (c1,) = driver.stable("c1")
-    c1.answers = False
-    driver.advance(20_000)
-    assert len(c1.times(PING)) == 2
-    assert driver.count("pings_total", "withheld") == 8
+    assert len(c1.times(PING)) == pings, "the coordinator is mute"
 
 
 def test_partitions_of_a_failed_consumer_are_free_4_thirds_after_the_last_request() -> None:
@@ -153,47 +120,44 @@ def test_partitions_of_a_failed_consumer_are_free_4_thirds_after_the_last_reques
     driver.advance(10_000)
     assert c2.times(PING)[-1] == last_sent
     assert c2.closed == "consumer_failed"
-    assert owned([c1]) == [("t", 0), ("t", 1)]
     driver.advance(last_sent + 8000 - driver.now - 1)
     assert owned([c1]) == [("t", 0), ("t", 1)]
     driver.advance(1 + driver.settings.rebalance_delay_ms)
-    assert owned([c1]) == [("t", 0), ("t", 1), ("t", 2), ("t", 3)]
+    assert len(owned([c1])) == 4
 
 
-@pytest.mark.parametrize("answered", [True, False])
-def test_fin_frees_at_once_if_the_connection_has_answered_something(answered: bool) -> None:
+@pytest.mark.promise("coordinator.md", "The partitions of a killed consumer move when its connection ends.")
+def test_when_partitions_are_free_whose_connection_has_ended() -> None:
     driver = Driver()
     c1, c2 = driver.stable("c1", "c2")
-    if not answered:
-        driver = driver.successor()
-        c1 = driver.register("c1", fetches=c1.fetches)
-        c2 = driver.register("c2", fetches=c2.fetches, answers=False)
+    driver.advance(3500)
+    successor = driver.successor()
     c2.end(by_peer=True)
-    assert driver.logs("consumer_gone")[-1]["free_in_ms"] == (0 if answered else 13_100)
+    assert driver.logs("consumer_gone")[-1]["free_in_ms"] == 0, "a FIN: it has stopped"
     driver.advance(1000)
-    assert (len(owned([c1])) == 4) is answered
+    assert len(owned([c1])) == 4
 
-
-def test_reset_is_as_silence() -> None:
     driver = Driver()
     c1, c2 = driver.stable("c1", "c2")
     driver.advance(3500)
     c2.end(by_peer=False)
     driver.advance(1000)
-    assert owned([c1]) == [("t", 0), ("t", 1)], "what the other fetched is not free"
+    assert owned([c1]) == [("t", 0), ("t", 1)], "a reset is as silence"
     driver.advance(8000 - 1500 + 200)
     assert len(owned([c1])) == 4
-
-
-def test_what_is_buffered_may_be_sent_as_late_as_the_close() -> None:
-    from proxy.coordinator.events import ConnectionBuffered
 
     driver = Driver()
     _, c2 = driver.stable("c1", "c2")
     driver.do(ConnectionBuffered(c2.connection))
     driver.advance(1500)
     c2.end(by_peer=False)
-    assert driver.logs("consumer_gone")[-1]["free_in_ms"] == 8000
+    assert driver.logs("consumer_gone")[-1]["free_in_ms"] == 8000, "what is buffered may be sent up to the end"
+
+    successor.register("c1", fetches={})
+    successor.register("c2", answers=False).end(by_peer=True)
+    assert successor.logs("consumer_gone")[-1]["free_in_ms"] == 13_100, "it may be another connection of it"
+    successor.advance(1000)
+    assert len(owned(list(successor.consumers.values()))) < 4
 
 
 def test_response_to_nothing_or_of_another_ends_the_connection() -> None:
@@ -204,11 +168,11 @@ def test_response_to_nothing_or_of_another_ends_the_connection() -> None:
         frame = c1.last(PING)
         fields = {"correlation_id": frame.correlation_id, "api_key": frame.api_key, **wrong}
         driver.do(c1.response(**fields))  # type: ignore[arg-type]
-        assert c1.closed == "consumer_malformed"
+        assert c1.closed == "consumer_malformed", wrong
 
 
 def test_schedule_is_like_a_naive_one() -> None:
-    """1000 consumers with mixed session timeouts: order and times of their pings (S1-37)."""
+    """1000 consumers with mixed session timeouts: order and times of their pings."""
     chance = random.Random(1)
     intervals = {number: chance.choice([1001, 2000, 3333]) for number in range(1000)}
     firsts = {number: chance.randrange(5000) for number in intervals}
@@ -224,16 +188,6 @@ def test_schedule_is_like_a_naive_one() -> None:
     naive = [(at, number) for number in intervals for at in range(firsts[number], 30_000, intervals[number])]
     assert sorted(seen) == sorted(naive)
     assert [at for at, _ in seen] == sorted(at for at, _ in seen)
-
-
-def test_after_a_pause_there_is_one_ping_on_the_beat() -> None:
-    driver = Driver(state_write_timeout_ms=60_000)
-    (c1,) = driver.stable("c1")
-    driver.now += 10_500
-    driver.do(None)
-    assert c1.times(PING) == [11_500]
-    driver.advance(1000)
-    assert c1.times(PING) == [11_500, 12_000]
 
 
 def test_many_pings_are_sent_in_slices() -> None:

@@ -1,4 +1,4 @@
-"""Rebalancing (S1-03, S1-10, S1-15, S1-18, S1-40, S1-41, S1-57 to S1-60, S1-72): stop, commit, start."""
+"""Rebalancing: stop, commit, start; who is waited for, who is given up, and what an operator holds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from proxy.coordinator.wire import (
     StartFetcherRequest,
     decode_pushed,
 )
-from tests.unit.coordinator.driver import BROKERS, Driver, owned, topic
+from tests.unit.coordinator.driver import BROKERS, Consumer, Driver, owned, topic
 
 T4 = [("t", 0), ("t", 1), ("t", 2), ("t", 3)]
 
@@ -28,67 +28,55 @@ def generations(driver: Driver) -> list[tuple[int, str]]:
     return [(value.generation, value.state) for value in values if value is not None]
 
 
+def started(consumer: Consumer) -> StartFetcherRequest:
+    request = consumer.last(START_FETCHER).request
+    assert isinstance(request, StartFetcherRequest)
+    return request
+
+
 # What is assigned
 
 
-def test_first_member_owns_everything() -> None:
-    (c1,) = Driver().stable("c1")
-    assert c1.kinds() == ["start"]
-    assert c1.partitions() == T4
-
-
-def test_second_member_shares() -> None:
+def test_the_first_member_owns_everything_and_shares_with_the_second() -> None:
     driver = Driver()
     (c1,) = driver.stable("c1")
+    assert (c1.kinds(), c1.partitions()) == (["start"], T4)
     (c2,) = driver.stable("c2")
     assert c1.kinds() == ["start", "stop", "start"]
     assert c2.kinds() == ["start"], "it fetched nothing, so it need not stop"
     assert (c1.partitions(), c2.partitions()) == (T4[:2], T4[2:])
+    for partitions, sizes in ((10, [4, 3, 3]), (2, [1, 1, 0])):
+        driver = Driver()
+        driver.topics["t"] = topic(partitions)
+        consumers = driver.stable("c1", "c2", "c3")
+        assert [len(consumer.fetches) for consumer in consumers] == sizes
+        assert [consumer.kinds() for consumer in consumers] == [["start"]] * 3
 
 
-@pytest.mark.parametrize(("partitions", "sizes"), [(10, [4, 3, 3]), (2, [1, 1, 0])])
-def test_ranges(partitions: int, sizes: list[int]) -> None:
-    driver = Driver()
-    driver.topics["t"] = topic(partitions)
-    consumers = driver.stable("c1", "c2", "c3")
-    assert [len(consumer.fetches) for consumer in consumers] == sizes
-    assert [consumer.kinds() for consumer in consumers] == [["start"]] * 3
-
-
-def test_threads_brokers_and_leaders_are_told() -> None:
-    driver = Driver()
-    (c1,) = driver.stable("c1", topic_count='{"t": 3}')
-    request = c1.last(START_FETCHER).request
-    assert isinstance(request, StartFetcherRequest)
+def test_start_fetcher_tells_threads_brokers_leaders_and_where_to_start() -> None:
+    (c1,) = Driver().stable("c1", topic_count='{"t": 3}')
+    request = started(c1)
     assert request.brokers == BROKERS
-    assert [(thread.thread_id, len(thread.partitions)) for thread in request.threads] == [
-        ("c1-0", 2),
-        ("c1-1", 1),
-        ("c1-2", 1),
-    ]
+    threads = [(thread.thread_id, len(thread.partitions)) for thread in request.threads]
+    assert threads == [("c1-0", 2), ("c1-1", 1), ("c1-2", 1)]
     assert {entry.leader for thread in request.threads for entry in thread.partitions} == {1}
 
-
-def test_where_to_start() -> None:
     driver = Driver()
     driver.committed["t", 1] = 17
     (c1,) = driver.stable("c1", reset="largest")
     assert c1.fetches == {("t", 0): LARGEST, ("t", 1): 17, ("t", 2): LARGEST, ("t", 3): LARGEST}
     (c2,) = driver.stable("c2")
     assert c2.fetches == {("t", 2): SMALLEST, ("t", 3): SMALLEST}
-
-
-def test_member_without_partitions_is_told_so() -> None:
-    driver = Driver()
-    (c1,) = driver.stable("c1", topic_count='{"later": 1}')
-    request = c1.last(START_FETCHER).request
-    assert isinstance(request, StartFetcherRequest)
-    assert request.threads == ()
+    (none,) = Driver().stable("c1", topic_count='{"later": 1}')
+    assert started(none).threads == (), "a member without partitions is told so"
 
 
 # The order of an attempt
 
 
+@pytest.mark.promise(
+    "coordinator.md", "The coordinator commits offsets together with the new owners, before it starts them."
+)
 def test_stop_all_then_offsets_and_owners_then_start_then_stable() -> None:
     driver = Driver()
     c1, c2 = driver.stable("c1", "c2")
@@ -111,39 +99,20 @@ def test_stop_all_then_offsets_and_owners_then_start_then_stable() -> None:
 
 def test_nobody_starts_before_the_owners_are_committed() -> None:
     driver = Driver()
-    (c1,) = driver.stable("c1")
+    driver.topics["u"] = topic(1)
+    (c1,) = driver.stable("c1", topic_count='{"t": 1, "u": 1}')
     c2 = driver.register("c2")
     driver.writes_hang = True
     driver.advance(1000)
-    assert c1.kinds() == ["start", "stop"]
-    assert c2.kinds() == []
+    assert (c1.kinds(), c2.kinds()) == (["start", "stop"], [])
     (write,) = (w for w in driver.hung if isinstance(w, WriteRecords) and w.records)
     driver.commit(write)
     assert (c1.kinds(), c2.kinds()) == (["start", "stop", "start"], ["start"])
-
-
-def test_owners_are_written_where_they_changed() -> None:
-    driver = Driver()
-    driver.topics["u"] = topic(1)
-    driver.stable("c1", topic_count='{"t": 1, "u": 1}')
-    driver.stable("c2", topic_count='{"t": 1}')
     written = [[r.topic for r in w.records if isinstance(r, OwnersRecord)] for w in driver.all(WriteRecords)]
-    assert [topics for topics in written if topics] == [["t", "u"], ["t"]]
+    assert [topics for topics in written if topics] == [["t", "u"], ["t"]], "where they have changed"
 
 
-def test_a_generation_number_is_never_tried_twice() -> None:
-    driver = Driver()
-    driver.writes_hang = True
-    driver.register("c1")
-    driver.commit(driver.hung[0])
-    driver.advance(500)
-    (write,) = (w for w in driver.hung if isinstance(w, WriteRecords))
-    driver.abort(write)
-    driver.advance(2000)
-    assert generations(driver) == [(1, "starting"), (2, "starting")]
-
-
-def test_commit_that_fails_is_not_a_retry_and_keeps_the_offsets() -> None:
+def test_a_commit_that_fails_uses_its_number_up_is_no_retry_and_keeps_the_offsets() -> None:
     driver = Driver(max_rebalance_retries=0)
     (c1,) = driver.stable("c1")
     c1.offsets["t", 3] = 9
@@ -157,11 +126,17 @@ def test_commit_that_fails_is_not_a_retry_and_keeps_the_offsets() -> None:
     driver.writes_hang = False
     driver.advance(5000)
     assert driver.committed["t", 3] == 9
+    tried = [generation for generation, state in generations(driver) if state == "starting"]
+    assert tried == sorted(set(tried)), "a number is never tried twice"
+    assert len(tried) > 3
 
 
 # Joins are gathered, and slowed down
 
 
+@pytest.mark.promise(
+    "config/coordinator.md", "Consumers that join within `rebalance.delay.ms` of each other cause one rebalance."
+)
 def test_joins_of_a_deploy_become_one_rebalance() -> None:
     driver = Driver()
     for number in range(20):
@@ -198,21 +173,15 @@ def test_member_that_comes_and_goes_is_slowed_down() -> None:
     assert len(driver.logs("rebalance")) < 30
 
 
-def test_nothing_to_do_is_no_rebalance() -> None:
+def test_what_changes_no_owner_disturbs_nobody() -> None:
     driver = Driver()
+    driver.topics["t"] = topic(1)
     (c1,) = driver.stable("c1")
     driver.change_topics(other=topic(3))
     driver.advance(1000)
     assert c1.kinds() == ["start"]
-
-
-def test_owners_that_stay_disturb_nobody() -> None:
-    driver = Driver()
-    driver.topics["t"] = topic(1)
-    (c1,) = driver.stable("c1")
     (c2,) = driver.stable("c2")
-    assert c1.kinds() == ["start"], "the newcomer gets nothing of its only partition"
-    assert c2.kinds() == ["start"]
+    assert (c1.kinds(), c2.kinds()) == (["start"], ["start"]), "the newcomer gets nothing of its only partition"
 
 
 # Members that go meanwhile
@@ -246,21 +215,16 @@ def test_last_member_goes_in_the_middle() -> None:
     assert c4.partitions() == T4
 
 
-def test_owners_stay_when_all_are_gone() -> None:
-    driver = Driver()
-    (c1,) = driver.stable("c1")
-    c1.end()
-    driver.advance(10_000)
-    assert [key for key in driver.records if "owners" in key]
-    assert not [key for key in driver.records if "ids" in key]
-
-
+@pytest.mark.promise(
+    "coordinator.md", "Owners and offsets stay when all consumers have gone; after 24 h the group is deleted."
+)
 def test_group_without_members_is_deleted_after_a_day() -> None:
     driver = Driver()
     (c1,) = driver.stable("c1")
     c1.end()
     driver.advance(24 * 3600 * 1000 - 1)
-    assert driver.records
+    assert [key for key in driver.records if "owners" in key]
+    assert not [key for key in driver.records if "ids" in key]
     driver.advance(1)
     assert not driver.records
     assert driver.groups() == []
@@ -278,13 +242,20 @@ def test_stop_that_is_not_answered_fails_the_attempt_after_two_thirds() -> None:
     assert driver.groups()[0].state == "stopping"
     driver.advance(1)
     assert driver.groups()[0].state == "backoff"
+    late = c1.last(STOP_FETCHER)
+    c1.answer(late)
+    assert driver.groups()[0].state == "backoff", "a late answer completes no attempt"
     driver.advance(2000)
+    assert c1.last(STOP_FETCHER) != late
     assert c1.kinds()[-2:] == ["stop", "stop"]
     assert c2.kinds() == ["start", "stop"], "it has stopped, and need not stop again"
 
 
+@pytest.mark.promise(
+    "coordinator.md", "A group whose rebalance fails for good is closed, and who did not answer is refused for 60 s."
+)
 def test_retries_are_used_up_after_13_seconds() -> None:
-    """Two members that answer pings and never StopFetcher: 3 x 4000 ms and 2 x 500 ms of back-off (S1-59)."""
+    """Two members that answer pings and never StopFetcher: 3 x 4000 ms and 2 x 500 ms of back-off."""
     driver = Driver(max_rebalance_retries=2, rebalance_backoff_ms=500)
     stuck = driver.stable("c1", "c2")
     for consumer in stuck:
@@ -303,57 +274,23 @@ def test_retries_are_used_up_after_13_seconds() -> None:
     (told,) = driver.logs("ConsumerRebalanceFailedException")
     assert (told["group"], told["retries"]) == ("g", 2)
     assert [driver.register(consumer_id).code for consumer_id in ("c1", "c2", "c3")] == [27, 27, 0]
-    driver.advance(60_000)
+    driver.advance(20_000)
+    assert driver.consumers[max(driver.consumers)].partitions() == T4, "the others go on without them"
+    driver.advance(40_000)
     assert driver.register("c1").code == 0
 
 
-def test_others_go_on_without_the_one_that_is_stuck() -> None:
-    driver = Driver(max_rebalance_retries=0)
-    c1, c2 = driver.stable("c1", "c2")
-    c2.answers = False
-    driver.register("c3")
-    driver.advance(5000)
-    assert c1.closed == "rebalance_failed"
-    again = driver.register("c1")
-    driver.advance(20_000)
-    assert again.partitions() == T4
-
-
-def test_start_that_is_answered_with_an_error_is_tried_again() -> None:
-    driver = Driver()
-    c1 = driver.register("c1", answers=False)
-    driver.advance(200)
-    c1.answer(c1.last(START_FETCHER), error_code=1)
-    assert driver.groups()[0].state == "backoff"
-    driver.advance(2000)
-    c1.answer(c1.last(START_FETCHER))
-    assert c1.kinds() == ["start", "start"]
-    assert driver.groups()[0].state == "stable"
-
-
-def test_one_bad_start_disturbs_nobody_else() -> None:
+def test_start_that_is_answered_with_an_error_is_tried_again_and_disturbs_nobody_else() -> None:
     driver = Driver()
     c1 = driver.register("c1")
     c2 = driver.register("c2", answers=False)
     driver.advance(200)
     c2.answer(c2.last(START_FETCHER), error_code=1)
+    assert driver.groups()[0].state == "backoff"
     c2.answers = True
     driver.advance(3000)
-    assert c1.kinds() == ["start"]
-    assert c2.kinds() == ["start", "start"]
-
-
-def test_late_answer_to_stop_does_not_complete_an_attempt() -> None:
-    driver = Driver()
-    (c1,) = driver.stable("c1")
-    c1.answers = False
-    driver.register("c2")
-    driver.advance(200 + 4000)
-    late = c1.last(STOP_FETCHER)
-    c1.answer(late)
-    assert driver.groups()[0].state == "backoff"
-    driver.advance(2000)
-    assert c1.last(STOP_FETCHER) != late
+    assert (c1.kinds(), c2.kinds()) == (["start"], ["start", "start"])
+    assert driver.groups()[0].state == "stable"
 
 
 def test_stop_answered_after_start_was_sent_says_nothing() -> None:
@@ -377,27 +314,22 @@ def test_stop_answered_after_start_was_sent_says_nothing() -> None:
 # Handlers
 
 
-def test_slow_group_does_not_delay_another() -> None:
-    driver = Driver(partition_count=1)
-    (slow,) = driver.stable("c1")
-    slow.answers = False
-    driver.register("c2")
-    (other,) = driver.stable("c1", group="h")
-    assert other.partitions() == T4
-
-
-def test_handler_works_at_one_attempt_at_a_time_and_is_free_in_the_back_off() -> None:
-    driver = Driver(partition_count=1, rebalance_threadpool_size=1)
-    (slow,) = driver.stable("c1")
-    slow.answers = False
-    driver.register("c2")
-    driver.advance(300)
-    other = driver.register("c1", group="h")
-    driver.advance(3899)
-    assert other.kinds() == []
-    driver.advance(1)
-    assert driver.groups()[0].state == "backoff"
-    assert other.kinds() == ["start"]
+@pytest.mark.promise(
+    "config/coordinator.md", "`rebalance.threadpool.size` groups are rebalanced at a time, and others wait."
+)
+def test_a_slow_group_delays_another_only_where_no_handler_is_free() -> None:
+    for size in (16, 1):
+        driver = Driver(partition_count=1, rebalance_threadpool_size=size)
+        (slow,) = driver.stable("c1")
+        slow.answers = False
+        driver.register("c2")
+        driver.advance(300)
+        other = driver.register("c1", group="h")
+        driver.advance(3899)
+        assert other.kinds() == (["start"] if size > 1 else [])
+        driver.advance(1)
+        assert driver.groups()[0].state == "backoff"
+        assert other.kinds() == ["start"], "the handler is free in the back-off"
 
 
 def test_handlers_queue_each_group_once() -> None:
@@ -442,37 +374,25 @@ def test_many_members_are_sent_to_in_slices() -> None:
 # Rebalances held by the configuration
 
 
-def test_frozen_group_stops_nobody_and_thaws_with_one_rebalance() -> None:
-    driver = Driver()
-    (c1,) = driver.stable("c1")
-    driver.change_settings(frozen_groups=frozenset({"g"}))
-    (c2,) = driver.stable("c2")
-    assert c1.kinds() == ["start"]
-    assert c2.partitions() == []
-    driver.change_settings(frozen_groups=frozenset())
-    driver.advance(1000)
-    assert (c1.partitions(), c2.partitions()) == (T4[:2], T4[2:])
-    assert driver.logs("rebalance")[-1]["reason"] == "enabled"
-
-
-def test_frozen_group_keeps_the_partitions_of_the_dead_unowned() -> None:
-    driver = Driver()
-    c1, c2 = driver.stable("c1", "c2")
-    driver.change_settings(frozen_groups=frozenset({"g"}))
-    c2.end()
-    driver.advance(60_000)
-    assert owned([c1]) == T4[:2]
-    assert driver.groups()[0].unowned == 2
-
-
-def test_frozen_group_gives_a_restarted_member_its_partitions() -> None:
+@pytest.mark.promise(
+    "coordinator.md", "A group with `rebalance.enabled: false` stops nobody, and has one rebalance once it is enabled."
+)
+def test_a_frozen_group_stops_nobody_and_thaws_with_one_rebalance() -> None:
     driver = Driver()
     c1, c2 = driver.stable("c1", "c2")
     driver.change_settings(frozen_groups=frozenset({"g"}))
     c2.end()
     (again,) = driver.stable("c2")
-    assert again.partitions() == T4[2:]
-    assert c1.kinds() == ["start"]
+    assert again.partitions() == T4[2:], "a restarted member gets its own"
+    again.end()
+    (c3,) = driver.stable("c3")
+    driver.advance(60_000)
+    assert (c1.kinds(), c3.partitions(), driver.groups()[0].unowned) == (["start"], [], 2)
+    before = len(driver.logs("rebalance"))
+    driver.change_settings(frozen_groups=frozenset())
+    driver.advance(1000)
+    assert (c1.partitions(), c3.partitions()) == (T4[:2], T4[2:])
+    assert [one["reason"] for one in driver.logs("rebalance")[before:]] == ["enabled"]
 
 
 def test_one_that_did_not_stop_in_time_goes_on_when_its_group_is_frozen() -> None:
@@ -492,19 +412,19 @@ def test_one_that_did_not_stop_in_time_goes_on_when_its_group_is_frozen() -> Non
 # What cannot be assigned
 
 
-def test_too_many_partitions_of_one_member_fail_the_group() -> None:
+@pytest.mark.promise(
+    "coordinator.md", "A group with more than 100,000 partitions, or 32,767 of one consumer, fails with the reason."
+)
+def test_too_many_partitions_fail_the_group() -> None:
     driver = Driver()
     driver.topics["t"] = topic(32_768)
     (c1,) = driver.stable("c1")
     assert c1.closed == "rebalance_failed"
     assert "c1 would own 32768 partitions" in driver.logs("ConsumerRebalanceFailedException")[0]["detail"]
     assert driver.groups()[0].failure is not None
-
-
-def test_too_many_partitions_of_a_group_fail_it() -> None:
     driver = Driver()
     driver.topics["t"] = topic(100_001)
     consumers = driver.stable("c1", "c2", "c3", "c4")
     assert {consumer.closed for consumer in consumers} == {"rebalance_failed"}
-    assert not [r for w in driver.all(WriteRecords) for r in w.records if isinstance(r, GenerationRecord)]
+    assert generations(driver) == []
     assert len(driver.all(CloseConsumer)) == 4

@@ -17,8 +17,10 @@ LARGEST_STEP = 1000
 """Units of the largest step of 5,000 threads: C code sorts them, and puts them in a heap."""
 
 
-@pytest.mark.parametrize("level", [1, 2])
-def test_no_call_does_much_more_than_a_slice(level: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.promise(
+    "coordinator.md", "One call of the coordinator works for a slice, whatever the size of the groups."
+)
+def test_no_call_does_much_more_than_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     work, done = AttemptPreparation.work, list[int]()
 
     def count(self: AttemptPreparation, units: int) -> int:
@@ -26,35 +28,32 @@ def test_no_call_does_much_more_than_a_slice(level: int, monkeypatch: pytest.Mon
         return done[-1]
 
     monkeypatch.setattr(AttemptPreparation, "work", count)
-    driver = Driver(level=level)
-    driver.topics["t"] = topic(1200)
-    driver.stable(*(f"c{number}" for number in range(600)), level=level)
-    before = len(done)
-    driver.stable("late", level=level)
-    assert max(done) < SLICE + LARGEST_STEP
-    assert len(done) - before >= 10
-    assert owned(list(driver.consumers.values())) == [("t", number) for number in range(1200)]
+    for level in (1, 2):
+        driver = Driver(level=level)
+        driver.topics["t"] = topic(1200)
+        driver.stable(*(f"c{number}" for number in range(600)), level=level)
+        before = len(done)
+        driver.stable("late", level=level)
+        assert max(done) < SLICE + LARGEST_STEP
+        assert len(done) - before >= 10
+        assert owned(list(driver.consumers.values())) == [("t", number) for number in range(1200)]
 
 
-@pytest.mark.parametrize("is_sticky", [False, True])
-def test_steps_of_thousands_of_threads_are_small(is_sticky: bool) -> None:
+def test_steps_of_thousands_of_threads_are_small() -> None:
     partitions, threads = {"t": range(10_000)}, {"t": [f"c{number}-0" for number in range(5000)]}
     before = finish(assignment.range_assign(partitions, threads))
     moving = {"t": {**before["t"], "c0-0": (), "gone-0": before["t"]["c0-0"]}}
-    if is_sticky:
-        steps = list(assignment.sticky_assign(moving, partitions, threads))
-    else:
-        steps = list(assignment.range_assign(partitions, threads))
-    assert max(steps) <= 2 * LARGEST_STEP
-    assert sum(steps) > 5 * SLICE
-
-
-def test_what_is_sorted_may_change_meanwhile() -> None:
+    for steps in (
+        list(assignment.sticky_assign(moving, partitions, threads)),
+        list(assignment.range_assign(partitions, threads)),
+    ):
+        assert max(steps) <= 2 * LARGEST_STEP
+        assert sum(steps) > 5 * SLICE
     groups = set(range(2 * PART))
-    steps = sort(groups)
-    next(steps)
+    sorting = sort(groups)
+    next(sorting)
     groups.add(-1)
-    assert finish(steps) == list(range(2 * PART))
+    assert finish(sorting) == list(range(2 * PART)), "what is sorted may change meanwhile"
 
 
 def test_a_topic_concerns_many_groups() -> None:
@@ -108,31 +107,6 @@ def preparing(level: int = 2) -> tuple[Driver, list[Consumer]]:
     return driver, consumers
 
 
-def leave(driver: Driver, consumers: list[Consumer]) -> None:
-    consumers[1].end()
-
-
-def leave_all(driver: Driver, consumers: list[Consumer]) -> None:
-    for consumer in consumers:
-        consumer.end()
-
-
-def join(driver: Driver, consumers: list[Consumer]) -> None:
-    consumers.append(driver.register("c4", level=2))
-
-
-def join_and_leave(driver: Driver, consumers: list[Consumer]) -> None:
-    driver.register("c4", level=2).end()
-
-
-def grow(driver: Driver, consumers: list[Consumer]) -> None:
-    driver.change_topics(t=topic(9))
-
-
-def lower(driver: Driver, consumers: list[Consumer]) -> None:
-    driver.change_settings(level=1)
-
-
 def freeze(driver: Driver, consumers: list[Consumer]) -> None:
     driver.change_settings(frozen_groups=frozenset({"g"}))
     driver.advance(1000)
@@ -140,25 +114,34 @@ def freeze(driver: Driver, consumers: list[Consumer]) -> None:
     driver.change_settings(frozen_groups=frozenset())
 
 
-@pytest.mark.parametrize("change", [leave, join, join_and_leave, grow, lower, freeze])
-@pytest.mark.parametrize("level", [1, 2])
-def test_what_happens_meanwhile_is_part_of_the_result(
-    level: int, change: Callable[[Driver, list[Consumer]], None]
-) -> None:
-    driver, consumers = preparing(level)
-    change(driver, consumers)
-    driver.advance(2000)
-    (group,) = driver.groups()
-    assert (group.state, group.unowned) == ("stable", 0)
-    living = [consumer for consumer in consumers if consumer is not consumers[1] or change is not leave]
-    assert owned(living) == [("t", number) for number in range(9 if change is grow else 6)]
-    assert all(consumer.fetches for consumer in living)
-    assert driver.machine.due() != driver.now
+CHANGES: dict[str, Callable[[Driver, list[Consumer]], object]] = {
+    "leave": lambda driver, consumers: consumers[1].end(),
+    "join": lambda driver, consumers: consumers.append(driver.register("c4", level=2)),
+    "join and leave": lambda driver, consumers: driver.register("c4", level=2).end(),
+    "grow": lambda driver, consumers: driver.change_topics(t=topic(9)),
+    "lower": lambda driver, consumers: driver.change_settings(level=1),
+    "freeze": freeze,
+}
+
+
+def test_what_happens_meanwhile_is_part_of_the_result() -> None:
+    for change in CHANGES:
+        for level in (1, 2):
+            driver, consumers = preparing(level)
+            CHANGES[change](driver, consumers)
+            driver.advance(2000)
+            (group,) = driver.groups()
+            assert (group.state, group.unowned) == ("stable", 0), (change, level)
+            living = [one for one in consumers if one is not consumers[1] or change != "leave"]
+            assert owned(living) == [("t", number) for number in range(9 if change == "grow" else 6)], (change, level)
+            assert all(consumer.fetches for consumer in living), (change, level)
+            assert driver.machine.due() != driver.now
 
 
 def test_nobody_is_left() -> None:
     driver, consumers = preparing()
-    leave_all(driver, consumers)
+    for consumer in consumers:
+        consumer.end()
     driver.advance(2000)
     assert driver.groups()[0].state == "empty"
     assert (driver.machine.sizes().rebalance_queued, driver.machine.sizes().rebalance_working) == (0, 0)

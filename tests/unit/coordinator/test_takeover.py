@@ -1,8 +1,10 @@
-"""Takeovers and claims (S1-11 to S1-13, S1-35, S1-36, S1-62, S1-63): who may speak, and what a successor waits for."""
+"""Takeovers and claims: who may speak, what a successor waits for, and who is taken for whom."""
 
 from __future__ import annotations
 
 import itertools
+
+import pytest
 
 from proxy.coordinator.effects import ConfirmClaim, HoldPartition, OpenPartition, SendFrame, WatchTopics, WriteRecords
 from proxy.coordinator.events import ConsumerConnectionEnded, PartitionAssigned, PartitionLost, PartitionOpened
@@ -25,22 +27,15 @@ def back(driver: Driver, *consumers: Consumer) -> list[Consumer]:
 
 def test_fresh_partition_writes_nothing_before_the_first_registration() -> None:
     driver = Driver()
+    assert [fields["step"] for fields in driver.logs("coordinator_startup")] == [1, 2, 3, 4, 5]
     driver.advance(60_000)
     assert not driver.all(WriteRecords)
     assert not driver.all(ConfirmClaim)
     assert driver.all(HoldPartition) == [HoldPartition(driver.partition, 0), HoldPartition(driver.partition, 1)]
-
-
-def test_startup_in_the_order_of_the_seed() -> None:
-    driver = Driver()
-    assert [fields["step"] for fields in driver.logs("coordinator_startup")] == [1, 2, 3, 4, 5]
-
-
-def test_empty_partition_is_held_by_name_only() -> None:
     driver = Driver(hold=False)
     driver.do(PartitionAssigned(driver.partition, is_empty=True))
     driver.advance(60_000)
-    assert driver.all(HoldPartition) == [HoldPartition(driver.partition, 0)]
+    assert driver.all(HoldPartition) == [HoldPartition(driver.partition, 0)], "an empty one is held by name only"
     assert not driver.all(OpenPartition)
     driver.do(PartitionLost(driver.partition, "other_holder"))
     assert driver.partitions() == []
@@ -60,6 +55,9 @@ def test_late_reports_of_a_lost_partition_do_nothing() -> None:
 # Coming back
 
 
+@pytest.mark.promise(
+    "coordinator.md", "A successor whose consumers are all back resumes the group, and stops or restarts nobody."
+)
 def test_all_back_is_one_resume_without_stop_or_write() -> None:
     before = Driver()
     consumers = before.stable(*(f"c{number}" for number in range(4)))
@@ -85,6 +83,9 @@ def test_returned_member_is_pinged_at_once_and_starts_where_it_is() -> None:
     assert request.threads[0].partitions[0] == ConsumedOffset("t", 1, 0, 77)
 
 
+@pytest.mark.promise(
+    "coordinator.md", "A successor lets those that are back go on, and keeps the partitions of missing ones for 4T/3."
+)
 def test_the_others_go_on_soon_and_the_missing_one_is_waited_for() -> None:
     before = Driver()
     consumers = before.stable("c1", "c2")
@@ -96,13 +97,11 @@ def test_the_others_go_on_soon_and_the_missing_one_is_waited_for() -> None:
     assert c1.kinds() == ["start"]
     driver.advance(GIVEN_UP_AFTER - 3000 - 1)
     assert c1.partitions() == T4[:2]
+    assert ("g", "ids", "c2") in driver.records
     driver.advance(1000)
-    assert c1.kinds() == ["start", "stop", "start"]
-    assert c1.partitions() == T4
+    assert (c1.kinds(), c1.partitions()) == (["start", "stop", "start"], T4)
     assert ("g", "ids", "c2") not in driver.records
 
-
-def test_late_one_comes_back_to_what_it_had() -> None:
     before = Driver()
     consumers = before.stable("c1", "c2")
     driver = before.successor()
@@ -110,41 +109,28 @@ def test_late_one_comes_back_to_what_it_had() -> None:
     driver.advance(8000)
     (c2,) = back(driver, consumers[1])
     driver.advance(20_000)
-    assert (c1.kinds(), c2.kinds()) == (["start"], ["start"])
+    assert (c1.kinds(), c2.kinds()) == (["start"], ["start"]), "a late one comes back to what it had"
     assert owned([c1, c2]) == T4
 
 
 def test_newcomer_after_a_takeover_waits_for_the_missing_one() -> None:
-    before = Driver()
-    before.stable("c1")
-    driver = before.successor()
-    (new,) = driver.stable("c2")
-    driver.advance(GIVEN_UP_AFTER - 1000 - 1)
-    assert new.partitions() == []
-    driver.advance(1000)
-    assert new.partitions() == T4
-
-
-def test_nobody_comes_back() -> None:
-    before = Driver()
-    before.stable("c1")
-    driver = before.successor()
-    driver.advance(GIVEN_UP_AFTER - 1)
-    assert ("g", "ids", "c1") in driver.records
-    driver.advance(1000)
-    assert ("g", "ids", "c1") not in driver.records
-    assert driver.groups()[0].state == "empty"
-
-
-def test_session_timeout_of_the_record_counts() -> None:
+    for timeout in (T, 9000):  # that of the record counts
+        before = Driver()
+        before.stable("c1", timeout=timeout)
+        driver = before.successor()
+        (new,) = driver.stable("c2")
+        driver.advance(5100 + timeout * 4 // 3 - 1001)
+        assert new.partitions() == [], timeout
+        driver.advance(1000)
+        assert new.partitions() == T4, timeout
     before = Driver()
     before.stable("c1", timeout=9000)
     driver = before.successor()
-    (new,) = driver.stable("c2")
-    driver.advance(5100 + 12_000 - 1001)
-    assert new.partitions() == []
-    driver.advance(1000)
-    assert new.partitions() == T4
+    again = driver.register("c1", timeout=T, answers=False)
+    again.end(by_peer=False)
+    assert driver.logs("consumer_gone")[-1]["free_in_ms"] == 5100 + 12_000, "the longest one of an id"
+    driver.advance(5100 + 13_000)
+    assert driver.groups()[0].state == "empty", "nobody comes back"
 
 
 def test_member_that_returns_and_ends_before_it_answers_is_waited_for() -> None:
@@ -191,10 +177,9 @@ def test_generation_goes_on() -> None:
     assert driver.logs("rebalance")[-1]["generation"] == 3
 
 
-def test_topics_have_to_be_known_first() -> None:
+def test_topics_and_offsets_have_to_be_known_first() -> None:
     before = Driver()
     consumers = before.stable("c1")
-    driver = before.successor()
     driver = Driver(hold=False)
     driver.topics_hang = True
     driver.records = before.records
@@ -206,13 +191,21 @@ def test_topics_have_to_be_known_first() -> None:
     driver.do(driver._snapshot())
     driver.advance(100)
     assert c1.kinds() == ["start"]
-
-
-def test_offsets_have_to_be_known_first() -> None:
     driver = Driver()
     driver.reads_hang = True
     (c1,) = driver.stable("c1")
     assert c1.kinds() == []
+
+
+def test_assignment_that_is_impossible_after_a_takeover_fails_the_group() -> None:
+    before = Driver()
+    consumers = before.stable("c1")
+    before.topics["t"] = topic(32_768)
+    driver = before.successor()
+    (c1,) = back(driver, *consumers)
+    driver.advance(100)
+    assert c1.closed == "rebalance_failed"
+    assert driver.groups()[0].state == "empty"
 
 
 # Claims
@@ -231,9 +224,14 @@ def test_claim_is_confirmed_while_consumers_are_registered() -> None:
     assert len(driver.all(ConfirmClaim)) <= count + 1
 
 
+@pytest.mark.promise(
+    "coordinator.md", "A coordinator sends nothing once no write began within `state.write.timeout.ms`."
+)
 def test_mute_when_no_write_began_in_time() -> None:
     driver = Driver()
-    (c1,) = driver.stable("c1")
+    c1, c2 = driver.stable("c1", "c2")
+    c2.answers = False
+    driver.advance(3000)
     driver.writes_hang = True
     confirmed_at = max(at for at, effect in driver.history if isinstance(effect, ConfirmClaim | WriteRecords))
     driver.advance(confirmed_at + C - driver.now - 1)
@@ -243,44 +241,19 @@ def test_mute_when_no_write_began_in_time() -> None:
     sent = len(driver.all(SendFrame))
     driver.advance(30_000)
     assert len(driver.all(SendFrame)) == sent
-    assert c1.closed is None, "nobody fails of pings that were not sent"
-
-
-def test_mute_refuses_registrations_with_14() -> None:
-    driver = Driver()
-    driver.stable("c1")
-    driver.writes_hang = True
-    driver.advance(10_000)
-    assert driver.register("c2").code == 14
-
-
-def test_speaks_again_and_pings_everybody_at_once() -> None:
-    driver = Driver()
-    c1, c2 = driver.stable("c1", "c2")
-    c2.answers = False
-    driver.advance(3000)
-    driver.writes_hang = True
-    driver.advance(10_000)
-    c1.received.clear()
-    (confirm,) = (write for write in driver.hung if isinstance(write, ConfirmClaim))
-    driver.commit(confirm)
-    assert driver.partitions()[0].state == "open"
-    assert c1.times(PING) == [driver.now]
-    assert c2.closed is None
-    driver.writes_hang = False
-    driver.advance(10_000)
-    assert c1.closed is None
-    assert c2.closed == "consumer_failed", "it has answered nothing since"
-
-
-def test_confirmation_that_began_too_early_does_not_count() -> None:
-    driver = Driver()
-    driver.stable("c1")
-    driver.writes_hang = True
-    driver.advance(10_000)
+    assert (c1.closed, c2.closed) == (None, None), "nobody fails of pings that were not sent"
+    assert driver.register("c3").code == 14
     (confirm,) = (write for write in driver.hung if isinstance(write, ConfirmClaim))
     driver.commit(confirm, began_at=driver.now - C)
-    assert driver.partitions()[0].state == "mute"
+    assert driver.partitions()[0].state == "mute", "that began too early"
+    driver.advance(2000)
+    c1.received.clear()
+    driver.commit(next(write for write in driver.hung if isinstance(write, ConfirmClaim)))
+    assert driver.partitions()[0].state == "open"
+    assert c1.times(PING) == [driver.now]
+    driver.writes_hang = False
+    driver.advance(10_000)
+    assert (c1.closed, c2.closed) == (None, "consumer_failed"), "the second has answered nothing since"
 
 
 def test_attempt_stands_still_while_mute_and_goes_on_after() -> None:
@@ -328,29 +301,12 @@ def test_tombstone_that_is_not_written_is_repeated_unless_the_id_is_in_use() -> 
         assert (("g", "ids", "c1") in driver.records) is comes_back
 
 
-def test_free_time_is_by_the_longest_session_timeout_of_an_id() -> None:
-    before = Driver()
-    consumers = before.stable("c1", timeout=9000)
-    driver = before.successor()
-    again = driver.register("c1", fetches=consumers[0].fetches, timeout=T, answers=False)
-    again.end(by_peer=False)
-    assert driver.logs("consumer_gone")[-1]["free_in_ms"] == 5100 + 12_000
-
-
-def test_assignment_that_is_impossible_after_a_takeover_fails_the_group() -> None:
-    before = Driver()
-    consumers = before.stable("c1")
-    before.topics["t"] = topic(32_768)
-    driver = before.successor()
-    (c1,) = back(driver, *consumers)
-    driver.advance(100)
-    assert c1.closed == "rebalance_failed"
-    assert driver.groups()[0].state == "empty"
-
-
 # Two processes with one consumer id
 
 
+@pytest.mark.promise(
+    "coordinator.md", "Another process with the id of one that was cut off gets its partitions when that lease is over."
+)
 def test_another_process_with_the_id_of_one_that_was_cut_off_waits_for_its_lease() -> None:
     driver = Driver()
     (cut_off,) = driver.stable("c1")
@@ -359,15 +315,17 @@ def test_another_process_with_the_id_of_one_that_was_cut_off_waits_for_its_lease
     driver.advance(1000)
     assert (other.code, other.partitions()) == (0, [])
     driver.advance(4 * T // 3)
-    assert other.partitions() == [("t", number) for number in range(4)]
+    assert other.partitions() == T4
 
 
+@pytest.mark.promise(
+    "coordinator.md",
+    "After a takeover another process with the id of a missing one is taken for it, and starts at once.",
+)
 def test_the_records_name_an_id_so_another_process_with_it_is_taken_for_one_that_is_missing() -> None:
-    """docs/coordinator.md: that an id belongs to one process at a time is up to whoever starts them."""
     before = Driver()
     before.stable("c1")
     driver = before.successor()
     other = driver.register("c1")
     driver.advance(1000)
-    assert other.kinds() == ["start"]
-    assert other.partitions() == [("t", number) for number in range(4)]
+    assert (other.kinds(), other.partitions()) == (["start"], T4)

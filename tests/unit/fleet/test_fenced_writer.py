@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from proxy.fleet import fenced_writer
 from proxy.fleet.fenced_writer import RETRY_BACKOFF_MS, FencedWriter, Write
+from proxy.fleet.group_metadata import MARKER, UnknownGroupMetadata, group_metadata, read_template
 from proxy.fleet.topic_spec import FEATURES_TOPIC, GROUPS_TOPIC
 
 
@@ -77,21 +78,22 @@ async def test_all_that_waits_while_one_commits_goes_into_the_next() -> None:
     assert writer.results == [(b"first", None), (b"a", None), (b"b", None), (b"c", None)]
 
 
-@pytest.mark.parametrize(("records", "size"), [(2, 1_000_000), (1000, 10)])
-async def test_a_transaction_is_bounded_but_for_a_single_write(
-    monkeypatch: pytest.MonkeyPatch, records: int, size: int
-) -> None:
-    monkeypatch.setattr(fenced_writer, "MAX_BATCH_RECORDS", records)
-    monkeypatch.setattr(fenced_writer, "MAX_BATCH_BYTES", size)
-    writer = Transactions()
-    await start(writer)
-    for key in (b"a", b"b", b"c", b"d"):
-        writer.put(key, bytes(4))
-    writer.put(b"e", bytes(100))
-    await writer.end(6)
-    assert writer.committed == [[b"first"], [b"a", b"b"], [b"c", b"d"], [b"e"]]
+async def test_a_transaction_is_bounded_but_for_a_single_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    for records, size in ((2, 1_000_000), (1000, 10)):
+        monkeypatch.setattr(fenced_writer, "MAX_BATCH_RECORDS", records)
+        monkeypatch.setattr(fenced_writer, "MAX_BATCH_BYTES", size)
+        writer = Transactions()
+        await start(writer)
+        for key in (b"a", b"b", b"c", b"d"):
+            writer.put(key, bytes(4))
+        writer.put(b"e", bytes(100))
+        await writer.end(6)
+        assert writer.committed == [[b"first"], [b"a", b"b"], [b"c", b"d"], [b"e"]], (records, size)
 
 
+@pytest.mark.promise(
+    "architecture.md", "Of the writes in one transaction only that which cannot be committed is aborted."
+)
 async def test_a_write_that_is_to_blame_is_aborted_alone() -> None:
     writer = Transactions(refused=[b"b", b"d"])
     await start(writer)
@@ -111,19 +113,19 @@ async def test_where_nobody_is_to_blame_all_are_aborted_at_once() -> None:
     assert dict(writer.results) == {b"first": None, b"a": "unclear", b"b": "unclear"}
 
 
-@pytest.mark.parametrize("waits", [0, 1, 3])
-async def test_who_finishes_writes_what_waits(waits: int) -> None:
-    writer = Transactions()
-    await start(writer)
-    keys = [bytes([97 + number]) for number in range(waits)]
-    for key in keys:
-        writer.put(key)
-    writer.finish()
-    writer.may_commit.set()
-    await asyncio.to_thread(writer.join, 60)
-    assert writer._thread is not None
-    assert not writer._thread.is_alive()
-    assert writer.committed == [[b"first"], *([keys] if keys else [])]
+async def test_who_finishes_writes_what_waits() -> None:
+    for waits in (0, 1, 3):
+        writer = Transactions()
+        await start(writer)
+        keys = [bytes([97 + number]) for number in range(waits)]
+        for key in keys:
+            writer.put(key)
+        writer.finish()
+        writer.may_commit.set()
+        await asyncio.to_thread(writer.join, 60)
+        assert writer._thread is not None
+        assert not writer._thread.is_alive()
+        assert writer.committed == [[b"first"], *([keys] if keys else [])]
 
 
 async def test_nothing_is_reported_after_the_end() -> None:
@@ -146,10 +148,7 @@ async def test_many_writes_of_one_transaction_may_be_to_blame_one_after_the_othe
     assert writer.results == [(b"first", None), *((key, "refused") for key in keys)]
 
 
-@pytest.mark.parametrize("has_offsets", [True, False])
-async def test_requests_are_repeated_sooner_only_where_there_are_offsets(
-    monkeypatch: pytest.MonkeyPatch, has_offsets: bool
-) -> None:
+async def test_requests_are_repeated_sooner_only_where_there_are_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, Any]] = []
 
     def refuse(settings: dict[str, Any], logger: object) -> None:
@@ -157,9 +156,32 @@ async def test_requests_are_repeated_sooner_only_where_there_are_offsets(
         raise KafkaException(KafkaError(KafkaError._FAIL))
 
     monkeypatch.setattr("confluent_kafka.Producer", refuse)
-    lost = asyncio.Event()
-    metadata = str.encode if has_offsets else None
-    writer = FencedWriter(FEATURES_TOPIC, "id", {}, None, lambda reason: lost.set(), group_metadata=metadata)
-    writer.start(lambda: None)
-    await asyncio.wait_for(lost.wait(), 60)
-    assert [one.get("retry.backoff.ms") for one in asked] == [RETRY_BACKOFF_MS if has_offsets else None]
+    for metadata in (str.encode, None):
+        lost = asyncio.Event()
+        writer = FencedWriter(
+            FEATURES_TOPIC, "id", {}, None, lambda reason, lost=lost: lost.set(), group_metadata=metadata
+        )
+        writer.start(lambda: None)
+        await asyncio.wait_for(lost.wait(), 60)
+    assert [one.get("retry.backoff.ms") for one in asked] == [RETRY_BACKOFF_MS, None]
+
+
+def test_the_metadata_of_a_group_are_those_of_a_consumer_of_it() -> None:
+    for group in ("g", "payments.eu-1", "a" * 255, "grüße/日本", "a b", MARKER, "\xff\xff"):
+        consumer = Consumer({"group.id": group})
+        assert group_metadata(read_template())(group) == consumer.consumer_group_metadata(), group
+        consumer.close()
+    for template in (
+        b"",
+        b"CGMDv3:\xff\xff\xff\xff" + MARKER.encode() + b"\0\0\x01",
+        b"CGMDv2:\0\0\0\x07" + MARKER.encode() + b"\0\0\x01",
+        b"CGMDv2:\xff\xff\xff\xff\0\x19" + MARKER.encode() + b"\0",
+        b"CGMDv2:\xff\xff\xff\xff" + MARKER.encode(),
+        b"CGMDv2:\xff\xff\xff\xff" + MARKER.encode() + b"\0" + MARKER.encode(),
+    ):
+        said = ""
+        try:
+            group_metadata(template)
+        except UnknownGroupMetadata as error:
+            said = str(error)
+        assert "not as expected" in said, template

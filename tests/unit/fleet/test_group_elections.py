@@ -1,8 +1,10 @@
-"""Which partitions each sidecar holds (S1-11, S1-33)."""
+"""Which partitions each sidecar holds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+
+import pytest
 
 from proxy.fleet.election import RETURN_AFTER_MS
 from proxy.fleet.group_elections import GroupElections, candidates_of, held_by_others, holders_of, leader_of
@@ -33,21 +35,19 @@ def test_candidates_run_and_register_that_they_coordinate() -> None:
     assert candidates_of(found, 1, "another run") == {2: {"groups/0": 4}}
 
 
-def test_without_a_holder_the_elected_sidecar_is_named() -> None:
+@pytest.mark.promise(
+    "coordinator.md",
+    "Each partition is held by the sidecar of the broker which leads it, else by another one that runs.",
+)
+def test_who_is_named_as_the_holder() -> None:
     assert holders_of({1: {}, 2: {}, 3: {}}, LEADERS, 4) == {0: 1, 1: 2, 2: 3, 3: 1}
     assert set(holders_of({2: {}, 3: {}}, LEADERS, 4).values()) <= {2, 3}
     assert holders_of({}, LEADERS, 4) == {}
-
-
-def test_the_highest_claim_is_the_holder_and_one_that_is_not_open_counts_least() -> None:
     candidates = {1: {"groups/0": 4}, 2: {"groups/0": 5, "groups/1": 0}, 3: {"features/0": 9}}
-    assert holders_of(candidates, LEADERS, 3) == {0: 2, 1: 2, 2: 3}
+    assert holders_of(candidates, LEADERS, 3) == {0: 2, 1: 2, 2: 3}, "by the highest claim"
     both = {1: {"groups/0": 0}, 2: {"groups/0": 0}}
-    assert holders_of(both, (2,), 1) == {0: 2}
-
-
-def test_partitions_without_a_known_leader_have_a_holder_that_all_find_alike() -> None:
-    assert holders_of({1: {}, 2: {}, 3: {}}, (), 6) == holders_of({3: {}, 1: {}, 2: {}}, (), 6)
+    assert holders_of(both, (2,), 1) == {0: 2}, "one that is not open counts least"
+    assert holders_of({1: {}, 2: {}, 3: {}}, (), 6) == holders_of({3: {}, 1: {}, 2: {}}, (), 6), "all find it alike"
     assert leader_of(7, LEADERS) is None
 
 
@@ -60,13 +60,9 @@ def test_each_partition_has_an_election_of_its_own() -> None:
     assert elections.decide(candidates, LEADERS, 4, RETURN_AFTER_MS) == ([3], [])
     # One that is no candidate lets all go.
     assert elections.decide({2: {}}, LEADERS, 4, RETURN_AFTER_MS + 1) == ([], [0, 3])
-
-
-def test_partitions_beyond_those_that_groups_are_spread_over_are_never_taken() -> None:
+    # Partitions beyond those that groups are spread over are never taken.
     assert GroupElections(1).decide({1: {}}, (1,) * 24, 12, 0) == (list(range(12)), [])
-
-
-def test_a_lost_partition_is_left_alone_for_a_while() -> None:
+    # A lost partition is left alone for a while.
     elections = GroupElections(1)
     elections.decide({1: {}}, LEADERS, 2, 0)
     elections.lost(0, 0)

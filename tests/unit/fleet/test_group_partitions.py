@@ -1,18 +1,23 @@
-"""A partition of the topic of groups gives up a writer that commits nothing; with one that does what a test says."""
+"""What a coordinator is told of its cluster, and when a partition gives up a writer that commits nothing."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
 
-from proxy.coordinator.effects import WriteRecords
-from proxy.coordinator.events import Event, WriteAborted, WriteCommitted
+from proxy.config import Config, load
+from proxy.coordinator.effects import ClosePartition, WriteRecords
+from proxy.coordinator.events import EndpointsChanged, Event, WriteAborted, WriteCommitted
+from proxy.coordinator.wire import EndpointEntry
 from proxy.fleet import group_partitions
+from proxy.fleet.group_cluster import GroupCluster
 from proxy.fleet.group_partitions import GroupKafka, GroupPartition
+from proxy.interceptors.broker_metadata import BrokerView, FleetView
 
 KAFKA = GroupKafka({}, None, cast(Any, None), lambda group: b"", 1, "boot", 5000)
 
@@ -38,22 +43,25 @@ def writer(monkeypatch: pytest.MonkeyPatch) -> Writer:
     return made
 
 
-@pytest.mark.parametrize("fails", [False, True])
-async def test_a_writer_that_commits_nothing_is_given_up(
-    writer: Writer, monkeypatch: pytest.MonkeyPatch, *, fails: bool
-) -> None:
-    """``fails``: it says that what was to be written is aborted."""
+@pytest.mark.promise(
+    "coordinator.md", "A coordinator that is cut off from Kafka resigns 5 s after `state.write.timeout.ms` has passed."
+)
+async def test_a_writer_that_commits_nothing_is_given_up(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert group_partitions.MUTE_SECONDS == 5
     monkeypatch.setattr(group_partitions, "MUTE_SECONDS", 0.01)
-    lost = asyncio.get_running_loop().create_future()
-    kafka = KAFKA._replace(write_timeout_ms=10)
-    partition = GroupPartition(3, kafka, lambda event: None, lambda *found: lost.set_result(found))
-    partition.write(WriteRecords(3, 1, [], {}))
-    if fails:
-        writer.ends[0]("timed out", 10)
-    with capture_logs() as logged:
-        assert await asyncio.wait_for(lost, 60) == (3, "stuck")
-    assert writer.is_stopped
-    assert [(one["event"], one["reason"]) for one in logged] == [("group_partition_lost", "stuck")]
+    for fails in (False, True):  # it says that what was to be written is aborted
+        writer.ends.clear()
+        writer.is_stopped = False
+        lost = asyncio.get_running_loop().create_future()
+        kafka = KAFKA._replace(write_timeout_ms=10)
+        partition = GroupPartition(3, kafka, lambda event: None, lambda *found, lost=lost: lost.set_result(found))
+        partition.write(WriteRecords(3, 1, [], {}))
+        if fails:
+            writer.ends[0]("timed out", 10)
+        with capture_logs() as logged:
+            assert await asyncio.wait_for(lost, 60) == (3, "stuck")
+        assert writer.is_stopped, fails
+        assert [(one["event"], one["reason"]) for one in logged] == [("group_partition_lost", "stuck")]
 
 
 async def test_each_write_that_is_committed_begins_the_time_again(writer: Writer) -> None:
@@ -76,3 +84,58 @@ async def test_each_write_that_is_committed_begins_the_time_again(writer: Writer
     assert partition._pending == 0, "nothing is waited for"
     await asyncio.sleep(0)
     assert events == [WriteCommitted(3, 1, 10), WriteAborted(3, 2, "timed out"), WriteCommitted(3, 3, 30)]
+
+
+# The cluster
+
+VIEW = FleetView(1, (BrokerView(1, {"client": ("k", 9092), "late": ("k", 9093)}),))
+
+
+class Fleet:
+    boot_id = "own"
+    group_leaders = ()
+
+    def update_groups(self, groups: object) -> None: ...
+
+
+class Open:
+    """A partition. ``closed``: how often it was closed."""
+
+    closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def config_of(tmp_path: Path, *listeners: str) -> Config:
+    path = tmp_path / "sidecar.yaml"
+    lines = [f"- {{name: {one}, bind: '127.0.0.1:{9092 + n}', upstream: k:1}}" for n, one in enumerate(listeners)]
+    text = ["broker.id: 1", "internal.bootstrap.servers: k:1", "coordinator: {enabled: true}", "listeners:", *lines]
+    path.write_text("\n".join(text))
+    return load(path)
+
+
+def cluster_of(config: Config, events: list[Event]) -> GroupCluster:
+    fleet: Any = Fleet()
+    return GroupCluster(config, fleet, events.append, lambda view: None)
+
+
+async def test_the_addresses_of_a_new_listener_are_told_with_the_reload(tmp_path: Path) -> None:
+    events: list[Event] = []
+    cluster = cluster_of(config_of(tmp_path, "CLIENT"), events)
+    client, late = (EndpointEntry(1, "k", 9092),), (EndpointEntry(1, "k", 9093),)
+    cluster.reconfigure(config_of(tmp_path, "CLIENT"))
+    cluster.update_fleet_view(VIEW)
+    cluster.update_fleet_view(VIEW)
+    cluster.reconfigure(config_of(tmp_path, "CLIENT", "LATE"))
+    await asyncio.sleep(0)
+    assert events == [EndpointsChanged({"CLIENT": client}), EndpointsChanged({"CLIENT": client, "LATE": late})]
+
+
+async def test_all_open_partitions_are_closed_once(tmp_path: Path) -> None:
+    cluster = cluster_of(config_of(tmp_path, "CLIENT"), [])
+    opened: dict[int, Any] = {0: Open(), 3: Open()}
+    cluster._partitions.update(opened)
+    cluster.close_partitions()
+    cluster.perform(ClosePartition(3))
+    assert [one.closed for one in opened.values()] == [1, 1]

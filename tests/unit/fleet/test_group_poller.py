@@ -1,4 +1,4 @@
-"""Which partitions a sidecar gets and loses, before a registry that only this process knows (S1-11, S1-33, S1-35)."""
+"""Which partitions a sidecar gets and loses, before a registry that only this process knows."""
 
 from __future__ import annotations
 
@@ -139,6 +139,9 @@ async def test_what_is_held_is_registered(polling: Polling) -> None:
     assert polling.registry.own == OwnGroups(True, {"groups/0": 0})
 
 
+@pytest.mark.promise(
+    "coordinator.md", "Partitions of `__brokerside_groups` that are added later are passed over, and logged once."
+)
 async def test_partitions_that_were_added_later_are_passed_over_and_logged_once(polling: Polling) -> None:
     polling.registry.group_leaders = (1, 2, 1, 1, 2)
     with capture_logs() as logs:
@@ -176,6 +179,9 @@ async def test_a_sidecar_that_is_not_fit_any_more_loses_all(polling: Polling, fe
     assert polling.view.partitions == 3
 
 
+@pytest.mark.promise(
+    "coordinator.md", "A sidecar that is stopped or evacuated keeps its partitions until others hold them, for a while."
+)
 async def test_who_leaves_waits_for_the_others(polling: Polling, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_poller, "LEAVE_WITHIN_MS", 600_000)
     polling.registry.others = {2: {}}
@@ -206,7 +212,7 @@ async def test_the_end_does_not_wait_where_nobody_can_take_over(
 
 
 async def test_a_coordinator_that_is_looked_for_is_dialled_at_once(polling: Polling) -> None:
-    """S1-64: the consumers of a killed one ask every other sidecar for it."""
+    """The consumers of a killed one ask every other sidecar for it."""
     polling.registry.others = {2: {"groups/0": 3, "groups/1": 3, "groups/2": 3}}
     assert await polling.begin() == []
     polling.poller.expect_coordinator()

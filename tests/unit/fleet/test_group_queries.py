@@ -1,4 +1,4 @@
-"""What is asked of group coordinators, and again (S1-73, S1-80), before a broker that is a script."""
+"""What is asked of group coordinators, and again, before a broker that is a script."""
 
 from __future__ import annotations
 
@@ -25,15 +25,8 @@ from proxy.fleet.topic_spec import GROUPS_TOPIC
 
 LIST_OFFSETS, METADATA, OFFSET_FETCH, FIND_COORDINATOR, DESCRIBE_GROUPS, API_VERSIONS = 2, 3, 9, 10, 15, 18
 CONSUMER_GROUP_DESCRIBE, SHARE_GROUP_DESCRIBE = 69, 77
-UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER, LOADING, NOT_COORDINATOR, NOT_AUTHORIZED, GROUP_ID_NOT_FOUND, UNSTABLE = (
-    3,
-    6,
-    14,
-    16,
-    30,
-    69,
-    88,
-)
+UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER, LOADING, NOT_COORDINATOR = 3, 6, 14, 16
+NOT_AUTHORIZED, GROUP_ID_NOT_FOUND, UNSTABLE = 30, 69, 88
 
 Script = Callable[[Any], Mapping[str, Any] | None]
 
@@ -182,24 +175,16 @@ def in_turn(*scripts: Script) -> Script:
     return lambda request: (left.pop(0) if len(left) > 1 else left[0])(request)
 
 
-async def test_only_partitions_with_an_offset_have_one(kafka: Kafka, asking: Asking) -> None:
-    kafka.scripts[OFFSET_FETCH] = offsets((0, 5, 0), (1, -1, 0), (2, 0, 0))
-    assert await asking.read() == {("t", 0): 5, ("t", 2): 0}
-
-
-async def test_offsets_within_a_transaction_that_is_not_over_are_asked_for_again(kafka: Kafka, asking: Asking) -> None:
-    pending = offsets((0, 5, 0), (1, -1, UNSTABLE))
-    kafka.scripts[OFFSET_FETCH] = in_turn(pending, pending, offsets((0, 5, 0), (1, 6, 0)))
-    assert await asking.read() == {("t", 0): 5, ("t", 1): 6}
-    assert (kafka.asked[OFFSET_FETCH], kafka.asked[FIND_COORDINATOR]) == (3, 1)
-
-
-async def test_they_are_not_known_if_it_does_not_end(
+async def test_offsets_within_a_transaction_that_is_not_over_are_asked_for_again(
     kafka: Kafka, asking: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pending = offsets((0, 5, 0), (1, -1, UNSTABLE), (2, -1, 0))
+    kafka.scripts[OFFSET_FETCH] = in_turn(pending, pending, offsets((0, 5, 0), (1, 0, 0), (2, -1, 0)))
+    assert await asking.read() == {("t", 0): 5, ("t", 1): 0}, "of the partitions that have one"
+    assert (kafka.asked[OFFSET_FETCH], kafka.asked[FIND_COORDINATOR]) == (3, 1)
     monkeypatch.setattr(group_queries, "RETRY_TIMEOUT", 0.05)
-    kafka.scripts[OFFSET_FETCH] = offsets((0, -1, UNSTABLE))
-    assert await asking.read() is None
+    kafka.scripts[OFFSET_FETCH] = pending
+    assert await asking.read() is None, "it does not end"
 
 
 async def test_a_coordinator_that_loads_is_asked_again_and_one_that_has_moved_is_looked_for(
@@ -209,11 +194,8 @@ async def test_a_coordinator_that_loads_is_asked_again_and_one_that_has_moved_is
     kafka.scripts[OFFSET_FETCH] = in_turn(offsets(code=LOADING), moved, gone, offsets((0, 5, 0)))
     assert await asking.read() == {("t", 0): 5}
     assert (kafka.asked[OFFSET_FETCH], kafka.asked[FIND_COORDINATOR]) == (4, 3)
-
-
-async def test_another_error_is_no_answer(kafka: Kafka, asking: Asking) -> None:
     kafka.scripts[OFFSET_FETCH] = in_turn(offsets(code=NOT_AUTHORIZED), offsets((0, 5, 0)))
-    assert await asking.read() is None
+    assert await asking.read() is None, "another error is no answer"
     assert await asking.read() == {("t", 0): 5}
 
 
@@ -232,54 +214,45 @@ async def test_many_groups_are_asked_about_in_few_requests(
     assert len(kafka.connections) == 2
 
 
-@pytest.mark.parametrize(("state", "has_members"), [("Stable", True), ("PreparingRebalance", True), ("Empty", False)])
-async def test_the_state_of_a_group_tells_whether_it_has_members(
-    kafka: Kafka, asking: Asking, state: str, has_members: bool
-) -> None:
-    kafka.scripts[DESCRIBE_GROUPS] = states(state)
-    assert await asking.has_members() is has_members
+OF_OTHER_TYPES: list[tuple[dict[int, tuple[int, int]], Script | None, Script | None, bool | None]] = [
+    ({}, None, None, False),
+    ({69: (0, 1)}, states("Stable"), None, True),
+    ({69: (0, 1)}, states("Empty"), None, False),
+    ({69: (0, 0)}, states("", 35), None, False),  # the broker does not have that protocol enabled
+    ({69: (0, 1), 77: (0, 0)}, states("", GROUP_ID_NOT_FOUND), None, False),
+    ({69: (0, 1), 77: (1, 1)}, states("", GROUP_ID_NOT_FOUND), states("Stable"), True),
+    ({69: (0, 1)}, states("", NOT_AUTHORIZED), None, None),
+]
 
 
-@pytest.mark.parametrize(
-    ("versions", "consumer", "share", "has_members"),
-    [
-        ({}, None, None, False),
-        ({69: (0, 1)}, states("Stable"), None, True),
-        ({69: (0, 1)}, states("Empty"), None, False),
-        ({69: (0, 0)}, states("", 35), None, False),  # the broker does not have that protocol enabled
-        ({69: (0, 1), 77: (0, 0)}, states("", GROUP_ID_NOT_FOUND), None, False),
-        ({69: (0, 1), 77: (1, 1)}, states("", GROUP_ID_NOT_FOUND), states("Stable"), True),
-        ({69: (0, 1)}, states("", NOT_AUTHORIZED), None, None),
-    ],
+@pytest.mark.promise(
+    "coordinator.md", "The coordinator finds members of each of Kafka's own group protocols that the broker knows."
 )
-async def test_a_group_that_is_not_classic_may_be_of_another_type_that_the_broker_knows(
-    kafka: Kafka,
-    asking: Asking,
-    versions: dict[int, tuple[int, int]],
-    consumer: Script | None,
-    share: Script | None,
-    has_members: bool | None,
-) -> None:
-    known = {API_VERSIONS: (0, 4), **versions}
-    entries = [{"ApiKey": key, "MinVersion": low, "MaxVersion": high} for key, (low, high) in known.items()]
-    kafka.scripts[DESCRIBE_GROUPS] = states("Dead")
-    kafka.scripts[API_VERSIONS] = lambda _: {"ApiKeys": entries}
-    kafka.scripts |= {
-        key: one for key, one in ((CONSUMER_GROUP_DESCRIBE, consumer), (SHARE_GROUP_DESCRIBE, share)) if one is not None
-    }
-    assert await asking.has_members() is has_members
+async def test_the_state_of_a_group_of_any_type_tells_whether_it_has_members(kafka: Kafka, asking: Asking) -> None:
+    for state, has_members in (("Stable", True), ("PreparingRebalance", True), ("Empty", False)):
+        kafka.scripts[DESCRIBE_GROUPS] = states(state)
+        assert await asking.has_members() is has_members, state
+    kafka.scripts[DESCRIBE_GROUPS] = states("Dead")  # it is not classic
+    for number, (versions, consumer, share, found) in enumerate(OF_OTHER_TYPES):
+        known = {API_VERSIONS: (0, 4), **versions}
+        entries = [{"ApiKey": key, "MinVersion": low, "MaxVersion": high} for key, (low, high) in known.items()]
+        kafka.scripts[API_VERSIONS] = lambda _, entries=entries: {"ApiKeys": entries}
+        for key, script in ((CONSUMER_GROUP_DESCRIBE, consumer), (SHARE_GROUP_DESCRIBE, share)):
+            kafka.scripts.pop(key, None)
+            if script is not None:
+                kafka.scripts[key] = script
+        assert await asking.has_members() is found, (number, versions)
 
 
-@pytest.mark.parametrize("end", [0, 1])
-async def test_a_partition_of_the_topic_of_groups_is_empty_if_it_ends_at_0(
-    kafka: Kafka, asking: Asking, end: int
-) -> None:
-    def ends(code: int) -> Script:
+async def test_a_partition_of_the_topic_of_groups_is_empty_if_it_ends_at_0(kafka: Kafka, asking: Asking) -> None:
+    def ends(end: int, code: int) -> Script:
         part = {"PartitionIndex": 2, "Offset": end, "ErrorCode": code}
         return lambda request: {"Topics": [{"Name": GROUPS_TOPIC.name, "Partitions": [part]}]}
 
-    kafka.scripts[LIST_OFFSETS] = in_turn(ends(NOT_LEADER), ends(UNKNOWN_TOPIC_OR_PARTITION), ends(0))
-    assert await asking.is_empty(2) is (end == 0)
+    for end in (0, 1):
+        failing = (ends(end, NOT_LEADER), ends(end, UNKNOWN_TOPIC_OR_PARTITION))
+        kafka.scripts[LIST_OFFSETS] = in_turn(*failing, ends(end, 0))
+        assert await asking.is_empty(2) is (end == 0)
 
 
 async def test_the_leader_of_a_new_partition_is_waited_for(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 
+import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
@@ -69,7 +70,7 @@ class Watching:
 
 
 @pytest_asyncio.fixture
-async def watching(monkeypatch) -> AsyncIterator[Watching]:  # type: ignore[no-untyped-def]
+async def watching(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watching]:
     monkeypatch.setattr("proxy.fleet.schedule.MIN_POLL_INTERVAL", 0.001)
     monkeypatch.setattr(topic_watch, "ALL_TOPICS_INTERVAL", 0.02)
     one = Watching()
@@ -78,12 +79,10 @@ async def watching(monkeypatch) -> AsyncIterator[Watching]:  # type: ignore[no-u
     await one.watch.close()
 
 
-async def test_nothing_is_asked_while_nothing_is_watched(watching: Watching) -> None:
-    await asyncio.sleep(0.05)
-    assert watching.cluster.asked == []
-
-
+@pytest.mark.promise("architecture.md", "The coordinator is told of a topic once, and after each change of it.")
 async def test_named_topics_are_reported_once_and_after_each_change(watching: Watching) -> None:
+    await asyncio.sleep(0.05)
+    assert watching.cluster.asked == [], "nothing is watched"
     watching.begin("t", "nosuch")
     assert await watching.report() == T
     assert watching.cluster.asked[0] == describe_topics_request(["nosuch", "t"])
@@ -93,13 +92,9 @@ async def test_named_topics_are_reported_once_and_after_each_change(watching: Wa
     assert await watching.report() == {}
     watching.begin("u")
     assert await watching.report() == {"u": T["t"]}
-
-
-async def test_a_topic_that_does_not_exist_is_reported_as_such(watching: Watching) -> None:
-    watching.begin("other")
-    assert await watching.report() == {}
-    watching.begin("another")
-    assert await watching.report() == {}
+    for name in ("other", "another"):
+        watching.begin(name)
+        assert await watching.report() == {}, "it does not exist"
 
 
 async def test_an_answer_that_says_the_same_in_other_bytes_is_not_reported(watching: Watching) -> None:
@@ -110,7 +105,7 @@ async def test_an_answer_that_says_the_same_in_other_bytes_is_not_reported(watch
     assert watching.reports.empty()
 
 
-async def test_an_answer_that_is_the_last_one_is_not_read(watching: Watching, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+async def test_an_answer_that_is_the_last_one_is_not_read(watching: Watching, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[bytes] = []
     monkeypatch.setattr(topic_watch, "decode_described_topics", lambda answer: read.append(answer) or T)
     watching.begin("t")
@@ -128,19 +123,18 @@ async def test_each_watch_is_reported_though_nothing_has_changed(watching: Watch
         assert await watching.report() == {}
 
 
-async def test_all_topics_are_asked_for(watching: Watching) -> None:
+async def test_all_topics_are_asked_for_and_a_large_answer_is_read_on_a_thread(
+    watching: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_watch, "MAX_DECODED_HERE", 0)
     watching.begin(all_topics=True)
     assert await watching.report() == T
     assert set(watching.cluster.asked) == {describe_topics_request(None)}
 
 
-async def test_a_large_answer_is_read_on_a_thread(watching: Watching, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(topic_watch, "MAX_DECODED_HERE", 0)
-    watching.begin("t")
-    assert await watching.report() == T
-
-
-async def test_an_outage_is_logged_once_and_changes_nothing(watching: Watching, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+async def test_an_outage_is_logged_once_and_changes_nothing(
+    watching: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("proxy.fleet.schedule.FIRST_POLL_RETRY", 0.001)
     watching.begin("t")
     await watching.report()
