@@ -38,7 +38,8 @@ def hook(project: Path) -> BuildHook:
 
 
 @needs_compiler
-def test_modules_are_built_in_place_and_nothing_else_lies_beside_them(project: Path) -> None:
+@pytest.mark.promise("CONTRIBUTING.md", "The build compiles in place, and again only modules whose sources changed.")
+def test_modules_are_built_in_place_and_again_only_where_they_changed(project: Path) -> None:
     built = build(project, project)
     assert {name.split(".")[0] for name in built} == {"proxy/compiled/twice", "observers/four"}
     [library] = (project / "observers").glob("*.so")
@@ -50,9 +51,6 @@ def test_modules_are_built_in_place_and_nothing_else_lies_beside_them(project: P
     assert four.answer == 4
     assert not [*project.glob("proxy/**/*.c"), *project.glob("observers/*.c")]
 
-
-@needs_compiler
-def test_the_command_builds_only_what_changed(project: Path) -> None:
     shutil.copy(builder.__file__, project / "proxy/compiled")
 
     def times() -> dict[str, int]:
@@ -65,6 +63,12 @@ def test_the_command_builds_only_what_changed(project: Path) -> None:
     (project / "proxy/compiled/twice.pxd").write_text("cdef int twice(int number) noexcept  # changed\n")
     after = times()
     assert [name for name in after if after[name] != before[name]] == ["twice"]
+
+
+def test_a_mistake_in_a_source_is_an_error(project: Path) -> None:
+    (project / "observers/four.pyx").write_text("# cython: language_level=3\nanswer = = 4\n")
+    with pytest.raises(Exception, match=r"four\.pyx"):
+        build(project, project)
 
 
 @needs_compiler
@@ -80,12 +84,23 @@ def test_a_wheel_gets_the_modules_and_the_tag_of_its_platform(project: Path) -> 
     assert not any(Path(path).exists() for path in data["force_include"])
 
 
-def test_without_a_compiler_a_wheel_fails_with_one_sentence(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+@pytest.mark.promise("install.md", "Where a wheel cannot be built, one sentence says what is missing, and its package.")
+def test_without_a_compiler_or_headers_a_wheel_fails_with_one_sentence(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with pytest.raises(CannotBuild, match="no-such-compiler"):
+        build(project, project)
+    assert os.environ["CC"] == "no-such-compiler"
+    monkeypatch.delenv("CC")
+    with monkeypatch.context() as patch:
+        patch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+        with pytest.raises(CannotBuild, match=r"there is no .*/Python\.h; .* the package python3-dev or python3-devel"):
+            build(project, project)
+
     monkeypatch.setenv("PATH", str(project))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    capfd.readouterr()
     with pytest.raises(SystemExit) as ended:
         hook(project).initialize("standard", {"force_include": {}})
     assert ended.value.code
@@ -96,33 +111,6 @@ def test_without_a_compiler_a_wheel_fails_with_one_sentence(
     )
     assert " ".join((out + err).split()) == expected
 
-
-def test_without_the_headers_of_python_their_package_is_named(
-    project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
-    with pytest.raises(CannotBuild, match=r"there is no .*/Python\.h; .* the package python3-dev or python3-devel"):
-        build(project, project)
-
-
-def test_a_compiler_that_fails_is_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CC", "no-such-compiler")
-    with pytest.raises(CannotBuild, match="no-such-compiler"):
-        build(project, project)
-    assert os.environ["CC"] == "no-such-compiler"
-
-
-def test_the_package_index_has_a_compiler_where_the_machine_has_none(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setenv("PATH", str(project))
     monkeypatch.setattr(importlib.util, "find_spec", {"ziglang": "found"}.get)
-    assert compiler() == f"{sys.executable} -m ziglang cc"
+    assert compiler() == f"{sys.executable} -m ziglang cc", "the package index has one"
     assert "CC" not in os.environ
-
-
-def test_a_mistake_in_a_source_is_an_error(project: Path) -> None:
-    (project / "observers/four.pyx").write_text("# cython: language_level=3\nanswer = = 4\n")
-    with pytest.raises(Exception, match=r"four\.pyx"):
-        build(project, project)

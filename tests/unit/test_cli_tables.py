@@ -5,8 +5,6 @@ from __future__ import annotations
 import inspect
 import io
 import json
-import sys
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -15,11 +13,13 @@ import pyarrow.parquet
 import pytest
 import yaml
 
-from proxy.cli import main
 from spark_jobs import run as jobs
 from spark_jobs.errors import JobError
 from spark_jobs.progress import RunSummary
 from tests.spark.stored import write
+from tests.unit.terminal import Terminal, brokerside
+
+__all__ = ["brokerside"]
 
 DEFINITIONS = """
 apiVersion: brokerside/v1
@@ -45,39 +45,6 @@ spec:
     - {name: calls, dimension: requests, price: 1, validFrom: 2026-01-01}
     - {name: rent, dimension: fixed_daily, price: 5, validFrom: 2026-01-01}
 """
-
-
-@dataclass
-class Done:
-    code: int
-    out: str
-    err: str
-    raw: bytes
-
-
-class Terminal:
-    """Runs commands in this process."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.patch = patch
-        self.is_one = False
-
-    def __call__(self, *arguments: str) -> Done:
-        raw, err = io.BytesIO(), io.StringIO()
-        out = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
-        self.patch.setattr(out, "isatty", lambda: self.is_one)
-        self.patch.setattr(sys, "stdout", out)
-        self.patch.setattr(sys, "stderr", err)
-        self.patch.setattr(sys, "argv", ["brokerside", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = raw.getvalue()
-        return Done(ended.value.code or 0, printed.decode(errors="replace"), err.getvalue(), printed)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def brokerside(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    return Terminal(monkeypatch)
 
 
 @pytest.fixture
@@ -106,6 +73,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return calls
 
 
+@pytest.mark.promise("jobs.md", "brokerside jobs run passes every option on to the job.")
 def test_jobs_run_passes_its_options_on(brokerside: Terminal, called: list[dict[str, Any]], tmp_path: Path) -> None:
     (tmp_path / "all.yaml").write_text(DEFINITIONS)
     options = ["--tables", "s3a://bucket/tables", "--only", "traffic,latency", "--available-now", "--topic", "t"]
@@ -137,23 +105,20 @@ def test_jobs_run_passes_its_options_on(brokerside: Terminal, called: list[dict[
     }
 
 
-@pytest.mark.parametrize(
-    ("keys", "wrong"),
-    [
-        (None, "cannot be read: No such file or directory"),
-        ("k1:hunter2", "line 1: the key of 'k1' is too short (allowed: 32 bytes or more)"),
-    ],
-)
 def test_keys_that_are_wrong_are_refused_unseen(
-    brokerside: Terminal, called: list[dict[str, Any]], tmp_path: Path, keys: str | None, wrong: str
+    brokerside: Terminal, called: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     path = tmp_path / "keys"
-    if keys is not None:
-        path.write_text(keys)
-    for job, option in (("run", "--hmac-keys"), ("backfill", "--registry-hmac-keys")):
-        done = brokerside("jobs", job, option, str(path))
-        assert (done.code, called) == (1, [])
-        assert done.err == f"brokerside: {option}: file '{path}' {wrong}\n"
+    for keys, wrong in (
+        (None, "cannot be read: No such file or directory"),
+        ("k1:hunter2", "line 1: the key of 'k1' is too short (allowed: 32 bytes or more)"),
+    ):
+        if keys is not None:
+            path.write_text(keys)
+        for job, option in (("run", "--hmac-keys"), ("backfill", "--registry-hmac-keys")):
+            done = brokerside("jobs", job, option, str(path))
+            assert (done.code, called) == (1, [])
+            assert done.err == f"brokerside: {option}: file '{path}' {wrong}\n"
 
 
 def test_jobs_backfill_hands_on_the_days(brokerside: Terminal, called: list[dict[str, Any]]) -> None:
@@ -162,16 +127,22 @@ def test_jobs_backfill_hands_on_the_days(brokerside: Terminal, called: list[dict
     assert [(each["first"], each["last"]) for each in called] == [(date(2026, 9, 1), date(2026, 9, 3)), (None, None)]
 
 
-def test_a_table_that_could_not_be_computed_fails_the_command(
+def test_what_a_job_could_not_do_fails_the_command_with_one_sentence(
     brokerside: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "run", lambda **_: RunSummary(1, 1, 0, 0, 0, 1, 1.0, ("slo",)))
+    def run(**_: Any) -> None:
+        raise JobError("the topic is not there")
+
     monkeypatch.setattr("proxy.local.jars.resolve", lambda name: [])
+    monkeypatch.setattr(jobs, "run", lambda **_: RunSummary(1, 1, 0, 0, 0, 1, 1.0, ("slo",)))
     done = brokerside("jobs", "run", "--available-now")
-    assert done.code == 1
-    assert "slo" in done.err
+    assert (done.code, "slo" in done.err) == (1, True)
+    monkeypatch.setattr(jobs, "run", run)
+    done = brokerside("jobs", "run")
+    assert (done.code, done.err) == (1, "brokerside: the topic is not there\n")
 
 
+@pytest.mark.promise("commands.md", "The jobs take the file of Kafka's own tools, and never show a password of it.")
 def test_passwords_are_given_in_a_file_and_never_shown(
     brokerside: Terminal, called: list[dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -207,42 +178,38 @@ def test_passwords_are_given_in_a_file_and_never_shown(
         assert "hunter2" not in done.err
 
 
-def test_days_the_wrong_way_round_are_refused(brokerside: Terminal, root: str, tmp_path: Path) -> None:
-    days = ("--tables", root, "--since", "2026-09-23", "--until", "2026-09-22")
-    for what in (
-        ("query", "--ask", "churn"),
-        ("report", "--out", str(tmp_path / "x.html")),
-        ("export", "focus"),
-        ("export", "opencost"),
+def test_wrong_usage_is_named(brokerside: Terminal, root: str, tmp_path: Path) -> None:
+    for arguments, message in (
+        ("jobs run traffic", "unrecognized arguments: traffic"),
+        ("jobs run --conf a", "'a': allowed is KEY=VALUE"),
+        ("jobs backfill --reader a", "unrecognized arguments: --reader a"),
+        ("jobs run --only a,,b", "'a,,b': allowed are names, comma-separated"),
+        ("jobs backfill --from 1.9.2026", "'1.9.2026': allowed is a day as 2026-09-22"),
+        ("jobs check", "the following arguments are required: PATH"),
+        ("query", "one of the arguments SQL --ask --list is required"),
+        ("query SELECT --ask errors", "not allowed with argument"),
+        ("query SELECT --since 2026-09-22", "--since is only for saved queries: --ask NAME"),
+        ("query --ask errors --limit 0", "'0': allowed is a number of at least 1"),
+        ("query --ask stale-sidecars --at noon", "'noon': allowed is an instant"),
+        ("export prometheus", "the following arguments are required: --definitions"),
     ):
+        done = brokerside(*arguments.split())
+        assert (done.code, message in done.err) == (2, True), (arguments, done.err)
+    days = ("--tables", root, "--since", "2026-09-23", "--until", "2026-09-22")
+    report = ("report", "--out", str(tmp_path / "x.html"))
+    for what in (("query", "--ask", "churn"), report, ("export", "focus"), ("export", "opencost")):
         done = brokerside(*what, *days)
-        assert (done.code, done.out) == (1, "")
+        assert (done.code, done.out) == (1, ""), what
         assert "the first day, 2026-09-23, is after the last one, 2026-09-22" in done.err
+    brokerside.is_one = True
+    done = brokerside("query", "SELECT 1", "--tables", root, "-o", "parquet")
+    assert (done.code, done.raw) == (2, b"")
+    assert "parquet cannot be written to a terminal; give --out FILE, or use a pipe" in done.err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["jobs", "run", "traffic"], "unrecognized arguments: traffic"),
-        (["jobs", "run", "--conf", "a"], "'a': allowed is KEY=VALUE"),
-        (["jobs", "backfill", "--reader", "a"], "unrecognized arguments: --reader a"),
-        (["jobs", "run", "--only", "a,,b"], "'a,,b': allowed are names, comma-separated"),
-        (["jobs", "backfill", "--from", "1.9.2026"], "'1.9.2026': allowed is a day as 2026-09-22"),
-        (["jobs", "check"], "the following arguments are required: PATH"),
-        (["query"], "one of the arguments SQL --ask --list is required"),
-        (["query", "SELECT 1", "--ask", "errors"], "not allowed with argument"),
-        (["query", "SELECT 1", "--since", "2026-09-22"], "--since is only for saved queries: --ask NAME"),
-        (["query", "--ask", "errors", "--limit", "0"], "'0': allowed is a number of at least 1"),
-        (["query", "--ask", "stale-sidecars", "--at", "noon"], "'noon': allowed is an instant"),
-        (["export", "prometheus"], "the following arguments are required: --definitions"),
-    ],
+@pytest.mark.promise(
+    "cost.md", "jobs check says what is charged from when, what is not, and every mistake of the definitions."
 )
-def test_wrong_usage_is_named(brokerside: Terminal, arguments: list[str], message: str) -> None:
-    done = brokerside(*arguments)
-    assert done.code == 2
-    assert message in done.err
-
-
 def test_check_says_what_is_declared_and_what_is_not(brokerside: Terminal, tmp_path: Path) -> None:
     file = tmp_path / "all.yaml"
     file.write_text(DEFINITIONS)
@@ -267,6 +234,7 @@ def test_check_says_what_is_declared_and_what_is_not(brokerside: Terminal, tmp_p
     assert "'soon': must be a duration" in done.err
 
 
+@pytest.mark.promise("queries.md", "A saved query answers as a table, JSON, YAML, CSV or Parquet, to a file or a pipe.")
 def test_a_question_is_answered_in_every_form(brokerside: Terminal, root: str, tmp_path: Path) -> None:
     ask = ("query", "--tables", root, "--ask", "top-talkers", "--since", "2026-09-22")
     assert json.loads(brokerside(*ask, "-o", "json").out)[0]["consumed_bytes"] == 7
@@ -278,13 +246,6 @@ def test_a_question_is_answered_in_every_form(brokerside: Terminal, root: str, t
     out = tmp_path / "answer.parquet"
     assert brokerside(*ask, "-o", "parquet", "--out", str(out)).raw == b""
     assert pyarrow.parquet.read_table(out).equals(table)
-
-
-def test_parquet_does_not_go_to_a_terminal(brokerside: Terminal, root: str) -> None:
-    brokerside.is_one = True
-    done = brokerside("query", "SELECT 1", "--tables", root, "-o", "parquet")
-    assert (done.code, done.raw) == (2, b"")
-    assert "parquet cannot be written to a terminal; give --out FILE, or use a pipe" in done.err
 
 
 def test_questions_are_listed_with_their_options(brokerside: Terminal) -> None:
@@ -328,13 +289,3 @@ def test_a_report_is_written(brokerside: Terminal, root: str, tmp_path: Path) ->
     done = brokerside("report", "--tables", str(tmp_path / "none"), "--out", str(out))
     assert done.code == 1
     assert "there are no tables in" in done.err
-
-
-def test_an_error_of_a_job_is_one_sentence(brokerside: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(**_: Any) -> None:
-        raise JobError("the topic is not there")
-
-    monkeypatch.setattr(jobs, "run", run)
-    monkeypatch.setattr("proxy.local.jars.resolve", lambda name: [])
-    done = brokerside("jobs", "run")
-    assert (done.code, done.err) == (1, "brokerside: the topic is not there\n")

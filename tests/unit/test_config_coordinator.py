@@ -23,24 +23,22 @@ CLUSTER = f"{BASE}internal.bootstrap.servers: 127.0.0.1:19094\n"
 
 @pytest.fixture
 def config(tmp_path: Path):
-    """Load a text with its environment."""
+    """Load a text."""
 
-    def config(text: str, **environ: str) -> Config:
+    def config(text: str) -> Config:
         path = tmp_path / "sidecar.yaml"
         path.write_text(text)
-        return load(path, environ)
+        return load(path, {})
 
     return config
 
 
-def test_nothing_is_coordinated_unless_it_is_asked_for(config) -> None:
+@pytest.mark.promise("coordinator.md", "No group is coordinated by a sidecar unless its configuration enables it.")
+def test_all_keys_are_read_and_nothing_is_coordinated_by_default(config) -> None:
     found = config(CLUSTER).coordinator
-
     assert not found.enabled
     assert (found.partitions, found.max_consumers, found.groups) == (12, 10_000, {})
 
-
-def test_all_keys_are_read(config) -> None:
     text = f"""{CLUSTER}coordinator:
   enabled: true
   partitions: 3
@@ -56,7 +54,6 @@ def test_all_keys_are_read(config) -> None:
   groups: {{"a.b/c": {{rebalance.enabled: false}}, other: {{}}}}
 """
     found = config(text).coordinator
-
     assert found.enabled
     assert (found.partitions, found.min_session_timeout_ms, found.max_ping_retries) == (3, 2000, 3)
     assert (found.max_rebalance_retries, found.rebalance_backoff_ms, found.rebalance_delay_ms) == (0, 0, 0)
@@ -66,54 +63,47 @@ def test_all_keys_are_read(config) -> None:
     assert unpack(pack(config(text))) == config(text)
 
 
-@pytest.mark.parametrize(
-    ("section", "problem"),
-    [
-        ("{partitions: 0}", "partitions: 0 is out of range (allowed: 1–128 partitions)"),
-        ("{partitions: 129}", "partitions: 129 is out of range (allowed: 1–128 partitions)"),
-        ("{min.session.timeout.ms: 1999}", "min.session.timeout.ms: 1999 is out of range (allowed: 2000–600000 ms)"),
-        ("{max.ping.retries: 11}", "max.ping.retries: 11 is out of range (allowed: 1–10 pings)"),
-        ("{max.rebalance.retries: -1}", "max.rebalance.retries: -1 is out of range (allowed: 0–100 retries)"),
-        ("{rebalance.backoff.ms: 60001}", "rebalance.backoff.ms: 60001 is out of range (allowed: 0–60000 ms)"),
-        ("{rebalance.delay.ms: '1'}", "rebalance.delay.ms: '1' is not a whole number (allowed: 0–10000 ms)"),
-        ("{rebalance.threadpool.size: 65}", "rebalance.threadpool.size: 65 is out of range (allowed: 1–64 groups)"),
-        ("{offset.commit.interval.ms: 9}", "offset.commit.interval.ms: 9 is out of range (allowed: 1000–600000 ms)"),
-        ("{state.write.timeout.ms: 1999}", "state.write.timeout.ms: 1999 is out of range (allowed: 2000–60000 ms)"),
-        ("{max.consumers: 100001}", "max.consumers: 100001 is out of range (allowed: 1–100000 consumers)"),
-        ("{enabled: 1}", "enabled: 1 is not true or false (allowed: true or false)"),
-        ("{min.session.timeout: 1}", "min.session.timeout: unknown key (did you mean min.session.timeout.ms?)"),
-        ("{groups: {g: {rebalance.enabled: 0}}}", "groups.g.rebalance.enabled: 0 is not true or false (allowed: true"),
-        (
-            "{groups: {'': {}}}",
-            "groups.: '' is no group's id (allowed: ids of groups (1 to 255 characters of printable ASCII",
-        ),
-        (f"{{groups: {{{'g' * 256}: {{}}}}}}", "is no group's id"),
-        ("{groups: {g: {rebalance: false}}}", "groups.g.rebalance: unknown key (did you mean rebalance.enabled?)"),
-    ],
-)
-def test_what_is_wrong_is_named_with_what_is_allowed(config, section: str, problem: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        config(f"{CLUSTER}coordinator: {section}\n")
-
-    (found,) = raised.value.problems
-    assert found.startswith("coordinator.")
-    assert problem in found
+WRONG = [
+    ("partitions: 0", "partitions: 0 is out of range (allowed: 1–128 partitions)"),
+    ("partitions: 129", "partitions: 129 is out of range (allowed: 1–128 partitions)"),
+    ("min.session.timeout.ms: 1999", "min.session.timeout.ms: 1999 is out of range (allowed: 2000–600000 ms)"),
+    ("max.ping.retries: 11", "max.ping.retries: 11 is out of range (allowed: 1–10 pings)"),
+    ("max.rebalance.retries: -1", "max.rebalance.retries: -1 is out of range (allowed: 0–100 retries)"),
+    ("rebalance.backoff.ms: 60001", "rebalance.backoff.ms: 60001 is out of range (allowed: 0–60000 ms)"),
+    ("rebalance.delay.ms: '1'", "rebalance.delay.ms: '1' is not a whole number (allowed: 0–10000 ms)"),
+    ("rebalance.threadpool.size: 65", "rebalance.threadpool.size: 65 is out of range (allowed: 1–64 groups)"),
+    ("offset.commit.interval.ms: 9", "offset.commit.interval.ms: 9 is out of range (allowed: 1000–600000 ms)"),
+    ("state.write.timeout.ms: 1999", "state.write.timeout.ms: 1999 is out of range (allowed: 2000–60000 ms)"),
+    ("max.consumers: 100001", "max.consumers: 100001 is out of range (allowed: 1–100000 consumers)"),
+    ("enabled: 1", "enabled: 1 is not true or false (allowed: true or false)"),
+    ("min.session.timeout: 1", "min.session.timeout: unknown key (did you mean min.session.timeout.ms?)"),
+    ("groups: {g: {rebalance.enabled: 0}}", "groups.g.rebalance.enabled: 0 is not true or false (allowed: true"),
+    (
+        "groups: {'': {}}",
+        "groups.: '' is no group's id (allowed: ids of groups (1 to 255 characters of printable ASCII",
+    ),
+    (f"groups: {{{'g' * 256}: {{}}}}", "is no group's id"),
+    ("groups: {g: {rebalance: false}}", "groups.g.rebalance: unknown key (did you mean rebalance.enabled?)"),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
+@pytest.mark.promise("config.md", "A mistake in the coordinator's keys is named with what is allowed, and refused.")
+def test_what_is_wrong_is_named_with_what_is_allowed(config) -> None:
+    for line, problem in WRONG:
+        with pytest.raises(ConfigError) as raised:
+            print(line, config(f"{CLUSTER}coordinator: {{{line}}}\n"))
+        (found,) = raised.value.problems
+        assert found.startswith("coordinator."), line
+        assert problem in found, line
+    for text, reason in (
         (BASE, "needs internal.bootstrap.servers, which is missing (allowed: false, or both)"),
         (f"{CLUSTER}features: {{enabled: false}}\n", "needs features.enabled, which is false (allowed: false, or both"),
-    ],
-)
-def test_it_is_refused_without_what_it_needs(config, text: str, reason: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        config(f"{text}coordinator: {{enabled: true}}\n")
-
-    (found,) = raised.value.problems
-    assert found.startswith(f"coordinator.enabled: true {reason}")
-    assert config(f"{text}coordinator: {{enabled: false}}\n"), "nothing is needed for nothing"
+    ):
+        with pytest.raises(ConfigError) as raised:
+            print(text, config(f"{text}coordinator: {{enabled: true}}\n"))
+        (found,) = raised.value.problems
+        assert found.startswith(f"coordinator.enabled: true {reason}")
+        assert config(f"{text}coordinator: {{enabled: false}}\n"), "nothing is needed for nothing"
 
 
 def test_a_running_sidecar_takes_over_other_settings_of_groups(config) -> None:
@@ -131,8 +121,7 @@ def test_consumers_beyond_a_third_of_the_descriptors_are_refused(config) -> None
     check_consumers(config(CLUSTER + section), 300)
     check_consumers(config(CLUSTER + section.replace("true", "false")), 3)
     said = (
-        r"coordinator\.max\.consumers: 100 needs RLIMIT_NOFILE 300 \(ulimit -n\), which is 299 "
-        r"\(allowed: up to 99 consumers\)"
+        r"coordinator\.max\.consumers: 100 needs RLIMIT_NOFILE 300 \(ulimit -n\), which is 299 \(allowed: up to 99 co"
     )
     with pytest.raises(LocalError, match=said):
         check_consumers(config(CLUSTER + section), 299)

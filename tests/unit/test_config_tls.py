@@ -15,6 +15,8 @@ from proxy.config.tls_files import certificate_problems, states_of_files
 from proxy.errors import ConfigError
 from tests.tools.authority import Authority
 
+PAIR = {"ssl.certificate.location": "a.crt", "ssl.key.location": "a.key"}
+
 
 class Site:
     def __init__(self, folder):
@@ -23,18 +25,19 @@ class Site:
         self.authority.issue("a")
         self.path = folder / "sidecar.yaml"
 
-    def load(self, protocol="SSL", tls=None, **listener):
-        keys = {"ssl.certificate.location": "a.crt", "ssl.key.location": "a.key"} | (tls or {})
+    def load(self, tls=None, protocol="SSL", **listener):
+        """``tls``: keys beside or instead of those of the pair, None to leave one out."""
         one = {"name": "TLS", "bind": "127.0.0.1:1", "upstream": "127.0.0.1:2", "security.protocol": protocol}
-        one["tls"] = {name: value for name, value in keys.items() if value is not None}
-        one |= {name.replace("_", "."): value for name, value in listener.items()}
-        one = {name: value for name, value in one.items() if value is not None}
-        self.path.write_text(yaml.safe_dump({"broker.id": 1, "listeners": [one]}))
+        one["tls"] = {name: value for name, value in (PAIR | (tls or {})).items() if value is not None}
+        return self.load_listener(one | {name.replace("_", "."): value for name, value in listener.items()})
+
+    def load_listener(self, listener):
+        self.path.write_text(yaml.safe_dump({"broker.id": 1, "listeners": [listener]}))
         return load(self.path, {})
 
     def problem(self, *arguments, **keywords):
         with pytest.raises(ConfigError) as refused:
-            self.load(*arguments, **keywords)
+            print(arguments, self.load(*arguments, **keywords))
         (problem,) = refused.value.problems
         return problem
 
@@ -44,9 +47,11 @@ def site(tmp_path):
     return Site(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("tls", "expected"),
-    [
+@pytest.mark.promise(
+    "config/listeners.md", "A mistake in the keys of TLS is named with its key, and its secrets are not quoted."
+)
+def test_mistakes_are_named(site):
+    for tls, expected in (
         ({"ssl.key.location": None}, "ssl.key.location: is missing"),
         ({"ssl.key.location": "b.key"}, "file 'b.key' cannot be read: No such file or directory"),
         ({"ssl.key.location": "."}, "file '.' cannot be read: Is a directory"),
@@ -59,67 +64,43 @@ def site(tmp_path):
         ({"ssl.cipher.suites": ["TLS_AES_128_GCM_SHA256"]}, "cannot be turned off alone"),
         ({"ssl.principal.mapping.rules": "RULE:a"}, "is no rule"),
         ({"ssl.keystore.location": "a.p12"}, "unknown key"),
-    ],
-)
-def test_mistakes_are_named(site, tls, expected):
-    problem = site.problem(tls=tls)
-
-    assert expected in problem
-    assert problem.startswith("listeners[0].tls")
-    assert "canary" not in problem
-
-
-def test_tls_belongs_to_protocols_with_tls(site):
-    assert "security.protocol is PLAINTEXT" in site.problem("PLAINTEXT")
-    site.path.write_text(
-        "broker.id: 1\nlisteners:\n- {name: A, bind: '127.0.0.1:1', upstream: '127.0.0.1:2', security.protocol: SSL, "
-        "upstream.tls: {}}\n"
-    )
-    with pytest.raises(ConfigError, match="passes as bytes without tls"):
-        load(site.path, {})
-
-
-def test_upstream_tls_needs_both_certificate_and_key(site):
+    ):
+        problem = site.problem(tls)
+        assert expected in problem, tls
+        assert problem.startswith("listeners[0].tls"), tls
+        assert "canary" not in problem
+    assert "security.protocol is PLAINTEXT" in site.problem(protocol="PLAINTEXT")
     problem = site.problem(upstream_tls={"ssl.certificate.location": "a.crt"})
-
     assert problem.startswith("listeners[0].upstream.tls.ssl.key.location: is missing")
 
-
-def test_an_empty_section_is_tls_with_the_systems_cas(site):
-    site.path.write_text(
-        "broker.id: 1\nlisteners:\n- {name: A, bind: '127.0.0.1:1', upstream: '127.0.0.1:2', upstream.tls: }\n"
-    )
-
-    assert load(site.path, {}).listeners[0].upstream_tls is not None
+    bare = {"name": "A", "bind": "127.0.0.1:1", "upstream": "127.0.0.1:2"}
+    with pytest.raises(ConfigError, match="passes as bytes without tls"):
+        site.load_listener({**bare, "security.protocol": "SSL", "upstream.tls": {}})
+    config = site.load_listener({**bare, "upstream.tls": None})
+    assert config.listeners[0].upstream_tls is not None, "an empty section is TLS with the system's CAs"
 
 
 def test_the_key_is_shown_nowhere_and_arrives_in_a_worker(site):
-    config = site.load(upstream_tls={"ssl.certificate.location": "a.crt", "ssl.key.location": "a.key"})
+    config = site.load(upstream_tls=PAIR)
 
     assert "PRIVATE" not in str(redacted(config)) + repr(config)
     assert redacted(config)["listeners"][0]["tls"]["ssl.key.location"] == "a.key"
     assert unpack(pack(config)).listeners == config.listeners
 
 
-def test_other_contents_of_a_file_are_a_reloadable_difference(site):
+def test_files_are_watched_as_they_were_read_and_other_contents_are_a_reloadable_difference(site):
     before = site.load()
+    states = states_of_files(before)
+    assert {path.name for path in states} == {"a.crt", "a.key"}
+    assert None not in states.values()
+
     site.authority.issue("a")
     after = site.load()
 
     found = differences(before, after)
-
     assert {one.path[-1] for one in found} == {"ssl.certificate.location", "ssl.key.location"}
     assert all(reloadable(one.path) for one in found)
     assert fingerprint(before) != fingerprint(after)
-
-
-def test_files_are_watched_as_they_were_read(site):
-    config = site.load()
-
-    states = states_of_files(config)
-
-    assert {path.name for path in states} == {"a.crt", "a.key"}
-    assert None not in states.values()
 
 
 def test_a_certificate_that_is_not_valid_now_is_named(site):

@@ -50,40 +50,33 @@ def imported_by_run(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     return set(output.splitlines())
 
 
+@pytest.mark.promise(
+    "install.md",
+    "A sidecar imports nothing of the jobs, the demo and other commands, nor librdkafka without observers.",
+)
 def test_run_imports_nothing_of_the_other_commands(imported_by_run: set[str]) -> None:
     assert {"proxy.net.relay", "structlog", "uvloop"} <= imported_by_run
-    assert imported_by_run & NOT_FOR_RUN == set()
+    assert imported_by_run & (NOT_FOR_RUN | {"confluent_kafka", "observers.audit"}) == set()
 
 
-def test_run_without_observers_loads_no_librdkafka(imported_by_run: set[str]) -> None:
-    assert imported_by_run & {"confluent_kafka", "observers.audit"} == set()
-
-
-def test_an_observer_of_the_user_s_may_import_rich() -> None:
-    code = f"{START}\nassert 'rich' not in sys.modules\nimport rich.table"
+def test_garbage_is_looked_for_after_the_start_and_an_observer_may_import_rich() -> None:
+    counts = "gc.get_freeze_count() > 10_000 > len(gc.get_objects())"
+    code = (
+        f"{START}\nimport gc\nassert gc.isenabled() and {counts}\nassert 'rich' not in sys.modules\nimport rich.table"
+    )
     assert {"proxy.run", "rich.table"} <= imported_by(code)
 
 
-def test_garbage_is_looked_for_after_the_start_and_not_among_the_modules() -> None:
-    imported_by(f"{START}\nimport gc\nassert gc.isenabled() and gc.get_freeze_count() > 10_000 > len(gc.get_objects())")
-
-
-def test_the_dispatcher_loads_no_librdkafka() -> None:
-    assert "confluent_kafka" not in imported_by("import observers.dispatch")
-
-
-def test_re2_is_imported_with_the_first_pattern() -> None:
-    code = "from proxy.coordinator.subscription import parse_topic_count\nparse_topic_count"
-    assert "re2" not in imported_by(f"""{code}('{{"t": 1}}').select(["t"])""")
-    assert "re2" in imported_by(f"{code}('*1*t').select(['t'])")
-
-
-def test_the_command_line_imports_no_command() -> None:
+def test_parts_are_imported_when_they_are_needed() -> None:
+    """One interpreter, part after part: each loads what it needs, and not what it will not use."""
     commands = {"asyncio", "pydantic", "structlog", "proxy.config", "proxy.run"}
     assert imported_by("import proxy.cli") & (NOT_FOR_RUN | commands) == set()
-
-
-def test_the_consumer_loads_no_librdkafka_before_it_is_used() -> None:
-    found = imported_by("import proxy.client\nfrom proxy.client.consumer import CoordinatedConsumer")
+    found = imported_by(
+        "import observers.dispatch, proxy.client\nfrom proxy.client.consumer import CoordinatedConsumer\n"
+        "from proxy.coordinator.subscription import parse_topic_count\n"
+        """parse_topic_count('{"t": 1}').select(["t"])\n"""
+    )
     assert "proxy.client.consumer.membership" in found
-    assert found & {"confluent_kafka", "re2"} == set()
+    assert found & {"confluent_kafka", "re2"} == set(), "before a consumer, a producer or a pattern is used"
+    code = "from proxy.coordinator.subscription import parse_topic_count\nparse_topic_count('*1*t').select(['t'])"
+    assert "re2" in imported_by(code)

@@ -31,15 +31,28 @@ def snapshot() -> Snapshot:
     return Snapshot({}, requests=RequestStats({"CLIENT": {3: stats}}))
 
 
-@pytest.mark.parametrize("wanted", PageFormat)
-def test_the_page_has_metrics_of_the_coordinator_only_where_that_is_enabled(wanted: PageFormat) -> None:
-    assert b"brokerside_coordinator_" not in render(Snapshot({}), wanted)
-    assert b"brokerside_coordinator_groups" in render(Snapshot({}, coordinator=CoordinatorStatus()), wanted)
+def samples(page: str, read: Any = read_text) -> list[Any]:
+    return [one for family in read(page) for one in family.samples]
 
 
-@pytest.mark.parametrize(
-    ("accept", "expected"),
-    [
+def openmetrics(snapshot: Snapshot) -> list[Any]:
+    return samples(render(snapshot, PageFormat.OPENMETRICS).decode(), read_openmetrics)
+
+
+def test_the_page_has_metrics_of_the_coordinator_only_where_that_is_enabled() -> None:
+    for wanted in PageFormat:
+        assert b"brokerside_coordinator_" not in render(Snapshot({}), wanted)
+        assert b"brokerside_coordinator_groups" in render(Snapshot({}, coordinator=CoordinatorStatus()), wanted)
+
+
+NEWER = OPENMETRICS.replace("1.0.0", "99")
+
+
+@pytest.mark.promise(
+    "metrics.md", "A scraper gets the format that it prefers of Prometheus' text, OpenMetrics and protobuf."
+)
+def test_a_scraper_gets_what_it_prefers() -> None:
+    for accept, expected in (
         ("", "text/plain"),
         ("*/*", "text/plain"),
         ("text/html", "text/plain"),
@@ -49,38 +62,23 @@ def test_the_page_has_metrics_of_the_coordinator_only_where_that_is_enabled(want
         (f"text/plain;version=0.0.4;q=0.3,{OPENMETRICS};q=0.5,{PROTOBUF};q=0.4", "application/openmetrics-text"),
         (f"{PROTOBUF}, {OPENMETRICS};q=0.8, text/plain;q=0.5, */*;q=0.1", "application/vnd.google.protobuf"),
         (f"{PROTOBUF};q=0,{OPENMETRICS};q=none", "text/plain"),
-        (f"{OPENMETRICS.replace('1.0.0', '99')},text/plain;q=0.5", "text/plain"),
-        (f"{OPENMETRICS.replace('1.0.0', '99')},{OPENMETRICS};q=0.5", "application/openmetrics-text"),
+        (f"{NEWER},text/plain;q=0.5", "text/plain"),
+        (f"{NEWER},{OPENMETRICS};q=0.5", "application/openmetrics-text"),
         ("application/openmetrics-text", "application/openmetrics-text"),
         (f"text/plain;version=1.0.0;escaping=allow-utf-8;q=0.6,{OPENMETRICS};q=0.5", "text/plain"),
-    ],
-)
-def test_a_scraper_gets_what_it_prefers(accept: str, expected: str) -> None:
-    assert choose_format(accept).value.partition(";")[0] == expected
+    ):
+        assert choose_format(accept).value.partition(";")[0] == expected, accept
 
 
-def test_all_formats_have_the_same_samples(snapshot: Snapshot) -> None:
-    text = {
-        (one.name, tuple(sorted(one.labels.items()))): one.value
-        for family in read_text(render(snapshot).decode())
-        for one in family.samples
-    }
-    openmetrics = {
-        (one.name, tuple(sorted(one.labels.items()))): one.value
-        for family in read_openmetrics(render(snapshot, PageFormat.OPENMETRICS).decode())
-        for one in family.samples
-    }
-    assert text == openmetrics
-    assert text == dict(protobuf_samples(snapshot))
+@pytest.mark.promise("metrics.md", "Every format of a page has the same samples, and exemplars name a connection.")
+def test_all_formats_have_the_same_samples_and_openmetrics_have_exemplars(snapshot: Snapshot) -> None:
+    def by_labels(found: list[Any]) -> dict[Any, float]:
+        return {(one.name, tuple(sorted(one.labels.items()))): one.value for one in found}
 
+    text = by_labels(samples(render(snapshot).decode()))
+    assert text == by_labels(openmetrics(snapshot)) == dict(protobuf_samples(snapshot))
 
-def test_openmetrics_have_exemplars(snapshot: Snapshot) -> None:
-    found = [
-        one
-        for family in read_openmetrics(render(snapshot, PageFormat.OPENMETRICS).decode())
-        for one in family.samples
-        if one.exemplar
-    ]
+    found = [one for one in openmetrics(snapshot) if one.exemplar]
     assert [(one.name, one.labels["le"]) for one in found] == [(f"{NAME}_bucket", "0.004096")]
     exemplar = found[0].exemplar
     assert exemplar is not None
@@ -99,6 +97,13 @@ def test_protobuf_has_native_histograms_and_exemplars(snapshot: Snapshot) -> Non
     assert exemplar.timestamp.ToMilliseconds() == AT * 1000
     assert [bucket.exemplar.value for bucket in histogram.bucket if bucket.HasField("exemplar")] == [0.004096]
 
+    # One of no time at all is native, too: Prometheus knows it by a threshold above 0.
+    none = Durations(0, {0: 1}, {}, 1)
+    snapshot.requests.apis["CLIENT"] = {3: ApiStats(1, 0, 0, 0, 50, 80, none, none, none, none, {})}
+    (metric,) = families(snapshot)[NAME].metric
+    assert (metric.histogram.sample_count, metric.histogram.zero_count) == (1, 1)
+    assert metric.histogram.zero_threshold > 0
+
 
 def test_an_api_without_a_measured_request_has_no_histogram(snapshot: Snapshot) -> None:
     none = Durations()
@@ -109,45 +114,26 @@ def test_an_api_without_a_measured_request_has_no_histogram(snapshot: Snapshot) 
 
 
 def test_parts_of_a_duration_have_every_fourth_bucket(snapshot: Snapshot) -> None:
-    found = {
-        name: {
-            float(one.labels["le"]): one.value
-            for family in read_text(render(snapshot).decode())
-            for one in family.samples
-            if one.name == f"{name}_bucket"
-        }
+    page = samples(render(snapshot).decode())
+    whole, service, part = (
+        {float(one.labels["le"]): one.value for one in page if one.name == f"brokerside_{name}_bucket"}
         for name in (
-            NAME,
-            "brokerside_request_service_duration_seconds",
-            "brokerside_request_upstream_duration_seconds",
+            "request_duration_seconds",
+            "request_service_duration_seconds",
+            "request_upstream_duration_seconds",
         )
-    }
-    whole, service, part = found.values()
+    )
     assert len(whole) == len(service) == len(ROLLUP_BUCKETS) + 1
     assert len(part) == 11
     assert part.items() <= whole.items()
 
 
-def test_a_histogram_of_no_time_at_all_is_a_native_one_too(snapshot: Snapshot) -> None:
-    """Prometheus knows one by a threshold above 0."""
-    none = Durations(0, {0: 1}, {}, 1)
-    snapshot.requests.apis["CLIENT"] = {3: ApiStats(1, 0, 0, 0, 50, 80, none, none, none, none, {})}
-    (metric,) = families(snapshot)[NAME].metric
-    assert (metric.histogram.sample_count, metric.histogram.zero_count) == (1, 1)
-    assert metric.histogram.zero_threshold > 0
-
-
 def test_label_values_and_descriptions_are_escaped() -> None:
     hostile = 'a\\b"c\nd'
     snapshot = Snapshot({}, requests=RequestStats({}, {hostile: LabelStats(1, 0, 2, 3)}))
-    for read, wanted in ((read_text, PageFormat.TEXT), (read_openmetrics, PageFormat.OPENMETRICS)):
-        found = [
-            one.labels["principal"]
-            for family in read(render(snapshot, wanted).decode())
-            for one in family.samples
-            if one.name == "brokerside_principal_requests_total"
-        ]
-        assert found == [hostile]
+    for found in (samples(render(snapshot).decode()), openmetrics(snapshot)):
+        named = [one.labels["principal"] for one in found if one.name == "brokerside_principal_requests_total"]
+        assert named == [hostile]
 
 
 def test_the_bytes_of_a_gauge() -> None:

@@ -78,12 +78,14 @@ def running(tmp_path):
     return Running(tmp_path)
 
 
+@pytest.mark.promise("restart.md", "A reload reports each key that changed, with its old and its new value.")
 async def test_a_change_is_applied_and_reported(running):
     before = running.reloader.state.hash
     running.time = 200.0
+    text = BASE.replace("max.connections: 5", "max.connections: 6") + "log.level: debug\n"
 
     with capture_logs() as logged:
-        result = await running.reload(BASE.replace("max.connections: 5", "max.connections: 6") + "log.level: debug\n")
+        result = await running.reload(text)
 
     changes = (Change("quotas.max.connections", "5", "6"), Change("log.level", "info", "debug"))
     assert result == ReloadResult("applied", changed=("quotas.max.connections", "log.level"), changes=changes)
@@ -100,26 +102,17 @@ async def test_a_change_is_applied_and_reported(running):
     assert line["changes"] == ["quotas.max.connections: 5 -> 6", "log.level: info -> debug"]
     assert line["reason"] == "test"
 
-
-async def test_an_address_may_come_and_go(running):
-    result = await running.reload(BASE.replace("10.0.0.7", "10.0.0.8"))
-
-    assert result.changed == (
-        "quotas.ips.10.0.0.7.connection_creation_rate",
-        "quotas.ips.10.0.0.8.connection_creation_rate",
-    )
+    running.time = 300.0
+    same = f"# {text}workers: 1\n# the default\nbroker.id: 1\n"
+    assert await running.reload(same) == ReloadResult("unchanged")
+    assert (len(running.applied), state.loaded_at) == (1, 300.0)
+    result = await running.reload(text.replace("10.0.0.7", "10.0.0.8"))
+    assert result.changed == tuple(f"quotas.ips.10.0.0.{n}.connection_creation_rate" for n in (7, 8))
 
 
-async def test_what_says_the_same_is_no_change(running):
-    running.time = 200.0
-
-    result = await running.reload("# " + BASE + "log.level: info\n# the default\nbroker.id: 1\n")
-
-    assert result == ReloadResult("unchanged")
-    assert running.applied == []
-    assert running.reloader.state.loaded_at == 200.0
-
-
+@pytest.mark.promise(
+    "restart.md", "A mistake, or a key that needs a restart, rejects the whole file, with a line for each."
+)
 async def test_a_mistake_changes_nothing(running):
     config, state = running.reloader.config, running.reloader.state
     before = state.hash
@@ -135,21 +128,16 @@ async def test_a_mistake_changes_nothing(running):
     assert [(line["event"], line["log_level"], line["errors"]) for line in logged] == [
         ("config_rejected", "error", list(result.errors))
     ]
-
     assert (await running.reload(BASE)).result == "unchanged"
     assert (state.last_successful, state.last_errors) == (True, [])
 
-
-async def test_what_needs_a_restart_rejects_the_rest_too(running):
     text = (
         BASE.replace("broker.id: 1", "broker.id: 2")
         .replace("max.connections: 5", "max.connections: 6")
         .replace("name: CLIENT", "upstream.source: 127.0.0.1, name: CLIENT")
         + "workers: 2\naudit: {exclude.topics: [t]}\n"
     )
-    result = await running.reload(text)
-
-    assert result == ReloadResult(
+    assert await running.reload(text) == ReloadResult(
         "rejected",
         errors=(
             "broker.id: a change needs a restart (running: 1, file: 2)",
@@ -157,9 +145,14 @@ async def test_what_needs_a_restart_rejects_the_rest_too(running):
             "workers: a change needs a restart (running: 1, file: 2)",
         ),
     )
-    assert running.applied == []
+    running.path.write_bytes(b"\xff")
+    assert (await running.reload()).errors == ("is not text in UTF-8: byte 0",)
+    running.path.unlink()
+    assert (await running.reload()).errors == ("cannot be read: No such file or directory",)
+    assert (running.applied, running.reloader.config, state.hash) == ([], config, before)
 
 
+@pytest.mark.promise("restart.md", "A reload compares listeners by name, whatever their order in the file.")
 async def test_listeners_come_and_go_by_name_and_one_that_stays_is_compared_with_itself(running):
     more = '  - {name: MORE, bind: "127.0.0.1:9093", upstream: "127.0.0.1:19093"}\n'
     first = BASE.replace("listeners:\n", f"listeners:\n{more}")
@@ -174,40 +167,12 @@ async def test_listeners_come_and_go_by_name_and_one_that_stays_is_compared_with
     assert (await running.reload(last.replace(more, ""))).changes == (Change("listeners[1]", "MORE", "nothing"),)
 
 
-async def test_secrets_of_observers_are_not_shown_in_changes(running):
-    (running.path.parent / "token").write_text(CANARY)
-    text = BASE + "observer.class.names: [a:B]\nobservers: {a:B: {token: {file: token}, top: 5}}\n"
-    running = Running(running.path.parent, text)
-    (running.path.parent / "token").write_text("other")
-
-    with capture_logs() as logged:
-        result = await running.reload(text.replace("top: 5", "top: 6"))
-
-    assert result.changes == (Change("observers.a:B.token", "***", "***"), Change("observers.a:B.top", "5", "6"))
-    assert not re.search(f"other|{CANARY}", str(logged))
-
-
-async def test_what_cannot_be_applied_is_rejected_and_the_running_configuration_stays(running):
-    before = running.reloader.state.hash
-
-    async def fail(config: Config) -> bool:
-        raise LocalError("cannot listen on 127.0.0.1:9092: Address already in use")
-
-    running.reloader._apply = fail
-    result = await running.reload(BASE + "log.level: debug\n")
-
-    assert result == ReloadResult("rejected", errors=("cannot listen on 127.0.0.1:9092: Address already in use",))
-    assert (running.reloader.state.hash, running.reloader.config.log_level) == (before, "info")
-    assert not running.reloader.state.last_successful
-
-
-async def test_nothing_of_the_own_traffic_is_shown(running):
-    (running.path.parent / "password").write_text("another")
+async def test_secrets_are_not_shown_in_changes(running):
+    folder = running.path.parent
+    (folder / "password").write_text("another")
     text = BASE.replace("sasl.username: brokerside", "sasl.username: other").replace("19094", "29094")
-
     with capture_logs() as logged:
         result = await running.reload(text)
-
     assert result.errors == (
         "internal.bootstrap.servers: a change needs a restart",
         "internal.sasl.username: a change needs a restart",
@@ -215,371 +180,303 @@ async def test_nothing_of_the_own_traffic_is_shown(running):
     )
     assert not re.search(f"another|other|{CANARY}|29094", str(logged) + str(running.reloader.state))
 
+    (folder / "token").write_text(CANARY)
+    text = BASE + "observer.class.names: [a:B]\nobservers: {a:B: {token: {file: token}, top: 5}}\n"
+    running = Running(folder, text)
+    (folder / "token").write_text("other")
+    with capture_logs() as logged:
+        result = await running.reload(text.replace("top: 5", "top: 6"))
+    assert result.changes == (Change("observers.a:B.token", "***", "***"), Change("observers.a:B.top", "5", "6"))
+    assert not re.search(f"other|{CANARY}", str(logged))
 
-async def test_a_file_that_is_gone_or_no_text_changes_nothing(running):
-    running.path.write_bytes(b"\xff")
-    assert (await running.reload()).errors == ("is not text in UTF-8: byte 0",)
 
-    running.path.unlink()
-    assert (await running.reload()).errors == ("cannot be read: No such file or directory",)
+async def test_what_cannot_be_applied_is_rejected_and_the_running_configuration_stays(running, monkeypatch):
+    before = running.reloader.state.hash
 
+    async def fail(config: Config) -> bool:
+        raise LocalError("cannot listen on 127.0.0.1:9092: Address already in use")
 
-async def test_a_fault_of_ours_does_not_end_the_sidecar(running, monkeypatch):
     def broken(*_: object) -> Config:
         raise RuntimeError(CANARY)
 
-    monkeypatch.setattr(running.reloader, "_load", broken)
+    running.reloader._apply = fail
+    result = await running.reload(BASE + "log.level: debug\n")
+    assert result == ReloadResult("rejected", errors=("cannot listen on 127.0.0.1:9092: Address already in use",))
+    assert (running.reloader.state.hash, running.reloader.config.log_level) == (before, "info")
+    assert not running.reloader.state.last_successful
 
+    monkeypatch.setattr(running.reloader, "_load", broken)
     with capture_logs():
         result = await running.reload()
-
     assert result == ReloadResult("rejected", errors=("cannot be read: RuntimeError, see the log",))
 
 
-async def test_two_hundred_mutations_change_nothing(tmp_path):
+async def test_fifty_mutations_change_nothing(tmp_path):
     write_example_files(tmp_path, CANARY, "k1:" + 64 * "a")
     running = Running(tmp_path, example())
     before = running.reloader.state.hash
+    located = r" at lines? \d+(, column \d+| and \d+)?$|: a change needs a restart|^(broker.id|listeners): is missing"
 
-    for mutation in mutations(example(), 200):
+    for mutation in mutations(example(), 50):
         with capture_logs():
             result = await running.reload(mutation.text)
 
         assert result.result == "rejected", mutation.what
         (error,) = result.errors
-        located = (
-            r" at lines? \d+(, column \d+| and \d+)?$|: a change needs a restart|^(broker.id|listeners): is missing"
-        )
         assert re.search(located, error), (mutation.what, error)
         assert CANARY not in error
         assert running.reloader.state.hash == fingerprint(running.reloader.config) == before
     assert running.applied == []
-    assert running.reloader.state.results == {"applied": 0, "unchanged": 0, "rejected": 200}
+    assert running.reloader.state.results == {"applied": 0, "unchanged": 0, "rejected": 50}
 
 
-class TestTogether:
-    """One reload at a time, and everybody gets the result of one that began after they asked."""
+@pytest.mark.promise("restart.md", "Requests for a reload that come during one share the next one.")
+async def test_all_who_ask_during_a_reload_share_the_next(running):
+    running.before_load.clear()
+    first = asyncio.create_task(running.reloader.reload("first"))
+    await running.until_loading()
+    others = [asyncio.create_task(running.reloader.reload(f"other {n}")) for n in range(100)]
+    await asyncio.sleep(0)
+    running.path.write_text(BASE + "log.level: debug\n")  # after the first began to read: it may see either
+    running.before_load.set()
+    results = await asyncio.gather(*others)
+    assert {(await first).result} | {result.result for result in results} <= {"applied", "unchanged"}
+    assert running.loads == 2
+    assert running.reloader.config.log_level == "debug"
+    assert len(running.applied) == 1
 
-    async def test_all_who_ask_during_one_share_the_next(self, running):
-        running.before_load.clear()
-        first = asyncio.create_task(running.reloader.reload("first"))
-        await running.until_loading()
-        others = [asyncio.create_task(running.reloader.reload(f"other {n}")) for n in range(100)]
-        await asyncio.sleep(0)
-        running.path.write_text(BASE + "log.level: debug\n")  # after the first began to read: it may see either
-        running.before_load.set()
-
-        results = await asyncio.gather(*others)
-
-        assert {(await first).result} | {result.result for result in results} <= {"applied", "unchanged"}
-        assert running.loads == 2
-        assert running.reloader.config.log_level == "debug"
-        assert len(running.applied) == 1
-
-    async def test_one_after_the_other_reads_again(self, running):
-        for _ in range(3):
-            assert (await running.reload()).result == "unchanged"
-
-        assert running.loads == 3
-
-    async def test_who_gives_up_takes_nobody_s_result_away(self, running):
-        running.before_load.clear()
-        first = asyncio.create_task(running.reloader.reload("first"))
-        await running.until_loading()
-        second = asyncio.create_task(running.reloader.reload("second"))
-        await asyncio.sleep(0)
-        first.cancel()
-        running.path.write_text(BASE + "log.level: debug\n")
-        running.before_load.set()
-
-        assert (await second).changed == ("log.level",)
-
-    async def test_draining_reads_nothing(self, running):
-        running.reloader.stop()
-
-        assert await running.reload(BASE + "log.level: debug\n") == ReloadResult("draining")
-        assert (running.loads, running.applied) == (0, [])
-
-    async def test_what_is_being_read_when_it_begins_to_drain_is_not_taken_over(self, running):
-        running.before_load.clear()
-        reload = asyncio.create_task(running.reload(BASE + "log.level: debug\n"))
-        await running.until_loading()
-        running.reloader.stop()
-        running.before_load.set()
-
-        assert await reload == ReloadResult("draining")
-        assert running.applied == []
+    for _ in range(3):  # one after the other reads again
+        assert (await running.reload()).result == "unchanged"
+    assert running.loads == 5
 
 
-class TestWatch:
-    async def test_a_request_is_served_and_a_hundred_are_few(self, running):
-        watching = asyncio.create_task(running.reloader.run())
-        running.path.write_text(BASE + "log.level: debug\n")
+async def test_who_gives_up_takes_nobody_s_result_away(running):
+    running.before_load.clear()
+    first = asyncio.create_task(running.reloader.reload("first"))
+    await running.until_loading()
+    second = asyncio.create_task(running.reloader.reload("second"))
+    await asyncio.sleep(0)
+    first.cancel()
+    running.path.write_text(BASE + "log.level: debug\n")
+    running.before_load.set()
 
-        for _ in range(100):
-            running.reloader.request_reload("SIGHUP")
-        await asyncio.wait_for(running.has_applied.wait(), 60)
-        running.reloader.stop()
+    assert (await second).changed == ("log.level",)
+
+
+async def test_a_sidecar_that_drains_takes_nothing_over(running):
+    running.before_load.clear()
+    reload = asyncio.create_task(running.reload(BASE + "log.level: debug\n"))
+    await running.until_loading()
+    running.reloader.stop()
+    running.before_load.set()
+
+    assert await reload == ReloadResult("draining")
+    assert await running.reload() == ReloadResult("draining")
+    assert (running.loads, running.applied) == (1, [])
+
+
+@pytest.mark.promise(
+    "config.md", "The running sidecar reads its file again when that has changed, and when it is asked to."
+)
+async def test_a_changed_file_is_taken_over_and_a_hundred_requests_are_few(running, monkeypatch):
+    watching = asyncio.create_task(running.reloader.run())
+    running.path.write_text(BASE + "log.level: debug\n")
+    for _ in range(100):
+        running.reloader.request_reload("SIGHUP")
+    await asyncio.wait_for(running.has_applied.wait(), 60)
+    assert running.loads <= 2
+    watching.cancel()
+    with pytest.raises(asyncio.CancelledError):
         await watching
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
-        assert running.loads <= 2
-
-    async def test_a_changed_file_is_taken_over_without_a_request(self, running, monkeypatch):
-        monkeypatch.setattr(proxy.reload, "FILE_POLL_INTERVAL", 0.01)
-        watching = asyncio.create_task(running.reloader.run())
-        running.path.write_text(BASE + "log.level: debug\n")
-
-        await asyncio.wait_for(running.has_applied.wait(), 60)
-        running.reloader.stop()
-        await watching
-
-        assert running.reloader.config.log_level == "debug"
-
-    async def test_it_ends_with_its_task(self, running):
-        watching = asyncio.create_task(running.reloader.run())
-        await asyncio.sleep(0)
-        watching.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await watching
-
-        assert asyncio.all_tasks() == {asyncio.current_task()}
+    monkeypatch.setattr(proxy.reload, "FILE_POLL_INTERVAL", 0.01)
+    running.has_applied.clear()
+    watching = asyncio.create_task(running.reloader.run())
+    running.path.write_text(BASE + "log.level: error\n")  # without a request
+    await asyncio.wait_for(running.has_applied.wait(), 60)
+    running.reloader.stop()
+    await watching
+    assert running.reloader.config.log_level == "error"
 
 
-class TestFile:
-    @pytest.fixture
-    def file(self, tmp_path):
-        path = tmp_path / "config.yaml"
-        path.write_text("a")
-        return path
+def test_a_change_of_a_file_counts_when_it_was_seen_twice(tmp_path):
+    file, other = tmp_path / "config.yaml", tmp_path / "other"
+    file.write_text("a")
+    monitor = ConfigFileMonitor(file)
+    assert not monitor.has_changed()
+    file.write_text("ab")
+    assert not monitor.has_changed()
+    file.write_text("abc")
+    assert not monitor.has_changed()
+    assert monitor.has_changed()
 
-    def test_a_change_counts_when_it_was_seen_twice(self, file):
-        monitor = ConfigFileMonitor(file)
-        assert not monitor.has_changed()
+    file.write_text("abcd")
+    monitor.mark_loaded()
+    assert [monitor.has_changed(), monitor.has_changed()] == [False, False], "what was read is known"
 
-        file.write_text("ab")
-        assert not monitor.has_changed()
-        file.write_text("abc")
-        assert not monitor.has_changed()
-        assert monitor.has_changed()
+    other.write_text("efgh")  # of the same size and time
+    times = file.stat()
+    os.utime(other, ns=(times.st_atime_ns, times.st_mtime_ns))
+    other.replace(file)
+    assert [monitor.has_changed(), monitor.has_changed()] == [False, True]
 
-    def test_what_was_read_is_known(self, file):
-        monitor = ConfigFileMonitor(file)
-        file.write_text("ab")
-        monitor.mark_loaded()
-
-        assert [monitor.has_changed(), monitor.has_changed()] == [False, False]
-
-    def test_another_file_of_the_same_size_and_time_is_a_change(self, file, tmp_path):
-        monitor = ConfigFileMonitor(file)
-        other = tmp_path / "other"
-        other.write_text("b")
-        times = file.stat()
-        os.utime(other, ns=(times.st_atime_ns, times.st_mtime_ns))
-        other.replace(file)
-
-        assert [monitor.has_changed(), monitor.has_changed()] == [False, True]
-
-    def test_so_is_another_target_of_a_link(self, tmp_path):
-        for version in ("v1", "v2"):
-            (tmp_path / version).mkdir()
-            (tmp_path / version / "config.yaml").write_text(version)
-        data = tmp_path / "..data"
-        data.symlink_to("v1")
-        config = tmp_path / "config.yaml"
-        config.symlink_to("..data/config.yaml")
-        monitor = ConfigFileMonitor(config)
-
-        (tmp_path / "new").symlink_to("v2")
-        (tmp_path / "new").replace(data)
-
-        assert [monitor.has_changed(), monitor.has_changed()] == [False, True]
-
-    def test_a_vanished_one_is_no_change_and_reported_once(self, file):
-        monitor = ConfigFileMonitor(file)
-        file.unlink()
-
-        with capture_logs() as logged:
-            assert not any(monitor.has_changed() for _ in range(3))
-        assert [line["event"] for line in logged] == ["config_vanished"]
-
-        file.write_text("new")
-        assert [monitor.has_changed(), monitor.has_changed()] == [False, True]
+    file.unlink()
+    with capture_logs() as logged:
+        assert not any(monitor.has_changed() for _ in range(3))
+    assert [line["event"] for line in logged] == ["config_vanished"]
+    file.write_text("new")
+    assert [monitor.has_changed(), monitor.has_changed()] == [False, True]
 
 
-class TestDifference:
-    @pytest.fixture
-    def config(self, tmp_path):
-        (tmp_path / "password").write_text(CANARY)
+def test_another_target_of_a_link_is_a_change_of_the_file(tmp_path):
+    """As of a ConfigMap that is mounted."""
+    for version in ("v1", "v2"):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "config.yaml").write_text(version)
+    data = tmp_path / "..data"
+    data.symlink_to("v1")
+    config = tmp_path / "config.yaml"
+    config.symlink_to("..data/config.yaml")
+    monitor = ConfigFileMonitor(config)
 
-        def config(text: str = BASE) -> Config:
-            (tmp_path / "c.yaml").write_text(text)
-            return load(tmp_path / "c.yaml", {})
+    (tmp_path / "new").symlink_to("v2")
+    (tmp_path / "new").replace(data)
 
-        return config
+    assert [monitor.has_changed(), monitor.has_changed()] == [False, True]
 
-    def test_the_same_configuration_has_the_same_hash(self, config):
-        first = fingerprint(config())
 
-        assert re.fullmatch("[0-9a-f]{16}", first)
-        assert fingerprint(config("log.level: info\n" + BASE)) == first
-        assert differences(config(), config("log.level: info\n" + BASE)) == []
+def test_another_configuration_has_another_hash_and_the_same_one_the_same(tmp_path):
+    (tmp_path / "password").write_text(CANARY)
 
-    @pytest.mark.parametrize(
-        "change",
-        [
-            ("broker.id: 1", "broker.id: 2"),
-            ("sasl.username: brokerside", "sasl.username: other"),
-            ("127.0.0.1:19092", "127.0.0.1:19093"),
-            ("max.connections: 5", "max.connections: 6"),
-            ("connection_creation_rate: 5", "connection_creation_rate: 5, action: observe"),
-        ],
-    )
-    def test_another_one_has_another(self, config, change):
+    def config(text: str = BASE) -> Config:
+        (tmp_path / "c.yaml").write_text(text)
+        return load(tmp_path / "c.yaml", {})
+
+    before = config()
+    first = fingerprint(before)
+    assert re.fullmatch("[0-9a-f]{16}", first)
+    assert fingerprint(config("log.level: info\n" + BASE)) == first
+    assert differences(before, config("log.level: info\n" + BASE)) == []
+    for change in (
+        ("broker.id: 1", "broker.id: 2"),
+        ("sasl.username: brokerside", "sasl.username: other"),
+        ("127.0.0.1:19092", "127.0.0.1:19093"),
+        ("max.connections: 5", "max.connections: 6"),
+        ("connection_creation_rate: 5", "connection_creation_rate: 5, action: observe"),
+    ):
         changed = config(BASE.replace(*change))
-
-        assert fingerprint(changed) != fingerprint(config())
-        assert len(differences(config(), changed)) == 1
-
-    def test_another_secret_is_another_configuration(self, config, tmp_path):
-        before = config()
-        (tmp_path / "password").write_text("another")
-
-        assert fingerprint(config()) != fingerprint(before)
-        assert len(differences(before, config())) == 1
-
-    @pytest.mark.parametrize("section", ["audit", "registry"])
-    def test_so_are_other_keys_to_sign_with(self, config, tmp_path, section):
+        assert fingerprint(changed) != first, change
+        assert len(differences(before, changed)) == 1, change
+    (tmp_path / "password").write_text("another")
+    assert fingerprint(config()) != first
+    assert len(differences(before, config())) == 1
+    for section in ("audit", "registry"):
         text = BASE + f"{section}: {{hmac.keys.file: keys}}\n"
         (tmp_path / "keys").write_text("k1:" + 32 * "a")
         before = config(text)
         (tmp_path / "keys").write_text("k1:" + 32 * "b")
-
         (found,) = differences(before, config(text))
         assert str(found) == f"{section}.hmac.keys.file: a change needs a restart"
         assert fingerprint(config(text)) != fingerprint(before)
 
 
-class TestDeadFileSystem:
-    """Reading that never returns: it is said, the loop continues, and no second thread is stuck in it."""
+async def test_a_file_system_that_hangs_rejects_reloads_and_holds_one_thread_alone(running, monkeypatch):
+    monkeypatch.setattr(proxy.reload, "READ_TIMEOUT", 0.05)
+    running.before_load.clear()
+    threads = threading.active_count()
+    with capture_logs():
+        for _ in range(3):
+            assert (await running.reload()).errors == ("cannot be read: no answer within 0 s",)
+    assert threading.active_count() <= threads + 1
+    await running.until_loading()
+    assert running.loads == 1
 
-    async def test_a_reload_is_rejected_and_so_are_those_that_follow(self, running, monkeypatch):
-        monkeypatch.setattr(proxy.reload, "READ_TIMEOUT", 0.05)
-        running.before_load.clear()
-        threads = threading.active_count()
+    monkeypatch.setattr(proxy.reload, "READ_TIMEOUT", 10)
+    running.before_load.set()
+    assert (await running.reload(BASE + "log.level: debug\n")).changed == ("log.level",)
 
-        with capture_logs():
-            for _ in range(3):
-                assert (await running.reload()).errors == ("cannot be read: no answer within 0 s",)
 
-        assert threading.active_count() <= threads + 1
+async def test_what_could_not_be_read_is_read_when_the_file_system_answers_again(running, monkeypatch):
+    monkeypatch.setattr(proxy.reload, "FILE_POLL_INTERVAL", 0.001)
+    monkeypatch.setattr(proxy.reload, "READ_TIMEOUT", 0.05)
+    running.before_load.clear()
+    with capture_logs() as logged:
+        assert (await running.reload(BASE + "log.level: debug\n")).result == "rejected"
+        watching = asyncio.create_task(running.reloader.run())
         await running.until_loading()
-        assert running.loads == 1
-        running.before_load.set()
-
-    async def test_when_it_answers_again_so_do_reloads(self, running, monkeypatch):
-        monkeypatch.setattr(proxy.reload, "READ_TIMEOUT", 0.05)
-        running.before_load.clear()
-        with capture_logs():
-            assert (await running.reload()).result == "rejected"
+        await asyncio.sleep(0.2)  # it waits for the first read, four times as long as it may take
+        assert (running.loads, [line["event"] for line in logged]) == (1, ["config_rejected"])
         monkeypatch.setattr(proxy.reload, "READ_TIMEOUT", 10)
         running.before_load.set()
+        await asyncio.wait_for(running.has_applied.wait(), 60)
+    running.reloader.stop()
+    await watching
 
-        assert (await running.reload(BASE + "log.level: debug\n")).changed == ("log.level",)
-
-    async def test_what_could_not_be_read_is_read_when_the_file_system_answers_again(self, running, monkeypatch):
-        monkeypatch.setattr(proxy.reload, "FILE_POLL_INTERVAL", 0.001)
-        monkeypatch.setattr(proxy.reload, "READ_TIMEOUT", 0.05)
-        running.before_load.clear()
-        with capture_logs() as logged:
-            assert (await running.reload(BASE + "log.level: debug\n")).result == "rejected"
-            watching = asyncio.create_task(running.reloader.run())
-            await running.until_loading()
-            await asyncio.sleep(0.2)  # it waits for the first read, four times as long as it may take
-            assert (running.loads, [line["event"] for line in logged]) == (1, ["config_rejected"])
-            monkeypatch.setattr(proxy.reload, "READ_TIMEOUT", 10)
-            running.before_load.set()
-            await asyncio.wait_for(running.has_applied.wait(), 60)
-        running.reloader.stop()
-        await watching
-
-        assert running.reloader.config.log_level == "debug"
+    assert running.reloader.config.log_level == "debug"
 
 
-class TestCertificates:
-    """Files of TLS are part of the configuration."""
+@pytest.fixture
+def authority(tmp_path):
+    authority = Authority(tmp_path)
+    authority.issue("a")
+    return authority
 
-    @pytest.fixture
-    def site(self, tmp_path):
-        self.authority = Authority(tmp_path)
-        self.authority.issue("a")
-        text = (
-            "broker.id: 1\nlisteners:\n- {name: TLS, bind: '127.0.0.1:1', upstream: '127.0.0.1:2', "
-            "security.protocol: SSL, tls: {ssl.certificate.location: a.crt, ssl.key.location: a.key}}\n"
-        )
-        running = Running(tmp_path, text)
-        running.time = time.time()
-        return running
 
-    async def test_another_pair_is_applied_without_a_change_of_the_configuration_itself(self, site):
-        self.authority.issue("a")
-
-        result = await site.reload()
-
-        assert result.result == "applied"
-        assert result.changed == tuple(f"listeners[0].tls.ssl.{name}.location" for name in ("certificate", "key"))
-
-    async def test_the_files_are_watched(self, site):
-        monitor = site.reloader._file
-        assert not monitor.has_changed()
-
-        self.authority.issue("a")
-
-        assert not monitor.has_changed()  # they may be half-written
-        assert monitor.has_changed()
-
-    async def test_half_of_a_pair_is_rejected_and_the_other_half_is_noticed(self, site):
-        key = (site.path.parent / "a.key").read_text()
-        self.authority.issue("a")
-        new_key = (site.path.parent / "a.key").read_text()
-        (site.path.parent / "a.key").write_text(key)
-        with capture_logs():
-            result = await site.reload()
-        assert result.result == "rejected"
-        assert "is not the key of ssl.certificate.location" in result.errors[0]
-        assert site.applied == []
-
-        (site.path.parent / "a.key").write_text(new_key)
-        site.reloader._file.has_changed()
-
-        assert site.reloader._file.has_changed()
-        assert (await site.reload()).result == "applied"
-
-    async def test_a_certificate_that_has_expired_is_rejected(self, site):
-        self.authority.issue("a", days=-0.5)
-        with capture_logs():
-            result = await site.reload()
-
-        assert result.result == "rejected"
-        assert "listeners[0].tls.ssl.certificate.location: has expired at" in result.errors[0]
-
-    @pytest.mark.parametrize(
-        ("pattern", "replacement", "changed"),
-        [
-            (", tls: ", ", upstream.tls: {}, tls: ", "listeners[0].upstream.tls.ssl.enabled.protocols"),
-            (r", tls: \{.*?\}", "", "listeners[0].tls.ssl.certificate.location"),
-            ("name: TLS", "name: NEW", "listeners[0]"),
-        ],
+@pytest.fixture
+def site(authority, tmp_path):
+    """A configuration with a listener that terminates TLS."""
+    text = (
+        "broker.id: 1\nlisteners:\n- {name: TLS, bind: '127.0.0.1:1', upstream: '127.0.0.1:2', "
+        "security.protocol: SSL, tls: {ssl.certificate.location: a.crt, ssl.key.location: a.key}}\n"
     )
-    async def test_tls_begins_and_ends(self, site, pattern, replacement, changed):
-        result = await site.reload(re.sub(pattern, replacement, site.path.read_text()))
+    running = Running(tmp_path, text)
+    running.time = time.time()
+    return running
 
-        assert result.result == "applied"
-        assert changed in result.changed
 
-    async def test_a_certificate_of_a_new_listener_that_has_expired_is_rejected(self, site):
-        self.authority.issue("a", days=-0.5)
+@pytest.mark.promise(
+    "tls.md", "A reload takes over certificates and keys that were replaced, a pair as a whole or not at all."
+)
+async def test_another_pair_is_noticed_and_applied_and_half_of_one_is_rejected(authority, site):
+    monitor = site.reloader._file
+    assert not monitor.has_changed()
+    authority.issue("a")
+    assert not monitor.has_changed()  # they may be half-written
+    assert monitor.has_changed()
+    result = await site.reload()
+    assert result.result == "applied"
+    assert result.changed == tuple(f"listeners[0].tls.ssl.{name}.location" for name in ("certificate", "key"))
+
+    file = site.path.parent / "a.key"
+    key = file.read_text()
+    authority.issue("a")
+    new_key = file.read_text()
+    file.write_text(key)
+    with capture_logs():
+        result = await site.reload()
+    assert result.result == "rejected"
+    assert "is not the key of ssl.certificate.location" in result.errors[0]
+    assert len(site.applied) == 1
+    file.write_text(new_key)
+    monitor.has_changed()
+    assert monitor.has_changed()
+    assert (await site.reload()).result == "applied"
+
+    authority.issue("a", days=-0.5)
+    for name in ("TLS", "NEW"):
         with capture_logs():
-            result = await site.reload(site.path.read_text().replace("name: TLS", "name: NEW"))
-
-        (error,) = result.errors
+            (error,) = (await site.reload(site.path.read_text().replace("name: TLS", f"name: {name}"))).errors
         assert error.startswith("listeners[0].tls.ssl.certificate.location: has expired at")
+    assert len(site.applied) == 2
+
+
+async def test_tls_begins_and_ends_with_a_reload(site):
+    text = site.path.read_text()
+    for pattern, replacement, changed in (
+        (", tls: ", ", upstream.tls: {}, tls: ", "listeners[0].upstream.tls.ssl.enabled.protocols"),
+        (r", tls: \{.*?\}", "", "listeners[0].tls.ssl.certificate.location"),
+        ("name: TLS", "name: NEW", "listeners[0]"),
+    ):
+        result = await site.reload(re.sub(pattern, replacement, text))
+        assert (result.result, changed in result.changed) == ("applied", True), pattern

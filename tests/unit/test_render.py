@@ -45,6 +45,7 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Rendered:
     return rendered
 
 
+@pytest.mark.promise("queries.md", "In a terminal text is folded, and a number, a time or a day never is.")
 def test_text_is_folded_and_names_of_columns_but_never_a_number(table: Rendered) -> None:
     lines = table(COLUMNS, ROWS)
     text = "\n".join(lines)
@@ -54,6 +55,12 @@ def test_text_is_folded_and_names_of_columns_but_never_a_number(table: Rendered)
     assert names == ["principal", "client_id", "produced_bytes", "consumed_bytes", "bytes"]
     assert lines[0].split() == ["unconfirmed_"]
     assert len(lines) > 4, "the long client id takes more than one line"
+
+    at = datetime(2026, 9, 22, 12, 30, tzinfo=UTC)
+    rows = [(f"{'x' * 70}", at, date(2026, 9, 22), ["a" * 30, "b" * 30])]
+    text = "\n".join(table(["name", "first_at", "day", "topics"], rows))
+    assert "2026-09-22 12:30" in text
+    assert re.search(r"2026-09-22(?! 12)", text)
 
 
 def test_where_even_that_has_no_room_each_row_is_a_list_of_its_columns(table: Rendered) -> None:
@@ -68,23 +75,12 @@ def test_where_even_that_has_no_room_each_row_is_a_list_of_its_columns(table: Re
     assert lines[10].split() == ["bytes_of_0", "NULL"]
 
 
-def test_times_and_days_are_not_folded_either(table: Rendered) -> None:
-    at = datetime(2026, 9, 22, 12, 30, tzinfo=UTC)
-    rows = [(f"{'x' * 70}", at, date(2026, 9, 22), ["a" * 30, "b" * 30])]
-    text = "\n".join(table(["name", "first_at", "day", "topics"], rows))
-    assert "2026-09-22 12:30" in text
-    assert re.search(r"2026-09-22(?! 12)", text)
-
-
-def test_no_rows_are_said() -> None:
-    assert render.render_rows(["topic", "records"], [], "table") == "topic  records\n(no rows)"
-    assert render.render_rows(["topic"], [], "json") == "[]"
-
-
 def test_where_there_is_room_or_no_terminal_nothing_is_folded() -> None:
     first, *rows = render.render_rows(COLUMNS, ROWS, "table").splitlines()
     assert first.split() == COLUMNS
     assert len(rows) == len(ROWS)
+    assert render.render_rows(["topic", "records"], [], "table") == "topic  records\n(no rows)"
+    assert render.render_rows(["topic"], [], "json") == "[]"
 
 
 def test_yaml_says_what_json_says() -> None:

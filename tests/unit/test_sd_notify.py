@@ -53,24 +53,15 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
     made.close()
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+def notifier_of(manager: Manager, **more: str) -> ServiceNotifier:
+    return ServiceNotifier({"NOTIFY_SOCKET": manager.address, **more})
 
 
-def test_without_a_manager_nothing_happens() -> None:
-    notifier = ServiceNotifier({})
-    notifier.ready()
-    notifier.reloading()
-    notifier.stopping(1)
-    notifier.ping()
-    notifier.close()
-
-
+@pytest.mark.promise(
+    "install.md", "Under systemd the sidecar says when it is ready, reloads and stops, and how long its drain may take."
+)
 def test_it_says_ready_reloading_and_stopping(manager: Manager) -> None:
-    notifier = ServiceNotifier({"NOTIFY_SOCKET": manager.address})
+    notifier = notifier_of(manager)
     before = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
     notifier.ready()
     notifier.reloading()
@@ -84,37 +75,42 @@ def test_it_says_ready_reloading_and_stopping(manager: Manager) -> None:
     assert again == {"READY": "1", "STATUS": "The last reload was rejected: log.level: 'loud'"}
     assert stopping == {"STOPPING": "1", "STATUS": "Draining connections", "EXTEND_TIMEOUT_USEC": "15000000"}
 
-
-def test_a_socket_may_have_an_abstract_name() -> None:
-    manager = Manager(f"@brokerside-test-{os.getpid()}")
-    notifier = ServiceNotifier({"NOTIFY_SOCKET": manager.address})
+    abstract = Manager(f"@brokerside-test-{os.getpid()}")
+    notifier = notifier_of(abstract)
     notifier.ready()
     notifier.close()
-    assert [message["READY"] for message in manager.received()] == ["1"]
-    manager.close()
+    assert [message["READY"] for message in abstract.received()] == ["1"]
+    abstract.close()
+
+    alone = ServiceNotifier({})  # without a manager nothing happens
+    for say in (alone.ready, alone.reloading, lambda: alone.stopping(1), alone.ping, alone.close):
+        say()
 
 
-def test_the_watchdog_gets_a_sign_twice_in_its_time(manager: Manager) -> None:
-    clock = Clock()
+@pytest.mark.promise("install.md", "The sidecar gives systemd's watchdog a sign of life twice in its time.")
+def test_its_own_watchdog_gets_a_sign_twice_in_its_time(manager: Manager) -> None:
+    now = [100.0]
     environment = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid())}
-    notifier = ServiceNotifier(environment, clock=clock)
+    notifier = ServiceNotifier(environment, clock=lambda: now[0])
     for _ in range(620):
         notifier.ping()
-        clock.now += 0.05
+        now[0] += 0.05
     notifier.close()
     assert manager.received() == [{"WATCHDOG": "1"}] * 3, "at 0, 15 and 30 s"
-
-
-@pytest.mark.parametrize("watchdog", [{}, {"WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"}, {"WATCHDOG_USEC": "soon"}])
-def test_a_watchdog_that_is_not_its_own_gets_none(manager: Manager, watchdog: dict[str, str]) -> None:
-    notifier = ServiceNotifier({"NOTIFY_SOCKET": manager.address, **watchdog})
-    notifier.ping()
-    notifier.close()
-    assert manager.received() == []
+    watchdogs: list[dict[str, str]] = [
+        {},
+        {"WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"},
+        {"WATCHDOG_USEC": "soon"},
+    ]
+    for watchdog in watchdogs:
+        notifier = notifier_of(manager, **watchdog)
+        notifier.ping()
+        notifier.close()
+        assert manager.received() == [], watchdog
 
 
 def test_a_process_that_is_replaced_names_its_successor_and_says_nothing_more(manager: Manager) -> None:
-    notifier = ServiceNotifier({"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "1000"})
+    notifier = notifier_of(manager, WATCHDOG_USEC="1000")
     notifier.replaced(4711)
     notifier.ready()
     notifier.reloading()
@@ -123,35 +119,32 @@ def test_a_process_that_is_replaced_names_its_successor_and_says_nothing_more(ma
     notifier.close()
     assert manager.received() == [{"MAINPID": "4711"}]
 
-
-def test_a_name_that_could_not_be_sent_is_sent_later(manager: Manager) -> None:
-    notifier = ServiceNotifier({"NOTIFY_SOCKET": manager.address})
+    notifier = notifier_of(manager)
     for number in range(1000):
         notifier.ready(str(number))
     notifier.replaced(4711)
     manager.received()
     notifier.ping()
-    assert manager.received()[-1] == {"MAINPID": "4711"}
+    assert manager.received()[-1] == {"MAINPID": "4711"}, "a name that could not be sent is sent later"
     notifier.close()
 
 
-@pytest.mark.parametrize("address", ["/run/notify", "@abstract"])
-def test_a_successor_gets_the_variables_of_the_manager(address: str) -> None:
-    given = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "1000", "WATCHDOG_PID": str(os.getpid())}
-    notifier = ServiceNotifier(dict(given))
-    assert notifier.environment == {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "1000"}
-    notifier.close()
+def test_a_successor_gets_the_variables_of_the_manager_and_no_other_process(manager: Manager) -> None:
+    for address in ("/run/notify", "@abstract"):
+        given = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "1000", "WATCHDOG_PID": str(os.getpid())}
+        notifier = ServiceNotifier(dict(given))
+        assert notifier.environment == {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "1000"}
+        notifier.close()
     assert ServiceNotifier({"WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"}).environment == {}
-
-
-def test_processes_that_are_started_later_do_not_speak_for_it(manager: Manager) -> None:
     environment = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "1000", "WATCHDOG_PID": "7", "PATH": "/bin"}
     ServiceNotifier(environment).close()
     assert environment == {"PATH": "/bin"}
 
 
-def test_a_manager_that_does_not_read_blocks_nothing_and_gets_the_last_states_later(manager: Manager) -> None:
-    notifier = ServiceNotifier({"NOTIFY_SOCKET": manager.address})
+def test_a_manager_that_does_not_read_blocks_nothing_and_gets_the_last_states_later(
+    manager: Manager, tmp_path: Path
+) -> None:
+    notifier = notifier_of(manager)
     for number in range(1000):
         notifier.ready(str(number))
     taken = len(manager.received())
@@ -160,13 +153,11 @@ def test_a_manager_that_does_not_read_blocks_nothing_and_gets_the_last_states_la
     assert [message["STATUS"] for message in manager.received()] == [str(n) for n in range(1000 - MAX_UNSENT, 1000)]
     notifier.close()
 
-
-def test_a_manager_that_is_gone_is_found_again(tmp_path: Path) -> None:
-    address = str(tmp_path / "notify")
+    address = str(tmp_path / "later")
     notifier = ServiceNotifier({"NOTIFY_SOCKET": address})
     notifier.ready()
-    manager = Manager(address)
+    late = Manager(address)
     notifier.ping()
-    assert [message["READY"] for message in manager.received()] == ["1"]
+    assert [message["READY"] for message in late.received()] == ["1"]
     notifier.close()
-    manager.close()
+    late.close()

@@ -35,58 +35,49 @@ def shortages(config: Config, **machine: int | None) -> dict[str, dict[str, Any]
     return dict(find_shortages(config, LARGE._replace(**machine)))
 
 
-def test_a_large_machine_lacks_nothing(config: Any) -> None:
-    assert shortages(config(workers=8, quotas={"max.connections": 100_000})) == {}
-
-
-@pytest.mark.parametrize(("workers", "needed"), [(1, 10_128), (2, 5_100), (3, 3_434)])
-def test_descriptors_are_compared_with_the_connections_that_may_be_open(config: Any, workers: int, needed: int) -> None:
+@pytest.mark.promise(
+    "restart.md", "At its start the sidecar warns of too few descriptors, with how many its limits need."
+)
+def test_descriptors_are_compared_with_the_connections_that_may_be_open(config: Any) -> None:
+    assert shortages(config(workers=8, quotas={"max.connections": 100_000})) == {}, "a large machine lacks nothing"
     quotas = {"max.connections": 5_000}
-    found = shortages(config(workers=workers, quotas=quotas), descriptors=needed - 1)
-    expected = {"wanted": needed, "allowed": needed - 1, "max_connections": 5_000, "setting": "RLIMIT_NOFILE"}
-    assert found == {"descriptors_low": expected}
-    assert shortages(config(workers=workers, quotas=quotas), descriptors=needed) == {}
-    assert shortages(config(workers=workers), descriptors=needed - 1) == {}, "without max.connections, any are enough"
-
-
-def test_the_coordinator_of_groups_needs_descriptors_for_each_partition(config: Any) -> None:
+    for workers, needed in ((1, 10_128), (2, 5_100), (3, 3_434)):
+        found = shortages(config(workers=workers, quotas=quotas), descriptors=needed - 1)
+        expected = {"wanted": needed, "allowed": needed - 1, "max_connections": 5_000, "setting": "RLIMIT_NOFILE"}
+        assert found == {"descriptors_low": expected}
+        assert shortages(config(workers=workers, quotas=quotas), descriptors=needed) == {}
+        assert shortages(config(workers=workers), descriptors=needed - 1) == {}, "without max.connections"
     settings = {
-        "quotas": {"max.connections": 5_000},
+        "quotas": quotas,
         "coordinator": {"enabled": True, "partitions": 20, "max.consumers": 9},
         "internal.bootstrap.servers": "127.0.0.1:19094",
     }
-    needed = 10_128 + 2 * 20 * 16
+    needed = 10_128 + 2 * 20 * 16  # for each partition of the coordinator
     assert shortages(config(**settings), descriptors=needed) == {}
     assert shortages(config(**settings), descriptors=needed - 1)["descriptors_low"]["wanted"] == needed
 
 
-def test_too_few_descriptors_refuse_the_start(config: Any) -> None:
+@pytest.mark.promise(
+    "restart.md", "The sidecar warns at its start where the backlog is cut or the memory may not be enough."
+)
+def test_backlog_and_memory_are_compared_with_what_all_processes_need(config: Any) -> None:
+    expected: dict[str, Any] = {"wanted": 4096, "allowed": 128, "setting": "net.core.somaxconn"}
+    assert shortages(config(), backlog=128) == {"backlog_cut": expected}
+    assert shortages(config(**{"socket.listen.backlog.size": 128}), backlog=128) == {}
+    assert shortages(config(), backlog=None, memory=None) == {}
+    for workers, mebibytes in ((1, 134), (2, 322), (4, 590)):
+        needed = mebibytes * 2**20
+        expected = {"wanted_bytes": needed, "allowed_bytes": needed - 1, "workers": workers}
+        assert shortages(config(workers=workers), memory=needed - 1) == {"memory_low": expected}
+        assert shortages(config(workers=workers), memory=needed) == {}
+
+
+@pytest.mark.promise("restart.md", "A sidecar with too few descriptors to run says how many it needs, and exits.")
+def test_too_few_descriptors_refuse_the_start(tmp_path: Path, config: Any) -> None:
     with pytest.raises(LocalError, match="RLIMIT_NOFILE is 64, and at least 65 descriptors are needed"):
         find_shortages(config(), LARGE._replace(descriptors=64))
     with pytest.raises(LocalError, match="at least 73 descriptors"):
         find_shortages(config(workers=2), LARGE._replace(descriptors=72))
-
-
-def test_a_short_backlog_is_named_with_its_setting(config: Any) -> None:
-    expected = {"wanted": 4096, "allowed": 128, "setting": "net.core.somaxconn"}
-    assert shortages(config(), backlog=128) == {"backlog_cut": expected}
-    assert shortages(config(**{"socket.listen.backlog.size": 128}), backlog=128) == {}
-    assert shortages(config(), backlog=None) == {}
-
-
-@pytest.mark.parametrize(("workers", "mebibytes"), [(1, 134), (2, 322), (4, 590)])
-def test_memory_is_that_of_all_processes_while_clients_make_them_hold_the_most(
-    config: Any, workers: int, mebibytes: int
-) -> None:
-    needed = mebibytes * 2**20
-    found = shortages(config(workers=workers), memory=needed - 1)
-    assert found == {"memory_low": {"wanted_bytes": needed, "allowed_bytes": needed - 1, "workers": workers}}
-    assert shortages(config(workers=workers), memory=needed) == {}
-    assert shortages(config(workers=workers), memory=None) == {}
-
-
-def test_a_sidecar_with_too_few_descriptors_says_how_many_it_needs_and_exits(tmp_path: Path, config: Any) -> None:
-    """C8."""
     config()
     done = subprocess.run(
         [sys.executable, "-m", "proxy", "run", "-c", str(tmp_path / "sidecar.yaml")],

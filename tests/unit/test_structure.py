@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tools import reference
 from tests.tools.import_circles import PACKAGES, ROOT, circles, graph_of
 
 ENTRY = re.compile(r"^ {0,2}(\w+)(\.pyx?|/)?  +\S", re.MULTILINE)
@@ -37,15 +38,15 @@ def there(folder: str) -> set[str]:
     return files - {"__init__", "__main__"} | {path.parent.name for path in (ROOT / folder).glob("*/__init__.py")}
 
 
-def test_packages_have_maps() -> None:
+@pytest.mark.promise(
+    "CONTRIBUTING.md", "The map of the code, in the docstrings of packages, names every module and nothing else."
+)
+def test_a_map_names_every_module_of_its_folder_and_nothing_else() -> None:
     assert {"proxy", "proxy/net", "observers", "spark_jobs", "spark_jobs/tables"} <= MAPS.keys()
-
-
-@pytest.mark.parametrize("folder", MAPS)
-def test_a_map_names_every_module_of_its_folder_and_nothing_else(folder: str) -> None:
-    named = {entry[1] for entry in ENTRY.finditer(MAPS[folder])} | {file[1] for file in FILE.finditer(MAPS[folder])}
-    assert named - there(folder) == set()
-    assert there(folder) - named == set()
+    for folder, text in MAPS.items():
+        named = {entry[1] for entry in ENTRY.finditer(text)} | {file[1] for file in FILE.finditer(text)}
+        assert named - there(folder) == set(), folder
+        assert there(folder) - named == set(), folder
 
 
 PATH = re.compile(r"`((?:proxy|observers|spark_jobs|tests|deploy|docs)/[\w./-]+)`")
@@ -54,30 +55,45 @@ PATH = re.compile(r"`((?:proxy|observers|spark_jobs|tests|deploy|docs)/[\w./-]+)
 PAGES = sorted(path.relative_to(ROOT) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
-@pytest.mark.parametrize("page", PAGES, ids=str)
-def test_files_that_a_page_names_exist(page: Path) -> None:
-    named = {found[1] for found in PATH.finditer((ROOT / page).read_text())}
-    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
-
-
 def anchors(page: str) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=str)
-def test_links_of_a_page_lead_somewhere(page: Path) -> None:
-    text = re.sub(
-        r"`[^`\n]*`", "", re.sub(r"^```.*?^```", "", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
-    )
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if target.startswith("http"):
-            continue
-        name, _, anchor = target.partition("#")
-        file = (ROOT / page).parent / name if name else ROOT / page
-        assert file.exists(), target
-        assert not anchor or anchor in anchors(file.read_text()), target
+@pytest.mark.promise("README.md", "Every file and link that a page of the documentation names exists.")
+def test_files_and_links_of_pages_lead_somewhere() -> None:
+    assert len(PAGES) > 50
+    missing = []
+    for page in PAGES:
+        text = (ROOT / page).read_text()
+        missing += [(page, name) for name in PATH.findall(text) if not (ROOT / name).exists()]
+        prose = re.sub(r"`[^`\n]*`", "", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))
+        for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+            name, _, anchor = target.partition("#")
+            file = (ROOT / page).parent / name if name else ROOT / page
+            if target.startswith("http"):
+                continue
+            if not file.exists() or (anchor and anchor not in anchors(file.read_text())):
+                missing.append((page, target))
+    assert missing == []
+
+
+@pytest.mark.promise("CONTRIBUTING.md", "Generated pages are what their sources say.")
+def test_generated_files_are_what_their_sources_say(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """But the page of the tests themselves, which make check compares."""
+    page = ROOT / "docs/promises.md"
+    monkeypatch.setattr(reference.promises, "page", lambda: page.read_text() if page.exists() else None)
+    assert reference.main(["--check"]) == 0, capsys.readouterr().out
+
+
+def test_no_text_says_to_install_the_name_from_an_index() -> None:
+    """A package index may have a stranger's package by our name."""
+    sources = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    for path in (*(ROOT / page for page in PAGES), *sources):
+        assert re.findall(r"pip install\s+['\"]?brokerside\b.*", path.read_text()) == [], path
 
 
 def test_classes_and_methods_that_the_architecture_names_exist() -> None:

@@ -34,10 +34,10 @@ class Started:
         return await asyncio.wait_for(self._problems.get(), 60)
 
 
-@pytest.mark.parametrize("options", [(), ("--takeover",)])
-async def test_a_successor_takes_over_and_survives_signals(
-    options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.promise(
+    "restart.md", "At SIGUSR2 the successor is started by the command that started the sidecar, and --takeover."
+)
+async def test_a_successor_takes_over_and_survives_signals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = tmp_path / "shown"
     # No other program: a shell blocks all signals while it starts one.
     text = f"""#!/bin/sh
@@ -45,13 +45,14 @@ async def test_a_successor_takes_over_and_survives_signals(
         echo "$@ $SHOWN $TAKEOVER_REQUIRED" $$
         while read -r line; do echo "$line"; done < /proc/$$/status
     """
-    assert await Started(tmp_path, text, monkeypatch, *options).problem() == ENDED
-    first, _, status = shown.read_text().partition("\n")
-    assert first.rpartition(" ")[0] == f"run --takeover yes {os.getpid()}"
-    masks = {name: int(mask, 16) for name, mask in re.findall(r"(SigBlk|SigIgn):\s(\w+)", status)}
-    for number in IGNORED_AT_START:
-        assert masks["SigIgn"] >> (number - 1) & 1
-        assert not masks["SigBlk"] >> (number - 1) & 1
+    for options in ((), ("--takeover",)):
+        assert await Started(tmp_path, text, monkeypatch, *options).problem() == ENDED
+        first, _, status = shown.read_text().partition("\n")
+        assert first.rpartition(" ")[0] == f"run --takeover yes {os.getpid()}"
+        masks = {name: int(mask, 16) for name, mask in re.findall(r"(SigBlk|SigIgn):\s(\w+)", status)}
+        for number in IGNORED_AT_START:
+            assert masks["SigIgn"] >> (number - 1) & 1
+            assert not masks["SigBlk"] >> (number - 1) & 1
 
 
 async def test_its_environment_shows_who_has_started_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,16 +68,13 @@ async def test_its_environment_shows_who_has_started_it(tmp_path: Path, monkeypa
     assert not started.starter.has_started(pid)
 
 
-async def test_a_program_that_cannot_be_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = await Started(tmp_path, "#!/no/such/interpreter\n", monkeypatch).problem()
-    assert problem == "the successor could not be started: status 1; the log says why"
-
-
 async def test_after_any_failure_the_next_one_can_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_thread(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    started = Started(tmp_path, "#!/bin/sh\n", monkeypatch)
+    started = Started(tmp_path, "#!/no/such/interpreter\n", monkeypatch)
+    assert await started.problem() == "the successor could not be started: status 1; the log says why"
+    (tmp_path / "program").write_text("#!/bin/sh\n")
     with monkeypatch.context() as broken, capture_logs() as logs:
         broken.setattr(threading.Thread, "start", no_thread)
         assert await started.problem() == "the successor could not be started: RuntimeError"

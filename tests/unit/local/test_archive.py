@@ -22,32 +22,23 @@ def draft_of(options: list[str]) -> Path:
     return Path(path)
 
 
-def test_a_draft_becomes_the_archive(archive: Path) -> None:
-    assert archive_options(archive) == []
+@pytest.mark.promise("local-cluster.md", "A broker that was killed leaves no half-written archive of classes behind.")
+def test_the_draft_of_a_node_that_was_stopped_becomes_the_archive(archive: Path, tmp_path: Path) -> None:
+    other = draft_of(archive_or_draft_options(archive, Path("/somewhere/node-2")))
+    other.write_bytes(b"being written")
+    draft = draft_of(archive_or_draft_options(archive, HOME))
+    draft.write_bytes(b"half")
+    publish_or_discard(HOME, complete=False)  # it was killed
+    assert (draft.exists(), archive_options(archive)) == (False, [])
     draft = draft_of(archive_or_draft_options(archive, HOME))
     draft.write_bytes(b"classes")
     assert archive_options(archive) == []
     publish_or_discard(HOME, complete=True)
     assert archive.read_bytes() == b"classes"
     assert not draft.exists()
+    assert other.exists(), "each node settles its own"
     assert archive_or_draft_options(archive, HOME) == archive_options(archive)
     assert archive_options(archive)[0] == f"-XX:SharedArchiveFile={archive}"
-
-
-def test_the_draft_of_a_killed_node_is_thrown_away(archive: Path) -> None:
-    draft = draft_of(archive_or_draft_options(archive, HOME))
-    draft.write_bytes(b"half")
-    publish_or_discard(HOME, complete=False)
-    assert not draft.exists()
-    assert archive_options(archive) == []
-
-
-def test_each_node_settles_its_own(archive: Path) -> None:
-    other = draft_of(archive_or_draft_options(archive, Path("/somewhere/node-2")))
-    other.write_bytes(b"being written")
-    publish_or_discard(HOME, complete=True)
-    assert other.exists()
-    assert not archive.exists()
 
 
 def test_a_cache_that_cannot_be_written_to_is_no_error(archive: Path, tmp_path: Path) -> None:

@@ -1,12 +1,23 @@
+"""The properties of local brokers, and the configuration of their sidecars."""
+
+from __future__ import annotations
+
 import base64
 from pathlib import Path
 
+import pytest
+
 from proxy.config import load
 from proxy.local import broker
+from proxy.local.readiness import known_brokers
+from tests.integration.conftest import free_port
 from tests.unit.local.samples import planned
 
 
-def test_one_node(tmp_path: Path) -> None:
+@pytest.mark.promise(
+    "local-cluster.md", "A local broker advertises its sidecar's address, and three replicate what they keep."
+)
+def test_properties_are_those_of_a_broker_behind_a_sidecar(tmp_path: Path) -> None:
     state = planned(tmp_path, 1)
     properties = broker.server_properties(state, state.nodes[0], {})
     assert properties["listeners"] == (
@@ -16,30 +27,20 @@ def test_one_node(tmp_path: Path) -> None:
     assert properties["controller.quorum.voters"] == "1@127.0.0.1:39092"
     assert properties["offsets.topic.replication.factor"] == "1"
     assert properties["transaction.state.log.min.isr"] == "1"
-
-
-def test_three_nodes_replicate_the_internal_topics(tmp_path: Path) -> None:
-    state = planned(tmp_path, 3)
-    properties = broker.server_properties(state, state.nodes[2], {})
+    three = planned(tmp_path, 3)
+    properties = broker.server_properties(three, three.nodes[2], {})
     assert properties["node.id"] == "3"
     assert properties["controller.quorum.voters"] == "1@127.0.0.1:39092,2@127.0.0.1:39093,3@127.0.0.1:39094"
     assert properties["offsets.topic.replication.factor"] == "3"
     assert properties["transaction.state.log.min.isr"] == "2"
 
-
-def test_given_properties_have_the_last_word(tmp_path: Path) -> None:
-    state = planned(tmp_path, 1)
     extra = {"num.network.threads": "3", "message.max.bytes": "60000000"}
     broker.write_properties(state, state.nodes[0], extra)
     lines = state.nodes[0].properties.read_text().splitlines()
-    assert "num.network.threads=3" in lines
-    assert "message.max.bytes=60000000" in lines
+    assert {"num.network.threads=3", "message.max.bytes=60000000"} <= set(lines), "given ones have the last word"
     assert "num.network.threads=1" not in lines
 
-
-def test_the_sidecar_takes_the_configuration_written_for_it(tmp_path: Path) -> None:
-    node = planned(tmp_path, 1).nodes[0]
-    file = tmp_path / "sidecar-1.yaml"
+    node, file = state.nodes[0], tmp_path / "sidecar-1.yaml"
     broker.write_sidecar_config(file, node)
     config = load(file)
     assert config.broker_id == 1
@@ -47,10 +48,11 @@ def test_the_sidecar_takes_the_configuration_written_for_it(tmp_path: Path) -> N
     assert [str(listener.upstream) for listener in config.listeners] == [node.upstream]
 
 
-def test_ids_are_kafkas() -> None:
+def test_ids_are_kafkas_and_nobody_is_a_broker_where_nobody_listens() -> None:
     ids = {broker.new_id() for _ in range(300)}
     assert len(ids) == 300
     assert all(len(base64.urlsafe_b64decode(text + "==")) == 16 and text[0] != "-" for text in ids)
+    assert known_brokers(f"127.0.0.1:{free_port()}") == set()
 
 
 def test_last_words_are_errors_without_stack_frames() -> None:

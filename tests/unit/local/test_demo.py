@@ -6,6 +6,7 @@ import io
 import shlex
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from proxy.cli import _parser
@@ -22,6 +23,7 @@ def said() -> list[str]:
     return out.getvalue().splitlines()
 
 
+@pytest.mark.promise("README.md", "Every command that make demo names at its end can be run.")
 def test_every_command_that_it_names_can_be_run(monkeypatch) -> None:
     monkeypatch.setattr("sys.argv", ["brokerside"])
     lines = [line.strip() for line in said() if line.startswith("  brokerside ")]

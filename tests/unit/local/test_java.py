@@ -1,25 +1,13 @@
+"""Which Java is used, and what is said where there is none that fits."""
+
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest
 
 from proxy.errors import LocalError
 from proxy.local.java import java, parse_version
-
-
-@pytest.mark.parametrize(
-    ("banner", "version"),
-    [
-        ('openjdk version "17.0.15" 2025-04-15', 17),
-        ('openjdk version "25" 2025-09-16', 25),
-        ('openjdk version "26-ea" 2026-03-17', 26),
-        ('java version "1.8.0_392"', 8),
-        ('Picked up JAVA_TOOL_OPTIONS: -Dx=y\nopenjdk version "21.0.1" 2023-10-17', 21),
-        ("command not found", None),
-        ("", None),
-    ],
-)
-def test_versions(banner: str, version: int | None) -> None:
-    assert parse_version(banner) == version
 
 
 def fake_java(folder: Path, banner: str) -> Path:
@@ -31,47 +19,44 @@ def fake_java(folder: Path, banner: str) -> Path:
     return path
 
 
-@pytest.fixture(autouse=True)
-def no_java_home(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_are_read_of_every_banner() -> None:
+    for banner, version in (
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('openjdk version "25" 2025-09-16', 25),
+        ('openjdk version "26-ea" 2026-03-17', 26),
+        ('java version "1.8.0_392"', 8),
+        ('Picked up JAVA_TOOL_OPTIONS: -Dx=y\nopenjdk version "21.0.1" 2023-10-17', 21),
+        ("command not found", None),
+        ("", None),
+    ):
+        assert parse_version(banner) == version, banner
+
+
+@pytest.mark.promise(
+    "install.md", "Java 17 or newer is taken of JAVA_HOME or else of the path; another one is refused."
+)
+def test_java_home_wins_over_the_path_and_an_old_java_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
-
-
-def test_java_of_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = fake_java(tmp_path / "bin", 'openjdk version "17.0.1"')
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    assert java() == path
-
-
-def test_java_home_wins_over_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_java(tmp_path / "path", 'openjdk version "17.0.1"')
-    chosen = fake_java(tmp_path / "home" / "bin", 'openjdk version "21.0.1"')
-    monkeypatch.setenv("PATH", str(tmp_path / "path"))
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
-    assert java() == chosen
-
-
-def test_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LocalError, match=r"no Java .* install Java 17 or newer"):
         java()
-
-
-def test_java_that_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = fake_java(tmp_path / "old" / "bin", 'openjdk version "11.0.2" 2019-01-15')
+    of_path = fake_java(tmp_path / "path", 'openjdk version "17.0.1"')
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    assert java() == of_path
+    chosen = fake_java(tmp_path / "home" / "bin", 'openjdk version "21.0.1"')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
+    assert java() == chosen
+    old = fake_java(tmp_path / "old" / "bin", 'openjdk version "11.0.2" 2019-01-15')
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
     with pytest.raises(LocalError, match=r"is Java 11, and Java 17 or newer is needed; .* set JAVA_HOME") as raised:
         java()
-    assert str(path) in str(raised.value)
-
-
-def test_java_home_without_a_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert str(old) in str(raised.value)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(LocalError, match="correct it or unset it"):
         java()
-
-
-def test_a_java_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_java(tmp_path / "bin", "hello")
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    fake_java(tmp_path / "none" / "bin", "hello")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
     with pytest.raises(LocalError, match="does not say its version"):
         java()

@@ -6,17 +6,16 @@ from proxy.errors import LocalError
 from proxy.local import ports
 
 
+@pytest.mark.promise(
+    "local-cluster.md", "Ports of a local cluster are free ones, outside of those that Linux gives away."
+)
 def test_ports_are_different_free_and_outside_of_what_linux_gives_away() -> None:
     chosen = ports.free_ports(50)
     assert len(set(chosen)) == 50
     assert all(ports.is_free(port) and ports.FIRST <= port <= ports.LAST for port in chosen)
-
-
-def test_a_port_with_a_listener_is_not_free() -> None:
-    (port,) = ports.free_ports(1)
-    with socket.create_server((ports.HOST, port)):
-        assert not ports.is_free(port)
-    assert ports.is_free(port)
+    with socket.create_server((ports.HOST, chosen[0])):
+        assert not ports.is_free(chosen[0])
+    assert ports.is_free(chosen[0])
 
 
 def test_what_is_to_be_avoided_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,21 +19,19 @@ def wait_for(file: Path, text: str) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.promise("local-cluster.md", "A local process outlives the command that started it, until it is stopped.")
 def test_a_process_lives_in_its_own_session_until_it_is_stopped(tmp_path: Path) -> None:
-    process = spawn(SLEEP, tmp_path / "out")
+    output = tmp_path / "out"
+    output.write_text("of an earlier run")
+    process = spawn(["/bin/sh", "-c", "echo one; echo two >&2; exec sleep 60"], output)
+    wait_for(output, "two")
+    assert output.read_text() == "one\ntwo\n", "a new file"
     assert process.alive()
     assert os.getsid(process.pid) == process.pid
     assert stop([process], 60)
     assert not process.alive()
-
-
-def test_its_output_goes_to_a_new_file(tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    output.write_text("of an earlier run")
-    process = spawn(["/bin/sh", "-c", "echo one; echo two >&2"], output)
-    wait_for(output, "two")
-    assert output.read_text() == "one\ntwo\n"
-    stop([process], 10)
+    with pytest.raises(FileNotFoundError):
+        spawn([str(tmp_path / "nothing")], output)
 
 
 def test_one_that_does_not_listen_is_killed_and_reported(tmp_path: Path) -> None:
@@ -52,16 +50,13 @@ def test_kill_does_not_ask(tmp_path: Path) -> None:
     os.killpg(process.pid, signal.SIGKILL)  # the sleep
 
 
-def test_another_process_with_the_same_pid_is_left_alone(tmp_path: Path) -> None:
+def test_another_process_or_thread_with_the_same_pid_is_left_alone(tmp_path: Path) -> None:
     process = spawn(SLEEP, tmp_path / "out")
     stranger = replace(process, started=process.started - 1)
     assert not stranger.alive()
     assert stop([stranger], 10)
     assert process.alive()
     stop([process], 10)
-
-
-def test_a_pid_that_is_a_thread_now() -> None:
     done = threading.Event()
     thread = threading.Thread(target=done.wait, daemon=True)
     thread.start()
@@ -70,7 +65,7 @@ def test_a_pid_that_is_a_thread_now() -> None:
     done.set()
 
 
-def test_one_that_has_ended_already(tmp_path: Path) -> None:
+def test_one_that_has_ended_already_is_stopped(tmp_path: Path) -> None:
     process = spawn(["/bin/true"], tmp_path / "out")
     deadline = time.monotonic() + 60
     while process.alive():
@@ -78,8 +73,3 @@ def test_one_that_has_ended_already(tmp_path: Path) -> None:
         time.sleep(0.01)
     assert stop([process], 60)
     assert not Process(process.pid, process.started).alive()
-
-
-def test_a_command_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        spawn([str(tmp_path / "nothing")], tmp_path / "out")

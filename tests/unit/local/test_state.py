@@ -10,28 +10,21 @@ from proxy.local.state import CLUSTER_FILE, ClusterState, load, save
 from tests.unit.local.samples import planned
 
 
-def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+def test_what_is_saved_is_loaded_and_a_file_that_is_not_is_named(tmp_path: Path) -> None:
     state = planned(tmp_path, 3)
     save(tmp_path, state)
     assert load(tmp_path) == state
     assert load(tmp_path / "nowhere") is None
-
-
-def test_addresses_of_three_nodes(tmp_path: Path) -> None:
-    state = planned(tmp_path, 3)
     assert state.bootstrap == "127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094"
     assert state.broker_bootstrap == "127.0.0.1:19092,127.0.0.1:19093,127.0.0.1:19094"
     assert state.internal_bootstrap == "127.0.0.1:29092,127.0.0.1:29093,127.0.0.1:29094"
     assert state.node(3).advertised == "127.0.0.1:9094"
     with pytest.raises(LocalError, match="no node 4; there are 1, 2, 3"):
         state.node(4)
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b'{"kafka_version": 4}', b"\xff"])
-def test_an_unreadable_file_is_named(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / CLUSTER_FILE).write_bytes(content)
-    with pytest.raises(LocalError, match=rf"{CLUSTER_FILE} cannot be read .* begin anew"):
-        load(tmp_path)
+    for content in (b"", b"{", b'{"kafka_version": 4}', b"\xff"):
+        (tmp_path / CLUSTER_FILE).write_bytes(content)
+        with pytest.raises(LocalError, match=rf"{CLUSTER_FILE} cannot be read .* begin anew"):
+            load(tmp_path)
 
 
 def running(folder: Path) -> ClusterState:
@@ -43,6 +36,9 @@ def running(folder: Path) -> ClusterState:
     return state
 
 
+@pytest.mark.promise(
+    "local-cluster.md", "Another process that has a stopped broker's pid is neither shown nor stopped."
+)
 def test_a_reused_pid_is_not_taken_for_the_node(tmp_path: Path) -> None:
     process = running(tmp_path).nodes[0].process
     assert process is not None
