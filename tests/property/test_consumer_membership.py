@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from proxy.client.consumer.effects import AssignPartitions, CloseLink, MembershipEnded, OpenLink, SendToCoordinator
 from proxy.client.consumer.events import (
@@ -179,5 +180,9 @@ class Membership(RuleBasedStateMachine):
         assert (self.machine.due() is None) == self.has_ended
 
 
-TestMembership = Membership.TestCase
-TestMembership.settings = settings(settings.get_profile("fast"), max_examples=300, stateful_step_count=40)
+@pytest.mark.promise(
+    "consumer.md", "A consumer hands out messages on its lease alone, whatever happens in which order."
+)
+def test_a_membership_keeps_its_promises_under_any_order_of_events() -> None:
+    search = settings(settings.get_profile("fast"), max_examples=150, stateful_step_count=40)
+    run_state_machine_as_test(Membership, settings=search)
