@@ -70,10 +70,8 @@ class Cost(NamedTuple):
 class JobProcess:
     """A process that does what it is asked. Use as a context manager."""
 
-    def __init__(self, bootstrap: str, kind: str, clocks: Path | None = None, checkout: Path | None = None) -> None:
-        """``kind``: "short" or "continuous". ``clocks``: a folder for clocks in Python. ``checkout``: where another
-        version of the project is, with its virtual environment; it has no such clocks. Raises LocalError."""
-        python = str(checkout / ".venv/bin/python") if checkout else sys.executable
+    def __init__(self, bootstrap: str, kind: str, clocks: Path | None = None) -> None:
+        """``kind``: "short" or "continuous". ``clocks``: a folder for clocks in Python. Raises LocalError."""
         self._clocks = None if clocks is None else str(clocks)
         arguments = [] if clocks is None else [str(clocks)]
         if clocks is not None:
@@ -81,8 +79,7 @@ class JobProcess:
         self._seen = NOTHING
         begun = time.monotonic()
         self._process = subprocess.Popen(
-            [python, "-P", str(PROGRAM), bootstrap, kind, *arguments],
-            cwd=checkout,
+            [sys.executable, "-P", str(PROGRAM), bootstrap, kind, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

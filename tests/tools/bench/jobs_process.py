@@ -1,8 +1,7 @@
 """A job, as the bench has it work: ``python -P jobs_process.py BOOTSTRAP short|continuous [CLOCKS]``.
 
 Each line of stdin is a JSON array: a piece of work and its arguments, done in one Spark session. A JSON line on stdout
-is its result, and the first line says that there is a session. Another checkout runs this file with its own modules: so
-it uses only what old ones have, but for ``decode``, and for CLOCKS, a folder for the clocks of
+is its result, and the first line says that there is a session. CLOCKS: a folder for the clocks of
 ``tests.tools.bench.jobs_clocks``.
 """
 
@@ -11,16 +10,18 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from proxy.local.jars import resolve
-from spark_jobs import kafka
-from spark_jobs.definitions import load
+from spark_jobs.decode import DecodeOptions, decode_records
+from spark_jobs.io import map_in_arrow
+from spark_jobs.partial_rows import PARTIAL_SCHEMA
 from spark_jobs.run import run
+from spark_jobs.schemas import STREAMED
 from spark_jobs.session import spark_conf, spark_session
 
 
@@ -47,34 +48,15 @@ def _read(spark: SparkSession, bootstrap: str, topic: str) -> dict[str, int]:
 
 def _decode(spark: SparkSession, bootstrap: str, topic: str) -> dict[str, int]:
     """Read the topic, make partial rows of its events, and do nothing with these."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    from spark_jobs.decode import DecodeOptions, decode_records
-    from spark_jobs.io import map_in_arrow
-    from spark_jobs.partial_rows import PARTIAL_SCHEMA
-    from spark_jobs.schemas import STREAMED
-
     decoded = partial(decode_records, options=DecodeOptions(tuple(STREAMED)))
     _discard(map_in_arrow(_records(spark, bootstrap, topic), decoded, from_arrow_schema(PARTIAL_SCHEMA)))
     return {}
 
 
-def _job(
-    _: SparkSession, bootstrap: str, topic: str, tables: str, mode: str = "", options: Mapping[str, Any] | None = None
-) -> dict[str, int]:
-    """Make all tables of the topic. With ``mode`` "continuous", until SIGTERM. ``options``: files of ``definitions``,
-    ``hmac_keys`` in hexadecimal digits by id, ``records_per_batch``."""
-    given = options or {}
-    kafka.MAX_RECORDS_PER_BATCH = given.get("records_per_batch", kafka.MAX_RECORDS_PER_BATCH)
-    done = run(
-        bootstrap_servers=bootstrap,
-        topic=topic,
-        tables=tables,
-        jars=[],
-        definitions=load(given.get("definitions", ())),
-        hmac_keys={name: bytes.fromhex(key) for name, key in given.get("hmac_keys", {}).items()},
-        available_now=mode != "continuous",
-    )
+def _job(_: SparkSession, bootstrap: str, topic: str, tables: str, mode: str = "") -> dict[str, int]:
+    """Make all tables of the topic. With ``mode`` "continuous", until SIGTERM."""
+    now = mode != "continuous"
+    done = run(bootstrap_servers=bootstrap, topic=topic, tables=tables, jars=[], available_now=now)
     return {"events": done.events, "batches": done.batches}
 
 
