@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import random
-import struct
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -19,8 +18,9 @@ from typing import NamedTuple
 
 from proxy.client.consumer.backoff import LEASE_BACKOFF_MS
 from proxy.coordinator import wire
+from proxy.core.encode import encode
+from proxy.core.schema import layout
 from proxy.core.struct import view
-from proxy.core.wire import uvarint_bytes
 from proxy.errors import LocalError
 from proxy.local.ports import HOST
 
@@ -412,21 +412,12 @@ def heartbeat_request(
     group: str, member: str, epoch: int, topics: list[str] | None, owned: dict[str, list[int]] | None
 ) -> bytes:
     """The body of a ConsumerGroupHeartbeat request, version 1. ``owned``: by topic id as ``view`` prints it."""
-    none = b"\0"
-    parts = [_compact(group), _compact(member), struct.pack(">i", epoch), none, none]
-    parts.append(struct.pack(">i", REBALANCE_TIMEOUT_MS if topics else -1))
-    parts += [none] if topics is None else [uvarint_bytes(len(topics) + 1), *map(_compact, topics)]
-    parts += [none, none]
-    if owned is None:
-        parts.append(none)
-    else:
-        parts.append(uvarint_bytes(len(owned) + 1))
-        for topic_id, partitions in owned.items():
-            parts += [base64.urlsafe_b64decode(topic_id + "=="), uvarint_bytes(len(partitions) + 1)]
-            parts += [struct.pack(f">{len(partitions)}i", *partitions), none]
-    return b"".join([*parts, none])
-
-
-def _compact(text: str) -> bytes:
-    raw = text.encode()
-    return uvarint_bytes(len(raw) + 1) + raw
+    held = None if owned is None else [
+        {"TopicId": base64.urlsafe_b64decode(topic_id + "=="), "Partitions": partitions}
+        for topic_id, partitions in owned.items()
+    ]  # fmt: skip
+    values = {
+        "GroupId": group, "MemberId": member, "MemberEpoch": epoch, "SubscribedTopicNames": topics,
+        "RebalanceTimeoutMs": REBALANCE_TIMEOUT_MS if topics else -1, "TopicPartitions": held,
+    }  # fmt: skip
+    return encode(layout(CONSUMER_GROUP_HEARTBEAT, 1, response=False), values)

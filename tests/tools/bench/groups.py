@@ -23,10 +23,12 @@ from statistics import median
 from tempfile import mkdtemp
 from typing import Any, Generic, TypeVar
 
+from proxy.core.encode import encode
+from proxy.core.schema import layout
 from proxy.errors import LocalError
 from proxy.local import cluster
 from proxy.local.state import Node
-from tests.integration.quotas import Peer, text
+from tests.integration.quotas import Peer
 from tests.tools.bench.contestants import Contestant, Running
 from tests.tools.bench.group_members import CoordinatedMember, KafkaMember, Member, Ownership
 from tests.tools.bench.kafka import create_topic
@@ -348,6 +350,6 @@ def tune(broker: str, group: str) -> None:
 
 def alter_config_body(group: str, settings: dict[str, str]) -> bytes:
     """The body of an IncrementalAlterConfigs request, version 0."""
-    entries = b"".join(text(key) + bytes([SET]) + text(value) for key, value in settings.items())
-    head = struct.pack(">ib", 1, GROUP_RESOURCE) + text(group) + struct.pack(">i", len(settings))
-    return head + entries + b"\0"
+    configs = [{"Name": key, "ConfigOperation": SET, "Value": value} for key, value in settings.items()]
+    resource = {"ResourceType": GROUP_RESOURCE, "ResourceName": group, "Configs": configs}
+    return encode(layout(INCREMENTAL_ALTER_CONFIGS, 0, response=False), {"Resources": [resource]})
