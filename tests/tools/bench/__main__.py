@@ -16,11 +16,10 @@ from msgspec import DecodeError
 from proxy.errors import LocalError
 from tests.tools.bench.contestants import CONTESTANTS
 from tests.tools.bench.features import Features
-from tests.tools.bench.group_scale import GroupScale
+from tests.tools.bench.grids import EVENTS, KEYS
+from tests.tools.bench.group_scale import GroupScale, GroupTakeover
 from tests.tools.bench.group_spread import GroupSpread
-from tests.tools.bench.group_takeover import GroupTakeover
 from tests.tools.bench.groups import GroupEvents
-from tests.tools.bench.job_tables import EVENTS, KEYS
 from tests.tools.bench.jobs import Jobs
 from tests.tools.bench.kafka import RealKafka, listeners
 from tests.tools.bench.loop_delays import LoopDelays

@@ -7,8 +7,7 @@ from statistics import median
 from typing import NamedTuple
 
 from proxy.errors import LocalError
-from tests.tools.bench.group_tables import GRIDS, GROUP_GOALS, Grid, Row
-from tests.tools.bench.job_tables import JOB_GOALS, JOB_GRIDS, WHO
+from tests.tools.bench.grids import GRIDS, GROUP_GOALS, JOB_GOALS, JOB_GRIDS, WHO, Grid, Row
 from tests.tools.bench.results import REFERENCE, Results, ratios_within, summary
 
 

@@ -1,7 +1,8 @@
-"""Tables and goals of the scenarios about groups: a row for each figure, a column for each side."""
+"""Tables and goals of the scenarios about groups and jobs: a row for each figure, a column for each side or topic."""
 
 from __future__ import annotations
 
+from itertools import product
 from typing import NamedTuple
 
 SIDES = {"ours": "coordinated", "tuned": "KIP-848, tuned", "default": "KIP-848, defaults"}
@@ -26,7 +27,7 @@ class Grid(NamedTuple):
     contestant: str = "brokerside"
 
 
-EVENTS = {
+GROUP_EVENTS = {
     "join": "one joins",
     "leave": "one leaves",
     "leave_reporting": "one leaves that has offsets to report",
@@ -42,7 +43,7 @@ GRIDS = (
             Row("50 start at once: until all is owned, s", "start_{}_s", 2),
             *(
                 Row(f"{what}: {title}", f"{event}_{{}}_{figure}", decimals)
-                for event, what in EVENTS.items()
+                for event, what in GROUP_EVENTS.items()
                 for title, figure, decimals in (
                     ("until all is owned as computed, s", "s", 2),
                     ("longest time without an owner, moved partitions, ms", "moved_ms", 0),
@@ -160,3 +161,81 @@ GROUP_GOALS: dict[str, Bounds] = {
     ),
 }
 """By scenario."""
+
+# ---- the jobs --------------------------------------------------------------------------------------------------------
+
+EVENTS, KEYS = (100_000, 1_000_000, 5_000_000), (500, 5_000, 50_000)
+"""Of topics that there are goals and columns for: events, and keys a minute."""
+
+QUICK_EVENTS = 5_000
+
+TOPICS = {f"{count}-{keys}": f"{count:,} × {keys:,}" for count, keys in product((QUICK_EVENTS, *EVENTS), KEYS)}
+WHO = "brokerside-audit"
+
+PARTS = {
+    "kafka": "reading from Kafka",
+    "python": "records from Java to Python, rows back",
+    "decode": "decoding and checking",
+    "digests": "digests, for deduplication",
+    "sums": "sums by key",
+    "rows": "partial rows of the sums",
+    "shuffle": "shuffle and merge of partial rows",
+    "tables": "rows of tables in the driver",
+    "commit": "commits",
+    "collect": "garbage collection (Java)",
+    "compile": "compiling (Java's JIT)",
+    "rest": "the rest: Spark's driver, streaming, derived tables",
+}
+"""Titles of the parts of a job, by name."""
+
+JOB_GRIDS = (
+    Grid(
+        "jobs",
+        "The jobs: CPU µs/event, by events of a topic × keys a minute",
+        TOPICS,
+        (
+            Row("the whole job", "cpu_us_{}", 2),
+            *(Row(f"… {title}", f"{part}_us_{{}}", 2) for part, title in PARTS.items()),
+        ),
+        WHO,
+    ),
+    Grid(
+        "jobs",
+        "The jobs: throughput and memory",
+        TOPICS,
+        (
+            Row("events/s, from the start of the job to its end", "per_s_{}"),
+            Row("most RSS of Java, MiB", "java_mib_{}"),
+            Row("… of all Python workers together", "workers_mib_{}"),
+            Row("… of the driver's Python", "driver_mib_{}"),
+        ),
+        WHO,
+    ),
+    Grid(
+        "jobs",
+        "The jobs: freshness, small batches, cold runs",
+        {"": "figure"},
+        (
+            Row("event to row at 10 events/s: median, s", "fresh_p50_s", 1),
+            Row("… at most, s", "fresh_max_s", 1),
+            Row("CPU of a batch there, s", "small_batch_cpu_s", 2),
+            Row("… events of a batch", "small_batch_events"),
+            Row("a new process for a continuous job: CPU s until it has a session", "new_cpu_s", 1),
+            Row("… its first job: CPU s", "first_cpu_s", 1),
+            Row("… s", "first_s", 1),
+            Row("a short run over 10,000 events: CPU s", "cold_cpu_s", 1),
+            Row("… of it until it has a session", "cold_start_cpu_s", 1),
+            Row("… s", "cold_s", 1),
+        ),
+        WHO,
+    ),
+)
+
+JOB_GOALS: Bounds = (
+    ("the whole job, 500 keys a minute, CPU µs/event,", "cpu_us_1000000-500", 10),
+    ("… 5,000 keys a minute,", "cpu_us_1000000-5000", 12),
+    ("a small batch, CPU s,", "small_batch_cpu_s", 1.5),
+    ("event to row, continuous job, s,", "fresh_max_s", 10),
+    ("a short run over 10,000 events, CPU s,", "cold_cpu_s", 10),
+)
+"""Of the median."""
