@@ -8,5 +8,5 @@ mutate.py     inputs from seeds.
 run.py        blocks of inputs, one after the other; __main__.py: blocks in parallel, with figures.
 
 Inputs follow from (seed, target, number of the block) alone, so a run can be repeated whatever it was split into.
-``test_fuzz.py`` replays all seeds and runs a few blocks; ``test_every_key.py`` tries every api key there can be.
+``test_fuzz.py`` replays what once failed, runs a few blocks, and tries every api key there can be.
 """

@@ -115,12 +115,12 @@ def failure(target: Target, data: bytes, error: Exception) -> Failure:
     return Failure(target.name, data, kind, text)
 
 
-def replay(target: Target, inputs: list[bytes]) -> list[Failure]:
-    """Check inputs as they are, in every way that there is."""
+def replay(target: Target, inputs: list[bytes], attempts: int = 8) -> list[Failure]:
+    """Check inputs as they are, cut in so many ways."""
     failures = []
     for data in inputs:
         try:
-            for attempt in range(8):
+            for attempt in range(attempts):
                 target.check(data, Random(attempt))
             check_memory(target, data)
         except Exception as error:

@@ -56,13 +56,7 @@ def record_sets() -> list[bytes]:
     control[22] |= 0x20
     old = [one.data for one in message_sets() if one.records < 100]
     new = [batch(3, b"records", 9, 1, 5), bytes(control), batch(70_000)]
-    return [
-        b"",
-        *new,
-        *old,
-        b"".join(new),
-        new[0] + old[5] + new[0][:40],
-    ]
+    return [b"", *new, *old, b"".join(new), new[0] + old[5] + new[0][:40]]
 
 
 def bodies() -> list[bytes]:

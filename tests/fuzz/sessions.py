@@ -32,8 +32,7 @@ from proxy.errors import PeerError
 from tests.frames import METADATA, request, sized
 from tests.fuzz import seeds
 from tests.fuzz.mutate import cuts, single
-from tests.fuzz.targets import BYTE_BY_BYTE, COMPARED, Target
-from tests.oracle import session as oracle
+from tests.fuzz.targets import BYTE_BY_BYTE, Target
 
 FRESH = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS", principal_source="unauthenticated")
 MAX_FRAME = 200_000
@@ -64,19 +63,15 @@ class Conversation(NamedTuple):
     decoded: dict[str, int]
 
 
-def converse(implementation: Any, steps: Steps) -> Conversation:
-    """Run a session to its end, or to the first PeerError."""
-    return converse_into([], implementation, steps)
-
-
-def converse_into(exchanges: list[Exchange], implementation: Any, steps: Steps) -> Conversation:
-    """The same; its exchanges are added to ``exchanges`` as they are."""
+def converse(steps: Steps, exchanges: list[Exchange] | None = None) -> Conversation:
+    """Run a session to its end, or to the first PeerError. Its exchanges are added to ``exchanges`` as they are."""
+    exchanges = [] if exchanges is None else exchanges
     changes: list[ConnectionTransition] = []
     observed = memoryview(bytearray(8)).cast("q")
     budget = Budget()
     counters = ListenerCounters()
     sink = ObservationSink(exchanges.append, changes.append, INTEREST, observed, MAX_BODY)
-    session = implementation(FRESH, counters, sink, MAX_FRAME, PrincipalTracker(FRESH), budget=budget)
+    session = Session(FRESH, counters, sink, MAX_FRAME, PrincipalTracker(FRESH), budget=budget)
     refused = None
     for side, data in steps:
         try:
@@ -113,13 +108,10 @@ def split(steps: Steps, rng: Random, every_byte: bool) -> Steps:
 
 
 def check_steps(steps: Steps, rng: Random) -> Conversation:
-    """Whole = cut anywhere = byte by byte, and as the oracle has it."""
-    expected = converse(Session, steps)
+    """Whole = cut anywhere = byte by byte."""
+    expected = converse(steps)
     pieces = split(steps, rng, rng.random() < BYTE_BY_BYTE)
-    assert converse(Session, pieces) == expected, "pieces give something else"
-    if rng.random() < COMPARED:
-        assert converse(oracle.Session, steps) == expected, "the oracle differs"
-        assert converse(oracle.Session, pieces) == expected, "the oracle differs over pieces"
+    assert converse(pieces) == expected, "pieces give something else"
     check_kept(steps, expected)
     return expected
 
@@ -162,7 +154,7 @@ def check_session(data: bytes, rng: Random) -> None:
 
 
 def session_once(data: bytes) -> object:
-    return converse(Session, steps_of(data))
+    return converse(steps_of(data))
 
 
 # ---- frame ----------------------------------------------------------------------------------------------------------
@@ -183,7 +175,7 @@ def check_frame(data: bytes, rng: Random) -> None:
 
 
 def frame_once(data: bytes) -> object:
-    return converse(Session, stream_of(data))
+    return converse(stream_of(data))
 
 
 # ---- header ---------------------------------------------------------------------------------------------------------
@@ -203,7 +195,7 @@ def framed(data: bytes) -> Steps:
 
 
 def header_once(data: bytes) -> object:
-    return converse(Session, framed(data))
+    return converse(framed(data))
 
 
 TARGETS = [

@@ -11,19 +11,15 @@ import pytest
 from kio.serial import entity_reader
 
 from proxy.compiled.walk_door import BodyFeed, walker_for_request, walker_for_response
+from tests.cases import each
 from tests.golden.frames import Frame, Recording, dump, load, recordings
 
 RECORDINGS = recordings()
-every_recording = pytest.mark.parametrize("recording", RECORDINGS, ids=lambda recording: recording.name)
+every_recording = each("recording", RECORDINGS)
 
 OLDEST_OF_KIO = {0: 3, 1: 4, 78: 1}
 NAMES = {0: "Produce", 1: "Fetch", 78: "ShareFetch"}
-FOR_KIO = [
-    pytest.param(frame, id=f"{recording.name}-{number}")
-    for recording in RECORDINGS
-    for number, frame in enumerate(recording.frames)
-    if frame.version >= OLDEST_OF_KIO[frame.key]
-]
+FOR_KIO = [frame for one in RECORDINGS for frame in one.frames if frame.version >= OLDEST_OF_KIO[frame.key]]
 
 
 @every_recording
@@ -74,7 +70,7 @@ def test_a_recording_reads_back_as_it_was_written(recording: Recording, tmp_path
     assert load(copy) == recording
 
 
-@pytest.mark.parametrize("frame", FOR_KIO)
+@each("frame", FOR_KIO)
 def test_kio_reads_the_same(frame: Frame) -> None:
     name = NAMES[frame.key]
     folder = "share_fetch" if frame.key == 78 else name.lower()

@@ -33,7 +33,7 @@ from tests.tools.addressed import rewriting, rewritten
 from tests.tools.kafka_tools import KafkaTools
 from tests.tools.random_messages import Drawn, read_all
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 ALTER_REASSIGNMENTS = 45
 DESCRIBE_CONFIGS, OF_GROUP = 32, 32
@@ -47,6 +47,9 @@ def brokers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp("site") / "cluster"
     with site(folder, request.param, registry=request.param == "4.3.1") as made:
         yield made
+
+
+newest = pytest.mark.parametrize("brokers", KAFKA[-1:], indirect=True)
 
 
 @pytest.fixture
@@ -88,6 +91,7 @@ def test_every_version_of_each_response_differs_in_addresses_alone(brokers: Site
     assert_hidden(brokers)
 
 
+@newest
 def test_without_rewriting_every_response_is_the_brokers(brokers: Site, topic: str) -> None:
     with plain_sidecar(brokers) as address, Asker(brokers.state.nodes[0].upstream) as direct, Asker(address) as relayed:
         compared = 0
@@ -103,7 +107,7 @@ def test_without_rewriting_every_response_is_the_brokers(brokers: Site, topic: s
             found = relayed.until(key, version, values, is_same)
             assert found == body, (key, version)
             compared += PRIVATE.encode() in body
-    assert compared >= (25 if brokers.state.kafka_version == "3.9.2" else 30)
+    assert compared >= 30
 
 
 def asked(asker: Asker, topic: str) -> Iterator[tuple[int, int, dict[str, Any]]]:
@@ -116,6 +120,7 @@ def asked(asker: Asker, topic: str) -> Iterator[tuple[int, int, dict[str, Any]]]
             yield from ((key, version, values[key]) for version in versions if version >= FIRST_VERSIONS[key])
 
 
+@newest
 def test_a_sidecar_before_another_broker_says_so(brokers: Site) -> None:
     [listener] = load(brokers.sidecars[0].config).listeners
     upstream = Upstream(listener.upstream, 60.0)
@@ -125,6 +130,7 @@ def test_a_sidecar_before_another_broker_says_so(brokers: Site) -> None:
 
 
 @BUILDING
+@newest
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
 def test_clients_of_other_languages(brokers: Site, client: Client) -> None:
     """They describe a topic, produce, consume in a group and commit."""
@@ -136,10 +142,9 @@ def test_clients_of_other_languages(brokers: Site, client: Client) -> None:
     assert_hidden(brokers)
 
 
+@newest
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_librdkafka(brokers: Site, topic: str, protocol: str) -> None:
-    if protocol == "consumer" and brokers.state.kafka_version == "3.9.2":
-        pytest.skip("Kafka 3.9 has this protocol as a preview alone")
     values = [str(number).encode() for number in range(500)]
     assert produce(brokers.bootstrap, topic, values) == 500
     assert sorted(consume(brokers.bootstrap, topic, 500, **{"group.protocol": protocol})) == sorted(values)
@@ -151,6 +156,7 @@ def test_librdkafka(brokers: Site, topic: str, protocol: str) -> None:
     assert_hidden(brokers)
 
 
+@newest
 def test_aiokafka(brokers: Site, topic: str) -> None:
     values = [str(number).encode() for number in range(300)]
 
@@ -179,9 +185,8 @@ def test_aiokafka(brokers: Site, topic: str) -> None:
     assert_hidden(brokers)
 
 
+@newest
 def test_javas_share_consumer(brokers: Site, tools: KafkaTools, topic: str) -> None:
-    if brokers.state.kafka_version == "3.9.2":
-        pytest.skip("Kafka 3.9 has no share groups")
     server = ("--bootstrap-server", brokers.bootstrap)
     assert produce(brokers.bootstrap, topic, [str(number).encode() for number in range(300)]) == 300
     run(tools, "configs", *server, "--alter", "--add-config", "share.auto.offset.reset=earliest", "--entity-type",
@@ -203,6 +208,7 @@ def resets_earliest(asker: Asker, group: str) -> bool:
     return ("share.auto.offset.reset", "earliest") in {(one["Name"], one["Value"]) for one in found["Configs"]}
 
 
+@newest
 def test_javas_admin_tools(brokers: Site, tools: KafkaTools, topic: str) -> None:
     server = ("--bootstrap-server", brokers.bootstrap)
     assert brokers.state.cluster_id in run(tools, "cluster", "cluster-id", *server)
@@ -214,6 +220,7 @@ def test_javas_admin_tools(brokers: Site, tools: KafkaTools, topic: str) -> None
     assert_hidden(brokers)
 
 
+@newest
 def test_leaders_that_move_are_found_by_javas_clients(brokers: Site) -> None:
     """Records keep coming while each partition's leader changes: the refusal names the new one."""
     topic = new_topic(brokers.state)

@@ -34,7 +34,6 @@ from proxy.client import (
 )
 from proxy.core.protected_topics import REGISTRY
 from proxy.interceptors.api_versions import decode_api_versions
-from proxy.interceptors.tags import TAGS_BY_NAME
 from proxy.local import broker, cluster, process
 from proxy.local.ports import HOST, free_ports
 from proxy.local.readiness import known_brokers
@@ -44,7 +43,7 @@ from proxy.protocol.versions import floored, ranges
 from tests.integration.quotas import Peer
 from tests.integration.tap import tap
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 OLD, NEW = "3.9.2", "4.3.1"
 UPGRADED = 3
@@ -187,20 +186,6 @@ def test_each_broker_has_the_range_of_its_own_version(fleet: Fleet) -> None:
         assert helped
         for key, (first, last) in helped.items():
             assert real[key][0] <= first <= last <= real[key][1]
-
-
-def test_every_tag_is_as_documented(fleet: Fleet) -> None:
-    until(lambda: all("brokerside.features.epoch" in entry.tags for entry in fleet.ask(2).values()))
-    for entry in fleet.ask(2).values():
-        builtin = {name: value for name, value in entry.tags.items() if name in TAGS_BY_NAME}
-        assert builtin.keys() == TAGS_BY_NAME.keys() - {"sidecar"}
-        for name, value in builtin.items():
-            assert re.fullmatch(TAGS_BY_NAME[name].grammar, value), (name, value)
-        assert entry.tags["broker.id"] == str(entry.node_id)
-        assert entry.tags["cluster.id"] == fleet.state.cluster_id
-        assert entry.tags["endpoints"] == f"plaintext://{fleet.address(entry.node_id)}"
-        page = (Path(__file__).parents[2] / "docs" / "tags.md").read_text()
-        assert all(f"## `{name}`\n" in page for name in builtin)
 
 
 def test_tags_of_one_s_own_reach_the_other_sidecars_and_change_with_the_file(fleet: Fleet) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,10 +13,10 @@ import yaml
 from proxy.client import BrokerMetadataClient, endpoints
 from proxy.errors import BrokersideError
 from proxy.fleet.connection import BrokerUnreachable
-from proxy.local.ports import HOST, free_ports
+from proxy.interceptors.tags import TAGS_BY_NAME
 from proxy.local.sidecars import SidecarProcess
+from tests.brokers import SharedBroker
 from tests.integration.test_audit import until
-from tests.integration.test_quota_poller import Secured, secured  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.kafka
 
@@ -28,41 +29,38 @@ LOGIN = {
 
 
 @contextmanager
-def sidecar(secured: Secured, folder: Path, **values: object) -> Iterator[str]:  # noqa: F811 - the fixture
+def sidecar(secured: SharedBroker, folder: Path, **values: object) -> Iterator[str]:
     """Gives the address of its plain listener; there is one with SASL beside it."""
-    node = secured.node
-    [port] = free_ports(1)
-    sasl = {"name": "SASL", "bind": secured.sasl_advertised, "upstream": secured.sasl}
+    node, sasl = secured.node, secured.listeners["SASL"]
+    listener = {
+        "name": "SASL",
+        "bind": sasl.advertised,
+        "upstream": sasl.address,
+        "security.protocol": "SASL_PLAINTEXT",
+    }
     config = {
         "broker.id": node.id,
         "internal.bootstrap.servers": node.internal,
-        "listeners": [
-            {"name": "CLIENT", "bind": node.advertised, "upstream": node.upstream},
-            {**sasl, "security.protocol": "SASL_PLAINTEXT"},
-        ],
-        "admin": {"bind": f"{HOST}:{port}"},
+        "listeners": [{"name": "CLIENT", "bind": node.advertised, "upstream": node.upstream}, listener],
+        "admin": {"bind": node.admin},
         **values,
     }
     path = folder / "sidecar.yaml"
     path.write_text(yaml.safe_dump(config))
-    running = SidecarProcess.start(path, path.with_suffix(".log"), f"{HOST}:{port}")
+    running = SidecarProcess.start(path, path.with_suffix(".log"), node.admin)
     try:
         yield node.advertised
     finally:
         running.stop()
 
 
-@pytest.mark.parametrize("values", [{}, {"workers": 2}], ids=str)
-def test_a_client_goes_from_a_plain_connection_to_one_with_a_login(
-    secured: Secured,  # noqa: F811 - the fixture
-    tmp_path: Path,
-    values: dict[str, object],
-) -> None:
-    with sidecar(secured, tmp_path, **values) as address:
+def test_a_client_goes_from_a_plain_connection_to_one_with_a_login(secured: SharedBroker, tmp_path: Path) -> None:
+    with sidecar(secured, tmp_path, workers=2) as address:
         with BrokerMetadataClient(address) as client:
             plain = client.this_broker()
+            assert [one.node_id for one in client.brokers()] == [plain.node_id]
         target = endpoints(plain)["sasl_plaintext"]
-        assert str(target) == secured.sasl_advertised
+        assert str(target) == secured.listeners["SASL"].advertised
 
         with BrokerMetadataClient(target, LOGIN) as client:
             logged_in = client.check(plain.node_id)
@@ -81,11 +79,24 @@ def test_a_client_goes_from_a_plain_connection_to_one_with_a_login(
             client.this_broker()
 
 
-def test_before_the_login_where_that_is_configured(secured: Secured, tmp_path: Path) -> None:  # noqa: F811
+def test_before_the_login_where_that_is_configured(secured: SharedBroker, tmp_path: Path) -> None:
     values = {"broker.metadata.before.authentication": True}
     with (
         sidecar(secured, tmp_path, **values) as address,
-        BrokerMetadataClient(secured.sasl_advertised) as client,
+        BrokerMetadataClient(secured.listeners["SASL"].advertised) as client,
         BrokerMetadataClient(address) as other,
     ):
         until(lambda: client.this_broker().tags == other.this_broker().tags)
+
+
+def test_every_tag_is_as_documented(secured: SharedBroker, tmp_path: Path) -> None:
+    with sidecar(secured, tmp_path) as address, BrokerMetadataClient(address) as client:
+        builtin = TAGS_BY_NAME.keys() - {"sidecar"}
+        until(lambda: client.this_broker().tags.keys() >= builtin)
+        tags = client.this_broker().tags
+        assert all(re.fullmatch(TAGS_BY_NAME[name].grammar, tags[name]) for name in builtin), tags
+        assert (tags["broker.id"], tags["broker.version"]) == (str(secured.node.id), "4.3.x (inferred)")
+        assert tags["cluster.id"] == secured.state.cluster_id
+        assert f"plaintext://{address}" in tags["endpoints"].split(",")
+        page = (Path(__file__).parents[2] / "docs" / "tags.md").read_text()
+        assert all(f"## `{name}`\n" in page for name in builtin)

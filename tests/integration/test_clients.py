@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import socket
-import subprocess
 import uuid
+from contextlib import closing
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
 
 from proxy.features.catalog import PREFIX, SUPPORTED
-from proxy.local import cluster as local_cluster
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
 from proxy.rpc.feature_messages import decode_described
+from tests.cases import each
 from tests.frames import request
 from tests.integration.consuming import until
 from tests.integration.librdkafka import LARGE, consume, produce
@@ -26,22 +25,30 @@ pytestmark = pytest.mark.kafka
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
-@pytest.mark.parametrize("codec", CODECS)
-def test_librdkafka_reads_back_what_it_produced(
-    cluster: ClusterState, sidecar: SidecarProcess, topic: str, codec: str
+def test_librdkafka_reads_back_what_it_produced_with_every_codec(
+    cluster: ClusterState, sidecar: SidecarProcess, topic: str
 ) -> None:
-    values = [f"{codec} {n} ".encode() * (n % 50 + 1) for n in range(500)]
-    assert produce(cluster.bootstrap, topic, values, **{"compression.type": codec}) == 500
-    assert sorted(consume(cluster.bootstrap, topic, 500)) == sorted(values)
+    values = {codec: [f"{codec} {n} ".encode() * (n % 50 + 1) for n in range(500)] for codec in CODECS}
+    for codec, some in values.items():
+        assert produce(cluster.bootstrap, topic, some, **{"compression.type": codec}) == 500
+    read = consume(cluster.bootstrap, topic, 500 * len(CODECS))
+    assert sorted(read) == sorted(value for some in values.values() for value in some)
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_consumer_groups_of_both_protocols(
-    cluster: ClusterState, sidecar: SidecarProcess, topic: str, protocol: str
+def test_groups_of_both_protocols_read_everything_and_keep_their_offsets(
+    cluster: ClusterState, sidecar: SidecarProcess, topic: str
 ) -> None:
     values = [str(n).encode() for n in range(200)]
     produce(cluster.bootstrap, topic, values)
-    assert sorted(consume(cluster.bootstrap, topic, 200, **{"group.protocol": protocol})) == sorted(values)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    for protocol in ("classic", "consumer"):
+        group = f"{protocol}-{topic}"
+        read = consume(cluster.bootstrap, topic, 200, **{"group.id": group, "group.protocol": protocol})
+        assert sorted(read) == sorted(values), protocol
+        with closing(Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group})) as consumer:
+            committed = consumer.committed([TopicPartition(topic, 0), TopicPartition(topic, 1)], 30)
+        assert sum(max(partition.offset, 0) for partition in committed) == 200  # a partition may have no record
+        assert group in {listed.group_id for listed in admin.list_consumer_groups().result(30).valid}
 
 
 def test_transactions_commit_and_abort(cluster: ClusterState, sidecar: SidecarProcess, topic: str) -> None:
@@ -54,62 +61,6 @@ def test_transactions_commit_and_abort(cluster: ClusterState, sidecar: SidecarPr
         (producer.commit_transaction if kind == "committed" else producer.abort_transaction)(60)
     read = consume(cluster.bootstrap, topic, 50, **{"isolation.level": "read_committed"})
     assert sorted(read) == sorted(f"committed {n}".encode() for n in range(50))
-
-
-def test_aiokafka_and_kafka_python_read_what_the_other_wrote(
-    cluster: ClusterState, sidecar: SidecarProcess, topic: str
-) -> None:
-    import kafka
-    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-
-    async def write() -> None:
-        producer = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap, compression_type="gzip")
-        await producer.start()
-        for n in range(100):
-            await producer.send(topic, f"aio {n}".encode())
-        await producer.stop()
-
-    async def read() -> list[bytes]:
-        consumer = AIOKafkaConsumer(topic, bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest")
-        await consumer.start()
-        values: list[bytes] = []
-        async with asyncio.timeout(60):
-            while len(values) < 200:
-                for messages in (await consumer.getmany(timeout_ms=200)).values():
-                    values += [message.value or b"" for message in messages]
-        await consumer.stop()
-        return values
-
-    asyncio.run(write())
-    producer = kafka.KafkaProducer(bootstrap_servers=cluster.bootstrap, compression_type="gzip")
-    for n in range(100):
-        producer.send(topic, f"kpy {n}".encode())
-    producer.flush(60)
-    producer.close()
-    expected = sorted(f"{who} {n}".encode() for who in ("aio", "kpy") for n in range(100))
-    assert sorted(asyncio.run(read())) == expected
-    consumer = kafka.KafkaConsumer(
-        topic, bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", consumer_timeout_ms=60_000
-    )
-    assert sorted(message.value for _, message in zip(range(200), consumer, strict=False)) == expected
-    consumer.close()
-
-
-def test_java_tools_produce_and_consume(cluster: ClusterState, sidecar: SidecarProcess, topic: str) -> None:
-    common = ["--topic", topic, "--num-records", "3000"]
-    produced = subprocess.run(
-        [
-            *local_cluster.tool("producer-perf"), *common, "--record-size", "100", "--throughput", "-1",
-            "--command-property", f"bootstrap.servers={cluster.bootstrap}", "acks=all",
-        ],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    assert "3000 records sent" in produced.stdout
-    consumed = subprocess.run(
-        [*local_cluster.tool("consumer-perf"), *common, "--bootstrap-server", cluster.bootstrap, "--timeout", "60000"],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    assert consumed.stdout.strip().splitlines()[-1].split(", ")[4] == "3000"
 
 
 def test_admin_calls(cluster: ClusterState, sidecar: SidecarProcess) -> None:
@@ -159,24 +110,7 @@ def _converse(address: str, frames: list[bytes]) -> bytes:
         return answers
 
 
-def test_relayed_bytes_are_the_direct_bytes(cluster: ClusterState, sidecar: SidecarProcess, topic: str) -> None:
-    produce(cluster.bootstrap, topic, [b"x" * 1000] * 3000, **{"compression.type": "none"})
-    name = topic.encode()
-    fetches = []
-    for partition in (0, 1):  # Fetch v4: replica, max wait, min bytes, max bytes, isolation, one topic, one partition
-        body = b"\xff\xff\xff\xff" + bytes(4) + (1).to_bytes(4, "big") + (1 << 24).to_bytes(4, "big") + b"\0"
-        body += (1).to_bytes(4, "big") + len(name).to_bytes(2, "big") + name
-        body += (1).to_bytes(4, "big") + partition.to_bytes(4, "big") + bytes(8) + (1 << 24).to_bytes(4, "big")
-        fetches.append(request(1, 4, 100 + partition, body))
-    metadata = request(3, 4, 7, (1).to_bytes(4, "big") + len(name).to_bytes(2, "big") + name + b"\0")
-    frames = [metadata, *fetches, metadata, *fetches]
-    node = cluster.nodes[0]
-    through, direct = _converse(str(node.advertised), frames), _converse(str(node.upstream), frames)
-    assert len(direct) > 6_000_000
-    assert hashlib.sha256(through).hexdigest() == hashlib.sha256(direct).hexdigest()
-
-
-@pytest.mark.parametrize("version", range(6))
+@each("version", range(6))
 def test_api_versions_is_the_brokers_with_an_api_and_features_more(
     cluster: ClusterState, sidecar: SidecarProcess, version: int
 ) -> None:
@@ -206,26 +140,3 @@ def test_api_versions_is_the_brokers_with_an_api_and_features_more(
     size, count = int.from_bytes(after[:4], "big"), int.from_bytes(after[10:14], "big")
     reported = (size + len(own)).to_bytes(4, "big") + after[4:10] + (count + 1).to_bytes(4, "big")
     assert through[:at] + through[at + len(own) :] == reported + after[14:]
-
-
-def test_100_pipelined_requests(cluster: ClusterState, sidecar: SidecarProcess) -> None:
-    frames = [request(18, 0, n) if n % 2 else request(3, 1, n, bytes(4)) for n in range(100)]
-    answers = _converse(str(cluster.nodes[0].advertised), frames)
-    ids = []
-    while answers:
-        size = int.from_bytes(answers[:4], "big")
-        ids.append(int.from_bytes(answers[4:8], "big"))
-        answers = answers[4 + size :]
-    assert ids == list(range(100))
-
-
-def test_a_group_survives_and_offsets_are_kept(cluster: ClusterState, sidecar: SidecarProcess, topic: str) -> None:
-    produce(cluster.bootstrap, topic, [b"v"] * 100)
-    group = f"g-{topic}"
-    consume(cluster.bootstrap, topic, 100, **{"group.id": group})
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group})
-    committed = consumer.committed([TopicPartition(topic, 0), TopicPartition(topic, 1)], 30)
-    assert sum(max(partition.offset, 0) for partition in committed) == 100  # a partition may have no record
-    consumer.close()
-    assert group in {listed.group_id for listed in admin.list_consumer_groups().result(30).valid}

@@ -16,6 +16,7 @@ from proxy.core.interceptor import BrokerCall
 from proxy.net import deferred_requests, relay
 from proxy.net.deferred_requests import MAX_CALL_RESPONSE
 from proxy.telemetry import RateLimitedLogger
+from tests.cases import each
 from tests.frames import METADATA, request, response, sized
 from tests.integration.deferred import FLEXIBLE, Serve, ask, charged, closes, deferred, never, serving
 from tests.integration.peer import Behaviour, Reader, Writer, read_frame
@@ -49,7 +50,7 @@ async def two_at_once(call: BrokerCall) -> bytes | None:
     return b"both"
 
 
-@pytest.mark.parametrize(
+@each(
     ("serve", "error"),
     [
         (fail, "ValueError: a mistake"),
@@ -61,8 +62,8 @@ async def two_at_once(call: BrokerCall) -> bytes | None:
 async def test_what_cannot_be_served_closes_the_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Serve, error: str
 ) -> None:
-    if serve is never:
-        monkeypatch.setattr(deferred_requests, "MAX_DEFERRED_SECONDS", 0.2)
+    seconds = 0.2 if serve is never else 60.0
+    monkeypatch.setattr(deferred_requests, "MAX_DEFERRED_SECONDS", seconds)
     monkeypatch.setattr(relay, "rate_limited", RateLimitedLogger(structlog.get_logger()))
 
     async def silent(reader: Reader, writer: Writer) -> None:
@@ -114,27 +115,26 @@ def says(data: bytes) -> Behaviour:
     return say
 
 
-@pytest.mark.parametrize(
+@each(
     ("behaviour", "cause"),
     [
-        pytest.param(close, "broker_closed", id="closes"),
-        pytest.param(half_close, "broker_closed", id="half-closes"),
-        pytest.param(abort, "broker_reset", id="resets"),
-        pytest.param(stall, "broker_timeout", id="stalls"),
-        pytest.param(says(response(7)), "broker_out_of_sync", id="another correlation id"),
-        pytest.param(says(response(0) + b"\0"), "broker_out_of_sync", id="more"),
-        pytest.param(says(sized(b"abc")), "broker_invalid_size", id="too short"),
-        pytest.param(says(struct.pack(">ii", MAX_CALL_RESPONSE + 1, 0)), "broker_invalid_size", id="too long"),
-        pytest.param(says(struct.pack(">ii", -1, 0)), "broker_invalid_size", id="negative"),
-        pytest.param(says(response(0)), "broker_invalid_header", id="no header"),
-        pytest.param(says(response(0, b"\1\1\5abc")), "broker_invalid_header", id="half of a header"),
+        (close, "broker_closed"),
+        (half_close, "broker_closed"),
+        (abort, "broker_reset"),
+        (stall, "broker_timeout"),
+        (says(response(7)), "broker_out_of_sync"),
+        (says(response(0) + b"\0"), "broker_out_of_sync"),
+        (says(sized(b"abc")), "broker_invalid_size"),
+        (says(struct.pack(">ii", MAX_CALL_RESPONSE + 1, 0)), "broker_invalid_size"),
+        (says(struct.pack(">ii", -1, 0)), "broker_invalid_size"),
+        (says(response(0)), "broker_invalid_header"),
+        (says(response(0, b"\1\1\5abc")), "broker_invalid_header"),
     ],
 )
 async def test_a_broker_that_does_not_answer_a_call_ends_the_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behaviour: Behaviour, cause: str
 ) -> None:
-    if cause == "broker_timeout":
-        monkeypatch.setattr(deferred_requests, "CALL_SECONDS", 0.2)
+    monkeypatch.setattr(deferred_requests, "CALL_SECONDS", 0.2 if cause == "broker_timeout" else 60.0)
     ended: list[type[BaseException]] = []
 
     async def serve(call: BrokerCall) -> bytes | None:
@@ -171,7 +171,7 @@ async def test_a_call_that_is_given_up_ends_the_connection(tmp_path: Path) -> No
         writer.close()
 
 
-@pytest.mark.parametrize("after", ["the request", "the answer to a call"])
+@each("after", ["the request", "the answer to a call"])
 async def test_bytes_of_the_broker_that_nothing_asked_for_end_the_connection(tmp_path: Path, after: str) -> None:
     began = asyncio.Event()
 
@@ -218,7 +218,7 @@ async def test_closing_the_connection_cancels_it(tmp_path: Path) -> None:
         writer.close()
 
 
-@pytest.mark.parametrize("how", ["closes", "resets"])
+@each("how", ["closes", "resets"])
 async def test_a_client_that_is_gone_ends_the_connection_when_it_is_answered(tmp_path: Path, how: str) -> None:
     release = asyncio.Event()
 

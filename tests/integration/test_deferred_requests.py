@@ -245,8 +245,8 @@ async def test_while_memory_is_scarce_the_response_to_a_call_waits(tmp_path: Pat
 async def test_with_tls_on_both_sides(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "brokers")
     async with (
-        broker_with_tls(authority, tmp_path / "brokers", client="required") as (port, _),
-        behind(tmp_path, port, "SSL", originated(authority)) as running,
+        broker_with_tls(authority, client="required") as (port, _),
+        behind(tmp_path, port, originated(authority)) as running,
     ):
         with intercepting(Later(ask)):
             reader, writer = await running.dial()

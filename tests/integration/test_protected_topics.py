@@ -41,6 +41,7 @@ from proxy.interceptors.topic_protection import (
 from proxy.local import cluster as local_cluster
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
+from tests.cases import each
 from tests.frames import batch
 from tests.integration.asking import Asker
 from tests.integration.librdkafka import consume
@@ -93,14 +94,13 @@ class Site:
             time.sleep(0.1)
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one process", "workers"])
-def site(request: pytest.FixtureRequest, cluster: ClusterState) -> Iterator[Site]:
-    workers = request.param
+@pytest.fixture(scope="module")
+def site(cluster: ClusterState) -> Iterator[Site]:
     node = cluster.nodes[0]
     folder = node.home.parent
     config = yaml.safe_load((folder / "sidecar-1.yaml").read_text())
-    config["workers"] = workers
-    path = folder / f"protected-{workers}.yaml"
+    config["workers"] = 2
+    path = folder / "protected.yaml"
     path.write_text(yaml.safe_dump(config))
     admin = AdminClient({"bootstrap.servers": cluster.internal_bootstrap})
     number = uuid.uuid4().hex[:8]
@@ -230,7 +230,7 @@ def changes(topic: str) -> list[tuple[int, str, dict[str, Any]]]:
     ]
 
 
-@pytest.mark.parametrize("index", range(7), ids=[name for _, name, _ in changes("t")])
+@each("index", range(7))
 def test_every_version_of_a_change_is_refused_as_a_whole(site: Site, index: int) -> None:
     key, name, values = changes(site.topic)[index]
     honest = changes(site.other)[index][2] | {"ValidateOnly": True}
@@ -267,7 +267,7 @@ def test_acks_0_ends_the_connection_and_nothing_is_appended(site: Site) -> None:
     until(lambda: sample(site.sidecar.metrics(), "brokerside_connections_closed_total", **ended) >= 3)
 
 
-@pytest.mark.parametrize("size", [1_000, 900_000])
+@each("size", [1_000, 900_000])
 def test_a_frame_with_a_protected_topic_at_its_end_is_never_complete(site: Site, size: int) -> None:
     before = site.ends(site.topic), site.ends(site.other)
     values = produced(site.other, values=b"v" * size)

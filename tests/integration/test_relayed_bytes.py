@@ -18,6 +18,7 @@ from proxy.local.cluster import ClusterState
 from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
 from proxy.rpc.feature_messages import decode_described
+from tests.cases import each
 from tests.frames import API_VERSIONS
 from tests.integration.librdkafka import consume, produce
 from tests.integration.tap import Tapped, frames, tap
@@ -129,7 +130,7 @@ def assert_has_more_alone(version: int, ours: bytes, theirs: bytes) -> None:
     assert all(name.startswith(PREFIX) for name in found.supported.keys() - known.supported.keys())
 
 
-@pytest.mark.parametrize("client", [librdkafka, aiokafka, kafka_python, java])
+@each("client", [librdkafka, aiokafka, kafka_python, java])
 def test_every_byte_but_those_of_api_versions(
     cluster: ClusterState, topic: str, tapped: tuple[list[Tapped], list[Tapped]], client: Callable[[str, str], None]
 ) -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import yaml
 
-from proxy.local import cluster as local_cluster
-from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
+from tests.brokers import SharedBroker
+from tests.cases import each
 from tests.frames import METADATA
-from tests.integration.logins import SECRET, SECURITY, Own
+from tests.integration.logins import Own
 from tests.integration.metrics import sample
 from tests.sasl import plain
 
@@ -21,38 +20,17 @@ pytestmark = pytest.mark.kafka
 SITE = tuple[str, str, SidecarProcess]
 """Address of the broker's listener with SASL, that of the sidecar before it, and the sidecar, without observers."""
 
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, local_cluster.Node, str, str]]:
-    folder = tmp_path_factory.mktemp("sasl")
-    node = local_cluster.plan(folder).nodes[0]
-    behind, before = (f"127.0.0.1:{port}" for port in free_ports(2))
-    listeners = {"CLIENT": node.upstream, "INTERNAL": node.internal, "CONTROLLER": node.controller, "SASL": behind}
-    advertised = {"CLIENT": node.advertised, "INTERNAL": node.internal, "SASL": before}
-    protocols = dict.fromkeys(listeners, "PLAINTEXT") | {"SASL": "SASL_PLAINTEXT"}
-    properties = {
-        "listeners": ",".join(f"{name}://{address}" for name, address in listeners.items()),
-        "advertised.listeners": ",".join(f"{name}://{address}" for name, address in advertised.items()),
-        "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.sasl.plain.sasl.jaas.config": f"{SECURITY}.plain.PlainLoginModule required "
-        f'user_alice="{SECRET}";',
-    }
-    try:
-        node = local_cluster.up(folder, broker_properties=properties, progress=False).nodes[0]
-        yield folder, node, behind, before
-    finally:
-        local_cluster.down(folder)
+SECRET = "alice-secret"
 
 
 @pytest.fixture(scope="module")
-def site(broker: tuple[Path, local_cluster.Node, str, str]) -> Iterator[SITE]:
-    folder, node, behind, before = broker
+def site(secured: SharedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SITE]:
+    behind, before = secured.listeners["SASL"]
     listener = {"name": "SASL", "bind": before, "upstream": behind, "security.protocol": "SASL_PLAINTEXT"}
-    config = {"broker.id": 1, "listeners": [listener], "admin": {"bind": node.admin}}
-    path = folder / "sasl.yaml"
+    config = {"broker.id": 1, "listeners": [listener], "admin": {"bind": secured.node.admin}}
+    path = tmp_path_factory.mktemp("sasl") / "sasl.yaml"
     path.write_text(yaml.safe_dump(config))
-    process = SidecarProcess.start(path, path.with_suffix(".log"), node.admin)
+    process = SidecarProcess.start(path, path.with_suffix(".log"), secured.node.admin)
     try:
         with Own(before, "first") as client:  # its answer has what the broker supports
             assert len(client.ask(18, 0, b"")) > 100
@@ -61,7 +39,7 @@ def site(broker: tuple[Path, local_cluster.Node, str, str]) -> Iterator[SITE]:
         assert process.stop()
 
 
-@pytest.mark.parametrize(("key", "version"), [(9999, 0), (METADATA, 99), (METADATA, 1), (30000, 0), (30000, 1)])
+@each(("key", "version"), [(9999, 0), (METADATA, 99), (METADATA, 1), (30000, 0), (30000, 1)])
 def test_before_the_login_the_broker_closes(site: SITE, key: int, version: int) -> None:
     after_a_handshake = []
     for address in site[:2]:

@@ -1,1 +1,1 @@
-"""Pure Python that does what compiled modules of the product do, for property tests and fuzzing to compare with."""
+"""Pure Python that does what compiled walkers and writers of events do, for tests and fuzzing to compare with."""

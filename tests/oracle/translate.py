@@ -7,14 +7,7 @@ from typing import Any, cast
 
 from observers.api import ObservedExchange
 from observers.audit_filter import AuditFilter
-from observers.event import (
-    Decode,
-    Outcome,
-    PrincipalSource,
-    RequestEvent,
-    TopicPartition,
-    encoder,
-)
+from observers.event import Decode, Outcome, PrincipalSource, RequestEvent, TopicPartition, encoder
 from observers.event_blocks import Chunk, EncodedEvents
 from observers.fetch_sessions import FETCH_API_KEYS, SHARE_FETCH
 from observers.item_errors import item_errors_of

@@ -26,14 +26,7 @@ from proxy.features.controller_states import (
 )
 from proxy.features.levels import FleetLevels, fleet_levels
 from proxy.features.participants import Participant
-from proxy.features.records import (
-    FeatureUpdate,
-    ReaderRecord,
-    SupportedRange,
-    UpdateProposal,
-    encode,
-    update_key,
-)
+from proxy.features.records import FeatureUpdate, ReaderRecord, SupportedRange, UpdateProposal, encode, update_key
 from proxy.features.topic_state import TopicState
 from proxy.features.updates import wait_ms
 from proxy.fleet.applied_epoch import Applied, AppliedEpoch, AuditLevels

@@ -60,7 +60,7 @@ def test_events_are_those_of_the_oracle(reported: list[list[Exchange]], max_even
 
 
 def test_chunks_of_many_events_hold_what_they_say() -> None:
-    connections = [Connection(f"c{n}", "CLIENT", "10.0.0.7", 1, 1.0, f"User:{n}") for n in range(5000)]
+    connections = [Connection(f"c{n}", "CLIENT", "10.0.0.7", 1, 1.0, f"User:{n}") for n in range(1500)]
     topics = [f"topic-{n}".encode() for n in range(700)]
     exchanges = []
     for n, connection in enumerate(connections):

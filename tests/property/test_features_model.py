@@ -24,11 +24,12 @@ from proxy.features.catalog import AUDIT_EVENT_SCHEMA, QUOTA_IP, LevelRange
 from proxy.features.controller_states import ControllerState
 from proxy.features.records import FEATURES_KEY, SAFE_DOWNGRADE, FeatureUpdate
 from proxy.features.transaction_queue import TransactionQueue
+from tests.cases import each
 from tests.property import features_invariants as invariants
 from tests.property.features_world import DEAD_AFTER, HOT_MUTATIONS, MUTATIONS, Process, World
 
 STEPS = 50
-EXAMPLES = 2_000 if os.environ.get("FEATURES_DEEP") else 60
+EXAMPLES = 2_000 if os.environ.get("FEATURES_DEEP") else 20
 
 SEARCH = settings(
     max_examples=EXAMPLES,
@@ -218,8 +219,7 @@ class Fleet(Race):
             self.world.run(one)
 
     @rule(
-        key=st.sampled_from([*SIDECARS, *READERS]),
-        how=st.sampled_from(["crash", "stop", "pause", "resume", "forget"]),
+        key=st.sampled_from([*SIDECARS, *READERS]), how=st.sampled_from(["crash", "stop", "pause", "resume", "forget"])
     )
     def disturb(self, key: str, how: str) -> None:
         one = self.world.processes.get(key)
@@ -313,6 +313,11 @@ def test_invariants_hold() -> None:
     run_state_machine_as_test(Fleet, settings=SEARCH)
 
 
+@pytest.mark.slow
+def test_invariants_hold_for_longer() -> None:
+    run_state_machine_as_test(Fleet, settings=settings(SEARCH, max_examples=4 * EXAMPLES))
+
+
 def test_a_killed_controller_is_replaced_before_its_silence_shows_it() -> None:
     """And an update that comes then waits for the others alone."""
     world = World()
@@ -353,11 +358,13 @@ def assert_finds_a_counterexample(mutation: str) -> None:
         run_state_machine_as_test(Mutated, settings=settings(search, report_multiple_bugs=False))
 
 
-@pytest.mark.parametrize("mutation", [*MUTATIONS, *HOT_MUTATIONS])
+@pytest.mark.slow
+@each("mutation", [*MUTATIONS, *HOT_MUTATIONS])
 def test_a_wrong_protocol_is_found_out(mutation: str) -> None:
     assert_finds_a_counterexample(mutation)
 
 
+@pytest.mark.slow
 def test_a_controller_that_does_not_read_its_intent_back_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller, "TransactionQueue", AcknowledgedQueue)
     assert_finds_a_counterexample("")

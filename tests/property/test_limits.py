@@ -16,6 +16,7 @@ from proxy.limits.model import DEFAULT_ADDRESS, Limits, ListenerLimits, Quota, T
 from proxy.limits.principal_quotas import PrincipalQuotas
 from proxy.limits.quotas_state import collect_state
 from proxy.limits.sampled_rate import SampledRate, exceeds, throttle_time, throttle_time_rounded_up
+from tests.cases import each
 from tests.unit.limits.simulation import A, B, Client, Simulation, ignored, limits
 
 
@@ -244,7 +245,7 @@ def test_an_address_never_exceeds_its_rate(
     assert all((client.admitted or client.refused or 0) - client.at <= 1000 for client in one + other)
 
 
-@pytest.mark.parametrize("samples", [2, 11])
+@each("samples", [2, 11])
 def test_the_bound_is_reached(samples: int) -> None:
     simulation = Simulation(limits(20, samples=samples))
     clients = simulation.connect([0] * 500)

@@ -16,17 +16,7 @@ from proxy.core.principal_tracker import (
     PrincipalTracker,
 )
 from tests.property.strategies import INT16, damaged
-from tests.sasl import (
-    authenticate,
-    authenticate_reply,
-    bearer,
-    handshake,
-    handshake_reply,
-    jwt,
-    plain,
-    scram,
-    software,
-)
+from tests.sasl import authenticate, authenticate_reply, bearer, handshake, handshake_reply, jwt, plain, scram, software
 
 FRESH = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS", principal_source="unauthenticated")
 MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI", "AWS_MSK_IAM"]

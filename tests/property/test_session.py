@@ -1,19 +1,22 @@
-"""The session and the oracle agree on everything, whatever bytes come in whatever pieces for whoever observes; and both
-report the same for the same bytes however those are cut."""
+"""Whatever bytes come in whatever pieces for whoever observes: requests and their responses are one exchange each, with
+the facts of their bodies, and where the bytes are cut makes no difference."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from random import Random
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from proxy.compiled.exchange import FIELDS, Exchange
+from proxy.compiled.exchange import FIELDS, Exchange, Kind
+from proxy.compiled.walk import kind_of
+from proxy.compiled.walk_door import read_whole
+from proxy.core import apis
 from proxy.core.budget import MAX_CHARGED, OPEN, Budget
 from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection, ConnectionTransition
@@ -27,23 +30,19 @@ from proxy.core.observation_interest import (
     WANT_FACTS,
     WANT_REQUEST_BODY,
     WANT_RESPONSE_BODY,
-    ObservationSink,
 )
 from proxy.core.principal_tracker import SASL_AUTHENTICATE, PrincipalTracker
 from proxy.core.session import Session
-from proxy.errors import PeerError
+from proxy.errors import MalformedBody, PeerError
 from tests.frames import API_VERSIONS, METADATA, SASL_HANDSHAKE, batch, produce, produced, request, response, sized
-from tests.golden.frames import recordings
-from tests.oracle import session as oracle
+from tests.golden.frames import Frame, recordings
 from tests.property.strategies import cuts, damaged
 from tests.sasl import authenticate, authenticate_reply, handshake, handshake_reply, plain, software
 from tests.tools.observation_sinks import MAX_BODY, watching
 
 CONNECTION = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
 MAX_FRAME = 200_000
-
 TIMES = ("received_at", "forwarded_at", "responded_at", "answered_at")
-
 EVERYTHING = WANT_EXCHANGE | WANT_FACTS | WANT_REQUEST_BODY | WANT_RESPONSE_BODY
 WANTED = (
     WANT_EXCHANGE | WANT_FACTS,
@@ -59,57 +58,41 @@ WANTED = (
 
 @dataclass
 class Run:
-    """A session at work: everything it lets the outside see."""
+    """A session at work: everything it lets the outside see. ``wanted``: None where nobody observes."""
 
-    session: Session | oracle.Session
-    counters: ListenerCounters
-    sink: ObservationSink | None
-    exchanges: list[Exchange]
-    changes: list[ConnectionTransition]
+    wanted: int | bytes | None
+    max_body: int = MAX_BODY
+    limit: int = MAX_CHARGED
+    exchanges: list[Exchange] = field(default_factory=list)
+    changes: list[ConnectionTransition] = field(default_factory=list)
+    counters: ListenerCounters = field(default_factory=ListenerCounters)
     now: float = 0.0
 
-    def step(self, side: str, data: bytes) -> tuple[Any, ...]:
+    def __post_init__(self) -> None:
+        self.sink = None
+        if self.wanted is not None:
+            record, change = self.exchanges.append, self.changes.append
+            self.sink = watching(record, change, wanted=self.wanted, max_body=self.max_body)
+        self.budget = Budget(self.limit)
+        tracker = PrincipalTracker(CONNECTION) if self.sink else None
+        self.session = Session(CONNECTION, self.counters, self.sink, MAX_FRAME, tracker, budget=self.budget)
+
+    def step(self, side: str, data: bytes) -> tuple[str, str, int] | None:
+        """Hand on a chunk, as far as it is not refused. Return who is to blame for what, and what precedes it."""
         self.now += 1
-        session = self.session
+        session, refused = self.session, None
         try:
-            bodies = (
-                session.read_client_data(data, self.now)
-                if side == "client"
-                else session.read_broker_data(data, self.now)
-            )
-            error = None
-        except PeerError as refused:
-            bodies = session.clean > 0
-            error = (refused.side, refused.reason, refused.detail, session.clean)
+            (session.read_client_data if side == "client" else session.read_broker_data)(data, self.now)
+        except PeerError as error:
+            refused = error.side, error.reason, session.clean
         session.observe(self.now + 0.5)
-        state = (
-            session.saturated,
-            session.is_between_requests,
-            session.is_idle,
-            len(session.in_flight),
-            session.requests,
-        )
-        reported = len(self.exchanges), len(self.changes)
-        return bodies, error, state, reported, session.connection, session.client_id, self.charged
+        assert self.budget.charged >= 0
+        if session.is_idle:
+            assert self.budget.counts[OPEN] == 0, "charged with nothing open"
+        return refused
 
-    @property
-    def charged(self) -> list[int] | None:
-        """Where nothing is under way: in the middle of a body one of both may be a partition ahead."""
-        if not self.session.is_idle:
-            return None
-        counts = list(self.budget.counts)
-        assert counts[OPEN] == 0, "charged with nothing open"
-        return counts
-
-    @property
-    def budget(self) -> Budget:
-        return self.session.account.budget
-
-    def reported(self) -> list[dict[str, Any]]:
-        return [{name: getattr(exchange, name) for name in FIELDS} for exchange in self.exchanges]
-
-    def end(self) -> None:
-        """The connection ends; what always holds then is asserted."""
+    def end(self) -> list[dict[str, Any]]:
+        """The connection ends; return the exchanges."""
         self.now += 1
         self.session.close(self.now)
         for exchange in self.exchanges:
@@ -122,24 +105,7 @@ class Run:
         assert self.budget.charged == 0
         if self.sink is not None:
             assert self.sink.observed[0] == len(self.exchanges) + len(self.changes)
-
-
-def start(
-    implementation: type[Session | oracle.Session],
-    wanted: int | bytes | None,
-    max_body: int = MAX_BODY,
-    limit: int = MAX_CHARGED,
-) -> Run:
-    """``wanted``: None where nobody observes."""
-    counters = ListenerCounters()
-    exchanges: list[Exchange] = []
-    changes: list[ConnectionTransition] = []
-    sink = None
-    if wanted is not None:
-        sink = watching(exchanges.append, changes.append, wanted=wanted, max_body=max_body)
-    principal_tracker = PrincipalTracker(CONNECTION) if sink else None
-    session = implementation(CONNECTION, counters, sink, MAX_FRAME, principal_tracker, budget=Budget(limit))
-    return Run(session, counters, sink, exchanges, changes)
+        return [{name: getattr(exchange, name) for name in FIELDS} for exchange in self.exchanges]
 
 
 def tables(seed: int) -> bytes:
@@ -147,166 +113,254 @@ def tables(seed: int) -> bytes:
     return bytes(Random(seed).choices(WANTED, k=KEYS * VERSIONS))
 
 
-GOLDEN = [frame for recording in recordings() for frame in recording.frames if len(frame.data) < MAX_FRAME]
+every_interest = st.one_of(st.sampled_from(WANTED), st.integers(0, 1 << 32).map(tables))
+
+ASKED = [
+    frame
+    for recording in recordings()
+    for frame in recording.frames
+    if frame.kind == "request" and len(frame.data) < MAX_FRAME
+]
+
+
+@dataclass
+class Call:
+    """A request and its response, ``b""`` where there is none."""
+
+    asked: bytes
+    answer: bytes
 
 
 @st.composite
-def asked(draw: st.DrawFn, number: int) -> tuple[bytes, bytes]:
-    """A request with the correlation id ``number``, and its response (empty where there is none)."""
-    kinds = ["golden", "produce", "metadata", "future", "unknown", "software", "sasl", "login", "token"]
-    kind = draw(st.sampled_from(kinds))
+def calls(draw: st.DrawFn, number: int, *, tokens: bool = False) -> Call:
+    """A request with this correlation id; ``tokens``: or bare tokens of SASL, and what leads to them."""
+    kinds = ["golden", "produce", "metadata", "future", "unknown", "software", "sasl", "login"]
+    kind = draw(st.sampled_from(kinds + ["old sasl", "token"] * tokens))
     if kind == "golden":
-        return _asked_by_a_client(draw(st.sampled_from(GOLDEN)).data, number)
+        return answered_to(draw(st.sampled_from(ASKED)), number)
     if kind == "produce":
         acks = draw(st.sampled_from([0, 1, -1]))
         records = batch(draw(st.integers(0, 9)), draw(st.binary(max_size=300)))
-        return produce(number, acks, records, draw(st.sampled_from([3, 7, 8]))), produced(number) if acks else b""
+        asked = produce(number, acks, records, draw(st.sampled_from([3, 7, 8])))
+        return Call(asked, produced(number) if acks else b"")
     if kind == "metadata":
         client_id = draw(st.sampled_from(["c", "", None, "\N{SNOWMAN}", "x" * 3000]))
-        return request(METADATA, 9, number, draw(st.binary(max_size=40)), client_id), response(number, b"abc")
+        tags = draw(st.sampled_from([b"\0", b"\1\5\x03abc"]))
+        asked = request(METADATA, 9, number, tags + draw(st.binary(max_size=40)), client_id)
+        return Call(asked, response(number, draw(st.sampled_from([b"\0", b"\1\7\2xy"])) + draw(st.binary(max_size=40))))
     if kind == "future":
-        return request(draw(st.sampled_from([0, 1])), 99, number, draw(st.binary(max_size=40))), response(number)
+        return Call(request(draw(st.sampled_from([2, 3])), 99, number, b"\0body"), response(number, b"\0answer"))
     if kind == "unknown":
-        return request(draw(st.integers(-5, 32767)), draw(st.integers(-2, 20)), number, b"body"), response(number)
-    if kind == "software":
-        return request(API_VERSIONS, 3, number, b"\0" + software("java", "4.3.1")), response(number, b"\0\0\1\0")
-    if kind == "sasl":
-        mechanism = draw(st.sampled_from(["PLAIN", "GSSAPI"]))
-        return request(SASL_HANDSHAKE, draw(st.integers(0, 1)), number, handshake(mechanism)), response(
-            number, handshake_reply()
+        return Call(
+            request(draw(st.integers(100, 32767)), draw(st.integers(-2, 20)), number, b"body"), response(number)
         )
+    if kind == "software":
+        return Call(request(API_VERSIONS, 3, number, b"\0" + software("java", "4.3.1")), response(number, b"\0\0\1\0"))
+    if kind in ("sasl", "old sasl"):
+        asked = request(
+            SASL_HANDSHAKE, int(kind == "sasl"), number, handshake(draw(st.sampled_from(["PLAIN", "GSSAPI"])))
+        )
+        return Call(asked, response(number, handshake_reply()))
     if kind == "login":
         code, version = draw(st.sampled_from([0, 58])), draw(st.sampled_from([1, 2]))
         tags = b"\0" if version == 2 else b""
         token = plain(draw(st.sampled_from(["alice", "bob", "x" * 70_000])), "secret")
         asked = request(SASL_AUTHENTICATE, version, number, tags + authenticate(token, version))
-        return asked, response(number, tags + authenticate_reply(version=version, error_code=code))
-    return sized(draw(st.binary(max_size=60))), sized(draw(st.binary(max_size=60)))
+        return Call(asked, response(number, tags + authenticate_reply(version=version, error_code=code)))
+    return Call(sized(draw(st.binary(max_size=60))), sized(draw(st.binary(max_size=60))))
 
 
-def _asked_by_a_client(frame: bytes, number: int) -> tuple[bytes, bytes]:
-    return frame[:8] + number.to_bytes(4, "big") + frame[12:], response(number, b"\0" * 12)
+def answered_to(frame: Frame, number: int) -> Call:
+    asked = frame.data[:8] + number.to_bytes(4, "big") + frame.data[12:]
+    has_none = frame.key == 0 and frame.facts().acks == 0  # type: ignore[union-attr]
+    return Call(asked, b"" if has_none else response(number, bytes(12)))
 
 
-@st.composite
-def traffic(draw: st.DrawFn) -> list[tuple[str, bytes]]:
-    """What comes in from which side: requests and responses in any pieces, now and then damaged or too early."""
-    pairs = [draw(asked(number)) for number in range(draw(st.integers(1, 6)))]
-    streams = {"client": b"".join(one for one, _ in pairs), "broker": b"".join(other for _, other in pairs)}
-    for side in ("client", "broker"):
-        if draw(st.integers(0, 3)) == 0:
-            streams[side] = draw(damaged(streams[side]))
-    pieces = {side: [piece for piece in draw(cuts(stream)) if piece] for side, stream in streams.items()}
-    if draw(st.booleans()):
-        return [("client", piece) for piece in pieces["client"]] + [("broker", piece) for piece in pieces["broker"]]
-    steps = []
-    while pieces["client"] or pieces["broker"]:
-        side = draw(st.sampled_from([side for side in ("client", "broker") if pieces[side]]))
-        steps.append((side, pieces[side].pop(0)))
-    return steps
+# ---- requests that are right, and what has to be reported of them ---------------------------------------------------
 
 
+def body_of(key: int, version: int, frame: bytes, *, is_response: bool) -> bytes:
+    kind = "response" if is_response else "request"
+    return frame[Frame(kind, key, version, frame).body() :]
+
+
+def expected(call: Call, wanted: int | bytes, max_body: int) -> dict[str, Any] | None:
+    """What is reported of an exchange, but for its times; None: nothing."""
+    key, version = (int.from_bytes(call.asked[at : at + 2], "big", signed=True) for at in (4, 6))
+    flags = wanted if isinstance(wanted, int) else WANT_EXCHANGE
+    if isinstance(wanted, bytes) and 0 <= key < KEYS and 0 <= version < VERSIONS:
+        flags = wanted[key * VERSIONS + version]
+    if not flags & WANT_EXCHANGE:
+        return None
+    length = int.from_bytes(call.asked[12:14], "big", signed=True)
+    client_id = None if length < 0 else call.asked[14 : 14 + length].decode()
+    made = Exchange(CONNECTION, key, version, int.from_bytes(call.asked[8:12], "big"), client_id, 0.0, len(call.asked))
+    made.response_bytes = len(call.answer)
+    decode = "none" if apis.is_known(key, version) else "unsupported"
+    for is_response, frame, want in ((False, call.asked, WANT_REQUEST_BODY), (True, call.answer, WANT_RESPONSE_BODY)):
+        if not frame:
+            continue
+        body = body_of(key, version, frame, is_response=is_response)
+        if is_response and flags & THROTTLE_FIRST and len(body) >= (6 if flags & ERROR_AFTER_THROTTLE else 4):
+            made.throttle_ms = int.from_bytes(body[:4], "big", signed=True)
+        at = 4 if flags & ERROR_AFTER_THROTTLE else 0
+        if is_response and flags & (ERROR_FIRST | ERROR_AFTER_THROTTLE) and len(body) >= at + 2:
+            made.error_code = int.from_bytes(body[at : at + 2], "big", signed=True)
+        kind = kind_of(key, version, is_response) if flags & WANT_FACTS else Kind.NO_WALKER
+        if kind != Kind.NO_WALKER:
+            try:
+                read_whole(made, kind, is_response, body, 0, len(body))
+                if kind < Kind.RESPONSE_ERRORS and decode == "none":
+                    decode = "full"
+            except MalformedBody:
+                decode = "malformed"
+        if flags & want and key != SASL_AUTHENTICATE and len(body) <= max_body:
+            setattr(made, "response_raw" if is_response else "request_raw", body)
+    row = {name: getattr(made, name) for name in FIELDS if name not in ("connection", *TIMES)}
+    return row | {"outcome": "answered" if call.answer else "no_response", "decode": decode}
+
+
+@settings(max_examples=settings().max_examples * 5)
 @given(
-    steps=traffic(),
-    wanted=st.one_of(st.none(), st.sampled_from(WANTED), st.integers(0, 1 << 32).map(tables)),
+    made=st.integers(1, 6).flatmap(lambda count: st.tuples(*(calls(number % 3) for number in range(count)))),
+    wanted=every_interest,
     max_body=st.sampled_from([0, 20, MAX_BODY]),
-    limit=st.sampled_from([0, MAX_CHARGED]),
-)
-def test_the_session_and_the_oracle_agree(
-    steps: list[tuple[str, bytes]], wanted: int | bytes | None, max_body: int, limit: int
-) -> None:
-    expected = start(oracle.Session, wanted, max_body, limit)
-    found = start(Session, wanted, max_body, limit)
-    for side, data in steps:
-        outcome = expected.step(side, data)
-        assert found.step(side, data) == outcome
-        if outcome[1] is not None:
-            break
-    expected.end()
-    found.end()
-    assert found.reported() == expected.reported()
-    assert found.changes == expected.changes
-    assert found.counters == expected.counters
-
-
-@given(
-    steps=traffic(),
-    wanted=st.sampled_from([None, *WANTED]),
-    max_body=st.sampled_from([20, MAX_BODY]),
-    limit=st.integers(0, 6000),
-)
-def test_whatever_passes_nothing_stays_charged(
-    steps: list[tuple[str, bytes]], wanted: int | None, max_body: int, limit: int
-) -> None:
-    run = start(Session, wanted, max_body, limit)
-    for side, data in steps:
-        outcome = run.step(side, data)
-        assert run.budget.charged >= 0
-        if outcome[1] is not None:
-            break
-    run.end()
-
-
-@given(
-    pairs=st.lists(st.integers(0, 1 << 16), min_size=1, max_size=5).flatmap(
-        lambda numbers: st.tuples(*(asked(number) for number in numbers))
-    ),
-    wanted=st.one_of(st.sampled_from(WANTED), st.integers(0, 1 << 32).map(tables)),
     seed=st.integers(0, 1 << 32),
 )
-def test_however_bytes_are_cut_the_same_is_reported(
-    pairs: tuple[tuple[bytes, bytes], ...], wanted: int | bytes, seed: int
+def test_each_request_is_reported_once_with_its_response_as_soon_as_it_has_ended(
+    made: tuple[Call, ...], wanted: int | bytes, max_body: int, seed: int
 ) -> None:
-    runs = [start(Session, wanted), start(Session, wanted), start(oracle.Session, wanted)]
+    rng, run = Random(seed), Run(wanted, max_body)
+    asked, answers = b"".join(call.asked for call in made), b"".join(call.answer for call in made)
+    asked_by, answered_by = (
+        [*accumulate(map(len, frames))] for frames in zip(*((c.asked, c.answer) for c in made), strict=True)
+    )
+    rows = [expected(call, wanted, max_body) for call in made]
+    sent = got = 0
+    order: list[int] = []
+    while sent < len(asked) or got < len(answers):
+        may = max((to for by, to in zip(asked_by, answered_by, strict=True) if by <= sent), default=0)
+        side = rng.choice(["client"] * (sent < len(asked)) + ["broker"] * (got < may))
+        size = rng.choice([1, 5, 40, 300, 1 << 17])
+        if side == "client":
+            chunk = asked[sent : sent + size]
+            sent += len(chunk)
+        else:
+            chunk = answers[got : min(got + size, may)]
+            got += len(chunk)
+        assert run.step(side, chunk) is None
+        ended = [
+            at
+            for at, call in enumerate(made)
+            if (got >= answered_by[at] and sent >= asked_by[at] if call.answer else sent >= asked_by[at])
+        ]
+        order += [at for at in ended if at not in order]
+        assert len(run.exchanges) == sum(rows[at] is not None for at in order)
+        is_whole = sent in (0, *asked_by), got in (0, *answered_by)
+        assert run.session.is_between_requests == is_whole[0]
+        assert run.session.is_idle == (
+            all(is_whole) and len(ended) == asked_by.index(sent) + 1 if sent in asked_by else False
+        )
+        if all(is_whole) and sent in asked_by:
+            assert len(run.session.in_flight) == asked_by.index(sent) + 1 - len(ended)
+    reported = run.end()
+    assert [{name: row[name] for name in row.keys() - {"connection", *TIMES}} for row in reported] == [
+        rows[at] for at in order if rows[at] is not None
+    ]
+    assert run.session.requests == len(made)
+    assert sum(run.counters.requests.values()) == len(made)
+    assert sum(run.counters.responses.values()) == sum(bool(call.answer) for call in made)
+
+
+def test_the_facts_of_real_clients_frames_are_reported_in_pieces_of_every_size() -> None:
+    compared = 0
+    for recording in recordings():
+        for size in (1, 61, 1000, 1 << 20):
+            run, facts = Run(EVERYTHING), {}
+            for frame in recording.frames:
+                name = (
+                    frame.kind,
+                    frame.key,
+                    frame.version,
+                    int.from_bytes(frame.data[8 if frame.kind == "request" else 4 :][:4]),
+                )
+                facts[name] = frame.expected
+                for at in range(0, len(frame.data), size):
+                    assert run.step(frame.side, frame.data[at : at + size]) is None, recording.name
+            for exchange in run.exchanges:
+                for kind, found in (("request", exchange.request), ("response", exchange.response)):
+                    name = kind, exchange.api_key, exchange.api_version, exchange.correlation_id
+                    assert found is None or str(found) == facts[name], (recording.name, size, name)
+                    compared += found is not None
+    assert compared > 250
+
+
+# ---- any bytes ------------------------------------------------------------------------------------------------------
+
+
+@given(
+    made=st.integers(1, 5).flatmap(lambda count: st.tuples(*(calls(at, tokens=True) for at in range(count)))),
+    wanted=every_interest,
+    data=st.data(),
+    seed=st.integers(0, 1 << 32),
+)
+@settings(max_examples=settings().max_examples * 3)
+def test_however_bytes_are_cut_the_same_is_reported(
+    made: tuple[Call, ...], wanted: int | bytes, data: st.DataObject, seed: int
+) -> None:
+    runs = [Run(wanted), Run(wanted), Run(wanted)]
     rng = Random(seed)
-    for side, stream in (
-        ("client", b"".join(one for one, _ in pairs)),
-        ("broker", b"".join(other for _, other in pairs)),
-    ):
-        step = max(1, len(stream) // 2000)
-        some = sorted(rng.sample(range(len(stream) + 1), min(len(stream), 7)))
-        refused = {
-            _refused(run, side, stream, cuts)
-            for run, cuts in zip(runs, ([], range(0, len(stream), step), some), strict=True)
-        }
-        assert len(refused) == 1
-        if refused != {None}:
+    for side, stream in (("client", b"".join(c.asked for c in made)), ("broker", b"".join(c.answer for c in made))):
+        came = data.draw(damaged(stream)) if data.draw(st.integers(0, 2)) == 0 else stream
+        some = sorted(rng.sample(range(len(came) + 1), min(len(came), 7)))
+        every = range(0, len(came), max(1, len(came) // 2000))
+        whole, *others = [
+            _refused(run, side, came, places) for run, places in zip(runs, ([], every, some), strict=True)
+        ]
+        for found in others:
+            assert (found is None) == (whole is None)
+            if found is not None and whole is not None:
+                assert found[:2] == whole[:2]
+                assert found[3] + found[2] == max(whole[2], found[3]), "what precedes the refused frame is handed on"
+        if whole is not None:
             break
-    reported = []
-    for run in runs:
-        run.end()
-        reported.append([{**row, **dict.fromkeys(TIMES)} for row in run.reported()])
-    assert reported[1] == reported[0]
-    assert reported[2] == reported[0]
+    states = [
+        (run.session.saturated, run.session.client_id, run.session.requests, len(run.session.in_flight)) for run in runs
+    ]
+    assert states[1:] == [states[0]] * 2
+    reported = [[{**row, **dict.fromkeys(TIMES)} for row in run.end()] for run in runs]
+    assert reported[1:] == [reported[0]] * 2
     assert [run.counters for run in runs[1:]] == [runs[0].counters] * 2
-    assert [_timeless(run.changes) for run in runs[1:]] == [_timeless(runs[0].changes)] * 2
+    changes = [[replace(change, at=0.0) for change in run.changes] for run in runs]
+    assert changes[1:] == [changes[0]] * 2
 
 
-def _refused(run: Run, side: str, stream: bytes, cuts: Sequence[int]) -> tuple[str, str] | None:
-    """Run ``stream``, cut at ``cuts``; return who is to blame for what, if it is refused."""
-    for at, to in pairwise([0, *cuts, len(stream)]):
-        error = run.step(side, stream[at:to])[1]
+def _refused(run: Run, side: str, stream: bytes, places: Iterable[int]) -> tuple[str, str, int, int] | None:
+    """Run ``stream``, cut at ``places``. If it is refused: who is to blame for what, how much of the chunk precedes
+    that, and where the chunk began."""
+    for at, to in pairwise([0, *places, len(stream)]):
+        error = run.step(side, stream[at:to])
         if error is not None:
-            return error[0], error[1]
+            return *error, at
     return None
 
 
-def _timeless(changes: list[ConnectionTransition]) -> list[ConnectionTransition]:
-    return [replace(change, at=0.0) for change in changes]
-
-
-def test_both_agree_on_every_recording_in_pieces_of_every_size() -> None:
-    answered = 0
-    for recording in recordings():
-        for size in (1, 7, 61, 1000, 1 << 20):
-            expected, found = start(oracle.Session, EVERYTHING), start(Session, EVERYTHING)
-            for frame in recording.frames:
-                for at in range(0, len(frame.data), size):
-                    piece = frame.data[at : at + size]
-                    outcome = expected.step(frame.side, piece)
-                    assert found.step(frame.side, piece) == outcome, recording
-                    if outcome[1] is not None:
-                        break
-            assert found.reported() == expected.reported()
-            answered += expected.counters.decoded["full"]
-    assert answered > 300
+@given(
+    made=st.integers(1, 6).flatmap(lambda count: st.tuples(*(calls(at, tokens=True) for at in range(count)))),
+    wanted=st.sampled_from([None, *WANTED]),
+    max_body=st.sampled_from([20, MAX_BODY]),
+    limit=st.integers(0, 6000),
+    data=st.data(),
+)
+def test_whatever_passes_nothing_stays_charged(
+    made: tuple[Call, ...], wanted: int | None, max_body: int, limit: int, data: st.DataObject
+) -> None:
+    run, left = Run(wanted, max_body, limit), {}
+    for side, stream in (("client", b"".join(c.asked for c in made)), ("broker", b"".join(c.answer for c in made))):
+        came = data.draw(damaged(stream)) if data.draw(st.booleans()) else stream
+        left[side] = [piece for piece in data.draw(cuts(came)) if piece]
+    while any(left.values()):
+        side = data.draw(st.sampled_from([side for side, pieces in left.items() if pieces]))
+        if run.step(side, left[side].pop(0)) is not None:
+            break
+    run.end()

@@ -6,12 +6,12 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.compiled import walk_door
 from proxy.errors import MalformedBody, Side
+from tests.cases import each
 from tests.oracle import walk as oracle
 from tests.property.strategies import cuts, damaged, values
 from tests.tools import facts, messages
@@ -35,14 +35,9 @@ KINDS = [
     Kind("share_fetch_response", messages.SHARE_FETCH_RESPONSE, "broker"),
 ]
 
-every_kind = pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
-every_version = pytest.mark.parametrize(
-    ("kind", "version"),
-    [
-        pytest.param(kind, version, id=f"{kind.name}-v{version}")
-        for kind in KINDS
-        for version in range(kind.message.max_version + 1)
-    ],
+every_kind = each("kind", KINDS)
+every_version = each(
+    ("kind", "version"), [(kind, version) for kind in KINDS for version in range(kind.message.max_version + 1)]
 )
 
 NOISE = st.binary(max_size=20)
@@ -109,7 +104,7 @@ def test_random_bytes_raise_nothing_but_malformed(kind: Kind, data: st.DataObjec
 
 @every_kind
 @given(data=st.data())
-@settings(max_examples=settings().max_examples * 5)
+@settings(max_examples=settings().max_examples * 2)
 def test_every_proper_prefix_is_malformed(kind: Kind, data: st.DataObject) -> None:
     version = data.draw(st.integers(0, kind.message.max_version))
     body = encode(kind.message, version, data.draw(values(kind.message, version)))
@@ -133,7 +128,7 @@ def reported(walk: ModuleType, kind: Kind, version: int, pieces: list[bytes]) ->
 
 @every_kind
 @given(data=st.data())
-@settings(max_examples=settings().max_examples * 20)
+@settings(max_examples=settings().max_examples * 5)
 def test_the_walker_says_what_the_oracle_says_at_the_same_byte(kind: Kind, data: st.DataObject) -> None:
     version = data.draw(st.integers(0, kind.message.max_version))
     body = encode(kind.message, version, data.draw(values(kind.message, version)))

@@ -12,6 +12,7 @@ from proxy.config import Endpoint
 from proxy.errors import LocalError
 from proxy.fleet.connection import BrokerUnreachable
 from proxy.protocol.versions import ranges, release_range
+from tests.cases import each
 
 
 def entry(**tags: str) -> BrokerEntry:
@@ -62,7 +63,7 @@ def test_it_needs_neither_observers_nor_spark():
     assert done.stdout == "[]\n"
 
 
-@pytest.mark.parametrize("node_id", [-2, 99_999_999_999])
+@each("node_id", [-2, 99_999_999_999])
 def test_what_is_no_node_id(node_id):
     with (
         BrokerMetadataClient("127.0.0.1:1") as client,

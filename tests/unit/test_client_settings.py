@@ -9,6 +9,7 @@ import pytest
 from proxy.commands.client_settings import client_settings
 from proxy.errors import LocalError
 from proxy.fleet.security import Security
+from tests.cases import each
 
 LOGIN = 'org.apache.kafka.common.security.%s required username="al\\\\"ice" password="c4n4ry=;";'
 
@@ -19,9 +20,7 @@ def settings_of(folder: Path, *lines: str) -> dict[str, str]:
     return client_settings(path)
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "module"), [("PLAIN", "plain.PlainLoginModule"), ("SCRAM-SHA-512", "scram.ScramLoginModule")]
-)
+@each(("mechanism", "module"), [("PLAIN", "plain.PlainLoginModule"), ("SCRAM-SHA-512", "scram.ScramLoginModule")])
 def test_a_login_of_java_s(tmp_path: Path, mechanism: str, module: str) -> None:
     lines = ["security.protocol=SASL_PLAINTEXT", f"sasl.mechanism={mechanism}", f"sasl.jaas.config={LOGIN % module}"]
     security = Security.from_settings(settings_of(tmp_path, *lines))
@@ -52,7 +51,7 @@ def test_settings_of_librdkafka_stay(tmp_path: Path) -> None:
     assert settings_of(tmp_path, *lines) == dict(line.split("=") for line in lines)
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "said"),
     [
         (

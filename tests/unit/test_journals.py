@@ -1,4 +1,4 @@
-"""What is concluded from the journals of consumers."""
+"""What is concluded from the journals of consumers, and which replays their events explain."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tests.integration.journals import (
     longest_pauses,
     read_journal,
 )
+from tests.integration.replays import UNSURE, Event, Explainer, Loss, Outage, UnsureTakeover
 
 SOURCE = "t", 0, 1
 
@@ -29,48 +30,47 @@ def journal(name: str, *messages: HandedOut, assigned: tuple[int, ...] = ()) -> 
     return Journal(name, messages, [Change(at, "t", 1) for at in assigned], [], [], None)
 
 
-def test_a_message_between_two_of_another_consumer_is_an_overlap() -> None:
-    first = journal("a", one(0, 10), one(1, 20), one(2, 30))
-    assert find_overlaps([first, journal("b", one(3, 40))]) == []
-    assert find_overlaps([first, journal("b", one(3, 25), one(4, 40))])
-    assert find_overlaps([journal("b", one(3, 25)), first])
-
-
-def test_a_consumer_may_have_a_partition_again() -> None:
-    other = journal("b", one(1, 20))
-    assert find_overlaps([journal("a", one(0, 10), one(2, 30), assigned=(5, 25)), other]) == []
-    assert find_overlaps([journal("a", one(0, 10), one(2, 30), assigned=(5,)), other])
-
-
-def test_what_may_have_been_before_is_no_overlap() -> None:
-    """The process was stopped between the handing out and the line in its journal, or waited for the message."""
-    waited = journal("b", one(3, 5, 25))
-    assert find_overlaps([journal("a", one(0, 10), one(2, 30)), waited]) == []
-    late = journal("a", one(0, 10), one(1, 11, 50), one(2, 60), assigned=(5, 40))
-    assert find_overlaps([late, journal("b", one(3, 20), one(4, 30))]) == []
-
-
-def test_other_partitions_have_nothing_to_do_with_it() -> None:
-    other = HandedOut(("t", 0, 2), 3, 20, 21)
-    assert find_overlaps([journal("a", one(0, 10), one(2, 30)), journal("b", other)]) == []
-
-
-def test_skipped_replayed_and_pauses() -> None:
-    first = journal("a", one(0, 10 * MILLISECOND), one(1, 20 * MILLISECOND))
-    second = journal("b", one(1, 90 * MILLISECOND), one(3, 95 * MILLISECOND))
-    assert count_skipped([first, second], {SOURCE: 4}) == {SOURCE: 1}
-    assert count_skipped([first, second], {("t", 0, 0): 0}) == {}
-    assert find_replays([first, second]) == [Replay("a", first.handed_out[1], "b", second.handed_out[0])]
-    assert longest_pauses([first, second], 30 * MILLISECOND, 40 * MILLISECOND) == {SOURCE: 70}
-    assert longest_pauses([first, second], 96 * MILLISECOND, 99 * MILLISECOND) == {SOURCE: 0}
-
-
-def test_a_journal_is_read_up_to_its_last_whole_line(tmp_path: Path) -> None:
+def test_overlaps_skipped_messages_replays_and_pauses_are_found(tmp_path: Path) -> None:
+    first = journal("a", one(0, 10 * MILLISECOND), one(1, 20 * MILLISECOND), one(2, 30 * MILLISECOND))
+    assert find_overlaps([first, journal("b", one(3, 40 * MILLISECOND))]) == []
+    assert find_overlaps([first, journal("b", one(3, 25 * MILLISECOND), one(4, 40 * MILLISECOND))])
+    waited = journal("b", one(3, 5 * MILLISECOND, 25 * MILLISECOND))
+    assert find_overlaps([first, waited]) == [], "it may have been before"
+    again = journal("a", one(0, 10), one(2, 30), assigned=(5, 25))
+    assert find_overlaps([again, journal("b", one(1, 20))]) == [], "it had the partition again"
+    second = journal("b", one(2, 90 * MILLISECOND), one(4, 95 * MILLISECOND))
+    assert count_skipped([first, second], {SOURCE: 5, ("t", 0, 0): 0}) == {SOURCE: 1}
+    assert find_replays([first, second]) == [Replay("a", first.handed_out[2], "b", second.handed_out[0])]
+    assert longest_pauses([first, second], 40 * MILLISECOND, 50 * MILLISECOND) == {SOURCE: 60}
     path = tmp_path / "consumer-1"
-    path.write_text(
-        "assigned 5 t 1\nstarted 6\nhanded_out t 0 1 7 10 11\nreported 15 t 1 8\nrevoked 20 t 1\n"
-        "failed group g: no\nhanded_out t 0 1 8 3"
-    )
-    changes = [Change(5, "t", 1)], [Change(20, "t", 1)]
-    found = Journal("consumer-1", [one(7, 10)], *changes, [Report(15, "t", 1, 8)], "group g: no", [6])
-    assert read_journal(path) == found
+    path.write_text("assigned 5 t 1\nstarted 6\nhanded_out t 0 1 7 10 11\nreported 15 t 1 8\nhanded_out t 0 1 8 3")
+    found = Journal("consumer-1", [one(7, 10)], [Change(5, "t", 1)], [], [Report(15, "t", 1, 8)], None, [6])
+    assert read_journal(path) == found, "up to its last whole line"
+
+
+FIRST, SECOND = HandedOut(SOURCE, 7, 100, 101), HandedOut(SOURCE, 7, 300, 301)
+KILLED = Loss("a", "kill", 120, 120, 30)
+OUTAGE = Outage("cut", 130, 160)
+
+
+def explain(*events: Event, reported: tuple[int, ...] = (), committed: int = 0, assigned: int = 290) -> str | None:
+    """Why a message of 100 was handed out again at 300. ``reported``, ``committed``: when it was."""
+    reports = [Report(at, "t", 1, 8) for at in reported]
+    first = Journal("a", [FIRST], [Change(90, "t", 1)], [], reported=reports, failure=None)
+    second = Journal("b", [SECOND], [Change(assigned, "t", 1)], [], [], None)
+    commits = [Report(committed, "t", 1, 8)] if committed else []
+    explainer = Explainer([first, second], events, commits, unreported=30, uncommitted=40, lease=60)
+    return explainer.explain(Replay("a", FIRST, "b", SECOND))
+
+
+def test_a_replay_is_explained_by_a_loss_only_if_its_consumer_could_not_report() -> None:
+    assert explain() is None
+    assert explain(KILLED) == "kill"
+    assert explain(KILLED._replace(name="c")) is None
+    assert explain(KILLED, reported=(110,)) is None
+    assert explain(KILLED._replace(at=140, until=140)) is None, "it had to report before"
+    assert explain(KILLED, OUTAGE, reported=(110,)) == "kill, cut"
+    assert explain(OUTAGE, reported=(110,)) is None, "the consumer lived, and reports again"
+    assert explain(UnsureTakeover(140, 200), reported=(150,)) == UNSURE
+    assert explain(KILLED, committed=110) is None
+    assert explain(KILLED, assigned=95) is None

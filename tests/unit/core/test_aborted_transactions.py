@@ -7,11 +7,10 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import pytest
-
 from proxy.compiled import walk_door as walk
 from proxy.core.bodies import MAX_ABORTED_TRANSACTIONS
 from proxy.core.exchange import EMPTY_RECORD_SET, FetchedPartition
+from tests.cases import each
 from tests.tools import messages
 from tests.tools.messages import Made, encode
 
@@ -89,7 +88,7 @@ def of_java(batches: Sequence[Batch], aborted: Sequence[tuple[int, int]]) -> int
     return left_out
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@each("version", VERSIONS)
 def test_a_transaction_ends_with_its_marker(version: int) -> None:
     batches = [data(0, 5, 1), data(5, 3, 1), marker(8, 1), data(9, 7, 1), marker(16, 1)]
     found = walked(batches, [(1, 0)], version)
@@ -132,7 +131,7 @@ def test_the_next_partition_has_its_own_list() -> None:
     assert [part.aborted_records for part in found.partitions] == [5, 0]
 
 
-@pytest.mark.parametrize("seed", range(200))
+@each("seed", range(200))
 def test_any_log_is_read_as_java_reads_it(seed: int) -> None:
     """Transactions of four producers that overlap; what the fetch begins after is not in it."""
     chance = random.Random(seed)

@@ -1,60 +1,34 @@
+"""The table of apis, the definitions of messages, and what follows from them for headers."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
 import pytest
 
-from proxy.core import apis
-from tests.tools.generate_apis import versions
+from proxy.core import apis, schema_table
+from proxy.local.jars import cache_dir
+from tests.cases import each
+from tests.tools import generate_apis, generate_schema
+
+JARS = ["kafka-clients-4.4.0.jar", "kafka-clients-3.9.2.jar"]
 
 
-def test_every_assigned_key_is_there() -> None:
+@each(("module", "generate"), [(apis, generate_apis.generate), (schema_table, generate_schema.generate)])
+def test_the_committed_tables_are_what_their_generators_make_of_the_jars(
+    module: ModuleType, generate: Callable[[list[Path]], str]
+) -> None:
+    found = [path for name in JARS for path in sorted((cache_dir() / "jars").glob(name))]
+    if len(found) < len(JARS):
+        pytest.skip(f"the jar cache {cache_dir()} lacks {' or '.join(JARS)}: python -m proxy.local.jars fetch")
+    assert Path(module.__file__ or "").read_text() == generate(found)
+
+
+def test_what_is_known_and_what_headers_it_has() -> None:
     assert sorted(apis.APIS) == list(range(95))
-
-
-@pytest.mark.parametrize(
-    ("key", "name", "low", "high", "flexible_since"),
-    [
-        (0, "Produce", 0, 13, 9),
-        (1, "Fetch", 0, 18, 12),
-        (3, "Metadata", 0, 13, 9),
-        (6, "UpdateMetadata", 0, 8, 6),
-        (17, "SaslHandshake", 0, 1, None),
-        (18, "ApiVersions", 0, 5, 3),
-        (60, "DescribeCluster", 0, 2, 0),
-        (94, "UnregisterController", 0, 0, 0),
-    ],
-)
-def test_rows(key: int, name: str, low: int, high: int, flexible_since: int | None) -> None:
-    api = apis.APIS[key]
-    assert (api.name, api.min_version, api.max_version, api.flexible_since) == (name, low, high, flexible_since)
-
-
-def test_names() -> None:
-    assert apis.api_name(0) == "Produce"
-    assert apis.api_name(10000) == "ApiKey(10000)"
-    assert apis.api_name(-1) == "ApiKey(-1)"
-
-
-def test_known_versions() -> None:
-    assert apis.is_known(0, 0)
-    assert apis.is_known(0, 13)
-    assert not apis.is_known(0, 14)
-    assert not apis.is_known(0, -1)
+    assert [apis.api_name(key) for key in (0, 10_000, -1)] == ["Produce", "ApiKey(10000)", "ApiKey(-1)"]
+    assert [apis.is_known(0, version) for version in (-1, 0, 13, 14)] == [False, True, True, False]
     assert not apis.is_known(95, 0)
-
-
-def test_flexible_headers() -> None:
-    assert not apis.request_is_flexible(0, 8)
-    assert apis.request_is_flexible(0, 9)
-    assert apis.request_is_flexible(0, 99)
-    assert not apis.request_is_flexible(17, 1)
-    assert not apis.request_is_flexible(4711, 3)
-    assert apis.request_is_flexible(18, 3)
-
-
-def test_an_api_versions_response_never_has_a_flexible_header() -> None:
-    assert not apis.response_header_is_flexible(18, 4)
-    assert apis.response_header_is_flexible(1, 12)
-    assert not apis.response_header_is_flexible(1, 11)
-
-
-def test_version_ranges_are_read() -> None:
-    assert versions("3-13") == (3, 13)
-    assert versions("0") == (0, 0)
+    flexible = [(0, 8), (0, 9), (0, 99), (17, 1), (4711, 3), (18, 3)]
+    assert [apis.request_is_flexible(*one) for one in flexible] == [False, True, True, False, False, True]
+    assert [apis.response_header_is_flexible(*one) for one in ((1, 11), (1, 12), (18, 4))] == [False, True, False]

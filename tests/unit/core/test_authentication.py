@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 
-import pytest
-
 from proxy.core.authentication import HEADER, Authenticator, read_keys
+from tests.cases import each
 
 OLD, NEW = b"o" * 32, b"n" * 32
 LABEL = "brokerside-registry/1"
@@ -39,7 +38,7 @@ def test_a_missing_key_or_value_is_none_of_length_0() -> None:
     assert one.verify(None, b"v", [one.header(b"", b"v")]) == "bad_signature"
 
 
-@pytest.mark.parametrize(
+@each(
     ("key", "value", "verdict"),
     [
         (b"k", b"v", "authentic"),
@@ -58,7 +57,7 @@ def test_a_record_of_another_topic_does_not_count() -> None:
     assert Authenticator(LABEL, {"k1": OLD}).verify(b"k", b"v", [audit.header(b"k", b"v")]) == "bad_signature"
 
 
-@pytest.mark.parametrize(
+@each(
     ("headers", "verdict"),
     [
         (None, "unsigned"),

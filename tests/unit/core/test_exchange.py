@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from proxy.compiled.exchange import FIELDS, Exchange
 from proxy.core import exchange as facts
+from tests.cases import each
 
 CONNECTION = facts.Connection("7", "CLIENT", "10.0.0.1", 4711, 3.5, "User:me")
 RECORDS = facts.RecordSet(100, 2, 30, 2, 4, 5, 6, 7, True)
@@ -43,8 +42,8 @@ def reported(one: Exchange) -> tuple[Any, ...]:
     return tuple(getattr(one, name) for name in FIELDS)
 
 
-@pytest.mark.parametrize("response", RESPONSES)
-@pytest.mark.parametrize("request_", REQUESTS)
+@each("response", RESPONSES)
+@each("request_", REQUESTS)
 def test_facts_come_back_as_they_went_in(request_: Any, response: Any) -> None:
     given = (*GIVEN, 2.5, 99, "answered", "full", request_, response)
     one = Exchange(*given)
@@ -61,15 +60,11 @@ def test_every_field_comes_back_as_it_went_in() -> None:
     assert reported(Exchange(**dict(zip(FIELDS, given, strict=True)))) == given
 
 
-@pytest.mark.parametrize("outcome", ["open", "answered", "no_response", "connection_lost"])
-@pytest.mark.parametrize("decode", ["none", "full", "malformed", "unsupported", "not_kept"])
+@each("outcome", ["open", "answered", "no_response", "connection_lost"])
+@each("decode", ["none", "full", "malformed", "unsupported", "not_kept"])
 def test_every_outcome_and_decode_has_a_code(outcome: str, decode: str) -> None:
     one = Exchange(*GIVEN, 0.0, 0, outcome, decode)
     assert (one.outcome, one.decode) == (outcome, decode)
-
-
-def test_what_was_not_given_has_its_default() -> None:
-    assert reported(Exchange(*GIVEN)) == GIVEN + DEFAULTS
 
 
 def test_exchanges_that_differ_in_one_field_are_not_equal() -> None:
@@ -77,9 +72,3 @@ def test_exchanges_that_differ_in_one_field_are_not_equal() -> None:
     for more in [(2.5, 98), (2.0, 99), (2.5, 99, "answered"), (2.5, 99, "open", "none", REQUESTS[1])]:
         assert one != Exchange(*GIVEN, *more)
     assert one != "an exchange"
-
-
-def test_facts_are_built_once() -> None:
-    one = Exchange(*GIVEN, 2.5, 99, "answered", "full", REQUESTS[2], RESPONSES[2])
-    assert one.request is one.request
-    assert one.response is one.response

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-import pytest
-
 from proxy.core.names import MAX_NAME, clip, shorten
+from tests.cases import each
 
 
-@pytest.mark.parametrize("name", [b"", b"orders", b"x" * MAX_NAME, "é".encode() * 128, b"\x80" * MAX_NAME])
+@each("name", [b"", b"orders", b"x" * MAX_NAME, "é".encode() * 128, b"\x80" * MAX_NAME])
 def test_a_name_that_fits_stays(name: bytes) -> None:
     assert shorten(name) == name
 
@@ -19,8 +18,8 @@ def test_a_long_name_is_its_beginning_and_a_hash_of_the_whole() -> None:
     assert shorten(name) == b"x" * 237 + "…".encode() + sha256(name).hexdigest()[:16].encode()
 
 
-@pytest.mark.parametrize("letter", ["x", "é", "€", "😀"])
-@pytest.mark.parametrize("before", range(4))
+@each("letter", ["x", "é", "€", "😀"])
+@each("before", range(4))
 def test_it_is_cut_between_two_characters(letter: str, before: int) -> None:
     name = "-" * before + letter * 300
     cut = shorten(name.encode()).decode()
@@ -31,7 +30,7 @@ def test_it_is_cut_between_two_characters(letter: str, before: int) -> None:
     assert clip(cut) == cut
 
 
-@pytest.mark.parametrize("name", [b"\x80" * 257, b"\xff" * 32_767, b"x" * 236 + b"\x80" * 300])
+@each("name", [b"\x80" * 257, b"\xff" * 32_767, b"x" * 236 + b"\x80" * 300])
 def test_bytes_that_are_no_text_are_cut_too(name: bytes) -> None:
     assert len(shorten(name)) <= MAX_NAME
 

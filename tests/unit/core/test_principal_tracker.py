@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 
-import pytest
 from msgspec.structs import replace
 
 from proxy.compiled.exchange import Exchange
@@ -20,6 +19,7 @@ from proxy.core.principal_tracker import (
     PrincipalTracker,
 )
 from proxy.core.session import Session
+from tests.cases import each
 from tests.frames import METADATA, request, response
 from tests.sasl import (
     NONCE,
@@ -81,7 +81,7 @@ def logged_in(mechanism: str, *steps: tuple[bytes, bytes], sub_claim: str = "sub
     return principal_tracker
 
 
-@pytest.mark.parametrize(
+@each(
     ("token", "principal"),
     [
         (plain("alice", "secret"), "User:alice"),
@@ -96,8 +96,8 @@ def test_plain(token: bytes, principal: str) -> None:
     assert who(logged_in("PLAIN", (token, b"")).connection) == (principal, "sasl", "PLAIN")
 
 
-@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-@pytest.mark.parametrize(
+@each("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+@each(
     ("first", "principal"),
     [
         (scram("alice"), "User:alice"),
@@ -115,7 +115,7 @@ def test_scram(mechanism: str, first: bytes, principal: str) -> None:
     assert who(principal_tracker.connection) == (principal, "sasl", mechanism)
 
 
-@pytest.mark.parametrize("extensions", [",tokenauth=true", ",tokenauth=TRUE", ",a=b,tokenauth=True"])
+@each("extensions", [",tokenauth=true", ",tokenauth=TRUE", ",a=b,tokenauth=True"])
 def test_a_delegation_token_s_owner_is_unknown(extensions: str) -> None:
     principal_tracker = logged_in(
         "SCRAM-SHA-256", (scram("tokenId", extensions), SERVER_FIRST), (CLIENT_FINAL, SERVER_FINAL)
@@ -123,7 +123,7 @@ def test_a_delegation_token_s_owner_is_unknown(extensions: str) -> None:
     assert who(principal_tracker.connection) == ("User:<unknown:SCRAM-SHA-256 token>", "unknown", "SCRAM-SHA-256")
 
 
-@pytest.mark.parametrize(
+@each(
     ("token", "principal"),
     [
         (bearer(jwt({"sub": "alice"})), "User:alice"),
@@ -146,7 +146,7 @@ def test_the_claim_of_a_token_that_holds_the_name_can_be_another() -> None:
     assert principal_tracker.connection.principal == "User:alice"
 
 
-@pytest.mark.parametrize(
+@each(
     ("mechanism", "token"),
     [
         ("PLAIN", b"\0alice"),
@@ -171,16 +171,14 @@ def test_a_token_that_cannot_be_read_names_nobody(mechanism: str, token: bytes) 
     assert who(principal_tracker.connection) == (f"User:<unknown:{mechanism}>", "unknown", mechanism)
 
 
-@pytest.mark.parametrize(
-    "first", [b"", b"n,,r=abc,n=alice", b"y,,n=alice,r=abc", "n,,n=ålice,r=abc".encode(), b"n,,n=a=b,r=abc"]
-)
+@each("first", [b"", b"n,,r=abc,n=alice", b"y,,n=alice,r=abc", "n,,n=ålice,r=abc".encode(), b"n,,n=a=b,r=abc"])
 def test_a_first_token_of_scram_that_cannot_be_read_names_nobody(first: bytes) -> None:
     second = scram("victim")  # not what the broker judges
     principal_tracker = logged_in("SCRAM-SHA-256", (first, SERVER_FIRST), (second, SERVER_FINAL))
     assert principal_tracker.connection.principal == "User:<unknown:SCRAM-SHA-256>"
 
 
-@pytest.mark.parametrize("version", [0, 1, 2])
+@each("version", [0, 1, 2])
 def test_every_version_of_saslauthenticate(version: int) -> None:
     principal_tracker = PrincipalTracker(FRESH)
     shake(principal_tracker, "PLAIN")
@@ -194,7 +192,7 @@ def test_every_version_of_saslauthenticate(version: int) -> None:
     assert principal_tracker.connection.principal == "User:alice"
 
 
-@pytest.mark.parametrize("version", [0, 1, 2])
+@each("version", [0, 1, 2])
 def test_a_refused_login_reports_who_it_said_to_be(version: int) -> None:
     principal_tracker = PrincipalTracker(FRESH)
     shake(principal_tracker, "PLAIN")
@@ -257,7 +255,7 @@ def test_handshake_and_token_sent_at_once() -> None:
     assert principal_tracker.connection.principal == "User:alice"
 
 
-@pytest.mark.parametrize(("mechanism", "error_code"), [("GSSAPI", 33), ("PLAIN", 34), ("plain", 33)])
+@each(("mechanism", "error_code"), [("GSSAPI", 33), ("PLAIN", 34), ("plain", 33)])
 def test_a_refused_handshake(mechanism: str, error_code: int) -> None:
     principal_tracker = PrincipalTracker(FRESH)
     change = shake(principal_tracker, mechanism, error_code)
@@ -271,7 +269,7 @@ def test_a_refused_handshake(mechanism: str, error_code: int) -> None:
 # ---- bare tokens, after SaslHandshake v0 -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("mechanism", "steps"),
     [
         ("PLAIN", [(plain("alice", "secret"), b"")]),
@@ -346,7 +344,7 @@ def test_a_login_that_may_be_complete_has_not_failed_when_the_connection_ends() 
     assert principal_tracker.closed(3.0) is None
 
 
-@pytest.mark.parametrize("reply", [None, b"", b"\0", b"\0\0\0\xff", authenticate_reply()[:-4]])
+@each("reply", [None, b"", b"\0", b"\0\0\0\xff", authenticate_reply()[:-4]])
 def test_an_answer_that_cannot_be_read_proves_no_name(reply: bytes | None) -> None:
     principal_tracker = PrincipalTracker(FRESH)
     shake(principal_tracker, "PLAIN")
@@ -357,7 +355,7 @@ def test_an_answer_that_cannot_be_read_proves_no_name(reply: bytes | None) -> No
     assert who(principal_tracker.connection) == ("User:<unknown:PLAIN>", "unknown", "PLAIN")
 
 
-@pytest.mark.parametrize("body", [None, b"", b"\x05abc", b"\x80\x80\x80\x80\x80\x80"])
+@each("body", [None, b"", b"\x05abc", b"\x80\x80\x80\x80\x80\x80"])
 def test_a_token_too_long_to_be_kept(body: bytes | None) -> None:
     principal_tracker = PrincipalTracker(FRESH)
     shake(principal_tracker, "PLAIN")
@@ -366,7 +364,7 @@ def test_a_token_too_long_to_be_kept(body: bytes | None) -> None:
     assert who(principal_tracker.connection) == ("User:<unknown:PLAIN>", "unknown", "PLAIN")
 
 
-@pytest.mark.parametrize("body", [None, b"", b"\0\x09PLA", handshake("")])
+@each("body", [None, b"", b"\0\x09PLA", handshake("")])
 def test_a_handshake_that_cannot_be_read(body: bytes | None) -> None:
     principal_tracker = PrincipalTracker(FRESH)
     principal_tracker.request(1, SASL_HANDSHAKE, body)
@@ -392,7 +390,7 @@ def test_more_at_once_than_is_followed_makes_a_client_unknown_that_was_nobody() 
     assert principal_tracker.connection.principal == "User:alice", "once all are answered logins are followed again"
 
 
-@pytest.mark.parametrize("already", [False, True])
+@each("already", [False, True])
 def test_nobody_loses_their_name_among_many_tokens(already: bool) -> None:
     principal_tracker = logged_in("PLAIN", (plain("alice"), b"")) if already else PrincipalTracker(FRESH)
     principal_tracker.request(1, SASL_HANDSHAKE, handshake("PLAIN"))
@@ -437,7 +435,7 @@ def test_a_stray_token_is_refused_once() -> None:
     assert principal_tracker.closed(3.0) is None
 
 
-@pytest.mark.parametrize("begun", [False, True])
+@each("begun", [False, True])
 def test_a_login_that_was_cut(begun: bool) -> None:
     principal_tracker = PrincipalTracker(FRESH)
     assert principal_tracker.closed(1.0) is None
@@ -491,7 +489,7 @@ def test_re_authentication_as_another_is_refused_and_changes_nothing() -> None:
     assert principal_tracker.closed(3.0) is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("version", "body", "reported"),
     [
         (3, software("apache-kafka-java", "4.3.1"), ("apache-kafka-java", "4.3.1")),
@@ -539,7 +537,7 @@ def test_software_is_kept_by_a_login_and_a_login_by_software() -> None:
 CANARY = "canary-7f3a"
 
 
-@pytest.mark.parametrize(
+@each(
     ("mechanism", "tokens"),
     [
         ("PLAIN", [plain("alice", CANARY)]),
@@ -553,7 +551,7 @@ CANARY = "canary-7f3a"
         ("CUSTOM", [CANARY.encode(), CANARY.encode()]),
     ],
 )
-@pytest.mark.parametrize("bare", [False, True])
+@each("bare", [False, True])
 def test_no_secret_outlives_the_call_that_brings_it(mechanism: str, tokens: list[bytes], bare: bool) -> None:
     principal_tracker = PrincipalTracker(FRESH)
     shake(principal_tracker, mechanism)

@@ -17,6 +17,7 @@ from proxy.core.protected_topics import MAX_CHECKED_ITEMS, ProtectedTopics
 from proxy.core.session import ANSWER_COST, TURN, Session
 from proxy.errors import PeerError
 from proxy.interceptors.topic_protection import MAX_HELD_ADMIN_REQUEST, TopicProtection
+from tests.cases import each
 from tests.frames import METADATA, SASL_HANDSHAKE, batch, produce, request, response, sized
 from tests.tools.observation_sinks import watching
 
@@ -84,7 +85,7 @@ def named(name: bytes, partitions: bytes = b"\1") -> bytes:
     return bytes([len(name) + 1]) + name + partitions + b"\0"
 
 
-@pytest.mark.parametrize(
+@each(
     "topics",
     [
         # A length of 12 to a broker, which drops what is above 32 bits, and of 4 GiB to others.
@@ -95,9 +96,9 @@ def named(name: bytes, partitions: bytes = b"\1") -> bytes:
         b"\2\0",
         b"\2\x81\x80\x02" + b"x" * 100,  # a name of 32,768 bytes
     ],
-    ids=["records", "tag", "varint", "topics", "name", "long"],
 )
-def test_what_a_broker_reads_otherwise_or_not_at_all_does_not_pass(site: Site, topics: bytes) -> None:
+def test_what_a_broker_reads_otherwise_or_not_at_all_does_not_pass(topics: bytes) -> None:
+    site = Site()
     frame = flexible(topics)
     with pytest.raises(PeerError) as raised:
         site.ask(frame)
@@ -112,8 +113,9 @@ def test_a_negative_count_does_not_pass(site: Site) -> None:
     assert site.to_broker == b""
 
 
-@pytest.mark.parametrize("topic", ["__brokerside_registry", "brokerside-audit", "audit"])
-def test_nothing_is_forwarded_before_the_first_topic_is_known(site: Site, topic: str) -> None:
+@each("topic", ["__brokerside_registry", "brokerside-audit", "audit"])
+def test_nothing_is_forwarded_before_the_first_topic_is_known(topic: str) -> None:
+    site = Site()
     frame = produce(1, 1, batch(1), topic=topic)
     first = frame.index(topic.encode()) + len(topic)
     for at in range(first):
@@ -157,8 +159,9 @@ def test_a_topic_after_forwarded_bytes_ends_the_connection_in_its_turn(site: Sit
     assert (exchange.synthesized, exchange.error_code, exchange.outcome) == (True, 29, "connection_lost")
 
 
-@pytest.mark.parametrize("pieces", [1, 2])
-def test_without_acks_the_connection_ends(site: Site, pieces: int) -> None:
+@each("pieces", [1, 2])
+def test_without_acks_the_connection_ends(pieces: int) -> None:
+    site = Site()
     frame = flexible(b"\3" + named(b"t", b"\2\0\0\0\0" + b"\x65" + b"v" * 100 + b"\0") + named(REGISTRY), acks=0)
     cut = frame.index(b"v") if pieces == 2 else 0
     assert site.ask(frame[:cut]) == frame[:cut] if cut else True
@@ -223,8 +226,9 @@ def test_topic_ids(site: Site) -> None:
     assert site.ask(flexible(b"\2" + known + b"\1\0", version=13))
 
 
-@pytest.mark.parametrize(("key", "version"), [(0, 14), (0, 31), (0, 99), (0, -1), (20, 7), (44, 2)])
-def test_a_version_that_is_not_known_does_not_pass(site: Site, key: int, version: int) -> None:
+@each(("key", "version"), [(0, 14), (0, 31), (0, 99), (0, -1), (20, 7), (44, 2)])
+def test_a_version_that_is_not_known_does_not_pass(key: int, version: int) -> None:
+    site = Site()
     assert site.ask(request(key, version, 1, bytes(20))) == b""
     assert site.ends == "unsupported_request"
 
@@ -271,8 +275,10 @@ def test_a_mistake_of_the_sidecar_opens_nothing(site: Site) -> None:
     assert (site.ends, site.counters.intercept_errors) == ("unsupported_request", 1)
 
 
-@pytest.mark.parametrize("acks", [0, 1])
-def test_nor_does_one_in_a_produce(site: Site, acks: int) -> None:
+@each("acks", [0, 1])
+def test_nor_does_one_in_a_produce(acks: int) -> None:
+    site = Site()
+
     def fail(*_: object) -> None:
         raise RuntimeError("a mistake")
 

@@ -2,6 +2,7 @@ import pytest
 
 from proxy.core.proxy_protocol import MAX_SIZE, MAX_V1, SIGNATURE, Header, parse
 from proxy.errors import PeerError
+from tests.cases import each
 
 
 def binary(command: int, family: int, rest: bytes) -> bytes:
@@ -77,18 +78,18 @@ def test_the_longest_line_is_as_long_as_specified():
     assert len(b"PROXY UNKNOWN " + b"x" * 91 + b"\r\n") == MAX_V1 == 107
 
 
-@pytest.mark.parametrize(("data", "address"), COMPLETE.values(), ids=COMPLETE.keys())
+@each(("data", "address"), COMPLETE.values())
 def test_a_header_reports_its_size_and_the_client_s_address(data, address):
     assert parse(data) == Header(len(data), address)
     assert parse(data + b"\x00\x00\x00\x20 what follows\r\n") == Header(len(data), address)
 
 
-@pytest.mark.parametrize("data", [data for data, _ in COMPLETE.values()], ids=COMPLETE.keys())
+@each("data", [data for data, _ in COMPLETE.values()])
 def test_each_beginning_of_a_header_may_still_become_one(data):
     assert [parse(data[:size]) for size in range(len(data))] == [None] * len(data)
 
 
-@pytest.mark.parametrize("data", INVALID.values(), ids=INVALID.keys())
+@each("data", INVALID.values())
 def test_what_is_no_header_is_refused_for_good(data):
     with pytest.raises(PeerError) as caught:
         parse(data)
@@ -98,7 +99,7 @@ def test_what_is_no_header_is_refused_for_good(data):
         parse(data + b"\r\n" * MAX_SIZE)
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "at"),
     [
         (b"PROXZ", 4),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import each
 from tests.tools.python_calls import lines_with_calls
 
 SILENT: dict[str, tuple[str, ...]] = {
@@ -50,9 +51,7 @@ OTHERS: dict[str, dict[str, list[str]]] = {
             "request = Request(connection, key, version, client_id, acks, self.consecutive)",
             "frame = self.interception.refuse_produce(request, exchange, acks_offset - at)",
         ],
-        "read_response": [
-            'self.interception.record_failure(ValueError("the response\'s header cannot be read"))',
-        ],
+        "read_response": ['self.interception.record_failure(ValueError("the response\'s header cannot be read"))'],
     },
     "observation": {
         "read_piece": ['self.track_principal("passed", (now,))'],
@@ -64,7 +63,8 @@ OTHERS: dict[str, dict[str, list[str]]] = {
 changed, or an exchange is handed over."""
 
 
-@pytest.mark.parametrize("module", SILENT)
+@pytest.mark.slow
+@each("module", SILENT)
 def test_what_runs_for_each_frame_calls_no_python(module: str, tmp_path: Path) -> None:
     found = lines_with_calls(f"proxy/core/{module}", tmp_path)
     assert {name: found[name] for name in SILENT[module] if found[name]} == {}

@@ -8,6 +8,7 @@ from proxy.compiled import walk_door as walk
 from proxy.core.exchange import ProduceRequest, RecordSet
 from proxy.core.records import sums_of
 from proxy.errors import MalformedBody
+from tests.cases import each
 
 
 def batch(
@@ -82,21 +83,21 @@ def test_attributes_other_than_control_change_nothing(sums: Sums) -> None:
         assert sums(data).records == 5
 
 
-@pytest.mark.parametrize("kept", [1, 11, 12, 16, 17, 18, 60, 61, 62, 160])
+@each("kept", [1, 11, 12, 16, 17, 18, 60, 61, 62, 160])
 def test_a_cut_last_batch_counts_in_size_only(sums: Sums, kept: int) -> None:
     whole, cut = batch(5), batch(9, payload=bytes(100))[:kept]
     assert sums(whole + cut) == RecordSet(61 + kept, 1, 5, 2, -1, -1, -1, 0)
     assert sums(cut) == RecordSet(kept, 0, 0)
 
 
-@pytest.mark.parametrize("magic", [0, 1])
+@each("magic", [0, 1])
 def test_old_message_sets_count_entries(sums: Sums, magic: int) -> None:
     data = entry(magic, offset=3) + entry(magic, offset=4) + entry(magic, offset=5, value=bytes(200))
     assert sums(data) == RecordSet(len(data), 3, 3, magic, base_offset=3)
 
 
-@pytest.mark.parametrize("magic", [0, 1])
-@pytest.mark.parametrize("codec", [1, 2, 3])
+@each("magic", [0, 1])
+@each("codec", [1, 2, 3])
 def test_a_compressed_wrapper_counts_as_one_and_is_claimed(sums: Sums, magic: int, codec: int) -> None:
     assert sums(entry(magic) + entry(magic, codec=codec)) == RecordSet(
         len(entry(magic)) * 2, 2, 2, magic, base_offset=0, claimed=True
@@ -114,16 +115,16 @@ def test_a_set_may_change_its_magic_where_a_log_was_upgraded(sums: Sums) -> None
     assert sums(data) == RecordSet(len(data), 2, 5, 1, base_offset=8)
 
 
-@pytest.mark.parametrize(
+@each(
     "data",
     [
-        pytest.param(batch(magic=3), id="magic 3"),
-        pytest.param(batch(magic=-1), id="magic -1"),
-        pytest.param(batch(length=48), id="shorter than its header"),
-        pytest.param(batch(length=0), id="length 0"),
-        pytest.param(batch(length=-(2**31)), id="negative length"),
-        pytest.param(batch(-1), id="negative count"),
-        pytest.param(struct.pack(">qiIbbii", 0, 13, 0, 0, 0, -1, -1), id="old entry too short"),
+        batch(magic=3),
+        batch(magic=-1),
+        batch(length=48),
+        batch(length=0),
+        batch(length=-(2**31)),
+        batch(-1),
+        struct.pack(">qiIbbii", 0, 13, 0, 0, 0, -1, -1),
     ],
 )
 def test_headers_that_no_writer_writes_are_nonsense(sums: Sums, data: bytes) -> None:

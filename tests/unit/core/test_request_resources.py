@@ -25,18 +25,12 @@ from proxy.core.apis import APIS
 from proxy.core.budget import PARTITION
 from proxy.core.encode import encode
 from proxy.core.exchange import Acl, CommittedOffset, Connection, ItemErrorFacts, ItemErrors, RequestResources
-from proxy.core.instructions import RESOURCE_TYPES, Op
+from proxy.core.instructions import RESOURCE_TYPES
 from proxy.core.names import MAX_NAME, shorten
-from proxy.core.request_resources import (
-    MAX_KEPT_CHANGED,
-    MAX_KEPT_COMMITS,
-    MAX_KEPT_RESOURCES,
-    OPERATIONS,
-    WALKED,
-    program,
-)
+from proxy.core.request_resources import MAX_KEPT_CHANGED, MAX_KEPT_COMMITS, MAX_KEPT_RESOURCES, OPERATIONS, WALKED
 from proxy.core.schema import layout
 from proxy.errors import MalformedBody
+from tests.cases import each
 from tests.oracle.steps import Kept
 from tests.oracle.walk import kept_by, walk_whole, walker_for_errors, walker_for_resources
 from tests.tools import random_messages
@@ -94,10 +88,10 @@ def texts_of(key: int, version: int, body: bytes, unknown: set[bytes | None]) ->
     return {shorten(text.encode()) for text in texts(entity)}
 
 
-@pytest.mark.parametrize(("key", "version"), VERSIONS)
+@each(("key", "version"), VERSIONS)
 def test_every_request_is_read_whole_and_in_pieces(key: int, version: int) -> None:
     rng = Random(f"{key} {version}")
-    for number in range(12):
+    for number in range(4):
         tame = bool(number % 2)
         body = random_messages.draw(rng, key, version, False, tame=tame).body
         found = read(key, version, body)
@@ -180,7 +174,7 @@ ASKED: dict[str, tuple[int, int, Mapping[str, Any], list[tuple[str, str | None, 
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("key", "version", "asked", "expected"), ASKED.values(), ids=ASKED)
+@each(("key", "version", "asked", "expected"), ASKED.values())
 def test_resources(
     key: int, version: int, asked: Mapping[str, Any], expected: list[tuple[str, str | None, str | None, str | None]]
 ) -> None:
@@ -210,7 +204,7 @@ VALUES: dict[str, tuple[int, int, Mapping[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("key", "version", "asked"), VALUES.values(), ids=VALUES)
+@each(("key", "version", "asked"), VALUES.values())
 def test_no_value_is_reported(key: int, version: int, asked: Mapping[str, Any]) -> None:
     reported = asked_for(key, version, asked)
     assert reported.resources is not None
@@ -246,7 +240,7 @@ CHANGED: dict[str, tuple[int, int, Mapping[str, Any], list[tuple[str, str | None
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("key", "version", "asked", "expected"), CHANGED.values(), ids=CHANGED)
+@each(("key", "version", "asked", "expected"), CHANGED.values())
 def test_how_each_of_them_is_changed(
     key: int, version: int, asked: Mapping[str, Any], expected: list[tuple[str, str | None, str | None]]
 ) -> None:
@@ -275,7 +269,7 @@ def test_an_acl_says_who_may_do_what_from_where() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("key", [29, 31])
+@each("key", [29, 31])
 def test_a_filter_of_acls_says_what_it_matches(key: int) -> None:
     one = {"ResourceTypeFilter": 1, "PatternTypeFilter": 2, "Operation": 1, "PermissionType": 1}
     asked = {"Filters": [one]} if key == 31 else one
@@ -286,7 +280,7 @@ def test_a_filter_of_acls_says_what_it_matches(key: int) -> None:
     assert user.acl == Acl("MATCH", None, "Any", "ANY")
 
 
-@pytest.mark.parametrize(("number", "name"), [(0, "UNKNOWN"), (1, "ANY"), (4, "PREFIXED"), (5, "UNKNOWN")])
+@each(("number", "name"), [(0, "UNKNOWN"), (1, "ANY"), (4, "PREFIXED"), (5, "UNKNOWN")])
 def test_numbers_that_kafka_does_not_have_are_unknown(number: int, name: str) -> None:
     one = {"ResourcePatternType": number, "Operation": 99, "PermissionType": -1, "Host": "h"}
     found = read(30, 2, encode(layout(30, 2, response=False), {"Creations": [one]}))
@@ -314,7 +308,7 @@ MATCHED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("pieces", [0, 1, 50])
+@each("pieces", [0, 1, 50])
 def test_acls_that_were_deleted_are_those_of_the_response(pieces: int) -> None:
     asked = {"Filters": [{"ResourceTypeFilter": 1, "PatternTypeFilter": 1, "Operation": 1, "PermissionType": 1}] * 2}
     reported = asked_for(31, 3, asked)
@@ -342,7 +336,7 @@ def test_acls_that_were_deleted_are_those_of_the_response(pieces: int) -> None:
     assert event_of(reported).resource_count == 4
 
 
-@pytest.mark.parametrize("version", [0, 1, 2, 3])
+@each("version", [0, 1, 2, 3])
 def test_deleted_acls_are_those_of_the_oracle(version: int) -> None:
     rng = Random(f"acls {version}")
     for number in range(40):
@@ -389,7 +383,7 @@ def test_the_group_of_a_member() -> None:
     assert found.count == 1
 
 
-@pytest.mark.parametrize("pieces", [0, 7])
+@each("pieces", [0, 7])
 def test_long_names_that_begin_alike_stay_two(pieces: int) -> None:
     """Of the group, and of a resource."""
     names = ["g" * 300, "g" * 299 + "h"]
@@ -412,7 +406,7 @@ def test_of_many_groups_none_is_the_group() -> None:
     assert (found.group_id, [one.resource_name for one in found.items]) == (None, [b"g", b"h"])
 
 
-@pytest.mark.parametrize(("key", "version", "is_id"), [(8, 9, False), (8, 10, True), (28, 5, False)])
+@each(("key", "version", "is_id"), [(8, 9, False), (8, 10, True), (28, 5, False)])
 def test_committed_offsets(key: int, version: int, is_id: bool) -> None:
     parts = [{"PartitionIndex": n, "CommittedOffset": 100 + n, "CommittedMetadata": "m"} for n in range(2)]
     topic = {"TopicId": TOPIC_ID} if is_id else {"Name": "orders"}
@@ -432,7 +426,7 @@ def test_what_is_not_kept_is_counted() -> None:
     assert (len(found.commits), found.commit_count) == (MAX_KEPT_COMMITS, 3_000)
 
 
-@pytest.mark.parametrize("pieces", [0, 5])
+@each("pieces", [0, 5])
 def test_a_declared_number_of_elements_costs_nothing(pieces: int) -> None:
     """ListOffsets: partitions are passed over without being read. This would run for minutes."""
     body = pack(">ibi", -1, 0, 1) + pack(">h1s", 1, b"t") + pack(">i", 2**31 - 1) + bytes(200)
@@ -440,7 +434,7 @@ def test_a_declared_number_of_elements_costs_nothing(pieces: int) -> None:
         read(2, 2, body, pieces)
 
 
-@pytest.mark.parametrize("pieces", [1, 4, 5, 12])
+@each("pieces", [1, 4, 5, 12])
 def test_a_body_that_is_cut_inside_what_is_passed_over_is_malformed(pieces: int) -> None:
     """DeleteRecords: a piece may end with the bytes that are passed over, before elements that never come."""
     parts = [{"PartitionIndex": n, "Offset": n} for n in range(3)]
@@ -452,29 +446,6 @@ def test_a_body_that_is_cut_inside_what_is_passed_over_is_malformed(pieces: int)
             feed.feed(body, at, min(at + pieces, size))
         with pytest.raises(MalformedBody):
             feed.finish_into(exchange(21, 1), False)
-
-
-def test_every_element_has_bytes() -> None:
-    """So that a message has no more elements than bytes."""
-    for made in (request_program(*pair) for pair in VERSIONS):
-        opened: list[bool] = []
-        for op, *_ in made:
-            if op == Op.NEXT:
-                assert opened.pop()
-            elif opened and op not in (Op.RESOURCE, Op.COMMIT, Op.ACL):
-                opened[-1] = True
-            if op == Op.ARRAY:  # its length has bytes, too
-                opened.append(False)
-
-
-def request_program(key: int, version: int) -> list[tuple[int, int, int]]:
-    made = program(key, version)
-    assert made is not None
-    return made
-
-
-def test_an_unknown_version_has_no_program() -> None:
-    assert program(3, 31) is None
 
 
 # ---- in the event ---------------------------------------------------------------------------------------------------
@@ -548,7 +519,7 @@ def test_of_more_errors_than_are_kept_the_results_of_the_others_are_not_known() 
     assert Counter(one.error_code for one in event.resources) == {29: 50, -1: 150}
 
 
-@pytest.mark.parametrize("decode", [DecodeCode.NOT_KEPT, DecodeCode.UNSUPPORTED, DecodeCode.MALFORMED])
+@each("decode", [DecodeCode.NOT_KEPT, DecodeCode.UNSUPPORTED, DecodeCode.MALFORMED])
 def test_without_the_errors_of_the_response_no_result_is_known(decode: DecodeCode) -> None:
     reported = asked_for(20, 5, MANY)
     reported.decode_code = decode  # type: ignore[assignment]
@@ -569,16 +540,14 @@ def test_what_a_request_changes_does_not_hide_behind_other_names() -> None:
     assert event.resource_count == 2_000
 
 
-@pytest.mark.parametrize(
-    ("key", "version", "asked", "code", "denied"),
+@each(("key", "version", "asked", "code", "denied"),
     [
         (8, 7, {"GroupId": "g", "Topics": OFFSETS}, 30, ("group", "g")),
         (28, 3, {"TransactionalId": "x", "GroupId": "g", "Topics": OFFSETS}, 30, ("group", "g")),
         (28, 3, {"TransactionalId": "x", "GroupId": "g", "Topics": OFFSETS}, 53, ("transactional_id", "x")),
         (24, 3, {"V3AndBelowTransactionalId": "x", "V3AndBelowTopics": [{"Name": "t", "Partitions": [0]}]}, 53,
          ("transactional_id", "x")),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_a_group_or_transaction_that_was_denied_says_so(
     key: int, version: int, asked: Mapping[str, Any], code: int, denied: tuple[str, str]
 ) -> None:

@@ -26,10 +26,11 @@ from proxy.core.exchange import Connection, ItemErrorFacts
 from proxy.core.instructions import RESOURCE_TYPES
 from proxy.core.names import shorten
 from proxy.core.response_errors import DELETE_ACLS, MAX_KEPT_FAILURES, MAX_KEPT_STEPS, WALKED, program
-from proxy.core.schema import Field, Layout, UnknownMessage, layout
+from proxy.core.schema import Field, Layout, layout
 from proxy.core.wire import uvarint_bytes
 from proxy.errors import MalformedBody
 from spark_jobs import kafka_errors
+from tests.cases import each
 
 DENIED = 29
 """TOPIC_AUTHORIZATION_FAILED."""
@@ -62,9 +63,7 @@ def error_paths(made: Layout) -> Iterator[Path]:
 
 
 CASES = [
-    pytest.param(key, version, path, id=f"{APIS[key].name}-{version}-{'.'.join(path)}")
-    for key, version in versions()
-    for path in error_paths(layout(key, version, response=True))
+    (key, version, path) for key, version in versions() for path in error_paths(layout(key, version, response=True))
 ]
 
 
@@ -166,7 +165,7 @@ def event_of(reported: Exchange) -> RequestEvent:
     return msgspec.json.decode(chunk.json, type=RequestEvent)
 
 
-@pytest.mark.parametrize(("key", "version", "path"), CASES)
+@each(("key", "version", "path"), CASES)
 def test_an_error_at_each_level_is_in_the_event(key: int, version: int, path: Path) -> None:
     made = layout(key, version, response=True)
     body = written(made, path)
@@ -197,7 +196,7 @@ def test_an_error_at_each_level_is_in_the_event(key: int, version: int, path: Pa
     assert event.item_failures == (len(path) > 1)
 
 
-@pytest.mark.parametrize(("key", "version"), list(versions()))
+@each(("key", "version"), list(versions()))
 def test_what_is_cut_or_too_long_is_malformed(key: int, version: int) -> None:
     if program(key, version) is None:
         return
@@ -233,12 +232,6 @@ def test_a_long_name_is_cut() -> None:
     found = read(3, 1, metadata([(DENIED, b"x" * 30_000)])).item_errors
     assert found is not None
     assert found.items == (ItemErrorFacts(DENIED, "topic", shorten(b"x" * 30_000), None, -1, 0, None, None),)
-
-
-def test_an_unknown_version_has_no_program() -> None:
-    assert program(3, 31) is None
-    with pytest.raises(UnknownMessage):
-        layout(3, 31, response=True)
 
 
 def test_the_jobs_take_the_same_codes_for_steps() -> None:

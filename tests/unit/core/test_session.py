@@ -11,21 +11,12 @@ import pytest
 
 from proxy.compiled.exchange import Exchange
 from proxy.core.counters import ListenerCounters
-from proxy.core.exchange import Connection, ProduceRequest, ProduceResponse
+from proxy.core.exchange import Connection
 from proxy.core.names import shorten
 from proxy.core.session import MAX_IN_FLIGHT, Session
 from proxy.errors import PeerError
-from tests.frames import (
-    API_VERSIONS,
-    METADATA,
-    SASL_HANDSHAKE,
-    batch,
-    produce,
-    produced,
-    request,
-    response,
-    sized,
-)
+from tests.cases import each
+from tests.frames import API_VERSIONS, METADATA, SASL_HANDSHAKE, batch, produce, produced, request, response, sized
 from tests.tools.messages import uvarint
 from tests.tools.observation_sinks import watching
 
@@ -70,13 +61,6 @@ def test_a_request_and_its_response_make_one_exchange() -> None:
     assert exchange.decode == "none"
 
 
-def test_responses_belong_to_requests_by_position_even_with_equal_correlation_ids() -> None:
-    bench = Bench()
-    bench.client(b"".join(request(METADATA, 1, 5, client_id=name) for name in "abc"))
-    bench.broker(b"".join(response(5, b"x" * n) for n in range(3)))
-    assert [(e.client_id, e.response_bytes) for e in bench.exchanges] == [("a", 8), ("b", 9), ("c", 10)]
-
-
 def test_the_client_id_is_that_of_the_last_request() -> None:
     bench = Bench()
     assert bench.session.client_id is None
@@ -85,38 +69,6 @@ def test_the_client_id_is_that_of_the_last_request() -> None:
         assert bench.session.client_id == client_id
     bench.broker(response(5) * 8)
     assert [each.client_id for each in bench.exchanges] == ["a", "", "a", None, "b", None, "", "a"]
-
-
-def test_acks_0_has_no_response_and_does_not_shift_the_others() -> None:
-    bench = Bench()
-    bench.client(request(METADATA, 1, 1) + produce(2, 0, batch(3)) + request(METADATA, 1, 3))
-    assert bench.ended() == [(2, "no_response")]
-    assert isinstance(bench.exchanges[0].request, ProduceRequest)
-    bench.broker(response(1) + response(3))
-    assert bench.ended()[1:] == [(1, "answered"), (3, "answered")]
-
-
-def test_a_million_acks_0_leave_nothing_behind() -> None:
-    bench = Bench(observed=False)
-    chunk = produce(2, 0, batch(3)) * 100
-    for _ in range(100):
-        bench.client(chunk)
-    assert not bench.session.in_flight
-    assert bench.session.is_idle
-
-
-def test_bodies_are_read_and_joined() -> None:
-    bench = Bench()
-    bench.client(produce(1, -1, batch(3, b"0123456789", producer_id=9, sequence=4)))
-    bench.broker(produced(1, error_code=0, offset=42))
-    (exchange,) = bench.exchanges
-    assert exchange.decode == "full"
-    assert isinstance(exchange.request, ProduceRequest)
-    assert isinstance(exchange.response, ProduceResponse)
-    (part,) = exchange.request.partitions
-    assert (part.topic, part.records.records, part.records.size) == (b"t", 3, 71)
-    assert (part.records.producer_id, part.records.base_sequence) == (9, 4)
-    assert exchange.response.partitions[0].base_offset == 42
 
 
 def test_nobody_observes_then_no_body_is_read() -> None:
@@ -139,33 +91,7 @@ def test_a_malformed_body_is_counted_and_the_connection_goes_on() -> None:
     assert bench.counters.decoded["malformed"] == 1
 
 
-def test_a_malformed_response_with_errors_of_items_is_counted() -> None:
-    bench = Bench()
-    bench.client(request(METADATA, 1, 1, bytes(4)) + request(METADATA, 1, 2, bytes(4)))
-    bench.broker(response(1) + response(2, bytes(12)))
-    assert [e.decode for e in bench.exchanges] == ["malformed", "none"]
-    assert bench.counters.decoded["malformed"] == 1
-
-
-def test_a_malformed_body_in_pieces_is_counted_once() -> None:
-    bench = Bench()
-    broken = produce(1, 0, batch(3, b"x" * 500))
-    broken = broken[:30] + b"\x7f\xff\xff\xff" + broken[34:]
-    for start in range(0, len(broken), 7):
-        bench.client(broken[start : start + 7])
-    assert bench.ended() == [(1, "no_response")]
-    assert bench.exchanges[0].decode == "malformed"
-    assert bench.counters.decoded["malformed"] == 1
-
-
-def test_a_version_of_the_future_is_forwarded_and_said_to_be_unsupported() -> None:
-    bench = Bench()
-    bench.client(request(0, 99, 1, b"whatever this is") + request(31000, 0, 2))
-    bench.broker(response(1) + response(2))
-    assert [e.decode for e in bench.exchanges] == ["unsupported", "unsupported"]
-
-
-@pytest.mark.parametrize("size", [-(2**31), -1, 0, 1, 9, 104_857_601, 2**31 - 1])
+@each("size", [-(2**31), -1, 0, 1, 9, 104_857_601, 2**31 - 1])
 def test_a_size_that_a_broker_refuses_is_refused(size: int) -> None:
     bench = Bench()
     good = request(METADATA, 1, 1)
@@ -175,7 +101,7 @@ def test_a_size_that_a_broker_refuses_is_refused(size: int) -> None:
     assert bench.session.clean == len(good)
 
 
-@pytest.mark.parametrize("hello", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"])
+@each("hello", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"])
 def test_other_protocols_are_refused_at_their_first_bytes(hello: bytes) -> None:
     bench = Bench()
     with pytest.raises(PeerError):
@@ -209,7 +135,7 @@ def test_counts_by_api_key_are_bounded() -> None:
     assert len(bench.counters.responses) == len(counts) - 1 == 257
 
 
-@pytest.mark.parametrize("length", [-2, 12, 32767])
+@each("length", [-2, 12, 32767])
 def test_a_client_id_that_does_not_fit_its_frame_is_refused(length: int) -> None:
     frame = bytearray(request(METADATA, 1, 1, b"1234567890"))
     frame[12:14] = length.to_bytes(2, "big", signed=True)
@@ -241,7 +167,7 @@ HEADERS = {
 """Client id, tagged fields and transactional id of a Produce v9."""
 
 
-@pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS)
+@each("header", HEADERS.values())
 def test_a_request_begins_with_the_last_byte_of_its_header_however_it_is_cut(header: bytes) -> None:
     prefix = struct.pack(">hhi", 0, 9, 1) + header + struct.pack(">h", -1)
     asked = sized(prefix + bytes(200_000))
@@ -259,7 +185,7 @@ def test_a_request_begins_with_the_last_byte_of_its_header_however_it_is_cut(hea
         assert bench.session.is_between_requests
 
 
-@pytest.mark.parametrize("side", ["client", "broker"])
+@each("side", ["client", "broker"])
 def test_a_long_header_that_comes_byte_by_byte_is_not_parsed_for_each_of_them(side: str) -> None:
     bench = Bench()
     if side == "client":
@@ -297,16 +223,6 @@ def test_a_response_before_the_end_of_its_request_is_out_of_sync() -> None:
         bench.broker(response(1))
 
 
-def test_an_ended_connection_ends_every_open_exchange_once() -> None:
-    bench = Bench()
-    bench.client(request(METADATA, 1, 1, bytes(4)) + request(METADATA, 1, 2, bytes(4)))
-    bench.broker(response(1))
-    bench.client(produce(3, 0, batch(2, b"x" * 50))[:-1])
-    bench.session.close(bench.now)
-    bench.session.close(bench.now)
-    assert bench.ended() == [(1, "answered"), (2, "connection_lost"), (3, "connection_lost")]
-
-
 def test_a_connection_that_ends_inside_a_response_ends_its_exchange_too() -> None:
     bench = Bench()
     bench.client(request(METADATA, 1, 1, bytes(4)) + request(METADATA, 1, 2, bytes(4)))
@@ -314,18 +230,6 @@ def test_a_connection_that_ends_inside_a_response_ends_its_exchange_too() -> Non
     bench.session.close(bench.now)
     assert bench.ended() == [(1, "connection_lost"), (2, "connection_lost")]
     assert bench.exchanges[0].response_bytes == 0
-
-
-def test_raw_sasl_tokens_are_not_taken_for_requests() -> None:
-    bench = Bench()
-    bench.client(request(SASL_HANDSHAKE, 0, 1, b"\0\x05PLAIN"))
-    bench.broker(response(1, b"\0\0\0\0\0\0"))
-    bench.client(sized(b"\0alice\0alice-secret"))
-    bench.broker(sized(b""))
-    bench.client(request(METADATA, 9, 2, b"\0" * 4))
-    bench.broker(response(2, b"\0"))
-    assert bench.ended() == [(1, "answered"), (2, "answered")]
-    assert bench.counters.requests == {SASL_HANDSHAKE: 1, METADATA: 1}
 
 
 def test_no_token_follows_the_beginning_of_a_request() -> None:
@@ -348,23 +252,6 @@ def test_too_many_open_requests_saturate_until_answered() -> None:
     assert not bench.session.saturated
 
 
-def test_quiet_means_nothing_is_open() -> None:
-    bench = Bench()
-    frame = request(METADATA, 1, 1, b"x" * 40)
-    bench.client(frame[:2])
-    assert not bench.session.is_between_requests
-    bench.client(frame[2:20])
-    assert not bench.session.is_between_requests
-    bench.client(frame[20:])
-    assert bench.session.is_between_requests
-    assert not bench.session.is_idle
-    answer = response(1, b"y" * 40)
-    bench.broker(answer[:20])
-    assert not bench.session.is_idle
-    bench.broker(answer[20:])
-    assert bench.session.is_idle
-
-
 SCRIPT_CLIENT = (
     request(API_VERSIONS, 3, 1, b"\0\x05java\x054.3\0")
     + produce(2, -1, batch(5, b"p" * 300, producer_id=77, sequence=1))
@@ -373,34 +260,6 @@ SCRIPT_CLIENT = (
     + request(1, 99, 5, b"unknown")
     + request(METADATA, 1, 6, client_id="a longer client id " * 20)
 )
-SCRIPT_BROKER = (
-    response(1, b"v" * 90) + produced(2, offset=9) + response(4) + response(5, b"f" * 33) + response(6, b"z" * 9)
-)
-
-
-def _run(cuts_client: list[int], cuts_broker: list[int]) -> list[tuple[object, ...]]:
-    bench = Bench()
-    for start, stop in zip([0, *cuts_client], [*cuts_client, len(SCRIPT_CLIENT)], strict=True):
-        bench.client(SCRIPT_CLIENT[start:stop])
-    for start, stop in zip([0, *cuts_broker], [*cuts_broker, len(SCRIPT_BROKER)], strict=True):
-        bench.broker(SCRIPT_BROKER[start:stop])
-    assert bench.session.is_idle
-    return [
-        (e.api_key, e.correlation_id, e.client_id, e.request_bytes, e.response_bytes, e.outcome, e.decode, e.request,
-         e.response)
-        for e in bench.exchanges
-    ]  # fmt: skip
-
-
-def test_whole_byte_by_byte_and_random_cuts_report_the_same() -> None:
-    whole = _run([], [])
-    assert [row[1] for row in whole] == [3, 1, 2, 4, 5, 6]
-    assert _run(list(range(1, len(SCRIPT_CLIENT))), list(range(1, len(SCRIPT_BROKER)))) == whole
-    for seed in range(200):
-        rng = random.Random(seed)
-        cuts = sorted(rng.sample(range(1, len(SCRIPT_CLIENT)), rng.randint(1, 12)))
-        back = sorted(rng.sample(range(1, len(SCRIPT_BROKER)), rng.randint(1, 8)))
-        assert _run(cuts, back) == whole
 
 
 def test_every_single_cut_of_the_connection_ends_each_started_request_once() -> None:
@@ -412,14 +271,3 @@ def test_every_single_cut_of_the_connection_ends_each_started_request_once() -> 
         ended = len(bench.exchanges)
         assert ended - started in (0, 1)  # one more where a Produce without response was cut
         assert len({e.correlation_id for e in bench.exchanges}) == ended
-
-
-def test_a_bad_body_counts_once_wherever_it_is_cut() -> None:
-    asked = request(0, 3, 1, b"\xff\xfe" + b"\0\1" + bytes(12))  # no string has a length of −2
-    for cut in range(1, len(asked)):
-        bench = Bench()
-        bench.client(asked[:cut])
-        bench.client(asked[cut:])
-        bench.broker(response(1))
-        assert bench.counters.decoded["malformed"] + bench.counters.decoded["full"] <= 2
-        assert [exchange.decode for exchange in bench.exchanges] == ["malformed"]

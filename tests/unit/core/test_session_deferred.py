@@ -19,6 +19,7 @@ from proxy.core.interceptor import (
 from proxy.core.observation_interest import WANT_EXCHANGE, WANT_RESPONSE_BODY
 from proxy.core.session import TURN
 from proxy.errors import PeerError
+from tests.cases import each
 from tests.frames import METADATA, batch, produce, request, response
 from tests.tools.interceptors import HELD, HELD_FLEXIBLE, REPLIED, replied, served
 from tests.unit.core.test_session_interception import Bench
@@ -78,7 +79,7 @@ def test_it_is_due_once_all_before_it_is_answered_and_nothing_passes_it() -> Non
     assert bench.counters.intercepted == {(REPLIED, "replied"): 2, (HELD, "replied"): 1}
 
 
-@pytest.mark.parametrize("size", [1, 4, 7])
+@each("size", [1, 4, 7])
 def test_it_is_not_due_while_a_frame_of_the_broker_is_under_way(size: int) -> None:
     bench = Bench()
     bench.client(deferred(1, b"later"))
@@ -135,7 +136,7 @@ def test_what_comes_behind_it_is_read_in_turns() -> None:
     assert bench.session.rest == unacknowledged * (TURN + 1)
 
 
-@pytest.mark.parametrize("cut", [1, 15, 20])
+@each("cut", [1, 15, 20])
 def test_a_request_that_comes_in_pieces_is_deferred_when_it_is_whole(cut: int) -> None:
     bench = Bench()
     asked = deferred(1, b"later")
@@ -146,10 +147,7 @@ def test_a_request_that_comes_in_pieces_is_deferred_when_it_is_whole(cut: int) -
     assert bench.to_client == response(1, b"later")
 
 
-@pytest.mark.parametrize(
-    ("given", "cause", "failures"),
-    [(None, "unsupported_request", 0), (RuntimeError("serve"), "session_failed", 1)],
-)
+@each(("given", "cause", "failures"), [(None, "unsupported_request", 0), (RuntimeError("serve"), "session_failed", 1)])
 def test_without_an_answer_the_connection_ends_and_nothing_more_is_read(
     given: Exception | None, cause: str, failures: int
 ) -> None:
@@ -169,7 +167,7 @@ def test_without_an_answer_the_connection_ends_and_nothing_more_is_read(
     assert bench.ended() == [(1, "answered", True), (2, "connection_lost", True)]
 
 
-@pytest.mark.parametrize("due", [True, False])
+@each("due", [True, False])
 def test_its_bytes_are_charged_until_it_is_answered_or_the_connection_ends(due: bool) -> None:
     bench = Bench()
     if not due:
@@ -196,7 +194,7 @@ def test_its_answer_is_observed_as_any_other_of_the_sidecar() -> None:
     assert exchange.answered_at == 2.5
 
 
-@pytest.mark.parametrize("wanted", [None, WANT_EXCHANGE | WANT_RESPONSE_BODY])
+@each("wanted", [None, WANT_EXCHANGE | WANT_RESPONSE_BODY])
 def test_a_connection_that_is_given_up_leaves_with_what_came_behind(wanted: int | None) -> None:
     bench = Bench(wanted=wanted)
     behind = request(METADATA, 1, 4) + b"\0\0"
@@ -232,7 +230,7 @@ async def _serve(call: BrokerCall) -> bytes:
     return b"served"
 
 
-@pytest.mark.parametrize("asked", [produce(1, 0, batch(1)), request(REPLIED, 3, 1)], ids=["acks", "header"])
+@each("asked", [produce(1, 0, batch(1)), request(REPLIED, 3, 1)])
 def test_what_has_no_response_or_is_not_held_cannot_be_deferred(asked: bytes) -> None:
     bench = Bench([Deferring()])
     bench.client(asked)

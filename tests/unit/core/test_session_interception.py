@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 
 import pytest
@@ -35,6 +34,7 @@ from proxy.interceptors.ip_quotas import IpQuotas
 from proxy.interceptors.supported_versions import SupportedVersions
 from proxy.interceptors.update_features import UPDATE_FEATURES, UpdateFeaturesInterceptor
 from proxy.net.feature_update_calls import fail_update
+from tests.cases import each
 from tests.frames import METADATA, SASL_HANDSHAKE, batch, produce, request, response, sized
 from tests.sasl import authenticate, authenticate_reply, handshake, handshake_reply, plain
 from tests.tools.interceptors import (
@@ -45,7 +45,6 @@ from tests.tools.interceptors import (
     HELD,
     HELD_FLEXIBLE,
     LEADING,
-    PRIVATE,
     RAISING,
     REPLIED,
     SHUT,
@@ -139,25 +138,14 @@ class Bench:
         return [(each.correlation_id, each.outcome, each.synthesized) for each in self.exchanges]
 
 
-def test_what_nobody_wants_passes_as_it_came() -> None:
-    bench = Bench()
-    asked = request(METADATA, 1, 1, b"x" * 50) + produce(2, 0, batch(3)) + request(METADATA, 1, 3)
-    bench.client(asked)
-    assert not bench.session.diverted
-    bench.broker(response(1, b"y" * 70) + response(3))
-    assert not bench.session.diverted
-    assert (bench.to_broker, bench.to_client) == (asked, response(1, b"y" * 70) + response(3))
-    assert bench.session.is_unchanged
-
-
-@pytest.mark.parametrize("wanted", [None, WANT_EXCHANGE])
-@pytest.mark.parametrize(
+@each("wanted", [None, WANT_EXCHANGE])
+@each(
     ("one", "of_a_turn"),
     [
-        pytest.param(request(REPLIED, 5, 7), TURN // ANSWER_COST, id="answered"),
-        pytest.param(request(HELD, 0, 7, b"held"), TURN // ANSWER_COST, id="held"),
-        pytest.param(request(METADATA, 1, 7), TURN, id="forwarded"),
-        pytest.param(produce(7, 0, batch(1)), TURN, id="without a response"),
+        (request(REPLIED, 5, 7), TURN // ANSWER_COST),
+        (request(HELD, 0, 7, b"held"), TURN // ANSWER_COST),
+        (request(METADATA, 1, 7), TURN),
+        (produce(7, 0, batch(1)), TURN),
     ],
 )
 def test_a_turn_takes_so_many_requests_and_leaves_the_rest(one: bytes, of_a_turn: int, wanted: int | None) -> None:
@@ -247,68 +235,6 @@ def test_the_body_of_an_answer_is_kept_where_it_is_wanted() -> None:
     assert bench.budget.charged == 0
 
 
-def test_an_empty_answer_has_eight_bytes() -> None:
-    bench = Bench()
-    bench.client(request(REPLIED, 0, 0x01020304))
-    assert bench.to_client == bytes.fromhex("00000004 01020304")
-
-
-def test_answers_keep_the_order_of_the_requests_even_with_equal_correlation_ids() -> None:
-    bench = Bench()
-    bench.client(
-        request(METADATA, 1, 5)
-        + request(REPLIED, 1, 5)
-        + request(HELD, 0, 5, b"held")
-        + request(METADATA, 1, 5, b"second")
-        + request(PRIVATE, 0, 5, b"mine")
-    )
-    assert bench.to_broker == request(METADATA, 1, 5) + request(METADATA, 1, 5, b"second")
-    assert bench.to_client == b""
-    assert len(bench.session.in_flight) == 5
-    first, second = response(5, b"one"), response(5, b"two")
-    bench.broker(first + second)
-    here = [response(5, replied(1)), response(5, b"held"), response(5, b"mine")]
-    assert bench.to_client == first + here[0] + here[1] + second + here[2]
-    assert [each.synthesized for each in bench.exchanges] == [False, True, True, False, True]
-    assert bench.session.is_idle
-
-
-def test_an_answer_never_splits_a_response_that_is_under_way() -> None:
-    answer = response(1, b"y" * 100)
-    for cut in range(1, len(answer)):
-        bench = Bench()
-        bench.client(request(METADATA, 1, 1))
-        bench.broker(answer[:cut])
-        bench.client(request(REPLIED, 2, 2))
-        assert not bench.to_client[len(answer) :]
-        bench.broker(answer[cut:])
-        assert bench.to_client == answer + response(2, replied(2))
-
-
-def test_an_answer_waits_for_the_end_of_its_request() -> None:
-    bench = Bench()
-    asked = request(REPLIED, 1, 1, b"x" * 100)
-    bench.client(asked[:60])
-    assert (bench.to_client, bench.session.is_between_requests) == (b"", False)
-    bench.client(asked[60:] + request(METADATA, 1, 2))
-    assert (bench.to_client, bench.to_broker) == (response(1, replied(1)), request(METADATA, 1, 2))
-
-
-def test_a_request_that_is_held_is_forwarded_whole_answered_or_closed() -> None:
-    bench = Bench()
-    forwarded = request(HELD, 0, 1, b"forward")
-    bench.client(forwarded[:20])
-    assert bench.to_broker == b""
-    bench.client(forwarded[20:])
-    assert bench.to_broker == forwarded
-    bench.broker(response(1, b"ok"))
-    bench.client(request(HELD, 0, 2, b"answer"))
-    assert bench.to_client == response(1, b"ok") + response(2, b"answer")
-    bench.client(request(HELD, 0, 3, b"close"))
-    assert bench.ending
-    assert [body for _, body in bench.chooser.asked] == [b"forward", b"answer", b"close"]
-
-
 def test_a_request_that_is_held_is_forwarded_if_nobody_wants_it_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     asked = request(HELD, 0, 1, b"answer")
@@ -340,8 +266,8 @@ def test_a_request_too_long_to_be_held_is_refused() -> None:
     assert bench.to_broker == longest
 
 
-@pytest.mark.parametrize("more", [0, 1])
-@pytest.mark.parametrize("api_key", [ALTER_CLIENT_QUOTAS, UPDATE_FEATURES])
+@each("more", [0, 1])
+@each("api_key", [ALTER_CLIENT_QUOTAS, UPDATE_FEATURES])
 def test_a_change_too_long_to_be_held_is_not_forwarded_unread(api_key: int, more: int) -> None:
     """It may be one that the sidecar refuses, as an update of features of brokers and of the fleet in one request."""
     features = FeaturesDirectory()
@@ -419,8 +345,8 @@ class Refuser(Chooser):
         return self.verdict
 
 
-@pytest.mark.parametrize("flags", [ON_HEADER, ON_BODY])
-@pytest.mark.parametrize("verdict", [Disposition.CLOSE, b"no"])
+@each("flags", [ON_HEADER, ON_BODY])
+@each("verdict", [Disposition.CLOSE, b"no"])
 def test_what_expects_no_response_closes_in_its_turn(flags: int, verdict: Verdict) -> None:
     refuser = Refuser(flags, verdict)
     bench = Bench([refuser])
@@ -433,7 +359,7 @@ def test_what_expects_no_response_closes_in_its_turn(flags: int, verdict: Verdic
     assert bench.ended() == [(1, "answered", False), (2, "connection_lost", True)]
 
 
-@pytest.mark.parametrize("flags", [ON_HEADER, ON_BODY, ON_HEADER | ON_BODY])
+@each("flags", [ON_HEADER, ON_BODY, ON_HEADER | ON_BODY])
 def test_what_is_let_go_on_is_as_if_nobody_had_asked(flags: int) -> None:
     bench = Bench([Refuser(flags, Disposition.FORWARD)])
     asked = produce(1, 0, batch(3)) + produce(2, -1, batch(3)) + request(METADATA, 1, 3)
@@ -556,7 +482,7 @@ def test_a_request_that_is_held_back_is_charged_until_it_is_answered() -> None:
     assert bench.budget.charged == 0
 
 
-@pytest.mark.parametrize(("key", "came"), [(EDITING, 800), (LEADING, 12)])
+@each(("key", "came"), [(EDITING, 800), (LEADING, 12)])
 def test_a_response_that_is_held_back_is_charged_until_it_goes_on(key: int, came: int) -> None:
     bench = Bench(wanted=None)
     answer = response(1, b"\0" + bytes(900))
@@ -568,15 +494,7 @@ def test_a_response_that_is_held_back_is_charged_until_it_goes_on(key: int, came
     assert bench.budget.charged == 0
 
 
-@pytest.mark.parametrize("key", [EDITING, STREAMING])
-def test_an_empty_body_is_no_trouble(key: int) -> None:
-    bench = Bench()
-    bench.client(request(key, 0, 1, b"\0"))
-    bench.broker(response(1, b"\0"))
-    assert bench.to_client == response(1, b"\0" + (b"<>" if key == EDITING else b""))
-
-
-@pytest.mark.parametrize("key", [BROKEN_EDIT, BROKEN_STREAM, EAGER_STREAM])
+@each("key", [BROKEN_EDIT, BROKEN_STREAM, EAGER_STREAM])
 def test_a_response_whose_interceptor_fails_passes_as_it_came_wherever_it_is_cut(key: int) -> None:
     answer = response(1, b"\0" + bytes(range(40))) + response(2, b"next")
     for cut in range(len(answer)):
@@ -589,7 +507,7 @@ def test_a_response_whose_interceptor_fails_passes_as_it_came_wherever_it_is_cut
         assert not bench.counters.edited
 
 
-@pytest.mark.parametrize(("key", "body"), [(RAISING, b""), (HELD, b"error")])
+@each(("key", "body"), [(RAISING, b""), (HELD, b"error")])
 def test_a_request_whose_interceptor_fails_is_forwarded(key: int, body: bytes) -> None:
     bench = Bench()
     bench.client(request(key, 0, 1, body))
@@ -599,7 +517,7 @@ def test_a_request_whose_interceptor_fails_is_forwarded(key: int, body: bytes) -
     assert bench.ended() == [(1, "answered", False)]
 
 
-@pytest.mark.parametrize("cut", [4, 8, 9, 500, 1000])
+@each("cut", [4, 8, 9, 500, 1000])
 def test_a_response_too_long_to_be_held_ends_the_connection(cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.core.interception.MAX_HELD_RESPONSE", 1000)
     bench = Bench()
@@ -703,7 +621,7 @@ def log_in(bench: Bench, mechanism: str, token: bytes) -> None:
     bench.broker(response(12, b"\0" + authenticate_reply()))
 
 
-@pytest.mark.parametrize("wanted", [None, WANT_EXCHANGE])
+@each("wanted", [None, WANT_EXCHANGE])
 def test_who_asks_is_known_whether_or_not_anybody_observes(wanted: int | None) -> None:
     bench = Bench(wanted=wanted, source="unauthenticated")
     bench.client(request(REPLIED, 0, 1))
@@ -762,11 +680,7 @@ def test_a_lost_connection_ends_what_was_to_be_answered() -> None:
     bench = Bench()
     bench.client(request(METADATA, 1, 1) + request(REPLIED, 0, 2) + request(HELD, 0, 3, b"part")[:-1])
     bench.session.close(bench.now)
-    assert bench.ended() == [
-        (1, "connection_lost", False),
-        (2, "connection_lost", True),
-        (3, "connection_lost", False),
-    ]
+    assert bench.ended() == [(1, "connection_lost", False), (2, "connection_lost", True), (3, "connection_lost", False)]
 
 
 def test_a_session_says_whether_it_could_be_given_up() -> None:
@@ -779,66 +693,3 @@ def test_a_session_says_whether_it_could_be_given_up() -> None:
     assert bench.session.is_unchanged
     bench.client(request(REPLIED, 1, 3))
     assert not bench.session.is_unchanged
-
-
-SCRIPT_CLIENT = (
-    request(METADATA, 1, 1, b"x" * 20)
-    + request(REPLIED, 3, 2, b"dropped" * 5, client_id="somebody")
-    + request(HELD, 0, 3, b"forward" * 4)
-    + produce(4, 0, batch(2))
-    + request(EDITING, 0, 5, b"\0")
-    + request(HELD, 0, 6, b"answer")
-    + request(STREAMING, 0, 7, b"\0", client_id=None)
-    + request(PRIVATE, 0, 8, b"mine", client_id="")
-)
-SCRIPT_BROKER = (
-    response(1, b"m" * 30) + response(3, b"h") + response(5, b"\0" + b"0123456789" * 3) + response(7, b"\0" + b"s" * 33)
-    + response(9, b"last")
-)  # fmt: skip
-
-
-def _run(cuts: list[int], back: list[int], *, first: bool) -> tuple[bytes, bytes, list[tuple[object, ...]]]:
-    """``first``: all requests come before the first response."""
-    bench = Bench()
-    client = SCRIPT_CLIENT + request(METADATA, 1, 9)
-    pieces = [client[a:b] for a, b in zip([0, *cuts], [*cuts, len(client)], strict=True)]
-    if not first:
-        bench.client(pieces.pop(0))
-    for piece in pieces:
-        bench.client(piece)
-    for start, stop in zip([0, *back], [*back, len(SCRIPT_BROKER)], strict=True):
-        bench.broker(SCRIPT_BROKER[start:stop])
-    assert bench.session.is_idle
-    reported = [
-        (e.api_key, e.correlation_id, e.client_id, e.request_bytes, e.response_bytes, e.outcome, e.synthesized)
-        for e in bench.exchanges
-    ]
-    return bench.to_broker, bench.to_client, reported
-
-
-def test_whole_at_every_byte_and_at_random_the_same_goes_on() -> None:
-    whole = _run([], [], first=True)
-    client = SCRIPT_CLIENT + request(METADATA, 1, 9)
-    assert whole[0] == b"".join(
-        [
-            request(METADATA, 1, 1, b"x" * 20), request(HELD, 0, 3, b"forward" * 4), produce(4, 0, batch(2)),
-            request(EDITING, 0, 5, b"\0"), request(STREAMING, 0, 7, b"\0", client_id=None), request(METADATA, 1, 9),
-        ]
-    )  # fmt: skip
-    assert whole[1] == b"".join(
-        [
-            response(1, b"m" * 30), response(2, replied(3)), response(3, b"h"),
-            response(5, b"\0" + edited(b"0123456789" * 3)), response(6, b"answer"), response(7, b"\0" + b"s" * 33),
-            response(8, b"mine"), response(9, b"last"),
-        ]
-    )  # fmt: skip
-    assert _run(list(range(1, len(client))), list(range(1, len(SCRIPT_BROKER))), first=True) == whole
-    for cut in range(1, len(client)):
-        assert _run([cut], [], first=True) == whole
-    for cut in range(1, len(SCRIPT_BROKER)):
-        assert _run([], [cut], first=True) == whole
-    for seed in range(100):
-        rng = random.Random(seed)
-        cuts = sorted(rng.sample(range(1, len(client)), rng.randint(1, 12)))
-        back = sorted(rng.sample(range(1, len(SCRIPT_BROKER)), rng.randint(1, 8)))
-        assert _run(cuts, back, first=True) == whole

@@ -10,10 +10,7 @@ from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection, ConnectionTransition
 from proxy.core.observation import MAX_LEARNED
 from proxy.core.observation_interest import (
-    ERROR_AFTER_THROTTLE,
-    ERROR_FIRST,
     KEYS,
-    THROTTLE_FIRST,
     VERSIONS,
     WANT_EXCHANGE,
     WANT_FACTS,
@@ -22,11 +19,12 @@ from proxy.core.observation_interest import (
 )
 from proxy.core.principal_tracker import SASL_AUTHENTICATE, PrincipalTracker
 from proxy.core.session import Session
+from tests.cases import each
 from tests.frames import API_VERSIONS, METADATA, SASL_HANDSHAKE, batch, produce, produced, request, response, sized
 from tests.sasl import authenticate, authenticate_reply, handshake, handshake_reply, plain, software
 from tests.tools.observation_sinks import watching
 
-HEARTBEAT, LIST_GROUPS, FUTURE = 12, 16, 31_000
+HEARTBEAT = 12
 KEEP = WANT_EXCHANGE | WANT_REQUEST_BODY | WANT_RESPONSE_BODY
 MAX_BODY = 100_000
 
@@ -96,15 +94,6 @@ def test_what_nobody_wants_is_not_reported_and_breaks_no_order() -> None:
     assert len(bench.exchanges) == 2
 
 
-def test_bodies_are_walked_only_for_those_who_want_facts() -> None:
-    bench = Bench(WANT_EXCHANGE)
-    bench.client(produce(1, -1, batch(3)))
-    bench.broker(produced(1))
-    (exchange,) = bench.exchanges
-    assert (exchange.decode, exchange.request, exchange.response) == ("none", None, None)
-    assert not any(bench.counters.decoded.values())
-
-
 def test_an_exchange_is_recorded_when_its_last_byte_was_handed_on() -> None:
     bench = Bench()
     bench.client(request(METADATA, 1, 1))
@@ -127,36 +116,6 @@ def test_what_was_answered_and_not_handed_on_is_lost() -> None:
     outcomes = [(e.correlation_id, e.outcome, e.answered_at, e.response_bytes) for e in bench.exchanges]
     assert outcomes == [(2, "no_response", 0.0, 0), (1, "connection_lost", 0.0, 0)]
     assert bench.sink.observed[0] == 2
-
-
-@pytest.mark.parametrize(("key", "version"), [(FUTURE, 0), (METADATA, 30), (LIST_GROUPS, 99), (0, 99), (-7, 3)])
-def test_what_no_table_knows_is_reported_as_unsupported(key: int, version: int) -> None:
-    bench = Bench(WANT_EXCHANGE | WANT_FACTS | KEEP)
-    body = b"" if key in (FUTURE, -7) else b"\0"  # no tagged fields
-    bench.client(request(key, version, 1, body + b"whatever this is"))
-    bench.broker(response(1, b"\0answer"))
-    (exchange,) = bench.exchanges
-    assert (exchange.decode, exchange.request_raw) == ("unsupported", b"whatever this is")
-    assert bench.counters.decoded["unsupported"] == 1
-
-
-@pytest.mark.parametrize("step", [1, 7, 1 << 20])
-def test_kept_bodies_are_the_bytes_after_the_header(step: int) -> None:
-    bench = Bench(KEEP)
-    flexible, plain_body = bytes(range(200)), b"p" * 300
-    bench.client(request(METADATA, 9, 1, b"\0" + flexible) + request(METADATA, 1, 2, plain_body), step)
-    bench.client(request(API_VERSIONS, 3, 3, b"\0" + software("java", "4.3")) + request(HEARTBEAT, 0, 4), step)
-    bench.broker(response(1, b"\1\0\2xx" + flexible) + response(2, b"r") + response(3, b"\0\0v") + response(4), step)
-    assert [(e.request_raw, e.response_raw) for e in bench.exchanges] == [
-        (flexible, flexible),
-        (plain_body, b"r"),
-        (software("java", "4.3"), b"\0\0v"),
-        (b"", b""),
-    ]
-    assert bench.budget.counts[OPEN] == 0
-    assert bench.budget.charged > 700  # until observers have them
-    bench.budget.clear_recorded()
-    assert bench.budget.charged == 0
 
 
 def test_too_long_a_body_is_not_kept_and_counted() -> None:
@@ -191,8 +150,8 @@ def test_without_memory_nothing_is_kept_until_there_is_some_again() -> None:
     assert other().request_raw is not None
 
 
-@pytest.mark.parametrize("cut", range(1, 120, 7))
-@pytest.mark.parametrize("handed_on", [True, False])
+@each("cut", range(1, 120, 7))
+@each("handed_on", [True, False])
 def test_however_a_connection_ends_it_is_charged_with_nothing_any_more(cut: int, handed_on: bool) -> None:
     bench = Bench(KEEP | WANT_FACTS)
     bench.client(request(METADATA, 1, 1, b"x" * 50) + request(METADATA, 1, 2, b"x" * 50) + produce(3, 0, batch(1))[:70])
@@ -206,28 +165,6 @@ def test_however_a_connection_ends_it_is_charged_with_nothing_any_more(cut: int,
     assert sorted(e.correlation_id for e in bench.exchanges) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("step", [1, 3, 1 << 20])
-@pytest.mark.parametrize(
-    ("flags", "body", "reported"),
-    [
-        (THROTTLE_FIRST, b"\0\0\1\0rest", (256, 0)),
-        (THROTTLE_FIRST | ERROR_AFTER_THROTTLE, b"\0\0\0\7\0\x16", (7, 22)),
-        (ERROR_FIRST, b"\xff\xffrest", (0, -1)),
-        (ERROR_FIRST, b"\0", (0, 0)),
-        (THROTTLE_FIRST | ERROR_AFTER_THROTTLE, b"\0\0\0\7\0", (0, 0)),
-        (0, b"\0\0\0\7\0\x16", (0, 0)),
-    ],
-)
-def test_throttle_and_error_are_read_where_they_stand_first(
-    flags: int, body: bytes, reported: tuple[int, int], step: int
-) -> None:
-    for version, tags in ((1, b""), (9, b"\0")):
-        bench = Bench(WANT_EXCHANGE | WANT_RESPONSE_BODY | flags)
-        bench.client(request(METADATA, version, 1, tags) + request(METADATA, version, 2, tags))
-        bench.broker(response(1, tags + body) + response(2, tags + body), step)
-        assert [(e.throttle_ms, e.error_code, e.response_raw) for e in bench.exchanges] == [(*reported, body)] * 2
-
-
 def test_tagged_fields_of_a_header_end_within_its_frame() -> None:
     bench = Bench(KEEP)
     bench.client(request(METADATA, 1, 1) + request(METADATA, 9, 2, b"\0"))
@@ -238,7 +175,7 @@ def test_tagged_fields_of_a_header_end_within_its_frame() -> None:
             Bench(KEEP).client(request(METADATA, 9, 1) + request(METADATA, 1, 2), step)
 
 
-@pytest.mark.parametrize("step", [1, 1 << 20])
+@each("step", [1, 1 << 20])
 def test_a_login_is_reported_after_its_exchange_is_handed_on_and_belongs_to_what_follows(step: int) -> None:
     bench = Bench(KEEP)
     bench.client(request(API_VERSIONS, 3, 1, b"\0" + software("java", "4.3")), step)
@@ -260,7 +197,7 @@ def test_a_login_is_reported_after_its_exchange_is_handed_on_and_belongs_to_what
     assert bench.exchanges[1].request_raw == handshake("PLAIN")
 
 
-@pytest.mark.parametrize("step", [1, 1 << 20])
+@each("step", [1, 1 << 20])
 def test_raw_tokens_report_who_the_client_is(step: int) -> None:
     bench = Bench()
     bench.client(request(SASL_HANDSHAKE, 0, 1, handshake("PLAIN")), step)

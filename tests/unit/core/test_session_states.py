@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection
 from proxy.core.interceptor import (
@@ -22,6 +20,7 @@ from proxy.core.interceptor import (
 from proxy.core.session import TURN, Session
 from proxy.core.session_states import ACTIONS, EVENTS, NEXT_STATES, TRANSITIONS, Action, Event, State
 from proxy.errors import PeerError
+from tests.cases import each
 from tests.frames import METADATA, SASL_HANDSHAKE, batch, produce, request, response, sized
 from tests.sasl import handshake, handshake_reply
 
@@ -201,11 +200,7 @@ def test_the_table_is_complete_and_in_order() -> None:
         assert TRANSITIONS[state][event] == (NEXT_STATES[entry], ACTIONS[entry])
 
 
-@pytest.mark.parametrize(
-    ("state", "event"),
-    [cell for cell in ALL if TRANSITIONS[cell[0]][cell[1]][1] is not Action.NONE],
-    ids=lambda each: each.name,
-)
+@each(("state", "event"), [cell for cell in ALL if TRANSITIONS[cell[0]][cell[1]][1] is not Action.NONE])
 def test_an_event_leads_to_the_state_and_the_action_of_its_cell(state: State, event: Event) -> None:
     driven = Driven()
     driven.into(state)
@@ -232,7 +227,7 @@ def test_events_that_do_not_happen_in_a_state() -> None:
     }
 
 
-@pytest.mark.parametrize("state", [State.TOKENS, State.REQUESTS_KEPT, State.TOKENS_KEPT, State.CLOSING, State.ENDED])
+@each("state", [State.TOKENS, State.REQUESTS_KEPT, State.TOKENS_KEPT, State.CLOSING, State.ENDED])
 def test_what_was_kept_is_read_with_what_comes_after_it(state: State) -> None:
     """And nothing of it twice, nor where nothing is read any more."""
     driven = Driven()

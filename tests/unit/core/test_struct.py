@@ -11,9 +11,10 @@ import pytest
 from proxy.core.accessors import printed_id
 from proxy.core.apis import APIS
 from proxy.core.observation_interest import ERROR_AFTER_THROTTLE, ERROR_FIRST, THROTTLE_FIRST
-from proxy.core.schema import SIZES, WITHHELD, Layout, layout, plain, response_prefix
+from proxy.core.schema import WITHHELD, Layout, layout, plain, response_prefix
 from proxy.core.struct import MissingField, ObservableStructImpl, SchemaError, SchemaException, UnknownMessage, view
 from proxy.errors import PeerError
+from tests.cases import each
 from tests.golden.frames import FOLDER, load
 from tests.tools.messages import uvarint
 from tests.tools.random_messages import UNKNOWN_TAGS, all_messages, draw, length, read_all
@@ -49,12 +50,7 @@ def expected(made: Layout, values: Mapping[str, Any]) -> dict[str, Any]:
     return reported | {key: value for key, value in values.items() if key == UNKNOWN_TAGS}
 
 
-def test_every_version_of_every_api_is_defined_both_ways() -> None:
-    ranges = [api.max_version - api.min_version + 1 for api in APIS.values()]
-    assert len(MESSAGES) == 2 * sum(ranges)
-
-
-@pytest.mark.parametrize("key", sorted(APIS))
+@each("key", sorted(APIS))
 def test_every_field_of_every_version_is_read(key: int) -> None:
     for message in MESSAGES:
         if message[0] == key:
@@ -63,21 +59,6 @@ def test_every_field_of_every_version_is_read(key: int) -> None:
                 struct = view(*message[:2], drawn.body, response=message[2])
                 assert read_all(struct) == expected(layout(*message[:2], response=message[2]), drawn.values), message
                 assert struct._end() == struct.size_of() == len(drawn.body)
-
-
-def test_definitions_are_sound() -> None:
-    """Each type is known, and no array has elements of no bytes: its count could be as large as anybody likes."""
-    for message in MESSAGES:
-        whole = layout(*message[:2], response=message[2])
-        for made in layouts(whole):
-            assert made.flexible or made.ordered or made is whole
-            assert {field.type for field in (*made.ordered, *made.tagged.values())} <= {
-                *SIZES,
-                "string",
-                "bytes",
-                "records",
-                "struct",
-            }
 
 
 def test_what_is_not_defined() -> None:
@@ -99,7 +80,7 @@ def produce(version: int, topic: bytes) -> ObservableStructImpl:
     return view(0, version, body, response=False, size=100, name_of={TOPIC_ID: "orders"}.get)
 
 
-@pytest.mark.parametrize("version", range(14))
+@each("version", range(14))
 def test_a_produce_request_in_both_spellings(version: int) -> None:
     struct = produce(version, TOPIC_ID if version >= 13 else b"orders")
     assert struct.size_of() == 100
@@ -136,7 +117,7 @@ def test_metadata_for_all_topics_differs_from_none() -> None:
     assert every.get_observable_struct_array("topics") == none.get_observable_struct_array("topics") == ()
 
 
-@pytest.mark.parametrize("version", range(6))
+@each("version", range(6))
 def test_a_broker_that_knows_no_such_version_answers_in_version_0(version: int) -> None:
     struct = view(18, version, b"\0\x23\0\0\0\1\0\x12\0\0\0\3", response=True)
     (one,) = struct.get_observable_struct_array("api_keys")
@@ -214,7 +195,7 @@ def test_fields_that_are_missing_or_of_another_type() -> None:
         struct.get_struct("TopicData")
 
 
-@pytest.mark.parametrize("message", sorted(WITHHELD))
+@each("message", sorted(WITHHELD))
 def test_secrets_are_withheld(message: tuple[int, str]) -> None:
     key, kind = message
     found = 0
@@ -273,7 +254,7 @@ def read_end(struct: ObservableStructImpl) -> None:
     struct._end()
 
 
-@pytest.mark.parametrize(
+@each(
     ("key", "version", "body", "text"),
     [
         (3, 1, b"\x7f\xff\xff\xff", "too early"),

@@ -3,9 +3,10 @@ import pytest
 from proxy.core import wire
 from proxy.core.wire import DecodeError
 from proxy.errors import MalformedBody
+from tests.cases import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "value"),
     [
         (b"\x00", 0),
@@ -21,7 +22,7 @@ def test_uvarint_reads_one_to_five_bytes(data: bytes, value: int) -> None:
     assert wire.compact_length(b"-" + data + b"-", 1) == (value - 1, 1 + len(data))
 
 
-@pytest.mark.parametrize("reader", [wire.uvarint, wire.compact_length, wire.compact_string, wire.skip_tags])
+@each("reader", [wire.uvarint, wire.compact_length, wire.compact_string, wire.skip_tags])
 def test_a_varint_of_more_than_five_bytes_is_nonsense_and_a_cut_one_is_truncated(reader) -> None:
     with pytest.raises(DecodeError):
         reader(b"\x80" * 10 + b"\x01" + bytes(100), 0)
@@ -41,7 +42,7 @@ def test_strings_of_both_encodings() -> None:
     assert wire.string(b"\xff\xff-", 0) == (None, 2)
 
 
-@pytest.mark.parametrize(
+@each(
     ("reader", "data"),
     [
         (wire.compact_string, b"\x04abc"),
@@ -57,7 +58,7 @@ def test_every_proper_prefix_is_truncated(reader, data: bytes) -> None:
             reader(data[:length], 0)
 
 
-@pytest.mark.parametrize(
+@each(
     ("reader", "data"),
     [
         (wire.int16_length, b"\xff\xfe"),

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
-
-import pytest
 
 from proxy.core.apis import APIS
 from proxy.core.exchange import Connection
@@ -20,8 +17,8 @@ from proxy.core.interceptor import (
 )
 from proxy.core.schema_table import RESPONSES
 from proxy.core.struct import view
-from proxy.errors import MalformedBody
 from proxy.interceptors.address_rewriter import FIRST_VERSIONS, AddressRewriter, max_version
+from tests.cases import each
 from tests.tools.addressed import UNKNOWN, all_addressed, drawn, expected, rewriting, rewritten
 from tests.tools.messages import uvarint
 from tests.tools.random_messages import UNKNOWN_TAGS, Drawn, read_all
@@ -46,7 +43,7 @@ def test_no_other_response_has_hosts() -> None:
     assert with_hosts == {*FIRST_VERSIONS, *SERVED_TO_OTHERS}
 
 
-@pytest.mark.parametrize(("key", "version"), all_addressed())
+@each(("key", "version"), all_addressed())
 def test_each_address_is_replaced_and_nothing_else(key: int, version: int) -> None:
     changed = 0
     for number in range(40):
@@ -82,12 +79,6 @@ def old(text: str) -> bytes:
     return len(text).to_bytes(2, "big") + text.encode()
 
 
-def test_metadata_v1() -> None:
-    rest = old("rack") + int32(3) + int32(0)
-    body = int32(1) + int32(1) + old("10.0.0.9") + int32(19_092) + rest
-    assert rewriting(EDGE).rewrite(3, 1, body) == int32(1) + int32(1) + old("edge") + int32(9092) + rest
-
-
 def test_metadata_v12_with_two_brokers_and_unknown_tags() -> None:
     tags = b"\1\x63\2hi"
     rest = compact("cluster") + int32(1) + b"\1" + b"\0"
@@ -96,15 +87,6 @@ def test_metadata_v12_with_two_brokers_and_unknown_tags() -> None:
     after = int32(0) + b"\3" + int32(2) + compact("edge-2.example") + int32(9093) + b"\0" + tags
     after += int32(1) + compact("edge") + int32(9092) + compact("r") + b"\0"
     assert rewriting(EDGE).rewrite(3, 12, before + rest) == after + rest
-
-
-def test_find_coordinator_of_one_and_of_several() -> None:
-    edit = rewriting(EDGE).rewrite
-    assert edit(10, 0, b"\0\0" + int32(1) + old("b") + int32(5)) == b"\0\0" + int32(1) + old("edge") + int32(9092)
-    body = int32(0) + b"\3" + compact("g") + int32(2) + compact("b-2.internal") + int32(5) + b"\0\0\0\0"
-    failed = compact("h") + int32(-1) + compact("") + int32(-1) + b"\0\x0f" + compact("away") + b"\0" + b"\0"
-    out = int32(0) + b"\3" + compact("g") + int32(2) + compact("edge-2.example") + int32(9093) + b"\0\0\0\0"
-    assert edit(10, 4, body + failed) == out + failed
 
 
 def test_coordinators_of_very_many_groups() -> None:
@@ -126,29 +108,6 @@ def test_coordinators_of_very_many_groups() -> None:
     assert missed == [2]
 
 
-def test_describe_cluster_v0() -> None:
-    before = int32(0) + b"\0\0" + b"\0" + compact("cluster") + int32(1) + b"\2" + int32(1)
-    after = b"\0\0" + int32(-(2**31)) + b"\0"
-    body = before + compact("b-1.internal") + int32(19_092) + after
-    assert rewriting(EDGE).rewrite(60, 0, body) == before + compact("edge") + int32(9092) + after
-
-
-def test_produce_v10_has_them_in_a_tagged_field() -> None:
-    nodes = b"\2" + int32(2) + compact("b") + int32(5) + b"\0\0"
-    reported = b"\2" + int32(2) + compact("edge-2.example") + int32(9093) + b"\0\0"
-    front, tag = b"\1" + int32(7), b"\x64\3abc"
-    body = front + b"\2" + b"\0" + uvarint(len(nodes)) + nodes + tag
-    assert rewriting(EDGE).rewrite(0, 10, body) == front + b"\2" + b"\0" + uvarint(len(reported)) + reported + tag
-    assert rewriting(EDGE).rewrite(0, 10, front + b"\1" + tag) == front + b"\1" + tag
-
-
-def test_share_acknowledge_v1() -> None:
-    front = int32(0) + b"\0\0\0\1"
-    body = front + b"\2" + int32(2) + compact("b") + int32(5) + b"\0\0" + b"\0"
-    out = front + b"\2" + int32(2) + compact("edge-2.example") + int32(9093) + b"\0\0" + b"\0"
-    assert rewriting(EDGE).rewrite(79, 1, body) == out
-
-
 def fetched(host: str, port: int, more: bytes = b"") -> Drawn:
     """A Fetch response of version 16 without topics, that names one node; ``more``: another tagged field."""
     nodes = b"\2" + int32(1) + compact(host) + int32(port) + b"\0\0"
@@ -166,8 +125,8 @@ OTHERS = {b"": None, b"\x7e\2hi": (126, b"hi"), b"\x7f\0": (127, b""), b"\xff\x7
 """A tagged field that the broker sent besides, and what it says."""
 
 
-@pytest.mark.parametrize("made", [fetched, share_fetched])
-@pytest.mark.parametrize(("more", "least"), list(zip(OTHERS, (2, 2, 3, 4), strict=True)))
+@each("made", [fetched, share_fetched])
+@each(("more", "least"), list(zip(OTHERS, (2, 2, 3, 4), strict=True)))
 def test_a_response_that_streams_keeps_its_length(made: Any, more: bytes, least: int) -> None:
     """Shorter addresses are filled up by a tagged field that nobody knows, which takes ``least`` bytes or more; where
     that cannot be, the nodes are left out."""
@@ -225,14 +184,6 @@ def test_an_address_that_changes_is_reported_from_then_on() -> None:
     assert edit(10, 0, body) == b"\0\0" + int32(1) + old("old") + int32(1)
     known[1] = ("new", 2)
     assert edit(10, 0, body) == b"\0\0" + int32(1) + old("new") + int32(2)
-
-
-@pytest.mark.parametrize(("key", "version"), all_addressed())
-def test_a_body_that_is_cut_short_raises_what_is_expected_of_one(key: int, version: int) -> None:
-    one = next(one for number in range(100) if len((one := drawn(number, key, version)).body) > 30)
-    for end in range(1, len(one.body)):
-        with suppress(MalformedBody):
-            rewritten(rewriting(), one._replace(body=one.body[:end]))
 
 
 def test_versions_that_are_not_known_are_refused() -> None:

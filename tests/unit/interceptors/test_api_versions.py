@@ -16,6 +16,7 @@ from proxy.features.catalog import LevelRange
 from proxy.features.view import FeaturesDirectory, FeaturesView
 from proxy.interceptors.api_versions import ApiVersionsInterceptor, decode_api_versions
 from proxy.interceptors.supported_versions import SupportedVersions, VersionRange
+from tests.cases import each
 from tests.tools.messages import uvarint
 from tests.tools.random_messages import draw, read_all
 
@@ -49,26 +50,14 @@ def answer(
     return struct.pack(">h", error) + count + b"".join(entries) + tail
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@each("version", VERSIONS)
 def test_the_apis_of_the_sidecar_follow_those_of_the_broker(version: int) -> None:
     bench = Bench()
     assert bench.rewrite(version, answer(version, BROKER)) == answer(version, BROKER | PRIVATE)
     assert bench.learnt == [BROKER]
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_one_response_after_the_other(version: int) -> None:
-    bench = Bench()
-    longer = BROKER | {19: (2, 7)}
-    for broker in (BROKER, longer, longer, BROKER, {**BROKER, 18: (0, 5)}):
-        for tail in (TAIL, b"another"):
-            assert bench.rewrite(version, answer(version, broker, tail=tail)) == answer(
-                version, broker | PRIVATE, tail=tail
-            )
-            assert bench.learnt[-1] == broker
-
-
-@pytest.mark.parametrize("version", VERSIONS)
+@each("version", VERSIONS)
 def test_what_may_pass_changes_between_two_equal_responses(version: int) -> None:
     newest: dict[int, int] = {}
     bench = Bench(newest)
@@ -78,14 +67,14 @@ def test_what_may_pass_changes_between_two_equal_responses(version: int) -> None
     assert bench.rewrite(version, answer(version, BROKER)) == answer(version, BROKER | {1: (4, 16)} | PRIVATE)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("count", [1, 126, 127, 128, 16_382, 16_383])
+@each("version", VERSIONS)
+@each("count", [1, 126, 127, 128, 16_382, 16_383])
 def test_where_the_length_of_the_list_takes_a_byte_more(version: int, count: int) -> None:
     broker = dict.fromkeys(range(count), (0, 1))
     assert Bench().rewrite(version, answer(version, broker)) == answer(version, broker | PRIVATE)
 
 
-@pytest.mark.parametrize("version", [3, 4, 5])
+@each("version", [3, 4, 5])
 def test_unknown_tagged_fields_stay_where_they_are(version: int) -> None:
     tags = uvarint(2) + uvarint(7) + uvarint(3) + b"abc" + uvarint(9000) + uvarint(0)
     sent = answer(version, BROKER, tags=tags, tail=TAIL + tags + b"whatever comes then")
@@ -95,7 +84,7 @@ def test_unknown_tagged_fields_stay_where_they_are(version: int) -> None:
     )
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@each("version", VERSIONS)
 def test_random_responses_keep_all_that_is_in_them(version: int) -> None:
     random = Random(version)
     for _ in range(300):
@@ -111,7 +100,7 @@ def test_random_responses_keep_all_that_is_in_them(version: int) -> None:
         assert {**after, "ApiKeys": ()} == {**before, "ApiKeys": ()}
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@each("version", VERSIONS)
 def test_the_answer_to_an_unknown_version_has_the_form_of_v0_and_stays(version: int) -> None:
     bench = Bench()
     sent = answer(0, {18: (0, 4)}, error=35, tail=b"")
@@ -119,7 +108,7 @@ def test_the_answer_to_an_unknown_version_has_the_form_of_v0_and_stays(version: 
     assert bench.learnt == []
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@each("version", VERSIONS)
 def test_versions_that_may_not_pass_are_not_returned(version: int) -> None:
     bench = Bench({1: 16, 3: 13, 60: 1})
     broker = {**BROKER, 60: (2, 3), 10: (0, 6)}
@@ -132,7 +121,7 @@ def test_an_api_of_the_same_key_behind_it_is_not_returned() -> None:
     assert Bench().rewrite(0, answer(0, {30000: (0, 7), **BROKER})) == answer(0, BROKER | PRIVATE)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@each("version", VERSIONS)
 def test_whatever_is_cut_off_raises_and_teaches_nothing(version: int) -> None:
     bench = Bench()
     sent = answer(version, BROKER, tail=b"")
@@ -158,8 +147,8 @@ def test_what_the_sidecar_asks_itself() -> None:
         decode_api_versions(answer(0, {18: (0, 4)}, error=35, tail=b""))
 
 
-@pytest.mark.parametrize("version", [3, 4, 5])
-@pytest.mark.parametrize("tail", [b"", TAIL, TAIL + b"\2\1", TAIL + uvarint(2) + b"\2\1\1\0\1\1"])
+@each("version", [3, 4, 5])
+@each("tail", [b"", TAIL, TAIL + b"\2\1", TAIL + uvarint(2) + b"\2\1\1\0\1\1"])
 def test_an_end_that_cannot_be_read_stays_and_gets_no_features(version: int, tail: bytes) -> None:
     features = FeaturesView({"brokerside.a": LevelRange(1, 1)})
     sent, without = answer(version, BROKER, tail=tail), answer(version, BROKER | PRIVATE, tail=tail)

@@ -11,20 +11,13 @@ import pytest
 from proxy.coordinator.view import GroupsDirectory, GroupsView
 from proxy.coordinator.wire import RegisterConsumerRequest, encode_register_consumer_request
 from proxy.core.exchange import Connection
-from proxy.core.interceptor import (
-    MAX_HELD_REQUEST,
-    Deferred,
-    Disposition,
-    GivenUp,
-    InterceptorChain,
-    Request,
-    Verdict,
-)
+from proxy.core.interceptor import MAX_HELD_REQUEST, Deferred, Disposition, GivenUp, InterceptorChain, Request, Verdict
 from proxy.core.wire import MAX_STRING
 from proxy.errors import MalformedBody
 from proxy.interceptors.broker_metadata import BrokerView, FleetDirectory, FleetView
 from proxy.interceptors.consumer_groups import ConsumerGroupsInterceptor, Registration, read_header
 from proxy.interceptors.consumer_rights import HEARTBEAT, OFFSET_COMMIT
+from tests.cases import each
 from tests.frames import response
 
 CLUSTER_METADATA, REGISTER_CONSUMER = 30_001, 30_002
@@ -80,7 +73,7 @@ def test_without_a_coordinator_it_is_error_15_as_in_the_golden_bytes() -> None:
     assert response(2, located(VIEW, hands_over=False)).hex() == nobody
 
 
-@pytest.mark.parametrize("holders", [{}, {0: -1}, {0: 3}, {0: 9}, {1: 2}], ids=["none", "nobody", "dead", "?", "other"])
+@each("holders", [{}, {0: -1}, {0: 3}, {0: 9}, {1: 2}])
 def test_a_coordinator_that_does_not_run_is_none(holders: Mapping[int, int]) -> None:
     assert located(VIEW._replace(holders=holders), 0)[:6] == struct.pack(">hi", 15, -1)
 
@@ -92,7 +85,7 @@ def test_version_0_asks_for_the_coordinator_of_the_first_partition_and_version_1
     assert located(view, 1)[:6] == struct.pack(">hi", 0, 2)
 
 
-@pytest.mark.parametrize("group", [b"", b"g" * 256, b"a\0b", "ü".encode() * 128])
+@each("group", [b"", b"g" * 256, b"a\0b", "ü".encode() * 128])
 def test_what_no_group_can_be_called_is_error_24(group: bytes) -> None:
     assert located(VIEW, 1, struct.pack(">h", len(group)) + group) == struct.pack(">hih", 24, -1, 0)
 
@@ -113,7 +106,7 @@ def test_a_group_that_is_not_coordinated_here_is_refused_with_the_one_that_does(
     assert registered(HERE, hands_over=False) == struct.pack(">hii", 15, -1, -1)
 
 
-@pytest.mark.parametrize("version", [0, 1, 2])
+@each("version", [0, 1, 2])
 def test_one_that_is_coordinated_here_waits_for_the_broker(version: int) -> None:
     assert isinstance(registered(HERE, version), Deferred)
 
@@ -124,7 +117,7 @@ def test_bytes_behind_a_registration_are_error_42() -> None:
     assert registered(VIEW, 0, encode_register_consumer_request(0, ASKED) + b"\0") == struct.pack(">h", 42)
 
 
-@pytest.mark.parametrize("cut", range(len(encode_register_consumer_request(1, ASKED))))
+@each("cut", range(len(encode_register_consumer_request(1, ASKED))))
 def test_what_cannot_be_read_ends_the_connection(cut: int) -> None:
     with pytest.raises(MalformedBody):
         registered(HERE, 1, encode_register_consumer_request(1, ASKED)[:cut])
@@ -146,13 +139,13 @@ def test_the_longest_topic_count_with_names_of_255_bytes_is_held() -> None:
 # ---- the requests of a coordinator ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("key", "version"), [(30_010, 0), (30_011, 0), (30_011, 1), (30_012, 0)])
+@each(("key", "version"), [(30_010, 0), (30_011, 0), (30_011, 1), (30_012, 0)])
 def test_a_client_that_sends_what_a_coordinator_sends_is_closed(key: int, version: int) -> None:
     chain = InterceptorChain([interceptor(HERE)])
     assert chain.on_header(Request(CLIENT, key, version, "c", 1, 1)) is Disposition.CLOSE
 
 
-@pytest.mark.parametrize("base", [30_000, 20_000])
+@each("base", [30_000, 20_000])
 def test_nothing_else_is_looked_at(base: int) -> None:
     made = interceptor(base=base)
     wanted = {(key, version) for key in range(32_768) for version in range(4) if made.flags(key, version)}
@@ -215,14 +208,14 @@ def test_a_group_alone_is_asked_about_with_a_heartbeat() -> None:
     assert broker.asked == [(HEARTBEAT, 0, bytes.fromhex(question))]
 
 
-@pytest.mark.parametrize("topic_count", ['{"t":1}', "*1*t.*"])
+@each("topic_count", ['{"t":1}', "*1*t.*"])
 def test_who_may_not_read_the_group_is_error_30(topic_count: str) -> None:
     broker = Broker("g", "t")
     assert served(broker, ASKED._replace(topic_count=topic_count)) == struct.pack(">hii", 30, -1, -1)
     assert len(broker.asked) == 1
 
 
-@pytest.mark.parametrize("version", [0, 1, 2])
+@each("version", [0, 1, 2])
 def test_who_may_not_read_one_of_the_topics_is_error_29(version: int) -> None:
     refused = struct.pack(">h", 29) if version == 0 else struct.pack(">hii", 29, -1, -1)
     assert served(Broker("b"), ASKED._replace(topic_count='{"a":1,"b":1,"c":1}'), version) == refused
@@ -235,14 +228,14 @@ def test_1000_topics_are_one_question() -> None:
     assert len(broker.asked) == 1
 
 
-@pytest.mark.parametrize("topic_count", ["*4*white.*", "!4!black.*", "", "{", '{"t":0}', '{"no topic":1}'])
+@each("topic_count", ["*4*white.*", "!4!black.*", "", "{", '{"t":0}', '{"no topic":1}'])
 def test_patterns_and_what_the_coordinator_refuses_are_asked_about_elsewhere(topic_count: str) -> None:
     broker = Broker()
     assert isinstance(served(broker, ASKED._replace(topic_count=topic_count)), GivenUp)
     assert [key for key, _, _ in broker.asked] == [HEARTBEAT]
 
 
-@pytest.mark.parametrize("group", ["", "g" * 300, "a\0b"])
+@each("group", ["", "g" * 300, "a\0b"])
 def test_no_broker_is_asked_about_what_no_group_can_be_called(group: str) -> None:
     broker = Broker()
     assert isinstance(served(broker, ASKED._replace(group_id=group)), GivenUp)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from typing import Any
 
-import pytest
 from kio import index
 from kio.serial import entity_reader, entity_writer
 
@@ -15,13 +14,13 @@ from proxy.core.struct import view
 from proxy.features.catalog import SUPPORTED, LevelRange
 from proxy.features.view import FeaturesDirectory, FeaturesView
 from proxy.interceptors.api_versions import ApiVersionsInterceptor
-from proxy.interceptors.feature_tags import add_features
 from proxy.interceptors.supported_versions import SupportedVersions
+from tests.cases import each
 from tests.tools.record_ranges import PRIVATE, VIEW, recorded_bodies, rewrite
 
 RECORDED = {which: both for which, both in recorded_bodies().items() if both[0].startswith(b"\0\0")}
 
-every_recording = pytest.mark.parametrize("which", RECORDED, ids=lambda which: f"{which[0]}-v{which[1]}")
+every_recording = each("which", RECORDED)
 
 
 def read(version: int, body: bytes) -> dict[str, Any]:
@@ -61,7 +60,7 @@ def test_what_a_client_reads(which: tuple[str, int]) -> None:
     assert before["FinalizedFeaturesEpoch"] > VIEW.epoch, "the broker's, as it was"
 
 
-@pytest.mark.parametrize("which", [which for which in RECORDED if which[1] <= 4])
+@each("which", [which for which in RECORDED if which[1] <= 4])
 def test_kio_reads_and_writes_the_same(which: tuple[str, int]) -> None:
     """kio has no version 5."""
     before, after = RECORDED[which]
@@ -86,15 +85,6 @@ def test_without_features_not_a_byte_differs_from_the_private_apis_alone(which: 
     assert alone.replace(entry, b"")[4:] == before[4:], "an api more, and the length of the list"
 
 
-@every_recording
-def test_features_that_are_not_finalized_yet(which: tuple[str, int]) -> None:
-    version, before = which[1], RECORDED[which][0]
-    out = read(version, rewritten(version, before, FeaturesView(SUPPORTED)))
-    was = read(version, before)
-    assert rows(out["FinalizedFeatures"]) == rows(was["FinalizedFeatures"])
-    assert len(out["SupportedFeatures"]) == len(was["SupportedFeatures"]) + len(SUPPORTED)
-
-
 def rewritten(version: int, body: bytes, features: FeaturesView) -> bytes:
     directory = FeaturesDirectory()
     directory.view = features
@@ -103,49 +93,12 @@ def rewritten(version: int, body: bytes, features: FeaturesView) -> bytes:
     )
 
 
-def test_versions_without_tagged_fields_stay() -> None:
-    body = bytes.fromhex("00000000000100120000000400000007")
-    for version in (1, 2):
-        assert rewritten(version, body, VIEW) == rewritten(version, body, FeaturesView())
-    assert rewritten(0, body[:-4], VIEW) == rewritten(0, body[:-4], FeaturesView())
-
-
 def test_the_answer_to_an_unknown_version_stays() -> None:
     sent = bytes.fromhex("002300000001001200000004")
     assert [rewritten(version, sent, VIEW) for version in range(6)] == [sent] * 6
 
 
-EPOCH_5, EPOCH_NONE = (b"\1\10" + epoch.to_bytes(8, "big", signed=True) for epoch in (5, -1))
 ONE = FeaturesView({"b.a": LevelRange(1, 2)}, {"b.a": LevelRange(1, 1)}, 9)
-SUPPORTED_ONE = b"\0\12\2" + b"\4b.a" + b"\0\1\0\2\0"
-FINALIZED_ONE = b"\2\12\2" + b"\4b.a" + b"\0\1\0\1\0"
-EPOCH_9 = b"\1\10" + (9).to_bytes(8, "big")
-
-
-@pytest.mark.parametrize(
-    ("sent", "expected"),
-    [
-        ([], [SUPPORTED_ONE, EPOCH_9, FINALIZED_ONE]),
-        ([EPOCH_5], [SUPPORTED_ONE, EPOCH_5, FINALIZED_ONE]),
-        ([EPOCH_NONE], [SUPPORTED_ONE, EPOCH_9, FINALIZED_ONE]),
-        ([b"\3\1\1", b"\7\0"], [SUPPORTED_ONE, EPOCH_9, FINALIZED_ONE, b"\3\1\1", b"\7\0"]),
-        ([b"\0\1\1", b"\2\1\1"], [SUPPORTED_ONE, EPOCH_9, FINALIZED_ONE]),
-        (
-            [b"\0\12\2" + b"\4b.b" + b"\0\3\0\4\0"],
-            [b"\0\23\3" + b"\4b.b" + b"\0\3\0\4\0" + b"\4b.a" + b"\0\1\0\2\0", EPOCH_9, FINALIZED_ONE],
-        ),
-        (
-            [b"\0\12\2" + b"\4b.a" + b"\0\7\0\7\0", EPOCH_5, b"\2\12\2" + b"\4b.a" + b"\0\7\0\7\0"],
-            [b"\0\12\2" + b"\4b.a" + b"\0\7\0\7\0", EPOCH_5, b"\2\12\2" + b"\4b.a" + b"\0\7\0\7\0"],
-        ),
-    ],
-    ids=["none", "epoch", "no-epoch", "later-tags", "empty-lists", "another-feature", "same-feature"],
-)
-def test_tagged_fields_byte_for_byte(sent: list[bytes], expected: list[bytes]) -> None:
-    def section(fields: list[bytes]) -> bytes:
-        return bytes(4) + bytes([len(fields)]) + b"".join(fields)
-
-    assert add_features(section(sent), ONE) == section(expected)
 
 
 def test_features_that_change_are_in_the_next_response() -> None:

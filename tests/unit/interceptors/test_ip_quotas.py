@@ -14,6 +14,7 @@ from proxy.core.schema import layout
 from proxy.core.struct import view
 from proxy.errors import MalformedBody
 from proxy.interceptors.ip_quotas import IP_MESSAGE, MAX_READ, OTHER_MESSAGE, POLICY_VIOLATION, IpQuotas
+from tests.cases import each
 
 CONNECTION = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
 VERSIONS = (0, 1)
@@ -53,7 +54,7 @@ def answered(version: int, verdict: Verdict) -> list[tuple[int, str, list[tuple[
     ]
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@each("version", VERSIONS)
 def test_quotas_of_addresses_are_refused_with_all_that_come_with_them(version: int) -> None:
     made = answered(version, ask(version, entry(ip="10.0.0.7"), entry(user="ann", client_id=None), entry(ip=None)))
     assert made == [
@@ -63,7 +64,7 @@ def test_quotas_of_addresses_are_refused_with_all_that_come_with_them(version: i
     ]
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@each("version", VERSIONS)
 def test_all_other_quotas_are_forwarded(version: int) -> None:
     assert ask(version) is Disposition.FORWARD
     assert ask(version, entry(user="philip"), entry(client_id="ip")) is Disposition.FORWARD
@@ -77,13 +78,13 @@ def test_nothing_is_read_where_the_cluster_has_the_quotas() -> None:
     assert quotas.flags(48, 0) == 0
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@each("version", VERSIONS)
 def test_many_quotas_that_are_not_of_addresses_are_forwarded(version: int) -> None:
     users = [entry(user=f"philip-{number}", client_id=None) for number in range(600)]
     assert ask(version, *users) is Disposition.FORWARD
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@each("version", VERSIONS)
 def test_a_quota_of_an_address_among_too_many_parts_closes_the_connection(version: int) -> None:
     address, none = entry(ip="10.0.0.7"), {"Entity": [], "Ops": []}
     entities = {"Entity": [{"EntityType": "", "EntityName": None}] * 4_000 + address["Entity"], "Ops": []}
@@ -92,14 +93,14 @@ def test_a_quota_of_an_address_among_too_many_parts_closes_the_connection(versio
     assert ask(version, address, {"Entity": [], "Ops": [{**RATE, "Key": ""}] * 4_000}) is Disposition.CLOSE
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@each("version", VERSIONS)
 def test_as_many_parts_as_are_read_are_answered(version: int) -> None:
     most = [entry(ip="10.0.0.7") for _ in range(MAX_READ // 3)]
     assert len(answered(version, ask(version, *most))) == len(most)
     assert ask(version, *most, most[0]) is Disposition.CLOSE
 
 
-@pytest.mark.parametrize("length", [b"\3", b"\x83\0", b"\x83\x80\0", b"\x83\x80\x80\x80\0"])
+@each("length", [b"\3", b"\x83\0", b"\x83\x80\0", b"\x83\x80\x80\x80\0"])
 def test_the_type_is_found_however_its_length_is_encoded(length: bytes) -> None:
     whole = body(1, entry(ip="10.0.0.7"))
     assert whole.count(b"\3ip") == 1
@@ -114,13 +115,13 @@ def test_tagged_fields_that_no_version_has_close_the_connection() -> None:
     assert judge(1, whole[:after_name] + b"\1\5\1x" + whole[after_name + 1 :]) is Disposition.CLOSE
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@each("version", VERSIONS)
 def test_what_a_client_sends_before_its_login_is_for_the_broker(version: int) -> None:
     connection = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "", principal_source="unauthenticated")
     assert judge(version, body(version, entry(ip="10.0.0.7")), connection) is Disposition.FORWARD
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@each("version", VERSIONS)
 def test_a_body_that_cannot_be_read_is_said_to_be_one(version: int) -> None:
     whole = body(version, entry(ip="10.0.0.7"))
     for end in range(whole.index(b"ip") + 2, len(whole) - version):

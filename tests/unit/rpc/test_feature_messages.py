@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import pytest
 
 from proxy import __version__
@@ -22,6 +20,7 @@ from proxy.rpc.feature_messages import (
     update_request,
 )
 from proxy.rpc.messages import RequestRefused
+from tests.cases import each
 from tests.tools.record_ranges import VIEW, recorded_bodies
 
 AUDIT = "brokerside.audit.event.schema"
@@ -64,7 +63,7 @@ def test_features_of_a_response() -> None:
     )
 
 
-@pytest.mark.parametrize(("kafka", "version"), [key for key in recorded_bodies() if key[1] in DESCRIBE_VERSIONS])
+@each(("kafka", "version"), [key for key in recorded_bodies() if key[1] in DESCRIBE_VERSIONS])
 def test_features_of_recorded_brokers_and_sidecars(kafka: str, version: int) -> None:
     of_broker, of_sidecar = (decode_described(version, body) for body in recorded_bodies()[kafka, version])
     assert of_broker is not None
@@ -86,10 +85,6 @@ def test_finalized_levels_count_only_with_an_epoch() -> None:
     assert (unknown.finalized, unknown.epoch) == ({}, -1)
 
 
-def test_a_broker_without_features_has_none() -> None:
-    assert decode_described(3, APIS + b"\0") == DescribedFeatures({57: (0, 2), 18: (0, 5)}, {}, {}, -1)
-
-
 def test_a_version_that_the_broker_does_not_support_is_answered_in_the_form_of_version_0() -> None:
     assert decode_described(4, bytes.fromhex("0023 00000001 0012 0000 0002")) is None
 
@@ -99,7 +94,7 @@ def test_another_error_is_raised() -> None:
         decode_described(4, bytes.fromhex("002a 01 00000000 00"))
 
 
-@pytest.mark.parametrize(
+@each(
     ("update", "dry_run", "body"),
     [
         (FeatureUpdate(AUDIT, 2), False, "0002 01 00 00 00"),
@@ -121,7 +116,7 @@ def test_the_results_of_an_update() -> None:
     assert decode_updated(REFUSED) == (UpdateResult(96, "wait"), {})
 
 
-@pytest.mark.parametrize("answer", [UPDATED, FAILED, REFUSED, b"\x01\x05\x01x" + UPDATED[1:]])
+@each("answer", [UPDATED, FAILED, REFUSED, b"\x01\x05\x01x" + UPDATED[1:]])
 def test_an_answer_that_is_cut_anywhere_is_malformed(answer: bytes) -> None:
     decode_updated(answer)
     for length in range(len(answer)):
@@ -133,15 +128,3 @@ def test_features_that_are_cut_anywhere_are_malformed() -> None:
     for length in range(len(DESCRIBED)):
         with pytest.raises(MalformedBody):
             decode_described(4, DESCRIBED[:length])
-
-
-@pytest.mark.parametrize("byte", [0x00, 0x7F, 0x80, 0xFF])
-def test_bytes_of_any_kind_are_decoded_or_malformed(byte: int) -> None:
-    for answer, decode in ((UPDATED, decode_updated), (REFUSED, decode_updated), (DESCRIBED, decode_described_4)):
-        for pos in range(len(answer)):
-            with suppress(MalformedBody, RequestRefused):
-                decode(answer[:pos] + bytes([byte]) + answer[pos + 1 :])
-
-
-def decode_described_4(answer: bytes) -> object:
-    return decode_described(4, answer)

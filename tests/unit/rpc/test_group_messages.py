@@ -29,13 +29,14 @@ from proxy.rpc.group_messages import (
 )
 from proxy.rpc.messages import RpcRequest
 from proxy.rpc.topic_messages import decode_end_offsets, decode_leaders, end_offsets_request
+from tests.cases import each
 
 GROUP = OffsetFetchRequest.OffsetFetchRequestGroup
 TOPIC = ListOffsetsRequest.ListOffsetsTopic
 PARTITION = TOPIC.ListOffsetsPartition
 
 
-@pytest.mark.parametrize(
+@each(
     ("request_", "expected"),
     [
         (coordinators_request(["g", "h"]), FindCoordinatorRequest(key_type=0, coordinator_keys=["g", "h"], version=4)),
@@ -67,7 +68,7 @@ def test_requests(request_: RpcRequest, expected: Any) -> None:
     assert request_.body == b"\0" + expected.encode(header=False, framed=False)
 
 
-@pytest.mark.parametrize("kind", [CONSUMER_GROUPS, SHARE_GROUPS])
+@each("kind", [CONSUMER_GROUPS, SHARE_GROUPS])
 def test_descriptions_of_groups_of_newer_types(kind: Any) -> None:
     request = groups_request(kind, ["g"])
     assert (request.key, request.version, request.body) == (kind.key, kind.version, b"\0\x02\x02g\0\0")
@@ -94,7 +95,7 @@ METADATA = {
 }
 
 
-@pytest.mark.parametrize(
+@each(
     ("decode", "response", "expected"),
     [
         (

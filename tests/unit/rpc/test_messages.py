@@ -5,11 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from kafka.protocol.admin import (
-    AlterClientQuotasRequest,
-    DescribeClientQuotasRequest,
-    DescribeConfigsRequest,
-)
+from kafka.protocol.admin import AlterClientQuotasRequest, DescribeClientQuotasRequest, DescribeConfigsRequest
 from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
@@ -17,6 +13,7 @@ from proxy.config import Endpoint
 from proxy.errors import MalformedBody
 from proxy.rpc import messages
 from proxy.rpc.messages import RequestRefused
+from tests.cases import each
 
 THREE_BROKERS = bytes.fromhex(
     "00000003"  # three brokers: node, host, port, rack
@@ -84,7 +81,7 @@ def test_the_default_quota_has_no_name_and_other_entities_are_passed_over() -> N
     assert list(messages.decode_ip_quotas(user)) == [None, ("127.0.0.9", 5.0)]
 
 
-@pytest.mark.parametrize(
+@each(
     ("reader", "answer", "code", "said"),
     [
         (lambda answer: list(messages.decode_ip_quotas(answer)), DENIED, 31, "DescribeConfigs"),
@@ -101,14 +98,14 @@ def test_a_refusal_says_what_and_why(reader, answer: bytes, code: int, said: str
     assert refused.value.code == code
 
 
-@pytest.mark.parametrize(("reader", "answer"), READERS)
+@each(("reader", "answer"), READERS)
 def test_an_answer_that_is_cut_anywhere_is_malformed(reader, answer: bytes) -> None:
     for length in range(len(answer)):
         with pytest.raises(MalformedBody):
             reader(answer[:length])
 
 
-@pytest.mark.parametrize(("reader", "answer"), READERS)
+@each(("reader", "answer"), READERS)
 def test_no_declared_count_or_length_is_believed(reader, answer: bytes) -> None:
     for pos in range(len(answer) - 4):
         for lie in (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xfe"):
@@ -118,7 +115,7 @@ def test_no_declared_count_or_length_is_believed(reader, answer: bytes) -> None:
                 continue
 
 
-@pytest.mark.parametrize("parts", [(101, 0), (0, 101)])
+@each("parts", [(101, 0), (0, 101)])
 def test_one_quota_of_very_many_parts_is_malformed(parts: tuple[int, int]) -> None:
     answer = struct.pack(">ihhi", 0, 0, -1, 1) + b"".join(
         struct.pack(">i", count) + bytes(10 * count) for count in parts
@@ -166,9 +163,7 @@ def encoded(request) -> bytes:
     return bytes(request.encode(header=False, framed=False))
 
 
-@pytest.mark.parametrize(
-    ("named", "node_id"), [("2147483647", 2_147_483_647), ("2147483648", None), ("12345678901", None)]
-)
+@each(("named", "node_id"), [("2147483647", 2_147_483_647), ("2147483648", None), ("12345678901", None)])
 def test_another_broker_names_itself_with_an_int32(named: str, node_id: int | None) -> None:
     error = f"Unexpected broker id, expected {named} or empty string, but received 1".encode()
     answer = struct.pack(">iihh", 0, 1, 42, len(error)) + error
