@@ -128,6 +128,10 @@ def run(tmp_path: Path, workers: int) -> Run:
     return run
 
 
+@pytest.mark.promise(
+    "architecture.md",
+    "Each connection's end is reported once to the limits, whoever ended it, with one worker or several.",
+)
 async def test_each_connection_s_end_is_reported_once(run: Run) -> None:
     async def end_on_7(reader: Reader, writer: Writer) -> None:
         while (await read_frame(reader))[11] != 7:
@@ -163,14 +167,32 @@ async def test_a_drain_ends_what_was_carried_just_before(run: Run) -> None:
 
 
 @pytest.mark.parametrize("workers", [2], indirect=True)
-async def test_what_is_lost_with_a_worker_has_ended(run: Run) -> None:
-    async with run() as bench:
+@pytest.mark.promise(
+    "architecture.md",
+    "What is lost with a worker has ended for the limits, and each end is reported, however many come at once.",
+)
+async def test_what_workers_lose_or_cannot_take_is_known(run: Run) -> None:
+    async with run(observers=f"{__name__}:PrintingObserver") as bench:
         numbers = [await bench.dial() for _ in range(6)]
         assert all([await bench.works(number) for number in numbers])
         os.kill(bench.handler._workers[1].pid, signal.SIGKILL)
         await bench.until(lambda: len(bench.ended) == 3)
         assert [await bench.works(number) for number in numbers if number not in bench.ended] == [True] * 3
         assert all([await bench.has_ended(number) for number in bench.ended])
+
+        await bench.until(lambda: all(worker.is_available for worker in bench.handler._workers.values()))
+        more = [await bench.dial() for _ in range(200)]
+        assert all([await bench.works(number) for number in more])
+        for _, writer in bench.clients.values():
+            writer.transport.abort()
+        await bench.until(lambda: len(bench.ended) == 206)
+        assert sorted(bench.ended) == [*numbers, *more]
+        assert [worker.load[0] for worker in bench.handler._workers.values()] == [0, 0]
+
+        for worker in bench.handler._workers.values():
+            worker.silent_intervals = 10
+        bench.handler.report_throttles([REPORT, REPORT])
+        assert bench.handler.lost_throttle_reports == 2
 
 
 @pytest.mark.parametrize("workers", [2], indirect=True)
@@ -185,18 +207,10 @@ async def test_what_found_no_worker_has_ended_with_the_sidecar(run: Run) -> None
         assert await bench.has_ended(number)
 
 
-@pytest.mark.parametrize("workers", [2], indirect=True)
-async def test_many_that_end_at_once_are_all_reported(run: Run) -> None:
-    async with run() as bench:
-        numbers = [await bench.dial() for _ in range(200)]
-        assert all([await bench.works(number) for number in numbers])
-        for _, writer in bench.clients.values():
-            writer.transport.abort()
-        await bench.until(lambda: len(bench.ended) == 200)
-        assert sorted(bench.ended) == numbers
-        assert [worker.load[0] for worker in bench.handler._workers.values()] == [0, 0]
-
-
+@pytest.mark.promise(
+    "limits.md",
+    "Where a listener is protected, the connection of another one that was idle longest is closed, of all workers.",
+)
 async def test_the_connection_that_was_longest_idle_is_closed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_evictions, "REPLY_TIMEOUT", 60.0)  # who answers later closes none
     async with run() as bench:
@@ -286,16 +300,12 @@ class PrintingObserver:
         pass
 
 
-async def test_observers_get_throttled_connections_once(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
-    async with run(observers=f"{__name__}:PrintingObserver") as bench:
-        bench.handler.report_throttles([REPORT, REPORT])
-        await bench.handler.stop(asyncio.Event())
-    assert capfd.readouterr().err.count("throttled CLIENT 10.0.0.7 3\n") == 2
-
-
-async def test_observers_get_each_connection_when_it_opens_and_closes(
-    run: Run, capfd: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.promise(
+    "observers.md",
+    "Observers get each connection when it opens and closes, and each report of throttled ones, once, from "
+    "whatever process.",
+)
+async def test_observers_get_connections_and_throttles_once(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
     asked, answered = len(request(METADATA, 1, 1)), len(response(1))
     async with run(observers=f"{__name__}:PrintingObserver") as bench:
         first, second = await bench.dial(), await bench.dial()
@@ -306,6 +316,7 @@ async def test_observers_get_each_connection_when_it_opens_and_closes(
         gone = await bench.dial("GONE")
         assert await bench.has_ended(gone)
         await bench.until(lambda: len(bench.ended) == 3)
+        bench.handler.report_throttles([REPORT, REPORT])
         await bench.handler.stop(asyncio.Event())
     reported = capfd.readouterr().err
     assert reported.count("opened CLIENT  (0, 0, 0) None\n") == 2
@@ -313,15 +324,7 @@ async def test_observers_get_each_connection_when_it_opens_and_closes(
     assert reported.count(f"closed CLIENT client_closed (1, {asked}, {answered}) c\n") == 1
     assert reported.count("closed CLIENT client_closed (0, 0, 0) None\n") == 1
     assert reported.count("closed GONE upstream_unreachable (0, 0, 0) None\n") == 1
-
-
-@pytest.mark.parametrize("workers", [2], indirect=True)
-async def test_reports_that_no_worker_can_take_are_counted(run: Run) -> None:
-    async with run(observers=f"{__name__}:PrintingObserver") as bench:
-        for worker in bench.handler._workers.values():
-            worker.silent_intervals = 10
-        bench.handler.report_throttles([REPORT, REPORT])
-        assert bench.handler.lost_throttle_reports == 2
+    assert reported.count("throttled CLIENT 10.0.0.7 3\n") == 2
 
 
 async def test_the_audit_of_every_process_follows_the_levels_in_use(run: Run, workers: int) -> None:
@@ -340,12 +343,6 @@ async def test_the_audit_of_every_process_follows_the_levels_in_use(run: Run, wo
             assert bench.handler.process_ended_at >= before
         else:
             await bench.handler.stop(asyncio.Event())  # at once, as in ``close``, would leave its threads
-
-
-async def test_without_observers_throttles_are_reported_to_nobody(run: Run) -> None:
-    async with run() as bench:
-        bench.handler.report_throttles([REPORT])
-        assert getattr(bench.handler, "lost_throttle_reports", 0) == 0
 
 
 @pytest.mark.parametrize("workers", [2], indirect=True)
@@ -390,12 +387,7 @@ async def test_open_connections_are_described(run: Run, monkeypatch: pytest.Monk
         assert found[PAGE].request_count == 0
         assert 0 <= one.idle_duration_ms < 20_000
 
-
-async def test_an_operator_closes_one_connection(run: Run) -> None:
-    async with run() as bench:
-        first, other = await bench.dial(), await bench.dial()
-        assert await bench.works(first)
-        assert await bench.works(other)
+        first, other = numbers[:2]
         assert bench.handler.close_connection(first, "closed_by_operator")
         assert await bench.has_ended(first)
         await bench.until(lambda: bench.ended == [first])
@@ -406,6 +398,11 @@ async def test_an_operator_closes_one_connection(run: Run) -> None:
         assert snapshot.listener_counters["CLIENT"].closed == {"closed_by_operator": 1}
 
 
+@pytest.mark.promise(
+    "config/process.md",
+    "A reload of `connections.max.idle.ms` and `connections.max.age.ms` closes connections that are open, in "
+    "all workers.",
+)
 async def test_idle_and_old_connections_are_closed(run: Run) -> None:
     """By limits that a reload brought."""
     async with run() as bench:

@@ -17,12 +17,11 @@ from typing import Any
 import pytest
 import yaml
 
-from proxy.local import cluster as local_cluster
-from proxy.local.cluster import Node
 from proxy.local.ports import HOST, free_ports
 from proxy.local.sidecars import SidecarProcess
+from proxy.local.state import ClusterState, Node
+from tests.brokers import TlsBroker
 from tests.frames import API_VERSIONS, batch, produce, request
-from tests.integration.certificates import certificate
 from tests.integration.metrics import sample
 from tests.integration.peer import Reader, Writer, read_frame
 
@@ -36,33 +35,6 @@ SLOW = 60.0
 
 LARGE = 30_000_000
 """Bytes that do not fit into the kernel's buffers."""
-
-
-@dataclass(frozen=True)
-class Broker:
-    """A real one. ``tls``: host:port of its listener with TLS; ``ca``: a file."""
-
-    node: Node
-    tls: str
-    ca: Path
-
-    def config(self, **settings: Any) -> dict[str, Any]:
-        """Of a sidecar before it, on a port of its own."""
-        config = yaml.safe_load((self.node.home.parent / "sidecar-1.yaml").read_text())
-        del config["observer.class.names"], config["audit"]
-        ports = iter(free_ports(2))
-        config["listeners"][0] |= {"bind": f"{HOST}:{next(ports)}", "advertised": self.node.advertised}
-        return {**config, "admin": {"bind": f"{HOST}:{next(ports)}"}, **settings}
-
-    @contextmanager
-    def stopped(self) -> Iterator[None]:
-        """A broker that does nothing for a while."""
-        assert self.node.pid is not None
-        os.kill(self.node.pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            os.kill(self.node.pid, signal.SIGCONT)
 
 
 @dataclass(frozen=True)
@@ -83,29 +55,30 @@ class Site:
         name, cause = "brokerside_connections_closed_total", "connection_setup_timeout"
         return sample(self.process.metrics(), name, listener=listener, cause=cause)
 
+    def hang_up(self) -> None:
+        for writer in self.clients:
+            writer.transport.abort()
+        self.clients.clear()
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    folder = tmp_path_factory.mktemp("setup")
-    node = local_cluster.plan(folder).nodes[0]
-    store, ca = certificate(folder)
-    tls = f"{HOST}:{free_ports(1)[0]}"
-    listeners = {"CLIENT": node.upstream, "INTERNAL": node.internal, "CONTROLLER": node.controller, "TLS": tls}
-    advertised = {"CLIENT": node.advertised, "INTERNAL": node.internal, "TLS": tls}
-    protocols = dict.fromkeys(listeners, "PLAINTEXT") | {"TLS": "SSL"}
-    properties = {
-        "listeners": ",".join(f"{name}://{address}" for name, address in listeners.items()),
-        "advertised.listeners": ",".join(f"{name}://{address}" for name, address in advertised.items()),
-        "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
-        "ssl.keystore.type": "PKCS12",
-        "ssl.keystore.location": str(store),
-        "ssl.keystore.password": "changeit",
-    }
+
+def config_of(node: Node, **settings: Any) -> dict[str, Any]:
+    """Of a sidecar before it, on a port of its own."""
+    config = yaml.safe_load((node.home.parent / "sidecar-1.yaml").read_text())
+    del config["observer.class.names"], config["audit"]
+    ports = iter(free_ports(2))
+    config["listeners"][0] |= {"bind": f"{HOST}:{next(ports)}", "advertised": node.advertised}
+    return {**config, "admin": {"bind": f"{HOST}:{next(ports)}"}, **settings}
+
+
+@contextmanager
+def stopped(pid: int | None) -> Iterator[None]:
+    """A process that does nothing for a while."""
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
     try:
-        state = local_cluster.up(folder, broker_properties=properties, progress=False)
-        yield Broker(state.nodes[0], tls, ca)
+        yield
     finally:
-        local_cluster.down(folder)
+        os.kill(pid, signal.SIGCONT)
 
 
 @pytest.fixture(scope="module")
@@ -117,11 +90,12 @@ def slow() -> Iterator[socket.socket]:
 
 
 @pytest.fixture(scope="module")
-def running(broker: Broker, slow: socket.socket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def running(tls_broker: TlsBroker, slow: socket.socket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """With the listeners CLIENT, TLS and SLOW."""
     # Of the listener SLOW the upstream accepts after more than ``SETUP``.
-    config = broker.config(**{"connection.setup.timeout.ms": int(SETUP * 1000), "upstream.connect.timeout.ms": 60_000})
-    upstreams = {"TLS": broker.tls, "SLOW": f"{HOST}:{slow.getsockname()[1]}"}
+    times = {"connection.setup.timeout.ms": int(SETUP * 1000), "upstream.connect.timeout.ms": 60_000}
+    config = config_of(tls_broker.node, **times)
+    upstreams = {"TLS": tls_broker.listeners["TLS"].address, "SLOW": f"{HOST}:{slow.getsockname()[1]}"}
     for (name, upstream), port in zip(upstreams.items(), free_ports(2), strict=True):
         bind = f"{HOST}:{port}"
         config["listeners"].append({"name": name, "bind": bind, "upstream": upstream, "security.protocol": "SSL"})
@@ -133,13 +107,7 @@ def running(broker: Broker, slow: socket.socket, tmp_path_factory: pytest.TempPa
 @pytest.fixture
 async def site(running: Site) -> AsyncIterator[Site]:
     yield running
-    hang_up(running)
-
-
-def hang_up(site: Site) -> None:
-    for writer in site.clients:
-        writer.transport.abort()
-    site.clients.clear()
+    running.hang_up()
 
 
 def started(folder: Path, config: Mapping[str, Any]) -> SidecarProcess:
@@ -165,77 +133,57 @@ async def lasts(reader: Reader, began: float) -> float:
     return time.monotonic() - began
 
 
-async def test_who_does_not_complete_a_request_is_closed_when_the_time_is_over(site: Site) -> None:
-    before, began = {name: site.closed(name) for name in ("CLIENT", "TLS")}, time.monotonic()
-    (silent, _), (half, half_writer), (slow, slow_writer), (tls, _) = [
-        await site.dial(listener) for listener in ("CLIENT", "CLIENT", "CLIENT", "TLS")
-    ]
-    half_writer.write(produce(1, 1, batch(3, bytes(100)))[:-1])
+@pytest.mark.slow
+async def test_who_does_not_complete_a_request_is_closed_and_who_waits_for_the_broker_is_not(
+    site: Site, tls_broker: TlsBroker, slow: socket.socket
+) -> None:
+    """Nor is who has sent a request before and is silent since, with TLS or without."""
+    before, began = {name: site.closed(name) for name in ("CLIENT", "TLS", "SLOW")}, time.monotonic()
+    context = ssl.create_default_context(cafile=str(tls_broker.authority.ca))
+    plain, tls, shaken = await site.dial(), *[await site.dial("TLS", ssl=context) for _ in range(2)]
+    for client in (plain, tls):
+        await ask(*client)
+    waiting, large = await site.dial(), await site.dial()
+    accepted_late = asyncio.create_task(is_accepted_late(site, slow))
+    with stopped(tls_broker.node.pid):
+        waiting[1].write(request(API_VERSIONS, 0, 6) + request(API_VERSIONS, 0, 7)[:-1])
+        large[1].write(produce(8, 1, batch(1, bytes(LARGE))))
+        silent, half, slowly, without_tls = [
+            await site.dial(listener) for listener in ("CLIENT", "CLIENT", "CLIENT", "TLS")
+        ]
+        half[1].write(produce(1, 1, batch(3, bytes(100)))[:-1])
 
-    async def trickle() -> None:
-        for byte in request(API_VERSIONS, 0, 5, client_id="c" * 1000):
-            slow_writer.write(bytes([byte]))
-            await asyncio.sleep(0.05)
+        async def trickle() -> None:
+            for byte in request(API_VERSIONS, 0, 5, client_id="c" * 1000):
+                slowly[1].write(bytes([byte]))
+                await asyncio.sleep(0.05)
 
-    trickling = asyncio.create_task(trickle())
-    try:
-        for seconds in await asyncio.gather(*(lasts(one, began) for one in (silent, half, slow, tls))):
-            assert SETUP - 0.5 <= seconds < SLOW
-    finally:
-        trickling.cancel()
-        await asyncio.wait([trickling])
-    assert {name: site.closed(name) - count for name, count in before.items()} == {"CLIENT": 3, "TLS": 1}
-
-
-async def test_who_has_sent_a_request_may_be_silent_ever_after(site: Site, broker: Broker) -> None:
-    before = {name: site.closed(name) for name in ("CLIENT", "TLS")}
-    context = ssl.create_default_context(cafile=str(broker.ca))
-    plain = await site.dial()
-    await ask(*plain)
-    tls = await site.dial("TLS", ssl=context)
-    await ask(*tls)
-    shaken = await site.dial("TLS", ssl=context)
-    await asyncio.sleep(2 * SETUP)
+        trickling = asyncio.create_task(trickle())
+        try:
+            ends = (lasts(reader, began) for reader, _ in (silent, half, slowly, without_tls))
+            for seconds in await asyncio.gather(*ends):
+                assert SETUP - 0.5 <= seconds < SLOW
+        finally:
+            trickling.cancel()
+            await asyncio.wait([trickling])
+        await asyncio.sleep(SETUP)
+    await answered(waiting[0], 6)
+    await answered(large[0], 8)
     for client in (plain, tls, shaken):
         await ask(*client)
-    assert {name: site.closed(name) for name in before} == before
+    await accepted_late
+    after = {name: site.closed(name) - count for name, count in before.items()}
+    assert after == {"CLIENT": 3, "TLS": 1, "SLOW": 0}
 
 
-async def test_a_broker_that_takes_its_time_is_not_the_fault_of_its_clients(site: Site, broker: Broker) -> None:
-    before = site.closed("CLIENT")
-    (reader, writer), (large_reader, large_writer) = await site.dial(), await site.dial()
-    with broker.stopped():
-        writer.write(request(API_VERSIONS, 0, 6) + request(API_VERSIONS, 0, 7)[:-1])
-        large_writer.write(produce(8, 1, batch(1, bytes(LARGE))))
-        await asyncio.sleep(2 * SETUP)
-    await answered(reader, 6)
-    await answered(large_reader, 8)
-    assert site.closed("CLIENT") == before
-
-
-async def test_what_came_while_the_sidecar_was_stopped_is_read(site: Site) -> None:
-    before = site.closed("CLIENT")
-    clients = [await site.dial() for _ in range(20)]
-    await asyncio.sleep(0.2)
-    os.kill(site.process.process.pid, signal.SIGSTOP)
-    try:
-        for _, writer in clients:
-            writer.write(request(API_VERSIONS, 0, 5))
-        await asyncio.sleep(2 * SETUP)
-    finally:
-        os.kill(site.process.process.pid, signal.SIGCONT)
-    for reader, _ in clients:
-        await answered(reader, 5)
-    assert site.closed("CLIENT") == before
-
-
-async def test_the_time_begins_when_the_broker_has_accepted(site: Site, slow: socket.socket) -> None:
-    before, loop = site.closed("SLOW"), asyncio.get_running_loop()
+async def is_accepted_late(site: Site, slow: socket.socket) -> None:
+    """The time begins when the broker has accepted."""
+    loop = asyncio.get_running_loop()
     with suppress(BlockingIOError):
         while True:  # the sidecar has looked whether anybody is there
             slow.accept()[0].close()
     slow.listen(0)
-    with socket.create_connection(slow.getsockname(), SLOW):  # fills the backlog
+    with await asyncio.to_thread(socket.create_connection, slow.getsockname(), SLOW):  # fills the backlog
         _, writer = await site.dial("SLOW")
         await asyncio.sleep(SETUP + 0.3)
         (await loop.sock_accept(slow))[0].close()
@@ -248,11 +196,31 @@ async def test_the_time_begins_when_the_broker_has_accepted(site: Site, slow: so
                 assert await asyncio.wait_for(loop.sock_recv(accepted, 2), SLOW) == b"x"
                 await asyncio.sleep(SETUP)
     slow.listen()
-    assert site.closed("SLOW") == before
 
 
-async def test_a_reload_changes_the_time_of_those_who_wait_in_every_worker(broker: Broker, tmp_path: Path) -> None:
-    config = broker.config(**{"workers": 2, "connection.setup.timeout.ms": 3_600_000})
+@pytest.mark.slow
+async def test_what_came_while_the_sidecar_was_stopped_is_read(site: Site) -> None:
+    before = site.closed("CLIENT")
+    clients = [await site.dial() for _ in range(20)]
+    await asyncio.sleep(0.2)
+    with stopped(site.process.process.pid):
+        for _, writer in clients:
+            writer.write(request(API_VERSIONS, 0, 5))
+        await asyncio.sleep(SETUP + 1)
+    for reader, _ in clients:
+        await answered(reader, 5)
+    assert site.closed("CLIENT") == before
+
+
+@pytest.mark.promise(
+    "config/process.md",
+    "A client that has not sent its first request within `connection.setup.timeout.ms` is closed; one that "
+    "has may be silent.",
+)
+async def test_a_reload_changes_the_time_of_those_who_wait_in_every_worker(
+    cluster: ClusterState, tmp_path: Path
+) -> None:
+    config = config_of(cluster.nodes[0], **{"workers": 2, "connection.setup.timeout.ms": 3_600_000})
     process = started(tmp_path, config)
     port = int(config["listeners"][0]["bind"].rpartition(":")[2])
     site = Site(process, {"CLIENT": port})
@@ -273,5 +241,5 @@ async def test_a_reload_changes_the_time_of_those_who_wait_in_every_worker(broke
             await asyncio.sleep(0.1)
         assert site.closed("CLIENT") == 2
     finally:
-        hang_up(site)
+        site.hang_up()
         assert process.stop()

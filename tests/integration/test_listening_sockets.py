@@ -30,40 +30,33 @@ def listening() -> Iterator[socket.socket]:
         yield sock
 
 
-def endpoint(sock: socket.socket) -> Endpoint:
-    return Endpoint(*sock.getsockname())
+def passed(listening: socket.socket, name: str = "CLIENT") -> PassedSocket:
+    return PassedSocket(name, socket.socket(fileno=os.dup(listening.fileno())))
 
 
-def test_a_passed_socket_is_taken_by_its_address_and_an_address_without_one_is_bound(listening: socket.socket) -> None:
-    passed = socket.socket(fileno=os.dup(listening.fileno()))
-    sockets = ListeningSockets([PassedSocket("CLIENT", passed)])
-    with sockets.open("CLIENT", endpoint(listening), 10) as taken, socket.create_connection(endpoint_of(listening)):
-        assert taken is passed
+def test_a_passed_socket_is_taken_by_its_address_or_its_name_and_others_are_bound(listening: socket.socket) -> None:
+    host, port = listening.getsockname()
+    given = passed(listening)
+    sockets = ListeningSockets([given])
+    with sockets.open("CLIENT", Endpoint(host, port), 10) as taken, socket.create_connection((host, port)):
+        assert taken is given.sock
         assert not taken.getblocking()
         assert sockets.close_unused() == []
-    (port,) = free_ports(1)
-    with sockets.open("OTHER", Endpoint(HOST, port), 10) as bound:
-        assert endpoint(bound) == Endpoint(HOST, port)
+    (other,) = free_ports(1)
+    with sockets.open("OTHER", Endpoint(HOST, other), 10) as bound:
+        assert bound.getsockname() == (HOST, other)
+    given = passed(listening)
+    with ListeningSockets([given]).open("CLIENT", Endpoint("localhost", port), 10) as taken:
+        assert taken is given.sock
 
 
-def endpoint_of(sock: socket.socket) -> tuple[str, int]:
-    host, port = sock.getsockname()
-    return host, port
-
-
-def test_a_passed_socket_of_a_host_name_is_taken_by_its_name(listening: socket.socket) -> None:
-    port = endpoint(listening).port
-    passed = PassedSocket("CLIENT", socket.socket(fileno=os.dup(listening.fileno())))
-    with ListeningSockets([passed]).open("CLIENT", Endpoint("localhost", port), 10) as taken:
-        assert taken is passed.sock
-
-
+@pytest.mark.promise("restart.md", "A socket of systemd that is nobody's `bind` refuses the start.")
 def test_a_passed_socket_that_nobody_reads_is_an_error(listening: socket.socket) -> None:
-    passed = PassedSocket("CLIENT", socket.socket(fileno=os.dup(listening.fileno())))
-    sockets = ListeningSockets([passed])
-    with pytest.raises(LocalError, match=f"is the address of the socket CLIENT {endpoint(listening)}"):
-        sockets.check_all_used()
-    assert passed.sock.fileno() == -1
+    given = passed(listening)
+    address = ":".join(map(str, listening.getsockname()))
+    with pytest.raises(LocalError, match=f"is the address of the socket CLIENT {address}"):
+        ListeningSockets([given]).check_all_used()
+    assert given.sock.fileno() == -1
 
 
 def test_variables_of_another_process_are_not_used() -> None:
@@ -72,10 +65,9 @@ def test_variables_of_another_process_are_not_used() -> None:
     assert environ == {"HOME": "/"}
 
 
-@pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM])
-def test_a_descriptor_that_does_not_listen_is_an_error(kind: int) -> None:
+def test_a_descriptor_that_does_not_listen_is_an_error() -> None:
     """In a process of its own, since descriptor 3 of this one is anything."""
-    with socket.socket(socket.AF_INET, kind) as sock:
+    with socket.socket() as sock:
         program = (
             f"import os; os.dup2({sock.fileno()}, 3)\n"
             "os.environ |= {'LISTEN_PID': str(os.getpid()), 'LISTEN_FDS': '1'}\n"
@@ -91,7 +83,7 @@ def test_a_descriptor_that_does_not_listen_is_an_error(kind: int) -> None:
 class Activated:
     """A sidecar that systemd's own program starts with the first connection to one of its sockets."""
 
-    def __init__(self, folder: Path, names: str = "CLIENT:admin") -> None:
+    def __init__(self, folder: Path) -> None:
         self.port, self.admin, upstream = free_ports(3)
         self.log, path = folder / "sidecar.log", folder / "sidecar.yaml"
         listener = {"name": "CLIENT", "bind": f"{HOST}:{self.port}", "upstream": f"{HOST}:{upstream}"}
@@ -101,7 +93,7 @@ class Activated:
         activate = shutil.which("systemd-socket-activate")
         if activate is None:
             pytest.skip("systemd-socket-activate (Debian: systemd) is not installed")
-        sockets = ["-l", f"{HOST}:{self.port}", "-l", f"{HOST}:{self.admin}", f"--fdname={names}"]
+        sockets = ["-l", f"{HOST}:{self.port}", "-l", f"{HOST}:{self.admin}", "--fdname=any:any"]
         environ = [f"--setenv={name}" for name in os.environ if name != "NOTIFY_SOCKET"]
         command = [activate, *sockets, *environ, sys.executable, "-m", "proxy", "run", "-c", str(path)]
         self.process = process.spawn(command, self.log)
@@ -127,16 +119,13 @@ class Activated:
         return made[0]
 
 
-@pytest.mark.parametrize("names", ["CLIENT:admin", "any:any"])
-def test_the_first_client_of_an_activated_sidecar_is_served(tmp_path: Path, names: str) -> None:
-    sidecar = Activated(tmp_path, names)
+@pytest.mark.promise("restart.md", "A sidecar that systemd starts with the first connection serves that connection.")
+def test_the_first_client_of_an_activated_sidecar_is_served(tmp_path: Path) -> None:
+    sidecar = Activated(tmp_path)
     try:
         with sidecar.connect():  # before anything of the sidecar runs
             sidecar.until(lambda: '"started"' in sidecar.log.read_text())
-            sidecar.until(lambda: 'accepted_total{listener="CLIENT"} 1' in metrics(sidecar))
+            admin = Endpoint(HOST, sidecar.admin)
+            sidecar.until(lambda: 'accepted_total{listener="CLIENT"} 1' in admin_client.get_metrics(admin))
     finally:
         assert process.stop([sidecar.process], 60)
-
-
-def metrics(sidecar: Activated) -> str:
-    return admin_client.get_metrics(Endpoint(HOST, sidecar.admin))

@@ -15,10 +15,9 @@ from proxy.core.interception import MAX_PENDING_RESPONSES
 from proxy.core.interceptor import Interceptor, InterceptorChain, Request, Verdict
 from proxy.core.session import MAX_IN_FLIGHT, TURN, Session
 from proxy.net import connection_manager
-from proxy.net.api_versions_probe import ApiVersionsProbe
 from tests.frames import METADATA, produce, request, response
 from tests.integration.peer import Behaviour, Reader, Writer, answer_in_order, read_frame
-from tests.integration.test_relay import Bench, bench
+from tests.integration.tls_bench import Bench, bench, silent_sidecar  # noqa: F401
 from tests.tools.interceptors import (
     EDITING,
     HELD,
@@ -34,11 +33,6 @@ from tests.tools.interceptors import (
 
 UNSENT = 65_536
 """Bytes that may wait to be written besides answers."""
-
-
-@pytest.fixture(autouse=True)
-def _silent_sidecar(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ApiVersionsProbe, "start", lambda self: None)  # a peer is asked by clients alone
 
 
 @contextmanager
@@ -60,6 +54,10 @@ async def answering(
             yield running
 
 
+@pytest.mark.promise(
+    "architecture.md",
+    "What the sidecar answers itself comes in the order of the requests, between the broker's responses.",
+)
 async def test_answers_and_responses_come_in_the_order_of_their_requests(tmp_path: Path) -> None:
     async with answering(tmp_path, answer_in_order) as running:
         reader, writer = await running.dial()
@@ -72,7 +70,7 @@ async def test_answers_and_responses_come_in_the_order_of_their_requests(tmp_pat
         assert running.counters.intercepted == {(REPLIED, "replied"): 100, (HELD, "replied"): 100}
         assert sum(each.synthesized for each in running.exchanges) == 200
         writer.close()
-        await running.until(lambda: running.counters.closed == {"client_closed": 1})
+        await running.ends(client_closed=1)
 
 
 async def test_responses_are_edited_and_streamed(tmp_path: Path) -> None:
@@ -110,22 +108,16 @@ async def test_closing_comes_after_the_answers_before_it(tmp_path: Path) -> None
         assert running.counters.active == 1
         release.set()
         assert await asyncio.wait_for(reader.read(), 60) == response(1, b"late") + response(2, replied(1))
-        await running.until(lambda: running.counters.closed == {"unsupported_request": 1})
+        await running.ends(unsupported_request=1)
         assert got == request(METADATA, 1, 1)
         assert [(each.correlation_id, each.outcome) for each in running.exchanges] == [
-            (1, "answered"),
-            (2, "answered"),
-            (3, "connection_lost"),
-        ]
+            (1, "answered"), (2, "answered"), (3, "connection_lost"),
+        ]  # fmt: skip
         writer.close()
-
-
-async def test_closing_at_once_where_nothing_is_open(tmp_path: Path) -> None:
-    async with answering(tmp_path, answer_in_order) as running:
         reader, writer = await running.dial()
         writer.write(request(SHUT, 0, 1))
-        assert await asyncio.wait_for(reader.read(), 60) == b""
-        await running.until(lambda: running.counters.closed == {"unsupported_request": 1})
+        assert await asyncio.wait_for(reader.read(), 60) == b"", "at once where nothing is open"
+        await running.ends(unsupported_request=2)
         writer.close()
 
 
@@ -138,6 +130,16 @@ async def test_a_client_that_half_closes_gets_all_answers_then_the_end(tmp_path:
         writer.close()
         await writer.wait_closed()
 
+    async def until_eof(reader: Reader, writer: Writer) -> None:
+        assert await reader.read() == b""
+
+    async with answering(tmp_path, until_eof) as running:  # it asks only the sidecar
+        reader, writer = await running.dial()
+        writer.write(request(REPLIED, 1, 2))
+        writer.write_eof()
+        assert await asyncio.wait_for(reader.read(), 60) == response(2, replied(1))
+        await running.ends(client_closed=1)
+        writer.close()
     async with answering(tmp_path, answer_after_eof) as running:
         reader, writer = await running.dial()
         for key, n in ((METADATA, 1), (REPLIED, 2), (METADATA, 3), (REPLIED, 4)):
@@ -145,56 +147,44 @@ async def test_a_client_that_half_closes_gets_all_answers_then_the_end(tmp_path:
         writer.write_eof()
         expected = response(1) + response(2, replied(1)) + response(3) + response(4, replied(1))
         assert await asyncio.wait_for(reader.read(), 60) == expected
-        await running.until(lambda: running.counters.closed == {"client_closed": 1})
+        await running.ends(client_closed=1)
         writer.close()
 
 
-async def test_a_client_that_only_asks_the_sidecar_may_half_close_too(tmp_path: Path) -> None:
-    async def until_eof(reader: Reader, writer: Writer) -> None:
-        assert await reader.read() == b""
-
-    async with answering(tmp_path, until_eof) as running:
-        reader, writer = await running.dial()
-        writer.write(request(REPLIED, 1, 2))
-        writer.write_eof()
-        assert await asyncio.wait_for(reader.read(), 60) == response(2, replied(1))
-        await running.until(lambda: running.counters.closed == {"client_closed": 1})
-        writer.close()
-
-
-async def test_a_broker_that_ends_before_it_answers_ends_what_waits_for_it(tmp_path: Path) -> None:
-    async def never(reader: Reader, writer: Writer) -> None:
-        await read_frame(reader)
-        writer.write_eof()
-        await reader.read()
-
-    async with answering(tmp_path, never) as running:
-        reader, writer = await running.dial()
-        writer.write(request(METADATA, 1, 1) + request(REPLIED, 1, 2))
-        assert await asyncio.wait_for(reader.read(), 60) == b""
-        await running.until(lambda: running.counters.closed == {"broker_closed": 1})
-        writer.close()
-
-
-async def test_after_the_brokers_end_nothing_is_said(tmp_path: Path) -> None:
+async def test_after_the_brokers_end_nothing_is_answered(tmp_path: Path) -> None:
     got = asyncio.get_running_loop().create_future()
 
     async def close_first(reader: Reader, writer: Writer) -> None:
         writer.write_eof()
         got.set_result(await reader.read())
 
+    async def never(reader: Reader, writer: Writer) -> None:
+        await read_frame(reader)
+        writer.write_eof()
+        await reader.read()
+
+    async with answering(tmp_path, never) as running:  # not even what waits behind the broker's own answer
+        reader, writer = await running.dial()
+        writer.write(request(METADATA, 1, 1) + request(REPLIED, 1, 2))
+        assert await asyncio.wait_for(reader.read(), 60) == b""
+        await running.ends(broker_closed=1)
+        writer.close()
     async with answering(tmp_path, close_first) as running:
         reader, writer = await running.dial()
         assert await reader.read() == b""
         writer.write(request(REPLIED, 1, 1) + request(METADATA, 1, 2))
         writer.write_eof()
         assert await asyncio.wait_for(got, 60) == request(METADATA, 1, 2)
-        await running.until(lambda: running.counters.closed == {"broker_closed": 1})
+        await running.ends(broker_closed=1)
         writer.close()
 
 
-@pytest.mark.parametrize("body", [b"a" * 40, b"a" * 1000], ids=["short", "long"])
-async def test_a_client_that_does_not_read_its_answers_is_not_read_either(tmp_path: Path, body: bytes) -> None:
+@pytest.mark.promise(
+    "architecture.md",
+    "A client that does not read what the sidecar answers is not read either, so little waits for it.",
+)
+async def test_a_client_that_does_not_read_its_answers_is_not_read_either(tmp_path: Path) -> None:
+    body = b"a" * 40
     async with answering(tmp_path, answer_in_order) as running:
         loop = asyncio.get_running_loop()
         slow = socket.socket()
@@ -252,23 +242,23 @@ async def test_a_chunk_of_many_questions_leaves_turns_to_others(tmp_path: Path) 
         interception = [await asyncio.wait_for(read_frame(reader), 60) for _ in range(40)]
         looking.cancel()
         writer.close()
-        await running.until(lambda: running.counters.closed == {"client_closed": 1})
+        await running.ends(client_closed=1)
     assert interception == [response(n, b"a" * 30_000) for n in range(40)]
     assert max(after - before for before, after in pairwise(reported)) <= MAX_PENDING_RESPONSES // 30_000 + 1
 
 
-@pytest.mark.parametrize(
-    "one",
-    [
-        pytest.param(request(REPLIED, 0, 1), id="answered"),
-        pytest.param(request(HELD, 0, 1, b"held"), id="held"),
-        pytest.param(request(METADATA, 1, 1), id="forwarded"),
-        pytest.param(produce(1, 0, b""), id="without a response"),
-    ],
+@pytest.mark.promise(
+    "security.md",
+    "Of a client that sends many requests at once, 25 are read in a turn, or 100 where all are forwarded.",
 )
-async def test_a_chunk_of_many_requests_is_read_in_turns(tmp_path: Path, one: bytes) -> None:
-    """However many requests a client sends at once, the loop does not read more than ``TURN`` of them in a row, or
-    twice as many where a chunk ends and the next one is there already."""
+async def test_a_chunk_of_many_requests_is_read_in_turns(tmp_path: Path) -> None:
+    """Answered, held, forwarded, and without a response. Twice as many are read where a chunk ends and the next one is
+    there already."""
+    for one in (request(REPLIED, 0, 1), request(HELD, 0, 1, b"held"), request(METADATA, 1, 1), produce(1, 0, b"")):
+        assert await most_in_a_turn(tmp_path, one) <= 2 * TURN, one
+
+
+async def most_in_a_turn(tmp_path: Path, one: bytes) -> int:
     got = bytearray()
 
     async def take(reader: Reader, writer: Writer) -> None:
@@ -296,8 +286,8 @@ async def test_a_chunk_of_many_requests_is_read_in_turns(tmp_path: Path, one: by
         if one[5] not in (REPLIED, HELD):
             await running.until(lambda: got == one * count)
         writer.close()
-        await running.until(lambda: running.counters.closed == {"client_closed": 1})
-    assert max(after - before for before, after in pairwise(asked)) <= 2 * TURN
+        await running.ends(client_closed=1)
+    return max(after - before for before, after in pairwise(asked))
 
 
 async def test_a_broker_that_ends_before_it_answers_ends_a_client_with_many_open_requests(tmp_path: Path) -> None:
@@ -315,7 +305,7 @@ async def test_a_broker_that_ends_before_it_answers_ends_a_client_with_many_open
         await running.until(lambda: running.counters.requests[METADATA] >= MAX_IN_FLIGHT)
         assert await asyncio.wait_for(reader.read(), 60) == b""
         writer.close()
-        await running.until(lambda: running.counters.closed == {"broker_closed": 1})
+        await running.ends(broker_closed=1)
 
 
 async def test_a_quiet_connection_keeps_nothing_of_what_was_edited(tmp_path: Path) -> None:
@@ -332,7 +322,7 @@ async def test_a_quiet_connection_keeps_nothing_of_what_was_edited(tmp_path: Pat
             lambda: (interception.replacement, interception.replies, interception.failure) == (None, b"", None)
         )
         writer.close()
-        await running.until(lambda: running.counters.closed == {"client_closed": 1})
+        await running.ends(client_closed=1)
 
 
 async def test_answers_that_wait_for_the_broker_are_bounded_and_come(tmp_path: Path) -> None:
@@ -355,7 +345,7 @@ async def test_answers_that_wait_for_the_broker_are_bounded_and_come(tmp_path: P
         interception = [await asyncio.wait_for(read_frame(reader), 60) for _ in range(302)]
         assert interception == [response(0), *(response(n, b"a" * 1000) for n in range(1, 301)), response(301)]
         writer.close()
-        await running.until(lambda: running.counters.closed == {"client_closed": 1})
+        await running.ends(client_closed=1)
 
 
 async def test_a_drain_waits_for_answers_that_wait(tmp_path: Path) -> None:
@@ -395,31 +385,15 @@ async def test_what_precedes_a_refused_request_arrives(tmp_path: Path) -> None:
         writer.close()
 
 
-async def test_an_interceptor_that_fails_costs_nothing_but_its_part(tmp_path: Path) -> None:
-    async with answering(tmp_path, answer_in_order) as running:
-        reader, writer = await running.dial()
-        for n in range(10):
-            writer.write(request(RAISING, 0, n))
-            assert await asyncio.wait_for(read_frame(reader), 60) == response(n)
-        assert (running.counters.intercept_errors, running.counters.abandoned) == (10, 0)
-        writer.close()
-
-
-@pytest.mark.parametrize("held", [b"", request(METADATA, 1, 9)[:5]], ids=["nothing", "some"])
-async def test_an_error_of_ours_ends_a_connection_only_where_bytes_would_be_missing(
-    tmp_path: Path, held: bytes
-) -> None:
+async def test_an_error_of_ours_ends_a_connection_where_bytes_would_be_missing(tmp_path: Path) -> None:
+    held = request(METADATA, 1, 9)[:5]
     async with answering(tmp_path, answer_in_order) as running:
         reader, writer = await running.dial()
         writer.write(request(METADATA, 1, 1) + held)
         assert await asyncio.wait_for(read_frame(reader), 60) == response(1)
         running.counters.requests[METADATA] = None  # type: ignore[assignment]  # the session fails where it counts
-        rest = request(METADATA, 1, 9)[len(held) :]
-        writer.write(rest)
-        if held:
-            assert await asyncio.wait_for(reader.read(), 60) == b""
-            await running.until(lambda: running.counters.closed == {"session_failed": 1})
-        else:
-            assert await asyncio.wait_for(read_frame(reader), 60) == response(9)
+        writer.write(request(METADATA, 1, 9)[len(held) :])
+        assert await asyncio.wait_for(reader.read(), 60) == b""
+        await running.ends(session_failed=1)
         assert running.counters.abandoned == 1
         writer.close()

@@ -113,6 +113,11 @@ class Scripted:
             self.channel.send(SuccessorReady())
             await self.hears(LimitsPassed)
 
+    async def completes(self) -> None:
+        await self.begin(ready=True)
+        self.channel.send(SuccessorAccepting())
+        await self.hears(TakeoverCompleted)
+
     async def hears(self, kind: type[Any]) -> Any:
         async with asyncio.timeout(PATIENCE):
             while not (found := [one for one in self.heard if isinstance(one, kind)]):  # noqa: ASYNC110
@@ -143,13 +148,15 @@ async def old(tmp_path: Path) -> AsyncIterator[Predecessor]:
             await made.close()
 
 
+@pytest.mark.promise(
+    "restart.md", "A successor that hangs once nobody accepts is given up, and the running sidecar accepts again."
+)
 async def test_a_successor_that_hangs_once_nobody_accepts_is_given_up(
     old: Predecessor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(takeover_server, "ACCEPT_TIMEOUT", 6.0)
     successor = Scripted(old.path)
-    successor.channel.send(RequestSockets(PROTOCOL, 1, os.getpid()))
-    await successor.hears(ListeningSocketsPassed)
+    await successor.begin(ready=False)
     assert await old.serves()
     successor.channel.send(SuccessorReady())
     await successor.hears(LimitsPassed)
@@ -163,9 +170,11 @@ async def test_a_successor_that_hangs_once_nobody_accepts_is_given_up(
     successor.close()
 
 
-@pytest.mark.parametrize("ready", [False, True])
-async def test_a_successor_that_dies_before_it_accepts_changes_nothing(old: Predecessor, ready: bool) -> None:
-    for _ in range(3):
+@pytest.mark.promise(
+    "restart.md", "A successor that fails before it accepts changes nothing: the running sidecar continues."
+)
+async def test_a_successor_that_dies_before_it_accepts_changes_nothing(old: Predecessor) -> None:
+    for ready in (False, True, True):
         successor = Scripted(old.path)
         await successor.begin(ready=ready)
         successor.close()
@@ -175,6 +184,7 @@ async def test_a_successor_that_dies_before_it_accepts_changes_nothing(old: Pred
         assert await old.serves()
 
 
+@pytest.mark.promise("restart.md", "One successor at a time takes over, by the same version of the protocol.")
 async def test_another_version_and_a_second_successor_are_refused(old: Predecessor) -> None:
     other, first, second = (Scripted(old.path) for _ in range(3))
     other.channel.send(RequestSockets(PROTOCOL + 1, 1, os.getpid()))
@@ -188,6 +198,7 @@ async def test_another_version_and_a_second_successor_are_refused(old: Predecess
     assert await old.serves()
 
 
+@pytest.mark.promise("restart.md", "Both sides of a takeover check that the other runs as the same user, or as root.")
 async def test_only_the_same_user_and_root_may_connect(old: Predecessor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(takeover_server, "is_trusted", lambda sock: False)
     stranger = Scripted(old.path)
@@ -242,10 +253,9 @@ async def test_the_first_process_of_a_container_has_no_successor_in_it(
     close_all(passed.sock for passed in takeover.sockets)
 
 
-@pytest.mark.parametrize("ready", [False, True])
-async def test_a_successor_of_a_sidecar_that_is_stopped_has_to_exit(old: Predecessor, ready: bool) -> None:
+async def test_a_successor_of_a_sidecar_that_is_stopped_has_to_exit(old: Predecessor) -> None:
     successor = Scripted(old.path)
-    await successor.begin(ready=ready)
+    await successor.begin(ready=True)
     await old.server.close()
     successor.channel.send(SuccessorAccepting())
     assert (await successor.hears(TakeoverRefused)).reason == "the sidecar drains"
@@ -255,42 +265,31 @@ async def test_a_successor_of_a_sidecar_that_is_stopped_has_to_exit(old: Predece
         await Takeover.begin(str(old.path), 1, required=True)
 
 
-async def test_after_a_takeover_the_path_is_the_successors(old: Predecessor) -> None:
-    """It would be lost if the predecessor removed it just when the successor has replaced it."""
-    successor = Scripted(old.path)
-    await successor.begin(ready=True)
-    successor.channel.send(SuccessorAccepting())
-    await successor.hears(TakeoverCompleted)
-    await old.server.close()
-    assert old.path.exists()
-    successor.close()
-    assert await Takeover.begin(str(old.path), 1) is None, "a path that nobody serves is no predecessor"
-
-
-@pytest.mark.parametrize("ready", [False, True])
-async def test_a_successor_ends_if_its_predecessor_was_stopped(old: Predecessor, tmp_path: Path, ready: bool) -> None:
+@pytest.mark.promise("restart.md", "A successor exits if the running sidecar was stopped before it accepts.")
+async def test_a_successor_ends_if_its_predecessor_was_stopped(old: Predecessor, tmp_path: Path) -> None:
     """Also where it reads this only after the predecessor has exited."""
-    path = tmp_path / "other.sock"
-    stopped = ScriptedPredecessor(path)
-    takeover = await stopped.begun(path)
-    if ready:
-        stopped.channel.send(LimitsPassed(7))
-    stopped.channel.send(TakeoverRefused("the sidecar drains"))
-    stopped.close()
-    await asyncio.sleep(0.05)
-    with pytest.raises(LocalError, match="the sidecar drains"):
-        takeover.raise_if_refused()
-    accepting = asyncio.Event()
-    ended = asyncio.Event()
-    takeover.on_ended = ended.set
-    with pytest.raises(LocalError, match="the sidecar drains"):
-        await takeover.complete(old.listeners, accepting.set)
-    await asyncio.sleep(0.05)
-    assert not accepting.is_set()
-    assert not ended.is_set()
-    old.listeners.resume()
+    for number, ready in enumerate((False, True)):
+        path = tmp_path / f"other-{number}.sock"
+        stopped = ScriptedPredecessor(path)
+        takeover = await stopped.begun(path)
+        if ready:
+            stopped.channel.send(LimitsPassed(7))
+        stopped.channel.send(TakeoverRefused("the sidecar drains"))
+        stopped.close()
+        await asyncio.sleep(0.05)
+        with pytest.raises(LocalError, match="the sidecar drains"):
+            takeover.raise_if_refused()
+        accepting, ended = asyncio.Event(), asyncio.Event()
+        takeover.on_ended = ended.set
+        with pytest.raises(LocalError, match="the sidecar drains"):
+            await takeover.complete(old.listeners, accepting.set)
+        await asyncio.sleep(0.05)
+        assert not accepting.is_set(), ready
+        assert not ended.is_set(), ready
+        old.listeners.resume()
 
 
+@pytest.mark.promise("restart.md", "A successor continues if the running sidecar dies after it has passed its sockets.")
 async def test_a_successor_goes_on_if_its_predecessor_dies(old: Predecessor, tmp_path: Path) -> None:
     path = tmp_path / "other.sock"
     dying = ScriptedPredecessor(path)
@@ -346,19 +345,17 @@ async def test_a_path_that_cannot_be_used_is_named(tmp_path: Path, old: Predeces
     assert await Takeover.begin(str(tmp_path / "no" / "such.sock"), 1) is None, "no sidecar runs there"
 
 
-async def test_completed(old: Predecessor) -> None:
-    """What the others compare with."""
+async def test_after_a_takeover_the_path_is_the_successors(old: Predecessor) -> None:
+    """It would be lost if the predecessor removed it just when the successor has replaced it."""
     successor = Scripted(old.path)
-    successor.channel.send(RequestSockets(PROTOCOL, 1, os.getpid()))
-    await successor.hears(ListeningSocketsPassed)
-    successor.channel.send(SuccessorReady())
-    await successor.hears(LimitsPassed)
     old.server.report_applied(5, 0)
-    successor.channel.send(SuccessorAccepting())
-    await successor.hears(TakeoverCompleted)
+    await successor.completes()
     old.server.report_applied(6, 40)
     assert await successor.hears(PredecessorApplies) == PredecessorApplies(6, 40)
     assert old.taken_over.is_set()
     assert old.listeners.draining
     assert len(successor.descriptors) == 1
+    await old.server.close()
+    assert old.path.exists()
     successor.close()
+    assert await Takeover.begin(str(old.path), 1) is None, "a path that nobody serves is no predecessor"

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.frames import METADATA, request
+from tests.frames import METADATA, request, response
 from tests.integration.peer import Reader, Writer, read_frame
-from tests.integration.tls_bench import TlsBench, tls_bench
+from tests.integration.tls_bench import TlsBench, silent_sidecar, tls_bench  # noqa: F401
 
 OPENSSL = shutil.which("openssl")
 pytestmark = pytest.mark.skipif(OPENSSL is None, reason="openssl(1) is not installed, and Python cannot change keys")
@@ -78,23 +78,21 @@ async def echo(reader: Reader, writer: Writer) -> None:
             writer.write((len(frame) - 10).to_bytes(4, "big") + frame[8:12] + frame[14:])
 
 
-@pytest.mark.parametrize("command", [b"k", b"K"])
-async def test_requests_and_responses_pass_unchanged(tmp_path: Path, command: bytes) -> None:
-    messages = tmp_path / "messages"
-    async with tls_bench(tmp_path, echo) as running, openssl_client(running, messages) as client:
-        for number in range(20):
-            frame = request(METADATA, 1, number, BODY, client_id=None)
-            half = len(frame) // 2
-            await client.send(frame[:half])
-            await client.send(command)
-            await client.send(frame[half:])
-            answer = await read_frame(client.received)
-            assert answer[4:8] == number.to_bytes(4, "big")
-            assert answer[8:] == BODY
-        await running.until(lambda: len(running.exchanges) == 20)
-        assert [one.correlation_id for one in running.exchanges] == list(range(20))
-        assert running.counters.closed == {}
-    listed = messages.read_text()
-    updates = [line[:3] for line in listed.splitlines() if "KeyUpdate" in line]
-    assert updates.count(">>>") == 20
-    assert updates.count("<<<") == (20 if command == b"K" else 0)
+@pytest.mark.promise("tls.md", "A client of TLS 1.3 may change its keys at any time, and ask the sidecar to.")
+async def test_requests_and_responses_pass_unchanged(tmp_path: Path) -> None:
+    rounds = 10
+    for command in (b"k", b"K"):
+        messages = tmp_path / f"messages-{command.decode()}"
+        async with tls_bench(tmp_path, echo) as running, openssl_client(running, messages) as client:
+            for number in range(rounds):
+                frame = request(METADATA, 1, number, BODY, client_id=None)
+                half = len(frame) // 2
+                for part in (frame[:half], command, frame[half:]):
+                    await client.send(part)
+                assert await read_frame(client.received) == response(number, BODY), command
+            await running.until(lambda: len(running.exchanges) == rounds)  # called at once
+            assert [one.correlation_id for one in running.exchanges] == list(range(rounds))
+            assert running.counters.closed == {}
+        updates = [line[:3] for line in messages.read_text().splitlines() if "KeyUpdate" in line]
+        assert updates.count(">>>") == rounds
+        assert updates.count("<<<") == (rounds if command == b"K" else 0)

@@ -1,14 +1,15 @@
-"""Reloads of TLS: other certificates, and listeners that begin or end it, with one and with two workers."""
+"""Reloads of TLS: other certificates, listeners that begin or end it, and what refuses one."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import os
 import resource
 import ssl
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,14 @@ import yaml
 from structlog.testing import capture_logs
 
 from proxy import admin_client
-from proxy.config import Endpoint, load
+from proxy.config import Endpoint
 from proxy.errors import LocalError
 from proxy.local import process
-from proxy.local.ports import free_ports
+from proxy.local.ports import HOST, free_ports
 from proxy.net.tls_contexts import TlsContexts
 from tests.frames import METADATA, request, response
 from tests.integration.peer import Reader, Writer, answer_in_order, read_frame, upstream
-from tests.integration.test_tls import HandMade
+from tests.integration.test_tls import HandMade, asks
 from tests.integration.tls_bench import silent_sidecar, tls_bench  # noqa: F401
 from tests.tools.authority import Authority
 from tests.tools.bench.measure import children
@@ -34,43 +35,50 @@ CLIENTS = 6
 
 
 class Site:
-    """A sidecar in processes of its own."""
+    """A sidecar of two workers in processes of its own, and all clients that have connected so far."""
 
-    def __init__(self, folder: Path, workers: int, plain_port: int) -> None:
+    def __init__(self, folder: Path, upstream_port: int) -> None:
         self.authority = Authority(folder)
         self.pair = self.authority.issue("sidecar")
         self.path, self.log = folder / "sidecar.yaml", folder / "sidecar.log"
         self.port, admin = free_ports(2)
-        self.admin = Endpoint("127.0.0.1", admin)
-        self.workers, self.plain_port = workers, plain_port
-        self.tls = {
-            "ssl.certificate.location": self.pair.certificate.name,
-            "ssl.key.location": self.pair.key.name,
-        }
+        self.admin = Endpoint(HOST, admin)
+        self.upstream_port = upstream_port
+        self.tls = {"ssl.certificate.location": self.pair.certificate.name, "ssl.key.location": self.pair.key.name}
+        self.clients: list[tuple[Reader, Writer]] = []
 
     def write(self, *, limit: int = 100, to: int | None = None, **keys: Any) -> None:
         """``to``: port of the broker. ``keys``: of the listener, with ``_`` for ``.``."""
-        listener = {
-            "name": "CLIENT",
-            "bind": f"127.0.0.1:{self.port}",
-            "upstream": f"127.0.0.1:{to or self.plain_port}",
-        }
+        listener = {"name": "CLIENT", "bind": f"{HOST}:{self.port}", "upstream": f"{HOST}:{to or self.upstream_port}"}
         listener |= {name.replace("_", "."): value for name, value in keys.items()}
-        config = {"broker.id": 1, "listeners": [listener], "workers": self.workers}
+        config = {"broker.id": 1, "listeners": [listener], "workers": 2}
         config |= {"admin": {"bind": str(self.admin)}, "quotas": {"max.connections": limit}}
         self.path.write_text(yaml.safe_dump(config))
 
-    async def reload(self) -> Any:
-        return await asyncio.to_thread(admin_client.post_reload, self.admin)
+    async def reload(self, *errors: str, **keys: Any) -> None:
+        """Write another configuration and read it, which is refused with ``errors``, if there are any."""
+        self.write(limit=7 if errors else 100, **keys)
+        reloaded = await asyncio.to_thread(admin_client.post_reload, self.admin)
+        assert reloaded.result == ("rejected" if errors else "applied"), reloaded
+        assert len(reloaded.errors) == len(errors)
+        assert all(said in error for said, error in zip(errors, reloaded.errors, strict=True)), reloaded.errors
+        quotas = await asyncio.to_thread(admin_client.get_quotas, self.admin)
+        assert next(one.limit for one in quotas.limits if one.quota == "connections") == 100
 
     async def dial(self, *, tls: bool) -> tuple[Reader, Writer]:
         if not tls:
-            return await asyncio.open_connection("127.0.0.1", self.port)
+            return await asyncio.open_connection(HOST, self.port)
         context = ssl.create_default_context(cafile=str(self.authority.ca))
-        return await asyncio.open_connection("127.0.0.1", self.port, ssl=context, server_hostname="localhost")
+        return await asyncio.open_connection(HOST, self.port, ssl=context, server_hostname="localhost")
 
-    @contextlib.asynccontextmanager
-    async def run(self):  # type: ignore[no-untyped-def]
+    async def serves(self, *, tls: bool) -> None:
+        """New clients are served, and so are all that were there."""
+        self.clients.extend(await asyncio.gather(*(self.dial(tls=tls) for _ in range(CLIENTS))))
+        for number, client in enumerate(self.clients):
+            await asks(*client, number)
+
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator[int]:
         running = process.spawn([sys.executable, "-m", "proxy", "run", "-c", str(self.path)], self.log)
         try:
             async with asyncio.timeout(60):
@@ -78,15 +86,10 @@ class Site:
                     assert running.alive(), self.log.read_text()
                     await asyncio.sleep(0.05)
             yield running.pid
+            for _, writer in self.clients:
+                writer.close()
         finally:
             assert await asyncio.to_thread(process.stop, [running], 60)
-
-
-async def ask(client: tuple[Reader, Writer], number: int) -> None:
-    reader, writer = client
-    writer.write(request(METADATA, 1, number))
-    async with asyncio.timeout(60):
-        assert await read_frame(reader) == response(number)
 
 
 class Broker:
@@ -102,86 +105,65 @@ class Broker:
         await answer_in_order(reader, writer)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-async def test_a_reload_begins_and_ends_tls_for_new_connections_alone(tmp_path: Path, workers: int) -> None:
+@pytest.mark.promise(
+    "tls.md", "A reload begins and ends TLS on both sides of a listener for new connections alone, in all workers."
+)
+async def test_a_reload_begins_and_ends_tls_for_new_connections_alone(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "brokers")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*authority.issue("broker", names=("kafka-1.example",)))
+    upstream_tls = {"ssl.truststore.location": str(authority.ca), "ssl.server.name": "kafka-1.example"}
     plain, encrypted = Broker(), Broker()
     async with upstream(plain.serve) as plain_port, upstream(encrypted.serve, context) as tls_port:
-        site = Site(tmp_path, workers, plain_port)
-        upstream_tls = {"ssl.truststore.location": str(authority.ca), "ssl.server.name": "kafka-1.example"}
-        clients: list[tuple[Reader, Writer]] = []
-
-        async def connect(*, tls: bool) -> None:
-            """New clients are served, and so are all that were there."""
-            clients.extend(await asyncio.gather(*(site.dial(tls=tls) for _ in range(CLIENTS))))
-            for number, client in enumerate(clients):
-                await ask(client, number)
-
+        site = Site(tmp_path, plain_port)
         site.write()
         async with site.run():
-            await connect(tls=False)
-
-            site.write(security_protocol="SSL", tls=site.tls)
-            assert (await site.reload()).result == "applied"
-            await connect(tls=True)
+            await site.serves(tls=False)
+            await site.reload(security_protocol="SSL", tls=site.tls)
+            await site.serves(tls=True)
             assert (plain.clients, encrypted.clients) == (2 * CLIENTS, 0)
-
-            site.write(to=tls_port, security_protocol="SSL", tls=site.tls, upstream_tls=upstream_tls)
-            assert (await site.reload()).result == "applied"
-            await connect(tls=True)
+            await site.reload(to=tls_port, security_protocol="SSL", tls=site.tls, upstream_tls=upstream_tls)
+            await site.serves(tls=True)
             assert (plain.clients, encrypted.clients) == (2 * CLIENTS, CLIENTS)
-
-            site.write()
-            assert (await site.reload()).result == "applied"
-            await connect(tls=False)
+            await site.reload()
+            await site.serves(tls=False)
             assert (plain.clients, encrypted.clients) == (3 * CLIENTS, CLIENTS)
             with pytest.raises((ssl.SSLError, ConnectionError)):
                 await site.dial(tls=True)
-            for _, writer in clients:
-                writer.close()
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("mistake", ["key", "expired"])
-async def test_a_pair_that_cannot_be_used_refuses_the_whole_reload(tmp_path: Path, workers: int, mistake: str) -> None:
+@pytest.mark.promise(
+    "tls.md", "A pair that does not match, or a certificate that has expired, rejects the whole file of a reload."
+)
+async def test_a_pair_that_cannot_be_used_refuses_the_whole_reload(tmp_path: Path) -> None:
+    """Also where only one worker cannot prepare it."""
     async with upstream(answer_in_order) as plain_port:
-        site = Site(tmp_path, workers, plain_port)
-        if mistake == "expired":
-            site.authority.issue("sidecar", days=-0.5)
-        else:
-            site.authority.issue("other")
-            site.tls["ssl.key.location"] = "other.key"
+        site = Site(tmp_path, plain_port)
+        expired, other = site.authority.issue("expired", days=-0.5), site.authority.issue("other")
         site.write()
-        async with site.run():
-            site.write(limit=7, security_protocol="SSL", tls=site.tls)
-            reloaded = await site.reload()
-            assert reloaded.result == "rejected"
-            why = {"key": "is not the key of ssl.certificate.location", "expired": "has expired at"}[mistake]
-            (error,) = reloaded.errors
-            assert error.startswith("listeners[0].tls.ssl.")
-            assert why in error
-            quotas = await asyncio.to_thread(admin_client.get_quotas, site.admin)
-            assert next(one.limit for one in quotas.limits if one.quota == "connections") == 100
-            client = await site.dial(tls=False)
-            await ask(client, 1)
-            client[1].close()
+        async with site.run() as pid:
+            tls = {"ssl.certificate.location": expired.certificate.name, "ssl.key.location": expired.key.name}
+            await site.reload("has expired at", security_protocol="SSL", tls=tls)
+            tls = site.tls | {"ssl.key.location": other.key.name}
+            await site.reload("is not the key of ssl.certificate.location", security_protocol="SSL", tls=tls)
+            worker = children(pid)[-1]
+            _, hard = resource.prlimit(worker, resource.RLIMIT_NOFILE)
+            before = resource.prlimit(worker, resource.RLIMIT_NOFILE, (0, hard))
+            try:
+                await site.reload("TLS: Too many open files", security_protocol="SSL", tls=site.tls)
+            finally:
+                resource.prlimit(worker, resource.RLIMIT_NOFILE, before)
+            await site.serves(tls=False)
 
 
+@pytest.mark.promise("tls.md", "Connections in their handshake stay as they began when a reload ends TLS.")
 async def test_a_handshake_ends_as_it_began_where_a_reload_ends_tls(tmp_path: Path) -> None:
     async with tls_bench(tmp_path, answer_in_order) as running, upstream(answer_in_order) as other:
         client = await HandMade.dial(running)
         await running.until(lambda: running.counters.active == 1)
-        config = yaml.safe_load((tmp_path / "sidecar.yaml").read_text())
-        del config["listeners"][0]["tls"]  # SSL passes through from now on, to a port with TLS
-        config["listeners"][0]["upstream"] = f"127.0.0.1:{other}"
-        (tmp_path / "sidecar.yaml").write_text(yaml.safe_dump(config))
-        running.manager.update_config(load(tmp_path / "sidecar.yaml", {}), running.sink)
-
+        running.reload(tls=None, upstream=f"{HOST}:{other}")  # SSL passes through from now on, to a port with TLS
         await client.shake_hands()
         client.tls.write(request(METADATA, 1, 5))
-
         assert await client.read(8) == response(5)
         await running.until(lambda: len(running.exchanges) == 1)
         client.writer.close()
@@ -189,13 +171,9 @@ async def test_a_handshake_ends_as_it_began_where_a_reload_ends_tls(tmp_path: Pa
 
 async def test_a_client_is_unauthenticated_once_a_reload_has_asked_for_certificates(tmp_path: Path) -> None:
     async with tls_bench(tmp_path, answer_in_order) as running:
-        config = yaml.safe_load((tmp_path / "sidecar.yaml").read_text())
-        config["listeners"][0]["tls"] |= {"ssl.client.auth": "required", "ssl.truststore.location": "ca.pem"}
-        (tmp_path / "sidecar.yaml").write_text(yaml.safe_dump(config))
-        running.manager.update_config(load(tmp_path / "sidecar.yaml", {}), running.sink)
-
+        tls = yaml.safe_load(running.path.read_text())["listeners"][0]["tls"]
+        running.reload(tls=tls | {"ssl.client.auth": "required", "ssl.truststore.location": "ca.pem"})
         _, writer = await running.dial(running.context(name="CN=alice"))
-
         await running.until(lambda: len(running.changes) == 2)
         assert [one.connection.principal_source for one in running.changes] == ["unauthenticated", "mtls"]
         writer.close()
@@ -208,62 +186,52 @@ async def test_a_context_that_cannot_be_built_leaves_all_as_it_was(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     async with tls_bench(tmp_path, answer_in_order, **{"security.protocol": "PLAINTEXT"}) as running:
-        config = yaml.safe_load((tmp_path / "sidecar.yaml").read_text())
         pair = running.authority.issue("late")
-        config["listeners"][0] |= {
-            "security.protocol": "SSL",
-            "tls": {"ssl.certificate.location": str(pair.certificate), "ssl.key.location": str(pair.key)},
-        }
-        (tmp_path / "sidecar.yaml").write_text(yaml.safe_dump(config))
-        wanted = load(tmp_path / "sidecar.yaml", {})
+        tls = {"ssl.certificate.location": str(pair.certificate), "ssl.key.location": str(pair.key)}
+        wanted = running.rewrite(security_protocol="SSL", tls=tls)
         with monkeypatch.context() as patched:
             patched.setattr(os, "memfd_create", fail)
             with pytest.raises(LocalError, match="TLS: Too many open files"):
                 await running.manager.prepare_config(wanted)
             with pytest.raises(LocalError, match="TLS: Too many open files"):
                 running.manager.update_config(wanted, running.sink)
-        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
-        writer.write(request(METADATA, 1, 1))
-        assert await read_frame(reader) == response(1)
+        reader, writer = await asyncio.open_connection(HOST, running.port)
+        await asks(reader, writer)
         writer.close()
 
 
+@pytest.mark.promise("tls.md", "A reload with a new pair shows it to new clients, and closes no connection.")
 async def test_a_new_certificate_is_shown_to_new_clients_and_closes_no_connection(tmp_path: Path) -> None:
+    """Those in their handshake keep what they began with towards the broker, too."""
+    trust = {"upstream.tls": {"ssl.truststore.location": "ca.pem"}}
     async with tls_bench(tmp_path, answer_in_order) as running:
         reader, writer = await running.dial()
-        before = writer.get_extra_info("ssl_object").getpeercert(True)
+        shown = writer.get_extra_info("ssl_object").getpeercert(True)
         running.authority.issue("broker")
-        running.manager.update_config(load(tmp_path / "sidecar.yaml", {}), running.sink)
-
+        running.reload()
         _, other = await running.dial()
-        assert other.get_extra_info("ssl_object").getpeercert(True) != before
+        assert other.get_extra_info("ssl_object").getpeercert(True) != shown
         other.close()
-        writer.write(request(METADATA, 1, 5))
-        assert await read_frame(reader) == response(5)
+        await asks(reader, writer, 5)
         writer.close()
+    async with tls_bench(tmp_path, answer_in_order, **trust) as running:
+        before = running.manager.listeners.by_name["CLIENT"]
+        tls = before.upstream._tls
+        running.authority.issue("broker")
+        running.reload()
+        after = running.manager.listeners.by_name["CLIENT"]
+        assert after.tls is not before.tls
+        assert (before.upstream._tls, after.upstream._tls) == (tls, after.tls)
 
 
-async def test_contexts_of_a_prepared_reload_are_used_and_others_kept(tmp_path: Path) -> None:
+async def test_contexts_of_a_prepared_reload_are_used_and_those_of_a_refused_one_forgotten(tmp_path: Path) -> None:
     async with tls_bench(tmp_path, answer_in_order) as running:
         contexts = TlsContexts(running.config)
         first = contexts["CLIENT"]
         contexts.update_config(running.config)
         assert contexts["CLIENT"] is first
         running.authority.issue("broker")
-        renewed = load(tmp_path / "sidecar.yaml", {})
-        await contexts.prepare_config(renewed)
-        with capture_logs() as lines, pytest.MonkeyPatch.context() as patched:
-            patched.setattr("proxy.net.tls_contexts._build", None)  # nothing is built on the loop
-            contexts.update_config(renewed)
-        assert contexts["CLIENT"].server is not first.server
-        assert [line["listeners"] for line in lines if line["event"] == "tls_updated"] == [["CLIENT"]]
-
-
-async def test_contexts_of_a_refused_reload_are_forgotten_also_those_that_come_late(tmp_path: Path) -> None:
-    async with tls_bench(tmp_path, answer_in_order) as running:
-        contexts = TlsContexts(running.config)
-        running.authority.issue("broker")
-        renewed = load(tmp_path / "sidecar.yaml", {})
+        renewed = running.rewrite()
         await contexts.prepare_config(renewed)
         assert contexts._prepared
         contexts.discard()
@@ -272,36 +240,10 @@ async def test_contexts_of_a_refused_reload_are_forgotten_also_those_that_come_l
         await asyncio.sleep(0)
         contexts.discard()
         await late
-        assert not contexts._prepared
-
-
-async def test_a_client_in_its_handshake_keeps_the_truststore_towards_the_broker(tmp_path: Path) -> None:
-    """A reload replaces the upstream of new connections, and changes nothing in the one that others have."""
-    async with tls_bench(
-        tmp_path, answer_in_order, **{"upstream.tls": {"ssl.truststore.location": "ca.pem"}}
-    ) as running:
-        before = running.manager.listeners.by_name["CLIENT"]
-        tls = before.upstream._tls
-        running.authority.issue("broker")
-        running.manager.update_config(load(tmp_path / "sidecar.yaml", {}), running.sink)
-        after = running.manager.listeners.by_name["CLIENT"]
-        assert after.tls is not before.tls
-        assert (before.upstream._tls, after.upstream._tls) == (tls, after.tls)
-
-
-async def test_a_worker_that_cannot_prepare_a_reload_refuses_it_for_both(tmp_path: Path) -> None:
-    async with upstream(answer_in_order) as plain_port:
-        site = Site(tmp_path, 2, plain_port)
-        site.write()
-        async with site.run() as pid:
-            worker = children(pid)[-1]
-            _, hard = resource.prlimit(worker, resource.RLIMIT_NOFILE)
-            before = resource.prlimit(worker, resource.RLIMIT_NOFILE, (0, hard))
-            site.write(limit=7, security_protocol="SSL", tls=site.tls)
-            reloaded = await site.reload()
-            resource.prlimit(worker, resource.RLIMIT_NOFILE, before)
-            assert (reloaded.result, reloaded.errors) == ("rejected", ["TLS: Too many open files"])
-            clients = await asyncio.gather(*(site.dial(tls=False) for _ in range(CLIENTS)))
-            for number, client in enumerate(clients):
-                await ask(client, number)
-                client[1].close()
+        assert not contexts._prepared, "also what comes late"
+        await contexts.prepare_config(renewed)
+        with capture_logs() as lines, pytest.MonkeyPatch.context() as patched:
+            patched.setattr("proxy.net.tls_contexts._build", None)  # nothing is built on the loop
+            contexts.update_config(renewed)
+        assert contexts["CLIENT"].server is not first.server
+        assert [line["listeners"] for line in lines if line["event"] == "tls_updated"] == [["CLIENT"]]

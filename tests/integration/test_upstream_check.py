@@ -2,54 +2,49 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import yaml
 
 from proxy.config import load
-from proxy.local.cluster import ClusterState
+from proxy.local.ports import HOST, free_ports
+from proxy.local.state import ClusterState
 from proxy.net import upstream_check
 from proxy.net.upstream import Upstream
-from tests.integration.conftest import free_port
 
 pytestmark = pytest.mark.kafka
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({}, None),
-        ({"broker.id": 9}, "is what broker 1 advertises, but broker.id is 9"),
-        ({"listeners": [{"bind": "127.0.0.1:{free}"}]}, "so clients bypass this sidecar"),
-        ({"broker.id": 9, "listeners": [{"bind": "127.0.0.1:{free}"}]}, "has no broker 9, only 1"),
-        ({"listeners": [{"bind": "127.0.0.1:{free}", "advertised": "{advertised}"}]}, None),
-        ({"listeners": [{"bind": "127.0.0.1:{free}", "rewrite.addresses": True}]}, None),
-        ({"broker.id": 9, "listeners": [{"rewrite.addresses": True}]}, "has no broker 9, only 1"),
-    ],
+CASES: list[tuple[int, dict[str, object], str | None]] = [
+    (1, {}, None),
+    (9, {}, "is what broker 1 advertises, but broker.id is 9"),
+    (1, {"bind": "FREE"}, "so clients bypass this sidecar"),
+    (9, {"bind": "FREE"}, "has no broker 9, only 1"),
+    (1, {"bind": "FREE", "advertised": "ADVERTISED"}, None),
+    (1, {"bind": "FREE", "rewrite.addresses": True}, None),
+    (9, {"rewrite.addresses": True}, "has no broker 9, only 1"),
+]
+
+
+@pytest.mark.promise(
+    "config/listeners.md", "`/readyz` names a listener whose `upstream` is another broker, or that clients bypass."
 )
-async def test_the_broker_behind_a_listener(cluster: ClusterState, change: dict, said: str | None) -> None:
-    folder = cluster.nodes[0].home.parent
-    config = yaml.safe_load((folder / "sidecar-1.yaml").read_text())
-    listener = config["listeners"][0]
-    for key, value in change.get("listeners", [{}])[0].items():
-        listener[key] = value
-        if isinstance(value, str):
-            listener[key] = value.format(free=free_port(), advertised=cluster.nodes[0].advertised)
-    config["broker.id"] = change.get("broker.id", 1)
-    path = folder / "upstream_check.yaml"
-    path.write_text(yaml.safe_dump(config))
-    loaded = load(path)
-    problem = await upstream_check.find_problem(
-        loaded.listeners[0], Upstream(loaded.listeners[0].upstream, 60.0), loaded.broker_id
-    )
-    assert problem is None if said is None else said in (problem or "")
+async def test_the_broker_behind_a_listener(cluster: ClusterState, tmp_path: Path) -> None:
+    node = cluster.nodes[0]
+    free = f"{HOST}:{free_ports(1)[0]}"
+    config = yaml.safe_load((node.home.parent / "sidecar-1.yaml").read_text())
+    texts = {"FREE": free, "ADVERTISED": node.advertised}
 
+    async def problem(broker_id: int, change: dict[str, object]) -> str | None:
+        listener = config["listeners"][0] | {key: texts.get(str(value), value) for key, value in change.items()}
+        path = tmp_path / "sidecar.yaml"
+        path.write_text(yaml.safe_dump(config | {"broker.id": broker_id, "listeners": [listener]}))
+        [loaded] = load(path).listeners
+        return await upstream_check.find_problem(loaded, Upstream(loaded.upstream, 60.0), broker_id)
 
-async def test_a_port_that_is_no_broker(cluster: ClusterState) -> None:
-    folder = cluster.nodes[0].home.parent
-    config = yaml.safe_load((folder / "sidecar-1.yaml").read_text())
-    config["listeners"][0]["upstream"] = f"127.0.0.1:{free_port()}"
-    path = folder / "upstream_check.yaml"
-    path.write_text(yaml.safe_dump(config))
-    (listener,) = load(path).listeners
+    for broker_id, change, said in CASES:
+        found = await problem(broker_id, change)
+        assert found is None if said is None else said in (found or ""), (broker_id, change, found)
     with pytest.raises(ConnectionRefusedError):
-        await upstream_check.find_problem(listener, Upstream(listener.upstream, 60.0), 1)
+        await problem(1, {"upstream": "FREE"})

@@ -108,6 +108,10 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
             await running.close()
 
 
+@pytest.mark.promise(
+    "operations.md",
+    "A worker that says nothing is given no connection until it does; while all are silent, clients wait.",
+)
 async def test_a_worker_that_says_nothing_is_given_nothing_until_it_does(bench: Bench) -> None:
     await bench.silent(1)
     await bench.works(6)
@@ -125,8 +129,6 @@ async def test_a_worker_that_says_nothing_is_given_nothing_until_it_does(bench: 
     assert (await bench.snapshot()).workers == {1: 6, 2: 6}
     assert len(bench.said("worker_silent")) == 1
 
-
-async def test_clients_wait_while_all_workers_are_silent(bench: Bench) -> None:
     os.kill(bench.pid(2), signal.SIGSTOP)
     await bench.silent(1)
     await bench.silent(2)
@@ -138,9 +140,12 @@ async def test_clients_wait_while_all_workers_are_silent(bench: Bench) -> None:
     os.kill(bench.pid(1), signal.SIGCONT)
     await working
     assert bench.problem() is None
-    assert (await bench.snapshot()).workers == {1: 2, 2: 0}
+    assert (await bench.snapshot()).workers == {1: 8, 2: 6}
 
 
+@pytest.mark.promise(
+    "operations.md", "A worker that stays silent is killed and replaced, and its connections end as `worker_lost`."
+)
 async def test_a_worker_that_stays_silent_is_replaced(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     await bench.works(2)
     pid = bench.pid(1)
@@ -162,6 +167,9 @@ async def test_a_worker_that_stays_silent_is_replaced(bench: Bench, monkeypatch:
     assert seen.listener_counters["CLIENT"].closed == {"worker_lost": 1}
 
 
+@pytest.mark.promise(
+    "security.md", "As many connections as have two descriptors each are accepted; the others wait in the kernel."
+)
 async def test_a_worker_is_given_no_more_than_it_has_descriptors_for(bench: Bench) -> None:
     for worker in bench.workers._workers.values():
         worker._capacity = 3
@@ -182,6 +190,7 @@ async def test_a_worker_is_given_no_more_than_it_has_descriptors_for(bench: Benc
     assert seen.listener_counters["CLIENT"].closed == {"client_closed": 2}
 
 
+@pytest.mark.promise("metrics.md", "A scrape with workers has all of a connection, or nothing of it.")
 async def test_connections_that_come_while_workers_are_asked_are_in_all_of_a_snapshot_or_in_none(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

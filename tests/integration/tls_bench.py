@@ -1,12 +1,13 @@
-"""A sidecar that terminates TLS, inside the test's own loop, before a peer that behaves as the test says."""
+"""A sidecar inside the test's own loop, with TLS or without, before a peer that behaves as the test says."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import yaml
@@ -14,17 +15,16 @@ import yaml
 from proxy.compiled.exchange import Exchange
 from proxy.config import Config, load
 from proxy.core.exchange import ConnectionTransition
+from proxy.local.ports import HOST, free_ports
 from proxy.net.api_versions_probe import ApiVersionsProbe
 from proxy.net.connection_manager import ConnectionManager
 from proxy.net.listener_manager import ListenerManager
 from proxy.net.ticker import Ticker
-from tests.integration.conftest import free_port
 from tests.integration.peer import Behaviour, Reader, Writer, upstream
 from tests.tools.authority import Authority
 from tests.tools.observation_sinks import watching
 
 VERSIONS = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
-every_version = pytest.mark.parametrize("version", VERSIONS, ids=[version.name for version in VERSIONS])
 
 
 @pytest.fixture(autouse=True)
@@ -43,21 +43,60 @@ class Handler(ConnectionManager):
         pass
 
 
-class TlsBench:
-    """``authority``: has signed the certificate of the listener. ``changes``: of connections, as observers get them."""
+class Bench:
+    """``path``: of the configuration. ``changes``: of connections, as observers get them."""
 
-    def __init__(self, config: Config, authority: Authority) -> None:
-        self.config = config
-        self.authority = authority
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config: Config = load(path, {})
         self.exchanges: list[Exchange] = []
         self.changes: list[ConnectionTransition] = []
         self.sink = watching(self.exchanges.append, self.changes.append)
-        self.manager = Handler(config, self.sink)
+        self.manager = Handler(self.config, self.sink)
         self.ticker = Ticker()
-        self.sidecar = ListenerManager(config, self.manager, self.ticker)
+        self.sidecar = ListenerManager(self.config, self.manager, self.ticker)
         self.ticker.callbacks.append(self.manager.on_tick)
-        self.port = config.listeners[0].bind.port
+        self.port = self.config.listeners[0].bind.port
         self.counters = self.manager.listener_counters["CLIENT"]
+
+    async def dial(self) -> tuple[Reader, Writer]:
+        return await asyncio.open_connection(HOST, self.port)
+
+    def reload(self, **listener: object) -> None:
+        """Apply the configuration again, changed as by ``rewrite``."""
+        self.manager.update_config(self.rewrite(**listener), self.sink)
+
+    def rewrite(self, **listener: object) -> Config:
+        """Read it with other keys of the listener (``_`` for ``.``; None takes one away)."""
+        keys = yaml.safe_load(self.path.read_text())
+        for name, value in listener.items():
+            keys["listeners"][0].pop(name.replace("_", "."), None)
+            if value is not None:
+                keys["listeners"][0][name.replace("_", ".")] = value
+        self.path.write_text(yaml.safe_dump(keys))
+        return load(self.path, {})
+
+    async def drain(self, patience: float) -> None:
+        self.sidecar.close()
+        await self.manager.drain(patience)
+
+    async def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
+        """Wait until ``condition()`` holds."""
+        async with asyncio.timeout(seconds):
+            while not condition():  # noqa: ASYNC110  # a counter has no event to wait for
+                await asyncio.sleep(0.005)
+
+    async def ends(self, **closed: int) -> None:
+        """Wait until so many connections have ended for each cause, and no other one."""
+        await self.until(lambda: self.counters.closed == closed)
+
+
+class TlsBench(Bench):
+    """``authority``: has signed the certificate of the listener."""
+
+    def __init__(self, path: Path, authority: Authority) -> None:
+        super().__init__(path)
+        self.authority = authority
 
     def context(self, *, version: ssl.TLSVersion | None = None, name: str | None = None) -> ssl.SSLContext:
         """Of a client. ``name``: the subject of its certificate."""
@@ -70,51 +109,55 @@ class TlsBench:
 
     async def dial(self, context: ssl.SSLContext | None = None) -> tuple[Reader, Writer]:
         return await asyncio.open_connection(
-            "127.0.0.1", self.port, ssl=context or self.context(), server_hostname="localhost"
+            HOST, self.port, ssl=context or self.context(), server_hostname="localhost"
         )
 
-    async def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
-        """Wait until ``condition()`` holds."""
-        async with asyncio.timeout(seconds):
-            while not condition():  # noqa: ASYNC110  # a counter has no event to wait for
-                await asyncio.sleep(0.005)
+
+Made = TypeVar("Made", bound=Bench)
+
+
+def bench(folder: Path, behaviour: Behaviour, to: str = "", **settings: object) -> AbstractAsyncContextManager[Bench]:
+    """Without TLS. ``to``: the upstream, if not the peer. ``settings``: of the listener, or at the top."""
+    return _bench(folder, behaviour, to, {}, settings, Bench)
+
+
+def tls_bench(
+    folder: Path, behaviour: Behaviour, tls: dict[str, object] | None = None, *, to: str = "", **settings: object
+) -> AbstractAsyncContextManager[TlsBench]:
+    """``tls``: further keys of the listener's ``tls``. ``to`` and ``settings`` as of ``bench``."""
+    authority = Authority(folder)
+    pair = authority.issue("broker")
+    files = {"ssl.certificate.location": pair.certificate.name, "ssl.key.location": pair.key.name}
+    listener: dict[str, object] = {"security.protocol": "SSL", "tls": {**files, **(tls or {})}}
+    if settings.get("security.protocol") == "PLAINTEXT":
+        del listener["tls"]
+    return _bench(folder, behaviour, to, listener, settings, lambda path: TlsBench(path, authority))
 
 
 @asynccontextmanager
-async def tls_bench(
-    folder: Path, behaviour: Behaviour, tls: dict[str, object] | None = None, *, to: str = "", **settings: object
-) -> AsyncIterator[TlsBench]:
-    """``tls``: further keys of the listener's ``tls``. ``to``: the upstream, where it is not to be the peer.
-    ``settings``: of the listener, or at the top."""
-    authority = Authority(folder)
-    pair = authority.issue("broker")
+async def _bench(
+    folder: Path,
+    behaviour: Behaviour,
+    to: str,
+    of_listener: dict[str, object],
+    settings: dict[str, object],
+    make: Callable[[Path], Made],
+) -> AsyncIterator[Made]:
     async with upstream(behaviour) as peer_port:
-        listener: dict[str, object] = {
-            "name": "CLIENT",
-            "bind": f"127.0.0.1:{free_port()}",
-            "upstream": to or f"127.0.0.1:{peer_port}",
-            "security.protocol": "SSL",
-            "tls": {
-                "ssl.certificate.location": pair.certificate.name,
-                "ssl.key.location": pair.key.name,
-                **(tls or {}),
-            },
-        }
-        of_listener = {"security.protocol", "upstream.tls"}
-        listener |= {name: value for name, value in settings.items() if name in of_listener}
-        top = {name: value for name, value in settings.items() if name not in of_listener}
-        if listener["security.protocol"] == "PLAINTEXT":
-            del listener["tls"]
-        keys = {"broker.id": 1, "listeners": [listener], "admin": {"bind": f"127.0.0.1:{free_port()}"}, **top}
+        port, admin = free_ports(2)
+        listener = {"name": "CLIENT", "bind": f"{HOST}:{port}", "upstream": to or f"{HOST}:{peer_port}", **of_listener}
+        top: dict[str, object] = {"broker.id": 1, "listeners": [listener], "admin": {"bind": f"{HOST}:{admin}"}}
+        for name, value in settings.items():
+            (listener if name in ("security.protocol", "upstream.tls") else top)[name] = value  # type: ignore[index]
         path = folder / "sidecar.yaml"
-        path.write_text(yaml.safe_dump(keys))
-        running = TlsBench(load(path, {}), authority)
+        path.write_text(yaml.safe_dump(top))
+        running = make(path)
         running.sidecar.start()
         running.ticker.start()
         try:
             yield running
         finally:
-            running.sidecar.close()
-            await running.manager.drain(0.2)
+            if not running.sidecar.draining:
+                await running.drain(0.2)
             await running.until(lambda: running.counters.active == 0)
             running.ticker.stop()
