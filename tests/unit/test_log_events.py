@@ -6,6 +6,8 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 CALL = re.compile(
@@ -26,6 +28,7 @@ PASSED_ON = {
 LEVELS = {"exception": "error"}
 
 
+@pytest.mark.promise("log-events.md", "The page has every event that the sources log, with its level.")
 def test_the_page_has_every_event_with_its_level() -> None:
     logged = defaultdict(set)
     for package in ("proxy", "observers"):

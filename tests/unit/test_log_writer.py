@@ -57,19 +57,17 @@ def pipe() -> Iterator[Pipe]:
     os.close(pipe.write)
 
 
-def test_lines_come_out_whole_and_in_order(pipe: Pipe) -> None:
+@pytest.mark.promise("logging.md", "Log lines beyond the bound are dropped, counted and reported.")
+def test_a_full_pipe_holds_nobody_up_and_lines_beyond_the_bound_are_counted(pipe: Pipe) -> None:
     for number in range(5):
         pipe.writer.enqueue("info", f"{number}")
-    assert pipe.lines(5) == [f"{number}\n" for number in range(5)]
+    assert pipe.lines(5) == [f"{number}\n" for number in range(5)], "whole and in order"
     assert pipe.writer.dropped() == {}
-
-
-def test_a_full_pipe_holds_nobody_up_and_lines_beyond_the_bound_are_counted(pipe: Pipe) -> None:
     pipe.fill()
     for _ in range(200):
         pipe.writer.enqueue("info", LINE)
     pipe.writer.enqueue("error", LINE)
-
+    assert not pipe.writer.flush(0.05), "nobody waits longer than asked for the last lines"
     dropped = pipe.writer.dropped()
     assert dropped == {"info": 190, "error": 1}
     assert pipe.flowed.empty()
@@ -78,39 +76,12 @@ def test_a_full_pipe_holds_nobody_up_and_lines_beyond_the_bound_are_counted(pipe
     assert pipe.lines(10) == [LINE + "\n"] * 10
     assert pipe.flowed.get(timeout=240) == dropped
     assert pipe.writer.dropped() == dropped, "a counter, which stays"
-
-
-def test_what_is_said_of_dropped_lines_is_said_once(pipe: Pipe) -> None:
-    pipe.fill()
-    for _ in range(100):
-        pipe.writer.enqueue("info", LINE)
-    pipe.drain()
-    pipe.lines(10)
-    assert pipe.flowed.get(timeout=240) == {"info": 90}
-
     pipe.writer.enqueue("info", "more")
     assert pipe.lines(1) == ["more\n"]
     assert pipe.writer.flush(10)
-    assert pipe.flowed.empty()
-
-
-def test_a_line_longer_than_the_queue_is_dropped(pipe: Pipe) -> None:
-    pipe.writer.enqueue("info", "x" * 1000)
-    assert pipe.writer.dropped() == {"info": 1}
-
-
-def test_nobody_waits_longer_than_asked_for_the_last_lines(pipe: Pipe) -> None:
-    pipe.fill()
-    pipe.writer.enqueue("info", LINE)
-    assert not pipe.writer.flush(0.05)
-
-
-def test_lines_that_cannot_be_written_are_counted() -> None:
-    with open("/dev/full", "wb") as full:
-        writer = LogWriter(full.fileno(), lambda dropped: None)
-        writer.enqueue("warning", "one")
-        assert writer.flush(10)
-    assert writer.dropped() == {"warning": 1}
+    assert pipe.flowed.empty(), "it is said once"
+    pipe.writer.enqueue("warning", "x" * 1000)
+    assert pipe.writer.dropped() == {**dropped, "warning": 1}, "longer than the queue"
 
 
 def test_a_descriptor_that_does_not_block_is_waited_for(pipe: Pipe) -> None:
@@ -123,25 +94,23 @@ def test_a_descriptor_that_does_not_block_is_waited_for(pipe: Pipe) -> None:
     assert pipe.lines(kept) == [line + "\n"] * kept
 
 
-def test_what_is_printed_comes_out_by_lines(pipe: Pipe) -> None:
+def test_what_is_printed_comes_out_by_lines_and_a_print_that_never_ends_its_line_is_bounded(pipe: Pipe) -> None:
     stream = LogStream(pipe.writer, "error")
     print("one\ntwo", file=stream)
     stream.write("half")
     stream.flush_partial_line()
     stream.flush_partial_line()
     assert pipe.lines(3) == ["one\n", "two\n", "half\n"]
-
-
-def test_a_print_that_never_ends_its_line_is_bounded() -> None:
-    read, write = os.pipe()
-    writer = LogWriter(write, lambda dropped: None)
-    stream = LogStream(writer, "error")
-    for _ in range(3):
-        stream.write("x" * MAX_PARTIAL_LINE)
-    assert sys.getsizeof(stream._partial_line) <= 2 * MAX_PARTIAL_LINE
-    os.close(read)
-    assert writer.flush(10)
-    os.close(write)
+    with open("/dev/full", "wb") as full:
+        writer = LogWriter(full.fileno(), lambda dropped: None)
+        writer.enqueue("warning", "one")
+        assert writer.flush(10)
+        assert writer.dropped() == {"warning": 1}, "lines that cannot be written are counted"
+        stream = LogStream(writer, "error")
+        for _ in range(3):
+            stream.write("x" * MAX_PARTIAL_LINE)
+        assert sys.getsizeof(stream._partial_line) <= 2 * MAX_PARTIAL_LINE
+        assert writer.flush(10)
 
 
 SAYS = """
@@ -170,6 +139,7 @@ raise ValueError("x" * 9_999)
 """
 
 
+@pytest.mark.promise("logging.md", "Lines that Python prints are in the log before the process ends.")
 def test_all_that_a_process_says_is_written_before_it_ends() -> None:
     done = subprocess.run([sys.executable, "-c", SAYS], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 1

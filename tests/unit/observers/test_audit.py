@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from observers.audit import AuditObserver
 from observers.cluster_events import InventoryEvent, InventoryTopic
 from observers.delivery_accounting import Gap
-from observers.event import ROLLUP_LEVEL, SCHEMA_LEVEL, Envelope, RequestEvent, RollupEvent
+from observers.event import Envelope, RequestEvent, RollupEvent
 from observers.event_blocks import Chunk, EncodedEvents
 from observers.event_observer import MIN_CLOCK_STEP, STATUS_INTERVAL
 from observers.inventory import Inventory, inventory_events
@@ -158,6 +158,7 @@ class TestNumbers:
         assert [event.seq for event in outbox.events] == [1, 2, 3, 4, 5, 6]
         assert (outbox.taken, outbox.hidden, outbox.lost) == (6, 0, {})
 
+    @pytest.mark.promise("audit-event.md", "What the audit did not get has numbers, and is lost as observer_queue.")
     def test_what_was_lost_before_has_numbers_and_a_reason(self, auditing: Auditing) -> None:
         observer, outbox = auditing()
         observer.record_exchanges([exchange()], 40)
@@ -175,6 +176,7 @@ class TestNumbers:
         assert [event.seq for event in outbox.events if isinstance(event, RequestEvent)] == [1, 3]
         assert outbox.lost == {"too_large": 1}
 
+    @pytest.mark.promise("audit-event.md", "Group members beyond an interval's bounds are lost as interval_full.")
     def test_members_beyond_the_bounds_of_an_interval_are_lost_with_a_reason(
         self, auditing: Auditing, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -201,30 +203,22 @@ class TestNumbers:
         observer.close(0)
         assert outbox.events[-1].hidden_by == {"principal User:probe": 2, "topic a": 1}
 
-    @pytest.mark.parametrize("mode", ["event", "rollup"])
-    def test_what_is_hidden_in_part_was_seen_has_a_number_and_is_counted(self, auditing: Auditing, mode: str) -> None:
-        observer, outbox = auditing(**{"mode": mode, "exclude.topics": ["a", "b"]})
-        both = produce([(b"a", 0, 1, 1), (b"orders", 0, 1, 1)])
-        observer.record_exchanges([both, exchange(), both, produce([(b"a", 0, 1, 1)])], 0)
-        assert observer.stats().partly_hidden == 2
-        observer.close(0)
-        assert (outbox.taken, outbox.hidden) == (4, 1)
-        status = outbox.events[-1]
-        assert (status.hidden_by, status.partly_hidden, status.partly_hidden_by) == (
-            {"topic a": 1},
-            2,
-            {"topic a": 2},
-        )
+    def test_what_is_hidden_in_part_was_seen_has_a_number_and_is_counted(self, auditing: Auditing) -> None:
+        for mode in ("event", "rollup"):
+            observer, outbox = auditing(**{"mode": mode, "exclude.topics": ["a", "b"]})
+            both = produce([(b"a", 0, 1, 1), (b"orders", 0, 1, 1)])
+            observer.record_exchanges([both, exchange(), both, produce([(b"a", 0, 1, 1)])], 0)
+            assert observer.stats().partly_hidden == 2
+            observer.close(0)
+            assert (outbox.taken, outbox.hidden) == (4, 1)
+            status = outbox.events[-1]
+            hidden = (status.hidden_by, status.partly_hidden, status.partly_hidden_by)
+            assert hidden == ({"topic a": 1}, 2, {"topic a": 2}), mode
 
-    def test_no_client_id_hides_anything(self, auditing: Auditing) -> None:
-        observer, outbox = auditing()
-        observer.record_exchanges([exchange(client_id="brokerside-audit-1")], 0)
-        assert kinds(outbox) == ["request"]
-
-    def test_statistics_are_the_outboxs(self, auditing: Auditing) -> None:
+    def test_statistics_are_the_outboxs_and_no_client_id_hides_anything(self, auditing: Auditing) -> None:
         observer, outbox = auditing()
         outbox.observed[0] = 9
-        observer.record_exchanges([exchange()] * 2, 3)
+        observer.record_exchanges([exchange(client_id="brokerside-audit-1")] * 2, 3)
         stats = observer.stats()
         assert (stats.emitted, stats.queued, stats.dropped, stats.observed) == (5, 2, {"observer_queue": 3}, 9)
         assert stats.searched == {7.5: 1}
@@ -234,10 +228,6 @@ class TestRollups:
     @pytest.fixture
     def rolling(self, auditing: Auditing) -> tuple[AuditObserver, Kept]:
         return auditing(**{"mode": "rollup", "rollup.interval.ms": 1000, "exclude.topics": ["hidden"]})
-
-    def test_the_level_says_that_there_may_be_some(self, auditing: Auditing) -> None:
-        assert auditing()[1].settings["schema_level"] == SCHEMA_LEVEL
-        assert auditing(mode="rollup")[1].settings["schema_level"] == ROLLUP_LEVEL
 
     def test_requests_are_reported_together_once_their_interval_is_over(
         self, rolling: tuple[AuditObserver, Kept], clock: Clock
@@ -250,20 +240,17 @@ class TestRollups:
         assert (outbox.events, outbox.taken) == ([], 0)
         clock.now += 0.2
         outbox.tick()
-        assert [(event.seq, event.client_id, event.requests) for event in outbox.events] == [
-            (1, "app", 2),
-            (2, "other", 1),
-        ]
+        reported = [(event.seq, event.client_id, event.requests) for event in outbox.events]
+        assert reported == [(1, "app", 2), (2, "other", 1)]
         assert outbox.taken == 3
         outbox.tick()
         assert len(outbox.events) == 2
-
-    def test_traffic_itself_ends_an_interval(self, rolling: tuple[AuditObserver, Kept], clock: Clock) -> None:
-        observer, outbox = rolling
         observer.record_exchanges([exchange()], 0)
         clock.now += 1.1
         observer.record_exchanges([exchange()], 0)
-        assert [event.requests for event in outbox.events] == [1]
+        assert [event.requests for event in outbox.events[2:]] == [1], "traffic itself ends an interval"
+        observer.record_exchanges([exchange(client_id=str(n)) for n in range(25_000)], 0)
+        assert len(outbox.json) > 20_000, "too many keys are reported at once"
 
     def test_what_is_lost_has_a_number_each_and_what_is_hidden_none(
         self, rolling: tuple[AuditObserver, Kept], clock: Clock
@@ -276,6 +263,7 @@ class TestRollups:
         observer.close(0)
         assert (outbox.seq, outbox.taken) == (11, 11)
 
+    @pytest.mark.promise("changes.md", "In mode rollup, changes and denials are events of their own.")
     def test_changes_and_denials_are_events_of_their_own(self, rolling: tuple[AuditObserver, Kept]) -> None:
         observer, outbox = rolling
         denied = ItemErrors((ItemErrorFacts(30, "group", b"g", None, -1, 0, None, None),), 1, 0, 0)
@@ -296,6 +284,7 @@ class TestRollups:
         observer.close(0)
         assert outbox.taken == 10
 
+    @pytest.mark.promise("changes.md", "The first 100 failures of a connection, api and minute are not rolled up.")
     def test_failed_ones_without_end_are_rolled_up(self, rolling: tuple[AuditObserver, Kept]) -> None:
         """The first hundred of each connection, api and minute are events of their own."""
         observer, outbox = rolling
@@ -325,13 +314,9 @@ class TestRollups:
         (rollup,) = [event for event in outbox.events if isinstance(event, RollupEvent)]
         assert [(one.records, one.estimated_records) for one in rollup.per_topic] == [(2 * 27, 0)]
 
-    def test_too_many_keys_are_reported_at_once(self, rolling: tuple[AuditObserver, Kept]) -> None:
-        observer, outbox = rolling
-        observer.record_exchanges([exchange(client_id=str(n)) for n in range(25_000)], 0)
-        assert (len(outbox.json), outbox.taken) == (20_000, 20_000)
-
 
 class TestByTheClock:
+    @pytest.mark.promise("audit-event.md", "A run's accounts are reported every ten seconds and as its last event.")
     def test_a_status_comes_every_ten_seconds_and_as_the_last_event(self, auditing: Auditing, clock: Clock) -> None:
         observer, outbox = auditing(**{"exclude.topics": ["hidden"]})
         outbox.tick()
@@ -368,16 +353,15 @@ class TestByTheClock:
         reported = [(one["lost"], one["in_total"]) for one in logged if one["event"] == "audit_events_lost"]
         assert reported == [({"observer_queue": 20}, 20), ({"observer_queue": 3}, 23)]
 
-    @pytest.mark.parametrize(("step", "reported"), [(MIN_CLOCK_STEP * 0.9, 0), (3600.5, 3_600_500), (-7.25, -7250)])
-    def test_a_clock_that_was_set_is_reported_once(
-        self, auditing: Auditing, clock: Clock, step: float, reported: int
-    ) -> None:
-        _, outbox = auditing()
-        clock.offset += step
-        for _ in range(2):
-            clock.now += STATUS_INTERVAL
-            outbox.tick()
-        assert [event.clock_step_ms for event in outbox.events] == [reported, 0]
+    @pytest.mark.promise("audit-event.md", "A status says by how much the wall clock was set since the last one.")
+    def test_a_clock_that_was_set_is_reported_once(self, auditing: Auditing, clock: Clock) -> None:
+        for step, reported in ((MIN_CLOCK_STEP * 0.9, 0), (3600.5, 3_600_500), (-7.25, -7250)):
+            _, outbox = auditing()
+            clock.offset += step
+            for _ in range(2):
+                clock.now += STATUS_INTERVAL
+                outbox.tick()
+            assert [event.clock_step_ms for event in outbox.events] == [reported, 0], step
 
     def test_gaps_have_the_next_numbers(self, auditing: Auditing, clock: Clock) -> None:
         observer, outbox = auditing()
@@ -405,6 +389,7 @@ class TestByTheClock:
         observer._inventory._publish(listed)
         assert kinds(outbox) == ["topic_inventory"] * 2 + ["sidecar_status"]
 
+    @pytest.mark.promise("audit-event.md", "Groups and ends of partitions are reported at an interval, in each mode.")
     def test_offsets_are_emitted_at_their_time_and_at_the_end(self, auditing: Auditing, clock: Clock) -> None:
         """In either mode; each with a number, which nothing that was seen has."""
         for mode, reported in (("event", ["request"]), ("rollup", ["rollup"])):
@@ -422,57 +407,46 @@ class TestByTheClock:
             assert outbox.taken == 2
 
 
-class TestConfiguration:
-    def test_of_several_workers_the_first_alone_asks_for_topics(
-        self, auditing: Auditing, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        started: list[Inventory] = []
-        monkeypatch.setattr(Inventory, "start", lambda inventory: started.append(inventory))
-        auditing(configs={"worker": 2})
-        assert not started
-        auditing(configs={"worker": 1})
-        assert len(started) == 1
-
-    def test_a_spool_is_used_where_one_is_set(self, auditing: Auditing) -> None:
-        assert auditing()[1].settings["spool"] is None
-        spool = auditing(**{"spool.path": "/a/b", "spool.max.bytes": 1 << 30})[1].settings["spool"]
-        assert (spool.path, spool.max_bytes) == ("/a/b", 1 << 30)
+def test_of_several_workers_the_first_alone_asks_for_topics_and_a_spool_is_used_where_one_is_set(
+    auditing: Auditing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Inventory] = []
+    monkeypatch.setattr(Inventory, "start", lambda inventory: started.append(inventory))
+    assert auditing(configs={"worker": 2})[1].settings["spool"] is None
+    assert not started
+    spool = auditing(configs={"worker": 1}, **{"spool.path": "/a/b", "spool.max.bytes": 1 << 30})[1].settings["spool"]
+    assert (spool.path, spool.max_bytes) == ("/a/b", 1 << 30)
+    assert len(started) == 1
 
 
 class TestDeep:
+    @pytest.mark.promise("consumed-records.md", "Without observer.records.deep the audit keeps no body of a request.")
     def test_bodies_are_kept_of_what_may_hold_old_sets_where_that_is_asked_for(self, auditing: Auditing) -> None:
         pairs = [(0, 2), (0, 3), (1, 3), (1, 17), (78, 1), (3, 1)]
         assert not any(auditing()[0].keeps(*pair) for pair in pairs)
         deep = auditing(configs={"observer.records.deep": True})[0]
         assert [deep.keeps(*pair) for pair in pairs] == [True, False, True, True, True, False]
 
-    def test_exact_records_take_the_place_of_claimed_ones(
+    def test_exact_records_take_the_place_of_claimed_ones_and_all_else_stays(
         self, auditing: Auditing, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         observer, outbox = auditing(configs={"observer.records.deep": True})
-        exact = fetch([], [(b"a", 0, 10, 99, 0)])
-        monkeypatch.setattr(
-            "observers.event_observer.count_compressed_records", lambda one: (one.request, exact.response)
-        )
-        observer.record_exchanges([fetch([], [(b"a", 0, 10, 1, 0)]), produce([(b"a", 0, 10, 1)])], 0)
-        assert [event.topics[0].records for event in outbox.events] == [99, 1]
-
-    def test_all_else_of_an_exchange_stays(self, auditing: Auditing, monkeypatch: pytest.MonkeyPatch) -> None:
-        observer, _ = auditing(configs={"observer.records.deep": True})
         values: dict[str, Any] = {
             "correlation_id": 9, "client_id": "old", "forwarded_at": 100.0005, "responded_at": 100.001,
             "throttle_ms": 7, "error_code": 8, "request_raw": b"asked", "response_raw": b"answer", "synthesized": True,
         }  # fmt: skip
         claimed, exact = (fetch([(b"a", 0)], [(b"a", 0, 10, records, 0)], **values) for records in (1, 99))
+        monkeypatch.setattr(
+            "observers.event_observer.count_compressed_records", lambda one: (one.request, exact.response)
+        )
+        observer.record_exchanges([claimed, produce([(b"a", 0, 10, 1)])], 0)
+        assert [event.topics[0].records for event in outbox.events] == [99, 1]
         reported: list[Any] = []
 
         def encode_exchanges(exchanges: Sequence[Any], first: int, wall_offset: float) -> EncodedEvents:
             reported.extend(exchanges)
             return EncodedEvents(last=first - 1, hidden=len(exchanges))
 
-        monkeypatch.setattr(
-            "observers.event_observer.count_compressed_records", lambda one: (one.request, exact.response)
-        )
         monkeypatch.setattr(observer, "_request_encoder", SimpleNamespace(encode_exchanges=encode_exchanges))
         observer.record_exchanges([claimed], 0)
         assert reported == [exact]

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError
 
 from observers import audit_producer as module
 from observers.audit_producer import AuditProducer, producer_settings
-from observers.kafka_admin import AuditTopicState, KafkaAdmin
+from observers.kafka_admin import DAY_MS, AuditTopicState, KafkaAdmin, find_topic_problems
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:1"}
 
@@ -61,13 +61,13 @@ def test_a_topic_that_was_mended_has_no_problem_any_more(
         time.sleep(0.01)
 
 
-def test_what_is_too_large_is_reported_at_once(producer: AuditProducer, settled: Settled) -> None:
+def test_what_is_too_large_is_reported_at_once_and_what_finds_no_room_is_not_taken(
+    producer: AuditProducer, settled: Settled
+) -> None:
     assert producer.send(b"x" * 3000, "large")
     assert settled == [("large", "too_large", False)]
     assert (producer.queued, producer.queued_bytes) == (0, 0)
-
-
-def test_what_finds_no_room_is_not_taken(producer: AuditProducer, settled: Settled) -> None:
+    settled.clear()
     taken = 0
     while producer.send(b"x" * 1500, taken) and not settled:
         taken += 1
@@ -76,17 +76,9 @@ def test_what_finds_no_room_is_not_taken(producer: AuditProducer, settled: Settl
     assert settled == []
 
 
-def test_at_the_end_what_is_left_is_taken_back(producer: AuditProducer, settled: Settled) -> None:
-    producer.send(b"x", 1)
-    producer.send(b"x", 2)
-    producer.close(0)
-    assert settled == [(1, "closed", True), (2, "closed", True)]
-    assert (producer.queued, producer.queued_bytes) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("code", "reason", "retriable"),
-    [
+@pytest.mark.promise("audit-delivery.md", "An invalid record is lost under Kafka's name of the error.")
+def test_errors_have_names_and_are_the_records_fault_or_not(producer: AuditProducer, settled: Settled) -> None:
+    for code, reason, retriable in (
         (KafkaError.MSG_SIZE_TOO_LARGE, "too_large", False),
         (KafkaError.INVALID_RECORD, "invalid_record", False),
         (KafkaError.POLICY_VIOLATION, "policy_violation", False),
@@ -98,14 +90,10 @@ def test_at_the_end_what_is_left_is_taken_back(producer: AuditProducer, settled:
         (KafkaError._DESTROY, "destroy", True),
         (KafkaError._INVALID_DIFFERENT_RECORD, "invalid_different_record", True),
         (None, None, False),
-    ],
-)
-def test_errors_have_names_and_are_the_records_fault_or_not(
-    producer: AuditProducer, settled: Settled, code: int | None, reason: str | None, retriable: bool
-) -> None:
-    producer._settle("load", 1, None if code is None else KafkaError(code), None)
-    assert settled == [("load", reason, retriable)]
-    assert producer.records_delivered == (reason is None)
+    ):
+        producer._settle("load", 1, None if code is None else KafkaError(code), None)
+        assert settled.pop() == ("load", reason, retriable), code
+        assert producer.records_delivered == (reason is None), code
 
 
 class Message:
@@ -145,40 +133,49 @@ def test_a_producer_that_failed_for_good_is_replaced_and_what_it_held_taken_back
     assert producer.queued == 0  # the made-up report was of a record that was never queued
 
 
-@pytest.mark.parametrize("code", [KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD])
-def test_after_a_batch_is_refused_each_record_has_one_of_its_own(
-    producer: AuditProducer, settled: Settled, code: int
-) -> None:
+@pytest.mark.promise("audit-delivery.md", "Records of a refused batch are sent again, each in a batch of its own.")
+def test_after_a_batch_is_refused_each_record_has_one_of_its_own(producer: AuditProducer, settled: Settled) -> None:
     report: Any = producer._handle_report
     shared = producer._producer
     for load in ("first", "second", "third"):
         producer.send(b"xyz", load)
-    assert producer._producer is shared
-    for load in ("first", "second"):
+    for code in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._MSG_TIMED_OUT, KafkaError._PURGE_QUEUE):
+        producer.send(b"xyz", code)
+        report(code, 3, KafkaError(code), Message(None), shared=True)
+        assert settled.pop()[::2] == (code, True)
+        assert producer._producer is shared, "what passes ends no sharing"
+    for load, code in (("first", KafkaError.MSG_SIZE_TOO_LARGE), ("second", KafkaError.INVALID_RECORD)):
         report(load, 3, KafkaError(code), Message(None), shared=True)
     assert producer._producer is not shared
     assert (settled, producer.queued, producer.queued_bytes) == ([], 3, 9)
-    report("first", 3, KafkaError(code), Message(None))
+    report("first", 3, KafkaError(KafkaError.INVALID_RECORD), Message(None))
     assert ([(load, retriable) for load, _, retriable in settled], producer.queued) == ([("first", False)], 2)
 
 
-@pytest.mark.parametrize(
-    "code", [KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._MSG_TIMED_OUT, KafkaError._PURGE_QUEUE]
-)
-def test_what_passes_ends_no_sharing(producer: AuditProducer, settled: Settled, code: int) -> None:
-    shared = producer._producer
-    producer.send(b"xyz", "one")
-    report: Any = producer._handle_report
-    report("one", 3, KafkaError(code), Message(None), shared=True)
-    assert producer._producer is shared
-    assert [(load, retriable) for load, _, retriable in settled] == [("one", True)]
-
-
-def test_at_the_end_both_producers_are_taken_back(producer: AuditProducer, settled: Settled) -> None:
+def test_at_the_end_what_both_producers_hold_is_taken_back(producer: AuditProducer, settled: Settled) -> None:
     producer.send(b"x", "shared")
     producer._stop_sharing()
     producer.send(b"x", "alone")
     producer.poll(0)
     producer.close(0)
     assert settled == [("shared", "closed", True), ("alone", "closed", True)]
-    assert producer.queued == 0
+    assert (producer.queued, producer.queued_bytes) == (0, 0)
+
+
+@pytest.mark.promise("audit-delivery.md", "Settings of the audit topic by which events are lost are problems.")
+def test_what_makes_a_topic_a_bad_place() -> None:
+    good = {"cleanup.policy": "delete", "retention.ms": str(DAY_MS), "max.message.bytes": "900000"}
+    for config, replicas, brokers, problems in (
+        (good, 3, 3, set()),
+        (good, 1, 2, set()),
+        (good | {"retention.ms": "-1"}, 3, 3, set()),
+        ({}, 3, 3, set()),  # it may not be read
+        (good | {"cleanup.policy": "delete,compact"}, 3, 3, {"compacted"}),
+        (good | {"retention.ms": str(DAY_MS - 1)}, 3, 3, {"short_retention"}),
+        (good | {"max.message.bytes": "899999"}, 3, 3, {"small_messages"}),
+        (good | {"message.timestamp.type": "CreateTime"}, 3, 3, {"create_time"}),
+        (good | {"message.timestamp.type": "LogAppendTime"}, 3, 3, set()),
+        ({}, 1, 3, {"one_replica"}),
+        ({"cleanup.policy": "compact", "retention.ms": "0"}, 1, 5, {"compacted", "short_retention", "one_replica"}),
+    ):
+        assert set(find_topic_problems(config, replicas, brokers, 900_000)) == problems, (config, replicas, brokers)

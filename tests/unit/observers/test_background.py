@@ -27,34 +27,6 @@ def in_thread(function: Callable[[], Any]) -> Any:
     return returned[0]
 
 
-def test_threads_that_are_started_inside_are_background_threads_and_so_are_theirs() -> None:
-    with BackgroundThreads():
-        assert in_thread(lambda: (policy(), in_thread(policy))) == (os.SCHED_BATCH, os.SCHED_BATCH)
-
-
-@pytest.mark.parametrize("error", [None, ValueError])
-def test_the_thread_itself_is_afterwards_what_it_was(error: type[Exception] | None) -> None:
-    try:
-        with BackgroundThreads():
-            assert policy() == os.SCHED_BATCH
-            if error is not None:
-                raise error
-    except ValueError:
-        pass
-    assert policy() == os.SCHED_OTHER
-    assert in_thread(policy) == os.SCHED_OTHER
-
-
-def test_another_policy_is_left_alone() -> None:
-    def idle() -> tuple[int, int]:
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        with BackgroundThreads():
-            inside = policy()
-        return inside, policy()
-
-    assert in_thread(idle) == (os.SCHED_IDLE, os.SCHED_IDLE)
-
-
 class Noting:
     """An observer that notes the policies of its thread, and of one that it starts when it is configured."""
 
@@ -62,12 +34,13 @@ class Noting:
         self.policies = [in_thread(policy)]
 
     def record_exchanges(self, exchanges: Sequence[Any], dropped: int) -> None:
-        self.policies.append(policy())
+        self.policies += [policy(), in_thread(policy)]
 
     def close(self, timeout: float) -> None:
         """Nothing is left to do."""
 
 
+@pytest.mark.promise("architecture.md", "Threads of observers yield the CPU to the event loop.")
 def test_observers_and_what_they_start_run_as_background_threads() -> None:
     dispatcher = Dispatcher([f"{__name__}:Noting"], {})
     dispatcher.start()
@@ -75,5 +48,24 @@ def test_observers_and_what_they_start_run_as_background_threads() -> None:
     dispatcher.close(60)
     (observer,) = dispatcher.observers.values()
     assert isinstance(observer, Noting)
-    assert observer.policies == [os.SCHED_BATCH, os.SCHED_BATCH]
+    assert observer.policies == [os.SCHED_BATCH] * 3
+    assert (policy(), in_thread(policy)) == (os.SCHED_OTHER, os.SCHED_OTHER)
+
+
+def test_the_thread_itself_is_afterwards_what_it_was() -> None:
+    def inside() -> None:
+        with BackgroundThreads():
+            assert policy() == os.SCHED_BATCH
+            raise ValueError("inside")
+
+    with pytest.raises(ValueError, match="inside"):
+        inside()
     assert policy() == os.SCHED_OTHER
+
+    def idle() -> tuple[int, int]:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        with BackgroundThreads():
+            found = policy()
+        return found, policy()
+
+    assert in_thread(idle) == (os.SCHED_IDLE, os.SCHED_IDLE), "another policy is left alone"

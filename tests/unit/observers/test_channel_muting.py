@@ -48,39 +48,23 @@ def one(came: float, went: float, throttle_ms: int = 0, **changes: Any) -> Excha
     return exchange(**{**times, "throttle_ms": throttle_ms, **changes})
 
 
-def test_a_throttled_request_itself_was_not_muted(muted: Muted) -> None:
-    assert muted(one(1.0, 2.0, 500)) == [0]
-
-
-def test_what_comes_meanwhile_waits_for_the_rest_of_it(muted: Muted) -> None:
-    assert muted(one(1.0, 2.0, 500), one(2.25, 2.75)) == [0, 250_000]
-    assert muted(one(2.75, 3.0)) == [0], "it is over"
-
-
-def test_what_had_come_before_waits_from_the_answer_on(muted: Muted) -> None:
-    assert muted(one(1.0, 2.0, 500), one(1.5, 2.75)) == [0, 500_000]
-
-
-def test_a_request_may_wait_several_times(muted: Muted) -> None:
-    assert muted(one(1.0, 2.0, 500), one(1.0, 3.0, 1000), one(1.0, 4.5), one(3.5, 5.0)) == [
-        0,
-        500_000,
-        1_500_000,
-        500_000,
-    ]
-
-
-def test_no_time_is_counted_twice(muted: Muted) -> None:
-    assert muted(one(1.0, 2.0, 2000), one(1.0, 3.0, 2000), one(1.0, 3.5, 500), one(1.0, 9.0)) == [
-        0,
-        1_000_000,
-        1_500_000,
-        3_000_000,
-    ]
-
-
-def test_it_is_at_most_the_latency(muted: Muted) -> None:
-    assert muted(one(1.0, 2.0, 60_000), one(2.5, 3.0)) == [0, 500_000]
+@pytest.mark.promise("audit-event.md", "An event says how long its connection was left unread for a throttle.")
+def test_a_request_waits_for_the_rest_of_the_throttle_time_of_those_before_it(muted: Muted) -> None:
+    for exchanges, expected in (
+        ([one(1.0, 2.0, 500)], [0]),  # itself was not muted
+        ([one(2.25, 2.75)], [250_000]),
+        ([one(2.75, 3.0)], [0]),  # it is over
+        ([one(11.0, 12.0, 500), one(11.5, 12.75)], [0, 500_000]),  # what had come before waits from the answer on
+        # several times
+        ([one(21.0, 22.0, 500), one(21.0, 23.0, 1000), one(21.0, 24.5), one(23.5, 25.0)],
+         [0, 500_000, 1_500_000, 500_000]),
+        # no time is counted twice
+        ([one(31.0, 32.0, 2000), one(31.0, 33.0, 2000), one(31.0, 33.5, 500), one(31.0, 39.0)],
+         [0, 1_000_000, 1_500_000, 3_000_000]),
+        ([one(41.0, 42.0, 60_000), one(42.5, 43.0)], [0, 500_000]),  # at most the latency
+        ([one(111.0, 112.0, 500), one(112.0, 113.0, connection=connection(id="c2"))], [0, 0]),  # others are read
+    ):  # fmt: skip
+        assert muted(*exchanges) == expected, exchanges
 
 
 def test_every_api_counts_and_facts_for_more_than_what_stands_at_the_start(muted: Muted) -> None:
@@ -89,20 +73,13 @@ def test_every_api_counts_and_facts_for_more_than_what_stands_at_the_start(muted
     assert muted(reported, got) == [0, 4_000]
 
 
-def test_other_connections_are_read(muted: Muted) -> None:
-    assert muted(one(1.0, 2.0, 500), one(2.0, 3.0, connection=connection(id="c2"))) == [0, 0]
-
-
-@pytest.mark.parametrize("throttle_ms", [0, -1])
-def test_no_throttle_mutes_nothing(muted: Muted, audit_filter: AuditFilter, throttle_ms: int) -> None:
-    assert muted(one(1.0, 2.0, throttle_ms), one(1.5, 2.5)) == [0, 0]
-    assert not audit_filter.muting.spans
-
-
-@pytest.mark.parametrize("outcome", ["no_response", "connection_lost"])
-def test_what_has_no_answer_has_no_latency_and_ends_nothing(muted: Muted, outcome: str) -> None:
-    lost = one(9.0, 0.0, outcome=outcome, response_bytes=0)
-    assert muted(one(1.0, 2.0, 500), lost, one(1.5, 2.75)) == [0, 0, 500_000]
+def test_what_is_no_throttle_or_has_no_answer_changes_nothing(muted: Muted, audit_filter: AuditFilter) -> None:
+    for throttle_ms in (0, -1):
+        assert muted(one(1.0, 2.0, throttle_ms), one(1.5, 2.5)) == [0, 0]
+        assert not audit_filter.muting.spans
+    for outcome in ("no_response", "connection_lost"):
+        lost = one(9.0, 0.0, outcome=outcome, response_bytes=0)
+        assert muted(one(1.0, 2.0, 500), lost, one(1.5, 2.75)) == [0, 0, 500_000], outcome
 
 
 def test_a_throttle_that_gives_no_event_counts_all_the_same(muted: Muted) -> None:

@@ -1,5 +1,3 @@
-"""The cluster's id is asked for until the cluster answers."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -24,12 +22,9 @@ class Cluster:
         return "ThK9ZFduS0ONy_eg3SRv7w"
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.promise("opentelemetry.md", "The cluster's id is missing until the cluster was reached.")
+def test_it_is_empty_until_the_cluster_answers_and_asked_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FIRST_RETRY_DELAY", 0.01)
-
-
-def test_it_is_empty_until_the_cluster_answers_and_asked_for_no_more() -> None:
     cluster: Any = Cluster()
     found = ClusterId(cluster)
     assert found.value == ""
@@ -38,11 +33,8 @@ def test_it_is_empty_until_the_cluster_answers_and_asked_for_no_more() -> None:
         until(lambda: found.value == "ThK9ZFduS0ONy_eg3SRv7w")
     assert cluster.asked == 3
     assert [one["error"] for one in logged] == ["ConnectionError"] * 2
-
-
-def test_once_closed_it_does_not_ask() -> None:
-    cluster: Any = Cluster()
-    found = ClusterId(cluster)
+    unasked: Any = Cluster()
+    found = ClusterId(unasked)
     found.close()
     found._run()
-    assert cluster.asked == 0
+    assert unasked.asked == 0

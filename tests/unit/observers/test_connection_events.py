@@ -1,4 +1,4 @@
-"""What the event of a change of a connection contains, and which changes give none."""
+"""What events of connections and of throttles contain, and which changes give none."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ import pytest
 
 from observers.audit_filter import AuditFilter
 from observers.connection_writer import encode_connection_changes
-from observers.event import ConnectionEvent
+from observers.event import ConnectionEvent, ThrottleEvent
 from observers.event_blocks import Chunk
+from observers.numbered_events import encode_throttle_reports
 from observers.topic_names import TopicNames
 from proxy.core.exchange import Change, ConnectionTransition, PrincipalSource
 from proxy.core.names import clip
-from tests.unit.observers.samples import connection
+from tests.unit.observers.samples import connection, report
 
 SCOPE = AuditFilter(TopicNames(dict), topics={"a"}, principals={"User:probe"})
+
+THROTTLE = (
+    b'{"kind":"throttle","seq":7,"listener":"CLIENT","client_ip":"10.0.0.7","scope":"ip",'
+    b'"quota":"connection_creation_rate","action":"hold","count":3,"limit":20,"observed":21.5,'
+    b'"ts_first":1700000100000000,"ts_last":1700000100250000,"delay_ms":750}'
+)
 
 
 def change(kind: Change, *, at: float = 4.5, of: Any = None, **values: Any) -> ConnectionTransition:
@@ -61,22 +68,11 @@ def test_its_end_reports_what_it_did() -> None:
 
 
 def test_excluded_principals_are_hidden_once_they_are_known_to_be_who_they_say() -> None:
-    def by(source: PrincipalSource) -> Any:
-        return connection(principal="User:probe", principal_source=source)
-
-    shown = [
-        change(kind, of=by(source))
-        for source in get_args(PrincipalSource)
-        for kind in get_args(Change)
-        if events_of(change(kind, of=by(source)))
-    ]
-    assert {(one.change, one.connection.principal_source) for one in shown} == {
-        *(("authentication_failed", source) for source in get_args(PrincipalSource)),
-        *((kind, "unauthenticated") for kind in get_args(Change)),
-    }
-
-
-def test_what_is_hidden_takes_no_number() -> None:
+    for source in get_args(PrincipalSource):
+        for kind in get_args(Change):
+            one = change(kind, of=connection(principal="User:probe", principal_source=source))
+            shown = kind == "authentication_failed" or source == "unauthenticated"
+            assert bool(events_of(one)) == shown, (source, kind)
     probe = connection(principal="User:probe", principal_source="sasl")
     made = encode_connection_changes([change("opened"), change("closed", of=probe), change("closed")], 7, 0.0, SCOPE)
     (chunk,) = made.chunks
@@ -96,23 +92,40 @@ def test_numbers_are_those_of_the_changes_whatever_is_lost_among_many() -> None:
     assert (made.last, made.not_encodable) == (200, 3)
 
 
-def test_texts_of_clients_are_cut_and_escaped_and_one_that_is_none_is_lost_alone() -> None:
+@pytest.mark.promise("audit-event.md", "A client's string of more than 256 bytes is cut, and ends with its hash.")
+def test_texts_of_clients_are_cut_and_escaped() -> None:
     long = connection(
         principal="User:" + '"\n' * 500, sasl_mechanism="X" * 999, tls_client_serial="0" * 999,
         client_software_version="é" * 999,
     )  # fmt: skip
     (event,) = events_of(change("authentication_failed", of=long, error_code=58))
-    assert event.error_code == 58
-    assert event.principal == clip(long.principal)
+    assert (event.error_code, event.principal) == (58, clip(long.principal))
     assert (event.sasl_mechanism, event.client_software_version) == (clip("X" * 999), clip("é" * 999))
     assert event.tls_client_serial == clip("0" * 999)
-    made = encode_connection_changes(
-        [change("opened", of=connection(principal="\ud800")), change("opened")], 1, 0.0, SCOPE
+    assert len(event.sasl_mechanism.encode()) <= 256 + len("…".encode()) + 16
+
+
+def test_a_number_that_json_cannot_say_loses_that_event_alone_with_its_number() -> None:
+    for number in (float("nan"), float("inf")):
+        made = encode_connection_changes([change("opened"), change("opened", at=number)], 1, 0.0, SCOPE)
+        assert ([chunk.first for chunk in made.chunks], made.last, made.failed) == ([1], 2, 1)
+        made = encode_throttle_reports([report(), report(observed=number), report()], 1, 0.0)
+        assert ([(chunk.first, chunk.count) for chunk in made.chunks], made.last, made.failed) == (
+            [(1, 1), (3, 1)],
+            3,
+            1,
+        )
+
+
+def test_the_event_of_a_throttle_says_what_its_report_says() -> None:
+    (chunk,) = encode_throttle_reports([report()], 7, 1_700_000_000.0).chunks
+    assert (chunk.first, chunk.count, chunk.json) == (7, 1, THROTTLE)
+    dropped = report(address="*", quota="connections", action="drop", limit=100, observed=101 / 3, delay_ms=0)
+    of_principal = report(scope="principal", principal="User:alice")
+    json = b",".join(chunk.json for chunk in encode_throttle_reports([dropped, of_principal], 1, 0.0).chunks)
+    assert json.count(b"delay_ms") == 1, "what is nothing is left out"
+    first, second = msgspec.json.decode(b"[%b]" % json, type=list[ThrottleEvent])
+    assert first == ThrottleEvent(
+        1, "CLIENT", "*", "ip", "connections", "drop", 3, 100, 33.667, 100_000_000, 100_250_000
     )
-    assert ([chunk.first for chunk in made.chunks], made.last, made.not_encodable) == ([2], 2, 1)
-
-
-@pytest.mark.parametrize("at", [float("nan"), float("inf")])
-def test_a_time_that_is_no_number_loses_that_event_alone(at: float) -> None:
-    made = encode_connection_changes([change("opened"), change("opened", at=at)], 1, 0.0, SCOPE)
-    assert ([chunk.first for chunk in made.chunks], made.last, made.failed) == ([1], 2, 1)
+    assert (second.scope, second.principal, second.client_ip) == ("principal", "User:alice", "10.0.0.7")

@@ -72,38 +72,32 @@ def counted(*exchanges: Exchange) -> Counted:
     return Counted(part.records, part.upper_bound)
 
 
-@pytest.mark.parametrize(
-    ("offset", "records"), [(0, 30), (BASE, 30), (BASE + 1, 29), (BASE + 9, 21), (BASE + 10, 20), (2**63 - 1, 20)]
-)
-def test_records_before_the_fetch_offset_do_not_count(offset: int, records: int) -> None:
-    assert counted(fetched(offset=offset)) == Counted(records)
-
-
-@pytest.mark.parametrize(
-    ("offset", "expected"),
-    [
+@pytest.mark.promise("consumed-records.md", "Records before the fetch offset do not count.")
+def test_records_before_the_fetch_offset_do_not_count() -> None:
+    for offset, records in (
+        (0, 30), (BASE, 30), (BASE + 1, 29), (BASE + 9, 21), (BASE + 10, 20), (2**63 - 1, 20),
+    ):  # fmt: skip
+        assert counted(fetched(offset=offset)) == Counted(records), offset
+    for offset, expected in (
         (BASE, Counted(30)),
         (BASE + 1, Counted(30, upper_bound=True)),
         (BASE + 15, Counted(25, upper_bound=True)),  # of the ten records at most five are at the last five offsets
         (BASE + 19, Counted(21, upper_bound=True)),
         (BASE + 20, Counted(20)),
-    ],
-)
-def test_a_batch_with_gaps_gives_an_upper_bound(offset: int, expected: Counted) -> None:
-    assert counted(fetched(delta=19, offset=offset)) == expected
+    ):
+        assert counted(fetched(delta=19, offset=offset)) == expected, offset
 
 
+@pytest.mark.promise("consumed-records.md", "Aborted records do not count for who reads committed ones.")
 def test_aborted_records_do_not_count() -> None:
     assert counted(fetched(aborted=12)) == Counted(18)
     assert counted(fetched(aborted=10, first=0, offset=BASE + 5)) == Counted(20)
     assert counted(fetched(aborted=12, offset=BASE + 5)) == Counted(13)
-
-
-def test_too_many_aborted_transactions_give_an_upper_bound() -> None:
-    assert counted(fetched(aborted=-1)) == Counted(30, upper_bound=True)
+    assert counted(fetched(aborted=-1)) == Counted(30, upper_bound=True), "too many transactions"
     assert counted(fetched(aborted=-1, offset=BASE + 4)) == Counted(26, upper_bound=True)
 
 
+@pytest.mark.promise("consumed-records.md", "In a fetch session the offset that was named last counts.")
 def test_the_offset_of_a_session_is_the_one_that_was_named_last() -> None:
     opened = fetched(offset=BASE + 3, epoch=0, answered_session=7)
     silent = fetched(offset=None, epoch=1)
@@ -113,6 +107,7 @@ def test_the_offset_of_a_session_is_the_one_that_was_named_last() -> None:
     assert counted(opened, silent, silent) == Counted(27)
 
 
+@pytest.mark.promise("consumed-records.md", "A number of records that is not exact is marked as an upper bound.")
 def test_an_offset_that_is_not_known_gives_an_upper_bound() -> None:
     assert counted(fetched(offset=None, epoch=1)) == Counted(30, upper_bound=True)
     assert counted(fetched(request=None)) == Counted(30, upper_bound=True)
@@ -122,33 +117,25 @@ def test_an_offset_that_is_not_known_gives_an_upper_bound() -> None:
     assert counted(opened, fetched(offset=None, epoch=1)) == Counted(30, upper_bound=True)
 
 
-def test_share_fetches_give_an_upper_bound() -> None:
+def test_share_fetches_give_an_upper_bound_and_an_empty_partition_nothing() -> None:
     assert counted(fetched(api_key=SHARE_FETCH)) == Counted(30, upper_bound=True)
     assert counted(fetched(api_key=SHARE_FETCH, records=0)) == Counted(0)
-
-
-@pytest.mark.parametrize("count", [1, 8, 9, 40])
-def test_many_partitions_each_have_their_offset(count: int) -> None:
-    sample = fetch([], [])
-    wanted = tuple(WantedPartition(TOPIC, number, BASE + number % 10) for number in range(count))
-    sums = RecordSet(900, 3, 30, 2, base_offset=BASE)
-    got = tuple(FetchedPartition(TOPIC, number, 0, 1000, sums, 10, 9) for number in reversed(range(count)))
-    one = exchange(
-        api_key=FETCH,
-        decode="full",
-        request=replace(sample.request, partitions=wanted),
-        response=replace(sample.response, partitions=got),
-    )
-    names = TopicNames(dict)
-    encoder = RequestEventEncoder({}, names, AuditFilter(names, topics=(), principals=()))
-    (chunk,) = encoder.encode_exchanges([one], 1, 0.0).chunks
-    parts = msgspec.json.decode(chunk.json, type=RequestEvent).topics
-    assert [(part.partition, part.records) for part in parts] == [
-        (number, 30 - number % 10) for number in reversed(range(count))
-    ]
-
-
-def test_an_empty_partition_counts_nothing() -> None:
     empty = FetchedPartition(TOPIC, 0, 3, 1000, EMPTY_RECORD_SET)
-    sample = fetched()
-    assert counted(fetched(response=replace(sample.response, partitions=(empty,)))) == Counted(0)
+    assert counted(fetched(response=replace(fetched().response, partitions=(empty,)))) == Counted(0)
+
+
+def test_many_partitions_each_have_their_offset() -> None:
+    sample = fetch([], [])
+    names = TopicNames(dict)
+    for count in (1, 8, 9, 40):
+        wanted = tuple(WantedPartition(TOPIC, number, BASE + number % 10) for number in range(count))
+        sums = RecordSet(900, 3, 30, 2, base_offset=BASE)
+        got = tuple(FetchedPartition(TOPIC, number, 0, 1000, sums, 10, 9) for number in reversed(range(count)))
+        request, response = replace(sample.request, partitions=wanted), replace(sample.response, partitions=got)
+        one = exchange(api_key=FETCH, decode="full", request=request, response=response)
+        encoder = RequestEventEncoder({}, names, AuditFilter(names, topics=(), principals=()))
+        (chunk,) = encoder.encode_exchanges([one], 1, 0.0).chunks
+        parts = msgspec.json.decode(chunk.json, type=RequestEvent).topics
+        assert [(part.partition, part.records) for part in parts] == [
+            (number, 30 - number % 10) for number in reversed(range(count))
+        ], count

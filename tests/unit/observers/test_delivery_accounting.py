@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
+
 from observers.delivery_accounting import MAX_PENDING_GAPS, DeliveryAccounting, DeliveryCounts, Gap
 from observers.event_blocks import Chunk
 
@@ -35,6 +37,7 @@ def test_events_go_from_memory_to_disk_to_the_topic() -> None:
     assert balanced(counts)
 
 
+@pytest.mark.promise("audit-delivery.md", "Every number is delivered, on disk, in memory, or lost for a reason.")
 def test_numbers_without_an_event_are_lost_for_the_reasons_given_in_their_order() -> None:
     accounting = DeliveryAccounting("me")
     given(accounting, chunk(4, 2), chunk(8, 1), last=10, lost={"observer_queue": 3, "failed": 3, "too_large": 1})
@@ -56,6 +59,10 @@ def test_numbers_that_nobody_gave_a_reason_for_are_lost_all_the_same() -> None:
     given(accounting, chunk(1, 2), last=5, lost={"observer_queue": 1})
     assert accounting.counts().dropped == {"observer_queue": 1, "failed": 2}
     assert balanced(accounting.counts())
+    accounting = DeliveryAccounting("me")
+    for n in range(MAX_PENDING_GAPS + 5):
+        accounting.add_gap(gap("killed", 1, 1, f"boot{n}"))
+    assert len(accounting.drain_gaps()) == MAX_PENDING_GAPS, "gaps that nobody takes are bounded"
 
 
 def test_a_run_is_reported_as_one_gap_once_it_has_ended() -> None:
@@ -108,10 +115,3 @@ def test_what_waits_is_counted_by_its_level() -> None:
     accounting.record_delivered(25, 30, level=2, spooled=False)
     assert accounting.counts().undelivered == {1: 0, 2: 0}
     assert balanced(accounting.counts())
-
-
-def test_gaps_that_nobody_takes_are_bounded() -> None:
-    accounting = DeliveryAccounting("me")
-    for n in range(MAX_PENDING_GAPS + 5):
-        accounting.add_gap(gap("killed", 1, 1, f"boot{n}"))
-    assert len(accounting.drain_gaps()) == MAX_PENDING_GAPS

@@ -59,14 +59,23 @@ def lost(dispatcher: Dispatcher, number: int = 0) -> int:
     return sum(dispatcher.stats()[number].dropped.values())
 
 
+def held(*classes: str, **options: Any) -> tuple[Dispatcher, Any]:
+    """A dispatcher whose first observer, a gated one, is in a call about one exchange."""
+    dispatcher = started(*classes, **options)
+    gated = observer(dispatcher, classes[0])
+    feed(dispatcher, 1)
+    assert gated.entered.wait(60)
+    return dispatcher, gated
+
+
 def settled(dispatcher: Dispatcher) -> None:
     until(lambda: all(s.queued == 0 for s in dispatcher.stats()))
 
 
 class TestConstruction:
-    @pytest.mark.parametrize(
-        ("name", "says"),
-        [
+    @pytest.mark.promise("observers.md", "The sidecar does not start with a class that is no observer.")
+    def test_what_cannot_be_an_observer_is_refused_by_name(self) -> None:
+        for name, says in (
             ("no_colon", "'no_colon' is not of the form package.module:Class"),
             ("nowhere.at_all:Class", "module 'nowhere.at_all' cannot be imported"),
             (f"{FAKES}:Absent", "has no class 'Absent'"),
@@ -75,29 +84,30 @@ class TestConstruction:
             (f"{FAKES}:Shapeless", "does not fit the observer interface"),
             (f"{FAKES}:TooFewArguments", "record_request(struct, client_address, principal, api_key, api_version, "),
             (f"{FAKES}:TooManyArguments", "record_exchanges(exchanges, dropped) cannot be called so: missing"),
+            (f"{FAKES}:FollowerWithoutLevels", "finalized_levels(levels) cannot be called so"),
             (f"{FAKES}:Asynchronous", "record_exchanges(exchanges, dropped) must be a plain method, not async"),
             (f"{FAKES}:NotCallable", "wants(api_key, api_version) must be a plain method, not a value"),
-        ],
-    )
-    def test_what_cannot_be_an_observer_is_refused_by_name(self, name: str, says: str) -> None:
-        with pytest.raises(ObserverError) as refused:
-            Dispatcher([name], {})
-        assert repr(name) in str(refused.value)
-        assert says in str(refused.value)
-
-    def test_one_class_twice_is_refused(self) -> None:
+        ):
+            with pytest.raises(ObserverError) as refused:
+                Dispatcher([name], {})
+            assert repr(name) in str(refused.value), name
+            assert says in str(refused.value), name
         with pytest.raises(ObserverError, match="named twice"):
             Dispatcher([f"{FAKES}:Keeper"] * 2, {})
 
-    @pytest.mark.parametrize(
-        ("name", "says"), [("Refuser", "ValueError: audit.topic is empty"), ("Leaver", "SystemExit: 3")]
-    )
-    def test_a_refused_configuration_stops_the_start_and_closes_those_before(self, name: str, says: str) -> None:
-        fakes.calls.clear()
-        dispatcher = Dispatcher([f"{FAKES}:Keeper", f"{FAKES}:{name}", f"{FAKES}:Second"], {})
-        with pytest.raises(ObserverError, match=says):
-            dispatcher.start()
-        assert fakes.calls == ["Keeper.configure", "Keeper.close"]
+    def test_a_refused_configuration_stops_the_start_and_closes_those_before(self) -> None:
+        for name, says in (
+            ("Refuser", "ValueError: audit.topic is empty"),
+            ("Leaver", "SystemExit: 3"),
+            ("Meddler", "does not support item assignment"),
+            ("Undecided", "failed to answer wants or keeps: RuntimeError: no idea"),
+        ):
+            fakes.calls.clear()
+            dispatcher = Dispatcher([f"{FAKES}:Keeper", f"{FAKES}:{name}", f"{FAKES}:Second"], {})
+            with pytest.raises(ObserverError, match=says):
+                dispatcher.start()
+            assert (fakes.calls[0], fakes.calls[-1]) == ("Keeper.configure", "Keeper.close"), name
+            assert "Second.configure" not in fakes.calls or name == "Undecided"
 
     def test_observers_are_configured_in_order_with_the_whole_configuration(self) -> None:
         fakes.calls.clear()
@@ -105,10 +115,6 @@ class TestConstruction:
         dispatcher.close(5)
         assert fakes.calls[:2] == ["Second.configure", "Keeper.configure"]
         assert observer(dispatcher, "Keeper").configs["broker.id"] == 1
-
-    def test_an_observer_cannot_change_the_configuration_of_others(self) -> None:
-        with pytest.raises(ObserverError, match="does not support item assignment"):
-            started("Meddler")
 
 
 class TestDelivery:
@@ -128,40 +134,36 @@ class TestDelivery:
             assert fake.life[-1] == "close"
             assert set(fake.dropped) == {0}
 
-    def test_record_stays_valid_across_flushes(self) -> None:
+    def test_an_observer_is_configured_and_then_called_until_it_is_closed(self) -> None:
         dispatcher = started("Keeper")
+        dispatcher.flush()  # without traffic there is no call
         record = dispatcher.record_exchange
         record(exchange())
         dispatcher.flush()
-        record(exchange())
-        dispatcher.close(60)
-        assert len(observer(dispatcher, "Keeper").seen) == 2
-
-    def test_nothing_is_called_after_close(self) -> None:
-        dispatcher = started("Keeper")
-        feed(dispatcher, 3)
+        record(exchange())  # it stays valid across flushes
         dispatcher.close(60)
         feed(dispatcher, 3)
         dispatcher.close(60)
-        assert observer(dispatcher, "Keeper").life == ["configure", "record", "close"]
-
-    def test_without_traffic_an_observer_is_only_configured_and_closed(self) -> None:
-        dispatcher = started("Keeper")
-        dispatcher.flush()
-        dispatcher.close(60)
-        assert observer(dispatcher, "Keeper").life == ["configure", "close"]
+        keeper = observer(dispatcher, "Keeper")
+        assert (keeper.life[0], set(keeper.life[1:-1]), keeper.life[-1]) == ("configure", {"record"}, "close")
+        assert len(keeper.seen) == 2
+        assert 0 < keeper.close_timeout <= 60
 
 
 class TestBounds:
     def test_much_at_once_is_handed_over_in_order_in_batches_of_a_bounded_size(self) -> None:
-        dispatcher = started("Keeper")
-        for n in range(2 * MAX_BATCH_EXCHANGES + 1):
-            dispatcher.record_exchange(exchange(correlation_id=n))
-        dispatcher.flush()
-        dispatcher.close(60)
-        keeper = observer(dispatcher, "Keeper")
-        assert [one.correlation_id for one in keeper.seen] == list(range(2 * MAX_BATCH_EXCHANGES + 1))
-        assert keeper.life.count("record") == 3
+        """Bounded in exchanges and, where there are observers of bodies, in bytes."""
+        for names, count, more in (
+            (["Keeper"], 2 * MAX_BATCH_EXCHANGES + 1, {}),
+            (["Keeper", "ByteCounts"], 7, {"response_raw": bytes(MAX_BATCH_BYTES // 3)}),
+        ):
+            dispatcher = started(*names)
+            for n in range(count):
+                dispatcher.record_exchange(exchange(correlation_id=n, **more))
+            dispatcher.close(60)
+            keeper = observer(dispatcher, "Keeper")
+            assert [one.correlation_id for one in keeper.seen] == list(range(count))
+            assert keeper.life.count("record") == 3, names
 
     def test_weight_counts_exchanges_their_partitions_and_long_names(self) -> None:
         three = produce([(b"a", n, 10, 1) for n in range(3)])
@@ -182,10 +184,7 @@ class TestBounds:
             queue_weight([object()])
 
     def test_however_heavy_one_request_is_no_other_is_lost_for_it(self) -> None:
-        dispatcher = started("Gated", "Keeper")
-        gated = observer(dispatcher, "Gated")
-        feed(dispatcher, 1)
-        assert gated.entered.wait(60)
+        dispatcher, gated = held("Gated", "Keeper")
         heavy = fetch([(b"a", n) for n in range(MAX_QUEUED_WEIGHT + 1)], [])
         for number in range(3):
             for _ in range(200):
@@ -201,10 +200,7 @@ class TestBounds:
         assert gated.seen[-1].correlation_id == 2
 
     def test_long_names_of_connections_count_for_what_may_wait(self) -> None:
-        dispatcher = started("GatedChangeKeeper")
-        keeper = observer(dispatcher, "GatedChangeKeeper")
-        feed(dispatcher, 1)
-        assert keeper.entered.wait(60)
+        dispatcher, keeper = held("GatedChangeKeeper")
         long = change(connection=connection(principal="User:" + 60_000 * "x"))
         for some, expected in ((long, 0), (long, MAX_BATCH_EXCHANGES), (change(), MAX_BATCH_EXCHANGES)):
             for _ in range(MAX_BATCH_EXCHANGES):
@@ -214,11 +210,9 @@ class TestBounds:
         keeper.gate.set()
         dispatcher.close(60)
 
+    @pytest.mark.promise("observers.md", "What does not fit into an observer's bounded queue is counted as lost.")
     def test_a_batch_that_does_not_fit_is_dropped_whole_counted_and_reported_with_the_next(self) -> None:
-        dispatcher = started("Gated", "Keeper")
-        gated = observer(dispatcher, "Gated")
-        feed(dispatcher, 1)
-        assert gated.entered.wait(60)
+        dispatcher, gated = held("Gated", "Keeper")
         feed(dispatcher, MAX_QUEUED_WEIGHT)
         until(lambda: dispatcher.stats()[1].queued == 0)
         feed(dispatcher, 7)
@@ -234,10 +228,7 @@ class TestBounds:
         assert (dispatcher.stats()[1].delivered, lost(dispatcher, 1)) == (MAX_QUEUED_WEIGHT + 15, 0)
 
     def test_a_loss_at_the_very_end_is_reported_with_an_empty_call(self) -> None:
-        dispatcher = started("Gated")
-        gated = observer(dispatcher, "Gated")
-        feed(dispatcher, 1)
-        assert gated.entered.wait(60)
+        dispatcher, gated = held("Gated")
         feed(dispatcher, MAX_QUEUED_WEIGHT + 1)
         gated.gate.set()
         dispatcher.close(60)
@@ -246,10 +237,7 @@ class TestBounds:
 
     def test_kept_bodies_that_wait_are_bounded_by_their_bytes(self) -> None:
         body = bytes(MAX_KEPT_BYTES // 8)
-        dispatcher = started("GatedReader", "ByteCounts")
-        gated = observer(dispatcher, "GatedReader")
-        feed(dispatcher, 1)
-        assert gated.entered.wait(60)
+        dispatcher, gated = held("GatedReader", "ByteCounts")
         for number in range(10):
             dispatcher.record_exchange(exchange(correlation_id=number, request_raw=body))
             dispatcher.flush()
@@ -262,77 +250,49 @@ class TestBounds:
         assert (dispatcher.stats()[0].delivered, lost(dispatcher)) == (10, 2), "a larger one than all fits alone"
         assert (dispatcher.stats()[1].delivered, lost(dispatcher, 1)) == (12, 0)
 
-    def test_a_batch_ends_where_its_bodies_are_many_bytes(self) -> None:
-        dispatcher = started("Keeper", "ByteCounts")
-        for number in range(7):
-            dispatcher.record_exchange(exchange(correlation_id=number, response_raw=bytes(MAX_BATCH_BYTES // 3)))
-        dispatcher.close(60)
-        keeper = observer(dispatcher, "Keeper")
-        assert [one.correlation_id for one in keeper.seen] == list(range(7))
-        assert keeper.life.count("record") == 3
-
 
 class TestInterest:
-    def test_for_nobody_nothing_is_reported_walked_or_kept(self) -> None:
-        dispatcher = started("PickyReader")
-        interest = dispatcher.interest
-        assert interest.flags(1, 12) & (WANT_EXCHANGE | WANT_FACTS | WANT_REQUEST_BODY | WANT_RESPONSE_BODY) == 15
-        assert interest.flags(1, 3) == 0
-        assert interest.flags(0, 9) == 0
-        assert (
-            interest.flags(3, 12) & (WANT_EXCHANGE | WANT_FACTS | WANT_REQUEST_BODY | WANT_RESPONSE_BODY)
-            == WANT_EXCHANGE | WANT_RESPONSE_BODY
-        ), "for names"
-        assert interest.flags(3, 9) == 0, "no topic ids in this one"
-        dispatcher.close(60)
-
-    def test_facts_alone_are_enough_for_an_observer_of_batches(self) -> None:
-        dispatcher = started("Keeper")
-        assert (
-            dispatcher.interest.flags(0, 9) & (WANT_EXCHANGE | WANT_FACTS | WANT_REQUEST_BODY | WANT_RESPONSE_BODY)
-            == WANT_EXCHANGE | WANT_FACTS
-        )
-        assert dispatcher.interest.flags(20_000, 0) == WANT_EXCHANGE
-        dispatcher.close(60)
-
-    @pytest.mark.parametrize(
-        ("name", "flags"),
-        [
-            ("Keeper", WANT_EXCHANGE | WANT_FACTS),
-            ("ByteCounts", WANT_EXCHANGE | WANT_FACTS | WANT_REQUEST_BODY | WANT_RESPONSE_BODY),
-            ("PickyReader", 0),
-        ],
-    )
-    def test_the_own_apis_are_asked_for_under_their_configured_key(self, name: str, flags: int) -> None:
-        names = {20_000: "BrokerMetadata", 3: "Metadata"}
-        dispatcher = Dispatcher([f"{FAKES}:{name}"], {"broker.id": 1, "api.names": names})
-        dispatcher.start()
-        interest = dispatcher.interest
-        assert interest.flags(20_000, 0) == flags
-        others = [(20_000, 1), (20_000, -1), (20_000, 40), (19_999, 0), (20_001, 0), (30_000, 0)]
-        assert [interest.flags(*pair) for pair in others] == [WANT_EXCHANGE] * len(others)
-        dispatcher.close(60)
-
-    def test_who_needs_no_names_learns_none(self) -> None:
-        dispatcher = started("Picky")
-        assert dispatcher.interest.flags(19, 7) == 0
-        assert dispatcher.interest.flags(3, 12) & WANT_RESPONSE_BODY == 0
-        dispatcher.close(60)
-
-    def test_an_observer_may_keep_the_bodies_of_some(self) -> None:
+    @pytest.mark.promise("observers.md", "Exchanges that no observer wants are neither decoded nor kept.")
+    def test_nothing_is_reported_walked_or_kept_that_no_observer_wants(self) -> None:
+        facts = WANT_EXCHANGE | WANT_FACTS
+        bodies = WANT_REQUEST_BODY | WANT_RESPONSE_BODY
+        for name, pair, expected in (
+            ("PickyReader", (1, 12), facts | bodies),
+            ("PickyReader", (1, 3), 0),
+            ("PickyReader", (0, 9), 0),
+            ("PickyReader", (3, 12), WANT_EXCHANGE | WANT_RESPONSE_BODY),  # for names
+            ("PickyReader", (3, 9), 0),  # no topic ids in this one
+            ("Keeper", (0, 9), facts),
+            ("Keeper", (20_000, 0), WANT_EXCHANGE),
+            ("Picky", (19, 7), 0),  # who needs no names learns none
+            ("Picky", (3, 12), WANT_EXCHANGE),
+            ("Sparing", (18, 3), WANT_EXCHANGE),
+        ):
+            dispatcher = started(name)
+            found = dispatcher.interest.flags(*pair) & (WANT_EXCHANGE | bodies | (WANT_FACTS if pair[0] < 3 else 0))
+            assert found == expected, (name, pair)
+            dispatcher.close(60)
         dispatcher = started("Sparing")
-        assert (
-            dispatcher.interest.flags(3, 12) & (WANT_REQUEST_BODY | WANT_RESPONSE_BODY)
-            == WANT_REQUEST_BODY | WANT_RESPONSE_BODY
-        )
-        assert dispatcher.interest.flags(18, 3) & (WANT_REQUEST_BODY | WANT_RESPONSE_BODY) == 0
+        assert dispatcher.interest.flags(3, 12) & bodies == bodies
         dispatcher.close(60)
-
-    def test_where_errors_and_throttles_stand_is_said_of_what_is_reported_alone(self) -> None:
         dispatcher = started("Picky")
         assert dispatcher.interest.flags(3, 12) & THROTTLE_FIRST
         assert not dispatcher.interest.flags(12, 4) & THROTTLE_FIRST
         dispatcher.close(60)
+
+    def test_the_own_apis_are_asked_for_under_their_configured_key(self) -> None:
+        names = {20_000: "BrokerMetadata", 3: "Metadata"}
+        for name, flags in (
+            ("Keeper", WANT_EXCHANGE | WANT_FACTS),
+            ("ByteCounts", WANT_EXCHANGE | WANT_FACTS | WANT_REQUEST_BODY | WANT_RESPONSE_BODY),
+            ("PickyReader", 0),
+        ):
+            dispatcher = Dispatcher([f"{FAKES}:{name}"], {"broker.id": 1, "api.names": names})
+            dispatcher.start()
+            assert dispatcher.interest.flags(20_000, 0) == flags, name
+            for pair in [(20_000, 1), (20_000, -1), (20_000, 40), (19_999, 0), (20_001, 0), (30_000, 0)]:
+                assert dispatcher.interest.flags(*pair) == WANT_EXCHANGE, (name, pair)
+            dispatcher.close(60)
 
     def test_each_observer_gets_what_it_wants_and_numbers_are_the_same_for_all(self) -> None:
         dispatcher = started("Picky", "PickyReader", "Keeper")
@@ -349,10 +309,7 @@ class TestInterest:
         assert [lost(dispatcher, n) for n in range(3)] == [0, 0, 0]
 
     def test_only_what_it_wants_is_lost_to_it(self) -> None:
-        dispatcher = started("GatedPicky")
-        gated = observer(dispatcher, "GatedPicky")
-        feed(dispatcher, 1)
-        assert gated.entered.wait(60)
+        dispatcher, gated = held("GatedPicky")
         for _ in range(4):
             dispatcher.record_exchange(exchange())
             for _ in range(MAX_QUEUED_WEIGHT // 2):
@@ -362,13 +319,6 @@ class TestInterest:
         gated.gate.set()
         dispatcher.close(60)
         assert len(gated.seen) == 5
-
-    def test_who_cannot_say_what_it_wants_refuses_the_start(self) -> None:
-        fakes.calls.clear()
-        dispatcher = Dispatcher([f"{FAKES}:Keeper", f"{FAKES}:Undecided"], {})
-        with pytest.raises(ObserverError, match="failed to answer wants or keeps: RuntimeError: no idea"):
-            dispatcher.start()
-        assert fakes.calls[-1] == "Keeper.close"
 
     def test_who_cannot_say_so_later_is_not_reported_and_it_is_a_failure_like_others(self) -> None:
         dispatcher = started("UndecidedLater")
@@ -405,10 +355,7 @@ class TestChanges:
         assert [(s.delivered, s.queued) for s in dispatcher.stats()] == [(3, 0), (1, 0)]
 
     def test_many_at_once_come_in_batches_and_a_loss_is_counted_and_reported(self) -> None:
-        dispatcher = started("GatedChangeKeeper")
-        keeper = observer(dispatcher, "GatedChangeKeeper")
-        feed(dispatcher, 1)
-        assert keeper.entered.wait(60)
+        dispatcher, keeper = held("GatedChangeKeeper")
         for _ in range(MAX_QUEUED_WEIGHT + MAX_BATCH_EXCHANGES):
             dispatcher.record_change(change())
         dispatcher.flush()
@@ -422,30 +369,16 @@ class TestChanges:
 
 
 class TestObserved:
-    def test_every_observer_is_configured_with_the_number(self) -> None:
-        dispatcher = started("Keeper", "Second")
-        dispatcher.observed[0] += 3
+    def test_every_observer_is_configured_with_the_number_of_what_came_in(self) -> None:
+        dispatcher = started("Watcher", "Second")
+        dispatcher.record_throttles([report(), report()])
         for keeper in dispatcher.observers.values():
             assert isinstance(keeper, fakes.Keeper)
-            assert keeper.configs["observed"].memory[0] == 3
-        dispatcher.close(60)
-
-    def test_reports_are_counted_where_they_come_in(self) -> None:
-        dispatcher = started("Watcher")
-        dispatcher.record_throttles([report(), report()])
-        assert dispatcher.observed[0] == 2
+            assert keeper.configs["observed"].memory[0] == 2
         dispatcher.close(60)
 
 
 class TestContainment:
-    def test_a_slow_call_is_counted(self) -> None:
-        dispatcher = started("Slow", "Keeper")
-        feed(dispatcher, 1)
-        settled(dispatcher)
-        feed(dispatcher, 1)
-        dispatcher.close(60)
-        assert dispatcher.stats()[0].slow == 2
-
     def test_losses_are_distinguished_by_their_reason(self) -> None:
         asked, may_go_on = threading.Event(), threading.Event()
         may_go_on.set()
@@ -470,33 +403,25 @@ class TestContainment:
         settled(dispatcher)
         assert dispatcher.stats()[0].dropped == {"queue_full": 0, "breaker_open": 4, "closing": 1}
 
-    @pytest.mark.parametrize(
-        "error",
-        [
-            RuntimeError("no"),
-            SystemExit(1),
-            KeyboardInterrupt(),
-            RecursionError(),
-            MemoryError(),
-            GeneratorExit(),
+    @pytest.mark.promise("observers.md", "Whatever an observer raises is counted as a failure of that one alone.")
+    def test_whatever_is_raised_ends_there_and_the_others_get_everything(self) -> None:
+        for error in (
+            RuntimeError("no"), SystemExit(1), KeyboardInterrupt(), RecursionError(), MemoryError(), GeneratorExit(),
             asyncio.CancelledError(),
-        ],
-        ids=lambda error: type(error).__name__,
-    )
-    def test_whatever_is_raised_ends_there_and_the_others_get_everything(self, error: BaseException) -> None:
-        dispatcher = started("Thrower", "Keeper")
-        observer(dispatcher, "Thrower").error = error
-        for _ in range(5):
+        ):  # fmt: skip
+            dispatcher = started("Thrower", "Keeper")
+            observer(dispatcher, "Thrower").error = error
+            for _ in range(5):
+                feed(dispatcher, 2)
+            settled(dispatcher)
+            observer(dispatcher, "Thrower").error = None
             feed(dispatcher, 2)
-        settled(dispatcher)
-        observer(dispatcher, "Thrower").error = None
-        feed(dispatcher, 2)
-        dispatcher.close(60)
-        thrower, keeper = dispatcher.stats()
-        assert (thrower.delivered, thrower.failed, lost(dispatcher)) == (2, 10, 0)
-        assert thrower.errors == {"record_exchanges": 5}
-        assert (keeper.delivered, keeper.failed) == (12, 0)
-        assert observer(dispatcher, "Thrower").life[-1] == "close"
+            dispatcher.close(60)
+            thrower, keeper = dispatcher.stats()
+            assert (thrower.delivered, thrower.failed, lost(dispatcher)) == (2, 10, 0), error
+            assert thrower.errors == {"record_exchanges": 5}, error
+            assert (keeper.delivered, keeper.failed) == (12, 0), error
+            assert observer(dispatcher, "Thrower").life[-1] == "close"
 
     def test_what_one_spoils_for_others_is_counted_as_failed_and_their_lanes_go_on(self) -> None:
         dispatcher = started("Vandal", "GatedReader", "PickyReader")
@@ -515,6 +440,7 @@ class TestContainment:
         assert stats.errors["shared"] >= 1
         assert dispatcher.stats()[2].queued == 0
 
+    @pytest.mark.promise("observers.md", "After 100 consecutive failures an observer is not called for 10 seconds.")
     def test_the_breaker_opens_after_its_limit_and_one_call_tries_again_after_the_pause(self) -> None:
         now = [0.0]
         dispatcher = started("Thrower", clock=lambda: now[0])
@@ -542,53 +468,30 @@ class TestContainment:
         assert (stats.delivered, stats.failed, lost(dispatcher)) == (2, MAX_CONSECUTIVE_FAILURES + 1, 4)
         assert thrower.dropped == [4, 0]
 
-    def test_an_observer_that_never_returns_costs_the_others_nothing(self) -> None:
-        dispatcher = started("Gated", "Keeper")
-        feed(dispatcher, 4)
-        feed(dispatcher, 4)
+    def test_an_observer_that_never_returns_costs_the_others_nothing_and_is_called_no_more(self) -> None:
+        dispatcher, gated = held("Gated", "Keeper")
+        feed(dispatcher, 7)
         until(lambda: dispatcher.stats()[1].delivered == 8)
-        closing = threading.Thread(target=dispatcher.close, args=[60])
+        closing = threading.Thread(target=dispatcher.close, args=[0.2])
         closing.start()
         until(lambda: observer(dispatcher, "Keeper").life[-1] == "close")
-        gated, keeper = dispatcher.stats()
-        assert gated.queued == 8
-        assert keeper.delivered == 8
-        observer(dispatcher, "Gated").gate.set()
-        closing.join()
-
-    def test_an_observer_that_does_not_return_in_time_is_called_no_more(self) -> None:
-        dispatcher = started("Gated")
-        fake = observer(dispatcher, "Gated")
-        feed(dispatcher, 4)
-        feed(dispatcher, 4)
-        assert fake.entered.wait(60)
-        dispatcher.close(0.2)  # which returns
+        closing.join(60)
+        assert not closing.is_alive()
         assert dispatcher.stats()[0].queued == 8
-        fake.gate.set()
+        gated.gate.set()
         until(lambda: not any(t.name.endswith(":Gated") for t in threading.enumerate()))
-        assert fake.life == ["configure", "record"], "the call that hung ended; none came after it, close neither"
+        assert gated.life == ["configure", "record"], "the call that hung ended; none came after it, close neither"
 
-    def test_a_hanging_close_is_abandoned(self) -> None:
-        dispatcher = started("HangsInClose")
-        with capture_logs() as logs:
-            dispatcher.close(0.2)
-        assert [line["event"] for line in logs] == ["observer_abandoned"]
-
-    def test_what_cannot_be_fed_in_time_is_counted_as_dropped(self) -> None:
-        dispatcher = started("Keeper")
+    def test_a_hanging_close_is_abandoned_and_a_slow_call_counted(self) -> None:
+        dispatcher = started("HangsInClose", "Slow")
         feed(dispatcher, 1)
         settled(dispatcher)
-        for _ in range(10):
-            dispatcher.record_exchange(exchange())
-        dispatcher.close(0.0)
+        feed(dispatcher, 1)
         settled(dispatcher)
-        assert dispatcher.stats()[0].delivered == 1
-        assert lost(dispatcher) == 10
-
-    def test_close_gets_what_is_left_of_the_time(self) -> None:
-        dispatcher = started("Keeper")
-        dispatcher.close(50)
-        assert 0 < observer(dispatcher, "Keeper").close_timeout <= 50
+        with capture_logs() as logs:
+            dispatcher.close(0.2)
+        assert ("observer_abandoned", f"{FAKES}:HangsInClose") in [(line["event"], line["observer"]) for line in logs]
+        assert dispatcher.stats()[1].slow == 2
 
 
 class TestKip388:
@@ -607,6 +510,7 @@ class TestKip388:
         assert counts.fetched == {"a": 50, "b": 7}
         assert counts.clients == {("10.0.0.7", "User:ANONYMOUS")}
 
+    @pytest.mark.promise("observers.md", "A method with the keyword context gets the client, times and result.")
     def test_what_else_is_known_is_given_to_those_that_take_it(self) -> None:
         dispatcher = started("Curious")
         dispatcher.record_exchange(exchange(client_id="billing", error_code=3, forwarded_at=100.001))
@@ -626,6 +530,7 @@ class TestKip388:
         assert context.forwarded_at == pytest.approx(before + 100.001, abs=60)
         assert context.forwarded_at - context.received_at == pytest.approx(0.001, abs=1e-5)
 
+    @pytest.mark.promise("observers.md", "The correlation id that observers get is unique among all exchanges.")
     def test_correlation_ids_are_unique_and_the_same_for_all_observers(self) -> None:
         dispatcher = started("ByteCounts", "BadHalf")
         for _ in range(3):
@@ -682,10 +587,7 @@ class TestThrottles:
         assert observer(dispatcher, "WatchingByteCounts").reports == [report(), report()]
 
     def test_each_counts_as_one_of_what_may_wait_and_a_loss_is_reported_with_the_next_call(self) -> None:
-        dispatcher = started("GatedWatcher")
-        watcher = observer(dispatcher, "GatedWatcher")
-        feed(dispatcher, 1)
-        assert watcher.entered.wait(60)
+        dispatcher, watcher = held("GatedWatcher")
         feed(dispatcher, MAX_QUEUED_WEIGHT - 2)
         dispatcher.record_throttles([report()] * 3)
         dispatcher.record_throttles([report()] * 2)
@@ -743,10 +645,7 @@ class TestReplacement:
         assert dispatcher.stats()[0].delivered == 9
 
     def test_what_the_first_one_cannot_take_in_time_is_counted(self) -> None:
-        dispatcher = started("Gated")
-        first = observer(dispatcher, "Gated")
-        feed(dispatcher, 1)
-        assert first.entered.wait(60)
+        dispatcher, first = held("Gated")
         feed(dispatcher, 2)
         wanted = {f"{FAKES}:Gated": {"top": 5}}
         dispatcher.replace(dispatcher.configure_beside(wanted), wanted, 0.0)
@@ -756,25 +655,17 @@ class TestReplacement:
         assert (stats.delivered, stats.dropped["closing"]) == (1, 2)
         dispatcher.close(5)
 
-    def test_an_observer_that_refuses_its_settings_leaves_the_running_one_alone(self) -> None:
-        dispatcher = started("RefusesSettings", "Second")
+    def test_an_observer_that_cannot_be_replaced_leaves_the_running_one_alone(self) -> None:
+        dispatcher = started("RefusesSettings", "Numbering", "Keeper", settings={f"{FAKES}:Keeper": {"top": 5}})
         running = observer(dispatcher, "RefusesSettings")
         with pytest.raises(ObserverError, match="refused its configuration: ValueError: top is 5"):
             dispatcher.configure_beside({f"{FAKES}:RefusesSettings": {"top": 5}})
+        with pytest.raises(ObserverError, match="other settings need a restart"):
+            dispatcher.configure_beside({f"{FAKES}:Numbering": {"top": 5}})
+        assert dispatcher.configure_beside({f"{FAKES}:Keeper": {"top": 5}}) == [], "they are the same"
         feed(dispatcher, 1)
         until(lambda: len(running.seen) == 1)
         assert observer(dispatcher, "RefusesSettings") is running
-        dispatcher.close(5)
-
-    def test_an_observer_that_numbers_what_it_gets_is_not_replaced(self) -> None:
-        dispatcher = started("Numbering")
-        with pytest.raises(ObserverError, match="other settings need a restart"):
-            dispatcher.configure_beside({f"{FAKES}:Numbering": {"top": 5}})
-        dispatcher.close(5)
-
-    def test_settings_that_are_the_same_configure_nothing(self) -> None:
-        dispatcher = started("Keeper", settings={f"{FAKES}:Keeper": {"top": 5}})
-        assert dispatcher.configure_beside({f"{FAKES}:Keeper": {"top": 5}}) == []
         dispatcher.close(5)
 
     def test_what_the_new_one_wants_counts_from_then_on(self) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from observers.event import EVENTS_PER_RECORD, SCHEMA_LEVEL, RequestEvent, decoder, encoder
 from observers.event_blocks import BLOCK_LINGER, MAX_BLOCK_BYTES, Block, BlockBuilder, Chunk, RecordWriter
 
@@ -26,6 +28,7 @@ def numbers(blocks: list[Block]) -> list[tuple[int, int]]:
 
 
 class TestBatcher:
+    @pytest.mark.promise("audit-format.md", "A record has at most 200 events.")
     def test_blocks_hold_at_most_their_limit_and_are_complete_with_it(self) -> None:
         builder = BlockBuilder()
         chunks = [chunk(n) for n in range(1, 2 * EVENTS_PER_RECORD + 2)]
@@ -50,33 +53,30 @@ class TestBatcher:
         assert numbers(builder.add_chunks([chunk(16)], 17, 0.0)) == [(15, 16)]
         assert (builder.seq, builder.open_events) == (17, 0)
 
-    def test_nothing_changes_nothing(self) -> None:
-        builder = BlockBuilder()
-        add_counters(builder, chunk(1))
-        assert builder.add_chunks([], 1, 0.0) == []
-        assert builder.open_events == 1
-
     def test_an_event_waits_no_longer_than_the_flush_time_from_the_first_of_its_block(self) -> None:
         builder = BlockBuilder()
         add_counters(builder, chunk(1), now=10.0)
+        assert builder.add_chunks([], 1, 10.0) == [], "nothing changes nothing"
         add_counters(builder, chunk(2), now=10.0 + BLOCK_LINGER / 2)
         assert builder.complete_expired(10.0 + BLOCK_LINGER - 0.001) == []
         assert numbers(builder.complete_expired(10.0 + BLOCK_LINGER)) == [(1, 2)]
         assert builder.complete_expired(100.0) == []
 
-    def test_events_too_large_for_one_record_are_spread_without_a_gap(self) -> None:
-        builder = BlockBuilder()
-        size = MAX_BLOCK_BYTES // 2
-        blocks = add_counters(builder, chunk(1, size=size), chunk(2, size=size), chunk(3, size=size))
-        assert numbers(blocks + builder.complete()) == [(1, 2), (3, 3)]
-        assert all(block.size <= MAX_BLOCK_BYTES for block in blocks)
+    def test_events_too_large_for_one_record_are_spread_and_one_too_large_stays_whole(self) -> None:
+        half = MAX_BLOCK_BYTES // 2
+        for sizes, expected in (
+            ((half, half, half), [(1, 2), (3, 3)]),
+            ((None, MAX_BLOCK_BYTES + 1, None), [(1, 1), (2, 2), (3, 3)]),
+        ):
+            builder = BlockBuilder()
+            blocks = (
+                add_counters(builder, *(chunk(n, size=size) for n, size in enumerate(sizes, 1))) + builder.complete()
+            )
+            assert numbers(blocks) == expected
+            assert all(block.size <= MAX_BLOCK_BYTES or len(block) == 1 for block in blocks)
 
-    def test_one_event_too_large_for_a_record_stays_whole(self) -> None:
-        builder = BlockBuilder()
-        blocks = add_counters(builder, chunk(1), chunk(2, size=MAX_BLOCK_BYTES + 1), chunk(3))
-        assert numbers(blocks + builder.complete()) == [(1, 1), (2, 2), (3, 3)]
 
-
+@pytest.mark.promise("audit-event.md", "An envelope names its writer, and holds numbers without gaps.")
 def test_an_envelope_says_who_and_which() -> None:
     builder = BlockBuilder()
     add_counters(builder, chunk(1, 2), chunk(3))

@@ -62,44 +62,23 @@ def test_ids_stay_ids_and_a_request_that_mixes_them_ends_what_is_known() -> None
     assert topics(sessions, 9) == set()
 
 
-@pytest.mark.parametrize(
-    "ending",
-    [
-        fetch([], [], session_id=9, session_epoch=-1),
-        fetch([(b"b", 0)], [], session_id=9, session_epoch=0),
-        later(9, error=SESSION_NOT_FOUND_CODES[0]),
-    ],
-    ids=["closed", "replaced by none", "evicted by the broker"],
-)
-def test_a_session_ends(ending: Exchange) -> None:
-    sessions = FetchSessions()
-    opened(sessions, 9, (b"a", 0))
-    sessions.record_fetch(ending)
-    assert topics(sessions, 9) == set()
-    assert len(sessions.open_sessions) == 0
+def test_a_session_ends_with_its_close_its_replacement_or_its_eviction() -> None:
+    for ending, left in (
+        (fetch([], [], session_id=9, session_epoch=-1), {}),
+        (fetch([(b"b", 0)], [], session_id=9, session_epoch=0), {}),
+        (later(9, error=SESSION_NOT_FOUND_CODES[0]), {}),
+        (fetch([(b"b", 0)], [], session_id=9, session_epoch=0, answered_session=10), {10: {b"b"}}),
+        # What the broker refused changes nothing: who names another's session with a wrong epoch takes nothing away.
+        (later(9, (b"b", 0), forgotten=[(b"a", 0)], error=INVALID_EPOCH), {9: {b"a"}}),
+        (fetch([(b"b", 0)], [], session_epoch=0, response=None, outcome="connection_lost"), {9: {b"a"}}),
+    ):
+        sessions = FetchSessions()
+        opened(sessions, 9, (b"a", 0))
+        sessions.record_fetch(ending)
+        assert {each: topics(sessions, each) for each in sessions.open_sessions} == left, ending
 
 
-def test_a_full_request_replaces_a_session_by_another() -> None:
-    sessions = FetchSessions()
-    opened(sessions, 9, (b"a", 0))
-    sessions.record_fetch(fetch([(b"b", 0)], [], session_id=9, session_epoch=0, answered_session=10))
-    assert (topics(sessions, 9), topics(sessions, 10)) == (set(), {b"b"})
-
-
-def test_what_the_broker_refused_changes_nothing() -> None:
-    """Who names another's session with a wrong epoch takes nothing away from it, and adds nothing."""
-    sessions = FetchSessions()
-    opened(sessions, 9, (b"a", 0))
-    sessions.record_fetch(later(9, (b"b", 0), forgotten=[(b"a", 0)], error=INVALID_EPOCH))
-    assert topics(sessions, 9) == {b"a"}
-
-
-def test_a_lost_response_opens_nothing() -> None:
-    sessions = FetchSessions()
-    sessions.record_fetch(fetch([(b"a", 0)], [], session_epoch=0, response=None, outcome="connection_lost"))
-    assert len(sessions.open_sessions) == 0
-
-
+@pytest.mark.promise("consumed-records.md", "Remembered fetch sessions are bounded.")
 def test_sessions_and_partitions_are_bounded_and_the_longest_unchanged_go_first() -> None:
     sessions = FetchSessions(max_sessions=3, max_partitions=5 + 3 * TOPIC_WEIGHT)
     for session_id in (1, 2, 3):
@@ -131,7 +110,7 @@ def test_it_says_what_a_broker_would_say() -> None:
     chance = random.Random(1)
     sessions, broker = FetchSessions(), dict[int, set[tuple[bytes, int]]]()
     everything = [(bytes([letter]), n) for letter in b"abc" for n in range(3)]
-    for next_id in range(1, 5000):
+    for next_id in range(1, 2000):
         named = chance.sample(everything, chance.randrange(4))
         session_id = chance.choice([0, *broker, *broker, 99_999])
         if chance.random() < 0.1 or not session_id:
@@ -158,6 +137,7 @@ class TestPolled:
     def label(topic: bytes, is_id: bool) -> tuple[str, str | None]:
         return topic.decode(), None
 
+    @pytest.mark.promise("audit-event.md", "A fetch lists polled topics that had no records, once a minute.")
     def test_topics_that_returned_nothing_are_reported_once_a_minute_the_session_s_included(self) -> None:
         sessions = FetchSessions()
         opened(sessions, 9, (b"a", 0), (b"b", 0), (b"c", 0))
@@ -187,37 +167,23 @@ class TestPolled:
             one = fetch(both, records, answered_at=100.0 + seconds)
             assert sessions.take_polled_topics(one, self.label) == polled
 
-    def test_each_connection_has_its_own_minute(self) -> None:
-        sessions = FetchSessions()
-        for n in range(3):
-            one = fetch([(b"a", 0)], [], connection=connection(id=f"c{n}"))
-            assert sessions.take_polled_topics(one, self.label) == ("a",)
-            assert sessions.take_polled_topics(one, self.label) == ()
-
-    def test_the_session_that_a_full_request_opens_counts(self) -> None:
-        sessions = FetchSessions()
-        one = fetch([(b"a", 0)], [(b"a", 0, 10, 1, 0)], session_epoch=0, answered_session=9)
-        sessions.record_fetch(one)
-        assert sessions.take_polled_topics(one, self.label) == ()
-
-    @pytest.mark.parametrize("changes", [{"response": None}, {"request": None}], ids=["unanswered", "unread"])
-    def test_what_cannot_be_reported_does_not_use_the_minute_up(self, changes: dict[str, Any]) -> None:
-        sessions = FetchSessions()
-        assert sessions.take_polled_topics(fetch([(b"a", 0)], [], **changes), self.label) == ()
-        assert sessions.take_polled_topics(later(9, (b"a", 0), error=INVALID_EPOCH), self.label) == ()
-        assert sessions.take_polled_topics(fetch([(b"a", 0)], []), self.label) == ("a",)
-
-    def test_connections_remembered_are_bounded(self) -> None:
+    def test_each_connection_has_its_own_minute_and_those_remembered_are_bounded(self) -> None:
         sessions = FetchSessions()
         polled = [fetch([(b"a", 0)], [], connection=connection(id=f"c{n}")) for n in range(MAX_POLLED_CONNECTIONS + 1)]
         for one in polled:
             assert sessions.take_polled_topics(one, self.label) == ("a",)
         assert sessions.take_polled_topics(polled[-1], self.label) == ()
         assert sessions.take_polled_topics(polled[0], self.label) == ("a",), "forgotten, so reported again"
+        many = fetch([(b"%d" % n, 0) for n in range(MAX_POLLED_TOPICS + 1)], [])
+        listed = FetchSessions().take_polled_topics(many, self.label)
+        assert (len(listed), list(listed)) == (MAX_POLLED_TOPICS, sorted(listed))
 
-
-def test_a_list_of_polled_topics_is_bounded() -> None:
-    one = fetch([(b"%d" % n, 0) for n in range(MAX_POLLED_TOPICS + 1)], [])
-    polled = FetchSessions().take_polled_topics(one, lambda topic, is_id: (topic.decode(), None))
-    assert len(polled) == MAX_POLLED_TOPICS
-    assert list(polled) == sorted(polled)
+    def test_what_cannot_be_reported_does_not_use_the_minute_up(self) -> None:
+        sessions = FetchSessions()
+        for changes in ({"response": None}, {"request": None}):
+            assert sessions.take_polled_topics(fetch([(b"a", 0)], [], **changes), self.label) == ()
+        assert sessions.take_polled_topics(later(9, (b"a", 0), error=INVALID_EPOCH), self.label) == ()
+        assert sessions.take_polled_topics(fetch([(b"a", 0)], []), self.label) == ("a",)
+        opening = fetch([(b"a", 0)], [(b"a", 0, 10, 1, 0)], session_epoch=0, answered_session=9)
+        sessions.record_fetch(opening)
+        assert sessions.take_polled_topics(opening, self.label) == (), "the session that it opens counts"

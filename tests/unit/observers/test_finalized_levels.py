@@ -5,31 +5,36 @@ from __future__ import annotations
 import pytest
 
 from observers.circuit_breaker import MAX_CONSECUTIVE_FAILURES
-from observers.dispatch import Dispatcher
-from observers.errors import ObserverError
 from tests.unit.observers.samples import exchange
-from tests.unit.observers.test_dispatch import FAKES, feed, observer, started, until
+from tests.unit.observers.test_dispatch import FAKES, feed, held, observer, started, until
 
 
-def test_an_idle_observer_gets_them_on_its_own_thread() -> None:
+@pytest.mark.promise("observers.md", "An observer gets changed levels of features without traffic.")
+def test_an_idle_observer_gets_them_on_its_own_thread_and_the_same_ones_once() -> None:
     dispatcher = started("Follower", "Keeper")
     follower = observer(dispatcher, "Follower")
-    dispatcher.set_finalized_levels({"a": 1, "b": 0})
-    until(lambda: len(follower.levels) == 1)
+    given = {"a": 1, "b": 0}
+    for _ in range(3):
+        dispatcher.set_finalized_levels(given)
+        until(lambda: len(follower.levels) == 1)
+    given["a"] = 5  # it is the caller's own
     dispatcher.set_finalized_levels({"a": 2, "b": 0})
     until(lambda: len(follower.levels) == 2)
     assert follower.levels == [{"a": 1, "b": 0}, {"a": 2, "b": 0}]
+    with pytest.raises(TypeError):
+        follower.levels[0]["a"] = 3
     assert follower.threads == {f"observer {FAKES}:Follower"}
+    dispatcher.set_finalized_levels({})
     dispatcher.close(60)
+    dispatcher.set_finalized_levels({"a": 7})
+    assert follower.levels[2:] == [{}], "what is set just before the end comes before close"
+    assert follower.life[-1] == "close"
     assert [stats.delivered for stats in dispatcher.stats()] == [0, 0]
     assert observer(dispatcher, "Keeper").life == ["configure", "close"]
 
 
 def test_of_several_the_last_one_comes_before_what_waits() -> None:
-    dispatcher = started("GatedFollower")
-    follower = observer(dispatcher, "GatedFollower")
-    feed(dispatcher, 1)
-    assert follower.entered.wait(60)
+    dispatcher, follower = held("GatedFollower")
     feed(dispatcher, 1)
     feed(dispatcher, 1)
     for level in (1, 2, 3):
@@ -53,36 +58,6 @@ def test_they_come_again_and_again_while_exchanges_do() -> None:
     received = [levels["a"] for levels in follower.levels]
     assert received == sorted(set(received))
     dispatcher.close(60)
-
-
-def test_the_same_ones_are_delivered_once() -> None:
-    dispatcher = started("Follower")
-    for _ in range(3):
-        dispatcher.set_finalized_levels({"a": 1})
-        until(lambda: len(observer(dispatcher, "Follower").levels) == 1)
-    dispatcher.set_finalized_levels({})
-    dispatcher.close(60)
-    assert observer(dispatcher, "Follower").levels == [{"a": 1}, {}]
-
-
-def test_those_that_are_set_just_before_the_end_come_before_close() -> None:
-    dispatcher = started("Follower")
-    dispatcher.set_finalized_levels({"a": 1})
-    dispatcher.close(60)
-    dispatcher.set_finalized_levels({"a": 2})
-    assert observer(dispatcher, "Follower").life == ["configure", "levels", "close"]
-
-
-def test_an_observer_cannot_change_those_of_others() -> None:
-    levels = {"a": 1}
-    dispatcher = started("Follower")
-    dispatcher.set_finalized_levels(levels)
-    levels["a"] = 2
-    dispatcher.close(60)
-    (kept,) = observer(dispatcher, "Follower").levels
-    assert kept == {"a": 1}
-    with pytest.raises(TypeError):
-        kept["a"] = 3
 
 
 def test_a_call_that_raises_is_counted_and_made_again_before_the_next_exchanges() -> None:
@@ -126,8 +101,3 @@ def test_an_observer_that_replaces_another_gets_the_current_ones() -> None:
     follower = observer(dispatcher, "Follower")
     until(lambda: follower.levels == [{"a": 1}])
     dispatcher.close(60)
-
-
-def test_a_method_that_takes_no_levels_refuses_the_start() -> None:
-    with pytest.raises(ObserverError, match=r"finalized_levels\(levels\) cannot be called so"):
-        Dispatcher([f"{FAKES}:FollowerWithoutLevels"], {})

@@ -56,55 +56,48 @@ def held(logged: list[Any]) -> list[tuple[int, int]]:
     return [(line["in_use"], line["wanted"]) for line in logged if line["event"] == "audit_level_limited"]
 
 
-def test_the_levels_of_records_are_those_of_the_feature() -> None:
-    assert SCHEMA_FEATURE == AUDIT_EVENT_SCHEMA
-    assert SUPPORTED[AUDIT_EVENT_SCHEMA] == (SCHEMA_LEVEL, ROLLUP_LEVEL)
-
-
 @pytest.mark.usefixtures("no_pump")
+@pytest.mark.promise("opentelemetry.md", "The schema level of OpenTelemetry logs is that of their mode.")
 def test_the_opentelemetry_logs_have_the_level_of_their_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        OpenTelemetryLogsObserver,
-        "_make_exporter",
-        lambda self, settings, version, admin, on_settled: FakeProducer(
-            on_settled, max_bytes=MIB, max_record_bytes=MIB
-        ),
-    )
+    def make(self: Any, settings: Any, version: Any, admin: Any, on_settled: Any) -> FakeProducer:
+        return FakeProducer(on_settled, max_bytes=MIB, max_record_bytes=MIB)
+
+    monkeypatch.setattr(OpenTelemetryLogsObserver, "_make_exporter", make)
     observer = OpenTelemetryLogsObserver()
     observer.configure({**configs("b"), "settings": {"mode": "rollup"}})
     assert not isinstance(observer, LevelObserver)
     assert observer._outbox.schema_level == ROLLUP_LEVEL
     observer.close(0)
+    assert SUPPORTED[AUDIT_EVENT_SCHEMA] == (SCHEMA_LEVEL, ROLLUP_LEVEL)
 
 
 @pytest.mark.usefixtures("no_pump")
 class TestLevel:
-    @pytest.mark.parametrize(
-        ("features", "mode", "level", "kind"),
-        [
+    @pytest.mark.promise("audit-event.md", "A sidecar writes level 1 until the fleet has finalized level 2.")
+    def test_at_the_start_it_is_the_mode_s_and_with_features_the_lowest(self) -> None:
+        for features, mode, level, kind in (
             (False, "event", 1, RequestEvent),
             (False, "rollup", 2, RollupEvent),
             (True, "event", 1, RequestEvent),
             (True, "rollup", 1, RequestEvent),
-        ],
-    )
-    def test_at_the_start_it_is_the_mode_s_and_with_features_the_lowest(
-        self, features: bool, mode: str, level: int, kind: type[Any]
-    ) -> None:
-        audit = Audit("b", features=features, mode=mode)
-        audit.observer.record_exchanges([exchange()] * 3, 0)
-        audit.close()
-        (record,) = audit.envelopes()
-        assert record.schema_level == level
-        assert {type(event) for event in record.events} == {kind, StatusEvent}
+        ):
+            audit = Audit("b", features=features, mode=mode)
+            audit.observer.record_exchanges([exchange()] * 3, 0)
+            audit.close()
+            (record,) = audit.envelopes()
+            assert record.schema_level == level, (features, mode)
+            assert {type(event) for event in record.events} == {kind, StatusEvent}, (features, mode)
 
+    @pytest.mark.promise("audit-event.md", "A change of the schema level loses nothing and counts nothing twice.")
     def test_rollups_begin_and_end_with_their_level(self) -> None:
         audit = Audit("b", **ROLLUP)
         for level in (None, 2, 1, 1, 2):
             if level is not None:
                 audit.use(level)
+            audit.observer.finalized_levels({"brokerside.quota.ip": 1})  # what is unknown changes nothing
             audit.observer.record_exchanges([exchange()] * 2, 0)
             audit.observer.record_exchanges([exchange()], 0)
+        audit.observer.finalized_levels({})
         audit.close()
         read = audit.envelopes()
         assert levels_of(read) == [1, 2, 1, 2]
@@ -113,37 +106,23 @@ class TestLevel:
         assert audit.stats().emitted == audit.stats().delivered
         assert audit.stats().taken == 15
 
-    def test_a_mode_that_needs_the_lowest_level_writes_that(self) -> None:
-        audit = Audit("b", mode="event")
-        assert audit.stats().levels == {1: 1}
-        audit.use(2)
-        audit.observer.record_exchanges([exchange()], 0)
-        assert audit.stats().levels == {2: 1}
-        audit.close()
-        assert levels_of(audit.envelopes()) == [1]
-
-    def test_what_is_unknown_changes_nothing(self) -> None:
-        audit = Audit("b", **ROLLUP)
-        audit.use(2)
-        audit.observer.finalized_levels({})
-        audit.observer.finalized_levels({"brokerside.quota.ip": 1})
-        audit.observer.record_exchanges([exchange()], 0)
-        audit.close()
-        assert levels_of(audit.envelopes()) == [2]
-
     def test_it_is_logged_once_that_the_mode_does_not_get_its_level(self) -> None:
         with capture_logs() as logged:
             audit = Audit("b", **ROLLUP)
             assert not held(logged), "nothing is known yet"
-            audit.use(1)
-            audit.use(1)
-            audit.use(2)
-            assert held(logged) == [(1, 2)]
-            audit.use(0)
+            for level in (1, 1, 2, 0):
+                audit.use(level)
         assert held(logged) == [(1, 2), (0, 2)]
         with capture_logs() as logged:
-            Audit("b", mode="event").use(1)
+            audit = Audit("b", mode="event")
+            assert audit.stats().levels == {1: 1}
+            audit.use(1)
+            audit.use(2)
+            audit.observer.record_exchanges([exchange()], 0)
         assert not held(logged)
+        assert audit.stats().levels == {2: 1}
+        audit.close()
+        assert levels_of(audit.envelopes()) == [1], "a mode that needs the lowest level writes that"
 
     def test_no_level_is_in_use_before_all_above_it_is_counted_as_undelivered(
         self, monkeypatch: pytest.MonkeyPatch
@@ -163,6 +142,7 @@ class TestLevel:
         seen.append(audit.stats())
         assert [(stats.levels, stats.undelivered[2]) for stats in seen] == [({2: 1}, 0), ({1: 1}, 1)]
 
+    @pytest.mark.promise("audit-event.md", "Without a level that it can write events are lost as schema_level.")
     def test_without_any_level_nothing_is_written_and_all_is_counted(self) -> None:
         audit = Audit("b", **ROLLUP)
         audit.observer.record_exchanges([exchange()], 0)
@@ -231,7 +211,7 @@ def test_under_load_nothing_is_lost_or_counted_twice(monkeypatch: pytest.MonkeyP
     producer: Any = observer._outbox._sender
     producer.ready.set()
     requests = 0
-    for change in range(300):
+    for change in range(150):
         observer.finalized_levels({SCHEMA_FEATURE: 2 - change % 2})
         for size in range(1, 1 + change % 7):
             observer.record_exchanges([exchange()] * size, 0)

@@ -77,6 +77,7 @@ def groups(found: OffsetTracker) -> list[GroupEvent]:
     return [event for event in found.drain(5) if isinstance(event, GroupEvent)]
 
 
+@pytest.mark.promise("audit-event.md", "The ends of partitions that were written or fetched are reported.")
 def test_the_end_follows_acknowledged_records() -> None:
     offsets = tracker()
     offsets.record_exchanges([produced(b"clicks", 50), produced(ID, 7), produced(b"clicks", 60, at=2.0)], WALL)
@@ -87,38 +88,30 @@ def test_the_end_follows_acknowledged_records() -> None:
     assert offsets.drain(6) == []
 
 
-@pytest.mark.parametrize(
-    "one",
-    [
+def test_what_says_nothing_of_the_end_is_left_out() -> None:
+    for one in (
         produced(b"t", 50, error=3),
         produced(b"t", -1),
         produced(b"t", 50, magic=1),
         produced(b"t", 50, outcome="connection_lost"),
         fetched(b"t", 50, error=3),
         fetched(b"t", -1),
-    ],
-)
-def test_what_says_nothing_of_the_end_is_left_out(one: Any) -> None:
+    ):
+        offsets = tracker()
+        offsets.record_exchanges([one], WALL)
+        assert offsets.drain(5) == [], one
     offsets = tracker()
-    offsets.record_exchanges([one], WALL)
-    assert offsets.drain(5) == []
+    offsets.record_exchanges([produced(b"t", 1, at=float("nan")), produced(b"u", 1)], WALL)
+    assert ends(offsets) == {("u", 3): 11}, "one it cannot work with leaves the others"
 
 
 def test_the_last_response_holds_whatever_was_handed_on_first() -> None:
-    """A slow client took an old response after another client's newer one."""
-    offsets = tracker()
-    offsets.record_exchanges([produced(b"t", 90, at=2.0), fetched(b"t", 40, at=1.0)], WALL)
-    assert ends(offsets) == {("t", 3): 100}
-    offsets.record_exchanges([produced(b"t", 90, at=2.0), fetched(b"t", 0, at=3.0)], WALL)
-    assert ends(offsets) == {("t", 3): 0}, "the topic was made anew"
-
-
-def test_a_fetch_between_two_appends_of_one_produce_does_not_lower_the_end() -> None:
-    """The broker completed it before it appended to this partition, and its response came 53 µs after that of the
-    produce."""
-    offsets = tracker()
-    offsets.record_exchanges([produced(b"t", 90, at=2.0), fetched(b"t", 90, at=2.000053)], WALL)
-    assert ends(offsets) == {("t", 3): 100}
+    """A slow client took an old response after another client's newer one. A fetch between two appends of one produce
+    was completed before the second append, and its response came 53 µs after that of the produce."""
+    for at, high_watermark, end in ((1.0, 40, 100), (3.0, 0, 0), (2.000053, 90, 100)):
+        offsets = tracker()
+        offsets.record_exchanges([produced(b"t", 90, at=2.0), fetched(b"t", high_watermark, at=at)], WALL)
+        assert ends(offsets) == {("t", 3): end}, at
 
 
 def test_hidden_topics_and_principals_are_left_out() -> None:
@@ -138,6 +131,7 @@ def test_hidden_topics_and_principals_are_left_out() -> None:
     assert [(one.topic, one.offset) for one in event.committed] == [("t", 2)]
 
 
+@pytest.mark.promise("audit-event.md", "A group event says what one member did and committed.")
 def test_a_member_is_reported_with_its_last_offsets() -> None:
     offsets = tracker()
     first = about(b"invoicing", b"m1", (b"t", 0, 5), (ID, 1, 7), generation_id=2)
@@ -174,35 +168,33 @@ def test_offsets_that_the_broker_refused_are_left_out() -> None:
     assert ([(one.topic, one.partition) for one in event.committed], event.commits) == ([("t", 0)], 1)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+def test_a_commit_whose_result_is_not_known_counts_for_nothing() -> None:
+    for changes in (
         {"outcome": "connection_lost"},
         {"error_code": 16},
         {"decode": "malformed"},
         {"decode": "not_kept"},
         {"item_errors": ItemErrors((), 1, 0, 0)},  # more failed than are listed
-    ],
-)
-def test_a_commit_whose_result_is_not_known_counts_for_nothing(changes: dict[str, Any]) -> None:
-    offsets = tracker()
-    offsets.record_exchanges([exchange(COMMIT, resources=about(b"g", b"m", (b"t", 0, 5)), **changes)], WALL)
-    assert groups(offsets) == []
+    ):
+        offsets = tracker()
+        offsets.record_exchanges([exchange(COMMIT, resources=about(b"g", b"m", (b"t", 0, 5)), **changes)], WALL)
+        assert groups(offsets) == [], changes
 
 
-@pytest.mark.parametrize("error_code", [16, 22, 25, 30, 82])
-def test_whom_the_broker_refuses_is_no_member(error_code: int) -> None:
-    """NOT_COORDINATOR, ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, GROUP_AUTHORIZATION_FAILED, FENCED_INSTANCE_ID."""
-    offsets = tracker()
-    offsets.record_exchanges([exchange(HEARTBEAT, resources=about(), error_code=error_code)], WALL)
-    offsets.record_exchanges([fetched(b"clicks", 5, records=2)], WALL)
-    assert groups(offsets) == []
-
-
-def test_a_member_in_a_rebalance_is_one() -> None:
+def test_whom_the_broker_refuses_is_no_member_nor_who_only_reads_of_a_group() -> None:
+    """NOT_COORDINATOR, ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, GROUP_AUTHORIZATION_FAILED, FENCED_INSTANCE_ID; then
+    DescribeGroups, OffsetFetch, LeaveGroup of an administrator, and a first JoinGroup."""
+    for one in (
+        *(exchange(HEARTBEAT, resources=about(), error_code=code) for code in (16, 22, 25, 30, 82)),
+        *(exchange(api, resources=about()) for api in (9, 13, 15)),
+        exchange(11, resources=about(member=b"")),
+    ):
+        offsets = tracker()
+        offsets.record_exchanges([one, fetched(b"clicks", 5, records=2)], WALL)
+        assert groups(offsets) == [], one
     offsets = tracker()
     offsets.record_exchanges([exchange(HEARTBEAT, resources=about(), error_code=27)], WALL)
-    assert [(event.member_id, event.requests) for event in groups(offsets)] == [("m1", 1)]
+    assert [(event.member_id, event.requests) for event in groups(offsets)] == [("m1", 1)], "one in a rebalance is"
 
 
 def test_commits_without_membership_and_in_transactions_say_so() -> None:
@@ -222,15 +214,6 @@ def test_commits_without_membership_and_in_transactions_say_so() -> None:
         ("m", None, [True]),
         ("m1", "consumer", []),
     ]
-
-
-def test_reading_of_a_group_is_no_membership() -> None:
-    """DescribeGroups, OffsetFetch, LeaveGroup of an administrator, and a first JoinGroup."""
-    offsets = tracker()
-    offsets.record_exchanges(
-        [exchange(api, resources=about()) for api in (9, 13, 15)] + [exchange(11, resources=about(member=b""))], WALL
-    )
-    assert groups(offsets) == []
 
 
 def test_topics_that_a_members_connection_fetched_are_reported() -> None:
@@ -270,33 +253,26 @@ def test_members_of_an_interval_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     assert (offsets.left_out, len(groups(offsets))) == (0, 1), "the next interval has room"
 
 
-def test_connections_of_members_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    offsets = tracker()
+def test_what_is_kept_of_members_in_an_interval_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections, committed offsets, and topics fetched."""
     monkeypatch.setattr(group_activity, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(group_activity, "MAX_OFFSETS", 2)
+    monkeypatch.setattr(group_activity, "MAX_FETCHED", 1)
+    offsets = tracker()
     for number in range(3):
         one = exchange(HEARTBEAT, resources=about(b"g%d" % number), connection=connection(number))
         offsets.record_exchanges([one], WALL)
     offsets.record_exchanges([fetched(b"t", 5, records=1, connection=connection(0))], WALL)
     assert [event.fetched for event in groups(offsets)] == [(), (), ()], "its connection was forgotten"
-
-
-def test_committed_offsets_of_an_interval_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    offsets = tracker()
-    monkeypatch.setattr(group_activity, "MAX_OFFSETS", 2)
     commits = about(b"g", b"m", (b"t", 0, 1), (b"t", 1, 1), (b"t", 2, 1), (b"t", 1, 8))
     offsets.record_exchanges([exchange(COMMIT, resources=commits)], WALL)
     (event,) = groups(offsets)
     assert [(one.partition, one.offset) for one in event.committed] == [(0, 1), (1, 8)]
     assert event.offsets_not_listed == 1
-
-
-def test_fetched_topics_of_an_interval_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     offsets = tracker()
-    monkeypatch.setattr(group_activity, "MAX_FETCHED", 1)
     offsets.record_exchanges([exchange(HEARTBEAT, resources=about())], WALL)
     offsets.record_exchanges([fetched(topic, 5, records=1) for topic in (b"a", b"b", b"a")], WALL)
-    assert offsets.left_out == 1
-    assert groups(offsets)[0].fetched == ("a",)
+    assert (offsets.left_out, groups(offsets)[0].fetched) == (1, ("a",))
 
 
 def test_ends_of_an_interval_are_bounded() -> None:
@@ -318,9 +294,3 @@ def test_many_offsets_are_several_events() -> None:
     first, second = groups(offsets)
     assert (first.requests, first.commits, first.offsets_not_listed, len(first.committed)) == (2, 2, 400, 1_000)
     assert (second.requests, second.commits, second.offsets_not_listed, len(second.committed)) == (0, 0, 0, 1_000)
-
-
-def test_an_exchange_it_cannot_work_with_leaves_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    offsets = tracker()
-    offsets.record_exchanges([produced(b"t", 1, at=float("nan")), produced(b"u", 1)], WALL)
-    assert ends(offsets) == {("u", 3): 11}

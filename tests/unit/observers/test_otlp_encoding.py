@@ -63,26 +63,22 @@ def test_the_examples_are_these_log_records() -> None:
     assert request == json.loads(GOLDEN.read_text())
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_log_record_says_all_that_its_event_says(kind: str) -> None:
-    event = encode_event(kind)
-    record = record_of(event)
-    assert event_of(record) == json.loads(event)
-    assert record["eventName"] == f"brokerside.{kind}"
-    assert ("timeUnixNano" in record) == (kind in TIMES)
-
-
-def test_every_kind_of_event_is_tested() -> None:
+@pytest.mark.promise("opentelemetry.md", "Every event is one log record that says all that the event says.")
+def test_a_log_record_says_all_that_its_event_says() -> None:
     (field,) = [one for one in msgspec.structs.fields(Envelope) if one.name == "events"]
-    kinds = {kind.__struct_config__.tag for kind in field.type.__args__[0].__args__}
-    assert set(KINDS) == kinds
+    kinds = {kind.__struct_config__.tag: kind for kind in field.type.__args__[0].__args__}
+    assert set(KINDS) == set(kinds)
+    for kind in KINDS:
+        event = encode_event(kind)
+        record = record_of(event)
+        assert event_of(record) == json.loads(event)
+        assert record["eventName"] == f"brokerside.{kind}"
+        assert ("timeUnixNano" in record) == (kind in TIMES), kind
+    names = {name for kind in kinds.values() for name in kind.__struct_fields__}
+    assert set(ATTRIBUTES) <= names, "every attribute with a name of its own is a field of an event"
 
 
-def test_every_attribute_with_a_name_of_its_own_is_a_field_of_an_event() -> None:
-    (field,) = [one for one in msgspec.structs.fields(Envelope) if one.name == "events"]
-    assert set(ATTRIBUTES) <= {name for kind in field.type.__args__[0].__args__ for name in kind.__struct_fields__}
-
-
+@pytest.mark.promise("opentelemetry.md", "Log records of the same event have the same log.record.uid.")
 def test_an_event_has_one_id_wherever_it_is_sent_from() -> None:
     first = encoded(request_event(seq=41), request_event(seq=42))
     again = encoded(request_event(seq=42), cluster_id="")
@@ -91,6 +87,7 @@ def test_an_event_has_one_id_wherever_it_is_sent_from() -> None:
     assert attributes(next(log_records(again))[1]["attributes"])["log.record.uid"] == uids[1]
 
 
+@pytest.mark.promise("opentelemetry.md", "The resource names the service, the run, the broker and the cluster.")
 def test_the_resource_says_which_sidecar_it_is() -> None:
     ((resource, _),) = log_records(encoded(request_event(), **{"service.name": "kafka-audit", "team": "a"}))
     assert resource == {
@@ -101,9 +98,14 @@ def test_the_resource_says_which_sidecar_it_is() -> None:
     assert "messaging.kafka.cluster.id" not in unknown
 
 
-@pytest.mark.parametrize(
-    ("event", "severity", "error_type"),
-    [
+@pytest.mark.promise("opentelemetry.md", "Failures, denials, failed logins, drops and gaps are warnings.")
+def test_failures_and_denials_are_warnings() -> None:
+    def failed_login(**more: int) -> ConnectionEvent:
+        return ConnectionEvent(1, "authentication_failed", 1, "C", "c1", "User:a", "10.0.0.7", 5, **more)
+
+    parts = tuple(TopicPartition("a", n, error_code=code) for n, code in enumerate((0, 6, 29, 3)))
+    refused = (ItemError(36, "topic", "a"), ItemError(29, "topic", "b"))
+    for event, severity, error_type in (
         (request_event(), "INFO", None),
         (request_event(error_code=29), "WARN", "TOPIC_AUTHORIZATION_FAILED"),
         (request_event(error_code=-1), "WARN", "UNKNOWN_SERVER_ERROR"),
@@ -114,65 +116,38 @@ def test_the_resource_says_which_sidecar_it_is() -> None:
         (request_event(api_key=19, error_code=35), "WARN", "UNSUPPORTED_VERSION"),
         (request_event(outcome="connection_lost"), "INFO", "connection_lost"),
         (request_event(outcome="no_response"), "INFO", None),
-        (
-            request_event(
-                api_key=0,
-                topics=tuple(TopicPartition("a", n, error_code=code) for n, code in enumerate((0, 6, 29, 3))),
-            ),
-            "WARN",
-            "TOPIC_AUTHORIZATION_FAILED",
-        ),
-        (request_event(api_key=1, topics=(TopicPartition("a", 1, error_code=6),)), "INFO", "NOT_LEADER_OR_FOLLOWER"),
-        (
-            request_event(item_errors=(ItemError(36, "topic", "a"), ItemError(29, "topic", "b")), item_failures=2),
-            "WARN",
-            "TOPIC_ALREADY_EXISTS",
-        ),
+        (request_event(api_key=0, topics=parts), "WARN", "TOPIC_AUTHORIZATION_FAILED"),
+        (request_event(api_key=1, topics=parts[1:2]), "INFO", "NOT_LEADER_OR_FOLLOWER"),
+        (request_event(item_errors=refused, item_failures=2), "WARN", "TOPIC_ALREADY_EXISTS"),
         (request_event(item_errors=(ItemError(27, "group", "a"),), item_protocol=1), "INFO", "REBALANCE_IN_PROGRESS"),
-        (
-            ConnectionEvent(1, "authentication_failed", 1, "C", "c1", "User:a", "10.0.0.7", 5, error_code=58),
-            "WARN",
-            "SASL_AUTHENTICATION_FAILED",
-        ),
-        (
-            ConnectionEvent(1, "authentication_failed", 1, "C", "c1", "User:a", "10.0.0.7", 5),
-            "WARN",
-            "authentication_failed",
-        ),
+        (failed_login(error_code=58), "WARN", "SASL_AUTHENTICATION_FAILED"),
+        (failed_login(), "WARN", "authentication_failed"),
         (ConnectionEvent(1, "closed", 1, "C", "c1", "User:a", "10.0.0.7", 5, cause="idle"), "INFO", None),
         (ThrottleEvent(1, "C", "*", "ip", "connections", "drop", 3, 4, 5.5, 1, 2), "WARN", None),
         (ThrottleEvent(1, "C", "*", "ip", "connections", "hold", 3, 4, 5.5, 1, 2), "INFO", None),
         (RollupEvent(1, 60_000_000, "C", 0, "Produce", "User:a", "::1", 5, 9, errors=1), "WARN", None),
         (RollupEvent(1, 60_000_000, "C", 0, "Produce", "User:a", "::1", 5, 9, retriable=1), "INFO", None),
         (GapEvent(1, "queue_full", BOOT_ID, 1, 2), "WARN", None),
-    ],
-)
-def test_failures_and_denials_are_warnings(event: Any, severity: str, error_type: str | None) -> None:
-    record = record_of(event)
-    assert (record["severityText"], record["severityNumber"]) == (severity, 13 if severity == "WARN" else 9)
-    assert attributes(record["attributes"]).get("error.type") == error_type
+    ):
+        record = record_of(event)
+        number = 13 if severity == "WARN" else 9
+        assert (record["severityText"], record["severityNumber"]) == (severity, number), event
+        assert attributes(record["attributes"]).get("error.type") == error_type, event
 
 
-@pytest.mark.parametrize(
-    ("api_key", "topics", "expected"),
-    [
-        (0, [("a", 3, 5)], {"operation.type": "send", "destination.name": "a", "destination.partition.id": "3",
-                            "batch.message_count": 5}),
-        (1, [("a", 3, 5), ("a", 4, 0)], {"operation.type": "receive", "destination.name": "a",
-                                         "batch.message_count": 5}),
-        (78, [("a", 3, 5), ("b", 3, 7)], {"operation.type": "receive", "batch.message_count": 12}),
-        (8, [], {"operation.type": "settle"}),
-        (3, [], {}),
-    ],
-)  # fmt: skip
-def test_what_holds_for_all_of_a_request_has_the_attributes_of_messaging(
-    api_key: int, topics: list[tuple[str, int, int]], expected: dict[str, Any]
-) -> None:
-    parts = tuple(TopicPartition(name, partition, records=records) for name, partition, records in topics)
-    found = attributes(record_of(request_event(api_key=api_key, group_id="g", topics=parts))["attributes"])
+def test_what_holds_for_all_of_a_request_has_the_attributes_of_messaging() -> None:
     names = ("operation.type", "destination.name", "destination.partition.id", "batch.message_count")
-    assert {name: found[f"messaging.{name}"] for name in names if f"messaging.{name}" in found} == expected
-    assert (found["messaging.system"], found["messaging.consumer.group.name"]) == ("kafka", "g")
+    for api_key, topics, expected in (
+        (0, [("a", 3, 5)], ("send", "a", "3", 5)),
+        (1, [("a", 3, 5), ("a", 4, 0)], ("receive", "a", None, 5)),
+        (78, [("a", 3, 5), ("b", 3, 7)], ("receive", None, None, 12)),
+        (8, [], ("settle", None, None, None)),
+        (3, [], (None, None, None, None)),
+    ):
+        parts = tuple(TopicPartition(name, partition, records=records) for name, partition, records in topics)
+        found = attributes(record_of(request_event(api_key=api_key, group_id="g", topics=parts))["attributes"])
+        assert tuple(found.get(f"messaging.{name}") for name in names) == expected, api_key
+        assert (found["messaging.system"], found["messaging.consumer.group.name"]) == ("kafka", "g")
 
 
 TEXTS = st.text(max_size=40) | st.sampled_from(['"', "\\", '\\"', '"},{"seq":1', "]}", '":', "\0\n\x7f", "é€😀"])
@@ -197,17 +172,11 @@ def test_what_is_no_array_of_events_is_refused_at_every_length() -> None:
     writer = LogRecordWriter(ATTRIBUTES)
     whole = b"[%b,%b]" % (encode_event("request"), encode_event("sidecar_status"))
     assert writer.write_records(whole, b"", b"1")
-    for size in range(len(whole)):
+    too_deep = b'[{"a":%b%b}]' % (b"[" * 40, b"]" * 40)
+    wrong = (b"[]", b"{}", b"[1]", b"[{}]", b'[{"a"}]', b'[{"a":}]', b'[{"a":1}]x', b"[" * 50, too_deep)
+    for one in (*(whole[:size] for size in range(len(whole))), *wrong):
         with pytest.raises(ValueError, match="is not a JSON array of events"):
-            writer.write_records(whole[:size], b"", b"1")
-    for wrong in (b"[]", b"{}", b"[1]", b"[{}]", b'[{"a"}]', b'[{"a":}]', b'[{"a":1}]x', b"[" * 50):
-        with pytest.raises(ValueError, match="is not a JSON array of events"):
-            writer.write_records(wrong, b"", b"1")
-
-
-def test_values_nested_too_deep_are_refused() -> None:
-    with pytest.raises(ValueError, match="is not a JSON array of events"):
-        LogRecordWriter(ATTRIBUTES).write_records(b'[{"a":%b%b}]' % (b"[" * 40, b"]" * 40), b"", b"1")
+            writer.write_records(one, b"", b"1")
 
 
 def test_a_record_of_the_audit_is_one_request() -> None:

@@ -187,17 +187,21 @@ DeskOf = Callable[..., Desk]
 
 
 class TestInMemory:
-    def test_events_wait_for_others_and_then_go(self, desk_of: DeskOf) -> None:
+    def test_events_wait_for_others_and_then_go_with_what_was_lost_before(self, desk_of: DeskOf) -> None:
         desk = desk_of()
         desk.producer.ready.set()
-        desk.add(3)
+        desk.add(3, lost={"observer_queue": 7})
         desk.turn(BLOCK_LINGER / 2)
         assert (desk.stats().queued, desk.producer.queued) == (3, 0)
         desk.turn(BLOCK_LINGER / 2)
         assert desk.producer.queued == 1
+        desk.add()
         desk.deliver()
-        assert (desk.stats().delivered, desk.arrived()) == (3, [1, 2, 3])
+        assert (desk.stats().delivered, desk.arrived()) == (3 + BLOCK, list(range(8, 11 + BLOCK)))
+        assert [(e["first_seq"], e["dropped"]) for e in desk.producer.arrived] == [(8, 7), (11, 7)]
+        assert desk.gaps() == [Gap("observer_queue", desk.boot_id, 1, 7)]
 
+    @pytest.mark.promise("audit-delivery.md", "Without a spool events wait in memory up to a bound.")
     def test_without_a_cluster_they_wait_up_to_what_memory_may_hold(self, desk_of: DeskOf) -> None:
         desk = desk_of(room=MIB)
         for _ in range(20):
@@ -233,6 +237,7 @@ class TestInMemory:
         assert desk.stats().dropped == {"invalid_record": BLOCK, "topic_authorization_failed": BLOCK}
         assert desk.arrived() == list(range(2 * BLOCK + 1, 3 * BLOCK + 1))
 
+    @pytest.mark.promise("opentelemetry.md", "Events that a collector rejects are lost as rejected.")
     def test_events_that_the_destination_refused_are_counted_beside_those_it_took(self, desk_of: DeskOf) -> None:
         desk = desk_of()
         desk.producer.ready.set()
@@ -260,6 +265,7 @@ class TestInMemory:
         desk.outbox.close(0)
         assert (desk.stats().queued, desk.stats().dropped) == (0, {"closed": BLOCK})
 
+    @pytest.mark.promise("audit-delivery.md", "What cannot be delivered at the end stays on disk.")
     def test_a_part_of_the_time_to_close_is_the_disk_s(
         self, desk_of: DeskOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -275,37 +281,11 @@ class TestInMemory:
         assert 1.0 < desk.now - begun < 1.9
         assert desk.stats().spooled == BLOCK
 
-    def test_its_envelope_says_what_was_lost_before(self, desk_of: DeskOf) -> None:
-        desk = desk_of()
-        desk.add(lost={"observer_queue": 7})
-        desk.add()
-        desk.deliver()
-        assert [(e["first_seq"], e["dropped"]) for e in desk.producer.arrived] == [(8, 7), (208, 7)]
-        assert desk.gaps() == [Gap("observer_queue", desk.boot_id, 1, 7)]
-
 
 class TestLevels:
     def levels(self, desk: Desk) -> list[tuple[int, int, int]]:
         """Records on the topic: their level, first and last number."""
         return [(e["schema_level"], e["first_seq"], e["last_seq"]) for e in desk.producer.arrived]
-
-    @pytest.mark.parametrize("spool", [True, False])
-    @pytest.mark.parametrize("ready", [True, False])
-    def test_a_change_ends_the_block_and_what_was_added_keeps_its_level(
-        self, desk_of: DeskOf, tmp_path: Path, spool: bool, ready: bool
-    ) -> None:
-        desk = desk_of(tmp_path if spool else None)
-        if ready:
-            desk.producer.ready.set()
-        desk.add(3)
-        desk.level(2)
-        desk.add(4)
-        desk.level(1)
-        desk.add(5)
-        assert desk.stats().undelivered == {1: 8, 2: 4}
-        desk.deliver()
-        assert self.levels(desk) == [(1, 1, 3), (2, 4, 7), (1, 8, 12)]
-        assert desk.stats().undelivered == {1: 0, 2: 0}
 
     def test_halves_and_blocks_that_are_sent_again_keep_their_level(self, desk_of: DeskOf, tmp_path: Path) -> None:
         desk = desk_of(tmp_path)
@@ -321,66 +301,24 @@ class TestLevels:
         assert {level for level, *_ in self.levels(desk)} == {2}
         assert sorted(desk.arrived()) == list(range(1, BLOCK + 1))
 
-    def test_without_a_level_events_are_lost_until_there_is_one_again(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        desk = desk_of(tmp_path)
-        desk.add(3)
-        desk.level(0)
-        desk.add(4, lost={"observer_queue": 2})
-        killed = Gap("killed", "another run", 5, 9)
-        desk.outbox._accounting.add_gap(killed)
-        assert desk.gaps() == [], "their events would be lost, too"
-        assert desk.stats().dropped == {"observer_queue": 2, "schema_level": 4}
-        assert desk.stats().undelivered == {1: 3, 2: 0}
-        desk.level(1)
-        desk.add(1)
-        desk.deliver()
-        assert desk.arrived() == [1, 2, 3, 10]
-        lost = [Gap("observer_queue", desk.boot_id, 4, 5), Gap("schema_level", desk.boot_id, 6, 9)]
-        assert desk.gaps() == [*lost, killed]
-
-    def test_what_a_dead_run_left_comes_at_its_level(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        old = desk_of(tmp_path)
-        for level in (1, 2):
-            old.level(level)
-            old.add()
-        old.level(1)
-        old.die()
-        new = desk_of(tmp_path)
-        assert (new.stats().undelivered, new.outbox.searched_at) == ({1: 0, 2: 0}, 0), "before it has looked"
-        new.turn()
-        assert new.outbox.searched_at == new.now > 0
-        assert new.stats().undelivered == {1: BLOCK, 2: BLOCK}
-        new.producer.ready.set()
-        new.turn()
-        new.producer.end()
-        assert new.stats().undelivered == {1: 0, 2: BLOCK}
-        new.deliver()
-        assert new.stats().undelivered == {1: 0, 2: 0}
-        assert self.levels(new) == [(1, 1, BLOCK), (2, BLOCK + 1, 2 * BLOCK)]
-
     def test_a_run_that_still_lives_is_counted_by_a_search_after_its_end(self, desk_of: DeskOf, tmp_path: Path) -> None:
         """As the spool of a predecessor, which drains: only what a later search says is complete."""
+        assert desk_of(None).outbox.searched_at == math.inf, "without a spool nothing is searched"
         old, new = desk_of(tmp_path), desk_of(tmp_path)
+        assert (new.stats().undelivered, new.outbox.searched_at) == ({1: 0, 2: 0}, 0), "before it has looked"
         old.level(2)
         old.add()
         new.turn()
         searched, ended = new.outbox.searched_at, new.now
+        assert 0 < searched <= ended
         old.die()
-        assert (new.stats().undelivered[2], searched <= ended) == (0, True)
+        assert new.stats().undelivered[2] == 0
         new.turn()
         assert new.outbox.searched_at == searched
         new.turn(SPOOL_RETRY_INTERVAL)
         assert (new.stats().undelivered[2], new.outbox.searched_at > ended) == (BLOCK, True)
-
-    def test_without_a_spool_nothing_is_searched_and_after_its_end_nothing_is_known(
-        self, desk_of: DeskOf, tmp_path: Path
-    ) -> None:
-        assert desk_of(None).outbox.searched_at == math.inf
-        desk = desk_of(tmp_path)
-        desk.turn()
-        assert desk.outbox.searched_at == desk.now
-        desk.outbox.close(0)
-        assert desk.outbox.searched_at == 0, "dead runs that it had found are counted by nobody"
+        new.outbox.close(0)
+        assert new.outbox.searched_at == 0, "dead runs that it had found are counted by nobody"
 
     def test_of_a_dead_run_what_was_settled_and_what_is_torn_is_not_undelivered(
         self, desk_of: DeskOf, tmp_path: Path
@@ -417,7 +355,10 @@ class TestOnDisk:
         assert (desk.stats().spooled, desk.stats().delivered) == (BLOCK, BLOCK)
         desk.deliver()
         assert (desk.stats().spooled, desk.stats().delivered) == (0, 2 * BLOCK)
+        desk.outbox.close(0)
+        assert list(tmp_path.iterdir()) == [], "a clean end leaves nothing"
 
+    @pytest.mark.promise("audit-delivery.md", "Blocks beyond the queue stay on disk, and are read back in order.")
     def test_an_outage_longer_than_memory_loses_nothing_and_keeps_the_order(
         self, desk_of: DeskOf, tmp_path: Path
     ) -> None:
@@ -437,6 +378,7 @@ class TestOnDisk:
         desk.add()
         assert desk.producer.queued == 1, "what is new goes at once again"
 
+    @pytest.mark.promise("audit-delivery.md", "A full spool loses new events, and one gap event names them.")
     def test_a_full_spool_loses_the_newest_and_counts_one_run(self, desk_of: DeskOf, tmp_path: Path) -> None:
         desk = desk_of(tmp_path, room=MIB, max_bytes=100_000)
         for _ in range(1000):
@@ -453,76 +395,48 @@ class TestOnDisk:
         assert gap.last - gap.first + 1 == lost
         assert sorted(desk.arrived()) == [n for n in range(1, 1001 * BLOCK + 1) if not gap.first <= n <= gap.last]
 
-    @pytest.mark.parametrize("reason", ["topic_authorization_failed", "unknown_topic_or_part", "producer_failed"])
-    def test_what_passes_is_sent_again_one_first_and_then_all(
-        self, desk_of: DeskOf, tmp_path: Path, reason: str
-    ) -> None:
-        desk = desk_of(tmp_path)
-        desk.producer.ready.set()
-        for _ in range(3):
-            desk.add()
-        while desk.producer.sent:
-            desk.producer.end(reason, retriable=True)
-        desk.add()
-        assert desk.producer.queued == 0
-        for _ in range(5):
-            desk.turn(10)
-            assert desk.producer.queued == 1
-            desk.turn(10)
-            assert desk.producer.queued == 1, "one alone, until it is known what became of it"
-            desk.producer.end(reason, retriable=True)
-            desk.turn(0.01)
-            assert desk.producer.queued == 0, "there is a pause"
-        desk.turn(10)
-        desk.deliver()
-        assert sorted(desk.arrived()) == list(range(1, 4 * BLOCK + 1))
-        assert desk.stats().dropped == {}
-
-    def test_it_is_logged_when_the_topic_begins_to_refuse_and_when_it_ends(
-        self, desk_of: DeskOf, tmp_path: Path
-    ) -> None:
+    @pytest.mark.promise("audit-delivery.md", "While the topic takes nothing events wait on disk.")
+    def test_what_passes_is_sent_again_one_first_and_then_all(self, desk_of: DeskOf, tmp_path: Path) -> None:
         desk = desk_of(tmp_path)
         desk.producer.ready.set()
         with capture_logs() as logged:
             for _ in range(3):
                 desk.add()
-            for _ in range(5):
-                while desk.producer.sent:
-                    desk.producer.end("topic_authorization_failed", retriable=True)
+            while desk.producer.sent:
+                desk.producer.end("topic_authorization_failed", retriable=True)
+            desk.add()
+            assert desk.producer.queued == 0
+            for reason in ("unknown_topic_or_part", "producer_failed", "topic_authorization_failed"):
                 desk.turn(10)
+                assert desk.producer.queued == 1
+                desk.turn(10)
+                assert desk.producer.queued == 1, "one alone, until it is known what became of it"
+                desk.producer.end(reason, retriable=True)
+                desk.turn(0.01)
+                assert desk.producer.queued == 0, "there is a pause"
+            desk.turn(10)
             desk.deliver()
+        assert sorted(desk.arrived()) == list(range(1, 4 * BLOCK + 1))
+        assert desk.stats().dropped == {}
         assert [(one["event"], one.get("reason")) for one in logged] == [
             ("audit_delivery_failed", "topic_authorization_failed"),
             ("audit_delivery_works_again", None),
         ]
 
-    def test_a_refused_record_is_lost_and_holds_up_nothing(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        desk = desk_of(tmp_path)
-        desk.producer.ready.set()
-        for _ in range(3):
-            desk.add()
-        desk.producer.end("invalid_record")
-        desk.deliver()
-        assert desk.arrived() == list(range(BLOCK + 1, 3 * BLOCK + 1))
-        assert desk.gaps() == [Gap("invalid_record", desk.boot_id, 1, BLOCK)]
-
-    def test_a_record_that_no_empty_producer_takes_is_lost(self, desk_of: DeskOf, tmp_path: Path) -> None:
+    def test_a_refused_record_and_one_that_no_empty_producer_takes_is_lost_and_holds_up_nothing(
+        self, desk_of: DeskOf, tmp_path: Path
+    ) -> None:
         desk = desk_of(tmp_path, room=MIB)
         desk.producer.ready.set()
+        for _ in range(2):
+            desk.add()
+        desk.producer.end("invalid_record")
         desk.add(1, size=2 * MIB)
         desk.add()
         desk.deliver()
-        assert desk.stats().dropped == {"too_large": 1}
-        assert desk.arrived() == list(range(2, BLOCK + 2))
-
-    def test_a_clean_end_leaves_nothing(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        desk = desk_of(tmp_path)
-        desk.producer.ready.set()
-        desk.add()
-        desk.deliver()
-        desk.outbox.close(0)
-        assert list(tmp_path.iterdir()) == []
-        assert desk.stats().delivered == BLOCK
+        assert desk.stats().dropped == {"invalid_record": BLOCK, "too_large": 1}
+        assert desk.arrived() == [*range(BLOCK + 1, 2 * BLOCK + 1), *range(2 * BLOCK + 2, 3 * BLOCK + 2)]
+        assert desk.gaps()[0] == Gap("invalid_record", desk.boot_id, 1, BLOCK)
 
 
 class TestNextRun:
@@ -541,6 +455,7 @@ class TestNextRun:
         new.outbox.close(0)
         assert list(tmp_path.iterdir()) == []
 
+    @pytest.mark.promise("audit-delivery.md", "The next run names the numbers that a killed one lost.")
     def test_it_names_what_a_killed_one_lost(self, desk_of: DeskOf, tmp_path: Path) -> None:
         old = desk_of(tmp_path)
         old.add()
@@ -572,21 +487,7 @@ class TestNextRun:
         assert new.arrived(old.boot_id) == list(range(3 * BLOCK + 1, 5 * BLOCK + 1))
         assert new.gaps() == []
 
-    def test_it_is_killed_too_and_a_third_one_sends_both(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        first, second = desk_of(tmp_path), None
-        first.add()
-        first.die()
-        second = desk_of(tmp_path)
-        second.turn()
-        second.add()
-        second.die()
-        third = desk_of(tmp_path)
-        third.turn()
-        third.deliver()
-        assert third.arrived(first.boot_id) == third.arrived(second.boot_id) == list(range(1, BLOCK + 1))
-        assert third.stats().replayed == 2 * BLOCK
-
-    def test_it_is_killed_once_it_has_sent_all_and_a_third_one_says_what_was_lost(
+    def test_it_is_killed_too_and_a_third_one_sends_both_and_says_what_was_lost(
         self, desk_of: DeskOf, tmp_path: Path
     ) -> None:
         first = desk_of(tmp_path)
@@ -595,31 +496,47 @@ class TestNextRun:
         first.die()
         second = desk_of(tmp_path)
         second.turn()
-        second.deliver()
-        assert (tmp_path / f"1-{first.boot_id}").exists()
-        for run in second.outbox._store._ended_runs.values():
-            run.release()
+        second.add()
         second.die()
         third = desk_of(tmp_path)
         third.turn()
         third.deliver()
         third.turn()
-        assert third.stats().replayed == 0
+        assert third.arrived(first.boot_id) == third.arrived(second.boot_id) == list(range(1, BLOCK + 1))
+        assert third.stats().replayed == 2 * BLOCK
         assert third.gaps() == [Gap("killed", first.boot_id, BLOCK + 1, BLOCK + 7)]
+        for run in third.outbox._store._ended_runs.values():  # killed as well, once it has sent all
+            run.release()
+        third.die()
+        fourth = desk_of(tmp_path)
+        fourth.turn()
+        fourth.deliver()
+        fourth.turn()
+        assert fourth.stats().replayed == 0
+        assert fourth.gaps() == [Gap("killed", first.boot_id, BLOCK + 1, BLOCK + 7)], "it was never delivered"
 
-    def test_the_living_and_other_brokers_are_left_alone(self, desk_of: DeskOf, tmp_path: Path) -> None:
+    def test_the_living_other_brokers_and_what_nobody_can_read_are_left_alone(
+        self, desk_of: DeskOf, tmp_path: Path
+    ) -> None:
         living = desk_of(tmp_path)
         living.add()
         other = desk_of(tmp_path)
         other.add()
         other.die()
         (tmp_path / f"1-{other.boot_id}").rename(tmp_path / f"11-{other.boot_id}")
+        (tmp_path / "1-a file").write_text("")
+        (tmp_path / "1-future").mkdir()
+        (tmp_path / "1-future" / "ledger").write_bytes(b"another version")
         new = desk_of(tmp_path)
-        new.turn()
-        new.deliver()
-        assert new.stats().replayed == 0
-        assert len(list(tmp_path.iterdir())) == 3
+        with capture_logs() as logged:
+            for _ in range(3):
+                new.turn(SPOOL_RETRY_INTERVAL)
+            new.deliver()
+        assert [(one["event"], one["folder"]) for one in logged] == [("audit_spool_left", "1-future")]
+        assert (new.stats().replayed, new.stats().spool_failed) == (0, False)
+        assert len(list(tmp_path.iterdir())) == 5
 
+    @pytest.mark.promise("audit-delivery.md", "A run adopts folders up to half of spool.max.bytes.")
     def test_it_leaves_room_for_its_own_and_folders_for_others(self, desk_of: DeskOf, tmp_path: Path) -> None:
         for _ in range(3):
             old = desk_of(tmp_path)
@@ -653,66 +570,38 @@ class TestNextRun:
         assert (new.stats().replayed, new.stats().replay_lost, new.stats().dropped) == (BLOCK, BLOCK, {})
         assert new.gaps() == [Gap("invalid_record", old.boot_id, 1, BLOCK)]
 
-    def test_what_nobody_can_read_stays_and_is_logged_once(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        (tmp_path / "1-a file").write_text("")
-        (tmp_path / "1-future").mkdir()
-        (tmp_path / "1-future" / "ledger").write_bytes(b"another version")
-        new = desk_of(tmp_path)
-        with capture_logs() as logged:
-            for _ in range(3):
-                new.turn(SPOOL_RETRY_INTERVAL)
-        assert [(one["event"], one["folder"]) for one in logged] == [("audit_spool_left", "1-future")]
-        assert (tmp_path / "1-future").exists()
-        assert not new.stats().spool_failed
-
 
 class TestSmallMessages:
     """The topic refuses records of a block's size."""
 
-    @pytest.mark.parametrize("spool", [False, True])
-    def test_what_is_too_large_comes_in_parts(self, desk_of: DeskOf, tmp_path: Path, spool: bool) -> None:
-        desk = desk_of(tmp_path if spool else None)
-        desk.producer.ready.set()
-        for _ in range(3):
-            desk.add(each=250)
-        desk.deliver_up_to(6000)
-        stats = desk.stats()
-        assert (stats.delivered, stats.dropped, stats.spooled) == (3 * BLOCK, {}, 0)
-        assert sorted(desk.arrived()) == list(range(1, 3 * BLOCK + 1))
-        for envelope in desk.producer.arrived:
-            assert [e["seq"] for e in envelope["events"]] == list(
-                range(envelope["first_seq"], envelope["last_seq"] + 1)
-            )
-        assert all(len(msgspec.json.encode(envelope)) <= 6000 for envelope in desk.producer.arrived)
-
-    def test_later_blocks_are_small_to_begin_with(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        desk = desk_of(tmp_path)
-        desk.add(each=250)
-        desk.deliver_up_to(6000)
-        for _ in range(BLOCK):
-            desk.add(1, each=250)
-        desk.turn(BLOCK_LINGER)
-        assert len(desk.producer.sent) > 5
-        assert all(len(value) <= 6000 for _, value in desk.producer.sent)
-        desk.deliver_up_to(6000)
-        assert sorted(desk.arrived()) == list(range(1, 2 * BLOCK + 1))
-
-    @pytest.mark.parametrize("spool", [False, True])
-    def test_only_an_event_that_is_too_large_by_itself_is_lost(
-        self, desk_of: DeskOf, tmp_path: Path, spool: bool
+    @pytest.mark.promise("audit-delivery.md", "A record that is refused as too large is sent in parts.")
+    def test_what_is_too_large_comes_in_parts_and_only_an_event_too_large_by_itself_is_lost(
+        self, desk_of: DeskOf, tmp_path: Path
     ) -> None:
-        desk = desk_of(tmp_path if spool else None)
-        desk.producer.ready.set()
-        desk.add(50)
-        desk.add(1, each=20_000)
-        desk.add(50)
-        desk.deliver_up_to(6000)
-        desk.add()
-        desk.deliver_up_to(6000)
-        assert desk.stats().dropped == {"too_large": 1}
-        assert desk.gaps() == [Gap("too_large", desk.boot_id, 51, 51)]
-        assert sorted(desk.arrived()) == [*range(1, 51), *range(52, BLOCK + 102)]
-        assert desk.stats().spooled == 0
+        for folder in (None, tmp_path):
+            desk = desk_of(folder)
+            desk.producer.ready.set()
+            for _ in range(2):
+                desk.add(each=250)
+            desk.add(50)
+            desk.add(1, each=20_000)
+            desk.add(50)
+            desk.deliver_up_to(6000)
+            for _ in range(BLOCK):
+                desk.add(1, each=250)
+            desk.turn(BLOCK_LINGER)
+            assert len(desk.producer.sent) > 5, "later blocks are small to begin with"
+            assert all(len(value) <= 6000 for _, value in desk.producer.sent)
+            desk.deliver_up_to(6000)
+            large = 2 * BLOCK + 51
+            stats = desk.stats()
+            assert (stats.dropped, stats.spooled) == ({"too_large": 1}, 0), folder
+            assert desk.gaps() == [Gap("too_large", desk.boot_id, large, large)], folder
+            assert sorted(desk.arrived()) == [n for n in range(1, 3 * BLOCK + 102) if n != large], folder
+            for envelope in desk.producer.arrived:
+                seqs = [e["seq"] for e in envelope["events"]]
+                assert seqs == list(range(envelope["first_seq"], envelope["last_seq"] + 1))
+                assert len(msgspec.json.encode(envelope)) <= 6000
 
     def test_a_part_that_may_be_sent_again_is_sent_alone(self, desk_of: DeskOf, tmp_path: Path) -> None:
         desk = desk_of(tmp_path)
@@ -762,6 +651,7 @@ class TestSmallMessages:
 class TestGone:
     """Somebody deletes the folder of a living run, or mounts another file system over it."""
 
+    @pytest.mark.promise("audit-delivery.md", "Events in a deleted spool folder are lost as spool_torn.")
     def test_what_is_on_its_way_arrives_and_what_was_on_disk_alone_is_lost(
         self, desk_of: DeskOf, tmp_path: Path
     ) -> None:
@@ -818,28 +708,15 @@ class TestGone:
         assert desk.arrived() == list(range(2 * BLOCK + 1, 3 * BLOCK + 1))
         assert desk.stats().dropped == {"spool_torn": BLOCK, "topic_authorization_failed": BLOCK}
 
-    def test_an_end_before_it_is_noticed_claims_nothing(self, desk_of: DeskOf, tmp_path: Path) -> None:
+    def test_an_end_before_it_is_noticed_claims_nothing_nor_does_a_folder_that_comes_back(
+        self, desk_of: DeskOf, tmp_path: Path
+    ) -> None:
         desk = desk_of(tmp_path)
         desk.turn()
         desk.add()
         shutil.rmtree(tmp_path / f"1-{desk.boot_id}")
         desk.outbox.close(0)
         assert (desk.stats().spooled, desk.stats().dropped) == (0, {"spool_torn": BLOCK})
-
-    def test_where_none_can_be_made_events_wait_in_memory(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        desk = desk_of(tmp_path / "spool")
-        desk.turn()
-        shutil.rmtree(tmp_path / "spool")
-        (tmp_path / "spool").write_text("a file")
-        desk.turn(SPOOL_RETRY_INTERVAL)
-        desk.add()
-        assert (desk.stats().spool_failed, desk.stats().queued, desk.stats().spooled) == (True, BLOCK, 0)
-        (tmp_path / "spool").unlink()
-        desk.turn(SPOOL_RETRY_INTERVAL)
-        desk.add()
-        assert (desk.stats().spool_failed, desk.stats().spooled) == (False, BLOCK)
-
-    def test_a_folder_that_comes_back_holds_nothing_for_the_next_run(self, desk_of: DeskOf, tmp_path: Path) -> None:
         old = desk_of(tmp_path / "spool")
         old.turn()
         old.add()
@@ -865,6 +742,7 @@ class TestDisk:
 
         return lambda: monkeypatch.setattr(Spool, "append", append)
 
+    @pytest.mark.promise("audit-delivery.md", "While the disk fails events wait in memory alone.")
     def test_while_it_fails_events_wait_in_memory_and_losses_are_counted(
         self, desk_of: DeskOf, tmp_path: Path, broken: Callable[[], None], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -900,18 +778,7 @@ class TestDisk:
         desk.deliver()
         assert sorted(desk.arrived()) == list(range(1, 2 * BLOCK + 1))
 
-    def test_what_cannot_be_read_back_is_lost_and_counted(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        desk = desk_of(tmp_path)
-        desk.add()
-        desk.add()
-        (segment,) = tmp_path.glob("*/*.events")
-        segment.write_bytes(b"x" * segment.stat().st_size)
-        desk.deliver()
-        assert (desk.stats().spooled, desk.stats().dropped) == (0, {"spool_torn": 2 * BLOCK})
-
-    def test_what_cannot_be_read_back_is_no_longer_undelivered_at_either_level(
-        self, desk_of: DeskOf, tmp_path: Path
-    ) -> None:
+    def test_what_cannot_be_read_back_is_lost_and_counted_at_its_level(self, desk_of: DeskOf, tmp_path: Path) -> None:
         desk = desk_of(tmp_path)
         desk.add()
         desk.level(2)
@@ -923,6 +790,7 @@ class TestDisk:
             segment.write_bytes(b"x" * segment.stat().st_size)
         desk.deliver()
         assert (desk.stats().undelivered, desk.stats().dropped) == ({1: 0, 2: 0}, {"spool_torn": 3 * BLOCK})
+        assert desk.stats().spooled == 0
 
     def test_the_ledger_may_fail_as_well(
         self, desk_of: DeskOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -936,6 +804,7 @@ class TestDisk:
         desk.deliver()
         assert desk.arrived() == list(range(1, BLOCK + 1))
 
+    @pytest.mark.promise("audit-delivery.md", "Blocks that are not delivered soon are synced to the disk.")
     def test_what_waits_long_is_made_to_be_on_the_disk(
         self, desk_of: DeskOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

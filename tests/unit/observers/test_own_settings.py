@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from structlog.testing import capture_logs
 
+from observers.audit import AuditObserver
+from observers.audit_producer import RESERVED_SETTINGS, producer_settings
 from observers.dispatch import Dispatcher
+from observers.errors import ObserverError
+from observers.kafka_admin import RDKAFKA_LOG_INTERVAL, RdkafkaLog
+from observers.spool_runs import SpoolSettings, check_path
+from observers.topic_names import TopicNames
+from proxy.commands.sidecar import check_config
 from proxy.config import load, redacted
 from proxy.config.difference import fingerprint
 from proxy.config.serialization import pack, unpack
-from proxy.errors import ConfigError
+from proxy.errors import ConfigError, LocalError
 
 MODULE = """
 import json, threading
@@ -53,77 +60,145 @@ def config_file(home: Path, observers: dict[str, Any], *names: str) -> Path:
     return path
 
 
-def check(path: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "proxy", "check-config", str(path)]
-    paths = os.pathsep.join((str(path.parent), os.getcwd()))
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=240, check=False, env=os.environ | {"PYTHONPATH": paths}
-    )
+def check(path: Path) -> str:
+    """What ``check-config`` says is wrong; nothing where all is well."""
+    try:
+        check_config(path)
+    except (ConfigError, LocalError) as error:
+        return str(error)
+    return ""
 
 
+@pytest.mark.promise("observers.md", "An observer gets its settings, with the content of files.")
 def test_an_observer_gets_its_settings_and_the_whole_configuration(home: Path) -> None:
     given = {"out": str(home / "out"), "interval.ms": 50, "on": True, "token": {"file": "token"}}
-    config = load(config_file(home, {"reporting:Reporting": given}))
+    path = config_file(home, {"reporting:Reporting": given})
+    config = load(path)
     assert "c4n4ry" not in str(redacted(config))
     assert "c4n4ry" not in str(config)
     assert unpack(pack(config)).observers == config.observers
-    done = check(home / "brokerside.yaml")
-    assert (done.returncode, done.stderr) == (0, "")
-    reported = given | {"token": "c4n4ry"}
-    assert yaml.safe_load((home / "out").read_text()) == [reported, 7, True]
+    assert check(path) == ""
+    assert yaml.safe_load((home / "out").read_text()) == [given | {"token": "c4n4ry"}, 7, True]
+    before = fingerprint(config)
+    (home / "token").write_text("another")
+    assert fingerprint(load(path)) != before, "another secret is another configuration"
+    dispatcher = Dispatcher([f"{__name__}:Kept"], {})
+    dispatcher.check()
+    (kept,) = dispatcher.observers.values()
+    assert (kept.configs["settings"], kept.configs["dry.run"]) == ({}, True)
 
 
+@pytest.mark.promise("observers.md", "check-config names a setting that an observer refuses, and what is allowed.")
 def test_a_refused_setting_is_named_by_check_config(home: Path) -> None:
-    given = {"reporting:Reporting": {"out": str(home / "out"), "interval.ms": 0}}
-    done = check(config_file(home, given))
-    assert done.returncode == 1
-    assert (
-        "'reporting:Reporting' refused its configuration: ValueError: interval.ms: 0 (allowed: above 0)" in done.stderr
-    )
+    said = check(config_file(home, {"reporting:Reporting": {"out": str(home / "out"), "interval.ms": 0}}))
+    refused = "'reporting:Reporting' refused its configuration: ValueError: interval.ms: 0 (allowed: above 0)"
+    assert refused in said
 
 
-@pytest.mark.parametrize(
-    ("observers", "said"),
-    [
+def test_a_wrong_setting_has_an_error_that_says_where(home: Path) -> None:
+    for observers, said in (
         ({"other:Class": {"a": 1}}, "observers.other:Class: is no class of observer.class.names"),
         ({"reporting:Reporting": {"a": [1]}}, "observers.reporting:Reporting.a"),
         ({"reporting:Reporting": {"a": {"file": "missing"}}}, "file 'missing' cannot be read"),
         ({"reporting:Reporting": 5}, "observers.reporting:Reporting"),
-    ],
-)
-def test_a_wrong_setting_has_an_error_that_says_where(home: Path, observers: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match="observers") as raised:
-        load(config_file(home, observers))
-    assert said in str(raised.value)
+    ):
+        with pytest.raises(ConfigError, match="observers") as raised:
+            load(config_file(home, observers))
+        assert said in str(raised.value), observers
 
 
-def test_another_secret_is_another_configuration(home: Path) -> None:
-    path = config_file(home, {"reporting:Reporting": {"token": {"file": "token"}}})
-    before = fingerprint(load(path))
-    (home / "token").write_text("another")
-    assert fingerprint(load(path)) != before
-
-
+@pytest.mark.promise("audit-delivery.md", "check-config finds a spool that cannot be written.")
 def test_the_audit_checks_its_settings_and_starts_nothing(home: Path) -> None:
     path = config_file(home, {}, "observers.audit:AuditObserver")
     values = yaml.safe_load(path.read_text())
-    values["audit"] = {"spool.path": str(home / "spool"), "producer": {"compression.level": "seven"}}
-    path.write_text(yaml.safe_dump(values))
-    done = check(path)
-    assert done.returncode == 1
-    assert "compression.level" in done.stderr
-    values["audit"]["producer"] = {}
-    path.write_text(yaml.safe_dump(values))
-    assert check(path).returncode == 0
+    (home / "file").write_text("")
+    for spool, producer, says in (
+        ("spool", {"compression.level": "seven"}, "compression.level"),
+        ("file", {}, f"audit.spool.path: {home}/file cannot be written: {home}/file is not a folder"),
+        ("spool", {}, ""),
+    ):
+        values["audit"] = {"spool.path": str(home / spool), "producer": producer}
+        path.write_text(yaml.safe_dump(values))
+        said = check(path)
+        assert (bool(said), says in said) == (bool(says), True), said
     assert not (home / "spool").exists()
 
 
-def test_observers_without_settings_get_an_empty_mapping(home: Path) -> None:
-    dispatcher = Dispatcher(["tests.unit.observers.test_own_settings:Kept"], {})
-    dispatcher.check()
-    (kept,) = dispatcher.observers.values()
-    assert kept.configs["settings"] == {}  # type: ignore[union-attr]
-    assert kept.configs["dry.run"] is True  # type: ignore[union-attr]
+def refused(path: Path) -> str:
+    with pytest.raises(ObserverError) as raised:
+        check_path(SpoolSettings(str(path), 1), "audit.spool.path")
+    return str(raised.value)
+
+
+def test_a_spool_that_cannot_be_written_is_named_and_none_is_made_by_the_check(tmp_path: Path) -> None:
+    check_path(SpoolSettings(str(tmp_path / "spool" / "of-1"), 1), "audit.spool.path")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "spool"):
+        assert refused(path) == f"audit.spool.path: {path} cannot be written: {tmp_path}/file is not a folder"
+    folder = tmp_path / "of-another"
+    folder.mkdir()
+    folder.chmod(0o555)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        said = refused(folder / "spool")
+        assert said.startswith(
+            f"audit.spool.path: {folder}/spool cannot be written: user {os.geteuid()} may not write to "
+        )
+    finally:
+        os.seteuid(user)
+
+
+INTERNAL = {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "PLAINTEXT"}
+
+
+@pytest.mark.promise("audit-delivery.md", "audit.producer changes defaults, but no guarantee.")
+def test_a_user_changes_defaults_but_not_guarantees() -> None:
+    settings = producer_settings(INTERNAL, {"compression.type": "lz4", "linger.ms": 5}, "brokerside-audit-1")
+    assert settings["bootstrap.servers"] == "127.0.0.1:1"
+    assert (settings["compression.type"], settings["linger.ms"]) == ("lz4", 5)
+    assert (settings["enable.idempotence"], settings["client.id"]) == (True, "brokerside-audit-1")
+    for key in RESERVED_SETTINGS:
+        with pytest.raises(ObserverError, match=f"audit.producer: {key} cannot be set"):
+            producer_settings(INTERNAL, {key: "x"}, "me")
+    for value in (False, "false", "FALSE"):
+        with pytest.raises(ObserverError, match=r"enable\.idempotence must stay true"):
+            producer_settings(INTERNAL, {"enable.idempotence": value}, "me")
+
+
+def test_settings_the_audit_cannot_work_with_refuse_the_start() -> None:
+    values = {
+        "broker.id": 1, "boot.id": "boot", "sidecar.version": "0", "internal": INTERNAL,
+        "topic.names": TopicNames(dict), "audit": {"topic": "audit"}, "api.names": {},
+    }  # fmt: skip
+    large = {"producer": {"message.max.bytes": 2**21}, "spool.path": "/nowhere", "spool.max.bytes": 2**20}
+    for changes, says in (
+        ({"internal": {}}, "internal.bootstrap.servers is not set"),
+        ({"audit": {"producer": {"no.such": 1}}}, 'No such configuration property: "no.such"'),
+        ({"audit": {"producer": {"acks": 1}}}, "acks"),
+        ({"audit": {"producer": {"queue.buffering.max.kbytes": "much"}}}, r"queue\.buffering\.max\.kbytes"),
+        ({"audit": {"producer": {"message.max.bytes": "much"}}}, r"message\.max\.bytes"),
+        ({"audit": large}, r"message.max.bytes is 2097152 \(allowed: up to audit.spool.max.bytes, 1048576\)"),
+    ):
+        with pytest.raises(ObserverError, match=says):
+            AuditObserver().configure({**values, **changes})
+
+
+@pytest.mark.promise("log-events.md", "Lines of librdkafka are limited, and those left out counted.")
+def test_librdkafkas_lines_are_logged_one_at_a_time_and_counted() -> None:
+    now = [0.0]
+    lines = RdkafkaLog(lambda: now[0])
+    with capture_logs() as logged:
+        for _ in range(500):
+            lines.log(logging.ERROR, "%s [%s] %s", "FAIL", "me", "connection refused")
+        now[0] = RDKAFKA_LOG_INTERVAL
+        lines.log(logging.INFO, "%s [%s] %s", "OK", "me", "fine")
+    assert [(e["log_level"], e["line"], e["suppressed"]) for e in logged] == [
+        ("warning", "FAIL [me] connection refused", 0),
+        ("info", "OK [me] fine", 499),
+    ]
 
 
 class Kept:

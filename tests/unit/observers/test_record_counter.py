@@ -23,11 +23,11 @@ from observers.decompress import (
 )
 from observers.record_counter import count_compressed_records, count_records
 from proxy.compiled.exchange import Exchange
-from proxy.compiled.walk_door import walk_whole, walker_for_request, walker_for_response
+from proxy.compiled.walk_door import walk_whole, walker_for_request
 from proxy.core.exchange import ProduceRequest, RecordSet
 from tests.frames import batch
 from tests.golden.frames import Frame, recordings
-from tests.golden.message_sets import MessageSet, message_sets
+from tests.golden.message_sets import message_sets
 from tests.tools import messages
 from tests.tools.messages import Made, encode
 from tests.unit.observers.samples import exchange
@@ -61,104 +61,61 @@ def plain_block(data: bytes) -> bytes:
 # ---- counting -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("one", SETS, ids=lambda one: f"{one.magic}-{one.codec}-{one.records}")
-def test_what_kafka_wrote_is_counted(one: MessageSet) -> None:
-    assert counted(one.data) == one.records
-
-
-@pytest.mark.parametrize("one", COMPRESSED, ids=lambda one: f"{one.magic}-{one.codec}-{one.records}")
-def test_several_wrappers_batches_of_every_magic_and_a_cut_one_add_up(one: MessageSet) -> None:
+@pytest.mark.promise("consumed-records.md", "With observer.records.deep old compressed sets are counted exactly.")
+def test_what_kafka_wrote_is_counted() -> None:
     control = bytearray(batch(1, b"marker"))
     control[22] |= 0x20
-    data = one.data + batch(5, b"five") + one.data + entry(b"v", 0) + entry(None) + bytes(control)
-    expected = 2 * one.records + 5 + 2
-    assert counted(data) == expected
-    assert counted(data + one.data[:-1]) == expected
-    assert counted(data + one.data[:17]) == expected
-    assert counted(data[: len(one.data) - 1]) == 0
+    for one in SETS:
+        assert counted(one.data) == one.records, one
+        if one.codec == "none":
+            continue
+        data = one.data + batch(5, b"five") + one.data + entry(b"v", 0) + entry(None) + bytes(control)
+        expected = 2 * one.records + 5 + 2
+        assert counted(data) == counted(data + one.data[:-1]) == counted(data + one.data[:17]) == expected, one
+        assert counted(data[: len(one.data) - 1]) == 0, one
 
 
-@pytest.mark.parametrize("one", COMPRESSED, ids=lambda one: f"{one.magic}-{one.codec}-{one.records}")
-def test_a_wrapper_that_lost_bytes_inside_is_not_counted(one: MessageSet) -> None:
-    head = 26 if one.magic else 18
-    value = one.data[head + 8 :]
-    for kept in {0, 1, len(value) // 2, len(value) - 1}:
-        assert counted(entry(value[:kept], one.magic, CODECS[one.codec])) is None
+def test_a_wrapper_that_lost_bytes_inside_is_not_counted() -> None:
+    for one in COMPRESSED:
+        value = one.data[(34 if one.magic else 26) :]
+        for kept in {0, 1, len(value) // 2, len(value) - 1}:
+            assert counted(entry(value[:kept], one.magic, CODECS[one.codec])) is None, (one, kept)
 
 
 def test_what_is_no_wrapper_is_not_counted() -> None:
     inside = stdlib_gzip.compress(entry(b"v"))
-    assert counted(entry(inside, codec=1)) == 1
-    assert counted(entry(inside, codec=1, key=b"k")) == 1
-    assert counted(entry(None, codec=1)) is None
-    assert counted(entry(inside, codec=4)) is None  # zstd needs magic 2
-    assert counted(entry(inside + b"\0", codec=1)) is None
-    assert counted(entry(inside + inside, codec=1)) is None
-    assert counted(entry(stdlib_gzip.compress(entry(b"v")[:-1]), codec=1)) is None
-    assert counted(entry(stdlib_gzip.compress(entry(b"v") + b"1234567"), codec=1)) is None
-    assert counted(entry(stdlib_gzip.compress(batch(3)), codec=1)) is None
-    assert counted(bytes(100)) is None
-    assert counted(entry(b"v")[:-4] + struct.pack(">i", 99)) == 1  # what is no wrapper is not looked into
-
-
-def test_a_wrapper_inside_a_wrapper_is_not_counted() -> None:
-    inner = entry(stdlib_gzip.compress(entry(b"v")), codec=1)
-    assert counted(inner) == 1
-    assert counted(entry(stdlib_gzip.compress(inner), codec=1)) is None
-
-
-def test_nothing_is_counted_as_nothing() -> None:
-    assert counted(b"") == 0
-    assert counted(entry(stdlib_gzip.compress(b""), codec=1)) == 0
-
-
-PACKED = {
-    1: stdlib_gzip.compress,
-    2: lambda data: Codec("snappy").compress(data, asbytes=True),
-    3: lambda data: Codec("lz4").compress(data, asbytes=True),
-}
-
-
-@st.composite
-def batches(draw: st.DrawFn) -> tuple[bytes, int]:
-    """A batch or wrapper of any magic and codec, and its number of records."""
-    count = draw(st.integers(0, 6))
-    kind = draw(st.sampled_from(["batch", "control", "entry", "wrapper"]))
-    if kind in ("batch", "control"):
-        data = bytearray(batch(count, b"x" * 9 * count, producer_id=draw(st.sampled_from([-1, 7]))))
-        data[22] |= draw(st.integers(0, 0x1F)) | (0x20 if kind == "control" else 0)
-        return bytes(data), 0 if kind == "control" else count
-    magic, value = draw(st.integers(0, 1)), draw(st.none() | st.binary(max_size=30))
-    if kind == "entry":
-        return entry(value, magic, key=draw(st.none() | st.binary(max_size=5))), 1
-    codec = draw(st.sampled_from(sorted(PACKED)))
-    return entry(PACKED[codec](entry(value, magic) * count), magic, codec), count
-
-
-@settings(max_examples=settings().max_examples * 10, deadline=None)
-@given(st.lists(batches(), max_size=6), batches(), st.data())
-def test_any_mixture_is_counted_exactly(
-    whole: list[tuple[bytes, int]], last: tuple[bytes, int], data: st.DataObject
-) -> None:
-    cut = last[0][: data.draw(st.integers(0, len(last[0]) - 1))]
-    assert counted(b"".join(one for one, _ in whole) + cut) == sum(count for _, count in whole)
+    wrapper = entry(inside, codec=1)
+    for data, count in (
+        (b"", 0),
+        (wrapper, 1),
+        (entry(inside, codec=1, key=b"k"), 1),
+        (entry(stdlib_gzip.compress(b""), codec=1), 0),
+        (entry(b"v")[:-4] + struct.pack(">i", 99), 1),  # what is no wrapper is not looked into
+        (entry(None, codec=1), None),
+        (entry(inside, codec=4), None),  # zstd needs magic 2
+        (entry(inside + b"\0", codec=1), None),
+        (entry(inside + inside, codec=1), None),
+        (entry(stdlib_gzip.compress(entry(b"v")[:-1]), codec=1), None),
+        (entry(stdlib_gzip.compress(entry(b"v") + b"1234567"), codec=1), None),
+        (entry(stdlib_gzip.compress(batch(3)), codec=1), None),
+        (entry(stdlib_gzip.compress(wrapper), codec=1), None),  # a wrapper inside
+        (bytes(100), None),
+    ):
+        assert counted(data) == count, data
 
 
 # ---- bombs ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_unpacks_to_a_hundred_times_its_size_is_left_alone() -> None:
+def test_bombs_are_left_alone() -> None:
+    """What unpacks to a hundred times its size."""
     bomb = entry(zlib.compress(bytes(1 << 20), wbits=31), codec=1)
     assert len(bomb) * 100 < 1 << 20
     assert counted(bomb) is None
-
-
-@pytest.mark.parametrize("codec", ["snappy", "lz4"])
-def test_bombs_of_other_codecs_are_left_alone(codec: str) -> None:
-    packed = Codec(codec).compress(entry(bytes(8 << 20)), asbytes=True)
-    data = entry(packed, codec=CODECS[codec])
-    room = DecompressionBudget(len(data)).room
-    assert (counted(data) == 1) == (room >= 8 << 20)
+    for codec in ("snappy", "lz4"):
+        packed = Codec(codec).compress(entry(bytes(8 << 20)), asbytes=True)
+        data = entry(packed, codec=CODECS[codec])
+        assert (counted(data) == 1) == (DecompressionBudget(len(data)).room >= 8 << 20), codec
 
 
 def test_the_budget_is_of_the_whole_record_set() -> None:
@@ -186,16 +143,6 @@ def test_bytes_after_a_gzip_member_are_found_at_once() -> None:
     with pytest.raises(DecompressionError):
         list(DECODERS[1](data, budget))
     assert budget.steps > MAX_DECOMPRESSION_STEPS - 20
-
-
-def test_a_declared_size_is_not_believed() -> None:
-    huge = b"\xff\xff\xff\xff\x0f"
-    with pytest.raises(DecompressionError):
-        list(DECODERS[2](huge + b"\0a", DecompressionBudget(100)))
-    with pytest.raises(DecompressionError):
-        list(DECODERS[2](XERIAL_MAGIC + bytes(8) + b"\x7f\xff\xff\xff", DecompressionBudget(100)))
-    with pytest.raises(DecompressionError):
-        list(DECODERS[3](lz4_frame(b"\xff\xff\xff\x7f"), DecompressionBudget(100)))
 
 
 # ---- decoders -------------------------------------------------------------------------------------------------------
@@ -244,53 +191,45 @@ def test_lz4_blocks_that_refer_to_those_before_them() -> None:
         decompressed("lz4", bytes(alone))
 
 
-@pytest.mark.parametrize(
-    ("codec", "data"),
-    [
-        pytest.param("gzip", b"", id="gzip of nothing"),
-        pytest.param("gzip", b"\x1f\x8b", id="gzip cut"),
-        pytest.param("gzip", b"no gzip at all", id="no gzip"),
-        pytest.param("snappy", b"", id="snappy of nothing"),
-        pytest.param("snappy", b"\x80", id="snappy's size cut"),
-        pytest.param("snappy", b"\x80\x80\x80\x80\x80\x01", id="snappy's size too long"),
-        pytest.param("snappy", b"\x02\x04a", id="snappy's literal cut"),
-        pytest.param("snappy", b"\x02\xf0", id="snappy's literal length cut"),
-        pytest.param("snappy", b"\x01\x04ab", id="more snappy than declared"),
-        pytest.param("snappy", b"\x03\x00a", id="less snappy than declared"),
-        pytest.param("snappy", b"\x05\x00a\x01\x00", id="snappy's offset 0"),
-        pytest.param("snappy", b"\x05\x00a\x01\x02", id="snappy's offset before the start"),
-        pytest.param("snappy", b"\x05\x00a\x0e\x01", id="snappy's offset cut"),
-        pytest.param("snappy", XERIAL_MAGIC, id="xerial cut"),
-        pytest.param("snappy", XERIAL_MAGIC + bytes(8) + b"\0\0\0\2\1", id="xerial chunk cut"),
-        pytest.param("lz4", b"", id="lz4 of nothing"),
-        pytest.param("lz4", LZ4_MAGIC + b"\x60\x40\0", id="lz4 without an end"),
-        pytest.param("lz4", lz4_frame(flags=0x20), id="lz4 of another version"),
-        pytest.param("lz4", lz4_frame(flags=0x61), id="lz4 with a dictionary"),
-        pytest.param("lz4", lz4_frame(size=3), id="lz4 with unknown blocks"),
-        pytest.param("lz4", lz4_frame() + b"x", id="more after lz4"),
-        pytest.param("lz4", lz4_frame(flags=0x64), id="lz4's checksum cut"),
-        pytest.param("lz4", lz4_frame(plain_block(bytes(65537))), id="lz4's block too large"),
-        pytest.param("lz4", lz4_frame(b"\2\0\0\0\x2f\1"), id="lz4's literal cut"),
-        pytest.param("lz4", lz4_frame(b"\5\0\0\0\x10a\0\0\0"), id="lz4's offset 0"),
-        pytest.param("lz4", lz4_frame(b"\5\0\0\0\x10a\2\0\0"), id="lz4's offset before the start"),
-        pytest.param("lz4", lz4_frame(b"\3\0\0\0\x10a\1"), id="lz4's offset cut"),
-        pytest.param(
-            "lz4", lz4_frame(b"\x09\1\0\0\x1fa\1\0" + b"\xff" * 258 + b"\0\x10a"), id="lz4's block unpacks too far"
-        ),
-    ],
-)
-def test_what_cannot_be_unpacked_is_unreadable(codec: str, data: bytes) -> None:
-    with pytest.raises(DecompressionError):
-        decompressed(codec, data)
-
-
-@settings(max_examples=settings().max_examples * 10, deadline=None)
-@given(st.sampled_from(["gzip", "snappy", "lz4"]), st.sampled_from(COMPRESSED), st.data())
-def test_damaged_data_is_unreadable_or_other_data(codec: str, one: MessageSet, data: st.DataObject) -> None:
-    value = bytearray(one.data[34 if one.magic else 26 :])
-    for _ in range(data.draw(st.integers(0, 3))):
-        value[data.draw(st.integers(0, len(value) - 1))] = data.draw(st.integers(0, 255))
-    assert (counted(entry(bytes(value), codec=CODECS[codec])) or 0) <= MAX_DECOMPRESSION_STEPS
+def test_what_cannot_be_unpacked_is_unreadable() -> None:
+    for codec, data, what in (
+        ("gzip", b"", "gzip of nothing"),
+        ("gzip", b"\x1f\x8b", "gzip cut"),
+        ("gzip", b"no gzip at all", "no gzip"),
+        ("snappy", b"", "snappy of nothing"),
+        ("snappy", b"\x80", "snappy's size cut"),
+        ("snappy", b"\x80\x80\x80\x80\x80\x01", "snappy's size too long"),
+        ("snappy", b"\x02\x04a", "snappy's literal cut"),
+        ("snappy", b"\x02\xf0", "snappy's literal length cut"),
+        ("snappy", b"\x01\x04ab", "more snappy than declared"),
+        ("snappy", b"\x03\x00a", "less snappy than declared"),
+        ("snappy", b"\x05\x00a\x01\x00", "snappy's offset 0"),
+        ("snappy", b"\x05\x00a\x01\x02", "snappy's offset before the start"),
+        ("snappy", b"\x05\x00a\x0e\x01", "snappy's offset cut"),
+        ("snappy", b"\xff\xff\xff\xff\x0f\0a", "snappy's declared size is not believed"),
+        ("snappy", XERIAL_MAGIC, "xerial cut"),
+        ("snappy", XERIAL_MAGIC + bytes(8) + b"\0\0\0\2\1", "xerial chunk cut"),
+        ("snappy", XERIAL_MAGIC + bytes(8) + b"\x7f\xff\xff\xff", "xerial's declared size"),
+        ("lz4", b"", "lz4 of nothing"),
+        ("lz4", LZ4_MAGIC + b"\x60\x40\0", "lz4 without an end"),
+        ("lz4", lz4_frame(flags=0x20), "lz4 of another version"),
+        ("lz4", lz4_frame(flags=0x61), "lz4 with a dictionary"),
+        ("lz4", lz4_frame(size=3), "lz4 with unknown blocks"),
+        ("lz4", lz4_frame() + b"x", "more after lz4"),
+        ("lz4", lz4_frame(flags=0x64), "lz4's checksum cut"),
+        ("lz4", lz4_frame(plain_block(bytes(65537))), "lz4's block too large"),
+        ("lz4", lz4_frame(b"\xff\xff\xff\x7f"), "lz4's declared size"),
+        ("lz4", lz4_frame(b"\2\0\0\0\x2f\1"), "lz4's literal cut"),
+        ("lz4", lz4_frame(b"\5\0\0\0\x10a\0\0\0"), "lz4's offset 0"),
+        ("lz4", lz4_frame(b"\5\0\0\0\x10a\2\0\0"), "lz4's offset before the start"),
+        ("lz4", lz4_frame(b"\3\0\0\0\x10a\1"), "lz4's offset cut"),
+        ("lz4", lz4_frame(b"\x09\1\0\0\x1fa\1\0" + b"\xff" * 258 + b"\0\x10a"), "lz4's block unpacks too far"),
+    ):
+        try:
+            unpacked = b"".join(DECODERS[CODECS[codec]](data, DecompressionBudget(1000)))
+        except DecompressionError:
+            continue
+        raise AssertionError((what, unpacked))
 
 
 # ---- facts ----------------------------------------------------------------------------------------------------------
@@ -307,51 +246,32 @@ def produced(*sets: bytes, version: int = 2) -> tuple[Exchange, ProduceRequest]:
     return exchange(api_key=0, api_version=version, request=facts, request_raw=body), facts
 
 
-def test_claimed_facts_become_exact() -> None:
+def test_claimed_facts_become_exact_and_what_cannot_be_counted_stays_claimed() -> None:
     sets = [one for one in SETS if one.records == 7]
     observed, facts = produced(*(one.data for one in sets))
     request, response = count_compressed_records(observed)
     assert response is None
-    assert [part.records.records for part in request.partitions] == [7] * len(sets)
-    assert not any(part.records.claimed for part in request.partitions)
+    assert [(part.records.records, part.records.claimed) for part in request.partitions] == [(7, False)] * len(sets)
     for before, after in zip(facts.partitions, request.partitions, strict=True):
         assert (after.topic, after.partition) == (before.topic, before.partition)
         assert (after.records.size, after.records.batches) == (before.records.size, before.records.batches)
-
-
-def test_what_cannot_be_counted_stays_claimed() -> None:
-    good = entry(stdlib_gzip.compress(entry(b"v") * 3), codec=1)
-    bad = entry(b"no gzip", codec=1)
-    observed, _ = produced(bad, good, bad)
-    request, _ = count_compressed_records(observed)
-    assert [(part.records.records, part.records.claimed) for part in request.partitions] == [
-        (1, True),
-        (3, False),
-        (1, True),
-    ]
-
-
-def test_without_a_body_or_a_claim_the_facts_stay_what_they_are() -> None:
-    observed, facts = produced(entry(stdlib_gzip.compress(entry(b"v") * 3), codec=1))
+    good, bad = entry(stdlib_gzip.compress(entry(b"v") * 3), codec=1), entry(b"no gzip", codec=1)
+    request, _ = count_compressed_records(produced(bad, good, bad)[0])
+    counts = [(part.records.records, part.records.claimed) for part in request.partitions]
+    assert counts == [(1, True), (3, False), (1, True)]
+    observed, facts = produced(good)
     observed.request_raw = None
-    assert count_compressed_records(observed) == (facts, None)
+    assert count_compressed_records(observed) == (facts, None), "without a body"
     observed, facts = produced(entry(b"v"))
-    assert count_compressed_records(observed)[0] is observed.request
-    assert observed.request == facts
+    assert count_compressed_records(observed)[0] is observed.request == facts, "without a claim"
     assert count_compressed_records(exchange()) == (None, None)
 
 
-@pytest.mark.parametrize("name", ["kafka-python-as-0.10-consume-gzip", "kafka-python-as-0.10-produce-gzip"])
-def test_recorded_wrappers_are_counted_as_the_client_did(name: str) -> None:
-    [recording] = [one for one in recordings() if one.name == name]
-    total = 0
-    for frame in recording.frames:
-        find = walker_for_request if frame.kind == "request" else walker_for_response
-        walker = find(frame.key, frame.version)
-        assert walker is not None
-        total += moved(frame)
-    words = recording.provenance.split()
-    assert total == int(words[words.index("records") - 1])
+def test_recorded_wrappers_are_counted_as_the_client_did() -> None:
+    for name in ("kafka-python-as-0.10-consume-gzip", "kafka-python-as-0.10-produce-gzip"):
+        [recording] = [one for one in recordings() if one.name == name]
+        words = recording.provenance.split()
+        assert sum(map(moved, recording.frames)) == int(words[words.index("records") - 1]), name
 
 
 def moved(frame: Frame) -> int:

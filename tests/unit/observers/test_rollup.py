@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from observers.audit_filter import AuditFilter
-from observers.event import ROLLUP_BUCKETS, RollupEvent, RollupTopic
+from observers.event import ROLLUP_BUCKETS, RollupEvent
 from observers.fetch_sessions import SHARE_FETCH
 from observers.rollup import TOPICS_PER_ROLLUP_EVENT
 from observers.rollup_writer import RollupAggregator
@@ -31,6 +30,7 @@ def roll(*exchanges: Exchange) -> list[RollupEvent]:
     return rollup.drain()
 
 
+@pytest.mark.promise("audit-event.md", "A rollup sums the requests of one minute, client, api and version.")
 def test_requests_of_one_client_add_up() -> None:
     others = {"connection": connection(id="c2"), "received_at": 101.0, "answered_at": 101.002, "throttle_ms": 30}
     assert roll(exchange(), exchange(**others), exchange(error_code=3)) == [
@@ -55,101 +55,45 @@ def test_requests_of_one_client_add_up() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"received_at": 160.0},
-        {"api_key": 18},
-        {"client_id": None},
-        {"connection": connection(principal="User:ann")},
-        {"connection": connection(listener="OTHER")},
-        {"connection": connection(client_ip="10.0.0.8")},
-        {"connection": connection(principal_source="unauthenticated")},
-        {"connection": connection(client_software_name="kgo")},
-        {"connection": connection(client_software_version="2.0")},
-        {"api_version": 11},
-    ],
-    ids=lambda changes: next(iter(changes)),
-)
-def test_requests_of_another_minute_client_api_or_version_do_not(changes: Any) -> None:
-    first, second = roll(exchange(), exchange(**changes), exchange())[:2]
-    assert (first.requests, second.requests) == (2, 1)
-
-
-def test_the_version_and_the_software_are_reported() -> None:
+def test_very_many_topics_take_several_events_that_all_say_who_it_was() -> None:
     client = connection(client_software_name="k" * 300, client_software_version="2.0")
-    count = TOPICS_PER_ROLLUP_EVENT + 1
-    rolled_up = roll(produce([(b"%d" % n, 0, 1, 1) for n in range(count)], api_version=-3, connection=client))
-    assert [(one.api_version, one.client_software_name, one.client_software_version) for one in rolled_up] == [
-        (-3, clip("k" * 300), "2.0")
-    ] * 2
-
-
-def test_topics_report_what_was_done_to_them() -> None:
-    sent = [(b"a", 0, 100, 3), (b"audit", 0, 7, 7), (b"a", 1, 50, 2), (b"b", 0, 9, 1)]
-    (event,) = roll(produce(sent), produce(sent, error_code=29), produce(sent, outcome="no_response", response=None))
-    assert event.errors == 1
-    latencies = (0,) * 10 + (2,)
-    assert event.per_topic == (
-        RollupTopic("a", 3, 5, 150, 5, 150, 5, 150, latencies, errors=1),
-        RollupTopic("b", 3, 1, 9, 1, 9, 1, 9, latencies, errors=1),
-    )
-
-
-def test_a_fetch_that_waited_for_nothing_is_idle() -> None:
-    refused = [(b"a", 0, 0, 0, 3)]
-    (event,) = roll(fetch([(b"a", 0)], []), fetch([(b"a", 0)], refused), fetch([(b"a", 0)], [(b"a", 0, 50, 2, 0)]))
-    assert event.per_topic[0].errors == 1
-    assert (event.requests, event.idle, sum(event.latencies), event.errors) == (3, 1, 2, 1)
-    assert (event.per_topic[0].topic_requests, event.per_topic[0].records, event.per_topic[0].rejected_records) == (
-        2,
-        2,
-        0,
-    )
-    assert event.polled == ("a",)
-
-
-@pytest.mark.parametrize("bucket", [0, 1, 20, 38])
-def test_a_latency_is_in_the_bucket_that_ends_with_it(bucket: int) -> None:
-    end = ROLLUP_BUCKETS[bucket] / 1e6
-    at = {"received_at": 0.0, "forwarded_at": 64.0}  # exact to a fraction of a µs
-    (event,) = roll(exchange(**at, answered_at=end, responded_at=64.0 + end))
-    assert (len(event.latencies), len(event.upstream_latencies)) == (bucket + 1, bucket + 1)
-    (event,) = roll(exchange(**at, answered_at=end + 1e-6, responded_at=64.0 + end + 1e-6))
-    assert (len(event.latencies), len(event.upstream_latencies)) == (bucket + 2, bucket + 2)
-
-
-@pytest.mark.parametrize(
-    ("max_wait_ms", "service"),
-    [(-5, ()), (0, ()), (1, ()), (1_000, (0,) * 28 + (1,)), (2_000, (1,)), (2**31 - 1, (1,))],
-)
-@pytest.mark.parametrize("key", [FETCH, SHARE_FETCH])
-def test_what_a_fetch_let_the_broker_wait_for_is_no_service(
-    key: int, max_wait_ms: int, service: tuple[int, ...]
-) -> None:
-    one = fetch([(b"a", 0)], [(b"a", 0, 50, 2, 0)], max_wait_ms=max_wait_ms, api_key=key, answered_at=102.0)
-    (event,) = roll(one)  # answered after two seconds
-    for rolled_up in (event, event.per_topic[0]):
-        assert (rolled_up.latencies, rolled_up.service_latencies) == ((0,) * 30 + (1,), service)
-
-
-@pytest.mark.parametrize("one", [produce([(b"a", 0, 1, 1)]), fetch([(b"a", 0)], [], outcome="connection_lost")])
-def test_service_that_is_the_latency_is_left_out(one: Exchange) -> None:
-    (event,) = roll(one)
-    assert {topic.service_latencies for topic in event.per_topic} | {event.service_latencies} == {()}
-
-
-def test_very_many_topics_take_several_events() -> None:
     count = 2 * TOPICS_PER_ROLLUP_EVENT + 1
-    events = roll(produce([(b"%d" % n, 0, 1, 1) for n in range(count)]))
+    events = roll(produce([(b"%d" % n, 0, 1, 1) for n in range(count)], api_version=-3, connection=client))
     assert [len(event.per_topic) for event in events] == [TOPICS_PER_ROLLUP_EVENT, TOPICS_PER_ROLLUP_EVENT, 1]
     assert [(event.requests, event.request_bytes, len(event.latencies)) for event in events] == [
-        (1, 50, 11),
-        (0, 0, 0),
-        (0, 0, 0),
-    ]
+        (1, 50, 11), (0, 0, 0), (0, 0, 0),
+    ]  # fmt: skip
+    assert {(one.api_version, one.client_software_name, one.client_software_version) for one in events} == {
+        (-3, clip("k" * 300), "2.0")
+    }
     assert len({(event.minute, event.api, event.principal, event.client_id) for event in events}) == 1
     assert len({topic.topic for event in events for topic in event.per_topic}) == count
+
+
+@pytest.mark.promise("audit-format.md", "A rollup has a histogram of latencies.")
+def test_a_latency_is_in_the_bucket_that_ends_with_it() -> None:
+    at = {"received_at": 0.0, "forwarded_at": 64.0}  # exact to a fraction of a µs
+    for bucket in (0, 1, 20, 38):
+        end = ROLLUP_BUCKETS[bucket] / 1e6
+        (event,) = roll(exchange(**at, answered_at=end, responded_at=64.0 + end))
+        assert (len(event.latencies), len(event.upstream_latencies)) == (bucket + 1, bucket + 1), bucket
+        (event,) = roll(exchange(**at, answered_at=end + 1e-6, responded_at=64.0 + end + 1e-6))
+        assert (len(event.latencies), len(event.upstream_latencies)) == (bucket + 2, bucket + 2), bucket
+
+
+def test_what_a_fetch_let_the_broker_wait_for_is_no_service() -> None:
+    """Service that is the latency is left out."""
+    got = [(b"a", 0, 50, 2, 0)]
+    for key in (FETCH, SHARE_FETCH):
+        for wait, service in ((-5, ()), (0, ()), (1, ()), (1_000, (0,) * 28 + (1,)), (2_000, (1,)), (2**31 - 1, (1,))):
+            one = fetch([(b"a", 0)], got, max_wait_ms=wait, api_key=key, answered_at=102.0)
+            (event,) = roll(one)  # answered after two seconds
+            for rolled_up in (event, event.per_topic[0]):
+                assert rolled_up.latencies == (0,) * 30 + (1,), (key, wait)
+                assert rolled_up.service_latencies == service, (key, wait)
+    for one in (produce([(b"a", 0, 1, 1)]), fetch([(b"a", 0)], [], outcome="connection_lost")):
+        (event,) = roll(one)
+        assert {topic.service_latencies for topic in event.per_topic} | {event.service_latencies} == {()}
 
 
 def test_it_says_when_it_is_full() -> None:
@@ -163,19 +107,12 @@ def test_it_says_when_it_is_full() -> None:
     assert rollup.add_exchanges(rolled_up, 3, 0.0).until == 5
 
 
-@pytest.mark.parametrize("other", [None, SimpleNamespace(api_key=3)])
-def test_what_no_session_records_is_refused(other: Any) -> None:
-    with pytest.raises(TypeError):
-        make().add_exchanges([exchange(), other], 0, 0.0)
-
-
 def test_what_is_hidden_or_lost_is_counted_apart() -> None:
     rollup = make()
-    ones = [
-        exchange(connection=connection(principal="User:probe")),
-        exchange(received_at=float("nan")),
-        exchange(client_id="\ud800"),
-        exchange(),
-    ]
-    added = rollup.add_exchanges(ones, 0, 0.0)
+    probe = connection(principal="User:probe")
+    lost = [exchange(received_at=float("nan")), exchange(client_id="\ud800")]
+    added = rollup.add_exchanges([exchange(connection=probe), *lost, exchange()], 0, 0.0)
     assert (added.hidden, added.failed, added.not_encodable, rollup.requests) == (1, 1, 1, 1)
+    for other in (None, SimpleNamespace(api_key=3)):
+        with pytest.raises(TypeError):
+            make().add_exchanges([exchange(), other], 0, 0.0)

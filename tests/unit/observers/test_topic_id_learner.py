@@ -75,65 +75,55 @@ def _length(length: int, form: str, flexible: bool) -> bytes:
     return bytes([length + 1]) if flexible else struct.pack(form, length)
 
 
-def test_responses_that_carry_pairs_are_those_whose_definitions_do() -> None:
+@pytest.mark.promise("observers.md", "Topics that go by id have names where a Metadata response that passed has them.")
+def test_every_version_that_carries_ids_beside_names_names_its_topics() -> None:
+    found = set()
     for key, version, made in everything():
         assert carries_topic_ids(key, version) == with_ids(made), (key, version)
-
-
-@pytest.mark.parametrize("key", sorted(TOPIC_ID_PATHS))
-def test_every_version_names_its_topics(key: int) -> None:
-    metadata = 0
-    for of, version, made in everything():
-        if of == key and carries_topic_ids(key, version):
+        if with_ids(made):
+            found.add(key)
             body = encoded(made, [(TOPIC_ID, "orders"), (OTHER_ID, "bills")])
-            assert set(read_topic_ids(key, version, body)) == {(TOPIC_ID, "orders"), (OTHER_ID, "bills")}
-            metadata += 1
-    assert metadata
+            assert set(read_topic_ids(key, version, body)) == {(TOPIC_ID, "orders"), (OTHER_ID, "bills")}, (
+                key,
+                version,
+            )
+    assert found == set(TOPIC_ID_PATHS)
 
 
-@pytest.mark.parametrize("pair", [(bytes(16), "orders"), (TOPIC_ID, None), (TOPIC_ID, "")], ids=["id", "null", "empty"])
-def test_a_topic_without_id_or_name_is_none(pair: tuple[bytes, str | None]) -> None:
+def test_a_topic_without_id_or_name_is_none() -> None:
     """As Kafka answers for a topic that does not exist, or is not this client's to see."""
-    body = encoded(layout(METADATA, 13, response=True), [pair, (OTHER_ID, "bills")])
-    assert list(read_topic_ids(METADATA, 13, body)) == [(OTHER_ID, "bills")]
+    for pair in ((bytes(16), "orders"), (TOPIC_ID, None), (TOPIC_ID, "")):
+        body = encoded(layout(METADATA, 13, response=True), [pair, (OTHER_ID, "bills")])
+        assert list(read_topic_ids(METADATA, 13, body)) == [(OTHER_ID, "bills")], pair
 
 
 def metadata(body: bytes | None) -> Exchange:
     return exchange(api_key=METADATA, api_version=12, response_raw=body)
 
 
-def taught(*bodies: bytes | None) -> TopicNames:
-    known = names()
-    batch = TopicIdLearner(known).select_responses([metadata(body) for body in bodies])
-    if batch is not None:
-        batch.learn()
-    return known
-
-
 ORDERS = encoded(layout(METADATA, 12, response=True), [(TOPIC_ID, "orders")])
 
 
 def test_names_of_a_batch_are_known_after_it_was_read() -> None:
-    assert taught(None, ORDERS).name_of(TOPIC_ID) == "orders"
-
-
-def test_a_batch_without_such_responses_has_nothing_to_learn() -> None:
+    known = names()
+    batch = TopicIdLearner(known).select_responses([metadata(None), metadata(ORDERS)])
+    assert batch is not None
+    batch.learn()
+    assert known.name_of(TOPIC_ID) == "orders"
     learner = TopicIdLearner(names())
-    others = [metadata(None), exchange(api_key=18, api_version=3, response_raw=b"x")]
-    assert learner.select_responses(others) is None
+    assert learner.select_responses([metadata(None), exchange(api_key=18, api_version=3, response_raw=b"x")]) is None
     assert learner.select_responses([exchange(api_key=METADATA, api_version=9, response_raw=b"x")]) is None
 
 
-@pytest.mark.parametrize("cut", range(0, len(ORDERS), 5))
-def test_malformed_bodies_and_unknown_versions_teach_nothing_and_do_no_harm(cut: int) -> None:
+def test_malformed_bodies_and_unknown_versions_teach_nothing_and_do_no_harm() -> None:
     unknown = exchange(api_key=METADATA, api_version=31, response_raw=ORDERS)
-    known = names()
-    batch = TopicIdLearner(known).select_responses(
-        [metadata(ORDERS[:cut] + b"\xff" * 9), unknown, metadata(b"\xff" * 40)]
-    )
-    assert batch is not None
-    batch.learn()
-    assert known.name_of(OTHER_ID) is None
+    for cut in range(0, len(ORDERS), 5):
+        known = names()
+        malformed = [metadata(ORDERS[:cut] + b"\xff" * 9), unknown, metadata(b"\xff" * 40)]
+        batch = TopicIdLearner(known).select_responses(malformed)
+        assert batch is not None
+        batch.learn()
+        assert known.name_of(OTHER_ID) is None, cut
 
 
 def test_a_body_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
+import pytest
+
 from observers.topic_names import (
     FAILURE_RETRY_DELAY,
     MAX_LOOKUP_ATTEMPTS,
@@ -39,6 +41,7 @@ class Listing:
         return TopicNames(self.fetch_names, clock=lambda: self.now, sleep=lambda seconds: None)
 
 
+@pytest.mark.promise("observers.md", "A topic without a known name is id: and its printed id.")
 def test_one_look_up_names_all_topics_and_names_are_kept() -> None:
     listing = Listing()
     listing.topics = {TOPIC_ID: "orders", OTHER_ID: "bills"}
@@ -48,16 +51,13 @@ def test_one_look_up_names_all_topics_and_names_are_kept() -> None:
     listing.topics = {}
     assert names.label_of(TOPIC_ID, True)[0] == "orders"
     assert listing.calls == names.look_ups == 1
-
-
-def test_topics_made_one_after_the_other_are_each_found_at_once() -> None:
-    listing = Listing()
-    names = listing.names()
-    for n in range(1, 6):
-        topic_id = bytes([n]) * 16
-        listing.topics[topic_id] = f"t{n}"
-        assert names.name_of(topic_id) == f"t{n}"
-    assert listing.calls == 5
+    for n in range(1, 6):  # topics made one after the other are each found at once
+        listing.topics[bytes([n]) * 16] = f"t{n}"
+        assert names.name_of(bytes([n]) * 16) == f"t{n}"
+    assert listing.calls == 6
+    names.add_names([(b"l" * 16, "learned"), (b"m" * 16, "learned")])  # as of a topic that was made again
+    assert names.name_of(b"l" * 16) == names.name_of(b"m" * 16) == "learned"
+    assert listing.calls == 6
 
 
 def test_a_topic_the_broker_asked_learns_of_a_little_later_is_still_found() -> None:
@@ -108,35 +108,20 @@ def test_while_the_cluster_is_away_look_ups_are_rare() -> None:
 
 def test_plain_names_need_no_look_up_and_are_cut_and_made_text() -> None:
     listing = Listing()
-    names = listing.names()
-    assert names.label_of(b"orders", False) == ("orders", None)
-    assert names.label_of(b"\xff", False) == ("\ufffd", None)
-    assert names.label_of(b"x" * 4000, False) == (clip("x" * 4000), None)
-    assert listing.calls == 0
-
-
-def test_a_name_of_sixteen_bytes_is_not_taken_for_an_id() -> None:
-    listing = Listing()
     listing.topics = {b"sixteen-bytes-ab": "orders"}
     names = listing.names()
-    assert names.label_of(b"sixteen-bytes-ab", True)[0] == "orders"
-    assert names.label_of(b"sixteen-bytes-ab", False)[0] == "sixteen-bytes-ab"
-
-
-def test_topics_longer_than_any_are_not_kept() -> None:
-    names = Listing().names()
-    long, longest = b"x" * 256, b"x" * 257
-    assert names.label_of(long, False) is names.label_of(long, False)
-    assert names.label_of(longest, False) is not names.label_of(longest, False)
-
-
-def test_what_is_learned_needs_no_look_up_and_a_recreated_topic_has_two_ids() -> None:
-    listing = Listing()
-    names = listing.names()
-    names.add_names([(TOPIC_ID, "orders"), (OTHER_ID, "orders")])
-    assert names.label_of(TOPIC_ID, True) == ("orders", PRINTED_ID)
-    assert names.name_of(OTHER_ID) == "orders"
+    for name, label in (
+        (b"orders", "orders"),
+        (b"\xff", "\ufffd"),
+        (b"x" * 4000, clip("x" * 4000)),
+        (b"sixteen-bytes-ab", "sixteen-bytes-ab"),  # not taken for an id
+    ):
+        assert names.label_of(name, False) == (label, None)
     assert listing.calls == 0
+    assert names.label_of(b"sixteen-bytes-ab", True)[0] == "orders"
+    long, longest = b"y" * 256, b"y" * 257
+    assert names.label_of(long, False) is names.label_of(long, False)
+    assert names.label_of(longest, False) is not names.label_of(longest, False), "longer than any is not kept"
 
 
 def test_those_used_last_are_kept_and_no_more_than_there_is_room_for() -> None:

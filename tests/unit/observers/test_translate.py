@@ -1,9 +1,8 @@
-"""What an event contains and which exchanges give none."""
+"""What an event contains and which exchanges give none; field by field: tests/property/test_audit.py."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -20,7 +19,6 @@ from observers.rollup_writer import RollupAggregator
 from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
 from proxy.core.exchange import ItemErrorFacts, ItemErrors, RequestResource, RequestResources
-from proxy.core.names import clip
 from tests.unit.observers.samples import (
     FETCH,
     PRINTED_ID,
@@ -100,78 +98,45 @@ def seqs(made: EncodedEvents) -> list[int]:
 
 
 class TestTranslation:
+    @pytest.mark.promise("audit-event.md", "What is excluded takes no number, and what is lost keeps its own.")
     def test_events_are_numbered_from_the_first_on(self, translate: Translate) -> None:
         made = translate(*[exchange()] * 250, first=7)
         assert seqs(made) == list(range(7, 257))
         assert (made.last, made.hidden, made.failed, made.not_encodable) == (256, 0, 0, 0)
-
-    def test_nothing_takes_no_number(self, translate: Translate) -> None:
         made = translate(first=7)
         assert (made.last, made.chunks) == (6, [])
-
-    def test_what_is_hidden_takes_no_number(self, translate: Translate) -> None:
-        hidden = [
-            produce([(AUDIT, 0, 1, 1)]),
-            exchange(connection=connection(principal="User:probe")),
-        ]
+        hidden = [produce([(AUDIT, 0, 1, 1)]), exchange(connection=connection(principal="User:probe"))]
         made = translate(exchange(), *hidden, exchange())
-        assert seqs(made) == [1, 2]
-        assert (made.last, made.hidden) == (2, 2)
+        assert (seqs(made), made.last, made.hidden) == ([1, 2], 2, 2)
+        no_text, no_time = exchange(client_id="\ud800"), exchange(received_at=float("nan"))
+        made = translate(exchange(), no_text, exchange(), no_text, no_time)
+        assert (seqs(made), made.last, made.not_encodable, made.failed) == ([1, 3], 5, 2, 1)
 
-    def test_an_event_that_is_no_text_is_lost_alone_with_its_number(self, translate: Translate) -> None:
-        made = translate(exchange(), exchange(client_id="\ud800"), exchange(), exchange(client_id="\ud800"))
-        assert seqs(made) == [1, 3]
-        assert (made.last, made.not_encodable, made.failed) == (4, 2, 0)
-
-    def test_an_event_says_whether_the_sidecar_itself_answered(self, translate: Translate, event: Event) -> None:
+    def test_what_the_sidecar_answers_says_so_and_has_the_result_of_the_answer(
+        self, translate: Translate, event: Event
+    ) -> None:
+        """An empty response is that to an unsupported request. Without a response the connection was closed."""
         (chunk,) = translate(exchange()).chunks
         assert b"synthesized" not in chunk.json
         translated = event(exchange(synthesized=True))
         assert (translated.synthesized, translated.upstream_us, translated.latency_us) == (True, 0, 2000)
-
-    @pytest.mark.parametrize(
-        ("response_bytes", "error_code", "result"), [(8, 0, 35), (18, 0, 0), (18, 31, 31), (0, 0, UNKNOWN_ERROR_CODE)]
-    )
-    def test_what_the_sidecar_answers_has_the_result_of_the_answer(
-        self, event: Event, response_bytes: int, error_code: int, result: int
-    ) -> None:
-        """An empty response is that to an unsupported request. Without a response the connection was closed."""
-        about = RequestResources((RequestResource("feature", b"brokerside.quota.ip", None, 0, None, None),), 1)
-        answered = exchange(
-            api_key=57,
-            resources=about,
-            synthesized=True,
-            response_bytes=response_bytes,
-            error_code=error_code,
-            outcome="answered" if response_bytes else "connection_lost",
-        )
-        assert [one.error_code for one in event(answered).resources] == [result]
-
-    def test_an_exchange_that_gives_no_event_for_another_reason_is_lost_alone_with_its_number(
-        self, translate: Translate
-    ) -> None:
-        made = translate(exchange(), exchange(received_at=float("nan")), exchange())
-        assert seqs(made) == [1, 3]
-        assert (made.last, made.not_encodable, made.failed) == (3, 0, 1)
-
-    @pytest.mark.parametrize("other", [None, SimpleNamespace(api_key=3)])
-    def test_what_no_session_records_is_refused(self, other: Any) -> None:
-        with pytest.raises(TypeError):
-            RequestEventEncoder(API_NAMES, names(), audit_filter()).encode_exchanges([exchange(), other], 1, 0.0)
+        for size, error_code, result in ((8, 0, 35), (18, 0, 0), (18, 31, 31), (0, 0, UNKNOWN_ERROR_CODE)):
+            about = RequestResources((RequestResource("feature", b"f-%d-%d" % (size, result), None, 0, None, None),), 1)
+            outcome = "answered" if size else "connection_lost"
+            answer = {"resources": about, "response_bytes": size, "error_code": error_code, "outcome": outcome}
+            answered = event(exchange(api_key=57, synthesized=True, **answer))
+            assert [one.error_code for one in answered.resources] == [result], (size, error_code)
 
     def test_what_becomes_known_of_a_client_is_reported_from_then_on(self, translate: Translate) -> None:
+        """And the clients of one connection may differ."""
         client = connection()
-        before = translate(exchange(connection=client)).chunks[0].json
+        before = translate(exchange(connection=client, client_id="one")).chunks[0].json
+        other = translate(exchange(connection=client, client_id="two")).chunks[0].json
         known = connection(principal="User:ann", client_software_name="librdkafka", principal_source="sasl")
         after = translate(exchange(connection=known)).chunks[0].json
         assert (b"User:ANONYMOUS" in before, b"User:ann" in before) == (True, False)
         assert (b"User:ann" in after, b"librdkafka" in after) == (True, True)
-
-    def test_the_clients_of_one_connection_may_differ(self, translate: Translate) -> None:
-        client = connection()
-        (chunk,) = translate(exchange(connection=client, client_id="one")).chunks
-        (other,) = translate(exchange(connection=client, client_id="two")).chunks
-        assert (b'"client_id":"one"' in chunk.json, b'"client_id":"two"' in other.json) == (True, True)
+        assert (b'"client_id":"one"' in before, b'"client_id":"two"' in other) == (True, True)
 
 
 def produced(partitions: int, **changes: Any) -> Exchange:
@@ -188,18 +153,19 @@ def add_counters(made: EncodedEvents) -> list[Block]:
 
 
 class TestSize:
-    @pytest.mark.parametrize("kind", [produced, fetched])
-    def test_too_large_an_event_is_lost_alone_with_its_number(self, translate: Translate, kind: Any) -> None:
-        large = kind(MOST + 1)
-        made = translate(large, exchange(), large, exchange(), large)
-        assert seqs(made) == [2, 4]
-        assert (made.last, made.too_large, made.failed, made.not_encodable) == (5, 3, 0, 0)
-
-    @pytest.mark.parametrize("kind", [produced, fetched])
-    def test_the_largest_event_is_whole(self, translate: Translate, kind: Any) -> None:
-        made = translate(kind(MOST))
-        (event,) = msgspec.json.decode(b"[%b]" % made.chunks[0].json, type=list[RequestEvent])
-        assert (len(event.topics), made.too_large) == (MOST, 0)
+    @pytest.mark.promise("audit-event.md", "An event that might need more than 8,000,000 bytes is a gap.")
+    def test_too_large_an_event_is_lost_alone_with_its_number(self, translate: Translate) -> None:
+        for kind in (produced, fetched):
+            large = kind(MOST + 1)
+            made = translate(large, exchange(), large, exchange(), large)
+            assert seqs(made) == [2, 4], kind
+            assert (made.last, made.too_large, made.failed, made.not_encodable) == (5, 3, 0, 0), kind
+            made = translate(kind(MOST))
+            (event,) = msgspec.json.decode(b"[%b]" % made.chunks[0].json, type=list[RequestEvent])
+            assert (len(event.topics), made.too_large) == (MOST, 0), kind
+        hidden = [(AUDIT, n, 1, 1) for n in range(MAX_EVENT_BYTES // max_partition_bytes("audit", None) + 1)]
+        made = translate(produce([*hidden, (b"a", 0, 1, 1)]))
+        assert (seqs(made), made.too_large) == ([1], 0), "hidden partitions do not count"
 
     def test_the_largest_event_fits_a_record_that_the_producer_takes(self, translate: Translate) -> None:
         client = connection(
@@ -210,16 +176,9 @@ class TestSize:
         record = writer.encode_record(block.first, block.last, block.json(), level=2, dropped=2**62, sent_at=2**62)
         assert MAX_BLOCK_BYTES < len(record) < MAX_RECORD_BYTES
 
-    def test_hidden_partitions_do_not_count(self, translate: Translate) -> None:
-        hidden = [(AUDIT, n, 1, 1) for n in range(MAX_EVENT_BYTES // max_partition_bytes("audit", None) + 1)]
-        made = translate(produce([*hidden, (b"a", 0, 1, 1)]))
-        assert (seqs(made), made.too_large) == ([1], 0)
-
-    def test_a_large_event_shares_no_record(self, translate: Translate) -> None:
+    def test_a_large_event_shares_no_record_and_others_stay_below_its_limit(self, translate: Translate) -> None:
         made = translate(*[exchange()] * 50, produced(1000), *[exchange()] * 50)
         assert [(block.first, block.last) for block in add_counters(made)] == [(1, 50), (51, 51), (52, 101)]
-
-    def test_events_that_share_a_record_stay_below_its_limit(self, translate: Translate) -> None:
         blocks = add_counters(translate(*[produced(140), produced(470)] * 10))
         assert blocks[-1].last == 20
         assert all(block.size <= MAX_BLOCK_BYTES for block in blocks)
@@ -249,104 +208,24 @@ class TestEvent:
             client_software_version="2.16.0",
         )
 
-    def test_an_unknown_api_key_has_its_number_for_a_name(self, event: Event) -> None:
-        assert event(exchange(api_key=30001)).api == "ApiKey(30001)"
-
-    def test_without_a_response_there_is_no_latency(self, event: Event) -> None:
-        lost = event(exchange(outcome="connection_lost", answered_at=0.0, response_bytes=0))
-        assert (lost.outcome, lost.latency_us) == ("connection_lost", 0)
-
-    def test_the_brokers_part_of_the_latency_is_distinguished(self, event: Event) -> None:
-        translated = event(exchange(received_at=100.0, forwarded_at=100.25, responded_at=100.75, answered_at=101.0))
-        assert (translated.latency_us, translated.upstream_us) == (1_000_000, 500_000)
-
-    @pytest.mark.parametrize(
-        "changes",
-        [
-            {"outcome": "connection_lost", "forwarded_at": 100.1},
-            {"forwarded_at": 0.0, "responded_at": 100.1},
-            {"forwarded_at": 100.1, "responded_at": 0.0},
-            {"forwarded_at": 100.2, "responded_at": 100.1},
-        ],
-    )
-    def test_where_a_time_of_the_way_is_missing_it_is_0(self, event: Event, changes: Any) -> None:
-        assert event(exchange(**changes)).upstream_us == 0
-
-    @pytest.mark.parametrize("source", ["anonymous", "unauthenticated", "sasl", "unknown"])
-    def test_how_the_principal_is_known_is_reported(self, event: Event, source: str) -> None:
-        assert event(exchange(connection=connection(principal_source=source))).principal_source == source
-
-    def test_throttle_and_error_are_reported_every_api(self, event: Event) -> None:
-        translated = event(exchange(api_key=10, throttle_ms=30, error_code=-1))
-        assert (translated.throttle_ms, translated.error_code) == (30, -1)
-
-    def test_facts_of_a_body_count_for_more_than_what_stands_at_its_start(self, event: Event) -> None:
-        translated = event(produce([(b"a", 0, 100, 3)], throttle_ms=99))
-        assert (translated.throttle_ms, translated.error_code) == (4, 0)
-        translated = event(fetch([(b"a", 0)], [], throttle_ms=99, error_code=7))
-        assert (translated.throttle_ms, translated.error_code) == (0, 0)
-
-    def test_strings_a_client_chose_are_cut(self, event: Event) -> None:
-        long = event(exchange(client_id="x" * 1000, connection=connection(client_software_name="y" * 1000)))
-        assert long.client_id == clip("x" * 1000)
-        assert long.client_software_name == clip("y" * 1000)
-
 
 class TestProduce:
-    def test_partitions_are_joined_with_their_answers_by_topic_and_number(self, event: Event) -> None:
-        got = event(produce([(b"a", 0, 100, 3), (b"b", 0, 20, 1), (b"a", 1, 5, 1)]))
-        assert (got.acks, got.throttle_ms) == (-1, 4)
-        assert [(t.topic, t.partition, t.bytes, t.records, t.base_offset) for t in got.topics] == [
-            ("a", 0, 100, 3, 500),
-            ("b", 0, 20, 1, 500),
-            ("a", 1, 5, 1, 501),
-        ]
-        assert {(t.error_code, t.producer_id, t.base_sequence) for t in got.topics} == {(0, 7, 3)}
-
-    def test_a_refused_partition_has_the_brokers_error(self, event: Event) -> None:
-        assert [t.error_code for t in event(produce([(b"a", 0, 100, 3)], error_code=29)).topics] == [29]
-
-    def test_topic_ids_are_named_and_kept(self, event: Event) -> None:
+    def test_a_partition_has_the_brokers_error_and_none_is_invented(self, event: Event) -> None:
+        parts = [(b"a", 0, 100, 3)]
+        assert [t.error_code for t in event(produce(parts, error_code=29)).topics] == [29]
         (topic,) = event(produce([(TOPIC_ID, 0, 100, 3)], ids=True)).topics
         assert (topic.topic, topic.topic_id, topic.error_code) == ("orders", PRINTED_ID, 0)
-
-    @pytest.mark.parametrize("outcome", ["no_response", "connection_lost"])
-    def test_without_a_response_the_outcome_reports_and_no_error_is_invented(self, event: Event, outcome: str) -> None:
-        got = event(produce([(b"a", 0, 100, 3)], outcome=outcome, response=None))
-        assert got.outcome == outcome
-        assert got.topics == (
-            TopicPartition(topic="a", partition=0, bytes=100, records=3, producer_id=7, base_sequence=3),
-        )
-
-    def test_an_answer_that_could_not_be_read_is_not_taken_for_success(self, event: Event) -> None:
-        got = event(produce([(b"a", 0, 100, 3)], response=None, decode="malformed"))
-        assert [t.error_code for t in got.topics] == [UNKNOWN_ERROR_CODE]
-
-    def test_a_body_that_could_not_be_read_gives_an_event_without_topics(self, event: Event) -> None:
+        for outcome in ("no_response", "connection_lost"):
+            got = event(produce(parts, outcome=outcome, response=None))
+            assert got.outcome == outcome
+            assert got.topics == (
+                TopicPartition(topic="a", partition=0, bytes=100, records=3, producer_id=7, base_sequence=3),
+            )
+        unread = event(produce(parts, response=None, decode="malformed"))
+        assert [t.error_code for t in unread.topics] == [UNKNOWN_ERROR_CODE], "not taken for success"
         got = event(exchange(api_key=PRODUCE, decode="malformed"))
         assert (got.api, got.decode, got.acks, got.topics) == ("Produce", "malformed", None, ())
-
-    def test_excluded_topics_are_left_out_of_a_mixed_request(self, event: Event) -> None:
         assert [t.topic for t in event(produce([(SECRET, 0, 9, 1), (b"a", 0, 100, 3)])).topics] == ["a"]
-
-
-class TestFetch:
-    def test_only_partitions_with_records_or_an_error_are_reported(self, event: Event) -> None:
-        got = event(fetch([(b"a", 0)], [(b"a", 0, 50, 2, 0), (b"a", 1, 0, 0, 0), (b"a", 2, 0, 0, 6)]))
-        assert got.max_wait_ms == 500
-        assert got.topics == (
-            TopicPartition(topic="a", partition=0, bytes=50, records=2, base_offset=40),
-            TopicPartition(topic="a", partition=2, error_code=6),
-        )
-
-    def test_a_fetch_that_was_never_answered_reports_what_it_asked_to_wait(self, event: Event) -> None:
-        got = event(fetch([(b"a", 0)], [], outcome="connection_lost", response=None))
-        assert (got.outcome, got.max_wait_ms, got.topics) == ("connection_lost", 500, ())
-
-    def test_a_share_fetch_is_reported_as_a_fetch(self, event: Event) -> None:
-        got = event(fetch([(TOPIC_ID, 0)], [(TOPIC_ID, 0, 50, 2, 0)], ids=True, api_key=SHARE_FETCH, api_version=1))
-        assert [(part.topic, part.topic_id, part.records) for part in got.topics] == [("orders", PRINTED_ID, 2)]
-        assert (got.max_wait_ms, got.polled) == (500, ())
 
 
 class TestPolled:
@@ -391,23 +270,23 @@ class TestPolled:
 
 
 class TestScope:
-    def test_ordinary_traffic_is_seen(self) -> None:
-        for one in (exchange(), produce([(b"a", 0, 1, 1)]), fetch([(b"a", 0)], []), fetch([], [])):
-            assert not audit_filter().record_and_check_hidden(one)
-
-    def test_excluded_principals_are_hidden(self) -> None:
-        assert audit_filter().record_and_check_hidden(exchange(connection=connection(principal="User:probe")))
-
-    def test_only_excluded_topics_hide_an_exchange(self) -> None:
-        assert audit_filter().record_and_check_hidden(produce([(AUDIT, 0, 1, 1), (SECRET, 0, 1, 1)]))
-        assert not audit_filter().record_and_check_hidden(produce([(AUDIT, 0, 1, 1), (b"a", 0, 1, 1)]))
-        assert audit_filter().record_and_check_hidden(fetch([(AUDIT, 0)], [(AUDIT, 0, 10, 1, 0)]))
-        assert audit_filter().record_and_check_hidden(fetch([(AUDIT, 0)], [], outcome="connection_lost", response=None))
-
-    def test_excluded_topics_are_known_by_their_ids(self) -> None:
+    def test_excluded_principals_and_topics_alone_hide_an_exchange(self) -> None:
         by_id = produce([(TOPIC_ID, 0, 1, 1)], ids=True)
-        assert audit_filter(topics={"orders"}).record_and_check_hidden(by_id)
-        assert not audit_filter().record_and_check_hidden(by_id)
+        for one, hides in (
+            (exchange(), False),
+            (produce([(b"a", 0, 1, 1)]), False),
+            (fetch([(b"a", 0)], []), False),
+            (fetch([], []), False),
+            (exchange(api_key=FETCH, decode="unsupported"), False),  # a body that was not read
+            (exchange(connection=connection(principal="User:probe")), True),
+            (produce([(AUDIT, 0, 1, 1), (SECRET, 0, 1, 1)]), True),
+            (produce([(AUDIT, 0, 1, 1), (b"a", 0, 1, 1)]), False),
+            (fetch([(AUDIT, 0)], [(AUDIT, 0, 10, 1, 0)]), True),
+            (fetch([(AUDIT, 0)], [], outcome="connection_lost", response=None), True),
+            (by_id, False),
+        ):
+            assert audit_filter().record_and_check_hidden(one) == hides, one
+        assert audit_filter(topics={"orders"}).record_and_check_hidden(by_id), "known by its id"
 
     def test_what_is_hidden_is_counted_by_what_hides_it(self) -> None:
         seen = audit_filter()
@@ -422,30 +301,25 @@ class TestScope:
         ):
             seen.record_and_check_hidden(one)
         assert list(seen.hidden_by().items()) == [("principal User:probe", 2), ("topic audit", 1), ("topic secret", 1)]
-
-    def test_counts_of_many_excluded_names_are_added_up(self) -> None:
         names = [f"User:{number}" for number in range(MAX_HIDDEN_NAMES + 2)]
         seen = audit_filter(principals=names)
         for name in [*names, names[-1]]:
             seen.count_hidden_by_principal(name)
         counts = seen.hidden_by()
-        assert (len(counts), counts["other"]) == (MAX_HIDDEN_NAMES + 1, 2)
-        assert counts[f"principal {names[-1]}"] == 2
+        assert (len(counts), counts["other"], counts[f"principal {names[-1]}"]) == (MAX_HIDDEN_NAMES + 1, 2, 2)
 
-    @pytest.mark.parametrize(("one", "rolled_up"), PARTLY_HIDDEN.values(), ids=PARTLY_HIDDEN)
-    def test_an_event_that_lacks_excluded_topics_is_counted_once_for_each_of_them(
-        self, one: Exchange, rolled_up: bool
-    ) -> None:
+    def test_an_event_that_lacks_excluded_topics_is_counted_once_for_each_of_them(self) -> None:
         by_topic = {"topic audit": 2, "topic secret": 2}
-        seen = audit_filter()
-        made = RequestEventEncoder(API_NAMES, names(), seen).encode_exchanges([one, exchange(), one], 1, 0.0)
-        assert (made.last, made.hidden) == (3, 0)
-        assert (seen.partly_hidden, seen.partly_hidden_by()) == (2, by_topic)
-        assert not seen.hidden_by()
-        seen = audit_filter()
-        rollup = RollupAggregator(API_NAMES, names(), seen)
-        assert rollup.add_exchanges([one, exchange(), one], 0, 0.0).hidden == 0
-        assert (seen.partly_hidden, seen.partly_hidden_by()) == ((2, by_topic) if rolled_up else (0, {}))
+        for what, (one, rolled_up) in PARTLY_HIDDEN.items():
+            seen = audit_filter()
+            made = RequestEventEncoder(API_NAMES, names(), seen).encode_exchanges([one, exchange(), one], 1, 0.0)
+            assert (made.last, made.hidden) == (3, 0), what
+            assert (seen.partly_hidden, seen.partly_hidden_by()) == (2, by_topic), what
+            assert not seen.hidden_by(), what
+            seen = audit_filter()
+            rollup = RollupAggregator(API_NAMES, names(), seen)
+            assert rollup.add_exchanges([one, exchange(), one], 0, 0.0).hidden == 0, what
+            assert (seen.partly_hidden, seen.partly_hidden_by()) == ((2, by_topic) if rolled_up else (0, {})), what
 
     def test_excluded_topics_of_a_poll_are_left_out_once_they_would_be_listed(self) -> None:
         seen = audit_filter()
@@ -469,23 +343,19 @@ class TestScope:
 
     def test_idle_fetches_of_a_session_on_excluded_topics_are_hidden_too(self) -> None:
         """A consumer of the audit topic must not cause an event each time it finds nothing."""
+
+        def incremental(session: int, epoch: int, *wanted: tuple[bytes, int], got: Any = ()) -> Exchange:
+            return fetch(list(wanted), list(got), session_id=session, session_epoch=epoch, answered_session=session)
+
         seen = audit_filter()
         assert seen.record_and_check_hidden(fetch([(AUDIT, 0)], [], session_epoch=0, answered_session=77))
-        idle = fetch([], [], session_id=77, session_epoch=1, answered_session=77)
-        assert seen.record_and_check_hidden(idle)
-        assert not seen.record_and_check_hidden(fetch([], [], session_id=78, session_epoch=1, answered_session=78))
-        assert not seen.record_and_check_hidden(
-            fetch([(b"a", 0)], [], session_id=77, session_epoch=2, answered_session=77)
-        )
-        assert not seen.record_and_check_hidden(idle), "the session now has a topic that is not excluded"
-
-    def test_a_session_that_began_with_a_visible_topic_stays_visible(self) -> None:
-        seen = audit_filter()
+        assert seen.record_and_check_hidden(incremental(77, 1))
+        assert not seen.record_and_check_hidden(incremental(78, 1))
+        assert not seen.record_and_check_hidden(incremental(77, 2, (b"a", 0)))
+        assert not seen.record_and_check_hidden(incremental(77, 1)), "it now has a topic that is not excluded"
         assert not seen.record_and_check_hidden(fetch([(AUDIT, 0), (b"a", 0)], [], session_epoch=0, answered_session=5))
-        assert seen.record_and_check_hidden(
-            fetch([], [(AUDIT, 0, 1, 1, 0)], session_id=5, session_epoch=1, answered_session=5)
-        )
-        assert not seen.record_and_check_hidden(fetch([], [], session_id=5, session_epoch=2, answered_session=5))
+        assert seen.record_and_check_hidden(incremental(5, 1, got=[(AUDIT, 0, 1, 1, 0)]))
+        assert not seen.record_and_check_hidden(incremental(5, 2)), "one that began with a visible topic stays visible"
 
     def test_sessions_remembered_are_bounded(self) -> None:
         seen = audit_filter()
@@ -493,6 +363,3 @@ class TestScope:
             seen.record_and_check_hidden(fetch([(AUDIT, 0)], [], session_epoch=0, answered_session=session))
         assert not seen.record_and_check_hidden(fetch([], [], session_id=1, session_epoch=1)), "the oldest is forgotten"
         assert seen.record_and_check_hidden(fetch([], [], session_id=2, session_epoch=1))
-
-    def test_a_body_that_was_not_read_hides_nothing(self) -> None:
-        assert not audit_filter().record_and_check_hidden(exchange(api_key=FETCH, decode="unsupported"))

@@ -44,6 +44,7 @@ def unknown(topic_id: bytes) -> None:
     return None
 
 
+@pytest.mark.promise("observers.md", "A field has the names of Kafka's definitions and of KIP-388.")
 def test_produce_request_in_both_spellings() -> None:
     struct: ObservableStruct = request_view(produce([(b"a", 0, 100, 1), (b"a", 1, 20, 2), (b"b", 0, 3, 1)]), unknown)
     assert struct.size_of() == 50
@@ -73,35 +74,32 @@ def test_produce_request_in_both_spellings() -> None:
     assert records.data is None
 
 
-def test_produce_response() -> None:
+def test_responses_of_produce_and_fetch_in_both_spellings() -> None:
     struct = response_view(produce([(b"a", 3, 100, 1)], error_code=29), unknown)
     (topic,) = struct.get_observable_struct_array("responses")
     (partition,) = topic.get_observable_struct_array("partition_responses")
-    assert struct.size_of() == 80
-    assert struct.get("throttle_time_ms") == 4
-    assert (topic.get("topic"), topic.get("Name")) == ("a", "a")
-    assert (partition.get("partition"), partition.get("error_code"), partition.get("BaseOffset")) == (3, 29, 503)
-
-
-def test_fetch_both_ways() -> None:
-    one = fetch([(b"a", 0)], [(b"a", 0, 50, 2, 0)], session_id=9, session_epoch=4)
-    asked = request_view(one, unknown)
-    assert [asked.get(n) for n in ("replica_id", "max_wait_time", "min_bytes", "session_id", "session_epoch")] == [
-        -1,
-        500,
-        1,
-        9,
+    assert (struct.size_of(), struct.get("throttle_time_ms"), topic.get("topic"), topic.get("Name")) == (
+        80,
         4,
-    ]
+        "a",
+        "a",
+    )
+    assert (partition.get("partition"), partition.get("error_code"), partition.get("BaseOffset")) == (3, 29, 503)
+    one = fetch([(b"a", 0)], [(b"a", 0, 50, 2, 0)], session_id=9, session_epoch=4)
+    asked, got = request_view(one, unknown), response_view(one, unknown)
+    names = ("replica_id", "max_wait_time", "min_bytes", "session_id", "session_epoch")
+    assert [asked.get(n) for n in names] == [-1, 500, 1, 9, 4]
     (topic,) = asked.get_observable_struct_array("topics")
     assert topic.get_observable_struct_array("partitions")[0].get("fetch_offset") == 0
-    got = response_view(one, unknown)
     (topic,) = got.get_observable_struct_array("Responses")
     for spelling in ("partition_responses", "Partitions"):
         (partition,) = topic.get_observable_struct_array(spelling)
         assert partition.get("record_set").size_in_bytes() == 50
-        assert partition.get("PartitionIndex") == partition.get("partition") == 0
-        assert partition.get("high_watermark") == 1000
+        assert (partition.get("PartitionIndex"), partition.get("partition"), partition.get("high_watermark")) == (
+            0,
+            0,
+            1000,
+        )
 
 
 def test_a_share_fetch_has_what_its_facts_say() -> None:
@@ -129,35 +127,28 @@ def test_a_topic_id_is_named_where_the_cluster_knows_it_and_labelled_where_not()
     assert bare.field_names() == ("TopicId", "PartitionData")
 
 
-@pytest.mark.parametrize("key", [PRODUCE, FETCH, METADATA])
-def test_a_body_that_was_not_read_has_a_size_and_no_fields(key: int) -> None:
-    struct = request_view(exchange(api_key=key, request_bytes=77), unknown)
-    assert struct.size_of() == 77
-    assert struct.field_names() == ()
-    assert not struct.has_field("acks")
-    assert struct.get_or_else("acks", "none") == "none"
-    with pytest.raises(KeyError, match="no field 'acks' here; there are: none"):
-        struct.get("acks")
+@pytest.mark.promise("observers.md", "A body that is not kept or not known has a size and no fields.")
+def test_a_body_that_was_not_read_has_a_size_and_no_fields() -> None:
+    for one in (
+        *(exchange(api_key=key, request_bytes=77) for key in (PRODUCE, FETCH, METADATA)),
+        exchange(api_version=99, request_bytes=77, request_raw=b"\0\0\0\0", response_raw=b""),
+    ):
+        struct = request_view(one, unknown)
+        assert (struct.size_of(), struct.field_names(), struct.has_field("acks")) == (77, (), False)
+        assert struct.get_or_else("acks", "none") == "none"
+        with pytest.raises(KeyError, match="no field 'acks' here; there are: none"):
+            struct.get("acks")
 
 
-def test_a_kept_body_of_a_version_that_nobody_knows_has_a_size_and_no_fields() -> None:
-    one = exchange(api_version=99, request_raw=b"\0\0\0\0", response_raw=b"")
-    assert (request_view(one, unknown).size_of(), response_view(one, unknown).size_of()) == (50, 80)
-    assert request_view(one, unknown).field_names() == ()
-
-
-def test_what_is_not_there_is_a_key_error_that_names_what_is() -> None:
-    struct = request_view(produce([(b"a", 0, 1, 1)]), unknown)
+@pytest.mark.promise("observers.md", "Structs are read-only, and a KeyError names the fields that there are.")
+def test_structs_are_read_only_and_what_is_not_there_is_a_key_error_that_names_what_is() -> None:
+    struct: Any = request_view(produce([(b"a", 0, 1, 1)]), unknown)
     assert struct.has_field("topic_data")
     assert not struct.has_field("responses")
     with pytest.raises(KeyError, match="there are: TransactionalId, Acks, TimeoutMs, TopicData"):
         struct.get_observable_struct_array("responses")
     with pytest.raises(SchemaException, match="'acks' is of type int16, not int32"):
         struct.get_int("acks")
-
-
-def test_views_cannot_be_written_to() -> None:
-    struct: Any = request_view(produce([(b"a", 0, 1, 1)]), unknown)
     (topic,) = struct.get_observable_struct_array("topic_data")
     for one in (struct, topic, topic.get_observable_struct_array("data")[0].get_records("record_set")):
         for name in ("size", "_values", "data"):
@@ -219,15 +210,14 @@ class TestPrivateApis:
                 )
                 assert private_layout(api.name, version, response=True).names
 
-    def test_the_request(self) -> None:
-        one = exchange(api_key=self.KEY, api_version=0, request_raw=encode_request([-1, 7]))
+    @pytest.mark.promise("observers.md", "The sidecar's own requests are structs like those of Kafka.")
+    def test_a_request_and_its_response(self) -> None:
+        brokers = [BrokerEntry(3, "h", 9092, 40, 77, {"rack": "r8a9"}), BrokerEntry(4, "", -1, -1, -1)]
+        raw = {"request_raw": encode_request([-1, 7]), "response_raw": encode_response(brokers)}
+        one = exchange(api_key=self.KEY, api_version=0, **raw)
         struct = request_view(one, unknown, self.PRIVATE)
         assert (struct.get_array("node_ids"), struct.size_of()) == ((-1, 7), 50)
         assert request_view(one, unknown).field_names() == ()
-
-    def test_the_response(self) -> None:
-        brokers = [BrokerEntry(3, "h", 9092, 40, 77, {"rack": "r8a9"}), BrokerEntry(4, "", -1, -1, -1)]
-        one = exchange(api_key=self.KEY, api_version=0, response_raw=encode_response(brokers))
         read = [
             BrokerEntry(
                 each.get_int("NodeId"),
@@ -240,6 +230,12 @@ class TestPrivateApis:
             for each in response_view(one, unknown, self.PRIVATE).get_observable_struct_array("brokers")
         ]
         assert read == brokers
+        with pytest.raises(SchemaException):
+            request_view(
+                exchange(api_key=self.KEY, api_version=0, request_raw=b"\0\0\0\5\0"), unknown, self.PRIVATE
+            ).get("node_ids")
+        newer = exchange(api_key=self.KEY, api_version=1, request_raw=b"")
+        assert request_view(newer, unknown, self.PRIVATE).field_names() == ()
 
     def test_an_array_with_a_short_count(self) -> None:
         own = {self.KEY: "ClusterMetadata"}
@@ -269,10 +265,3 @@ class TestPrivateApis:
             assert tuple(struct.get(name) for name in names) == asked[:6]
             assert ("ProtocolLevel" in struct.field_names()) == (version == 2)
             assert response_view(one, unknown, own).get("error_code") == 26
-
-    def test_malformed_bytes_and_versions_without_a_definition(self) -> None:
-        cut = exchange(api_key=self.KEY, api_version=0, request_raw=b"\0\0\0\5\0")
-        with pytest.raises(SchemaException):
-            request_view(cut, unknown, self.PRIVATE).get("node_ids")
-        newer = exchange(api_key=self.KEY, api_version=1, request_raw=b"")
-        assert request_view(newer, unknown, self.PRIVATE).field_names() == ()
