@@ -70,6 +70,9 @@ async def to_the_end(reader: asyncio.StreamReader) -> bytes:
     return b""
 
 
+@pytest.mark.promise(
+    "operations.md", "The admin endpoint answers paths by HTTP, and each connection ends with its answer."
+)
 async def test_a_path_is_answered_and_the_connection_ends() -> None:
     async with serving() as port:
         status, headers, body = await ask(port, b"GET /hello?name=x HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -77,89 +80,80 @@ async def test_a_path_is_answered_and_the_connection_ends() -> None:
         assert headers == ["Content-Type: text/plain; charset=utf-8", "Content-Length: 6", "Connection: close"]
         assert body == b"hello\n"
         status, headers, body = await ask(port, b"GET /busy HTTP/1.0\r\n\r\n")
-        assert (status, headers[0], body) == (
-            "HTTP/1.1 503 Service Unavailable",
-            "Content-Type: text/strange",
-            b"later\n",
-        )
-
-
-async def test_head_gets_the_headers_alone() -> None:
-    async with serving() as port:
+        assert (status, headers[0]) == ("HTTP/1.1 503 Service Unavailable", "Content-Type: text/strange")
+        assert body == b"later\n"
         status, headers, body = await ask(port, b"HEAD /hello HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (status, headers[1], body) == ("HTTP/1.1 200 OK", "Content-Length: 6", b"")
 
 
-@pytest.mark.parametrize(
-    "rest",
-    [
-        b"\r\n",
-        b"Content-Length: 0\r\n\r\n",
-        b"Content-Length: 16384\r\n\r\n" + b"x" * http.MAX_BODY_SIZE,
-        b"Transfer-Encoding: chunked\r\n\r\n3\r\n{ }\r\n0\r\n\r\n",
-    ],
-)
-async def test_a_post_changes_something_whatever_its_body(rest: bytes) -> None:
+async def test_a_post_changes_something_whatever_its_body() -> None:
+    post = b"POST /change HTTP/1.1\r\nHost: localhost\r\n"
     async with serving() as port:
-        status, headers, body = await ask(port, b"POST /change HTTP/1.1\r\nHost: localhost\r\n" + rest)
-        assert (status, headers[1], body) == ("HTTP/1.1 200 OK", "Content-Length: 8", b"changed\n")
-
-
-async def test_a_body_is_waited_for_before_anything_changes() -> None:
-    async with serving() as port:
+        for rest in (
+            b"\r\n",
+            b"Content-Length: 0\r\n\r\n",
+            b"Content-Length: 16384\r\n\r\n" + b"x" * http.MAX_BODY_SIZE,
+            b"Transfer-Encoding: chunked\r\n\r\n3\r\n{ }\r\n0\r\n\r\n",
+        ):
+            status, headers, body = await ask(port, post + rest)
+            assert (status, headers[1], body) == ("HTTP/1.1 200 OK", "Content-Length: 8", b"changed\n"), rest[:60]
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"POST /change HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{")
+        writer.write(post + b"Content-Length: 2\r\n\r\n{")  # the rest is waited for
         writer.write_eof()
         assert (await reader.read()).startswith(b"HTTP/1.1 400 Bad Request\r\n")
         writer.close()
 
 
-@pytest.mark.parametrize("origin", [b"null", b"http://127.0.0.1:9644", b"https://elsewhere.example"])
-async def test_a_web_page_changes_nothing(origin: bytes) -> None:
-    async with serving() as port:
-        request = b"POST /change HTTP/1.1\r\nHost: 127.0.0.1\r\norigin: " + origin + b"\r\n\r\n"
-        status, _, body = await ask(port, request)
-        assert (status, body) == ("HTTP/1.1 403 Forbidden", b"Forbidden\n")
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "allowed"),
-    [
-        (b"POST", b"/hello", "GET, HEAD"),
-        (b"PUT", b"/hello", "GET, HEAD"),
-        (b"GET", b"/change", "POST"),
-        (b"HEAD", b"/change", "POST"),
-        (b"DELETE", b"/change", "POST"),
-    ],
+@pytest.mark.promise(
+    "security.md", "A web page changes nothing through the admin endpoint, nor reads it under a name of its own."
 )
-async def test_another_method_is_refused_and_the_right_one_named(method: bytes, path: bytes, allowed: str) -> None:
+async def test_a_web_page_changes_nothing_and_another_name_is_refused() -> None:
+    """DNS rebinding: a page's own name comes to mean this endpoint's address, so the browser lets the page read it."""
     async with serving() as port:
-        status, headers, _ = await ask(port, method + b" " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert status == "HTTP/1.1 405 Method Not Allowed"
-        assert headers[3:] == [f"Allow: {allowed}"]
+        for origin in (b"null", b"http://127.0.0.1:9644", b"https://elsewhere.example"):
+            request = b"POST /change HTTP/1.1\r\nHost: 127.0.0.1\r\norigin: " + origin + b"\r\n\r\n"
+            status, _, body = await ask(port, request)
+            assert (status, body) == ("HTTP/1.1 403 Forbidden", b"Forbidden\n"), origin
+        for host in (
+            *(b"attacker.example", b"attacker.example:9644", b"127.0.0.1.attacker.example", b"localhost.x", b""),
+            b"[x]:1",
+        ):
+            for line in (b"GET /hello", b"POST /change"):
+                status, _, body = await ask(port, line + b" HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
+                assert (status, body) == ("HTTP/1.1 421 Misdirected Request", b"Misdirected Request\n"), host
+        for host in (
+            *(b"localhost", b"LocalHost:9644", b"localhost.", b"127.0.0.1", b"127.0.0.1:9644", b"[::1]:9644"),
+            *(b"10.1.2.3", b"kafka-1.example", b"Kafka-1.Example.:9644"),
+        ):
+            status, _, _ = await ask(port, b"GET /hello HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
+            assert status == "HTTP/1.1 200 OK", host
 
 
-@pytest.mark.parametrize(
-    ("request_", "status"),
-    [
-        (b"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n", "404 Not Found"),
-        (
-            b"POST /change HTTP/1.1\r\nHost: localhost\r\nContent-Length: 16385\r\n\r\n"
-            + b"x" * (http.MAX_BODY_SIZE + 1),
-            f"413 {HTTPStatus.REQUEST_ENTITY_TOO_LARGE.phrase}",  # a later Python has another name for it
-        ),
-        (b"GET /broken HTTP/1.1\r\nHost: localhost\r\n\r\n", "500 Internal Server Error"),
-        (b"hello\r\n\r\n", "400 Bad Request"),
-        (b"\x16\x03\x01 \xff\r\n\r\n", "400 Bad Request"),
-        (b"GET /hello HTTP/1.1\r\n\r\n", "400 Bad Request"),  # without a host
-        (b"GET /" + b"a" * http.MAX_HEADER_SIZE, "431 Request Header Fields Too Large"),
-    ],
-)
-async def test_what_cannot_be_answered_is_refused(request_: bytes, status: str) -> None:
+async def test_what_cannot_be_answered_is_refused() -> None:
+    large = f"413 {HTTPStatus.REQUEST_ENTITY_TOO_LARGE.phrase}"  # a later Python has another name for it
+    host = b" HTTP/1.1\r\nHost: localhost\r\n"
+    body = b"Content-Length: 16385\r\n\r\n" + b"x" * (http.MAX_BODY_SIZE + 1)
     async with serving() as port:
-        first, _, body = await ask(port, request_)
-        assert first == f"HTTP/1.1 {status}"
-        assert body == f"{status[4:]}\n".encode()
+        for request, status in (
+            (b"GET /nothing" + host + b"\r\n", "404 Not Found"),
+            (b"POST /change" + host + body, large),
+            (b"GET /broken" + host + b"\r\n", "500 Internal Server Error"),
+            (b"hello\r\n\r\n", "400 Bad Request"),
+            (b"\x16\x03\x01 \xff\r\n\r\n", "400 Bad Request"),
+            (b"GET /hello HTTP/1.1\r\n\r\n", "400 Bad Request"),  # without a host
+            (b"GET /" + b"a" * http.MAX_HEADER_SIZE, "431 Request Header Fields Too Large"),
+        ):
+            first, _, answer = await ask(port, request)
+            assert (first, answer) == (f"HTTP/1.1 {status}", f"{status[4:]}\n".encode()), request[:60]
+        for line, allowed in (
+            (b"POST /hello", "GET, HEAD"),
+            (b"PUT /hello", "GET, HEAD"),
+            (b"GET /change", "POST"),
+            (b"HEAD /change", "POST"),
+            (b"DELETE /change", "POST"),
+        ):
+            status, headers, _ = await ask(port, line + host + b"\r\n")
+            assert (status, headers[3:]) == ("HTTP/1.1 405 Method Not Allowed", [f"Allow: {allowed}"]), line
 
 
 async def test_a_peer_that_says_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,6 +165,9 @@ async def test_a_peer_that_says_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) 
         writer.close()
 
 
+@pytest.mark.promise(
+    "security.md", "Peers that connect to the admin endpoint and say nothing keep no request from its answer."
+)
 async def test_one_connection_too_many_takes_the_place_of_the_oldest_silent_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -243,31 +240,6 @@ async def test_what_is_being_answered_keeps_its_place(monkeypatch: pytest.Monkey
         writer.close()
         go_on.set()
         assert (await answer)[2] == b"slow\n"
-
-
-@pytest.mark.parametrize(
-    "host",
-    [
-        b"localhost", b"LocalHost:9644", b"localhost.", b"127.0.0.1", b"127.0.0.1:9644", b"[::1]:9644", b"10.1.2.3",
-        b"kafka-1.example", b"Kafka-1.Example.:9644",
-    ],
-)  # fmt: skip
-async def test_its_names_and_addresses_are_answered(host: bytes) -> None:
-    async with serving() as port:
-        status, _, _ = await ask(port, b"GET /hello HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
-        assert status == "HTTP/1.1 200 OK"
-
-
-@pytest.mark.parametrize(
-    "host",
-    [b"attacker.example", b"attacker.example:9644", b"127.0.0.1.attacker.example", b"localhost.x", b"", b"[x]:1"],
-)
-async def test_another_name_is_refused(host: bytes) -> None:
-    """DNS rebinding: a page's own name comes to mean this endpoint's address, so the browser lets the page read it."""
-    async with serving() as port:
-        for method, path in ((b"GET", b"/hello"), (b"POST", b"/change")):
-            status, _, body = await ask(port, method + b" " + path + b" HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
-            assert (status, body) == ("HTTP/1.1 421 Misdirected Request", b"Misdirected Request\n")
 
 
 async def test_closing_ends_what_is_open() -> None:

@@ -106,6 +106,7 @@ async def test_quotas_are_reported_as_json(served: Served) -> None:
     assert quotas["problem"] == "something is wrong"
 
 
+@pytest.mark.promise("security.md", "GET /config shows the running configuration, its secrets as ***.")
 async def test_the_running_configuration_is_reported_without_secrets(served: Served) -> None:
     status, reported = await served.json("GET", "/config")
     assert (status, reported["hash"]) == (200, served.reloader.state.hash)
@@ -115,60 +116,46 @@ async def test_the_running_configuration_is_reported_without_secrets(served: Ser
     assert "c4n4ry" not in json.dumps(reported)
 
 
+@pytest.mark.promise("config.md", "POST /reload reloads the file, and reports what changed or why nothing did.")
 async def test_a_reload_reports_what_changed_and_the_new_configuration_runs(served: Served) -> None:
-    assert await served.json("POST", "/reload") == (200, {"result": "unchanged", "changed": [], "changes": []})
+    nothing = {"result": "unchanged", "changed": [], "changes": []}
+    assert await served.json("POST", "/reload") == (200, nothing)
     _, before = await served.json("GET", "/config")
     served.write(max_connections=200)
-    assert await served.json("POST", "/reload") == (
-        200,
-        {
-            "result": "applied",
-            "changed": ["quotas.max.connections"],
-            "changes": [["quotas.max.connections", "100", "200"]],
-        },
-    )
+    assert (await served.ask("GET", "/reload"))[0] == 405
+    assert served.applied == []
+    key = "quotas.max.connections"
+    applied = {"result": "applied", "changed": [key], "changes": [[key, "100", "200"]]}
+    assert await served.json("POST", "/reload") == (200, applied)
     _, after = await served.json("GET", "/config")
     assert [config.quotas.max_connections for config in served.applied] == [200]
     assert (after["config"]["quotas"]["max.connections"], after["hash"] == before["hash"]) == (200, False)
 
-
-async def test_a_reload_after_the_file_watch_reports_what_was_applied_and_when(served: Served) -> None:
-    served.write(max_connections=200)
-    await served.reloader.reload("file")
-    status, done = await served.json("POST", "/reload")
-    applied = done.pop("last_applied")
-    assert (status, done) == (200, {"result": "unchanged", "changed": [], "changes": []})
-    assert (applied["changed"], applied["reason"]) == (["quotas.max.connections"], "file")
-    assert applied["at"] == pytest.approx(time.time(), abs=60)
-
-
-async def test_a_rejected_reload_reports_why_and_nothing_changes(served: Served) -> None:
-    _, before = await served.json("GET", "/config")
-    for write, key in (
-        (lambda: served.write(max_connections=0), "quotas.max.connections"),
-        (lambda: served.write(max_connections=100, broker_id=2), "broker.id"),
-    ):
-        write()
+    for max_connections, broker_id, wrong in ((0, 1, key), (200, 2, "broker.id")):
+        served.write(max_connections, broker_id)
         status, done = await served.json("POST", "/reload")
         assert (status, done["result"], len(done["errors"])) == (422, "rejected", 1)
-        assert key in done["errors"][0]
-    assert (await served.json("GET", "/config"))[1] == before
-    assert served.applied == []
+        assert wrong in done["errors"][0]
+    assert (await served.json("GET", "/config"))[1] == after
+    assert len(served.applied) == 1
 
+    served.write(max_connections=300)
+    await served.reloader.reload("file")  # as the watch of the file does
+    status, done = await served.json("POST", "/reload")
+    last = done.pop("last_applied")
+    assert (status, done) == (200, nothing)
+    assert (last["changed"], last["reason"]) == ([key], "file")
+    assert last["at"] == pytest.approx(time.time(), abs=60)
 
-async def test_a_sidecar_that_is_about_to_end_reloads_nothing(served: Served) -> None:
     served.reloader.stop()
-    served.write(max_connections=200)
+    served.write(max_connections=400)
     assert await served.json("POST", "/reload") == (503, {"result": "draining", "changed": [], "changes": []})
-    assert served.applied == []
+    assert len(served.applied) == 2
 
 
-async def test_a_get_does_not_reload(served: Served) -> None:
-    served.write(max_connections=200)
-    assert (await served.ask("GET", "/reload"))[0] == 405
-    assert served.applied == []
-
-
+@pytest.mark.promise(
+    "restart.md", "Metrics say whether the last reload was successful, when, and how many had which result."
+)
 async def test_reloads_are_metrics(served: Served) -> None:
     found = await served.metrics()
     assert found[f"config_info {served.reloader.state.hash}"] == 1

@@ -49,14 +49,38 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-def test_up_status_down_each_twice(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    state = cluster.up(folder)
+@pytest.mark.promise(
+    "local-cluster.md", "A cluster that is started again has its addresses and its data; what runs is left alone."
+)
+def test_up_kill_down_and_up_again(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    port = free_port()
+    properties = {"num.partitions": "2"}
+    state = cluster.up(folder, client_ports=[port], advertise="broker", broker_properties=properties)
     assert state.running
+    assert state.bootstrap == state.broker_bootstrap == f"{HOST}:{port}"
     assert cluster.status(folder) == state
-    create(state.internal_bootstrap, "kept")
+    create(state.bootstrap, "kept")
+    listed = subprocess.run(
+        cluster.tool("topics", "--bootstrap-server", state.bootstrap, "--list"),
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert listed.stdout.split() == ["kept"]
     assert "starting Kafka 4.3.1, 1 node" in capfd.readouterr().err
-    assert cluster.up(folder) == state
+    assert cluster.up(folder, broker_properties=properties) == state
     assert "already runs" in capfd.readouterr().err
+    with pytest.raises(LocalError, match=r"holds a cluster of 1 node\(s\) with Kafka 4.3.1, not of 3"):
+        cluster.up(folder, nodes=3, progress=False)
+    with pytest.raises(LocalError, match="has its clients dial"):
+        cluster.up(folder, client_ports=[free_port()], progress=False)
+
+    assert cluster.stop_node(folder, 1, kill=True).nodes[0].pid is None
+    with pytest.raises(LocalError, match="there is no node 2"):
+        cluster.start_node(folder, 2)
+    again = cluster.start_node(folder, 1)
+    assert again.running
+    assert cluster.start_node(folder, 1) == again
+    assert "kept" in topics(again.internal_bootstrap)
+    assert "num.partitions=2" in again.nodes[0].properties.read_text()
 
     cluster.down(folder)
     cluster.down(folder)
@@ -64,7 +88,6 @@ def test_up_status_down_each_twice(folder: Path, capfd: pytest.CaptureFixture[st
     assert stopped is not None
     assert not stopped.running
     assert stopped.bootstrap == state.bootstrap
-
     again = cluster.up(folder, progress=False)
     assert (again.cluster_id, again.bootstrap) == (state.cluster_id, state.bootstrap)
     assert again.nodes[0].pid != state.nodes[0].pid
@@ -72,58 +95,36 @@ def test_up_status_down_each_twice(folder: Path, capfd: pytest.CaptureFixture[st
     wait_until(lambda: bool(list(again.nodes[0].data.glob("kept-0/*.log"))))
 
 
-def test_given_ports_and_a_broker_that_advertises_itself(folder: Path) -> None:
-    port = free_port()
-    state = cluster.up(folder, client_ports=[port], advertise="broker", progress=False)
-    assert state.bootstrap == state.broker_bootstrap == f"{HOST}:{port}"
-    create(state.bootstrap, "direct")
-    listed = subprocess.run(
-        cluster.tool("topics", "--bootstrap-server", state.bootstrap, "--list"),
-        capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
-    assert listed.stdout.split() == ["direct"]
-
-    with pytest.raises(LocalError, match=r"holds a cluster of 1 node\(s\) with Kafka 4.3.1, not of 3"):
-        cluster.up(folder, nodes=3, progress=False)
-    with pytest.raises(LocalError, match="has its clients dial"):
-        cluster.up(folder, client_ports=[free_port()], progress=False)
-
-
-def test_a_port_that_is_taken(folder: Path) -> None:
+@pytest.mark.promise("local-cluster.md", "What of a cluster cannot be started is named, and nothing is started.")
+def test_what_cannot_be_started_is_reported(folder: Path) -> None:
     with socket.create_server((HOST, 0)) as server:
         taken = server.getsockname()[1]
-        with pytest.raises(LocalError, match=f"client port {taken} is taken by another process"):
-            cluster.up(folder, client_ports=[taken], progress=False)
-    assert cluster.status(folder) is None
-
-
-def test_a_listener_that_is_taken_when_a_stopped_cluster_is_started(folder: Path) -> None:
-    folder.mkdir()
-    with socket.create_server((HOST, 0)) as server:
-        taken = f"{HOST}:{server.getsockname()[1]}"
+        cases: list[tuple[dict[str, object], str]] = [
+            ({"nodes": 2}, "a cluster of 2 nodes cannot be started; allowed are 1 and 3"),
+            ({"kafka_version": "2.8.0"}, "Kafka 2.8.0 is not known here; known are 3.9.2, 4.3.1, 4.4.0"),
+            ({"client_ports": [1, 2]}, "client ports 1, 2: there must be 1, one for each node"),
+            ({"client_ports": [70_000]}, "client port 70000: allowed is 1 to 65535"),
+            ({"nodes": 3, "client_ports": [9092, 9092, 9093]}, "there must be 3, one for each node, all different"),
+            ({"client_ports": [taken]}, f"client port {taken} is taken by another process"),
+        ]
+        for arguments, why in cases:
+            with pytest.raises(LocalError) as raised:
+                cluster.up(folder, **arguments, progress=False)  # type: ignore[arg-type]  # wrong on purpose
+            assert why in str(raised.value)
+            assert cluster.status(folder) is None
+        folder.mkdir(exist_ok=True)
+        internal = f"{HOST}:{taken}"
         state = planned(folder, 1)
-        save(folder, replace(state, nodes=(replace(state.nodes[0], upstream=f"{HOST}:{free_port()}", internal=taken),)))
-        with pytest.raises(LocalError, match=f"{taken}, the INTERNAL listener of node 1, is taken by another process"):
+        nodes = (replace(state.nodes[0], upstream=f"{HOST}:{free_port()}", internal=internal),)
+        save(folder, replace(state, nodes=nodes))
+        said = f"{internal}, the INTERNAL listener of node 1, is taken by another process"
+        with pytest.raises(LocalError, match=said):
             cluster.up(folder, broker_properties={}, progress=False)
+    with pytest.raises(LocalError, match=r"no tool named 'nothing'; there are .*producer-perf"):
+        cluster.tool("nothing")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        ({"nodes": 2}, "a cluster of 2 nodes cannot be started; allowed are 1 and 3"),
-        ({"kafka_version": "2.8.0"}, "Kafka 2.8.0 is not known here; known are 3.9.2, 4.3.1, 4.4.0"),
-        ({"client_ports": [1, 2]}, "client ports 1, 2: there must be 1, one for each node"),
-        ({"client_ports": [70_000]}, "client port 70000: allowed is 1 to 65535"),
-        ({"nodes": 3, "client_ports": [9092, 9092, 9093]}, "there must be 3, one for each node, all different"),
-    ],
-)
-def test_what_cannot_be_started_is_reported(folder: Path, arguments: dict[str, object], why: str) -> None:
-    with pytest.raises(LocalError) as raised:
-        cluster.up(folder, **arguments, progress=False)  # type: ignore[arg-type]  # wrong on purpose
-    assert why in str(raised.value)
-    assert cluster.status(folder) is None
-
-
+@pytest.mark.slow
 def test_a_broker_that_does_not_start_shows_its_log_and_the_next_run_recovers(folder: Path) -> None:
     with pytest.raises(LocalError, match=r"(?s)Kafka cannot format .*num.io.threads"):
         cluster.up(folder, broker_properties={"num.io.threads": "0"}, progress=False)
@@ -135,22 +136,7 @@ def test_a_broker_that_does_not_start_shows_its_log_and_the_next_run_recovers(fo
     assert cluster.up(folder, broker_properties={}, progress=False).running
 
 
-def test_a_node_that_was_killed_is_started_again(folder: Path) -> None:
-    planned_state = cluster.plan(folder)
-    assert not planned_state.running
-    state = cluster.up(folder, broker_properties={"num.partitions": "2"}, progress=False)
-    assert state.bootstrap == planned_state.bootstrap
-    create(state.internal_bootstrap, "kept")
-    assert cluster.stop_node(folder, 1, kill=True).nodes[0].pid is None
-    with pytest.raises(LocalError, match="there is no node 2"):
-        cluster.start_node(folder, 2)
-    again = cluster.start_node(folder, 1)
-    assert again.running
-    assert cluster.start_node(folder, 1) == again
-    assert "kept" in topics(again.internal_bootstrap)
-    assert "num.partitions=2" in again.nodes[0].properties.read_text()
-
-
+@pytest.mark.slow
 def test_three_nodes_replicate_and_survive_one(folder: Path) -> None:
     state = cluster.up(folder, nodes=3, progress=False)
     create(state.internal_bootstrap, "everywhere", replicas=3)
@@ -172,14 +158,12 @@ def test_three_nodes_replicate_and_survive_one(folder: Path) -> None:
     assert not thrown_away.running
 
 
-@pytest.mark.parametrize("version", ["3.9.2", "4.4.0"])
-def test_older_and_newer_brokers(folder: Path, version: str) -> None:
-    state = cluster.up(folder, kafka_version=version, progress=False)
-    create(state.internal_bootstrap, "old-or-new")
-    assert "old-or-new" in topics(state.internal_bootstrap)
-    wait_until(lambda: f"Kafka version: {version}" in state.nodes[0].log.read_text())
-
-
-def test_an_unknown_tool_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(LocalError, match=r"no tool named 'nothing'; there are .*producer-perf"):
-        cluster.tool("nothing")
+@pytest.mark.slow
+def test_older_and_newer_brokers(folder: Path) -> None:
+    for version in ("3.9.2", "4.4.0"):
+        state = cluster.up(folder / version, kafka_version=version, progress=False)
+        try:
+            create(state.internal_bootstrap, "old-or-new")
+            wait_until(lambda log=state.nodes[0].log, said=version: f"Kafka version: {said}" in log.read_text())  # type: ignore[misc]
+        finally:
+            cluster.discard(folder / version)

@@ -5,10 +5,8 @@ How a block is completed and placed: ``tests.tools.fragments``. docs/rollout.md 
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,11 +24,14 @@ from proxy.local import broker, process
 from proxy.local.ports import HOST, free_ports
 from proxy.local.readiness import known_brokers
 from proxy.local.sidecars import SidecarProcess
+from tests.brokers import SCRAM_PASSWORD, SCRAM_USER, TlsBroker
 from tests.integration.certificates import pem_files
-from tests.integration.test_quota_poller import PASSWORD, USER, Secured, secured  # noqa: F401 - a fixture
 from tests.integration.test_reload import until
 from tests.tools.documented import example
 from tests.tools.fragments import Block, blocks
+from tests.unit.terminal import Terminal, brokerside
+
+__all__ = ["brokerside"]
 
 pytestmark = pytest.mark.kafka
 
@@ -69,12 +70,6 @@ transaction.state.log.min.isr=1
 """What Kafka 4 ships as config/server.properties, without what is only tuning."""
 
 
-def brokerside(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "proxy", *arguments]
-    env = os.environ | environment
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=env)
-
-
 def placed(text: str, ports: dict[int, int]) -> str:
     """``text`` with hosts on loopback and other ports."""
     return re.sub(
@@ -103,7 +98,10 @@ def a_broker(folder: Path, properties: dict[str, str], ports: dict[int, int]) ->
         assert process.stop([running], 60)
 
 
-def test_the_broker_s_lines_in_the_readme_and_the_sidecar_s_before_it(tmp_path: Path) -> None:
+@pytest.mark.promise(
+    "README.md", "The broker's lines and the sidecar's file of the README are all that a first deployment needs."
+)
+def test_the_broker_s_lines_in_the_readme_and_the_sidecar_s_before_it(tmp_path: Path, brokerside: Terminal) -> None:
     """The way of a newcomer: Kafka's own file with these lines, then the sidecar's file."""
     (block,) = [block for block in BROKERS if block.page.name == "README.md"]
     ports = dict(zip((9092, 9093, 9644, 19092, 19094), free_ports(5), strict=True))
@@ -113,7 +111,7 @@ def test_the_broker_s_lines_in_the_readme_and_the_sidecar_s_before_it(tmp_path: 
         spool = str(tmp_path / "spool")
         path.write_text(placed(README.text, ports).replace("/var/lib/brokerside/spool", spool))
         done = brokerside("check-config", str(path))
-        assert (done.returncode, done.stderr) == (0, "")
+        assert (done.code, done.err) == (0, "")
         sidecar = SidecarProcess.start(path, tmp_path / "sidecar.log", f"{HOST}:{ports[9644]}")
         try:
             until(lambda: known_brokers(f"{HOST}:{ports[9092]}") == {1})  # what a client sees, within 2 s
@@ -121,7 +119,7 @@ def test_the_broker_s_lines_in_the_readme_and_the_sidecar_s_before_it(tmp_path: 
             assert sidecar.stop()
 
 
-def completed(block: Block, folder: Path, made: Secured) -> dict[str, Any]:
+def completed(block: Block, folder: Path, made: TlsBroker) -> dict[str, Any]:
     """The configuration that a reader has with this block, in front of the test's broker."""
     given = yaml.safe_load(textwrap.dedent(block.text))
     config: dict[str, Any] = yaml.safe_load(README.text)
@@ -133,9 +131,10 @@ def completed(block: Block, folder: Path, made: Secured) -> dict[str, Any]:
     config["internal.bootstrap.servers"] = made.node.internal
     if "internal" in config:
         internal = config["internal"]
-        config["internal.bootstrap.servers"] = made.sasl_ssl if "ssl.ca.location" in internal else made.sasl
-        internal["sasl.username"] = USER
-        files = {"ca": made.ca, "certificate": str(made.pair.certificate), "key": str(made.pair.key)}
+        login = "SASL_TLS" if "ssl.ca.location" in internal else "SASL"
+        config["internal.bootstrap.servers"] = made.listeners[login].address
+        internal["sasl.username"] = SCRAM_USER
+        files = {"ca": str(made.authority.ca), "certificate": str(made.pair.certificate), "key": str(made.pair.key)}
         for name, file in files.items():
             if f"ssl.{name}.location" in internal:
                 internal[f"ssl.{name}.location"] = file
@@ -144,23 +143,26 @@ def completed(block: Block, folder: Path, made: Secured) -> dict[str, Any]:
     (folder / "byte_counts.py").write_text(example())
     for name in {*re.findall(r"\bfile: ([\w/.-]+)", block.text), *re.findall(r"keys\.file: ([\w/-]+)", block.text)}:
         (folder / name).parent.mkdir(exist_ok=True)
-        kinds = {"password": PASSWORD, "headers": "Authorization=Bearer%20x"}
+        kinds = {"password": SCRAM_PASSWORD, "headers": "Authorization=Bearer%20x"}
         (folder / name).write_text(next((text for kind, text in kinds.items() if kind in name), f"k1:{64 * 'a'}"))
     return config
 
 
-def place(listener: dict[str, Any], folder: Path, made: Secured) -> None:
+def place(listener: dict[str, Any], folder: Path, made: TlsBroker) -> None:
     """Put a listener in front of the broker's one that has its protocol, with certificates where it names some."""
     protocol = listener.get("security.protocol", "PLAINTEXT")
     sasl = protocol.startswith("SASL")
     if "upstream.tls" in listener or (protocol.endswith("SSL") and "tls" not in listener):
-        upstream = made.sasl_ssl if sasl else made.ssl
+        upstream = made.listeners["SASL_TLS" if sasl else "TLS"].address
         bind = f"{HOST}:{free_ports(1)[0]}"
         listener |= {"bind": bind, "advertised": bind, "upstream": upstream}
         if "upstream.tls" in listener:  # the test's broker advertises its own address there
             listener["rewrite.addresses"] = True
     else:
-        bind, upstream = (made.sasl_advertised, made.sasl) if sasl else (made.node.advertised, made.node.upstream)
+        behind = made.listeners["BEHIND_SASL"]
+        bind, upstream = behind.advertised, behind.address
+        if not sasl:
+            bind, upstream = made.node.advertised, made.node.upstream
         listener |= {"bind": bind, "advertised": bind, "upstream": upstream}
     for name in ("tls", "upstream.tls"):
         settings = listener.get(name, {})
@@ -172,61 +174,76 @@ def place(listener: dict[str, Any], folder: Path, made: Secured) -> None:
                 path.parent.mkdir(exist_ok=True)
                 certificate, private = pem_files(folder, "made") if not (folder / "made.pem").exists() else (
                     folder / "made.pem", folder / "made.key")  # fmt: skip
-                kinds = {"ssl.key.location": private, "ssl.truststore.location": Path(made.ca)}
+                kinds = {"ssl.key.location": private, "ssl.truststore.location": made.authority.ca}
                 path.write_bytes(kinds.get(key, certificate).read_bytes())
 
 
-@pytest.mark.parametrize("block", SIDECARS, ids=str)
-def test_a_sidecar_starts_with_it(
-    secured: Secured,  # noqa: F811 - the fixture
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    block: Block,
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_sidecar_starts_with_each_configuration(
+    tls_broker: TlsBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, brokerside: Terminal
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
-    path = tmp_path / "brokerside.yaml"
-    config = completed(block, tmp_path, secured)
-    path.write_text(re.sub("/(var/lib|run)/brokerside", str(tmp_path), yaml.safe_dump(config)))
+    for number, block in enumerate(SIDECARS):
+        folder = tmp_path / f"{number}"
+        folder.mkdir()
+        with monkeypatch.context() as patch:
+            config = checked(block, tls_broker, folder, patch, brokerside)
+            sidecar = SidecarProcess.start(folder / "brokerside.yaml", folder / "log", config["admin"]["bind"])
+            assert sidecar.stop(), f"{block}: it was ready, and ended"
+
+
+@pytest.mark.promise("README.md", "Every configuration of a sidecar in the documentation is a valid one.")
+def test_each_configuration_of_a_sidecar_is_right(
+    tls_broker: TlsBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, brokerside: Terminal
+) -> None:
+    for number, block in enumerate(SIDECARS):
+        folder = tmp_path / f"{number}"
+        folder.mkdir()
+        with monkeypatch.context() as patch:
+            checked(block, tls_broker, folder, patch, brokerside)
+
+
+def checked(
+    block: Block, broker: TlsBroker, folder: Path, patch: pytest.MonkeyPatch, brokerside: Terminal
+) -> dict[str, Any]:
+    """The completed configuration, written to ``folder`` and found to be right."""
+    patch.setenv("PYTHONPATH", str(folder), prepend=":")
+    patch.syspath_prepend(folder)
+    config = completed(block, folder, broker)
+    path = folder / "brokerside.yaml"
+    path.write_text(re.sub("/(var/lib|run)/brokerside", str(folder), yaml.safe_dump(config)))
     done = brokerside("check-config", str(path))
-    assert done.returncode == 0, done.stderr
-    assert SidecarProcess.start(path, tmp_path / "log", config["admin"]["bind"]).stop(), "it was ready, and ended"
+    assert done.code == 0, f"{block}: {done.err}"
+    return config
 
 
-@pytest.mark.parametrize("block", CLIENTS, ids=str)
-async def test_a_client_logs_in_with_it(
-    secured: Secured,  # noqa: F811 - the fixture
-    tmp_path: Path,
-    block: Block,
-) -> None:
-    text = re.sub(r"(?m)^(ssl\.truststore\.location)=.*", rf"\1={secured.ca}", block.text)
-    text = re.sub(r'username="\w+" password="…"', f'username="{USER}" password="{PASSWORD}"', text)
-    (tmp_path / "client.properties").write_text(text)
-    security = Security.from_settings(client_settings(tmp_path / "client.properties"))
-    connection = await BrokerConnection.open(
-        Endpoint.parse(secured.sasl_ssl), security, security.build_ssl_context(), "documented"
-    )
-    connection.close()
+@pytest.mark.promise("commands.md", "Commands log in with the client settings that the page shows.")
+async def test_a_client_logs_in_with_each_login(tls_broker: TlsBroker, tmp_path: Path) -> None:
+    for block in CLIENTS:
+        text = re.sub(r"(?m)^(ssl\.truststore\.location)=.*", rf"\1={tls_broker.authority.ca}", block.text)
+        text = re.sub(r'username="\w+" password="…"', f'username="{SCRAM_USER}" password="{SCRAM_PASSWORD}"', text)
+        (tmp_path / "client.properties").write_text(text)
+        security = Security.from_settings(client_settings(tmp_path / "client.properties"))
+        connection = await BrokerConnection.open(
+            Endpoint.parse(tls_broker.listeners["SASL_TLS"].address), security, security.build_ssl_context(), "test"
+        )
+        connection.close()
 
 
-@pytest.mark.parametrize("block", DEFINITIONS, ids=str)
-def test_definitions_are_right(tmp_path: Path, block: Block) -> None:
+@pytest.mark.promise("slo.md", "The definitions of tables and objectives in the documentation are right.")
+def test_definitions_are_right_and_indicators_in_an_objective(tmp_path: Path, brokerside: Terminal) -> None:
+    """An indicator is completed by the first objective of its page."""
+    texts = {str(block): block.text for block in DEFINITIONS}
+    for block in INDICATORS:
+        document = yaml.safe_load(next(one for one in DEFINITIONS if one.page == block.page).text)
+        document["spec"]["indicator"]["spec"] = yaml.safe_load(block.text)
+        document["spec"]["objectives"] = [{"displayName": "answered", "target": 0.99}]
+        texts[str(block)] = yaml.safe_dump(document)
     path = tmp_path / "definitions.yaml"
-    path.write_text(block.text)
-    done = brokerside("jobs", "check", str(path))
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.parametrize("block", INDICATORS, ids=str)
-def test_an_indicator_is_right_in_an_objective(tmp_path: Path, block: Block) -> None:
-    """Completed by the first objective of its page."""
-    whole = next(one for one in DEFINITIONS if one.page == block.page)
-    document = yaml.safe_load(whole.text)
-    document["spec"]["indicator"]["spec"] = yaml.safe_load(block.text)
-    document["spec"]["objectives"] = [{"displayName": "answered", "target": 0.99}]
-    path = tmp_path / "definitions.yaml"
-    path.write_text(yaml.safe_dump(document))
-    done = brokerside("jobs", "check", str(path))
-    assert (done.returncode, done.stderr) == (0, "")
+    for block_name, text in texts.items():
+        path.write_text(text)
+        done = brokerside("jobs", "check", str(path))
+        assert (done.code, done.err) == (0, ""), block_name
 
 
 def test_every_block_is_one_of_these() -> None:

@@ -74,23 +74,35 @@ def fetch(folder: Path, *pins: Pin, verify: bool = False) -> list[Path]:
     return provide(pins or (THING,), folder, progress=False, verify=verify)
 
 
-def test_jars_are_fetched_once_and_sorted(repository: Repository, tmp_path: Path) -> None:
-    files = fetch(tmp_path, THING, OTHER)
-    assert [file.name for file in files] == ["other-1.0.jar", "thing-1.0.jar"]
-    assert files[1].read_bytes() == b"thing" * 1000
-    assert fetch(tmp_path, OTHER, THING) == files
-    assert sorted(repository.served) == ["other", "thing"]
-
-
-def test_a_warm_cache_needs_neither_network_nor_java(
+@pytest.mark.promise(
+    "dependencies.md", "Jars are fetched once, and a cache that has them needs neither network nor Java."
+)
+def test_jars_are_fetched_once_and_damaged_ones_again(
     repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = fetch(tmp_path)
-    monkeypatch.setenv(MIRROR, f"http://127.0.0.1:{free_port()}/")
-    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    assert fetch(tmp_path) == files
-    assert fetch(tmp_path, verify=True) == files
+    pins = [pin(name) for name in ("flipped", "truncated", "removed", "whole")]
+    files = fetch(tmp_path, *pins)
+    assert [file.name for file in files] == [f"{name}-1.0.jar" for name in ("flipped", "removed", "truncated", "whole")]
+    assert files[3].read_bytes() == b"whole" * 1000
+    with monkeypatch.context() as patch:
+        patch.setenv(MIRROR, f"http://127.0.0.1:{free_port()}/")
+        patch.setenv("PATH", str(tmp_path / "empty"))
+        patch.delenv("JAVA_HOME", raising=False)
+        assert fetch(tmp_path, *reversed(pins)) == fetch(tmp_path, *pins, verify=True) == files
+    assert sorted(repository.served) == ["flipped", "removed", "truncated", "whole"]
+
+    flip(files[0])
+    files[1].unlink()
+    os.truncate(files[2], 10)
+    repository.served.clear()
+    fetch(tmp_path, *pins)
+    assert sorted(repository.served) == ["flipped", "removed", "truncated"]
+    before = files[3].stat()
+    flip(files[3])
+    os.utime(files[3], (before.st_atime, before.st_mtime))  # without a trace
+    fetch(tmp_path, *pins, verify=True)
+    assert repository.served[3:] == ["whole"]
+    assert [file.read_bytes()[:5] for file in files] == [file.name.encode()[:5] for file in files]
 
 
 def flip(file: Path) -> None:
@@ -99,77 +111,36 @@ def flip(file: Path) -> None:
     file.write_bytes(content)
 
 
-def flip_silently(file: Path) -> None:
-    before = file.stat()
-    flip(file)
-    os.utime(file, (before.st_atime, before.st_mtime))
-
-
-@pytest.mark.parametrize(
-    ("damage", "verify"),
-    [
-        (flip, False),
-        (lambda file: os.truncate(file, 10), False),
-        (lambda file: file.unlink(), False),
-        (flip_silently, True),
-    ],
-    ids=["flipped", "truncated", "removed", "flipped without a trace"],
-)
-def test_a_damaged_jar_is_fetched_again(
-    repository: Repository, tmp_path: Path, damage: Callable[[Path], None], verify: bool
+@pytest.mark.promise("dependencies.md", "A jar with another checksum than the pinned one is refused.")
+def test_a_jar_that_is_wrong_or_not_there_fails_and_the_next_run_recovers(
+    repository: Repository, tmp_path: Path
 ) -> None:
-    damage(fetch(tmp_path)[0])
-    (file,) = fetch(tmp_path, verify=verify)
-    assert file.read_bytes() == b"thing" * 1000
-    assert repository.served == ["thing", "thing"]
-
-
-def test_another_file_is_refused_and_the_next_run_recovers(repository: Repository, tmp_path: Path) -> None:
     repository.spoil = lambda name, content: (200, content[::-1])
     with pytest.raises(LocalError, match=r"org.example:thing:1.0 as fetched has the checksum"):
         fetch(tmp_path)
     assert list(tmp_path.glob("*.jar")) == []
-    repository.spoil = lambda name, content: (200, content)
-    assert len(fetch(tmp_path)) == 1
-
-
-def test_what_came_before_a_failure_stays(repository: Repository, tmp_path: Path) -> None:
     repository.spoil = lambda name, content: (404, b"") if name == "thing" else (200, content)
     with pytest.raises(LocalError, match=r"does not serve org.example:thing:1.0"):
         fetch(tmp_path, THING, OTHER)
-    repository.spoil = lambda name, content: (200, content)
-    repository.served.clear()
-    fetch(tmp_path, THING, OTHER)
-    assert repository.served == ["thing"]
-    assert sorted(file.name for file in tmp_path.iterdir()) == [".lock", "other-1.0.jar", "thing-1.0.jar"]
-
-
-def test_a_repository_that_fails(repository: Repository, tmp_path: Path) -> None:
     repository.spoil = lambda name, content: (503, b"")
     with pytest.raises(LocalError, match="the repository failed while"):
         fetch(tmp_path)
+    repository.spoil = lambda name, content: (200, content)
+    repository.served.clear()
+    with ThreadPoolExecutor(2) as pool:  # two at once fetch once
+        first, second = pool.map(lambda _: fetch(tmp_path, THING, OTHER), range(2))
+    assert first == second
+    assert repository.served == ["thing"], "what came before a failure stays"
+    assert sorted(file.name for file in tmp_path.iterdir()) == [".lock", "other-1.0.jar", "thing-1.0.jar"]
 
 
-def test_a_repository_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repository_or_a_cache_that_cannot_be_used_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MIRROR, f"http://127.0.0.1:{free_port()}/")
     with pytest.raises(LocalError, match=r"cannot be reached; .* continues where it stopped"):
         fetch(tmp_path)
-
-
-def test_two_at_once_fetch_once(repository: Repository, tmp_path: Path) -> None:
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(lambda _: fetch(tmp_path), range(2))
-    assert first == second
-    assert repository.served == ["thing"]
-
-
-def test_a_cache_that_cannot_be_written_to(repository: Repository, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(LocalError, match=r"cannot keep jars in .*: Not a directory; .* BROKERSIDE_CACHE"):
         fetch(tmp_path / "file")
-
-
-def test_an_unknown_set_is_refused_with_the_known_ones() -> None:
     with pytest.raises(LocalError, match=r"named 'kafka-1.0'; there are kafka-4.3.1, "):
         resolve("kafka-1.0")
 

@@ -12,14 +12,18 @@ import pytest
 
 from proxy.local.cluster import ClusterState
 
+pytestmark = pytest.mark.kafka
+
 ROOT = Path(__file__).parents[2]
 STRANGER = "127.0.0.251"
 """A client's address without a quota."""
 
 
-@pytest.fixture(scope="module")
-def mbeans(cluster: ClusterState) -> set[tuple[str, str]]:
-    """Name and attribute of each MBean about accepted connections, after one from ``STRANGER``."""
+@pytest.mark.promise("limits-operation.md", "The MBeans that the page names are a real broker's.")
+def test_the_table_names_what_a_broker_has(cluster: ClusterState) -> None:
+    page = (ROOT / "docs" / "limits-operation.md").read_text()
+    table = re.findall(r"^\| `(kafka\.[^`]*)` \| `([^`]*)` \|", page, re.MULTILINE)
+    assert len(table) == 6
     java = shutil.which("java")
     assert java is not None
     node = cluster.nodes[0]
@@ -34,21 +38,12 @@ def mbeans(cluster: ClusterState) -> set[tuple[str, str]]:
             timeout=200,
         )
     names = (line.rpartition(" ") for line in listed.stdout.splitlines())
-    return {(name, attribute) for name, _, attribute in names}
-
-
-def test_the_table_names_what_a_broker_has(mbeans):
-    page = (ROOT / "docs" / "limits-operation.md").read_text()
-    table = re.findall(r"^\| `(kafka\.[^`]*)` \| `([^`]*)` \|", page, re.M)
-    assert len(table) == 6
+    mbeans = {(name, attribute) for name, _, attribute in names}
 
     for name, attribute in table:
         if ",ip=" not in name:
             assert (name.replace("listener=…", "listener=CLIENT"), attribute) in mbeans
-
-
-def test_a_listener_has_its_rate_without_a_limit_an_address_has_none(mbeans):
+    # A listener has its rate without a limit, an address has none.
     rates = {name for name, attribute in mbeans if attribute == "connection-accept-rate"}
-
     assert "kafka.server:type=socket-server-metrics,listener=CLIENT" in rates
     assert f"kafka.server:type=socket-server-metrics,ip={STRANGER}" not in rates

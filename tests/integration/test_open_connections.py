@@ -26,8 +26,10 @@ pytestmark = pytest.mark.kafka
 MAX_AGE = 2
 """Seconds."""
 
+NAMES = "listener, client_ip, principal, client_id, group_id, transactional_id, limit"
 
-@pytest.fixture(params=[1, 2], ids=["one process", "workers"])
+
+@pytest.fixture(params=[pytest.param(1, marks=pytest.mark.slow, id="one process"), pytest.param(2, id="workers")])
 def running(cluster: ClusterState, request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
     """Addresses for clients and of the admin endpoint."""
     yield from _running(cluster, workers=request.param)
@@ -63,6 +65,10 @@ def brokerside(admin: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.promise(
+    "commands.md",
+    "An operator finds a connection by client, group or principal, and closes it; its client connects again.",
+)
 def test_a_consumer_is_found_and_closed(cluster: ClusterState, running: tuple[str, str]) -> None:
     bootstrap, admin = running
     name = uuid.uuid4().hex[:8]
@@ -113,29 +119,10 @@ def test_a_consumer_is_found_and_closed(cluster: ClusterState, running: tuple[st
         consumer.close()
 
 
-NAMES = "listener, client_ip, principal, client_id, group_id, transactional_id, limit"
-
-
-def test_wrong_questions_are_refused(aging: tuple[str, str]) -> None:
-    _, admin = aging
-    for query, error in (
-        ("?color=red", f"there is no parameter color; there are: {NAMES}"),
-        ("?limit=0", "limit is '0'; allowed are 1 to 10000"),
-        ("?limit=many", "limit is 'many'; allowed are 1 to 10000"),
-    ):
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            connections(admin, query)
-        assert (refused.value.code, json.load(refused.value)) == (400, {"error": error})
-    for given, error in (
-        (("open", "5"), "connections open 5: the only action is: close ID"),
-        (("close",), "connections close: the only action is: close ID"),
-        (("close", "x"), "id is 'x'; it has to be the id of a connection, or the number at its end"),
-    ):
-        done = brokerside(admin, *given)
-        assert (done.returncode, done.stdout, done.stderr) == (1, "", f"brokerside: {error}\n")
-
-
-def test_clients_of_old_connections_lose_nothing(cluster: ClusterState, aging: tuple[str, str]) -> None:
+@pytest.mark.promise("config/listeners.md", "Clients whose connections end because of their age lose no record.")
+def test_clients_of_old_connections_lose_nothing_and_wrong_questions_are_refused(
+    cluster: ClusterState, aging: tuple[str, str]
+) -> None:
     """A producer that writes all the time, and a consumer that always has a fetch open, for several ages."""
     bootstrap, admin = aging
     topic = f"t-{uuid.uuid4().hex[:8]}"
@@ -146,7 +133,7 @@ def test_clients_of_old_connections_lose_nothing(cluster: ClusterState, aging: t
     consumer.subscribe([topic])
     read: list[bytes] = []
     written, deadline = 0, time.monotonic() + 120
-    while closed(admin) < 6:
+    while closed(admin) < 4:
         assert time.monotonic() < deadline
         for _ in range(20):
             producer.produce(topic, str(written).encode(), on_delivery=lambda error, _: error and errors.append(error))
@@ -164,6 +151,21 @@ def test_clients_of_old_connections_lose_nothing(cluster: ClusterState, aging: t
     consumer.close()
     assert errors == []
     assert sorted(map(int, read)) == list(range(written))
+
+    for query, error in (
+        ("?color=red", f"there is no parameter color; there are: {NAMES}"),
+        ("?limit=0", "limit is '0'; allowed are 1 to 10000"),
+        ("?limit=many", "limit is 'many'; allowed are 1 to 10000"),
+    ):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            connections(admin, query)
+        assert (refused.value.code, json.load(refused.value)) == (400, {"error": error})
+    for given, error in (
+        (("open", "5"), "connections open 5: the only action is: close ID"),
+        (("close", "x"), "id is 'x'; it has to be the id of a connection, or the number at its end"),
+    ):
+        done = brokerside(admin, *given)
+        assert (done.returncode, done.stdout, done.stderr) == (1, "", f"brokerside: {error}\n")
 
 
 def closed(admin: str) -> float:

@@ -10,13 +10,11 @@ import signal
 import subprocess
 import threading
 import time
-import urllib.parse
 import urllib.request
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -27,11 +25,12 @@ from proxy.local.cluster import ClusterState, Node
 from proxy.local.sidecars import SidecarProcess
 from spark_jobs.definitions import load
 from spark_jobs.export.prometheus import prometheus_rules
-from tests.integration.conftest import free_port
+from tests.deploy.prometheus import Prometheus, scraping
 from tests.integration.test_audit import until
 
 pytestmark = [
     pytest.mark.kafka,
+    pytest.mark.slow,
     pytest.mark.timeout(600),
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="there is no prometheus on PATH"),
 ]
@@ -67,87 +66,75 @@ STOP = 0.6
 
 
 @contextmanager
-def scraping(cluster: ClusterState, folder: Path, *features: str) -> Iterator[str]:
-    """The address of a server with these features that scrapes a sidecar each second."""
+def scraped(cluster: ClusterState, folder: Path, *features: str) -> Iterator[Prometheus]:
+    """A server with these features that scrapes a sidecar each second, and evaluates the objectives' rules."""
     node = cluster.nodes[0]
     config = yaml.safe_load((node.home.parent / "sidecar-1.yaml").read_text())
     config["observer.class.names"].append("observers.request_metrics:RequestMetricsObserver")
     (folder / "sidecar.yaml").write_text(yaml.safe_dump(config))
     (folder / "slo.yaml").write_text(OBJECTIVES)
-    (folder / "rules.yaml").write_text(prometheus_rules(load([folder / "slo.yaml"])))
-    settings = {
-        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-        "rule_files": ["rules.yaml"],
-        "scrape_configs": [{"job_name": "brokerside", "static_configs": [{"targets": [node.admin]}]}],
-    }
-    (folder / "prometheus.yaml").write_text(yaml.safe_dump(settings))
+    rules = prometheus_rules(load([folder / "slo.yaml"]))
     sidecar = SidecarProcess.start(folder / "sidecar.yaml", folder / "sidecar.log", node.admin)
-    address = f"127.0.0.1:{free_port()}"
-    with (folder / "prometheus.log").open("w") as log:
-        server = subprocess.Popen(
-            ["prometheus", "--config.file=prometheus.yaml", f"--storage.tsdb.path={folder}/data",
-             f"--web.listen-address={address}", f"--enable-feature={','.join(features)}"],
-            cwd=folder, stdout=log, stderr=log,
-        )  # fmt: skip
     try:
-        yield address
+        with scraping(folder / "prometheus", {"brokerside": node.admin}, rules, features) as server:
+            yield server
     finally:
-        server.terminate()
-        server.wait(30)
         assert sidecar.stop()
 
 
-@pytest.fixture
-def prometheus(cluster: ClusterState, tmp_path: Path) -> Iterator[str]:
-    """The address of a server as it starts by default."""
-    with scraping(cluster, tmp_path) as address:
-        yield address
-
-
+@pytest.mark.promise(
+    "metrics.md", "Prometheus stores the native histograms and the exemplars of the sidecar's requests."
+)
 def test_native_histograms_and_exemplars_are_stored(cluster: ClusterState, tmp_path: Path) -> None:
     node = cluster.nodes[0]
     name = 'brokerside_request_duration_seconds{api="CreateTopics"}'
-    with scraping(cluster, tmp_path, "native-histograms", "exemplar-storage") as address:
-        until(lambda: bool(ask(address, 'up{job="brokerside"} == 1')))
+    with scraped(cluster, tmp_path, "native-histograms", "exemplar-storage") as server:
         admin = AdminClient({"bootstrap.servers": node.advertised})
         for number in range(20):
             check_new(admin, f"native-{number}")
-        until(lambda: value_of(address, f"histogram_count({name})") == 20)
-        longest = value_of(address, f"histogram_quantile(1, {name})")
-        mean = value_of(address, f"histogram_sum({name}) / histogram_count({name})")
-        exemplars = get(address, "query_exemplars", query=name, start=time.time() - 60, end=time.time())
+        until(lambda: server.value_of(f"histogram_count({name})") == 20)
+        longest = server.value_of(f"histogram_quantile(1, {name})")
+        mean = server.value_of(f"histogram_sum({name}) / histogram_count({name})")
+        exemplars = server.exemplars(name)
         connections = json.loads(urllib.request.urlopen(f"http://{node.admin}/connections", timeout=10).read())
         page = urllib.request.urlopen(f"http://{node.admin}/metrics", timeout=10).read()
     linted = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, check=False)
     assert (linted.returncode, linted.stdout, linted.stderr) == (0, b"", b"")
     assert 0 < mean <= longest
-    found = [one for series in exemplars for one in series["exemplars"]]
-    assert {one["labels"]["connection_id"] for one in found} <= {one["id"] for one in connections["connections"]}
-    assert 0 < max(float(one["value"]) for one in found) <= longest
+    assert {one["labels"]["connection_id"] for one in exemplars} <= {one["id"] for one in connections["connections"]}
+    assert 0 < max(float(one["value"]) for one in exemplars) <= longest
 
 
-def test_alerts_fire_and_resolve(cluster: ClusterState, prometheus: str) -> None:
+@pytest.mark.promise("slo.md", "Exported alerts fire while an objective is missed, and resolve.")
+def test_alerts_fire_and_resolve(cluster: ClusterState, tmp_path: Path) -> None:
     node = cluster.nodes[0]
-    until(lambda: bool(ask(prometheus, 'up{job="brokerside"} == 1')))
     topic = f"alerts-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": node.advertised})
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
-    # A rate begins with the second scrape of a series.
-    until(lambda: bool(ask(prometheus, 'brokerside_request_errors_total{api="CreateTopics"}')))
-    with producing(node.advertised, topic):
-        until(lambda: bool(ask(prometheus, 'brokerside_request_errors_total{api="Produce"}')))
-        for _ in range(30):
-            with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
-                check_new(admin, topic)
-        for _ in range(6):
-            halt(node)
-        until(lambda: firing(prometheus) == {"produce-1", "topics-1"}, 60)
-        # Good requests until fewer than six in a hundred are bad, which is six times what the budget allows.
-        good = [NewTopic(f"{topic}-{number}", 1, 1) for number in range(800)]
-        for one in [admin.create_topics([new], validate_only=True)[new.topic] for new in good]:
-            one.result(30)
-        until(lambda: not firing(prometheus), 180)
-    failed = ask(prometheus, 'brokerside_request_errors_total{api="CreateTopics", class="failure"}')
+    errors = "brokerside_request_errors_total{api=%s}"
+    with scraped(cluster, tmp_path) as server:
+
+        def firing() -> set[str]:
+            """Objectives with an alert that fires for a page."""
+            found = server.ask('ALERTS{alertname="SLOBudgetBurns", alertstate="firing", sloth_severity="page"}')
+            return {one["metric"]["sloth_slo"] for one in found}
+
+        admin = AdminClient({"bootstrap.servers": node.advertised})
+        admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+        # A rate begins with the second scrape of a series.
+        until(lambda: bool(server.ask(errors % '"CreateTopics"')))
+        with producing(node.advertised, topic):
+            until(lambda: bool(server.ask(errors % '"Produce"')))
+            for _ in range(30):
+                with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
+                    check_new(admin, topic)
+            for _ in range(6):
+                halt(node)
+            until(lambda: firing() == {"produce-1", "topics-1"}, 60)
+            # Good requests until fewer than six in a hundred are bad, which is six times what the budget allows.
+            good = [NewTopic(f"{topic}-{number}", 1, 1) for number in range(800)]
+            for one in [admin.create_topics([new], validate_only=True)[new.topic] for new in good]:
+                one.result(30)
+            until(lambda: not firing(), 180)
+        failed = server.ask('brokerside_request_errors_total{api="CreateTopics", class="failure"}')
     assert [float(one["value"][1]) for one in failed] == [30]
 
 
@@ -185,29 +172,3 @@ def producing(bootstrap: str, topic: str) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
-
-
-def firing(address: str) -> set[str]:
-    """Objectives with an alert that fires for a page."""
-    found = ask(address, 'ALERTS{alertname="SLOBudgetBurns", alertstate="firing", sloth_severity="page"}')
-    return {one["metric"]["sloth_slo"] for one in found}
-
-
-def ask(address: str, query: str) -> list[Any]:
-    try:
-        found: list[Any] = get(address, "query", query=query)["result"]
-        return found
-    except OSError:
-        return []
-
-
-def value_of(address: str, query: str) -> float:
-    """The value of the only series of an answer; 0 if there is none."""
-    return sum(float(one["value"][1]) for one in ask(address, query))
-
-
-def get(address: str, path: str, **parameters: Any) -> Any:
-    """What Prometheus' API answers."""
-    url = f"http://{address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        return json.load(answer)["data"]

@@ -16,8 +16,8 @@ import yaml
 
 from proxy.local import process
 from proxy.local.cluster import ClusterState
+from tests.brokers import TlsBroker
 from tests.integration.conftest import free_port
-from tests.integration.test_quota_poller import Secured, secured  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.kafka
 
@@ -56,42 +56,46 @@ def running(folder: Path, config: dict[str, Any]) -> Iterator[Running]:
         assert process.stop([sidecar], 60)
 
 
-@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SSL"])
-def test_a_wrong_broker_id_behind_logins_and_tls_alone(
-    secured: Secured,  # noqa: F811 - the fixture
-    tmp_path: Path,
-    protocol: str,
-) -> None:
-    upstream = {"SASL_PLAINTEXT": secured.sasl, "SSL": secured.ssl}[protocol]
-    listener = {"name": "CLIENT", "bind": f"127.0.0.1:{free_port()}", "upstream": upstream}
-    config = {
-        "broker.id": 9,
-        "internal.bootstrap.servers": secured.node.internal,
-        "listeners": [{**listener, "security.protocol": protocol}],
-    }
-    with running(tmp_path, config) as sidecar:
-        sidecar.until(503, "broker.id is 9, but the cluster of internal.bootstrap.servers has only 1\n")
+@pytest.mark.promise(
+    "rollout.md", "readyz refuses a broker.id that the cluster does not have, also behind logins and TLS."
+)
+def test_a_wrong_broker_id_behind_logins_and_tls_alone(tls_broker: TlsBroker, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        sidecars = []
+        for protocol, upstream in (("SASL_PLAINTEXT", "SASL"), ("SSL", "TLS")):
+            folder = tmp_path / upstream
+            folder.mkdir()
+            listener = {"name": "CLIENT", "bind": f"127.0.0.1:{free_port()}", "security.protocol": protocol}
+            config = {
+                "broker.id": 9,
+                "internal.bootstrap.servers": tls_broker.node.internal,
+                "listeners": [{**listener, "upstream": tls_broker.listeners[upstream].address}],
+            }
+            sidecars.append(stack.enter_context(running(folder, config)))
+        for sidecar in sidecars:
+            sidecar.until(503, "broker.id is 9, but the cluster of internal.bootstrap.servers has only 1\n")
 
 
 OPENTELEMETRY = "observers.opentelemetry:OpenTelemetryLogsObserver"
 
 
-@pytest.mark.parametrize("observer", ["audit", OPENTELEMETRY])
+@pytest.mark.promise("rollout.md", "A sidecar whose audit works in part only is ready, and says what is degraded.")
+@pytest.mark.parametrize("repaired", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_spool_that_cannot_be_written_degrades_the_audit_and_keeps_no_client_away(
-    cluster: ClusterState, tmp_path: Path, observer: str
+    cluster: ClusterState, tmp_path: Path, repaired: bool
 ) -> None:
-    """A sidecar with one worker and one with two, at the same time: each looks at its spool every ten seconds."""
-    config = yaml.safe_load((cluster.nodes[0].home.parent / "sidecar-1.yaml").read_text())
-    [listener] = config["listeners"]
-    listener["advertised"] = listener["bind"]
+    """Of one process and of workers, of the audit's topic and of a collector, at the same time: each looks at its spool
+    every ten seconds."""
     with ExitStack() as stack:
         sidecars = {}
-        for workers in (1, 2):
+        for workers, observer in ((1, "audit"), (2, OPENTELEMETRY)):
+            config = yaml.safe_load((cluster.nodes[0].home.parent / "sidecar-1.yaml").read_text())
+            [listener] = config["listeners"]
+            listener |= {"advertised": listener["bind"], "bind": f"127.0.0.1:{free_port()}"}
             folder = tmp_path / f"{workers}"
             folder.mkdir()
             spool = folder / "spool"
             spool.write_text("a file")
-            listener["bind"] = f"127.0.0.1:{free_port()}"
             config["workers"] = workers
             if observer == OPENTELEMETRY:
                 own = {"endpoint": f"http://127.0.0.1:{free_port()}", "spool.path": str(spool)}
@@ -104,5 +108,5 @@ def test_a_spool_that_cannot_be_written_degrades_the_audit_and_keeps_no_client_a
             said = f"degraded: the spool {spool} cannot be used: File exists; audit events wait in memory alone\n"
             sidecar.until(200, said)
             spool.unlink()
-        for sidecar in sidecars.values():
+        for sidecar in sidecars.values() if repaired else ():
             sidecar.until(200, "ok\n")

@@ -70,22 +70,15 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.promise("config.md", "What is written to the file while the sidecar starts acts once it runs.")
 def test_what_is_written_while_it_starts_acts_when_it_runs(sidecar: Sidecar) -> None:
-    sidecar.write(7, workers=2)
-    sidecar.start()
-    until(lambda: sidecar.log.exists() and sidecar.says("descriptors"))
-    sidecar.write(9, workers=2)
-    until(lambda: sidecar.says("started"))
-    until(lambda: sidecar.limit() == 9)
-
-
-def test_a_listener_that_is_written_while_it_starts_is_opened(sidecar: Sidecar) -> None:
     (port,) = free_ports(1)
     sidecar.write(7, workers=2)
     sidecar.start()
     until(lambda: sidecar.log.exists() and sidecar.says("descriptors"))
-    sidecar.write(7, workers=2, more=port)
+    sidecar.write(9, workers=2, more=port)
     until(lambda: sidecar.says("started"))
+    until(lambda: sidecar.limit() == 9)
 
     def connects() -> bool:
         try:
@@ -97,14 +90,21 @@ def test_a_listener_that_is_written_while_it_starts_is_opened(sidecar: Sidecar) 
     until(connects)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_reload_asked_for_while_it_starts_does_not_end_it(sidecar: Sidecar, workers: int) -> None:
-    sidecar.write(7, workers)
-    sidecar.start()
-    until(lambda: sidecar.log.exists() and sidecar.says("descriptors"))
-    while not sidecar.says("started"):
-        os.kill(sidecar.process.pid, signal.SIGHUP)
-        time.sleep(0.02)
-    sidecar.write(9, workers)
-    os.kill(sidecar.process.pid, signal.SIGHUP)
-    until(lambda: sidecar.limit() == 9)
+@pytest.mark.promise("restart.md", "SIGHUP during the start of a sidecar does not end it.")
+def test_a_reload_asked_for_while_it_starts_does_not_end_it(tmp_path: Path) -> None:
+    for workers in (1, 2):
+        folder = tmp_path / f"{workers}"
+        folder.mkdir()
+        sidecar = Sidecar(folder)
+        sidecar.write(7, workers)
+        sidecar.start()
+        try:
+            until(lambda started=sidecar: started.log.exists() and started.says("descriptors"))
+            while not sidecar.says("started"):
+                os.kill(sidecar.process.pid, signal.SIGHUP)
+                time.sleep(0.02)
+            sidecar.write(9, workers)
+            os.kill(sidecar.process.pid, signal.SIGHUP)
+            until(lambda started=sidecar: started.limit() == 9)
+        finally:
+            assert process.stop([sidecar.process], 60)

@@ -21,7 +21,7 @@ from proxy.local.sidecars import SidecarProcess
 from proxy.local.state import ClusterState, Node, save
 from tests.tools.fragments import blocks
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
 TOPIC = "orders"
 PORTS = (9092, 9093, 19092, 19094, 9644)
@@ -171,6 +171,9 @@ def site(tmp_path: Path) -> Iterator[Site]:
             cluster.stop_node(folder, number, kill=True)
 
 
+@pytest.mark.promise(
+    "rollout.md", "A cluster under load gets sidecars broker by broker, and loses them again, without a lost record."
+)
 def test_a_cluster_under_load_gets_sidecars_and_loses_them_again_without_a_lost_record(site: Site) -> None:
     admin = AdminClient({"bootstrap.servers": site.bootstrap})
     admin.create_topics([NewTopic(TOPIC, 3, 3)])[TOPIC].result(30)
