@@ -251,15 +251,6 @@ class Undecided(Keeper):
         raise RuntimeError("no idea")
 
 
-class UndecidedLater(Keeper):
-    """Cannot say whether it wants what it did not expect."""
-
-    def wants(self, api_key: int, api_version: int) -> bool:
-        if api_key > 1000:
-            raise RuntimeError("no idea")
-        return True
-
-
 class TooFewArguments(ByteCounts):
     def record_request(self, struct: ObservableStruct) -> None:  # type: ignore[override]
         return
@@ -285,10 +276,6 @@ class Slow(Keeper):
     def record_exchanges(self, exchanges: Sequence[ObservedExchange], dropped: int) -> None:
         time.sleep(0.02)
         super().record_exchanges(exchanges, dropped)
-
-
-class GatedPicky(Gated, Picky):
-    """Wants Metadata alone, and blocks."""
 
 
 class GatedReader(ByteCounts):
@@ -331,13 +318,6 @@ class Numbering(Keeper):
     def __init__(self) -> None:
         super().__init__()
         self.observed = memoryview(bytearray(8)).cast("q")
-
-
-class WantsBySettings(Keeper):
-    """Wants the api of its settings alone."""
-
-    def wants(self, api_key: int, api_version: int) -> bool:
-        return api_key == self.configs["settings"].get("api", 0)
 
 
 class Follower(Keeper):

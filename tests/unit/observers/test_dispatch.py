@@ -24,7 +24,7 @@ from proxy.core.observation_interest import (
     WANT_RESPONSE_BODY,
 )
 from tests.unit.observers import fakes
-from tests.unit.observers.samples import TOPIC_ID, change, connection, exchange, fetch, produce, report
+from tests.unit.observers.samples import TOPIC_ID, change, exchange, fetch, produce, report
 
 FAKES = "tests.unit.observers.fakes"
 
@@ -199,17 +199,6 @@ class TestBounds:
         assert [one is heavy for one in gated.seen].index(True) == 201
         assert gated.seen[-1].correlation_id == 2
 
-    def test_long_names_of_connections_count_for_what_may_wait(self) -> None:
-        dispatcher, keeper = held("GatedChangeKeeper")
-        long = change(connection=connection(principal="User:" + 60_000 * "x"))
-        for some, expected in ((long, 0), (long, MAX_BATCH_EXCHANGES), (change(), MAX_BATCH_EXCHANGES)):
-            for _ in range(MAX_BATCH_EXCHANGES):
-                dispatcher.record_change(some)
-            dispatcher.flush()
-            assert lost(dispatcher) == expected
-        keeper.gate.set()
-        dispatcher.close(60)
-
     @pytest.mark.promise("observers.md", "What does not fit into an observer's bounded queue is counted as lost.")
     def test_a_batch_that_does_not_fit_is_dropped_whole_counted_and_reported_with_the_next(self) -> None:
         dispatcher, gated = held("Gated", "Keeper")
@@ -307,26 +296,6 @@ class TestInterest:
         assert len(keeper.seen) == 6
         assert [(s.delivered, s.failed, s.queued) for s in dispatcher.stats()] == [(2, 0, 0), (2, 0, 0), (6, 0, 0)]
         assert [lost(dispatcher, n) for n in range(3)] == [0, 0, 0]
-
-    def test_only_what_it_wants_is_lost_to_it(self) -> None:
-        dispatcher, gated = held("GatedPicky")
-        for _ in range(4):
-            dispatcher.record_exchange(exchange())
-            for _ in range(MAX_QUEUED_WEIGHT // 2):
-                dispatcher.record_exchange(fetch([], []))
-            dispatcher.flush()
-        assert (lost(dispatcher), dispatcher.stats()[0].queued) == (0, 5), "of batches without any nothing is kept"
-        gated.gate.set()
-        dispatcher.close(60)
-        assert len(gated.seen) == 5
-
-    def test_who_cannot_say_so_later_is_not_reported_and_it_is_a_failure_like_others(self) -> None:
-        dispatcher = started("UndecidedLater")
-        dispatcher.record_exchange(exchange(api_key=20_000))
-        dispatcher.record_exchange(exchange())
-        dispatcher.close(60)
-        stats = dispatcher.stats()[0]
-        assert (stats.delivered, stats.errors, stats.queued) == (1, {"wants": 1}, 0)
 
 
 class TestNames:
@@ -644,17 +613,6 @@ class TestReplacement:
         dispatcher.close(5)
         assert dispatcher.stats()[0].delivered == 9
 
-    def test_what_the_first_one_cannot_take_in_time_is_counted(self) -> None:
-        dispatcher, first = held("Gated")
-        feed(dispatcher, 2)
-        wanted = {f"{FAKES}:Gated": {"top": 5}}
-        dispatcher.replace(dispatcher.configure_beside(wanted), wanted, 0.0)
-        first.gate.set()
-        settled(dispatcher)
-        [stats] = dispatcher.stats()
-        assert (stats.delivered, stats.dropped["closing"]) == (1, 2)
-        dispatcher.close(5)
-
     def test_an_observer_that_cannot_be_replaced_leaves_the_running_one_alone(self) -> None:
         dispatcher = started("RefusesSettings", "Numbering", "Keeper", settings={f"{FAKES}:Keeper": {"top": 5}})
         running = observer(dispatcher, "RefusesSettings")
@@ -666,11 +624,4 @@ class TestReplacement:
         feed(dispatcher, 1)
         until(lambda: len(running.seen) == 1)
         assert observer(dispatcher, "RefusesSettings") is running
-        dispatcher.close(5)
-
-    def test_what_the_new_one_wants_counts_from_then_on(self) -> None:
-        dispatcher = started("WantsBySettings")
-        assert dispatcher.interest.flags(3, 1) & WANT_EXCHANGE == 0
-        self.replaced(dispatcher, "WantsBySettings", {"api": 3})
-        assert dispatcher.interest.flags(3, 1) & WANT_EXCHANGE
         dispatcher.close(5)

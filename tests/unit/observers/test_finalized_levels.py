@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from observers.circuit_breaker import MAX_CONSECUTIVE_FAILURES
-from tests.unit.observers.samples import exchange
 from tests.unit.observers.test_dispatch import FAKES, feed, held, observer, started, until
 
 
@@ -46,20 +44,6 @@ def test_of_several_the_last_one_comes_before_what_waits() -> None:
     assert dispatcher.stats()[0].delivered == 3
 
 
-def test_they_come_again_and_again_while_exchanges_do() -> None:
-    """Each change is followed by a flush; a change that were lost would leave the last level undelivered."""
-    dispatcher = started("Follower")
-    follower = observer(dispatcher, "Follower")
-    for level in range(1, 500):
-        dispatcher.set_finalized_levels({"a": level})
-        if level % 3:
-            feed(dispatcher, 1)
-    until(lambda: follower.levels[-1:] == [{"a": 499}])
-    received = [levels["a"] for levels in follower.levels]
-    assert received == sorted(set(received))
-    dispatcher.close(60)
-
-
 def test_a_call_that_raises_is_counted_and_made_again_before_the_next_exchanges() -> None:
     dispatcher = started("Follower")
     follower = observer(dispatcher, "Follower")
@@ -74,23 +58,6 @@ def test_a_call_that_raises_is_counted_and_made_again_before_the_next_exchanges(
     dispatcher.close(60)
     assert follower.levels == [{"a": 1}]
     assert (dispatcher.stats()[0].delivered, dispatcher.stats()[0].failed) == (3, 0)
-
-
-def test_while_the_breaker_is_open_they_wait() -> None:
-    now = [0.0]
-    dispatcher = started("Follower", clock=lambda: now[0])
-    follower = observer(dispatcher, "Follower")
-    follower.error = RuntimeError("no")
-    for level in range(1, MAX_CONSECUTIVE_FAILURES + 4):
-        dispatcher.set_finalized_levels({"a": level})
-        failures = min(level, MAX_CONSECUTIVE_FAILURES)
-        until(lambda failures=failures: dispatcher.stats()[0].errors == {"finalized_levels": failures})  # type: ignore[misc]
-    until(lambda: dispatcher.stats()[0].breaker_open)  # which the last failure does after it was counted
-    follower.error = None
-    now[0] = 1e6
-    dispatcher.record_exchange(exchange())
-    dispatcher.close(60)
-    assert follower.levels == [{"a": MAX_CONSECUTIVE_FAILURES + 3}]
 
 
 def test_an_observer_that_replaces_another_gets_the_current_ones() -> None:

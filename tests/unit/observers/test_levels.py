@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from structlog.testing import capture_logs
 
 from observers.account_events import GapEvent, StatusEvent
 from observers.api import LevelObserver
-from observers.event import ROLLUP_LEVEL, SCHEMA_FEATURE, SCHEMA_LEVEL, RequestEvent, RollupEvent
+from observers.event import ROLLUP_LEVEL, SCHEMA_LEVEL, RequestEvent, RollupEvent
 from observers.observed_counter import SHARED_MEMORY
 from observers.opentelemetry import OpenTelemetryLogsObserver
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA, SUPPORTED
@@ -22,7 +20,6 @@ from tests.unit.observers.audit_levels import (
     Audit,
     check_records,
     configs,
-    configured,
     fake_producers,
     levels_of,
     without_pump,
@@ -191,40 +188,3 @@ class TestLevel:
         assert levels_of(after.envelopes()) == [1]
         assert (after.stats().replayed, after.stats().replay_lost) == (22, 0)
         after.close()
-
-
-def test_under_load_nothing_is_lost_or_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """F11: the observer's thread changes the level again and again, while the pump emits and delivers."""
-    monkeypatch.setattr("observers.outbox.PUMP_INTERVAL", 0.001)
-    monkeypatch.setattr("observers.outbox.OUTBOX_TICK_INTERVAL", 0.001)
-    monkeypatch.setattr("observers.event_blocks.BLOCK_LINGER", 0.002)
-    monkeypatch.setattr("observers.event_observer.STATUS_INTERVAL", 0.01)
-
-    def poll(self: FakeProducer, timeout: float) -> None:
-        stopping.wait(timeout)
-        while self.sent:
-            self.end()
-
-    stopping = threading.Event()
-    monkeypatch.setattr(FakeProducer, "poll", poll)
-    observer = configured("b", **{**ROLLUP, "rollup.interval.ms": 2})
-    producer: Any = observer._outbox._sender
-    producer.ready.set()
-    requests = 0
-    for change in range(150):
-        observer.finalized_levels({SCHEMA_FEATURE: 2 - change % 2})
-        for size in range(1, 1 + change % 7):
-            observer.record_exchanges([exchange()] * size, 0)
-            requests += size
-    stopping.set()
-    observer.close(60)
-    stats = observer.stats()
-    assert stats.emitted == stats.delivered
-    assert (stats.dropped, stats.taken, set(stats.undelivered.values())) == ({}, requests, {0})
-    audit: Any = Audit.__new__(Audit)
-    audit.producer, audit.boot_id = producer, "b"
-    found = check_records(audit.envelopes())
-    assert found["alone"] + found["in rollups"] == requests
-    assert found["missing"] == 0
-    assert min(found["alone"], found["in rollups"]) > 0
-    assert Counter(e.schema_level for e in audit.envelopes()).keys() == {1, 2}

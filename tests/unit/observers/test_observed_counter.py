@@ -90,20 +90,6 @@ def counted_by_a_dead_one(boot_id: str, *folders: Path) -> None:
     os.waitpid(child, 0)
 
 
-def test_the_counter_of_a_run_with_two_spools_stays_until_both_are_gone(boot_id: str, tmp_path: Path) -> None:
-    folders = [tmp_path / name / f"1-{boot_id}" for name in ("topic", "collector")]
-    for folder in folders:
-        folder.mkdir(parents=True)
-    counted_by_a_dead_one(boot_id, *folders)
-    for folder in folders:
-        delete_orphaned_counters()
-        delete_counter(boot_id)
-        assert read_counter(boot_id) == 7
-        shutil.rmtree(folder)
-    delete_counter(boot_id)
-    assert read_counter(boot_id) == 0
-
-
 def test_the_counter_of_a_living_run_stays_whatever_becomes_of_its_folder(
     boot_id: str, tmp_path: Path, shared_memory: Path
 ) -> None:

@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from observers.errors import ObserverError
 from observers.http_connection import Url
 from observers.opentelemetry import AUDIT_OBSERVER_NAME, OBSERVER_NAME, OpenTelemetryLogsObserver
 from observers.otlp_settings import DEFAULTS, OtlpSettings, check_settings
 from observers.topic_names import TopicNames
-from tests.unit.observers.test_own_settings import check
 
 
 def checked(**settings: Any) -> OtlpSettings:
@@ -122,33 +120,6 @@ def test_two_observers_do_not_share_a_spool(tmp_path: Path) -> None:
         OpenTelemetryLogsObserver().configure(configs(own, audit=str(tmp_path / "spool"), names=both))
     OpenTelemetryLogsObserver().configure(configs(own, audit=str(tmp_path / "other"), names=both))
     OpenTelemetryLogsObserver().configure(configs(own, audit=str(tmp_path / "spool"), names=both[1:]))
-
-
-def test_check_config_refuses_what_is_wrong_and_starts_nothing(tmp_path: Path) -> None:
-    (tmp_path / "headers").write_text("authorization=Bearer%20c4n4ry\n")
-    own = {"headers": {"file": "headers"}, "spool.path": str(tmp_path / "spool")}
-    values = {
-        "broker.id": 7,
-        "internal.bootstrap.servers": "127.0.0.1:3",
-        "listeners": [{"name": "CLIENT", "bind": "127.0.0.1:1", "upstream": "127.0.0.1:2"}],
-        "observer.class.names": [AUDIT_OBSERVER_NAME, OBSERVER_NAME],
-        "audit": {"spool.path": str(tmp_path / "spool")},
-        "observers": {OBSERVER_NAME: own},
-    }
-    path = tmp_path / "brokerside.yaml"
-    path.write_text(yaml.safe_dump(values))
-    said = check(path)
-    assert "spool.path" in said
-    assert "is audit.spool.path as well" in said
-    own["spool.path"] = str(tmp_path / "other")
-    path.write_text(yaml.safe_dump(values))
-    assert check(path) == ""
-    assert {one.name for one in tmp_path.iterdir()} == {"headers", "brokerside.yaml"}
-    own["headers"] = "authorization=c4n4ry"
-    path.write_text(yaml.safe_dump(values))
-    said = check(path)
-    assert "headers: must not stand in the configuration" in said
-    assert "c4n4ry" not in said
 
 
 def test_every_setting_is_documented() -> None:

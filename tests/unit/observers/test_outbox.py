@@ -211,32 +211,6 @@ class TestInMemory:
         assert stats.queued_bytes == 1_000_000
         assert desk.gaps() == [], "it may grow"
 
-    def test_with_a_full_producer_the_next_are_lost(self, desk_of: DeskOf) -> None:
-        desk = desk_of(room=MIB)
-        desk.producer.ready.set()
-        for _ in range(20):
-            desk.add(size=100_000)
-        assert desk.stats().dropped == {"queue_full": 10 * BLOCK}
-        desk.producer.arrived.clear()
-        while desk.producer.sent:
-            load, value = desk.producer.sent.popleft()
-            desk.producer.queued_bytes -= len(value)
-            desk.outbox._handle_delivery(load, None, False)
-        desk.add()
-        desk.deliver()
-        assert desk.gaps() == [Gap("queue_full", desk.boot_id, 10 * BLOCK + 1, 20 * BLOCK)]
-
-    def test_a_failed_delivery_is_lost_by_its_reason_and_the_next_goes(self, desk_of: DeskOf) -> None:
-        desk = desk_of()
-        desk.producer.ready.set()
-        for _ in range(3):
-            desk.add()
-        desk.producer.end("invalid_record")
-        desk.producer.end("topic_authorization_failed", retriable=True)
-        desk.deliver()
-        assert desk.stats().dropped == {"invalid_record": BLOCK, "topic_authorization_failed": BLOCK}
-        assert desk.arrived() == list(range(2 * BLOCK + 1, 3 * BLOCK + 1))
-
     @pytest.mark.promise("opentelemetry.md", "Events that a collector rejects are lost as rejected.")
     def test_events_that_the_destination_refused_are_counted_beside_those_it_took(self, desk_of: DeskOf) -> None:
         desk = desk_of()
@@ -319,29 +293,6 @@ class TestLevels:
         assert (new.stats().undelivered[2], new.outbox.searched_at > ended) == (BLOCK, True)
         new.outbox.close(0)
         assert new.outbox.searched_at == 0, "dead runs that it had found are counted by nobody"
-
-    def test_of_a_dead_run_what_was_settled_and_what_is_torn_is_not_undelivered(
-        self, desk_of: DeskOf, tmp_path: Path
-    ) -> None:
-        old = desk_of(tmp_path)
-        old.producer.ready.set()
-        for level in (1, 1, 2, 2):
-            old.level(level)
-            old.add()
-        old.producer.end()
-        old.turn()
-        old.die()
-        _, last = sorted(tmp_path.glob("*/*.events"))
-        last.write_bytes(last.read_bytes()[:-1] + b"x")
-        new = desk_of(tmp_path)
-        new.turn()
-        assert new.stats().undelivered == {1: BLOCK, 2: 2 * BLOCK}
-        new.producer.ready.set()
-        new.turn()
-        assert new.stats().undelivered == {1: BLOCK, 2: BLOCK}
-        new.deliver()
-        assert new.stats().undelivered == {1: 0, 2: 0}
-        assert new.arrived(old.boot_id) == list(range(BLOCK + 1, 3 * BLOCK + 1))
 
 
 class TestOnDisk:
@@ -636,17 +587,6 @@ class TestSmallMessages:
         assert parts.items() <= again.items()
         assert (new.stats().replayed, new.stats().replay_lost) == (BLOCK, 0)
 
-    def test_what_a_dead_run_left_loses_only_what_is_too_large_by_itself(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        old = desk_of(tmp_path)
-        old.add(50)
-        old.add(1, each=20_000)
-        old.outbox.close(0)
-        new = desk_of(tmp_path)
-        new.turn()
-        new.deliver_up_to(6000)
-        assert (new.stats().replayed, new.stats().replay_lost, new.stats().dropped) == (50, 1, {})
-        assert new.gaps() == [Gap("too_large", old.boot_id, 51, 51)]
-
 
 class TestGone:
     """Somebody deletes the folder of a living run, or mounts another file system over it."""
@@ -674,23 +614,6 @@ class TestGone:
         assert sorted(desk.arrived()) == [*range(1, held * BLOCK + 1), *range(100 * BLOCK + 1, 103 * BLOCK + 1)]
         assert desk.gaps() == [Gap("spool_torn", desk.boot_id, held * BLOCK + 1, 100 * BLOCK)]
         assert (desk.stats().spooled, desk.stats().spool_failed) == (0, False)
-
-    def test_a_kill_after_that_loses_nothing_that_came_since(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        old = desk_of(tmp_path / "spool")
-        old.producer.ready.set()
-        old.add()
-        old.deliver()
-        shutil.rmtree(tmp_path / "spool")
-        old.turn(SPOOL_RETRY_INTERVAL)
-        old.producer.ready.clear()
-        old.add()
-        old.add(7)
-        old.die()
-        new = desk_of(tmp_path / "spool")
-        new.turn()
-        new.deliver()
-        assert new.arrived(old.boot_id) == list(range(BLOCK + 1, 2 * BLOCK + 1))
-        assert new.gaps() == [Gap("killed", old.boot_id, 2 * BLOCK + 1, 2 * BLOCK + 7)]
 
     def test_what_was_on_its_way_and_is_refused_is_lost_once(self, desk_of: DeskOf, tmp_path: Path) -> None:
         desk = desk_of(tmp_path)
@@ -762,21 +685,6 @@ class TestDisk:
         desk.turn(SPOOL_RETRY_INTERVAL)
         desk.add(size=100)
         assert (desk.stats().spool_failed, desk.stats().spooled) == (False, 2 * BLOCK)
-
-    def test_a_folder_that_cannot_be_made_is_tried_again(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        (tmp_path / "spool").write_text("a file")
-        with capture_logs() as logged:
-            desk = desk_of(tmp_path / "spool")
-        assert [(one["event"], one["path"]) for one in logged] == [("audit_spool_failed", str(tmp_path / "spool"))]
-        assert desk.stats().spool_failed
-        desk.add()
-        assert (desk.stats().queued, desk.stats().spooled) == (BLOCK, 0)
-        (tmp_path / "spool").unlink()
-        desk.turn(SPOOL_RETRY_INTERVAL)
-        desk.add()
-        assert (desk.stats().queued, desk.stats().spooled, desk.stats().spool_failed) == (BLOCK, BLOCK, False)
-        desk.deliver()
-        assert sorted(desk.arrived()) == list(range(1, 2 * BLOCK + 1))
 
     def test_what_cannot_be_read_back_is_lost_and_counted_at_its_level(self, desk_of: DeskOf, tmp_path: Path) -> None:
         desk = desk_of(tmp_path)

@@ -197,17 +197,6 @@ def test_a_busy_one_displaces_an_idle_one_or_the_least_busy_of_those_that_hold_a
     assert (len(found), "User:busy" in found, "User:holder0" in found) == (MAX_LABELS + 1, True, False)
 
 
-def test_one_that_is_hardly_busier_displaces_none(counter: RequestCounter) -> None:
-    for _ in range(5):
-        ask(counter, **{f"holder{number}": 10 for number in range(MAX_LABELS)}, similar=15)
-        counter.publish()
-        ask(counter, similar=5)
-    found = counter.principals()
-    ask(counter, **{f"holder{number}": 10 for number in range(MAX_LABELS)}, similar=20)
-    counter.publish()
-    assert {*counter.principals()} == {*found}
-
-
 def test_no_count_is_lost_with_the_place_of_its_name(counter: RequestCounter) -> None:
     chance = random.Random(8)
     last = 0
@@ -220,12 +209,6 @@ def test_no_count_is_lost_with_the_place_of_its_name(counter: RequestCounter) ->
         assert sum(one.requests for one in counts.values()) == sent > last
         assert counts["other"].received_bytes == 50 * counts["other"].requests
         last = sent
-
-
-def test_names_without_end_do_not_hide_a_busy_one(counter: RequestCounter) -> None:
-    ask(counter, **{f"junk{number}": 1 for number in range(12_000)}, busy=100)
-    counter.publish()
-    assert "User:busy" in counter.principals()
 
 
 def samples_of(counter: RequestCounter) -> Iterator[Any]:

@@ -65,24 +65,6 @@ def descriptors(folder: Path) -> int:
 
 
 class TestOrder:
-    def test_blocks_come_back_in_order_and_are_deleted_once_settled(self, tmp_path: Path) -> None:
-        one = spool(tmp_path)
-        fill(one, 20)
-        assert len(files(tmp_path)) > 2
-        assert one.bytes == sum(file.stat().st_size for file in files(tmp_path))
-        assert (one.caught_up, one.peek_first()) == (False, 1)
-        stored_blocks = taken(one)
-        assert firsts(stored_blocks) == list(range(1, 201, BLOCK))
-        assert (one.caught_up, one.done, one.peek_first(), one.read_to) == (True, False, None, 200)
-        one.delete_settled_segments()
-        assert len(files(tmp_path)) > 2, "nothing is settled"
-        for stored in stored_blocks:
-            one.settle_block(stored, len(stored))
-        one.delete_settled_segments()
-        assert one.done
-        assert len(files(tmp_path)) == 1, "the one that is written to"
-        assert one.bytes == sum(file.stat().st_size for file in files(tmp_path))
-
     def test_a_block_that_is_not_settled_keeps_its_segment_and_those_behind(self, tmp_path: Path) -> None:
         one = spool(tmp_path)
         fill(one, 20)
@@ -115,19 +97,6 @@ class TestAfterADeath:
         assert one.read_to == 95
         put(one, 201)
         assert firsts(taken(one)) == list(range(91, 211, BLOCK))
-
-    def test_a_cut_tail_is_found_wherever_it_was_cut(self, tmp_path: Path) -> None:
-        fill(spool(tmp_path, segment=10_000), 3)
-        (file,) = files(tmp_path)
-        whole = file.read_bytes()
-        each = len(whole) // 3
-        for size in range(len(whole) + 1):
-            file.write_bytes(whole[:size])
-            one = spool(tmp_path)
-            assert firsts(taken(one)) == [1, 11, 21][: size // each]
-            assert one.read_to == size // each * BLOCK
-            assert one.done is (size < each)
-            one.close()
 
     @pytest.mark.promise("audit-delivery.md", "Checksums find what was damaged on disk.")
     def test_a_damaged_frame_costs_the_rest_of_its_segment(self, tmp_path: Path) -> None:

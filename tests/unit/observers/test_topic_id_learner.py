@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import struct
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
 
 import pytest
 
-from observers import topic_id_learner
 from observers.topic_id_learner import TOPIC_ID_PATHS, TopicIdLearner, carries_topic_ids, read_topic_ids
 from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
@@ -124,49 +121,3 @@ def test_malformed_bodies_and_unknown_versions_teach_nothing_and_do_no_harm() ->
         assert batch is not None
         batch.learn()
         assert known.name_of(OTHER_ID) is None, cut
-
-
-def test_a_body_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = []
-
-    def counting(key: int, version: int, body: bytes) -> Iterator[tuple[bytes, str]]:
-        read.append((key, version))
-        return read_topic_ids(key, version, body)
-
-    monkeypatch.setattr(topic_id_learner, "read_topic_ids", counting)
-    learner = TopicIdLearner(names())
-    for copy in (ORDERS, bytes(bytearray(ORDERS)), ORDERS + b"\0"):
-        batch = learner.select_responses([metadata(copy), metadata(copy)])
-        assert batch is not None
-        batch.learn()
-        batch.learn()
-    assert len(read) == 2
-
-
-def test_who_comes_second_waits_until_the_first_has_learned() -> None:
-    entered, go_on = threading.Event(), threading.Event()
-
-    class Slow(TopicNames):
-        def add_names(self, pairs: Any) -> None:
-            entered.set()
-            go_on.wait(30)
-            super().add_names(pairs)
-
-    known = Slow(dict)
-    batch = TopicIdLearner(known).select_responses([metadata(ORDERS)])
-    assert batch is not None
-    seen = []
-
-    def late() -> None:
-        batch.learn()
-        seen.append(known.label_of(TOPIC_ID, True)[0])
-
-    first = threading.Thread(target=batch.learn)
-    second = threading.Thread(target=late)
-    first.start()
-    assert entered.wait(30)
-    second.start()
-    go_on.set()
-    first.join(30)
-    second.join(30)
-    assert seen == ["orders"]

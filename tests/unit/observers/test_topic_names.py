@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 
 import pytest
@@ -137,27 +136,3 @@ def test_a_cluster_of_more_topics_than_are_kept_still_names_the_one_asked_for() 
     listing = Listing()
     listing.topics = {TOPIC_ID: "orders"} | {n.to_bytes(16, "big"): f"t{n}" for n in range(MAX_TOPIC_NAMES)}
     assert listing.names().name_of(TOPIC_ID) == "orders"
-
-
-def test_of_threads_that_miss_the_same_name_one_looks_it_up_for_all() -> None:
-    listing = Listing()
-    looking, go_on = threading.Event(), threading.Event()
-
-    def fetch_names() -> Mapping[bytes, str]:
-        looking.set()
-        go_on.wait(30)
-        return {**listing.fetch_names(), TOPIC_ID: "orders"}
-
-    names = TopicNames(fetch_names, clock=lambda: 0.0, sleep=lambda seconds: None)
-    found: list[str | None] = []
-    threads = [threading.Thread(target=lambda: found.append(names.name_of(TOPIC_ID))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    assert looking.wait(30)
-    names.add_names([(OTHER_ID, "bills")])
-    assert names.name_of(OTHER_ID) == "bills", "who has no miss does not wait"
-    go_on.set()
-    for thread in threads:
-        thread.join(30)
-    assert found == ["orders"] * 4
-    assert listing.calls == 1

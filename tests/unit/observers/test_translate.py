@@ -13,7 +13,7 @@ from observers.audit_producer import MAX_RECORD_BYTES
 from observers.audit_writer import RequestEventEncoder
 from observers.event import RequestEvent, TopicPartition
 from observers.event_blocks import MAX_BLOCK_BYTES, Block, BlockBuilder, EncodedEvents, RecordWriter
-from observers.fetch_sessions import MAX_SESSIONS, SHARE_FETCH
+from observers.fetch_sessions import SHARE_FETCH
 from observers.request_events import MAX_EVENT_BYTES, UNKNOWN_ERROR_CODE, max_partition_bytes
 from observers.rollup_writer import RollupAggregator
 from observers.topic_names import TopicNames
@@ -239,18 +239,6 @@ class TestPolled:
 
         return call
 
-    def test_topics_that_returned_nothing_are_reported_once_a_minute(self, polled: Any) -> None:
-        opening = fetch([(b"a", 0), (b"b", 0), (SECRET, 0)], [(b"a", 0, 9, 1, 0)], session_epoch=0, answered_session=4)
-        assert polled(opening) == ("b",)
-        idle = {"session_id": 4, "session_epoch": 1, "answered_session": 4}
-        assert polled(fetch([], [], **idle, answered_at=159.0)) == ()
-        assert polled(fetch([], [], **idle, answered_at=161.0)) == ("a", "b")
-        assert polled(fetch([], [], **idle, answered_at=161.0, connection=connection(id="c2"))) == ("a", "b")
-
-    def test_a_fetch_without_an_answer_reports_none(self, polled: Any) -> None:
-        assert polled(fetch([(b"a", 0)], [], outcome="connection_lost", response=None)) == ()
-        assert polled(fetch([(b"a", 0)], [])) == ("a",)
-
     def test_the_session_of_share_fetches_is_the_connections(self, polled: Any) -> None:
         def share(*wanted: tuple[bytes, int], epoch: int, at: float, **changes: Any) -> Exchange:
             return fetch(list(wanted), [], session_epoch=epoch, answered_at=at, api_key=SHARE_FETCH, **changes)
@@ -356,10 +344,3 @@ class TestScope:
         assert not seen.record_and_check_hidden(fetch([(AUDIT, 0), (b"a", 0)], [], session_epoch=0, answered_session=5))
         assert seen.record_and_check_hidden(incremental(5, 1, got=[(AUDIT, 0, 1, 1, 0)]))
         assert not seen.record_and_check_hidden(incremental(5, 2)), "one that began with a visible topic stays visible"
-
-    def test_sessions_remembered_are_bounded(self) -> None:
-        seen = audit_filter()
-        for session in range(1, MAX_SESSIONS + 2):
-            seen.record_and_check_hidden(fetch([(AUDIT, 0)], [], session_epoch=0, answered_session=session))
-        assert not seen.record_and_check_hidden(fetch([], [], session_id=1, session_epoch=1)), "the oldest is forgotten"
-        assert seen.record_and_check_hidden(fetch([], [], session_id=2, session_epoch=1))

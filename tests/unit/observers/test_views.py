@@ -10,9 +10,7 @@ from proxy.compiled.exchange import Exchange
 from proxy.coordinator.wire import (
     ClusterMetadataResponse,
     EndpointEntry,
-    RegisterConsumerRequest,
     encode_cluster_metadata_response,
-    encode_register_consumer_request,
 )
 from proxy.core.accessors import SchemaException
 from proxy.core.exchange import (
@@ -21,9 +19,7 @@ from proxy.core.exchange import (
     FetchResponse,
     WantedPartition,
 )
-from proxy.core.schema import private_layout, private_versions
 from proxy.interceptors.broker_metadata import BrokerEntry, encode_request, encode_response
-from proxy.protocol.private import PRIVATE, PUSHED
 from tests.golden.frames import FOLDER, load
 from tests.unit.observers.samples import (
     FETCH,
@@ -200,16 +196,6 @@ class TestPrivateApis:
     KEY = 20_000
     PRIVATE: ClassVar = {KEY: "BrokerMetadata"}
 
-    def test_each_has_a_definition_of_each_version(self) -> None:
-        for api in (api for key, api in PRIVATE.items() if key not in PUSHED):
-            assert private_versions(api.name) == range(api.min_version, api.max_version + 1)
-            for version in private_versions(api.name):
-                assert private_layout(api.name, version, response=False).names or (api.name, version) == (
-                    "ClusterMetadata",
-                    0,
-                )
-                assert private_layout(api.name, version, response=True).names
-
     @pytest.mark.promise("observers.md", "The sidecar's own requests are structs like those of Kafka.")
     def test_a_request_and_its_response(self) -> None:
         brokers = [BrokerEntry(3, "h", 9092, 40, 77, {"rack": "r8a9"}), BrokerEntry(4, "", -1, -1, -1)]
@@ -253,15 +239,3 @@ class TestPrivateApis:
             cut = exchange(api_key=self.KEY, api_version=0, response_raw=raw)
             with pytest.raises(SchemaException):
                 response_view(cut, unknown, own).get_observable_struct_array("brokers")
-
-    def test_a_registration(self) -> None:
-        own = {self.KEY: "RegisterConsumer"}
-        asked = RegisterConsumerRequest("g", "c1", '{"t":2}', True, "smallest", 6000, 2)
-        for version in range(3):
-            body = encode_register_consumer_request(version, asked)
-            one = exchange(api_key=self.KEY, api_version=version, request_raw=body, response_raw=b"\0\x1a" + bytes(8))
-            struct = request_view(one, unknown, own)
-            names = ["group_id", "consumer_id", "topic_count", "auto_commit", "auto_offset_reset", "session_timeout_ms"]
-            assert tuple(struct.get(name) for name in names) == asked[:6]
-            assert ("ProtocolLevel" in struct.field_names()) == (version == 2)
-            assert response_view(one, unknown, own).get("error_code") == 26
