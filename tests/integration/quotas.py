@@ -1,4 +1,4 @@
-"""Requests about quotas as bytes, right and wrong ones, and the answers of a real broker to them (M7, M8, M12)."""
+"""A connection that sends one request at a time, and requests about quotas as bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import socket
 import struct
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from proxy.core.apis import request_is_flexible
 
@@ -19,18 +18,6 @@ TIMEOUT = 60.0
 Entity = Sequence[tuple[str, str | None]]
 Op = tuple[str, float, bool]
 Component = tuple[str, int, str | None]
-
-
-class Case(NamedTuple):
-    """One request, and what Kafka answers."""
-
-    name: str
-    key: int
-    version: int
-    body: bytes
-    code: int
-    said: str = ""
-    """Part of the message."""
 
 
 class Peer:
@@ -133,98 +120,6 @@ def error_of(key: int, version: int, answer: bytes) -> tuple[int, str]:
     pos += 2
     length, pos = (answer[pos] - 1, pos + 1) if compact else (struct.unpack_from(">h", answer, pos)[0], pos + 2)
     return code, answer[pos : pos + max(0, length)].decode()
-
-
-def cases(broker: int) -> list[Case]:
-    """All of the tables. They leave the broker without quotas, as long as all of them are sent in this order."""
-    return [case for version in (0, 1) for case in (*_m7(version), *_m8(version))] + _m12(broker)
-
-
-def _m7(version: int) -> list[Case]:
-    def case(name: str, entity: Entity, ops: Sequence[Op], code: int, said: str = "", validate: bool = False) -> Case:
-        body = alter(entity, *ops, version=version, validate=validate)
-        return Case(f"alter v{version}: {name}", ALTER, version, body, code, said)
-
-    def ip(name: str | None) -> Entity:
-        return [("ip", name)]
-
-    def to(rate: float) -> Sequence[Op]:
-        return [(RATE, rate, False)]
-
-    def gone(rate: float = 0.0) -> Sequence[Op]:
-        return [(RATE, rate, True)]
-
-    unresolvable = "is not a valid IP or resolvable host."
-    combined = "Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId"
-    unknown = "Invalid configuration key"
-    not_above_0 = "must be greater than 0"
-    one = ip("10.0.0.1")
-    return [
-        case("the KIP's own example", ip("93.284.53.13"), to(100), 42, unresolvable),
-        case("an address", ip("93.184.53.13"), to(100), 0),
-        case("and without it", ip("93.184.53.13"), gone(), 0),
-        *(case(f"only looking at {name}", ip(name), to(5), 0, validate=True) for name in ("::1", "localhost", None)),
-        case("a network", ip("10.0.0.0/8"), to(5), 42, unresolvable),
-        case("with a user", [("ip", "10.0.0.1"), ("user", "u")], to(1), 42, combined),
-        case("with a client id", [("ip", "10.0.0.1"), ("client-id", "u")], to(1), 42, combined),
-        case("empty", ip(""), to(1), 42, "Empty ip not supported"),
-        case("another type", [("host", "x")], to(1), 42, "Unhandled client quota entity type: host"),
-        case("no entity", [], to(1), 42, "Invalid empty client quota entity"),
-        case("another key", one, [("producer_byte_rate", 1, False)], 42, f"{unknown} producer_byte_rate"),
-        case("of a user", [("user", "u")], to(5), 42, f"{unknown} {RATE}"),
-        case("0", one, to(0), 42, not_above_0),
-        case("negative", one, to(-1), 42, not_above_0),
-        case("half", one, to(1.5), 42, "cannot be a fractional value."),
-        case("too much", one, to(3e9), 42, "is too large for an INT."),
-        case("a key twice", one, [*to(1), *to(2)], 42, "duplicate"),
-        case("nothing to remove", ip("10.0.0.9"), gone(), 0),
-        case("a type twice", [("ip", "10.0.0.1"), ("ip", "10.0.0.2")], to(1), 0),
-        case("the last of the two", ip("10.0.0.2"), gone(), 0),
-    ]
-
-
-def _m8(version: int) -> list[Case]:
-    def case(name: str, components: Sequence[Component], code: int, said: str = "") -> Case:
-        return Case(
-            f"describe v{version}: {name}", DESCRIBE, version, describe(*components, version=version), code, said
-        )
-
-    combined = "IP filter component should not be used with user or clientId filter component."
-    also = "but also specified a match string."
-    return [
-        case("all addresses", [("ip", ANY, None)], 0),
-        case("everything", [], 0),
-        case("with users", [("ip", ANY, None), ("user", ANY, None)], 42, combined),
-        case("with client ids", [("ip", EXACT, "1.1.1.1"), ("client-id", DEFAULT, None)], 42, combined),
-        case(
-            "a type twice",
-            [("ip", ANY, None), ("ip", DEFAULT, None)],
-            42,
-            "Entity type ip cannot appear more than once",
-        ),
-        case("no type", [("", ANY, None)], 42, "Invalid empty entity type."),
-        case("another type", [("host", ANY, None)], 35),
-        case("exactly nothing", [("ip", EXACT, None)], 42, "MATCH_TYPE_EXACT, but set match string to null."),
-        case("the default with a name", [("ip", DEFAULT, "x")], 42, also),
-        case("any with a name", [("ip", ANY, "x")], 42, also),
-        case("another match", [("ip", 7, None)], 42, "Unknown match type 7"),
-    ]
-
-
-def _m12(broker: int) -> list[Case]:
-    def case(name: str, key: str, value: str | None, code: int, said: str = "") -> Case:
-        return Case(f"{key}: {name}", ALTER_CONFIGS, 0, set_config(broker, key, value), code, said)
-
-    keys = (CREATION, f"listener.name.client.{CREATION}")
-    # Right after a change the broker words its refusals differently: those come first.
-    refused = [
-        case(name, key, value, 42, said)
-        for key in keys
-        for name, value, said in (("0", "0", CREATION), ("negative", "-1", "Value must be at least 0"))
-    ]
-    return refused + [
-        case(name, key, value, 0) for key in keys for name, value in (("many", "2000000000"), ("removed", None))
-    ]
 
 
 def served(address: str, source: str, count: int, within: float = 0.5) -> int:

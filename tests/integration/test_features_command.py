@@ -7,9 +7,8 @@ import re
 import subprocess
 import sys
 import threading
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -33,7 +32,9 @@ from proxy.local import broker
 from proxy.local import cluster as local_cluster
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
-from tests.integration.authorizer import login, secured_properties
+from tests.brokers import SharedBroker
+from tests.integration.authorizer import login
+from tests.integration.feature_fleet import wait_until
 from tests.integration.feature_sidecars import committed
 from tests.tools.kafka_tools import KafkaTools
 
@@ -72,13 +73,6 @@ def finalized(address: str) -> dict[str, LevelRange]:
         return {name: levels for name, levels in client.describe().finalized.items() if name.startswith(PREFIX)}
 
 
-def wait_until(fits: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 120
-    while not fits():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-
-
 @pytest.fixture
 def address(cluster: ClusterState, bare_sidecar: SidecarProcess) -> str:
     """A sidecar whose fleet has finalized the highest levels of this release."""
@@ -89,6 +83,9 @@ def address(cluster: ClusterState, bare_sidecar: SidecarProcess) -> str:
     return address
 
 
+@pytest.mark.promise(
+    "commands.md", "`features describe` shows the features of a broker without a sidecar as `kafka-features.sh` does."
+)
 def test_a_broker_is_described_as_by_kafka_s_own_tool(cluster: ClusterState, tools: KafkaTools) -> None:
     internal = cluster.nodes[0].internal
     with FeaturesClient(internal) as client:
@@ -111,6 +108,9 @@ def test_a_broker_is_described_as_by_kafka_s_own_tool(cluster: ClusterState, too
     assert code == 0
     assert len(lines) == len(found.supported)
     assert errors == f"brokerside: {internal}: no sidecar answers BrokerMetadata (api key 30000)\n"
+    code, lines, errors = features("upgrade-all", internal)
+    assert (code, lines) == (1, [])
+    assert errors.startswith(f"brokerside: {internal}: no features of a fleet there: no sidecar, or ")
 
 
 def test_updates_of_a_broker_have_kafka_s_codes(cluster: ClusterState) -> None:
@@ -125,6 +125,7 @@ def test_updates_of_a_broker_have_kafka_s_codes(cluster: ClusterState) -> None:
         assert client.describe().finalized == before.finalized
 
 
+@pytest.mark.slow
 def test_a_broker_of_3_9_has_a_result_of_each_feature(tmp_path: Path) -> None:
     broker.broker_jars("3.9.2", progress=False)
     state = local_cluster.up(tmp_path, kafka_version="3.9.2", progress=False)
@@ -138,6 +139,10 @@ def test_a_broker_of_3_9_has_a_result_of_each_feature(tmp_path: Path) -> None:
         local_cluster.down(tmp_path)
 
 
+@pytest.mark.promise(
+    "features.md",
+    "`features describe` shows the levels of each feature, what they mean, and each sidecar with its applied epoch.",
+)
 def test_the_fleet_is_described_with_its_sidecars(address: str) -> None:
     code, lines, errors = features("describe", address)
     assert (code, errors) == (0, "")
@@ -158,7 +163,10 @@ def test_the_fleet_is_described_with_its_sidecars(address: str) -> None:
     assert (audit["finalized_max_version_level"], audit["epoch"]) == (2, entry["epoch"])
 
 
-def test_levels_are_raised_and_lowered(address: str) -> None:
+@pytest.mark.promise(
+    "features.md", "`brokerside features` raises, lowers and deletes levels of a fleet, and a refusal changes nothing."
+)
+def test_levels_are_raised_and_lowered_and_a_refusal_changes_nothing(address: str, cluster: ClusterState) -> None:
     assert features("upgrade-all", address) == (0, ["nothing to do"], "")
     lower = "downgrade", address, f"{AUDIT_EVENT_SCHEMA}=1"
     lowered = line("Downgrade", AUDIT_EVENT_SCHEMA, "2", "1")
@@ -166,19 +174,15 @@ def test_levels_are_raised_and_lowered(address: str) -> None:
     assert finalized(address)[AUDIT_EVENT_SCHEMA] == (1, 2)
     assert features(*lower) == (0, [lowered], "")
     assert finalized(address)[AUDIT_EVENT_SCHEMA] == (1, 1)
-
     deleted = line("Delete", QUOTA_IP, "1", "-")
     assert features("disable", QUOTA_IP, "--bootstrap-server", address) == (0, [deleted], "")
     assert QUOTA_IP not in finalized(address)
-
     added = line("Add", QUOTA_IP, "-", "1")
     raised = line("Upgrade", AUDIT_EVENT_SCHEMA, "1", "2")
     assert features("upgrade-all", address) == (0, [raised, added], "")
-    assert finalized(address) == {name: LevelRange(1, levels.max) for name, levels in SUPPORTED.items()}
-
-
-def test_a_refusal_changes_nothing_and_exits_with_1(address: str) -> None:
     before = finalized(address)
+    assert before == {name: LevelRange(1, levels.max) for name, levels in SUPPORTED.items()}
+
     code, lines, errors = features("upgrade", address, f"{QUOTA_IP}=1", f"{AUDIT_EVENT_SCHEMA}=3")
     assert (code, errors) == (1, "brokerside: 2 of 2 updates failed\n")
     whole = "The update failed for all features since the following feature had an error: FEATURE_UPDATES_FAILED: "
@@ -188,8 +192,14 @@ def test_a_refusal_changes_nothing_and_exits_with_1(address: str) -> None:
     assert code == 1
     assert "brokerside.nothing: no such feature (there are: " in unknown
     assert finalized(address) == before
+    code, lines, errors = features("forget", "sidecar/1", "--bootstrap-servers", cluster.internal_bootstrap)
+    assert (code, lines) == (1, [])
+    assert errors == "brokerside: sidecar/1 runs: it has just written to the registry; stop it first\n"
 
 
+@pytest.mark.promise(
+    "features.md", "`downgrade-all` of an old release lowers each feature to what it knows, and deletes the others."
+)
 def test_the_command_of_an_older_release_lowers_all_to_what_it_knows(address: str, cluster: ClusterState) -> None:
     config = str(cluster.nodes[0].home.parent / "bare-1.yaml")
     code, lines, errors = features("check", "-c", config, release=OLD_RELEASE)
@@ -213,42 +223,36 @@ def test_the_command_of_an_older_release_lowers_all_to_what_it_knows(address: st
         assert said.startswith(f"{config}: ok, this release supports the finalized levels of epoch ")
 
 
-def test_only_who_may_alter_the_cluster_changes_levels(tmp_path: Path) -> None:
-    node = local_cluster.plan(tmp_path).nodes[0]
-    properties, behind, before = secured_properties(node, ("admin", "bob"))
-    local_cluster.up(tmp_path, broker_properties=properties, progress=False)
+@pytest.mark.promise("features.md", "Only a user with `Alter` on the cluster changes levels, as the broker says.")
+def test_only_who_may_alter_the_cluster_changes_levels(secured: SharedBroker, tmp_path: Path) -> None:
+    node = secured.node
     config = broker.sidecar_config(node)
     del config["observer.class.names"], config["audit"]
+    behind, before = secured.listeners["SASL"]
     sasl = {"name": "SASL", "bind": before, "upstream": behind, "security.protocol": "SASL_PLAINTEXT"}
     config["listeners"].append(sasl)
     path = tmp_path / "secured.yaml"
     path.write_text(yaml.safe_dump(config))
     sidecar = SidecarProcess.start(path, path.with_suffix(".log"), node.admin)
     admin, bob = (("--command-config", str(login(user, tmp_path))) for user in ("admin", "bob"))
-    lower = "downgrade", before, f"{AUDIT_EVENT_SCHEMA}=1"
     try:
         wait_until(lambda: finalized(node.advertised))
-        code, [refused], errors = features(*lower, *bob)
+        level = finalized(node.advertised)[AUDIT_EVENT_SCHEMA].max
+        kind, asked = ("Downgrade", 1) if level == 2 else ("Upgrade", 2)
+        change = kind.lower(), before, f"{AUDIT_EVENT_SCHEMA}={asked}"
+        code, [refused], errors = features(*change, *bob)
         assert (code, errors) == (1, "brokerside: 1 of 1 updates failed\n")
-        assert refused == line("Downgrade", AUDIT_EVENT_SCHEMA, "2", "1", f"FAILED: {NOT_AUTHORIZED}")
+        assert refused == line(kind, AUDIT_EVENT_SCHEMA, f"{level}", f"{asked}", f"FAILED: {NOT_AUTHORIZED}")
         said = f"brokerside: {before}: the connection was closed; the listener may want a login\n"
-        assert features(*lower) == (1, [], said)
-        assert finalized(node.advertised)[AUDIT_EVENT_SCHEMA] == (1, 2)
-        assert features(*lower, *admin) == (0, [line("Downgrade", AUDIT_EVENT_SCHEMA, "2", "1")], "")
+        assert features(*change) == (1, [], said)
+        assert finalized(node.advertised)[AUDIT_EVENT_SCHEMA] == (1, level)
+        done = line(kind, AUDIT_EVENT_SCHEMA, f"{level}", f"{asked}")
+        assert features(*change, *admin) == (0, [done], "")
         code, lines, errors = features("describe", before, *bob)
         assert (code, errors) == (0, "")
         assert lines[-1].startswith("sidecar 1  ")
     finally:
-        sidecar.stop()
-        local_cluster.down(tmp_path)
-
-
-def test_a_broker_without_a_sidecar_has_no_fleet(cluster: ClusterState) -> None:
-    upstream = cluster.nodes[0].upstream
-    for command in ("upgrade-all", "downgrade-all"):
-        code, lines, errors = features(command, upstream)
-        assert (code, lines) == (1, [])
-        assert errors.startswith(f"brokerside: {upstream}: no features of a fleet there: no sidecar, or ")
+        assert sidecar.stop()
 
 
 @pytest.fixture
@@ -284,6 +288,9 @@ class Registry:
         return dict(committed(self.bootstrap, self.topic))[reader_key(name)]
 
 
+@pytest.mark.promise(
+    "features.md", "`features forget` removes a participant that does not run, once it has been silent for long enough."
+)
 def test_a_participant_that_has_stopped_is_forgotten(registry: Registry) -> None:
     registry.register("gone", "stopped")
     registry.register("other", "stopped")
@@ -292,14 +299,12 @@ def test_a_participant_that_has_stopped_is_forgotten(registry: Registry) -> None
     assert registry.last("other") is not None
     with pytest.raises(LocalError, match=r"reader/gone is not in the registry \(there are: reader/other\)"):
         registry.forget("reader/gone")
-
-
-def test_one_that_was_killed_is_forgotten_once_it_has_been_silent_for_long_enough(registry: Registry) -> None:
     registry.register("killed", "running")
-    registry.forget("reader/killed")
+    registry.forget("reader/killed")  # once it has been silent for long enough
     assert registry.last("killed") is None
 
 
+@pytest.mark.promise("features.md", "`features forget` refuses to remove a participant that runs.")
 def test_one_that_runs_is_not_forgotten(registry: Registry) -> None:
     registry.register("alive", "running")
     ended = threading.Event()
@@ -319,6 +324,7 @@ def test_one_that_runs_is_not_forgotten(registry: Registry) -> None:
     assert registry.last("alive") is not None
 
 
+@pytest.mark.promise("features.md", "With a signed registry `features forget` needs `--registry-hmac-keys`.")
 def test_a_registry_that_is_signed_needs_the_keys(registry: Registry) -> None:
     signer, other = (Authenticator(hmac_keys.REGISTRY, {"k1": letter * 32}) for letter in (b"a", b"b"))
     registry.register("gone", "stopped", signer)
@@ -329,12 +335,6 @@ def test_a_registry_that_is_signed_needs_the_keys(registry: Registry) -> None:
     assert registry.last("gone") is not None
     registry.forget("reader/gone", signer)
     assert registry.last("gone") is None
-
-
-def test_a_sidecar_that_runs_is_not_forgotten_by_the_command(address: str, cluster: ClusterState) -> None:
-    code, lines, errors = features("forget", "sidecar/1", "--bootstrap-servers", cluster.internal_bootstrap)
-    assert (code, lines) == (1, [])
-    assert errors == "brokerside: sidecar/1 runs: it has just written to the registry; stop it first\n"
 
 
 def test_without_a_registry_nothing_is_created(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:

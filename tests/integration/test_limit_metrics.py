@@ -88,6 +88,9 @@ async def limited(folder: Path, **quotas: Any) -> AsyncIterator[Limited]:
             await site.close()
 
 
+@pytest.mark.promise(
+    "limits-operation.md", "The delays and blocked time of a listener are metrics of that listener alone."
+)
 async def test_only_the_listener_that_is_over_its_rate_is_delayed_and_blocked(tmp_path: Path) -> None:
     rate = {"listener_name_a_max_connection_creation_rate": 10}
     async with limited(tmp_path, quota_window_num=2, **rate) as site:
@@ -105,6 +108,7 @@ async def test_only_the_listener_that_is_over_its_rate_is_delayed_and_blocked(tm
     assert found(f"{HELD}_count") == 0
 
 
+@pytest.mark.promise("limits-operation.md", "Limits of addresses never block a listener.")
 async def test_an_address_over_its_rate_is_held_and_blocks_nobody(tmp_path: Path) -> None:
     ips = {"127.0.0.9": {"connection_creation_rate": 1}}
     async with limited(tmp_path, max_connection_creation_rate=1000, ips=ips) as site:
@@ -126,36 +130,9 @@ async def test_an_address_over_its_rate_is_held_and_blocks_nobody(tmp_path: Path
         assert found(name) == 0
 
 
-async def test_rates_are_those_of_the_accepted_connections(tmp_path: Path) -> None:
-    ips = {"<default>": {"connection_creation_rate": 1000}}
-    async with limited(tmp_path, max_connection_creation_rate=1000, ips=ips) as site:
-        await site.dial("A", 20, source="127.0.0.8")
-        await site.dial("B", 20, source="127.0.0.9")
-        found = await site.until(lambda found: found("connections_admitted_total") == 40)
-    # Over ten whole windows and the one that runs.
-    for name, labels, count in (
-        ("connection_accept_rate", {"listener": "A"}, 20),
-        ("connection_accept_rate", {"listener": "B"}, 20),
-        ("ip_connection_accept_rate", {"ip": "127.0.0.8"}, 20),
-        ("broker_connection_accept_rate", {}, 40),
-    ):
-        assert count / 11 <= found(name, **labels) <= count / 10
-
-
-async def test_a_new_limit_is_reported_at_once_and_listeners_are_measured_without_one(tmp_path: Path) -> None:
-    async with limited(tmp_path, max_connections=5) as site:
-        await site.dial("A", 3)
-        found = await site.until(lambda found: found("connections_active") == 3)
-        assert found("quota_limit") == found("quota_limit", scope="broker", quota="connections") == 5
-        for name, labels in (("connection_accept_rate", {"listener": "A"}), ("broker_connection_accept_rate", {})):
-            assert 3 / 11 <= found(name, **labels) <= 3 / 10
-        assert found("connection_accept_rate", listener="B") == found("ip_connection_accept_rate") == 0
-        site.sidecar.update_config(site.config({"max.connections": 2, "max.connections.action": "observe"}), {})
-        found = await site.scrape()
-        assert found("quota_limit") == found("quota_limit", action="observe") == 2
-        assert found("connections_active") == 3
-
-
+@pytest.mark.promise(
+    "metrics.md", "On each page of `/metrics` every accepted connection is active, waiting, held or closed."
+)
 async def test_connections_that_come_while_a_snapshot_is_taken_are_in_all_of_it_or_in_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

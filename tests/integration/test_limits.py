@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,6 @@ pytestmark = pytest.mark.kafka
 
 PATIENCE = 60.0
 HELLO = request(API_VERSIONS, 0, 7)
-PROTECTED = "INTER"
 
 Limited = Callable[..., "Site"]
 
@@ -43,29 +43,22 @@ class Site:
         self.client = int(node.advertised.rpartition(":")[2])
         self.inter, admin = free_ports(2)
         self.path = folder / f"limits-{uuid.uuid4().hex[:8]}.yaml"
-        listeners: list[dict[str, Any]] = [{"name": "CLIENT", "bind": node.advertised, "upstream": node.upstream}]
-        if settings.pop("protected", False):
-            listeners.append(
-                {
-                    "name": PROTECTED,
-                    "bind": f"127.0.0.1:{self.inter}",
-                    "advertised": node.advertised,
-                    "upstream": node.upstream,
-                    "inter.broker": True,
-                }
-            )
+        upstream = {"advertised": node.advertised, "upstream": node.upstream}
+        listeners: list[dict[str, Any]] = [{"name": "CLIENT", "bind": node.advertised, **upstream}]
         listeners[0].update(settings.pop("listener", {}))
+        if settings.pop("protected", False):
+            bind = f"127.0.0.1:{self.inter}"
+            listeners.append({"name": "INTER", "bind": bind, "inter.broker": True, **upstream})
         self.config = {"broker.id": 1, "listeners": listeners, "admin": {"bind": f"127.0.0.1:{admin}"}, **settings}
         self.sockets: list[socket.socket] = []
         self.admin = Endpoint("127.0.0.1", admin)
         self.log = self.path.with_suffix(".log")
-        self.write()
-
-    def write(self) -> None:
         self.path.write_text(yaml.safe_dump(self.config))
-
-    def start(self) -> None:
         self.sidecar = SidecarProcess.start(self.path, self.log, str(self.admin))
+
+    def reload(self, **quotas: Any) -> None:
+        self.path.write_text(yaml.safe_dump({**self.config, "quotas": quotas}))
+        assert admin_client.post_reload(self.admin).result == "applied"
 
     def dial(self, port: int = 0, source: str = "127.0.0.1", first: bytes = b"") -> socket.socket:
         """Connect, and ask for something."""
@@ -85,6 +78,9 @@ class Site:
     def metric(self, name: str, **labels: str) -> float:
         return sample(self.sidecar.metrics(), f"brokerside_{name}", **labels)
 
+    def throttled(self, **labels: str) -> float:
+        return self.metric("connections_throttled_total", **labels)
+
     def lines(self, event: str) -> list[dict[str, Any]]:
         return [line for text in self.log.read_text().splitlines() if (line := json.loads(text))["event"] == event]
 
@@ -95,7 +91,6 @@ def limited(cluster: ClusterState, tmp_path: Path) -> Iterator[Limited]:
 
     def start(**settings: Any) -> Site:
         sites.append(Site(cluster, tmp_path, settings))
-        sites[-1].start()
         return sites[-1]
 
     yield start
@@ -131,26 +126,46 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_connections_beyond_a_listeners_limit_wait_for_a_slot(limited: Limited, workers: int) -> None:
-    site = limited(workers=workers, quotas={"max.connections": 3})
+def throttles(bootstrap: str, topic: str) -> list[ThrottleEvent]:
+    """The events of throttled connections in an audit topic."""
+    found = [event for message in messages(bootstrap, topic) for event in decoder.decode(message.value()).events]
+    return [event for event in found if isinstance(event, ThrottleEvent)]
+
+
+@pytest.mark.promise(
+    "limits.md", "At `max.connections`, new connections wait until another one ends, and nobody is refused."
+)
+def test_connections_beyond_the_number_wait_for_a_slot_and_those_that_give_up_cost_the_broker_nothing(
+    limited: Limited,
+) -> None:
+    site = limited(quotas={"max.connections": 3}, **{"drain.timeout.ms": 500})
     inside = [site.dial() for _ in range(3)]
     assert all(map(answered, inside))
-    outside = site.dial()
+    first = site.dial()
     until(lambda: site.metric("connections_waiting") == 1)
-    assert waits(outside)
+    assert waits(first)
     assert site.metric("connections_active") == 3
+    for _ in range(5):
+        site.dial().close()  # with a request of theirs in the queue, as clients have
+    last, never = site.dial(), site.dial()
+    first.close()
+    until(lambda: site.metric("connections_queued") == 7)
     inside.pop().close()
-    assert answered(outside)
-    assert site.metric("connections_throttled_total", quota="connections", action="delay", scope="broker") == 1
-    for sock in [*inside, outside]:
-        sock.close()
-    until(lambda: not site.metric("connections_active"))
+    assert answered(last)
+    assert site.metric("connections_closed_total", cause="client_closed", listener="CLIENT") == 6
+    assert site.metric("connections_admitted_total") == 4
+    assert site.throttled(quota="connections", action="delay", scope="broker") >= 1
+    assert site.sidecar.stop()
+    assert not answered(never), "a shutdown closes whoever waits"
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_protected_listener_gets_the_slot_of_the_longest_idle_connection(limited: Limited, workers: int) -> None:
-    site = limited(workers=workers, protected=True, quotas={"max.connections": 3})
+@pytest.mark.promise(
+    "limits.md",
+    "For an inter-broker connection beyond `max.connections` the sidecar closes the client connection "
+    "that has been idle for longest.",
+)
+def test_a_protected_listener_gets_the_slot_of_the_longest_idle_connection(limited: Limited) -> None:
+    site = limited(workers=2, protected=True, quotas={"max.connections": 3})
     clients = [site.dial() for _ in range(3)]
     assert all(map(answered, clients))
     for sock in (clients[0], clients[2]):
@@ -160,7 +175,6 @@ def test_a_protected_listener_gets_the_slot_of_the_longest_idle_connection(limit
         assert answered(sock)
     inter = site.dial(site.inter)
     assert answered(inter)
-    clients[1].settimeout(PATIENCE)
     while clients[1].recv(65536):  # what is left of its only answer
         pass
     until(lambda: site.metric("connections_active") == 3)
@@ -169,25 +183,35 @@ def test_a_protected_listener_gets_the_slot_of_the_longest_idle_connection(limit
         sock.recv(65536)
         sock.sendall(HELLO)
         assert answered(sock)
-        sock.close()
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_addresses_have_limits_of_their_own(limited: Limited, workers: int) -> None:
+@pytest.mark.promise(
+    "limits-operation.md", "The audit topic has an event of kind `throttle` for each address, limit and second."
+)
+def test_addresses_have_limits_of_their_own_and_the_audit_and_the_log_say_who_met_them(
+    limited: Limited, cluster: ClusterState
+) -> None:
+    name = f"audit-{uuid.uuid4().hex[:8]}"
+    settings = {
+        "internal.bootstrap.servers": cluster.internal_bootstrap,
+        "observer.class.names": ["observers.audit:AuditObserver"],
+        "audit": {"topic": name},
+        "observer.shutdown.timeout.ms": 20_000,  # the events of the end have no spool
+    }
     ips = {"<default>": {"connection_creation_rate": 2}, "127.0.0.3": {"connection_creation_rate": 1000}}
-    site = limited(workers=workers, quotas={"ips": ips, "max.connections.per.ip.overrides": "127.0.0.4:1"})
+    quotas = {"ip.store": "file", "ips": ips, "max.connections.per.ip.overrides": "127.0.0.4:1"}
+    site = limited(workers=2, quotas=quotas, **settings)
     crowd = site.dial_at_once(30)
     others = [site.dial(source="127.0.0.3") for _ in range(30)]
     assert all(map(answered, others))
     # 2 a second over 10 windows at once, one after its hold, and no other.
     assert sum(map(answered, crowd)) == 21
-    single = site.dial(source="127.0.0.4")
-    assert answered(single)
+    assert answered(site.dial(source="127.0.0.4"))
     assert not answered(site.dial(source="127.0.0.4"))
     until(lambda: not site.metric("connections_held"))
-    assert site.metric("connections_throttled_total", scope="ip", action="hold") == 10
-    assert site.metric("connections_throttled_total", scope="ip", quota="connection_creation_rate", action="drop") == 9
-    assert site.metric("connections_throttled_total", scope="ip", quota="connections", action="drop") == 1
+    assert site.throttled(scope="ip", action="hold") == 10
+    assert site.throttled(scope="ip", quota="connection_creation_rate", action="drop") == 9
+    assert site.throttled(scope="ip", quota="connections", action="drop") == 1
     assert site.metric("connections_closed_total", cause="quota_exceeded") == 10
     view = admin_client.get_quotas(site.admin)
     assert {one.address: one.connections for one in view.addresses} == {
@@ -195,59 +219,55 @@ def test_addresses_have_limits_of_their_own(limited: Limited, workers: int) -> N
         "127.0.0.3": 30,
         "127.0.0.4": 1,
     }
-
-
-def test_a_dry_run_counts_and_does_nothing(limited: Limited) -> None:
-    quotas = {
-        "max.connection.creation.rate": 1,
-        "max.connection.creation.rate.action": "observe",
-        "max.connections": 1,
-        "max.connections.action": "observe",
-        "max.connections.per.ip": 1,
-        "max.connections.per.ip.action": "observe",
-        "ips": {"<default>": {"connection_creation_rate": 1, "action": "observe"}},
+    assert site.sidecar.stop()
+    found = Counter[tuple[str, str, str]]()
+    for event in throttles(cluster.internal_bootstrap, name):
+        assert (event.listener, event.scope) == ("CLIENT", "ip")
+        assert event.observed >= event.limit
+        found[event.client_ip, event.quota, event.action] += event.count
+    rate = "connection_creation_rate"
+    assert found == {
+        ("127.0.0.1", rate, "hold"): 10,
+        ("127.0.0.1", rate, "drop"): 9,
+        ("127.0.0.4", "connections", "drop"): 1,
     }
-    site = limited(quotas=quotas)
+    lines = site.lines("connections_throttled")
+    assert {line["top_address"] for line in lines} == {"127.0.0.1", "127.0.0.4"}
+    assert sum(line["connections"] for line in lines if line["action"] == "drop") == 10
+
+
+@pytest.mark.promise("limits.md", "A reload applies new limits, and closes no connection that is open.")
+def test_limits_are_tried_first_and_then_enforced_by_a_reload_that_closes_no_connection(limited: Limited) -> None:
+    site = limited(
+        quotas={
+            "max.connection.creation.rate": 1,
+            "max.connection.creation.rate.action": "observe",
+            "max.connections": 1,
+            "max.connections.action": "observe",
+            "max.connections.per.ip": 1,
+            "max.connections.per.ip.action": "observe",
+            "ips": {"<default>": {"connection_creation_rate": 1, "action": "observe"}},
+        }
+    )
     crowd = [site.dial() for _ in range(30)]
     assert all(map(answered, crowd))
-    assert site.metric("connections_throttled_total", action="observe", scope="ip") > 30
-    assert site.metric("connections_throttled_total", action="observe", scope="broker") > 30
+    assert site.throttled(action="observe", scope="ip") > 30
+    assert site.throttled(action="observe", scope="broker") > 30
     for action in ("delay", "hold", "drop"):
-        assert site.metric("connections_throttled_total", action=action) == 0
-
-
-def test_the_audit_and_the_log_say_who_was_throttled(limited: Limited, cluster: ClusterState) -> None:
-    name = f"audit-{uuid.uuid4().hex[:8]}"
-    settings = {
-        "internal.bootstrap.servers": cluster.internal_bootstrap,
-        "observer.class.names": ["observers.audit:AuditObserver"],
-        "audit": {"topic": name},
-        "observer.shutdown.timeout.ms": 20_000,  # the events of the end have no spool
-        "quotas": {"ip.store": "file", "ips": {"127.0.0.5": {"connection_creation_rate": 1}}},
-    }
-    site = limited(**settings)
-    crowd = site.dial_at_once(300, "127.0.0.5")
-    admitted = sum(map(answered, crowd))
-    assert 10 <= admitted < 20
-    until(lambda: not site.metric("connections_held"))
-    assert site.sidecar.stop()
-    reported: dict[str, int] = {}
-    for event in throttles(cluster, name):
-        assert (event.listener, event.client_ip, event.scope) == ("CLIENT", "127.0.0.5", "ip")
-        assert event.limit == 1
-        assert event.observed > 1
-        reported[event.action] = reported.get(event.action, 0) + event.count
-    assert reported == {"hold": 290, "drop": 300 - admitted}
-    lines = site.lines("connections_throttled")
-    assert 2 <= len(lines) <= 6
-    assert {line["top_address"] for line in lines} == {"127.0.0.5"}
-    assert sum(line["connections"] for line in lines if line["action"] == "drop") == 300 - admitted
-
-
-def throttles(cluster: ClusterState, topic: str) -> Iterator[ThrottleEvent]:
-    for message in messages(cluster.internal_bootstrap, topic):
-        events = decoder.decode(message.value()).events
-        yield from (event for event in events if isinstance(event, ThrottleEvent))
+        assert site.throttled(action=action) == 0, action
+    site.reload(**{"max.connections.per.ip": 1})
+    assert not answered(site.dial())
+    assert answered(site.dial(source="127.0.0.2"))
+    site.reload(**{"max.connections": 1})
+    outside = site.dial()
+    until(lambda: site.metric("connections_waiting") == 1)
+    for sock in crowd:
+        sock.recv(65536)
+        sock.sendall(HELLO)
+        assert answered(sock)
+    site.reload()
+    assert answered(outside)
+    assert site.metric("connections_active") == 32
 
 
 def test_limits_see_the_address_behind_a_balancer(limited: Limited) -> None:
@@ -255,56 +275,27 @@ def test_limits_see_the_address_behind_a_balancer(limited: Limited) -> None:
         listener={"proxy.protocol": "required", "proxy.protocol.trusted": ["127.0.0.0/30"]},
         quotas={"max.connections.per.ip": 1},
     )
-    first = site.dial(first=b"PROXY TCP4 192.0.2.1 192.0.2.9 1111 9092\r\n")
-    other = site.dial(first=b"PROXY TCP4 192.0.2.2 192.0.2.9 1111 9092\r\n")
-    assert answered(first)
-    assert answered(other)
+    for source in ("192.0.2.1", "192.0.2.2"):
+        assert answered(site.dial(first=f"PROXY TCP4 {source} 192.0.2.9 1111 9092\r\n".encode())), source
     assert not answered(site.dial(first=b"PROXY TCP4 192.0.2.1 192.0.2.9 1112 9092\r\n"))
     assert not answered(site.dial())
     assert not answered(site.dial(source="127.0.0.5", first=b"PROXY TCP4 192.0.2.3 192.0.2.9 1 9092\r\n"))
     for cause, count in {"quota_exceeded": 1, "invalid_proxy_header": 1, "untrusted_proxy": 1}.items():
-        assert site.metric("connections_closed_total", cause=cause) == count
+        assert site.metric("connections_closed_total", cause=cause) == count, cause
     assert {one.address for one in admin_client.get_quotas(site.admin).addresses} == {"192.0.2.1", "192.0.2.2"}
 
 
-def test_clients_that_give_up_waiting_cost_the_broker_nothing(limited: Limited) -> None:
-    site = limited(quotas={"max.connections": 1})
-    inside = site.dial()
-    assert answered(inside)
-    first = site.dial()
-    until(lambda: site.metric("connections_waiting") == 1)
-    for _ in range(5):
-        site.dial().close()  # with a request of theirs in the queue, as clients have
-    first.close()
-    last = site.dial()
-    until(lambda: site.metric("connections_queued") == 6)
-    inside.close()
-    assert answered(last)
-    assert site.metric("connections_closed_total", cause="client_closed", listener="CLIENT") == 6
-    assert site.metric("connections_admitted_total") == 2
-
-
-def test_a_shutdown_closes_whoever_waits(limited: Limited) -> None:
-    ips = {"<default>": {"connection_creation_rate": 1}}
-    site = limited(quotas={"max.connections": 9, "ips": ips}, **{"drain.timeout.ms": 500})
-    crowd = [site.dial() for _ in range(20)]
-    assert sum(answered(sock) for sock in crowd[:9]) == 9
-    assert site.sidecar.stop()
-    assert not any(map(answered, crowd[9:]))
-
-
-def test_real_clients_only_wait_longer(limited: Limited, cluster: ClusterState, topic: str) -> None:
-    site = limited(quotas={"max.connection.creation.rate": 1, "quota.window.num": 2})
+@pytest.mark.promise(
+    "limits.md", "Beyond the rate of a listener real clients only wait longer: none of them is refused."
+)
+def test_real_clients_only_wait_longer_at_the_rate_of_a_listener(
+    limited: Limited, cluster: ClusterState, topic: str
+) -> None:
+    name = "listener.name.client.max.connection.creation.rate"
+    site = limited(quotas={name: 1, "quota.window.num": 2})
     records = [f"r{number}".encode() for number in range(100)]
     produce(f"127.0.0.1:{site.client}", topic, records)
     assert sorted(consume(cluster.internal_bootstrap, topic, len(records))) == sorted(records)
     assert all(map(answered, site.dial_at_once(3)))
-    assert site.metric("connections_throttled_total", action="delay") >= 1
-
-
-def test_a_listener_without_a_rate_has_the_broker_wide_one(limited: Limited) -> None:
-    site = limited(quotas={"max.connection.creation.rate": 7})
-    sock = site.dial()
-    assert answered(sock)
-    found = admin_client.get_quotas(site.admin)
-    assert [one.limit for one in found.limits if one.quota == "connection_creation_rate"] == [7, 7, None, None]
+    assert site.throttled(action="delay", scope="listener") >= 1
+    assert site.metric("connections_throttled_total", action="drop") == 0

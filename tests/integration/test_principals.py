@@ -18,20 +18,16 @@ import pytest
 import yaml
 
 from proxy.core.principal_tracker import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
-from proxy.local import cluster as local_cluster
-from proxy.local.cluster import Node
-from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
+from tests.brokers import SHORT_LOGIN_MS, SharedBroker
 from tests.frames import METADATA
 from tests.integration import recorder
 from tests.integration.logins import (
     ALICE,
     SECRET,
-    SECURITY,
     TIMEOUT,
     USERS,
     Own,
-    add_scram_user,
     aiokafka,
     bare_tokens,
     java,
@@ -39,17 +35,15 @@ from tests.integration.logins import (
     run_java,
     unsecured,
 )
-from tests.integration.quotas import Peer, text
 from tests.integration.recorder import RECORDER, Recorded
 from tests.sasl import Scram, bearer, plain
 
 pytestmark = pytest.mark.kafka
 
 REAUTHENTICATED = "SCRAM-SHA-512"
-LIFETIME_MS = 10_000
-"""How long the broker lets a login of that mechanism last."""
+"""Whose logins last for ``SHORT_LOGIN_MS``."""
 
-BROKER_LOGGER, CREATE_DELEGATION_TOKEN = 8, 38
+CREATE_DELEGATION_TOKEN = 38
 SASL = (SASL_HANDSHAKE, SASL_AUTHENTICATE)
 
 
@@ -65,7 +59,8 @@ class Known(NamedTuple):
     @classmethod
     def recorded(cls, one: Recorded) -> Known:
         """Of an exchange that the observer got."""
-        return cls(one.api_key, one.correlation_id, one.principal, *map(_or_unknown, one.software))._comparable()
+        software = (name or "unknown" for name in one.software)
+        return cls(one.api_key, one.correlation_id, one.principal, *software)._comparable()
 
     @classmethod
     def logged(cls, one: dict[str, Any]) -> Known:
@@ -78,17 +73,12 @@ class Known(NamedTuple):
         return self._replace(software="", version="") if self.api_key == API_VERSIONS else self
 
 
-def _or_unknown(name: str | None) -> str:
-    return name or "unknown"
-
-
 @dataclass
 class Site:
-    """A broker with a SASL listener, and a sidecar before it at ``bootstrap``."""
+    """A broker with SASL that logs requests, and a sidecar before it at ``bootstrap``."""
 
     bootstrap: str
-    node: Node
-    sidecar: SidecarProcess
+    broker: SharedBroker
     file: Path
 
     def recorded(self, client_id: str) -> list[Recorded]:
@@ -99,7 +89,13 @@ class Site:
 
     def ended(self, client_id: str) -> list[Recorded]:
         """The same, once all of these connections have ended; of a client that will not open another one."""
-        until(lambda: (recorded := self.recorded(client_id)) and recorded[-1].what == "closed" and not _open(recorded))
+
+        def have_ended() -> bool:
+            recorded = self.recorded(client_id)
+            opened = sum((one.what == "opened") - (one.what == "closed") for one in recorded)
+            return bool(recorded) and recorded[-1].what == "closed" and not opened
+
+        until(have_ended)
         return self.recorded(client_id)
 
     def agrees(self, client_id: str) -> bool:
@@ -115,8 +111,7 @@ class Site:
 
     def known_to_the_broker(self, client_id: str) -> Counter[Known]:
         """The same of the broker's own request log."""
-        whole, _, _ = self.node.log.read_text().rpartition("\n")  # the last line may not be there as a whole yet
-        lines = [line for line in whole.splitlines() if "Completed request:" in line]
+        lines = [line for line in self.broker.log().splitlines() if "Completed request:" in line and client_id in line]
         logged = [json.loads(line.split("request:", 1)[1].removesuffix(" (kafka.request.logger)")) for line in lines]
         mine = [one for one in logged if one["requestHeader"]["clientId"] == client_id]
         return Counter(Known.logged(one) for one in mine if not one["isForwarded"])  # those are the broker's, for it
@@ -131,68 +126,30 @@ def until(look: Callable[[], Any]) -> Any:
     return seen
 
 
-def _open(recorded: list[Recorded]) -> int:
-    return sum((one.what == "opened") - (one.what == "closed") for one in recorded)
-
-
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(secured: SharedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("principals")
-    node = local_cluster.plan(folder).nodes[0]
-    behind, before, admin = (f"127.0.0.1:{port}" for port in free_ports(3))
-    listeners = {"CLIENT": node.upstream, "INTERNAL": node.internal, "CONTROLLER": node.controller, "SASL": behind}
-    advertised = {"CLIENT": node.advertised, "INTERNAL": node.internal, "SASL": before}
-    protocols = dict.fromkeys(listeners, "PLAINTEXT") | {"SASL": "SASL_PLAINTEXT"}
-    jaas = "listener.name.sasl.%s.sasl.jaas.config"
-    properties = {
-        "listeners": ",".join(f"{name}://{address}" for name, address in listeners.items()),
-        "advertised.listeners": ",".join(f"{name}://{address}" for name, address in advertised.items()),
-        "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
-        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
-        "delegation.token.secret.key": "of-the-broker",
-        f"listener.name.sasl.{REAUTHENTICATED.lower()}.connections.max.reauth.ms": str(LIFETIME_MS),
-        jaas % "plain": f'{SECURITY}.plain.PlainLoginModule required user_alice="{SECRET}" user_bob="{SECRET}";',
-        jaas % "scram-sha-256": f"{SECURITY}.scram.ScramLoginModule required;",
-        jaas % "scram-sha-512": f"{SECURITY}.scram.ScramLoginModule required;",
-        jaas % "oauthbearer": f"{SECURITY}.oauthbearer.OAuthBearerLoginModule required "
-        'unsecuredLoginStringClaim_sub="broker";',
-    }
-    try:
-        node = local_cluster.up(folder, broker_properties=properties, progress=False).nodes[0]
-        _prepare(node, behind)
-        yield from _sidecar(folder, node, before, behind, admin)
-    finally:
-        local_cluster.down(folder)
-
-
-def _prepare(node: Node, behind: str) -> None:
-    for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
-        for name in (ALICE, "bob"):
-            add_scram_user(node.internal, behind, mechanism, name, SECRET)
-    with Peer(node.internal) as peer:
-        change = text("kafka.request.logger") + b"\0" + text("DEBUG")
-        body = struct.pack(">ib", 1, BROKER_LOGGER) + text("1") + struct.pack(">i", 1) + change + b"\0"
-        peer.ask(44, 0, body)
-
-
-def _sidecar(folder: Path, node: Node, before: str, behind: str, admin: str) -> Iterator[Site]:
+    listener = secured.listeners["LOGINS"]
     config = {
         "broker.id": 1,
-        "internal.bootstrap.servers": node.internal,
         "observer.class.names": [RECORDER],
+        "internal.bootstrap.servers": secured.node.internal,
         "log.level": "debug",
-        "listeners": [{"name": "SASL", "bind": before, "upstream": behind, "security.protocol": "SASL_PLAINTEXT"}],
-        "admin": {"bind": admin},
+        "listeners": [
+            {"name": "SASL", "bind": listener.advertised, "upstream": listener.address}
+            | {"security.protocol": "SASL_PLAINTEXT"}
+        ],
+        "admin": {"bind": secured.node.admin},
     }
     (folder / "sasl.yaml").write_text(yaml.safe_dump(config))
     file = folder / "recorded.jsonl"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(recorder.FILE, str(file))
-        sidecar = SidecarProcess.start(folder / "sasl.yaml", folder / "sasl.log", admin)
-    yield Site(before, node, sidecar, file)
-    assert sidecar.stop()
-    said = (folder / "sasl.log").read_text() + file.read_text()
-    assert "canary" not in said
+    with secured.logging("kafka.request.logger"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(recorder.FILE, str(file))
+            sidecar = SidecarProcess.start(folder / "sasl.yaml", folder / "sasl.log", secured.node.admin)
+        yield Site(listener.advertised, secured, file)
+        assert sidecar.stop()
+    assert "canary" not in (folder / "sasl.log").read_text() + file.read_text()
 
 
 @pytest.fixture
@@ -204,28 +161,36 @@ def agrees_with_the_broker(site: Site, client_id: str, principal: str, mechanism
     """The observer got each request that the broker has answered to this client, as the broker knows it."""
     until(lambda: site.agrees(client_id))
     recorded = site.ended(client_id)
-    assert {one.principal for one in recorded if one.what == "exchange"} == {principal, "User:ANONYMOUS"}
+    assert {one.principal for one in recorded if one.what == "exchange"} == {principal, "User:ANONYMOUS"}, client_id
     before = [one for one in recorded if one.source == "unauthenticated"]
-    assert {one.principal for one in before} == {"User:ANONYMOUS"}
-    assert {one.api_key for one in before if one.what == "exchange"} <= {*SASL, API_VERSIONS}
+    assert {one.principal for one in before} == {"User:ANONYMOUS"}, client_id
+    assert {one.api_key for one in before if one.what == "exchange"} <= {*SASL, API_VERSIONS}, client_id
     logins = [one for one in recorded if one.what == "authenticated"]
-    assert {one.connection for one in logins} == {one.connection for one in recorded}
+    assert {one.connection for one in logins} == {one.connection for one in recorded}, client_id
     assert {(one.principal, one.source, one.mechanism) for one in logins} == {(principal, "sasl", mechanism)}
-    assert not [one for one in recorded if one.what == "authentication_failed"]
+    assert not [one for one in recorded if one.what == "authentication_failed"], client_id
     kept = {one.api_key for one in recorded if one.kept != (None, None)}
-    assert METADATA in kept
-    assert SASL_AUTHENTICATE not in kept
+    assert METADATA in kept, client_id
+    assert SASL_AUTHENTICATE not in kept, client_id
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"])
-@pytest.mark.parametrize("client", [librdkafka, aiokafka, java, bare_tokens])
-def test_a_client_is_who_the_broker_says(
-    site: Site, client_id: str, client: Callable[[str, str, str], None], mechanism: str
-) -> None:
-    client(site.bootstrap, client_id, mechanism)
-    agrees_with_the_broker(site, client_id, f"User:{USERS[mechanism]}", mechanism)
+@pytest.mark.promise(
+    "principals.md",
+    "Every event of a request has the principal that the broker has agreed to, for PLAIN, SCRAM and OAUTHBEARER.",
+)
+@pytest.mark.parametrize(
+    "client", [librdkafka, bare_tokens, *(pytest.param(one, marks=pytest.mark.slow) for one in (aiokafka, java))]
+)
+def test_a_client_is_who_the_broker_says(site: Site, client: Callable[[str, str, str], None]) -> None:
+    for mechanism, user in USERS.items():
+        client_id = f"{mechanism}-{uuid.uuid4().hex[:8]}"
+        client(site.bootstrap, client_id, mechanism)
+        agrees_with_the_broker(site, client_id, f"User:{user}", mechanism)
 
 
+@pytest.mark.promise(
+    "principals.md", "The owner of a delegation token is unknown to the sidecar: such a client is `User:<unknown:…>`."
+)
 def test_a_delegation_token(site: Site, client_id: str) -> None:
     with Own(site.bootstrap, client_id) as client:
         assert client.begin("PLAIN") == 0
@@ -264,37 +229,37 @@ def failed(site: Site, client_id: str, name: str, mechanism: str, error_code: in
     assert [(one.what, one.principal, one.source, one.mechanism, one.error_code) for one in changes] == [
         ("authentication_failed", f"User:{name}", "unauthenticated", mechanism, error_code)
     ]
-    assert {one.principal for one in recorded if one not in changes} == {"User:ANONYMOUS"}
+    assert {one.principal for one in recorded if one not in changes} == {"User:ANONYMOUS"}, client_id
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
-def test_a_wrong_password(site: Site, client_id: str, mechanism: str) -> None:
-    with Own(site.bootstrap, client_id) as client:
-        assert client.begin(mechanism) == 0
-        if mechanism == "PLAIN":
-            error_code, _ = client.wrapped(plain("alice", "canary-wrong"))
-        else:
-            scram = Scram(mechanism, ALICE, "canary-wrong")
-            error_code, _ = client.wrapped(scram.final(client.wrapped(scram.first)[1]))
-        assert error_code == 58
-    failed(site, client_id, USERS[mechanism], mechanism, 58)
-
-
-def test_a_wrong_password_in_a_bare_token(site: Site, client_id: str) -> None:
-    with Own(site.bootstrap, client_id) as client:
+@pytest.mark.promise(
+    "principals.md",
+    "A login that the broker refuses gives `authentication_failed` with its error code, and lets nobody in.",
+)
+def test_a_login_that_fails(site: Site, client_id: str) -> None:
+    with Own(site.bootstrap, of_plain := f"{client_id}-plain") as client:
+        assert client.begin("PLAIN") == 0
+        assert client.wrapped(plain("alice", "canary-wrong"))[0] == 58
+    failed(site, of_plain, "alice", "PLAIN", 58)
+    with Own(site.bootstrap, of_scram := f"{client_id}-scram") as client:
+        assert client.begin("SCRAM-SHA-256") == 0
+        scram = Scram("SCRAM-SHA-256", ALICE, "canary-wrong")
+        assert client.wrapped(scram.final(client.wrapped(scram.first)[1]))[0] == 58
+    failed(site, of_scram, ALICE, "SCRAM-SHA-256", 58)
+    with Own(site.bootstrap, bare := f"{client_id}-bare") as client:
         assert client.begin("PLAIN", 0) == 0
         with pytest.raises(ConnectionError):
             client.bare(plain("alice", "canary-wrong"))
-    failed(site, client_id, "alice", "PLAIN", 0)
-
-
-def test_a_rejected_bearer_token(site: Site, client_id: str) -> None:
-    with Own(site.bootstrap, client_id) as client:
+    failed(site, bare, "alice", "PLAIN", 0)
+    with Own(site.bootstrap, of_bearer := f"{client_id}-bearer") as client:
         assert client.begin("OAUTHBEARER") == 0
         error_code, answer = client.wrapped(bearer(unsecured("carol", -60.0)))
         assert (error_code, json.loads(answer)["status"]) == (0, "invalid_token")
         assert client.wrapped(b"\x01")[0] == 58
-    failed(site, client_id, "carol", "OAUTHBEARER", 58)
+    failed(site, of_bearer, "carol", "OAUTHBEARER", 58)
+    with Own(site.bootstrap, of_none := f"{client_id}-none") as client:
+        assert client.begin("GSSAPI") == 33
+    failed(site, of_none, "<unknown:GSSAPI>", "GSSAPI", 33)
 
 
 def test_a_bearer_token_after_a_rejected_one(site: Site, client_id: str) -> None:
@@ -306,12 +271,9 @@ def test_a_bearer_token_after_a_rejected_one(site: Site, client_id: str) -> None
     agrees_with_the_broker(site, client_id, "User:mallory", "OAUTHBEARER")
 
 
-def test_a_mechanism_that_the_broker_does_not_have(site: Site, client_id: str) -> None:
-    with Own(site.bootstrap, client_id) as client:
-        assert client.begin("GSSAPI") == 33
-    failed(site, client_id, "<unknown:GSSAPI>", "GSSAPI", 33)
-
-
+@pytest.mark.promise(
+    "principals.md", "A client that logs in again as another one is refused by the broker, and keeps its principal."
+)
 def test_re_authentication_as_oneself_and_as_another(site: Site, client_id: str) -> None:
     with Own(site.bootstrap, client_id) as client:
         alice, bob = (Scram(REAUTHENTICATED, name, SECRET) for name in (ALICE, "bob"))
@@ -330,6 +292,11 @@ def test_re_authentication_as_oneself_and_as_another(site: Site, client_id: str)
     assert recorded[-1].principal == f"User:{ALICE}"
 
 
+@pytest.mark.slow
+@pytest.mark.promise(
+    "principals.md",
+    "Each new login of a connection gives one more event `authenticated`, with the time that the broker lets it last.",
+)
 def test_a_java_client_that_logs_in_again(site: Site, client_id: str) -> None:
     run_java(
         site.bootstrap, client_id, REAUTHENTICATED,
@@ -338,5 +305,5 @@ def test_a_java_client_that_logs_in_again(site: Site, client_id: str) -> None:
     )  # fmt: skip
     agrees_with_the_broker(site, client_id, f"User:{ALICE}", REAUTHENTICATED)
     logins = [one for one in site.recorded(client_id) if one.what == "authenticated"]
-    assert {one.lifetime_ms for one in logins} == {LIFETIME_MS}
+    assert {one.lifetime_ms for one in logins} == {SHORT_LOGIN_MS}
     assert max(Counter(one.connection for one in logins).values()) > 1

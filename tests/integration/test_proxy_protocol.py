@@ -20,8 +20,6 @@ from tests.integration.conftest import free_port
 from tests.integration.peer import Reader, Writer, answer_in_order, read_frame, upstream
 from tests.tools import fetched
 
-OPTIONS = {"v1": "send-proxy", "v2": "send-proxy-v2", "v2 and TLVs": "send-proxy-v2 proxy-v2-options unique-id,crc32c"}
-
 
 class Running(NamedTuple):
     data_plane: DataPlane
@@ -91,28 +89,36 @@ async def sidecar(folder: Path, quotas: str) -> AsyncIterator[tuple[DataPlane, i
             await asyncio.sleep(0)
 
 
-@pytest.fixture
-async def running(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Running]:
-    limited = sidecar(tmp_path, "max.connections.per.ip: 1")
-    async with limited as (data_plane, port), haproxy(tmp_path, port, request.param) as balanced:
+@asynccontextmanager
+async def running(folder: Path, option: str) -> AsyncIterator[Running]:
+    async with (
+        sidecar(folder, "max.connections.per.ip: 1") as (data_plane, port),
+        haproxy(folder, port, option) as balanced,
+    ):
         yield Running(data_plane, port, balanced)
-
-
-every_version = pytest.mark.parametrize("running", OPTIONS.values(), ids=OPTIONS.keys(), indirect=True)
 
 
 async def dial(port: int, source: str) -> tuple[Reader, Writer]:
     return await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
 
 
-async def none_open(running: Running) -> None:
-    async with asyncio.timeout(60):
-        while running.data_plane.listener_counters["CLIENT"].active:  # noqa: ASYNC110  # a counter has no event
-            await asyncio.sleep(0.005)
+@pytest.mark.promise("limits.md", "PROXY headers of version 1 and 2 are read, as HAProxy sends them.")
+async def test_limits_and_names_are_those_of_the_client_before_the_load_balancer(tmp_path: Path) -> None:
+    for option in ("send-proxy", "send-proxy-v2", "send-proxy-v2 proxy-v2-options unique-id,crc32c"):
+        async with running(tmp_path, option) as one:
+            await are_those_of_the_client(one)
+    async with running(tmp_path, "") as one:  # no header, from HAProxy or past it
+        for count, port in enumerate((one.port, one.balanced), start=1):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"\x00\x00\x00\x10 no header here")
+            async with asyncio.timeout(60):
+                with suppress(ConnectionResetError):  # what it sent was not read
+                    assert await reader.read() == b""
+            writer.close()
+            assert one.data_plane.listener_counters["CLIENT"].closed["invalid_proxy_header"] == count
 
 
-@every_version
-async def test_limits_and_names_are_those_of_the_client_before_the_load_balancer(running: Running) -> None:
+async def are_those_of_the_client(running: Running) -> None:
     clients = [await dial(running.balanced, source) for source in ("127.0.0.5", "127.0.0.6")]
     for number, (reader, writer) in enumerate(clients):
         writer.write(request(METADATA, 1, number, b"x" * 5000))
@@ -121,7 +127,6 @@ async def test_limits_and_names_are_those_of_the_client_before_the_load_balancer
     known = {relay.id.split("-")[1] for relay in running.data_plane._connections.relays}
     known = {name for name in known if not name.startswith("127.0.0.1:")}  # with which HAProxy was found ready
     assert known == {"{}:{}".format(*writer.get_extra_info("sockname")) for _, writer in clients}
-
     reader, again = await dial(running.balanced, "127.0.0.6")
     again.write(request(METADATA, 1, 1))
     async with asyncio.timeout(60):
@@ -129,19 +134,9 @@ async def test_limits_and_names_are_those_of_the_client_before_the_load_balancer
     assert running.data_plane.listener_counters["CLIENT"].closed["quota_exceeded"] == 1
     for writer in [again, *(writer for _, writer in clients)]:
         writer.close()
-    await none_open(running)
-
-
-@pytest.mark.parametrize("running", ["send-proxy", ""], ids=["past the load balancer", "no header sent"], indirect=True)
-async def test_without_a_header_a_connection_is_closed(running: Running, request: pytest.FixtureRequest) -> None:
-    port = running.port if "past" in request.node.name else running.balanced
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"\x00\x00\x00\x10 no header here")
     async with asyncio.timeout(60):
-        with suppress(ConnectionResetError):  # what it sent was not read
-            assert await reader.read() == b""
-    writer.close()
-    assert running.data_plane.listener_counters["CLIENT"].closed["invalid_proxy_header"] == 1
+        while running.data_plane.listener_counters["CLIENT"].active:  # noqa: ASYNC110  # a counter has no event
+            await asyncio.sleep(0.005)
 
 
 async def test_ipv6_addresses_of_one_network_count_together(tmp_path: Path) -> None:

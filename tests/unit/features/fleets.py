@@ -93,8 +93,8 @@ class Executor:
         elif isinstance(effect, WriteTransaction):
             self.writes.append(effect)
             self.do(controller.written(effect.number, self.now))
-            for key, value in effect.records.items():
-                self.read(key, value)
+            at = BROKER_CLOCK + self.now
+            self.do(controller.records([(key, value, at) for key, value in effect.records.items()], self.now))
         elif isinstance(effect, LogLine):
             self.lines.append(effect)
         else:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA
-from proxy.features.controller import BOOTSTRAP_AFTER_MS, FeatureController
+from proxy.features.controller import BOOTSTRAP_AFTER_MS
 from proxy.features.controller_states import (
-    TRANSITIONS,
-    ControllerEvent,
     ControllerState,
     ReadRegistry,
     WriteTransaction,
@@ -24,10 +22,12 @@ from proxy.features.records import (
     GroupsPartitions,
     PendingUpdate,
     UpdateOutcome,
+    UpdateProposal,
     encode,
     update_key,
 )
-from proxy.features.topic_state import MAX_OPEN_PROPOSALS, MAX_OUTCOMES, OUTCOME_KEPT_MS
+from proxy.features.topic_state import MAX_IDS, MAX_OPEN_PROPOSALS, MAX_OUTCOMES, OUTCOME_KEPT_MS
+from proxy.features.transaction_queue import TransactionQueue
 from tests.unit.features.fleets import (
     BROKER_CLOCK,
     changing,
@@ -75,14 +75,11 @@ def test_what_the_controller_before_has_left_is_cleared() -> None:
         FEATURES_KEY: FinalizedFeatures(4, finalized(2), None, 1, BROKER_CLOCK),
         update_key(name(1)): UpdateOutcome(96, "the feature controller has moved; ask again", 4),
     }
-
-
-def test_an_intent_of_the_controller_before_itself_has_no_outcome() -> None:
-    one = executor()
-    one.put(FEATURES_KEY, FinalizedFeatures(0, {}, PendingUpdate("", finalized(3)), 2))
-    one.hold()
-    assert one.controller.state is BOOTSTRAP
-    assert list(one.written(0)) == [CONTROLLER_KEY, FEATURES_KEY]
+    new = executor()
+    new.put(FEATURES_KEY, FinalizedFeatures(0, {}, PendingUpdate("", finalized(3)), 2))
+    new.hold()
+    assert new.controller.state is BOOTSTRAP
+    assert list(new.written(0)) == [CONTROLLER_KEY, FEATURES_KEY], "an intent of its own has no outcome"
 
 
 def test_proposals_from_before_are_served_in_their_order_unless_they_are_too_old() -> None:
@@ -114,6 +111,9 @@ def test_levels_that_were_deleted_are_written_again() -> None:
     assert (one.levels.epoch, one.levels.features, one.controller.topic.present) == (6, finalized(2), True)
 
 
+@pytest.mark.promise(
+    "features.md", "The controller replaces an older record of the levels by those that it knows, with the next epoch."
+)
 def test_an_older_record_is_replaced_by_the_levels_that_it_knows() -> None:
     """In each state in which it is the controller, and before."""
     older = FinalizedFeatures(3, finalized(1))
@@ -143,16 +143,14 @@ def test_a_new_fleet_begins_above_what_a_sidecar_has_applied() -> None:
     one.tick(BOOTSTRAP_AFTER_MS)
     assert (one.levels.epoch, one.levels.features) == (10, finalized(3))
     assert one.controller.state is APPLYING
-
-
-def test_a_sidecar_that_comes_with_a_later_epoch_gets_one_that_is_later_still() -> None:
     one = serving()
     one.see(sidecar(1, epoch=4), sidecar(2, epoch=4))
     assert one.levels.epoch == 4
     one.see(sidecar(1, epoch=4), sidecar(2, epoch=6))
-    assert (one.levels.epoch, one.levels.features) == (7, finalized(2))
+    assert (one.levels.epoch, one.levels.features) == (7, finalized(2)), "one comes with a later epoch"
 
 
+@pytest.mark.promise("features.md", "An applied epoch above 2^62 in the registry is not believed.")
 def test_no_epoch_that_a_record_of_the_registry_claims_ends_the_growth() -> None:
     one = serving()
     one.see(sidecar(1, epoch=4), sidecar(2, epoch=4), sidecar(9, running=False, epoch=MAX_COUNT))
@@ -169,6 +167,9 @@ def test_no_epoch_that_a_record_of_the_registry_claims_ends_the_growth() -> None
     assert (one.levels.epoch, one.controller.state) == (MAX_APPLIED_EPOCH + 2, APPLYING)
 
 
+@pytest.mark.promise(
+    "features.md", "If the topic is deleted, levels are written again above every epoch that a sidecar has applied."
+)
 def test_a_change_that_a_sidecar_ignores_is_written_again_above_what_that_has_read() -> None:
     """The topic was deleted, and sidecar 2 has read a later epoch than the controller."""
     one = serving()
@@ -187,6 +188,9 @@ def test_a_change_that_a_sidecar_ignores_is_written_again_above_what_that_has_re
     assert len([line for line in one.lines if line.event == "features_finalized"]) == 1
 
 
+@pytest.mark.promise(
+    "features.md", "Levels that a later release has finalized in a layout of its own are left as they are."
+)
 def test_levels_of_a_later_layout_are_left_alone() -> None:
     one = executor(low=2)
     one.put(FEATURES_KEY, FinalizedFeatures(9, {}, version=2))
@@ -221,6 +225,9 @@ def test_reports_for_what_is_over_are_ignored() -> None:
 # ---- bootstrap --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise(
+    "features.md", "A new fleet finalizes the highest level that all of its sidecars and registered readers support."
+)
 def test_a_new_fleet_finalizes_the_highest_common_level_after_10_seconds() -> None:
     one = executor()
     one.see(sidecar(1), sidecar(2, 2), reader("tables", 3))
@@ -279,6 +286,7 @@ def test_a_bootstrap_that_no_longer_fits_begins_again() -> None:
 # ---- updates ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("features.md", "An update is applied when every sidecar that ran follows its epoch.")
 def test_an_update_is_an_intent_a_barrier_and_a_final_record_with_its_outcome() -> None:
     one = serving()
     one.waits = (ReadRegistry,)
@@ -295,6 +303,10 @@ def test_an_update_is_an_intent_a_barrier_and_a_final_record_with_its_outcome() 
     assert one.controller.state is APPLYING
     one.see(sidecar(1, epoch=5), sidecar(2, epoch=5), sidecar(3, epoch=5))
     assert one.controller.state is SERVING
+    one.waits = ()
+    one.see(sidecar(1, epoch=5), Participant("sidecar/2", "", {}, running=True))
+    one.propose(2, to(0, 2))
+    assert one.outcome(2).waits_for == (1,), "one without features is not waited for"
 
 
 def test_the_registry_is_read_after_the_intent_was_read_back() -> None:
@@ -310,13 +322,9 @@ def test_the_registry_is_read_after_the_intent_was_read_back() -> None:
     assert [type(each) for each in one.waiting] == [ReadRegistry]
 
 
-def test_a_sidecar_without_features_is_not_waited_for() -> None:
-    one = serving(3)
-    one.see(sidecar(1), Participant("sidecar/2", "", {}, running=True))
-    one.propose(1, to(0, 2))
-    assert one.outcome(1).waits_for == (1,)
-
-
+@pytest.mark.promise(
+    "features.md", "An update that a participant which starts meanwhile does not support is withdrawn."
+)
 def test_an_update_that_no_longer_fits_after_the_barrier_is_withdrawn() -> None:
     one = changing()
     one.participants = [sidecar(1), sidecar(2), reader("tables", 1)]
@@ -346,6 +354,7 @@ def test_an_update_that_is_not_finalized_in_time_is_withdrawn() -> None:
     assert one.controller.state is SERVING, "a late barrier"
 
 
+@pytest.mark.promise("features.md", "While an update is under way, others fail with FEATURE_UPDATE_IN_PROGRESS.")
 def test_another_update_meanwhile_fails() -> None:
     one = changing()
     one.propose(2, to(1, 2))
@@ -399,25 +408,18 @@ def test_an_update_that_is_wrong_changes_nothing() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("upgrade", [to(3), to(2)])
-def test_validation_and_what_changes_nothing_write_no_levels(upgrade: object) -> None:
-    one = serving()
-    one.propose(1, upgrade, validate_only=upgrade == to(3))  # type: ignore[arg-type]
-    assert one.controller.state is SERVING
-    assert one.outcome(1) == UpdateOutcome(0, None, 4)
-    assert FEATURES_KEY not in one.written()
-
-
-def test_validation_finds_what_is_wrong() -> None:
-    one = serving()
-    one.propose(1, to(9), validate_only=True)
-    assert one.outcome(1).code == 95
-
-
-def test_version_0_refuses_the_level_that_is_finalized() -> None:
-    one = serving()
-    one.propose(1, to(2), api_version=0)
-    assert one.outcome(1).code == 95
+def test_validation_and_what_changes_nothing_write_no_levels() -> None:
+    for upgrade, fields, code in (
+        (to(3), {"validate_only": True}, 0),
+        (to(9), {"validate_only": True}, 95),
+        (to(2), {}, 0),
+        (to(2), {"api_version": 0}, 95),  # version 0 refuses the level that is finalized
+    ):
+        one = serving()
+        one.propose(1, upgrade, **fields)
+        assert one.controller.state is SERVING, (upgrade, fields)
+        assert (one.outcome(1).code, one.outcome(1).waits_for) == (code, ()), (upgrade, fields)
+        assert FEATURES_KEY not in one.written(), (upgrade, fields)
 
 
 def test_with_another_status_it_is_as_if_nothing_were_finalized() -> None:
@@ -430,6 +432,7 @@ def test_with_another_status_it_is_as_if_nothing_were_finalized() -> None:
     assert list(one.levels.features) == [AUDIT_EVENT_SCHEMA]
 
 
+@pytest.mark.promise("features.md", "At most 32 updates wait for the controller.")
 def test_of_too_many_proposals_the_last_ones_fail() -> None:
     one = executor()
     one.put(FEATURES_KEY, FinalizedFeatures(4, finalized(2)))
@@ -446,6 +449,9 @@ def test_of_too_many_proposals_the_last_ones_fail() -> None:
 # ---- what it does by itself -------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise(
+    "features.md", "A release that no longer works with level 1 raises the minimum once all participants support it."
+)
 def test_the_minimum_of_a_release_rises_once_all_support_it() -> None:
     one = executor(low=2)
     one.put(FEATURES_KEY, FinalizedFeatures(4, finalized(3)))
@@ -491,35 +497,26 @@ def test_the_oldest_of_many_outcomes_are_deleted_earlier() -> None:
 # ---- other controllers ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", [OPENING, BOOTSTRAP, SERVING, CHANGING, APPLYING])
-def test_the_claim_of_another_sidecar_ends_it(state: ControllerState) -> None:
-    if state in (OPENING, BOOTSTRAP):
-        one = executor()
-        one.waits = (WriteTransaction,) if state is OPENING else ()
-        one.hold()
-    else:
-        one = serving() if state is SERVING else changing()
-        if state is APPLYING:
-            one.go()
-    assert one.controller.state is state
-    one.put(CONTROLLER_KEY, ControllerClaim(99, 2, "another"))
-    assert (one.controller.state, one.controller.claim, one.closed) == (AWAY, 0, 1)
-    assert one.lines[-1].fields == {"change": "lost", "reason": "another sidecar has become the controller"}
-    one.tick(60_000)
-    assert one.waiting == []
-
-
-def test_claims_from_before_end_nothing() -> None:
-    one = executor()
-    one.waits = (WriteTransaction,)
-    one.put(CONTROLLER_KEY, ControllerClaim(5, 2, "another"))
-    one.do([])
-    one.hold()
-    one.go()
-    one.go()
-    assert one.controller.state is BOOTSTRAP
-    one.put(CONTROLLER_KEY, ControllerClaim(6, 1, "boot"))
-    assert one.controller.state is BOOTSTRAP, "its own claim, written twice"
+@pytest.mark.promise("features.md", "A controller that another sidecar has replaced writes no more.")
+def test_the_claim_of_another_sidecar_ends_it() -> None:
+    for state in (OPENING, BOOTSTRAP, SERVING, CHANGING, APPLYING):
+        if state in (OPENING, BOOTSTRAP):
+            one = executor()
+            one.waits = (WriteTransaction,) if state is OPENING else ()
+            one.hold()
+        else:
+            one = serving() if state is SERVING else changing()
+            if state is APPLYING:
+                one.go()
+        assert one.controller.state is state
+        if state is not OPENING:
+            one.put(CONTROLLER_KEY, ControllerClaim(1, 1, "boot"))
+            assert one.controller.state is state, "its own claim, read twice"
+        one.put(CONTROLLER_KEY, ControllerClaim(99, 2, "another"))
+        assert (one.controller.state, one.controller.claim, one.closed) == (AWAY, 0, 1), state
+        assert one.lines[-1].fields == {"change": "lost", "reason": "another sidecar has become the controller"}, state
+        one.tick(60_000)
+        assert one.waiting == [], state
 
 
 def test_after_it_was_lost_it_can_become_the_controller_again() -> None:
@@ -532,25 +529,6 @@ def test_after_it_was_lost_it_can_become_the_controller_again() -> None:
     one.hold()
     assert one.controller.state is APPLYING
     assert one.controller.claim == 2
-
-
-def test_every_transition_is_visited(monkeypatch: pytest.MonkeyPatch) -> None:
-    visited = set()
-    move = FeatureController._move
-
-    def noted(self: FeatureController, event: ControllerEvent) -> None:
-        visited.add((self.state, event))
-        move(self, event)
-
-    monkeypatch.setattr(FeatureController, "_move", noted)
-    test_it_fences_reads_and_claims_before_it_serves()
-    test_a_new_fleet_finalizes_the_highest_common_level_after_10_seconds()
-    test_a_bootstrap_that_no_longer_fits_begins_again()
-    test_an_update_is_an_intent_a_barrier_and_a_final_record_with_its_outcome()
-    test_an_update_that_no_longer_fits_after_the_barrier_is_withdrawn()
-    for state in (OPENING, BOOTSTRAP, SERVING, CHANGING, APPLYING):
-        test_the_claim_of_another_sidecar_ends_it(state)
-    assert visited == {(state, event) for state, events in TRANSITIONS.items() for event in events}
 
 
 # ---- partitions of groups (S1-33) ------------------------------------------------------------------------------
@@ -567,20 +545,53 @@ def test_the_number_of_partitions_of_groups_is_written_once_and_stays() -> None:
     one.controller.group_partitions = 24
     one.tick(1)
     assert (len(one.writes), one.controller.topic.groups) == (writes, GroupsPartitions(12))
-
-
-def test_a_deleted_number_of_partitions_is_written_again_as_it_was() -> None:
-    one = serving()
-    one.put(GROUPS_KEY, GroupsPartitions(12))
-    one.controller.group_partitions = 24
     one.read(GROUPS_KEY, None)
-    assert one.written() == {GROUPS_KEY: GroupsPartitions(12)}
-
-
-def test_a_number_of_partitions_that_cannot_be_read_is_left_as_it_is() -> None:
+    assert one.written() == {GROUPS_KEY: GroupsPartitions(12)}, "a deleted one is written again as it was"
     one = serving()
     one.controller.records([(GROUPS_KEY, b'{"partitions":12,"version":2}', BROKER_CLOCK)], 0)
     writes = len(one.writes)
     one.controller.group_partitions = 12
     one.tick(1)
-    assert (len(one.writes), one.controller.topic.groups) == (writes, None)
+    assert (len(one.writes), one.controller.topic.groups) == (writes, None), "one that cannot be read is left"
+
+
+# ---- records that no sidecar can have written: whoever may write the topic may write anything ------------------------
+
+
+def test_many_records_of_one_read_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+    is_unread = TransactionQueue.is_unread
+
+    def counting(queue: TransactionQueue, key: bytes) -> bool:
+        nonlocal looks
+        looks += 1
+        return is_unread(queue, key)
+
+    one = serving()
+    monkeypatch.setattr(TransactionQueue, "is_unread", counting)
+    count = MAX_OPEN_PROPOSALS + MAX_IDS
+    value = encode(UpdateProposal(1, "boot", 20_000, (to(9),)))
+    one.do(one.controller.records([(update_key(name(n)), value, BROKER_CLOCK) for n in range(count)], 0))
+    assert (one.controller.topic.proposals, one.controller.topic.excess) == ({}, {})
+    assert looks < 10 * count
+
+
+def test_the_highest_epoch_and_claim_there_can_be_are_no_failure_and_no_change_is_reported_as_applied() -> None:
+    """Each sidecar would seem to follow a change as soon as it is made."""
+    one = executor()
+    one.put(FEATURES_KEY, FinalizedFeatures(MAX_COUNT, finalized(2)))
+    one.put(CONTROLLER_KEY, ControllerClaim(MAX_COUNT, 7, "boot"))
+    one.hold()
+    one.tick(20_000)
+    assert one.controller.state is SERVING
+    one.propose(1, to(3))
+    assert (one.levels.features, one.levels.pending, one.outcome(1).code) == (finalized(2), None, 96)
+    assert "cannot grow" in (one.outcome(1).message or "")
+    assert not one.controller.topic.ignored
+
+
+def test_an_intent_of_nobody_is_withdrawn() -> None:
+    one = serving()
+    one.put(FEATURES_KEY, FinalizedFeatures(4, finalized(2), PendingUpdate("", finalized(3, 3))))
+    assert (one.levels.epoch, one.levels.features, one.levels.pending) == (4, finalized(2), None)
+    assert one.controller.state is SERVING

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.features.catalog import LevelRange
+from proxy.features import catalog
+from proxy.features.catalog import AUDIT_EVENT_SCHEMA, QUOTA_IP, LevelRange
 from proxy.features.levels import effective, fleet_levels
-from proxy.features.records import FinalizedFeatures, FinalizedRange, PendingUpdate
+from proxy.features.participants import Participant, reader, sidecar
+from proxy.features.records import (
+    FinalizedFeatures,
+    FinalizedRange,
+    PendingUpdate,
+    ReaderRecord,
+    SupportedRange,
+    decode_reader,
+)
+from proxy.features.status import status_of
 
 NAME, OTHER = "brokerside.audit.event.schema", "brokerside.quota.ip"
 OWN = {NAME: LevelRange(1, 2), OTHER: LevelRange(1, 1)}
 
 
-@pytest.mark.parametrize(
-    ("own", "finalized", "level", "fits"),
-    [
+def test_the_level_in_use() -> None:
+    for own, finalized, level, fits in [
         ((1, 2), None, 1, True),
         ((2, 3), None, 0, True),
         (None, None, 0, True),
@@ -27,42 +36,29 @@ OWN = {NAME: LevelRange(1, 2), OTHER: LevelRange(1, 1)}
         ((1, 3), (2, 2), 2, True),
         ((1, 2), (2, 3), 2, False),
         (None, (1, 1), 0, False),
-    ],
-)
-def test_the_level_in_use(
-    own: tuple[int, int] | None, finalized: tuple[int, int] | None, level: int, fits: bool
-) -> None:
-    found = effective(LevelRange(*own) if own else None, LevelRange(*finalized) if finalized else None)
-    assert found.level == level
-    assert (found.problem is None) == fits
+    ]:
+        found = effective(LevelRange(*own) if own else None, LevelRange(*finalized) if finalized else None)
+        assert found.level == level, (own, finalized, level, fits)
+        assert (found.problem is None) == fits, (own, finalized, level, fits)
 
 
 def record(level: int, **fields: object) -> FinalizedFeatures:
     return FinalizedFeatures(4, {NAME: FinalizedRange(1, level)}, **fields)  # type: ignore[arg-type]
 
 
-def test_nothing_is_finalized() -> None:
-    for nothing in (None, FinalizedFeatures(0, {})):
+@pytest.mark.promise(
+    "features.md", "A sidecar uses no level above the finalized maximum, and level 1 where nothing is finalized."
+)
+def test_finalized_levels_are_in_use_and_what_does_not_fit_is_named_with_both_ranges() -> None:
+    for nothing in (None, FinalizedFeatures(0, {}), record(2, status=0)):
         found = fleet_levels(OWN, nothing)
-        assert found.epoch == (-1 if nothing is None else 0)
-        assert (found.finalized, found.in_use, found.problems) == ({}, {NAME: 1, OTHER: 1}, {})
-
-
-def test_finalized_levels_are_in_use() -> None:
+        assert found.epoch == (-1 if nothing is None else nothing.epoch), nothing
+        assert (found.finalized, found.in_use, found.problems) == ({}, {NAME: 1, OTHER: 1}, {}), nothing
     found = fleet_levels(OWN, record(2))
     assert (found.epoch, found.finalized, found.problems) == (4, {NAME: LevelRange(1, 2)}, {})
     assert found.in_use == {NAME: 2, OTHER: 1}
-
-
-def test_with_another_status_nothing_is_finalized() -> None:
-    found = fleet_levels(OWN, record(2, status=0))
-    assert (found.epoch, found.finalized, found.in_use) == (4, {}, {NAME: 1, OTHER: 1})
-
-
-def test_what_does_not_fit_is_named_with_both_ranges() -> None:
-    assert fleet_levels({NAME: LevelRange(1, 1)}, record(2)).problems == {
-        NAME: "1 to 1 are supported, finalized are 1 to 2"
-    }
+    lower = fleet_levels({NAME: LevelRange(1, 1)}, record(2))
+    assert lower.problems == {NAME: "1 to 1 are supported, finalized are 1 to 2"}
     assert fleet_levels({}, record(2)).problems == {NAME: "is not supported, finalized are 1 to 2"}
 
 
@@ -73,3 +69,100 @@ def test_levels_that_are_about_to_be_finalized_have_to_fit_but_are_not_used() ->
     assert found.finalized == {NAME: LevelRange(1, 1)}
     assert found.problems == {NAME: "1 to 2 are supported, finalized are 1 to 3"}
     assert fleet_levels({NAME: LevelRange(1, 3)}, record(1, pending=pending)).problems == {}
+
+
+KNOWN = {AUDIT_EVENT_SCHEMA: LevelRange(1, 2), QUOTA_IP: LevelRange(1, 1)}
+OLDER = {AUDIT_EVENT_SCHEMA: LevelRange(1, 1)}
+
+
+@pytest.mark.promise(
+    "features.md", "`GET /features` says of each participant which features it keeps from being raised, and why."
+)
+def test_which_features_a_participant_keeps_from_being_raised() -> None:
+    lacks = "supports 1 to 1, not 2"
+    assert {
+        (name, running): dict(status_of(Participant(name, "0.1.0", supported, running), KNOWN).blocks)
+        for name, supported, running in (
+            ("sidecar/1", KNOWN, True),
+            ("sidecar/2", KNOWN, False),
+            ("sidecar/3", OLDER, True),
+            ("sidecar/4", OLDER, False),
+            ("reader/a", KNOWN, False),
+            ("reader/b", OLDER, True),
+        )
+    } == {
+        ("sidecar/1", True): {},
+        ("sidecar/2", False): {AUDIT_EVENT_SCHEMA: "does not run", QUOTA_IP: "does not run"},
+        ("sidecar/3", True): {AUDIT_EVENT_SCHEMA: lacks, QUOTA_IP: "does not support it"},
+        ("sidecar/4", False): {AUDIT_EVENT_SCHEMA: lacks, QUOTA_IP: "does not support it"},
+        ("reader/a", False): {},
+        ("reader/b", True): {AUDIT_EVENT_SCHEMA: lacks},
+    }
+
+
+def test_a_range_that_cannot_be_is_no_support() -> None:
+    features = {
+        "a": SupportedRange(2, 1),
+        "b": SupportedRange(0, 1),
+        "c": SupportedRange(-1, -1),
+        "d": SupportedRange(1, 1),
+    }
+    assert sidecar(1, "", features, running=True).supported == {"d": LevelRange(1, 1)}
+    record = decode_reader(b'{"features":{"brokerside.audit.event.schema":{"min_version":0,"max_version":1}}}')
+    assert record is not None
+    one = reader("a", record, alive=True)
+    assert one is not None
+    assert one.supported == {}
+
+
+def test_a_reader_takes_part_in_what_readers_read() -> None:
+    one = reader("tables-1", ReaderRecord({AUDIT_EVENT_SCHEMA: SupportedRange(1, 2)}, software="0.1.0"), alive=True)
+    assert one is not None
+    assert (one.name, one.label, one.broker_id, one.running) == ("reader/tables-1", "reader tables-1", None, True)
+    assert one.takes_part(AUDIT_EVENT_SCHEMA)
+    assert not one.takes_part(QUOTA_IP)
+
+
+@pytest.mark.promise("features.md", "A job that continues where it stopped takes part while it does not run, too.")
+def test_a_reader_that_does_not_run_takes_part_if_it_is_durable() -> None:
+    durable, other = ReaderRecord({}), ReaderRecord({}, durable=False)
+    assert reader("a", durable, alive=False) is not None
+    assert reader("a", other, alive=False) is None
+    assert reader("a", ReaderRecord({}, durable=False, state="stopped"), alive=True) is None
+    stopped = reader("a", ReaderRecord({}, state="stopped"), alive=True)
+    assert stopped is not None
+    assert not stopped.running
+    assert reader("a", other, alive=True) is not None
+
+
+MADE_UP = "brokerside.made.up"
+
+
+def test_this_release() -> None:
+    assert {name: str(levels) for name, levels in catalog.SUPPORTED.items()} == {
+        "brokerside.audit.event.schema": "1 to 2",
+        "brokerside.coordinator.protocol": "1 to 2",
+        "brokerside.broker.metadata": "1 to 1",
+        "brokerside.quota.ip": "1 to 1",
+    }
+    assert catalog.SUPPORTED.keys() >= catalog.READER_FEATURES
+    assert catalog.UNSAFE_TO_LEAVE.keys() <= catalog.SUPPORTED.keys()
+
+
+def test_a_catalog_that_cannot_be() -> None:
+    for name, levels, low, meanings, text in [
+        (
+            MADE_UP,
+            LevelRange(0, 1),
+            1,
+            {1: "x"},
+            r"made\.up: supports 0 to 1 \(allowed: 1 to 32767, the minimum first\)",
+        ),
+        (MADE_UP, LevelRange(2, 1), 1, {1: "x"}, "supports 2 to 1"),
+        (MADE_UP, LevelRange(1, 32_768), 1, {}, "supports 1 to 32768"),
+        ("made.up", LevelRange(1, 1), 1, {1: "x"}, r"made\.up: a feature of the fleet begins with brokerside\."),
+        (MADE_UP, LevelRange(1, 2), 3, {1: "x", 2: "x"}, "the lowest finalized level 3 is not in 1 to 2"),
+        (MADE_UP, LevelRange(1, 2), 1, {1: "x"}, "no meaning of level 2"),
+    ]:
+        with pytest.raises(ValueError, match=text):
+            catalog.check({name: levels}, {name: low}, {name: meanings})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from proxy.features.records import (
     CONTROLLER_KEY,
     FEATURES_KEY,
@@ -22,16 +24,6 @@ PROPOSAL = UpdateProposal(1, "boot", 1_000, (FeatureUpdate("brokerside.quota.ip"
 
 def name(number: int) -> str:
     return f"{number:032x}"
-
-
-def test_the_last_record_of_each_key_counts() -> None:
-    topic = TopicState()
-    assert (topic.finalized, topic.present, topic.claim) == (None, False, None)
-    assert topic.apply(FEATURES_KEY, encode(FIRST), 5) is None
-    second = FinalizedFeatures(2, {})
-    topic.apply(FEATURES_KEY, encode(second), 6)
-    topic.apply(CONTROLLER_KEY, encode(ControllerClaim(3, 1, "boot")), 7)
-    assert (topic.finalized, topic.present, topic.claim) == (second, True, ControllerClaim(3, 1, "boot"))
 
 
 def test_what_cannot_be_read_is_ignored_and_counted() -> None:
@@ -75,14 +67,9 @@ def test_of_too_many_proposals_only_the_ids_are_kept() -> None:
     assert len(topic.excess) == MAX_IDS - 1
 
 
-def test_the_oldest_of_too_many_outcomes_are_forgotten() -> None:
-    topic = TopicState()
-    for number in range(MAX_IDS + 5):
-        topic.apply(update_key(name(number)), encode(UpdateOutcome(0)), 5)
-    assert len(topic.outcomes) == MAX_IDS
-    assert next(iter(topic.outcomes)) == name(5)
-
-
+@pytest.mark.promise(
+    "features.md", "A sidecar ignores a record of the finalized levels whose epoch is below one that it has read."
+)
 def test_a_record_with_a_lower_epoch_is_not_followed() -> None:
     """Somebody has written a record of a controller once more."""
     topic = TopicState()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pytest
+
 from proxy.features.controller_states import ControllerState, WriteTransaction
 from proxy.features.records import update_key
 from proxy.features.transaction_queue import READ_BACK_MS, RETRY_AFTER_MS
@@ -25,6 +27,10 @@ def failing(one: Executor) -> Iterator[int]:
         yield waited
 
 
+@pytest.mark.promise(
+    "features.md",
+    "While the topic of features cannot be written, its levels stay as they are and the write is repeated.",
+)
 def test_a_write_that_fails_is_repeated_and_nothing_goes_on_without_it() -> None:
     one = serving()
     one.waits = (WriteTransaction,)

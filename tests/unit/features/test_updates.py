@@ -40,6 +40,7 @@ def refusal(*asked: FeatureUpdate, **others: object) -> str:
     return text.removeprefix(FIRST_SENTENCE)
 
 
+@pytest.mark.promise("features.md", "Features of brokers and of sidecars cannot be updated in one request.")
 def test_1_features_of_brokers_beside_those_of_sidecars() -> None:
     assert refusal(to(3), to(1, feature="metadata.version")) == (
         "features of brokers and of sidecars cannot be updated in one request: metadata.version"
@@ -50,16 +51,17 @@ def test_2_the_same_feature_twice() -> None:
     assert refusal(to(3), to(3)) == f"{AUDIT_EVENT_SCHEMA}: is named twice"
 
 
+@pytest.mark.promise("features.md", "An update of more than 100 features is refused.")
 def test_2_too_many_features() -> None:
     asked = [to(1, feature=f"brokerside.{number}") for number in range(101)]
     assert refusal(*asked) == "101 features in one request (allowed: 100)"
 
 
-@pytest.mark.parametrize("name", ["brokerside.none", "brokerside."])
-def test_3_a_feature_that_nobody_has(name: str) -> None:
-    assert refusal(to(1, feature=name)) == (
-        f"{name}: no such feature (there are: {AUDIT_EVENT_SCHEMA}, {BROKER_METADATA}, {QUOTA_IP})"
-    )
+def test_3_a_feature_that_nobody_has() -> None:
+    for name in ["brokerside.none", "brokerside."]:
+        assert refusal(to(1, feature=name)) == (
+            f"{name}: no such feature (there are: {AUDIT_EVENT_SCHEMA}, {BROKER_METADATA}, {QUOTA_IP})"
+        ), name
 
 
 def test_3_a_feature_that_is_finalized_can_be_deleted_though_the_controller_does_not_have_it() -> None:
@@ -67,30 +69,33 @@ def test_3_a_feature_that_is_finalized_can_be_deleted_though_the_controller_does
     assert check([to(0, 2, "brokerside.old")], old, [sidecar(1)], supported=SUPPORTED) == {}
 
 
-@pytest.mark.parametrize("upgrade_type", [0, 4, 7, -1])
-@pytest.mark.parametrize("level", [0, 2, 3])
-def test_4_a_type_that_is_none(upgrade_type: int, level: int) -> None:
-    assert refusal(to(level, upgrade_type)) == (f"{AUDIT_EVENT_SCHEMA}: upgrade type {upgrade_type} (allowed: 1, 2, 3)")
+def test_4_a_type_that_is_none() -> None:
+    for upgrade_type in [0, 4, 7, -1]:
+        for level in [0, 2, 3]:
+            assert refusal(to(level, upgrade_type)) == (
+                f"{AUDIT_EVENT_SCHEMA}: upgrade type {upgrade_type} (allowed: 1, 2, 3)"
+            ), upgrade_type
 
 
+@pytest.mark.promise("features.md", "An upgrade to a lower level is refused: it has to be asked for as a downgrade.")
 def test_5_a_downgrade_that_is_not_called_so() -> None:
     assert refusal(to(1)) == (
         f"{AUDIT_EVENT_SCHEMA}: is at 2; to go down to 1 ask for a safe or unsafe downgrade (upgrade type 2 or 3)"
     )
 
 
-@pytest.mark.parametrize("upgrade_type", [2, 3])
-@pytest.mark.parametrize("api_version", [0, 1])
-def test_6_a_downgrade_that_is_none(upgrade_type: int, api_version: int) -> None:
-    assert refusal(to(3, upgrade_type), api_version=api_version) == (
-        f"{AUDIT_EVENT_SCHEMA}: a downgrade to 3 can not be greater than existing 2"
-    )
-    assert refusal(to(2, upgrade_type), api_version=api_version) == (
-        f"{AUDIT_EVENT_SCHEMA}: a downgrade to 2 changes nothing: is at 2 already"
-    )
-    assert refusal(to(1, upgrade_type, BROKER_METADATA)) == (
-        f"{BROKER_METADATA}: is not finalized, so that there is nothing to downgrade to 1"
-    )
+def test_6_a_downgrade_that_is_none() -> None:
+    for upgrade_type in [2, 3]:
+        for api_version in [0, 1]:
+            assert refusal(to(3, upgrade_type), api_version=api_version) == (
+                f"{AUDIT_EVENT_SCHEMA}: a downgrade to 3 can not be greater than existing 2"
+            ), (upgrade_type, api_version)
+            assert refusal(to(2, upgrade_type), api_version=api_version) == (
+                f"{AUDIT_EVENT_SCHEMA}: a downgrade to 2 changes nothing: is at 2 already"
+            ), (upgrade_type, api_version)
+            assert refusal(to(1, upgrade_type, BROKER_METADATA)) == (
+                f"{BROKER_METADATA}: is not finalized, so that there is nothing to downgrade to 1"
+            ), (upgrade_type, api_version)
 
 
 def test_7_the_level_that_is_finalized_already() -> None:
@@ -98,21 +103,21 @@ def test_7_the_level_that_is_finalized_already() -> None:
     assert checked(to(2)) == finalized(2)
 
 
-@pytest.mark.parametrize("level", [0, -1, -32_768])
-def test_8_a_deletion(level: int) -> None:
-    assert refusal(to(level)) == (
-        f"{AUDIT_EVENT_SCHEMA}: level {level} deletes it: this needs a safe or unsafe downgrade (upgrade type 2 or 3)"
-    )
-    assert refusal(to(level, 2, BROKER_METADATA)) == (
-        f"{BROKER_METADATA}: is not finalized, so that there is nothing to delete"
-    )
-    assert checked(to(level, 2), fleet=[sidecar(1, running=False)]) == {QUOTA_IP: FinalizedRange(1, 1)}
+def test_8_a_deletion() -> None:
+    for level in [0, -1, -32_768]:
+        needs = "this needs a safe or unsafe downgrade (upgrade type 2 or 3)"
+        assert refusal(to(level)) == f"{AUDIT_EVENT_SCHEMA}: level {level} deletes it: {needs}", level
+        assert refusal(to(level, 2, BROKER_METADATA)) == (
+            f"{BROKER_METADATA}: is not finalized, so that there is nothing to delete"
+        ), level
+        assert checked(to(level, 2), fleet=[sidecar(1, running=False)]) == {QUOTA_IP: FinalizedRange(1, 1)}, level
 
 
 def test_9_a_level_below_the_minimum() -> None:
     assert refusal(to(1, 2), low=2, at=3) == f"{AUDIT_EVENT_SCHEMA}: level 1 is deprecated (minimum 2)"
 
 
+@pytest.mark.promise("features.md", "A refused raise names each sidecar and reader that does not support the level.")
 def test_10_participants_that_do_not_support_the_level_are_all_named() -> None:
     fleet = [sidecar(1), sidecar(2, 2), sidecar(3, 1), reader("tables-3f9a1c20", 2)]
     assert refusal(to(3), fleet=fleet) == (
@@ -155,6 +160,7 @@ def test_10_a_downgrade_is_checked_with_what_runs_and_all_readers() -> None:
     assert checked(to(1, 2), fleet=[sidecar(1), sidecar(2, low=2, running=False)]) == finalized(1)
 
 
+@pytest.mark.promise("features.md", "A sidecar that does not run blocks a raise, and no downgrade.")
 def test_11_a_sidecar_that_does_not_run_prevents_a_raise_but_no_downgrade() -> None:
     fleet = [sidecar(1), sidecar(2, running=False), reader("nightly", 3, running=False)]
     assert refusal(to(3), fleet=fleet) == (
@@ -168,6 +174,7 @@ def test_11_a_sidecar_that_does_not_run_prevents_a_raise_but_no_downgrade() -> N
     assert checked(to(1, 2), fleet=fleet) == finalized(1)
 
 
+@pytest.mark.promise("features.md", "A downgrade that loses what is stored needs `--unsafe`.")
 def test_12_an_unsafe_downgrade_has_to_be_called_so() -> None:
     unsafe = {AUDIT_EVENT_SCHEMA: 2}
     text = f"{AUDIT_EVENT_SCHEMA}: what is stored at level 2 cannot be read at level"
@@ -178,6 +185,7 @@ def test_12_an_unsafe_downgrade_has_to_be_called_so() -> None:
     assert checked(to(3), unsafe=unsafe) == finalized(3)
 
 
+@pytest.mark.promise("features.md", "All updates of one request are made, or none.")
 def test_updates_are_made_all_or_none() -> None:
     assert checked(to(3), to(0, 2, QUOTA_IP)) == {AUDIT_EVENT_SCHEMA: FinalizedRange(1, 3)}
     assert refusal(to(3), to(2, feature=QUOTA_IP)).startswith(f"{QUOTA_IP}: sidecar 1")
@@ -220,6 +228,7 @@ def test_minimums_rise_once_everybody_supports_them() -> None:
     )
 
 
-@pytest.mark.parametrize(("timeout", "wait"), [(-1, 0), (0, 0), (500, 500), (60_000, 20_000)])
-def test_how_long_an_update_may_take(timeout: int, wait: int) -> None:
-    assert updates.wait_ms(timeout) == wait
+@pytest.mark.promise("features.md", "The answer to an update comes after 20 seconds at the latest.")
+def test_how_long_an_update_may_take() -> None:
+    for timeout, wait in [(-1, 0), (0, 0), (500, 500), (60_000, 20_000)]:
+        assert updates.wait_ms(timeout) == wait, (timeout, wait)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from proxy.fleet import broker_limits
 from proxy.limits.model import Limits, ListenerLimits, Quota
 
@@ -15,17 +17,6 @@ def tighter(configs: dict[str, str], limits: Limits | None = None) -> dict[str, 
     return {one.key: one.value for one in broker_limits.find_tighter(configs, SOURCES, limits or unlimited("CLIENT"))}
 
 
-def test_keys_are_those_of_the_broker_and_of_each_listener_in_lower_case() -> None:
-    assert broker_limits.config_keys(["Ext.A"]) == [
-        "max.connection.creation.rate",
-        "max.connections",
-        "max.connections.per.ip",
-        "max.connections.per.ip.overrides",
-        "listener.name.ext.a.max.connection.creation.rate",
-        "listener.name.ext.a.max.connections",
-    ]
-
-
 def test_only_rates_that_limit_are_taken_over() -> None:
     none = {"max.connection.creation.rate": "2147483647"}
     assert broker_limits.parse_rates(none, ["CLIENT"]) == (None, {})
@@ -34,14 +25,7 @@ def test_only_rates_that_limit_are_taken_over() -> None:
     assert broker_limits.parse_rates({}, ["CLIENT"]) == (None, {})
 
 
-def test_a_broker_without_limits_is_never_too_tight() -> None:
-    at_default = dict.fromkeys(broker_limits.config_keys(["CLIENT"]), "2147483647") | {
-        "max.connections.per.ip.overrides": ""
-    }
-    assert tighter(at_default) == {}
-    assert tighter({}) == {}
-
-
+@pytest.mark.promise("limits.md", "The sidecar warns where limits of the broker are lower than its own.")
 def test_every_limit_lower_than_the_sidecar_s_own_is_reported() -> None:
     configs = {
         "max.connection.creation.rate": "20",
@@ -51,6 +35,15 @@ def test_every_limit_lower_than_the_sidecar_s_own_is_reported() -> None:
         CLIENT + "max.connections": "50",
     }
     assert tighter(configs) == {key: int(value) for key, value in configs.items()}
+    assert broker_limits.config_keys(["CLIENT"]) == [
+        *list(configs)[:3],
+        "max.connections.per.ip.overrides",
+        *list(configs)[3:],
+    ]
+    at_default = dict.fromkeys(configs, "2147483647") | {"max.connections.per.ip.overrides": ""}
+    assert tighter(at_default) == tighter({}) == {}
+    own = Limits({"CLIENT": ListenerLimits()}, rate=Quota(5, "observe"))  # which lets everything through
+    assert tighter({"max.connection.creation.rate": "20"}, own) == {"max.connection.creation.rate": 20}
 
 
 def test_a_sidecar_that_lets_no_more_through_has_nothing_to_fear() -> None:
@@ -67,11 +60,6 @@ def test_a_sidecar_that_lets_no_more_through_has_nothing_to_fear() -> None:
     }
     assert tighter(configs, own) == {}
     assert tighter(configs | {"max.connections.per.ip": "9"}, own) == {"max.connections.per.ip": 9}
-
-
-def test_a_limit_that_is_only_observed_lets_everything_through() -> None:
-    own = Limits({"CLIENT": ListenerLimits()}, rate=Quota(5, "observe"))
-    assert tighter({"max.connection.creation.rate": "20"}, own) == {"max.connection.creation.rate": 20}
 
 
 def test_an_override_of_the_sidecar_s_address_goes_before_the_limit_of_each() -> None:

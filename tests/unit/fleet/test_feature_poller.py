@@ -148,6 +148,9 @@ async def test_nobody_is_dialled_before_the_levels_are_loaded_or_after_it_has_re
         assert one.dialled.empty()
 
 
+@pytest.mark.promise(
+    "features.md", "The answer to an update names sidecars that have not applied it, and says which of them do not run."
+)
 async def test_an_update_names_a_suspected_sidecar_as_one_that_does_not_run(monkeypatch):
     async with polling(monkeypatch) as one:
         one.registry.report(content(registered=True), True)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA
 from proxy.features.controller import FeatureController
@@ -71,26 +72,25 @@ class Topic:
         self.updates.registry_changed(RegistryContent(members, {}, {f"sidecar/{one}": 1 for one in sidecars}))
 
 
-async def test_it_is_proposed_as_it_was_asked_for():
+async def test_it_is_proposed_as_it_was_asked_for_and_the_outcome_is_passed_on():
     topic = Topic()
-    task = await topic.ask()
+    task = await topic.ask(structs.replace(REQUEST, timeout_ms=2**31 - 1))
     topic.answer(NONE)
-
     assert await task == UpdateResult(NONE)
     [(_, proposal, _)] = topic.proposed
     assert (proposal.asked_by, proposal.boot_id, proposal.updates) == (1, "boot", REQUEST.updates)
-    assert (proposal.timeout_ms, proposal.api_version, proposal.validate_only) == (20_000, 1, False)
+    assert (proposal.timeout_ms, proposal.api_version, proposal.validate_only) == (2**31 - 1, 1, False)
     assert (proposal.principal, proposal.client_ip) == ("User:a", "::1")
-    assert topic.seconds == 20
-
-
-async def test_a_refusal_is_passed_on_as_it_is():
-    topic = Topic()
+    assert topic.seconds == 20, "a longer time than the longest is cut"
     task = await topic.ask()
     topic.answer(INVALID_UPDATE_VERSION, "no such feature")
-
     assert await task == UpdateResult(INVALID_UPDATE_VERSION, "no such feature")
-    assert topic.updates.results == {"ok": 0, "refused": 1, "failed": 0}
+    assert topic.updates.results == {"ok": 1, "refused": 1, "failed": 0}
+    task = await topic.ask()
+    topic.proposed[-1][2]("Topic authorization failed")
+    assert await task == UpdateResult(
+        FEATURE_UPDATE_FAILED, f"the update could not be written: Topic authorization failed{MAY_BE_MADE}"
+    )
 
 
 async def test_it_waits_until_all_sidecars_that_ran_apply_it():
@@ -107,23 +107,26 @@ async def test_it_waits_until_all_sidecars_that_ran_apply_it():
     assert await task == UpdateResult(NONE)
 
 
-@pytest.mark.parametrize("finalized", [(5,), (7, 5)])
-async def test_an_epoch_from_before_the_topic_was_deleted_is_not_what_the_answer_waits_for(finalized: tuple[int, ...]):
+async def test_an_epoch_from_before_the_topic_was_deleted_is_not_what_the_answer_waits_for():
     """``finalized``: what this sidecar has read; after 7 it ignores 5 itself."""
-    topic = Topic()
-    task = await topic.ask()
-    for epoch in finalized:
-        topic.finalize(epoch)
-    topic.register(1, applied_epoch=7)
-    topic.answer(NONE, epoch=5, waits_for=(1,))
-    await asyncio.sleep(0)
-    assert not task.done()
+    for finalized in [(5,), (7, 5)]:
+        topic = Topic()
+        task = await topic.ask()
+        for epoch in finalized:
+            topic.finalize(epoch)
+        topic.register(1, applied_epoch=7)
+        topic.answer(NONE, epoch=5, waits_for=(1,))
+        await asyncio.sleep(0)
+        assert not task.done(), finalized
 
-    topic.finalize(8)
-    topic.register(1, applied_epoch=8)
-    assert await task == UpdateResult(NONE)
+        topic.finalize(8)
+        topic.register(1, applied_epoch=8)
+        assert await task == UpdateResult(NONE), finalized
 
 
+@pytest.mark.promise(
+    "features.md", "An update that is not applied in its time is answered with code 96, and the levels have changed."
+)
 async def test_after_its_time_the_answer_names_who_has_not_applied_it():
     class Answering(Topic):
         """It is finalized with the proposal: the time cannot be over before."""
@@ -144,6 +147,7 @@ async def test_after_its_time_the_answer_names_who_has_not_applied_it():
     )
 
 
+@pytest.mark.promise("features.md", "An update that no controller answers fails, and says that it may still be made.")
 async def test_no_controller_answers():
     task = await Topic().ask(UpdateRequest(1, 50, REQUEST.updates))
 
@@ -153,32 +157,13 @@ async def test_no_controller_answers():
     )
 
 
-async def test_a_proposal_that_could_not_be_written_is_not_waited_for():
-    topic = Topic()
-    task = await topic.ask()
-    topic.proposed[0][2]("Topic authorization failed")
+async def test_without_time_nothing_is_proposed():
+    for timeout_ms in [0, -1, -(2**31)]:
+        topic = Topic()
+        task = await topic.ask(UpdateRequest(1, timeout_ms, REQUEST.updates))
 
-    assert await task == UpdateResult(
-        FEATURE_UPDATE_FAILED, f"the update could not be written: Topic authorization failed{MAY_BE_MADE}"
-    )
-
-
-@pytest.mark.parametrize("timeout_ms", [0, -1, -(2**31)])
-async def test_without_time_nothing_is_proposed(timeout_ms):
-    topic = Topic()
-    task = await topic.ask(UpdateRequest(1, timeout_ms, REQUEST.updates))
-
-    assert (await task).message == f"timeoutMs is {timeout_ms}; an update takes longer"
-    assert topic.proposed == []
-
-
-async def test_a_longer_time_than_the_longest_is_cut():
-    topic = Topic()
-    task = await topic.ask(UpdateRequest(1, 2**31 - 1, REQUEST.updates))
-    topic.answer(NONE)
-
-    assert await task == UpdateResult(NONE)
-    assert topic.seconds == 20
+        assert (await task).message == f"timeoutMs is {timeout_ms}; an update takes longer", timeout_ms
+        assert topic.proposed == [], timeout_ms
 
 
 async def test_one_too_many_is_not_proposed():

@@ -138,16 +138,6 @@ async def test_nothing_is_reported_after_the_end() -> None:
     assert writer.results == []
 
 
-async def test_many_writes_of_one_transaction_may_be_to_blame_one_after_the_other() -> None:
-    keys = [b"%d" % n for n in range(999)]
-    writer = Transactions(refused=keys)
-    await start(writer)
-    for key in keys:
-        writer.put(key)
-    await writer.end(1000)
-    assert writer.results == [(b"first", None), *((key, "refused") for key in keys)]
-
-
 async def test_requests_are_repeated_sooner_only_where_there_are_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, Any]] = []
 

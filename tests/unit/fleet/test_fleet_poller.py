@@ -197,21 +197,20 @@ async def test_the_own_broker_says_what_it_supports_and_the_cluster_the_rest(clu
         assert decode(value).rack == "rack-1"
 
 
-async def test_where_tls_passes_through_the_cluster_is_asked_for_the_versions(cluster):
+async def test_where_tls_passes_through_the_cluster_is_asked_for_the_versions_but_of_no_other_broker(cluster):
     cluster.supported = dict(NEW)
     async with watching(config_of(1, "SSL"), cluster) as watched:
         await watched.until(lambda: watched.entry(1).protocol_max == ranges(NEW).max)
-
-
-async def test_but_another_broker_does_not_speak_for_the_own_one(cluster):
     cluster.away_reason = "broker 1 does not answer"
     async with watching(config_of(1, "SSL"), cluster) as watched:
         await watched.until(lambda: "cluster.id" in watched.entry(1).tags)
-
         assert watched.entry(1).protocol_max == -1
         assert "message.max.bytes" not in watched.entry(1).tags
 
 
+@pytest.mark.promise(
+    "protected-topics.md", "The sidecars' own topics are protected by their ids, also after they were made again."
+)
 async def test_the_ids_of_the_sidecars_own_topics_are_reported(cluster):
     cluster.supported = dict(NEW)
     first, second, audit = (bytes([at]) * 16 for at in (1, 2, 3))
@@ -225,19 +224,21 @@ async def test_the_ids_of_the_sidecars_own_topics_are_reported(cluster):
         assert watched.views[-1].protected == (second, audit), "what is known stays"
 
 
-@pytest.mark.parametrize(("enabled", "protected"), [(True, True), (True, False), (False, True), (False, False)])
-async def test_the_topic_of_features_is_asked_for_if_it_is_used_or_protected(cluster, enabled, protected):
-    """A Produce may name it by its id, also at a sidecar that has no features."""
+async def test_which_topics_are_asked_for(cluster):
+    """A Produce may name that of features by its id, also at a sidecar that has no features."""
     cluster.supported = dict(NEW)
-    values = {"features": {"enabled": enabled}, "internal.topics.protected": protected}
-    async with watching(config_of(1, **values), cluster):
-        await eventually(lambda: len(cluster.topics_asked) > 1)
-    expected = ["__brokerside_registry", "brokerside-audit"]
-    assert cluster.topics_asked[0] == (["__brokerside_features"] if enabled or protected else []) + expected
-
-
-async def test_a_broker_without_topic_ids_is_not_asked_for_them(cluster):
-    cluster.supported = {messages.METADATA: (0, 9)}
+    for enabled, protected in ((True, True), (True, False), (False, True), (False, False)):
+        cluster.topics_asked.clear()
+        values = {"features": {"enabled": enabled}, "internal.topics.protected": protected}
+        async with watching(config_of(1, **values), cluster):
+            await eventually(lambda: len(cluster.topics_asked) > 1)
+        expected = ["__brokerside_registry", "brokerside-audit"]
+        if enabled or protected:
+            expected.insert(0, "__brokerside_features")
+        assert cluster.topics_asked[0] == expected, (enabled, protected)
+    cluster.supported = {messages.METADATA: (0, 9)}  # without topic ids
+    cluster.topics_asked.clear()
+    cluster.asked.clear()
     with capture_logs() as logged:
         async with watching(config_of(1), cluster) as watched:
             await eventually(lambda: cluster.asked.count(messages.API_VERSIONS) > 2)
@@ -254,28 +255,23 @@ async def test_an_alteration_is_looked_at_at_once(cluster):
         await watched.until(lambda: watched.entry(1).tags.get("message.max.bytes") == "2000000")
 
 
-async def test_brokers_come_and_go(cluster):
-    async with watching(config_of(1), cluster) as watched:
-        watched.registry.report([], True)
-        cluster.brokers = {1: "127.0.0.1:11", 2: "127.0.0.1:9"}
-        await watched.until(lambda: watched.entry(2))
-        assert watched.entry(2).tags["sidecar"] == "absent"
-        assert watched.entry(2).tags["protocol.version.source"] == "unknown"
-
-        del cluster.brokers[2]
-        await watched.until(lambda: watched.entry(2) is None)
-
-
-async def test_a_broker_without_a_sidecar_is_asked_itself(cluster):
+@pytest.mark.promise(
+    "broker-metadata.md",
+    "A broker without a sidecar is listed with what it says itself, and with the tag `sidecar=absent`.",
+)
+async def test_brokers_come_and_go_and_one_without_a_sidecar_is_asked_itself(cluster):
     peer = Broker(2, NEW)
-    async with listening(peer):
-        cluster.brokers[2] = f"127.0.0.1:{peer.port}"
-        async with watching(config_of(1), cluster) as watched:
-            watched.registry.report([], True)
-            await watched.until(lambda: watched.entry(2) and watched.entry(2).protocol_max == ranges(NEW).max)
-
-            assert watched.entry(2).tags["protocol.version.source"] == "broker"
-            assert watched.entry(1).protocol_max == -1
+    async with listening(peer), watching(config_of(1), cluster) as watched:
+        watched.registry.report([], True)
+        cluster.brokers = {1: "127.0.0.1:11", 3: "127.0.0.1:9"}
+        await watched.until(lambda: watched.entry(3))
+        assert watched.entry(3).tags["sidecar"] == "absent"
+        assert watched.entry(3).tags["protocol.version.source"] == "unknown"
+        cluster.brokers = {1: "127.0.0.1:11", 2: f"127.0.0.1:{peer.port}"}
+        await watched.until(lambda: watched.entry(2) and watched.entry(2).protocol_max == ranges(NEW).max)
+        assert watched.entry(2).tags["protocol.version.source"] == "broker"
+        assert watched.entry(1).protocol_max == -1
+        assert watched.entry(3) is None
 
 
 async def test_a_sidecar_is_taken_at_its_word_until_it_is_silent(cluster):
@@ -292,6 +288,10 @@ async def test_a_sidecar_is_taken_at_its_word_until_it_is_silent(cluster):
         assert watched.entry(2).addresses == {"client": ("127.0.0.1", 9092)}
 
 
+@pytest.mark.promise(
+    "operations.md",
+    "Of two sidecars with one `broker.id` the later one is registered, and the first one says so in its log.",
+)
 async def test_of_two_sidecars_with_one_broker_id_the_first_one_does_not_register(cluster, monkeypatch):
     async with watching(config_of(1, "SSL"), cluster) as watched:
         own = decode(watched.registry.written[-1][1])
@@ -330,6 +330,9 @@ async def test_other_tags_are_reported_and_written_at_once(cluster):
         assert decode(watched.registry.written[-1][1]).tags["rack"] == "r8a9"
 
 
+@pytest.mark.promise(
+    "operations.md", "A sidecar in front of another broker than its `broker.id` is not ready, and does not register."
+)
 async def test_before_another_broker_it_names_that_one_and_does_not_register(cluster):
     broker = Broker(7, NEW)
     with capture_logs() as logs:
@@ -343,30 +346,25 @@ async def test_before_another_broker_it_names_that_one_and_does_not_register(clu
     assert next(one for one in logs if one["event"] == "wrong_broker")["upstream"] == 7
 
 
-@pytest.mark.parametrize("protocol", ["SSL", "SASL_SSL", "SASL_PLAINTEXT"])
-async def test_where_no_listener_can_be_asked_the_cluster_says_that_it_has_no_such_broker(
-    cluster, monkeypatch, protocol
-):
+@pytest.mark.promise(
+    "operations.md", "A sidecar whose cluster has no broker of its `broker.id` is not ready, and does not register."
+)
+async def test_where_no_listener_can_be_asked_the_cluster_says_that_it_has_no_such_broker(cluster, monkeypatch):
     monkeypatch.setattr(fleet_poller, "FIRST_RETRY", 0.01)
-    cluster.brokers = {2: "127.0.0.1:12", 3: "127.0.0.1:13"}
-    async with watching(config_of(1, protocol), cluster) as watched:
-        await eventually(lambda: watched.problems)
-        assert watched.problems == ["broker.id is 1, but the cluster of internal.bootstrap.servers has only 2, 3"]
-        assert not watched.registry.registered
-
-        cluster.brokers = {1: "127.0.0.1:11", **cluster.brokers}
-        await eventually(lambda: watched.problems[-1] is None)
-        assert watched.registry.registered
-
-
-async def test_a_broker_of_the_cluster_that_restarts_is_no_wrong_one(cluster):
-    cluster.brokers = {1: "127.0.0.1:11", 2: "127.0.0.1:12"}
-    async with watching(config_of(1, "SSL"), cluster) as watched:
-        await watched.until(lambda: watched.entry(2))
-        del cluster.brokers[1]
-        asked = cluster.asked.count(messages.METADATA)
-        await eventually(lambda: cluster.asked.count(messages.METADATA) > asked + 2)
-        assert watched.problems == []
+    for protocol in ("SSL", "SASL_SSL", "SASL_PLAINTEXT"):
+        cluster.brokers = {2: "127.0.0.1:12", 3: "127.0.0.1:13"}
+        async with watching(config_of(1, protocol), cluster) as watched:
+            await eventually(lambda: watched.problems)
+            said = "broker.id is 1, but the cluster of internal.bootstrap.servers has only 2, 3"
+            assert watched.problems == [said], protocol
+            assert not watched.registry.registered, protocol
+            cluster.brokers = {1: "127.0.0.1:11", **cluster.brokers}
+            await eventually(lambda: watched.problems[-1] is None)
+            assert watched.registry.registered, protocol
+            del cluster.brokers[1]  # it restarts
+            asked = cluster.asked.count(messages.METADATA)
+            await eventually(lambda: cluster.asked.count(messages.METADATA) > asked + 2)  # noqa: B023
+            assert watched.problems[-1] is None, protocol
 
 
 class Advertising(Broker):
@@ -397,6 +395,12 @@ async def test_where_no_listener_can_be_asked_another_broker_may_advertise_its_a
     for name in ("FIRST_RETRY", "VERSIONS_INTERVAL"):
         monkeypatch.setattr(fleet_poller, name, 0.01)
     cluster.configs["advertised.listeners"] = "CLIENT://127.0.0.1:19999,INTERNAL://127.0.0.1:11"
+    nobody = Advertising(2, "CLIENT://127.0.0.1:19998")  # a listener may be tried before the brokers advertise it
+    async with listening(nobody):
+        cluster.brokers = {1: "127.0.0.1:11", 2: f"127.0.0.1:{nobody.port}"}
+        async with watching(config_of(1, "SSL"), cluster) as watched:
+            await eventually(lambda: messages.DESCRIBE_CONFIGS in nobody.asked)
+            assert watched.problems == []
     other = Advertising(2, "CLIENT://127.0.0.1:9092,INTERNAL://127.0.0.1:12,odd")
     async with listening(other):
         cluster.brokers = {1: "127.0.0.1:11", 2: f"127.0.0.1:{other.port}"}
@@ -411,17 +415,6 @@ async def test_where_no_listener_can_be_asked_another_broker_may_advertise_its_a
             assert watched.registry.registered
 
 
-async def test_an_address_that_no_broker_advertises_is_nobody_s(cluster):
-    """A listener may be tried before the brokers advertise it."""
-    cluster.configs["advertised.listeners"] = "CLIENT://127.0.0.1:19999"
-    other = Advertising(2, "CLIENT://127.0.0.1:19998")
-    async with listening(other):
-        cluster.brokers = {1: "127.0.0.1:11", 2: f"127.0.0.1:{other.port}"}
-        async with watching(config_of(1, "SSL"), cluster) as watched:
-            await eventually(lambda: messages.DESCRIBE_CONFIGS in other.asked)
-            assert watched.problems == []
-
-
 async def test_a_listener_that_rewrites_is_ready_once_the_other_sidecars_are_known(cluster):
     cluster.brokers = {1: "127.0.0.1:11", 2: "127.0.0.1:12"}
     broker = Broker(1, NEW)
@@ -433,13 +426,6 @@ async def test_a_listener_that_rewrites_is_ready_once_the_other_sidecars_are_kno
             assert watched.problems == [fleet_poller.ADDRESSES_UNKNOWN]
             watched.registry.report([], end=True)
             assert watched.problems == [fleet_poller.ADDRESSES_UNKNOWN, None]
-
-
-async def test_a_listener_that_rewrites_by_its_map_alone_waits_for_the_cluster_only(cluster):
-    cluster.brokers = {1: "127.0.0.1:11", 2: "127.0.0.1:12"}
-    broker = Broker(1, NEW)
-    async with listening(broker):
-        listener = {"name": "CLIENT", "bind": "127.0.0.1:9092", "upstream": f"127.0.0.1:{broker.port}"}
         mapped = {"rewrite.addresses": True, "rewrite.addresses.map": {2: "kafka-2.example:9092"}}
         async with watching(config_of(1, listeners=[{**listener, **mapped}]), cluster) as watched:
             await eventually(lambda: watched.problems == [fleet_poller.ADDRESSES_UNKNOWN, None])
@@ -474,25 +460,20 @@ async def test_it_withdraws_once_another_broker_answers(cluster, monkeypatch):
         await eventually(lambda: watched.registry.registered)
 
 
-async def test_the_own_broker_is_asked_from_the_address_that_its_listener_has(cluster):
-    broker = Broker(1, NEW)
+async def test_the_own_broker_is_asked_from_the_address_that_its_listener_has_and_without_a_login_nothing_else(cluster):
+    broker = Broker(7, NEW)
     async with listening(broker):
-        config = config_of(broker.port)
+        config = config_of(broker.port, "SASL_PLAINTEXT")
         listener = config.listeners[0].model_copy(update={"upstream_source": "127.0.0.9"})
         async with watching(config.model_copy(update={"listeners": (listener,)}), cluster) as watched:
             await watched.until(lambda: watched.entry(1).protocol_max == ranges(NEW).max)
-
             assert set(broker.peers) == {"127.0.0.9"}
+            assert set(broker.asked) == {messages.API_VERSIONS}
 
 
-async def test_a_login_is_not_needed_and_nothing_else_is_asked_without_one(cluster):
-    broker = Broker(7, NEW)
-    async with listening(broker), watching(config_of(broker.port, "SASL_PLAINTEXT"), cluster) as watched:
-        await watched.until(lambda: watched.entry(1).protocol_max == ranges(NEW).max)
-
-        assert set(broker.asked) == {messages.API_VERSIONS}
-
-
+@pytest.mark.promise(
+    "broker-metadata.md", "While the cluster is away, what is known of its brokers stays, and that is logged once."
+)
 async def test_a_cluster_that_is_away_is_reported_once_and_changes_nothing(cluster, monkeypatch):
     monkeypatch.setattr(fleet_poller, "FIRST_RETRY", 0.01)
     with capture_logs() as logs:

@@ -12,9 +12,12 @@ from proxy.fleet.host_resolver import HostResolver
 from proxy.limits.java_addresses import parse_java_address
 
 
-@pytest.mark.parametrize(
-    ("name", "address"),
-    [
+@pytest.mark.promise(
+    "limits.md",
+    "Names of quotas are read as the broker (Java) reads them: `[::1]` is `::1`, and `010.0.0.7` is `10.0.0.7`.",
+)
+def test_addresses_are_read_as_brokers_read_them() -> None:
+    for name, address in [
         ("10.0.0.7", "10.0.0.7"),
         ("0:0::1", "::1"),
         ("::ffff:10.0.0.7", "10.0.0.7"),
@@ -38,10 +41,8 @@ from proxy.limits.java_addresses import parse_java_address
         ("1.2.3.4.5", None),
         ("0x7f.1", None),
         ("٣.1.1.1", None),
-    ],
-)
-def test_addresses_are_read_as_brokers_read_them(name: str, address: str | None) -> None:
-    assert parse_java_address(name) == address
+    ]:
+        assert parse_java_address(name) == address, (name, address)
 
 
 class Resolver:
@@ -69,6 +70,9 @@ async def looked_up() -> None:
     await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
 
 
+@pytest.mark.promise(
+    "limits.md", "A name of a quota that answers late counts from then on, and keeps no other one waiting."
+)
 async def test_a_slow_name_keeps_no_other_one_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     resolver = Resolver(monkeypatch, {"slow": None, "a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"})
     known = HostResolver()
@@ -124,23 +128,6 @@ async def test_a_name_whose_turn_has_not_come_is_not_said_to_be_unknown(monkeypa
         {"slow0": "no answer yet", "slow1": "no answer yet"},
         {"slow8": "Name not known"},
     ]
-
-
-async def test_a_name_that_is_asked_for_no_more_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    resolver = Resolver(monkeypatch, {"a": "10.0.0.1"})
-    known = HostResolver()
-    await known.resolve(["a"])
-    assert await known.resolve([]) == {}
-    await known.resolve(["a"])
-    assert resolver.asked == ["a", "a"]
-
-
-async def test_what_only_others_read_as_a_number_is_no_address() -> None:
-    known = HostResolver()
-    with capture_logs() as logs:
-        assert await known.resolve(["0x7f.1", "10.0.65536", "a..b"]) == {}
-    (line,) = logs
-    assert (line["names"], sorted(line["first"])) == (3, ["0x7f.1", "10.0.65536", "a..b"])
 
 
 async def test_it_ends_in_the_middle_of_a_look_up(monkeypatch: pytest.MonkeyPatch) -> None:

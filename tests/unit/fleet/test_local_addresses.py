@@ -33,6 +33,7 @@ async def test_addresses_of_its_own_and_those_the_kernel_chooses() -> None:
     assert await LocalAddresses().resolve(two) == {"127.0.0.99", "::1"}
 
 
+@pytest.mark.promise("limits.md", "The sidecar exempts each address that it dials the broker from.")
 async def test_every_address_of_a_name_may_be_dialled(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of ``localhost``, where the data path tries ``::1`` first."""
     with socket.socket() as four, socket.socket(socket.AF_INET6) as six:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA, LevelRange
 from proxy.features.records import ReaderRecord, SupportedRange
 from proxy.fleet.membership import Member, ReaderMember, RegistryContent
@@ -60,6 +62,10 @@ def test_an_earlier_run_of_this_sidecar_is_not_this_one():
     assert claims_of(content({1: sidecar(holds={HOLD: 9})}), 1, "another") == {}
 
 
+@pytest.mark.promise(
+    "features.md",
+    "Of a sidecar that has not applied an update, the message says how many events or groups are at a higher level.",
+)
 def test_sidecars_that_have_not_applied_an_epoch_are_named_with_what_is_known():
     sidecars = {
         1: sidecar(applied_epoch=8),

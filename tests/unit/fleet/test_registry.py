@@ -88,6 +88,7 @@ async def test_a_topic_with_the_writers_clocks_is_reported_once(monkeypatch):
 LAST = encode(SidecarRecord({}, (), None, -1, "1", state="stopped"))
 
 
+@pytest.mark.promise("architecture.md", "The last record of a sidecar in the registry says that it stops.")
 async def test_the_last_record_says_that_it_stops(monkeypatch):
     made = Topic([])
     monkeypatch.setattr(compacted_topic, "CompactedTopic", lambda spec, settings, authenticator: made)

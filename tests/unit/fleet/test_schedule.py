@@ -14,6 +14,9 @@ def looks(schedule: Schedule, until: float, *, took: float = 0.0, fails: bool = 
     return times
 
 
+@pytest.mark.promise(
+    "limits.md", "A rate that is stored in the cluster acts on every sidecar within 11 seconds: each looks every ten."
+)
 def test_it_looks_at_once_and_then_every_ten_seconds() -> None:
     assert looks(Schedule(5.0), 40.0) == [5.0, 15.0, 25.0, 35.0]
 

@@ -30,6 +30,11 @@ def test_sasl_and_tls() -> None:
     context = security.build_ssl_context()
     assert context is not None
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+    shown = repr(Security.from_settings(SCRAM | {"ssl.key.password": "swordfish"}))
+    assert "hunter2" not in shown
+    assert "swordfish" not in shown
+    unused = {"ssl.crl.location": "/x", "sasl.mechanism": "OAUTHBEARER"}
+    assert Security.from_settings(unused) == Security(), "settings of what is not used are passed over"
 
 
 @pytest.mark.parametrize(
@@ -45,6 +50,9 @@ def test_what_is_verified_can_be_less(settings: dict[str, str], verify: ssl.Veri
     assert (context.verify_mode, context.check_hostname) == (verify, names)
 
 
+@pytest.mark.promise(
+    "limits.md", "Settings under `internal` with which the cluster cannot be asked for quotas are named."
+)
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -63,10 +71,6 @@ def test_what_it_cannot_heed_it_names(change: dict[str, str], named: str) -> Non
     assert "hunter2" not in str(refused.value)
 
 
-def test_settings_of_what_is_not_used_are_passed_over() -> None:
-    assert Security.from_settings({"ssl.crl.location": "/x", "sasl.mechanism": "OAUTHBEARER"}) == Security()
-
-
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
@@ -83,12 +87,10 @@ def test_a_file_that_cannot_be_used_is_named_and_not_shown(settings: dict[str, s
     assert "junk" not in str(refused.value)
 
 
-def test_it_does_not_show_secrets() -> None:
-    shown = repr(Security.from_settings(SCRAM | {"ssl.key.password": "swordfish"}))
-    assert "hunter2" not in shown
-    assert "swordfish" not in shown
-
-
+@pytest.mark.promise(
+    "tls.md",
+    "Changed certificate files under `internal` are read again; while a pair does not match, the old one is used.",
+)
 async def test_files_that_have_changed_are_read_again(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pair = authority.issue("sidecar")

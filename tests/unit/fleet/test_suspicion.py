@@ -47,6 +47,9 @@ def waiting(other: Member, own: int = 1) -> tuple[Suspicion, RegistryContent]:
     return suspicion, now
 
 
+@pytest.mark.promise(
+    "features.md", "When the record of the controller is half a second late, the other sidecars dial it."
+)
 def test_the_holder_of_the_features_is_dialled_when_its_record_is_late():
     suspicion, now = waiting(member())
 
@@ -61,26 +64,17 @@ def test_nobody_is_dialled_while_no_record_at_all_is_read():
     assert suspicion.late(now, LATE + RECORD_LATE_AFTER_MS) == [], "the cluster is away, or this sidecar was paused"
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        pytest.param(member(holds={}), id="holds nothing"),
-        pytest.param(member(holds={"x": 1}), id="holds something else"),
-        pytest.param(member(features={}), id="has no features"),
-        pytest.param(member(alive=False), id="known to have ended"),
-        pytest.param(member(host=None, port=-1), id="no address"),
-    ],
-)
-def test_nobody_else_is_dialled(other: Member):
-    suspicion, now = waiting(other)
-
-    assert suspicion.late(now, LATE) == []
-
-
-def test_a_sidecar_does_not_dial_itself():
-    suspicion, now = waiting(member(), own=2)
-
-    assert suspicion.late(now, LATE) == []
+def test_nobody_else_is_dialled():
+    for why, other, own in (
+        ("holds nothing", member(holds={}), 1),
+        ("holds something else", member(holds={"x": 1}), 1),
+        ("has no features", member(features={}), 1),
+        ("known to have ended", member(alive=False), 1),
+        ("no address", member(host=None, port=-1), 1),
+        ("itself", member(), 2),
+    ):
+        suspicion, now = waiting(other, own)
+        assert suspicion.late(now, LATE) == [], why
 
 
 def test_one_that_refuses_has_ended_until_a_newer_record_of_it_is_read():
@@ -100,25 +94,20 @@ def test_one_that_refuses_has_ended_until_a_newer_record_of_it_is_read():
     assert suspicion.late(again, LATE + RECORD_LATE_AFTER_MS) != [], "it can be suspected again"
 
 
-def test_a_refusal_that_a_newer_record_has_overtaken_means_nothing():
-    suspicion, before = waiting(member())
-    [late] = suspicion.late(before, LATE)
-    suspicion.refused(late)
-
-    newer = content(member(), seen=NEWER)
-
-    assert suspicion.judge(newer) is newer
-
-
 async def test_a_port_without_a_listener_refuses():
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
         assert await refuses_connections("127.0.0.1", port)
+        for host in ("no-such-host.invalid", "a" * 300, "[::"):
+            assert not await refuses_connections(host, port), host
         bound.listen(1)
         assert not await refuses_connections("127.0.0.1", port)
 
 
+@pytest.mark.promise(
+    "features.md", "A process that is paused does not refuse connections, and is not suspected for that."
+)
 async def test_a_process_that_is_paused_does_not_refuse(monkeypatch: pytest.MonkeyPatch):
     """Its kernel accepts connections, or drops them when the queue is full."""
     monkeypatch.setattr("proxy.fleet.suspicion.DIAL_TIMEOUT", 0.2)
@@ -135,11 +124,6 @@ async def test_a_process_that_is_paused_does_not_refuse(monkeypatch: pytest.Monk
         assert not await refuses_connections("127.0.0.1", port)
         for one in waiting:
             one.close()
-
-
-@pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 300, "[::"])
-async def test_a_host_without_an_address_does_not_refuse(host: str):
-    assert not await refuses_connections(host, 9092)
 
 
 async def test_a_slow_name_delays_no_other_and_is_asked_for_once(monkeypatch: pytest.MonkeyPatch):

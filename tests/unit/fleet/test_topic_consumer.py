@@ -16,16 +16,14 @@ OFFSET_INVALID = -1001
 """What librdkafka's admin client returns without an error where the leader was killed."""
 
 
-@pytest.mark.parametrize(
-    ("timestamp", "at"),
-    [
+@pytest.mark.promise("architecture.md", "Only times that the broker's clock has given to records count.")
+def test_only_the_broker_s_clock_counts():
+    for timestamp, at in [
         ((TIMESTAMP_LOG_APPEND_TIME, 1000), 1000),
         ((TIMESTAMP_CREATE_TIME, 9_000_000_000_000), None),
         ((TIMESTAMP_NOT_AVAILABLE, 0), None),
-    ],
-)
-def test_only_the_broker_s_clock_counts(timestamp, at):
-    assert to_topic_record(b"sidecar/1", b"{}", timestamp).at == at
+    ]:
+        assert to_topic_record(b"sidecar/1", b"{}", timestamp).at == at, (timestamp, at)
 
 
 class Admin:

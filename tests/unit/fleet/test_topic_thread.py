@@ -113,6 +113,9 @@ async def test_the_end_is_reached_after_what_was_there_was_reported(monkeypatch)
     assert topic.closed.wait(60)
 
 
+@pytest.mark.promise(
+    "architecture.md", "A sidecar that waits for the end of its topic waits for that of a topic that was made again."
+)
 async def test_who_waits_for_the_end_waits_for_that_of_the_topic_that_is_opened_again(monkeypatch):
     lost, again = Topic(A, end_offset=2), Topic(A, B, end_offset=2)
     seen = Seen(monkeypatch, lost, again)
@@ -130,6 +133,9 @@ async def test_who_waits_for_the_end_waits_for_that_of_the_topic_that_is_opened_
     assert logs == [], "it did not last"
 
 
+@pytest.mark.promise(
+    "log-events.md", "`features_unavailable` is logged once, when the topic could not be read for 5 seconds."
+)
 @pytest.mark.parametrize("has_lasted", [False, True])
 async def test_a_failure_is_logged_once_when_it_has_lasted(monkeypatch, has_lasted):
     """A topic that the first sidecar has just created cannot be read at once."""

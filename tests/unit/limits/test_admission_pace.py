@@ -22,9 +22,13 @@ def admit_at(pace: AdmissionPace, now: int, *, costs=(ARRIVAL_COST, ADMISSION_CO
     return most
 
 
-@pytest.mark.parametrize(
-    ("limits", "per_ms", "per_second"),
-    [
+@pytest.mark.promise(
+    "limits.md",
+    "On a listener with a rate, at most two connections per millisecond are admitted, "
+    "and 1,000 per second after the first hundred.",
+)
+def test_a_burst_passes_in_steps():
+    for limits, per_ms, per_second in [
         (pace(100), 2, 1000),
         (pace(100, 20), 2, 1000),
         (pace(None, 100), 2, 1000),
@@ -32,16 +36,14 @@ def admit_at(pace: AdmissionPace, now: int, *, costs=(ARRIVAL_COST, ADMISSION_CO
         (pace(1500, 2000), 3, 3000),
         (pace(1250), 3, 2500),
         (pace(2000, protected=True, broker=10), 4, 4000),
-    ],
-)
-def test_a_burst_passes_in_steps(limits, per_ms, per_second):
-    paced = AdmissionPace(limits)
+    ]:
+        paced = AdmissionPace(limits)
 
-    passed = [admit_at(paced, now) for now in range(1000, 2000)]
+        passed = [admit_at(paced, now) for now in range(1000, 2000)]
 
-    assert passed[:50] == [per_ms] * 50
-    assert max(passed) == per_ms
-    assert sum(passed) == pytest.approx(per_second + min(FIRST, 1000 * per_ms - per_second), abs=2)
+        assert passed[:50] == [per_ms] * 50, (limits, per_ms, per_second)
+        assert max(passed) == per_ms, (limits, per_ms, per_second)
+        assert sum(passed) == pytest.approx(per_second + min(FIRST, 1000 * per_ms - per_second), abs=2), limits
 
 
 def test_refused_connections_cost_a_quarter():
@@ -60,12 +62,12 @@ def test_a_late_step_admits_no_more_than_any_other():
     assert [admit_at(paced, 1010), admit_at(paced, 5000)] == [2, 2]
 
 
-@pytest.mark.parametrize("limits", [pace(), pace(None, 10, protected=True), pace(10, action="observe")])
-def test_without_an_enforced_limit_there_is_no_pace(limits):
-    paced = AdmissionPace(limits)
+def test_without_an_enforced_limit_there_is_no_pace():
+    for limits in [pace(), pace(None, 10, protected=True), pace(10, action="observe")]:
+        paced = AdmissionPace(limits)
 
-    assert admit_at(paced, 1000) == 50
-    assert paced.next_timer(1000) is None
+        assert admit_at(paced, 1000) == 50, limits
+        assert paced.next_timer(1000) is None, limits
 
 
 def test_each_listener_has_its_own_pace():

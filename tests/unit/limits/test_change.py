@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace as with_
 
 from proxy.limits.model import Limits, ListenerLimits, Quota
@@ -27,6 +28,7 @@ def test_an_addresses_limit_is_raised_removed_and_a_default_given() -> None:
     assert len(admitted(other)) == 20
 
 
+@pytest.mark.promise("limits.md", "A new limit applies to what is already measured.")
 def test_a_listeners_limit_changes_over_what_was_measured() -> None:
     simulation = Simulation(limits(20, samples=2))
     clients = simulation.connect([0] * 40)
@@ -48,6 +50,7 @@ def test_who_waits_keeps_its_delay() -> None:
     assert admitted(clients) == [0, 1_000, 1_000, 1_000]
 
 
+@pytest.mark.promise("limits.md", "Connections that wait or are held when limits change keep their deadline.")
 def test_who_is_held_is_looked_at_again_by_the_new_limit_when_its_hold_is_over() -> None:
     simulation = Simulation(limits(samples=2, ips={A: 2}))
     clients = simulation.connect([0] * 6)
@@ -86,6 +89,7 @@ def test_who_waits_for_a_slot_enters_as_soon_as_there_may_be_more() -> None:
     assert clients[2].admitted == 100
 
 
+@pytest.mark.promise("limits.md", "A change of the windows starts measuring again, with a whole burst.")
 def test_another_window_begins_anew() -> None:
     simulation = Simulation(limits(20, samples=2, ips={A: 20}))
     first = simulation.connect([0] * 20)
@@ -94,29 +98,6 @@ def test_another_window_begins_anew() -> None:
     second = simulation.connect([0] * 41)
     simulation.run(0)
     assert (len(admitted(first)), len(admitted(second))) == (20, 40)
-
-
-def test_another_window_while_some_are_held_closes_them_with_what_they_were_held_for() -> None:
-    simulation = Simulation(limits(samples=2, ips={A: 2}, recheck=False))
-    clients = simulation.connect([0] * 3)
-    simulation.run(10)
-    simulation.update_limits(limits(samples=3, ips={A: 2}, recheck=False))
-    simulation.run()
-    assert refused(clients) == [500]
-    assert [(throttle.action, throttle.observed) for throttle in simulation.throttles] == [("hold", 3.0), ("drop", 3.0)]
-
-
-def test_what_was_accepted_without_a_limit_counts_under_the_next_one() -> None:
-    limited = limits(20, ips={A: 20}, rate=Quota(50))
-    simulation = Simulation(limited)
-    simulation.connect([0] * 20)
-    simulation.run()
-    simulation.update_limits(limits())
-    simulation.connect([0] * 20)
-    simulation.run()
-    simulation.update_limits(with_(limited, ip_rates={}))
-    rates = simulation.quotas.sensors
-    assert rates.rate("CLIENT", 0) == rates.rate(None, 0) == 4
 
 
 def test_listeners_come_and_go() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from proxy.limits.model import Limits, ListenerLimits, Quota
-from tests.unit.limits.simulation import A, B, Client, Simulation, admitted, refused
+from tests.unit.limits.simulation import A, B, Simulation, admitted, refused
 
 
 def of(broker: int, own: int, *names: str) -> Limits:
@@ -22,6 +24,9 @@ def per_ip(limit: int, overrides: dict[str, int] | None = None) -> Limits:
     )
 
 
+@pytest.mark.promise(
+    "limits.md", "At `max.connections` of a listener nothing is accepted there until another connection of it ends."
+)
 def test_a_full_listener_accepts_nothing_until_one_has_left() -> None:
     simulation = Simulation(of(100, 50, "CLIENT", "OTHER"))
     clients = simulation.connect([0] * 60)
@@ -61,15 +66,10 @@ def test_the_inter_broker_listener_enters_a_full_broker_and_one_other_has_to_go(
     assert len(simulation.evictions) == 1
 
 
-def test_the_inter_broker_listener_takes_the_last_slot_from_nobody() -> None:
-    simulation = Simulation(of(10, 100, "CLIENT", "INTERNAL"))
-    simulation.connect([0] * 9)
-    simulation.connect([1], "INTERNAL")
-    simulation.run()
-    assert simulation.quotas.open_total == 10
-    assert simulation.evictions == []
-
-
+@pytest.mark.promise(
+    "limits.md",
+    "Each inter-broker connection beyond `max.connections` costs exactly one connection of another listener.",
+)
 def test_each_one_that_is_too_many_costs_exactly_one_even_where_it_ends_at_once() -> None:
     simulation = Simulation(of(10, 100, "CLIENT", "INTERNAL"))
     clients = iter(simulation.connect([0] * 12))
@@ -81,16 +81,9 @@ def test_each_one_that_is_too_many_costs_exactly_one_even_where_it_ends_at_once(
     assert simulation.quotas.open_by_listener == {"CLIENT": 7, "INTERNAL": 3}
 
 
-def test_the_inter_broker_listener_keeps_its_own_limit() -> None:
-    simulation = Simulation(of(100, 2, "CLIENT", "INTERNAL"))
-    internal = simulation.connect([0] * 3, "INTERNAL")
-    simulation.run(1_000)
-    assert admitted(internal) == [0, 0]
-    simulation.leave(internal[0])
-    assert admitted(internal) == [0, 0, 1_000]
-    assert simulation.evictions == []
-
-
+@pytest.mark.promise(
+    "limits.md", "A connection beyond the number of its address is closed at once, without using up any rate."
+)
 def test_one_too_many_of_an_address_is_refused_at_once_and_touches_no_rate() -> None:
     simulation = Simulation(per_ip(20))
     clients = simulation.connect([0] * 30, address=A)
@@ -108,19 +101,12 @@ def test_one_too_many_of_an_address_is_refused_at_once_and_touches_no_rate() -> 
 
 
 def test_overrides_take_the_place_of_the_limit_of_addresses() -> None:
-    simulation = Simulation(per_ip(2, {A: 3, B: 0}))
-    one, other = simulation.connect([0] * 5, address=A), simulation.connect([0] * 5, address=B)
-    third = simulation.connect([0] * 5, address="10.0.0.3")
-    simulation.run()
-    assert [len(admitted(clients)) for clients in (one, other, third)] == [3, 0, 2]
-
-
-def test_an_override_limits_where_there_is_no_other_limit() -> None:
-    limits = Limits(listeners={"CLIENT": ListenerLimits()}, ip_connections_overrides={A: 1})
-    simulation = Simulation(limits)
-    one, other = simulation.connect([0] * 5, address=A), simulation.connect([0] * 5, address=B)
-    simulation.run()
-    assert [len(admitted(clients)) for clients in (one, other)] == [1, 5]
+    alone = Limits(listeners={"CLIENT": ListenerLimits()}, ip_connections_overrides={A: 1})
+    for limits, expected in ((per_ip(2, {A: 3, B: 0}), [3, 0, 2]), (alone, [1, 5, 5])):
+        simulation = Simulation(limits)
+        crowds = [simulation.connect([0] * 5, address=address) for address in (A, B, "10.0.0.3")]
+        simulation.run()
+        assert [len(admitted(clients)) for clients in crowds] == expected, limits
 
 
 def test_an_address_may_fill_up_while_one_of_it_waits() -> None:
@@ -142,21 +128,3 @@ def test_a_held_connection_takes_no_place_of_its_address() -> None:
     assert len(simulation.quotas.held) == 2
     simulation.run()
     assert [client.admitted for client in clients] == [0, 0, 0, 0, 250, None]
-
-
-def test_all_counts_are_zero_again_after_all_have_left() -> None:
-    simulation = Simulation(of(3, 2, "CLIENT", "OTHER", "INTERNAL"))
-    gone: list[Client] = []
-    for i in range(3_000):
-        clients = [
-            simulation.connect([i], name, f"10.0.0.{(i + at) % 7}")[0]
-            for at, name in enumerate(("CLIENT", "OTHER", "INTERNAL"))
-        ]
-        simulation.run(i)
-        for client in clients:
-            simulation.leave(client)
-        gone += clients
-    quotas = simulation.quotas
-    assert len(admitted(gone)) == 9_000
-    assert (quotas.open_total, set(quotas.open_by_listener.values()), quotas.open_by_address) == (0, {0}, {})
-    assert sum(quotas.admitted.values()) == 9_000

@@ -22,21 +22,21 @@ CASES: list[tuple[Limits, QuotaScope, QuotaKind, int]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("limits", "scope", "what", "count"), CASES, ids=[f"{scope}-{what}-{count}" for _, scope, what, count in CASES]
+@pytest.mark.promise(
+    "limits-operation.md",
+    "With `action: observe` a limit counts and reports what it would have throttled, and does nothing.",
 )
-def test_all_enter_at_once_and_what_is_too_many_is_reported(
-    limits: Limits, scope: QuotaScope, what: QuotaKind, count: int
-) -> None:
-    simulation = Simulation(limits)
-    clients = simulation.connect([0] * 210)
-    simulation.run()
-    assert admitted(clients) == [0] * 210
-    assert simulation.quotas.throttled == {("CLIENT", scope, what, "observe"): count}
-    assert len(simulation.throttles) == count
-    assert simulation.quotas.total_blocked("CLIENT", 0) == 0
-    assert simulation.quotas.held == []
-    assert simulation.evictions == []
+def test_all_enter_at_once_and_what_is_too_many_is_reported() -> None:
+    for limits, scope, what, count in CASES:
+        simulation = Simulation(limits)
+        clients = simulation.connect([0] * 210)
+        simulation.run()
+        assert admitted(clients) == [0] * 210, (limits, scope, what, count)
+        assert simulation.quotas.throttled == {("CLIENT", scope, what, "observe"): count}, (limits, scope, what, count)
+        assert len(simulation.throttles) == count, (limits, scope, what, count)
+        assert simulation.quotas.total_blocked("CLIENT", 0) == 0, (limits, scope, what, count)
+        assert simulation.quotas.held == [], (limits, scope, what, count)
+        assert simulation.evictions == [], (limits, scope, what, count)
 
 
 def test_the_delay_it_would_have_had_is_reported() -> None:

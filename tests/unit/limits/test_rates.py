@@ -16,25 +16,17 @@ def entered(clients: list[Client], start: int = 0) -> int:
     return sum(start < at <= UNTIL for at in admitted(clients))
 
 
-def test_without_limits_nobody_waits_and_nothing_is_measured() -> None:
-    simulation = Simulation(limits())
-    clients = simulation.connect(i // 3 for i in range(3_000))
-    simulation.run()
-    assert admitted(clients) == [client.at for client in clients]
-    assert simulation.throttles == []
-    assert simulation.quotas.next_timer() is None
-    assert len(simulation.quotas.sensors.addresses) == 0
-    assert simulation.quotas.sensors.violations("CLIENT", 0) == []
-
-
-def test_one_address_does_not_take_all_of_a_listeners_rate() -> None:
-    simulation = Simulation(limits(35, ips={"<default>": 20}))
-    one, other = simulation.connect(EVERY_10_MS, address=A), simulation.connect(EVERY_10_MS, address=B)
-    simulation.run(UNTIL)
-    for clients in (one, other):
-        assert entered(clients) <= 20 * (60 + 10)
-        assert entered(clients, 10_000) <= 20 * 50 + 20
-    assert 35 * 55 <= entered(one + other) <= 35 * (60 + 10)
+@pytest.mark.promise("limits.md", "Without a key there is no limit: nobody waits, and no address is measured.")
+def test_without_limits_nobody_waits_and_no_address_is_measured() -> None:
+    for own in (None, UNLIMITED):
+        simulation = Simulation(limits(own))
+        clients = simulation.connect(i // 3 for i in range(3_000))
+        simulation.run()
+        assert admitted(clients) == [client.at for client in clients], own
+        assert simulation.throttles == [], own
+        assert simulation.quotas.next_timer() is None, own
+        assert len(simulation.quotas.sensors.addresses) == 0, own
+        assert simulation.quotas.sensors.violations("CLIENT", 0) == [], own
 
 
 def test_a_listeners_own_rate_comes_on_top_of_the_brokers() -> None:
@@ -46,6 +38,10 @@ def test_a_listeners_own_rate_comes_on_top_of_the_brokers() -> None:
     assert 50 * 60 <= entered(client + other) <= 50 * (60 + 10) + 1
 
 
+@pytest.mark.promise(
+    "limits.md",
+    "Connections of the inter-broker listener do not count in the rate of all listeners, and never wait for it.",
+)
 def test_the_inter_broker_listener_is_spared_the_brokers_rate() -> None:
     own = {"CLIENT": ListenerLimits(rate=Quota(20)), "INTERNAL": ListenerLimits(rate=Quota(20), protected=True)}
     alone = Simulation(Limits(listeners=own, rate=Quota(20)))
@@ -69,14 +65,11 @@ def test_the_inter_broker_listener_keeps_its_own_rate_and_that_of_addresses() ->
     assert len(admitted(held)) == 20
 
 
-@pytest.mark.parametrize(("samples", "burst"), [(2, 20), (11, 200)])
-def test_the_window_says_how_large_a_burst_may_be(samples: int, burst: int) -> None:
-    simulation = Simulation(limits(20, samples=samples))
-    clients = simulation.connect([0] * 300)
-    simulation.run(0)
-    assert len(admitted(clients)) == burst
-
-
+@pytest.mark.promise(
+    "limits.md",
+    "While a connection waits for a limit of its listener, that listener accepts nothing, "
+    "and the other listeners continue.",
+)
 def test_while_one_waits_its_listener_accepts_nothing_and_others_do() -> None:
     own = ListenerLimits(rate=Quota(20))
     simulation = Simulation(Limits(listeners={"CLIENT": own, "OTHER": own}))
@@ -107,10 +100,8 @@ def test_of_two_exceeded_rates_the_longer_delay_counts_and_both_are_measured() -
     rates = [simulation.quotas.sensors.rate(name, 400) for name in ("OTHER", "CLIENT", None)]
     assert rates == pytest.approx([1 / 10.399, 51 / 10.4, 52 / 10.4])
 
-
-def test_the_longer_delay_may_be_that_of_the_listener() -> None:
-    own = {"OTHER": ListenerLimits(rate=Quota(6)), "CLIENT": ListenerLimits(rate=Quota(5))}
-    simulation = Simulation(Limits(listeners=own, rate=Quota(6)))
+    listeners = {"OTHER": ListenerLimits(rate=Quota(6)), "CLIENT": ListenerLimits(rate=Quota(5))}
+    simulation = Simulation(Limits(listeners=listeners, rate=Quota(6)))
     simulation.connect([0] * 10, "OTHER")
     clients = simulation.connect([1] * 51, "CLIENT")  # 51 at 5/s need 10.2 s, 61 at 6/s less
     simulation.run()
@@ -118,6 +109,9 @@ def test_the_longer_delay_may_be_that_of_the_listener() -> None:
     assert [(throttle.scope, throttle.delay_ms) for throttle in simulation.throttles] == [("listener", 200)]
 
 
+@pytest.mark.promise(
+    "limits.md", "The rate of a listener or of all listeners delays each connection by a second at most."
+)
 def test_a_delay_is_never_longer_than_a_window() -> None:
     simulation = Simulation(limits(1_000))
     simulation.connect([0] * 5_000)
@@ -136,29 +130,17 @@ def test_one_a_second_always_enters() -> None:
     assert admitted(clients) == [client.at + (1_000 if client.at >= 10_000 else 0) for client in clients]
 
 
-def test_who_waits_for_a_slot_waits_whatever_the_rate() -> None:
-    own = ListenerLimits(rate=Quota(25), connections=Quota(350))
-    simulation = Simulation(Limits(listeners={"CLIENT": own}))
-    clients = simulation.connect(range(0, 351 * 50, 50))
-    simulation.run()
-    assert admitted(clients) == [client.at for client in clients[:350]]
-    assert simulation.quotas.next_timer() is None
-    simulation.now = 30_000
-    simulation.leave(clients[0])
-    assert clients[-1].admitted == 30_000
-
-
-@pytest.mark.parametrize(("left_at", "enters_at"), [(10, 50), (50, 50), (90, 90)])
-def test_a_free_slot_does_not_cut_a_delay_short(left_at: int, enters_at: int) -> None:
-    own = ListenerLimits(rate=Quota(20), connections=Quota(200))
-    simulation = Simulation(Limits(listeners={"CLIENT": own}))
-    clients = simulation.connect([0] * 201)
-    simulation.run(left_at)
-    assert clients[-1].admitted is None
-    simulation.leave(clients[0])
-    simulation.run()
-    assert clients[-1].admitted == enters_at
-    assert simulation.quotas.total_blocked("CLIENT", 1_000) == enters_at
+def test_a_free_slot_does_not_cut_a_delay_short() -> None:
+    for left_at, enters_at in [(10, 50), (50, 50), (90, 90)]:
+        own = ListenerLimits(rate=Quota(20), connections=Quota(200))
+        simulation = Simulation(Limits(listeners={"CLIENT": own}))
+        clients = simulation.connect([0] * 201)
+        simulation.run(left_at)
+        assert clients[-1].admitted is None, (left_at, enters_at)
+        simulation.leave(clients[0])
+        simulation.run()
+        assert clients[-1].admitted == enters_at, (left_at, enters_at)
+        assert simulation.quotas.total_blocked("CLIENT", 1_000) == enters_at, (left_at, enters_at)
 
 
 def test_blocked_time_is_that_of_rates_and_slots_and_grows_while_it_lasts() -> None:
@@ -171,13 +153,6 @@ def test_blocked_time_is_that_of_rates_and_slots_and_grows_while_it_lasts() -> N
     simulation.now = 500
     simulation.leave(clients[0])
     assert [simulation.quotas.total_blocked(name, 9_000) for name in own] == [400, 0]
-
-
-def test_the_largest_number_is_no_limit() -> None:
-    simulation = Simulation(limits(UNLIMITED))
-    everybody = simulation.connect([0] * 1_000)
-    simulation.run()
-    assert admitted(everybody) == [0] * 1_000
 
 
 def test_rates_of_listeners_are_measured_without_a_limit_as_kafka_does() -> None:

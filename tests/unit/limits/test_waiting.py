@@ -11,6 +11,7 @@ from tests.unit.limits.simulation import A, B, Simulation, admitted, limits, ref
 RATE, CONNECTIONS = "connection_creation_rate", "connections"
 
 
+@pytest.mark.promise("limits.md", "A client that leaves while its connection waits counts in no rate.")
 def test_clients_that_gave_up_take_nobody_s_turn() -> None:
     simulation = Simulation(limits(20, samples=2))
     crowd = simulation.connect([0] * 600)
@@ -54,15 +55,6 @@ def test_where_nobody_had_to_wait_nobody_is_asked() -> None:
     assert admitted(half_closed) == [0, 100, 200]
 
 
-def test_whoever_gives_up_during_its_delay_is_not_counted() -> None:
-    simulation = Simulation(limits(1, samples=2))
-    crowd = simulation.connect(range(0, 120_000, 500))
-    for client in crowd[::2]:
-        client.patience = 500
-    simulation.run(until=120_000)
-    assert len(admitted(crowd)) >= 110
-
-
 def test_the_one_held_first_gets_the_first_slot() -> None:
     own = {"CLIENT": ListenerLimits(connections=Quota(42))}
     simulation = Simulation(Limits(listeners=own, ip_rates={DEFAULT_ADDRESS: Quota(20)}, samples=2))
@@ -96,14 +88,9 @@ def test_a_delay_that_rounds_to_nothing_is_none() -> None:
     assert simulation.quotas.throttled["CLIENT", "listener", RATE, "delay"] == 1
 
 
-def test_a_dry_run_of_an_address_shows_its_real_rate() -> None:
-    simulation = Simulation(Limits(listeners={"CLIENT": ListenerLimits()}, ip_rates={A: Quota(20, "observe")}))
-    simulation.connect([0] * 500)
-    simulation.run()
-    assert simulation.quotas.sensors.addresses.per_second(A, 0) == 50
-    assert simulation.quotas.throttled["CLIENT", "ip", RATE, "observe"] == 300
-
-
+@pytest.mark.promise(
+    "limits.md", "At most eight held connections are admitted or closed in one turn of the event loop."
+)
 def test_many_holds_that_end_together_take_turns_and_keep_their_order() -> None:
     own = {"CLIENT": ListenerLimits(connections=Quota(40))}
     simulation = Simulation(Limits(listeners=own, ip_rates={A: Quota(20)}, samples=2))

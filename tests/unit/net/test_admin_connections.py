@@ -72,41 +72,37 @@ async def serving(listeners: Listeners) -> AsyncIterator[Ask]:
         await endpoint.close()
 
 
-@pytest.mark.parametrize("given", [OPEN_ID, "7"])
-async def test_a_connection_is_closed_by_its_id_or_its_number_and_named(given: str) -> None:
+@pytest.mark.promise(
+    "limits.md", "`connections close` with a whole id closes that connection, and no other one with the same number."
+)
+async def test_a_connection_is_closed_by_its_id_or_its_number_and_no_other_one() -> None:
     listeners = Listeners(connection(7, id=OPEN_ID))
     async with serving(listeners) as ask:
-        assert await ask("POST", f"/connections/close?id={given}") == (200, {"closed": OPEN_ID})
-    assert listeners.closed == [7]
-
-
-@pytest.mark.parametrize("given", ["10.9.9.9:9092-203.0.113.7:4444-7", "x-7", "-7", "8", OPEN_ID + "7"])
-async def test_another_connection_with_the_same_number_stays_open(given: str) -> None:
-    listeners = Listeners(connection(7, id=OPEN_ID))
-    async with serving(listeners) as ask:
-        assert await ask("POST", f"/connections/close?id={given}") == (
-            404,
-            {"error": f"connection {given} is not open"},
-        )
-    assert listeners.closed == []
-
-
-async def test_a_worker_that_does_not_answer_is_said_to_be_one() -> None:
-    listeners = Listeners(connection(7, id=OPEN_ID))
-    listeners.answers = False
-    async with serving(listeners) as ask:
+        for given in ("10.9.9.9:9092-203.0.113.7:4444-7", "x-7", "-7", "8", OPEN_ID + "7"):
+            refused = (404, {"error": f"connection {given} is not open"})
+            assert await ask("POST", f"/connections/close?id={given}") == refused, given
+        assert listeners.closed == []
+        for given in (OPEN_ID, "7"):
+            assert await ask("POST", f"/connections/close?id={given}") == (200, {"closed": OPEN_ID}), given
+        assert listeners.closed == [7, 7]
+        listeners.answers = False
         assert await ask("POST", "/connections/close?id=7") == (503, {"error": "worker 2 does not answer"})
-    assert listeners.closed == []
+        assert listeners.closed == [7, 7]
 
 
-@pytest.mark.parametrize("limit", ["0", str(MAX_LISTED + 1), "-1", "x", "", "5" * 5_000])
-async def test_a_limit_that_is_none_is_refused(limit: str) -> None:
+async def test_a_limit_that_is_none_is_refused() -> None:
     async with serving(Listeners()) as ask:
-        status, answer = await ask("GET", f"/connections?limit={limit}")
-    assert (status, len(answer["error"]) < 400) == (400, True)
-    assert f"allowed are 1 to {MAX_LISTED}" in answer["error"]
+        for limit in ("0", str(MAX_LISTED + 1), "-1", "x", "", "5" * 5_000):
+            status, answer = await ask("GET", f"/connections?limit={limit}")
+            assert (status, len(answer["error"]) < 400) == (400, True), limit
+            assert f"allowed are 1 to {MAX_LISTED}" in answer["error"], limit
 
 
+@pytest.mark.promise(
+    "limits.md",
+    "`GET /connections` lists connections by the values asked for, and names workers that did not answer in "
+    "`unanswered`.",
+)
 async def test_connections_are_listed_in_pieces_and_whole() -> None:
     count = 2 * ENCODED_AT_ONCE + 1
     async with serving(Listeners(*(connection(number) for number in range(count)))) as ask:

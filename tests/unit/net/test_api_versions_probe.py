@@ -19,6 +19,9 @@ class Counted(ApiVersionsProbe):
         self.asked += 1
 
 
+@pytest.mark.promise(
+    "architecture.md", "A broker is asked for its ApiVersions again only when the last answer that passed is too old."
+)
 def test_only_an_answer_that_is_too_old_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(api_versions_probe, "monotonic", lambda: now)

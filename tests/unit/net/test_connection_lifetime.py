@@ -64,12 +64,11 @@ class Site:
             self.limits.on_tick()
 
 
-def test_without_limits_nothing_is_closed() -> None:
-    client = Client()
-    Site(client).run(10_000)
-    assert client.causes == []
-
-
+@pytest.mark.promise(
+    "limits.md",
+    "`connections.max.idle.ms` closes connections on which no byte has passed for so long, but none with an "
+    "open request.",
+)
 def test_the_idle_are_closed_and_others_are_not() -> None:
     idle, active, asking, unread, connecting = (
         Client(), Client(), Client(busy=True), Client(unread=True), Client(attached=False),
@@ -93,6 +92,7 @@ def test_an_old_one_is_closed_between_two_requests() -> None:
     assert (client.causes, client.stopped) == (["connection_max_age"], False)
 
 
+@pytest.mark.promise("limits.md", "An old connection that never pauses gets all of its responses before it is closed.")
 def test_one_that_never_pauses_is_not_read_any_more_and_may_take_its_responses() -> None:
     client = Client(busy=True)
     site = Site(client, age=60)
@@ -107,6 +107,9 @@ def test_one_that_never_pauses_is_not_read_any_more_and_may_take_its_responses()
     assert client.causes == ["connection_max_age"]
 
 
+@pytest.mark.promise(
+    "limits.md", "Connections that were opened together do not reach `connections.max.age.ms` together."
+)
 def test_those_opened_together_do_not_end_together() -> None:
     clients = [Client() for _ in range(SPREAD_STEPS)]
     site = Site(age=1000)
@@ -133,13 +136,13 @@ def test_a_tick_checks_few_of_many() -> None:
     assert all(client.closed for client in clients)
 
 
-@pytest.mark.parametrize("limit", ["max_idle_ms", "max_age_ms"])
-def test_a_limit_that_is_taken_back_closes_nothing_more(limit: str) -> None:
-    client = Client()
-    site = Site(client, idle=60, age=60)
-    site.limits.max_idle_ms = site.limits.max_age_ms = None
-    site.run(100)
-    assert client.causes == []
-    setattr(site.limits, limit, 1000)
-    site.run(101)
-    assert client.closed
+def test_a_limit_that_is_taken_back_closes_nothing_more() -> None:
+    for limit in ["max_idle_ms", "max_age_ms"]:
+        client = Client()
+        site = Site(client, idle=60, age=60)
+        site.limits.max_idle_ms = site.limits.max_age_ms = None
+        site.run(100)
+        assert client.causes == [], limit
+        setattr(site.limits, limit, 1000)
+        site.run(101)
+        assert client.closed, limit

@@ -63,6 +63,7 @@ async def test_both_steps_of_a_preparation_have_one_time(monkeypatch: pytest.Mon
     plane._connections.listeners.stop_probes()
 
 
+@pytest.mark.promise("restart.md", "A reload whose TLS contexts cannot be built applies nothing.")
 async def test_nothing_is_applied_where_contexts_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     plane = DataPlane(CONFIG, Ticker())
     plane._dispatcher = dispatcher = SlowDispatcher()  # type: ignore[assignment]  # it would wait for ``go``

@@ -2,9 +2,11 @@
 
 import asyncio
 
+import pytest
+
 from proxy.features.records import FeatureUpdate
-from proxy.features.updates import ENDED, ENDING, FEATURE_UPDATE_FAILED, UpdateRequest, UpdateResult
-from proxy.net.feature_update_calls import FeatureUpdateCalls, fail_update
+from proxy.features.updates import ENDED, ENDING, UpdateRequest, UpdateResult
+from proxy.net.feature_update_calls import FeatureUpdateCalls
 from proxy.net.worker_ipc import FeatureUpdateAnswered, FeatureUpdateAsked
 
 REQUEST = UpdateRequest(2, 1000, (FeatureUpdate("brokerside.quota.ip", 1),))
@@ -25,23 +27,16 @@ async def test_results_that_come_in_another_order_reach_those_who_asked() -> Non
     tasks = await asked(calls, sent, 3)
     assert len({one.request_id for one in sent}) == 3
     assert {one.request for one in sent} == {REQUEST}
+    calls.on_answered(FeatureUpdateAnswered(77, UpdateResult(0)))  # for which nobody waits
     for one in reversed(sent):
         calls.on_answered(FeatureUpdateAnswered(one.request_id, UpdateResult(0, str(one.request_id))))
     assert [(await task).message for task in tasks] == [str(one.request_id) for one in sent]
 
 
-async def test_a_result_that_nobody_waits_for_is_passed_over() -> None:
-    sent: list[FeatureUpdateAsked] = []
-    calls = FeatureUpdateCalls(sent.append)
-    (task,) = await asked(calls, sent, 1)
-    task.cancel()
-    calls.on_answered(FeatureUpdateAnswered(sent[0].request_id, UpdateResult(0)))
-    await asyncio.wait([task])
-    assert task.cancelled()
-    calls.on_answered(FeatureUpdateAnswered(sent[0].request_id, UpdateResult(0)))
-    calls.on_answered(FeatureUpdateAnswered(77, UpdateResult(0)))
-
-
+@pytest.mark.promise(
+    "features.md",
+    "Updates of features that wait at a worker fail once its main process is gone.",
+)
 async def test_all_fail_once_the_main_process_is_gone() -> None:
     sent: list[FeatureUpdateAsked] = []
     calls = FeatureUpdateCalls(sent.append)
@@ -50,7 +45,3 @@ async def test_all_fail_once_the_main_process_is_gone() -> None:
     assert [await task for task in tasks] == [ENDED] * 2
     assert await calls.call(REQUEST) == ENDING
     assert len(sent) == 2
-
-
-async def test_without_a_controller_to_ask_an_update_fails() -> None:
-    assert (await fail_update(REQUEST)).error_code == FEATURE_UPDATE_FAILED

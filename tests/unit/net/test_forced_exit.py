@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 HUNG = """
 import threading
 from proxy.net.forced_exit import force_exit_after
@@ -21,6 +23,9 @@ def run(seconds: float, hangs: float) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False)
 
 
+@pytest.mark.promise(
+    "restart.md", "A process that something holds up at its end exits all the same, with a line in the log."
+)
 def test_what_is_held_up_ends_with_a_line_that_says_so() -> None:
     done = run(0.1, 3600)
     assert done.returncode == 1

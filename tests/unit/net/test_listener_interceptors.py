@@ -103,6 +103,9 @@ def test_a_broker_that_does_not_run_keeps_its_address() -> None:
     assert led(interceptors, sent) == metadata(dict(sorted({**known, 2: ("kafka-2.example", 9092)}.items())))
 
 
+@pytest.mark.promise(
+    "addresses.md", "An address in `rewrite.addresses.map` goes before one that a sidecar has registered."
+)
 def test_what_is_configured_goes_before_what_is_written_and_a_change_of_that_is_logged() -> None:
     """Whoever may write the registry cannot send clients elsewhere where the operator has said where to."""
     fleet = FleetDirectory(FleetView(1, (BrokerView(2, {"client": ("kafka-2.example", 9092)}),)))
@@ -173,11 +176,13 @@ def test_with_a_coordinator_its_apis_are_told_and_answered() -> None:
         assert interceptors.chain.on_header(Request(CLIENT, key, 0, "c", 1, 1)) is Disposition.CLOSE
 
 
-@pytest.mark.parametrize("side", ["tls", "upstream_tls"])
-def test_where_a_side_has_tls_there_is_no_coordinator(side: str) -> None:
-    (listener,) = COORDINATING.listeners
-    config = COORDINATING.model_copy(update={"listeners": (listener.model_copy(update={side: object()}),)})
-    interceptors = listener_interceptors(FleetDirectory(FleetView(1, ())), config=config)
-    body = encode_register_consumer_request(1, RegisterConsumerRequest("g", "c1", '{"t":1}', True, "smallest", 6000))
-    found = interceptors.chain.on_body(Request(CLIENT, 30_002, 1, "c", 1, 0), body)
-    assert found == struct.pack(">hii", 15, -1, -1)
+def test_where_a_side_has_tls_there_is_no_coordinator() -> None:
+    for side in ["tls", "upstream_tls"]:
+        (listener,) = COORDINATING.listeners
+        config = COORDINATING.model_copy(update={"listeners": (listener.model_copy(update={side: object()}),)})
+        interceptors = listener_interceptors(FleetDirectory(FleetView(1, ())), config=config)
+        body = encode_register_consumer_request(
+            1, RegisterConsumerRequest("g", "c1", '{"t":1}', True, "smallest", 6000)
+        )
+        found = interceptors.chain.on_body(Request(CLIENT, 30_002, 1, "c", 1, 0), body)
+        assert found == struct.pack(">hii", 15, -1, -1), side

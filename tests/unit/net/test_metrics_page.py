@@ -35,6 +35,7 @@ def number(page: bytes) -> int:
     return int(found)
 
 
+@pytest.mark.promise("metrics.md", "Scrapes at the same time share one page, which is newer than their request.")
 async def test_those_that_ask_at_the_same_time_share_a_page_that_is_newer_than_their_request() -> None:
     snapshots = Snapshots()
     page = MetricsPage(snapshots.take)

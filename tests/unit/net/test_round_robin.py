@@ -2,9 +2,14 @@
 
 import asyncio
 
-from proxy.net.round_robin import RoundRobin, round_robin_for
+import pytest
+
+from proxy.net.round_robin import round_robin_for
 
 
+@pytest.mark.promise(
+    "architecture.md", "Connections that have more to do take turns, one for each round of the event loop."
+)
 async def test_each_round_of_the_loop_is_one_turn_in_the_order_of_those_that_wait() -> None:
     turns, rounds = round_robin_for(asyncio.get_running_loop()), list[list[str]]()
 
@@ -43,12 +48,3 @@ async def test_an_error_costs_nobody_else_a_turn() -> None:
         await asyncio.sleep(0)
     assert taken == [0, 1]
     assert len(errors) == 1
-
-
-def test_each_loop_has_its_own() -> None:
-    async def own() -> RoundRobin:
-        found = round_robin_for(asyncio.get_running_loop())
-        assert round_robin_for(asyncio.get_running_loop()) is found
-        return found
-
-    assert asyncio.run(own()) is not asyncio.run(own())

@@ -35,38 +35,36 @@ def outcome(pieces: list[bytes]) -> str:
     return "open"
 
 
-@pytest.mark.parametrize("record", [1, 3, 4, 100])
-@pytest.mark.parametrize("piece", [1, 2, 5, 1000])
-def test_the_length_of_a_client_hello_is_bounded_before_it_arrives(record: int, piece: int):
-    for length, expected in (
-        (16384, "open"), (16385, "its ClientHello has 16385 bytes, more than 16384"),
-        (0xFFFFFF, "its ClientHello has 16777215 bytes, more than 16384"),
-    ):  # fmt: skip
-        sent = records(b"\x01" + length.to_bytes(3, "big") + bytes(20), record)
-        assert outcome(cut(sent, piece)) == expected
+def test_the_length_of_a_client_hello_is_bounded_before_it_arrives():
+    for record in [1, 3, 4, 100]:
+        for piece in [1, 2, 5, 1000]:
+            for length, expected in (
+                (16384, "open"), (16385, "its ClientHello has 16385 bytes, more than 16384"),
+                (0xFFFFFF, "its ClientHello has 16777215 bytes, more than 16384"),
+            ):  # fmt: skip
+                sent = records(b"\x01" + length.to_bytes(3, "big") + bytes(20), record)
+                assert outcome(cut(sent, piece)) == expected, (record, piece)
 
 
-@pytest.mark.parametrize(
-    ("sent", "detail"),
-    [
+def test_other_first_messages_are_refused():
+    for sent, detail in [
         (b"\x16\x03\x01\x00\x00", "its first message is not a ClientHello"),  # an empty record
         (b"\x16\x03\x01\x00\x04\x02\x00\x00\x00", "its first message is not a ClientHello"),
         (b"\x15\x03\x01\x00\x02\x01\x5a", "its first message is not a ClientHello"),  # an alert
         (b"\x80\x2e\x01\x03\x01", "its first bytes are not TLS"),  # SSLv2
         (b"\x16\x03\x01\x00\x01\x01\x14\x03\x03\x00\x01\x01", "its first message is not a ClientHello"),
-    ],
-)
-def test_other_first_messages_are_refused(sent: bytes, detail: str):
-    assert outcome([sent]).startswith(detail)
+    ]:
+        assert outcome([sent]).startswith(detail), (sent, detail)
 
 
-@pytest.mark.parametrize("record", [1, 3, 50])
-def test_a_client_hello_may_be_split_over_records(record: int):
-    client, stream = Client(), TlsStream(contexts()[0])
-    answer = stream.shake_hands(records(client.shake_hands()[5:], record))
-    stream.check()
-    stream.shake_hands(client.shake_hands(answer))
-    assert stream.established
+@pytest.mark.promise("tls.md", "A ClientHello may be split over any number of TLS records.")
+def test_a_client_hello_may_be_split_over_records():
+    for record in [1, 3, 50]:
+        client, stream = Client(), TlsStream(contexts()[0])
+        answer = stream.shake_hands(records(client.shake_hands()[5:], record))
+        stream.check()
+        stream.shake_hands(client.shake_hands(answer))
+        assert stream.established, record
 
 
 CHANGE_CIPHER_SPEC = b"\x14\x03\x03\x00\x01\x01"

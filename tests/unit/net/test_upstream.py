@@ -69,16 +69,6 @@ async def test_a_connection_that_is_given_up_leaves_nothing(busy):
     assert open_sockets() == before
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-async def test_a_broker_that_is_not_there_is_reported_as_such(host):
-    endpoint = Endpoint(host, *free_ports(1))
-    before = open_sockets()
-    with pytest.raises(ConnectionRefusedError):
-        await Upstream(endpoint, 10.0).connect()
-
-    assert open_sockets() == before
-
-
 @pytest.fixture
 def broker() -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -92,25 +82,31 @@ def refusing() -> tuple[str, int]:
     return HOST, port
 
 
-async def test_the_broker_is_dialled_from_the_address_given(broker):
+@pytest.mark.promise("limits.md", "With `upstream.source` the sidecar dials the broker from that address.")
+async def test_the_broker_is_dialled_from_the_address_given(broker, monkeypatch):
     upstream = Upstream(Endpoint(*broker.getsockname()), 10.0, "127.0.0.9")
     for _ in range(2):
         with await upstream.connect() as ours, broker.accept()[0] as theirs:
             assert theirs.getpeername() == ours.getsockname()
             assert ours.getsockname()[0] == "127.0.0.9"
             assert ours.getsockopt(socket.IPPROTO_IP, socket.IP_BIND_ADDRESS_NO_PORT)
+    there = broker.getsockname()
+    upstream = named(monkeypatch, Upstream(Endpoint("broker", there[1]), 10.0, "127.0.0.9"), ("::1", there[1]), there)
+    with await upstream.connect() as ours:
+        assert ours.getsockname()[0] == "127.0.0.9", "of its addresses only those of the source's family are tried"
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [("192.0.2.1", "Cannot assign requested address"), ("::1", "has no address of the family of upstream.source ::1")],
-)
-async def test_an_address_that_the_broker_cannot_be_dialled_from_is_reported(broker, source, message):
+async def test_what_cannot_be_dialled_is_reported_and_leaves_nothing(broker, refusing):
     before = open_sockets()
-    with pytest.raises(OSError, match=message):
-        await Upstream(Endpoint(*broker.getsockname()), 10.0, source).connect()
-
-    assert open_sockets() == before
+    there = Endpoint(*broker.getsockname())
+    for endpoint, source, message in (
+        (there, "192.0.2.1", "Cannot assign requested address"),
+        (there, "::1", "has no address of the family of upstream.source ::1"),
+        (Endpoint("localhost", refusing[1]), None, "Connection refused"),
+    ):
+        with pytest.raises(OSError, match=message):
+            await Upstream(endpoint, 10.0, source).connect()
+        assert open_sockets() == before, message
 
 
 def named(monkeypatch: pytest.MonkeyPatch, upstream: Upstream, *found: tuple[str, int]) -> Upstream:
@@ -126,19 +122,15 @@ def named(monkeypatch: pytest.MonkeyPatch, upstream: Upstream, *found: tuple[str
     return upstream
 
 
-async def test_of_a_name_s_addresses_only_those_of_the_source_s_kind_are_tried(broker, monkeypatch):
-    there = broker.getsockname()
-    upstream = named(monkeypatch, Upstream(Endpoint("broker", there[1]), 10.0, "127.0.0.9"), ("::1", there[1]), there)
-    with await upstream.connect() as ours:
-        assert ours.getsockname()[0] == "127.0.0.9"
-
-
 @pytest.fixture
 def silent(busy) -> tuple[str, int]:
     """An address that never answers."""
     return busy[0].host, busy[0].port
 
 
+@pytest.mark.promise(
+    "architecture.md", "Of several addresses of the broker the next one is tried beside one that does not answer."
+)
 async def test_the_next_address_is_tried_beside_one_that_does_not_answer(broker, silent, monkeypatch):
     upstream = named(monkeypatch, Upstream(Endpoint("broker", 9092), 600.0), silent, broker.getsockname())
     before = open_sockets()
@@ -176,14 +168,6 @@ async def test_what_each_address_said_is_reported(refusing, silent, monkeypatch)
         await upstream.connect()
     assert raised.value.strerror == f"127.0.0.1:{refusing[1]}: Connection refused; 127.0.0.1:{silent[1]}: no answer"
     assert open_sockets() == before
-
-
-async def test_where_nobody_answers_all_is_over_at_the_deadline(silent, monkeypatch):
-    upstream = named(monkeypatch, Upstream(Endpoint("broker", 9092), 0.2), *[silent] * 20)
-    before = open_sockets()
-    with pytest.raises(TimeoutError):
-        await upstream.connect()
-    assert (open_sockets(), Upstream.extra_attempts) == (before, 0)
 
 
 async def test_a_client_that_leaves_takes_all_attempts_with_it(silent, monkeypatch):

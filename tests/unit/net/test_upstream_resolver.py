@@ -65,6 +65,7 @@ async def test_all_who_wait_share_one_lookup_which_outlives_those_who_end(lookup
     assert resolver.calls == 1
 
 
+@pytest.mark.promise("architecture.md", "While the lookup of the broker's name hangs, its last addresses are used.")
 async def test_while_a_lookup_hangs_the_last_answer_is_used_and_no_other_lookup_begins(lookup, resolver, monkeypatch):
     monkeypatch.setattr("proxy.net.upstream_resolver.SERVE_STALE_AFTER", 0.05)
     assert await lookup.resolve(soon()) == ADDRESSES
@@ -86,25 +87,21 @@ async def test_a_name_whose_lookup_hangs_holds_up_no_other_name(lookup, resolver
     await asyncio.gather(*tasks)
 
 
-async def test_a_lookup_that_fails_for_now_leaves_the_last_answer(lookup, resolver, monkeypatch):
+async def test_a_lookup_that_fails_for_now_leaves_the_last_answer_and_a_name_that_has_ended_does_not(
+    lookup, resolver, monkeypatch
+):
     await lookup.resolve(soon())
     resolver.answer = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
     assert await lookup.resolve(soon()) == ADDRESSES
-    monkeypatch.setattr("proxy.net.upstream_resolver.MAX_STALE_AGE", 0.0)
-    with pytest.raises(OSError, match=r"^kafka: Temporary failure in name resolution$"):
-        await lookup.resolve(soon())
-
-
-async def test_a_name_that_has_ended_is_not_used_any_more(lookup, resolver):
-    await lookup.resolve(soon())
     resolver.answer = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
     with pytest.raises(OSError, match=r"^kafka: Name or service not known$"):
         await lookup.resolve(soon())
     resolver.answer = FOUND
     assert await lookup.resolve(soon()) == ADDRESSES
-
-
-async def test_a_name_that_cannot_be_asked_for_is_an_error(lookup, resolver):
+    resolver.answer = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+    monkeypatch.setattr("proxy.net.upstream_resolver.MAX_STALE_AGE", 0.0)
+    with pytest.raises(OSError, match=r"^kafka: Temporary failure in name resolution$"):
+        await lookup.resolve(soon())
     resolver.answer = UnicodeError("label too long")
     with pytest.raises(ValueError, match="label too long"):
         await lookup.resolve(soon())

@@ -24,10 +24,6 @@ from proxy.net.worker_ipc import (
     WorkerReady,
 )
 
-CONFIG = Config.model_validate(
-    {"broker.id": 1, "listeners": [{"name": "CLIENT", "bind": "127.0.0.1:1", "upstream": "127.0.0.1:2"}]}
-)
-
 
 @pytest.fixture(autouse=True)
 def shared_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,27 +40,9 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     theirs.close()
 
 
-async def test_it_ends_where_it_cannot_apply_a_configuration(
-    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(self: DataPlane, config: Config) -> None:
-        raise LocalError("TLS: Too many open files")
-
-    monkeypatch.setattr(DataPlane, "update_config", fail)
-
-    def on_message(message: ToMain, _: int | None) -> None:
-        if isinstance(message, WorkerReady):
-            main.send(UpdateConfig(pack(CONFIG)))
-
-    main: IpcChannel[ToMain] = IpcChannel(pair[0], ToMain, on_message)
-    main.send(StartWorker(1, pack(CONFIG)))
-    with capture_logs() as lines:
-        async with asyncio.timeout(60):
-            assert await Worker(pair[1]).run() == 0
-    assert [line["error"] for line in lines if line["event"] == "config_not_applied"] == ["TLS: Too many open files"]
-    main.abandon()
-
-
+@pytest.mark.promise(
+    "restart.md", "A worker that cannot apply a reload serves no client with the old configuration; it ends."
+)
 async def test_it_serves_no_client_where_it_cannot_apply_a_configuration(
     pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,13 +80,15 @@ async def test_it_serves_no_client_where_it_cannot_apply_a_configuration(
     main: IpcChannel[ToMain] = IpcChannel(pair[0], ToMain, on_message)
     main.send(StartWorker(1, pack(config)))
     async with asyncio.timeout(60):  # less than drain.timeout.ms
-        assert await Worker(pair[1]).run() == 0
+        with capture_logs() as lines:
+            assert await Worker(pair[1]).run() == 0
         for client in clients:
             assert await asyncio.get_running_loop().sock_recv(client, 1) == b""
             client.close()
         while not last:  # noqa: ASYNC110  # messages of another task
             await asyncio.sleep(0)
     assert sorted(ended) == [1, 2, 3]
+    assert [line["error"] for line in lines if line["event"] == "config_not_applied"] == ["TLS: Too many open files"]
     counters = last[0].snapshot.listener_counters
     assert sum(counters["CLIENT"].closed.values()) == 2
     assert counters["CLIENT"].closed["drain_completed"] >= 1

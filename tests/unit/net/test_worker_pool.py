@@ -138,6 +138,7 @@ async def test_a_worker_that_becomes_ready_during_a_reload_prepares_it_too(
     await stop(pool, workers)
 
 
+@pytest.mark.promise("restart.md", "A reload that one worker cannot prepare is refused by all of them.")
 async def test_one_worker_that_cannot_prepare_a_reload_refuses_it_for_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

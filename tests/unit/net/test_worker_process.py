@@ -8,6 +8,8 @@ import socket
 import subprocess
 from typing import Any
 
+import pytest
+
 from proxy.config import Config
 from proxy.net.consumer_handover import refuse_consumer
 from proxy.net.feature_update_calls import fail_update
@@ -24,6 +26,10 @@ def audit(**counts: Any) -> dict[str, Any]:
     return {**nothing, **counts}
 
 
+@pytest.mark.promise(
+    "audit-delivery.md",
+    "Events that a killed worker had in memory are counted as dropped with the reason `worker_lost`.",
+)
 def test_what_it_had_in_memory_is_lost_and_what_it_had_on_disk_is_left() -> None:
     killed = audit(
         emitted=100,
