@@ -105,11 +105,19 @@ class Coordinating:
         self.events: list[Event] = []
         self.clients: list[tuple[Reader, Writer]] = []
         self.decide: Callable[[ConsumerRegistered], int | None] = lambda event: 0
+        self._closed_before: dict[str, int] = {}
 
     def _on_event(self, event: Event) -> None:
         self.events.append(event)
         if isinstance(event, ConsumerRegistered) and (code := self.decide(event)) is not None:
             self.answer(event, code)
+
+    async def begin_anew(self) -> None:
+        """Forget the events and the counts of what has ended so far."""
+        self.events.clear()
+        self.decide = lambda event: 0
+        self._closed_before = {}
+        self._closed_before = (await self.counts())[2]
 
     def answer(self, event: ConsumerRegistered, code: int) -> None:
         body = encode_register_consumer_response(event.api_version, RegisterConsumerResponse(code, 1, 7))
@@ -159,7 +167,8 @@ class Coordinating:
                 await asyncio.sleep(0.005)
 
     async def counts(self) -> tuple[int, int, dict[str, int]]:
-        """Accepted and active connections of all listeners, and closed ones by cause; none is missing."""
+        """Accepted and active connections of all listeners, and closed ones by cause since ``begin_anew``; none is
+        missing."""
         seen: Snapshot = await self.sidecar.snapshot()
         counters = list(seen.listener_counters.values())
         accepted, active = sum(one.accepted for one in counters), sum(one.active for one in counters)
@@ -170,7 +179,11 @@ class Coordinating:
                     closed[cause] = closed.get(cause, 0) + many
         waiting = self.sidecar.admission.waiting_connections
         assert accepted == active + waiting + sum(closed.values()), (accepted, active, waiting, closed)
-        return accepted, active, closed
+        return (
+            accepted,
+            active,
+            {cause: n for cause, many in closed.items() if (n := many - self._closed_before.get(cause, 0))},
+        )
 
     async def counted(self, active: int, closed: dict[str, int]) -> None:
         """Wait until so many are active and closed. At every moment the sum is that of the accepted ones."""

@@ -71,10 +71,8 @@ def make() -> Iterator[Callable[..., Peer]]:
         one.close()
 
 
-@pytest.fixture
-def peer(make: Callable[..., Peer]) -> Peer:
-    """Connected at 0."""
-    one = make()
+def connected(one: Peer) -> Peer:
+    """At 0."""
     events = one.look(0)
     while not events:
         events = one.wait_and_look(0)
@@ -83,32 +81,29 @@ def peer(make: Callable[..., Peer]) -> Peer:
     return one
 
 
+@pytest.fixture
+def peer(make: Callable[..., Peer]) -> Peer:
+    return connected(make())
+
+
+@pytest.mark.promise(
+    "consumer.md", "What lay in the buffer of a paused process counts as heard when the process last found it empty."
+)
 def test_a_frame_is_as_old_as_the_last_look_that_found_nothing(peer: Peer) -> None:
     assert peer.socket is not None
     assert peer.look(100) == []
     peer.socket.sendall(b"\0\0\0\5hello")
     assert peer.wait_and_look(4000) == [FrameReceived(b"hello", 100)]
-    peer.socket.sendall(b"\0\0\0\5again")
-    assert peer.wait_and_look(5000) == [FrameReceived(b"again", 4000)]
-
-
-def test_a_frame_in_pieces_is_as_old_as_its_last_byte(peer: Peer) -> None:
-    assert peer.socket is not None
     peer.socket.sendall(b"\0\0\0\5he")
-    assert peer.wait_and_look(100) == []
+    assert peer.wait_and_look(5000) == [], "in pieces: as old as its last byte"
     peer.socket.sendall(b"llo\0\0\0\5again")
-    assert peer.wait_and_look(200) == [FrameReceived(b"hello", 100), FrameReceived(b"again", 100)]
-
-
-def test_what_lay_in_the_buffer_of_a_paused_process_is_as_old_as_the_pause(peer: Peer) -> None:
-    assert peer.socket is not None
-    assert peer.look(1000) == []
+    assert peer.wait_and_look(6000) == [FrameReceived(b"hello", 5000), FrameReceived(b"again", 5000)]
     for number in range(3):
         peer.socket.sendall(b"\0\0\0\5ping%d" % number)
     found: list[LinkEvent] = []
     while len(found) < 3:
         found += peer.wait_and_look(60_000) if not found else peer.look()
-    assert found[0] == FrameReceived(b"ping0", 1000)
+    assert found[0] == FrameReceived(b"ping0", 6000)
 
 
 def test_nobody_at_the_address(make: Callable[..., Peer]) -> None:
@@ -136,41 +131,36 @@ def test_a_name_that_stands_for_nothing(make: Callable[..., Peer], monkeypatch: 
     assert failed.reason.endswith("Name or service not known")
 
 
-def test_an_end_is_answered_with_a_reset(peer: Peer) -> None:
+def test_it_ends_with_a_reset_or_with_a_fin_after_what_was_sent(make: Callable[..., Peer]) -> None:
     """A FIN would say that the consumer has stopped."""
+    for ends_itself in (False, True):
+        peer = connected(make())
+        assert peer.socket is not None
+        if ends_itself:
+            peer.link.close(reset=True)
+        else:
+            peer.socket.shutdown(socket.SHUT_WR)
+            (ended,) = peer.wait_and_look()
+            assert isinstance(ended, LinkEnded)
+        with pytest.raises(ConnectionResetError):
+            peer.socket.recv(1)
+    peer = connected(make())
     assert peer.socket is not None
-    peer.socket.shutdown(socket.SHUT_WR)
-    (ended,) = peer.wait_and_look()
-    assert isinstance(ended, LinkEnded)
-    with pytest.raises(ConnectionResetError):
-        peer.socket.recv(1)
-
-
-def test_it_closes_with_a_fin_after_what_was_sent(peer: Peer) -> None:
-    """Also where something has come that nobody will read."""
-    assert peer.socket is not None
-    peer.socket.sendall(b"\0\0\0\5hello")
+    peer.socket.sendall(b"\0\0\0\5hello")  # which nobody will read
     peer.wait_and_look()
     peer.link.send(b"goodbye")
     peer.link.close(reset=False)
-    assert peer.socket.recv(100) == b"goodbye"
-    assert peer.socket.recv(100) == b""
+    assert [peer.socket.recv(100), peer.socket.recv(100)] == [b"goodbye", b""]
 
 
-def test_it_closes_with_a_reset(peer: Peer) -> None:
-    assert peer.socket is not None
-    peer.link.close(reset=True)
-    with pytest.raises(ConnectionResetError):
-        peer.socket.recv(1)
-
-
-@pytest.mark.parametrize("size", [-1, 0, 3, 16 * 1024 * 1024 + 1])
-def test_a_frame_of_a_wrong_size_ends_it(peer: Peer, size: int) -> None:
-    assert peer.socket is not None
-    peer.socket.sendall(struct.pack(">i", size))
-    (ended,) = peer.wait_and_look()
-    assert isinstance(ended, LinkEnded)
-    assert f"a frame of {size} bytes" in ended.reason
+def test_a_frame_of_a_wrong_size_ends_it(make: Callable[..., Peer]) -> None:
+    for size in (-1, 0, 3, 16 * 1024 * 1024 + 1):
+        peer = connected(make())
+        assert peer.socket is not None
+        peer.socket.sendall(struct.pack(">i", size))
+        (ended,) = peer.wait_and_look()
+        assert isinstance(ended, LinkEnded), size
+        assert f"a frame of {size} bytes" in ended.reason
 
 
 def test_what_is_not_read_is_sent_later(peer: Peer) -> None:
@@ -240,25 +230,24 @@ def test_scram(make: Callable[..., Peer]) -> None:
     assert _logged_in(make(SCRAM), serve) == LinkConnected()
 
 
-def test_a_wrong_password_is_fatal_and_not_told(make: Callable[..., Peer]) -> None:
-    def serve(client: socket.socket) -> None:
+def test_a_wrong_password_is_fatal_and_not_told_and_a_login_that_is_cut_off_is_tried_again(
+    make: Callable[..., Peer],
+) -> None:
+    def refuse(client: socket.socket) -> None:
         _body(client)
         _reply(client, handshake_reply())
         _body(client)
         _reply(client, authenticate_reply(version=0, error_code=58, message="Authentication failed"))
 
-    failed = _logged_in(make(PLAIN), serve)
-    assert isinstance(failed, LinkFailed)
-    assert failed.fatal
-    assert "secret" not in failed.reason
-
-
-def test_a_login_that_is_cut_off_is_tried_again(make: Callable[..., Peer]) -> None:
-    def serve(client: socket.socket) -> None:
+    def cut_off(client: socket.socket) -> None:
         _body(client)
         client.close()
 
-    failed = _logged_in(make(PLAIN), serve)
+    failed = _logged_in(make(PLAIN), refuse)
+    assert isinstance(failed, LinkFailed)
+    assert failed.fatal
+    assert "secret" not in failed.reason
+    failed = _logged_in(make(PLAIN), cut_off)
     assert isinstance(failed, LinkFailed)
     assert (failed.fatal, failed.refused) == (False, False)
 

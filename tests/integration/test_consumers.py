@@ -6,6 +6,10 @@ import asyncio
 import contextlib
 import socket
 import struct
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,9 +20,11 @@ from proxy.coordinator.events import (
     ConsumerConnectionEnded,
     ConsumerRegistered,
 )
+from proxy.core.causes import Cause
 from proxy.net import consumers
 from proxy.net.consumer_handover import HandedConnection
-from proxy.net.consumer_socket import MAX_CONSUMER_FRAME, PartialFrames
+from proxy.net.consumer_socket import FRAMES, MAX_CONSUMER_FRAME, ConsumerSocket, PartialFrames
+from proxy.net.worker_pool import WorkerPool
 from tests.frames import METADATA, request, response, sized
 from tests.integration import recorder
 from tests.integration.consumers import ASKED, HERE, Coordinating, Rights, coordinating, registration, reset
@@ -37,6 +43,9 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.mark.promise(
+    "architecture.md", "A connection that registers is the coordinator's until it ends, and counts as active, once."
+)
 async def test_a_registered_connection_is_the_coordinator_s_and_every_count_is_exact(
     tmp_path: Path, workers: int, recorded: Path
 ) -> None:
@@ -72,37 +81,63 @@ async def test_a_registered_connection_is_the_coordinator_s_and_every_count_is_e
     ]
 
 
-# ---- registration ---------------------------------------------------------------------------------------------------
-
-
-async def test_what_is_refused_at_once_stays_an_ordinary_connection(tmp_path: Path, workers: int) -> None:
+async def test_consumers_are_refused_end_and_are_closed_in_every_way(
+    tmp_path: Path, workers: int, recorded: Path
+) -> None:
+    ways = (
+        *(is_refused_at_once, is_refused_by_the_coordinator, is_reset, is_closed_after_what_was_sent),
+        *(is_closed_by_an_operator, is_closed_while_it_registers, come_in_a_crowd),
+    )
     async with coordinating(tmp_path, Rights("forbidden", "secret"), workers) as running:
-        reader, writer = await running.dial()
-        asked = [
-            (ASKED._replace(group_id="forbidden"), 30),
-            (ASKED._replace(topic_count='{"t":1,"secret":1}'), 29),
-        ]
-        for n, (one, code) in enumerate(asked):
-            writer.write(registration(one, 1, n) + request(METADATA, 1, n + 100))
-            frame = await asyncio.wait_for(read_frame(reader), 60)
-            assert (frame[4:8], frame[8:10]) == (n.to_bytes(4, "big"), code.to_bytes(2, "big"))
-            assert await asyncio.wait_for(read_frame(reader), 60) == response(n + 100)
-        running.view(HERE._replace(own=frozenset()))
+        for way in ways:
+            await way(running)
+            await running.begin_anew()
+        gone, _, _ = await running.register(listener="EXTRA")
+        stays, _, _ = await running.register(ASKED._replace(consumer_id="c2"))
+        running.remove_listener("EXTRA")
+        assert await asyncio.wait_for(gone.read(), 60) == b""
+        assert running.ends == [("drain_completed", False)]
+        await running.counted(1, {"drain_completed": 1})
+        running.consumers.send(running.of(ConsumerRegistered)[1].connection, sized(b"still here"))
+        assert await asyncio.wait_for(read_frame(stays), 60) == sized(b"still here")
+        ordinary, _ = await running.dial()
+        await running.counted(2, {"drain_completed": 1})
+        running.sidecar.close()
+        await running.handler.stop(asyncio.Event())
+        for reader in (stays, ordinary):
+            assert await asyncio.wait_for(reader.read(), 60) == b"", "a stop closes what is left"
+    assert (await running.counts())[2] == {"coordinator_moved": 1, "drain_completed": 2}
+    changes = Counter(one.what for one in recorder.read(recorded))
+    assert changes["closed"] == changes["opened"] > 100
+
+
+async def is_refused_at_once(running: Coordinating) -> None:
+    """It stays an ordinary connection."""
+    reader, writer = await running.dial()
+    asked = [(ASKED._replace(group_id="forbidden"), 30), (ASKED._replace(topic_count='{"t":1,"secret":1}'), 29)]
+    for n, (one, code) in enumerate(asked):
+        writer.write(registration(one, 1, n) + request(METADATA, 1, n + 100))
+        frame = await asyncio.wait_for(read_frame(reader), 60)
+        assert (frame[4:8], frame[8:10]) == (n.to_bytes(4, "big"), code.to_bytes(2, "big"))
+        assert await asyncio.wait_for(read_frame(reader), 60) == response(n + 100)
+    for own, answer in ((frozenset(), b"\0\x10"), (HERE.own, b"\0\x1e")):
+        running.view(HERE._replace(own=own))
         async with asyncio.timeout(60):
             while True:  # until the worker knows
                 writer.write(registration(ASKED._replace(group_id="forbidden"), 1, 7))
-                if (frame := await read_frame(reader))[8:10] == b"\0\x10":
+                if (await read_frame(reader))[8:10] == answer:
                     break
-        assert not running.events
-        writer.close()
-        await running.counted(0, {"client_closed": 1})
+    assert not running.events
+    writer.close()
+    await running.counted(0, {"client_closed": 1})
 
 
-@pytest.mark.parametrize("code", [14, 24, 92])
-async def test_who_is_refused_by_the_coordinator_may_register_again(tmp_path: Path, workers: int, code: int) -> None:
-    async with coordinating(tmp_path, Rights("forbidden"), workers) as running:
+async def is_refused_by_the_coordinator(running: Coordinating) -> None:
+    """It may register again."""
+    for number, code in enumerate((14, 24, 92), start=1):
         answers = iter([code, code, 0])
-        running.decide = lambda event: next(answers)
+        running.decide = lambda event, answers=answers: next(answers)
+        running.events.clear()
         again = registration(ASKED._replace(consumer_id="c2"), 0, 4)
         denied = registration(ASKED._replace(group_id="forbidden"), 2, 5)
         last = registration(ASKED._replace(consumer_id="c3"), 1, 6)
@@ -118,7 +153,140 @@ async def test_who_is_refused_by_the_coordinator_may_register_again(tmp_path: Pa
         assert [(event.api_version, event.correlation_id) for event in registered] == [(1, 3), (0, 4), (1, 6)]
         assert len({event.connection for event in registered}) == 1
         writer.close()
-        await running.counted(0, {"client_closed": 1})
+        await running.counted(0, {"client_closed": number})
+
+
+async def is_reset(running: Coordinating) -> None:
+    """Which is told from a clean end."""
+    _, writer, _ = await running.register()
+    reset(writer)
+    await running.until(lambda: running.ends == [("client_reset", False)])
+    await running.counted(0, {"client_reset": 1})
+
+
+async def is_closed_after_what_was_sent(running: Coordinating) -> None:
+    running.decide = lambda event: None
+    reader, writer = await running.dial()
+    writer.write(registration())
+    await running.until(lambda: running.of(ConsumerRegistered))
+    (registered,) = running.of(ConsumerRegistered)
+    running.consumers.send(registered.connection, sized(b"x" * 1_000_000))
+    running.consumers.close(registered.connection, "consumer_failed")
+    await running.counted(0, {"consumer_failed": 1})
+    assert await asyncio.wait_for(reader.read(), 60) == sized(b"x" * 1_000_000)
+    assert running.ends == []
+
+
+async def loses_descriptor(running: Coordinating) -> None:
+    """There is no descriptor left for it."""
+
+    def lose(handed: HandedConnection, client: socket.socket, broker: socket.socket | None) -> None:
+        client.close()
+        running.consumers.take(handed, None, broker)
+
+    running.inner.on_consumer(lose)
+    reader, writer = await running.dial()
+    writer.write(registration())
+    assert await asyncio.wait_for(reader.read(), 60) == b""
+    await running.counted(0, {"worker_lost": 1})
+    assert not running.events
+    running.inner.on_consumer(running.handler._take_consumer)
+
+
+async def is_closed_by_an_operator(running: Coordinating) -> None:
+    reader, _, _ = await running.register()
+    ordinary = await running.dial()
+    await running.counted(2, {})
+    (found,) = [one for one in (await running.handler.list_connections()).connections if one.group_id]
+    assert (found.group_id, found.group_member_id, found.client_id) == ("g", "c1", "c")
+    is_pool = isinstance(running.inner, WorkerPool)
+    assert (found.worker, found.state, found.request_count) == (0 if is_pool else 1, "open", 1)
+    assert (found.received_bytes, found.sent_bytes) == (len(registration()), 18)
+    number = running.of(ConsumerRegistered)[0].connection
+    assert (await running.handler.find_connection(number)).id == found.id
+    assert running.sidecar.close_connection(number)
+    assert await asyncio.wait_for(reader.read(), 60) == b""
+    assert running.ends == [("closed_by_operator", False)]
+    assert not running.sidecar.close_connection(number)
+    assert await running.handler.find_connection(number) is None
+    ordinary[1].close()
+    await running.counted(0, {"closed_by_operator": 1, "client_closed": 1})
+
+
+async def is_closed_while_it_registers(running: Coordinating) -> None:
+    """As if the order came to the worker after it has handed the connection over."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running.inner, "close_connection", lambda number, cause: True)
+        reader, writer = await running.dial()
+        await running.until(lambda: running.limited == 1)
+        (number,) = running.sidecar.admission.open_numbers()
+        assert running.handler.close_connection(number, "principal_quota_exceeded")
+        writer.write(registration())
+        accepted = sized(bytes.fromhex("00000003000000000001" + "00000007"))
+        assert await asyncio.wait_for(reader.read(), 60) in (b"", accepted)
+        await running.counted(0, {"principal_quota_exceeded": 1})
+
+
+async def come_in_a_crowd(running: Coordinating) -> None:
+    """Some of them stay until the others are counted."""
+    running.decide = lambda event: None if event.request.consumer_id == "unanswered" else 0
+    ways = ["closes", "resets", "unanswered", "forbidden", "malformed", "stays", "half"]
+
+    async def behave(number: int) -> None:
+        way = ways[number % len(ways)]
+        reader, writer = await running.dial()
+        asked = ASKED._replace(consumer_id=f"c{number}")
+        if way == "forbidden":
+            asked = asked._replace(group_id="forbidden")
+        elif way == "unanswered":
+            asked = asked._replace(consumer_id="unanswered")
+        frame = registration(asked)
+        writer.write(frame[: len(frame) // 2] if way == "half" else frame)
+        if way not in ("unanswered", "half"):
+            await asyncio.wait_for(read_frame(reader), 60)
+        if way == "resets":
+            reset(writer)
+        elif way == "malformed":
+            writer.write(b"\xff\xff\xff\xff")
+            await asyncio.wait_for(reader.read(), 60)
+        elif way != "stays":
+            writer.close()
+
+    crowd = [asyncio.create_task(behave(number)) for number in range(140)]
+    while not all(task.done() for task in crowd):
+        await running.counts()
+        await asyncio.sleep(0.01)
+    for task in crowd:
+        task.result()
+    await running.counted(20, {"client_closed": 80, "client_reset": 20, "consumer_malformed": 20})
+    assert running.limited == 20
+    assert len(running.consumers) == 20
+    for _, writer in running.clients:
+        writer.close()
+    await running.counted(0, {"client_closed": 100, "client_reset": 20, "consumer_malformed": 20})
+
+
+async def test_a_consumer_outlives_the_worker_that_has_passed_it_on(tmp_path: Path, recorded: Path) -> None:
+    async with coordinating(tmp_path, Rights(), 2) as running:
+        reader, writer, _ = await running.register()
+        ordinary, _ = await running.dial()
+        await running.counted(2, {})
+        for worker in list(running.inner._workers.values()):
+            worker.kill()
+        assert await asyncio.wait_for(ordinary.read(), 60) == b""
+        await running.counted(1, {"worker_lost": 1})
+        running.consumers.send(running.of(ConsumerRegistered)[0].connection, sized(b"still here"))
+        assert await asyncio.wait_for(read_frame(reader), 60) == sized(b"still here")
+        await running.until(lambda: len([one for one in running.inner._workers.values() if one.is_ready]) == 2)
+        writer.close()
+        await running.counted(0, {"worker_lost": 1, "client_closed": 1})
+        await running.begin_anew()
+        await loses_descriptor(running)
+    closed = [one.connection for one in recorder.read(recorded) if one.what == "closed"]
+    assert len(closed) == 1, "another worker has announced it"
+
+
+# ---- registration ---------------------------------------------------------------------------------------------------
 
 
 async def test_who_is_refused_and_says_nothing_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,37 +306,31 @@ async def test_who_is_refused_and_says_nothing_is_closed(tmp_path: Path, monkeyp
         await running.counted(0, {"registration_idle": 1, "client_closed": 1})
 
 
-@pytest.mark.parametrize(
-    ("frame", "cause"),
-    [
-        (request(METADATA, 1, 4), "consumer_malformed"),
-        (request(30_001, 1, 4, b"\0\1g"), "consumer_malformed"),
-        (request(30_002, 3, 4), "consumer_malformed"),
-        (sized(b"\x75\x32\0\1"), "client_invalid_request"),
-        (sized(registration()[4:-1]), "client_invalid_request"),
-        (b"\0\0\0\3abc", "consumer_malformed"),
-        (b"\x00\x40\x00\x01", "consumer_malformed"),
-        (b"\xff\xff\xff\xff", "consumer_malformed"),
-    ],
-    ids=range(8),
-)
-async def test_who_sends_anything_else_is_closed(tmp_path: Path, frame: bytes, cause: str) -> None:
+async def test_who_sends_anything_else_is_closed(tmp_path: Path) -> None:
     async with coordinating(tmp_path, Rights()) as running:
-        running.decide = lambda event: 26
-        reader, writer, _ = await running.register()
-        writer.write(frame)
-        with contextlib.suppress(ConnectionError):
-            assert await asyncio.wait_for(reader.read(), 60) == b""
-        assert running.ends == [(cause, False)]
-        await running.counted(0, {cause: 1})
-
-
-async def test_bytes_behind_a_second_registration_are_error_42(tmp_path: Path) -> None:
-    async with coordinating(tmp_path, Rights()) as running:
+        for frame, cause in (
+            (request(METADATA, 1, 4), "consumer_malformed"),
+            (request(30_001, 1, 4, b"\0\1g"), "consumer_malformed"),
+            (request(30_002, 3, 4), "consumer_malformed"),
+            (sized(b"\x75\x32\0\1"), "client_invalid_request"),
+            (sized(registration()[4:-1]), "client_invalid_request"),
+            (b"\0\0\0\3abc", "consumer_malformed"),
+            (b"\x00\x40\x00\x01", "consumer_malformed"),
+            (b"\xff\xff\xff\xff", "consumer_malformed"),
+        ):
+            await running.begin_anew()
+            running.decide = lambda event: 26
+            reader, writer, _ = await running.register()
+            writer.write(frame)
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(), 60) == b"", frame
+            assert running.ends == [(cause, False)], frame
+            await running.counted(0, {cause: 1})
+        await running.begin_anew()
         running.decide = lambda event: 26
         reader, writer, _ = await running.register()
         writer.write(sized(registration()[4:] + b"\0"))
-        assert (await asyncio.wait_for(read_frame(reader), 60))[8:10] == b"\0\x2a"
+        assert (await asyncio.wait_for(read_frame(reader), 60))[8:10] == b"\0\x2a", "bytes behind it are error 42"
         writer.close()
         await running.counted(0, {"client_closed": 1})
 
@@ -204,15 +366,6 @@ async def test_who_goes_before_the_answer_is_reported(tmp_path: Path) -> None:
 # ---- ends -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_reset_is_told_from_a_clean_end(tmp_path: Path, workers: int) -> None:
-    """S1-24"""
-    async with coordinating(tmp_path, Rights(), workers) as running:
-        _, writer, _ = await running.register()
-        reset(writer)
-        await running.until(lambda: running.ends == [("client_reset", False)])
-        await running.counted(0, {"client_reset": 1})
-
-
 async def test_a_reset_that_a_send_finds_is_no_clean_end(tmp_path: Path) -> None:
     async with coordinating(tmp_path, Rights()) as running:
         loop = asyncio.get_running_loop()
@@ -227,20 +380,6 @@ async def test_a_reset_that_a_send_finds_is_no_clean_end(tmp_path: Path) -> None
         running.consumers.send(registered.connection, sized(b"a ping"))  # before the loop sees the reset
         await running.until(lambda: running.ends == [("client_reset", False)])
         await running.counted(0, {"client_reset": 1})
-
-
-async def test_the_coordinator_closes_after_what_it_has_sent(tmp_path: Path, workers: int) -> None:
-    async with coordinating(tmp_path, Rights(), workers) as running:
-        running.decide = lambda event: None
-        reader, writer = await running.dial()
-        writer.write(registration())
-        await running.until(lambda: running.of(ConsumerRegistered))
-        (registered,) = running.of(ConsumerRegistered)
-        running.consumers.send(registered.connection, sized(b"x" * 1_000_000))
-        running.consumers.close(registered.connection, "consumer_failed")
-        await running.counted(0, {"consumer_failed": 1})
-        assert await asyncio.wait_for(reader.read(), 60) == sized(b"x" * 1_000_000)
-        assert running.ends == []
 
 
 async def test_a_member_that_is_closed_gets_no_request_later(tmp_path: Path) -> None:
@@ -272,105 +411,6 @@ def fill(running: Coordinating, connection: int) -> int:
         running.consumers.send(connection, sized(bytes(100_000)))
         sent += 100_004
     return sent
-
-
-async def test_a_stop_closes_what_is_left(tmp_path: Path, workers: int, recorded: Path) -> None:
-    async with coordinating(tmp_path, Rights(), workers) as running:
-        readers = [(await running.register(ASKED._replace(consumer_id=f"c{n}")))[0] for n in range(3)]
-        ordinary, _ = await running.dial()
-        running.sidecar.close()
-        await running.handler.stop(asyncio.Event())
-        for reader in (*readers, ordinary):
-            assert await asyncio.wait_for(reader.read(), 60) == b""
-    assert (await running.counts())[2] == {"coordinator_moved": 3, "drain_completed": 1}
-    assert sum(one.what == "closed" for one in recorder.read(recorded)) == 4
-
-
-async def test_with_its_listener_a_consumer_goes_and_others_stay(tmp_path: Path, workers: int) -> None:
-    async with coordinating(tmp_path, Rights(), workers) as running:
-        gone, _, _ = await running.register(listener="EXTRA")
-        stays, _, _ = await running.register(ASKED._replace(consumer_id="c2"))
-        running.remove_listener("EXTRA")
-        assert await asyncio.wait_for(gone.read(), 60) == b""
-        assert running.ends == [("drain_completed", False)]
-        await running.counted(1, {"drain_completed": 1})
-        running.consumers.send(running.of(ConsumerRegistered)[1].connection, sized(b"still here"))
-        assert await asyncio.wait_for(read_frame(stays), 60) == sized(b"still here")
-
-
-@pytest.mark.parametrize("workers", [2], indirect=True)
-async def test_a_consumer_outlives_the_worker_that_has_passed_it_on(
-    tmp_path: Path, workers: int, recorded: Path
-) -> None:
-    async with coordinating(tmp_path, Rights(), workers) as running:
-        reader, writer, _ = await running.register()
-        ordinary, _ = await running.dial()
-        await running.counted(2, {})
-        for worker in list(running.inner._workers.values()):
-            worker.kill()
-        assert await asyncio.wait_for(ordinary.read(), 60) == b""
-        await running.counted(1, {"worker_lost": 1})
-        running.consumers.send(running.of(ConsumerRegistered)[0].connection, sized(b"still here"))
-        assert await asyncio.wait_for(read_frame(reader), 60) == sized(b"still here")
-        await running.until(lambda: len([one for one in running.inner._workers.values() if one.is_ready]) == 2)
-        writer.close()
-        await running.counted(0, {"worker_lost": 1, "client_closed": 1})
-    closed = [one.connection for one in recorder.read(recorded) if one.what == "closed"]
-    assert len(closed) == 1, "another worker has announced it"
-
-
-async def test_a_consumer_without_a_descriptor_left_for_it_is_lost(tmp_path: Path, workers: int) -> None:
-    async with coordinating(tmp_path, Rights(), workers) as running:
-
-        def lose(handed: HandedConnection, client: socket.socket, broker: socket.socket | None) -> None:
-            client.close()
-            running.consumers.take(handed, None, broker)
-
-        running.inner.on_consumer(lose)
-        reader, writer = await running.dial()
-        writer.write(registration())
-        assert await asyncio.wait_for(reader.read(), 60) == b""
-        await running.counted(0, {"worker_lost": 1})
-        assert not running.events
-
-
-async def test_an_operator_finds_and_closes_them(tmp_path: Path, workers: int) -> None:
-    async with coordinating(tmp_path, Rights(), workers) as running:
-        reader, _, _ = await running.register()
-        ordinary = await running.dial()
-        await running.counted(2, {})
-        (found,) = [one for one in (await running.handler.list_connections()).connections if one.group_id]
-        assert (found.group_id, found.group_member_id, found.client_id) == ("g", "c1", "c")
-        assert (found.worker, found.state, found.request_count) == (1 if workers == 1 else 0, "open", 1)
-        assert found.received_bytes == len(registration())
-        assert found.sent_bytes == 18
-        number = running.of(ConsumerRegistered)[0].connection
-        assert (await running.handler.find_connection(number)).id == found.id
-        assert running.sidecar.close_connection(number)
-        assert await asyncio.wait_for(reader.read(), 60) == b""
-        assert running.ends == [("closed_by_operator", False)]
-        assert not running.sidecar.close_connection(number)
-        assert await running.handler.find_connection(number) is None
-        ordinary[1].close()
-        await running.counted(0, {"closed_by_operator": 1, "client_closed": 1})
-
-
-async def test_who_was_to_be_closed_while_he_registered_is_closed(
-    tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with coordinating(tmp_path, Rights(), workers) as running:
-        # As if the order came to the worker after it has handed the connection over.
-        monkeypatch.setattr(running.inner, "close_connection", lambda number, cause: True)
-        reader, writer = await running.dial()
-        await running.until(lambda: running.limited == 1)
-        (number,) = running.sidecar.admission.open_numbers()
-        assert running.handler.close_connection(number, "principal_quota_exceeded")
-        writer.write(registration())
-        assert await asyncio.wait_for(reader.read(), 60) in (
-            b"",
-            sized(bytes.fromhex("00000003000000000001" + "00000007")),
-        )
-        await running.counted(0, {"principal_quota_exceeded": 1})
 
 
 # ---- bounds ---------------------------------------------------------------------------------------------------------
@@ -487,37 +527,72 @@ async def test_of_who_does_not_read_refusals_no_further_request_is_taken(tmp_pat
         await running.counted(0, {"client_closed": 1})
 
 
-async def test_a_crowd_that_registers_and_goes_in_all_ways_is_counted_exactly(tmp_path: Path, workers: int) -> None:
-    async with coordinating(tmp_path, Rights("forbidden"), workers) as running:
-        running.decide = lambda event: None if event.request.consumer_id == "unanswered" else 0
-        ways = ["closes", "resets", "unanswered", "forbidden", "malformed", "stays", "half"]
+# ---- a flood --------------------------------------------------------------------------------------------------------
 
-        async def behave(number: int) -> None:
-            way = ways[number % len(ways)]
-            reader, writer = await running.dial()
-            asked = ASKED._replace(consumer_id=f"c{number}")
-            if way == "forbidden":
-                asked = asked._replace(group_id="forbidden")
-            elif way == "unanswered":
-                asked = asked._replace(consumer_id="unanswered")
-            frame = registration(asked)
-            writer.write(frame[: len(frame) // 2] if way == "half" else frame)
-            if way not in ("unanswered", "half"):
-                await asyncio.wait_for(read_frame(reader), 60)
-            if way == "resets":
-                reset(writer)
-            elif way == "malformed":
-                writer.write(b"\xff\xff\xff\xff")
-                await asyncio.wait_for(reader.read(), 60)
-            elif way != "stays":
-                writer.close()
+FLOOD = 1000
 
-        crowd = [asyncio.create_task(behave(number)) for number in range(140)]
-        while not all(task.done() for task in crowd):
-            await running.counts()
-            await asyncio.sleep(0.01)
-        for task in crowd:
-            task.result()
-        await running.counted(20, {"client_closed": 80, "client_reset": 20, "consumer_malformed": 20})
-        assert running.limited == 20
-        assert len(running.consumers) == 20
+
+class Owner:
+    """Counts frames. ``one_by_one``: pauses the socket with each and lets it go on at once, as a refusal does."""
+
+    def __init__(self, one_by_one: bool) -> None:
+        self.frames = 0
+        self.sock: ConsumerSocket | None = None
+        self._one_by_one = one_by_one
+
+    def on_frame(self, frame: bytes) -> None:
+        self.frames += 1
+        if self._one_by_one and self.sock is not None:
+            self.sock.pause()
+            self.sock.resume()
+
+    def may_send(self) -> bool:
+        return True
+
+    def on_end(self, cause: Cause, *, by_peer: bool) -> None:
+        raise AssertionError(cause)
+
+    def on_buffered(self) -> None:
+        raise AssertionError
+
+    def on_drained(self) -> None:
+        raise AssertionError
+
+
+@asynccontextmanager
+async def flooded(one_by_one: bool) -> AsyncIterator[tuple[Owner, socket.socket]]:
+    """A socket to which very many frames were sent."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    owner = Owner(one_by_one)
+    owner.sock = ConsumerSocket(ours, owner, PartialFrames(), {"client": 0})
+    theirs.sendall(sized(bytes(20)) * FLOOD)
+    try:
+        yield owner, theirs
+    finally:
+        owner.sock.abort()
+        theirs.close()
+
+
+@pytest.mark.promise(
+    "architecture.md", "A consumer's flood of frames is reported in parts, between which others are served."
+)
+async def test_a_flood_is_reported_in_parts_and_whole() -> None:
+    await _flood(one_by_one=True, most=1)
+    await _flood(one_by_one=False, most=FRAMES)
+
+
+async def _flood(*, one_by_one: bool, most: int) -> None:
+    async with flooded(one_by_one) as (owner, theirs):
+        assert owner.sock is not None
+        owner.sock.resume()
+        seen = [0]
+        while owner.frames < FLOOD:
+            await asyncio.sleep(0)
+            seen.append(owner.frames)
+        assert max(after - before for before, after in pairwise(seen)) <= most
+        theirs.sendall(sized(bytes(20)))
+        while owner.frames == FLOOD:  # noqa: ASYNC110  # a turn of the loop is what is measured
+            await asyncio.sleep(0)
+        assert owner.frames == FLOOD + 1
