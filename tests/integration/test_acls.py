@@ -31,6 +31,7 @@ from proxy.local import broker
 from proxy.local import cluster as local_cluster
 from proxy.local.cluster import Node
 from proxy.local.sidecars import SidecarProcess
+from tests.brokers import SharedBroker
 from tests.integration.authorizer import DECISION, login, secured_properties
 from tests.integration.quotas import ALTER, RATE, Peer, alter
 from tests.integration.test_admin_requests import run_job
@@ -38,7 +39,7 @@ from tests.integration.test_audit import envelopes, events, until
 from tests.tools.fragments import blocks
 from tests.tools.kafka_tools import KafkaTools
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 USERS = ("sidecar", "jobs")
 
@@ -81,25 +82,18 @@ def decisions(tmp_path_factory: pytest.TempPathFactory, tools: KafkaTools) -> It
     properties, internal, advertised = secured_properties(node, USERS)
     properties["advertised.listeners"] = properties["advertised.listeners"].replace(advertised, internal)
     try:
-        local_cluster.up(folder, broker_properties=properties, progress=False)
-        log_allowed(node, tools)
-        run_documented_commands(folder, node, tools)
-        use_everything(folder, node, internal)
-        run_job(internal, folder / "tables", "--only", "traffic", "--command-config", str(login("jobs", folder)))
+        made = SharedBroker(local_cluster.up(folder, broker_properties=properties, progress=False), {})
+        with made.logging("kafka.authorizer.logger"):  # what is allowed; what is denied it logs anyway
+            run_documented_commands(folder, node, tools)
+            use_everything(folder, node, internal)
+            run_job(internal, folder / "tables", "--only", "traffic", "--command-config", str(login("jobs", folder)))
         yield [
             (one["decision"], Right(one["principal"], camel(one["operation"]), one["type"], one["name"]))
-            for one in DECISION.finditer(node.log.read_text())
+            for one in DECISION.finditer(made.log())
             if one["principal"] != "User:ANONYMOUS"
         ]
     finally:
         local_cluster.down(folder)
-
-
-def log_allowed(node: Node, tools: KafkaTools) -> None:
-    """Let the authorizer log what it allows; what it denies it logs anyway."""
-    logger = ("--entity-type", "broker-loggers", "--entity-name", str(node.id))
-    setting = ("--alter", "--add-config", "kafka.authorizer.logger=DEBUG")
-    assert tools.run("configs", "--bootstrap-server", node.internal, *logger, *setting).returncode == 0
 
 
 def documented_commands() -> str:
@@ -204,10 +198,8 @@ def granted() -> set[Right]:
     return found
 
 
-def test_nothing_is_denied(decisions: list[tuple[str, Right]]) -> None:
+@pytest.mark.promise("security.md", "The ACLs of the page are what sidecars and jobs need: no more, and no less.")
+def test_nothing_is_denied_and_every_acl_is_needed(decisions: list[tuple[str, Right]]) -> None:
     assert {right for decision, right in decisions if decision == "Denied"} == set()
-
-
-def test_every_acl_is_needed(decisions: list[tuple[str, Right]]) -> None:
     used = {right for decision, right in decisions if decision == "Allowed"}
     assert {right for right in granted() if not any(right.covers(one) for one in used)} == set()

@@ -75,7 +75,7 @@ def test_what_may_wait_is_noted(tmp_path: Path) -> None:
     assert ("opendir", "/") not in calls, "of another thread"
 
 
-@pytest.fixture(params=[1, 2])
+@pytest.fixture(params=[pytest.param(1, marks=pytest.mark.slow), 2])
 def watched(
     request: pytest.FixtureRequest, cluster: ClusterState, tmp_path: Path
 ) -> Iterator[tuple[SidecarProcess, BlockingCalls]]:
@@ -95,6 +95,9 @@ def watched(
     assert sidecar.stop()
 
 
+@pytest.mark.promise(
+    "security.md", "The event loop's thread makes no call that a disk, a resolver or another process could hold up."
+)
 def test_the_loop_makes_no_call_that_may_wait(
     cluster: ClusterState, topic: str, watched: tuple[SidecarProcess, BlockingCalls]
 ) -> None:

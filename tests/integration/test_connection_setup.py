@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +35,14 @@ LARGE = 30_000_000
 """Bytes that do not fit into the kernel's buffers."""
 
 
-@dataclass(frozen=True)
 class Site:
-    """A sidecar. ``ports``: of its listeners. ``clients``: whoever was dialled for; closed after the test."""
+    """A sidecar before a broker, and its clients."""
 
-    process: SidecarProcess
-    ports: Mapping[str, int]
-    clients: list[Writer] = field(default_factory=list)
+    def __init__(self, process: SidecarProcess, config: dict[str, Any]) -> None:
+        self.process = process
+        self.config = config
+        self.ports = {one["name"]: int(one["bind"].rpartition(":")[2]) for one in config["listeners"]}
+        self.clients: list[Writer] = []
 
     async def dial(self, listener: str = "CLIENT", **options: Any) -> tuple[Reader, Writer]:
         client = await asyncio.open_connection(HOST, self.ports[listener], **options)
@@ -55,19 +54,26 @@ class Site:
         name, cause = "brokerside_connections_closed_total", "connection_setup_timeout"
         return sample(self.process.metrics(), name, listener=listener, cause=cause)
 
-    def hang_up(self) -> None:
-        for writer in self.clients:
-            writer.transport.abort()
-        self.clients.clear()
 
-
-def config_of(node: Node, **settings: Any) -> dict[str, Any]:
-    """Of a sidecar before it, on a port of its own."""
+@asynccontextmanager
+async def running(folder: Path, node: Node, tls: str, **settings: Any) -> AsyncIterator[Site]:
+    """With the listeners CLIENT and TLS, which passes through to the address ``tls``."""
     config = yaml.safe_load((node.home.parent / "sidecar-1.yaml").read_text())
     del config["observer.class.names"], config["audit"]
-    ports = iter(free_ports(2))
-    config["listeners"][0] |= {"bind": f"{HOST}:{next(ports)}", "advertised": node.advertised}
-    return {**config, "admin": {"bind": f"{HOST}:{next(ports)}"}, **settings}
+    bind, bind_tls, admin = (f"{HOST}:{port}" for port in free_ports(3))
+    config["listeners"][0] |= {"bind": bind, "advertised": node.advertised}
+    config["listeners"].append({"name": "TLS", "bind": bind_tls, "upstream": tls, "security.protocol": "SSL"})
+    config |= {"admin": {"bind": admin}, **settings}
+    path = folder / "sidecar.yaml"
+    path.write_text(yaml.safe_dump(config))
+    process = await asyncio.to_thread(SidecarProcess.start, path, folder / "sidecar.log", admin)
+    site = Site(process, config)
+    try:
+        yield site
+    finally:
+        for writer in site.clients:
+            writer.transport.abort()
+        assert await asyncio.to_thread(process.stop)
 
 
 @contextmanager
@@ -79,41 +85,6 @@ def stopped(pid: int | None) -> Iterator[None]:
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
-
-
-@pytest.fixture(scope="module")
-def slow() -> Iterator[socket.socket]:
-    """Stands for a broker that accepts on command, which no real one can be made to do."""
-    with socket.create_server((HOST, 0)) as slow:
-        slow.setblocking(False)
-        yield slow
-
-
-@pytest.fixture(scope="module")
-def running(tls_broker: TlsBroker, slow: socket.socket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """With the listeners CLIENT, TLS and SLOW."""
-    # Of the listener SLOW the upstream accepts after more than ``SETUP``.
-    times = {"connection.setup.timeout.ms": int(SETUP * 1000), "upstream.connect.timeout.ms": 60_000}
-    config = config_of(tls_broker.node, **times)
-    upstreams = {"TLS": tls_broker.listeners["TLS"].address, "SLOW": f"{HOST}:{slow.getsockname()[1]}"}
-    for (name, upstream), port in zip(upstreams.items(), free_ports(2), strict=True):
-        bind = f"{HOST}:{port}"
-        config["listeners"].append({"name": name, "bind": bind, "upstream": upstream, "security.protocol": "SSL"})
-    process = started(tmp_path_factory.mktemp("sidecar"), config)
-    yield Site(process, {one["name"]: int(one["bind"].rpartition(":")[2]) for one in config["listeners"]})
-    assert process.stop()
-
-
-@pytest.fixture
-async def site(running: Site) -> AsyncIterator[Site]:
-    yield running
-    running.hang_up()
-
-
-def started(folder: Path, config: Mapping[str, Any]) -> SidecarProcess:
-    path = folder / "sidecar.yaml"
-    path.write_text(yaml.safe_dump(config))
-    return SidecarProcess.start(path, folder / "sidecar.log", config["admin"]["bind"])
 
 
 async def ask(reader: Reader, writer: Writer) -> None:
@@ -135,103 +106,64 @@ async def lasts(reader: Reader, began: float) -> float:
 
 @pytest.mark.slow
 async def test_who_does_not_complete_a_request_is_closed_and_who_waits_for_the_broker_is_not(
-    site: Site, tls_broker: TlsBroker, slow: socket.socket
+    tls_broker: TlsBroker, tmp_path: Path
 ) -> None:
     """Nor is who has sent a request before and is silent since, with TLS or without."""
-    before, began = {name: site.closed(name) for name in ("CLIENT", "TLS", "SLOW")}, time.monotonic()
-    context = ssl.create_default_context(cafile=str(tls_broker.authority.ca))
-    plain, tls, shaken = await site.dial(), *[await site.dial("TLS", ssl=context) for _ in range(2)]
-    for client in (plain, tls):
-        await ask(*client)
-    waiting, large = await site.dial(), await site.dial()
-    accepted_late = asyncio.create_task(is_accepted_late(site, slow))
-    with stopped(tls_broker.node.pid):
-        waiting[1].write(request(API_VERSIONS, 0, 6) + request(API_VERSIONS, 0, 7)[:-1])
-        large[1].write(produce(8, 1, batch(1, bytes(LARGE))))
-        silent, half, slowly, without_tls = [
-            await site.dial(listener) for listener in ("CLIENT", "CLIENT", "CLIENT", "TLS")
-        ]
-        half[1].write(produce(1, 1, batch(3, bytes(100)))[:-1])
+    node = tls_broker.node
+    times = {"connection.setup.timeout.ms": int(SETUP * 1000)}
+    async with running(tmp_path, node, tls_broker.listeners["TLS"].address, **times) as site:
+        before, began = {name: site.closed(name) for name in ("CLIENT", "TLS")}, time.monotonic()
+        context = ssl.create_default_context(cafile=str(tls_broker.authority.ca))
+        plain, tls, shaken = await site.dial(), *[await site.dial("TLS", ssl=context) for _ in range(2)]
+        for client in (plain, tls):
+            await ask(*client)
+        waiting, large = await site.dial(), await site.dial()
+        with stopped(node.pid):
+            waiting[1].write(request(API_VERSIONS, 0, 6) + request(API_VERSIONS, 0, 7)[:-1])
+            large[1].write(produce(8, 1, batch(1, bytes(LARGE))))
+            silent, half, slowly, without_tls = [
+                await site.dial(listener) for listener in ("CLIENT", "CLIENT", "CLIENT", "TLS")
+            ]
+            half[1].write(produce(1, 1, batch(3, bytes(100)))[:-1])
 
-        async def trickle() -> None:
-            for byte in request(API_VERSIONS, 0, 5, client_id="c" * 1000):
-                slowly[1].write(bytes([byte]))
-                await asyncio.sleep(0.05)
+            async def trickle() -> None:
+                for byte in request(API_VERSIONS, 0, 5, client_id="c" * 1000):
+                    slowly[1].write(bytes([byte]))
+                    await asyncio.sleep(0.05)
 
-        trickling = asyncio.create_task(trickle())
-        try:
-            ends = (lasts(reader, began) for reader, _ in (silent, half, slowly, without_tls))
-            for seconds in await asyncio.gather(*ends):
-                assert SETUP - 0.5 <= seconds < SLOW
-        finally:
-            trickling.cancel()
-            await asyncio.wait([trickling])
-        await asyncio.sleep(SETUP)
-    await answered(waiting[0], 6)
-    await answered(large[0], 8)
-    for client in (plain, tls, shaken):
-        await ask(*client)
-    await accepted_late
-    after = {name: site.closed(name) - count for name, count in before.items()}
-    assert after == {"CLIENT": 3, "TLS": 1, "SLOW": 0}
-
-
-async def is_accepted_late(site: Site, slow: socket.socket) -> None:
-    """The time begins when the broker has accepted."""
-    loop = asyncio.get_running_loop()
-    with suppress(BlockingIOError):
-        while True:  # the sidecar has looked whether anybody is there
-            slow.accept()[0].close()
-    slow.listen(0)
-    with await asyncio.to_thread(socket.create_connection, slow.getsockname(), SLOW):  # fills the backlog
-        _, writer = await site.dial("SLOW")
-        await asyncio.sleep(SETUP + 0.3)
-        (await loop.sock_accept(slow))[0].close()
-        accepted, _ = await asyncio.wait_for(loop.sock_accept(slow), SLOW)
-        with accepted:
-            accepted.setblocking(False)
-            for _ in range(2):
-                await asyncio.sleep(0.3)
-                writer.write(b"x")
-                assert await asyncio.wait_for(loop.sock_recv(accepted, 2), SLOW) == b"x"
-                await asyncio.sleep(SETUP)
-    slow.listen()
-
-
-@pytest.mark.slow
-async def test_what_came_while_the_sidecar_was_stopped_is_read(site: Site) -> None:
-    before = site.closed("CLIENT")
-    clients = [await site.dial() for _ in range(20)]
-    await asyncio.sleep(0.2)
-    with stopped(site.process.process.pid):
-        for _, writer in clients:
-            writer.write(request(API_VERSIONS, 0, 5))
-        await asyncio.sleep(SETUP + 1)
-    for reader, _ in clients:
-        await answered(reader, 5)
-    assert site.closed("CLIENT") == before
+            trickling = asyncio.create_task(trickle())
+            try:
+                ends = (lasts(reader, began) for reader, _ in (silent, half, slowly, without_tls))
+                for seconds in await asyncio.gather(*ends):
+                    assert SETUP - 0.5 <= seconds < SLOW
+            finally:
+                trickling.cancel()
+                await asyncio.wait([trickling])
+            await asyncio.sleep(SETUP)
+        await answered(waiting[0], 6)
+        await answered(large[0], 8)
+        for client in (plain, tls, shaken):
+            await ask(*client)
+        assert {name: site.closed(name) - count for name, count in before.items()} == {"CLIENT": 3, "TLS": 1}
 
 
 @pytest.mark.promise(
     "config/process.md",
-    "A client that has not sent its first request within `connection.setup.timeout.ms` is closed; one that "
-    "has may be silent.",
+    "A client whose first request is not there after `connection.setup.timeout.ms` is closed; one whose "
+    "request was may be silent.",
 )
 async def test_a_reload_changes_the_time_of_those_who_wait_in_every_worker(
     cluster: ClusterState, tmp_path: Path
 ) -> None:
-    config = config_of(cluster.nodes[0], **{"workers": 2, "connection.setup.timeout.ms": 3_600_000})
-    process = started(tmp_path, config)
-    port = int(config["listeners"][0]["bind"].rpartition(":")[2])
-    site = Site(process, {"CLIENT": port})
-    try:
+    node, name = cluster.nodes[0], "connection.setup.timeout.ms"
+    async with running(tmp_path, node, node.upstream, **{"workers": 2, name: 3_600_000}) as site:
         clients = [await site.dial() for _ in range(4)]
         for reader, writer in clients[2:]:
             await ask(reader, writer)
-        part = process.config.with_suffix(".part")
-        part.write_text(yaml.safe_dump(config | {"connection.setup.timeout.ms": 100}))
-        part.replace(process.config)
-        os.kill(process.process.pid, signal.SIGHUP)
+        part = site.process.config.with_suffix(".part")
+        part.write_text(yaml.safe_dump(site.config | {name: 100}))
+        part.replace(site.process.config)
+        os.kill(site.process.process.pid, signal.SIGHUP)
         await asyncio.gather(*[lasts(reader, time.monotonic()) for reader, _ in clients[:2]])
         for reader, writer in clients[2:]:
             await ask(reader, writer)
@@ -240,6 +172,3 @@ async def test_a_reload_changes_the_time_of_those_who_wait_in_every_worker(
             assert time.monotonic() < deadline
             await asyncio.sleep(0.1)
         assert site.closed("CLIENT") == 2
-    finally:
-        site.hang_up()
-        assert process.stop()

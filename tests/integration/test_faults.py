@@ -1,49 +1,31 @@
-"""A broker that dies, a sidecar that gets SIGTERM: clients recover by themselves and lose nothing acknowledged."""
+"""A broker that dies, a sidecar that ends: clients recover by themselves and lose nothing acknowledged."""
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Producer
 
 from proxy.local import cluster as local_cluster
 from proxy.local import process
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
 from tests.integration.metrics import sample
-from tests.integration.test_audit import until
-from tests.integration.test_documented import led
+from tests.integration.topics import new_topic
+from tests.tools.topic import messages
 
-pytestmark = pytest.mark.kafka
-
-
-@pytest.fixture(scope="module")
-def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterState]:
-    """A cluster whose broker a test may kill, as long as it starts it again."""
-    folder = tmp_path_factory.mktemp("faults")
-    yield local_cluster.up(folder, progress=False)
-    local_cluster.down(folder)
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 
-def create_topic(state: ClusterState) -> str:
-    name = f"f-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": state.internal_bootstrap})
-    admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
-    until(lambda: led(admin, name))
-    return name
-
-
-def start_sidecar(state: ClusterState, folder: Path) -> SidecarProcess:
-    return SidecarProcess.start(folder / "sidecar-1.yaml", folder / "sidecar-1.log", state.nodes[0].admin)
+@pytest.fixture
+def own_cluster(tmp_path: Path) -> Iterator[ClusterState]:
+    """A cluster whose broker a test may kill."""
+    yield local_cluster.up(tmp_path, progress=False)
+    local_cluster.down(tmp_path)
 
 
 class Load:
@@ -91,27 +73,18 @@ class Load:
         assert self._producer.flush(90) == 0
 
 
-def read_all(bootstrap: str, topic: str) -> list[str]:
-    """Every value of partition 0."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": uuid.uuid4().hex, "enable.partition.eof": True})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    values: list[str] = []
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        message = consumer.poll(1)
-        if message is None:
-            continue
-        if message.error():
-            break
-        values.append((message.value() or b"").decode())
-    consumer.close()
-    return values
+@pytest.mark.promise(
+    "operations.md",
+    "When a broker or a sidecar is killed or restarted, clients reconnect and lose nothing that was acknowledged.",
+)
+def test_brokers_and_sidecars_that_are_killed_under_load_lose_nothing_acknowledged(own_cluster: ClusterState) -> None:
+    node = own_cluster.nodes[0]
+    folder, topic = node.home.parent, new_topic(own_cluster)
 
+    def start() -> SidecarProcess:
+        return SidecarProcess.start(folder / "sidecar-1.yaml", folder / "sidecar-1.log", node.admin)
 
-def test_a_broker_killed_under_load_loses_nothing_acknowledged(own_cluster: ClusterState) -> None:
-    folder = own_cluster.nodes[0].home.parent
-    topic = create_topic(own_cluster)
-    sidecar = start_sidecar(own_cluster, folder)
+    sidecar = start()
     load = Load(own_cluster.bootstrap, topic)
     try:
         for _ in range(2):
@@ -119,68 +92,19 @@ def test_a_broker_killed_under_load_loses_nothing_acknowledged(own_cluster: Clus
             local_cluster.stop_node(folder, 1, kill=True)
             local_cluster.start_node(folder, 1)
         load.wait_for(1000)
-        load.finish()
-        values = read_all(own_cluster.bootstrap, topic)
-        assert load.acknowledged <= set(values)
-        assert len(values) == len(set(values))
         text = sidecar.metrics()
         assert sample(text, "brokerside_connections_closed_total", cause="broker_out_of_sync") == 0
         assert sample(text, "brokerside_frames_invalid_total") == 0
-    finally:
-        load.finish()
         assert sidecar.stop()
-
-
-def test_a_sidecar_that_is_restarted_under_load_loses_nothing_acknowledged(own_cluster: ClusterState) -> None:
-    folder = own_cluster.nodes[0].home.parent
-    topic = create_topic(own_cluster)
-    sidecar = start_sidecar(own_cluster, folder)
-    load = Load(own_cluster.bootstrap, topic)
-    try:
-        load.wait_for(500)
-        assert sidecar.stop()
-        sidecar = start_sidecar(own_cluster, folder)
+        sidecar = start()
         load.wait_for(500)
         process.stop([sidecar.process], 5, kill=True)
-        sidecar = start_sidecar(own_cluster, folder)
+        sidecar = start()
         load.wait_for(500)
         load.finish()
-        values = read_all(own_cluster.bootstrap, topic)
+        values = [(message.value() or b"").decode() for message in messages(own_cluster.internal_bootstrap, topic)]
         assert load.acknowledged <= set(values)
         assert len(values) == len(set(values))
     finally:
         load.finish()
-        sidecar.stop()
-
-
-def test_a_second_sigterm_ends_a_drain_at_once(own_cluster: ClusterState) -> None:
-    node = own_cluster.nodes[0]
-    folder = node.home.parent
-    topic = create_topic(own_cluster)
-    config = yaml.safe_load((folder / "sidecar-1.yaml").read_text())
-    (folder / "patient.yaml").write_text(yaml.safe_dump(config | {"drain.timeout.ms": 250_000}))
-    sidecar = SidecarProcess.start(folder / "patient.yaml", folder / "patient.log", node.admin)
-    consumer = Consumer(
-        {
-            "bootstrap.servers": own_cluster.bootstrap,
-            "group.id": "g",
-            "fetch.wait.max.ms": 250_000,
-            "fetch.min.bytes": 1000,
-        }
-    )
-    try:
-        consumer.assign([TopicPartition(topic, 0, 0)])
-        deadline = time.monotonic() + 60
-        while sample(sidecar.metrics(), "brokerside_requests_total", api="Fetch") == 0:
-            assert time.monotonic() < deadline
-            consumer.poll(0.1)
-        os.kill(sidecar.process.pid, signal.SIGTERM)
-        until(lambda: '"draining"' in sidecar.log.read_text())  # two signals before that would be one
-        time.sleep(1)
-        assert sidecar.process.alive()  # the long poll holds the drain
-        os.kill(sidecar.process.pid, signal.SIGTERM)
-        until(lambda: not sidecar.process.alive())
-        assert '"event":"stopped"' in sidecar.log.read_text().replace(" ", "")
-    finally:
-        consumer.close()
-        sidecar.stop()
+        assert sidecar.stop()

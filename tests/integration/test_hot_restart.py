@@ -33,12 +33,12 @@ from tests.integration.requesters import RequestPlan
 from tests.integration.test_audit import envelopes, events
 from tests.tools.conformance.crowd import Plan, Visits
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 CONNECTS = 200
 """Connects per second."""
 
-REQUESTS = 5_000 if FULL else 1_000
+REQUESTS = 5_000 if FULL else 500
 """Requests per second; 5,000 with FAULTS_FULL=1."""
 
 LIMIT = 20
@@ -181,6 +181,10 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.promise(
+    "restart.md",
+    "In a takeover no connection is refused or reset, rates continue exactly, and no event of the audit is lost.",
+)
 async def test_a_hot_restart_under_load(
     site: HotSite,
     cluster: ClusterState,

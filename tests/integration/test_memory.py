@@ -1,14 +1,17 @@
-"""How much memory the sidecar's process takes where a body is huge, and where many clients do not read."""
+"""How much memory large responses, slow readers and hoarders make a sidecar hold; a peer stands for some brokers."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,10 +19,14 @@ import yaml
 from proxy.local.cluster import ClusterState
 from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
-from tests.frames import METADATA, batch, request, response
-from tests.integration.peer import Reader, Writer, read_frame, upstream
-from tests.integration.weighed import KIB, MIB, Weighed
+from tests.frames import API_VERSIONS, METADATA, batch, request, response
+from tests.integration.metrics import sample
+from tests.integration.peer import Reader, Writer, answer_in_order, read_frame, upstream
+from tests.integration.test_tls import HandMade
+from tests.tools.authority import Authority
+from tests.tools.messages import uvarint
 
+KIB, MIB = 1024, 1024 * 1024
 FETCH = 1
 BATCH = batch(1000, bytes(MIB))
 """What fetch responses here are made of: about 1 MiB."""
@@ -32,9 +39,79 @@ BROKER_SEND_BUFFER, CONSUMER_RECEIVE_BUFFER = 102_400, 65_536
 """Bytes of socket buffers: Kafka's defaults of socket.send.buffer.bytes and receive.buffer.bytes."""
 
 
+HOARDERS = 12
+PARTITIONS = 190_000
+"""Of one Produce request, six bytes each."""
+
+BUDGET = 64 * MIB
+PER_CONNECTION = 512 * KIB
+"""Bytes a connection may take besides: sessions, what was read at a time, what waits to be written."""
+
+WAIT_MS = 60_000
+"""Milliseconds after which the broker answers the request before those."""
+
+TOGETHER = 50
+"""Clients with TLS that connect at a time."""
+
+METADATA_READERS = 60
+METADATA_SIZE = 4 * MIB
+
+
+class Weighed:
+    """A sidecar process, its metrics and its resident memory."""
+
+    def __init__(self, process: SidecarProcess, address: tuple[str, int]) -> None:
+        self._process = process
+        self.address = address
+
+    async def metric(self, name: str, **labels: str) -> float:
+        return sample(await asyncio.to_thread(self._process.metrics), f"brokerside_{name}", **labels)
+
+    async def until(self, name: str, least: float, **labels: str) -> None:
+        """Wait until a metric has reached ``least``."""
+        async with asyncio.timeout(60):
+            while await self.metric(name, **labels) < least:  # noqa: ASYNC110  # only asking shows it
+                await asyncio.sleep(0.05)
+
+    def start_measuring(self) -> int:
+        """Return the resident bytes of now, and forget those of before in ``peak``."""
+        (self._proc / "clear_refs").write_text("5")
+        return self.resident()
+
+    def resident(self) -> int:
+        """Resident bytes of now."""
+        return self._kib("VmRSS") * KIB
+
+    def peak(self) -> int:
+        """Most resident bytes since ``start_measuring``."""
+        return self._kib("VmHWM") * KIB
+
+    @property
+    def _proc(self) -> Path:
+        return Path(f"/proc/{self._process.process.pid}")
+
+    def _kib(self, name: str) -> int:
+        found = re.search(rf"^{name}:\s+(\d+) kB$", (self._proc / "status").read_text(), re.MULTILINE)
+        assert found is not None
+        return int(found[1])
+
+
 @asynccontextmanager
-async def sidecar(folder: Path, **settings: object) -> AsyncIterator[Weighed]:
-    """Start it before a peer whose fetch responses are as large as the request's ``max_bytes`` says."""
+async def sidecar(folder: Path, config: dict[str, Any]) -> AsyncIterator[Weighed]:
+    """Run it as ``config`` says."""
+    path = folder / "sidecar.yaml"
+    path.write_text(yaml.safe_dump(config))
+    process = await asyncio.to_thread(SidecarProcess.start, path, folder / "sidecar.log", config["admin"]["bind"])
+    host, port = config["listeners"][0]["bind"].split(":")
+    try:
+        yield Weighed(process, (host, int(port)))
+    finally:
+        assert await asyncio.to_thread(process.stop)
+
+
+@asynccontextmanager
+async def before_a_peer(folder: Path, **settings: Any) -> AsyncIterator[Weighed]:
+    """A sidecar before a peer whose fetch responses are as large as the request's ``max_bytes`` says."""
     bind, admin = free_ports(2)
 
     async def answer(reader: Reader, writer: Writer) -> None:
@@ -49,17 +126,13 @@ async def sidecar(folder: Path, **settings: object) -> AsyncIterator[Weighed]:
                 writer.write(response(correlation_id, broker + struct.pack(">ii", 1, 0)))
             await writer.drain()
 
-    async with upstream(answer) as upstream_port:
-        path = folder / "sidecar.yaml"
-        listener = {"name": "CLIENT", "bind": f"127.0.0.1:{bind}", "upstream": f"127.0.0.1:{upstream_port}"}
-        config = {"broker.id": 1, "listeners": [listener], "admin": {"bind": f"127.0.0.1:{admin}"}, **settings}
-        path.write_text(yaml.safe_dump(config))
-        log = folder / "sidecar.log"
-        process = await asyncio.to_thread(SidecarProcess.start, path, log, f"127.0.0.1:{admin}")
-        try:
-            yield Weighed(process, ("127.0.0.1", bind))
-        finally:
-            assert await asyncio.to_thread(process.stop)
+    async with upstream(answer) as port, sidecar(folder, config_of(bind, admin, port) | settings) as running:
+        yield running
+
+
+def config_of(bind: int, admin: int, port: int, **listener: Any) -> dict[str, Any]:
+    one = {"name": "CLIENT", "bind": f"127.0.0.1:{bind}", "upstream": f"127.0.0.1:{port}", **listener}
+    return {"broker.id": 1, "listeners": [one], "admin": {"bind": f"127.0.0.1:{admin}"}}
 
 
 def fetch(correlation_id: int, size: int) -> bytes:
@@ -99,27 +172,6 @@ async def fetch_all(sock: socket.socket, size: int) -> None:
     await receive(sock, int.from_bytes(head, "big"))
 
 
-@pytest.mark.kafka
-async def test_a_fetch_of_100_mb_takes_less_than_2_mib(cluster: ClusterState, tmp_path: Path) -> None:
-    observed = {
-        "internal.bootstrap.servers": cluster.internal_bootstrap,
-        "observer.class.names": ["observers.audit:AuditObserver"],
-        "audit": {"topic": "audit-of-memory"},
-    }
-    async with sidecar(tmp_path, **observed) as running:
-        with socket.create_connection(running.address) as sock:
-            sock.setblocking(False)
-            for _ in range(20):  # what is made once, such as the producer's buffers, is not the question
-                await fetch_all(sock, 2 * len(BATCH))
-            await running.until("audit_delivered_total", 21)  # the connection, too
-            before = running.start_measuring()
-            await fetch_all(sock, 100_000_000)
-            await running.until("observer_delivered_total", 22)
-            assert running.peak() - before < 2 * MIB
-        assert await running.metric("decode_total", outcome="full") == 42  # of each fetch the request and the response
-        assert await running.metric("bytes_total", direction="broker_to_client") > 100_000_000
-
-
 class Keeper:
     """An observer that wants to read every body, and keeps none."""
 
@@ -136,20 +188,39 @@ class Keeper:
         pass
 
 
-async def test_a_fetch_of_100_mb_that_somebody_wants_to_read_takes_less_than_2_mib(tmp_path: Path) -> None:
-    keeper = f"tests.integration.{Path(__file__).stem}:Keeper"
-    observed = {"internal.bootstrap.servers": "127.0.0.1:1", "observer.class.names": [keeper]}
-    async with sidecar(tmp_path, **observed) as running:
-        with socket.create_connection(running.address) as sock:
-            sock.setblocking(False)
-            for _ in range(20):
-                await fetch_all(sock, 2 * len(BATCH))
-            before = running.start_measuring()
-            await fetch_all(sock, 100_000_000)
-            assert running.peak() - before < 2 * MIB
-        assert await running.metric("decode_total", outcome="not_kept") == 21
+@pytest.mark.kafka
+@pytest.mark.promise(
+    "architecture.md", "A fetch of 100 MB takes less than 2 MiB of the sidecar's memory, whoever observes it."
+)
+async def test_a_fetch_of_100_mb_takes_less_than_2_mib(cluster: ClusterState, tmp_path: Path) -> None:
+    """With the audit, and with an observer that wants to read it."""
+    for observer, outcome, count in (
+        ("observers.audit:AuditObserver", "full", 42),  # of each fetch the request and the response
+        (f"{__name__}:Keeper", "not_kept", 21),
+    ):
+        observed = {
+            "internal.bootstrap.servers": cluster.internal_bootstrap,
+            "observer.class.names": [observer],
+            "audit": {"topic": "audit-of-memory"},
+        }
+        async with before_a_peer(tmp_path, **observed) as running:
+            with socket.create_connection(running.address) as sock:
+                sock.setblocking(False)
+                for _ in range(20):  # what is made once, such as the producer's buffers, is not the question
+                    await fetch_all(sock, 2 * len(BATCH))
+                if outcome == "full":
+                    await running.until("audit_delivered_total", 21)  # the connection, too
+                before = running.start_measuring()
+                await fetch_all(sock, 100_000_000)
+                await running.until("decode_total", count, outcome=outcome)
+                if outcome == "full":
+                    await running.until("observer_delivered_total", 22)
+                assert running.peak() - before < 2 * MIB, observer
+            assert await running.metric("decode_total", outcome=outcome) == count, observer
+            assert await running.metric("bytes_total", direction="broker_to_client") > 100_000_000
 
 
+@pytest.mark.promise("security.md", "A client that does not read takes some 200 KiB of memory at most.")
 async def test_500_readers_of_1_kib_a_second_take_160_kib_each_and_stop_nobody_else(tmp_path: Path) -> None:
     loop = asyncio.get_running_loop()
 
@@ -159,7 +230,7 @@ async def test_500_readers_of_1_kib_a_second_take_160_kib_each_and_stop_nobody_e
             assert await loop.sock_recv(sock, KIB)
             await asyncio.sleep(1)
 
-    async with sidecar(tmp_path) as running:
+    async with before_a_peer(tmp_path) as running:
         with contextlib.ExitStack() as sockets:
             slow = [sockets.enter_context(socket.socket()) for _ in range(SLOW_READERS)]
             for sock in slow:
@@ -182,3 +253,160 @@ async def test_500_readers_of_1_kib_a_second_take_160_kib_each_and_stop_nobody_e
             grown = peak - before
             assert grown <= SLOW_READERS * PER_SLOW_READER
             assert await running.metric("connections_closed_total") <= 1  # the probe of /readyz
+
+
+async def push(sock: socket.socket, data: bytes, least: int) -> int:
+    """Send more than ``least`` bytes of ``data``, and then until nothing was taken for three seconds. Returns how many
+    bytes were."""
+    loop = asyncio.get_running_loop()
+    view, sent = memoryview(data), 0
+    async with asyncio.timeout(60):
+        while sent < len(data):
+            piece = view[sent : sent + 65_536]
+            sending = asyncio.ensure_future(loop.sock_sendall(sock, piece))
+            try:
+                while not (await asyncio.wait([sending], timeout=3))[0]:
+                    if sent > least:
+                        return sent
+                await sending
+            finally:
+                sending.cancel()
+            sent += len(piece)
+    return sent
+
+
+async def ask(address: tuple[str, int]) -> None:
+    """An honest client's request is answered."""
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(request(API_VERSIONS, 0, 7))
+    async with asyncio.timeout(60):
+        frame = await read_frame(reader)
+    assert struct.unpack_from(">i", frame, 4) == (7,)
+    writer.close()
+
+
+@pytest.mark.kafka
+@pytest.mark.promise(
+    "security.md",
+    "Clients make a process hold 64 MiB at most, and some KiB for each connection; others are served meanwhile.",
+)
+async def test_partitions_of_open_produce_requests_are_held_in_the_budget(
+    cluster: ClusterState, topic: str, tmp_path: Path
+) -> None:
+    name = topic.encode()
+    wait = struct.pack(">iiiib", -1, WAIT_MS, 1 << 30, 1 << 20, 0) + struct.pack(">ih", 1, len(name)) + name
+    fetch = request(1, 4, 1, wait + struct.pack(">iiqi", 1, 0, 0, 1 << 20))
+    partitions = uvarint(PARTITIONS + 1) + b"\0\0\0\1\0\0" * PARTITIONS
+    produce = request(
+        0,
+        9,
+        2,
+        b"\0" + b"\0" + struct.pack(">hi", 1, 1000) + b"\2" + uvarint(len(name) + 1) + name + partitions + b"\0\0",
+    )
+    config = yaml.safe_load((cluster.nodes[0].home.parent / "sidecar-1.yaml").read_text())
+    config["drain.timeout.ms"] = 500
+    async with sidecar(tmp_path, config) as running:
+        await ask(running.address)
+        before = running.start_measuring()
+        with contextlib.ExitStack() as sockets:
+            hoarders = [sockets.enter_context(socket.create_connection(running.address)) for _ in range(HOARDERS)]
+            for sock in hoarders:
+                sock.setblocking(False)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing resets it
+            least = 2 * len(produce)
+            sent = await asyncio.gather(*(push(sock, fetch + 4 * produce, least) for sock in hoarders))
+            assert min(sent) > least, "the broker reads no more, and two are whole"
+            await running.until("requests_total", 1 + 3 * HOARDERS)
+            await running.until("decode_total", HOARDERS, outcome="not_kept")
+            assert await running.metric("memory_charged_bytes") > BUDGET / 2
+            grown = running.peak() - before
+            print(f"{sum(sent) / 1e6:.0f} MB in, {grown / 1e6:.0f} MB held")
+            assert grown < 2 * BUDGET + HOARDERS * PER_CONNECTION
+            await ask(running.address)
+
+
+@pytest.mark.promise(
+    "security.md", "Of a long Metadata response only the brokers' part is held, for clients that do not read as well."
+)
+async def test_of_a_long_metadata_response_little_is_held_for_clients_that_do_not_read(tmp_path: Path) -> None:
+    brokers = struct.pack(">iih9sih", 1, 1, 9, b"127.0.0.1", 19_092, -1)
+    topics = struct.pack(">hh5sb", 0, 5, b"topic", 0) + struct.pack(">i", 0)
+    count = METADATA_SIZE // len(topics)
+    body = brokers + struct.pack(">ii", 1, count) + topics * count
+
+    async def answer(reader: Reader, writer: Writer) -> None:
+        while True:
+            frame = await read_frame(reader)
+            key, _, correlation_id = struct.unpack_from(">hhi", frame, 4)
+            writer.write(response(correlation_id, body if key == METADATA else b"\0\x23\0\0\0\0"))
+            await writer.drain()
+
+    bind, admin = free_ports(2)
+    rewriting = {"rewrite.addresses": True, "advertised": "edge.example:9092"}
+    async with upstream(answer) as port:
+        async with sidecar(tmp_path, config_of(bind, admin, port, **rewriting)) as running:
+            before = running.start_measuring()
+            with contextlib.ExitStack() as sockets:
+                slow = [
+                    sockets.enter_context(socket.create_connection(running.address)) for _ in range(METADATA_READERS)
+                ]
+                for sock in slow:
+                    sock.sendall(request(METADATA, 1, 1))
+                await running.until("edited_responses_total", METADATA_READERS, api="Metadata")
+                await asyncio.sleep(1)
+                grown = running.peak() - before
+                print(f"{METADATA_READERS} x {len(body) / 1e6:.1f} MB, {grown / 1e6:.0f} MB held")
+                assert grown < METADATA_READERS * PER_CONNECTION
+                got = await asyncio.to_thread(received, slow[-1], len(body) + 8 + len("edge.example") - 9)
+        assert b"edge.example" in got[:60]
+        assert got.endswith(topics)
+
+
+def received(sock: socket.socket, size: int) -> bytes:
+    """The next ``size`` bytes."""
+    sock.settimeout(20)
+    data = bytearray()
+    while len(data) < size:
+        piece = sock.recv(min(size - len(data), 1 << 20))
+        assert piece
+        data += piece
+    return bytes(data)
+
+
+@pytest.mark.promise("tls.md", "A connection with TLS takes some ten KiB of memory, and leaves nothing behind.")
+async def test_connections_with_tls_take_little_and_leave_nothing(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("broker")
+    context = ssl.create_default_context(cafile=str(authority.ca))
+    bind, admin = free_ports(2)
+    tls = {"ssl.certificate.location": str(pair.certificate), "ssl.key.location": str(pair.key)}
+    listener = {"security.protocol": "SASL_SSL", "tls": tls}
+
+    async def ask() -> Writer:
+        client = HandMade(context, *await asyncio.open_connection("127.0.0.1", bind))
+        await client.shake_hands()
+        client.tls.write(request(METADATA, 1, 7))
+        assert await client.read(8) == response(7)
+        return client.writer
+
+    async with (
+        upstream(answer_in_order) as port,
+        sidecar(tmp_path, config_of(bind, admin, port, **listener)) as running,
+    ):
+
+        async def come_and_go(count: int) -> int:
+            for _ in range(count // TOGETHER):
+                for writer in await asyncio.gather(*(ask() for _ in range(TOGETHER))):
+                    writer.transport.abort()
+            await running.until("connections_closed_total", (await running.metric("connections_accepted_total")) - 1)
+            return running.resident()
+
+        before = await come_and_go(TOGETHER)
+        held = [writer for _ in range(6) for writer in await asyncio.gather(*(ask() for _ in range(TOGETHER)))]
+        assert (running.resident() - before) / len(held) < 60 * KIB
+        for writer in held:
+            writer.transport.abort()
+        filled = await come_and_go(500)  # caches and pools
+        for _ in range(2):
+            left = await come_and_go(500)
+        assert left - filled < 5 * MIB

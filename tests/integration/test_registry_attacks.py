@@ -23,10 +23,10 @@ from proxy.config.hmac_keys import AUDIT, REGISTRY
 from proxy.core.authentication import HEADER, Authenticator, read_keys
 from proxy.core.protected_topics import REGISTRY as TOPIC
 from proxy.fleet.sidecar_record import SidecarRecord, encode, record_key
-from proxy.local import cluster as local_cluster
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
 from tests.integration.metrics import sample
+from tests.integration.topics import described_by
 from tests.tools.topic import messages
 
 pytestmark = pytest.mark.kafka
@@ -39,16 +39,21 @@ OLD, NEW = "old:" + 32 * "o", "new:" + 32 * "n"
 
 
 @pytest.fixture(scope="module")
-def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterState]:
-    """A broker whose registry was made by somebody else: it keeps what is compressed as it is."""
-    folder = tmp_path_factory.mktemp("cluster")
-    properties = {"message.max.bytes": str(LARGEST_BATCH)}
-    state = local_cluster.up(folder, progress=False, broker_properties=properties)
+def state(cluster: ClusterState) -> Iterator[ClusterState]:
+    """The registry was made by somebody else: it takes more than a new one, and keeps what is compressed as it is."""
     config = {"cleanup.policy": "compact", "compression.type": "producer", "message.timestamp.type": "LogAppendTime"}
-    admin = AdminClient({"bootstrap.servers": state.internal_bootstrap})
+    config["max.message.bytes"] = str(LARGEST_BATCH)
+    admin = AdminClient({"bootstrap.servers": cluster.internal_bootstrap})
+
+    def delete() -> None:
+        if TOPIC in admin.list_topics(timeout=30).topics:
+            admin.delete_topics([TOPIC])[TOPIC].result(30)
+
+    delete()
     admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)])[TOPIC].result(30)
-    yield state
-    local_cluster.down(folder)
+    described_by(cluster, TOPIC)
+    yield cluster
+    delete()
 
 
 class Running:
@@ -131,6 +136,10 @@ LARGE = {f"t{n}": "x" * 1000 for n in range(100)}
 """Tags of a record of 100 KB, which compresses to nothing."""
 
 
+@pytest.mark.promise(
+    "security.md",
+    "Whoever writes the registry makes no sidecar hold much: records of other brokers are dropped, large ones refused.",
+)
 def test_no_record_becomes_large_in_a_reader(state: ClusterState, tmp_path: Path) -> None:
     """300 sidecars that there are not, 30 MB in some kilobytes: an existing topic is bounded as a new one is."""
     with running(state, tmp_path, {}) as sidecar:
@@ -143,65 +152,53 @@ def test_no_record_becomes_large_in_a_reader(state: ClusterState, tmp_path: Path
         assert sidecar.write([spoofed(1000 + n, LARGE) for n in range(300)], **one_by_one) == []
         sidecar.until_dropped("unknown_broker", 300)
         assert sidecar.peak() - before < 16 * MIB
-
-
-def test_it_starts_beside_what_is_there_already(state: ClusterState, tmp_path: Path) -> None:
-    with running(state, tmp_path, {}) as sidecar:
-        assert sidecar.write([spoofed(1000 + n, LARGE) for n in range(300)], **{"batch.num.messages": 1}) == []
-    with running(state, tmp_path, {}) as sidecar:
+    with running(state, tmp_path, {}) as sidecar:  # beside what is there already
         sidecar.until_dropped("unknown_broker", 300)
         assert sidecar.peak() < 128 * MIB
 
 
-def test_what_nobody_has_signed_is_ignored(state: ClusterState, tmp_path: Path) -> None:
+@pytest.mark.promise(
+    "security.md",
+    "With keys only signed records count, of the registry and of the audit; keys are changed without a gap.",
+)
+def test_what_nobody_has_signed_is_ignored_while_keys_are_rotated(state: ClusterState, tmp_path: Path) -> None:
+    """What one run has signed with the old key, the next run accepts with both."""
     keys = tmp_path / "keys"
+    node, bootstrap = state.nodes[0], state.internal_bootstrap
+    signed = {"registry": {"hmac.keys.file": "keys"}}
+    keys.write_text(OLD)
+    with running(state, tmp_path, signed), BrokerMetadataClient(node.advertised) as client:
+        assert [one.node_id for one in client.brokers()] == [1]
+
     keys.write_text(f"{NEW}\n{OLD}\n")
-    with running(state, tmp_path, {"registry": {"hmac.keys.file": "keys"}}) as sidecar:
+    audit = {"workers": 2, "audit": {"hmac.keys.file": "keys", "topic": "signed"}}
+    audit["observer.shutdown.timeout.ms"] = 20_000  # what is to be delivered at the end has no spool
+    with running(state, tmp_path, signed | audit) as sidecar:
         record = spoofed(1, {})
-        audit = Authenticator(AUDIT, read_keys(NEW))
         forged = {
             "unsigned": None,
             "unknown_key": [Authenticator(REGISTRY, read_keys("other:" + 32 * "x")).header(*record)],
-            "bad_signature": [audit.header(*record)],
+            "bad_signature": [Authenticator(AUDIT, read_keys(NEW)).header(*record)],
         }
         for reason, headers in forged.items():
+            before = sidecar.dropped(reason)
             assert sidecar.write([record], headers) == []
-            sidecar.until_dropped(reason, 1)
+            sidecar.until_dropped(reason, before + 1)
         sidecar.until_logged("registry_records_dropped")
-        stranger = spoofed(7, {})
-        for line in (OLD, NEW):
+        for stranger, line in ((spoofed(7, {}), OLD), (spoofed(8, {}), NEW)):
             assert sidecar.write([stranger], [Authenticator(REGISTRY, read_keys(line)).header(*stranger)]) == []
         sidecar.until_dropped("unknown_broker", 2)
-
-
-def test_sidecars_with_either_key_know_each_other_while_keys_are_rotated(state: ClusterState, tmp_path: Path) -> None:
-    """What one run has signed with the old key, the next run accepts with both."""
-    keys = tmp_path / "keys"
-    keys.write_text(OLD)
-    address = state.nodes[0].advertised
-    with running(state, tmp_path, {"registry": {"hmac.keys.file": "keys"}}), BrokerMetadataClient(address) as client:
-        assert [one.node_id for one in client.brokers()] == [1]
-    keys.write_text(f"{NEW}\n{OLD}\n")
-    with running(state, tmp_path, {"registry": {"hmac.keys.file": "keys"}}) as sidecar:
-        found = [dict(one.headers() or []).get(HEADER, b"") for one in messages(state.internal_bootstrap, TOPIC)]
-        strange = sum(signed.startswith(b"other:") for signed in found)  # of another test
-        sidecar.until_dropped("unknown_key", strange)
-        assert sidecar.dropped("unknown_key") == strange
-    keys.write_text(NEW)
-    with running(state, tmp_path, {"registry": {"hmac.keys.file": "keys"}}) as sidecar:
-        sidecar.until_dropped("unknown_key", strange + 1)
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_every_record_of_the_audit_is_signed(state: ClusterState, tmp_path: Path, workers: int) -> None:
-    (tmp_path / "keys").write_text(f"{NEW}\n{OLD}\n")
-    topic = f"signed-{workers}"
-    settings = {"workers": workers, "audit": {"hmac.keys.file": "keys", "topic": topic}}
-    settings["observer.shutdown.timeout.ms"] = 20_000  # what is to be delivered at the end has no spool
-    with running(state, tmp_path, settings), BrokerMetadataClient(state.nodes[0].advertised) as client:
-        assert [one.node_id for one in client.brokers()] == [1]
+        assert [sidecar.dropped(reason) for reason in ("unknown_key", "bad_signature")] == [1, 1]
+        with BrokerMetadataClient(node.advertised) as client:
+            assert [one.node_id for one in client.brokers()] == [1]
     new = Authenticator(AUDIT, read_keys(NEW))
-    found = list(messages(state.internal_bootstrap, topic))
-    assert len({json.loads(message.value() or b"")["boot_id"] for message in found}) == workers
+    found = list(messages(bootstrap, "signed"))
+    assert len({json.loads(message.value() or b"")["boot_id"] for message in found}) == 2
     for message in found:
         assert new.verify(message.key(), message.value(), message.headers()) == "authentic"
+
+    keys.write_text(NEW)
+    signers = [dict(one.headers() or []).get(HEADER, b"").partition(b":")[0] for one in messages(bootstrap, TOPIC)]
+    assert b"old" in signers
+    with running(state, tmp_path, signed) as sidecar:
+        sidecar.until_dropped("unknown_key", signers.count(b"old") + signers.count(b"other"))

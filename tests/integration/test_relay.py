@@ -53,13 +53,10 @@ async def receive(sock: socket.socket, size: int) -> int:
 
 
 async def test_100_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
-    async with bench(tmp_path, answer_in_order) as running:
-        reader, writer = await running.dial()
+    async with bench(tmp_path, answer_in_order) as running, running.client() as (reader, writer):
         writer.write(b"".join(request(METADATA, 1, n, b"x" * n) for n in range(100)))
         assert [await read_frame(reader) for _ in range(100)] == [response(n) for n in range(100)]
         assert [exchange.correlation_id for exchange in running.exchanges] == list(range(100))
-        writer.close()
-        await running.ends(client_closed=1)
 
 
 @pytest.mark.promise(
@@ -81,20 +78,16 @@ async def test_who_half_closes_gets_all_that_the_other_side_sends(tmp_path: Path
         writer.write_eof()
         got.set_result(await reader.read())
 
-    async with bench(tmp_path, answer_after_eof) as running:
-        reader, writer = await running.dial()
+    async with bench(tmp_path, answer_after_eof) as running, running.client() as (reader, writer):
         writer.write(b"".join(asked))
         writer.write_eof()
         assert await reader.read() == b"".join(response(n) for n in range(100))
         await running.ends(client_closed=1)
-        writer.close()
-    async with bench(tmp_path, close_first) as running:
-        reader, writer = await running.dial()
+    async with bench(tmp_path, close_first) as running, running.client() as (reader, writer):
         assert await reader.read() == b""
         writer.write(asked[1])
         writer.write_eof()
         assert await got == asked[1]
-        writer.close()
 
 
 @pytest.mark.promise("security.md", "A client that does not read holds up nobody else, and is not cut.")
@@ -191,12 +184,10 @@ async def test_an_unsolicited_response_closes_both_sides_and_invents_nothing(tmp
         writer.write(response(1) + response(99))
         await reader.read()
 
-    async with bench(tmp_path, chatter) as running:
-        reader, writer = await running.dial()
+    async with bench(tmp_path, chatter) as running, running.client() as (reader, writer):
         writer.write(request(METADATA, 1, 1))
         assert await asyncio.wait_for(reader.read(), 60) == response(1)
         await running.ends(broker_out_of_sync=1)
-        writer.close()
 
 
 @pytest.mark.promise(
@@ -323,15 +314,13 @@ async def test_descriptors_that_are_opened_after_the_start_are_not_taken_from_th
     "operations.md", "An error of the sidecar's own costs the events of a connection, and not a byte of its traffic."
 )
 async def test_an_error_of_ours_costs_the_record_of_a_connection_and_not_the_connection(tmp_path: Path) -> None:
-    async with bench(tmp_path, answer_in_order) as running:
-        reader, writer = await running.dial()
+    async with bench(tmp_path, answer_in_order) as running, running.client() as (reader, writer):
         writer.write(request(METADATA, 1, 1))
         assert await read_frame(reader) == response(1)
         running.counters.requests[METADATA] = None  # type: ignore[assignment]  # the session fails where it counts
         writer.write(request(METADATA, 1, 2) + request(METADATA, 1, 3))
         assert [await read_frame(reader) for _ in range(2)] == [response(2), response(3)]
         assert running.counters.abandoned == 1
-        writer.close()
 
 
 def reset(sock: socket.socket) -> None:

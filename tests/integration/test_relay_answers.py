@@ -59,8 +59,7 @@ async def answering(
     "What the sidecar answers itself comes in the order of the requests, between the broker's responses.",
 )
 async def test_answers_and_responses_come_in_the_order_of_their_requests(tmp_path: Path) -> None:
-    async with answering(tmp_path, answer_in_order) as running:
-        reader, writer = await running.dial()
+    async with answering(tmp_path, answer_in_order) as running, running.client() as (reader, writer):
         for n in range(100):
             writer.write(request(METADATA, 1, n, b"x" * n) + request(REPLIED, 3, n, b"y" * n))
             writer.write(request(HELD, 0, n, b"held") + request(HELD, 0, n, b"forward"))
@@ -69,8 +68,6 @@ async def test_answers_and_responses_come_in_the_order_of_their_requests(tmp_pat
             assert interception == [response(n), response(n, replied(3)), response(n, b"held"), response(n)]
         assert running.counters.intercepted == {(REPLIED, "replied"): 100, (HELD, "replied"): 100}
         assert sum(each.synthesized for each in running.exchanges) == 200
-        writer.close()
-        await running.ends(client_closed=1)
 
 
 async def test_responses_are_edited_and_streamed(tmp_path: Path) -> None:
@@ -81,13 +78,11 @@ async def test_responses_are_edited_and_streamed(tmp_path: Path) -> None:
             frame = await read_frame(reader)
             writer.write(response(int.from_bytes(frame[8:12], "big"), b"\0" + body))
 
-    async with answering(tmp_path, answer) as running:
-        reader, writer = await running.dial()
+    async with answering(tmp_path, answer) as running, running.client() as (reader, writer):
         writer.write(request(EDITING, 0, 1, b"\0") + request(STREAMING, 0, 2, b"\0") + request(METADATA, 1, 3))
         assert await asyncio.wait_for(read_frame(reader), 60) == response(1, b"\0" + edited(body))
         assert await asyncio.wait_for(read_frame(reader), 60) == response(2, b"\0" + streamed(body))
         assert await asyncio.wait_for(read_frame(reader), 60) == response(3, b"\0" + body)
-        writer.close()
 
 
 async def test_closing_comes_after_the_answers_before_it(tmp_path: Path) -> None:
@@ -140,15 +135,13 @@ async def test_a_client_that_half_closes_gets_all_answers_then_the_end(tmp_path:
         assert await asyncio.wait_for(reader.read(), 60) == response(2, replied(1))
         await running.ends(client_closed=1)
         writer.close()
-    async with answering(tmp_path, answer_after_eof) as running:
-        reader, writer = await running.dial()
+    async with answering(tmp_path, answer_after_eof) as running, running.client() as (reader, writer):
         for key, n in ((METADATA, 1), (REPLIED, 2), (METADATA, 3), (REPLIED, 4)):
             writer.write(request(key, 1, n))
         writer.write_eof()
         expected = response(1) + response(2, replied(1)) + response(3) + response(4, replied(1))
         assert await asyncio.wait_for(reader.read(), 60) == expected
         await running.ends(client_closed=1)
-        writer.close()
 
 
 async def test_after_the_brokers_end_nothing_is_answered(tmp_path: Path) -> None:
@@ -169,14 +162,12 @@ async def test_after_the_brokers_end_nothing_is_answered(tmp_path: Path) -> None
         assert await asyncio.wait_for(reader.read(), 60) == b""
         await running.ends(broker_closed=1)
         writer.close()
-    async with answering(tmp_path, close_first) as running:
-        reader, writer = await running.dial()
+    async with answering(tmp_path, close_first) as running, running.client() as (reader, writer):
         assert await reader.read() == b""
         writer.write(request(REPLIED, 1, 1) + request(METADATA, 1, 2))
         writer.write_eof()
         assert await asyncio.wait_for(got, 60) == request(METADATA, 1, 2)
         await running.ends(broker_closed=1)
-        writer.close()
 
 
 @pytest.mark.promise(
@@ -219,6 +210,22 @@ async def test_a_client_that_does_not_read_its_answers_is_not_read_either(tmp_pa
         slow.close()
 
 
+@contextmanager
+def each_turn(count: Callable[[], int]) -> Iterator[list[int]]:
+    """How much a counter grew in each turn of the loop; filled when the block ends."""
+    loop, counts, growth = asyncio.get_running_loop(), [count()], list[int]()
+
+    def look() -> None:
+        nonlocal looking
+        counts.append(count())
+        looking = loop.call_soon(look)
+
+    looking = loop.call_soon(look)
+    yield growth
+    looking.cancel()
+    growth += [after - before for before, after in pairwise(counts)]
+
+
 class Wordy(Chooser):
     """Answers short requests at length."""
 
@@ -228,23 +235,12 @@ class Wordy(Chooser):
 
 async def test_a_chunk_of_many_questions_leaves_turns_to_others(tmp_path: Path) -> None:
     """Each round of answers is one turn of the loop, also for a client that reads them all at once."""
-    async with answering(tmp_path, answer_in_order, Wordy) as running:
-        loop, reported = asyncio.get_running_loop(), [0]
-
-        def look() -> None:
-            nonlocal looking
-            reported.append(running.counters.intercepted[REPLIED, "replied"])
-            looking = loop.call_soon(look)
-
-        reader, writer = await running.dial()
-        looking = loop.call_soon(look)
-        writer.write(b"".join(request(REPLIED, 0, n) for n in range(40)))
-        interception = [await asyncio.wait_for(read_frame(reader), 60) for _ in range(40)]
-        looking.cancel()
-        writer.close()
-        await running.ends(client_closed=1)
-    assert interception == [response(n, b"a" * 30_000) for n in range(40)]
-    assert max(after - before for before, after in pairwise(reported)) <= MAX_PENDING_RESPONSES // 30_000 + 1
+    async with answering(tmp_path, answer_in_order, Wordy) as running, running.client() as (reader, writer):
+        with each_turn(lambda: running.counters.intercepted[REPLIED, "replied"]) as growth:
+            writer.write(b"".join(request(REPLIED, 0, n) for n in range(40)))
+            answers = [await asyncio.wait_for(read_frame(reader), 60) for _ in range(40)]
+    assert answers == [response(n, b"a" * 30_000) for n in range(40)]
+    assert max(growth) <= MAX_PENDING_RESPONSES // 30_000 + 1
 
 
 @pytest.mark.promise(
@@ -267,27 +263,16 @@ async def most_in_a_turn(tmp_path: Path, one: bytes) -> int:
             if one[5] == METADATA:
                 writer.write(response(1) * (len(got) // len(one) - (len(got) - len(data)) // len(one)))
 
-    async with answering(tmp_path, take) as running:
-        loop, asked = asyncio.get_running_loop(), [0]
-
-        def look() -> None:
-            nonlocal looking
-            asked.append(sum(running.counters.requests.values()))
-            looking = loop.call_soon(look)
-
-        reader, writer = await running.dial()
-        looking = loop.call_soon(look)
-        count = 2_000
-        writer.write(one * count)
-        await running.until(lambda: sum(running.counters.requests.values()) == count)
-        looking.cancel()
+    count = 2_000
+    async with answering(tmp_path, take) as running, running.client() as (reader, writer):
+        with each_turn(lambda: sum(running.counters.requests.values())) as growth:
+            writer.write(one * count)
+            await running.until(lambda: sum(running.counters.requests.values()) == count)
         answer = {REPLIED: response(1, replied(0)), HELD: response(1, b"held"), METADATA: response(1)}.get(one[5], b"")
         assert await asyncio.wait_for(reader.readexactly(len(answer) * count), 60) == answer * count
         if one[5] not in (REPLIED, HELD):
             await running.until(lambda: got == one * count)
-        writer.close()
-        await running.ends(client_closed=1)
-    return max(after - before for before, after in pairwise(asked))
+    return max(growth)
 
 
 async def test_a_broker_that_ends_before_it_answers_ends_a_client_with_many_open_requests(tmp_path: Path) -> None:
@@ -309,8 +294,7 @@ async def test_a_broker_that_ends_before_it_answers_ends_a_client_with_many_open
 
 
 async def test_a_quiet_connection_keeps_nothing_of_what_was_edited(tmp_path: Path) -> None:
-    async with answering(tmp_path, answer_in_order) as running:
-        reader, writer = await running.dial()
+    async with answering(tmp_path, answer_in_order) as running, running.client() as (reader, writer):
         for key in (EDITING, RAISING, REPLIED):
             writer.write(request(key, 0, 1, b"x" * 1000))
             await asyncio.wait_for(read_frame(reader), 60)
@@ -321,8 +305,6 @@ async def test_a_quiet_connection_keeps_nothing_of_what_was_edited(tmp_path: Pat
         await running.until(
             lambda: (interception.replacement, interception.replies, interception.failure) == (None, b"", None)
         )
-        writer.close()
-        await running.ends(client_closed=1)
 
 
 async def test_answers_that_wait_for_the_broker_are_bounded_and_come(tmp_path: Path) -> None:
@@ -332,8 +314,7 @@ async def test_answers_that_wait_for_the_broker_are_bounded_and_come(tmp_path: P
         await release.wait()
         await answer_in_order(reader, writer)
 
-    async with answering(tmp_path, answer_later) as running:
-        reader, writer = await running.dial()
+    async with answering(tmp_path, answer_later) as running, running.client() as (reader, writer):
         writer.write(request(METADATA, 1, 0))
         for n in range(1, 301):
             writer.write(request(HELD, 0, n, b"a" * 1000))
@@ -344,8 +325,6 @@ async def test_answers_that_wait_for_the_broker_are_bounded_and_come(tmp_path: P
         release.set()
         interception = [await asyncio.wait_for(read_frame(reader), 60) for _ in range(302)]
         assert interception == [response(0), *(response(n, b"a" * 1000) for n in range(1, 301)), response(301)]
-        writer.close()
-        await running.ends(client_closed=1)
 
 
 async def test_a_drain_waits_for_answers_that_wait(tmp_path: Path) -> None:
@@ -355,8 +334,7 @@ async def test_a_drain_waits_for_answers_that_wait(tmp_path: Path) -> None:
         await release.wait()
         await answer_in_order(reader, writer)
 
-    async with answering(tmp_path, answer_later) as running:
-        reader, writer = await running.dial()
+    async with answering(tmp_path, answer_later) as running, running.client() as (reader, writer):
         writer.write(request(METADATA, 1, 1) + request(REPLIED, 1, 2))
         await running.until(lambda: running.counters.intercepted[REPLIED, "replied"] == 1)
         drain = asyncio.ensure_future(running.drain(10))
@@ -366,7 +344,6 @@ async def test_a_drain_waits_for_answers_that_wait(tmp_path: Path) -> None:
         assert await asyncio.wait_for(reader.read(), 60) == response(1) + response(2, replied(1))
         await drain
         assert running.counters.closed == {"drain_completed": 1}
-        writer.close()
 
 
 async def test_what_precedes_a_refused_request_arrives(tmp_path: Path) -> None:
@@ -375,20 +352,17 @@ async def test_what_precedes_a_refused_request_arrives(tmp_path: Path) -> None:
     async def take(reader: Reader, writer: Writer) -> None:
         got.set_result(await reader.read())
 
-    async with answering(tmp_path, take) as running:
-        reader, writer = await running.dial()
+    async with answering(tmp_path, take) as running, running.client() as (reader, writer):
         good = request(HELD, 0, 2, b"forward")
         writer.write(request(REPLIED, 1, 1) + good + request(HELD, 0, 3, b"peer's error"))
         assert await asyncio.wait_for(reader.read(), 60) == response(1, replied(1))
         assert await asyncio.wait_for(got, 60) == good
         assert running.counters.closed == {"client_invalid_request": 1}
-        writer.close()
 
 
 async def test_an_error_of_ours_ends_a_connection_where_bytes_would_be_missing(tmp_path: Path) -> None:
     held = request(METADATA, 1, 9)[:5]
-    async with answering(tmp_path, answer_in_order) as running:
-        reader, writer = await running.dial()
+    async with answering(tmp_path, answer_in_order) as running, running.client() as (reader, writer):
         writer.write(request(METADATA, 1, 1) + held)
         assert await asyncio.wait_for(read_frame(reader), 60) == response(1)
         running.counters.requests[METADATA] = None  # type: ignore[assignment]  # the session fails where it counts
@@ -396,4 +370,3 @@ async def test_an_error_of_ours_ends_a_connection_where_bytes_would_be_missing(t
         assert await asyncio.wait_for(reader.read(), 60) == b""
         await running.ends(session_failed=1)
         assert running.counters.abandoned == 1
-        writer.close()

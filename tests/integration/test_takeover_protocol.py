@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from proxy.local.ports import HOST, free_ports
 from proxy.net import takeover_client, takeover_server
 from proxy.net.data_plane import DataPlane
 from proxy.net.listener_manager import ListenerManager
-from proxy.net.listening_sockets import ListeningSockets, close_all
+from proxy.net.listening_sockets import close_all
 from proxy.net.takeover_client import Takeover
 from proxy.net.takeover_ipc import (
     PROTOCOL,
@@ -44,24 +44,19 @@ from tests.integration.peer import answer_in_order, read_frame, upstream
 PATIENCE = 60.0
 
 
-class Side:
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110 - nothing reports it
+            await asyncio.sleep(0.005)
+
+
+class Predecessor:
     """The part of a sidecar that a takeover changes, inside the test's own loop."""
 
-    def __init__(self, config: Config, sockets: ListeningSockets | None = None) -> None:
+    def __init__(self, config: Config, path: Path) -> None:
         self.config = config
         self.handler = DataPlane(config, Ticker())
-        self.listeners = ListenerManager(config, self.handler, Ticker(), sockets)
-
-    async def close(self) -> None:
-        self.listeners.close()
-        now = asyncio.Event()
-        now.set()
-        await self.handler.stop(now)
-
-
-class Predecessor(Side):
-    def __init__(self, config: Config, path: Path) -> None:
-        super().__init__(config)
+        self.listeners = ListenerManager(config, self.handler, Ticker())
         self.taken_over = asyncio.Event()
         self.server = TakeoverServer(
             path, 1, self.listeners, lambda: self.listeners.listening_sockets, lambda pid: self.taken_over.set()
@@ -72,6 +67,12 @@ class Predecessor(Side):
         await self.server.bind()
         self.listeners.start()
         await self.server.start()
+
+    async def close(self) -> None:
+        self.listeners.close()
+        now = asyncio.Event()
+        now.set()
+        await self.handler.stop(now)
 
     async def serves(self, seconds: float = PATIENCE) -> bool:
         """Whether a client gets an answer within that time."""
@@ -119,10 +120,8 @@ class Scripted:
         await self.hears(TakeoverCompleted)
 
     async def hears(self, kind: type[Any]) -> Any:
-        async with asyncio.timeout(PATIENCE):
-            while not (found := [one for one in self.heard if isinstance(one, kind)]):  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
-        return found[0]
+        await until(lambda: any(isinstance(one, kind) for one in self.heard))
+        return next(one for one in self.heard if isinstance(one, kind))
 
     def close(self) -> None:
         self.channel.abandon()
@@ -178,9 +177,7 @@ async def test_a_successor_that_dies_before_it_accepts_changes_nothing(old: Pred
         successor = Scripted(old.path)
         await successor.begin(ready=ready)
         successor.close()
-        async with asyncio.timeout(PATIENCE):
-            while old.server.is_busy:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await until(lambda: not old.server.is_busy)
         assert await old.serves()
 
 
@@ -202,9 +199,7 @@ async def test_another_version_and_a_second_successor_are_refused(old: Predecess
 async def test_only_the_same_user_and_root_may_connect(old: Predecessor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(takeover_server, "is_trusted", lambda sock: False)
     stranger = Scripted(old.path)
-    async with asyncio.timeout(PATIENCE):
-        while not stranger.gone:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+    await until(lambda: stranger.gone)
     assert stranger.heard == []
     stranger.close()
     monkeypatch.setattr(takeover_client, "is_trusted", lambda sock: False)
@@ -317,9 +312,7 @@ async def test_a_successor_hears_what_its_predecessor_applies_and_that_it_has_en
         draining.channel.send(message)
     await asyncio.wait_for(takeover.complete(old.listeners, old.listeners.resume), PATIENCE)
     draining.channel.send(PredecessorApplies(7, 0))
-    async with asyncio.timeout(PATIENCE):
-        while len(heard) < 2:  # noqa: ASYNC110 - nothing reports it
-            await asyncio.sleep(0.005)
+    await until(lambda: len(heard) == 2)
     assert (heard, takeover.has_ended, ended.is_set()) == ([(6, 40), (7, 0)], False, False)
     draining.close()
     await asyncio.wait_for(ended.wait(), PATIENCE)

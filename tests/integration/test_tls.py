@@ -314,26 +314,6 @@ async def test_an_iteration_of_the_loop_has_two_steps_of_handshakes_at_most(tmp_
             client.close()
 
 
-async def test_a_client_hello_may_be_cut_anywhere(tmp_path: Path) -> None:
-    async with tls_bench(tmp_path, answer_in_order) as running:
-        for size in range(0, 500, 49):
-            client = await HandMade.dial(running)
-            data = client.client_hello()
-            assert len(data) > 500
-            client.writer.write(data[:size])
-            await asyncio.sleep(0)
-            if size % 2:
-                client.writer.close()
-            else:
-                client.writer.write(data[size:])
-                await client.shake_hands()
-                client.tls.write(request(METADATA, 1, size))
-                assert await client.read(8) == response(size), size
-                client.writer.close()
-        await running.until(lambda: running.counters.active <= 1)
-        assert not running.counters.abandoned
-
-
 @pytest.mark.promise(
     "tls.md", "A failed handshake ends with `client_tls_failed`, and the log says why, also of a client without TLS."
 )

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import signal
-import socket
-import ssl
-import subprocess
-import sys
 import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,8 +16,6 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaProducer
 
-from proxy.config.regular_files import file_state
-from proxy.features.catalog import AUDIT_EVENT_SCHEMA, PREFIX
 from proxy.local.sidecars import SidecarProcess
 from tests.brokers import TlsBroker
 from tests.integration.logins import SECRET, SECURITY
@@ -92,18 +82,6 @@ class Site:
 
     def connections(self, query: str) -> list[dict[str, Any]]:
         return list(json.loads(self.get(f"connections?{query}"))["connections"])
-
-    def shown_certificate(self, listener: str) -> bytes:
-        """The certificate that a new client is shown."""
-        host, _, port = self.addresses[listener].rpartition(":")
-        context = ssl.create_default_context(cafile=str(self.authority.ca))
-        with (
-            socket.create_connection((host, int(port))) as plain,
-            context.wrap_socket(plain, server_hostname=host) as tls,
-        ):
-            found = tls.getpeercert(True)
-        assert found is not None
-        return found
 
 
 @pytest.fixture(scope="module")
@@ -286,92 +264,3 @@ def test_new_certificates_under_load_fail_no_request(site: Site) -> None:
         for thread in threads:
             thread.join(60)
     assert failed == []
-
-
-def replace_unnoticed(file: Path, content: str) -> None:
-    """Write ``content``, with a state of the file as before: so that the watch of files does not reload it."""
-    before = file.stat()
-    assert len(content) <= before.st_size
-    with file.open("r+") as opened:
-        opened.write(content.ljust(before.st_size, "\n"))
-    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert file_state(file) == (before.st_mtime_ns, before.st_size, before.st_ino)
-
-
-@pytest.mark.promise(
-    "tls.md", "At SIGHUP new clients are shown a new certificate in all workers, and open connections stay."
-)
-def test_sighup_shows_a_new_certificate_and_closes_no_connection(site: Site) -> None:
-    failed: list[object] = []
-    producer = Producer(site.settings("MTLS", **{"linger.ms": 0, "client.id": "hung-up", "error_cb": failed.append}))
-
-    def busiest() -> dict[str, Any]:
-        """After one more record, the connection that carries them."""
-        producer.produce(site.topic, b"z", on_delivery=lambda error, _: error and failed.append(error))
-        assert producer.flush(30) == 0
-        return max(site.connections("client_id=hung-up"), key=lambda one: one["request_count"])
-
-    for _ in range(20):
-        before = busiest()
-    shown = site.shown_certificate("SASLTLS")
-    files = site.authority.folder
-    for kind in ("crt", "key"):  # room for one whose signature is some bytes longer
-        path = files / f"{PAIR}.{kind}"
-        path.write_text(path.read_text().ljust(2048, "\n"))
-    reloading = urllib.request.Request(f"http://{site.sidecar.admin}/reload", method="POST")
-    with urllib.request.urlopen(reloading, timeout=30) as answer:
-        assert answer.status == 200
-    renewed = site.authority.issue("renewed", days=70)
-    replace_unnoticed(files / f"{PAIR}.key", renewed.key.read_text())
-    replace_unnoticed(files / f"{PAIR}.crt", renewed.certificate.read_text())
-    os.kill(site.sidecar.process.pid, signal.SIGHUP)
-    until(lambda: shown not in {site.shown_certificate("SASLTLS") for _ in range(8)})  # of both workers
-    after = busiest()
-    assert (after["id"], after["tls_client_serial"]) == (before["id"], before["tls_client_serial"])
-    assert after["request_count"] > before["request_count"]
-    assert failed == []
-
-    def hung_up() -> list[dict[str, Any]]:
-        lines = map(json.loads, site.sidecar.log.read_text().rpartition("\n")[0].splitlines())
-        return [one for one in lines if one["event"] == "config_reloaded" and one["reason"] == "SIGHUP"]
-
-    (reloaded,) = until(hung_up)  # the log is written last
-    assert "listeners[0].tls.ssl.certificate.location" in str(reloaded["keys"])
-
-
-def described(tools: KafkaTools, address: str, settings: str) -> dict[str, str]:
-    """The fleet's features and their finalized maxima, by ``kafka-features.sh``."""
-    done = tools.run("features", "--bootstrap-server", address, "--command-config", settings, "describe")
-    assert done.returncode == 0, done.stderr
-    words = [line.split() for line in done.stdout.splitlines()]
-    return {one[1]: one[7] for one in words if one[:1] == ["Feature:"] and one[1].startswith(PREFIX)}
-
-
-@pytest.mark.slow
-def test_feature_levels_are_shown_and_changed_over_tls(site: Site, tools: KafkaTools) -> None:
-    """By Kafka's tool and by the command, where TLS ends at the sidecar, and where it has TLS to the broker, too. They
-    are not there where TLS passes through."""
-    assert described(tools, site.addresses["THROUGH"], site.java_settings("THROUGH")) == {}
-    for listener in ("MTLS", "SASLTLS", "ORIGIN"):
-        address, settings = site.addresses[listener], site.java_settings(listener)
-
-        def level(address: str = address, settings: str = settings) -> str:
-            return described(tools, address, settings).get(AUDIT_EVENT_SCHEMA, "0")
-
-        until(lambda: level() != "0")
-        for command, wanted in (("downgrade", "1"), ("upgrade", "2")):
-            change = (command, "--feature", f"{AUDIT_EVENT_SCHEMA}={wanted}")
-            done = tools.run("features", "--bootstrap-server", address, "--command-config", settings, *change)
-            assert (done.returncode, done.stdout.strip()) == (0, f"{AUDIT_EVENT_SCHEMA} was {command}d to {wanted}.")
-            until(lambda wanted=wanted: level() == wanted)  # type: ignore[misc]
-
-        def features(command: str, *words: str, address: str = address, settings: str = settings) -> str:
-            line = [sys.executable, "-m", "proxy", "features", command, address, *words, "--command-config", settings]
-            done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
-            assert done.returncode == 0, done.stderr
-            return done.stdout
-
-        for command, wanted in (("downgrade", "1"), ("upgrade", "2")):
-            assert "Result: OK" in features(command, f"{AUDIT_EVENT_SCHEMA}={wanted}"), listener
-            shown = re.compile(rf"{AUDIT_EVENT_SCHEMA}\t.*FinalizedMaxVersionLevel: {wanted}\t")
-            until(lambda shown=shown: shown.search(features("describe")))  # type: ignore[misc]

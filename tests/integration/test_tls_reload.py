@@ -204,8 +204,7 @@ async def test_a_context_that_cannot_be_built_leaves_all_as_it_was(
 async def test_a_new_certificate_is_shown_to_new_clients_and_closes_no_connection(tmp_path: Path) -> None:
     """Those in their handshake keep what they began with towards the broker, too."""
     trust = {"upstream.tls": {"ssl.truststore.location": "ca.pem"}}
-    async with tls_bench(tmp_path, answer_in_order) as running:
-        reader, writer = await running.dial()
+    async with tls_bench(tmp_path, answer_in_order) as running, running.client() as (reader, writer):
         shown = writer.get_extra_info("ssl_object").getpeercert(True)
         running.authority.issue("broker")
         running.reload()
@@ -213,7 +212,6 @@ async def test_a_new_certificate_is_shown_to_new_clients_and_closes_no_connectio
         assert other.get_extra_info("ssl_object").getpeercert(True) != shown
         other.close()
         await asks(reader, writer, 5)
-        writer.close()
     async with tls_bench(tmp_path, answer_in_order, **trust) as running:
         before = running.manager.listeners.by_name["CLIENT"]
         tls = before.upstream._tls

@@ -110,9 +110,12 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 @pytest.mark.promise(
     "operations.md",
-    "A worker that says nothing is given no connection until it does; while all are silent, clients wait.",
+    "A silent worker gets no connection; one that stays silent is killed, its connections end "
+    "(`worker_lost`), and another takes its place.",
 )
-async def test_a_worker_that_says_nothing_is_given_nothing_until_it_does(bench: Bench) -> None:
+async def test_a_worker_that_says_nothing_is_given_nothing_until_it_does_or_is_replaced(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await bench.silent(1)
     await bench.works(6)
 
@@ -142,29 +145,21 @@ async def test_a_worker_that_says_nothing_is_given_nothing_until_it_does(bench: 
     assert bench.problem() is None
     assert (await bench.snapshot()).workers == {1: 8, 2: 6}
 
-
-@pytest.mark.promise(
-    "operations.md", "A worker that stays silent is killed and replaced, and its connections end as `worker_lost`."
-)
-async def test_a_worker_that_stays_silent_is_replaced(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    await bench.works(2)
-    pid = bench.pid(1)
-    await bench.silent(1)
-    monkeypatch.setattr(worker_process, "KILL_AFTER", bench.workers._workers[1].silent_intervals + 2)
+    pid = bench.pid(2)
+    monkeypatch.setattr(worker_process, "KILL_AFTER", bench.workers._workers[2].silent_intervals + 2)
     await bench.until(lambda _: bench.said("worker_ended"))
     monkeypatch.setattr(worker_process, "KILL_AFTER", 10_000)
     await bench.until(
         lambda seen: seen.worker_restarts == 1 and all(bench.workers._workers[n].is_available for n in (1, 2))
     )
-
-    assert bench.pid(1) != pid
+    assert bench.pid(2) != pid
     (ended,) = bench.said("worker_ended")
-    assert ended["connections"] == 1
+    assert ended["connections"] == 6
     assert "has sent nothing for" in str(ended["reason"])
     await bench.works(1)
     seen = await bench.snapshot()
-    assert seen.workers == {1: 1, 2: 1}
-    assert seen.listener_counters["CLIENT"].closed == {"worker_lost": 1}
+    assert seen.workers == {1: 8, 2: 1}
+    assert seen.listener_counters["CLIENT"].closed == {"worker_lost": 6}
 
 
 @pytest.mark.promise(

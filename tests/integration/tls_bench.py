@@ -62,6 +62,15 @@ class Bench:
     async def dial(self) -> tuple[Reader, Writer]:
         return await asyncio.open_connection(HOST, self.port)
 
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[tuple[Reader, Writer]]:
+        """One that is closed when the block ends."""
+        reader, writer = await self.dial()
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+
     def reload(self, **listener: object) -> None:
         """Apply the configuration again, changed as by ``rewrite``."""
         self.manager.update_config(self.rewrite(**listener), self.sink)
