@@ -9,17 +9,9 @@ from observers.event import Resource
 SECOND, MINUTE, HOUR, DAY = 1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000
 
 API_KEYS = {
-    "Produce": 0,
-    "Fetch": 1,
-    "Metadata": 3,
-    "OffsetCommit": 8,
-    "JoinGroup": 11,
-    "ApiVersions": 18,
-    "CreateTopics": 19,
-    "CreateAcls": 30,
-    "DeleteAcls": 31,
-    "IncrementalAlterConfigs": 44,
-}
+    "Produce": 0, "Fetch": 1, "Metadata": 3, "OffsetCommit": 8, "JoinGroup": 11, "ApiVersions": 18, "CreateTopics": 19,
+    "CreateAcls": 30, "DeleteAcls": 31, "IncrementalAlterConfigs": 44,
+}  # fmt: skip
 
 
 TLS = {"CLIENT": ("TLSv1.3", "TLS_AES_256_GCM_SHA384")}

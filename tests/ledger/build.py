@@ -70,13 +70,9 @@ def build(root: Path, bootstrap: str, jars: Sequence[Path]) -> Built:
         for name, records in built.records().items():
             _write(bootstrap, name, records)
             run(
-                bootstrap_servers=bootstrap,
-                topic=name,
-                tables=str(root),
-                jars=jars,
-                definitions=built.definitions,
+                bootstrap_servers=bootstrap, topic=name, tables=str(root), jars=jars, definitions=built.definitions,
                 available_now=True,
-            )
+            )  # fmt: skip
     return built
 
 
@@ -91,12 +87,9 @@ def _write(bootstrap: str, topic: str, records: Iterable[Record]) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 20, "log_level": 3})
     for record in records:
         producer.produce(
-            topic,
-            record.value,
-            partition=record.partition,
-            timestamp=record.at // 1000,
+            topic, record.value, partition=record.partition, timestamp=record.at // 1000,
             on_delivery=partial(check, record.offset),
-        )
+        )  # fmt: skip
         producer.poll(0)
     assert not producer.flush(120)
     assert not wrong, wrong[:3]

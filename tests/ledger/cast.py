@@ -15,18 +15,9 @@ ORDERS, PAYMENTS, CLICKS, TELEMETRY = "orders", "payments", "clicks", "telemetry
 QUIET, LEGACY, EXPORTS, REPORTS, ARCHIVE = "quiet", "legacy", "exports", "reports", "archive"
 
 LEADERS = {
-    ORDERS: (1, 2),
-    PAYMENTS: (1, 2, 3),
-    CLICKS: (3, 1),
-    TELEMETRY: (2, 3),
-    QUIET: (1,),
-    LEGACY: (2,),
-    EXPORTS: (1,),
-    "east.orders": (1, 2),
-    "east.payments": (1, 2, 3),
-    REPORTS: (1,),
-    ARCHIVE: (1, 2),
-}
+    ORDERS: (1, 2), PAYMENTS: (1, 2, 3), CLICKS: (3, 1), TELEMETRY: (2, 3), QUIET: (1,), LEGACY: (2,), EXPORTS: (1,),
+    "east.orders": (1, 2), "east.payments": (1, 2, 3), REPORTS: (1,), ARCHIVE: (1, 2),
+}  # fmt: skip
 """Brokers by partition."""
 
 EAST_TOPICS = [
@@ -63,13 +54,7 @@ def runs() -> list[Run]:
     at = BEGIN
     return [
         Run(
-            "east",
-            1,
-            "e1",
-            at,
-            END,
-            lives=True,
-            hides={"principal User:monitoring": 2, "topic scratch": 3},
+            "east", 1, "e1", at, END, lives=True, hides={"principal User:monitoring": 2, "topic scratch": 3},
             leaves_out={"topic scratch": 4, "topic tmp": 1},
         ),
         Run("east", 2, "e2", at, at + 5 * HOUR),
@@ -81,4 +66,4 @@ def runs() -> list[Run]:
         Run("west", 2, "w2-again", at + 8 * HOUR + 12 * MINUTE, END, lives=True),
         Run("west", 3, "w3", at, MIDNIGHT, overrun=(at + 2 * HOUR, at + 2 * HOUR + 2 * MINUTE)),
         Run("west", 3, "w3-again", MIDNIGHT + 3 * SECOND, END, rolls_up=True, lives=True),
-    ]
+    ]  # fmt: skip

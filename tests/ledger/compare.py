@@ -12,7 +12,7 @@ SHOWN = 8
 """Differences that a failing test shows."""
 
 
-def assert_equal(rows: Iterable[dict[str, Any]], keys: Sequence[str], book: Book) -> None:
+def assert_equal(table: str, rows: Iterable[dict[str, Any]], keys: Sequence[str], book: Book) -> None:
     """Raise AssertionError that names the first differences between ``rows`` and ``book``."""
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     differences = []
@@ -29,9 +29,9 @@ def assert_equal(rows: Iterable[dict[str, Any]], keys: Sequence[str], book: Book
             for name, value in book[at].items()
             if not _same(found[at][name], value)
         ]
-    assert book, "the book is empty"
+    assert book, f"the book of {table} is empty"
     assert not differences, "\n".join(
-        [f"{len(differences)} differences, {len(book)} rows in the book", *sorted(differences)[:SHOWN]]
+        [f"{table}: {len(differences)} differences, {len(book)} rows in the book", *sorted(differences)[:SHOWN]]
     )
 
 

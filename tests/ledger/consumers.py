@@ -34,42 +34,19 @@ def reads(world: World) -> None:
         broker = LEADERS[topic][partition]
         read = Part(topic, partition, 20 + random.randrange(9), 2_000 + random.randrange(999), offset=number * 20)
         world.call(
-            BILLING,
-            "east",
-            broker,
-            at,
-            "Fetch",
-            17,
-            parts=(read,),
-            response_bytes=read.bytes + 130,
-            max_wait_ms=500,
+            BILLING, "east", broker, at, "Fetch", 17, parts=(read,), response_bytes=read.bytes + 130, max_wait_ms=500,
             **timed(random, wait=random.randrange(450_000)),
-        )
+        )  # fmt: skip
         for again in range(3):
             world.call(
-                BILLING,
-                "east",
-                broker,
-                at + (again + 1) * 510_000,
-                "Fetch",
-                17,
-                response_bytes=40,
-                max_wait_ms=500,
-                polled=(topic,) if again == 0 else (),
-                **timed(random, wait=500_000),
-            )
+                BILLING, "east", broker, at + (again + 1) * 510_000, "Fetch", 17, response_bytes=40, max_wait_ms=500,
+                polled=(topic,) if again == 0 else (), **timed(random, wait=500_000),
+            )  # fmt: skip
         if number % 30 == 0:
             world.call(
-                BILLING,
-                "east",
-                1,
-                at + 5 * SECOND,
-                "JoinGroup",
-                9,
-                response_bytes=210,
-                latency_us=3_000_400,
+                BILLING, "east", 1, at + 5 * SECOND, "JoinGroup", 9, response_bytes=210, latency_us=3_000_400,
                 upstream_us=3_000_300,
-            )
+            )  # fmt: skip
         if number % 9 == 0:
             error = 27 if number % 45 == 0 else 16 if number % 63 == 0 else 0
             world.call(
@@ -78,16 +55,9 @@ def reads(world: World) -> None:
         if number % 40 == 7:
             gone = Part(topic, partition, error=1)  # OFFSET_OUT_OF_RANGE
             world.call(
-                BILLING,
-                "east",
-                broker,
-                at + 7 * SECOND,
-                "Fetch",
-                17,
-                parts=(gone,),
-                response_bytes=90,
+                BILLING, "east", broker, at + 7 * SECOND, "Fetch", 17, parts=(gone,), response_bytes=90,
                 **timed(random),
-            )
+            )  # fmt: skip
 
 
 def watches(world: World) -> None:
@@ -95,17 +65,9 @@ def watches(world: World) -> None:
     random = Random("watches")
     for number in range(700):
         world.call(
-            WATCHER,
-            "east",
-            1,
-            BEGIN + 20 * SECOND + number * 61 * SECOND,
-            "Fetch",
-            17,
-            response_bytes=40,
-            max_wait_ms=500,
-            polled=(QUIET,),
-            **timed(random, wait=500_000),
-        )
+            WATCHER, "east", 1, BEGIN + 20 * SECOND + number * 61 * SECOND, "Fetch", 17, response_bytes=40,
+            max_wait_ms=500, polled=(QUIET,), **timed(random, wait=500_000),
+        )  # fmt: skip
 
 
 def old(world: World) -> None:
@@ -115,30 +77,13 @@ def old(world: World) -> None:
         at = BEGIN + 80 * SECOND + number * 431 * SECOND
         batch = Part(CLICKS, 1, 5, 900, offset=1_000_000 + number * 5)
         world.call(
-            OLD,
-            "east",
-            1,
-            at,
-            "Produce",
-            2,
-            parts=(batch,),
-            request_bytes=980,
-            response_bytes=50,
-            acks=1,
+            OLD, "east", 1, at, "Produce", 2, parts=(batch,), request_bytes=980, response_bytes=50, acks=1,
             **timed(random),
-        )
+        )  # fmt: skip
         world.call(
-            OLD,
-            "east",
-            1,
-            at + SECOND,
-            "Fetch",
-            3,
-            parts=(Part(CLICKS, 1, 5, 900, offset=number),),
-            response_bytes=960,
-            max_wait_ms=100,
-            **timed(random),
-        )
+            OLD, "east", 1, at + SECOND, "Fetch", 3, parts=(Part(CLICKS, 1, 5, 900, offset=number),),
+            response_bytes=960, max_wait_ms=100, **timed(random),
+        )  # fmt: skip
 
 
 def guests(world: World) -> None:
@@ -172,29 +117,12 @@ def reports(world: World) -> None:
         broker = LEADERS[topic][partition]
         read = Part(topic, partition, 20, 2_100, offset=number)
         world.call(
-            ANALYST,
-            "west",
-            broker,
-            at,
-            "Fetch",
-            17,
-            parts=(read,),
-            response_bytes=2_230,
-            max_wait_ms=500,
+            ANALYST, "west", broker, at, "Fetch", 17, parts=(read,), response_bytes=2_230, max_wait_ms=500,
             **timed(random, wait=random.randrange(300_000)),
-        )
+        )  # fmt: skip
         made = Part(REPORTS, 0, 4, 3_000 + random.randrange(800), 0, (55, 0), number * 4, number * 4)
         world.call(
-            ANALYST,
-            "west",
-            1,
-            at + 9 * SECOND,
-            "Produce",
-            11,
-            parts=(made,),
-            request_bytes=made.bytes + 90,
-            response_bytes=80,
-            acks=-1,
-            **timed(random),
-        )
+            ANALYST, "west", 1, at + 9 * SECOND, "Produce", 11, parts=(made,), request_bytes=made.bytes + 90,
+            response_bytes=80, acks=-1, **timed(random),
+        )  # fmt: skip
         world.call(ANALYST, "west", 3, at + 11 * SECOND, "Metadata", 12, response_bytes=700, **timed(random))

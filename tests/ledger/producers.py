@@ -52,34 +52,17 @@ def orders(world: World) -> None:
         at += 5 * SECOND
         read = Part(ORDERS, partition, 20, size, offset=offsets[partition] - 20)
         world.call(
-            MIRROR,
-            "east",
-            broker,
-            at,
-            "Fetch",
-            17,
-            parts=(read,),
-            response_bytes=size + 120,
-            max_wait_ms=500,
+            MIRROR, "east", broker, at, "Fetch", 17, parts=(read,), response_bytes=size + 120, max_wait_ms=500,
             **timed(random, wait=random.randrange(400_000)),
-        )
+        )  # fmt: skip
         at = _safe(world, broker, at + SECOND)
         copy = Part(
             "east.orders", partition, kept, size * kept // 20, 0, (77, 1), mirrored[partition] + 7, mirrored[partition]
         )
         world.call(
-            MIRROR,
-            "west",
-            broker,
-            at,
-            "Produce",
-            11,
-            parts=(copy,),
-            request_bytes=size + 140,
-            response_bytes=96,
-            acks=-1,
-            **timed(random, 900),
-        )
+            MIRROR, "west", broker, at, "Produce", 11, parts=(copy,), request_bytes=size + 140, response_bytes=96,
+            acks=-1, **timed(random, 900),
+        )  # fmt: skip
         mirrored[partition] += kept
 
 
@@ -103,53 +86,28 @@ def payments(world: World) -> None:
         broker = LEADERS[PAYMENTS][partition]
         size, records = 700 + random.randrange(5_000), 1 + random.randrange(12)
         sent: dict[str, Any] = {
-            "api": "Produce",
-            "version": 9,
-            "request_bytes": size + 110,
-            "acks": -1,
-            "response_bytes": 77,
-        }
+            "api": "Produce", "version": 9, "request_bytes": size + 110, "acks": -1, "response_bytes": 77,
+        }  # fmt: skip
         throttled = number % 12 == 5
         if number % 20 == 3:
             large = Part(PAYMENTS, partition, 1, 1_200_000, 10)
             world.call(
-                PAYER,
-                "east",
-                broker,
-                at - SECOND,
-                **sent | {"request_bytes": 1_200_110},
-                parts=(large,),
+                PAYER, "east", broker, at - SECOND, **sent | {"request_bytes": 1_200_110}, parts=(large,),
                 **timed(random),
-            )
+            )  # fmt: skip
         batch = Part(PAYMENTS, partition, records, size, offset=offsets[partition])
         world.call(PAYER, "east", broker, at, **sent, parts=(batch,), throttle_ms=250 * throttled, **timed(random))
         if throttled:  # what comes next waits until the broker reads on
             world.call(
-                PAYER,
-                "east",
-                broker,
-                at + 60_000,
-                "Metadata",
-                12,
-                response_bytes=900,
-                muted_us=190_000,
+                PAYER, "east", broker, at + 60_000, "Metadata", 12, response_bytes=900, muted_us=190_000,
                 **timed(random, muted=190_000),
-            )
+            )  # fmt: skip
         if at < END - 5 * MINUTE:
             copy = Part("east.payments", partition, records, size, 0, (78, 0), mirrored[partition], offsets[partition])
             world.call(
-                MIRROR,
-                "west",
-                broker,
-                _safe(world, broker, at + 20 * SECOND),
-                "Produce",
-                11,
-                parts=(copy,),
-                request_bytes=size + 140,
-                response_bytes=96,
-                acks=-1,
-                **timed(random, 900),
-            )
+                MIRROR, "west", broker, _safe(world, broker, at + 20 * SECOND), "Produce", 11, parts=(copy,),
+                request_bytes=size + 140, response_bytes=96, acks=-1, **timed(random, 900),
+            )  # fmt: skip
             mirrored[partition] += records
         offsets[partition] += records
 
@@ -169,18 +127,9 @@ def clicks(world: World) -> None:
                 refused = 6 if number % 15 == 4 else 0
                 parts.append(Part(TELEMETRY, 1, 3, 400, refused, offset=-1 if refused else number * 3))
             world.call(
-                WEB,
-                "east",
-                LEADERS[CLICKS][partition],
-                at + more * 4 * SECOND,
-                "Produce",
-                12,
-                parts=tuple(parts),
-                request_bytes=sum(part.bytes for part in parts) + 150,
-                response_bytes=110,
-                acks=1,
-                **timed(random, 700),
-            )
+                WEB, "east", LEADERS[CLICKS][partition], at + more * 4 * SECOND, "Produce", 12, parts=tuple(parts),
+                request_bytes=sum(part.bytes for part in parts) + 150, response_bytes=110, acks=1, **timed(random, 700),
+            )  # fmt: skip
 
 
 def telemetry(world: World) -> None:
@@ -190,17 +139,9 @@ def telemetry(world: World) -> None:
         partition = number % 2
         batch = Part(TELEMETRY, partition, 30, 2_000 + random.randrange(500))
         world.call(
-            SENSORS,
-            "east",
-            LEADERS[TELEMETRY][partition],
-            BEGIN + 45 * SECOND + number * 179 * SECOND,
-            "Produce",
-            10,
-            parts=(batch,),
-            request_bytes=batch.bytes + 100,
-            outcome="no_response",
-            acks=0,
-        )
+            SENSORS, "east", LEADERS[TELEMETRY][partition], BEGIN + 45 * SECOND + number * 179 * SECOND, "Produce", 10,
+            parts=(batch,), request_bytes=batch.bytes + 100, outcome="no_response", acks=0,
+        )  # fmt: skip
 
 
 def exports(world: World) -> None:
@@ -209,15 +150,6 @@ def exports(world: World) -> None:
     for number in range(60):
         batch = Part(EXPORTS, 0, 200, 60_000 + random.randrange(9_000), 0, (900, 3), number * 200, number * 200)
         world.call(
-            BATCH,
-            "east",
-            1,
-            BEGIN + HOUR + number * 11 * SECOND,
-            "Produce",
-            11,
-            parts=(batch,),
-            request_bytes=batch.bytes + 120,
-            response_bytes=88,
-            acks=-1,
-            **timed(random, 2_000),
-        )
+            BATCH, "east", 1, BEGIN + HOUR + number * 11 * SECOND, "Produce", 11, parts=(batch,),
+            request_bytes=batch.bytes + 120, response_bytes=88, acks=-1, **timed(random, 2_000),
+        )  # fmt: skip

@@ -159,16 +159,11 @@ def retried(bootstrap: str, client_id: str, topic: str, door: Door, stored: Call
     delivered: list[bool] = []
     producer = Producer(
         {
-            "bootstrap.servers": bootstrap,
-            "client.id": client_id,
-            "log_level": 3,
-            "enable.idempotence": True,
-            "compression.type": "lz4",
-            "max.in.flight": 1,
-            "batch.num.messages": BATCH,
+            "bootstrap.servers": bootstrap, "client.id": client_id, "log_level": 3, "enable.idempotence": True,
+            "compression.type": "lz4", "max.in.flight": 1, "batch.num.messages": BATCH,
             "linger.ms": 60_000,  # batches are full, however long this thread stands still between two records
         }
-    )
+    )  # fmt: skip
 
     def send(count: int) -> None:
         for number in range(count):
@@ -251,14 +246,10 @@ def consume_from(bootstrap: str, client_id: str, topic: str, offset: int, isolat
     """Read partition 0 of ``topic`` from ``offset`` to its end, without a group."""
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap,
-            "client.id": client_id,
-            "group.id": "none",
-            "isolation.level": isolation,
-            "enable.partition.eof": True,
-            "enable.auto.commit": False,
+            "bootstrap.servers": bootstrap, "client.id": client_id, "group.id": "none", "isolation.level": isolation,
+            "enable.partition.eof": True, "enable.auto.commit": False,
         }
-    )
+    )  # fmt: skip
     consumer.assign([TopicPartition(topic, 0, offset)])
     read = 0
     while True:

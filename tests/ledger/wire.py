@@ -152,21 +152,12 @@ class _Numbers:
                 for counts in (self.run.hides, self.run.leaves_out)
             )
             return StatusEvent(
-                seq=seq,
-                ts=at,
-                started_at=self.run.started,
-                seen=self._seen + sum(hidden.values()),
-                emitted=seq - 1,
+                seq=seq, ts=at, started_at=self.run.started, seen=self._seen + sum(hidden.values()), emitted=seq - 1,
                 delivered=seq - 1 - lost - self._spooled,
                 waiting=0 if last else max(0, sum(one <= at for one in waiting) - self._waiting),
-                hidden=sum(hidden.values()),
-                hidden_by=hidden,
-                partly_hidden=max(left_out.values(), default=0),
-                partly_hidden_by=left_out,
-                spooled=self._spooled,
-                dropped=dict(self._dropped),
-                last=last,
-            )
+                hidden=sum(hidden.values()), hidden_by=hidden, partly_hidden=max(left_out.values(), default=0),
+                partly_hidden_by=left_out, spooled=self._spooled, dropped=dict(self._dropped), last=last,
+            )  # fmt: skip
 
         return make
 
@@ -215,10 +206,7 @@ class _Numbers:
         self._held = []
         self.envelopes.append(
             Envelope(
-                schema_level=2 if run.rolls_up else 1,
-                cluster_id=run.cluster,
-                broker_id=run.broker,
-                boot_id=run.boot,
+                schema_level=2 if run.rolls_up else 1, cluster_id=run.cluster, broker_id=run.broker, boot_id=run.boot,
                 sidecar_version="0.1.0",
                 first_seq=held[0].seq,  # type: ignore[attr-defined]
                 last_seq=held[-1].seq,  # type: ignore[attr-defined]
@@ -226,7 +214,7 @@ class _Numbers:
                 sent_at=at + SECOND,
                 events=held,  # type: ignore[arg-type]
             )
-        )
+        )  # fmt: skip
 
 
 def _written(envelopes: Iterable[Envelope], first_poison: int) -> Iterator[Record]:

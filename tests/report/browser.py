@@ -42,13 +42,9 @@ FONTS = """<?xml version="1.0"?>
 FLAGS = (
     "--headless",
     "--no-sandbox",  # the tests may run as root; the page is their own
-    "--no-zygote",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--hide-scrollbars",
-    "--font-render-hinting=none",
+    "--no-zygote", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--font-render-hinting=none",
     "--remote-debugging-pipe",
-)
+)  # fmt: skip
 
 
 class NoBrowserError(Exception):

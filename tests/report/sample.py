@@ -111,20 +111,14 @@ def _passed(dice: random.Random) -> tuple[list[Row], list[Row]]:
             reported = counts(dice, requests, slow)
             latency += [
                 {
-                    **key,
-                    "requests": requests,
-                    "latencies": reported,
-                    "upstream_latencies": reported,
+                    **key, "requests": requests, "latencies": reported, "upstream_latencies": reported,
                     "service_latencies": reported,
                 },
                 {
-                    **key,
-                    "topic": client.topic,
-                    "requests": requests,
-                    "latencies": reported,
+                    **key, "topic": client.topic, "requests": requests, "latencies": reported,
                     "service_latencies": reported,
                 },
-            ]
+            ]  # fmt: skip
     return traffic, latency
 
 

@@ -27,16 +27,16 @@ def given(source: str, names: dict[str, Any]) -> Any:
     return eval(compile(ast.Expression(last.value), str(NOTEBOOK), "eval"), names) if last else None
 
 
-def test_the_notebook_is_committed_without_outputs() -> None:
-    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells())
-
-
+@pytest.mark.promise("queries.md", "Every cell of the notebook of examples runs, and shows something.")
 def test_every_cell_runs_and_shows_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sample.write_all(tmp_path)
     monkeypatch.setenv("BROKERSIDE_TABLES", str(tmp_path))
     names: dict[str, Any] = {"__name__": "__main__"}
     setup, completeness, table, bars, lines = [given("".join(cell["source"]), names) for cell in cells()]
     assert setup is None
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells()), (
+        "committed without outputs"
+    )
     assert completeness["events"].sum() == 775_800
     assert list(table.columns) == ["clicks", "invoices", "orders", "payments"]
     assert len(table) == sample.DAYS

@@ -79,6 +79,7 @@ def shown() -> Iterator[browser.Page]:
         pytest.skip(f"no browser: {error}")
 
 
+@pytest.mark.promise("queries.md", "The report is one file that loads nothing.")
 def test_the_page_loads_nothing(text: str) -> None:
     parsed = Parsed(text)
     assert {tag for tag, _ in parsed.elements} & {"link", "img", "iframe", "object", "embed", "base", "form"} == set()
@@ -91,6 +92,7 @@ def test_the_page_loads_nothing(text: str) -> None:
     assert "@import" not in style[1]
 
 
+@pytest.mark.promise("queries.md", "Values that clients chose are escaped in the report.")
 def test_what_a_client_chose_is_text(text: str) -> None:
     assert text.count("window.hacked") > 5, "the hostile client is in it, but"
     parsed = Parsed(text)
@@ -102,11 +104,10 @@ def test_what_a_client_chose_is_text(text: str) -> None:
     assert sample.HOSTILE in parsed.sections["errors"]
 
 
-def test_the_same_tables_give_the_same_page(root: Path, text: str) -> None:
-    assert report(root) == text
-
-
-def test_findings_are_what_the_tables_say(text: str) -> None:
+@pytest.mark.promise(
+    "queries.md", "The report has a finding for each of its sections, first whether the data is complete."
+)
+def test_findings_are_what_the_tables_say(root: Path, text: str) -> None:
     reported = {name: " ".join(words.split()) for name, words in Parsed(text).sections.items()}
     assert next(iter(reported)) == "completeness"
     assert "Mostly: 99.995 % of 775,840 events have arrived." in reported["completeness"]
@@ -121,6 +122,9 @@ def test_findings_are_what_the_tables_say(text: str) -> None:
     assert "7 records missing, 1 of 1 mirrored topic differ from their source." in reported["mirrors"]
     assert "1 client must be upgraded" in reported["refused"]
     assert "3 addresses met a limit." in reported["throttles"]
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", text.split('id="latency"')[1].split("</section>")[0])
+    assert [cell for cell in cells if cell.startswith("≤\xa0")] != [], "the end of a bucket is a bound"
+    assert report(root) == text, "the same tables give the same page"
 
 
 def chart(text: str, name: str) -> Any:
@@ -137,6 +141,7 @@ def bursts(root: Path, *minutes: tuple[int, int]) -> None:
         write(root, "traffic", {"day": at.date(), "minute": at, "api": "Produce", "topic": "t", "bytes": size})
 
 
+@pytest.mark.promise("queries.md", "The peak of the report is that of one minute.")
 def test_the_peak_is_that_of_the_busiest_minute(tmp_path: Path) -> None:
     bursts(tmp_path, (42, 26_220_000), (43, 60), (57, 6000), (23 * 60, 26_220_000))
     text = report(tmp_path)
@@ -167,21 +172,25 @@ def test_a_bar_that_is_cut_says_how_far_it_goes(tmp_path: Path) -> None:
     assert text.count(">◂ -270\xa0%</text>") == 1
 
 
-@pytest.mark.parametrize("where", ["_delta_log/*.json", "day=*/*.parquet"])
-def test_a_broken_table_is_a_sentence_and_the_others_are_reported(tmp_path: Path, where: str) -> None:
-    bursts(tmp_path, (42, 60))
-    for name in ("latency", "cost"):
-        write(tmp_path, name, {"day": sample.FIRST.date()})
-        for file in (tmp_path / name).glob(where):
+@pytest.mark.promise(
+    "queries.md", "A table that cannot be read is a sentence in the report, and the others are reported."
+)
+def test_a_broken_table_is_a_sentence_and_the_others_are_reported(tmp_path: Path) -> None:
+    for number, where in enumerate(("_delta_log/*.json", "day=*/*.parquet")):
+        root = tmp_path / str(number)
+        bursts(root, (42, 60))
+        for name in ("latency", "cost"):
+            write(root, name, {"day": sample.FIRST.date()})
+            for file in (root / name).glob(where):
+                file.write_text("garbage")
+        reported = {name: " ".join(words.split()) for name, words in Parsed(report(root)).sections.items()}
+        assert f"The table latency in {root} cannot be read: " in reported["latency"]
+        assert f"The table cost in {root} cannot be read: " in reported["cost"]
+        assert "The peak was 1 B/s" in reported["traffic"]
+        for file in (root / "traffic").glob(where):
             file.write_text("garbage")
-    reported = {name: " ".join(words.split()) for name, words in Parsed(report(tmp_path)).sections.items()}
-    assert f"The table latency in {tmp_path} cannot be read: " in reported["latency"]
-    assert f"The table cost in {tmp_path} cannot be read: " in reported["cost"]
-    assert "The peak was 1 B/s" in reported["traffic"]
-    for file in (tmp_path / "traffic").glob(where):
-        file.write_text("garbage")
-    write(tmp_path, "completeness", {"day": sample.FIRST.date()})
-    assert f"The table traffic in {tmp_path} cannot be read: " in Parsed(report(tmp_path)).sections["traffic"]
+        write(root, "completeness", {"day": sample.FIRST.date()})
+        assert f"The table traffic in {root} cannot be read: " in Parsed(report(root)).sections["traffic"]
 
 
 def test_conflicts_are_no_reason_to_believe_the_tables(tmp_path: Path) -> None:
@@ -207,29 +216,20 @@ def test_what_is_hidden_and_what_could_not_be_read_stands_beside_what_arrived(tm
     assert f"Configuration hides 49 events: {shown}." in found
     assert "leaves topics out" not in found
     assert "2 records of the audit topic could not be read" in found
-
-
-def test_what_is_hidden_in_part_is_distinguished(tmp_path: Path) -> None:
-    row = {"day": sample.FIRST.date(), "minute": sample.FIRST, "cluster_id": "east", "broker_id": 7, "boot_id": "b"}
     whole = {**row, "events": 100, "first_seq": 1, "last_seq": 100, "partly_hidden": 3}
-    later = {**row, "minute": sample.FIRST + timedelta(minutes=1), "partly_hidden": 4}
     others = [
+        {**row, "minute": sample.FIRST + timedelta(minutes=1), "partly_hidden": 4},
         {**row, "hidden_by": "topic a", "hidden": 2, "partly_hidden": 4},
         {**row, "hidden_by": "topic b", "partly_hidden": 3},
         {**row, "hidden_by": "principal User:m", "hidden": 1},
     ]
-    write(tmp_path, "completeness", whole, later, *others, {**whole, "boot_id": "c", "partly_hidden": 10})
-    found = Parsed(report(tmp_path)).sections["completeness"]
+    write(tmp_path / "part", "completeness", whole, *others, {**whole, "boot_id": "c", "partly_hidden": 10})
+    found = Parsed(report(tmp_path / "part")).sections["completeness"]
     assert "Configuration hides 3 events: topic a, principal User:m." in found
     assert "It leaves topics out of 14 more: topic a, topic b." in found
-
-
-def test_what_is_only_hidden_in_part_is_reported(tmp_path: Path) -> None:
-    row = {"day": sample.FIRST.date(), "minute": sample.FIRST, "cluster_id": "east", "broker_id": 7, "boot_id": "b"}
-    whole = {**row, "events": 100, "first_seq": 1, "last_seq": 100, "partly_hidden": 1}
-    write(tmp_path, "completeness", whole, {**row, "hidden_by": "topic a", "partly_hidden": 1})
-    found = Parsed(report(tmp_path)).sections["completeness"]
-    assert "Configuration leaves topics out of 1 event: topic a." in found
+    write(tmp_path / "only", "completeness", whole | {"partly_hidden": 1}, others[2] | {"partly_hidden": 1})
+    found = Parsed(report(tmp_path / "only")).sections["completeness"]
+    assert "Configuration leaves topics out of 1 event: topic b." in found
 
 
 def test_objectives_of_several_clusters_are_distinguished(tmp_path: Path) -> None:
@@ -241,6 +241,7 @@ def test_objectives_of_several_clusters_are_distinguished(tmp_path: Path) -> Non
     assert "User:m · west" in text
 
 
+@pytest.mark.promise("queries.md", "`--since` and `--until` select the days of the report.")
 def test_days_can_be_chosen(root: Path) -> None:
     first = sample.FIRST.date()
     reported = Parsed(report(root, since=first, until=first)).sections
@@ -297,15 +298,18 @@ def test_a_clock_that_is_ahead_by_thousands_of_years_makes_no_more_points(tmp_pa
     assert sum(value["rate"] for value in values) > 0
 
 
-@pytest.mark.parametrize("client_id", ["nul\0", "escape\x1b[2J", "no character\uffff"])
-def test_what_xml_excludes_is_visible_in_a_chart(client_id: str, tmp_path: Path) -> None:
+def test_what_xml_excludes_is_visible_in_a_chart(tmp_path: Path) -> None:
     """The renderer of charts ends the process on some of these."""
     row = {"day": sample.FIRST.date(), "minute": sample.FIRST, "api": "Produce", "topic": "t", "principal": "User:app"}
-    write(tmp_path, "traffic", {**row, "client_id": client_id, "bytes": 5}, {**row, "client_id": "b", "bytes": 1})
-    (largest, *_) = chart(report(tmp_path), "talkers")["data"]["values"]
-    assert largest["who"] == client_id.encode("unicode_escape").decode()
+    names = ("nul\0", "escape\x1b[2J", "no character\uffff")
+    write(tmp_path, "traffic", *({**row, "client_id": name, "bytes": 9 - at} for at, name in enumerate(names)))
+    shown = dict.fromkeys(value["who"] for value in chart(report(tmp_path), "talkers")["data"]["values"])
+    assert list(shown) == [name.encode("unicode_escape").decode() for name in names]
 
 
+@pytest.mark.promise(
+    "queries.md", "A percentage of fewer than 100 requests is grey in the report, and judges no objective."
+)
 def test_a_percentage_of_few_requests_is_grey_and_judges_nobody(tmp_path: Path) -> None:
     row = {"day": sample.FIRST.date(), "slo": "s", "attainment": 0.9, "objective_ratio": 0.99}
     for name, total, left in (("few", 99, -9.0), ("enough", 100, 0.5)):
@@ -327,11 +331,9 @@ def test_a_percentage_of_few_requests_is_grey_and_judges_nobody(tmp_path: Path) 
     assert '<span class="few" title="of 40 requests">2.5\xa0%</span><small>1 of 40</small>' in text
 
 
-def test_the_end_of_a_bucket_is_a_bound(text: str) -> None:
-    cells = re.findall(r"<td[^>]*>(.*?)</td>", text.split('id="latency"')[1].split("</section>")[0])
-    assert [cell for cell in cells if cell.startswith("≤\xa0")] != []
-
-
+@pytest.mark.promise(
+    "queries.md", "Sections of the report with nothing to look at are folded into one line at the end."
+)
 def test_sections_without_anything_to_look_at_are_folded(root: Path, tmp_path: Path) -> None:
     assert "<details>" not in report(root)
     bursts(tmp_path, (42, 60))
@@ -355,6 +357,10 @@ VISIBLE = "[...document.querySelectorAll('{}')].filter(each => each.getClientRec
 WIDER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
+@pytest.mark.promise(
+    "queries.md",
+    "The report draws interactive charts in a browser, loads nothing, and shows values of clients as text.",
+)
 def test_a_browser_draws_every_chart_and_asks_for_nothing(shown: browser.Page, file: Path) -> None:
     shown.emulate()
     shown.open(file)
@@ -366,15 +372,6 @@ def test_a_browser_draws_every_chart_and_asks_for_nothing(shown: browser.Page, f
     assert shown.requests == [file.as_uri()]
     assert shown.complaints == []
     assert shown.evaluate("typeof window.hacked") == "undefined"
-    for width in (1280, 390):
-        shown.emulate(width=width)
-        assert shown.evaluate(WIDER) == 0, width
-
-
-def test_a_chart_answers_the_mouse_with_the_text_of_hostile_clients(shown: browser.Page, file: Path) -> None:
-    shown.emulate()
-    shown.open(file)
-    assert shown.evaluate(READY)
     place = shown.evaluate("""(() => {
         const bars = [...document.querySelectorAll('#talkers .live .role-mark path')];
         const found = bars.find(bar => bar.getAttribute('aria-label').includes('hacked')
@@ -392,9 +389,18 @@ def test_a_chart_answers_the_mouse_with_the_text_of_hostile_clients(shown: brows
     assert "1,355,890,528" in tip
     assert shown.evaluate("document.querySelectorAll('#vg-tooltip-element img').length") == 0
     assert shown.evaluate("typeof window.hacked") == "undefined"
+    for width in (1280, 390):
+        shown.emulate(width=width)
+        assert shown.evaluate(WIDER) == 0, width
 
 
-def test_the_page_s_policy_stops_scripts_that_are_not_its_own(shown: browser.Page, file: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.promise(
+    "queries.md", "The policy of the report's page allows only its own script, and without it static charts are shown."
+)
+def test_the_page_allows_its_own_script_alone_and_is_whole_without_it_on_paper_and_in_the_dark(
+    shown: browser.Page, file: Path
+) -> None:
     shown.emulate()
     shown.open(file)
     shown.evaluate("""new Promise(done => {
@@ -403,8 +409,6 @@ def test_the_page_s_policy_stops_scripts_that_are_not_its_own(shown: browser.Pag
     })""")
     assert shown.evaluate("typeof window.hacked") == "undefined"
 
-
-def test_the_page_is_whole_without_scripts_and_on_paper(shown: browser.Page, file: Path) -> None:
     shown.emulate(scripts=False)
     shown.open(file)
     assert shown.evaluate(VISIBLE.format(".drawn svg")) == CHARTS
@@ -417,8 +421,6 @@ def test_the_page_is_whole_without_scripts_and_on_paper(shown: browser.Page, fil
     assert shown.evaluate(VISIBLE.format(".live, nav, .hint")) == 0
     assert shown.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
 
-
-def test_the_page_is_dark_where_people_want_it(shown: browser.Page, file: Path) -> None:
     paint = "getComputedStyle(document.querySelector('.drawn text, .live text')).fill"
     seen = []
     for scheme in ("light", "dark"):

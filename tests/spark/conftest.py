@@ -1,22 +1,20 @@
-"""One Spark session and one broker for all tests of the jobs."""
+"""One Spark session for all tests that need one. What of the jobs needs none is tested in tests/unit/jobs."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from proxy.local import cluster as local_cluster
 from proxy.local.jars import resolve
+from proxy.local.state import ClusterState
 from spark_jobs.session import spark_conf, spark_session
 from tests.ledger.build import Built, build
-from tests.spark.decoded import kafka_records, partial_rows, rows_of
 
 DELTA_CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -45,22 +43,10 @@ def spark(jars: list[Path]) -> Iterator[SparkSession]:
         yield spark
 
 
-@pytest.fixture
-def decoded(spark: SparkSession) -> Callable[..., DataFrame]:
-    """Makes the rows of a table of the values of Kafka records; see ``tests.spark.decoded``."""
-
-    def make(name: str, values: Sequence[bytes | None], **options: Any) -> DataFrame:
-        return spark.createDataFrame(rows_of(name, partial_rows(kafka_records(values), **options)))
-
-    return make
-
-
 @pytest.fixture(scope="session")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def bootstrap(cluster: ClusterState) -> str:
     """A real broker, without sidecars."""
-    folder = tmp_path_factory.mktemp("spark-cluster")
-    yield local_cluster.up(folder, advertise="broker", progress=False).internal_bootstrap
-    local_cluster.down(folder)
+    return cluster.internal_bootstrap
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import pyarrow as pa
 from spark_jobs.decode import DecodeOptions, RecordSummary, decode_records
 from spark_jobs.partial_rows import PARTIAL_SCHEMA, RECORDS, decode, merge_sorted, table_rows
 from spark_jobs.schemas import STREAMED
+from tests.spark import stored
 
 READ_AT = datetime(2026, 9, 22, 12, 5, tzinfo=UTC)
 
@@ -50,3 +51,8 @@ def summaries(partial: pa.Table) -> list[RecordSummary]:
     found = [RecordSummary(*decode(values)) for values in of_records["values"].to_pylist()]
     assert found == sorted(found, key=lambda one: one[:3]), "keys sort as summaries do"
     return found
+
+
+def decoded(name: str, values: Sequence[Value], **options: Any) -> list[stored.Row]:
+    """Return the rows of the table ``name`` of the ``values`` of records."""
+    return stored.plain(rows_of(name, partial_rows(kafka_records(values), **options)))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import pyarrow
-from pyspark.sql import Row
 
 from spark_jobs.computation import add_rows, compute_rows, create_result, open_database
 from spark_jobs.definitions import Definitions
 from spark_jobs.schemas import TABLES
 from spark_jobs.tables.registry import DERIVED_QUERIES, SUMMED_BY_DAY
+from tests.ledger.stored import rows as merged_rows
 from tests.spark import stored
 
 NO_DEFINITIONS = Definitions()
@@ -36,15 +37,15 @@ def computed(
         return database.sql(wanted).to_arrow_table().cast(stored.schema(TABLES[name]))
 
 
-def rows(*given: Any) -> list[Row]:
-    """The same as rows: times without a zone, maps as dictionaries."""
-    found = computed(*given)
-    maps = {field.name for field in found.schema if pyarrow.types.is_map(field.type)}
-    times = {field.name for field in found.schema if pyarrow.types.is_timestamp(field.type)}
-    return [
-        Row(**{
-            name: value and (dict(value) if name in maps else value.replace(tzinfo=None) if name in times else value)
-            for name, value in row.items()
-        })
-        for row in found.to_pylist()
-    ]  # fmt: skip
+def rows(*given: Any) -> list[stored.Row]:
+    """The same as rows."""
+    return stored.plain(computed(*given))
+
+
+def of_stored(root: Path, name: str, definitions: Definitions) -> list[dict[str, Any]]:
+    """Rows of the table ``name`` below ``root``, as they are made at once of what its inputs there hold."""
+    inputs = {
+        each: pyarrow.Table.from_pylist(merged_rows(root, each), stored.schema(TABLES[each]))
+        for each in TABLES[name].derived_from
+    }
+    return computed(name, inputs, definitions).to_pylist()

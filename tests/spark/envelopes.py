@@ -36,82 +36,40 @@ def partition(topic: str = "orders", **changes: Any) -> TopicPartition:
 
 def event(api_key: int = PRODUCE, *topics: TopicPartition, **changes: Any) -> RequestEvent:
     values: dict[str, Any] = {
-        "seq": 0,
-        "listener": "CLIENT",
-        "connection_id": "c1",
-        "correlation_id": 7,
-        "api_key": api_key,
-        "api": API[api_key],
-        "api_version": 12,
-        "principal": "User:ANONYMOUS",
-        "client_ip": "10.0.0.7",
-        "ts_request": NOON,
-        "latency_us": 2_000,
-        "request_bytes": 500,
-        "response_bytes": 60,
-        "client_id": "app",
+        "seq": 0, "listener": "CLIENT", "connection_id": "c1", "correlation_id": 7, "api_key": api_key,
+        "api": API[api_key], "api_version": 12, "principal": "User:ANONYMOUS", "client_ip": "10.0.0.7",
+        "ts_request": NOON, "latency_us": 2_000, "request_bytes": 500, "response_bytes": 60, "client_id": "app",
         "topics": topics,
-    }
+    }  # fmt: skip
     return RequestEvent(**{**values, **changes})
 
 
 def throttle(**changes: Any) -> ThrottleEvent:
     values: dict[str, Any] = {
-        "seq": 0,
-        "listener": "CLIENT",
-        "client_ip": "10.0.0.7",
-        "scope": "ip",
-        "quota": "connection_creation_rate",
-        "action": "hold",
-        "count": 3,
-        "limit": 20,
-        "observed": 21.5,
-        "ts_first": NOON,
-        "ts_last": NOON + 250_000,
+        "seq": 0, "listener": "CLIENT", "client_ip": "10.0.0.7", "scope": "ip", "quota": "connection_creation_rate",
+        "action": "hold", "count": 3, "limit": 20, "observed": 21.5, "ts_first": NOON, "ts_last": NOON + 250_000,
         "delay_ms": 750,
-    }
+    }  # fmt: skip
     return ThrottleEvent(**{**values, **changes})
 
 
 def rollup(api_key: int = PRODUCE, *per_topic: RollupTopic, **changes: Any) -> RollupEvent:
     values: dict[str, Any] = {
-        "seq": 0,
-        "minute": NOON,
-        "listener": "CLIENT",
-        "api_key": api_key,
-        "api": API[api_key],
-        "principal": "User:ANONYMOUS",
-        "client_ip": "10.0.0.7",
-        "requests": 3,
-        "request_bytes": 1_500,
-        "response_bytes": 180,
-        "client_id": "app",
-        "latencies": (0, 2, 1),
-        "upstream_latencies": (3,),
-        "per_topic": per_topic,
-        "polled": ("quiet", "idle"),
-    }
+        "seq": 0, "minute": NOON, "listener": "CLIENT", "api_key": api_key, "api": API[api_key],
+        "principal": "User:ANONYMOUS", "client_ip": "10.0.0.7", "requests": 3, "request_bytes": 1_500,
+        "response_bytes": 180, "client_id": "app", "latencies": (0, 2, 1), "upstream_latencies": (3,),
+        "per_topic": per_topic, "polled": ("quiet", "idle"),
+    }  # fmt: skip
     return RollupEvent(**{**values, **changes})
 
 
 def connection(**changes: Any) -> ConnectionEvent:
     values: dict[str, Any] = {
-        "seq": 0,
-        "change": "closed",
-        "ts": NOON,
-        "listener": "CLIENT",
-        "connection_id": "c1",
-        "principal": "User:alice",
-        "client_ip": "10.0.0.7",
-        "client_port": 40_000,
-        "principal_source": "sasl",
-        "sasl_mechanism": "SCRAM-SHA-512",
-        "cause": "client",
-        "duration_ms": 90_000,
-        "requests": 7,
-        "received_bytes": 5_000,
-        "sent_bytes": 2**40,
-    }
+        "seq": 0, "change": "closed", "ts": NOON, "listener": "CLIENT", "connection_id": "c1",
+        "principal": "User:alice", "client_ip": "10.0.0.7", "client_port": 40_000, "principal_source": "sasl",
+        "sasl_mechanism": "SCRAM-SHA-512", "cause": "client", "duration_ms": 90_000, "requests": 7,
+        "received_bytes": 5_000, "sent_bytes": 2**40,
+    }  # fmt: skip
     return ConnectionEvent(**{**values, **changes})
 
 
@@ -122,19 +80,10 @@ def inventory(*topics: str) -> InventoryEvent:
 
 def group(**changes: Any) -> GroupEvent:
     values: dict[str, Any] = {
-        "seq": 0,
-        "listener": "CLIENT",
-        "principal": "User:billing",
-        "client_ip": "10.0.0.7",
-        "group_id": "invoicing",
-        "ts_first": NOON,
-        "ts_last": NOON + MINUTE // 2,
-        "requests": 12,
-        "client_id": "app",
-        "member_id": "app-1",
-        "generation_id": 3,
-        "group_type": "classic",
-    }
+        "seq": 0, "listener": "CLIENT", "principal": "User:billing", "client_ip": "10.0.0.7", "group_id": "invoicing",
+        "ts_first": NOON, "ts_last": NOON + MINUTE // 2, "requests": 12, "client_id": "app", "member_id": "app-1",
+        "generation_id": 3, "group_type": "classic",
+    }  # fmt: skip
     return GroupEvent(**{**values, **changes})
 
 
@@ -145,16 +94,9 @@ def gap(first: int, last: int, **changes: Any) -> GapEvent:
 
 def status(**changes: Any) -> StatusEvent:
     values: dict[str, Any] = {
-        "seq": 0,
-        "ts": NOON,
-        "started_at": NOON - MINUTE,
-        "seen": 12,
-        "emitted": 10,
-        "delivered": 5,
-        "hidden": 2,
-        "queued": 1,
-        "dropped": {"queue_full": 3, "failed": 1},
-    }
+        "seq": 0, "ts": NOON, "started_at": NOON - MINUTE, "seen": 12, "emitted": 10, "delivered": 5, "hidden": 2,
+        "queued": 1, "dropped": {"queue_full": 3, "failed": 1},
+    }  # fmt: skip
     return StatusEvent(**{**values, **changes})
 
 
@@ -162,17 +104,10 @@ def envelope(events: Sequence[Event], *, first_seq: int = 1, **changes: Any) -> 
     """An envelope of ``events``, which get their numbers from it."""
     numbered = [msgspec.structs.replace(each, seq=first_seq + index) for index, each in enumerate(events)]
     values: dict[str, Any] = {
-        "schema_level": 1,
-        "cluster_id": "cluster",
-        "broker_id": 1,
-        "boot_id": "boot",
-        "sidecar_version": "0.1.0",
-        "first_seq": first_seq,
-        "last_seq": first_seq + len(numbered) - 1,
-        "dropped": 0,
-        "sent_at": NOON,
+        "schema_level": 1, "cluster_id": "cluster", "broker_id": 1, "boot_id": "boot", "sidecar_version": "0.1.0",
+        "first_seq": first_seq, "last_seq": first_seq + len(numbered) - 1, "dropped": 0, "sent_at": NOON,
         "events": numbered,
-    }
+    }  # fmt: skip
     return Envelope(**{**values, **changes})
 
 

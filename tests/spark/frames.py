@@ -5,19 +5,12 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from pyspark.sql import DataFrame
-
 NOON = datetime(2026, 9, 22, 12)
 
 
 def after(seconds: float) -> datetime:
     """So long after noon."""
     return NOON + timedelta(seconds=seconds)
-
-
-def kept(parsed: DataFrame) -> DataFrame:
-    """Rows as they are, computed once, as the job keeps a batch: what is made of them is planned without their past."""
-    return parsed.localCheckpoint()
 
 
 def alive(first: float, last: float, *, broker: int = 1, boot: str = "boot", **changes: Any) -> list[dict[str, Any]]:
@@ -31,21 +24,10 @@ def alive(first: float, last: float, *, broker: int = 1, boot: str = "boot", **c
         reported.setdefault(at.replace(second=0, microsecond=0), []).append(number)
     return [
         {
-            "day": minute.date(),
-            "minute": minute,
-            "cluster_id": "cluster",
-            "broker_id": broker,
-            "boot_id": boot,
-            "envelopes": len(numbers),
-            "events": len(numbers),
-            "first_seq": numbers[0],
-            "last_seq": numbers[-1],
-            "statuses": len(numbers),
-            "last_status": statuses[numbers[-1] - 1],
-            "started_at": after(first),
-            "emitted": numbers[-1],
-            "ended": False,
-            **changes,
+            "day": minute.date(), "minute": minute, "cluster_id": "cluster", "broker_id": broker, "boot_id": boot,
+            "envelopes": len(numbers), "events": len(numbers), "first_seq": numbers[0], "last_seq": numbers[-1],
+            "statuses": len(numbers), "last_status": statuses[numbers[-1] - 1], "started_at": after(first),
+            "emitted": numbers[-1], "ended": False, **changes,
         }
         for minute, numbers in reported.items()
-    ]
+    ]  # fmt: skip

@@ -57,9 +57,6 @@ def of_spark(address: str, *, prefix: str = "spark.hadoop.") -> dict[str, str]:
 def of_queries(address: str) -> dict[str, str]:
     """Return the same as environment variables, which all else reads."""
     return {
-        "AWS_ACCESS_KEY_ID": KEY["access.key"],
-        "AWS_SECRET_ACCESS_KEY": KEY["secret.key"],
-        "AWS_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": address,
-        "AWS_ALLOW_HTTP": "true",
-    }
+        "AWS_ACCESS_KEY_ID": KEY["access.key"], "AWS_SECRET_ACCESS_KEY": KEY["secret.key"], "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": address, "AWS_ALLOW_HTTP": "true",
+    }  # fmt: skip

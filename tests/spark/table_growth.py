@@ -50,15 +50,11 @@ class Growth:
         stored = StoredTable(str(self.path), {})
         data, log = list(self.path.glob("day=*/*")), list(self._log.iterdir())
         return {
-            "files of the table": len(stored.files),
-            "of the day with the most": max(stored.files_by_day.values()),
-            "files on the disk": len(data),
-            "bytes of the table": sum(file.size for file in stored.files),
-            "bytes on the disk": _bytes(data),
-            "commits in the log": sum(file.suffix == ".json" for file in log),
-            "checkpoints": sum(".checkpoint." in file.name for file in log),
-            "bytes of the log": _bytes(log),
-        }
+            "files of the table": len(stored.files), "of the day with the most": max(stored.files_by_day.values()),
+            "files on the disk": len(data), "bytes of the table": sum(file.size for file in stored.files),
+            "bytes on the disk": _bytes(data), "commits in the log": sum(file.suffix == ".json" for file in log),
+            "checkpoints": sum(".checkpoint." in file.name for file in log), "bytes of the log": _bytes(log),
+        }  # fmt: skip
 
     def _add_day(self) -> None:
         before = self._now

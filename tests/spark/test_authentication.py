@@ -1,4 +1,4 @@
-"""Which records the sidecars have signed: what is signed as a sidecar signs is accepted, and nothing else."""
+"""A job with the keys of the sidecars: what they have not signed is a dead letter, and nobody sees a key."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from proxy.config.hmac_keys import AUDIT
-from proxy.core.authentication import HEADER, Authenticator
-from spark_jobs.authentication import SIGNATURE_LABEL, refusal
+from proxy.core.authentication import Authenticator
 from spark_jobs.batch import partial_rows
 from spark_jobs.decode import DecodeOptions
 from spark_jobs.query import query
@@ -26,53 +25,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 Header = tuple[str, bytes | None]
 
 OLD, NEW = {"old": b"o" * 32}, {"new": b"n" * 100}
-"""The second is longer than a block of SHA-256."""
-
-RECORD = (None, b'{"schema_level":1}')
-SIGNED = Authenticator(AUDIT, OLD).header(*RECORD)[1]
 
 
-def test_the_label_is_the_sidecars() -> None:
-    assert SIGNATURE_LABEL.decode() == AUDIT
-
-
-@pytest.mark.parametrize(
-    ("record", "headers", "refused"),
-    [
-        (RECORD, [Authenticator(AUDIT, OLD).header(*RECORD)], None),
-        (RECORD, [Authenticator(AUDIT, NEW).header(*RECORD)], None),
-        (RECORD, [("trace", b"x"), (HEADER, b"forged"), (HEADER, SIGNED), ("span", None)], None),
-        ((b"key", b"\0\xff"), [Authenticator(AUDIT, OLD).header(b"key", b"\0\xff")], None),
-        ((None, None), [Authenticator(AUDIT, OLD).header(None, None)], None),
-        ((b"", b""), [Authenticator(AUDIT, OLD).header(b"", b"")], None),
-        (RECORD, None, "unsigned"),
-        (RECORD, [], "unsigned"),
-        (RECORD, [("trace", SIGNED)], "unsigned"),
-        (RECORD, [(HEADER, None)], "unsigned"),
-        (RECORD, [(HEADER, SIGNED), (HEADER, None)], "unsigned"),
-        (RECORD, [(HEADER, b"")], "unknown_key"),
-        (RECORD, [(HEADER, b"old")], "unknown_key"),
-        (RECORD, [(HEADER, b"old" + bytes(32))], "unknown_key"),
-        (RECORD, [Authenticator(AUDIT, {"other": OLD["old"]}).header(*RECORD)], "unknown_key"),
-        (RECORD, [(HEADER, b"old:" + bytes(32))], "bad_signature"),
-        (RECORD, [(HEADER, b"new:" + SIGNED[-32:])], "bad_signature"),
-        (RECORD, [Authenticator("brokerside-registry/1", OLD).header(*RECORD)], "bad_signature"),
-        (RECORD, [Authenticator(AUDIT, OLD).header(b"", RECORD[1])], "bad_signature"),
-        ((b"key", RECORD[1]), [(HEADER, SIGNED)], "bad_signature"),
-        ((None, RECORD[1] + b" "), [(HEADER, SIGNED)], "bad_signature"),
-    ],
-)
-def test_what_the_sidecar_would_accept_is_accepted(
-    record: tuple[bytes | None, bytes | None],
-    headers: Sequence[Header] | None,
-    refused: str | None,
-) -> None:
-    of_kafka = None if headers is None else [{"key": name, "value": content} for name, content in headers]
-    assert refusal(OLD | NEW, *record, of_kafka) == refused
-    verdict = Authenticator(AUDIT, OLD | NEW).verify(*record, headers)
-    assert verdict == (refused or "authentic")
-
-
+@pytest.mark.promise("security.md", "Plans and event logs of Spark hold no key of `--hmac-keys`.")
 def test_no_plan_holds_a_key(spark: SparkSession) -> None:
     """Plans are in the event log and the UI."""
     columns = "key binary, value binary, headers array<struct<key string, value binary>>, topic string, partition int"
@@ -90,6 +45,7 @@ def test_no_plan_holds_a_key(spark: SparkSession) -> None:
     assert ", ".join(str(byte) for byte in secret) not in plan
 
 
+@pytest.mark.promise("jobs.md", "Records without a valid signature become dead letters, and take no event number.")
 def test_forged_envelopes_are_dead_letters_and_take_no_number(
     audit: AuditTopic, jars: list[Path], tmp_path: Path
 ) -> None:

@@ -38,14 +38,11 @@ def envelopes(days: Sequence[int], *, boot: str = "boot") -> list[bytes]:
         encoded(
             event(PRODUCE, partition(), ts_request=NOON + day * DAY_US),
             event(FETCH, partition(), ts_request=NOON + day * DAY_US),
-            connection(change="authenticated", ts=NOON + day * DAY_US),
-            status(ts=NOON + day * DAY_US),
-            first_seq=1 + 4 * number,
-            boot_id=boot,
-            schema_level=2,
+            connection(change="authenticated", ts=NOON + day * DAY_US), status(ts=NOON + day * DAY_US),
+            first_seq=1 + 4 * number, boot_id=boot, schema_level=2,
         )
         for number, day in enumerate(days)
-    ]
+    ]  # fmt: skip
 
 
 class Job:
@@ -57,12 +54,9 @@ class Job:
 
     def __call__(self, what: Callable[..., RunSummary], **changes: Any) -> RunSummary:
         arguments: dict[str, Any] = {
-            "bootstrap_servers": self._audit.bootstrap,
-            "topic": self._audit.name,
-            "tables": str(self.root),
-            "jars": [],
+            "bootstrap_servers": self._audit.bootstrap, "topic": self._audit.name, "tables": str(self.root), "jars": [],
             "progress": lambda said: self.said.append(str(said)),
-        }
+        }  # fmt: skip
         arguments |= {"available_now": True, "only": ONLY} if what is run else {"first": None, "last": None}
         return what(**{**arguments, **changes})
 
@@ -79,6 +73,9 @@ def job(spark: SparkSession, audit: AuditTopic, tmp_path: Path, monkeypatch: pyt
     return Job(spark, audit, tmp_path / "tables")
 
 
+@pytest.mark.promise(
+    "jobs.md", "A backfill replaces the rows of its days by those that the stream wrote, and touches no other cluster."
+)
 def test_days_are_computed_again_as_far_as_the_job_has_read(job: Job, audit: AuditTopic) -> None:
     sent = envelopes([0, 1, 1, 2, 0])
     audit.send(*sent, sent[1], b"poison")
@@ -93,15 +90,24 @@ def test_days_are_computed_again_as_far_as_the_job_has_read(job: Job, audit: Aud
     assert (summary.records, summary.events, summary.dead_letters, summary.duplicates) == (7, 20, 1, 1)
     assert job.rows() == before
 
+    others = stored.rows(
+        TRAFFIC,
+        *({"day": FIRST + timedelta(days=day), "cluster_id": "other", "requests": day} for day in (0, 0, 5)),
+    )
+    writer = f"{checkpoint.writer_prefix('other', 'audit')}job"
+    stored_table.append_once(others, str(job.root / "traffic"), {}, writer, 0)
+    before = job.rows()
+    job.table("traffic").delete("cluster_id <> 'other'")
     job.table("connections").delete("true")
     job.table("dead_letters").delete("true")
     job(backfill)
-    assert job.rows() == before
+    assert job.rows() == before, "rows of another cluster stay, also of days that the topic has none of"
 
     assert job(run).records == 1
-    assert sum(row["requests"] for row in rows(job.root, "traffic")) == 2 * 6
+    assert sum(row["requests"] for row in rows(job.root, "traffic")) == 2 * 6 + 5
 
 
+@pytest.mark.promise("jobs.md", "A backfill fills tables without a checkpoint, and no job continues them.")
 def test_a_root_without_a_checkpoint_is_filled_and_stays_without(
     job: Job, audit: AuditTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,25 +123,10 @@ def test_a_root_without_a_checkpoint_is_filled_and_stays_without(
         job(run)
 
 
-def test_rows_of_another_cluster_stay_also_of_days_that_the_topic_has_none_of(job: Job, audit: AuditTopic) -> None:
-    audit.send(*envelopes([0, 1]))
-    job(run)
-    others = stored.rows(
-        TRAFFIC,
-        *({"day": FIRST + timedelta(days=day), "cluster_id": "other", "requests": day} for day in (0, 0, 5)),
-    )
-    writer = f"{checkpoint.writer_prefix('other', 'audit')}job"
-    stored_table.append_once(others, str(job.root / "traffic"), {}, writer, 0)
-    before = job.rows()
-    job.table("traffic").delete("cluster_id <> 'other'")
-    assert job.rows() != before
-    job(backfill)
-    assert job.rows() == before
-    job(backfill, first=FIRST + timedelta(days=1))
-    assert job.rows() == before
-
-
+@pytest.mark.promise("jobs.md", "A backfill whose records are gone reports the first day that it can compute.")
 def test_what_cannot_be_computed_again_is_refused(job: Job, audit: AuditTopic, bootstrap: str) -> None:
+    with pytest.raises(JobError, match="the first day, 2026-09-23, is after the last, 2026-09-22"):
+        job(backfill, first=FIRST + timedelta(days=1), last=FIRST)
     days = [datetime.now(UTC).date() + timedelta(days=1)]
     audit.send(*envelopes([0, 1, 2]))
     days.append(datetime.now(UTC).date() + timedelta(days=1))  # midnight may be between the two
@@ -163,8 +154,3 @@ def test_what_cannot_be_computed_again_is_refused(job: Job, audit: AuditTopic, b
     other(run)
     with pytest.raises(JobError, match="another audit topic of the same Kafka cluster fills these tables"):
         other(backfill)
-
-
-def test_days_in_the_wrong_order_are_refused() -> None:
-    with pytest.raises(JobError, match="the first day, 2026-09-23, is after the last, 2026-09-22"):
-        backfill(bootstrap_servers="", topic="", tables="", jars=[], first=FIRST + timedelta(days=1), last=FIRST)

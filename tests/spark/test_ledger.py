@@ -9,62 +9,35 @@ from math import ceil
 import pytest
 
 from spark_jobs.query import query
-from spark_jobs.schemas import TABLES
+from spark_jobs.schemas import DERIVED, STREAMED, TABLES
+from tests.ledger import examples
 from tests.ledger.acts import Call
-from tests.ledger.books import Book, Row, changes, groups, health, sessions, traffic
+from tests.ledger.books import Book, changes, groups, health, sessions, traffic
 from tests.ledger.build import Built
 from tests.ledger.compare import assert_equal
 from tests.ledger.stored import rows
+from tests.spark import derived
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
 
 
-def equals(ledger: Built, table: str, book: Book) -> None:
-    assert_equal(rows(ledger.root, table), TABLES[table].keys, book)
-
-
-def test_traffic(ledger_root: Built) -> None:
-    equals(ledger_root, "traffic", traffic.traffic(ledger_root.emitted.acts))
-
-
-def test_latency(ledger_root: Built) -> None:
+@pytest.mark.promise("tables.md", "Streamed tables hold exactly what the events say, in all columns.")
+def test_streamed_tables_equal_their_books(ledger_root: Built) -> None:
+    acts = ledger_root.emitted.acts
+    books: dict[str, Book] = {
+        "traffic": traffic.traffic(acts), "clients": traffic.clients(acts), "connections": sessions.connections(acts),
+        "throttles": sessions.throttles(acts), "changes": changes.changes(acts),
+        "group_members": groups.group_members(acts), "committed_offsets": groups.committed_offsets(acts),
+        "end_offsets": groups.end_offsets(acts), "inventory": sessions.inventory(acts),
+        "completeness": health.completeness(ledger_root.emitted.envelopes),
+    }  # fmt: skip
+    for table, book in books.items():
+        assert_equal(table, rows(ledger_root.root, table), TABLES[table].keys, book)
     found = rows(ledger_root.root, "latency")
     for row in found:
         assert (row["upstream_latencies"] is None) == (row["topic"] is not None)
         row["upstream_latencies"] = row["upstream_latencies"] or [0] * 40
-    assert_equal(found, TABLES["latency"].keys, traffic.latency(ledger_root.emitted.acts))
-
-
-def test_clients(ledger_root: Built) -> None:
-    equals(ledger_root, "clients", traffic.clients(ledger_root.emitted.acts))
-
-
-def test_connections(ledger_root: Built) -> None:
-    equals(ledger_root, "connections", sessions.connections(ledger_root.emitted.acts))
-
-
-def test_throttles(ledger_root: Built) -> None:
-    equals(ledger_root, "throttles", sessions.throttles(ledger_root.emitted.acts))
-
-
-def test_changes(ledger_root: Built) -> None:
-    equals(ledger_root, "changes", changes.changes(ledger_root.emitted.acts))
-
-
-def test_group_members(ledger_root: Built) -> None:
-    equals(ledger_root, "group_members", groups.group_members(ledger_root.emitted.acts))
-
-
-def test_committed_offsets(ledger_root: Built) -> None:
-    equals(ledger_root, "committed_offsets", groups.committed_offsets(ledger_root.emitted.acts))
-
-
-def test_end_offsets(ledger_root: Built) -> None:
-    equals(ledger_root, "end_offsets", groups.end_offsets(ledger_root.emitted.acts))
-
-
-def test_inventory(ledger_root: Built) -> None:
-    equals(ledger_root, "inventory", sessions.inventory(ledger_root.emitted.acts))
+    assert_equal("latency", found, TABLES["latency"].keys, traffic.latency(acts))
 
 
 MIRRORED = {("east", "orders"), ("east", "payments"), ("west", "east.orders"), ("west", "east.payments")}
@@ -84,33 +57,71 @@ def test_produced(ledger_root: Built) -> None:
     )
 
 
-def ordered(found: list[Row]) -> list[list[tuple[str, object]]]:
+def ordered(found: list[dict[str, object]]) -> list[list[tuple[str, object]]]:
     return sorted([sorted(row.items()) for row in found], key=str)
-
-
-def test_completeness(ledger_root: Built) -> None:
-    equals(ledger_root, "completeness", health.completeness(ledger_root.emitted.envelopes))
 
 
 def test_dead_letters(ledger_root: Built) -> None:
     found = rows(ledger_root.root, "dead_letters")
-    assert_equal(found, ("topic", "partition", "offset"), health.dead_letters(ledger_root.records()))
+    book = health.dead_letters(ledger_root.records())
+    assert_equal("dead_letters", found, ("topic", "partition", "offset"), book)
 
 
-@pytest.mark.parametrize("share", [0.5, 0.9, 0.99, 1])
-def test_percentiles_are_right_to_one_bucket(ledger_root: Built, share: float) -> None:
-    """Never too low, and too high by less than a bucket's width, for any grouping."""
+@pytest.mark.promise(
+    "tables/latency.md", "A percentile is never too low, and too high by less than the width of its bucket."
+)
+def test_percentiles_are_right_to_one_bucket(ledger_root: Built) -> None:
+    """For any grouping."""
     true: dict[tuple[str, str | None], list[int]] = defaultdict(list)
     for call in traffic.calls(ledger_root.emitted.acts):
         if call.answered and not call.idle:
             for topic in (None, *call.topics):
                 true[call.api, topic].append(call.latency_us)
-    sql = (
-        f"SELECT api, topic, quantile_ms(merge_counts(latencies), {share}) FROM latency WHERE requests > 0 GROUP BY ALL"
-    )
-    found = {(api, topic): round(ms * 1000) for api, topic, ms in query(ledger_root.root, sql)[1]}
+    shares = (0.5, 0.9, 0.99, 1)
+    asked = ", ".join(f"quantile_ms(merge_counts(latencies), {share})" for share in shares)
+    sql = f"SELECT api, topic, {asked} FROM latency WHERE requests > 0 GROUP BY ALL"
+    found = {(api, topic): all_ms for api, topic, *all_ms in query(ledger_root.root, sql)[1]}
     assert found.keys() == true.keys()
-    for group, reported in found.items():
-        exact = sorted(true[group])[ceil(Fraction(str(share)) * len(true[group])) - 1]
-        assert exact <= reported
-        assert reported <= max(exact * 2**0.5 + 1, traffic.ENDS[0]), group
+    for group, all_ms in found.items():
+        for share, ms in zip(shares, all_ms, strict=True):
+            reported = round(ms * 1000)
+            exact = sorted(true[group])[ceil(Fraction(str(share)) * len(true[group])) - 1]
+            assert exact <= reported <= max(exact * 2**0.5 + 1, traffic.ENDS[0]), (group, share)
+
+
+@pytest.mark.promise(
+    "jobs.md",
+    "Derived tables that are computed day by day, beside the batches, are those of all streamed rows at once.",
+)
+def test_derived_tables_are_those_of_the_streamed_ones_at_once(ledger_root: Built) -> None:
+    root = ledger_root.root
+    for name in DERIVED:
+        found = rows(root, name)
+        expected = derived.of_stored(root, name, ledger_root.definitions)
+        assert found, name
+        assert ordered(found) == ordered(expected), name
+    (orders,) = query(
+        root, "SELECT produced_total, mirrored_total, missing_records FROM mirror_check WHERE source_topic = 'orders'"
+        " ORDER BY day DESC LIMIT 1",
+    )[1]  # fmt: skip
+    assert orders == (10_000, 9_993, 7)
+    assert {row["state"] for row in rows(root, "topics")} == {"used", "polled_only", "unused", "unknown"}
+    sources = {row["topic_source"] for row in rows(root, "groups")}
+    assert sources == {"commit", "connection", "client", "shared_client", None}
+
+
+@pytest.mark.promise(
+    "queries.md", "The pages of answers show what each saved query and each table answers about the scripted load."
+)
+def test_the_committed_pages_are_what_the_tables_answer(ledger_root: Built) -> None:
+    for name, text in examples.pages(ledger_root.root).items():
+        assert (examples.DOCS / name).read_text() == text, "run: python -m tests.ledger.examples"
+
+
+@pytest.mark.promise("tables.md", "`brokerside query` shows stored rows of one key merged, as the columns say.")
+def test_a_query_sees_the_rows_merged(ledger_root: Built) -> None:
+    for table in STREAMED.values():
+        names, found = query(ledger_root.root, f"SELECT * FROM {table.name}")
+        assert names == [column.name for column in table.columns], table.name
+        shown = [dict(zip(names, row, strict=True)) for row in found]
+        assert ordered(shown) == ordered(rows(ledger_root.root, table.name)), table.name

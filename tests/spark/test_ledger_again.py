@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -22,7 +21,7 @@ from tests.spark.conftest import FEW_ROWS
 from tests.spark.object_store import object_store, of_queries, of_spark
 from tests.spark.spark_cluster import DRIVER, executors, spark_cluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
 ROOT = "s3://tables/brokerside"
 
@@ -38,22 +37,21 @@ def of_east(root: Path, table: str) -> list[dict[str, Any]]:
     return [row for row in rows(root, table) if "east" in (row.get("cluster_id"), (row.get("topic") or "")[-4:])]
 
 
+@pytest.mark.promise("jobs.md", "A backfill of a whole topic equals the rows of the stream, also the derived ones.")
 def test_what_is_computed_again_at_once_is_what_was_streamed(ledger_root: Built, tmp_path: Path) -> None:
     backfill(
-        bootstrap_servers=ledger_root.bootstrap,
-        topic=ledger_root.topics["east"],
-        tables=str(tmp_path / "again"),
-        jars=[],
-        first=None,
-        last=None,
-        definitions=ledger_root.definitions,
-    )
+        bootstrap_servers=ledger_root.bootstrap, topic=ledger_root.topics["east"], tables=str(tmp_path / "again"),
+        jars=[], first=None, last=None, definitions=ledger_root.definitions,
+    )  # fmt: skip
     for table in OF_ONE_CLUSTER:
         found = of_east(ledger_root.root, table)
         assert found, table
         assert ordered(rows(tmp_path / "again", table)) == ordered(found), table
 
 
+@pytest.mark.promise(
+    "jobs.md", "The job runs on a Spark cluster and on object storage, and writes the same tables there."
+)
 def test_a_cluster_of_spark_writes_the_same_to_an_object_store(
     ledger_root: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,7 +76,9 @@ def test_a_cluster_of_spark_writes_the_same_to_an_object_store(
         )
 
 
-@pytest.mark.skipif("JOBS_FULL" not in os.environ, reason="two sessions of Spark at once: JOBS_FULL=1")
+@pytest.mark.promise(
+    "jobs.md", "Two Kafka clusters can share tables on an object store: two jobs fill them at the same time."
+)
 def test_two_jobs_fill_the_same_tables_of_an_object_store_at_the_same_time(
     ledger_root: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,9 @@ pytestmark = pytest.mark.spark
 DAY = 86_400
 
 
+Start = Callable[..., MaintenanceScheduler]
+
+
 class Clocks:
     """Time that a test moves: of this machine, and since it was started."""
 
@@ -61,9 +64,10 @@ def start(spark: SparkSession, tmp_path: Path, clocks: Clocks) -> Callable[..., 
     return make
 
 
-def test_tables_are_computed_by_the_time_and_not_by_the_number_of_batches(
-    start: Callable[..., MaintenanceScheduler], clocks: Clocks
-) -> None:
+@pytest.mark.promise(
+    "jobs.md", "Derived tables are computed five minutes after the previous computation, while batches go on."
+)
+def test_tables_are_computed_by_the_time_and_not_by_the_number_of_batches(start: Start, clocks: Clocks) -> None:
     said: list[str] = []
     job = start(continuous=True, say=lambda note: said.append(str(note)))
     job.run_due_tasks()
@@ -84,9 +88,7 @@ def test_tables_are_computed_by_the_time_and_not_by_the_number_of_batches(
     assert len(said) == 1
 
 
-def test_a_job_of_which_nothing_is_computed_is_never_behind(
-    start: Callable[..., MaintenanceScheduler], clocks: Clocks
-) -> None:
+def test_a_job_of_which_nothing_is_computed_is_never_behind(start: Start, clocks: Clocks) -> None:
     said: list[str] = []
     job = start("traffic", "slo", continuous=True, say=lambda note: said.append(str(note)))
     job.batch_written()
@@ -95,9 +97,8 @@ def test_a_job_of_which_nothing_is_computed_is_never_behind(
     assert (clocks.did(), said) == ([], [])
 
 
-def test_tables_are_maintained_each_hour_and_vacuumed_once_a_day(
-    start: Callable[..., MaintenanceScheduler], clocks: Clocks
-) -> None:
+@pytest.mark.promise("jobs.md", "A job maintains its tables every hour, and vacuums them once a day.")
+def test_tables_are_maintained_each_hour_and_vacuumed_once_a_day(start: Start, clocks: Clocks) -> None:
     job = start("traffic", continuous=True)
     done = []
     for _ in range(49):
@@ -108,9 +109,10 @@ def test_tables_are_maintained_each_hour_and_vacuumed_once_a_day(
     assert done == [*["maintain"] * 23, "vacuum", *["maintain"] * 23, "vacuum"]
 
 
-def test_runs_that_end_by_themselves_vacuum_when_a_day_has_passed(
-    start: Callable[..., MaintenanceScheduler], clocks: Clocks
-) -> None:
+@pytest.mark.promise(
+    "jobs.md", "A job with `--available-now` computes at its end, and maintains if the last vacuum was a day ago."
+)
+def test_runs_that_end_by_themselves_vacuum_when_a_day_has_passed(start: Start, clocks: Clocks) -> None:
     for passed, expected in ((0, []), (DAY - 1, []), (1, ["vacuum"]), (1, []), (DAY, ["vacuum"]), (-1, ["vacuum"])):
         clocks.now += passed
         job = start(continuous=False)
@@ -121,9 +123,7 @@ def test_runs_that_end_by_themselves_vacuum_when_a_day_has_passed(
         assert clocks.did() == ["derive", *expected]
 
 
-def test_a_long_run_that_ends_by_itself_does_everything_at_its_end(
-    start: Callable[..., MaintenanceScheduler], clocks: Clocks
-) -> None:
+def test_a_long_run_that_ends_by_itself_does_everything_at_its_end(start: Start, clocks: Clocks) -> None:
     job = start(continuous=False)
     clocks.now += 3_600
     job.run_due_tasks()

@@ -12,15 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AclOperation, AdminClient, ResourceType
 from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import SparkSession
 
@@ -30,7 +22,6 @@ from proxy.core.authentication import Authenticator
 from proxy.features.records import FEATURES_KEY, ReaderRecord, decode_reader, reader_key
 from proxy.fleet.compacted_topic import CompactedTopic
 from proxy.fleet.topic_spec import REGISTRY_TOPIC as REGISTRY
-from proxy.local import cluster as local_cluster
 from spark_jobs import kafka, readers
 from spark_jobs.errors import JobError
 from spark_jobs.kafka import AuditTopicSource
@@ -38,11 +29,12 @@ from spark_jobs.query import query
 from spark_jobs.reader_records import AuditReader, default_name
 from spark_jobs.readers import FEATURES_TOPIC, REGISTRY_TOPIC, registered
 from spark_jobs.run import backfill, run
-from tests.integration.authorizer import LOGIN, secured_properties
-from tests.integration.test_audit import until
+from tests.brokers import Acl, SharedBroker
+from tests.integration.authorizer import LOGIN
+from tests.integration.consuming import until
 from tests.spark.conftest import AuditTopic
 from tests.spark.envelopes import METADATA, encoded, event
-from tests.spark.test_reader_records import finalized
+from tests.unit.jobs.test_reader_records import finalized
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -62,22 +54,25 @@ Said = list[str]
 class Fleet(NamedTuple):
     """A broker with an authorizer, and the topics of sidecars. ``bootstrap``: may do everything; ``secured``: SASL."""
 
+    broker: SharedBroker
     bootstrap: str
     secured: str
     admin: AdminClient
 
     def grant(self, operation: AclOperation, topic: str) -> None:
         """Let ``User:jobs`` do this."""
-        acl = AclBinding(*acl_of(operation, topic))
-        self.admin.create_acls([acl])[acl].result(30)
-        there = AclBindingFilter(*acl_of(operation, topic))
-        # The broker goes by it later than the controller.
-        until(lambda: bool(self.admin.describe_acls(there).result(30)))
+        self.broker.allow(Acl("User:jobs", operation, ResourceType.TOPIC, topic))
 
     def revoke(self, operation: AclOperation, topic: str) -> None:
         """Take that right away."""
-        acl = AclBindingFilter(*acl_of(operation, topic))
-        assert len(self.admin.delete_acls([acl])[acl].result(30)) == 1
+        self.broker.revoke(Acl("User:jobs", operation, ResourceType.TOPIC, topic))
+
+    def delete(self, *topics: str) -> None:
+        """Delete those of ``topics`` that there are."""
+        there = [topic for topic in topics if topic in self.admin.list_topics(timeout=30).topics]
+        for future in self.admin.delete_topics(there).values() if there else ():
+            future.result(30)
+        until(lambda: not {*topics} & self.admin.list_topics(timeout=30).topics.keys())
 
     def finalize(
         self, *values: bytes | None, commit: bool = True, authenticator: Authenticator | None = None
@@ -95,24 +90,15 @@ class Fleet(NamedTuple):
         return producer
 
 
-def acl_of(operation: AclOperation, topic: str) -> tuple[Any, ...]:
-    literal, allow = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
-    return ResourceType.TOPIC, topic, literal, "User:jobs", "*", operation, allow
-
-
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    folder = tmp_path_factory.mktemp("readers")
-    node = local_cluster.plan(folder).nodes[0]
-    properties, secured, advertised = secured_properties(node, ["jobs"])
-    properties["advertised.listeners"] = properties["advertised.listeners"].replace(advertised, secured)
-    local_cluster.up(folder, broker_properties=properties, progress=False)
-    try:
-        admin = AdminClient({"bootstrap.servers": node.internal})
-        admin.create_topics([NewTopic(FEATURES_TOPIC, 1, 1)])[FEATURES_TOPIC].result(30)
-        yield Fleet(node.internal, secured, admin)
-    finally:
-        local_cluster.down(folder)
+@pytest.fixture
+def fleet(secured: SharedBroker) -> Iterator[Fleet]:
+    """With the topic of the features, and without a registry. Other tests find neither, and no rights."""
+    made = Fleet(secured, secured.node.internal, secured.listeners["OWN"].address, secured.admin())
+    made.delete(REGISTRY_TOPIC, FEATURES_TOPIC)
+    made.admin.create_topics([NewTopic(FEATURES_TOPIC, 1, 1)])[FEATURES_TOPIC].result(30)
+    yield made
+    made.delete(REGISTRY_TOPIC, FEATURES_TOPIC)
+    secured.forget_acls()
 
 
 class Registry:
@@ -178,6 +164,10 @@ def test_a_reader_has_records_until_it_has_stopped(
     assert said == []
 
 
+@pytest.mark.promise(
+    "jobs.md",
+    "With `--registry-hmac-keys` a job signs its registration, and ignores levels that no sidecar has signed.",
+)
 def test_with_keys_sidecars_and_readers_accept_each_other_alone(spark: SparkSession, fleet: Fleet) -> None:
     keys = {"k1": b"k" * 32}
     levels = Authenticator(FEATURES_LABEL, keys)
@@ -201,6 +191,7 @@ def test_with_keys_sidecars_and_readers_accept_each_other_alone(spark: SparkSess
         pytest.fail("it has started")
 
 
+@pytest.mark.promise("jobs.md", "A job that is refused for its level touches no table.")
 def test_a_level_that_is_not_read_refuses_every_job(
     spark: SparkSession, fleet: Fleet, registry: Registry, tmp_path: Path
 ) -> None:
@@ -235,6 +226,9 @@ def test_a_level_that_is_not_read_refuses_every_job(
 
 @pytest.mark.usefixtures("often")
 @pytest.mark.timeout(600)
+@pytest.mark.promise(
+    "jobs.md", "Nothing of the registry stops a job that runs; it reports when it is registered, and when it is not."
+)
 def test_a_job_runs_whatever_it_may_do_with_the_registry(
     spark: SparkSession, fleet: Fleet, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,15 +270,9 @@ def test_a_job_runs_whatever_it_may_do_with_the_registry(
     patience.start()
     try:
         summary = run(
-            bootstrap_servers=fleet.secured,
-            topic=audit.name,
-            tables=str(tmp_path / "tables"),
-            jars=[],
-            only=["traffic"],
-            kafka_options=JOBS,
-            reader="rights",
-            progress=progress,
-        )
+            bootstrap_servers=fleet.secured, topic=audit.name, tables=str(tmp_path / "tables"), jars=[],
+            only=["traffic"], kafka_options=JOBS, reader="rights", progress=progress,
+        )  # fmt: skip
     finally:
         patience.cancel()
     assert steps == [], said
@@ -295,29 +283,30 @@ def test_a_job_runs_whatever_it_may_do_with_the_registry(
     assert {one.durable for one in records} == {True}
 
 
+@pytest.mark.promise("jobs.md", "A job creates neither the registry nor the topic of the features.")
 def test_topics_that_are_not_there_are_not_created(
-    spark: SparkSession, bootstrap: str, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nor is a registry that is deleted while a job runs."""
     monkeypatch.setattr(readers, "HEARTBEAT_SECONDS", 0.2)
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    fleet.delete(FEATURES_TOPIC)
     said: Said = []
-    with registered(
-        spark, AuditTopicSource(bootstrap, "audit"), AuditReader("alone", "run"), lambda one: said.append(str(one))
-    ):
+    with registered(spark, source(fleet), AuditReader("alone", "run"), lambda one: said.append(str(one))):
         assert said == [
             f"{UNREGISTERED}UnknownTopicOrPartitionException: This server does not host this topic-partition."
         ]
-    assert not {REGISTRY_TOPIC, FEATURES_TOPIC} & admin.list_topics(timeout=30).topics.keys()
-
-
-def test_a_registry_that_is_deleted_is_not_created_again(spark: SparkSession, fleet: Fleet, registry: Registry) -> None:
+    assert not {REGISTRY_TOPIC, FEATURES_TOPIC} & fleet.admin.list_topics(timeout=30).topics.keys()
+    Registry(fleet).close()
     gone = threading.Event()
     with registered(spark, source(fleet), AuditReader("deleted", "run"), lambda _: gone.set()):
-        fleet.admin.delete_topics([REGISTRY_TOPIC])[REGISTRY_TOPIC].result(30)
+        fleet.delete(REGISTRY_TOPIC)
         assert gone.wait(240)
     assert REGISTRY_TOPIC not in fleet.admin.list_topics(timeout=30).topics
 
 
+@pytest.mark.promise(
+    "jobs.md", "A cluster that does not answer about the registry does not hold up the start of a job."
+)
 def test_a_cluster_that_does_not_answer_holds_no_job_up(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     short = dict.fromkeys(
         ("request.timeout.ms", "default.api.timeout.ms", "max.block.ms", "delivery.timeout.ms"), "1000"

@@ -25,7 +25,7 @@ from proxy.local.workload import create_topics
 from spark_jobs.query import query
 from spark_jobs.run import run
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
 TOPICS = ("orders", "clicks", "payments")
 TRANSACTED = "payments"
@@ -65,14 +65,9 @@ def loaded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
             _work(cluster)
         described = _describe(cluster)
         run(
-            bootstrap_servers=cluster.internal_bootstrap,
-            topic=AUDIT_TOPIC,
-            tables=str(folder / "tables"),
-            checkpoint=str(folder / "checkpoint"),
-            jars=[],
-            only=["completeness", "groups", "lag"],
-            available_now=True,
-        )
+            bootstrap_servers=cluster.internal_bootstrap, topic=AUDIT_TOPIC, tables=str(folder / "tables"),
+            checkpoint=str(folder / "checkpoint"), jars=[], only=["completeness", "groups", "lag"], available_now=True,
+        )  # fmt: skip
         yield Load(folder / "tables", described)
     finally:
         local_cluster.down(folder / "cluster")
@@ -126,13 +121,9 @@ def _produce(bootstrap: str) -> None:
 
 def _consume(bootstrap: str, group: str, topic: str, count: int, consumer_protocol: bool) -> None:
     settings = {
-        "bootstrap.servers": bootstrap,
-        "group.id": group,
-        "client.id": f"of-{group}",
-        "auto.offset.reset": "earliest",
-        "enable.auto.commit": False,
-        "group.protocol": "consumer" if consumer_protocol else "classic",
-    }
+        "bootstrap.servers": bootstrap, "group.id": group, "client.id": f"of-{group}", "auto.offset.reset": "earliest",
+        "enable.auto.commit": False, "group.protocol": "consumer" if consumer_protocol else "classic",
+    }  # fmt: skip
     consumer = Consumer(settings)
     consumer.subscribe([topic])
     read, deadline = 0, time.monotonic() + DEADLINE
@@ -147,14 +138,9 @@ def _consume(bootstrap: str, group: str, topic: str, count: int, consumer_protoc
 
 def _consume_with_kafka_python(bootstrap: str, group: str, topic: str, count: int) -> None:
     consumer = KafkaConsumer(
-        topic,
-        bootstrap_servers=bootstrap,
-        group_id=group,
-        client_id=f"of-{group}",
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-        max_poll_records=count,
-    )
+        topic, bootstrap_servers=bootstrap, group_id=group, client_id=f"of-{group}", auto_offset_reset="earliest",
+        enable_auto_commit=False, max_poll_records=count,
+    )  # fmt: skip
     read, deadline = 0, time.monotonic() + DEADLINE
     while read < count:
         assert time.monotonic() < deadline, f"{group} read {read} of {count}"
@@ -212,6 +198,7 @@ def _describe(cluster: ClusterState) -> dict[tuple[str, str, int], tuple[int, in
     return found
 
 
+@pytest.mark.promise("groups.md", "Committed offset, end offset and lag equal those of `kafka-consumer-groups.sh`.")
 def test_lag_is_what_kafka_says(loaded: Load) -> None:
     assert loaded.ask("SELECT coalesce(sum(lost), 0) FROM completeness") == [(0,)]
     groups = {group for group, _, _ in loaded.described}
@@ -224,6 +211,9 @@ def test_lag_is_what_kafka_says(loaded: Load) -> None:
     assert sum(behind for _, _, behind in loaded.described.values()) > RECORDS
 
 
+@pytest.mark.promise(
+    "groups.md", "Groups of clients of every kind have their members and topics, also those that an administrator set."
+)
 def test_groups_have_their_members_and_topics(loaded: Load) -> None:
     found = {
         row[0]: row[1:]

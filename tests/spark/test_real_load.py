@@ -21,7 +21,7 @@ from spark_jobs.run import run
 from tests.ledger import real
 from tests.ledger.real import LOGIN, Place
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
 CODECS = ("zstd", "lz4", "gzip", "snappy", "none")
 SMALL, SILENT, BUILT, MIRRORED, EMPTY, UNTOUCHED = "small", "silent", "built", "mirrored", "empty", "untouched"
@@ -120,16 +120,13 @@ def _run_jobs(loaded: Load, folder: Path) -> None:
     (folder / "definitions.yaml").write_text(DEFINITIONS.format(**ids, price=PRICE, lag=LAG))
     for place in (loaded.source, loaded.target):
         run(
-            bootstrap_servers=place.state.internal_bootstrap,
-            topic=AUDIT_TOPIC,
-            tables=str(loaded.root),
-            checkpoint=str(folder / f"checkpoint-{place.folder.name}"),
-            jars=[],
-            definitions=load([folder / "definitions.yaml"]),
-            available_now=True,
-        )
+            bootstrap_servers=place.state.internal_bootstrap, topic=AUDIT_TOPIC, tables=str(loaded.root),
+            checkpoint=str(folder / f"checkpoint-{place.folder.name}"), jars=[],
+            definitions=load([folder / "definitions.yaml"]), available_now=True,
+        )  # fmt: skip
 
 
+@pytest.mark.promise("README.md", "The numbers of `traffic` are those that real clients counted themselves.")
 def test_traffic_is_what_the_clients_counted(loaded: Load) -> None:
     columns = ("records", "bytes", "unconfirmed_records", "rejected_records", "topic_requests", "estimated_records")
     sums = ", ".join(f"sum({name})::BIGINT" for name in columns)
@@ -145,6 +142,7 @@ def test_traffic_is_what_the_clients_counted(loaded: Load) -> None:
     assert found["mirror", "Fetch", MIRRORED]["records"] == 10_000
 
 
+@pytest.mark.promise("tables/traffic.md", "Bytes of `traffic` are those on the disk of the broker.")
 def test_bytes_are_those_on_the_brokers_disk(loaded: Load) -> None:
     assert _produced_bytes(loaded) == {(topic, bytes_) for topic, bytes_ in _on_disk(loaded).items() if bytes_}
 
@@ -165,6 +163,7 @@ def _on_disk(loaded: Load) -> dict[str, int]:
     return sizes | {f"a.{MIRRORED}": len(loaded.target.segments(f"a.{MIRRORED}"))}
 
 
+@pytest.mark.promise("tables/cost.md", "The bill of real clients is exact to the last digit.")
 def test_the_bill_is_exact(loaded: Load) -> None:
     found = dict(loaded.ask("SELECT x_Topic, sum(BilledCost) FROM cost GROUP BY ALL"))
     charged = {topic: bytes_ for topic, bytes_ in _on_disk(loaded).items() if bytes_ and topic != SILENT}
@@ -176,6 +175,9 @@ def test_the_bill_is_exact(loaded: Load) -> None:
     assert abs(sum(found.values()) - sum(charged.values()) * PRICE / 10**9) <= Decimal("1e-10")
 
 
+@pytest.mark.promise(
+    "tables/connections.md", "Every connection of real clients is in `connections`, with its requests."
+)
 def test_clients_and_connections_are_those_there_were(loaded: Load) -> None:
     opened = dict(loaded.ask("SELECT cluster_id, count(*) FROM connections WHERE listener = 'CLIENT' GROUP BY ALL"))
     assert opened == loaded.connections
@@ -196,6 +198,7 @@ def test_topics_are_used_polled_or_unused(loaded: Load) -> None:
     assert {topic: states.get(topic) for topic in used} == used | {EMPTY: "polled_only", UNTOUCHED: "unused"}
 
 
+@pytest.mark.promise("tables/mirror_check.md", "A real mirror that drops seven records is found to miss seven.")
 def test_the_mirror_misses_seven(loaded: Load) -> None:
     (row,) = loaded.ask(
         "SELECT arg_max(produced_total, day), arg_max(mirrored_total, day), sum(retried_records)::BIGINT,"
@@ -204,6 +207,7 @@ def test_the_mirror_misses_seven(loaded: Load) -> None:
     assert row == (10_000, 9_993, loaded.again, 7, "missing", True)
 
 
+@pytest.mark.promise("audit-delivery.md", "Every event of sidecars that end in good order arrives.")
 def test_nothing_is_missing(loaded: Load) -> None:
     runs = loaded.ask(
         "SELECT cluster_id, min(first_seq), max(last_seq) - sum(events)::BIGINT, coalesce(sum(lost), 0)::BIGINT,"

@@ -26,7 +26,7 @@ from tests.integration.feature_sidecars import committed_messages
 from tests.spark.conftest import FEW_ROWS
 from tests.tools.topic import messages
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
 OLDER = ("-m", "tests.tools.older_release", f"{AUDIT_EVENT_SCHEMA}=1-1", "--")
 """Sidecars, jobs and the command of the release before, which knows level 1 alone."""
@@ -130,6 +130,9 @@ def records_of(ledgers: Sequence[ClientLedger]) -> dict[str, int]:
     return {one.client_id: one.counts["records"] for one in ledgers}
 
 
+@pytest.mark.promise(
+    "features.md", "A fleet is raised and lowered while clients and a job work, and no event is lost or counted twice."
+)
 def test_a_fleet_is_raised_and_lowered_while_clients_and_a_job_work(tmp_path: Path) -> None:
     with feature_fleet(tmp_path / "fleet", audit={"mode": "rollup"}) as fleet, jobs() as started:
         workload.create_topics(fleet.state.internal_bootstrap, {TOPIC: {}}, 3)

@@ -18,6 +18,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
+from proxy.local.ports import free_ports
 from spark_jobs import compaction, io, kafka, maintenance
 from spark_jobs.batch import WholeTopic
 from spark_jobs.decode import DecodeOptions
@@ -29,12 +30,13 @@ from spark_jobs.progress import BatchProgress, Notice, RunSummary
 from spark_jobs.query import describe_tables, query
 from spark_jobs.run import run
 from spark_jobs.schemas import TRAFFIC
-from tests.integration.conftest import free_port
 from tests.ledger.stored import rows
 from tests.spark.conftest import AuditTopic
+from tests.spark.decoded import READ_AT, kafka_records, partial_rows, summaries
 from tests.spark.envelopes import (
     FETCH,
     METADATA,
+    MINUTE,
     NOON,
     POISON,
     PRODUCE,
@@ -44,7 +46,6 @@ from tests.spark.envelopes import (
     throttle,
     with_unknown,
 )
-from tests.spark.kills import Sweep
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -55,14 +56,11 @@ def envelopes(count: int, *, boot: str = "boot") -> list[bytes]:
     """Envelopes of three events each; the one of number n brings 10 + n records and 100 + n bytes to a topic."""
     return [
         encoded(
-            event(PRODUCE, partition(bytes=100 + n, records=10 + n)),
-            event(FETCH, partition(bytes=1, records=1)),
-            event(METADATA),
-            first_seq=1 + 3 * n,
-            boot_id=boot,
+            event(PRODUCE, partition(bytes=100 + n, records=10 + n)), event(FETCH, partition(bytes=1, records=1)),
+            event(METADATA), first_seq=1 + 3 * n, boot_id=boot,
         )
         for n in range(count)
-    ]
+    ]  # fmt: skip
 
 
 def totals(root: Path) -> tuple[int, ...]:
@@ -100,6 +98,9 @@ def run_job(spark: SparkSession, audit: AuditTopic, tmp_path: Path, monkeypatch:
     return make
 
 
+@pytest.mark.promise(
+    "jobs.md", "An audit record counts once in every table, also if it comes again in another batch or run."
+)
 def test_a_topic_becomes_tables_exactly(spark: SparkSession, audit: AuditTopic, run_job: Run, tmp_path: Path) -> None:
     """Good records, every kind of poison, records sent twice within and across batches and runs."""
     root = tmp_path / "tables"
@@ -137,7 +138,9 @@ def test_a_topic_becomes_tables_exactly(spark: SparkSession, audit: AuditTopic, 
     _assert_same_as_a_batch(spark, audit, root)
 
 
-@pytest.mark.parametrize("order", ["at once", "forged first", "forged last"])
+@pytest.mark.parametrize(
+    "order", [*(pytest.param(each, marks=pytest.mark.slow) for each in ("at once", "forged last")), "forged first"]
+)
 def test_forged_envelopes_of_coming_numbers_are_conflicts(
     spark: SparkSession, audit: AuditTopic, run_job: Run, tmp_path: Path, order: str
 ) -> None:
@@ -168,6 +171,23 @@ def test_forged_envelopes_of_coming_numbers_are_conflicts(
     _assert_same_as_a_batch(spark, audit, root)
 
 
+@pytest.mark.promise(
+    "jobs.md", "Of two records with the same events the one with the earliest timestamp is kept by a backfill."
+)
+def test_of_two_equal_records_the_one_stays_that_kafka_took_first(spark: SparkSession) -> None:
+    """They were sent at different times, which a table says."""
+    values = [encoded(event(), event(), sent_at=NOON + n * MINUTE) for n in (5, 3, 4)]
+    records = kafka_records(values, [READ_AT - timedelta(seconds=offset % 2) for offset in range(3)])
+    assert summaries(partial_rows(records))[0].offset == 1
+    batch = WholeTopic(
+        spark.createDataFrame(pyarrow.Table.from_batches([records])), DecodeOptions(("completeness", "traffic"))
+    )
+    (row,) = batch.table("completeness").collect()
+    assert (row.envelopes, row.events, batch.counts.records) == (1, 2, 1)
+    assert batch.table("traffic").first().requests == 2
+    batch.release()
+
+
 def _half(envelope: bytes) -> bytes:
     """The first event of it alone, as a sidecar sends it when the whole is too large."""
     one = json.loads(envelope)
@@ -192,54 +212,38 @@ def _sorted(of: Sequence[dict[str, Any]]) -> list[str]:
     return sorted(str(sorted(row.items())) for row in of)
 
 
-def test_events_of_unknown_kinds_are_passed_over_and_counted(audit: AuditTopic, run_job: Run, tmp_path: Path) -> None:
-    audit.send(with_unknown(), with_unknown(first_seq=6), b"x")
-    summary = run_job()
-    assert (summary.records, summary.events, summary.unknown, summary.dead_letters) == (3, 6, 4, 1)
-    assert "4 events of unknown kinds" in str(summary)
-    assert query(tmp_path / "tables", "SELECT sum(requests)::BIGINT FROM traffic")[1] == [(4,)]
-
-
-@pytest.mark.parametrize("at", ["before traffic", "before dead_letters", "after dead_letters"])
+@pytest.mark.promise("jobs.md", "A batch that fails, before, between or after its tables, is repeated without trace.")
 def test_a_batch_that_fails_is_repeated_without_trace(
-    audit: AuditTopic, run_job: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+    audit: AuditTopic, run_job: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    audit.send(*envelopes(12), b"poison")
+    """Events of unknown kinds are passed over in it, and counted."""
+    audit.send(*envelopes(12), b"poison", with_unknown(boot_id="newer"))
     append = io.append_once
+    monkeypatch.setattr(kafka, "MAX_RECORDS_PER_BATCH", 100)
+    for at in ("before traffic", "before dead_letters", "after dead_letters"):
 
-    def failing(spark: SparkSession, rows: pyarrow.Table, path: str, writer: str, number: int) -> None:
-        table = path.rsplit("/", 1)[1]
-        if at == f"before {table}":
-            raise OSError("the disk is away")
-        append(spark, rows, path, writer, number)
-        if at == f"after {table}":
-            raise OSError("the disk is away")
+        def failing(
+            spark: SparkSession, rows: pyarrow.Table, path: str, writer: str, number: int, at: str = at
+        ) -> None:
+            table = path.rsplit("/", 1)[1]
+            if at == f"before {table}":
+                raise OSError("the disk is away")
+            append(spark, rows, path, writer, number)
+            if at == f"after {table}":
+                raise OSError("the disk is away")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(kafka, "MAX_RECORDS_PER_BATCH", 100)
-        patch.setattr(io, "append_once", failing)
-        with pytest.raises(Exception, match="the disk is away"):
-            run_job()
+        with monkeypatch.context() as patch:
+            patch.setattr(io, "append_once", failing)
+            with pytest.raises(Exception, match="the disk is away"):
+                run_job()
     summary = run_job()
-    assert summary.records == 13
-    assert totals(tmp_path / "tables") == expected(12)
+    assert (summary.records, summary.events, summary.unknown, summary.dead_letters) == (14, 39, 2, 1)
+    assert "2 events of unknown kinds" in str(summary)
+    assert query(tmp_path / "tables", "SELECT sum(requests)::BIGINT FROM traffic")[1] == [(3 * 12 + 2,)]
     assert query(tmp_path / "tables", "SELECT reason FROM dead_letters")[1] == [("not_json",)]
 
 
-@pytest.mark.timeout(900)  # a job that is killed, and then one batch over all of it, on a machine that may be busy
-def test_a_killed_driver_leaves_nothing_out_and_nothing_twice(
-    spark: SparkSession, audit: AuditTopic, tmp_path: Path, jars: Sequence[Path]
-) -> None:
-    """SIGKILL to Python and JVM after all tables were written and before Spark knew; more: ``tests.spark.kills``."""
-    sweep = Sweep(audit, tmp_path, jars, seed=1)
-    sweep.send()
-    assert sweep.kill("written") == ("written", True)
-    checkpoint = checkpoint_of(tmp_path / "tables", audit)
-    assert [list((checkpoint / name).glob("[0-9]*")) != [] for name in ("offsets", "commits")] == [True, False]
-    sweep.finish(spark)
-    assert {name: count for name, count in sweep.differences(spark).items() if count} == {}
-
-
+@pytest.mark.promise("jobs.md", "On SIGTERM a job finishes the running batch, and ends.")
 def test_a_continuous_job_ends_on_sigterm_with_its_batch_done(
     audit: AuditTopic, run_job: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,6 +317,7 @@ def test_a_job_that_is_stopped_during_maintenance_finishes_the_batch_that_runs_t
     assert run_job().records == 0
 
 
+@pytest.mark.promise("jobs.md", "A job refuses tables without their checkpoint, and a checkpoint without its tables.")
 def test_tables_and_checkpoint_stay_together(audit: AuditTopic, run_job: Run, tmp_path: Path) -> None:
     filled = tmp_path / "tables"
     audit.send(*envelopes(1))
@@ -340,6 +345,9 @@ def test_tables_and_checkpoint_stay_together(audit: AuditTopic, run_job: Run, tm
         run_job(tables=str(tmp_path / "moved"))
 
 
+@pytest.mark.promise(
+    "jobs.md", "Records that Kafka deleted before they were read end the job, with partition and offsets."
+)
 def test_records_that_were_deleted_unread_end_the_job(audit: AuditTopic, run_job: Run, tmp_path: Path) -> None:
     audit.send(*envelopes(2))
     run_job()
@@ -351,6 +359,7 @@ def test_records_that_were_deleted_unread_end_the_job(audit: AuditTopic, run_job
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.promise("jobs.md", "A job maintains its tables while it runs.")
 def test_tables_are_looked_after_while_the_job_runs(
     audit: AuditTopic, run_job: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -363,6 +372,7 @@ def test_tables_are_looked_after_while_the_job_runs(
     assert (info.files, info.rows) == (1, 5)
 
 
+@pytest.mark.promise("jobs.md", "A run without definitions is refused once `produced` has rows.")
 def test_a_table_made_by_definitions_gets_no_hole_by_a_run_without_them(audit: AuditTopic, run_job: Run) -> None:
     mirror = Mirror(name="m", source_cluster_id="cluster", target_cluster_id="other")
     audit.send(*envelopes(1))
@@ -376,6 +386,7 @@ def test_a_table_made_by_definitions_gets_no_hole_by_a_run_without_them(audit: A
     assert run_job(only=only, definitions=Definitions(retention={"traffic": timedelta(days=9)})).records == 0
 
 
+@pytest.mark.promise("jobs.md", "Jobs of several topics may share tables.")
 def test_topics_fill_the_same_tables_side_by_side(
     bootstrap: str, audit: AuditTopic, run_job: Run, tmp_path: Path
 ) -> None:
@@ -395,6 +406,10 @@ NEW_COLUMNS = {"traffic": ("topic_errors", "polled"), "dead_letters": ("value_by
 """Columns that the tables do not have yet."""
 
 
+@pytest.mark.promise(
+    "jobs.md",
+    "A release with new columns and tables adds them; they are NULL in old rows, and begin with the next batch.",
+)
 def test_new_tables_and_columns_are_added(spark: SparkSession, audit: AuditTopic, run_job: Run, tmp_path: Path) -> None:
     """New columns are empty in the rows there are, new tables begin with the next batch."""
     root, checkpoint = tmp_path / "tables", tmp_path / "tables" / "_checkpoints" / "traffic"
@@ -416,6 +431,10 @@ def test_new_tables_and_columns_are_added(spark: SparkSession, audit: AuditTopic
         ("not_json", False), ("not_json", True)]  # fmt: skip
     with pytest.raises(JobError, match="give the checkpoint that filled them"):
         run_job(checkpoint=str(tmp_path / "new"))
+    path = str(tmp_path / "other" / "traffic")
+    spark.sql(f"CREATE TABLE delta.`{path}` (day date, requests string) USING delta PARTITIONED BY (day)")
+    with pytest.raises(JobError, match=r"column requests of table traffic is stored as string, and .* writes bigint"):
+        io.add_new_columns(io.open_table(spark, path), TRAFFIC)
 
 
 def _take_away(spark: SparkSession, root: Path, checkpoint: Path) -> None:
@@ -433,17 +452,11 @@ def _take_away(spark: SparkSession, root: Path, checkpoint: Path) -> None:
     (checkpoint / "brokerside.json").write_text(json.dumps(identity | {"only": None}))
 
 
-def test_a_column_of_another_type_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
-    path = str(tmp_path / "traffic")
-    spark.sql(f"CREATE TABLE delta.`{path}` (day date, requests string) USING delta PARTITIONED BY (day)")
-    with pytest.raises(JobError, match=r"column requests of table traffic is stored as string, and .* writes bigint"):
-        io.add_new_columns(io.open_table(spark, path), TRAFFIC)
-
-
+@pytest.mark.promise("jobs.md", "A job that cannot reach its topic says so in one sentence.")
 def test_what_is_missing_is_said_in_one_sentence(run_job: Run, audit: AuditTopic) -> None:
     with pytest.raises(JobError, match="there is no topic nothing at 127"):
         run_job(topic="nothing")
-    port = free_port()
+    (port,) = free_ports(1)
     with pytest.raises(JobError, match=f"no Kafka broker answers at 127.0.0.1:{port}"):
         run_job(
             bootstrap_servers=f"127.0.0.1:{port}",

@@ -53,11 +53,8 @@ def dead_letters(topics: Mapping[str, Sequence[Record]]) -> Book:
                 value = record.value or b""
                 at = record.at - record.at % 1000
                 book[topic, record.partition, record.offset] = {
-                    "day": day(at),
-                    "timestamp": instant(at),
-                    "reason": record.poison[0],
-                    "detail": record.poison[1],
+                    "day": day(at), "timestamp": instant(at), "reason": record.poison[0], "detail": record.poison[1],
                     "value_bytes": len(value),
                     "value_sample": None if record.value is None else base64.b64encode(value[:1024]).decode(),
-                }
+                }  # fmt: skip
     return book

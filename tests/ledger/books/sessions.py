@@ -20,24 +20,12 @@ def connections(acts: Iterable[Act]) -> Book:
         row: Row = book.setdefault(
             key,
             {
-                "listener": client.listener,
-                "client_ip": client.ip,
-                "client_port": visit.port,
-                "sasl_mechanism": None,
-                "tls_version": None,
-                "tls_cipher": None,
-                "client_id": None,
-                "opened_at": None,
-                "authenticated_at": None,
-                "closed_at": None,
-                "authentications": 0,
-                "authentication_failures": 0,
-                "duration_ms": None,
-                "requests": None,
-                "received_bytes": None,
-                "sent_bytes": None,
+                "listener": client.listener, "client_ip": client.ip, "client_port": visit.port, "sasl_mechanism": None,
+                "tls_version": None, "tls_cipher": None, "client_id": None, "opened_at": None, "authenticated_at": None,
+                "closed_at": None, "authentications": 0, "authentication_failures": 0, "duration_ms": None,
+                "requests": None, "received_bytes": None, "sent_bytes": None,
             },
-        )
+        )  # fmt: skip
         most(row, day=day(change.at))
         if change.what == "opened":
             row["opened_at"] = instant(change.at)
@@ -53,14 +41,11 @@ def connections(acts: Iterable[Act]) -> Book:
             add(row, authentication_failures=1)
         if change.what == "closed":
             row |= {
-                "closed_at": instant(change.at),
-                "client_id": client.client_id if visit.calls else None,
-                "sasl_mechanism": client.mechanism,
-                "duration_ms": (change.at - visit.opened) // 1000,
-                "requests": len(visit.calls),
-                "received_bytes": sum(call.request_bytes for call in visit.calls),
+                "closed_at": instant(change.at), "client_id": client.client_id if visit.calls else None,
+                "sasl_mechanism": client.mechanism, "duration_ms": (change.at - visit.opened) // 1000,
+                "requests": len(visit.calls), "received_bytes": sum(call.request_bytes for call in visit.calls),
                 "sent_bytes": sum(call.response_bytes for call in visit.calls),
-            }
+            }  # fmt: skip
     return book
 
 
@@ -96,17 +81,10 @@ def produced(acts: Iterable[Act], topics: Collection[tuple[str, str]]) -> list[R
     """Rows of those topics, (cluster, name), of sidecars with an event for each request."""
     return [
         {
-            "day": day(call.at),
-            "at": instant(call.at),
-            "cluster_id": call.visit.run.cluster,
-            "broker_id": call.visit.run.broker,
-            "topic": part.topic,
-            "partition": part.partition,
-            "principal": call.visit.client.principal,
-            "client_id": call.visit.client.client_id,
-            "producer_id": part.producer[0],
-            "producer_epoch": part.producer[1],
-            "base_sequence": part.sequence,
+            "day": day(call.at), "at": instant(call.at), "cluster_id": call.visit.run.cluster,
+            "broker_id": call.visit.run.broker, "topic": part.topic, "partition": part.partition,
+            "principal": call.visit.client.principal, "client_id": call.visit.client.client_id,
+            "producer_id": part.producer[0], "producer_epoch": part.producer[1], "base_sequence": part.sequence,
             "base_offset": part.offset,
             "outcome": "rejected" if part.error else "acknowledged" if call.answered else "unconfirmed",
             "records": part.records,
@@ -116,4 +94,4 @@ def produced(acts: Iterable[Act], topics: Collection[tuple[str, str]]) -> list[R
         if call.api == "Produce" and not call.visit.run.rolls_up
         for part in call.parts
         if (call.visit.run.cluster, part.topic) in topics
-    ]
+    ]  # fmt: skip

@@ -39,16 +39,10 @@ def traffic(acts: Iterable[Act]) -> Book:
 
     for call in calls(acts):
         add(
-            row(call, None),
-            requests=1,
-            request_bytes=call.request_bytes,
-            response_bytes=call.response_bytes,
-            errors=call.failed,
-            retriable=call.retriable,
-            protocol=call.protocol,
-            connection_lost=call.outcome == "connection_lost",
-            throttle_ms=call.throttle_ms,
-        )
+            row(call, None), requests=1, request_bytes=call.request_bytes, response_bytes=call.response_bytes,
+            errors=call.failed, retriable=call.retriable, protocol=call.protocol,
+            connection_lost=call.outcome == "connection_lost", throttle_ms=call.throttle_ms,
+        )  # fmt: skip
         for topic in call.topics:
             failed = any(part.error for part in call.parts if part.topic == topic)
             add(row(call, topic), topic_requests=1, topic_errors=failed)

@@ -1,0 +1,169 @@
+"""A job is killed with its JVM, and its tables are those of one batch.
+
+One topic, one root: before each run there are new records, poison and repeated ones among them; the run is killed at an
+instant, and the next one continues. At last one run ends in good order, and every table is compared with what the same
+functions make of the whole topic at once.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from pyspark.sql import SparkSession
+
+from observers.cluster_events import CommittedPartition, EndOffset, EndOffsetsEvent
+from spark_jobs import kafka
+from spark_jobs.batch import WholeTopic
+from spark_jobs.decode import DecodeOptions
+from spark_jobs.definitions import load
+from spark_jobs.run import run
+from spark_jobs.schemas import DERIVED, STREAMED, TABLES
+from spark_jobs.tables import registry
+from spark_jobs.tables.produced import mirror_sides
+from tests.ledger.stored import merged, rows
+from tests.spark import derived
+from tests.spark import envelopes as made
+from tests.spark.conftest import FEW_ROWS, AuditTopic
+from tests.spark.envelopes import FETCH, METADATA, MINUTE, NOON, PRODUCE, encoded, event, partition
+from tests.spark.stored import schema
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
+
+DAY = 24 * 60 * MINUTE
+REQUESTS_OF_AN_ENVELOPE = 3 + 3
+
+MIRROR = """
+apiVersion: brokerside/v1
+kind: Mirror
+metadata: {name: copy}
+spec: {sourceClusterId: cluster, targetClusterId: elsewhere}
+"""
+
+RECORDS_PER_BATCH = 60
+"""More than a run adds: what those before it left behind, killed in their first batch, does not pile up."""
+
+EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples" / "definitions"
+
+
+class Sweep:
+    """One topic and one root, and the runs over them."""
+
+    def __init__(self, audit: AuditTopic, folder: Path, jars: Sequence[Path]) -> None:
+        self._audit = audit
+        self._random = random.Random(1)
+        self._jars = jars
+        self._sent: list[bytes] = []
+        self.envelopes = self.poison = 0
+        mirror = folder / "mirror.yaml"
+        mirror.write_text(MIRROR)
+        self._definitions = [str(file) for file in (mirror, EXAMPLES / "slo.yaml", EXAMPLES / "prices.yaml")]
+        self._arguments: dict[str, Any] = {
+            "bootstrap_servers": audit.bootstrap, "topic": audit.name, "tables": str(folder / "tables"),
+            "definitions": self._definitions, "available_now": True, "master": "local[2]", "conf": FEW_ROWS,
+            "records_per_batch": RECORDS_PER_BATCH,
+        }  # fmt: skip
+
+    def send(self) -> None:
+        """Write ten records: eight envelopes of every kind of event, one that was there before, and poison."""
+        for _ in range(8):
+            at = NOON + self._random.randrange(4) * DAY + self._random.randrange(5) * MINUTE
+            kinds = (
+                event(PRODUCE, partition(producer_id=7, base_sequence=self.envelopes), ts_request=at),
+                event(FETCH, partition(), ts_request=at), made.rollup(minute=at - at % MINUTE),
+                made.connection(ts=at, connection_id=f"c{self.envelopes}"), made.throttle(ts_first=at, ts_last=at),
+                made.inventory("orders", "clicks"), event(METADATA, operation="Create", ts_request=at),
+                made.group(ts_first=at, ts_last=at, committed=(CommittedPartition("orders", 0, self.envelopes, at),)),
+                EndOffsetsEvent(0, at, (EndOffset("orders", 0, 2 * self.envelopes, at),)),
+                made.gap(1, 2),
+                made.status(ts=at),
+            )  # fmt: skip
+            first = 1 + len(kinds) * self.envelopes
+            self._sent.append(encoded(*kinds, first_seq=first, sent_at=at, schema_level=2))
+            self.envelopes += 1
+            self._audit.send(self._sent[-1], partition=self._random.randrange(2))
+        self._audit.send(self._random.choice(self._sent), b"poison", partition=self._random.randrange(2))
+        self.poison += 1
+
+    def kill(self, instant: str) -> None:
+        """Run the job until ``instant``."""
+        arguments = json.dumps(self._arguments | {"jars": [str(jar) for jar in self._jars]})
+        command = [sys.executable, "-m", "tests.spark.killed_driver", instant, arguments]
+        done = subprocess.run(command, timeout=600, check=False, capture_output=True, text=True)
+        assert done.returncode == -signal.SIGKILL, f"{instant}: {done.returncode}: {done.stderr[-3000:]}"
+
+    def finish(self) -> None:
+        """Run the job to its end, in the session that there is."""
+        arguments = self._arguments | {"jars": [], "definitions": load(self._definitions)}
+        arguments.pop("records_per_batch")
+        run(**arguments)
+
+    def differences(self, spark: SparkSession) -> dict[str, int]:
+        """Return how many rows of each table differ from one batch over the topic; and requests missing or twice."""
+        source = kafka.AuditTopicSource(self._audit.bootstrap, self._audit.name)
+        records = kafka.read_range(spark, source, kafka.fetch_offset_range(spark, source))
+        definitions = load(self._definitions)
+        batch = WholeTopic(records, DecodeOptions(tuple(STREAMED), mirror_sides(definitions.mirrors)))
+        whole = {
+            name: pyarrow.Table.from_pylist(merged(table, batch.table(name).toArrow().to_pylist()), schema(table))
+            for name, table in STREAMED.items()
+        }
+        batch.release()
+        for name in DERIVED.keys() - registry.tables_without_definitions(DERIVED, definitions):
+            inputs = {each: whole[each] for each in TABLES[name].derived_from}
+            whole[name] = derived.computed(name, inputs, definitions)
+        found: dict[str, int] = {}
+        root = Path(self._arguments["tables"])
+        for name in (*STREAMED, *DERIVED):
+            if name in whole:
+                expected = _counted(whole[name].to_pylist())
+                there = _counted(rows(root, name))
+                found[name] = ((there - expected) + (expected - there)).total()
+        requests = sum(row["requests"] for row in rows(root, "traffic"))
+        found["requests too many or too few"] = abs(requests - REQUESTS_OF_AN_ENVELOPE * self.envelopes)
+        found["dead letters too many or too few"] = abs(len(rows(root, "dead_letters")) - self.poison)
+        return found
+
+
+def _counted(of: Sequence[dict[str, Any]]) -> Counter[str]:
+    return Counter(str(sorted(row.items())) for row in of)
+
+
+def _killed_at(instants: Sequence[str], audit: AuditTopic, folder: Path, jars: Sequence[Path]) -> Sweep:
+    sweep = Sweep(audit, folder, jars)
+    for instant in instants:
+        sweep.send()
+        sweep.kill(instant)
+    return sweep
+
+
+@pytest.mark.promise("jobs.md", "A job that is killed at any instant leaves no record out and counts none twice.")
+def test_a_job_that_is_killed_leaves_nothing_out_and_nothing_twice(
+    spark: SparkSession, audit: AuditTopic, tmp_path: Path, jars: Sequence[Path]
+) -> None:
+    """SIGKILL to Python and JVM after all tables were written and before Spark knew."""
+    sweep = _killed_at(["written"], audit, tmp_path, jars)
+    (checkpoint,) = (tmp_path / "tables" / "_checkpoints").glob(f"*/{audit.name}")
+    assert [list((checkpoint / name).glob("[0-9]*")) != [] for name in ("offsets", "commits")] == [True, False]
+    sweep.finish()
+    assert {name: count for name, count in sweep.differences(spark).items() if count} == {}
+
+
+@pytest.mark.slow
+def test_so_does_one_that_is_killed_again_and_again(
+    spark: SparkSession, audit: AuditTopic, tmp_path: Path, jars: Sequence[Path]
+) -> None:
+    instants = ("create", "begin", "after traffic", "before dead_letters", "after slo", "before joining traffic",
+                "after cleaning completeness")  # fmt: skip
+    sweep = _killed_at(instants, audit, tmp_path, jars)
+    sweep.finish()
+    assert {name: count for name, count in sweep.differences(spark).items() if count} == {}

@@ -1,0 +1,283 @@
+"""Upkeep: what every reader sees stays the same, in fewer rows and files, and no longer than it is kept."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, Schema
+
+from spark_jobs import compaction, io, stored_table
+from spark_jobs.compaction import MIN_FILES_TO_COMPACT, files_to_compact, maintain_table
+from spark_jobs.definitions import Definitions
+from spark_jobs.progress import Notice
+from spark_jobs.schemas import TRAFFIC
+from spark_jobs.stored_table import ConcurrentChange, DataFile, StoredTable
+from spark_jobs.table_root import TableRoot
+from tests.spark.stored import rows
+from tests.spark.table_growth import Growth
+
+FIRST = date(2024, 3, 1)
+NO_SPARK: Any = None  # a table on a disk needs none
+
+Append = Callable[..., None]
+
+
+def table_at(path: str) -> Append:
+    """Create the table ``traffic``. Returns what adds a file for each day: a row with two requests, one with 10."""
+    stored_table.create_table(path, {}, Schema.from_arrow(rows(TRAFFIC).schema), "Traffic.")
+    number = itertools.count()
+
+    def append(*days: int) -> None:
+        batch = rows(
+            TRAFFIC,
+            *(
+                {"day": FIRST + timedelta(days=day), "principal": who, "requests": requests}
+                for day in days
+                for who, requests in (("a", 2), ("b", 10))
+            ),
+        )
+        stored_table.append_once(batch, path, {}, "writer", next(number))
+
+    return append
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "traffic")
+
+
+@pytest.fixture
+def append(path: str) -> Append:
+    return table_at(path)
+
+
+def maintain(path: str, definitions: Definitions | None = None, *, vacuum: bool = False) -> None:
+    maintain_table(lambda: StoredTable(path, {}), TRAFFIC, definitions or Definitions(), vacuum=vacuum)
+
+
+def files(path: str) -> dict[int, int]:
+    return {(day - FIRST).days: count for day, count in StoredTable(path, {}).files_by_day.items()}
+
+
+def stored_rows(path: str) -> list[dict[str, Any]]:
+    return DeltaTable(path).to_pyarrow_table(columns=["day", "principal", "requests"]).to_pylist()
+
+
+def requests(path: str) -> Counter[tuple[int, str]]:
+    found: Counter[tuple[int, str]] = Counter()
+    for row in stored_rows(path):
+        found[(row["day"] - FIRST).days, row["principal"]] += row["requests"]
+    return found
+
+
+@pytest.mark.promise(
+    "jobs.md", "Days that are over are merged into one file with one row for each key, and no reader sees a difference."
+)
+def test_days_that_are_over_become_one_row_for_each_key(
+    path: str, append: Append, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "MIN_FILES_TO_COMPACT", 4)
+    for days in ([0, 3], [0, 1, 3], [0, 3], [2], [2]):
+        append(*days)
+    before = requests(path)
+    maintain(path)
+    assert files(path) == {0: 1, 1: 1, 2: 2, 3: 3}
+    expected = {
+        (day, who): times * each
+        for day, times in ((0, 3), (1, 1), (2, 2), (3, 3))
+        for who, each in (("a", 2), ("b", 10))
+    }
+    assert requests(path) == before == Counter(expected)
+    assert sum(row["day"] == FIRST for row in stored_rows(path)) == 2
+    version = StoredTable(path, {}).version
+    maintain(path)
+    assert StoredTable(path, {}).version == version
+    append(0, 3)
+    maintain(path)
+    assert files(path) == {0: 1, 1: 1, 2: 2, 3: 1}
+    assert requests(path) == before + Counter({(0, "a"): 2, (0, "b"): 10, (3, "a"): 2, (3, "b"): 10})
+    assert StoredTable(path, {}).writers == {"writer": 5}
+    assert StoredTable(path, {}).days_changed(version + 1) == set(), "no row was added by it"
+
+
+def test_of_an_open_day_large_files_are_left_until_the_small_ones_are_as_much() -> None:
+    small = [10] * MIN_FILES_TO_COMPACT
+    for sizes, chosen in (
+        (small[1:], 0),
+        (small, len(small)),
+        ([*small, 320], len(small) + 1),
+        ([321, *small], len(small)),
+        ([2**power for power in range(MIN_FILES_TO_COMPACT)], 0),
+    ):
+        found = files_to_compact([DataFile("", size, FIRST) for size in sizes], closed=False)
+        assert sorted(file.size for file in found) == sorted(sizes)[:chosen], sizes
+    file = DataFile("", 1, FIRST)
+    for closed, count in ((True, 2), (False, MIN_FILES_TO_COMPACT)):
+        assert files_to_compact([file] * (count - 1), closed=closed) == [], closed
+        assert files_to_compact([file] * count, closed=closed) == [file] * count, closed
+
+
+@pytest.fixture
+def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None], int], None]:
+    """Has something done between the writing of a compacted file and its commit, so many times."""
+    replace = StoredTable.replace_files
+
+    def install(change: Callable[[], None], times: int) -> None:
+        left = iter([change] * times)
+
+        def late(self: StoredTable, *given: Any, **options: Any) -> None:
+            next(left, lambda: None)()
+            replace(self, *given, **options)
+
+        monkeypatch.setattr(StoredTable, "replace_files", late)
+
+    return install
+
+
+@pytest.mark.promise("jobs.md", "Maintenance beside batches and other jobs loses and doubles no row.")
+def test_two_that_compact_one_day_double_nothing_and_what_is_appended_meanwhile_is_kept(
+    path: str, append: Append, meanwhile: Any
+) -> None:
+    append(0, 5)
+    append(0)
+    before = StoredTable(path, {})
+    meanwhile(lambda: append(0), 1)
+    maintain(path)
+    assert (files(path)[0], requests(path)[0, "a"]) == (2, 6)
+    meanwhile(lambda: maintain(path), 1)
+    maintain(path)
+    assert (files(path)[0], requests(path)[0, "a"]) == (1, 6)
+    with pytest.raises(ConcurrentChange):
+        before.replace_files(before.files, [])  # rows of before the compaction
+    assert requests(path)[0, "a"] == 6
+
+
+@pytest.mark.promise("jobs.md", "A rejected maintenance is done again, up to five times.")
+def test_a_compaction_is_repeated_after_its_files_were_replaced(path: str, append: Append, meanwhile: Any) -> None:
+    """As often as others replace them, up to a bound: then the next maintenance does it."""
+
+    def replaced() -> None:
+        stored = StoredTable(path, {})
+        with compaction._merged_rows(stored, TRAFFIC, stored.files[:1]) as merged:
+            new = [stored.write_file(merged, FIRST)]
+        commit(stored, stored.files, new)
+        append(0)
+        append(5)
+
+    commit = StoredTable.replace_files
+    append(0)
+    append(0)
+    append(5)
+    meanwhile(replaced, stored_table.MAX_ATTEMPTS - 1)
+    maintain(path)
+    assert requests(path) == Counter({(0, "a"): 4, (0, "b"): 20, (5, "a"): 2, (5, "b"): 10})
+    assert files(path) == {0: 1, 5: 1}
+    append(0)
+    meanwhile(replaced, stored_table.MAX_ATTEMPTS)
+    with pytest.raises(ConcurrentChange):
+        maintain(path)
+
+
+@pytest.mark.promise("jobs.md", "Days beyond the retention of their table are deleted.")
+def test_days_are_kept_as_long_as_their_table_says(path: str, append: Append) -> None:
+    append(0, 10, 399, 400)
+    maintain(path)
+    assert set(files(path)) == {10, 399, 400}
+    maintain(path, Definitions(retention={"traffic": timedelta(days=2)}))
+    assert set(files(path)) == {399, 400}
+
+
+@pytest.mark.promise("jobs.md", "A vacuum removes replaced files only when no reader can need them any more.")
+def test_files_that_nothing_needs_any_more_are_removed(path: str, append: Append) -> None:
+    append(0, 5)
+    append(0)
+    maintain(path)
+    data = Path(path, f"day={FIRST}")
+    Path(data, "part-of-an-attempt-that-failed.zstd.parquet").touch()
+    maintain(path, vacuum=True)
+    assert len([*data.iterdir()]) == 4, "a reader or a writer may be at it"
+    StoredTable(path, {}).set_properties({"delta.deletedFileRetentionDuration": "interval 0 hours"})
+    maintain(path)
+    assert len([*data.iterdir()]) == 4
+    maintain(path, vacuum=True)
+    assert [file.name for file in data.iterdir()] == [
+        Path(f.path).name for f in StoredTable(path, {}).files if f.day == FIRST
+    ]
+    assert {file.suffix for file in Path(path, "_delta_log").iterdir()} == {".json"}
+    assert requests(path)[0, "a"] == 4
+
+
+def test_a_log_of_batches_alone_loses_its_expired_commits(path: str, append: Append) -> None:
+    """Nothing else of the maintenance changes the table, so no commit of it removes them."""
+    for _ in range(25):
+        append(0)
+    commits = [*Path(path, "_delta_log").glob("*.json")]
+    expired = time.time() - 13 * 3_600
+    for commit in commits:
+        os.utime(commit, (expired, expired))
+    maintain(path)
+    assert StoredTable(path, {}).version == 25
+    assert 0 < sum(commit.exists() for commit in commits) < 20, "those since the last checkpoint"
+    assert requests(path)[0, "a"] == 50
+
+
+@pytest.mark.promise("jobs.md", "Files and commits of a table stay in bounds, however long a job runs.")
+def test_a_table_stays_small_however_long_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a day of its log, and a file for each day that is over; weeks of minutes: ``tests.spark.table_growth``."""
+    monkeypatch.setattr(compaction, "MIN_FILES_TO_COMPACT", 4)
+    days, batches = 4, 12
+    growth = Growth(tmp_path, days=days, batches=batches, keys=2)
+    found = growth.describe()
+    per_day = [count for _, count in sorted(StoredTable(str(growth.path), {}).files_by_day.items())]
+    closed = len(per_day) - compaction.CLOSED_AFTER_DAYS
+    assert per_day[:closed] == [1] * closed
+    assert max(per_day) <= 4 + 2
+    half_a_day = 1.5 * batches / 2 + 20  # of batches, of what maintains the table, and up to the checkpoint before
+    assert batches / 2 < found["commits in the log"] <= half_a_day
+    assert found["checkpoints"] <= half_a_day / 20 + 1
+    assert found["files on the disk"] <= found["files of the table"] + half_a_day
+    assert sum(row["requests"] for row in stored_rows(str(growth.path))) == growth.requests
+
+
+def test_a_clock_that_is_years_ahead_deletes_nothing(
+    path: str, append: Append, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = datetime.now(UTC)
+    monkeypatch.setattr(compaction, "datetime", SimpleNamespace(now=lambda _: now))  # no midnight in between
+    today = (now.date() - FIRST).days
+    append(today - 1, today, 700_000)
+    append(today)
+    maintain(path, Definitions(retention={"traffic": timedelta(days=2)}))
+    assert files(path) == {today - 1: 1, today: 2, 700_000: 1}
+
+
+def test_a_table_that_cannot_be_looked_after_is_said_and_does_not_stop_the_others(
+    tmp_path: Path, path: str, append: Append, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for days in ((0,), (0,), (5,)):
+        append(*days)
+    look = io.open_table
+
+    def failing(spark: Any, path: str) -> StoredTable:
+        if path.endswith("dead_letters"):
+            raise OSError("the disk is away")
+        return look(spark, path)
+
+    monkeypatch.setattr(io, "open_table", failing)
+    said: list[Notice] = []
+    root = TableRoot(str(tmp_path), str(tmp_path / "checkpoint"))
+    names = ["dead_letters", "traffic", "slo"]
+    compaction.maintain_tables(NO_SPARK, root, names, Definitions(), said.append, vacuum=False)
+    assert list(map(str, said)) == [
+        "table dead_letters: maintenance failed and is retried later: OSError: the disk is away"
+    ]
+    assert files(path) == {0: 1, 5: 1}

@@ -1,0 +1,168 @@
+"""Written events are known by number: whenever they come again, in whatever parts."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from spark_jobs import dedup_ranges as module
+from spark_jobs.dedup_ranges import AuditRecord, DedupRanges, SidecarBoot
+
+BOOT, OTHER = SidecarBoot("kafka", 1, "boot"), SidecarBoot("kafka", 1, "other")
+
+
+def record(
+    first: int, last: int, *, boot: SidecarBoot = BOOT, partition: int = 0, offset: int = 7, other: int = 0
+) -> AuditRecord:
+    """A record whose event of each number is always the same, but for that of the number ``other``."""
+    events = [(number, number == other) for number in range(first, last + 1)]
+    middle = len(events) // 2
+    whole, front, back = (hash(tuple(part)) for part in (events, events[:middle], events[middle:]))
+    return AuditRecord(partition, offset, boot, first, last, (whole, front, back))
+
+
+def add(taken: DedupRanges, first: int, last: int, boot: SidecarBoot = BOOT) -> list[tuple[int, int]] | None:
+    """Intervals of the one record that are new; None: all of it."""
+    ranges = taken.add_records([record(first, last, boot=boot)]).new_ranges
+    return [*ranges[0, 7]] if ranges else None
+
+
+def test_a_record_that_comes_again_has_nothing_new() -> None:
+    taken = DedupRanges()
+    assert [add(taken, *each) for each in ((1, 200), (201, 400), (1, 200))] == [None, None, []]
+    assert add(taken, 1, 200, OTHER) is None
+    assert add(taken, 1, 200, SidecarBoot("elsewhere", 1, "boot")) is None
+    records = [record(1, 200, partition=3, offset=9), record(401, 402, partition=3, offset=10)]
+    decision = taken.add_records(records)
+    assert (decision.new_ranges, decision.conflicts, decision.duplicates) == ({(3, 9): []}, {}, 1)
+
+
+PARTS: list[tuple[list[tuple[int, int]], tuple[int, int], list[tuple[int, int]] | None]] = [
+    ([(1, 200)], (1, 100), []), ([(1, 200)], (101, 200), []), ([(1, 100), (101, 200)], (1, 200), []),
+    ([(101, 200), (1, 100)], (1, 200), []), ([(1, 100)], (1, 200), [(101, 200)]), ([(101, 200)], (1, 200), [(1, 100)]),
+    ([(50, 60), (80, 90)], (1, 200), [(1, 49), (61, 79), (91, 200)]), ([(1, 10), (30, 40)], (11, 29), None),
+    ([(1, 10), (30, 40)], (5, 35), [(11, 29)]),
+]  # fmt: skip
+"""Taken intervals, one that comes now, and what is new of it."""
+
+
+def test_of_parts_and_wholes_the_rest_is_new() -> None:
+    for before, numbers, new in PARTS:
+        taken = DedupRanges()
+        assert [add(taken, *each) for each in before] == [None] * len(before)
+        assert add(taken, *numbers) == new, (before, numbers)
+        assert add(taken, *numbers) == [], (before, numbers)
+
+
+def test_any_order_of_any_intervals_is_what_a_set_says() -> None:
+    chance, taken, known = random.Random(20260922), DedupRanges(), set[int]()
+    for _ in range(200):
+        first = chance.randrange(1, 2_000)
+        asked = range(first, first + chance.randrange(1, 30))
+        found = add(taken, asked[0], asked[-1])
+        new = set(asked) - known
+        assert (set(asked) if found is None else {n for a, b in found for n in range(a, b + 1)}) == new
+        known |= new
+        taken = DedupRanges.from_json(taken.to_json())
+    ((*_, found_ranges, _, _),) = json.loads(taken.to_json())
+    assert found_ranges == ranges(known)
+
+
+def ranges(numbers: set[int]) -> list[list[int]]:
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and found[-1][1] == number - 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return found
+
+
+@pytest.mark.promise(
+    "jobs.md", "Ranges of written numbers are kept for the last boots of sidecars, whatever their age."
+)
+def test_those_heard_of_last_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_BOOTS", 2)
+    monkeypatch.setattr(module, "MAX_RANGES_PER_BOOT", 2)
+    taken = DedupRanges()
+    for name in ("a", "b", "a", "c"):
+        add(taken, 1, 1, SidecarBoot("kafka", 1, name))
+    for number in (3, 5):
+        add(taken, number, number, SidecarBoot("kafka", 1, "c"))
+    reported = [each[:4] for each in json.loads(taken.to_json())]
+    assert reported == [["kafka", 1, "a", [[1, 1]]], ["kafka", 1, "c", [[3, 3], [5, 5]]]]
+    assert add(taken, 1, 1, SidecarBoot("kafka", 1, "b")) is None
+
+
+def conflicts(taken: DedupRanges, *records: AuditRecord) -> list[str]:
+    return [*taken.add_records(records).conflicts.values()]
+
+
+def noted(*records: AuditRecord) -> DedupRanges:
+    """What was taken of ``records``, as the next batch of another run reads it."""
+    taken = DedupRanges()
+    assert not conflicts(taken, *records)
+    return DedupRanges.from_json(taken.to_json())
+
+
+def test_numbers_with_the_same_events_are_no_conflict_with_others_they_are() -> None:
+    """As sidecars send them: whole, or in halves. One changed event is enough."""
+    for before, later in (
+        ([(1, 200)], [(1, 200)]),
+        ([(1, 199)], [(1, 199)]),
+        ([(1, 199)], [(1, 99), (100, 199)]),
+        ([(1, 99), (100, 199)], [(1, 199)]),
+        ([(1, 99)], [(1, 199)]),
+    ):
+        for other, conflicting in ((0, False), (50, True)):
+            taken = noted(*[record(*each, offset=3) for each in before])
+            found = conflicts(taken, *[record(*each, other=other) for each in later])
+            assert bool(found) is conflicting, (before, later, other)
+            assert all(detail.endswith(" differ from partition 0, offset 3") for detail in found)
+
+
+@pytest.mark.promise(
+    "audit-delivery.md",
+    "A forged record with numbers of a sidecar is found as a conflict, before or after the true one.",
+)
+def test_a_forged_record_is_a_conflict_wherever_it_begins_and_ends() -> None:
+    for forged in ((1, 200), (1, 1), (200, 200), (150, 350), (50, 60), (1, 1_000)):
+        order = [record(*forged, other=forged[0]), record(1, 200)]
+        for first, second in (order, order[::-1]):
+            assert len(conflicts(noted(first), second)) == 1, forged
+            assert len(conflicts(DedupRanges(), first, second)) == 1, forged
+            assert not conflicts(noted(first), second._replace(boot=OTHER)), forged
+
+
+@pytest.mark.promise(
+    "jobs.md", "A repetition of a record whose digest is no longer kept is a conflict while its boot has digests."
+)
+def test_what_is_no_longer_known_is_a_conflict_within_a_process_and_none_of_one_long_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_DIGESTS_PER_BOOT", 2)
+    monkeypatch.setattr(module, "MAX_DIGESTS", 2)
+    taken = noted(*[record(number, number) for number in (1, 2, 3)])
+    assert conflicts(taken, record(3, 3), record(2, 2)) == []
+    assert conflicts(taken, record(1, 1)) == ["1 to 1 repeat numbers too old to be compared"]
+    taken = DedupRanges.from_json(
+        DedupRanges.from_json(
+            noted(record(1, 1), record(1, 1, boot=OTHER), record(2, 2, boot=OTHER)).to_json()
+        ).to_json()
+    )
+    assert conflicts(taken, record(1, 1, other=1), record(1, 1, boot=OTHER)) == []
+    assert len(conflicts(taken, record(1, 1, boot=OTHER, other=1))) == 1
+
+
+def test_digests_of_an_earlier_release_are_not_compared() -> None:
+    """Its checkpoint has records without the number of the function; their numbers are known all the same."""
+    boots = json.loads(noted(record(1, 4), record(5, 8)).to_json())
+    for each in boots[0][4]:
+        del each[7:]
+    taken = DedupRanges.from_json(json.dumps(boots))
+    later = [record(5, 8, other=5, offset=8), record(3, 12, offset=9), record(9, 12, other=9, offset=10)]
+    decision = taken.add_records(later)
+    assert decision.new_ranges == {(0, 8): [], (0, 9): [(9, 12)], (0, 10): []}
+    assert decision.conflicts == {(0, 10): "9 to 12 differ from partition 0, offset 9"}

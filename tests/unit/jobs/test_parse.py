@@ -1,0 +1,317 @@
+"""Records of the audit topic become events, or dead letters with a reason."""
+
+from __future__ import annotations
+
+import base64
+import gc
+import json
+import math
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from observers.event import RollupTopic
+from spark_jobs.decode import CONFLICT_REASON, DecodeOptions, decode_records
+from spark_jobs.dedup_ranges import DedupDecision, DedupRanges
+from spark_jobs.event_structs import EVENT_STRUCTS
+from spark_jobs.events import KINDS, MAX_INSTANT, MAX_SUM, REQUEST_EVENT, TOPIC_PARTITION, EventField
+from spark_jobs.parse import Fault, parse_record
+from spark_jobs.partial_rows import collector_paused
+from spark_jobs.schemas import DEAD_LETTER_REASONS, DEAD_LETTERS, STREAMED
+from tests.spark.decoded import READ_AT, Value, kafka_records, partial_rows, rows_of, summaries
+from tests.spark.envelopes import (
+    FETCH,
+    MINUTE,
+    NOON,
+    POISON,
+    PRODUCE,
+    Event,
+    connection,
+    edited,
+    encoded,
+    event,
+    gap,
+    inventory,
+    partition,
+    rollup,
+    status,
+    throttle,
+    with_unknown,
+)
+
+
+def events_of(values: Sequence[Value], kind: str) -> list[Any]:
+    """The events of ``kind``, with every field they can have."""
+    return [one for value in values for one in parse_record(value).events if isinstance(one, EVENT_STRUCTS[kind])]
+
+
+def letters(values: Sequence[Value], **options: Any) -> list[dict[str, Any]]:
+    """The dead letters of records, in the order of their offsets."""
+    found = rows_of("dead_letters", partial_rows(kafka_records(values), **options)).to_pylist()
+    return sorted(found, key=lambda row: row["offset"])
+
+
+def decide(values: Sequence[Value], ranges: DedupRanges | None = None) -> DedupDecision:
+    """What is new of the records of a batch."""
+    records = [one.audit_record() for one in summaries(partial_rows(kafka_records(values))) if not one.dead]
+    return (ranges or DedupRanges()).add_records(records)
+
+
+@pytest.mark.promise("jobs.md", "Events of unknown kinds are passed over, and the others of their record count.")
+def test_requests_are_found_among_throttles_and_kinds_that_are_not_known() -> None:
+    values = [with_unknown(), encoded(throttle(), first_seq=6)]
+    assert not letters(values)
+    assert [(row.seq, row.api) for row in events_of(values, "request")] == [(1, "Produce"), (5, "Metadata")]
+    (one,) = parse_record(values[1]).events
+    assert (type(one), one.client_ip, one.count, one.limit, one.observed) == (
+        EVENT_STRUCTS["throttle"], "10.0.0.7", 3, 20, 21.5
+    )  # fmt: skip
+    assert (one.ts_first, one.ts_last, one.delay_ms) == (NOON, NOON + 250_000, 750)
+
+
+def test_every_kind_is_read_field_by_field() -> None:
+    reported: list[Event] = [
+        event(PRODUCE, partition(), upstream_us=900, principal_source="sasl", polled=("quiet",)),
+        rollup(FETCH, RollupTopic("orders", records=2**39, latencies=(1, 2))), connection(), throttle(),
+        inventory("orders", "__offsets"), gap(3, 5), status(last=True),
+    ]  # fmt: skip
+    value = encoded(*reported, schema_level=2)
+    assert not letters([value])
+    for written in msgspec.json.decode(value)["events"]:
+        kind = written.pop("kind")
+        (one,) = events_of([value], kind)
+        assert msgspec.json.decode(msgspec.json.encode(one)) == {"kind": kind, **written}
+        left_out = {field.name: field.default for field in KINDS[kind] if field.name not in {"kind", *written}}
+        assert {name: getattr(one, name) or None for name in left_out} == {
+            name: default or None for name, default in left_out.items()
+        }
+
+
+def test_what_a_strange_client_or_a_newer_sidecar_writes_is_no_dead_letter() -> None:
+    edits = {
+        "events.0.throttle_ms": -5, "events.0.error_code": 999, "events.0.correlation_id": -(2**31),
+        "events.0.topics.0.partition": -1, "events.0.topics.0.base_offset": -7, "events.0.api": "ApiKey(1234)",
+        "events.0.client_id": "\u0000\u001b[31m",
+        "events.0.polled": ["", "\u0000"],
+        "events.0.new_field": {"a": [1]},
+        "sidecar_version": "",
+        "new_field": {"schema_level": 9},
+    }  # fmt: skip
+    values = [edited(path, value) for path, value in edits.items()]
+    faults = {path: parse_record(value) for path, value in zip(edits, values, strict=True)}
+    assert {path: fault for path, fault in faults.items() if isinstance(fault, Fault)} == {}
+
+
+def test_what_may_be_left_out_may_be_null() -> None:
+    """No sidecar writes it, and msgspec alone would not accept it."""
+    for name, default in {"client_id": None, "throttle_ms": 0, "topics": (), "polled": (), "acks": None}.items():
+        (read,) = events_of([edited(f"events.0.{name}", None)], "request")
+        assert getattr(read, name) == default
+    half = encoded(event(client_id="x")).replace(b'"x"', rb'"\ud83d"')
+    assert events_of([half], "request")[0].client_id == "?", "of half a surrogate pair"
+
+
+def test_a_number_that_is_too_large_for_a_double_is_infinite() -> None:
+    for number in (b"1e400", b"1" + b"0" * 400):
+        value = encoded(throttle(observed=21.5)).replace(b"21.5", number)
+        assert events_of([value], "throttle")[0].observed == math.inf
+
+
+@pytest.mark.promise(
+    "jobs.md", "A record that cannot be read is a dead letter with place and reason, and counts in no other table."
+)
+def test_poison_becomes_dead_letters_and_nothing_else_changes() -> None:
+    """One bad record of each kind among a hundred times as many good ones: each is found where it is."""
+    kinds = list(POISON)
+    values: list[bytes | None] = []
+    expected: dict[int, tuple[str, str | None]] = {}
+    good = 0
+    for number in range(100 * len(kinds)):
+        if number % 100 == 50:
+            value, reason, detail = POISON[kinds[number // 100]]
+            expected[number] = (reason, detail)
+        else:
+            value = encoded(event(), event(), first_seq=1 + 2 * good)
+            good += 1
+        values.append(value)
+    partial = partial_rows(kafka_records(values))
+    found = {row["offset"]: (row["reason"], row["detail"]) for row in rows_of("dead_letters", partial).to_pylist()}
+    assert found == expected
+    assert sum(row["requests"] for row in rows_of("traffic", partial).to_pylist()) == 2 * good
+    kept = [record for record in summaries(partial) if not record.dead]
+    assert [record.last for record in kept] == [2 + 2 * number for number in range(good)]
+
+
+def test_records_of_any_kind_leave_nothing_for_the_collector_of_cycles() -> None:
+    """It is paused while a task decodes: what only it can free would stay until the end of the task."""
+    values = [value for value, *_ in POISON.values()]
+    values += [
+        encoded(event(), throttle(), rollup(), connection(), inventory("a"), gap(6, 7), status()),
+        with_unknown(),
+    ]
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for _ in range(10):
+            assert not gc.isenabled()
+            yield kafka_records(values)
+
+    made = list(decode_records(batches(), DecodeOptions(tuple(STREAMED))))
+    assert gc.isenabled()
+    del made
+    gc.collect()  # what is made once is made
+    with collector_paused():
+        made = list(decode_records(batches(), DecodeOptions(tuple(STREAMED))))
+        assert gc.collect() == 0
+    assert sum(len(batch) for batch in made) > 10 * len(POISON)
+
+
+def test_a_fault_in_any_field_of_one_request_among_many_is_found() -> None:
+    faults = [*_faults("", REQUEST_EVENT), *_faults("topics.1.", TOPIC_PARTITION)]
+    values = []
+    for name, value, _ in faults:
+        asked = [event(PRODUCE, partition(), partition("clicks"), outcome="answered", decode="full") for _ in range(3)]
+        root = msgspec.json.decode(encoded(*asked, connection(), status()))
+        *way, last = name.split(".")
+        at = root["events"][1]
+        for step in way:
+            at = at[int(step)] if isinstance(at, list) else at[step]
+        at[last] = value
+        values.append(msgspec.json.encode(root))
+    found = [tuple(parse_record(value)) for value in values]
+    expected = [(reason, "events[]." + name.replace(".1.", "[].")) for name, _, reason in faults]
+    assert dict(zip(faults, found, strict=True)) == dict(zip(faults, expected, strict=True))
+    assert len(faults) > 30
+
+
+def _faults(path: str, fields: Sequence[EventField]) -> Iterator[tuple[str, Any, str]]:
+    """Everything that can be wrong with ``fields``: where, what, and the reason it is."""
+    for field in fields:
+        if field.required:
+            yield path + field.name, None, "missing_field"
+        if field.minimum is not None:
+            yield path + field.name, field.minimum - 1, "bad_value"
+        if field.maximum is not None:
+            yield path + field.name, field.maximum + 1, "bad_value"
+        if field.allowed:
+            yield path + field.name, "else", "bad_value"
+
+
+def test_a_throttle_cannot_say_more_than_a_table_can_add_up() -> None:
+    """Rows of several batches are added up in 64 bits, by readers and by maintenance."""
+    for name in ("count", "delay_ms"):
+        most, more = (encoded(throttle(**{name: MAX_SUM + n})) for n in (0, 1))
+        assert not isinstance(parse_record(most), Fault), name
+        assert parse_record(more) == Fault("bad_value", f"events[].{name}")
+
+
+def test_every_reason_is_documented() -> None:
+    signatures = {"unsigned", "unknown_key", "bad_signature"}
+    assert {CONFLICT_REASON, *signatures, *(reason for _, reason, _ in POISON.values())} == set(DEAD_LETTER_REASONS)
+
+
+@pytest.mark.promise(
+    "tables/dead_letters.md", "A dead letter has the topic, partition and offset of its record, and its first bytes."
+)
+def test_a_dead_letter_keeps_where_it_was_and_the_start_of_it() -> None:
+    value = bytes(range(256)) * 40
+    nothing, long = letters([None, value])
+    assert list(nothing) == [column.name for column in DEAD_LETTERS.columns]
+    assert (nothing["value_bytes"], nothing["value_sample"]) == (0, None)
+    assert (long["topic"], long["partition"], long["offset"], long["value_bytes"]) == ("audit", 0, 1, 10_240)
+    assert (long["day"], long["timestamp"]) == (READ_AT.date(), READ_AT)
+    assert base64.b64decode(long["value_sample"], validate=True) == value[:1024]
+    huge = b'{"schema_level":1,"cluster_id":"' + b"x" * 10_000_000
+    (row,) = letters([huge])
+    assert (row["reason"], row["value_bytes"]) == ("not_json", len(huge))
+
+
+def test_a_dead_letter_has_a_time_that_every_program_can_read() -> None:
+    """Its producer sets the time, if the topic has no LogAppendTime."""
+    cases = {-1_000: 0, -(2**63): 0, MAX_INSTANT: MAX_INSTANT, MAX_INSTANT + 1: MAX_INSTANT, 2**63 - 1: MAX_INSTANT}
+    for timestamp, stored in cases.items():
+        records = kafka_records([b"x"]).set_column(4, "timestamp", pa.array([timestamp], pa.timestamp("us", "UTC")))
+        (row,) = rows_of("dead_letters", partial_rows(records)).to_pylist()
+        assert row["timestamp"] == datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=stored), timestamp
+        assert row["day"] == row["timestamp"].date(), timestamp
+
+
+@pytest.mark.promise("jobs.md", "A record that a sidecar sent twice counts once.")
+def test_an_envelope_sent_twice_counts_once_and_dead_letters_stay() -> None:
+    one, other = encoded(event()), encoded(event(), boot_id="another")
+    values = [one, other, one, b"x", b"x", encoded(event(), first_seq=2), one, encoded(event(), broker_id=2)]
+    once = partial_rows(kafka_records(values), decision=decide(values))
+    assert sum(not record.dead for record in summaries(once)) == 4
+    assert sorted(row["offset"] for row in rows_of("dead_letters", once).to_pylist()) == [3, 4]
+
+
+def block(first: int, last: int, **changes: Any) -> bytes:
+    """An envelope of Produces with these numbers, which say their number as the bytes of their request."""
+    return encoded(*[event(request_bytes=number) for number in range(first, last + 1)], first_seq=first, **changes)
+
+
+def numbers(values: Sequence[Value], decision: DedupDecision) -> list[tuple[str, int]]:
+    """The numbers of the events that count, and that they are no others."""
+    partial = partial_rows(kafka_records(values), decision=decision)
+    found = [record for record in summaries(partial) if not record.dead]
+    numbers = [((record.boot or ("", 0, ""))[2], n) for record in found for n in range(record.first, record.last + 1)]
+    assert all(record.known == record.last - record.first + 1 for record in found)
+    assert sum(n for _, n in numbers) == sum(row["request_bytes"] for row in rows_of("traffic", partial).to_pylist())
+    assert len(numbers) == sum(row["events"] for row in rows_of("completeness", partial).to_pylist())
+    return sorted(numbers)
+
+
+BLOCKS: list[list[bytes | None]] = [
+    [block(1, 4), block(5, 8), block(5, 8), b"x", block(1, 4, boot_id="dead")],
+    [block(9, 10), block(1, 2), block(3, 4), b"x", block(11, 12)],
+    [block(9, 12), block(1, 4, boot_id="dead"), block(18, 20), block(18, 23), None],
+]
+"""Batches: blocks that come again at once, in halves, as wholes after halves, and in the run after the next."""
+
+EACH_ONCE = sorted([("boot", n) for n in (*range(1, 13), *range(18, 24))] + [("dead", n) for n in range(1, 5)])
+
+
+@pytest.mark.promise(
+    "jobs.md", "Events that come again, in whatever parts of records, count once over all batches and runs."
+)
+def test_each_event_counts_once_in_a_whole_topic_and_in_its_batches() -> None:
+    """Each batch begins with what the one before noted, and may be repeated."""
+    values = [value for batch in BLOCKS for value in batch]
+    whole = decide(values)
+    assert numbers(values, whole) == EACH_ONCE
+    assert len(letters(values, decision=whole)) == 3
+    noted, found, dead = "[]", [], 0
+    for batch in BLOCKS:
+        ranges = DedupRanges.from_json(noted)
+        decision = decide(batch, ranges)
+        assert decision == decide(batch, DedupRanges.from_json(noted))
+        found += numbers(batch, decision)
+        dead += len(letters(batch, decision=decision))
+        noted = ranges.to_json()
+    assert sorted(found) == EACH_ONCE
+    assert dead == 3
+    reported = sorted(each[:4] for each in json.loads(noted))
+    assert reported == [["cluster", 1, "boot", [[1, 12], [18, 23]]], ["cluster", 1, "dead", [[1, 4]]]]
+
+
+@pytest.mark.promise("jobs.md", "A record that repeats written numbers with other events is a conflict.")
+def test_other_events_of_the_same_numbers_are_a_conflict() -> None:
+    """Sent again they have another time, and more was lost before them; also a map has to be the same."""
+    reported: list[Event] = [event(), event(PRODUCE, partition()), rollup(), status(), gap(3, 5), throttle()]
+    again = encoded(*reported, schema_level=2, sent_at=NOON + 9 * MINUTE, dropped=4)
+    assert _conflicts(encoded(*reported, schema_level=2), again) == []
+    for changed in (
+        encoded(*reported[:1], event(PRODUCE, partition(records=11)), *reported[2:], schema_level=2),
+        encoded(*reported[:3], status(dropped={"closed": 1}), *reported[4:], schema_level=2),
+        encoded(*reported[:2], rollup(requests=4), *reported[3:], schema_level=2),
+        encoded(*reported[1:], reported[0], schema_level=2),
+    ):
+        assert _conflicts(again, changed) == [(1, "1 to 6 differ from partition 0, offset 0")]
+
+
+def _conflicts(*values: bytes) -> list[tuple[int, str]]:
+    found = letters(values, decision=decide(values))
+    return [(row["offset"], row["detail"]) for row in found if row["reason"] == CONFLICT_REASON]

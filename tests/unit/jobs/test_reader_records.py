@@ -1,0 +1,180 @@
+"""What a job writes about itself, and by which records it refuses to start: as the sidecars read and write them."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+import msgspec
+import pytest
+
+from proxy.config.hmac_keys import FEATURES, REGISTRY
+from proxy.core import protected_topics
+from proxy.core.authentication import HEADER, Authenticator
+from proxy.features import records
+from proxy.features.catalog import AUDIT_EVENT_SCHEMA, SUPPORTED
+from proxy.features.records import FinalizedFeatures, FinalizedRange, PendingUpdate, ReaderRecord, SupportedRange
+from spark_jobs import authentication, readers
+from spark_jobs.errors import JobError
+from spark_jobs.events import SCHEMA_LEVEL
+from spark_jobs.reader_records import (
+    ENABLED,
+    FEATURE,
+    FEATURES_KEY,
+    LAYOUT_VERSION,
+    MAX_RECORD,
+    MIN_SCHEMA_LEVEL,
+    AuditReader,
+    check_levels,
+    default_name,
+)
+
+
+def test_names_numbers_and_levels_are_the_sidecars() -> None:
+    assert SUPPORTED[AUDIT_EVENT_SCHEMA] == (MIN_SCHEMA_LEVEL, SCHEMA_LEVEL)
+    assert (FEATURE, FEATURES_KEY, ENABLED) == (AUDIT_EVENT_SCHEMA, records.FEATURES_KEY, records.ENABLED)
+    assert (LAYOUT_VERSION, MAX_RECORD) == (records.LAYOUT_VERSION, records.MAX_RECORD)
+    assert readers.REGISTRY_TOPIC == protected_topics.REGISTRY
+    assert readers.FEATURES_TOPIC == protected_topics.FEATURES
+    assert (authentication.REGISTRY_LABEL.decode(), authentication.FEATURES_LABEL.decode()) == (REGISTRY, FEATURES)
+    assert authentication.SIGNATURE_HEADER == HEADER
+
+
+@pytest.mark.promise(
+    "jobs.md",
+    "A job registers with the levels that it reads, and counts while it does not run, a backfill only while it runs.",
+)
+def test_a_run_and_a_backfill_write_what_sidecars_write() -> None:
+    features = {AUDIT_EVENT_SCHEMA: SupportedRange(1, 2)}
+    software = metadata.version("brokerside")
+    run = AuditReader("tables-1a2b", "run", started=7)
+    assert run.key == records.reader_key("tables-1a2b") == b"reader/tables-1a2b"
+    for state in ("running", "stopped"):
+        expected = ReaderRecord(features, durable=True, state=state, job="run", started=7, software=software)
+        assert run.value(state) == records.encode(expected)
+        assert records.decode_reader(run.value(state)) == expected
+    backfill = AuditReader("backfill-1a2b", "backfill", started=8)
+    assert backfill.value("running") == records.encode(
+        ReaderRecord(features, durable=False, state="running", job="backfill", started=8, software=software)
+    )
+    assert run.value("running") == (
+        b'{"features":{"brokerside.audit.event.schema":{"min_version":1,"max_version":2}},"durable":true,'
+        b'"state":"running","job":"run","started":7,"software":"%b","version":1}' % software.encode()
+    )
+
+
+@pytest.mark.promise("jobs.md", "The default name of a job in the registry is `tables-` and a hash of its tables.")
+def test_a_name_is_that_of_the_tables_or_one_that_sidecars_read() -> None:
+    name = default_name("tables", "/data/brokerside")
+    assert name == "tables-325a7ab4"
+    assert name != default_name("tables", "/data/other")
+    for accepted in (name, "a", "Eu.west_1-x", "x" * 128):
+        assert records.reader_of_key(AuditReader(accepted, "run").key) == accepted
+    for refused in ("", "a b", "a/b", "ä", "x" * 129, "a\n"):
+        with pytest.raises(JobError, match=r"--reader: .* is no name of a reader \(allowed: 1–128 of A-Z"):
+            AuditReader(refused, "run")
+        assert records.reader_of_key(b"reader/" + refused.encode()) is None
+    assert "secret" not in repr(AuditReader("a", "run", {"k1": b"secret" * 6}))
+
+
+def test_records_are_signed_as_sidecars_sign() -> None:
+    keys = {"new": b"n" * 100, "old": b"o" * 32}
+    record = (b"reader/a", b"{}")
+    signed = authentication.sign(keys, authentication.REGISTRY_LABEL, *record)
+    assert (HEADER, signed) == Authenticator(REGISTRY, keys).header(*record)
+
+
+def test_levels_are_those_that_sidecars_have_signed() -> None:
+    old, new = {"old": b"o" * 32}, {"new": b"n" * 32}
+    sidecar = Authenticator(FEATURES, old)
+    for value in (b"{}", b"", None):
+        signature = sidecar.header(b"features", value)[1]
+        for signed, key, content in (
+            (signature, b"features", value),
+            (signature, b"feature", value),
+            (signature, b"features", b"other"),
+            (signature[:-1] + b"\0", b"features", value),
+            (Authenticator(FEATURES, new).header(b"features", value)[1], b"features", value),
+            (Authenticator(REGISTRY, old).header(b"features", value)[1], b"features", value),
+            (b"old:", b"features", value),
+            (b"", b"features", value),
+            (None, b"features", value),
+        ):
+            authentic = authentication.is_authentic(old, authentication.FEATURES_LABEL, key, content, signed)
+            assert authentic == (sidecar.verify(key, content, [(HEADER, signed)]) == "authentic"), (signed, key)
+        assert authentication.is_authentic(old | new, authentication.FEATURES_LABEL, b"features", value, signature)
+
+
+def finalized(
+    level: int = 2, minimum: int = 1, *, pending: int | None = None, name: str = FEATURE, **changes: int
+) -> bytes:
+    about = None if pending is None else PendingUpdate("0" * 32, {name: FinalizedRange(1, pending)})
+    return records.encode(
+        FinalizedFeatures(
+            **{"epoch": 4, "features": {name: FinalizedRange(minimum, level)}, "pending": about, **changes}
+        )
+    )
+
+
+def edited(**changes: object) -> bytes:
+    return msgspec.json.encode(msgspec.json.decode(finalized(3)) | changes)
+
+
+def test_levels_that_the_job_reads_let_it_start() -> None:
+    for values in (
+        [],
+        [finalized(1)],
+        [finalized(2, 2)],
+        [finalized(1, pending=2)],
+        [finalized(3), finalized(2)],  # lowered
+        [finalized(3), None],  # deleted
+        [finalized(2, pending=3), finalized(2)],  # given up
+        [finalized(3, name="brokerside.coordinator.protocol")],
+        [finalized(3, status=2)],
+        [finalized(3), finalized(3, status=0)],
+        [edited(features={})],
+    ):
+        check_levels(values)
+
+
+def test_what_no_sidecar_writes_is_passed_over() -> None:
+    for malformed in (
+        finalized(3, version=2),
+        finalized(3, minimum=4),
+        edited(version="1"),
+        edited(epoch=-1),
+        edited(epoch="4"),
+        edited(features=[]),
+        edited(features={FEATURE: {"min_version_level": 1, "max_version_level": 40_000}}),
+        edited(features={FEATURE: {"min_version_level": 0, "max_version_level": 3}}),
+        edited(features={FEATURE: {"max_version_level": 3}}),
+        edited(features={FEATURE: {"min_version_level": True, "max_version_level": 3}}),
+        edited(pending={"update": "", "features": {"x": {"min_version_level": 4, "max_version_level": 3}}}),
+        finalized(3)[:-1],
+        b"",
+        b"\xff",
+        b"[" * 100_000,
+        finalized(3) + b" " * MAX_RECORD,
+    ):
+        assert records.decode(FEATURES_KEY, malformed) is None, (malformed[:100], "sidecars pass it over, too")
+        check_levels([malformed])
+        check_levels([finalized(2), malformed])
+        with pytest.raises(JobError, match="finalized at 3"):
+            check_levels([finalized(3), malformed])
+
+
+@pytest.mark.promise(
+    "jobs.md", "A job ends before it reads an event if a level above its own is finalized or about to be."
+)
+def test_a_level_above_the_job_refuses_it() -> None:
+    for values, how in (
+        ([finalized(3)], "is finalized at 3"),
+        ([finalized(4, 2)], "is finalized at 4"),
+        ([None, finalized(2), finalized(3)], "is finalized at 3"),
+        ([finalized(3, version=0, minimum=3)], "is finalized at 3"),
+        ([finalized(2, pending=3)], "is about to be finalized at 3"),
+        ([finalized(3, pending=2)], "is finalized at 3"),
+        ([edited(later_field={"a": 1})], "is finalized at 3"),
+    ):
+        with pytest.raises(JobError) as refused:
+            check_levels(values)
+        assert str(refused.value) == f"{FEATURE} {how}, this job reads up to 2: run a newer release", values

@@ -1,0 +1,240 @@
+"""Tables and their commits, without a JVM: each batch once, whoever else writes, and whatever was there before."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date
+from pathlib import Path
+
+import pyarrow
+import pytest
+from deltalake import DeltaTable, Schema
+from deltalake.transaction import AddAction
+from pyarrow import parquet
+
+from spark_jobs import io, stored_table
+from spark_jobs.errors import JobError
+from spark_jobs.storage_options import storage_options
+from spark_jobs.stored_table import DELTA_PROPERTIES, REPLACEMENT, ConcurrentChange, StoredTable
+from tests.spark.object_store import KEY, object_store, of_spark
+
+DAY, NEXT = date(2026, 9, 22), date(2026, 9, 23)
+SCHEMA = pyarrow.schema([("day", pyarrow.date32()), ("n", pyarrow.int64())])
+COMMITS_OF_A_CHECKPOINT = 10
+
+
+def rows(*values: int, day: date | None = DAY) -> pyarrow.Table:
+    return pyarrow.table({"day": [day] * len(values), "n": list(values)}, SCHEMA)
+
+
+def numbers(path: str) -> list[int]:
+    return sorted(DeltaTable(path).to_pyarrow_table()["n"].to_pylist())
+
+
+def made(folder: Path) -> str:
+    path = str(folder / "table")
+    stored_table.create_table(path, {}, Schema.from_arrow(SCHEMA), "Numbers.")
+    return path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return made(tmp_path)
+
+
+def append(path: str, batch: int, *values: int, writer: str = "job", day: date | None = DAY) -> None:
+    stored_table.append_once(rows(*values, day=day), path, {}, writer, batch)
+
+
+def file(path: str, value: int) -> AddAction:
+    """Write a file of DAY that the table does not have yet."""
+    name = f"day={DAY}/{value}.parquet"
+    Path(path, name).parent.mkdir(exist_ok=True)
+    parquet.write_table(rows(value).drop_columns(["day"]), f"{path}/{name}")
+    return AddAction(name, Path(path, name).stat().st_size, {"day": str(DAY)}, 0, True, '{"numRecords": 1}')
+
+
+def test_a_table_is_created_once_and_kept(path: str, tmp_path: Path) -> None:
+    nothing = StoredTable(str(tmp_path / "nothing"), {})
+    assert (nothing.version, nothing.files, nothing.writers, nothing.last_batch("job")) == (-1, [], {}, -1)
+    with pytest.raises(JobError, match="there is no table at"):
+        nothing.replace_files([], [])
+    first = StoredTable(path, {})
+    append(path, 0, 1)
+    stored_table.create_table(path, {}, Schema.from_arrow(SCHEMA), "Other numbers.")
+    again = StoredTable(path, {})
+    assert (first.id, again.version, again.properties) == (again.id, 1, DELTA_PROPERTIES)
+    assert numbers(path) == [1]
+
+
+@pytest.mark.promise("jobs.md", "A batch that is repeated after a crash is skipped by the tables that already have it.")
+def test_each_batch_of_each_writer_is_written_once(path: str) -> None:
+    for batch, writer in ((0, "job"), (0, "job"), (0, "other"), (2, "job"), (1, "job"), (2, "job")):
+        append(path, batch, batch, writer=writer)
+    append(path, 3)
+    assert numbers(path) == [0, 0, 2]
+    stored = StoredTable(path, {})
+    assert stored.writers == {"job": 3, "other": 0}
+    assert (stored.last_batch("job"), stored.last_batch("none")) == (3, -1)
+
+
+@pytest.mark.promise("jobs.md", "Any number of jobs may write below one root at the same time.")
+def test_a_batch_is_written_once_by_processes_that_do_not_know_of_each_other(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them looks whether the batch is there before any has written it."""
+    looked, tries = threading.Barrier(8), itertools.count()
+    write = stored_table.write_deltalake
+
+    def together(*given: object, **options: object) -> None:
+        if next(tries) < looked.parties:
+            looked.wait(120)
+        write(*given, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(stored_table, "write_deltalake", together)
+    writers = ["job"] * 4 + [f"other {number}" for number in range(4)]
+    with ThreadPoolExecutor(len(writers)) as pool:
+        list(pool.map(lambda writer: append(path, 0, 1 if writer == "job" else 10, writer=writer), writers))
+    assert numbers(path) == [1, 10, 10, 10, 10]
+
+
+def test_writers_are_known_when_their_commits_are_no_longer_in_the_log(path: str) -> None:
+    StoredTable(path, {}).set_properties({"delta.checkpointInterval": str(COMMITS_OF_A_CHECKPOINT)})
+    for batch in range(COMMITS_OF_A_CHECKPOINT + 2):
+        append(path, batch, 1, writer=f"job {batch % 3}")
+    for version in range(COMMITS_OF_A_CHECKPOINT):
+        Path(path, "_delta_log", f"{version:020d}.json").unlink()
+    stored = StoredTable(path, {})
+    assert stored.writers == {"job 0": 9, "job 1": 10, "job 2": 11}
+    assert stored.days_changed(5) is None
+    assert stored.days_changed(COMMITS_OF_A_CHECKPOINT) == {DAY}
+
+
+def test_files_are_replaced_and_those_that_came_meanwhile_stay(path: str) -> None:
+    append(path, 0, 1)
+    append(path, 1, 2)
+    stored = StoredTable(path, {})
+    append(path, 2, 4)
+    stored.replace_files(stored.files, [file(path, 3)], data_change=False)
+    assert numbers(path) == [3, 4]
+    assert StoredTable(path, {}).writers == {"job": 2}
+
+
+def test_a_batch_is_written_while_rows_are_replaced(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    append(path, 0, 1)
+    write = stored_table.write_deltalake
+    values = [9, 8]
+
+    def late(*given: object, **options: object) -> None:
+        if values:
+            stored = StoredTable(path, {})
+            stored.replace_files(stored.files, [file(path, values.pop())])
+        write(*given, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(stored_table, "write_deltalake", late)
+    append(path, 1, 2)
+    assert numbers(path) == [2, 9]
+
+
+@pytest.mark.promise(
+    "jobs.md", "Of two processes that replace files of a table at the same time the later one is rejected."
+)
+def test_of_two_that_replace_files_of_one_version_the_later_is_rejected(tmp_path: Path) -> None:
+    for number, (first_changes, second_changes) in enumerate(itertools.product((True, False), repeat=2)):
+        path = made(tmp_path / str(number))
+        append(path, 0, 1)
+        first, second = StoredTable(path, {}), StoredTable(path, {})
+        first.replace_files(first.files, [file(path, 2)], data_change=first_changes)
+        with pytest.raises(ConcurrentChange):
+            second.replace_files(second.files, [file(path, 3)], data_change=second_changes)
+        assert numbers(path) == [2], (first_changes, second_changes)
+
+
+def test_of_two_that_replace_rows_of_one_version_the_later_is_rejected(tmp_path: Path) -> None:
+    for filled in (True, False):
+        path = made(tmp_path / str(filled))
+        if filled:
+            append(path, 0, 1)
+        first, second = StoredTable(path, {}), StoredTable(path, {})
+        first.replace_files(first.files, [file(path, 2)], metadata="first")
+        with pytest.raises(
+            ConcurrentChange, match=r"another job changed the same rows of .* at the same time; run thi"
+        ):
+            second.replace_files(second.files, [file(path, 3)], metadata="second")
+        assert numbers(path) == [2], filled
+        now = StoredTable(path, {})
+        assert (now.last_metadata(100), now.last_batch(REPLACEMENT)) == ("first", 0)
+        assert now.writers == ({"job": 0} if filled else {})
+
+
+def test_the_days_whose_rows_changed(path: str) -> None:
+    append(path, 0, 1, day=NEXT)
+    append(path, 1, 1)
+    append(path, 2)
+    append(path, 3, 1, day=None)
+    stored = StoredTable(path, {})
+    assert stored.files_by_day == {DAY: 1, NEXT: 1}
+    assert [stored.days_changed(after) for after in range(5)] == [{DAY, NEXT}, {DAY}, set(), set(), set()]
+    stored.replace_files([each for each in stored.files if each.day == DAY], [], data_change=False)
+    stored = StoredTable(path, {})
+    assert stored.days_changed(4) == set()
+    stored.replace_files([each for each in stored.files if each.day == NEXT], [])
+    assert StoredTable(path, {}).days_changed(4) == {NEXT}
+
+
+def test_a_file_of_a_day_is_written_and_read(tmp_path: Path) -> None:
+    for prefix in ("", "file://"):
+        path = made(tmp_path / f"as{len(prefix)}")
+        append(path, 0, 1)
+        stored = StoredTable(prefix + path, {})
+        for day, number in ((NEXT, 2), (None, 3)):
+            stored.replace_files([], [stored.write_file(rows(number, day=day).to_reader(), day)])
+            stored = StoredTable(prefix + path, {})
+        assert [stored.dataset(days).to_table()["n"].to_pylist() for days in ([DAY], {NEXT})] == [[1], [2]], prefix
+        assert numbers(path) == [1, 2, 3], prefix
+        assert stored.dataset([]).to_table().num_rows == 0, prefix
+
+
+def test_times_that_python_does_not_have_are_written_without_their_range(path: str) -> None:
+    """As ``quota_advice`` of earlier releases may have: of a connection that says it was open for 30,000 years."""
+    instants = {"early": [-(10**18), 0], "known": [0, 10**15]}
+    times = [pyarrow.array(each, pyarrow.timestamp("us", "UTC")) for each in instants.values()]
+    some = rows(1, 2).append_column("early", times[0]).append_column("known", times[1])
+    written = json.loads(StoredTable(path, {}).write_file(some.to_reader(), DAY).stats)
+    assert (written["numRecords"], list(written["minValues"])) == (2, ["known"])
+
+
+@pytest.mark.slow
+@pytest.mark.promise(
+    "jobs.md", "On S3 a commit is written only if no other process has written one of the same number."
+)
+def test_no_commit_is_lost_on_an_object_store(tmp_path: Path) -> None:
+    """Six writers of one table, two of them of the same batches: each batch is there once."""
+    with object_store(tmp_path / "store.log", "tables") as address:
+        options = storage_options("s3a://tables/numbers", of_spark(address, prefix="").get)
+        options |= {"aws_access_key_id": KEY["access.key"], "aws_secret_access_key": KEY["secret.key"]}
+        path = "s3a://tables/numbers"
+        stored_table.create_table(path, options, Schema.from_arrow(SCHEMA), "Numbers.")
+
+        def fill(writer: str) -> None:
+            for batch in range(5):
+                stored_table.append_once(rows(batch), path, options, writer, batch)
+
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(fill, "aabcde"))
+        stored = StoredTable(path, options)
+        writers, days = stored.writers, stored.days_changed(0)
+        stored.replace_files([], [stored.write_file(rows(9).to_reader(), DAY)])
+        assert StoredTable(path, options).dataset([DAY]).to_table().num_rows == 26
+        found = sorted(DeltaTable(path, storage_options=options).to_pyarrow_table()["n"].to_pylist())
+    assert (writers, days) == (dict.fromkeys("abcde", 4), {DAY})
+    assert (found, stored.version) == (sorted([*[*range(5)] * 5, 9]), 25)
+
+
+def test_small_batches_become_large_ones() -> None:
+    [batch] = rows(*range(8)).to_batches()
+    assert [some.num_rows for some in io.in_row_groups([batch] * 5, 2 * batch.nbytes)] == [16, 16, 8]
+    assert list(io.in_row_groups([], 1)) == []
