@@ -25,297 +25,225 @@ Query = tuple[str, str]
 Panel = tuple[str, str, str, list[Query]]
 """Title, Grafana's unit, what it shows, queries."""
 
-Row = tuple[str, list[Panel]]
+Rows = dict[str, list[Panel]]
+"""Panels by the title of their row."""
 
 SELECTED = 'job=~"$job", instance=~"$instance"'
 
 
-def rate(metric: str, by: str, more: str = "") -> str:
+def rate(metric: str, by: str) -> str:
     """Return the rate of a counter of the sidecars, summed by some labels."""
-    return f"sum by ({by}) (rate(brokerside_{metric}{{{SELECTED}{more}}}[$__rate_interval]))"
+    return f"sum by ({by}) (rate(brokerside_{metric}{{{SELECTED}}}[$__rate_interval]))"
 
 
-def gauge(metric: str, by: str, more: str = "", function: str = "sum") -> str:
+def gauge(metric: str, by: str, function: str = "sum") -> str:
     """Return a gauge of the sidecars, summed (or something else) by some labels."""
-    return f"{function} by ({by}) (brokerside_{metric}{{{SELECTED}{more}}})"
+    return f"{function} by ({by}) (brokerside_{metric}{{{SELECTED}}})"
 
 
-def quantile(q: float, metric: str, by: str) -> str:
-    """Return a quantile of a classic histogram."""
-    return f"histogram_quantile({q}, {rate(f'{metric}_bucket', f'{by}, le')})"
+def legend(by: str) -> str:
+    """Return the legend with the values of some labels."""
+    return " ".join("{{" + name + "}}" for name in by.split(", "))
 
 
-def limit(scope: str, quota: str) -> str:
-    """Return the limit of a listener or of the whole sidecar."""
-    return f'brokerside_quota_limit{{{SELECTED}, scope="{scope}", quota="{quota}"}}'
+def rates(metric: str, by: str = "instance") -> list[Query]:
+    return [(rate(metric, by), legend(by))]
 
 
-def busiest(query: str) -> str:
-    """Return the ten greatest series of a query."""
-    return f"topk(10, {query})"
+def gauges(metric: str, by: str = "instance", function: str = "sum") -> list[Query]:
+    return [(gauge(metric, by, function), legend(by))]
 
 
-OVERVIEW: list[Row] = [
-    (
-        "State",
-        [
-            ("Sidecars", "short", "Those that Prometheus reaches.", [(f"sum(up{{{SELECTED}}})", "up")]),
-            ("Open connections", "short", "Of clients.", [(gauge("connections_active", "instance"), "{{instance}}")]),
-            (
-                "Event loop, late by",
-                "s",
-                "By how much the last tick was late; everything that the sidecar carries waits as long.",
-                [(gauge("loop_lag_seconds", "instance", function="max"), "{{instance}}")],
-            ),
-        ],
-    ),
-    (
-        "Traffic",
-        [
-            ("Requests", "reqps", "", [(rate("requests_total", "instance"), "{{instance}}")]),
-            ("Requests by api", "reqps", "", [(busiest(rate("requests_total", "api")), "{{api}}")]),
-            ("Bytes", "Bps", "Both directions.", [(rate("bytes_total", "direction"), "{{direction}}")]),
-            (
-                "Errors",
-                "reqps",
-                "By the worst class; only `failure` is one. Needs the observer request_metrics.",
-                [(rate("request_errors_total", "class"), "{{class}}")],
-            ),
-            (
-                "Latency, 99 %",
-                "s",
-                "From the last byte of a request to the last byte of its response. Needs the observer request_metrics.",
-                [(quantile(0.99, "request_duration_seconds", "api"), "{{api}}")],
-            ),
-            (
-                "Latency of the sidecar itself, 99 %",
-                "s",
-                "What the broker does not take. Needs the observer request_metrics.",
-                [(quantile(0.99, "request_sidecar_duration_seconds", "instance"), "{{instance}}")],
-            ),
-        ],
-    ),
-    (
-        "Resources",
-        [
-            (
-                "CPU",
-                "percentunit",
-                "Of one core.",
-                [(f"rate(process_cpu_seconds_total{{{SELECTED}}}[$__rate_interval])", "{{instance}}")],
-            ),
-            ("Memory", "bytes", "Resident.", [(f"process_resident_memory_bytes{{{SELECTED}}}", "{{instance}}")]),
-            (
-                "Descriptors",
-                "percentunit",
-                "Part of those that it may have.",
-                [(f"process_open_fds{{{SELECTED}}} / process_max_fds{{{SELECTED}}}", "{{instance}}")],
-            ),
-            (
-                "Memory that clients hold",
-                "percentunit",
-                "Part of the limit. From three quarters on bodies are not kept.",
-                [
-                    (
-                        f"brokerside_memory_charged_bytes{{{SELECTED}}} / brokerside_memory_limit_bytes{{{SELECTED}}}",
-                        "{{instance}}",
-                    )
-                ],
-            ),
-        ],
-    ),
-]
+def busiest(queries: list[Query]) -> list[Query]:
+    """Return the ten greatest series of each query."""
+    return [(f"topk(10, {query})", text) for query, text in queries]
 
-CLIENTS: list[Row] = [
-    (
-        "Connections",
-        [
-            (
-                "Opened",
-                "cps",
-                "Connections accepted.",
-                [(rate("connections_accepted_total", "instance"), "{{instance}}")],
-            ),
-            ("Ended", "cps", "By cause.", [(busiest(rate("connections_closed_total", "cause")), "{{cause}}")]),
-            (
-                "Broker did not accept",
-                "cps",
-                "Connections of clients that were closed for it.",
-                [(rate("upstream_connect_failures_total", "instance, listener"), "{{instance}} {{listener}}")],
-            ),
-        ],
-    ),
-    (
-        "The busiest, by the observer request_metrics",
-        [
-            (
-                "Principals, requests",
-                "reqps",
-                "",
-                [(busiest(rate("principal_requests_total", "principal")), "{{principal}}")],
-            ),
-            (
-                "Principals, bytes in",
-                "Bps",
-                "",
-                [(busiest(rate("principal_received_bytes_total", "principal")), "{{principal}}")],
-            ),
-            (
-                "Principals, bytes out",
-                "Bps",
-                "",
-                [(busiest(rate("principal_sent_bytes_total", "principal")), "{{principal}}")],
-            ),
-            ("Topics, bytes in", "Bps", "", [(busiest(rate("topic_received_bytes_total", "topic")), "{{topic}}")]),
-            ("Topics, bytes out", "Bps", "", [(busiest(rate("topic_sent_bytes_total", "topic")), "{{topic}}")]),
-            ("Groups, bytes out", "Bps", "", [(busiest(rate("group_sent_bytes_total", "group")), "{{group}}")]),
-        ],
-    ),
-    (
-        "Unusual requests",
-        [
-            (
-                "Not forwarded",
-                "reqps",
-                "Answered, closed or denied by the sidecar.",
-                [(rate("intercepted_requests_total", "api, verdict"), "{{api}} {{verdict}}")],
-            ),
-            (
-                "Frames that Kafka does not allow",
-                "cps",
-                "Each ended its connection.",
-                [(rate("frames_invalid_total", "side, reason"), "{{side}} {{reason}}")],
-            ),
-        ],
-    ),
-]
 
-LIMITS: list[Row] = [
-    (
-        "How full",
-        [
-            (
-                "Connections, part of the limit",
-                "percentunit",
-                "Of each listener, and of all together.",
-                [
-                    (
-                        f"{gauge('connections_active', 'job, instance, listener')} / on (job, instance, listener) "
-                        + limit("listener", "connections"),
-                        "{{instance}} {{listener}}",
-                    ),
-                    (
-                        f"{gauge('connections_active', 'job, instance')} / on (job, instance) "
-                        + limit("broker", "connections"),
-                        "{{instance}}",
-                    ),
-                ],
-            ),
-            (
-                "Rate, part of the limit",
-                "percentunit",
-                "Above 100 % new connections wait.",
-                [
-                    (
-                        f"{gauge('broker_connection_accept_rate', 'job, instance')} / on (job, instance) "
-                        + limit("broker", "connection_creation_rate"),
-                        "{{instance}}",
-                    )
-                ],
-            ),
-            (
-                "Busiest addresses",
-                "cps",
-                "Of those that have a limit.",
-                [(busiest(gauge("ip_connection_accept_rate", "ip")), "{{ip}}")],
-            ),
-        ],
-    ),
-    (
-        "Who meets one",
-        [
-            (
-                "Throttled connections",
-                "cps",
-                "By what they met; `observe` is a dry run.",
-                [(rate("connections_throttled_total", "scope, quota, action"), "{{scope}} {{quota}}: {{action}}")],
-            ),
-            (
-                "Listener blocked",
-                "percentunit",
-                "Part of the time in which nothing was accepted.",
-                [(rate("acceptor_blocked_seconds_total", "instance, listener"), "{{instance}} {{listener}}")],
-            ),
-            (
-                "Waiting",
-                "short",
-                "In the kernel's queue, for a limit, or held because of their address.",
-                [
-                    (gauge("connections_queued", "instance"), "{{instance}} queued"),
-                    (gauge("connections_waiting", "instance"), "{{instance}} waiting"),
-                    (gauge("connections_held", "instance"), "{{instance}} held"),
-                ],
-            ),
-        ],
-    ),
-]
+def quantiles(metric: str, by: str) -> list[Query]:
+    """Return the 99 % of a classic histogram."""
+    return [(f"histogram_quantile(0.99, {rate(f'{metric}_bucket', f'{by}, le')})", legend(by))]
 
-AUDIT: list[Row] = [
-    (
-        "Events",
-        [
-            (
-                "Delivered",
-                "eps",
-                "Acknowledged by the audit topic.",
-                [(rate("audit_delivered_total", "instance"), "{{instance}}")],
-            ),
-            ("Lost", "eps", "By reason. Should be empty.", [(rate("audit_dropped_total", "reason"), "{{reason}}")]),
-            (
-                "Waiting",
-                "short",
-                "On disk, and in memory.",
-                [
-                    (gauge("audit_spooled", "instance"), "{{instance}} on disk"),
-                    (gauge("audit_queued", "instance"), "{{instance}} in memory"),
-                ],
-            ),
-            ("Spool", "bytes", "", [(gauge("audit_spool_bytes", "instance"), "{{instance}}")]),
-            (
-                "Problems",
-                "short",
-                "1 while the spool's disk fails, or the topic has a problem.",
-                [
-                    (gauge("audit_spool_failed", "instance", function="max"), "{{instance}} spool"),
-                    (gauge("audit_topic_problem", "problem", function="max"), "{{problem}}"),
-                ],
-            ),
-        ],
-    ),
-    (
-        "Cost",
-        [
-            (
-                "Bytes to the topic",
-                "Bps",
-                "Before compression.",
-                [(rate("audit_bytes_total", "instance"), "{{instance}}")],
-            ),
-            (
-                "Observers, queued",
-                "short",
-                "Exchanges that wait for an observer.",
-                [(gauge("observer_queued", "observer"), "{{observer}}")],
-            ),
-            (
-                "Observers, lost",
-                "eps",
-                "Exchanges that an observer did not get.",
-                [(rate("observer_dropped_total", "observer, reason"), "{{observer}} {{reason}}")],
-            ),
-        ],
-    ),
-]
+
+def part(metric: str, of: str, by: str = "instance") -> list[Query]:
+    """Return one metric of a process as part of another."""
+    return [(f"{metric}{{{SELECTED}}} / {of}{{{SELECTED}}}", legend(by))]
+
+
+def full(metric: str, scope: str, quota: str, listener: str = "") -> Query:
+    """Return a gauge as part of the limit of a listener or of the whole sidecar."""
+    by = f"job, instance{', listener' * bool(listener)}"
+    limit = f'brokerside_quota_limit{{{SELECTED}, scope="{scope}", quota="{quota}"}}'
+    return f"{gauge(metric, by)} / on ({by}) {limit}", f"{{{{instance}}}}{listener}"
+
+
+NEEDS = "Needs the observer request_metrics."
+
+OVERVIEW: Rows = {
+    "State": [
+        ("Sidecars", "short", "Those that Prometheus reaches.", [(f"sum(up{{{SELECTED}}})", "up")]),
+        ("Open connections", "short", "Of clients.", gauges("connections_active")),
+        (
+            "Event loop, late by",
+            "s",
+            "By how much the last tick was late; everything that the sidecar carries waits as long.",
+            gauges("loop_lag_seconds", function="max"),
+        ),
+    ],
+    "Traffic": [
+        ("Requests", "reqps", "", rates("requests_total")),
+        ("Requests by api", "reqps", "", busiest(rates("requests_total", "api"))),
+        ("Bytes", "Bps", "Both directions.", rates("bytes_total", "direction")),
+        (
+            "Errors",
+            "reqps",
+            f"By the worst class; only `failure` is one. {NEEDS}",
+            rates("request_errors_total", "class"),
+        ),
+        (
+            "Latency, 99 %",
+            "s",
+            f"From the last byte of a request to the last byte of its response. {NEEDS}",
+            quantiles("request_duration_seconds", "api"),
+        ),
+        (
+            "Latency of the sidecar itself, 99 %",
+            "s",
+            f"What the broker does not take. {NEEDS}",
+            quantiles("request_sidecar_duration_seconds", "instance"),
+        ),
+    ],
+    "Resources": [
+        (
+            "CPU",
+            "percentunit",
+            "Of one core.",
+            [(f"rate(process_cpu_seconds_total{{{SELECTED}}}[$__rate_interval])", legend("instance"))],
+        ),
+        ("Memory", "bytes", "Resident.", [(f"process_resident_memory_bytes{{{SELECTED}}}", legend("instance"))]),
+        ("Descriptors", "percentunit", "Part of those that it may have.", part("process_open_fds", "process_max_fds")),
+        (
+            "Memory that clients hold",
+            "percentunit",
+            "Part of the limit. From three quarters on bodies are not kept.",
+            part("brokerside_memory_charged_bytes", "brokerside_memory_limit_bytes"),
+        ),
+    ],
+}
+
+CLIENTS: Rows = {
+    "Connections": [
+        ("Opened", "cps", "Connections accepted.", rates("connections_accepted_total")),
+        ("Ended", "cps", "By cause.", busiest(rates("connections_closed_total", "cause"))),
+        (
+            "Broker did not accept",
+            "cps",
+            "Connections of clients that were closed for it.",
+            rates("upstream_connect_failures_total", "instance, listener"),
+        ),
+    ],
+    "The busiest, by the observer request_metrics": [
+        ("Principals, requests", "reqps", "", busiest(rates("principal_requests_total", "principal"))),
+        ("Principals, bytes in", "Bps", "", busiest(rates("principal_received_bytes_total", "principal"))),
+        ("Principals, bytes out", "Bps", "", busiest(rates("principal_sent_bytes_total", "principal"))),
+        ("Topics, bytes in", "Bps", "", busiest(rates("topic_received_bytes_total", "topic"))),
+        ("Topics, bytes out", "Bps", "", busiest(rates("topic_sent_bytes_total", "topic"))),
+        ("Groups, bytes out", "Bps", "", busiest(rates("group_sent_bytes_total", "group"))),
+    ],
+    "Unusual requests": [
+        (
+            "Not forwarded",
+            "reqps",
+            "Answered, closed or denied by the sidecar.",
+            rates("intercepted_requests_total", "api, verdict"),
+        ),
+        (
+            "Frames that Kafka does not allow",
+            "cps",
+            "Each ended its connection.",
+            rates("frames_invalid_total", "side, reason"),
+        ),
+    ],
+}
+
+LIMITS: Rows = {
+    "How full": [
+        (
+            "Connections, part of the limit",
+            "percentunit",
+            "Of each listener, and of all together.",
+            [
+                full("connections_active", "listener", "connections", " {{listener}}"),
+                full("connections_active", "broker", "connections"),
+            ],
+        ),
+        (
+            "Rate, part of the limit",
+            "percentunit",
+            "Above 100 % new connections wait.",
+            [full("broker_connection_accept_rate", "broker", "connection_creation_rate")],
+        ),
+        ("Busiest addresses", "cps", "Of those that have a limit.", busiest(gauges("ip_connection_accept_rate", "ip"))),
+    ],
+    "Who meets one": [
+        (
+            "Throttled connections",
+            "cps",
+            "By what they met; `observe` is a dry run.",
+            [(rate("connections_throttled_total", "scope, quota, action"), "{{scope}} {{quota}}: {{action}}")],
+        ),
+        (
+            "Listener blocked",
+            "percentunit",
+            "Part of the time in which nothing was accepted.",
+            rates("acceptor_blocked_seconds_total", "instance, listener"),
+        ),
+        (
+            "Waiting",
+            "short",
+            "In the kernel's queue, for a limit, or held because of their address.",
+            [
+                (gauge(f"connections_{where}", "instance"), f"{{{{instance}}}} {where}")
+                for where in ("queued", "waiting", "held")
+            ],
+        ),
+    ],
+}
+
+AUDIT: Rows = {
+    "Events": [
+        ("Delivered", "eps", "Acknowledged by the audit topic.", rates("audit_delivered_total")),
+        ("Lost", "eps", "By reason. Should be empty.", rates("audit_dropped_total", "reason")),
+        (
+            "Waiting",
+            "short",
+            "On disk, and in memory.",
+            [
+                (gauge("audit_spooled", "instance"), "{{instance}} on disk"),
+                (gauge("audit_queued", "instance"), "{{instance}} in memory"),
+            ],
+        ),
+        ("Spool", "bytes", "", gauges("audit_spool_bytes")),
+        (
+            "Problems",
+            "short",
+            "1 while the spool's disk fails, or the topic has a problem.",
+            [
+                (gauge("audit_spool_failed", "instance", "max"), "{{instance}} spool"),
+                (gauge("audit_topic_problem", "problem", "max"), "{{problem}}"),
+            ],
+        ),
+    ],
+    "Cost": [
+        ("Bytes to the topic", "Bps", "Before compression.", rates("audit_bytes_total")),
+        ("Observers, queued", "short", "Exchanges that wait for an observer.", gauges("observer_queued", "observer")),
+        (
+            "Observers, lost",
+            "eps",
+            "Exchanges that an observer did not get.",
+            rates("observer_dropped_total", "observer, reason"),
+        ),
+    ],
+}
 
 SPARK = "metrics_brokerside_driver_spark_streaming_"
 
@@ -325,40 +253,34 @@ def spark(name: str) -> str:
     return f'sum({{__name__=~"{SPARK}.*_{name}_Value", job=~"$job"}})'
 
 
-JOBS: list[Row] = [
-    (
-        "The job, by Spark's own metrics (docs/jobs.md says how to turn them on)",
-        [
-            (
-                "Records",
-                "cps",
-                "Of the audit topic: arriving, and processed.",
-                [(spark("inputRate_total"), "arriving"), (spark("processingRate_total"), "processed")],
-            ),
-            ("Duration of a batch", "ms", "", [(spark("latency"), "batch")]),
-            ("State", "short", "Rows and bytes that the query keeps.", [(spark("states_rowsTotal"), "rows")]),
-        ],
-    ),
-    (
-        "What it has to read",
-        [
-            (
-                "Events that sidecars deliver",
-                "eps",
-                "",
-                [('sum(rate(brokerside_audit_delivered_total{instance=~"$instance"}[$__rate_interval]))', "events")],
-            ),
-            (
-                "Records that sidecars deliver",
-                "cps",
-                "A record has up to 200 events.",
-                [('sum(rate(brokerside_audit_records_total{instance=~"$instance"}[$__rate_interval]))', "records")],
-            ),
-        ],
-    ),
-]
+JOBS: Rows = {
+    "The job, by Spark's own metrics (docs/jobs.md says how to turn them on)": [
+        (
+            "Records",
+            "cps",
+            "Of the audit topic: arriving, and processed.",
+            [(spark("inputRate_total"), "arriving"), (spark("processingRate_total"), "processed")],
+        ),
+        ("Duration of a batch", "ms", "", [(spark("latency"), "batch")]),
+        ("State", "short", "Rows and bytes that the query keeps.", [(spark("states_rowsTotal"), "rows")]),
+    ],
+    "What it has to read": [
+        (
+            "Events that sidecars deliver",
+            "eps",
+            "",
+            [('sum(rate(brokerside_audit_delivered_total{instance=~"$instance"}[$__rate_interval]))', "events")],
+        ),
+        (
+            "Records that sidecars deliver",
+            "cps",
+            "A record has up to 200 events.",
+            [('sum(rate(brokerside_audit_records_total{instance=~"$instance"}[$__rate_interval]))', "records")],
+        ),
+    ],
+}
 
-DASHBOARDS: dict[str, tuple[str, str, list[Row]]] = {
+DASHBOARDS: dict[str, tuple[str, str, Rows]] = {
     "overview": ("Brokerside: overview", "What the sidecars carry, and how they are.", OVERVIEW),
     "clients": ("Brokerside: clients", "Who uses the brokers.", CLIENTS),
     "limits": ("Brokerside: limits", "Limits on connections: how full, and who meets one.", LIMITS),
@@ -405,7 +327,7 @@ def dashboard(name: str) -> str:
     jobs = "metrics_brokerside_driver_jvm_heap_used_Value" if name == "jobs" else "brokerside_build_info"
     made = made.with_variable(variable("job", f"label_values({jobs}, job)"))
     made = made.with_variable(variable("instance", "label_values(brokerside_build_info, instance)"))
-    for heading, panels in rows:
+    for heading, panels in rows.items():
         made = made.with_row(builders.Row(heading).id(next(numbers)))
         for found in panels:
             made = made.with_panel(panel(found, WIDTH // min(3, len(panels))))
