@@ -31,15 +31,7 @@ class Reader:
     def configure(self, configs: Mapping[str, Any]) -> None:
         return
 
-    def record_request(
-        self,
-        struct: ObservableStruct,
-        client_address: str,
-        principal: str,
-        api_key: int,
-        api_version: int,
-        correlation_id: str,
-    ) -> None:
+    def record_request(self, struct, client_address, principal, api_key, api_version, correlation_id):
         return
 
     def record_response(self, struct: ObservableStruct, api_version: int, correlation_id: str) -> None:
@@ -162,16 +154,6 @@ def overwrite(body: Any) -> bool:
     except TypeError:
         return False
     return True
-
-
-class WithoutClose:
-    """Lacks a method."""
-
-    def configure(self, configs: Mapping[str, Any]) -> None:
-        return
-
-    def record_exchanges(self, exchanges: Sequence[ObservedExchange], dropped: int) -> None:
-        return
 
 
 class OtherArguments(Reader):

@@ -8,6 +8,7 @@ import os
 import resource
 import struct
 import sys
+import time
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -16,11 +17,12 @@ from typing import Any, cast
 
 import yaml
 
-from proxy.core.apis import API_VERSIONS
 from proxy.local.ports import HOST, free_ports
+from proxy.local.process import Process
 from proxy.local.sidecars import SidecarProcess
-from tests.frames import METADATA
+from tests.frames import API_VERSIONS, METADATA, request, response
 from tests.integration.metrics import sample
+from tests.integration.peer import read_frame
 from tests.tools.conformance.crowd import Plan, Visits
 
 FULL = bool(os.environ.get("FAULTS_FULL"))
@@ -33,6 +35,8 @@ PATIENCE = 60.0
 """Seconds that anything may take before a test fails; nothing is expected to take more than a few."""
 
 DESCRIPTORS = 65_536
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
 METADATA_KEY, API_VERSIONS_KEY = (key.to_bytes(2, "big") for key in (METADATA, API_VERSIONS))
 
 
@@ -201,9 +205,9 @@ class Site:
 
         return await self.until(nothing)
 
-    async def dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def dial(self, port: int | None = None) -> Connection:
         """Open a connection that lasts until the end of the test, if not closed before."""
-        reader, writer = await asyncio.open_connection(HOST, self.port)
+        reader, writer = await asyncio.open_connection(HOST, port or self.port)
         self._clients.append(writer)
         return reader, writer
 
@@ -216,3 +220,19 @@ class Site:
         async with asyncio.timeout(PATIENCE):
             while self.descriptors() > descriptors + 1:  # noqa: ASYNC110  # nor have descriptors
                 await asyncio.sleep(0.02)
+
+
+async def asks(connection: Connection, number: int = 1) -> None:
+    """Send a request, and get its response."""
+    reader, writer = connection
+    writer.write(request(API_VERSIONS, 0, number))
+    assert await asyncio.wait_for(read_frame(reader), PATIENCE) == response(number)
+
+
+async def ended(one: Process, within: float = PATIENCE) -> None:
+    """Wait until it has exited."""
+    began = time.monotonic()
+    async with asyncio.timeout(within + PATIENCE):
+        while one.alive():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    assert time.monotonic() - began <= within

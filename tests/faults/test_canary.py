@@ -92,6 +92,7 @@ def site(tmp_path: Path, canaries: dict[str, str]) -> Iterator[Site]:
         local_cluster.down(folder)
 
 
+@pytest.mark.promise("README.md", "Events, logs and the spool never contain records, passwords or tokens.")
 def test_no_secret_leaves_the_process(site: Site, canaries: dict[str, str], tmp_path: Path) -> None:
     node = site.state.nodes[0]
     config = yaml.safe_load((tmp_path / "cluster" / "sidecar-1.yaml").read_text())

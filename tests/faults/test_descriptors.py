@@ -7,22 +7,16 @@ import json
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
-from proxy.net.acceptor import CAPACITY_RETRY_DELAY
 from proxy.net.http import MAX_CONNECTIONS
-from tests.faults.site import PATIENCE, PATIENT, Site
-from tests.frames import API_VERSIONS, request, response
+from tests.faults.site import PATIENCE, PATIENT, Site, asks
 from tests.integration.metrics import sample
-from tests.integration.peer import read_frame
 from tests.tools.conformance.crowd import Plan
 
 CLIENTS = 100
 LEFT = 40
-RESERVED_OF_200 = 50
-"""Descriptors that stay free at a limit of 200."""
 
 
 @contextmanager
@@ -36,18 +30,12 @@ def few_descriptors(site: Site) -> Iterator[None]:
         resource.prlimit(site.pid, resource.RLIMIT_NOFILE, limits)
 
 
-@pytest.mark.parametrize(
-    "quotas",
-    [
-        pytest.param({}, id="unlimited"),
-        pytest.param({"max.connections": 1_000, "max.connections.per.ip": CLIENTS + 1}, id="limited"),
-    ],
-)
-async def test_without_descriptors_clients_wait_and_are_served_later(site: Site, quotas: dict[str, Any]) -> None:
+@pytest.mark.promise("security.md", "Without free descriptors clients wait, and are served later.")
+async def test_without_descriptors_clients_wait_and_are_served_later(site: Site) -> None:
     """D6: fds + 40, 100 clients."""
-    await site.start(quotas)
-    reader, writer = await site.dial()
-    await ask(reader, writer)
+    await site.start({"max.connections": 1_000, "max.connections.per.ip": CLIENTS + 1})
+    client = await site.dial()
+    await asks(client)
     await site.metric("connections_active")  # the admin connection has its descriptors from now on
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -55,18 +43,19 @@ async def test_without_descriptors_clients_wait_and_are_served_later(site: Site,
         crowd = await site.crowd_process(Plan(site.port, CLIENTS, watch=2 * PATIENCE))
         while out_of_capacity(site) < 2:  # noqa: ASYNC110  # a line of a log has no event to wait for
             await asyncio.sleep(0.05)
-        await ask(reader, writer)
+        await asks(client)
     passed = loop.time() - began
     visits = await site.finished(crowd)
     assert len(visits.accepted()) == CLIENTS
     assert out_of_capacity(site) <= passed + 2  # a line a second
-    writer.close()
+    client[1].close()
     text = await site.quiet()
     assert set(site_errors(text)) == {"EMFILE"}
     assert sample(text, "brokerside_connections_accepted_total") == CLIENTS + 1
     assert sample(text, "brokerside_upstream_connect_failures_total") == 0
 
 
+@pytest.mark.promise("security.md", "Descriptors stay free for the admin endpoint and the sidecar itself.")
 async def test_probes_and_clients_are_served_with_all_descriptors_taken(site: Site) -> None:
     """400 clients that say nothing, at a limit of 200 descriptors: each that was accepted reaches the broker, and the
     endpoint answers as before, although silent peers take all of its connections, too."""
@@ -91,30 +80,6 @@ async def test_probes_and_clients_are_served_with_all_descriptors_taken(site: Si
     text = await site.quiet()
     assert sample(text, "brokerside_upstream_connect_failures_total") == 0
     assert sample(text, "brokerside_connections_accepted_total") == 400
-
-
-async def test_clients_that_come_and_go_take_no_descriptor_of_the_reserve(site: Site) -> None:
-    """Each end frees two of the lower numbers, and two clients that wait take them: they need two more."""
-    site.settings |= PATIENT
-    await site.start({})
-    resource.prlimit(site.pid, resource.RLIMIT_NOFILE, (200, 200))
-    first = [await site.dial() for _ in range(40)]
-    crowd = await site.crowd_process(Plan(site.port, 150, ask=False, watch=PATIENCE))
-    while out_of_capacity(site) < 1:  # noqa: ASYNC110
-        await asyncio.sleep(0.05)
-    most = 0
-    for _, writer in first:
-        writer.close()
-        await asyncio.sleep(CAPACITY_RETRY_DELAY * 1.5)
-        most = max(most, site.descriptors())
-    assert crowd.returncode is None, "some of it waited to the end"
-    await site.left(crowd)
-    assert most <= 200 - RESERVED_OF_200 // 2
-
-
-async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.write(request(API_VERSIONS, 0, 5))
-    assert await asyncio.wait_for(read_frame(reader), PATIENCE) == response(5)
 
 
 def out_of_capacity(site: Site) -> int:

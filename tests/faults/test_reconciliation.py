@@ -43,10 +43,10 @@ CLIENTS = 8
 RECORDS = 3
 """Records of each request."""
 
-OUTAGE = 60.0 if FULL else 4.0
+OUTAGE = 60.0 if FULL else 1.5
 """Seconds that the audit's cluster is away, twice."""
 
-CALM = 10.0 if FULL else 2.0
+CALM = 10.0 if FULL else 1.0
 """Seconds of load in between."""
 
 PACE = 0.002
@@ -134,6 +134,7 @@ def cluster(tmp_path: Path) -> Iterator[Site]:
         local_cluster.down(tmp_path / "cluster")
 
 
+@pytest.mark.promise("README.md", "Each event is on the topic, on disk, in memory, or dropped and counted.")
 @pytest.mark.timeout(600)
 def test_every_request_is_accounted_for(cluster: Site, tmp_path: Path) -> None:
     gate, internal, node = cluster.gate, cluster.internal, cluster.state.nodes[0]

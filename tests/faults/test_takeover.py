@@ -23,7 +23,7 @@ from proxy.local import process
 from proxy.local.ports import HOST, free_ports
 from proxy.local.process import Process
 from proxy.net.takeover_server import IS_PID_1
-from tests.faults.site import PATIENCE, Peer, Site
+from tests.faults.site import PATIENCE, Peer, Site, asks, ended
 from tests.frames import API_VERSIONS, request, response
 from tests.integration.peer import read_frame
 from tests.tools.conformance.crowd import Plan
@@ -67,19 +67,13 @@ class Successor:
         return self.log.read_text().splitlines()[-1]
 
 
-async def ended(one: Process) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while one.alive():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-
-
 class TakeoverSite(Site):
     """A sidecar that can be replaced."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.quotas: Mapping[str, Any] = {}
-        self.settings |= {"takeover.socket.path": str(folder / "takeover.sock"), "drain.timeout.ms": 4000}
+        self.settings |= {"takeover.socket.path": str(folder / "takeover.sock"), "drain.timeout.ms": 1500}
         self.successors: list[Successor] = []
 
     async def start(self, quotas: Mapping[str, Any]) -> None:
@@ -122,17 +116,12 @@ async def site(tmp_path: Path):
     await site.stop()
 
 
-async def asks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int = 1) -> None:
-    """Send a request, and get its response."""
-    writer.write(request(API_VERSIONS, 0, number))
-    assert await asyncio.wait_for(read_frame(reader), PATIENCE) == response(number)
-
-
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.promise("README.md", "A successor takes over from a running sidecar without refusing a connection.")
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 async def test_no_connection_is_refused_while_a_successor_takes_over(site: TakeoverSite, workers: int) -> None:
     site.settings["workers"] = workers
     await site.start({})
-    crowd = await site.crowd_process(Plan(site.port, 8 * CONNECTS, rate=CONNECTS, leave="answered", watch=PATIENCE))
+    crowd = await site.crowd_process(Plan(site.port, 5 * CONNECTS, rate=CONNECTS, leave="answered", watch=PATIENCE))
     await asyncio.sleep(1)
     successor = site.succeed()
     await successor.runs()
@@ -140,13 +129,15 @@ async def test_no_connection_is_refused_while_a_successor_takes_over(site: Takeo
     visits = await site.finished(crowd)
 
     assert visits.refused() == []
-    assert len(visits.accepted()) == 8 * CONNECTS
+    assert len(visits.accepted()) == 5 * CONNECTS
     assert [line["sockets"] for line in successor.said("took_over")] == [["CLIENT", "admin"]]
-    await asks(*await site.dial())  # on a busy machine all others may have come before
+    await asks(await site.dial())  # on a busy machine all others may have come before
     assert await site.metric("connections_accepted_total") > 0, "the successor answers at the admin endpoint"
     assert "ok" in await site.get("readyz")
 
 
+@pytest.mark.promise("restart.md", "Rate limits go on in the successor exactly where the predecessor was.")
+@pytest.mark.slow
 async def test_a_rate_limit_goes_on_exactly_where_the_predecessor_was(site: TakeoverSite) -> None:
     """A window of 11 s with 20/s lets 200 in; a fresh process would let as many in again."""
     await site.start({"listener.name.client.max.connection.creation.rate": 20})
@@ -164,12 +155,13 @@ async def test_a_rate_limit_goes_on_exactly_where_the_predecessor_was(site: Take
     assert 200 <= early <= 240, "as many as without a change of the process; with a fresh window 350"
 
 
+@pytest.mark.promise("restart.md", "Connections of a predecessor count in limits until they end.")
 async def test_connections_of_the_predecessor_count_until_they_end(site: TakeoverSite) -> None:
     site.settings["drain.timeout.ms"] = 20_000  # none of them is cut before the test has looked
     await site.start({"max.connections": 10})
     clients = [await site.dial() for _ in range(10)]
     for number, client in enumerate(clients):
-        await asks(*client, number)
+        await asks(client, number)
         client[1].write(request(API_VERSIONS, 0, 100 + number)[:6])  # a request that is incomplete keeps it open
     await asyncio.sleep(0.2)
     successor = site.succeed()
@@ -183,6 +175,8 @@ async def test_connections_of_the_predecessor_count_until_they_end(site: Takeove
 
     clients[0][1].close()
     assert await asyncio.wait_for(read_frame(waiting[0]), PATIENCE) == response(7)
+    for _, writer in clients:
+        writer.close()
     await ended(site.predecessor)
     async with asyncio.timeout(PATIENCE):
         while await site.open_connections() > 1:  # noqa: ASYNC110
@@ -191,51 +185,42 @@ async def test_connections_of_the_predecessor_count_until_they_end(site: Takeove
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.promise("restart.md", "Clients that wait for a limit wait in the successor, and are served there.")
 async def test_clients_that_wait_for_a_limit_wait_in_the_successor(site: TakeoverSite) -> None:
     await site.start({"max.connections": 1})
     held, waiting = await site.dial(), await site.dial()
-    await asks(*held)
+    await asks(held)
     waiting[1].write(request(API_VERSIONS, 0, 7))
     await site.until(lambda text: "brokerside_connections_waiting" in text and 'waiting{listener="CLIENT"} 1' in text)
     await site.succeed().runs()
     assert await asyncio.wait_for(read_frame(waiting[0]), PATIENCE) == response(7)
 
 
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"broker.id": 2}, "broker.id is 1 here, and 2 in the successor"),
-        ({"listeners": "taken"}, "Address already in use"),
-        ({"listeners": "no broker"}, "not ready to take over after 10 s"),
-        ({"observer.class.names": ["no.such:Thing"], "internal.bootstrap.servers": "127.0.0.1:1"}, "no.such"),
-    ],
-)
-async def test_a_successor_that_fails_changes_nothing(site: TakeoverSite, settings: dict[str, Any], says: str) -> None:
+@pytest.mark.promise("restart.md", "A successor that fails before it accepts changes nothing: the old sidecar goes on.")
+async def test_a_successor_that_fails_changes_nothing(site: TakeoverSite) -> None:
     await site.start({})
     taken = Peer(1)
     await taken.start()
-    (nobody,) = free_ports(1)
     listener = site.config({})["listeners"][0]
-    if settings.get("listeners") == "taken":
-        more = {"name": "OTHER", "bind": f"{HOST}:{taken.port}", "upstream": listener["upstream"]}
-        settings = {"listeners": [listener, more]}
-    elif settings.get("listeners") == "no broker":
-        settings = {"listeners": [listener | {"upstream": f"{HOST}:{nobody}"}]}
+    more = {"name": "OTHER", "bind": f"{HOST}:{taken.port}", "upstream": listener["upstream"]}
     client = await site.dial()
-    await asks(*client)
     pid = site.pid
-    said = await site.succeed(**settings).fails()
+    for settings, says in (
+        ({"broker.id": 2}, "broker.id is 1 here, and 2 in the successor"),
+        ({"listeners": [listener, more]}, "Address already in use"),
+        ({"observer.class.names": ["no.such:Thing"], "internal.bootstrap.servers": "127.0.0.1:1"}, "no.such"),
+    ):
+        said = await site.succeed(**settings).fails()
+        assert says in said, said
+        await asks(client)
+        await asks(await site.dial(), 3)
+        assert "ok" in await site.get("readyz")
+        assert (site.predecessor.alive(), site.pid) == (True, pid)
     taken.close()
-
-    assert says in said
-    await asks(*client, 2)
-    await asks(*await site.dial(), 3)
-    assert "ok" in await site.get("readyz")
-    assert site.predecessor.alive()
-    assert site.pid == pid
     await site.succeed().runs()
 
 
+@pytest.mark.slow
 async def test_a_successor_that_is_killed_or_hangs_before_it_accepts_changes_nothing(site: TakeoverSite) -> None:
     await site.start({})
     silent = socket.create_server((HOST, 0))  # a successor waits 10 s for the answer of its broker
@@ -246,34 +231,47 @@ async def test_a_successor_that_is_killed_or_hangs_before_it_accepts_changes_not
             while len(site.predecessor_said("takeover_requested")) < times:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         os.kill(successor.process.pid, number)
-        await asks(*await site.dial())
+        await asks(await site.dial())
         os.kill(successor.process.pid, signal.SIGKILL)
         await ended(successor.process)
-        await asks(*await site.dial())
+        await asks(await site.dial())
+    said = await site.succeed(listeners=[unready]).fails()
+    assert "not ready to take over after 10 s" in said
     silent.close()
+    await asks(await site.dial())
     await site.succeed().runs()
 
 
-async def test_without_a_sidecar_a_successor_starts_as_any_other(site: TakeoverSite) -> None:
+@pytest.mark.slow
+async def test_without_a_sidecar_a_successor_starts_as_any_other_and_its_own_may_have_other_listeners(
+    site: TakeoverSite,
+) -> None:
     await site.peer.start()
-    successor = site.succeed()
-    await successor.runs()
-    assert successor.said("no_predecessor")
-    await asks(*await site.dial())
+    first = site.succeed()
+    await first.runs()
+    assert first.said("no_predecessor")
+    await asks(await site.dial())
+    (port,) = free_ports(1)
+    listener = site.config({})["listeners"][0]
+    more = listener | {"name": "MORE", "bind": f"{HOST}:{port}", "advertised": listener["bind"]}
+    await site.succeed(listeners=[listener | {"name": "RENAMED"}, more]).runs()
+    for where in (site.port, port):
+        await asks(await site.dial(where))
 
 
+@pytest.mark.promise("security.md", "The socket of takeover.socket.path has mode 0600, and none is left at the end.")
 async def test_sidecars_take_over_one_after_the_other_and_leave_no_socket(site: TakeoverSite) -> None:
     await site.start({})
     path = site.settings["takeover.socket.path"]
     assert os.stat(path).st_mode & 0o777 == 0o600
     before = site.predecessor
-    for _ in range(3):
+    for _ in range(2):
         successor = site.succeed()
         await successor.runs()
         await ended(before)
         assert os.stat(path).st_mode & 0o777 == 0o600
         before = successor.process
-        await asks(*await site.dial())
+        await asks(await site.dial())
     assert await asyncio.to_thread(process.stop, [before], 15)
     assert [name for name in os.listdir(site.folder) if name.startswith("takeover.sock")] == []
 
@@ -302,6 +300,7 @@ async def own_successor(config: Path) -> int:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("passed", [False, True])
 async def test_a_stop_soon_after_sigusr2_leaves_no_sidecar(site: TakeoverSite, passed: bool) -> None:
     """``passed``: once the successor has got the sockets. It waits for a broker that does not answer."""
@@ -329,59 +328,6 @@ async def test_a_stop_soon_after_sigusr2_leaves_no_sidecar(site: TakeoverSite, p
     assert ("the sidecar drains" in reason) or ("has ended" in reason and not passed)
 
 
-async def test_a_successor_from_elsewhere_is_no_main_process(
-    site: TakeoverSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """systemd would not accept it. Until the old process ends, it is the service."""
-    site.settings["drain.timeout.ms"] = LONG
-    manager = Manager(str(site.folder / "notify"))
-    monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
-    monkeypatch.setenv("WATCHDOG_USEC", "100000")
-    await site.start({})
-    monkeypatch.delenv("NOTIFY_SOCKET")
-    client = await site.dial()
-    await asks(*client)
-    client[1].write(request(API_VERSIONS, 0, 2)[:7])  # keeps it draining
-    await asyncio.sleep(0.2)
-    await site.succeed().runs()
-    seen = manager.received()
-    async with asyncio.timeout(PATIENCE):
-        while not any("STOPPING" in message for message in seen) or "WATCHDOG" not in seen[-1]:
-            await asyncio.sleep(0.02)
-            seen += manager.received()
-    client[1].close()
-    await ended(site.predecessor)
-    seen += manager.received()
-    manager.close()
-    assert sum("STOPPING" in message for message in seen) == 1
-    assert not any("MAINPID" in message for message in seen)
-
-
-async def test_a_successor_from_elsewhere_is_none_while_the_own_one_has_not_ended(
-    site: TakeoverSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    manager = Manager(str(site.folder / "notify"))
-    monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
-    await site.start({})
-    monkeypatch.delenv("NOTIFY_SOCKET")
-    silent = socket.create_server((HOST, 0))  # a successor waits 10 s for the answer of its broker
-    unready = site.config({})["listeners"][0] | {"upstream": f"{HOST}:{silent.getsockname()[1]}"}
-    site.write_text(json.dumps(site.config({}) | {"listeners": [unready]}))
-    os.kill(site.pid, signal.SIGUSR2)
-    own = await own_successor(site.path)
-    os.kill(own, signal.SIGSTOP)  # the other one is faster
-    try:
-        await site.succeed().runs()
-        await ended(site.predecessor)
-    finally:
-        os.kill(own, signal.SIGKILL)
-        silent.close()
-    seen = manager.received()
-    manager.close()
-    assert sum("STOPPING" in message for message in seen) == 1
-    assert not any("MAINPID" in message for message in seen)
-
-
 def container_command() -> list[str]:
     """Return the command that runs another one as PID 1."""
     unshare = shutil.which("unshare")
@@ -391,6 +337,8 @@ def container_command() -> list[str]:
     return command
 
 
+@pytest.mark.promise("restart.md", "The first process of a container starts no successor, and goes on.")
+@pytest.mark.slow
 async def test_the_first_process_of_a_container_starts_no_successor(site: TakeoverSite) -> None:
     container = container_command()
     manager = Manager(str(site.folder / "notify"))
@@ -420,20 +368,7 @@ async def test_the_first_process_of_a_container_starts_no_successor(site: Takeov
         manager.close()
 
 
-async def test_listeners_may_differ(site: TakeoverSite) -> None:
-    await site.start({})
-    (port,) = free_ports(1)
-    listener = site.config({})["listeners"][0]
-    renamed = listener | {"name": "RENAMED"}
-    more = listener | {"name": "MORE", "bind": f"{HOST}:{port}", "advertised": listener["bind"]}
-    successor = site.succeed(listeners=[renamed, more])
-    await successor.runs()
-    for where in (site.port, port):
-        reader, writer = await asyncio.open_connection(HOST, where)
-        await asks(reader, writer)
-        writer.close()
-
-
+@pytest.mark.slow
 async def test_a_connection_whose_proxy_header_is_incomplete_goes_on_in_the_successor(site: TakeoverSite) -> None:
     await site.start({})
     more = {"proxy.protocol": "required", "proxy.protocol.trusted": [f"{HOST}/32"]}
@@ -450,16 +385,24 @@ async def test_a_connection_whose_proxy_header_is_incomplete_goes_on_in_the_succ
     await successor.runs()
     await ended(site.predecessor)
     writer.write(header[9:])
-    await asks(reader, writer)
+    await asks((reader, writer))
     assert '"192.0.2.7"' in await site.get("connections")
 
 
-async def test_the_predecessor_uses_no_cpu_for_sockets_that_it_has_passed_on(site: TakeoverSite) -> None:
-    """Its event loop would be woken for each connection, if the kernel still watched them for it."""
+@pytest.mark.slow
+async def test_a_successor_from_elsewhere_is_no_main_process_and_the_old_one_uses_no_cpu_for_its_sockets(
+    site: TakeoverSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """systemd would not accept it: until the old process ends, it is the service. Its event loop would be woken for
+    each connection, if the kernel still watched the sockets for it."""
     site.settings["drain.timeout.ms"] = LONG
+    manager = Manager(str(site.folder / "notify"))
+    monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
+    monkeypatch.setenv("WATCHDOG_USEC", "100000")
     await site.start({})
+    monkeypatch.delenv("NOTIFY_SOCKET")
     client = await site.dial()
-    await asks(client[0], client[1])
+    await asks(client)
     client[1].write(request(API_VERSIONS, 0, 2)[:7])  # keeps it draining
     await asyncio.sleep(0.2)
     await site.succeed().runs()
@@ -473,3 +416,14 @@ async def test_the_predecessor_uses_no_cpu_for_sockets_that_it_has_passed_on(sit
     assert visits.refused() == []
     assert site.predecessor.alive()
     assert cpu() - before < 0.5
+    seen = manager.received()
+    async with asyncio.timeout(PATIENCE):
+        while not any("STOPPING" in message for message in seen) or "WATCHDOG" not in seen[-1]:
+            await asyncio.sleep(0.02)
+            seen += manager.received()
+    client[1].close()
+    await ended(site.predecessor)
+    seen += manager.received()
+    manager.close()
+    assert sum("STOPPING" in message for message in seen) == 1
+    assert not any("MAINPID" in message for message in seen)
