@@ -70,9 +70,7 @@ async def to_the_end(reader: asyncio.StreamReader) -> bytes:
     return b""
 
 
-@pytest.mark.promise(
-    "operations.md", "The admin endpoint answers paths by HTTP, and each connection ends with its answer."
-)
+@pytest.mark.promise("operations.md", "The admin endpoint answers HTTP, and ends each connection with it.")
 async def test_a_path_is_answered_and_the_connection_ends() -> None:
     async with serving() as port:
         status, headers, body = await ask(port, b"GET /hello?name=x HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -104,9 +102,7 @@ async def test_a_post_changes_something_whatever_its_body() -> None:
         writer.close()
 
 
-@pytest.mark.promise(
-    "security.md", "A web page changes nothing through the admin endpoint, nor reads it under a name of its own."
-)
+@pytest.mark.promise("security.md", "A web page changes nothing at the admin endpoint, nor reads it.")
 async def test_a_web_page_changes_nothing_and_another_name_is_refused() -> None:
     """DNS rebinding: a page's own name comes to mean this endpoint's address, so the browser lets the page read it."""
     async with serving() as port:
@@ -165,9 +161,7 @@ async def test_a_peer_that_says_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) 
         writer.close()
 
 
-@pytest.mark.promise(
-    "security.md", "Peers that connect to the admin endpoint and say nothing keep no request from its answer."
-)
+@pytest.mark.promise("security.md", "Silent peers of the admin endpoint keep no request from its answer.")
 async def test_one_connection_too_many_takes_the_place_of_the_oldest_silent_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -222,6 +216,7 @@ async def test_one_that_is_displaced_before_it_begins_is_closed(monkeypatch: pyt
             writer.close()
 
 
+@pytest.mark.promise("architecture.md", "A request that is being answered keeps its place at the admin endpoint.")
 async def test_what_is_being_answered_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "MAX_CONNECTIONS", 1)
     asked, go_on = asyncio.Event(), asyncio.Event()

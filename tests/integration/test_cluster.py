@@ -49,9 +49,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.promise(
-    "local-cluster.md", "A cluster that is started again has its addresses and its data; what runs is left alone."
-)
+@pytest.mark.promise("local-cluster.md", "A cluster that is started again has its addresses and its data.")
 def test_up_kill_down_and_up_again(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     port = free_port()
     properties = {"num.partitions": "2"}
@@ -125,6 +123,7 @@ def test_what_cannot_be_started_is_reported(folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.promise("local-cluster.md", "A broker that does not start shows its log, and the next up recovers.")
 def test_a_broker_that_does_not_start_shows_its_log_and_the_next_run_recovers(folder: Path) -> None:
     with pytest.raises(LocalError, match=r"(?s)Kafka cannot format .*num.io.threads"):
         cluster.up(folder, broker_properties={"num.io.threads": "0"}, progress=False)
@@ -137,6 +136,7 @@ def test_a_broker_that_does_not_start_shows_its_log_and_the_next_run_recovers(fo
 
 
 @pytest.mark.slow
+@pytest.mark.promise("local-cluster.md", "Three nodes replicate, and survive the loss of one.")
 def test_three_nodes_replicate_and_survive_one(folder: Path) -> None:
     state = cluster.up(folder, nodes=3, progress=False)
     create(state.internal_bootstrap, "everywhere", replicas=3)
@@ -159,6 +159,7 @@ def test_three_nodes_replicate_and_survive_one(folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.promise("local-cluster.md", "A cluster of Kafka 3.9.2 or 4.4.0 is started as one of the default.")
 def test_older_and_newer_brokers(folder: Path) -> None:
     for version in ("3.9.2", "4.4.0"):
         state = cluster.up(folder / version, kafka_version=version, progress=False)

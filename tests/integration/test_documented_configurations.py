@@ -98,9 +98,7 @@ def a_broker(folder: Path, properties: dict[str, str], ports: dict[int, int]) ->
         assert process.stop([running], 60)
 
 
-@pytest.mark.promise(
-    "README.md", "The broker's lines and the sidecar's file of the README are all that a first deployment needs."
-)
+@pytest.mark.promise("README.md", "The README's lines for broker and sidecar make a first deployment.")
 def test_the_broker_s_lines_in_the_readme_and_the_sidecar_s_before_it(tmp_path: Path, brokerside: Terminal) -> None:
     """The way of a newcomer: Kafka's own file with these lines, then the sidecar's file."""
     (block,) = [block for block in BROKERS if block.page.name == "README.md"]

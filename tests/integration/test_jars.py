@@ -74,9 +74,7 @@ def fetch(folder: Path, *pins: Pin, verify: bool = False) -> list[Path]:
     return provide(pins or (THING,), folder, progress=False, verify=verify)
 
 
-@pytest.mark.promise(
-    "dependencies.md", "Jars are fetched once, and a cache that has them needs neither network nor Java."
-)
+@pytest.mark.promise("dependencies.md", "Jars are fetched once; a cache that has them needs no network, no Java.")
 def test_jars_are_fetched_once_and_damaged_ones_again(
     repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +132,7 @@ def test_a_jar_that_is_wrong_or_not_there_fails_and_the_next_run_recovers(
     assert sorted(file.name for file in tmp_path.iterdir()) == [".lock", "other-1.0.jar", "thing-1.0.jar"]
 
 
+@pytest.mark.promise("install.md", "Another repository or cache of jars that cannot be used is named.")
 def test_a_repository_or_a_cache_that_cannot_be_used_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MIRROR, f"http://127.0.0.1:{free_port()}/")
     with pytest.raises(LocalError, match=r"cannot be reached; .* continues where it stopped"):

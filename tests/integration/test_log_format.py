@@ -26,6 +26,7 @@ def config_of(**more: object) -> dict[str, object]:
     return {"broker.id": 1, "listeners": [listener], "admin": {"bind": f"127.0.0.1:{free_port()}"}, **more}
 
 
+@pytest.mark.promise("logging.md", "On a terminal the log of a sidecar is text for people.")
 def test_on_a_terminal_it_is_text(tmp_path: Path) -> None:
     path = tmp_path / "sidecar.yaml"
     path.write_text(yaml.safe_dump(config_of()))

@@ -65,10 +65,7 @@ def brokerside(admin: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.mark.promise(
-    "commands.md",
-    "An operator finds a connection by client, group or principal, and closes it; its client connects again.",
-)
+@pytest.mark.promise("commands.md", "An operator finds a client's connection and closes it; it comes back.")
 def test_a_consumer_is_found_and_closed(cluster: ClusterState, running: tuple[str, str]) -> None:
     bootstrap, admin = running
     name = uuid.uuid4().hex[:8]
@@ -89,7 +86,7 @@ def test_a_consumer_is_found_and_closed(cluster: ClusterState, running: tuple[st
                 consumer.poll(0.5) is None
                 and any(one.get("group_member_id") for one in connections(admin, group)["connections"])
                 and fetches()
-            ),
+            )
         )
         found = connections(admin, f"?client_id=c-{name}")
         assert found["open"] >= found["chosen"] == len(found["connections"]) >= 2

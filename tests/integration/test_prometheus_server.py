@@ -82,9 +82,7 @@ def scraped(cluster: ClusterState, folder: Path, *features: str) -> Iterator[Pro
         assert sidecar.stop()
 
 
-@pytest.mark.promise(
-    "metrics.md", "Prometheus stores the native histograms and the exemplars of the sidecar's requests."
-)
+@pytest.mark.promise("metrics.md", "Prometheus stores the native histograms and exemplars of requests.")
 def test_native_histograms_and_exemplars_are_stored(cluster: ClusterState, tmp_path: Path) -> None:
     node = cluster.nodes[0]
     name = 'brokerside_request_duration_seconds{api="CreateTopics"}'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import time
 import urllib.error
@@ -26,12 +27,12 @@ class Running:
     """A sidecar that need not be ready."""
 
     def __init__(self, admin: str) -> None:
-        self._admin = admin
+        self.admin = admin
 
     def readiness(self) -> tuple[int, str]:
         """Status and text of ``/readyz``; 0 while nothing answers."""
         try:
-            with urllib.request.urlopen(f"http://{self._admin}/readyz", timeout=5) as response:
+            with urllib.request.urlopen(f"http://{self.admin}/readyz", timeout=5) as response:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -56,9 +57,7 @@ def running(folder: Path, config: dict[str, Any]) -> Iterator[Running]:
         assert process.stop([sidecar], 60)
 
 
-@pytest.mark.promise(
-    "rollout.md", "readyz refuses a broker.id that the cluster does not have, also behind logins and TLS."
-)
+@pytest.mark.promise("rollout.md", "readyz refuses a wrong broker.id also behind logins and TLS.")
 def test_a_wrong_broker_id_behind_logins_and_tls_alone(tls_broker: TlsBroker, tmp_path: Path) -> None:
     with ExitStack() as stack:
         sidecars = []
@@ -110,3 +109,18 @@ def test_a_spool_that_cannot_be_written_degrades_the_audit_and_keeps_no_client_a
             spool.unlink()
         for sidecar in sidecars.values() if repaired else ():
             sidecar.until(200, "ok\n")
+
+
+@pytest.mark.promise("operations.md", "A sidecar starts without its broker: livez is 200, readyz 503.")
+def test_a_sidecar_starts_without_its_broker(tmp_path: Path) -> None:
+    bind, upstream = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    config = {"broker.id": 1, "listeners": [{"name": "CLIENT", "bind": bind, "upstream": upstream}]}
+    with running(tmp_path, config) as sidecar:
+        deadline = time.monotonic() + 60
+        while upstream not in (found := sidecar.readiness())[1]:
+            assert time.monotonic() < deadline, found
+            time.sleep(0.05)
+        assert found[0] == 503
+        assert urllib.request.urlopen(f"http://{sidecar.admin}/livez", timeout=60).status == 200
+        host, _, port = bind.rpartition(":")
+        socket.create_connection((host, int(port)), 60).close()

@@ -171,9 +171,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
             cluster.stop_node(folder, number, kill=True)
 
 
-@pytest.mark.promise(
-    "rollout.md", "A cluster under load gets sidecars broker by broker, and loses them again, without a lost record."
-)
+@pytest.mark.promise("rollout.md", "A cluster under load gets sidecars, and loses them, without a lost record.")
 def test_a_cluster_under_load_gets_sidecars_and_loses_them_again_without_a_lost_record(site: Site) -> None:
     admin = AdminClient({"bootstrap.servers": site.bootstrap})
     admin.create_topics([NewTopic(TOPIC, 3, 3)])[TOPIC].result(30)

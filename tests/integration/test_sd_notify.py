@@ -19,10 +19,7 @@ from tests.unit.test_sd_notify import Manager
 pytestmark = pytest.mark.kafka
 
 
-@pytest.mark.promise(
-    "install.md",
-    "systemctl start and reload return when the sidecar accepts, and when a reload was applied or rejected.",
-)
+@pytest.mark.promise("install.md", "systemctl start and reload return when the sidecar has done it.")
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_sidecar_notifies_of_its_start_each_reload_and_its_stop(
     workers: int, cluster: ClusterState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -68,9 +65,7 @@ def test_a_sidecar_notifies_of_its_start_each_reload_and_its_stop(
     manager.close()
 
 
-@pytest.mark.promise(
-    "restart.md", "systemd gets the name of the successor from the old process, and believes no other."
-)
+@pytest.mark.promise("restart.md", "systemd gets the name of the successor from the old process.")
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_successor_becomes_the_service(
     workers: int, cluster: ClusterState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

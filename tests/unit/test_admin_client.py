@@ -55,9 +55,7 @@ async def asked(brokerside: Terminal, command: str, answer: Response, *more: str
         return await asyncio.to_thread(brokerside, command, "--admin", admin, *more)
 
 
-@pytest.mark.promise(
-    "commands.md", "Commands that ask a sidecar answer with a table for people, or JSON and YAML for programs."
-)
+@pytest.mark.promise("commands.md", "Commands answer with a table for people, or JSON and YAML for programs.")
 async def test_quotas_are_shown_for_a_person_or_a_program(brokerside: Terminal) -> None:
     view = msgspec.json.encode(build_view(busy()))
     reads: dict[str, Callable[[str], object]] = {"json": json.loads, "yaml": yaml.safe_load}
@@ -68,9 +66,7 @@ async def test_quotas_are_shown_for_a_person_or_a_program(brokerside: Terminal) 
     assert (done.code, done.err, done.out) == (0, "", format_text(build_view(busy())) + "\n")
 
 
-@pytest.mark.promise(
-    "commands.md", "A command that watches goes on while the sidecar restarts, and Ctrl-C ends it with exit code 130."
-)
+@pytest.mark.promise("commands.md", "A command that watches goes on while the sidecar restarts, until Ctrl-C.")
 async def test_watching_survives_a_sidecar_that_restarts() -> None:
     before, after = (msgspec.json.encode(build_view(state)) for state in (busy(), unlimited("CLIENT")))
     port = free_port()
@@ -125,6 +121,7 @@ async def test_a_reload_says_what_changed_or_why_not(brokerside: Terminal) -> No
     assert (code, err.endswith(" is shutting down\n")) == (1, True)
 
 
+@pytest.mark.promise("commands.md", "A command says in one sentence that no sidecar answers, or something else.")
 async def test_who_is_no_sidecar_is_reported_in_one_sentence(brokerside: Terminal) -> None:
     for command in (["quotas"], ["reload"], ["quotas", "--watch"]):
         nobody = await asyncio.to_thread(brokerside, *command, "--admin", f"127.0.0.1:{free_port()}")

@@ -38,6 +38,7 @@ def hook(project: Path) -> BuildHook:
 
 
 @needs_compiler
+@pytest.mark.slow
 @pytest.mark.promise("CONTRIBUTING.md", "The build compiles in place, and again only modules whose sources changed.")
 def test_modules_are_built_in_place_and_again_only_where_they_changed(project: Path) -> None:
     built = build(project, project)
@@ -72,6 +73,7 @@ def test_a_mistake_in_a_source_is_an_error(project: Path) -> None:
 
 
 @needs_compiler
+@pytest.mark.promise("install.md", "A wheel has the compiled modules, and the tag of its platform.")
 def test_a_wheel_gets_the_modules_and_the_tag_of_its_platform(project: Path) -> None:
     data: dict[str, Any] = {"force_include": {}}
     one = hook(project)

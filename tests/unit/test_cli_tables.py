@@ -207,9 +207,7 @@ def test_wrong_usage_is_named(brokerside: Terminal, root: str, tmp_path: Path) -
     assert "parquet cannot be written to a terminal; give --out FILE, or use a pipe" in done.err
 
 
-@pytest.mark.promise(
-    "cost.md", "jobs check says what is charged from when, what is not, and every mistake of the definitions."
-)
+@pytest.mark.promise("cost.md", "jobs check says what is charged from when, what is not, and each mistake.")
 def test_check_says_what_is_declared_and_what_is_not(brokerside: Terminal, tmp_path: Path) -> None:
     file = tmp_path / "all.yaml"
     file.write_text(DEFINITIONS)
@@ -254,6 +252,7 @@ def test_questions_are_listed_with_their_options(brokerside: Terminal) -> None:
     assert listed["budget-left"]["tables"] == ["slo"]
 
 
+@pytest.mark.promise("queries.md", "A question without its table says how the table is created.")
 def test_what_cannot_be_answered_or_written_is_said(brokerside: Terminal, root: str, tmp_path: Path) -> None:
     done = brokerside("query", "--tables", root, "--ask", "chargeback")
     assert (done.code, done.out) == (1, "")
@@ -263,6 +262,7 @@ def test_what_cannot_be_answered_or_written_is_said(brokerside: Terminal, root: 
     assert (done.code, done.err) == (1, f"brokerside: {nowhere} cannot be written: No such file or directory\n")
 
 
+@pytest.mark.promise("cost.md", "Costs and objectives are exported to a file or a pipe.")
 def test_exports_go_to_a_file_or_a_pipe(brokerside: Terminal, tmp_path: Path) -> None:
     root, out = str(tmp_path / "tables"), tmp_path / "out"
     at = datetime(2026, 9, 22, tzinfo=UTC)

@@ -116,6 +116,7 @@ def test_a_running_sidecar_takes_over_other_settings_of_groups(config) -> None:
     assert not any(reloadable(("coordinator", name)) for name in fixed)
 
 
+@pytest.mark.promise("config/coordinator.md", "More consumers than a third of the descriptors are refused.")
 def test_consumers_beyond_a_third_of_the_descriptors_are_refused(config) -> None:
     section = "coordinator: {enabled: true, max.consumers: 100}\n"
     check_consumers(config(CLUSTER + section), 300)

@@ -72,10 +72,7 @@ def problems(path: Path, text: str) -> list[str]:
     return raised.value.problems
 
 
-@pytest.mark.promise(
-    "config/quotas.md",
-    "A host name in max.connections.per.ip.overrides stands for its first address, as in the broker.",
-)
+@pytest.mark.promise("config/quotas.md", "A host name in an override stands for its first address, as in the broker.")
 def test_a_name_stands_for_its_first_address_ipv4_before_ipv6(names, path):
     found = overrides(path, "gateway.example:50, v6.example:5,[fd00::7]:20,10.1.2.3:1")
     assert found == {"10.0.0.7": 50, "2001:db8::9": 5, "fd00::7": 20, "10.1.2.3": 1}
@@ -112,6 +109,7 @@ def test_names_without_one_address_of_their_own_are_mistakes(names, path, monkey
     assert "names 'gateway.example', which has no address: no answer within 0 s" in only
 
 
+@pytest.mark.promise("config/quotas.md", "A reload looks host names up again, and the event loop never does.")
 async def test_a_reload_asks_again_and_never_in_the_event_loop(names, path):
     path.write_text(FILE.format("gateway.example:50"))
     applied = []

@@ -43,9 +43,7 @@ def problem(loaded):
     return problem
 
 
-@pytest.mark.promise(
-    "config/broker.md", "What a sidecar does with unsupported requests is set for all listeners, or for one."
-)
+@pytest.mark.promise("config/broker.md", "The response to unsupported requests is set for all listeners, or one.")
 def test_defaults_and_what_is_said_for_all_listeners(loaded, problem):
     config = loaded()
     assert config.tags == {}
@@ -63,9 +61,7 @@ def test_defaults_and_what_is_said_for_all_listeners(loaded, problem):
     assert problem("unsupported.request.response: ignore\n") == wrong
 
 
-@pytest.mark.promise(
-    "tags.md", "Tags stand in the configuration as in a broker's properties, and keep the text that was written."
-)
+@pytest.mark.promise("tags.md", "Tags stand as in a broker's properties, and keep the text that was written.")
 def test_tags_stand_alone_as_in_a_broker_s_properties_or_together(loaded, problem):
     config = loaded("tag.aws.zone: eu-central-1\ntags: {cluster: kafka3}\ntag.rack: r8a9\n")
     assert config.tags == {"aws.zone": "eu-central-1", "cluster": "kafka3", "rack": "r8a9"}
@@ -91,6 +87,7 @@ def test_tags_stand_alone_as_in_a_broker_s_properties_or_together(loaded, proble
         assert loaded(BROKERSIDE_TAGS=f"{{x: {written}}}").tags == {"x": written}
 
 
+@pytest.mark.promise("tags.md", "A tag with the name of a built-in one is refused, and so is one too long or too many.")
 def test_mistakes_of_tags_have_their_place(problem):
     twice = "tag.rack: is given twice (allowed: once, here or as rack under tags) at line 6, column 1"
     assert problem("tags: {rack: a}\ntag.rack = b\n") == problem("tags: {rack: a}\ntag.rack: b\n") == twice
@@ -133,6 +130,7 @@ def test_what_a_running_sidecar_takes_over(loaded):
     }
 
 
+@pytest.mark.promise("config/listeners.md", "Addresses are rewritten by node id, and a useless map is refused.")
 def test_addresses_are_rewritten_by_node_id(loaded, problem):
     map_of = 'rewrite.addresses: true, rewrite.addresses.map: {2: "b:9", 3: "c:9"}'
     config = loaded("", MINIMAL.replace("forward}", f"forward, {map_of}}}"))

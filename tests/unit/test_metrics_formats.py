@@ -48,9 +48,7 @@ def test_the_page_has_metrics_of_the_coordinator_only_where_that_is_enabled() ->
 NEWER = OPENMETRICS.replace("1.0.0", "99")
 
 
-@pytest.mark.promise(
-    "metrics.md", "A scraper gets the format that it prefers of Prometheus' text, OpenMetrics and protobuf."
-)
+@pytest.mark.promise("metrics.md", "A scraper gets the format that it prefers: text, OpenMetrics or protobuf.")
 def test_a_scraper_gets_what_it_prefers() -> None:
     for accept, expected in (
         ("", "text/plain"),
@@ -85,6 +83,7 @@ def test_all_formats_have_the_same_samples_and_openmetrics_have_exemplars(snapsh
     assert (exemplar.labels, exemplar.value, float(exemplar.timestamp or 0)) == ({"connection_id": "c-7"}, 0.004096, AT)
 
 
+@pytest.mark.promise("metrics.md", "Native histograms, with exemplars, are in protobuf alone.")
 def test_protobuf_has_native_histograms_and_exemplars(snapshot: Snapshot) -> None:
     (metric,) = families(snapshot)[NAME].metric
     histogram = metric.histogram
@@ -113,6 +112,7 @@ def test_an_api_without_a_measured_request_has_no_histogram(snapshot: Snapshot) 
     assert not [line for line in page.splitlines() if "_duration_seconds" in line and "Heartbeat" in line]
 
 
+@pytest.mark.promise("metrics.md", "Durations of requests have 40 buckets, their parts every fourth of these.")
 def test_parts_of_a_duration_have_every_fourth_bucket(snapshot: Snapshot) -> None:
     page = samples(render(snapshot).decode())
     whole, service, part = (

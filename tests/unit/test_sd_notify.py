@@ -57,9 +57,7 @@ def notifier_of(manager: Manager, **more: str) -> ServiceNotifier:
     return ServiceNotifier({"NOTIFY_SOCKET": manager.address, **more})
 
 
-@pytest.mark.promise(
-    "install.md", "Under systemd the sidecar says when it is ready, reloads and stops, and how long its drain may take."
-)
+@pytest.mark.promise("install.md", "Under systemd the sidecar says when it is ready, reloads and stops.")
 def test_it_says_ready_reloading_and_stopping(manager: Manager) -> None:
     notifier = notifier_of(manager)
     before = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
@@ -97,11 +95,7 @@ def test_its_own_watchdog_gets_a_sign_twice_in_its_time(manager: Manager) -> Non
         now[0] += 0.05
     notifier.close()
     assert manager.received() == [{"WATCHDOG": "1"}] * 3, "at 0, 15 and 30 s"
-    watchdogs: list[dict[str, str]] = [
-        {},
-        {"WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"},
-        {"WATCHDOG_USEC": "soon"},
-    ]
+    watchdogs: list[dict[str, str]] = [{}, {"WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"}, {"WATCHDOG_USEC": "soon"}]
     for watchdog in watchdogs:
         notifier = notifier_of(manager, **watchdog)
         notifier.ping()
@@ -141,6 +135,7 @@ def test_a_successor_gets_the_variables_of_the_manager_and_no_other_process(mana
     assert environment == {"PATH": "/bin"}
 
 
+@pytest.mark.promise("architecture.md", "A service manager that does not read blocks nothing, and is told later.")
 def test_a_manager_that_does_not_read_blocks_nothing_and_gets_the_last_states_later(
     manager: Manager, tmp_path: Path
 ) -> None:

@@ -35,9 +35,7 @@ def shortages(config: Config, **machine: int | None) -> dict[str, dict[str, Any]
     return dict(find_shortages(config, LARGE._replace(**machine)))
 
 
-@pytest.mark.promise(
-    "restart.md", "At its start the sidecar warns of too few descriptors, with how many its limits need."
-)
+@pytest.mark.promise("restart.md", "The sidecar warns at its start of too few descriptors for its limits.")
 def test_descriptors_are_compared_with_the_connections_that_may_be_open(config: Any) -> None:
     assert shortages(config(workers=8, quotas={"max.connections": 100_000})) == {}, "a large machine lacks nothing"
     quotas = {"max.connections": 5_000}
@@ -57,9 +55,7 @@ def test_descriptors_are_compared_with_the_connections_that_may_be_open(config: 
     assert shortages(config(**settings), descriptors=needed - 1)["descriptors_low"]["wanted"] == needed
 
 
-@pytest.mark.promise(
-    "restart.md", "The sidecar warns at its start where the backlog is cut or the memory may not be enough."
-)
+@pytest.mark.promise("restart.md", "The sidecar warns at its start of a short backlog, and of little memory.")
 def test_backlog_and_memory_are_compared_with_what_all_processes_need(config: Any) -> None:
     expected: dict[str, Any] = {"wanted": 4096, "allowed": 128, "setting": "net.core.somaxconn"}
     assert shortages(config(), backlog=128) == {"backlog_cut": expected}

@@ -34,9 +34,7 @@ class Started:
         return await asyncio.wait_for(self._problems.get(), 60)
 
 
-@pytest.mark.promise(
-    "restart.md", "At SIGUSR2 the successor is started by the command that started the sidecar, and --takeover."
-)
+@pytest.mark.promise("restart.md", "A successor is started by the sidecar's own command, with --takeover.")
 async def test_a_successor_takes_over_and_survives_signals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = tmp_path / "shown"
     # No other program: a shell blocks all signals while it starts one.

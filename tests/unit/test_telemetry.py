@@ -60,9 +60,7 @@ def parsed(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-@pytest.mark.promise(
-    "logging.md", "A line of the log is one JSON object with time, level, logger, event and the event's fields."
-)
+@pytest.mark.promise("logging.md", "A line is one JSON object: time, level, logger, event and its fields.")
 def test_a_line_is_json_with_event_level_time_and_keys(logged):
     text = logged("info", worker=2)
     structlog.get_logger("proxy.test").debug("left out")
@@ -81,11 +79,7 @@ def test_a_line_is_json_with_event_level_time_and_keys(logged):
         "connections": 3,
         "worker": 2,
     }
-    assert (other["event"], other["level"], other["logger"]) == (
-        "Task was destroyed\\n\\x1b[31m",
-        "error",
-        "asyncio",
-    )
+    assert (other["event"], other["level"], other["logger"]) == ("Task was destroyed\\n\\x1b[31m", "error", "asyncio")
     assert other["worker"] == 2
 
     def fail():
@@ -205,6 +199,7 @@ def test_lines_that_repeat_are_one_a_second_and_all_are_accounted_for():
     assert len(lines) <= 1000 * 0.0137 + 2
 
 
+@pytest.mark.promise("logging.md", "A log that cannot be written is no error for the sidecar.")
 def test_a_log_that_cannot_be_written_is_no_error() -> None:
     code = (
         "import os, structlog; from proxy.telemetry import configure_logging; configure_logging('info'); "
@@ -318,6 +313,7 @@ def test_counts_of_the_data_path():
     assert any(name.startswith("process_") for name, *_ in found)
 
 
+@pytest.mark.promise("metrics.md", "Api keys that clients invent share one series.")
 def test_series_are_there_from_the_start_and_bounded():
     for draining in (False, True):
         found = scrape(Snapshot({}, draining=draining))
@@ -380,6 +376,7 @@ def test_counts_of_the_audit():
     }
 
 
+@pytest.mark.promise("metrics.md", "The OpenTelemetry logs have the audit's counts, under their own name.")
 def test_the_opentelemetry_logs_have_the_counts_of_the_audit_under_their_own_name():
     found = scrape(Snapshot({}, opentelemetry=structs.asdict(AUDIT)))
     audit = scrape(Snapshot({}, audit=structs.asdict(AUDIT)))
@@ -466,6 +463,7 @@ def test_counts_of_processes_are_summed_key_by_key():
     assert msgpack.decode(msgpack.encode(snapshot), type=Snapshot) == snapshot, "on its way between processes"
 
 
+@pytest.mark.promise("how-to/add-a-metric.md", "Names of metrics follow Prometheus.")
 def test_names_follow_prometheus():
     names = [definition.name for definition in METRICS]
 

@@ -14,9 +14,7 @@ from tests.integration.conftest import free_port
 from tests.unit.local.samples import planned
 
 
-@pytest.mark.promise(
-    "local-cluster.md", "A local broker advertises its sidecar's address, and three replicate what they keep."
-)
+@pytest.mark.promise("local-cluster.md", "A local broker advertises its sidecar's address.")
 def test_properties_are_those_of_a_broker_behind_a_sidecar(tmp_path: Path) -> None:
     state = planned(tmp_path, 1)
     properties = broker.server_properties(state, state.nodes[0], {})

@@ -32,9 +32,7 @@ def test_versions_are_read_of_every_banner() -> None:
         assert parse_version(banner) == version, banner
 
 
-@pytest.mark.promise(
-    "install.md", "Java 17 or newer is taken of JAVA_HOME or else of the path; another one is refused."
-)
+@pytest.mark.promise("install.md", "Java 17 or newer is taken of JAVA_HOME or the path; others are refused.")
 def test_java_home_wins_over_the_path_and_an_old_java_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,9 +6,7 @@ from proxy.errors import LocalError
 from proxy.local import ports
 
 
-@pytest.mark.promise(
-    "local-cluster.md", "Ports of a local cluster are free ones, outside of those that Linux gives away."
-)
+@pytest.mark.promise("local-cluster.md", "Ports of a local cluster are free, below those that Linux gives away.")
 def test_ports_are_different_free_and_outside_of_what_linux_gives_away() -> None:
     chosen = ports.free_ports(50)
     assert len(set(chosen)) == 50

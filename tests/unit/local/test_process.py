@@ -34,6 +34,7 @@ def test_a_process_lives_in_its_own_session_until_it_is_stopped(tmp_path: Path) 
         spawn([str(tmp_path / "nothing")], output)
 
 
+@pytest.mark.promise("local-cluster.md", "A process that does not end in time is killed.")
 def test_one_that_does_not_listen_is_killed_and_reported(tmp_path: Path) -> None:
     stubborn = spawn(["/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done"], tmp_path / "out")
     wait_for(tmp_path / "out", "ready")

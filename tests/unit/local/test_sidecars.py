@@ -24,9 +24,7 @@ def written(folder: Path) -> ClusterState:
     return state
 
 
-@pytest.mark.promise(
-    "local-cluster.md", "A local cluster enables the coordinator on request, and keeps other keys as they were edited."
-)
+@pytest.mark.promise("local-cluster.md", "A cluster enables the coordinator, and keeps other keys as edited.")
 def test_the_coordinator_is_enabled_for_as_many_consumers_as_a_shell_has_descriptors_for(tmp_path: Path) -> None:
     enable_coordinator(tmp_path, written(tmp_path))
     for number in (1, 2, 3):

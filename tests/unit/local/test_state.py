@@ -36,9 +36,7 @@ def running(folder: Path) -> ClusterState:
     return state
 
 
-@pytest.mark.promise(
-    "local-cluster.md", "Another process that has a stopped broker's pid is neither shown nor stopped."
-)
+@pytest.mark.promise("local-cluster.md", "Another process with a stopped broker's pid is left alone.")
 def test_a_reused_pid_is_not_taken_for_the_node(tmp_path: Path) -> None:
     process = running(tmp_path).nodes[0].process
     assert process is not None
