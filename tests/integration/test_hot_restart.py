@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import threading
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import asdict
 from datetime import datetime
@@ -16,7 +14,6 @@ from typing import Any
 
 import pytest
 import yaml
-from confluent_kafka import Producer
 
 from observers.account_events import GapEvent, StatusEvent
 from observers.event import Envelope, RequestEvent
@@ -27,11 +24,12 @@ from proxy.local.process import Process
 from proxy.local.sidecars import SidecarProcess
 from tests.faults.gate import Gate
 from tests.faults.site import FULL
-from tests.integration.librdkafka import consume
 from tests.integration.metrics import sample
 from tests.integration.requesters import RequestPlan
 from tests.integration.test_audit import envelopes, events
+from tests.integration.test_faults import Load
 from tests.tools.conformance.crowd import Plan, Visits
+from tests.tools.topic import messages
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -101,37 +99,6 @@ class HotSite:
         return process.stop([one for one in (self.first.process, self.second) if one is not None], 40)
 
 
-class ProducerThread(threading.Thread):
-    """An idempotent producer of librdkafka that sends numbered records until it is stopped."""
-
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        super().__init__(daemon=True)
-        self.errors: list[str] = []
-        self.acknowledged: list[bytes] = []
-        self._topic = topic
-        self._stopped = threading.Event()
-        settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5}
-        self._producer = Producer(settings)
-
-    def _delivered(self, error: object, message: Any) -> None:
-        if error is None:
-            self.acknowledged.append(message.value())
-        else:
-            self.errors.append(str(error))
-
-    def run(self) -> None:
-        number = 0
-        while not self._stopped.wait(0.01):
-            self._producer.produce(self._topic, str(number).encode(), on_delivery=self._delivered)
-            self._producer.poll(0)
-            number += 1
-        assert self._producer.flush(30) == 0
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self.join(PATIENCE)
-
-
 async def finished(one: asyncio.subprocess.Process) -> dict[str, Any]:
     said, _ = await asyncio.wait_for(one.communicate(), 3 * PATIENCE)
     assert one.returncode == 0
@@ -150,11 +117,10 @@ async def site(
 
 
 @pytest.fixture
-def producer(site: HotSite, cluster: ClusterState, topic: str) -> Iterator[ProducerThread]:
-    made = ProducerThread(cluster.bootstrap, topic)
-    made.start()
+def load(site: HotSite, cluster: ClusterState, topic: str) -> Iterator[Load]:
+    made = Load(cluster.bootstrap, topic)
     yield made
-    made.stop()
+    made.finish()
 
 
 @pytest.fixture
@@ -189,7 +155,7 @@ async def test_a_hot_restart_under_load(
     site: HotSite,
     cluster: ClusterState,
     topic: str,
-    producer: ProducerThread,
+    load: Load,
     start: Callable[[str, Any], Awaitable[asyncio.subprocess.Process]],
 ) -> None:
     """Refused 0, errors 0, the rate exact across the change, each audit number on the topic or in a gap."""
@@ -207,10 +173,10 @@ async def test_a_hot_restart_under_load(
     site.gate.open()
     limited = await finished(storm)
     await until(lambda: not site.first.process.alive())  # its drain may take 10 s
-    for load in loads:
-        load.terminate()
+    for running in loads:
+        running.terminate()
     unlimited, requests = await asyncio.gather(*map(finished, loads))
-    await asyncio.to_thread(producer.stop)
+    await asyncio.to_thread(load.finish)
     await until(lambda: site.said("second.log", "took_over"))
     took = site.said("second.log", "took_over")
     assert took is not None
@@ -224,9 +190,9 @@ async def test_a_hot_restart_under_load(
     assert len(accepted.accepted()) == len(accepted.dialled) > CONNECTS
     assert requests["errors"] == 0
     assert requests["answered"] > REQUESTS
-    assert producer.errors == []
-    values = consume(cluster.internal_bootstrap, topic, len(producer.acknowledged))
-    assert Counter(values) == Counter(producer.acknowledged)
+    assert load.errors == []
+    values = [(message.value() or b"").decode() for message in messages(cluster.internal_bootstrap, topic)]
+    assert sorted(values) == sorted(load.acknowledged)
 
     held_up = Visits(**limited)
     assert held_up.refused() == []

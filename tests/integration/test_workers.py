@@ -6,7 +6,6 @@ import contextlib
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -30,6 +29,7 @@ from proxy.local.sidecars import SidecarProcess
 from tests.frames import API_VERSIONS, request
 from tests.integration.librdkafka import consume, produce
 from tests.integration.metrics import sample
+from tests.integration.quotas import Peer
 from tests.integration.test_audit import envelopes, events, gaps
 
 pytestmark = pytest.mark.kafka
@@ -64,40 +64,25 @@ def start(cluster: ClusterState) -> Iterator[Start]:
         until(lambda: not any(map(alive, workers)))  # noqa: B023  # called at once
 
 
-class Client:
+class Client(Peer):
     """One connection that asks for the broker's versions, again and again."""
 
-    def __init__(self, bootstrap: str) -> None:
-        host, port = bootstrap.split(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=60)
-        self._asked = 0
-
-    def ask(self) -> None:
+    def send(self) -> None:
         self._asked += 1
-        self.socket.sendall(request(API_VERSIONS, 0, self._asked))
+        self.sock.sendall(request(API_VERSIONS, 0, self._asked))
 
     def answered(self, seconds: float = 60) -> bool:
         """Whether the answer came; False where none did in time, or the connection ended."""
-        self.socket.settimeout(seconds)
+        self.sock.settimeout(seconds)
         try:
-            frame = self._read(int.from_bytes(self._read(4), "big"))
+            return bool(self._answer(self._asked))
         except OSError:
             return False
-        assert int.from_bytes(frame[:4], "big") == self._asked
-        return True
 
     def works(self) -> bool:
-        self.ask()
+        with contextlib.suppress(OSError):
+            self.send()
         return self.answered()
-
-    def _read(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            chunk = self.socket.recv(size - len(data))
-            if not chunk:
-                raise ConnectionResetError("the end")
-            data += chunk
-        return data
 
 
 @pytest.fixture
@@ -112,7 +97,7 @@ def dial(cluster: ClusterState) -> Iterator[Dial]:
 
     yield dial
     for client in clients:
-        client.socket.close()
+        client.sock.close()
 
 
 def until(condition: Callable[[], object], seconds: float = 60) -> None:
@@ -163,7 +148,7 @@ def test_connections_are_spread_and_a_killed_worker_takes_its_own_only(start: St
     clients = dial(20)
     for _ in range(50):
         for client in clients:
-            client.ask()
+            client.send()
         assert all(client.answered() for client in clients)
     until(lambda: sample(sidecar.metrics(), "brokerside_responses_total", api="ApiVersions") == 1000)
     text = sidecar.metrics()
@@ -172,7 +157,7 @@ def test_connections_are_spread_and_a_killed_worker_takes_its_own_only(start: St
     assert sample(text, "brokerside_connections_active") == 20
     assert balanced(text)
     for client in clients[::2]:
-        client.socket.close()
+        client.sock.close()
     until(lambda: sample(sidecar.metrics(), "brokerside_connections_closed_total", cause="client_closed") >= 10)
     clients = clients[1::2] + dial(10)
     until(lambda: spread(sidecar.metrics()) == [10, 10])
@@ -270,8 +255,8 @@ def test_a_worker_that_hangs_holds_up_nobody_else(start: Start, dial: Dial) -> N
     os.kill(stopped, signal.SIGSTOP)
     clients = dial(10)
     for client in clients:
-        client.ask()
-    sockets = [client.socket for client in clients]
+        client.send()
+    sockets = [client.sock for client in clients]
     until(lambda: len(select.select(sockets, [], [], 0)[0]) >= 5)
     waiting = [client for client in clients if not client.answered(0.2)]
     assert len(waiting) == 5

@@ -165,7 +165,9 @@ async def test_a_worker_that_says_nothing_is_given_nothing_until_it_does_or_is_r
 @pytest.mark.promise(
     "security.md", "As many connections as have two descriptors each are accepted; the others wait in the kernel."
 )
-async def test_a_worker_is_given_no_more_than_it_has_descriptors_for(bench: Bench) -> None:
+async def test_a_worker_is_given_no_more_than_it_has_descriptors_for_and_a_scrape_has_all_of_a_connection_or_nothing(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for worker in bench.workers._workers.values():
         worker._capacity = 3
     await bench.works(6)
@@ -183,12 +185,9 @@ async def test_a_worker_is_given_no_more_than_it_has_descriptors_for(bench: Benc
     seen = await bench.snapshot()
     assert seen.workers == {1: 3, 2: 3}
     assert seen.listener_counters["CLIENT"].closed == {"client_closed": 2}
+    for worker in bench.workers._workers.values():
+        worker._capacity = 1000
 
-
-@pytest.mark.promise("metrics.md", "A scrape with workers has all of a connection, or nothing of it.")
-async def test_connections_that_come_while_workers_are_asked_are_in_all_of_a_snapshot_or_in_none(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     path = tmp_path / "sidecar.yaml"
     path.write_text(f"{path.read_text()}quotas: {{ips: {{127.0.0.9: {{connection_creation_rate: 1}}}}}}\n")
     bench.sidecar.update_config(load(path), {})
@@ -243,9 +242,7 @@ def children() -> str:
     return Path("/proc/thread-self/children").read_text()
 
 
-async def test_a_process_that_cannot_be_watched_is_not_left_behind(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_cannot_be_watched_is_not_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     def out_of_descriptors(pid: int) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
