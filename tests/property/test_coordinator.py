@@ -9,35 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.coordinator import wire
 from proxy.coordinator.assignment import Assignment, range_assign, sticky_assign
 from proxy.coordinator.records import (
     ClaimRecord,
     GenerationRecord,
-    GenerationValue,
     MemberRecord,
-    MemberValue,
     OwnersRecord,
-    OwnersValue,
     UnreadableRecord,
     decode_record,
     encode_key,
-    encode_value,
 )
 from proxy.coordinator.subscription import parse_topic_count
 from proxy.coordinator.wire import (
-    AssignedThread,
-    ConsumedOffset,
-    ConsumerResponse,
-    EndpointEntry,
-    PingRequest,
-    PushedRequest,
-    RegisterConsumerRequest,
     RegistrationRefused,
-    StartFetcherRequest,
-    StopFetcherRequest,
 )
-from proxy.errors import MalformedBody, PeerError
 from tests.unit.coordinator.driver import finish
 
 TOPICS = st.sampled_from(["t", "u", "v"])
@@ -136,106 +121,6 @@ def test_where_all_may_own_all_sticky_is_even_and_moves_what_it_must(
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-INT16, INT32 = st.integers(-(2**15), 2**15 - 1), st.integers(-(2**31), 2**31 - 1)
-PARTITION = st.integers(0, 2**31 - 1)
-LEADER = st.integers(-1, 2**31 - 1)
-ENDPOINTS = st.lists(st.builds(EndpointEntry, INT32, TEXT, INT32), max_size=3).map(tuple)
-
-
-def offsets() -> st.SearchStrategy[tuple[ConsumedOffset, ...]]:
-    one = st.builds(ConsumedOffset, TEXT, LEADER, PARTITION, st.integers(wire.SMALLEST, 2**63 - 1))
-    return st.lists(one, max_size=4).map(tuple)
-
-
-PUSHED = st.one_of(
-    st.builds(PingRequest, TEXT, INT32),
-    st.builds(StopFetcherRequest, TEXT, st.none() | st.lists(st.tuples(TEXT, PARTITION), max_size=4).map(tuple)),
-    st.builds(
-        StartFetcherRequest,
-        TEXT,
-        st.lists(st.builds(AssignedThread, TEXT, offsets()), max_size=3).map(tuple),
-        ENDPOINTS,
-    ),
-)
-RESPONSES = st.one_of(
-    st.builds(
-        ConsumerResponse,
-        INT32,
-        st.sampled_from([wire.PING, wire.STOP_FETCHER]),
-        INT16,
-        TEXT,
-        st.none() | offsets(),
-    ),
-    st.builds(ConsumerResponse, INT32, st.just(wire.START_FETCHER), INT16, TEXT, st.none()),
-)
-
-
-def encode_pushed(correlation_id: int, request: PushedRequest, base: int) -> bytes:
-    if isinstance(request, PingRequest):
-        return wire.encode_ping(correlation_id, request, base)
-    if isinstance(request, StopFetcherRequest):
-        return wire.encode_stop_fetcher(correlation_id, request, base=base)
-    return wire.encode_start_fetcher(correlation_id, request, base)
-
-
-@given(INT32, PUSHED, st.integers(10_000, 32_700), st.data())
-def test_a_pushed_request_is_read_as_it_was_written_and_not_if_it_is_cut(
-    correlation_id: int, request: PushedRequest, base: int, data: st.DataObject
-) -> None:
-    frame = encode_pushed(correlation_id, request, base)
-    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
-    found = wire.decode_pushed(frame[4:], base)
-    assert (found.correlation_id, found.request) == (correlation_id, request)
-    with suppress(MalformedBody):
-        wire.decode_pushed(frame[4 : data.draw(st.integers(4, len(frame) - 1))], base)
-        raise AssertionError("it was read although it was cut")
-
-
-@given(RESPONSES, st.integers(10_000, 32_700), st.data())
-def test_a_response_is_read_as_it_was_written_and_not_if_it_is_cut(
-    response: ConsumerResponse, base: int, data: st.DataObject
-) -> None:
-    frame = wire.encode_response(response, base)
-    assert wire.decode_response(frame[4:], base) == response
-    short = wire.encode_response(response._replace(offsets=None), base)
-    cut = frame[4 : data.draw(st.integers(4, len(frame) - 1))]
-    with suppress(PeerError):
-        wire.decode_response(cut, base)
-        assert cut == short[4:]
-
-
-@given(st.builds(RegisterConsumerRequest, TEXT, TEXT, TEXT, st.booleans(), TEXT, INT32, INT16), st.sampled_from([0, 2]))
-def test_a_registration_is_read_as_it_was_written(request: RegisterConsumerRequest, version: int) -> None:
-    level = request.protocol_level if version == 2 else 1
-    body = wire.encode_register_consumer_request(version, request)
-    assert wire.decode_register_consumer_request(version, body) == request._replace(protocol_level=level)
-
-
-COUNT, LEVEL = st.integers(1, 2**31 - 1), st.integers(1, 32_767)
-OWNED = st.lists(st.integers(0, 1000), unique=True).map(
-    lambda numbers: {f"c-{thread}": tuple(numbers[thread::3]) for thread in range(3)}
-)
-RECORDS = st.one_of(
-    st.builds(ClaimRecord, PARTITION, st.integers(1, 2**63 - 1), LEADER, TEXT),
-    st.builds(
-        GenerationRecord,
-        TEXT,
-        st.none() | st.builds(GenerationValue, COUNT, st.sampled_from(["starting", "stable"]), LEVEL),
-    ),
-    st.builds(
-        MemberRecord,
-        TEXT,
-        TEXT,
-        st.none() | st.builds(MemberValue, TEXT, st.booleans(), TEXT, COUNT, LEVEL, TEXT, TEXT, TEXT),
-    ),
-    st.builds(OwnersRecord, TEXT, TEXT, st.none() | st.builds(OwnersValue, COUNT, TEXT, OWNED)),
-)
-
-
-@given(RECORDS)
-def test_a_record_is_read_as_it_was_written(record: Any) -> None:
-    found = decode_record(encode_key(record), encode_value(record))
-    assert (type(found), found) == (type(record), record)
 
 
 @given(st.text("a/%ö", max_size=3), st.text("a/%ö", max_size=3), st.text("a/%ö", max_size=3))

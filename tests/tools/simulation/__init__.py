@@ -15,8 +15,6 @@ consumer.py     a consumer: a fetcher, an application that takes messages.
 faults.py       what goes wrong.
 world.py        one schedule.
 invariants.py   what has to hold.
-coverage.py     which cells of the machine's tables of states are visited.
-mutations.py    mistakes that the invariants have to find.
 run.py          runs schedules, and repeats them.
 
 Each schedule has some faults; then none is left, and all has to become well again. Invariants:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from tests.tools.simulation.coverage import Cell, visited_cells
 from tests.tools.simulation.invariants import InvariantError
 from tests.tools.simulation.world import World
 
@@ -35,13 +33,6 @@ def run(seed: int) -> Outcome:
     except Exception:
         return Outcome(seed, traceback.format_exc(), world.timeline.now)
     return Outcome(seed, None, world.timeline.now, world.recovery, world.handed_out, world.replayed)
-
-
-def run_all(seeds: Iterable[int]) -> Iterator[tuple[Outcome, set[Cell]]]:
-    """Yields each outcome, and the cells of the coordinator's tables that were visited so far."""
-    with visited_cells() as visited:
-        for seed in seeds:
-            yield run(seed), visited
 
 
 def story(seed: int) -> str:

@@ -73,26 +73,6 @@ def test_a_topic_concerns_many_groups() -> None:
         assert owned([consumer]) == [("t", 0), ("t", 1), ("t", 2)]
 
 
-def test_an_attempt_that_has_failed_is_forgotten_one_member_after_the_other() -> None:
-    driver = Driver(units=1)
-    consumers = driver.stable("c1", "c2", "c3")
-    for consumer in consumers:
-        consumer.answers = False
-    driver.change_topics(t=topic(6))
-    driver.advance(1000)
-    (group,) = driver.machine.state.groups.values()
-    attempt = group.attempt
-    assert attempt is not None
-    driver.now += 4000
-    left = [len(attempt.shares)]
-    for _ in range(30):
-        driver.machine.handle(None, driver.now)
-        left.append(len(attempt.shares))
-        assert driver.machine.due() == driver.now or not left[-1]
-    assert group.attempt is None
-    assert sorted(set(left), reverse=True) == [3, 2, 1, 0]
-
-
 def preparing(level: int = 2) -> tuple[Driver, list[Consumer]]:
     """Two consumers, and a third whose attempt has just begun to be prepared, a unit at a time."""
     driver = Driver(units=1, level=level)
@@ -136,15 +116,6 @@ def test_what_happens_meanwhile_is_part_of_the_result() -> None:
             assert owned(living) == [("t", number) for number in range(9 if change == "grow" else 6)], (change, level)
             assert all(consumer.fetches for consumer in living), (change, level)
             assert driver.machine.due() != driver.now
-
-
-def test_nobody_is_left() -> None:
-    driver, consumers = preparing()
-    for consumer in consumers:
-        consumer.end()
-    driver.advance(2000)
-    assert driver.groups()[0].state == "empty"
-    assert (driver.machine.sizes().rebalance_queued, driver.machine.sizes().rebalance_working) == (0, 0)
 
 
 def test_an_attempt_that_became_ready_while_mute_waits() -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from proxy.coordinator import events as ev
 from proxy.coordinator.codes import RegistrationCode
-from proxy.coordinator.effects import SendFrame
 from proxy.coordinator.wire import PING, ConsumedOffset, RegisterConsumerRequest
 from tests.unit.coordinator.driver import GROUP, Consumer, Driver, owned, topic
 
@@ -95,25 +94,6 @@ def test_a_partition_that_is_lost_while_it_is_opened_leaves_nothing() -> None:
         assert after.groups() == []
 
 
-def test_a_topic_that_is_recreated_while_a_partition_is_opened_starts_anew() -> None:
-    for slices in (0, 2, 5, 8):
-        before, consumers = stable()
-        for one in consumers:
-            one.offsets = dict.fromkeys(one.fetches, 50)
-        before.advance(20_000)
-        assert len(before.committed) == 6
-        after = opening(before)
-        for _ in range(slices):
-            step(after, None)
-        after.topics = {"t": topic(6, "id-2")}
-        after.committed = {}
-        step(after, after._snapshot())
-        after.do(None)
-        back = [after.register(one.consumer_id) for one in consumers]
-        after.advance(2000)
-        assert {offset for one in back for offset in one.fetches.values()} == {-2}
-
-
 # Losing
 
 
@@ -193,27 +173,6 @@ def test_a_partition_that_comes_back_while_it_is_dropped_is_opened_after() -> No
         assert owned(back) == ALL, slices
 
 
-def test_a_partition_that_comes_back_and_is_lost_again_stays_away() -> None:
-    driver, _ = stable()
-    step(driver, ev.PartitionLost(driver.partition, "evacuated"))
-    step(driver, ev.PartitionAssigned(driver.partition, is_empty=False))
-    step(driver, ev.PartitionLost(driver.partition, "evacuated"))
-    driver.do(None)
-    assert is_forgotten(driver)
-
-
-def test_a_registration_that_is_being_written_is_refused_when_the_partition_is_lost() -> None:
-    driver, _ = stable()
-    driver.writes_hang = True
-    late = driver.register("c4")
-    step(driver, ev.PartitionLost(driver.partition, "evacuated"))
-    for write in list(driver.hung):
-        step(driver, ev.WriteCommitted(write.partition, getattr(write, "write", -1), driver.now))
-    driver.do(None)
-    assert late.code == RegistrationCode.NOT_COORDINATOR
-    assert is_forgotten(driver)
-
-
 # Closing
 
 
@@ -277,40 +236,7 @@ def test_who_registers_while_a_group_is_closed_is_a_member_after() -> None:
     assert owned(others) == ALL
 
 
-def test_a_registration_that_is_written_while_the_group_is_closed_is_answered_after() -> None:
-    driver = Driver(units=1)
-    driver.topics["t"] = topic(6)
-    consumers = driver.stable(*MEMBERS)
-    driver.writes_hang = True
-    late = driver.register("c4")
-    driver.writes_hang = False
-    group = driver.machine.state.groups[GROUP]
-    driver.machine._membership.close_all(group, "rebalance_failed")
-    for write in list(driver.hung):
-        driver.hung.remove(write)
-        step(driver, ev.WriteCommitted(write.partition, getattr(write, "write", -1), driver.now))
-    assert late.code is None
-    driver.do(None)
-    assert [one.closed for one in consumers] == ["rebalance_failed"] * 3
-    driver.advance(20_000)
-    assert late.code == 0
-    assert owned([late]) == ALL
-
-
 # After a takeover, and after silence
-
-
-def test_one_that_comes_back_while_others_are_given_up_is_a_member() -> None:
-    before, _ = stable()
-    after = successor(before)
-    after.do(ev.PartitionAssigned(after.partition, is_empty=False))
-    after.now += 13_000
-    step(after, None)
-    assert not after.logs("consumer_gone") or len(after.logs("consumer_gone")) < 3
-    last = after.register("c3")
-    after.advance(3000)
-    assert last.code == 0
-    assert owned([last]) == ALL
 
 
 def test_nobody_fails_while_a_partition_begins_to_speak_again() -> None:
@@ -331,22 +257,3 @@ def test_nobody_fails_while_a_partition_begins_to_speak_again() -> None:
     driver.do(None)
     driver.advance(3000)
     assert [one.closed for one in consumers] == [None] * 3
-
-
-def test_an_attempt_whose_late_members_are_being_found_ends_when_one_leaves() -> None:
-    driver = Driver(units=1, max_rebalance_retries=0)
-    driver.topics["t"] = topic(6)
-    consumers = driver.stable(*MEMBERS)
-    for one in consumers:
-        one.answers = False
-    driver.register("c4")
-    driver.now += 200
-    while not any(isinstance(effect, SendFrame) and at == driver.now for at, effect in driver.history):
-        step(driver, None)
-    for _ in range(40):
-        step(driver, None)
-    driver.now += 4000
-    step(driver, None)
-    leave(driver, consumers)
-    driver.do(None)
-    assert not driver.logs("ConsumerRebalanceFailedException")

@@ -205,6 +205,14 @@ def test_what_a_coordinator_pushes_and_its_answers_are_these_bytes() -> None:
         without_offsets = len(wire.encode_response(response._replace(offsets=None))) - 4
         for wrong in (*(frame[:length] for length in set(range(len(frame))) - {without_offsets}), frame + b"\0"):
             assert "consumer_malformed" in unread(PeerError, wire.decode_response, wrong), (golden, wrong)
+    offsets = tuple(ConsumedOffset(topic, -1, 7, 2**62) for topic in ("t", "ü", "t"))
+    response = ConsumerResponse(2**31 - 1, wire.STOP_FETCHER, 1, "c1", offsets)
+    assert wire.decode_response(without_size(wire.encode_response(response))) == response
+    of_thread = tuple(ConsumedOffset("t", leader, 1, -2) for leader in (-1, 2**31 - 1))
+    threads = tuple(AssignedThread(f"a-b-{number}", of_thread) for number in range(2))
+    for request in (StartFetcherRequest("a-b", threads, (BROKER, BROKER)), StartFetcherRequest("a-b", (), ())):
+        found = wire.decode_pushed(without_size(wire.encode_start_fetcher(9, request)))
+        assert found == PushedFrame(wire.START_FETCHER, 0, 9, request)
     all_of_them = struct.pack(">hhihh", wire.STOP_FETCHER, 1, 1, -1, 2) + b"c1" + struct.pack(">i", -1)
     assert wire.decode_pushed(all_of_them).request == StopFetcherRequest("c1", None)
 
