@@ -122,15 +122,7 @@ class ByteCounts:
     def configure(self, configs: Mapping[str, Any]) -> None:
         return
 
-    def record_request(
-        self,
-        struct: ObservableStruct,
-        client_address: str,
-        principal: str,
-        api_key: int,
-        api_version: int,
-        correlation_id: str,
-    ) -> None:
+    def record_request(self, struct, client_address, principal, api_key, api_version, correlation_id):
         self.correlations.append(correlation_id)
         self.clients.add((client_address, principal))
         self.open[correlation_id] = api_key

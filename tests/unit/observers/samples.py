@@ -27,32 +27,15 @@ PRINTED_ID = "AAECAwQFBgcICQoLDA0ODw"
 
 
 def connection(**changes: Any) -> Connection:
-    values: dict[str, Any] = {
-        "id": "c1",
-        "listener": "CLIENT",
-        "client_ip": "10.0.0.7",
-        "client_port": 40000,
-        "opened_at": 1.0,
-        "principal": "User:ANONYMOUS",
-    }
-    return Connection(**{**values, **changes})
+    values = {"id": "c1", "listener": "CLIENT", "client_ip": "10.0.0.7", "client_port": 40000, "opened_at": 1.0}
+    return Connection(**{**values, "principal": "User:ANONYMOUS", **changes})
 
 
 def exchange(**changes: Any) -> Exchange:
     """An answered Metadata request."""
-    values: dict[str, Any] = {
-        "connection": connection(),
-        "api_key": METADATA,
-        "api_version": 12,
-        "correlation_id": 5,
-        "client_id": "app",
-        "received_at": 100.0,
-        "request_bytes": 50,
-        "answered_at": 100.002,
-        "response_bytes": 80,
-        "outcome": "answered",
-    }
-    return Exchange(**{**values, **changes})
+    request = {"api_key": METADATA, "api_version": 12, "correlation_id": 5, "client_id": "app", "request_bytes": 50}
+    response = {"answered_at": 100.002, "response_bytes": 80, "outcome": "answered"}
+    return Exchange(**{"connection": connection(), "received_at": 100.0, **request, **response, **changes})
 
 
 def change(**changes: Any) -> ConnectionTransition:
@@ -62,20 +45,9 @@ def change(**changes: Any) -> ConnectionTransition:
 
 def report(**changes: Any) -> AggregatedThrottle:
     """Three connections held."""
-    values: dict[str, Any] = {
-        "listener": "CLIENT",
-        "address": "10.0.0.7",
-        "scope": "ip",
-        "quota": "connection_creation_rate",
-        "action": "hold",
-        "count": 3,
-        "limit": 20,
-        "observed": 21.5,
-        "delay_ms": 750,
-        "first_at": 100.0,
-        "last_at": 100.25,
-    }
-    return AggregatedThrottle(**{**values, **changes})
+    limit = {"scope": "ip", "quota": "connection_creation_rate", "action": "hold", "limit": 20, "observed": 21.5}
+    held = {"count": 3, "delay_ms": 750, "first_at": 100.0, "last_at": 100.25}
+    return AggregatedThrottle(**{"listener": "CLIENT", "address": "10.0.0.7", **limit, **held, **changes})
 
 
 def record_set(size: int, records: int, **changes: Any) -> RecordSet:
@@ -91,31 +63,18 @@ def produce(
     **changes: Any,
 ) -> Exchange:
     """An answered Produce; ``parts``: (topic, partition, bytes, records)."""
-    values: dict[str, Any] = {
-        "api_key": PRODUCE,
-        "api_version": 13 if ids else 9,
-        "decode": "full",
-        "request": ProduceRequest(
-            acks=-1,
-            timeout_ms=30_000,
-            transactional_id=transactional_id,
-            partitions=tuple(
-                ProducedPartition(topic, partition, record_set(size, records, producer_id=7, base_sequence=3))
-                for topic, partition, size, records in parts
-            ),
-            topics_are_ids=ids,
-        ),
-        "response": ProduceResponse(
-            throttle_ms=4,
-            # In another order than the request: nothing says that a broker keeps it.
-            partitions=tuple(
-                AnsweredPartition(topic, partition, error_code, 500 + partition)
-                for topic, partition, _, _ in parts[::-1]
-            ),
-            topics_are_ids=ids,
-        ),
-    }
-    return exchange(**{**values, **changes})
+    sent = tuple(
+        ProducedPartition(topic, partition, record_set(size, records, producer_id=7, base_sequence=3))
+        for topic, partition, size, records in parts
+    )
+    # In another order than the request: nothing says that a broker keeps it.
+    answered = tuple(
+        AnsweredPartition(topic, partition, error_code, 500 + partition) for topic, partition, _, _ in parts[::-1]
+    )
+    request = ProduceRequest(-1, 30_000, transactional_id, partitions=sent, topics_are_ids=ids)
+    response = ProduceResponse(throttle_ms=4, partitions=answered, topics_are_ids=ids)
+    values = {"api_key": PRODUCE, "api_version": 13 if ids else 9, "decode": "full"}
+    return exchange(**{**values, "request": request, "response": response, **changes})
 
 
 def fetch(
@@ -132,35 +91,14 @@ def fetch(
     **changes: Any,
 ) -> Exchange:
     """An answered Fetch; ``got``: (topic, partition, bytes, records, error code)."""
-    values: dict[str, Any] = {
-        "api_key": FETCH,
-        "api_version": 13 if ids else 12,
-        "decode": "full",
-        "request": FetchRequest(
-            replica_id=-1,
-            max_wait_ms=max_wait_ms,
-            min_bytes=1,
-            session_id=session_id,
-            session_epoch=session_epoch,
-            partitions=tuple(WantedPartition(topic, partition, 0) for topic, partition in wanted),
-            topics_are_ids=ids,
-            forgotten=forgotten,
-        ),
-        "response": FetchResponse(
-            throttle_ms=0,
-            error_code=answered_error,
-            session_id=answered_session,
-            partitions=tuple(
-                FetchedPartition(
-                    topic,
-                    partition,
-                    error_code,
-                    1000,
-                    record_set(size, records, base_offset=40) if size else EMPTY_RECORD_SET,
-                )
-                for topic, partition, size, records, error_code in got
-            ),
-            topics_are_ids=ids,
-        ),
-    }
-    return exchange(**{**values, **changes})
+    asked = tuple(WantedPartition(topic, partition, 0) for topic, partition in wanted)
+    request = FetchRequest(
+        -1, max_wait_ms, 1, session_id, session_epoch, asked, topics_are_ids=ids, forgotten=forgotten
+    )
+    returned = []
+    for topic, partition, size, records, error_code in got:
+        sums = record_set(size, records, base_offset=40) if size else EMPTY_RECORD_SET
+        returned.append(FetchedPartition(topic, partition, error_code, 1000, sums))
+    response = FetchResponse(0, answered_error, answered_session, tuple(returned), topics_are_ids=ids)
+    values = {"api_key": FETCH, "api_version": 13 if ids else 12, "decode": "full"}
+    return exchange(**{**values, "request": request, "response": response, **changes})

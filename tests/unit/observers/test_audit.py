@@ -329,12 +329,8 @@ class TestByTheClock:
         status = outbox.events[-1]
         assert kinds(outbox) == ["request"] * 4 + ["sidecar_status"]
         assert (status.seq, status.emitted, status.seen, status.hidden, status.waiting) == (25, 24, 30, 1, 5)
-        assert (status.dropped, status.queued, status.last, status.clock_step_ms) == (
-            {"observer_queue": 20},
-            4,
-            False,
-            0,
-        )
+        got = (status.dropped, status.queued, status.last, status.clock_step_ms)
+        assert got == ({"observer_queue": 20}, 4, False, 0)
         assert (status.started_at, status.ts) == (1_700_000_500_000_000, 1_700_000_510_000_000)
         observer.close(0)
         assert outbox.events[-1].last
@@ -371,20 +367,16 @@ class TestByTheClock:
         outbox.tick()
         assert kinds(outbox) == ["request", "gap", "gap", "sidecar_status"]
         gaps = outbox.events[1:3]
-        assert [(gap.seq, gap.reason, gap.lost_boot_id, gap.lost_first_seq, gap.lost_last_seq) for gap in gaps] == [
-            (2, "killed", "earlier", 5, 9),
-            (3, "too_large", "boot", 1, 1),
-        ]
+        got = [(gap.seq, gap.reason, gap.lost_boot_id, gap.lost_first_seq, gap.lost_last_seq) for gap in gaps]
+        assert got == [(2, "killed", "earlier", 5, 9), (3, "too_large", "boot", 1, 1)]
         assert outbox.taken == 1
 
     def test_a_list_of_topics_is_reported_until_the_end(self, auditing: Auditing) -> None:
         observer, outbox = auditing()
         listed: list[InventoryEvent] = inventory_events([InventoryTopic(str(n)) for n in range(1500)], 7)
         observer._inventory._publish(listed)
-        assert [(event.seq, event.part, event.parts, event.ts) for event in outbox.events] == [
-            (1, 1, 2, 7),
-            (2, 2, 2, 7),
-        ]
+        got = [(event.seq, event.part, event.parts, event.ts) for event in outbox.events]
+        assert got == [(1, 1, 2, 7), (2, 2, 2, 7)]
         observer.close(0)
         observer._inventory._publish(listed)
         assert kinds(outbox) == ["topic_inventory"] * 2 + ["sidecar_status"]

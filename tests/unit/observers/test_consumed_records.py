@@ -117,6 +117,7 @@ def test_an_offset_that_is_not_known_gives_an_upper_bound() -> None:
     assert counted(opened, fetched(offset=None, epoch=1)) == Counted(30, upper_bound=True)
 
 
+@pytest.mark.promise("consumed-records.md", "The records of share fetches are an upper bound.")
 def test_share_fetches_give_an_upper_bound_and_an_empty_partition_nothing() -> None:
     assert counted(fetched(api_key=SHARE_FETCH)) == Counted(30, upper_bound=True)
     assert counted(fetched(api_key=SHARE_FETCH, records=0)) == Counted(0)

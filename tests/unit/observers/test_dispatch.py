@@ -134,6 +134,7 @@ class TestDelivery:
             assert fake.life[-1] == "close"
             assert set(fake.dropped) == {0}
 
+    @pytest.mark.promise("observers.md", "An observer is configured first, and called no more after close.")
     def test_an_observer_is_configured_and_then_called_until_it_is_closed(self) -> None:
         dispatcher = started("Keeper")
         dispatcher.flush()  # without traffic there is no call
@@ -311,6 +312,7 @@ class TestNames:
 
 
 class TestChanges:
+    @pytest.mark.promise("observers.md", "record_changes gets connections that open, authenticate or close.")
     def test_they_come_after_the_exchanges_before_them(self) -> None:
         dispatcher = started("ChangeKeeper", "Keeper")
         first, second, third = exchange(), change(), change(change="closed")
@@ -323,18 +325,26 @@ class TestChanges:
         assert [id(one) for one in keeper.seen] == [id(first), id(second), id(third)]
         assert [(s.delivered, s.queued) for s in dispatcher.stats()] == [(3, 0), (1, 0)]
 
-    def test_many_at_once_come_in_batches_and_a_loss_is_counted_and_reported(self) -> None:
-        dispatcher, keeper = held("GatedChangeKeeper")
-        for _ in range(MAX_QUEUED_WEIGHT + MAX_BATCH_EXCHANGES):
-            dispatcher.record_change(change())
-        dispatcher.flush()
-        assert lost(dispatcher) == MAX_BATCH_EXCHANGES
-        keeper.gate.set()
-        settled(dispatcher)
-        dispatcher.record_change(change())
-        dispatcher.close(60)
-        assert keeper.dropped[-1] == sum(keeper.dropped) == MAX_BATCH_EXCHANGES
-        assert keeper.life.count("changes") == MAX_QUEUED_WEIGHT // MAX_BATCH_EXCHANGES + 1
+    def test_changes_and_throttles_count_for_what_may_wait_and_a_loss_is_reported_with_the_next_call(self) -> None:
+        def changes(dispatcher: Dispatcher, count: int) -> None:
+            for _ in range(count):
+                dispatcher.record_change(change())
+            dispatcher.flush()
+
+        def throttles(dispatcher: Dispatcher, count: int) -> None:
+            dispatcher.record_throttles([report()] * count)
+
+        for name, record in (("GatedChangeKeeper", changes), ("GatedWatcher", throttles)):
+            dispatcher, gated = held(name)
+            for _ in range(MAX_QUEUED_WEIGHT // MAX_BATCH_EXCHANGES + 1):
+                record(dispatcher, MAX_BATCH_EXCHANGES)
+            assert lost(dispatcher) == MAX_BATCH_EXCHANGES, name
+            gated.gate.set()
+            settled(dispatcher)
+            record(dispatcher, 1)
+            dispatcher.close(60)
+            assert gated.dropped[-1] == sum(gated.dropped) == MAX_BATCH_EXCHANGES, name
+            assert dispatcher.stats()[0].delivered == MAX_QUEUED_WEIGHT + 2, name
 
 
 class TestObserved:
@@ -489,12 +499,8 @@ class TestKip388:
         assert curious.unit == "s"
         context, again = curious.contexts
         assert context == again
-        assert (context.broker_id, context.listener, context.client_id, context.connection_id) == (
-            1,
-            "CLIENT",
-            "billing",
-            "c1",
-        )
+        got = (context.broker_id, context.listener, context.client_id, context.connection_id)
+        assert got == (1, "CLIENT", "billing", "c1")
         assert (context.error_code, context.responded_at) == (3, 0.0)
         assert context.forwarded_at == pytest.approx(before + 100.001, abs=60)
         assert context.forwarded_at - context.received_at == pytest.approx(0.001, abs=1e-5)
@@ -510,6 +516,7 @@ class TestKip388:
         assert observer(dispatcher, "ByteCounts").correlations == ["c1:0", "c1:1", "c1:2", "c1:3"]
         assert observer(dispatcher, "BadHalf").correlations == ["c1:0", "c1:1", "c1:2", "c1:3"]
 
+    @pytest.mark.promise("observers.md", "No response is reported where none was handed to the client.")
     def test_no_response_is_reported_where_none_came(self) -> None:
         dispatcher = started("ByteCounts")
         dispatcher.record_exchange(produce([(b"a", 0, 100, 1)], outcome="no_response", response=None))
@@ -530,6 +537,7 @@ class TestKip388:
 
 
 class TestThrottles:
+    @pytest.mark.promise("observers.md", "record_throttles gets connections that met a limit.")
     def test_they_come_in_order_with_the_exchanges_recorded_before_and_after(self) -> None:
         dispatcher = started("Watcher")
         first, second, third = exchange(), report(), exchange()
@@ -548,27 +556,9 @@ class TestThrottles:
         dispatcher.record_throttles([])
         dispatcher.close(60)
         assert observer(dispatcher, "Keeper").life == ["configure", "close"]
-        assert [(s.delivered, sum(s.dropped.values()), s.failed, s.queued) for s in dispatcher.stats()] == [
-            (0, 0, 0, 0),
-            (0, 0, 0, 0),
-            (2, 0, 0, 0),
-        ]
+        got = [(s.delivered, sum(s.dropped.values()), s.failed, s.queued) for s in dispatcher.stats()]
+        assert got == [(0, 0, 0, 0), (0, 0, 0, 0), (2, 0, 0, 0)]
         assert observer(dispatcher, "WatchingByteCounts").reports == [report(), report()]
-
-    def test_each_counts_as_one_of_what_may_wait_and_a_loss_is_reported_with_the_next_call(self) -> None:
-        dispatcher, watcher = held("GatedWatcher")
-        feed(dispatcher, MAX_QUEUED_WEIGHT - 2)
-        dispatcher.record_throttles([report()] * 3)
-        dispatcher.record_throttles([report()] * 2)
-        feed(dispatcher, 1)
-        assert (lost(dispatcher), dispatcher.stats()[0].queued) == (4, MAX_QUEUED_WEIGHT + 1)
-        watcher.gate.set()
-        settled(dispatcher)
-        feed(dispatcher, 1)
-        dispatcher.close(60)
-        assert watcher.dropped[-2:] == [3, 1], "three reports before the two, and an exchange behind them"
-        assert sum(watcher.dropped) == lost(dispatcher) == 4
-        assert dispatcher.stats()[0].delivered == MAX_QUEUED_WEIGHT + 2
 
     def test_a_call_that_raises_is_counted_and_exchanges_go_on(self) -> None:
         dispatcher = started("ThrowingWatcher")

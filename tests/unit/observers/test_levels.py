@@ -16,14 +16,7 @@ from observers.event import ROLLUP_LEVEL, SCHEMA_LEVEL, RequestEvent, RollupEven
 from observers.observed_counter import SHARED_MEMORY
 from observers.opentelemetry import OpenTelemetryLogsObserver
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA, SUPPORTED
-from tests.unit.observers.audit_levels import (
-    Audit,
-    check_records,
-    configs,
-    fake_producers,
-    levels_of,
-    without_pump,
-)
+from tests.unit.observers.audit_levels import Audit, check_records, configs, fake_producers, levels_of, without_pump
 from tests.unit.observers.samples import exchange, report
 from tests.unit.observers.test_outbox import MIB, FakeProducer
 
@@ -161,10 +154,8 @@ class TestLevel:
         assert levels_of(read) == [1, 2, 1]
         assert check_records(read) == {"alone": 2, "in rollups": 5, "missing": 6}
         gaps = [event for e in read for event in e.events if isinstance(event, GapEvent)]
-        assert [(gap.reason, gap.lost_first_seq, gap.lost_last_seq) for gap in gaps] == [
-            ("observer_queue", 3, 4),
-            ("schema_level", 5, 8),
-        ]
+        got = [(gap.reason, gap.lost_first_seq, gap.lost_last_seq) for gap in gaps]
+        assert got == [("observer_queue", 3, 4), ("schema_level", 5, 8)]
 
     def test_both_levels_survive_a_kill_and_come_at_theirs(self, tmp_path: Path, boot_id: str) -> None:
         """The next run may only write level 1. It sends what is on disk as it is, and counts it."""

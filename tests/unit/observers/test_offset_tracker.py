@@ -24,6 +24,13 @@ def tracker(*, topics: Collection[str] = (), principals: Collection[str] = ()) -
     return OffsetTracker(names, AuditFilter(names, topics=topics, principals=principals))
 
 
+def after(*exchanges: Any, **excluded: Collection[str]) -> OffsetTracker:
+    """A tracker that has got these."""
+    made = tracker(**excluded)
+    made.record_exchanges(exchanges, WALL)
+    return made
+
+
 def connection(number: int = 1, principal: str = "User:billing") -> Connection:
     return Connection(f"c{number}", "CLIENT", "10.0.0.7", 40_000, 0.0, principal)
 
@@ -79,8 +86,7 @@ def groups(found: OffsetTracker) -> list[GroupEvent]:
 
 @pytest.mark.promise("audit-event.md", "The ends of partitions that were written or fetched are reported.")
 def test_the_end_follows_acknowledged_records() -> None:
-    offsets = tracker()
-    offsets.record_exchanges([produced(b"clicks", 50), produced(ID, 7), produced(b"clicks", 60, at=2.0)], WALL)
+    offsets = after(produced(b"clicks", 50), produced(ID, 7), produced(b"clicks", 60, at=2.0))
     (event,) = offsets.drain(5)
     assert event == EndOffsetsEvent(
         0, 5, (EndOffset("clicks", 3, 70, 1_002_000_000), EndOffset("orders", 3, 17, 1_001_000_000))
@@ -97,11 +103,9 @@ def test_what_says_nothing_of_the_end_is_left_out() -> None:
         fetched(b"t", 50, error=3),
         fetched(b"t", -1),
     ):
-        offsets = tracker()
-        offsets.record_exchanges([one], WALL)
+        offsets = after(one)
         assert offsets.drain(5) == [], one
-    offsets = tracker()
-    offsets.record_exchanges([produced(b"t", 1, at=float("nan")), produced(b"u", 1)], WALL)
+    offsets = after(produced(b"t", 1, at=float("nan")), produced(b"u", 1))
     assert ends(offsets) == {("u", 3): 11}, "one it cannot work with leaves the others"
 
 
@@ -109,22 +113,19 @@ def test_the_last_response_holds_whatever_was_handed_on_first() -> None:
     """A slow client took an old response after another client's newer one. A fetch between two appends of one produce
     was completed before the second append, and its response came 53 µs after that of the produce."""
     for at, high_watermark, end in ((1.0, 40, 100), (3.0, 0, 0), (2.000053, 90, 100)):
-        offsets = tracker()
-        offsets.record_exchanges([produced(b"t", 90, at=2.0), fetched(b"t", high_watermark, at=at)], WALL)
+        offsets = after(produced(b"t", 90, at=2.0), fetched(b"t", high_watermark, at=at))
         assert ends(offsets) == {("t", 3): end}, at
 
 
 def test_hidden_topics_and_principals_are_left_out() -> None:
-    offsets = tracker(topics=["secret"], principals=["User:hidden"])
     commits = about(b"g", b"m", (b"secret", 0, 1), (b"t", 0, 2))
     hidden = connection(2, "User:hidden")
-    offsets.record_exchanges(
-        [
-            produced(b"secret", 1),
-            exchange(COMMIT, resources=commits),
-            exchange(HEARTBEAT, resources=about(), connection=hidden),
-        ],
-        WALL,
+    offsets = after(
+        produced(b"secret", 1),
+        exchange(COMMIT, resources=commits),
+        exchange(HEARTBEAT, resources=about(), connection=hidden),
+        topics=["secret"],
+        principals=["User:hidden"],
     )
     (event,) = offsets.drain(5)
     assert isinstance(event, GroupEvent)
@@ -133,16 +134,12 @@ def test_hidden_topics_and_principals_are_left_out() -> None:
 
 @pytest.mark.promise("audit-event.md", "A group event says what one member did and committed.")
 def test_a_member_is_reported_with_its_last_offsets() -> None:
-    offsets = tracker()
     first = about(b"invoicing", b"m1", (b"t", 0, 5), (ID, 1, 7), generation_id=2)
     second = about(b"invoicing", b"m1", (b"t", 0, 6), generation_id=3, group_instance_id=None)
-    offsets.record_exchanges(
-        [
-            exchange(HEARTBEAT, 1.0, resources=about(generation_id=2)),
-            exchange(COMMIT, 2.0, resources=first),
-            exchange(COMMIT, 3.0, resources=second),
-        ],
-        WALL,
+    offsets = after(
+        exchange(HEARTBEAT, 1.0, resources=about(generation_id=2)),
+        exchange(COMMIT, 2.0, resources=first),
+        exchange(COMMIT, 3.0, resources=second),
     )
     assert groups(offsets) == [
         GroupEvent(
@@ -157,13 +154,10 @@ def test_a_member_is_reported_with_its_last_offsets() -> None:
 
 
 def test_offsets_that_the_broker_refused_are_left_out() -> None:
-    offsets = tracker()
     refused = ItemErrorFacts(29, "topic", b"t", None, 1, -1, None, None)
     by_id = ItemErrorFacts(3, "topic", None, ID, 0, -1, None, None)
     commits = about(b"g", b"m", (b"t", 0, 5), (b"t", 1, 6), (ID, 0, 7))
-    offsets.record_exchanges(
-        [exchange(COMMIT, resources=commits, item_errors=ItemErrors((refused, by_id), 2, 0, 0))], WALL
-    )
+    offsets = after(exchange(COMMIT, resources=commits, item_errors=ItemErrors((refused, by_id), 2, 0, 0)))
     (event,) = groups(offsets)
     assert ([(one.topic, one.partition) for one in event.committed], event.commits) == ([("t", 0)], 1)
 
@@ -176,8 +170,7 @@ def test_a_commit_whose_result_is_not_known_counts_for_nothing() -> None:
         {"decode": "not_kept"},
         {"item_errors": ItemErrors((), 1, 0, 0)},  # more failed than are listed
     ):
-        offsets = tracker()
-        offsets.record_exchanges([exchange(COMMIT, resources=about(b"g", b"m", (b"t", 0, 5)), **changes)], WALL)
+        offsets = after(exchange(COMMIT, resources=about(b"g", b"m", (b"t", 0, 5)), **changes))
         assert groups(offsets) == [], changes
 
 
@@ -189,37 +182,26 @@ def test_whom_the_broker_refuses_is_no_member_nor_who_only_reads_of_a_group() ->
         *(exchange(api, resources=about()) for api in (9, 13, 15)),
         exchange(11, resources=about(member=b"")),
     ):
-        offsets = tracker()
-        offsets.record_exchanges([one, fetched(b"clicks", 5, records=2)], WALL)
+        offsets = after(one, fetched(b"clicks", 5, records=2))
         assert groups(offsets) == [], one
-    offsets = tracker()
-    offsets.record_exchanges([exchange(HEARTBEAT, resources=about(), error_code=27)], WALL)
+    offsets = after(exchange(HEARTBEAT, resources=about(), error_code=27))
     assert [(event.member_id, event.requests) for event in groups(offsets)] == [("m1", 1)], "one in a rebalance is"
 
 
 def test_commits_without_membership_and_in_transactions_say_so() -> None:
-    offsets = tracker()
-    offsets.record_exchanges(
-        [
-            exchange(COMMIT, resources=about(b"g", b"", (b"t", 0, 5))),
-            exchange(TXN_COMMIT, resources=about(b"g", b"m", (b"t", 0, 6))),
-            exchange(CONSUMER_HEARTBEAT, resources=about(b"new")),
-        ],
-        WALL,
+    offsets = after(
+        exchange(COMMIT, resources=about(b"g", b"", (b"t", 0, 5))),
+        exchange(TXN_COMMIT, resources=about(b"g", b"m", (b"t", 0, 6))),
+        exchange(CONSUMER_HEARTBEAT, resources=about(b"new")),
     )
     assert [
         (one.member_id, one.group_type, [each.transactional for each in one.committed]) for one in groups(offsets)
-    ] == [
-        (None, None, [False]),
-        ("m", None, [True]),
-        ("m1", "consumer", []),
-    ]
+    ] == [(None, None, [False]), ("m", None, [True]), ("m1", "consumer", [])]
 
 
 def test_topics_that_a_members_connection_fetched_are_reported() -> None:
     """Also after the events of the last interval were taken; and not of other connections."""
-    offsets = tracker()
-    offsets.record_exchanges([exchange(HEARTBEAT, resources=about())], WALL)
+    offsets = after(exchange(HEARTBEAT, resources=about()))
     assert groups(offsets)[0].fetched == ()
     offsets.record_exchanges(
         [
@@ -269,8 +251,7 @@ def test_what_is_kept_of_members_in_an_interval_is_bounded(monkeypatch: pytest.M
     (event,) = groups(offsets)
     assert [(one.partition, one.offset) for one in event.committed] == [(0, 1), (1, 8)]
     assert event.offsets_not_listed == 1
-    offsets = tracker()
-    offsets.record_exchanges([exchange(HEARTBEAT, resources=about())], WALL)
+    offsets = after(exchange(HEARTBEAT, resources=about()))
     offsets.record_exchanges([fetched(topic, 5, records=1) for topic in (b"a", b"b", b"a")], WALL)
     assert (offsets.left_out, groups(offsets)[0].fetched) == (1, ("a",))
 

@@ -135,6 +135,7 @@ def test_failures_and_denials_are_warnings() -> None:
         assert attributes(record["attributes"]).get("error.type") == error_type, event
 
 
+@pytest.mark.promise("opentelemetry.md", "Requests have the attributes of messaging where one value holds for all.")
 def test_what_holds_for_all_of_a_request_has_the_attributes_of_messaging() -> None:
     names = ("operation.type", "destination.name", "destination.partition.id", "batch.message_count")
     for api_key, topics, expected in (

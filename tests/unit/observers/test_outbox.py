@@ -174,9 +174,12 @@ class Desk:
 def desk_of() -> Iterator[Callable[..., Desk]]:
     made: list[str] = []
 
-    def make(folder: Path | None = None, **settings: Any) -> Desk:
+    def make(folder: Path | None = None, *, ready: bool = False, **settings: Any) -> Desk:
         made.append(uuid.uuid4().hex)
-        return Desk(folder, boot_id=made[-1], **settings)
+        desk = Desk(folder, boot_id=made[-1], **settings)
+        if ready:
+            desk.producer.ready.set()
+        return desk
 
     yield make
     for boot_id in made:
@@ -188,8 +191,7 @@ DeskOf = Callable[..., Desk]
 
 class TestInMemory:
     def test_events_wait_for_others_and_then_go_with_what_was_lost_before(self, desk_of: DeskOf) -> None:
-        desk = desk_of()
-        desk.producer.ready.set()
+        desk = desk_of(ready=True)
         desk.add(3, lost={"observer_queue": 7})
         desk.turn(BLOCK_LINGER / 2)
         assert (desk.stats().queued, desk.producer.queued) == (3, 0)
@@ -213,8 +215,7 @@ class TestInMemory:
 
     @pytest.mark.promise("opentelemetry.md", "Events that a collector rejects are lost as rejected.")
     def test_events_that_the_destination_refused_are_counted_beside_those_it_took(self, desk_of: DeskOf) -> None:
-        desk = desk_of()
-        desk.producer.ready.set()
+        desk = desk_of(ready=True)
         for refused in (3, 0, BLOCK, BLOCK + 7):
             desk.add()
             desk.producer.end("rejected", lost=refused)
@@ -222,10 +223,8 @@ class TestInMemory:
         assert (stats.delivered, stats.dropped, stats.queued) == (2 * BLOCK - 3, {"rejected": 2 * BLOCK + 3}, 0)
         desk.add()
         desk.deliver()
-        assert desk.gaps() == [
-            Gap("rejected", desk.boot_id, 1, BLOCK),
-            Gap("rejected", desk.boot_id, 2 * BLOCK + 1, 4 * BLOCK),
-        ]
+        got = desk.gaps()
+        assert got == [Gap("rejected", desk.boot_id, 1, BLOCK), Gap("rejected", desk.boot_id, 2 * BLOCK + 1, 4 * BLOCK)]
 
     def test_what_is_left_at_the_end_is_lost(self, desk_of: DeskOf) -> None:
         desk = desk_of()
@@ -233,8 +232,7 @@ class TestInMemory:
         desk.add(5)
         desk.outbox.close(0)
         assert (desk.stats().queued, desk.stats().dropped) == (0, {"no_cluster": BLOCK + 5})
-        desk = desk_of()
-        desk.producer.ready.set()
+        desk = desk_of(ready=True)
         desk.add()
         desk.outbox.close(0)
         assert (desk.stats().queued, desk.stats().dropped) == (0, {"closed": BLOCK})
@@ -262,8 +260,7 @@ class TestLevels:
         return [(e["schema_level"], e["first_seq"], e["last_seq"]) for e in desk.producer.arrived]
 
     def test_halves_and_blocks_that_are_sent_again_keep_their_level(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        desk = desk_of(tmp_path)
-        desk.producer.ready.set()
+        desk = desk_of(tmp_path, ready=True)
         desk.level(2)
         desk.add()
         desk.level(1)
@@ -297,8 +294,7 @@ class TestLevels:
 
 class TestOnDisk:
     def test_every_block_is_on_disk_until_the_topic_has_it(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        desk = desk_of(tmp_path)
-        desk.producer.ready.set()
+        desk = desk_of(tmp_path, ready=True)
         desk.add()
         desk.add()
         assert (desk.stats().spooled, desk.stats().queued, desk.producer.queued) == (2 * BLOCK, 0, 2)
@@ -313,8 +309,7 @@ class TestOnDisk:
     def test_an_outage_longer_than_memory_loses_nothing_and_keeps_the_order(
         self, desk_of: DeskOf, tmp_path: Path
     ) -> None:
-        desk = desk_of(tmp_path, room=MIB)
-        desk.producer.ready.set()
+        desk = desk_of(tmp_path, room=MIB, ready=True)
         for _ in range(100):
             desk.add()
             desk.turn()
@@ -348,8 +343,7 @@ class TestOnDisk:
 
     @pytest.mark.promise("audit-delivery.md", "While the topic takes nothing events wait on disk.")
     def test_what_passes_is_sent_again_one_first_and_then_all(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        desk = desk_of(tmp_path)
-        desk.producer.ready.set()
+        desk = desk_of(tmp_path, ready=True)
         with capture_logs() as logged:
             for _ in range(3):
                 desk.add()
@@ -369,16 +363,13 @@ class TestOnDisk:
             desk.deliver()
         assert sorted(desk.arrived()) == list(range(1, 4 * BLOCK + 1))
         assert desk.stats().dropped == {}
-        assert [(one["event"], one.get("reason")) for one in logged] == [
-            ("audit_delivery_failed", "topic_authorization_failed"),
-            ("audit_delivery_works_again", None),
-        ]
+        got = [(one["event"], one.get("reason")) for one in logged]
+        assert got == [("audit_delivery_failed", "topic_authorization_failed"), ("audit_delivery_works_again", None)]
 
     def test_a_refused_record_and_one_that_no_empty_producer_takes_is_lost_and_holds_up_nothing(
         self, desk_of: DeskOf, tmp_path: Path
     ) -> None:
-        desk = desk_of(tmp_path, room=MIB)
-        desk.producer.ready.set()
+        desk = desk_of(tmp_path, room=MIB, ready=True)
         for _ in range(2):
             desk.add()
         desk.producer.end("invalid_record")
@@ -424,8 +415,7 @@ class TestNextRun:
         assert [folder.name for folder in tmp_path.iterdir()] == [f"1-{new.boot_id}"]
 
     def test_it_sends_only_what_the_topic_may_lack(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        old = desk_of(tmp_path)
-        old.producer.ready.set()
+        old = desk_of(tmp_path, ready=True)
         for _ in range(5):
             old.add()
         for _ in range(3):
@@ -513,8 +503,7 @@ class TestNextRun:
         old.add()
         old.add()
         old.die()
-        new = desk_of(tmp_path)
-        new.producer.ready.set()
+        new = desk_of(tmp_path, ready=True)
         new.turn()
         new.producer.end("invalid_record")
         new.deliver()
@@ -530,8 +519,7 @@ class TestSmallMessages:
         self, desk_of: DeskOf, tmp_path: Path
     ) -> None:
         for folder in (None, tmp_path):
-            desk = desk_of(folder)
-            desk.producer.ready.set()
+            desk = desk_of(folder, ready=True)
             for _ in range(2):
                 desk.add(each=250)
             desk.add(50)
@@ -555,8 +543,7 @@ class TestSmallMessages:
                 assert len(msgspec.json.encode(envelope)) <= 6000
 
     def test_a_part_that_may_be_sent_again_is_sent_alone(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        desk = desk_of(tmp_path)
-        desk.producer.ready.set()
+        desk = desk_of(tmp_path, ready=True)
         desk.add()
         desk.producer.end("too_large")
         desk.producer.end()
@@ -569,8 +556,7 @@ class TestSmallMessages:
         assert desk.outbox._store.done
 
     def test_after_a_kill_the_same_parts_come_again(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        old = desk_of(tmp_path)
-        old.producer.ready.set()
+        old = desk_of(tmp_path, ready=True)
         old.add(each=250)
         for _ in range(20):
             old.producer.end("too_large" if len(old.producer.sent[0][1]) > 6000 else None)
@@ -669,8 +655,7 @@ class TestDisk:
     def test_while_it_fails_events_wait_in_memory_and_losses_are_counted(
         self, desk_of: DeskOf, tmp_path: Path, broken: Callable[[], None], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        desk = desk_of(tmp_path, room=MIB)
-        desk.producer.ready.set()
+        desk = desk_of(tmp_path, room=MIB, ready=True)
         desk.add(size=100_000)
         broken()
         for _ in range(15):
@@ -718,8 +703,7 @@ class TestDisk:
     ) -> None:
         synced: list[Path] = []
         monkeypatch.setattr(Spool, "sync", lambda self: synced.append(self._folder))
-        desk = desk_of(tmp_path)
-        desk.producer.ready.set()
+        desk = desk_of(tmp_path, ready=True)
         desk.add()
         desk.turn(0.1)
         desk.producer.end()

@@ -101,6 +101,7 @@ def test_the_newest_request_of_a_bucket_is_its_exemplar(counter: RequestCounter)
     assert counter.apis(1000.0)[LISTENER][3].exemplars == {bucket_of(4000): ("b", 4000, 1101.004)}
 
 
+@pytest.mark.promise("changes.md", "A request counts once in errors, by the worst of its items.")
 def test_errors_of_items_and_partitions_count_once_by_the_worst(counter: RequestCounter) -> None:
     moved = ItemErrors((ItemErrorFacts(6, "topic", b"t", None, 0, 0, None, None),), 0, 1, 0)
     counter.add_exchanges(

@@ -19,16 +19,7 @@ from observers.rollup_writer import RollupAggregator
 from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
 from proxy.core.exchange import ItemErrorFacts, ItemErrors, RequestResource, RequestResources
-from tests.unit.observers.samples import (
-    FETCH,
-    PRINTED_ID,
-    PRODUCE,
-    TOPIC_ID,
-    connection,
-    exchange,
-    fetch,
-    produce,
-)
+from tests.unit.observers.samples import FETCH, PRINTED_ID, PRODUCE, TOPIC_ID, connection, exchange, fetch, produce
 
 AUDIT, SECRET = b"audit", b"secret"
 API_NAMES = {0: "Produce", 1: "Fetch", 3: "Metadata"}

@@ -7,18 +7,9 @@ import pytest
 from observers.api import TOPIC_NAME, ObservableStruct
 from observers.views import request_view, response_view
 from proxy.compiled.exchange import Exchange
-from proxy.coordinator.wire import (
-    ClusterMetadataResponse,
-    EndpointEntry,
-    encode_cluster_metadata_response,
-)
+from proxy.coordinator.wire import ClusterMetadataResponse, EndpointEntry, encode_cluster_metadata_response
 from proxy.core.accessors import SchemaException
-from proxy.core.exchange import (
-    FetchedPartition,
-    FetchRequest,
-    FetchResponse,
-    WantedPartition,
-)
+from proxy.core.exchange import FetchedPartition, FetchRequest, FetchResponse, WantedPartition
 from proxy.interceptors.broker_metadata import BrokerEntry, encode_request, encode_response
 from tests.golden.frames import FOLDER, load
 from tests.unit.observers.samples import (
@@ -74,12 +65,8 @@ def test_responses_of_produce_and_fetch_in_both_spellings() -> None:
     struct = response_view(produce([(b"a", 3, 100, 1)], error_code=29), unknown)
     (topic,) = struct.get_observable_struct_array("responses")
     (partition,) = topic.get_observable_struct_array("partition_responses")
-    assert (struct.size_of(), struct.get("throttle_time_ms"), topic.get("topic"), topic.get("Name")) == (
-        80,
-        4,
-        "a",
-        "a",
-    )
+    got = (struct.size_of(), struct.get("throttle_time_ms"), topic.get("topic"), topic.get("Name"))
+    assert got == (80, 4, "a", "a")
     assert (partition.get("partition"), partition.get("error_code"), partition.get("BaseOffset")) == (3, 29, 503)
     one = fetch([(b"a", 0)], [(b"a", 0, 50, 2, 0)], session_id=9, session_epoch=4)
     asked, got = request_view(one, unknown), response_view(one, unknown)
@@ -91,11 +78,8 @@ def test_responses_of_produce_and_fetch_in_both_spellings() -> None:
     for spelling in ("partition_responses", "Partitions"):
         (partition,) = topic.get_observable_struct_array(spelling)
         assert partition.get("record_set").size_in_bytes() == 50
-        assert (partition.get("PartitionIndex"), partition.get("partition"), partition.get("high_watermark")) == (
-            0,
-            0,
-            1000,
-        )
+        got = (partition.get("PartitionIndex"), partition.get("partition"), partition.get("high_watermark"))
+        assert got == (0, 0, 1000)
 
 
 def test_a_share_fetch_has_what_its_facts_say() -> None:
@@ -183,6 +167,7 @@ def compare(kept: ObservableStruct, walked: ObservableStruct) -> int:
     return count
 
 
+@pytest.mark.promise("observers.md", "A body that is too long to be kept still has topics, sizes and counts.")
 def test_a_kept_body_and_its_facts_say_the_same() -> None:
     reported = 0
     for kept, walked, kind in kept_and_walked():
