@@ -26,10 +26,8 @@ from proxy.errors import LocalError
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA, COORDINATOR_PROTOCOL, PREFIX, QUOTA_IP, SUPPORTED, LevelRange
 from proxy.features.records import SAFE_DOWNGRADE, ReaderRecord, SupportedRange, encode, reader_key
 from proxy.fleet import topic_commands
-from proxy.fleet.topic_client import TopicMissing
 from proxy.fleet.topic_spec import TopicSpec
 from proxy.local import broker
-from proxy.local import cluster as local_cluster
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
 from tests.brokers import SharedBroker
@@ -123,20 +121,6 @@ def test_updates_of_a_broker_have_kafka_s_codes(cluster: ClusterState) -> None:
         assert {name: one.error_code for name, one in results.items()} == {GROUP_VERSION: 95, "nonsense": 95}
         assert "nonsense" in (results["nonsense"].message or "")
         assert client.describe().finalized == before.finalized
-
-
-@pytest.mark.slow
-def test_a_broker_of_3_9_has_a_result_of_each_feature(tmp_path: Path) -> None:
-    broker.broker_jars("3.9.2", progress=False)
-    state = local_cluster.up(tmp_path, kafka_version="3.9.2", progress=False)
-    try:
-        with FeaturesClient(state.nodes[0].upstream) as client:
-            assert client.describe().supported.keys() == {"kraft.version", "metadata.version"}
-            [refused] = client.update([FeatureUpdate("nonsense", 1)]).values()
-            assert refused.error_code == 95
-            assert (refused.message or "").startswith("Invalid update version 1 for feature nonsense.")
-    finally:
-        local_cluster.down(tmp_path)
 
 
 @pytest.mark.promise(
@@ -335,15 +319,3 @@ def test_a_registry_that_is_signed_needs_the_keys(registry: Registry) -> None:
     assert registry.last("gone") is not None
     registry.forget("reader/gone", signer)
     assert registry.last("gone") is None
-
-
-def test_without_a_registry_nothing_is_created(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = TopicSpec(f"{registry.topic}-missing", hmac_keys.REGISTRY)
-    monkeypatch.setattr(topic_commands, "REGISTRY_TOPIC", missing)
-    with pytest.raises(TopicMissing, match=f"{missing.name}: there is no such topic"):
-        registry.forget("reader/gone")
-    monkeypatch.setattr(topic_commands, "FEATURES_TOPIC", missing)
-    found = topic_commands.read_features({"bootstrap.servers": registry.bootstrap}, None)
-    assert (found.present, found.finalized) == (False, None)
-    admin = AdminClient({"bootstrap.servers": registry.bootstrap})
-    assert missing.name not in admin.list_topics(timeout=20).topics

@@ -391,20 +391,6 @@ async def test_a_writer_is_fenced_by_the_next_one_and_what_it_wrote_is_read_to_t
     topic.close(0)
 
 
-async def test_a_write_is_aborted_where_the_topic_is_missing_and_the_writer_goes_on(clean: ClusterState) -> None:
-    writers = Writers(clean)
-    writer = await writers.begun()
-    assert (await writers.write(writer, a="1") or "").startswith(FEATURES)
-    topic = await asyncio.to_thread(CompactedTopic, FEATURES_TOPIC, writers.settings)
-    deadline = time.monotonic() + 60
-    while await writers.write(writer, a="2") is not None:
-        assert time.monotonic() < deadline
-    assert writers.lost == []
-    assert committed(clean.internal_bootstrap) == [(b"a", b"2")]
-    writer.stop()
-    topic.close(0)
-
-
 async def test_a_topic_that_was_made_again_is_not_read_as_the_same(clean: ClusterState) -> None:
     settings = {"bootstrap.servers": clean.internal_bootstrap, "client.id": "test"}
     topic = await asyncio.to_thread(CompactedTopic, TopicSpec("other", "label"), settings)

@@ -102,6 +102,7 @@ async def dial(port: int, source: str) -> tuple[Reader, Writer]:
     return await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
 
 
+@pytest.mark.slow
 @pytest.mark.promise("limits.md", "PROXY headers of version 1 and 2 are read, as HAProxy sends them.")
 async def test_limits_and_names_are_those_of_the_client_before_the_load_balancer(tmp_path: Path) -> None:
     for option in ("send-proxy", "send-proxy-v2", "send-proxy-v2 proxy-v2-options unique-id,crc32c"):
@@ -139,6 +140,9 @@ async def are_those_of_the_client(running: Running) -> None:
             await asyncio.sleep(0.005)
 
 
+@pytest.mark.promise(
+    "limits.md", "Behind a load balancer the IPv6 addresses of clients count together by their network, too."
+)
 async def test_ipv6_addresses_of_one_network_count_together(tmp_path: Path) -> None:
     """One connection of each address: another one of the same /64 is closed, one of another /64 is not."""
     writers = []

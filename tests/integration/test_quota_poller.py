@@ -19,7 +19,7 @@ from confluent_kafka import Producer
 from proxy.config import Config
 from proxy.core.protected_topics import REGISTRY
 from proxy.fleet.quota_poller import QuotaPoller
-from proxy.limits.model import DEFAULT_ADDRESS, UNLIMITED, ClusterQuotas
+from proxy.limits.model import ClusterQuotas
 from proxy.local.sidecars import SidecarProcess
 from tests.brokers import SCRAM_PASSWORD, SCRAM_USER, TlsBroker
 from tests.integration.metrics import sample
@@ -156,20 +156,6 @@ async def test_a_broker_that_does_not_let_it_in_is_an_error_that_says_so(tls_bro
             assert said in error, (listener, settings)
             for secret in (SCRAM_PASSWORD, "-secret"):
                 assert secret not in error, (listener, settings)
-
-
-async def test_an_override_is_stored_when_a_default_quota_appears(tls_broker: TlsBroker) -> None:
-    async with watching(config_of(tls_broker)) as polled:
-        store(tls_broker, None, 100)
-        await until(polled, ClusterQuotas({DEFAULT_ADDRESS: 100}))
-        async with watching(config_of(tls_broker, protect_upstream=False)) as everything:
-            await until(everything, ClusterQuotas({DEFAULT_ADDRESS: 100, "127.0.0.1": UNLIMITED}))
-        store(tls_broker, "localhost", 7)
-        await until(polled, ClusterQuotas({DEFAULT_ADDRESS: 100, "127.0.0.1": 7}))
-        async with asyncio.timeout(60):
-            while "upstream.source" not in (polled.watch.state.problem or ""):  # noqa: ASYNC110 - found out after that
-                await asyncio.sleep(0.01)
-        assert polled.problem is None
 
 
 @pytest.mark.promise(

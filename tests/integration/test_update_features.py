@@ -38,10 +38,8 @@ from tests.brokers import Acl, Listener, SharedBroker
 from tests.integration.controller_in_memory import MARK
 from tests.integration.quotas import Peer
 from tests.integration.tap import Tapped, frames, tap
-from tests.integration.test_struct_oracles import compare, reencoded
 from tests.tools.kafka_tools import KafkaTools
-from tests.tools.random_messages import Drawn
-from tests.tools.record_ranges import ask_body, recorded_bodies
+from tests.tools.record_ranges import ask_body
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
@@ -255,22 +253,3 @@ def updates_in(tapped: Tapped) -> list[tuple[bytes, bytes]]:
     answers = {frame[:4]: frame for frame in frames(tapped.responses)}
     updates = [frame for frame in frames(tapped.requests) if frame[:2] == UPDATE_FEATURES.to_bytes(2, "big")]
     return [(frame, answers[frame[4:8]]) for frame in updates]
-
-
-@pytest.mark.slow
-@pytest.mark.promise(
-    "architecture.md",
-    "Kafka's own classes read the features in the sidecar's ApiVersions, and write the same bytes again.",
-)
-def test_kafkas_own_classes_read_the_features() -> None:
-    for kafka, known in (("4.4.0", 5), ("3.9.2", 4)):
-        drawn = [
-            Drawn(API_VERSIONS, version, True, after, {})
-            for (_, version), (_, after) in recorded_bodies().items()
-            if version <= known and after.startswith(b"\0\0")
-        ]
-        assert len(drawn) > 4
-        for one, line in zip(drawn, reencoded(kafka, drawn), strict=True):
-            assert line.startswith("{"), line
-            compare(view(API_VERSIONS, one.version, one.body, response=True), json.loads(line), f"v{one.version}")
-            assert {row["name"] for row in json.loads(line)["supportedFeatures"]} >= SUPPORTED.keys()

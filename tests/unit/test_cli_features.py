@@ -34,9 +34,12 @@ ALLOWED = (
 )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
+@pytest.mark.promise(
+    "features.md",
+    "A wrong usage of `brokerside features` exits with 2 and without a request, and names what is allowed.",
+)
+def test_a_wrong_usage_is_named_with_what_is_allowed(features: Run) -> None:
+    for arguments, said in [
         (["upgrade"], "one of the arguments HOST:PORT --bootstrap-server is required"),
         (["upgrade", "h:1"], "the following arguments are required: NAME=LEVEL"),
         (["upgrade", "--bootstrap-server", "h:1"], "the following arguments are required: NAME=LEVEL"),
@@ -69,17 +72,14 @@ ALLOWED = (
         (["forget", "sidecar/1", "--bootstrap-servers", "h:1,nowhere"], "'nowhere' is not host:port"),
         (["forget", "sidecar/1"], "the following arguments are required: --bootstrap-server/--bootstrap-servers"),
         (["check"], "the following arguments are required: -c/--config"),
-    ],
-)
-def test_a_wrong_usage_is_named_with_what_is_allowed(features: Run, arguments: list[str], said: str) -> None:
-    code, output, errors = features(*arguments)
-    assert (code, output) == (2, "")
-    assert said in errors
+    ]:
+        code, output, errors = features(*arguments)
+        assert (code, output) == (2, ""), (arguments, said)
+        assert said in errors, (arguments, said)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_the_address_and_the_features_may_stand_anywhere_among_the_options(features: Run) -> None:
+    for arguments in [
         ["upgrade", "HERE", f"{AUDIT}=2", "--dry-run"],
         ["upgrade", "HERE", "--dry-run", f"{AUDIT}=2", "brokerside.quota.ip=1"],
         ["upgrade", "--bootstrap-server", "HERE", f"{AUDIT}=2", "brokerside.quota.ip=1"],
@@ -88,12 +88,10 @@ def test_a_wrong_usage_is_named_with_what_is_allowed(features: Run, arguments: l
         ["describe", "--bootstrap-server", "HERE"],
         ["upgrade-all", "HERE"],
         ["downgrade-all", "--dry-run", "HERE"],
-    ],
-)
-def test_the_address_and_the_features_may_stand_anywhere_among_the_options(features: Run, arguments: list[str]) -> None:
-    here = f"127.0.0.1:{free_port()}"
-    done = features(*(here if one == "HERE" else one for one in arguments))
-    assert done == (1, "", f"brokerside: {here}: Connection refused\n")
+    ]:
+        here = f"127.0.0.1:{free_port()}"
+        done = features(*(here if one == "HERE" else one for one in arguments))
+        assert done == (1, "", f"brokerside: {here}: Connection refused\n"), arguments
 
 
 def test_a_file_of_settings_that_is_not_there_is_named(features: Run) -> None:
@@ -110,20 +108,22 @@ def test_keys_that_cannot_be_read_are_named(features: Run, tmp_path: Path) -> No
     assert errors.startswith(f"brokerside: --registry-hmac-keys: file '{file}' line 1: the key of 'k1' is")
 
 
-@pytest.mark.parametrize(
-    ("lines", "why"),
-    [
+def test_a_sidecar_that_keeps_no_features_fits(features: Run, tmp_path: Path) -> None:
+    for lines, why in [
         ("", "internal.bootstrap.servers is missing"),
         ("internal.bootstrap.servers: 127.0.0.1:1\nfeatures: {enabled: false}\n", "features.enabled is false"),
-    ],
+    ]:
+        path = tmp_path / "brokerside.yaml"
+        path.write_text(
+            f"broker.id: 1\nlisteners: [{{name: C, bind: '127.0.0.1:9092', upstream: '127.0.0.1:3'}}]\n{lines}"
+        )
+        done = features("check", "-c", str(path))
+        assert done == (0, f"{path}: ok, feature levels are disabled: {why}\n", ""), (lines, why)
+
+
+@pytest.mark.promise(
+    "features.md", "`features check` exits with 0 where this release fits, and with 1 where that is not known."
 )
-def test_a_sidecar_that_keeps_no_features_fits(features: Run, tmp_path: Path, lines: str, why: str) -> None:
-    path = tmp_path / "brokerside.yaml"
-    path.write_text(f"broker.id: 1\nlisteners: [{{name: C, bind: '127.0.0.1:9092', upstream: '127.0.0.1:3'}}]\n{lines}")
-    done = features("check", "-c", str(path))
-    assert done == (0, f"{path}: ok, feature levels are disabled: {why}\n", "")
-
-
 def test_a_cluster_that_cannot_be_asked_says_nothing_about_the_levels(features: Run, tmp_path: Path) -> None:
     path = tmp_path / "brokerside.yaml"
     server = f"127.0.0.1:{free_port()}"

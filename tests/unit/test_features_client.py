@@ -57,25 +57,19 @@ def test_a_broker_that_does_not_know_version_4_is_asked_again() -> None:
     assert asked == [(DESCRIBE, 4), (DESCRIBE, 3)]
 
 
-def test_a_broker_before_features_is_named_as_such() -> None:
-    with (
-        peer({(DESCRIBE, 4): TOO_NEW, (DESCRIBE, 3): TOO_NEW}) as (address, _),
-        FeaturesClient(address) as client,
-        pytest.raises(UnsupportedRequestError, match="Request not supported by server: ApiVersions v3"),
-    ):
-        client.describe()
-
-
-@pytest.mark.parametrize("versions", [bytes.fromhex("0039 0000 0000"), bytes.fromhex("0038 0000 0002")])
-def test_a_broker_that_has_no_update_of_version_1_is_not_asked_for_one(versions: bytes) -> None:
-    described = DESCRIBED.replace(bytes.fromhex("0039 0000 0002"), versions)
-    with (
-        peer({(DESCRIBE, 4): described}) as (address, asked),
-        FeaturesClient(address) as client,
-        pytest.raises(UnsupportedRequestError, match="Request not supported by server: UpdateFeatures v1"),
-    ):
-        client.update([RAISE])
-    assert asked == [(DESCRIBE, 4)]
+@pytest.mark.promise(
+    "features.md", "`FeaturesClient` raises UnsupportedRequestError where the broker has no UpdateFeatures version 1."
+)
+def test_a_broker_that_has_no_update_of_version_1_is_not_asked_for_one() -> None:
+    for versions in [bytes.fromhex("0039 0000 0000"), bytes.fromhex("0038 0000 0002")]:
+        described = DESCRIBED.replace(bytes.fromhex("0039 0000 0002"), versions)
+        with (
+            peer({(DESCRIBE, 4): described}) as (address, asked),
+            FeaturesClient(address) as client,
+            pytest.raises(UnsupportedRequestError, match="Request not supported by server: UpdateFeatures v1"),
+        ):
+            client.update([RAISE])
+        assert asked == [(DESCRIBE, 4)], versions
 
 
 def test_the_result_of_the_whole_is_that_of_each_feature() -> None:
@@ -88,6 +82,10 @@ def test_the_result_of_the_whole_is_that_of_each_feature() -> None:
             assert client.update([RAISE, lower]) == {AUDIT: result, lower.feature: result}
 
 
+@pytest.mark.promise(
+    "features.md",
+    "`FeaturesClient.update` raises BrokerUnreachable for an update without an answer, which may have been made.",
+)
 def test_an_update_without_an_answer_may_have_been_made() -> None:
     with (
         peer({(DESCRIBE, 4): DESCRIBED, (UPDATE, 1): None}) as (address, _),
@@ -101,9 +99,8 @@ def test_an_update_without_an_answer_may_have_been_made() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("updates", "said"),
-    [
+def test_updates_that_no_request_can_hold_are_refused_before_anything_is_sent() -> None:
+    for updates, said in [
         ([], r"0 features \(allowed: 1 to 100\)"),
         ([RAISE] * 101, r"101 features \(allowed: 1 to 100\)"),
         ([RAISE] * 2, rf"{AUDIT}: is named 2 times \(allowed: once\)"),
@@ -111,10 +108,6 @@ def test_an_update_without_an_answer_may_have_been_made() -> None:
         ([FeatureUpdate(AUDIT, 1, 128)], rf"{AUDIT}: upgrade type 128 \(allowed: -128 to 127\)"),
         ([FeatureUpdate("", 1)], r"the name of a feature has 0 bytes \(allowed: 1 to 249\)"),
         ([FeatureUpdate("ä" * 125, 1)], r"the name of a feature has 250 bytes \(allowed: 1 to 249\)"),
-    ],
-)
-def test_updates_that_no_request_can_hold_are_refused_before_anything_is_sent(
-    updates: list[FeatureUpdate], said: str
-) -> None:
-    with FeaturesClient("127.0.0.1:1") as client, pytest.raises(LocalError, match=said):
-        client.update(updates)
+    ]:
+        with FeaturesClient("127.0.0.1:1") as client, pytest.raises(LocalError, match=said):
+            client.update(updates)

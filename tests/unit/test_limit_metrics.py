@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from msgspec import msgpack
 from prometheus_client.parser import text_string_to_metric_families
 
-from proxy.core.counters import ListenerCounters
 from proxy.limits.model import QuotasState
 from proxy.telemetry.limit_metrics import LIMIT_METRICS
 from proxy.telemetry.metrics import render
-from proxy.telemetry.snapshot import Snapshot, sum_snapshots
+from proxy.telemetry.snapshot import Snapshot
 from tests.unit import quotas_states
 from tests.unit.quotas_states import CONNECTIONS, RATE
 
@@ -50,6 +48,10 @@ def test_limits_are_reported_where_there_are_any(found) -> None:
     }
 
 
+@pytest.mark.promise(
+    "limits-operation.md",
+    "The rates of the broker and of listeners are metrics without a limit too; that of an address only with one.",
+)
 def test_rates_of_listeners_are_there_without_a_limit_those_of_addresses_are_not(found) -> None:
     assert of(found, "broker_connection_accept_rate") == {(): 187.25}
     assert of(found, "connection_accept_rate") == {("CLIENT",): 150.5, ("REPLICATION",): 1.5}
@@ -81,6 +83,7 @@ def test_connections_are_reported_by_listener(found) -> None:
     assert of(found, "quota_principals") == {(RATE,): 1, (CONNECTIONS,): 2}
 
 
+@pytest.mark.promise("metrics.md", "Every kind of throttled connections is a series from the start, with the value 0.")
 def test_every_kind_of_throttling_is_there_from_the_start(found) -> None:
     name = "connections_throttled_total"
     series = of(scrape(quotas_states.unlimited("CLIENT", "REPLICATION")), name)
@@ -89,16 +92,3 @@ def test_every_kind_of_throttling_is_there_from_the_start(found) -> None:
     assert of(found, name).keys() == series.keys()
     assert of(found, name)["CLIENT", "ip", RATE, "hold"] == 90
     assert sum(of(found, name).values()) == 12 + 800 + 90 + 60 + 4 + 2
-
-
-def test_without_a_gate_there_are_no_samples() -> None:
-    assert scrape(None) == {}
-
-
-def test_the_gate_of_the_main_process_is_set_after_the_sum() -> None:
-    parts = [Snapshot({"CLIENT": ListenerCounters(accepted=1)}) for _ in range(2)]
-    summed = sum_snapshots(parts)
-    assert summed.quotas is None
-    summed.quotas = quotas_states.busy()
-    copy = msgpack.decode(msgpack.encode(parts[0]), type=Snapshot)
-    assert copy == parts[0]

@@ -30,11 +30,14 @@ REST = {
 }
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_examples_of_configurations_are_right(example: str, tmp_path: Path) -> None:
-    path = tmp_path / "brokerside.yaml"
-    path.write_text("".join(line for key, line in REST.items() if not re.search(f"^{key}:", example, re.M)) + example)
-    load(path, environ={})
+@pytest.mark.promise("limits.md", "The examples of configurations on this page can be copied.")
+def test_examples_of_configurations_are_right(tmp_path: Path) -> None:
+    for example in EXAMPLES:
+        path = tmp_path / "brokerside.yaml"
+        path.write_text(
+            "".join(line for key, line in REST.items() if not re.search(f"^{key}:", example, re.M)) + example
+        )
+        load(path, environ={})
 
 
 def test_metrics_exist() -> None:
@@ -46,6 +49,7 @@ def test_metrics_exist() -> None:
     assert set(re.findall(r"brokerside_[a-z_]+", LIMITS)) <= names
 
 
+@pytest.mark.promise("limits-operation.md", "`brokerside quotas` prints what this page shows.")
 def test_what_a_person_sees_is_as_shown() -> None:
     shown = [
         line.split() for line in format_text(build_view(busy())).splitlines() if not line.startswith("REPLICATION")

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import msgspec
+import pytest
 
 from proxy.limits.model import QuotasState
 from proxy.quotas_view import QuotasView, build_view, format_text
@@ -17,6 +18,11 @@ def answer(state: QuotasState) -> dict[str, Any]:
     return answered
 
 
+@pytest.mark.promise(
+    "limits-operation.md",
+    "`GET /quotas` has the limits, throttled connections, addresses and principals, with `null` for what is "
+    "not limited.",
+)
 def test_what_is_not_limited_or_not_measured_is_null() -> None:
     limits = answer(busy())["limits"]
     assert limits[0] == {
@@ -61,15 +67,8 @@ def test_counts_are_reported_by_listener() -> None:
         "principal_held_seconds": 1.5,
     }
     assert not any(listeners["REPLICATION"].values())
-
-
-def test_kinds_of_throttling_are_a_list() -> None:
     throttled = answer(busy())["throttled"]
     assert {(t["listener"], t["scope"], t["quota"], t["action"]): t["count"] for t in throttled} == busy().throttled
-    assert answer(unlimited("CLIENT"))["throttled"] == []
-
-
-def test_the_answer_is_read_back_as_it_was() -> None:
     assert msgspec.json.decode(msgspec.json.encode(build_view(busy())), type=QuotasView) == build_view(busy())
 
 
@@ -113,6 +112,9 @@ def test_a_person_sees_limits_listeners_throttles_addresses_and_principals() -> 
     ]
 
 
+@pytest.mark.promise(
+    "limits-operation.md", "A problem with the cluster's quotas is the last line of `brokerside quotas`."
+)
 def test_a_problem_with_the_cluster_s_quotas_is_the_last_line() -> None:
     assert build_view(busy()).problem is None
     assert format_text(build_view(busy(), "something is wrong")).splitlines()[-2:] == [

@@ -26,7 +26,7 @@ from proxy.features.records import (
     encode,
     update_key,
 )
-from proxy.features.topic_state import MAX_IDS, MAX_OPEN_PROPOSALS, MAX_OUTCOMES, OUTCOME_KEPT_MS
+from proxy.features.topic_state import MAX_IDS, MAX_OPEN_PROPOSALS, OUTCOME_KEPT_MS
 from proxy.features.transaction_queue import TransactionQueue
 from tests.unit.features.fleets import (
     BROKER_CLOCK,
@@ -203,25 +203,6 @@ def test_levels_of_a_later_layout_are_left_alone() -> None:
     assert all(FEATURES_KEY not in write.records for write in one.writes)
 
 
-def test_reports_for_what_is_over_are_ignored() -> None:
-    one = changing()
-    (barrier,) = one.waiting
-    assert isinstance(barrier, ReadRegistry)
-    fence, write = 1, one.writes[-1].number
-    one.do(one.controller.lost("why", 0))
-    one.do(one.controller.barrier_passed(barrier.number, one.participants, 0))
-    one.do(one.controller.opened(fence, 0))
-    one.do(one.controller.written(write, 0))
-    one.do(one.controller.write_failed(write, 0))
-    assert one.controller.state is AWAY
-    one.waits = ()
-    one.hold()
-    assert one.controller.state is SERVING
-    assert one.outcome(1).code == 96
-    one.do(one.controller.opened(fence, 0))
-    assert one.controller.claim == 2
-
-
 # ---- bootstrap --------------------------------------------------------------------------------------------------
 
 
@@ -309,19 +290,6 @@ def test_an_update_is_an_intent_a_barrier_and_a_final_record_with_its_outcome() 
     assert one.outcome(2).waits_for == (1,), "one without features is not waited for"
 
 
-def test_the_registry_is_read_after_the_intent_was_read_back() -> None:
-    one = serving()
-    one.waits = (WriteTransaction, ReadRegistry)
-    one.propose(1, to(3))
-    (write,) = one.waiting
-    assert isinstance(write, WriteTransaction)
-    one.waiting.clear()
-    one.do(one.controller.written(write.number, 0))
-    assert one.waiting == [], "it is committed, but it cannot be read yet"
-    one.read(FEATURES_KEY, write.records[FEATURES_KEY])
-    assert [type(each) for each in one.waiting] == [ReadRegistry]
-
-
 @pytest.mark.promise(
     "features.md", "An update that a participant which starts meanwhile does not support is withdrawn."
 )
@@ -333,13 +301,6 @@ def test_an_update_that_no_longer_fits_after_the_barrier_is_withdrawn() -> None:
     assert one.levels == FinalizedFeatures(4, finalized(2), None, 1, BROKER_CLOCK)
     assert one.outcome(1).code == 95
     assert str(one.outcome(1).message).endswith(f"{AUDIT_EVENT_SCHEMA}: reader tables supports 1 to 1; asked: 3")
-
-
-def test_levels_that_somebody_else_has_changed_meanwhile() -> None:
-    one = changing()
-    one.put(FEATURES_KEY, FinalizedFeatures(7, {}))
-    one.go()
-    assert one.outcome(1) == UpdateOutcome(96, "the levels have changed meanwhile; ask again", 7)
 
 
 def test_an_update_that_is_not_finalized_in_time_is_withdrawn() -> None:
@@ -385,16 +346,6 @@ def test_an_update_by_a_client_that_has_the_answer_to_the_one_before_is_served()
     assert one.outcome(2).code == 0
 
 
-def test_sidecars_that_do_not_apply_are_waited_for_as_long_as_the_update_may_take() -> None:
-    one = serving()
-    one.propose(1, to(3), timeout=3_000)
-    assert one.controller.state is APPLYING
-    one.tick(2_999)
-    assert one.controller.state is APPLYING
-    one.tick(1)
-    assert one.controller.state is SERVING
-
-
 def test_an_update_that_is_wrong_changes_nothing() -> None:
     one = serving()
     one.propose(1, to(3), to(9, feature="brokerside.none"), principal="User:alice", client_ip="10.0.0.1", listener="A")
@@ -420,16 +371,6 @@ def test_validation_and_what_changes_nothing_write_no_levels() -> None:
         assert one.controller.state is SERVING, (upgrade, fields)
         assert (one.outcome(1).code, one.outcome(1).waits_for) == (code, ()), (upgrade, fields)
         assert FEATURES_KEY not in one.written(), (upgrade, fields)
-
-
-def test_with_another_status_it_is_as_if_nothing_were_finalized() -> None:
-    one = executor()
-    one.put(FEATURES_KEY, FinalizedFeatures(4, finalized(2), status=0))
-    one.hold()
-    one.propose(1, to(1))
-    assert one.outcome(1).code == 0
-    assert one.levels.status == 1
-    assert list(one.levels.features) == [AUDIT_EVENT_SCHEMA]
 
 
 @pytest.mark.promise("features.md", "At most 32 updates wait for the controller.")
@@ -484,14 +425,6 @@ def test_outcomes_are_deleted_after_10_minutes() -> None:
     writes = len(one.writes)
     one.tick(1_000)
     assert len(one.writes) == writes
-
-
-def test_the_oldest_of_many_outcomes_are_deleted_earlier() -> None:
-    one = serving()
-    for number in range(MAX_OUTCOMES + 3):
-        one.propose(number, to(2))
-    one.tick(1)
-    assert list(one.controller.topic.outcomes) == [name(number) for number in range(3, MAX_OUTCOMES + 3)]
 
 
 # ---- other controllers ----------------------------------------------------------------------------------------------

@@ -128,13 +128,3 @@ async def test_a_name_whose_turn_has_not_come_is_not_said_to_be_unknown(monkeypa
         {"slow0": "no answer yet", "slow1": "no answer yet"},
         {"slow8": "Name not known"},
     ]
-
-
-async def test_it_ends_in_the_middle_of_a_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    resolver = Resolver(monkeypatch, {"slow": None})
-    known = HostResolver()
-    await known.resolve(["slow"])
-    known.close()
-    await asyncio.sleep(0.01)
-    resolver.go.set()
-    assert await known.resolve(["slow"]) == {}

@@ -5,7 +5,6 @@ import socket
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from proxy.features.records import SupportedRange
 from proxy.fleet.membership import Member, RegistryContent
@@ -152,22 +151,3 @@ async def test_a_slow_name_delays_no_other_and_is_asked_for_once(monkeypatch: py
     await dialler.close()
     assert refused.empty()
     assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
-
-
-async def test_a_failure_of_what_follows_does_not_keep_a_sidecar_from_being_dialled_again():
-    calls = asyncio.Queue[LateSidecar]()
-
-    def on_refused(sidecar: LateSidecar) -> None:
-        calls.put_nowait(sidecar)
-        raise RuntimeError
-
-    dialler = Dialler(on_refused)
-    with socket.socket() as bound, capture_logs() as logs:
-        bound.bind(("127.0.0.1", 0))
-        for count in (1, 2):
-            dialler.dial(LateSidecar(2, "127.0.0.1", bound.getsockname()[1], SEEN))
-            async with asyncio.timeout(60):
-                await calls.get()
-            await asyncio.sleep(0)
-            assert [one["event"] for one in logs] == ["features_poller_failed"] * count
-    await dialler.close()

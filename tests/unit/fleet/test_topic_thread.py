@@ -187,22 +187,3 @@ async def test_nothing_that_is_asked_for_waits_for_a_read(monkeypatch):
     assert not topic.closed.is_set()
     topic.more.set()
     assert topic.closed.wait(60)
-
-
-async def test_what_nobody_has_signed_is_logged_once_for_each_reason(monkeypatch):
-    topic = Topic(A)
-    seen = Seen(monkeypatch, topic)
-    with capture_logs() as logs:
-        topic.dropped["unsigned"] = 2
-        seen.thread.start()
-        await seen.until(1)
-        topic.dropped["bad_signature"] += 1
-        async with asyncio.timeout(60):
-            while len(logs) < 2:  # noqa: ASYNC110 - nothing reports it
-                await asyncio.sleep(0.001)
-        await seen.thread.close()
-
-    assert [(one["event"], one["reason"]) for one in logs] == [
-        ("features_record_ignored", "unsigned"),
-        ("features_record_ignored", "bad_signature"),
-    ]

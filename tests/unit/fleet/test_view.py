@@ -14,7 +14,6 @@ from proxy.fleet.view import (
     NO_CAPABILITIES,
     OwnBroker,
     OwnFeatures,
-    OwnGroups,
     brokers_without_sidecar,
     build_fleet_view,
     build_own_record,
@@ -27,7 +26,6 @@ from proxy.interceptors.tags import (
     BrokerCapabilities,
     derive_capabilities,
     invalid_tag_names,
-    is_reserved,
     reference_markdown,
 )
 from proxy.protocol.versions import Supported, ranges, release_ends, release_range, versions_for
@@ -61,6 +59,7 @@ def running(view: FleetView) -> list[int]:
 
 
 class TestOwn:
+    @pytest.mark.promise("tags.md", "BrokerMetadata has the tags of each broker as this page lists them.")
     def test_all_tags(self):
         view = build_own_view(config(tags={"rack": "r8a9"}), FULL)
 
@@ -82,12 +81,6 @@ class TestOwn:
             "rack": "r8a9",
         }
         assert invalid_tag_names(view.tags) == []
-
-    def test_a_configured_version_is_reported_as_it_stands(self):
-        tags = build_own_view(config(**{"broker.version": "0.9.0.0-SNAPSHOT-d12ca4f"}), FULL).tags
-
-        found = [tags[f"broker.version{part}"] for part in ("", ".source", ".int")]
-        assert found == ["0.9.0.0-SNAPSHOT-d12ca4f", "config", "0x00090000"]
 
     def test_what_is_not_known_is_left_out(self):
         view = build_own_view(config(), OwnBroker(1))
@@ -114,19 +107,6 @@ class TestOwn:
         assert (record.applied_epoch, record.effective) == (7, {"brokerside.quota.ip": 1})
         assert (record.undelivered_above, record.holds, record.state) == (3, {"features/0": 5}, "running")
         assert "brokerside.features.epoch" not in build_own_view(config(), FULL).tags
-
-    def test_the_record_names_the_coordinator_of_groups_only_where_there_is_one(self):
-        without = encode(build_own_record(config(), FULL, boot_id="b", started_ms=1))
-        own = FULL._replace(groups=OwnGroups(coordinates=True))
-        record = decode(encode(build_own_record(config(), own, boot_id="b", started_ms=1)))
-
-        assert b"coordinates" not in without
-        assert record is not None
-        assert record.coordinates is True
-        for value in (without, without[:-1] + b',"coordinates":false}'):
-            read = decode(value)
-            assert read is not None
-            assert not read.coordinates
 
     def test_the_record_says_the_same_to_the_other_sidecars(self):
         one = config(tags={"rack": "r8a9"})
@@ -163,23 +143,18 @@ class TestPeers:
 
     def test_without_one_the_broker_speaks_for_itself(self):
         peer = self.peer(None, derive_capabilities(OLD))
-
         assert (peer.protocol_min, peer.protocol_max, True) == ranges(OLD)
-        assert peer.tags["sidecar"] == "absent"
         assert peer.tags["protocol.version.source"] == "broker"
         assert peer.tags["broker.version"] == "3.9.x (inferred)"
-        assert peer.addresses == {}
+        assert (peer.tags["sidecar"], peer.addresses) == ("absent", {})
         assert invalid_tag_names(peer.tags) == []
-
-    def test_a_sidecar_that_has_ended_leaves_its_address_and_tags(self):
-        peer = self.peer(
-            reported({"rack": "r2", "protocol.version.source": "sidecar"}, alive=False), derive_capabilities(OLD)
-        )
-
-        assert peer.addresses == {"client": ("kafka-2.example", 9092)}
-        assert peer.tags["rack"] == "r2"
-        assert peer.tags["sidecar"] == "absent"
+        ended = reported({"rack": "r2", "protocol.version.source": "sidecar"}, alive=False)
+        peer = self.peer(ended, derive_capabilities(OLD))
+        assert peer.addresses == {"client": ("kafka-2.example", 9092)}, "one that has ended leaves it and its tags"
+        assert (peer.tags["rack"], peer.tags["sidecar"]) == ("r2", "absent")
         assert (peer.protocol_min, peer.protocol_max, True) == ranges(OLD)
+        view = build_fleet_view(self.mine, [1, 2], None, {})
+        assert "sidecar" not in view.brokers[1].tags, "before the registry was read nobody is called absent"
 
     def test_nobody_s_range_is_taken_for_another_s(self):
         for seen in (None, reported({"protocol.version.exact": "true"}, alive=False)):
@@ -188,39 +163,23 @@ class TestPeers:
             assert peer.tags["protocol.version.source"] == "unknown"
             assert "protocol.version.exact" not in peer.tags
 
+    @pytest.mark.promise(
+        "broker-metadata.md", "A tag that another sidecar has registered in a wrong format is not passed on."
+    )
     def test_a_tag_that_is_not_as_documented_is_not_passed_on(self):
         tags = {"message.max.bytes": "many", "endpoints": "x", "rack": "any text", "protocol.version.source": "sidecar"}
         peer = self.peer(reported(tags))
 
         assert peer.tags == {"broker.id": "2", "rack": "any text", "protocol.version.source": "sidecar"}
 
-    def test_before_the_registry_was_read_nobody_is_called_absent(self):
-        view = build_fleet_view(self.mine, [1, 2], None, {})
-
-        assert "sidecar" not in view.brokers[1].tags
-
-    def test_who_runs_is_what_the_cluster_says(self):
-        seen = {node: reported({}) for node in (2, 3, 4)}
-
-        assert running(build_fleet_view(self.mine, [3, 5], seen, {})) == [1, 3, 5]
-
-    def test_and_else_whose_sidecar_does(self):
-        seen = {2: reported({}), 3: reported({}, alive=False)}
-
-        assert running(build_fleet_view(self.mine, None, seen, {})) == [1, 2]
+    def test_who_runs_is_what_the_cluster_says_and_else_whose_sidecar_does(self):
+        seen = {node: reported({}, alive=node != 3) for node in (2, 3, 4)}
+        for said, expected in (([3, 5], [1, 3, 5]), (None, [1, 2, 4])):
+            view = build_fleet_view(self.mine, said, seen, {})
+            assert running(view) == expected, said
+            known = {one.node_id: one.addresses for one in view.brokers}
+            assert known[2] == {"client": ("kafka-2.example", 9092)}, "one that does not run keeps its address"
         assert running(build_fleet_view(self.mine, None, None, {})) == [1]
-
-    @pytest.mark.parametrize("alive", [True, False])
-    @pytest.mark.parametrize("said", [[1, 3], None])
-    def test_a_broker_that_does_not_run_keeps_its_address(self, said: list[int] | None, alive: bool):
-        seen = {1: reported({}), 2: reported({}, alive=alive), 3: reported({})}
-        view = build_fleet_view(self.mine, said, seen, {})
-
-        assert {one.node_id: one.addresses for one in view.brokers}[2] == {"client": ("kafka-2.example", 9092)}
-        assert running(view) == ([1, 2, 3] if said is None and alive else [1, 3])
-        assert sorted(one.node_id for one in view.brokers) == [1, 2, 3]
-
-    def test_who_lacks_a_sidecar(self):
         assert brokers_without_sidecar([1, 2, 3], {1: reported({}), 2: reported({}, alive=False)}) == [2, 3]
 
 
@@ -234,17 +193,12 @@ class TestTags:
 
         assert page.read_text() == reference_markdown(), "docs/tags.md is out of date: run make docs"
 
-    @pytest.mark.parametrize("release", release_ends())
-    def test_every_release_gives_tags_as_documented(self, release):
-        tags = build_own_view(config(), FULL._replace(said=derive_capabilities(supported(release)))).tags
+    def test_every_release_gives_tags_as_documented(self):
+        for release in release_ends():
+            tags = build_own_view(config(), FULL._replace(said=derive_capabilities(supported(release)))).tags
 
-        assert invalid_tag_names(tags) == []
-        assert tags.keys() <= TAGS_BY_NAME.keys()
-
-    def test_reserved(self):
-        assert all(map(is_reserved, TAGS_BY_NAME))
-        assert is_reserved("sidecar.anything")
-        assert not any(map(is_reserved, ("rack", "cluster", "aws.zone", "sidecars", "broker")))
+            assert invalid_tag_names(tags) == [], release
+            assert tags.keys() <= TAGS_BY_NAME.keys(), release
 
 
 class TestManyListeners:

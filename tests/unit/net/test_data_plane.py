@@ -35,19 +35,19 @@ class SlowDispatcher:
         self.discarded.set()
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_observers_that_nobody_takes_are_closed_also_those_that_come_late(late: bool) -> None:
-    dispatcher: Any = SlowDispatcher()
-    preparation = ObserverPreparation(dispatcher, CONFIG)
-    running = threading.Thread(target=preparation.run)
-    running.start()
-    if late:
+def test_observers_that_nobody_takes_are_closed_also_those_that_come_late() -> None:
+    for late in [False, True]:
+        dispatcher: Any = SlowDispatcher()
+        preparation = ObserverPreparation(dispatcher, CONFIG)
+        running = threading.Thread(target=preparation.run)
+        running.start()
+        if late:
+            preparation.cancel()
+        dispatcher.go.set()
+        running.join()
         preparation.cancel()
-    dispatcher.go.set()
-    running.join()
-    preparation.cancel()
-    assert dispatcher.discarded.wait(60)
-    assert preparation.take() == []
+        assert dispatcher.discarded.wait(60), late
+        assert preparation.take() == [], late
 
 
 async def test_both_steps_of_a_preparation_have_one_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,40 +78,3 @@ async def test_nothing_is_applied_where_contexts_are_missing(monkeypatch: pytest
     assert plane._config is CONFIG
     assert not dispatcher.discarded.is_set()
     plane._connections.listeners.stop_probes()
-
-
-class NotingDispatcher:
-    """Counts what is recorded, and notes which of it is delivered with each call."""
-
-    def __init__(self) -> None:
-        self.observed = memoryview(bytearray(8)).cast("q")
-        self.delivered: list[int] = []
-
-    def flush(self) -> None:
-        self.delivered.append(self.observed[0])
-
-
-class NotingLoop:
-    """Notes what is to be called later."""
-
-    def __init__(self) -> None:
-        self.later: list[tuple[float, Any]] = []
-
-    def call_later(self, delay: float, callback: Any) -> None:
-        self.later.append((delay, callback))
-
-
-async def test_observers_get_what_is_recorded_in_portions_while_there_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    plane = DataPlane(CONFIG, Ticker())
-    plane._connections.listeners.stop_probes()
-    plane._dispatcher = dispatcher = NotingDispatcher()  # type: ignore[assignment]
-    for recorded, portions in ((999, 0), (1000, 4), (3000, 4), (0, 0)):
-        loop = NotingLoop()
-        monkeypatch.setattr(asyncio, "get_running_loop", lambda loop=loop: loop)
-        dispatcher.observed[0] += recorded
-        plane._flush_observations()
-        assert [delay for delay, _ in loop.later] == pytest.approx([0.01, 0.02, 0.03, 0.04][:portions])
-        for _, deliver in loop.later:
-            deliver()
-        monkeypatch.undo()
-    assert dispatcher.delivered == [999, *[1999] * 5, *[4999] * 5, 4999]

@@ -54,17 +54,6 @@ async def test_those_that_ask_at_the_same_time_share_a_page_that_is_newer_than_t
     assert snapshots.taken == 2
 
 
-async def test_who_leaves_takes_no_page_from_the_others() -> None:
-    snapshots = Snapshots()
-    page = MetricsPage(snapshots.take)
-    leaving, staying = (asyncio.ensure_future(page.get(PageFormat.TEXT)) for _ in range(2))
-    await snapshots.asked.acquire()
-    leaving.cancel()
-    snapshots.let.release()
-    assert number(await staying) == 1
-    assert leaving.cancelled()
-
-
 async def test_after_an_error_the_next_one_gets_a_page() -> None:
     snapshots = Snapshots()
     failing = True

@@ -71,14 +71,6 @@ def test_those_that_end_meanwhile_are_left_out_and_the_listing_goes_on() -> None
     assert [*first, *listed(found, first[-1])] == [*range(1, PAGE + 1), *range(4 * PAGE + 1, 5 * PAGE + 1)]
 
 
-def test_two_listings_at_a_time_find_all_of_them() -> None:
-    relays, found = opened(3 * PAGE)
-    found.describe_page(0)
-    relays[3 * PAGE + 1] = relay(3 * PAGE + 1)
-    assert listed(found) == list(range(1, 3 * PAGE + 2))
-    assert listed(found, PAGE) == list(range(PAGE + 1, 3 * PAGE + 2))
-
-
 @pytest.mark.promise(
     "limits.md", "Of more connections than `limit` allows, those that are idle for the shortest time are listed."
 )

@@ -23,12 +23,20 @@ def test_subject_and_validity_of_a_certificate(tmp_path):
     assert int(found.serial, 16) == issued.serial_number
 
 
-@pytest.mark.parametrize(
-    ("content", "digits"),
-    [("00", "00"), ("0102", "0102"), ("00fe", "FE"), ("0f", "0F"), ("ff", "-01"), ("", "00"), ("7f" * 20, "7F" * 20)],
+@pytest.mark.promise(
+    "audit-event.md", "Serial numbers of client certificates are written as `openssl x509` writes them."
 )
-def test_a_serial_number_is_written_as_openssl_writes_it(content, digits):
-    assert serial_of(bytes.fromhex(content)) == digits
+def test_a_serial_number_is_written_as_openssl_writes_it():
+    for content, digits in [
+        ("00", "00"),
+        ("0102", "0102"),
+        ("00fe", "FE"),
+        ("0f", "0F"),
+        ("ff", "-01"),
+        ("", "00"),
+        ("7f" * 20, "7F" * 20),
+    ]:
+        assert serial_of(bytes.fromhex(content)) == digits, (content, digits)
 
 
 def test_dates_after_2049_are_read(tmp_path):
@@ -47,9 +55,7 @@ def test_every_cut_of_a_certificate_is_refused(tmp_path):
             decode(der[:size])
 
 
-@pytest.mark.parametrize(
-    "der", [b"", b"\x30", b"\x30\x80\x00\x00", b"\x30\x85\x01\x01\x01\x01\x01", b"\x30\x05\x31\x01"]
-)
-def test_a_name_that_is_no_der_is_refused(der):
-    with pytest.raises(ValueError, match=r"not DER|unpack"):
-        name_of(der)
+def test_a_name_that_is_no_der_is_refused():
+    for der in [b"", b"\x30", b"\x30\x80\x00\x00", b"\x30\x85\x01\x01\x01\x01\x01", b"\x30\x05\x31\x01"]:
+        with pytest.raises(ValueError, match=r"not DER|unpack"):
+            name_of(der)

@@ -23,6 +23,7 @@ def pair_of(files, password=None):
     return KeyPair(files.certificate.read_text(), files.key.read_text(), password)
 
 
+@pytest.mark.promise("tls.md", "TLS 1.2 and 1.3 are on; there is no older version and no renegotiation.")
 def test_a_server_has_no_renegotiation_and_no_old_version(authority):
     context = build_server_context(ServerTls(pair_of(authority.issue("a"))))
 
@@ -30,6 +31,7 @@ def test_a_server_has_no_renegotiation_and_no_old_version(authority):
     assert (context.minimum_version, context.maximum_version) == (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
 
 
+@pytest.mark.promise("tls.md", "An encrypted key needs its password, which is never shown.")
 def test_an_encrypted_key_needs_its_password(authority):
     files = authority.issue("a", password="right")
 
@@ -43,12 +45,13 @@ def test_an_encrypted_key_needs_its_password(authority):
     assert "canary" not in str(wrong.value)
 
 
-@pytest.mark.parametrize("use_rsa", [False, True])
-def test_the_key_of_another_certificate_is_refused(authority, use_rsa):
-    one, other = pair_of(authority.issue("a")), pair_of(authority.issue("b", use_rsa=use_rsa))
+@pytest.mark.promise("tls.md", "The key of another certificate is refused when the configuration is read.")
+def test_the_key_of_another_certificate_is_refused(authority):
+    for use_rsa in [False, True]:
+        one, other = pair_of(authority.issue("a")), pair_of(authority.issue("b", use_rsa=use_rsa))
 
-    with pytest.raises(TlsSettingError, match=r"is not the key of ssl\.certificate\.location"):
-        build_server_context(ServerTls(KeyPair(one.certificate, other.key)))
+        with pytest.raises(TlsSettingError, match=r"is not the key of ssl\.certificate\.location"):
+            build_server_context(ServerTls(KeyPair(one.certificate, other.key)))
 
 
 def test_files_of_other_kinds_are_named_by_their_key(authority):
@@ -66,6 +69,7 @@ def test_files_of_other_kinds_are_named_by_their_key(authority):
         build_client_context(ClientTls("broker", truststore="nothing"))
 
 
+@pytest.mark.promise("tls.md", "Without a suite of TLS 1.3 in `ssl.cipher.suites`, TLS 1.3 is off.")
 def test_suites_choose_versions(authority):
     pair = pair_of(authority.issue("a"))
     only_2 = build_server_context(

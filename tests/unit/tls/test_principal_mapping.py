@@ -9,19 +9,19 @@ from proxy.tls.principal_mapping import NoMatchingRule, PrincipalMapper
 DUKE = "CN=Duke,OU=ServiceUsers,O=Org,C=DE"
 
 
-@pytest.mark.parametrize(
-    ("rules", "expected"),
-    [
+@pytest.mark.promise(
+    "tls.md", "The first of `ssl.principal.mapping.rules` whose pattern matches the whole subject counts."
+)
+def test_the_first_rule_that_matches_the_whole_subject_maps_it():
+    for rules, expected in [
         ("DEFAULT", DUKE),
         ("RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/", "Duke"),
         ("RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/L", "duke"),
         ("RULE:^CN=(.*?),OU=ServiceUsers.*$/$1@$2/U", "DUKE@$2"),
         ("RULE:x/y/, RULE:^CN=(?<name>[^,]+).*/${name}/", "Duke"),
         ("RULE:.*/x/", "xx"),  # Java replaces the empty match at the end, too
-    ],
-)
-def test_the_first_rule_that_matches_the_whole_subject_maps_it(rules, expected):
-    assert PrincipalMapper(rules).map_name(DUKE) == expected
+    ]:
+        assert PrincipalMapper(rules).map_name(DUKE) == expected, (rules, expected)
 
 
 def test_a_subject_without_a_rule_has_no_principal():
@@ -29,9 +29,11 @@ def test_a_subject_without_a_rule_has_no_principal():
         PrincipalMapper("RULE:CN=Duke/duke/").map_name(DUKE)
 
 
-@pytest.mark.parametrize(
-    ("rules", "message"),
-    [
+@pytest.mark.promise(
+    "tls.md", "Mapping rules that Python reads in another way than Java are mistakes of the configuration."
+)
+def test_rules_that_a_broker_refuses_or_python_reads_otherwise_are_refused():
+    for rules, message in [
         ("RULE:x", "is no rule"),
         ("DEFAULTS", "is no rule"),
         ("RULE:(/x/", "missing \\)|unterminated"),
@@ -44,8 +46,6 @@ def test_a_subject_without_a_rule_has_no_principal():
         ("RULE:CN=.*/$1/", "there is no group 1"),
         ("RULE:CN=(.*)/$/", r"a \$ has to name a group"),
         ("RULE:CN=(.*)/${n}/", "there is no group n"),
-    ],
-)
-def test_rules_that_a_broker_refuses_or_python_reads_otherwise_are_refused(rules, message):
-    with pytest.raises(ValueError, match=message):
-        PrincipalMapper(rules)
+    ]:
+        with pytest.raises(ValueError, match=message):
+            PrincipalMapper(rules)
