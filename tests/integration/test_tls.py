@@ -128,6 +128,17 @@ async def test_requests_are_answered_in_order_and_observed(tmp_path: Path) -> No
             assert running.counters.tls_handshakes == {(name, "full"): 1}
 
 
+@pytest.mark.promise("tls.md", "SNI is not needed: clients without a name, or with another one, are accepted.")
+async def test_a_client_may_ask_for_any_name(tmp_path: Path) -> None:
+    async with tls_bench(tmp_path, answer_in_order) as running:
+        context = running.context()
+        context.check_hostname = False
+        for name in ("", "other.example"):
+            reader, writer = await asyncio.open_connection(HOST, running.port, ssl=context, server_hostname=name)
+            await asks(reader, writer)
+            writer.close()
+
+
 async def test_a_client_that_ends_what_it_sends_still_gets_its_responses(tmp_path: Path) -> None:
     """Also where each of its records has one byte."""
 

@@ -104,6 +104,24 @@ async def test_tls_is_originated_to_the_broker(tmp_path: Path) -> None:
         assert seen == [(NAME, "sidecar", False)] * 2
 
 
+@pytest.mark.promise(
+    "tls.md",
+    "With an empty `ssl.endpoint.identification.algorithm` the broker's certificate may be of any name, not of any CA.",
+)
+async def test_the_name_in_a_brokers_certificate_is_not_checked_where_that_is_configured(tmp_path: Path) -> None:
+    authority, other = Authority(tmp_path / "brokers"), Authority(tmp_path / "others")
+    async with broker_with_tls(authority) as (port, _):
+        for ca, cause in ((authority.ca, "client_closed"), (other.ca, "broker_tls_failed")):
+            tls = {"ssl.truststore.location": str(ca), "ssl.endpoint.identification.algorithm": ""}
+            async with behind(tmp_path, port, {**tls, "ssl.server.name": "other.example"}) as running:
+                async with running.client() as (reader, writer):
+                    if ca is authority.ca:
+                        await asks(reader, writer)
+                    else:
+                        assert await reader.read() == b""
+                await running.ends(**{cause: 1})
+
+
 @pytest.mark.promise("tls.md", "The sidecar resumes its sessions with a broker until the listener's TLS changes.")
 async def test_sessions_with_the_broker_are_resumed_until_its_tls_changes(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "brokers")
