@@ -152,9 +152,7 @@ def connection(change: Change) -> ConnectionEvent:
 
 def throttle(limited: Limited) -> ThrottleEvent:
     return ThrottleEvent(
-        seq=0,
-        listener=limited.listener,
-        client_ip=limited.ip,
+        seq=0, listener=limited.listener, client_ip=limited.ip,
         scope=limited.scope,  # type: ignore[arg-type]
         quota=limited.quota,  # type: ignore[arg-type]
         action=limited.action,  # type: ignore[arg-type]

@@ -25,11 +25,8 @@ from tests.faults.gate import Gate
 TIMEOUT = 120.0
 USER, PASSWORD = "alice", "of-alice"
 LOGIN: dict[str, str | int] = {
-    "security.protocol": "SASL_PLAINTEXT",
-    "sasl.mechanism": "PLAIN",
-    "sasl.username": USER,
-    "sasl.password": PASSWORD,
-}
+    "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": USER, "sasl.password": PASSWORD,
+}  # fmt: skip
 BATCH = 50
 """Records of a batch of ``retried``."""
 

@@ -143,11 +143,9 @@ def page() -> Iterator[Page]:
         launch = f'exec 3<&{read_by_it} 4>&{written_by_it}; exec "$0" "$@"'
         process = subprocess.Popen(
             ["bash", "-c", launch, *command, *FLAGS, f"--user-data-dir={home}", "about:blank"],
-            env={**os.environ, **environment},
-            pass_fds=(read_by_it, written_by_it),
-            stdout=subprocess.DEVNULL,
+            env={**os.environ, **environment}, pass_fds=(read_by_it, written_by_it), stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-        )
+        )  # fmt: skip
         stack.callback(process.wait, 30)
         stack.callback(process.kill)
         os.close(read_by_it)

@@ -76,11 +76,8 @@ def billed(
 def sheet(*prices: Given, **given: Any) -> Prices:
     # An account's id of digits alone is taken for a number by programs that read the CSV, the validator among them.
     spec = {
-        "currency": "EUR",
-        "account": {"id": "acct-4711", "name": "Platform"},
-        "provider": "Example",
-        "prices": prices,
-    }
+        "currency": "EUR", "account": {"id": "acct-4711", "name": "Platform"}, "provider": "Example", "prices": prices,
+    }  # fmt: skip
     return Prices(**{**spec, **given})
 
 

@@ -70,11 +70,9 @@ class AuditTopic:
         offsets: list[int] = []
         for value in values:
             self._producer.produce(
-                self.name,
-                value,
-                partition=partition,
+                self.name, value, partition=partition,
                 on_delivery=lambda error, message: offsets.append(message.offset()),
-            )
+            )  # fmt: skip
         assert not self._producer.flush(120)  # at once, and in one batch: no job sees some of them and not the rest
         return offsets
 

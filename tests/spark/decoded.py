@@ -22,12 +22,10 @@ def kafka_records(values: Sequence[Value], read_at: Sequence[datetime] = ()) -> 
     """Return rows as Kafka's source gives them of values: topic "audit", partition 0, offsets from 0."""
     count = len(values)
     columns = {
-        "value": pa.array(values, pa.binary()),
-        "topic": pa.array(["audit"] * count, pa.string()),
-        "partition": pa.array([0] * count, pa.int32()),
-        "offset": pa.array(range(count), pa.int64()),
+        "value": pa.array(values, pa.binary()), "topic": pa.array(["audit"] * count, pa.string()),
+        "partition": pa.array([0] * count, pa.int32()), "offset": pa.array(range(count), pa.int64()),
         "timestamp": pa.array(read_at or [READ_AT] * count, pa.timestamp("us", "UTC")),
-    }
+    }  # fmt: skip
     return pa.record_batch(columns)
 
 

@@ -151,12 +151,10 @@ def of_kind(one: Event, name: str, value: Any) -> bytes:
 
 
 POISON: dict[str, tuple[bytes | None, str, str | None]] = {
-    "a tombstone": (None, "empty", None),
-    "no bytes": (b"", "not_json", None),
+    "a tombstone": (None, "empty", None), "no bytes": (b"", "not_json", None),
     "bytes that are no text": (b'{"cluster_id":"\xff"}', "not_utf8", None),
     "UTF-16": ('{"schema_level":1}'.encode("utf-16-le") + b"\xd8", "not_utf8", None),
-    "a line of text": (b"hello", "not_json", None),
-    "half an envelope": (encoded(event())[:-20], "not_json", None),
+    "a line of text": (b"hello", "not_json", None), "half an envelope": (encoded(event())[:-20], "not_json", None),
     "two envelopes": (encoded(event()) * 2, "not_json", None),
     "two envelopes and a comma": (encoded(event()) + b"," + encoded(event()), "not_json", None),
     "text after the envelope": (encoded(event()) + b" x", "not_json", None),

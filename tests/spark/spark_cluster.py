@@ -52,16 +52,14 @@ def _start(folder: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
             # The web pages listen where SPARK_LOCAL_IP says, and nowhere else.
             env=os.environ
             | {
-                "SPARK_HOME": str(home),
-                "SPARK_LOCAL_IP": HOST,
-                "SPARK_DAEMON_MEMORY": "256m",
+                "SPARK_HOME": str(home), "SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m",
                 # They do little: with the first compiler level they start sooner.
                 "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
                 "PYSPARK_PYTHON": sys.executable,
             },
             stdout=log,
             stderr=subprocess.STDOUT,
-        )
+        )  # fmt: skip
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -60,11 +60,8 @@ def test_forged_envelopes_are_dead_letters_and_take_no_number(
 
     root = tmp_path / "tables"
     jobs: dict[str, Any] = {
-        "bootstrap_servers": audit.bootstrap,
-        "topic": audit.name,
-        "tables": str(root),
-        "jars": jars,
-    }
+        "bootstrap_servers": audit.bootstrap, "topic": audit.name, "tables": str(root), "jars": jars,
+    }  # fmt: skip
     only = ["traffic", "dead_letters", "completeness"]
     done = run(**jobs, only=only, available_now=True, hmac_keys=OLD | NEW)
     assert (done.records, done.events, done.dead_letters, done.duplicates) == (40, 1000, 20, 0)

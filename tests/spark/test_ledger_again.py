@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from spark_jobs.query import query
-from spark_jobs.run import backfill
 from spark_jobs.schemas import STREAMED, TABLES
 from spark_jobs.session import SHORT_RUN_OPTIONS
 from spark_jobs.stored_table import StoredTable
@@ -35,18 +34,6 @@ def ordered(found: Iterable[dict[str, Any]]) -> list[str]:
 
 def of_east(root: Path, table: str) -> list[dict[str, Any]]:
     return [row for row in rows(root, table) if "east" in (row.get("cluster_id"), (row.get("topic") or "")[-4:])]
-
-
-@pytest.mark.promise("jobs.md", "A backfill of a whole topic equals the rows of the stream, also the derived ones.")
-def test_what_is_computed_again_at_once_is_what_was_streamed(ledger_root: Built, tmp_path: Path) -> None:
-    backfill(
-        bootstrap_servers=ledger_root.bootstrap, topic=ledger_root.topics["east"], tables=str(tmp_path / "again"),
-        jars=[], first=None, last=None, definitions=ledger_root.definitions,
-    )  # fmt: skip
-    for table in OF_ONE_CLUSTER:
-        found = of_east(ledger_root.root, table)
-        assert found, table
-        assert ordered(rows(tmp_path / "again", table)) == ordered(found), table
 
 
 @pytest.mark.promise(

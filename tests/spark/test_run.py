@@ -115,11 +115,8 @@ def test_a_topic_becomes_tables_exactly(spark: SparkSession, audit: AuditTopic, 
     summary = run_job(progress=said.append)
     seen = [batch for batch in said if isinstance(batch, BatchProgress)]
     assert (summary.records, summary.events, summary.dead_letters, summary.duplicates) == (
-        15 + len(poison),
-        36,
-        len(poison),
-        3,
-    )
+        15 + len(poison), 36, len(poison), 3,
+    )  # fmt: skip
     assert summary.batches == len(seen) > 1
     assert summary.events == sum(batch.events for batch in seen)
     assert totals(root) == expected(12)

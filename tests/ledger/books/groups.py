@@ -54,10 +54,8 @@ def committed_offsets(acts: Iterable[Act]) -> Book:
     for one, did in sorted(taken, key=lambda each: (each[0].at, each[0].offset)):
         key = (day(one.at), minute(one.at), did.run.cluster, did.group, one.topic, one.partition)
         book[key] = {
-            "committed_offset": one.offset,
-            "transactional": one.transactional,
-            "committed_at": instant(one.at),
-        }
+            "committed_offset": one.offset, "transactional": one.transactional, "committed_at": instant(one.at),
+        }  # fmt: skip
     return book
 
 

@@ -178,13 +178,11 @@ def test_denials_of_a_minute_are_one_row() -> None:
 
 def test_reads_and_other_errors_are_no_changes() -> None:
     assert not rows_of(
-        event(FETCH, partition("a", error_code=3)),
-        event(PRODUCE, partition("a")),
+        event(FETCH, partition("a", error_code=3)), event(PRODUCE, partition("a")),
         request("OffsetCommit", "Read", group_id="g"),
         request("DescribeConfigs", "DescribeConfigs", resources=(Resource("topic", "a"),)),
-        event(METADATA, item_errors=(ItemError(3, "topic", "b"),)),
-        connection(),
-    )
+        event(METADATA, item_errors=(ItemError(3, "topic", "b"),)), connection(),
+    )  # fmt: skip
 
 
 @pytest.mark.promise(

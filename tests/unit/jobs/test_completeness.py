@@ -69,19 +69,14 @@ def test_what_configuration_hides_has_rows_of_its_own() -> None:
     assert sum(row.statuses for row in rows) == 2
 
     reported = status(
-        hidden=5,
-        hidden_by={"principal User:probe": 3, "topic secret": 2},
-        partly_hidden=8,
+        hidden=5, hidden_by={"principal User:probe": 3, "topic secret": 2}, partly_hidden=8,
         partly_hidden_by={"topic secret": 7, "topic audit": 4},
-    )
+    )  # fmt: skip
     earlier = status(partly_hidden=1, partly_hidden_by={"topic audit": 1})
     rows = [row for row in decoded("completeness", [encoded(earlier, reported)]) if row.statuses or row.hidden_by]
     assert {row.hidden_by: (row.hidden, row.partly_hidden) for row in rows} == {
-        None: (5, 8),
-        "principal User:probe": (3, None),
-        "topic secret": (2, 7),
-        "topic audit": (None, 4),
-    }
+        None: (5, 8), "principal User:probe": (3, None), "topic secret": (2, 7), "topic audit": (None, 4),
+    }  # fmt: skip
 
 
 def test_a_forged_status_hides_a_bounded_number_of_names() -> None:
@@ -94,18 +89,14 @@ def test_a_forged_status_hides_a_bounded_number_of_names() -> None:
 @pytest.mark.promise("tables/completeness.md", "Lost events are counted with their reason, on the boot that lost them.")
 def test_gaps_are_of_the_run_that_lost_the_events() -> None:
     reported = [
-        gap(3, 5, lost_boot_id="boot"),
-        gap(9, 9, lost_boot_id="boot"),
-        gap(10, 13, lost_boot_id="boot", reason="failed"),
-        gap(100, 102, reason="killed"),
-    ]
+        gap(3, 5, lost_boot_id="boot"), gap(9, 9, lost_boot_id="boot"),
+        gap(10, 13, lost_boot_id="boot", reason="failed"), gap(100, 102, reason="killed"),
+    ]  # fmt: skip
     rows = [row for row in decoded("completeness", [encoded(*reported, first_seq=20)]) if row.reason is not None]
     lost = {(row.boot_id, row.reason): (row.lost, row.lost_first_seq, row.lost_last_seq) for row in rows}
     assert lost == {
-        ("boot", "queue_full"): (4, 3, 9),
-        ("boot", "failed"): (4, 10, 13),
-        ("dead", "killed"): (3, 100, 102),
-    }
+        ("boot", "queue_full"): (4, 3, 9), ("boot", "failed"): (4, 10, 13), ("dead", "killed"): (3, 100, 102),
+    }  # fmt: skip
     assert {(row.events, row.envelopes, row.statuses, row.minute) for row in rows} == {
         (0, 0, 0, datetime(2026, 9, 22, 12))
     }

@@ -39,17 +39,15 @@ def test_a_bill_by_hand() -> None:
         *(price("data_in_gb", "0.05"), price("data_out_gb", "0.02"), price("requests", "0.40")),
         *(price("connection_hours", "0.10"), price("partition_hours", "0.0015")),
         traffic=[
-            data(1_000_000_000),
-            data(500_000_000, minute=at(DAY, 13)),
+            data(1_000_000_000), data(500_000_000, minute=at(DAY, 13)),
             data(3_000_000_000, "Fetch", principal="User:b"),
             data(0, rejected_bytes=9_000_000_000, unconfirmed_bytes=9_000_000_000),
-            {"api": "Produce", "requests": 2_000},
-            {"api": "Metadata", "requests": 500, "principal": "User:b"},
+            {"api": "Produce", "requests": 2_000}, {"api": "Metadata", "requests": 500, "principal": "User:b"},
         ],
         connections=[{"connection_id": "1", "opened_at": at(DAY, 9), "closed_at": at(DAY, 10, 30)}],
         inventory=[{"hour": at(DAY, 0), "topic": "orders", "partitions": 2}],
         heard=alive(*range(24)),
-    )
+    )  # fmt: skip
     assert owed(rows, "SkuMeter", "x_PrincipalId") == {
         ("data_in_gb", "User:a"): Decimal("0.075"), ("data_out_gb", "User:b"): Decimal("0.06"),
         ("requests", "User:a"): Decimal("0.80"), ("requests", "User:b"): Decimal("0.20"),
@@ -62,11 +60,9 @@ def test_a_bill_by_hand() -> None:
     assert {
         row.SkuMeter: (row.ConsumedQuantity, row.ConsumedUnit) for row in rows if row.x_PrincipalId != "User:b"
     } == {
-        "data_in_gb": (1_500_000_000, "B"),
-        "requests": (2_000, "Requests"),
-        "connection_hours": (5_400, "Connection-Seconds"),
-        "partition_hours": (48, "Partition-Hours"),
-    }
+        "data_in_gb": (1_500_000_000, "B"), "requests": (2_000, "Requests"),
+        "connection_hours": (5_400, "Connection-Seconds"), "partition_hours": (48, "Partition-Hours"),
+    }  # fmt: skip
 
 
 @pytest.mark.promise(
@@ -164,13 +160,11 @@ def test_what_is_shared_is_split_to_the_last_digit() -> None:
     rows = bill(
         *(price("fixed_daily", "100", name=by, split={"by": by}) for by in ("bytes", "requests", "even")),
         traffic=[
-            data(10, topic="a"),
-            data(20, "Fetch", topic="b", principal="User:b"),
-            data(0, "Fetch", topic="c", principal="User:b"),
-            {"api": "Produce", "requests": 3},
+            data(10, topic="a"), data(20, "Fetch", topic="b", principal="User:b"),
+            data(0, "Fetch", topic="c", principal="User:b"), {"api": "Produce", "requests": 3},
             {"api": "Fetch", "requests": 1, "principal": "User:b"},
         ],
-    )
+    )  # fmt: skip
     assert owed(rows, "x_AllocatedMethodId", "x_Topic", "x_PrincipalId") == {
         ("by_bytes", "a", "User:a"): Decimal("33.3333333333"), ("by_bytes", "b", "User:b"): Decimal("66.6666666667"),
         ("by_requests", None, "User:a"): 75, ("by_requests", None, "User:b"): 25,
@@ -190,10 +184,8 @@ def test_teams_share_without_anything_but_their_name() -> None:
         owners=owners,
     )
     assert owed(rows, "x_Team") == {
-        "one": Decimal("33.3333333334"),
-        "two": Decimal("33.3333333333"),
-        "unowned": Decimal("33.3333333333"),
-    }
+        "one": Decimal("33.3333333334"), "two": Decimal("33.3333333333"), "unowned": Decimal("33.3333333333"),
+    }  # fmt: skip
     assert {(row.x_Topic, row.x_PrincipalId, row.ResourceId) for row in rows} == {(None, None, None)}
 
 
@@ -222,10 +214,7 @@ def test_each_cluster_pays_its_own_hours() -> None:
     rows = bill(
         price("cluster_hours", "0.75", clusters=["c[12]"]),
         traffic=[
-            data(1),
-            data(2, cluster_id="c2", topic="a"),
-            data(1, cluster_id="c2", topic="b"),
-            data(9, cluster_id="c3"),
+            data(1), data(2, cluster_id="c2", topic="a"), data(1, cluster_id="c2", topic="b"), data(9, cluster_id="c3"),
         ],
         heard=[row for cluster in ("c1", "c2", "c3") for row in alive(1, cluster_id=cluster)],
     )  # fmt: skip
@@ -269,20 +258,16 @@ def test_prices_are_of_what_they_select_and_in_their_own_currency() -> None:
         price("data_in_gb", "10", name="outside", listeners=["PUBLIC|EDGE"], topics=["orders"]),
         price("requests", "1000", principals=["User:b"], clusters=["c1"]),
         traffic=[
-            data(10**9, listener="INTERNAL"),
-            data(10**9, listener="EDGE"),
-            data(10**9, listener="EDGE", topic="orders2"),
-            {"api": "Fetch", "requests": 1},
+            data(10**9, listener="INTERNAL"), data(10**9, listener="EDGE"),
+            data(10**9, listener="EDGE", topic="orders2"), {"api": "Fetch", "requests": 1},
             {"api": "Fetch", "requests": 2, "principal": "User:b"},
             {"api": "Fetch", "requests": 4, "principal": "User:b", "cluster_id": "c2"},
         ],
-    )
+    )  # fmt: skip
     assert owed(rows, "SkuId", "BillingCurrency", "BillingAccountName") == {
-        ("inside", "EUR", "Platform"): 1,
-        ("outside", "EUR", "Platform"): 10,
-        ("requests", "EUR", "Platform"): 2,
+        ("inside", "EUR", "Platform"): 1, ("outside", "EUR", "Platform"): 10, ("requests", "EUR", "Platform"): 2,
         ("dollars", "USD", "us"): Decimal("0.035"),
-    }
+    }  # fmt: skip
     assert "outside@2026-01-01 [listeners=PUBLIC|EDGE; topics=orders]" in {row.SkuPriceId for row in rows}
 
 
@@ -298,19 +283,15 @@ def test_data_between_zones_is_charged_both_ways() -> None:
         data(4 * 10**9, "Fetch", client_ip="10.3.0.1"),  # the same zone
         data(8 * 10**9, "ShareFetch", client_ip="2001:DB8::7"),
         data(16 * 10**9, client_ip="2001:db8:1::7"),  # the same zone
-        data(32 * 10**9, client_ip="::ffff:10.2.9.9"),
-        data(64 * 10**9, client_ip="10.1.2.3", broker_id=2),
-        data(128 * 10**9, client_ip="192.168.0.1"),
-        data(256 * 10**9, client_ip="10.2.0.1", broker_id=3),
+        data(32 * 10**9, client_ip="::ffff:10.2.9.9"), data(64 * 10**9, client_ip="10.1.2.3", broker_id=2),
+        data(128 * 10**9, client_ip="192.168.0.1"), data(256 * 10**9, client_ip="10.2.0.1", broker_id=3),
         data(512 * 10**9, client_ip="*"),
-    ]
+    ]  # fmt: skip
     rows = bill(price("cross_zone_gb", "0.01"), traffic=traffic, zones=zones)
     crossed = [row for row in rows if row.SkuMeter == "cross_zone_gb"]
     assert owed(crossed, "x_Direction", "AvailabilityZone", "x_ClientZone") == {
-        ("in", "a", "b"): Decimal("0.33"),
-        ("out", "a", "b"): Decimal("0.10"),
-        ("in", "b", "a"): Decimal("0.64"),
-    }
+        ("in", "a", "b"): Decimal("0.33"), ("out", "a", "b"): Decimal("0.10"), ("in", "b", "a"): Decimal("0.64"),
+    }  # fmt: skip
     unknown = {(row.AvailabilityZone, row.x_ClientZone): row for row in rows if row.SkuMeter == "unknown_zone_gb"}
     assert {zones: row.PricingQuantity for zones, row in unknown.items()} == {("a", None): 640, (None, "b"): 256}
     assert {(row.BilledCost, row.ListUnitPrice) for row in unknown.values()} == {(0, 0)}
@@ -352,8 +333,5 @@ def test_partitions_are_charged_as_last_listed() -> None:
         heard=[*alive(20, 21, 22, 23), *alive(0, 1, 3, day=NEXT), *alive(3, day=NEXT, boot_id="b2")],
     )
     assert {(row.x_Topic, row.day): row.PricingQuantity for row in rows} == {
-        ("orders", DAY): 6,
-        ("gone", DAY): 2,
-        ("orders", NEXT): 3 + 6 + 6,
-        ("gone", NEXT): 1,
-    }
+        ("orders", DAY): 6, ("gone", DAY): 2, ("orders", NEXT): 3 + 6 + 6, ("gone", NEXT): 1,
+    }  # fmt: skip

@@ -110,11 +110,9 @@ def test_a_broker_that_was_taken_down_a_day_ago_is_not_missed() -> None:
         back=on + ended(second) + alive(DAY * 2 - 600, DAY * 2, broker=2, boot="b3"),
     )
     assert {name: (row.uncovered_brokers, row.covered_since) for name, row in found.items()} == {
-        "ended": ([], after(0)),
-        "killed": ([2], after(2 * DAY)),
-        "half_a_day": ([2], after(DAY / 2)),
+        "ended": ([], after(0)), "killed": ([2], after(2 * DAY)), "half_a_day": ([2], after(DAY / 2)),
         "back": ([2], after(2 * DAY - 600)),
-    }
+    }  # fmt: skip
 
 
 def test_a_clock_that_was_ahead_for_a_minute_makes_nobody_silent() -> None:

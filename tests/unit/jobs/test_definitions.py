@@ -33,9 +33,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "Mirror": {"sourceClusterId": "a", "targetClusterId": "b"},
     "Retention": {"tables": {"traffic": "30d"}},
     "Prices": {
-        "currency": "EUR",
-        "account": {"id": "1"},
-        "provider": "us",
+        "currency": "EUR", "account": {"id": "1"}, "provider": "us",
         "prices": [{"name": "in", "dimension": "data_in_gb", "price": "0.1", "validFrom": "2026-01-01"}],
     },
     "Owners": {"rules": [{"team": "shop", "topics": ["orders"]}]},

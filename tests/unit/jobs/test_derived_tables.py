@@ -328,11 +328,8 @@ class Load:
             value = {"requests": 3, "idle": 0, "service_latencies": counts}
             closed_at = choose((None, at + timedelta(hours=1)))
             closed = {
-                "connection_id": f"c{self.chance.random()}",
-                "opened_at": at,
-                "closed_at": closed_at,
-                "last_seq": 1,
-            }
+                "connection_id": f"c{self.chance.random()}", "opened_at": at, "closed_at": closed_at, "last_seq": 1,
+            }  # fmt: skip
             batch = {"records": 5, "outcome": "acknowledged", "partition": 0, "producer_id": 7, "producer_epoch": 0}
             # A batch whose copies are of several days is counted on the first one, when that is computed.
             number = {"base_sequence": 100 * day + self.chance.randrange(40), "base_offset": 1}

@@ -52,10 +52,8 @@ def test_a_member_has_one_row_and_one_for_each_of_its_topics() -> None:
     assert (whole.requests, whole.commits, whole.generation_id, whole.group_type) == (15, 2, 4, "classic")
     assert (whole.first_seen, whole.last_seen) == (datetime(2026, 9, 22, 12), datetime(2026, 9, 22, 12, 1))
     assert {topic: (row.requests, row.committed_at is None) for (topic,), row in found.items()} == {
-        None: (15, True),
-        "a": (0, False),
-        "b": (0, True),
-    }
+        None: (15, True), "a": (0, False), "b": (0, True),
+    }  # fmt: skip
 
 
 @pytest.mark.promise(
@@ -72,10 +70,8 @@ def test_the_last_offset_of_a_minute_holds_also_if_it_is_lower() -> None:
     made = [row for batch in batches for row in decoded("committed_offsets", [encoded(*batch)])]
     found = [Row(row) for row in merged(COMMITTED_OFFSETS, made)]
     assert {key: row.committed_offset for key, row in by(found, "minute", "partition").items()} == {
-        (datetime(2026, 9, 22, 12), 0): 50,
-        (datetime(2026, 9, 22, 12), 1): 4,
-        (datetime(2026, 9, 22, 12, 1), 0): 20,
-    }
+        (datetime(2026, 9, 22, 12), 0): 50, (datetime(2026, 9, 22, 12), 1): 4, (datetime(2026, 9, 22, 12, 1), 0): 20,
+    }  # fmt: skip
 
 
 @pytest.mark.promise(
@@ -135,11 +131,9 @@ def test_topics_of_a_member_say_how_they_are_known() -> None:
 def test_a_client_in_two_groups_is_not_taken_for_sure() -> None:
     members = [member(), member("orders", committed_at=after(5)), member(group_id="shipping", member_id="s1")]
     assert sources(members, [fetched("orders"), fetched("parcels")]) == {
-        ("invoicing", "m1", "orders", "commit"),
-        ("invoicing", "m1", "parcels", "shared_client"),
-        ("shipping", "s1", "orders", "shared_client"),
-        ("shipping", "s1", "parcels", "shared_client"),
-    }
+        ("invoicing", "m1", "orders", "commit"), ("invoicing", "m1", "parcels", "shared_client"),
+        ("shipping", "s1", "orders", "shared_client"), ("shipping", "s1", "parcels", "shared_client"),
+    }  # fmt: skip
 
 
 def took(offset: int, at: float, **changes: Any) -> dict[str, Any]:

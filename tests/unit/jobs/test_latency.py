@@ -110,10 +110,8 @@ def test_a_request_counts_once_for_each_of_its_topics() -> None:
     rows = table_of(event(PRODUCE, *parts, latency_us=900, polled=("quiet",)), event(PRODUCE, partition("b")))
     both, one, other = places(900, 2_000), places(900), places(900, 2_000)
     assert {row.topic: figures(row) for row in rows} == {
-        None: (2, 0, both, Counter({0: 2}), both),
-        "a": (1, 0, one, None, one),
-        "b": (2, 0, other, None, other),
-    }
+        None: (2, 0, both, Counter({0: 2}), both), "a": (1, 0, one, None, one), "b": (2, 0, other, None, other),
+    }  # fmt: skip
 
 
 def test_requests_and_rollups_add_up() -> None:

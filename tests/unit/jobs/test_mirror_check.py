@@ -62,18 +62,14 @@ def test_a_rollup_is_a_row_for_each_outcome() -> None:
     reported = rollup(
         PRODUCE,
         RollupTopic("orders", records=30, bytes=300, unconfirmed_records=2, unconfirmed_bytes=20, rejected_records=1),
-        RollupTopic("payments", topic_requests=3),
-        RollupTopic("clicks", records=5),
-        minute=NOON + MINUTE,
-    )
+        RollupTopic("payments", topic_requests=3), RollupTopic("clicks", records=5), minute=NOON + MINUTE,
+    )  # fmt: skip
     fetched = rollup(FETCH, RollupTopic("orders", records=99))
     value = encoded(reported, fetched, schema_level=2, cluster_id="east")
     rows = decoded("produced", [value], mirrors=SIDES)
     assert {row.outcome: (row.records, row.bytes) for row in rows} == {
-        "acknowledged": (30, 300),
-        "unconfirmed": (2, 20),
-        "rejected": (1, 0),
-    }
+        "acknowledged": (30, 300), "unconfirmed": (2, 20), "rejected": (1, 0),
+    }  # fmt: skip
     assert {(row.topic, row.at, row.partition, row.producer_id, row.base_offset) for row in rows} == {
         ("orders", datetime(2026, 9, 22, 12, 1), None, None, None)
     }
@@ -323,11 +319,8 @@ def test_what_is_missing_for_sure_is_so_whoever_is_silent() -> None:
 
 def test_after_events_were_lost_nothing_is_exact() -> None:
     reported = [
-        batch(),
-        copied(at=1, records=3),
-        batch(at=DAY, base_offset=2**31),
-        copied(at=DAY + 1, base_offset=2**31),
-    ]
+        batch(), copied(at=1, records=3), batch(at=DAY, base_offset=2**31), copied(at=DAY + 1, base_offset=2**31),
+    ]  # fmt: skip
     (status,) = heard(3_600, "west")
     lost = {
         **status, "day": after(DAY).date(), "minute": after(DAY), "last_status": None, "reason": "queue_full",

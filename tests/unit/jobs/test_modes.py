@@ -113,11 +113,9 @@ def test_both_modes_and_a_change_between_them_give_the_same_tables() -> None:
     half = len(reported) // 2
     known = surroundings()  # as if the change were without a restart: what is known of connections stays
     values = [  # of three clusters, so that they are gone through at once
-        *as_requests(reported, "event", *surroundings()),
-        *as_rollups(reported, "rollup", *surroundings()),
-        *as_requests(reported[:half], "both", *known),
-        *as_rollups(reported[half:], "both", *known),
-    ]
+        *as_requests(reported, "event", *surroundings()), *as_rollups(reported, "rollup", *surroundings()),
+        *as_requests(reported[:half], "both", *known), *as_rollups(reported[half:], "both", *known),
+    ]  # fmt: skip
     partial = partial_rows(kafka_records(values))
     assert not any(record.dead for record in summaries(partial))
     for table in ("traffic", "latency", "clients"):

@@ -96,9 +96,7 @@ def test_what_a_strange_client_or_a_newer_sidecar_writes_is_no_dead_letter() -> 
         "events.0.throttle_ms": -5, "events.0.error_code": 999, "events.0.correlation_id": -(2**31),
         "events.0.topics.0.partition": -1, "events.0.topics.0.base_offset": -7, "events.0.api": "ApiKey(1234)",
         "events.0.client_id": "\u0000\u001b[31m",
-        "events.0.polled": ["", "\u0000"],
-        "events.0.new_field": {"a": [1]},
-        "sidecar_version": "",
+        "events.0.polled": ["", "\u0000"], "events.0.new_field": {"a": [1]}, "sidecar_version": "",
         "new_field": {"schema_level": 9},
     }  # fmt: skip
     values = [edited(path, value) for path, value in edits.items()]

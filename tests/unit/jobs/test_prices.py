@@ -118,12 +118,10 @@ def test_a_price_is_what_is_written(tmp_path: Path) -> None:
 def test_a_price_ends_where_it_says_or_where_the_next_begins(tmp_path: Path) -> None:
     days = [date(2026, month, 1) for month in (1, 3, 5, 8)]
     prices = priced(
-        {"validFrom": days[2], "price": 3, "validTo": date(2026, 6, 1)},
-        {"validFrom": days[0], "price": 1},
-        {"validFrom": days[1], "price": 2},
-        {"validFrom": days[3], "price": 4},
+        {"validFrom": days[2], "price": 3, "validTo": date(2026, 6, 1)}, {"validFrom": days[0], "price": 1},
+        {"validFrom": days[1], "price": 2}, {"validFrom": days[3], "price": 4},
         {"validFrom": days[0], "price": 5, "topics": ["orders"]},
-    )
+    )  # fmt: skip
     (made,) = loaded(tmp_path, "Prices", prices).prices
     assert {int(price.price): until for price, until in made.periods()} == {
         1: days[1], 2: days[2], 3: date(2026, 6, 1), 4: None, 5: None

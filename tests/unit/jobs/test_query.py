@@ -139,10 +139,8 @@ def test_json_and_csv_can_be_read_back() -> None:
         {"n": -1, "text": 'b,"c"', "day": None, "at": "2026-09-22T12:00:00Z", "x": 1e21},
     ]
     assert list(csv.reader(query.render(NAMES, VALUES, "csv").splitlines())) == [
-        NAMES,
-        ["1234567", "a", "2026-09-22", "", "0.5"],
-        ["-1", 'b,"c"', "", "2026-09-22T12:00:00Z", "1e+21"],
-    ]
+        NAMES, ["1234567", "a", "2026-09-22", "", "0.5"], ["-1", 'b,"c"', "", "2026-09-22T12:00:00Z", "1e+21"],
+    ]  # fmt: skip
 
 
 MONEY = [(Decimal("12.5000000000"), Decimal("0.0000000001"), Decimal("3.0000000000"), 2**70, [1, 2], True)]

@@ -152,11 +152,8 @@ def test_connections_that_met_a_limit_of_the_kind() -> None:
     def throttled(scope: str, count: int, *, at: float = 10, **changes: Any) -> dict[str, Any]:
         key = {"day": NOON.date(), "minute": NOON, "cluster_id": "cluster", "broker_id": 1, "listener": "CLIENT"}
         reported = {
-            "first_at": after(at),
-            "last_at": after(at) + timedelta(seconds=1),
-            "client_ip": "*",
-            "action": "hold",
-        }
+            "first_at": after(at), "last_at": after(at) + timedelta(seconds=1), "client_ip": "*", "action": "hold",
+        }  # fmt: skip
         return {**key, **reported, "scope": scope, "quota": RATE, "count": count, **changes}
 
     reported = [

@@ -98,22 +98,18 @@ def test_what_cannot_be_asked_is_said(company: TableReader, tmp_path: Path) -> N
 def test_top_talkers_count_both_directions_of_the_days_asked_for(tmp_path: Path) -> None:
     a, b = {"principal": "User:a", "client_id": "x"}, {"principal": "User:b"}
     write(
-        tmp_path,
-        "traffic",
-        {**WHERE, **a, "api": "Produce", "requests": 2, "errors": 1},
+        tmp_path, "traffic", {**WHERE, **a, "api": "Produce", "requests": 2, "errors": 1},
         {**WHERE, **a, "api": "Produce", "topic": "t", "bytes": 10, "records": 3},
         {**WHERE, **a, "api": "Fetch", "topic": "t", "bytes": 5, "records": 1},
         {**WHERE, **b, "api": "ShareFetch", "topic": "t", "bytes": 16, "records": 9},
         {**WHERE, **b, "day": DAY - timedelta(1), "api": "Fetch", "topic": "t", "bytes": 99},
         {**WHERE, "principal": "User:c", "api": "Produce", "topic": "t", "unconfirmed_bytes": 14},
-    )
+    )  # fmt: skip
     rows = answer(tmp_path, "top-talkers", since=DAY, until=DAY)
     columns = ("principal", "client_id", "produced_bytes", "consumed_bytes", "unconfirmed_bytes", "requests", "errors")
     assert picked(rows, *columns) == [
-        ("User:b", None, 0, 16, 0, 0, 0),
-        ("User:a", "x", 10, 5, 0, 2, 1),
-        ("User:c", None, 0, 0, 14, 0, 0),
-    ]
+        ("User:b", None, 0, 16, 0, 0, 0), ("User:a", "x", 10, 5, 0, 2, 1), ("User:c", None, 0, 0, 14, 0, 0),
+    ]  # fmt: skip
     assert picked(answer(tmp_path, "top-talkers", limit=1), "principal", "consumed_bytes") == [("User:b", 115)]
     assert picked(answer(tmp_path, "errors"), "principal", "requests", "errors", "error_ratio", "topics") == [
         ("User:a", 2, 1, 0.5, None)
@@ -128,11 +124,9 @@ def test_principals_behind_a_throttled_address_are_those_that_were_connected_the
     write(tmp_path, "throttles", {**met, "first_at": AT, "last_at": AT + SECOND, "delay_ms": 0, "quota_limit": 2})
     connection = {**WHERE, "boot_id": "b", "client_ip": "10.0.0.7"}
     spans = {
-        "before": (AT - 9 * SECOND, AT - 8 * SECOND),
-        "then": (AT - SECOND, AT + SECOND),
-        "open": (AT - SECOND, None),
+        "before": (AT - 9 * SECOND, AT - 8 * SECOND), "then": (AT - SECOND, AT + SECOND), "open": (AT - SECOND, None),
         "after": (AT + 3 * SECOND, None),
-    }
+    }  # fmt: skip
     for number, (who, (opened, closed)) in enumerate(spans.items()):
         row = {"connection_id": str(number), "principal": f"User:{who}", "opened_at": opened, "closed_at": closed}
         row["client_id"] = f"app-{who}" if closed else None  # it is known once the connection is closed
@@ -180,28 +174,21 @@ def test_objectives_are_those_of_the_newest_day_called_by_what_they_promise(tmp_
     for days, left in ((1, 0.1), (0, 0.2)):
         day = {"day": DAY - timedelta(days)}
         write(
-            tmp_path,
-            "slo",
-            {**row, **day, "objective": "1", "threshold_ms": 50.0, budgets: left},
+            tmp_path, "slo", {**row, **day, "objective": "1", "threshold_ms": 50.0, budgets: left},
             {**row, **day, "objective": "2", "threshold_ms": 0.5, "objective_ratio": 0.9, budgets: left + 0.1},
             {**row, **day, "objective": "3", budgets: left + 0.2},
             {**row, **day, "objective": "fast", "threshold_ms": 50.0, budgets: left + 0.3},
-        )
+        )  # fmt: skip
     assert picked(answer(tmp_path, "budget-left"), "objective", "budget_left") == [
-        ("99.9 % in 50 ms", 0.2),
-        ("90 % in 0.5 ms", pytest.approx(0.3)),
-        ("99.9 %", 0.4),
-        ("fast", 0.5),
-    ]
+        ("99.9 % in 50 ms", 0.2), ("90 % in 0.5 ms", pytest.approx(0.3)), ("99.9 %", 0.4), ("fast", 0.5),
+    ]  # fmt: skip
     row = {"slo": "s", "objective": "o", "cluster_id": "c"}
     write(
-        tmp_path / "newest",
-        "slo",
-        {**row, "day": DAY - timedelta(1), "topic": "a", budgets: -1.0, "page_quick": True},
+        tmp_path / "newest", "slo", {**row, "day": DAY - timedelta(1), "topic": "a", budgets: -1.0, "page_quick": True},
         {**row, "day": DAY, "topic": "a", budgets: 0.5, "ticket_slow": True},
         {**row, "day": DAY, "topic": "b", budgets: 0.25, "page_slow": True, "ticket_slow": True},
         {**row, "day": DAY, "topic": "c", budgets: None},
-    )
+    )  # fmt: skip
     assert picked(answer(tmp_path / "newest", "budget-left"), "judged", "budget_left", "alert") == [
         ("b", 0.25, "page"), ("a", 0.5, "ticket"), ("c", None, None),
     ]  # fmt: skip
@@ -211,12 +198,10 @@ def test_objectives_are_those_of_the_newest_day_called_by_what_they_promise(tmp_
 def test_connections_of_dead_sidecars_are_not_open(tmp_path: Path) -> None:
     status = {**WHERE, "minute": AT, "statuses": 1}
     write(
-        tmp_path,
-        "completeness",
-        {**status, "boot_id": "alive", "last_status": AT, "ended": False},
+        tmp_path, "completeness", {**status, "boot_id": "alive", "last_status": AT, "ended": False},
         {**status, "boot_id": "ended", "last_status": AT, "ended": True},
         {**status, "boot_id": "killed", "last_status": AT - 61 * SECOND, "ended": False},
-    )
+    )  # fmt: skip
     for number, boot in enumerate(("alive", "alive", "alive", "ended", "killed")):
         row = {"boot_id": boot, "connection_id": str(number), "opened_at": AT, "client_ip": "10.0.0.7"}
         write(tmp_path, "connections", {**WHERE, **row, "closed_at": AT if number == 2 else None, "last_seq": 1})
@@ -245,23 +230,19 @@ def test_who_changed_what_says_how(tmp_path: Path) -> None:
     of = {"parent_type": "topic", "parent_name": "orders"}
     user = {**row, "resource_type": "user", "resource_name": "User:eve", **of, "acl_permission_type": "ALLOW"}
     write(
-        tmp_path,
-        "changes",
-        {**row, "resource_type": "topic", "resource_name": "orders"},
+        tmp_path, "changes", {**row, "resource_type": "topic", "resource_name": "orders"},
         {**row, "resource_type": "config", "resource_name": "retention.ms", **of, "op_type": "DELETE"},
         {**row, "resource_type": "user", "resource_name": "bob", "op_type": "SET", "mechanism": "SCRAM-SHA-256"},
         {**user, "acl_operation": "Read", "acl_host": "*", "acl_pattern_type": "LITERAL"},
         {**user, "acl_operation": "All", "acl_host": "::1", "acl_pattern_type": "PREFIXED", "op_type": "DELETE"},
         {**user, "resource_name": None, "parent_name": None, "acl_operation": "Any", "acl_pattern_type": "ANY"},
-    )
+    )  # fmt: skip
     assert picked(answer(tmp_path, "who-changed"), "resource", "detail") == [
-        ("config retention.ms of topic orders", "DELETE"),
-        ("topic orders", None),
+        ("config retention.ms of topic orders", "DELETE"), ("topic orders", None),
         ("user User:eve of topic orders", "ALLOW Read from * (LITERAL)"),
-        ("user User:eve of topic orders", "DELETE ALLOW All from ::1 (PREFIXED)"),
-        ("user bob", "SET SCRAM-SHA-256"),
+        ("user User:eve of topic orders", "DELETE ALLOW All from ::1 (PREFIXED)"), ("user bob", "SET SCRAM-SHA-256"),
         ("user of topic", "ALLOW Any from any host (ANY)"),
-    ]
+    ]  # fmt: skip
 
 
 @pytest.mark.promise(
@@ -274,9 +255,7 @@ def test_what_is_lost_and_what_is_missing_are_distinguished(tmp_path: Path) -> N
 
     run = {**WHERE, "minute": AT}
     write(
-        tmp_path,
-        "completeness",
-        {**run, "boot_id": "1", "events": 90, "first_seq": 1, "last_seq": 100},
+        tmp_path, "completeness", {**run, "boot_id": "1", "events": 90, "first_seq": 1, "last_seq": 100},
         {**run, "boot_id": "1", "reason": "spool_full", "lost": 7, "lost_first_seq": 20, "lost_last_seq": 26},
         {**run, "boot_id": "2", "events": 50, "first_seq": 1, "last_seq": 50},
         {**run, "boot_id": "3", "broker_id": 2, "events": 5, "first_seq": 1, "last_seq": 5},
@@ -290,18 +269,14 @@ def test_what_is_lost_and_what_is_missing_are_distinguished(tmp_path: Path) -> N
     )  # fmt: skip
     columns = ("broker_id", "runs", "events", "lost", "missing", "duplicates", "conflicts", "complete", "reasons")
     assert picked(answer(tmp_path, "completeness"), *columns) == [
-        (5, 1, 9, 0, 0, 0, 2, 1.0, None),
-        (1, 2, 140, 7, 3, 0, 0, round(140 / 150, 6), ["spool_full"]),
-        (3, 1, 8, 0, 1, 0, 0, round(8 / 9, 6), None),
-        (4, 1, 14, 0, 0, 5, 0, 1.0, None),
+        (5, 1, 9, 0, 0, 0, 2, 1.0, None), (1, 2, 140, 7, 3, 0, 0, round(140 / 150, 6), ["spool_full"]),
+        (3, 1, 8, 0, 1, 0, 0, round(8 / 9, 6), None), (4, 1, 14, 0, 0, 5, 0, 1.0, None),
         (2, 1, 5, 2, 0, 0, 0, round(5 / 7, 6), ["killed"]),
-    ]
+    ]  # fmt: skip
     assert picked(answer(tmp_path, "lost-events"), "boot_id", "reason", "events", "first_seq", "last_seq") == [
-        ("1", "spool_full", 7, 20, 26),
-        ("1", "never arrived", 3, None, None),
-        ("3", "killed", 2, 6, 7),
+        ("1", "spool_full", 7, 20, 26), ("1", "never arrived", 3, None, None), ("3", "killed", 2, 6, 7),
         ("old", "never arrived", 1, None, None),
-    ]
+    ]  # fmt: skip
 
 
 @pytest.mark.promise("queries.md", "`stale-sidecars` names the sidecars that have not been heard of for a minute.")

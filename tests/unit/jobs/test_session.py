@@ -114,10 +114,8 @@ STORAGES = [
     (
         "s3a://bucket/tables",
         {
-            "fs.s3a.endpoint": "http://store:9000",
-            "fs.s3a.endpoint.region": "eu-1",
-            "fs.s3a.path.style.access": "true",
-            "fs.s3a.encryption.algorithm": "SSE-KMS",
+            "fs.s3a.endpoint": "http://store:9000", "fs.s3a.endpoint.region": "eu-1",
+            "fs.s3a.path.style.access": "true", "fs.s3a.encryption.algorithm": "SSE-KMS",
             "fs.s3a.encryption.key": "arn:aws:kms:key",
         },
         {
@@ -149,10 +147,8 @@ STORAGES = [
             "fs.azure.account.oauth2.client.endpoint": "https://login.microsoftonline.com/tenant/oauth2/token",
         },
         {
-            "azure_storage_account_name": "lake",
-            "azure_storage_client_id": "id",
-            "azure_storage_client_secret": "secret",
-            "azure_storage_tenant_id": "tenant",
+            "azure_storage_account_name": "lake", "azure_storage_client_id": "id",
+            "azure_storage_client_secret": "secret", "azure_storage_tenant_id": "tenant",
             "azure_storage_authority_host": "https://login.microsoftonline.com",
         },
     ),

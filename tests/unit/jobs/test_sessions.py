@@ -48,14 +48,12 @@ def test_who_uses_what_and_since_when() -> None:
         event(PRODUCE, partition("a"), partition("b"), ts_request=NOON + 5 * MINUTE, polled=("c",)),
         event(PRODUCE, outcome="connection_lost", ts_request=NOON + 2 * MINUTE - 1),
         event(PRODUCE, partition(error_code=29), ts_request=NOON + 9 * MINUTE, listener="TLS"),
-        event(PRODUCE, api_version=3),
-        event(PRODUCE, client_id=None),
-        event(PRODUCE, ts_request=NOON - 24 * 60 * MINUTE),
-        event(FETCH, **kgo),
+        event(PRODUCE, api_version=3), event(PRODUCE, client_id=None),
+        event(PRODUCE, ts_request=NOON - 24 * 60 * MINUTE), event(FETCH, **kgo),
         rollup(FETCH, RollupTopic("a", topic_requests=2), api_version=12, minute=NOON + MINUTE, **kgo),
         rollup(FETCH, RollupTopic("z", topic_requests=2), api_version=12, requests=0, minute=NOON + 8 * MINUTE, **kgo),
         rollup(FETCH),
-    )
+    )  # fmt: skip
     assert {_about(row): (row.requests, row.first_seen, row.last_seen) for row in found} == {
         (22, "app", None, None, "Produce", 12): (3, _at(1), _at(9)),
         (22, "app", None, None, "Produce", 3): (1, _at(0), _at(0)),
@@ -157,10 +155,8 @@ def test_a_connection_that_is_open_has_no_end() -> None:
 def test_whom_a_failed_login_named_is_not_who_it_is() -> None:
     claims = {"change": "authentication_failed", "principal_source": "unauthenticated", **NOTHING_YET}
     reported = [
-        *life("c1")[:2],
-        connection(principal="User:admin", **claims),
-        connection(principal="User:root", **claims),
-    ]
+        *life("c1")[:2], connection(principal="User:admin", **claims), connection(principal="User:root", **claims),
+    ]  # fmt: skip
     (row,) = decoded("connections", [encoded(*reported)])
     assert (row.principal, row.principal_source, row.refused_principal) == ("User:alice", "sasl", "User:root")
     assert (row.authentications, row.authentication_failures) == (1, 2)
@@ -168,11 +164,9 @@ def test_whom_a_failed_login_named_is_not_who_it_is() -> None:
 
 def test_boots_and_brokers_have_connections_of_their_own() -> None:
     values = [
-        encoded(*life("c1"), *life("c2")),
-        encoded(*life("c1"), boot_id="another"),
-        encoded(*life("c1"), broker_id=2),
+        encoded(*life("c1"), *life("c2")), encoded(*life("c1"), boot_id="another"), encoded(*life("c1"), broker_id=2),
         encoded(*life("c1"), cluster_id="west"),
-    ]
+    ]  # fmt: skip
     assert len(decoded("connections", values)) == 5
 
 

@@ -33,11 +33,9 @@ TOPICS = ("orders", "orders.eu", "clicks")
 BY = ("api", "topic", "principal", "client_id")
 WINDOWS = {"5m": 5, "30m": 30, "1h": 60, "2h": 120, "6h": 360, "1d": 1_440, "3d": 4_320}
 ALERTS = (
-    ("page_quick", "5m", "1h", 14.4),
-    ("page_slow", "30m", "6h", 6),
-    ("ticket_quick", "2h", "1d", 3),
+    ("page_quick", "5m", "1h", 14.4), ("page_slow", "30m", "6h", 6), ("ticket_quick", "2h", "1d", 3),
     ("ticket_slow", "6h", "3d", 1),
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -354,14 +352,12 @@ def test_waiting_for_data_and_quotas_breach_nothing(declared: Any) -> None:
     ]
     slow = event(PRODUCE, partition(), latency_us=2_000_900, muted_us=1_000_000)
     reported = [
-        *good,
-        slow,
-        event(FETCH, latency_us=500_300, max_wait_ms=500),
+        *good, slow, event(FETCH, latency_us=500_300, max_wait_ms=500),
         event(FETCH, latency_us=0, max_wait_ms=500, outcome="connection_lost"),
         event(PRODUCE, partition(), latency_us=0, outcome="no_response", acks=0),
         event(PRODUCE, partition(), latency_us=0, outcome="connection_lost"),
         event(PRODUCE, partition(error_code=29), latency_us=900),
-    ]
+    ]  # fmt: skip
     values = [encoded(each, first_seq=number) for number, each in enumerate(reported, 1)]
     partial = partial_rows(kafka_records(values))
     tables = [rows_of_events(name, partial) for name in ("latency", "traffic")]

@@ -17,9 +17,7 @@ from pyarrow import parquet
 
 from spark_jobs import io, stored_table
 from spark_jobs.errors import JobError
-from spark_jobs.storage_options import storage_options
 from spark_jobs.stored_table import DELTA_PROPERTIES, REPLACEMENT, ConcurrentChange, StoredTable
-from tests.spark.object_store import KEY, object_store, of_spark
 
 DAY, NEXT = date(2026, 9, 22), date(2026, 9, 23)
 SCHEMA = pyarrow.schema([("day", pyarrow.date32()), ("n", pyarrow.int64())])
@@ -205,33 +203,6 @@ def test_times_that_python_does_not_have_are_written_without_their_range(path: s
     some = rows(1, 2).append_column("early", times[0]).append_column("known", times[1])
     written = json.loads(StoredTable(path, {}).write_file(some.to_reader(), DAY).stats)
     assert (written["numRecords"], list(written["minValues"])) == (2, ["known"])
-
-
-@pytest.mark.slow
-@pytest.mark.promise(
-    "jobs.md", "On S3 a commit is written only if no other process has written one of the same number."
-)
-def test_no_commit_is_lost_on_an_object_store(tmp_path: Path) -> None:
-    """Six writers of one table, two of them of the same batches: each batch is there once."""
-    with object_store(tmp_path / "store.log", "tables") as address:
-        options = storage_options("s3a://tables/numbers", of_spark(address, prefix="").get)
-        options |= {"aws_access_key_id": KEY["access.key"], "aws_secret_access_key": KEY["secret.key"]}
-        path = "s3a://tables/numbers"
-        stored_table.create_table(path, options, Schema.from_arrow(SCHEMA), "Numbers.")
-
-        def fill(writer: str) -> None:
-            for batch in range(5):
-                stored_table.append_once(rows(batch), path, options, writer, batch)
-
-        with ThreadPoolExecutor(6) as pool:
-            list(pool.map(fill, "aabcde"))
-        stored = StoredTable(path, options)
-        writers, days = stored.writers, stored.days_changed(0)
-        stored.replace_files([], [stored.write_file(rows(9).to_reader(), DAY)])
-        assert StoredTable(path, options).dataset([DAY]).to_table().num_rows == 26
-        found = sorted(DeltaTable(path, storage_options=options).to_pyarrow_table()["n"].to_pylist())
-    assert (writers, days) == (dict.fromkeys("abcde", 4), {DAY})
-    assert (found, stored.version) == (sorted([*[*range(5)] * 5, 9]), 25)
 
 
 def test_small_batches_become_large_ones() -> None:

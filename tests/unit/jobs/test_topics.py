@@ -72,10 +72,8 @@ def test_ten_topics_of_which_some_are_used() -> None:
     """Three are produced to, two consumed from, one is only polled, and five are not used at all."""
     found = made([*TEN_USED, did(None, requests=9)], listed(*TEN))
     assert states(found) == {
-        "used": ["t0", "t1", "t2", "t3"],
-        "polled_only": ["t4"],
-        "unused": ["t5", "t6", "t7", "t8", "t9"],
-    }
+        "used": ["t0", "t1", "t2", "t3"], "polled_only": ["t4"], "unused": ["t5", "t6", "t7", "t8", "t9"],
+    }  # fmt: skip
     assert [name for name in sorted(found) if found[name].last_produced] == ["t0", "t1", "t2"]
     assert [name for name in sorted(found) if found[name].last_consumed] == ["t1", "t3"]
     assert [name for name in sorted(found) if found[name].last_polled] == ["t4"]
@@ -86,10 +84,8 @@ def test_after_a_sidecar_was_away_topics_are_judged_since_it_is_back() -> None:
     away = [*alive(0, 3_600), *alive(0, 900, broker=2, boot="b2"), *alive(1_800, 3_600, broker=2, boot="b3")]
     found = made(TEN_USED, listed(*TEN), away)
     assert states(found) == {
-        "used": ["t0", "t1", "t2", "t3"],
-        "polled_only": ["t4"],
-        "unused": ["t5", "t6", "t7", "t8", "t9"],
-    }
+        "used": ["t0", "t1", "t2", "t3"], "polled_only": ["t4"], "unused": ["t5", "t6", "t7", "t8", "t9"],
+    }  # fmt: skip
     assert {row.unused_since for row in found.values()} == {after(1_800)}
     assert {(row.coverage, tuple(row.uncovered_brokers)) for row in found.values()} == {(1 - 900 / 7_200, (2,))}
 

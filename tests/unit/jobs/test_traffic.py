@@ -62,11 +62,9 @@ def test_only_requests_and_rollups_have_rows() -> None:
 )
 def test_a_request_counts_once_and_each_topic_once() -> None:
     request = event(
-        PRODUCE,
-        partition("orders", partition=0, bytes=100, records=1),
-        partition("clicks", partition=0, bytes=10, records=2),
-        partition("orders", partition=1, bytes=200, records=4),
-    )
+        PRODUCE, partition("orders", partition=0, bytes=100, records=1),
+        partition("clicks", partition=0, bytes=10, records=2), partition("orders", partition=1, bytes=200, records=4),
+    )  # fmt: skip
     assert by_topic(rows_of(request)) == {
         None: {"requests": 1, "request_bytes": 500, "response_bytes": 60},
         "orders": {"topic_requests": 1, "bytes": 300, "records": 5},
@@ -89,11 +87,9 @@ def test_rows_are_about_minute_and_client() -> None:
 def test_the_day_ends_at_midnight_utc() -> None:
     midnight = NOON + 12 * 60 * MINUTE
     days = {
-        0: date(1970, 1, 1),
-        midnight - 1: date(2026, 9, 22),
-        midnight: date(2026, 9, 23),
+        0: date(1970, 1, 1), midnight - 1: date(2026, 9, 22), midnight: date(2026, 9, 23),
         253_402_300_799_999_999: date(9999, 12, 31),
-    }
+    }  # fmt: skip
     rows = rows_of(*[event(METADATA, ts_request=ts) for ts in days])
     assert sorted(row.day for row in rows) == sorted(days.values())
     assert all(row.day == row.minute.date() for row in rows)
@@ -226,10 +222,8 @@ def test_requests_and_rollups_of_one_minute_and_client_are_one_row() -> None:
     first = [row for row in rows if row.minute == datetime(2026, 9, 22, 12)]
     assert by_topic(first) == {
         None: {"requests": 4, "request_bytes": 2_000, "response_bytes": 240},
-        "orders": {"topic_requests": 3, "records": 11, "bytes": 105},
-        "quiet": POLLED,
-        "idle": POLLED,
-    }
+        "orders": {"topic_requests": 3, "records": 11, "bytes": 105}, "quiet": POLLED, "idle": POLLED,
+    }  # fmt: skip
     assert [row.requests for row in rows if row not in first and row.topic is None] == [1]
 
 
