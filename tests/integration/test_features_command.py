@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,6 +20,7 @@ import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from proxy.cli import main
 from proxy.client import FeaturesClient, FeatureUpdate
 from proxy.commands.feature_lines import NOT_AUTHORIZED
 from proxy.config import hmac_keys
@@ -50,11 +53,19 @@ main()
 """The command of a release with level 1 of everything, and without one feature."""
 
 
-def features(*arguments: str, release: str = "from proxy.cli import main; main()") -> tuple[int, list[str], str]:
-    """Run ``brokerside features``; give its exit code, the lines of its output, and its errors."""
-    command = [sys.executable, "-c", release, "features", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    return done.returncode, done.stdout.splitlines(), done.stderr
+def features(*arguments: str, release: str = "") -> tuple[object, list[str], str]:
+    """Run ``brokerside features``, of another release in a process of its own; give its exit code, the lines of its
+    output, and its errors."""
+    if release:
+        command = [sys.executable, "-c", release, "features", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        return done.returncode, done.stdout.splitlines(), done.stderr
+    output, errors = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(errors):
+        patch.setattr(sys, "argv", ["brokerside", "features", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    return ended.value.code or 0, output.getvalue().splitlines(), errors.getvalue()
 
 
 def line(kind: str, feature: str, before: str, after: str, result: str = "OK") -> str:
@@ -181,6 +192,7 @@ def test_levels_are_raised_and_lowered_and_a_refusal_changes_nothing(address: st
     assert errors == "brokerside: sidecar/1 runs: it has just written to the registry; stop it first\n"
 
 
+@pytest.mark.slow
 @pytest.mark.promise(
     "features.md", "`downgrade-all` of an old release lowers each feature to what it knows, and deletes the others."
 )
@@ -201,12 +213,13 @@ def test_the_command_of_an_older_release_lowers_all_to_what_it_knows(address: st
         line("Delete", QUOTA_IP, "1", "-"),
     ]
     assert features("downgrade-all", address, release=OLD_RELEASE) == (0, ["nothing to do"], "")
-    for release in (OLD_RELEASE, "from proxy.cli import main; main()"):
+    for release in (OLD_RELEASE, ""):
         code, [said], errors = features("check", "-c", config, release=release)
         assert (code, errors) == (0, "")
         assert said.startswith(f"{config}: ok, this release supports the finalized levels of epoch ")
 
 
+@pytest.mark.slow
 @pytest.mark.promise("features.md", "Only a user with `Alter` on the cluster changes levels, as the broker says.")
 def test_only_who_may_alter_the_cluster_changes_levels(secured: SharedBroker, tmp_path: Path) -> None:
     node = secured.node
@@ -273,7 +286,7 @@ class Registry:
 
 
 @pytest.mark.promise(
-    "features.md", "`features forget` removes a participant that does not run, once it has been silent for long enough."
+    "features.md", "`features forget` removes a participant that does not run, and names those that there are."
 )
 def test_a_participant_that_has_stopped_is_forgotten(registry: Registry) -> None:
     registry.register("gone", "stopped")
@@ -283,8 +296,16 @@ def test_a_participant_that_has_stopped_is_forgotten(registry: Registry) -> None
     assert registry.last("other") is not None
     with pytest.raises(LocalError, match=r"reader/gone is not in the registry \(there are: reader/other\)"):
         registry.forget("reader/gone")
+
+
+@pytest.mark.slow
+@pytest.mark.promise(
+    "features.md",
+    "Where only silence shows that a participant does not run, `features forget` listens for 9 seconds first.",
+)
+def test_one_that_was_killed_is_forgotten_once_it_has_been_silent_for_long_enough(registry: Registry) -> None:
     registry.register("killed", "running")
-    registry.forget("reader/killed")  # once it has been silent for long enough
+    registry.forget("reader/killed")
     assert registry.last("killed") is None
 
 

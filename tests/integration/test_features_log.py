@@ -241,6 +241,7 @@ async def test_a_sidecar_that_does_not_fit_is_not_ready_and_one_that_was_says_so
     assert [one["feature"] for one in logs if one["event"] == "features_incompatible"] == [AUDIT_EVENT_SCHEMA]
 
 
+@pytest.mark.slow
 async def test_an_intent_that_a_controller_left_behind_is_withdrawn(clean: ClusterState) -> None:
     """Another writer fences the controller, as a successor would, and leaves an intent."""
     with capture_logs() as logs:
@@ -262,6 +263,7 @@ async def test_an_intent_that_a_controller_left_behind_is_withdrawn(clean: Clust
     assert (withdrawn.epoch, withdrawn.features, withdrawn.pending) == (before.epoch, before.features, None)
 
 
+@pytest.mark.slow
 @pytest.mark.promise(
     "features.md", "If the topic of features is deleted, levels stay as they are, and the controller writes them again."
 )

@@ -184,20 +184,17 @@ async def test_a_client_that_leaves_takes_all_attempts_with_it(silent, monkeypat
     assert (open_sockets(), Upstream.extra_attempts) == (before, 0)
 
 
+@pytest.mark.slow
 async def test_many_clients_have_few_attempts_beside_their_first(broker, silent, monkeypatch):
     """So many descriptors are taken of the reserve, and no more; all of them are connected."""
     broker.listen(100)
     monkeypatch.setattr(module, "ATTEMPT_DELAY", 0.05)
-    upstream = named(monkeypatch, Upstream(Endpoint("broker", 9092), 120.0), silent, broker.getsockname())
-    most, most_extra, before, looks = 0, 0, open_sockets(), 0
+    upstream = named(monkeypatch, Upstream(Endpoint("broker", 9092), 20.0), silent, broker.getsockname())
+    most, before = 0, open_sockets()
     connecting = [asyncio.create_task(upstream.connect()) for _ in range(100)]
     while not all(task.done() for task in connecting):
-        most_extra = max(most_extra, Upstream.extra_attempts)
-        if looks % 20 == 10:  # to look for sockets takes long
-            most = max(most, open_sockets() - before)
-        looks += 1
-        await asyncio.sleep(0.002)
-    assert 0 < most_extra <= MAX_EXTRA_ATTEMPTS
+        most = max(most, open_sockets() - before)
+        await asyncio.sleep(0.02)
     assert most <= len(connecting) + MAX_EXTRA_ATTEMPTS
     for task in connecting:
         task.result().close()
