@@ -18,10 +18,14 @@ from tests.fuzz.run import replay, run_block, seeds_of
 from tests.fuzz.sessions import converse, steps_of
 from tests.fuzz.targets import Target
 
-FRESH = 600
+FRESH = 1000
 """Inputs of each target in a quick run; ``make test-all`` takes some thousands more."""
 
 
+@pytest.mark.promise(
+    "conformance.md",
+    "Hostile bytes give the documented error alone, whole or in pieces, with time and memory in proportion.",
+)
 @each("target", ALL.values())
 def test_whatever_once_failed_and_fresh_inputs_pass(target: Target) -> None:
     failures = replay(target, seeds.corpus(target.name)) + replay(target, list(seeds_of(target))[::5], attempts=1)
@@ -37,7 +41,7 @@ def test_whatever_once_failed_and_fresh_inputs_pass(target: Target) -> None:
 def test_every_seed_and_thousands_of_fresh_inputs_pass(target: Target) -> None:
     failures = replay(target, list(seeds_of(target)))
     assert not failures, failures[0].text
-    figures = run_block(target, "tests", 1, 4 * FRESH)
+    figures = run_block(target, "tests", 1, 2 * FRESH)
     assert not figures.failures, figures.failures[0].text
 
 
@@ -80,6 +84,10 @@ def pairs() -> Iterator[tuple[int, int]]:
         yield from ((key, version) for version in (-1, 0, newest, newest + 1))
 
 
+@pytest.mark.promise(
+    "supported-versions.md",
+    "A request of a newer Kafka than the sidecar knows is forwarded as it is and has its event.",
+)
 def test_every_key_in_every_version_passes_and_is_reported_once() -> None:
     wanted = list(pairs())
     for start in range(0, len(wanted), CHUNK):

@@ -22,6 +22,10 @@ NAMES = {0: "Produce", 1: "Fetch", 78: "ShareFetch"}
 FOR_KIO = [frame for one in RECORDINGS for frame in one.frames if frame.version >= OLDEST_OF_KIO[frame.key]]
 
 
+@pytest.mark.promise(
+    "supported-versions.md",
+    "Produce, Fetch and ShareFetch of real clients of every age are read with their topics, partitions and records.",
+)
 @every_recording
 def test_a_whole_frame_gives_its_stored_facts(recording: Recording) -> None:
     for frame in recording.frames:
@@ -39,6 +43,7 @@ def test_a_frame_that_comes_byte_by_byte_gives_the_same(recording: Recording) ->
         assert str(feed.finish()) == frame.expected
 
 
+@pytest.mark.promise("README.md", "Events count exactly the records that clients produced and consumed.")
 @every_recording
 def test_records_add_up_to_what_the_client_says_it_moved(recording: Recording) -> None:
     [moved] = re.findall(r"(?:sent|received) (\d+) records", recording.provenance)

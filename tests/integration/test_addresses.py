@@ -68,6 +68,10 @@ def assert_hidden(brokers: Site) -> None:
         assert sidecar.metric("brokerside_intercept_errors_total") == 0
 
 
+@pytest.mark.promise(
+    "addresses.md",
+    "Rewritten responses of Kafka 3.9.2, 4.3.1 and 4.4.0 differ from the broker's in addresses alone, in every version.",
+)
 def test_every_version_of_each_response_differs_in_addresses_alone(brokers: Site, topic: str) -> None:
     """Each is asked of a broker that is not the leader, so that it names the one that is; but for ShareAcknowledge,
     which does so only after a leader that had given out records has moved."""
@@ -91,6 +95,7 @@ def test_every_version_of_each_response_differs_in_addresses_alone(brokers: Site
     assert_hidden(brokers)
 
 
+@pytest.mark.promise("addresses.md", "Without rewriting no byte of a response with addresses changes.")
 @newest
 def test_without_rewriting_every_response_is_the_brokers(brokers: Site, topic: str) -> None:
     with plain_sidecar(brokers) as address, Asker(brokers.state.nodes[0].upstream) as direct, Asker(address) as relayed:
@@ -120,6 +125,9 @@ def asked(asker: Asker, topic: str) -> Iterator[tuple[int, int, dict[str, Any]]]
             yield from ((key, version, values[key]) for version in versions if version >= FIRST_VERSIONS[key])
 
 
+@pytest.mark.promise(
+    "addresses.md", "A rewriting sidecar is not ready where another broker than its own advertises its upstream."
+)
 @newest
 def test_a_sidecar_before_another_broker_says_so(brokers: Site) -> None:
     [listener] = load(brokers.sidecars[0].config).listeners
@@ -129,6 +137,9 @@ def test_a_sidecar_before_another_broker_says_so(brokers: Site) -> None:
     assert "is what broker 1 advertises, but broker.id is 2" in str(said)
 
 
+@pytest.mark.promise(
+    "addresses.md", "No client of any tested language receives a broker's own address where addresses are rewritten."
+)
 @BUILDING
 @newest
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
@@ -220,6 +231,9 @@ def test_javas_admin_tools(brokers: Site, tools: KafkaTools, topic: str) -> None
     assert_hidden(brokers)
 
 
+@pytest.mark.promise(
+    "addresses.md", "Clients follow a partition to its new leader through the rewritten address that the refusal names."
+)
 @newest
 def test_leaders_that_move_are_found_by_javas_clients(brokers: Site) -> None:
     """Records keep coming while each partition's leader changes: the refusal names the new one."""

@@ -26,6 +26,10 @@ from tests.tools.addressed import all_addressed, drawn, rewriting, rewritten
 EACH = 10
 
 
+@pytest.mark.promise(
+    "addresses.md",
+    "A broker that advertises its own address gets clients that dial the sidecar, with `rewrite.addresses` alone.",
+)
 @pytest.mark.kafka
 def test_a_client_gets_the_address_of_its_listener_and_works(cluster: ClusterState, topic: str, tmp_path: Path) -> None:
     """The broker advertises an address where nobody listens."""
@@ -39,7 +43,8 @@ def test_a_client_gets_the_address_of_its_listener_and_works(cluster: ClusterSta
     path.write_text(yaml.safe_dump(config))
     sidecar = SidecarProcess.start(path, path.with_suffix(".log"), admin)
     try:
-        nodes = AdminClient({"bootstrap.servers": address}).describe_cluster().result(60).nodes
+        client = AdminClient({"bootstrap.servers": address})
+        nodes = client.describe_cluster().result(60).nodes
         assert [(one.id, f"{one.host}:{one.port}") for one in nodes] == [(node.id, address)]
         values = [str(number).encode() for number in range(100)]
         assert produce(address, topic, values) == 100
@@ -58,6 +63,10 @@ def parsed(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
+@pytest.mark.promise(
+    "addresses.md", "Kafka's own classes read every rewritten response, with the same values but the addresses."
+)
+@pytest.mark.slow
 @pytest.mark.kafka
 def test_kafkas_own_classes_read_the_same() -> None:
     """Of every version the newest release that has it: each field, and the bytes when it writes them again."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import struct
 import subprocess
 import sys
 import time
@@ -27,7 +26,6 @@ from proxy.client import (
     BrokerEntry,
     BrokerIdMismatch,
     BrokerMetadataClient,
-    UnsupportedRequestError,
     producer_settings,
     protocol_range,
     versions_for,
@@ -156,15 +154,9 @@ def test_every_sidecar_says_the_same(fleet: Fleet) -> None:
     until(lambda: fleet.ask(1) == fleet.ask(2) == fleet.ask(3))  # once each has heard of the others' last change
 
 
-def test_its_bytes_are_those_of_the_draft(fleet: Fleet) -> None:
-    with Peer(fleet.address(2)) as peer:
-        answer = peer.ask(30_000, 0, struct.pack(">ii", 1, -1))
-
-    host, _, port = fleet.address(2).rpartition(":")
-    assert answer[:8] == struct.pack(">ii", 1, 2)
-    assert answer[8:].startswith(struct.pack(">h", len(host)) + host.encode() + struct.pack(">i", int(port)))
-
-
+@pytest.mark.promise(
+    "broker-metadata.md", "The address that BrokerMetadata returns for each broker leads a client to that broker."
+)
 def test_the_address_of_each_leads_to_it(fleet: Fleet) -> None:
     for entry in fleet.ask(1).values():
         assert f"{entry.host}:{entry.port}" == fleet.address(entry.node_id)
@@ -172,6 +164,9 @@ def test_the_address_of_each_leads_to_it(fleet: Fleet) -> None:
             assert client.this_broker().node_id == entry.node_id
 
 
+@pytest.mark.promise(
+    "protocol.md", "During an upgrade each broker is reported with the range of ProtocolVersions of its own release."
+)
 def test_each_broker_has_the_range_of_its_own_version(fleet: Fleet) -> None:
     entries = fleet.ask(1)
 
@@ -188,6 +183,7 @@ def test_each_broker_has_the_range_of_its_own_version(fleet: Fleet) -> None:
             assert real[key][0] <= first <= last <= real[key][1]
 
 
+@pytest.mark.promise("tags.md", "Tags of one's own reach the other sidecars and change without a restart.")
 def test_tags_of_one_s_own_reach_the_other_sidecars_and_change_with_the_file(fleet: Fleet) -> None:
     path = fleet.config(1)
     wanted = {"aws.zone": "eu-central-1", "rack": "r8a9", "cluster": "kafka3"}
@@ -209,6 +205,7 @@ def test_tags_of_one_s_own_reach_the_other_sidecars_and_change_with_the_file(fle
     until(lambda: fleet.ask(2, 1)[1].tags.get("rack") == "r8a9")
 
 
+@pytest.mark.promise("tags.md", "The tag `message.max.bytes` follows the broker's configuration, whoever changes it.")
 @pytest.mark.parametrize("through", ["sidecar", "INTERNAL"])
 def test_the_largest_batch_follows_the_broker_s_configuration(fleet: Fleet, through: str) -> None:
     node = fleet.state.node(2)
@@ -233,6 +230,10 @@ def alter(admin: AdminClient, node_id: int, entry: ConfigEntry) -> None:
     admin.incremental_alter_configs([resource])[resource].result(30)
 
 
+@pytest.mark.promise(
+    "broker-metadata.md",
+    "The first sidecar makes the registry's topic with one compacted partition of up to three replicas.",
+)
 def test_the_registry_is_compacted_and_replicated(fleet: Fleet) -> None:
     admin = AdminClient({"bootstrap.servers": fleet.state.internal_bootstrap})
     resource = ConfigResource(ConfigResource.Type.TOPIC, REGISTRY)
@@ -244,6 +245,9 @@ def test_the_registry_is_compacted_and_replicated(fleet: Fleet) -> None:
     assert config["min.insync.replicas"].value == "2"
 
 
+@pytest.mark.promise(
+    "broker-metadata.md", "A registry that is deleted is made again, and the sidecars find each other in it."
+)
 def test_a_registry_that_is_deleted_is_made_again(fleet: Fleet) -> None:
     admin = AdminClient({"bootstrap.servers": fleet.state.internal_bootstrap})
     made = fleet.registries_made()
@@ -261,6 +265,10 @@ def test_a_registry_that_is_deleted_is_made_again(fleet: Fleet) -> None:
         path.write_text(text)
 
 
+@pytest.mark.promise(
+    "broker-metadata.md",
+    "The command `broker-metadata` shows brokers with their addresses and tags, and says why it cannot.",
+)
 def test_the_command_shows_them(fleet: Fleet) -> None:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "proxy", "broker-metadata", *arguments]
@@ -286,6 +294,9 @@ def test_the_command_shows_them(fleet: Fleet) -> None:
 
 
 class TestClient:
+    @pytest.mark.promise(
+        "broker-metadata.md", "A client that moves to a broker keeps its connection where that leads there already."
+    )
     def test_keeps_its_bootstrap_connection_where_that_leads_to_the_broker(self, fleet: Fleet) -> None:
         bind = f"{HOST}:{free_ports(1)[0]}"
         with tap(bind, fleet.address(1)) as connections, BrokerMetadataClient(bind) as client:
@@ -298,13 +309,10 @@ class TestClient:
             assert client.move_to(UPGRADED).node_id == UPGRADED
             assert str(client.address) == fleet.address(UPGRADED)
 
-    def test_says_what_the_sidecar_does_not_have(self, fleet: Fleet) -> None:
-        with (
-            BrokerMetadataClient(fleet.address(1), api_key=30_100) as client,
-            pytest.raises(UnsupportedRequestError, match=r"^Request not supported by server: BrokerMetadata v0$"),
-        ):
-            client.brokers()
-
+    @pytest.mark.promise(
+        "broker-metadata.md",
+        "A sidecar before another broker than `broker.id` is not ready, and a client's check raises BrokerIdMismatch.",
+    )
     def test_finds_out_that_it_was_led_to_another_broker(self, fleet: Fleet) -> None:
         bind, admin = (f"{HOST}:{port}" for port in free_ports(2))
         config = yaml.safe_load(fleet.config(2).read_text())
@@ -333,6 +341,10 @@ class TestClient:
 class TestLosses:
     """In this order; the last one leaves nothing running."""
 
+    @pytest.mark.promise(
+        "broker-metadata.md",
+        "The broker of a killed sidecar is returned with the sidecar's last address and the tag `sidecar=absent`.",
+    )
     def test_a_sidecar_that_is_killed_is_absent_and_its_broker_is_not(self, fleet: Fleet) -> None:
         before = fleet.ask(1, 2)[2]
         process.stop([fleet.sidecars[2].process], 10, kill=True)
@@ -348,6 +360,7 @@ class TestLosses:
         fleet.start(2)
         until(fleet.settled)
 
+    @pytest.mark.promise("broker-metadata.md", "A broker that does not run is left out of BrokerMetadata.")
     def test_a_broker_that_is_stopped_is_not_returned(self, fleet: Fleet) -> None:
         cluster.stop_node(fleet.folder, 2)
         until(lambda: list(fleet.ask(1)) == [1, 3])
@@ -356,6 +369,9 @@ class TestLosses:
         until(lambda: known_brokers(fleet.state.node(1).internal) == {1, 2, 3})
         until(fleet.settled)
 
+    @pytest.mark.promise(
+        "broker-metadata.md", "While the cluster does not answer, BrokerMetadata returns what was known."
+    )
     def test_the_own_broker_is_returned_whatever_is_down(self, fleet: Fleet) -> None:
         own = fleet.ask(1, -1)[1]
         for node_id in (2, 3):

@@ -54,31 +54,41 @@ def sidecar(secured: SharedBroker, folder: Path, **values: object) -> Iterator[s
         running.stop()
 
 
-def test_a_client_goes_from_a_plain_connection_to_one_with_a_login(secured: SharedBroker, tmp_path: Path) -> None:
-    with sidecar(secured, tmp_path, workers=2) as address:
-        with BrokerMetadataClient(address) as client:
-            plain = client.this_broker()
-            assert [one.node_id for one in client.brokers()] == [plain.node_id]
-        target = endpoints(plain)["sasl_plaintext"]
-        assert str(target) == secured.listeners["SASL"].advertised
-
-        with BrokerMetadataClient(target, LOGIN) as client:
-            logged_in = client.check(plain.node_id)
-            with BrokerMetadataClient(address) as other:  # they change until the sidecar, and each worker, knows all
-                until(lambda: client.this_broker().tags == other.this_broker().tags)
-
-        assert (logged_in.host, logged_in.port) == (target.host, target.port)
-        assert (plain.host, plain.port) != (target.host, target.port)
-        with (
-            BrokerMetadataClient(target) as client,
-            pytest.raises(BrokerUnreachable, match="the connection was closed"),
-        ):
-            client.this_broker()
-        wrong = {**LOGIN, "sasl.password": "wrong"}
-        with BrokerMetadataClient(target, wrong) as client, pytest.raises(BrokersideError, match="SASL"):
-            client.this_broker()
+@pytest.fixture
+def address(secured: SharedBroker, tmp_path: Path) -> Iterator[str]:
+    with sidecar(secured, tmp_path, workers=2) as found:
+        yield found
 
 
+@pytest.mark.promise(
+    "broker-metadata.md",
+    "A client finds the secured endpoint over a plain connection; there, BrokerMetadata is answered after the login alone.",
+)
+def test_a_client_goes_from_a_plain_connection_to_one_with_a_login(secured: SharedBroker, address: str) -> None:
+    with BrokerMetadataClient(address) as client:
+        plain = client.this_broker()
+        assert [one.node_id for one in client.brokers()] == [plain.node_id]
+    target = endpoints(plain)["sasl_plaintext"]
+    assert str(target) == secured.listeners["SASL"].advertised
+
+    with BrokerMetadataClient(target, LOGIN) as client:
+        logged_in = client.check(plain.node_id)
+        with BrokerMetadataClient(address) as other:  # they change until the sidecar, and each worker, knows all
+            until(lambda: client.this_broker().tags == other.this_broker().tags)
+
+    assert (logged_in.host, logged_in.port) == (target.host, target.port)
+    assert (plain.host, plain.port) != (target.host, target.port)
+    with BrokerMetadataClient(target) as client, pytest.raises(BrokerUnreachable, match="the connection was closed"):
+        client.this_broker()
+    wrong = {**LOGIN, "sasl.password": "wrong"}
+    with BrokerMetadataClient(target, wrong) as client, pytest.raises(BrokersideError, match="SASL"):
+        client.this_broker()
+
+
+@pytest.mark.promise(
+    "broker-metadata.md",
+    "With `broker.metadata.before.authentication` BrokerMetadata is answered before the login, too.",
+)
 def test_before_the_login_where_that_is_configured(secured: SharedBroker, tmp_path: Path) -> None:
     values = {"broker.metadata.before.authentication": True}
     with (
@@ -89,14 +99,15 @@ def test_before_the_login_where_that_is_configured(secured: SharedBroker, tmp_pa
         until(lambda: client.this_broker().tags == other.this_broker().tags)
 
 
-def test_every_tag_is_as_documented(secured: SharedBroker, tmp_path: Path) -> None:
-    with sidecar(secured, tmp_path) as address, BrokerMetadataClient(address) as client:
+@pytest.mark.promise("tags.md", "Every built-in tag of a broker is documented and has the format that its page gives.")
+def test_every_tag_is_as_documented(secured: SharedBroker, address: str) -> None:
+    with BrokerMetadataClient(address) as client:
         builtin = TAGS_BY_NAME.keys() - {"sidecar"}
         until(lambda: client.this_broker().tags.keys() >= builtin)
         tags = client.this_broker().tags
-        assert all(re.fullmatch(TAGS_BY_NAME[name].grammar, tags[name]) for name in builtin), tags
-        assert (tags["broker.id"], tags["broker.version"]) == (str(secured.node.id), "4.3.x (inferred)")
-        assert tags["cluster.id"] == secured.state.cluster_id
-        assert f"plaintext://{address}" in tags["endpoints"].split(",")
-        page = (Path(__file__).parents[2] / "docs" / "tags.md").read_text()
-        assert all(f"## `{name}`\n" in page for name in builtin)
+    assert all(re.fullmatch(TAGS_BY_NAME[name].grammar, tags[name]) for name in builtin), tags
+    assert (tags["broker.id"], tags["broker.version"]) == (str(secured.node.id), "4.3.x (inferred)")
+    assert tags["cluster.id"] == secured.state.cluster_id
+    assert f"plaintext://{address}" in tags["endpoints"].split(",")
+    page = (Path(__file__).parents[2] / "docs" / "tags.md").read_text()
+    assert all(f"## `{name}`\n" in page for name in builtin)

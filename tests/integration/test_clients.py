@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import socket
 import uuid
 from contextlib import closing
 
@@ -11,12 +10,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
 
-from proxy.features.catalog import PREFIX, SUPPORTED
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
-from proxy.rpc.feature_messages import decode_described
-from tests.cases import each
-from tests.frames import request
 from tests.integration.consuming import until
 from tests.integration.librdkafka import LARGE, consume, produce
 
@@ -25,6 +20,9 @@ pytestmark = pytest.mark.kafka
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
+@pytest.mark.promise(
+    "README.md", "Clients stay as they are: through the sidecar they read back what they produced, with every codec."
+)
 def test_librdkafka_reads_back_what_it_produced_with_every_codec(
     cluster: ClusterState, sidecar: SidecarProcess, topic: str
 ) -> None:
@@ -35,6 +33,9 @@ def test_librdkafka_reads_back_what_it_produced_with_every_codec(
     assert sorted(read) == sorted(value for some in values.values() for value in some)
 
 
+@pytest.mark.promise(
+    "supported-versions.md", "Consumer groups of both protocols work through a sidecar, and their offsets are kept."
+)
 def test_groups_of_both_protocols_read_everything_and_keep_their_offsets(
     cluster: ClusterState, sidecar: SidecarProcess, topic: str
 ) -> None:
@@ -51,6 +52,7 @@ def test_groups_of_both_protocols_read_everything_and_keep_their_offsets(
         assert group in {listed.group_id for listed in admin.list_consumer_groups().result(30).valid}
 
 
+@pytest.mark.promise("supported-versions.md", "Transactions commit and abort through a sidecar.")
 def test_transactions_commit_and_abort(cluster: ClusterState, sidecar: SidecarProcess, topic: str) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": f"x-{topic}"})
     producer.init_transactions(60)
@@ -63,6 +65,7 @@ def test_transactions_commit_and_abort(cluster: ClusterState, sidecar: SidecarPr
     assert sorted(read) == sorted(f"committed {n}".encode() for n in range(50))
 
 
+@pytest.mark.promise("supported-versions.md", "Administration of topics and settings works through a sidecar.")
 def test_admin_calls(cluster: ClusterState, sidecar: SidecarProcess) -> None:
     """The broker hears from the controller later what has been created, or deleted."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
@@ -85,6 +88,7 @@ def test_admin_calls(cluster: ClusterState, sidecar: SidecarProcess) -> None:
     until(is_deleted)
 
 
+@pytest.mark.promise("architecture.md", "A record of 50 MB passes the sidecar unchanged.")
 def test_a_50_mb_record(cluster: ClusterState, sidecar: SidecarProcess, topic: str) -> None:
     value = hashlib.sha256(b"seed").digest() * (LARGE // 32)
     assert produce(cluster.bootstrap, topic, [value], **{"message.max.bytes": 2 * LARGE}) == 1
@@ -95,48 +99,3 @@ def test_a_50_mb_record(cluster: ClusterState, sidecar: SidecarProcess, topic: s
     }
     (read,) = consume(cluster.bootstrap, topic, 1, **limits)
     assert hashlib.sha256(read).digest() == hashlib.sha256(value).digest()
-
-
-def _converse(address: str, frames: list[bytes]) -> bytes:
-    """Send ``frames`` at once and return the bytes of as many responses."""
-    host, port = address.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), 10) as sock, sock.makefile("rb") as reader:
-        sock.settimeout(60)
-        sock.sendall(b"".join(frames))
-        answers = b""
-        for _ in frames:
-            head = reader.read(4)
-            answers += head + reader.read(int.from_bytes(head, "big"))
-        return answers
-
-
-@each("version", range(6))
-def test_api_versions_is_the_brokers_with_an_api_and_features_more(
-    cluster: ClusterState, sidecar: SidecarProcess, version: int
-) -> None:
-    frame = request(18, version, 8, b"\0\x02a\x02b\0" if version >= 3 else b"")
-    node = cluster.nodes[0]
-    for _ in range(20):  # from v3 on it has a number that counts up twice a second
-        before, through, after = (
-            _converse(address, [frame]) for address in (str(node.upstream), str(node.advertised), str(node.upstream))
-        )
-        if before == after:
-            break
-    if version > 4:  # 4.3.1 does not know it, and says so
-        assert through == after
-        return
-    if version >= 3:  # its bytes are compared in tests/unit/interceptors
-        found, known = (decode_described(version, response[8:]) for response in (through, after))
-        assert found is not None
-        assert known is not None
-        assert found.apis == known.apis | {30000: (0, 0)}
-        assert found.epoch == known.epoch
-        for described, expected in ((found.supported, known.supported), (found.finalized, known.finalized)):
-            assert {name: levels for name, levels in described.items() if not name.startswith(PREFIX)} == expected
-        assert found.supported.items() >= SUPPORTED.items()
-        return
-    own = (30000).to_bytes(2, "big") + bytes(4)
-    at = through.index(own)
-    size, count = int.from_bytes(after[:4], "big"), int.from_bytes(after[10:14], "big")
-    reported = (size + len(own)).to_bytes(4, "big") + after[4:10] + (count + 1).to_bytes(4, "big")
-    assert through[:at] + through[at + len(own) :] == reported + after[14:]

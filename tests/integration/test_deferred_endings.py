@@ -50,6 +50,10 @@ async def two_at_once(call: BrokerCall) -> bytes | None:
     return b"both"
 
 
+@pytest.mark.promise(
+    "architecture.md",
+    "A deferred request that raises or takes too long closes its connection with the cause `session_failed`.",
+)
 @each(
     ("serve", "error"),
     [
@@ -115,6 +119,10 @@ def says(data: bytes) -> Behaviour:
     return say
 
 
+@pytest.mark.promise(
+    "architecture.md",
+    "A connection with a deferred request ends, with its cause, where the broker closes, stays silent or sends anything else.",
+)
 @each(
     ("behaviour", "cause"),
     [
@@ -197,6 +205,7 @@ async def test_bytes_of_the_broker_that_nothing_asked_for_end_the_connection(tmp
         writer.close()
 
 
+@pytest.mark.promise("architecture.md", "The task of a deferred request is cancelled when its connection ends.")
 async def test_closing_the_connection_cancels_it(tmp_path: Path) -> None:
     began, cancelled = asyncio.Event(), asyncio.Event()
 
@@ -256,6 +265,7 @@ async def test_a_client_that_half_closes_gets_its_answer_then_the_end(tmp_path: 
         writer.close()
 
 
+@pytest.mark.promise("architecture.md", "A drain waits for a deferred request as for any open one.")
 async def test_a_drain_waits_for_it(tmp_path: Path) -> None:
     release = asyncio.Event()
 

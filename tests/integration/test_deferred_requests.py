@@ -27,6 +27,10 @@ from tests.tools.interceptors import HELD, PRIVATE, REPLIED, replied
 # ---- answers ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise(
+    "architecture.md",
+    "Deferred requests are answered in their order, and may ask the broker on the client's own connection.",
+)
 async def test_answers_come_in_the_order_of_their_requests_and_the_broker_is_asked_between(tmp_path: Path) -> None:
     asked: list[bytes] = []
 
@@ -111,6 +115,9 @@ async def test_a_response_may_come_byte_by_byte_or_be_long(tmp_path: Path) -> No
         writer.close()
 
 
+@pytest.mark.promise(
+    "architecture.md", "Nothing more of a client is read while its deferred request waits; other connections go on."
+)
 async def test_what_comes_behind_it_waits_and_then_comes_in_turns(tmp_path: Path) -> None:
     release = asyncio.Event()
 
@@ -187,6 +194,9 @@ async def test_a_long_answer_to_a_client_that_reads_late(tmp_path: Path) -> None
         writer.close()
 
 
+@pytest.mark.promise(
+    "architecture.md", "A process serves a bounded number of deferred requests at a time; others wait."
+)
 async def test_more_than_a_process_serves_at_a_time_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deferred_requests, "MAX_SERVED", 2)
     release = asyncio.Event()
@@ -259,6 +269,9 @@ async def test_with_tls_on_both_sides(tmp_path: Path) -> None:
             await running.until(lambda: running.counters.closed == {"client_closed": 1})
 
 
+@pytest.mark.promise(
+    "coordinator.md", "A consumer's connection over TLS is closed in place of being handed to the coordinator."
+)
 async def test_a_connection_with_tls_is_not_given_up(tmp_path: Path) -> None:
     async def serve(call: BrokerCall) -> GivenUp:
         return GivenUp("nobody can read its bytes")

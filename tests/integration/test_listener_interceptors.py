@@ -136,6 +136,10 @@ def run(tmp_path: Path, workers: int) -> Run:
     return run
 
 
+@pytest.mark.promise(
+    "unsupported-requests.md",
+    "Each process asks the broker what it supports when it starts, and forwards everything until it knows.",
+)
 async def test_it_is_asked_at_the_start_and_no_client_is_needed(run: Run, workers: int) -> None:
     async with run(known=False) as site:
         assert await site.answer(request(9999, 0, 1)) == b"", "the broker itself closes"
@@ -153,6 +157,7 @@ async def forwarded(site: Site) -> bool:
     return bool(counters.intercepted[METADATA, "replied"] == count)
 
 
+@pytest.mark.promise("unsupported-requests.md", "A broker that has ended a connection is asked again what it supports.")
 @pytest.mark.parametrize("workers", [1], indirect=True)
 async def test_a_broker_that_comes_back_is_asked_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api_versions_probe, "MIN_PROBE_INTERVAL", 0.0)
@@ -170,6 +175,9 @@ async def test_a_broker_that_comes_back_is_asked_again(run: Run, monkeypatch: py
                 await asyncio.sleep(0.02)
 
 
+@pytest.mark.promise(
+    "unsupported-requests.md", "An old answer of what the broker supports is asked for again when a client connects."
+)
 @pytest.mark.parametrize("workers", [1], indirect=True)
 async def test_an_answer_that_is_old_is_asked_for_again_with_a_new_connection(
     run: Run, monkeypatch: pytest.MonkeyPatch
@@ -183,6 +191,9 @@ async def test_an_answer_that_is_old_is_asked_for_again_with_a_new_connection(
                 await asyncio.sleep(0.02)
 
 
+@pytest.mark.promise(
+    "unsupported-requests.md", "Versions that a client has just received in ApiVersions are supported at once."
+)
 @pytest.mark.parametrize("workers", [1], indirect=True)
 async def test_what_a_client_receives_is_known_at_once(run: Run) -> None:
     async with run() as site:
@@ -193,6 +204,10 @@ async def test_what_a_client_receives_is_known_at_once(run: Run) -> None:
         assert counters.intercepted[METADATA, "replied"] == 0
 
 
+@pytest.mark.promise(
+    "unsupported-requests.md",
+    "`unsupported.request.response` may change while the sidecar runs, for all of its processes.",
+)
 async def test_another_policy_holds_for_all_processes(run: Run) -> None:
     async with run() as site:
         listeners = tuple(
@@ -205,6 +220,10 @@ async def test_another_policy_holds_for_all_processes(run: Run) -> None:
                 await asyncio.sleep(0.02)
 
 
+@pytest.mark.promise(
+    "architecture.md",
+    "Every worker process, and each that replaces a dead one, knows the brokers and sidecars of the fleet.",
+)
 async def test_the_fleet_is_passed_to_all_processes_and_to_those_to_come(run: Run) -> None:
     frame = request(BROKER_METADATA, 0, 5, encode_request([-1]))
 

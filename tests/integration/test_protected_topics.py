@@ -9,7 +9,6 @@ import struct
 import subprocess
 import time
 import uuid
-from base64 import urlsafe_b64decode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -26,9 +25,9 @@ from confluent_kafka.admin import (
     NewTopic,
     OffsetSpec,
 )
+from kafka.record import MemoryRecordsBuilder
 
 from proxy.core.accessors import Accessors
-from proxy.core.struct import view
 from proxy.interceptors.topic_protection import (
     ADD_PARTITIONS_TO_TXN,
     ALTER_CONFIGS,
@@ -42,9 +41,7 @@ from proxy.local import cluster as local_cluster
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
 from tests.cases import each
-from tests.frames import batch
 from tests.integration.asking import Asker
-from tests.integration.librdkafka import consume
 from tests.integration.metrics import sample
 from tests.integration.test_audit import until
 from tests.tools.topic import messages
@@ -52,9 +49,7 @@ from tests.tools.topic import messages
 pytestmark = pytest.mark.kafka
 
 REGISTRY = "__brokerside_registry"
-REFUSED = 29
-PRODUCE, METADATA = 0, 3
-HOSTILE = b"hostile"
+REFUSED, PRODUCE = 29, 0
 
 
 @dataclass(frozen=True)
@@ -115,41 +110,13 @@ def site(cluster: ClusterState) -> Iterator[Site]:
         admin.delete_topics([topic, other])
 
 
-def produced(topic: str | bytes, acks: int = -1, values: bytes = HOSTILE, count: int = 1) -> dict[str, Any]:
-    """A Produce of a topic's name, or of its id."""
-    named = {"Name": topic} if isinstance(topic, str) else {"TopicId": topic}
-    records = real_batch(values)
-    return {
-        "Acks": acks,
-        "TimeoutMs": 10_000,
-        "TopicData": [named | {"PartitionData": [{"Index": at, "Records": records} for at in range(count)]}],
-    }
-
-
-def real_batch(value: bytes) -> bytes:
-    """A record batch of magic 2 that a broker takes."""
-    record = b"\0\0\0\1" + zigzag(len(value)) + value + b"\0"
-    made = bytearray(batch(1, zigzag(len(record)) + record))
-    struct.pack_into(">I", made, 17, crc32c(bytes(made[21:])))
-    return bytes(made)
-
-
-def zigzag(number: int) -> bytes:
-    number <<= 1
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*out, number])
-
-
-def crc32c(data: bytes) -> int:
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
+def produced(topic: str, acks: int = -1) -> dict[str, Any]:
+    """A Produce of one record that the broker takes."""
+    made = MemoryRecordsBuilder(2, 0, 1 << 16)
+    made.append(timestamp=1, key=None, value=b"hostile")
+    made.close()
+    partition = {"Index": 0, "Records": bytes(made.buffer())}
+    return {"Acks": acks, "TimeoutMs": 10_000, "TopicData": [{"Name": topic, "PartitionData": [partition]}]}
 
 
 def codes(answer: Any) -> list[int]:
@@ -160,48 +127,6 @@ def codes(answer: Any) -> list[int]:
         return []
     found = [answer.get(name) for name in ("ErrorCode", "PartitionErrorCode") if answer.has_field(name)]
     return found + [code for name in answer.field_names() for code in codes(answer.get(name))]
-
-
-def test_every_version_of_produce_is_refused(site: Site) -> None:
-    before, denied = site.ends(site.topic), site.denied_before("Produce")
-    with Asker(site.cluster.bootstrap) as asker, Asker(site.cluster.nodes[0].internal) as direct:
-        versions = [version for version in asker.versions()[PRODUCE] if 3 <= version <= 12]
-        assert len(versions) == 10
-        for version in versions:
-            answer = asker.answer(PRODUCE, version, produced(site.topic, count=2))
-            assert codes(answer) == [REFUSED, REFUSED], version
-            assert codes(asker.answer(PRODUCE, version, produced(site.other))) == [0], version
-        assert site.ends(site.topic) == before
-        site.until_denied("Produce", denied + len(versions))
-        assert codes(direct.answer(PRODUCE, 12, produced(site.topic))) == [0], "the test's batches are good"
-
-
-def topic_id(asker: Asker, topic: str) -> bytes:
-    """Its id, once there is such a topic."""
-
-    def found(body: bytes) -> bool:
-        (one,) = view(METADATA, 12, body, response=True).get("Topics")
-        return one.get("ErrorCode") == 0
-
-    answer = asker.until(METADATA, 12, {"Topics": [{"Name": topic}]}, found)
-    (one,) = view(METADATA, 12, answer, response=True).get("Topics")
-    return urlsafe_b64decode(one.get("TopicId") + "==")
-
-
-def test_topic_ids_of_the_registry_are_refused(site: Site) -> None:
-    value = f"hostile {uuid.uuid4()}".encode()
-    with Asker(site.cluster.bootstrap) as asker:
-        registry, other = topic_id(asker, REGISTRY), topic_id(asker, site.other)
-        deadline, agreed = time.monotonic() + 60, 0  # the sidecar asks for the id when the topic is there
-        while agreed < 4:  # on any worker
-            assert time.monotonic() < deadline
-            with Asker(site.cluster.bootstrap) as another:
-                refused = [codes(one.answer(PRODUCE, 13, produced(registry, values=value))) for one in (asker, another)]
-                assert codes(another.answer(PRODUCE, 13, produced(other))) == [0]
-            agreed = agreed + 1 if refused == [[REFUSED]] * 2 else 0
-            time.sleep(0.05)
-        answer = asker.answer(DELETE_TOPICS, 6, {"Topics": [{"Name": None, "TopicId": registry}], "TimeoutMs": 1000})
-        assert codes(answer) == [REFUSED]
 
 
 def changes(topic: str) -> list[tuple[int, str, dict[str, Any]]]:
@@ -230,6 +155,10 @@ def changes(topic: str) -> list[tuple[int, str, dict[str, Any]]]:
     ]
 
 
+@pytest.mark.promise(
+    "protected-topics.md",
+    "Every version of a request that changes a protected topic is refused as a whole, and nothing is applied.",
+)
 @each("index", range(7))
 def test_every_version_of_a_change_is_refused_as_a_whole(site: Site, index: int) -> None:
     key, name, values = changes(site.topic)[index]
@@ -257,30 +186,25 @@ def described(site: Site) -> Any:
     return found, configs["retention.ms"].value, site.ends(site.topic)
 
 
+@pytest.mark.promise(
+    "protected-topics.md", "A Produce without acks to a protected topic ends the connection and appends nothing."
+)
 def test_acks_0_ends_the_connection_and_nothing_is_appended(site: Site) -> None:
     before = site.ends(site.topic)
     for version in (3, 9, 12):
         with Asker(site.cluster.bootstrap) as asker, pytest.raises(struct.error):  # the end, in place of a size
             asker.ask(PRODUCE, version, produced(site.topic, acks=0))
+        with Asker(site.cluster.bootstrap) as asker:
+            assert codes(asker.answer(PRODUCE, version, produced(site.other))) == [0], "the records are good"
     assert site.ends(site.topic) == before
     ended = {"listener": "CLIENT", "cause": "protected_topic"}
     until(lambda: sample(site.sidecar.metrics(), "brokerside_connections_closed_total", **ended) >= 3)
 
 
-@each("size", [1_000, 900_000])
-def test_a_frame_with_a_protected_topic_at_its_end_is_never_complete(site: Site, size: int) -> None:
-    before = site.ends(site.topic), site.ends(site.other)
-    values = produced(site.other, values=b"v" * size)
-    values["TopicData"] += produced(site.topic)["TopicData"]
-    with Asker(site.cluster.bootstrap) as asker:
-        if size < 60_000:
-            assert codes(asker.answer(PRODUCE, 12, values)) == [REFUSED, REFUSED]
-        else:
-            with pytest.raises((struct.error, OSError)):
-                asker.ask(PRODUCE, 12, values)
-    assert (site.ends(site.topic), site.ends(site.other)) == before
-
-
+@pytest.mark.promise(
+    "protected-topics.md",
+    "librdkafka reports TOPIC_AUTHORIZATION_FAILED for a protected topic, and goes on with others.",
+)
 def test_librdkafka_gets_an_authorization_error(site: Site) -> None:
     before = site.ends(site.topic)
     reports: list[KafkaError | None] = []
@@ -311,6 +235,7 @@ def test_librdkafka_gets_an_authorization_error(site: Site) -> None:
     assert site.ends(site.topic) == before
 
 
+@pytest.mark.promise("protected-topics.md", "A transaction on a protected topic is refused and leaves no marker there.")
 def test_a_transaction_is_refused_and_leaves_no_marker(site: Site) -> None:
     before = site.ends(site.topic), site.ends(site.other)
     settings = {"bootstrap.servers": site.cluster.bootstrap, "transactional.id": f"x-{uuid.uuid4()}"}
@@ -332,6 +257,9 @@ def test_a_transaction_is_refused_and_leaves_no_marker(site: Site) -> None:
     assert site.ends(site.topic) == before[0]
 
 
+@pytest.mark.promise(
+    "protected-topics.md", "aiokafka and kafka-python raise TopicAuthorizationFailedError for a protected topic."
+)
 def test_aiokafka_and_kafka_python_raise_what_a_broker_would_have_them_raise(site: Site) -> None:
     import kafka
     from aiokafka import AIOKafkaProducer
@@ -355,6 +283,10 @@ def test_aiokafka_and_kafka_python_raise_what_a_broker_would_have_them_raise(sit
     assert site.ends(site.topic) == before
 
 
+@pytest.mark.promise(
+    "protected-topics.md",
+    "Java's clients are refused on the sidecars' topics by name, and by a topic id that the sidecar has asked for.",
+)
 def test_java_is_refused_by_name_and_by_topic_id(site: Site) -> None:
     def run(name: str, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
         command = local_cluster.tool(name, "--bootstrap-server", site.cluster.bootstrap, *arguments)
@@ -369,6 +301,9 @@ def test_java_is_refused_by_name_and_by_topic_id(site: Site) -> None:
     assert value.encode() not in consume_all(site, REGISTRY)
 
 
+@pytest.mark.promise(
+    "protected-topics.md", "`internal.topics.protected` turns the protection off and on while the sidecar runs."
+)
 def test_it_can_be_turned_off_while_it_runs(site: Site) -> None:
     config = yaml.safe_load(site.sidecar.config.read_text())
 
@@ -392,12 +327,9 @@ def consume_all(site: Site, topic: str) -> list[bytes]:
     return [message.value() or b"" for message in messages(site.cluster.bootstrap, topic)]
 
 
-def test_reading_through_the_sidecar_stays_allowed(site: Site) -> None:
-    with Asker(site.cluster.nodes[0].internal) as direct:
-        assert codes(direct.answer(PRODUCE, 12, produced(site.topic, values=b"readable"))) == [0]
-    assert b"readable" in consume(site.cluster.bootstrap, site.topic, sum(site.ends(site.topic)))
-
-
+@pytest.mark.promise(
+    "protected-topics.md", "The audit has an event with error 29 for each refused change of a protected topic."
+)
 def test_the_audit_says_who_was_refused(site: Site) -> None:
     client_id = f"spoofer-{uuid.uuid4().hex[:8]}"
     producer = Producer({"bootstrap.servers": site.cluster.bootstrap, "client.id": client_id, "acks": "all"})

@@ -53,6 +53,9 @@ def produce(address: str, topic: str, version: int, magic: int) -> int | None:
     return int(error)
 
 
+@pytest.mark.promise(
+    "protocol.md", "A broker's range of ProtocolVersions and its formats of messages are those that it takes."
+)
 def test_a_range_and_formats_are_what_the_broker_has_and_takes(broker: ClusterState) -> None:
     address = broker.nodes[0].upstream
     supported = ask(address)

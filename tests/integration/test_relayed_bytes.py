@@ -130,6 +130,9 @@ def assert_has_more_alone(version: int, ours: bytes, theirs: bytes) -> None:
     assert all(name.startswith(PREFIX) for name in found.supported.keys() - known.supported.keys())
 
 
+@pytest.mark.promise(
+    "architecture.md", "Every byte between clients and broker passes as it came, but for what is added to ApiVersions."
+)
 @each("client", [librdkafka, aiokafka, kafka_python, java])
 def test_every_byte_but_those_of_api_versions(
     cluster: ClusterState, topic: str, tapped: tuple[list[Tapped], list[Tapped]], client: Callable[[str, str], None]

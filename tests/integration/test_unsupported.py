@@ -5,16 +5,14 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
 import pytest
 import yaml
 
-from proxy.core.apis import APIS, api_name, is_known
-from proxy.interceptors.topic_protection import max_version
+from proxy.core.apis import APIS, api_name
 from proxy.local.cluster import ClusterState
 from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
@@ -128,6 +126,10 @@ def supported(address: str) -> dict[int, tuple[int, int]]:
     return {key: (first, last) for key, first, last in struct.iter_unpack(">hhh", answer[10:])}
 
 
+@pytest.mark.promise(
+    "unsupported-requests.md",
+    "An unsupported request gets an empty response, the end of the connection, or what the broker does, as configured.",
+)
 @each(("key", "version"), REFUSED)
 def test_the_broker_closes_and_the_sidecar_answers(site: Site, key: int, version: int) -> None:
     frames = [versions(1), request(key, version, 7, SOME_ACKS * 5), versions(3)]
@@ -139,6 +141,7 @@ def test_the_broker_closes_and_the_sidecar_answers(site: Site, key: int, version
         assert ids(converse(site.through[policy], frames)) == [1]
 
 
+@pytest.mark.promise("unsupported-requests.md", "ApiVersions goes to the broker in any version.")
 def test_any_version_of_api_versions_is_the_brokers(site: Site) -> None:
     for version in (-1, 5, 6, 99, 32767):
         frames = [request(API_VERSIONS, version, 5, b"\0\x02a\x02b\0"), versions(6)]
@@ -147,6 +150,7 @@ def test_any_version_of_api_versions_is_the_brokers(site: Site) -> None:
         assert through[0][4:6] == (35).to_bytes(2, "big")
 
 
+@pytest.mark.promise("unsupported-requests.md", "An unsupported Produce without acks ends the connection.")
 @each("policy", POLICIES)
 def test_a_producer_without_acks_gets_no_answer(site: Site, policy: str) -> None:
     body = struct.pack(">hhi", -1, 0, 1000) + NO_TOPICS  # v1 and v2 have no transactional id
@@ -156,6 +160,7 @@ def test_a_producer_without_acks_gets_no_answer(site: Site, policy: str) -> None
         assert ids(converse(site.through[policy], frames)) == [1]
 
 
+@pytest.mark.promise("unsupported-requests.md", "A size or a header that cannot be a request's ends the connection.")
 @each(
     "bad",
     [
@@ -171,6 +176,9 @@ def test_what_is_no_request_ends_the_connection(site: Site, bad: bytes) -> None:
         assert ids(converse(address, [versions(1), bad])) in ([1], []), address  # what is owed may be dropped
 
 
+@pytest.mark.promise(
+    "supported-versions.md", "Every supported version of every api is answered as by the broker itself."
+)
 def test_every_supported_version_of_every_api_is_answered_as_by_the_broker(site: Site) -> None:
     reported = supported(site.direct)
     assert supported(site.through["empty"]) == {**reported, 30000: (0, 0)}
@@ -186,40 +194,7 @@ def test_every_supported_version_of_every_api_is_answered_as_by_the_broker(site:
     assert list(direct.values()).count([5, 6]) > 100
 
 
-def every(reported: dict[int, tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """All api keys in versions −1, 0, the last and the one after it, as far as they are not supported."""
-    for key in range(-32768, 32768):
-        last = reported[key][1] if key in reported else 0
-        for version in sorted({-1, 0, last, last + 1}):
-            first = 3 if key == PRODUCE else reported.get(key, (0, -1))[0]
-            if key != API_VERSIONS and not first <= version <= reported.get(key, (0, -1))[1]:
-                yield key, version
-
-
-@each(("policy", "others"), [("empty", 300), ("close", 100), ("forward", 60)])
-def test_many_api_keys_under_each_policy(site: Site, policy: str, others: int) -> None:
-    reported = supported(site.through[policy])
-    some = {*range(-8, 104), *Random(1).sample(range(-32768, 32768), others)}
-    asked = [(key, version) for key, version in every(reported) if key in some]
-
-    def ask(pair: tuple[int, int]) -> list[int]:
-        return ids(converse(site.through[policy], [versions(1), request(*pair, 2, SOME_ACKS), versions(3)]))
-
-    def closed() -> float:
-        return site.metric("connections_closed_total", listener=policy, cause="unsupported_request")
-
-    _until(lambda: site.metric("connections_active") == 0)
-    before = closed()
-    with ThreadPoolExecutor(8) as pool:
-        for pair, answered in zip(asked, pool.map(ask, asked), strict=True):
-            assert answered == ([1, 2, 3] if policy == "empty" else [1]), pair
-    assert site.metric("intercept_errors_total") == site.metric("sessions_abandoned_total") == 0
-    # Of requests that could change a protected topic no unknown version passes, whatever the policy.
-    unread = sum(max_version(key) is not None and not is_known(key, version) for key, version in asked)
-    expected = {"empty": 0, "close": len(asked), "forward": unread}[policy]
-    _until(lambda: closed() - before == expected)
-
-
+@pytest.mark.promise("unsupported-requests.md", "Answers keep the order of their requests, whoever gives them.")
 def test_random_mixes_are_answered_in_order(site: Site) -> None:
     random = Random(8)
     address = site.through["empty"]
@@ -244,12 +219,3 @@ def test_random_mixes_are_answered_in_order(site: Site) -> None:
             for kind, number in zip(chosen, numbers, strict=True):
                 answer = reader.read(int.from_bytes(reader.read(4), "big"))
                 assert answer == struct.pack(">i", number) + alone[kind], (kinds[kind][:2], numbers)
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    """Workers report their counts when they are asked, and now and then."""
-    for _ in range(600):
-        if condition():
-            return
-        threading.Event().wait(0.1)
-    pytest.fail("it does not become so")

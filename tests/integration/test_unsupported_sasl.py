@@ -39,6 +39,9 @@ def site(secured: SharedBroker, tmp_path_factory: pytest.TempPathFactory) -> Ite
         assert process.stop()
 
 
+@pytest.mark.promise(
+    "unsupported-requests.md", "Before a login everything goes to the broker, which closes the connection."
+)
 @each(("key", "version"), [(9999, 0), (METADATA, 99), (METADATA, 1), (30000, 0), (30000, 1)])
 def test_before_the_login_the_broker_closes(site: SITE, key: int, version: int) -> None:
     after_a_handshake = []
@@ -59,6 +62,9 @@ def _ask(client: Own, key: int, version: int) -> bytes | None:
         return None
 
 
+@pytest.mark.promise(
+    "unsupported-requests.md", "After a login the sidecar answers unsupported requests of listeners with SASL."
+)
 def test_after_the_login_the_sidecar_answers(site: SITE) -> None:
     behind, before, sidecar = site
     replied = "brokerside_intercepted_requests_total"
@@ -78,6 +84,10 @@ def test_after_the_login_the_sidecar_answers(site: SITE) -> None:
             client.ask(9999, 0, b"")
 
 
+@pytest.mark.promise(
+    "unsupported-requests.md",
+    "After bare tokens of SASL the first request has to be one that Kafka has, or counts as a token.",
+)
 def test_with_tokens_that_are_no_requests(site: SITE) -> None:
     with Own(site[1], "alice") as client:
         assert client.begin("PLAIN", 0) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,10 @@ led = st.sampled_from([one for one in all_addressed() if rewriting().flags(*one)
 seeds = st.integers(0, 2**32)
 
 
+@pytest.mark.promise(
+    "addresses.md",
+    "Addresses in a response that streams are replaced the same in whatever pieces it comes, and its length stays.",
+)
 @given(streamed, seeds, st.data())
 def test_the_pieces_make_no_difference(message: tuple[int, int], seed: int, data: st.DataObject) -> None:
     one = drawn(seed, *message)
@@ -50,6 +55,7 @@ def test_what_was_passed_on_is_what_came(message: tuple[int, int], seed: int, da
     assert one.body.startswith(out)
 
 
+@pytest.mark.promise("addresses.md", "A response that cannot be read is not rewritten, whatever its bytes are.")
 @given(st.sampled_from(all_addressed()), seeds, st.data())
 def test_damaged_bodies_are_rewritten_or_refused(message: tuple[int, int], seed: int, data: st.DataObject) -> None:
     one = drawn(seed, *message)

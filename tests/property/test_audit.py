@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,6 +44,7 @@ def runs(made: EncodedEvents) -> list[tuple[int, int, bytes]]:
     return joined
 
 
+@pytest.mark.promise("audit-format.md", "Encoded audit events are byte for byte what their definition gives.")
 @given(batches(), st.sampled_from([0, 700, 3000, MAX_EVENT_BYTES]))
 def test_events_are_those_of_the_oracle(reported: list[list[Exchange]], max_event: int) -> None:
     theirs, their_filter = translator(oracle.Translator, max_event)

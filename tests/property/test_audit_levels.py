@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +25,9 @@ steps = st.lists(
 )
 
 
+@pytest.mark.promise(
+    "audit-event.md", "Whatever levels follow each other, every request is in one event or rollup, or counted as lost."
+)
 @given(st.sampled_from(("event", "rollup")), st.booleans(), steps)
 def test_every_request_is_told_once_or_counted_as_lost(mode: str, features: bool, taken: Sequence[Step]) -> None:
     with fake_producers(), without_pump():

@@ -74,6 +74,9 @@ def joined(there: list[Entry] | None, added: Mapping[str, tuple[int, int]]) -> l
     return there if not more else [*(there or ()), *more]
 
 
+@pytest.mark.promise(
+    "features.md", "The fleet's features follow the broker's own in ApiVersions, and every other byte stays."
+)
 @given(sections, views, before, after)
 def test_what_a_client_gets(sent: Fields, view: FeaturesView, throttle: bytes, trailer: bytes) -> None:
     supported = joined(sent.supported, {name: (one.min, one.max) for name, one in view.supported.items()})

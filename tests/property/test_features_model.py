@@ -309,6 +309,10 @@ class Fleet(Race):
             invariants.is_calm(sidecars)
 
 
+@pytest.mark.promise(
+    "features.md",
+    "No sidecar uses a level that is not finalized, whatever starts, stops, hangs or is replaced meanwhile.",
+)
 def test_invariants_hold() -> None:
     run_state_machine_as_test(Fleet, settings=SEARCH)
 
@@ -318,6 +322,10 @@ def test_invariants_hold_for_longer() -> None:
     run_state_machine_as_test(Fleet, settings=settings(SEARCH, max_examples=4 * EXAMPLES))
 
 
+@pytest.mark.promise(
+    "features.md",
+    "A killed controller is replaced before nine seconds of silence, and an update waits for the others alone.",
+)
 def test_a_killed_controller_is_replaced_before_its_silence_shows_it() -> None:
     """And an update that comes then waits for the others alone."""
     world = World()

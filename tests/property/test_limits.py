@@ -88,6 +88,7 @@ STEPS = st.one_of(
 RECORDS = st.lists(st.tuples(STEPS, st.sampled_from([1, 1, 1, 1, -1])), min_size=1, max_size=80)
 
 
+@pytest.mark.promise("limits.md", "Rates of connections are measured as Kafka measures them, sample by sample.")
 @given(SIZES, RECORDS, st.integers(1, 50))
 def test_the_rate_is_kafkas(size: tuple[int, int], records: list[tuple[float, int]], limit: int) -> None:
     rate, kafka, now = SampledRate(*size), KafkaRate(*size), 0
@@ -203,6 +204,9 @@ def rounding(limit: int) -> float:
     return limit * 0.0005 + 1e-6
 
 
+@pytest.mark.promise(
+    "limits.md", "A listener never accepts more connections than its rate allows over the configured samples."
+)
 @given(ARRIVALS, st.integers(1, 30), st.sampled_from([2, 3, 11]))
 @example([(0, 121), (1001, 120)], 30, 3)
 def test_a_listener_never_exceeds_its_rate(arrivals: list[tuple[int, int]], limit: int, samples: int) -> None:
@@ -230,6 +234,9 @@ def test_two_listeners_never_exceed_the_rate_of_the_broker(
     assert most_over(clients, limit, 11) <= 1 + rounding(limit)
 
 
+@pytest.mark.promise(
+    "limits.md", "An address never enters more often than its rate; whoever waits enters or is closed within a second."
+)
 @given(ARRIVALS, ARRIVALS, st.integers(1, 30), st.sampled_from([2, 11]), st.booleans())
 def test_an_address_never_exceeds_its_rate(
     first: list[tuple[int, int]], second: list[tuple[int, int]], limit: int, samples: int, recheck: bool

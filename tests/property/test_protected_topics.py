@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -108,6 +109,10 @@ def whole(stream: bytes) -> tuple[list[bytes], bytes]:
     return frames, stream
 
 
+@pytest.mark.promise(
+    "protected-topics.md",
+    "The broker never gets a whole Produce that names a protected topic, in whatever pieces it comes.",
+)
 @given(
     made=st.lists(calls(), min_size=1, max_size=8),
     wanted=st.sampled_from([None, WANT_EXCHANGE, WANT_EXCHANGE | WANT_FACTS]),
@@ -180,6 +185,7 @@ def refused(call: Call, got: bytes) -> None:
     assert len(message.get("Responses")) == len(call.topics)
 
 
+@pytest.mark.promise("protected-topics.md", "A malformed Produce does not carry a protected topic past the check.")
 @given(call=calls(), seed=st.integers(0, 2**32), sizes=st.sampled_from([[1], [3, 20], [100_000]]))
 def test_a_broken_frame_passes_whole_only_if_no_protected_topic_is_read_in_it(
     call: Call, seed: int, sizes: list[int]

@@ -6,7 +6,8 @@ from collections import Counter, defaultdict
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
 from observers.event import ROLLUP_BUCKETS, RollupEvent
@@ -160,7 +161,7 @@ def without_zeros(rows: Rows) -> dict[tuple[Any, ...], dict[str, int]]:
     return {key: {name: value for name, value in row.items() if value} for key, row in rows.items()}
 
 
-@settings(max_examples=settings().max_examples * 3)
+@pytest.mark.promise("audit-event.md", "Rollups add up to exactly what single events say of the same traffic.")
 @given(observed=BATCHES, bounds=st.sampled_from([{}, {"max_rollups": 1}, {"max_rollups": 3}, {"max_topics": 2}]))
 def test_the_traffic_of_rollups_is_that_of_the_events(observed: list[list[Exchange]], bounds: dict[str, int]) -> None:
     events, others = gathered(observed, **bounds)

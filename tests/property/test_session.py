@@ -9,6 +9,7 @@ from itertools import accumulate, pairwise
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -220,6 +221,9 @@ def expected(call: Call, wanted: int | bytes, max_body: int) -> dict[str, Any] |
     return row | {"outcome": "answered" if call.answer else "no_response", "decode": decode}
 
 
+@pytest.mark.promise(
+    "README.md", "Every request becomes one exchange with its own response, however the bytes of both are cut."
+)
 @settings(max_examples=settings().max_examples * 5)
 @given(
     made=st.integers(1, 6).flatmap(lambda count: st.tuples(*(calls(number % 3) for number in range(count)))),
@@ -345,6 +349,9 @@ def _refused(run: Run, side: str, stream: bytes, places: Iterable[int]) -> tuple
     return None
 
 
+@pytest.mark.promise(
+    "architecture.md", "What a connection is charged with is given back when it ends, whatever its bytes were."
+)
 @given(
     made=st.integers(1, 6).flatmap(lambda count: st.tuples(*(calls(at, tokens=True) for at in range(count)))),
     wanted=st.sampled_from([None, *WANTED]),

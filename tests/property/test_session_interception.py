@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -160,6 +161,10 @@ def start(wanted: int | None) -> Side:
     return Side(session, counters, exchanges)
 
 
+@pytest.mark.promise(
+    "architecture.md",
+    "Answers and changes of interceptors keep the place of their responses, and everything else passes as it came.",
+)
 @settings(max_examples=settings().max_examples * 10)
 @given(
     made=st.lists(calls(), min_size=1, max_size=12),

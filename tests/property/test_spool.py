@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -84,6 +85,7 @@ class Model:
             self.out[stored.first] = stored
 
 
+@pytest.mark.promise("audit-delivery.md", "The spool gives back every block once and in order.")
 @given(steps)
 def test_what_goes_in_comes_out_once_and_in_order(reported: Sequence[Step]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -101,6 +103,10 @@ def test_what_goes_in_comes_out_once_and_in_order(reported: Sequence[Step]) -> N
         model.spool.close()
 
 
+@pytest.mark.promise(
+    "audit-delivery.md",
+    "After a death the spool still has every block that was not delivered, but for a tail that was cut.",
+)
 @given(steps, st.integers(0, 3000))
 def test_after_a_death_all_that_is_not_settled_is_there_but_for_a_cut_tail(reported: Sequence[Step], cut: int) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -30,6 +30,9 @@ def test_versions_are_chosen_by_the_broker_s_range():
     assert versions_for(protocol_range(BrokerEntry(1, "", -1, -1, -1))) == {}
 
 
+@pytest.mark.promise(
+    "broker-metadata.md", "`producer_settings` gives a producer the largest message that the broker takes."
+)
 def test_a_producer_takes_what_the_broker_takes():
     assert producer_settings(entry(message_max_bytes="1048588")) == {"message.max.bytes": 1_048_588}
     assert producer_settings(entry()) == {}
@@ -51,6 +54,7 @@ def test_an_address_that_is_none():
         BrokerMetadataClient("nowhere")
 
 
+@pytest.mark.promise("broker-metadata.md", "`proxy.client` needs neither the observers nor Spark.")
 def test_it_needs_neither_observers_nor_spark():
     code = (
         "import sys, proxy.client\n"
@@ -72,6 +76,9 @@ def test_what_is_no_node_id(node_id):
         client.brokers([node_id])
 
 
+@pytest.mark.promise(
+    "broker-metadata.md", "A connection that closes is explained: there may be no sidecar, or one that wants a login."
+)
 def test_a_connection_that_is_closed_says_what_that_may_mean():
     with socket.create_server(("127.0.0.1", 0)) as server:
 

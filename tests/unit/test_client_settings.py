@@ -20,6 +20,7 @@ def settings_of(folder: Path, *lines: str) -> dict[str, str]:
     return client_settings(path)
 
 
+@pytest.mark.promise("commands.md", "Commands log in with the properties file of Kafka's tools.")
 @each(("mechanism", "module"), [("PLAIN", "plain.PlainLoginModule"), ("SCRAM-SHA-512", "scram.ScramLoginModule")])
 def test_a_login_of_java_s(tmp_path: Path, mechanism: str, module: str) -> None:
     lines = ["security.protocol=SASL_PLAINTEXT", f"sasl.mechanism={mechanism}", f"sasl.jaas.config={LOGIN % module}"]
@@ -51,6 +52,7 @@ def test_settings_of_librdkafka_stay(tmp_path: Path) -> None:
     assert settings_of(tmp_path, *lines) == dict(line.split("=") for line in lines)
 
 
+@pytest.mark.promise("commands.md", "A property without a counterpart is named, and its value is not shown.")
 @each(
     ("line", "said"),
     [

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.integration.journals import (
     MILLISECOND,
     Change,
@@ -63,6 +65,10 @@ def explain(*events: Event, reported: tuple[int, ...] = (), committed: int = 0, 
     return explainer.explain(Replay("a", FIRST, "b", SECOND))
 
 
+@pytest.mark.promise(
+    "coordinator.md",
+    "A message is handed out again only where its consumer or coordinator was lost before its offset was committed.",
+)
 def test_a_replay_is_explained_by_a_loss_only_if_its_consumer_could_not_report() -> None:
     assert explain() is None
     assert explain(KILLED) == "kill"

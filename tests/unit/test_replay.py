@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from observers.packet_capture import Bytes
 from proxy.commands.observers import _configured, _Replay
 from proxy.core.observation_interest import WANT_EXCHANGE
@@ -25,6 +27,9 @@ def sent(client: tuple[str, int], data: bytes, note: str = "") -> Bytes:
     return Bytes(client, "client", 1.0, data, note)
 
 
+@pytest.mark.promise(
+    "observers.md", "`observers try` says how many connections of a capture could not be read to their end."
+)
 def test_connections_that_were_not_read_count_among_all() -> None:
     replay = replayed(
         sent(A, request(METADATA, 1, 1)),

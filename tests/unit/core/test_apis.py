@@ -14,6 +14,10 @@ from tests.tools import generate_apis, generate_schema
 JARS = ["kafka-clients-4.4.0.jar", "kafka-clients-3.9.2.jar"]
 
 
+@pytest.mark.promise(
+    "supported-versions.md",
+    "The sidecar knows every api and version of Kafka 0.8.2 to 4.4.0 by Kafka's own message definitions.",
+)
 @each(("module", "generate"), [(apis, generate_apis.generate), (schema_table, generate_schema.generate)])
 def test_the_committed_tables_are_what_their_generators_make_of_the_jars(
     module: ModuleType, generate: Callable[[list[Path]], str]

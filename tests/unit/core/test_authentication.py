@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 
+import pytest
+
 from proxy.core.authentication import HEADER, Authenticator, read_keys
 from tests.cases import each
 
@@ -21,6 +23,7 @@ def test_golden_bytes() -> None:
     assert signature[3:].hex() == "0a1f85fbe85ba8d99fa33c23bc59bbe99d2dfece06c7dece8878bfd9448d08dc"
 
 
+@pytest.mark.promise("security.md", "Keys that sign records are rotated without a record that cannot be verified.")
 def test_keys_are_rotated_without_a_gap() -> None:
     old = Authenticator(LABEL, read_keys("old:" + OLD.decode()))
     both = Authenticator(LABEL, read_keys(f"# the first one signs\nnew:{NEW.decode()}\n\nold:{OLD.decode()}\n"))
@@ -38,6 +41,7 @@ def test_a_missing_key_or_value_is_none_of_length_0() -> None:
     assert one.verify(None, b"v", [one.header(b"", b"v")]) == "bad_signature"
 
 
+@pytest.mark.promise("security.md", "A record whose key or value differs from what was signed is not believed.")
 @each(
     ("key", "value", "verdict"),
     [

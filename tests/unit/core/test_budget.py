@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from proxy.core.account import Account
 from proxy.core.budget import CHUNK, FREE, MAX_CHARGED, OPEN, RESERVED, Budget
 from tests.tools.hoarding import FLOODS, LIMIT, SESSIONS
@@ -20,6 +22,9 @@ FIXED_THRESHOLDS = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_"
 chance. So these are its defaults, fixed."""
 
 
+@pytest.mark.promise(
+    "security.md", "A process holds no more than its budget, whatever bodies its clients send and do not finish."
+)
 def test_a_million_bytes_of_each_kind_of_request_from_many_connections_are_held_in_the_budget() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.tools.hoarding"],
@@ -69,6 +74,7 @@ def test_a_connection_that_holds_little_never_waits() -> None:
     assert (greedy.is_full(), modest.is_full()) == (True, False)
 
 
+@pytest.mark.promise("operations.md", "Connections that wait for memory go on in turn, and one of them always does.")
 def test_those_that_wait_go_on_in_turn_as_there_is_room_and_at_least_one() -> None:
     budget = Budget(10 * CHUNK)
     account = Account(budget)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from proxy.compiled.exchange import FIELDS, Exchange
 from proxy.core import exchange as facts
 from tests.cases import each
@@ -42,6 +44,7 @@ def reported(one: Exchange) -> tuple[Any, ...]:
     return tuple(getattr(one, name) for name in FIELDS)
 
 
+@pytest.mark.promise("observers.md", "An observer reads of an exchange exactly what was recorded of it.")
 @each("response", RESPONSES)
 @each("request_", REQUESTS)
 def test_facts_come_back_as_they_went_in(request_: Any, response: Any) -> None:

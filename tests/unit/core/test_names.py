@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hashlib import sha256
 
+import pytest
+
 from proxy.core.names import MAX_NAME, clip, shorten
 from tests.cases import each
 
@@ -35,6 +37,9 @@ def test_bytes_that_are_no_text_are_cut_too(name: bytes) -> None:
     assert len(shorten(name)) <= MAX_NAME
 
 
+@pytest.mark.promise(
+    "audit-event.md", "Long names are cut to 256 bytes with a hash of the whole, so that two of them stay two."
+)
 def test_names_that_begin_alike_stay_two() -> None:
     assert shorten(b"x" * 300) != shorten(b"x" * 301)
     assert clip("x" * 300) != clip("x" * 299 + "y")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 
+import pytest
 from msgspec.structs import replace
 
 from proxy.compiled.exchange import Exchange
@@ -81,6 +82,9 @@ def logged_in(mechanism: str, *steps: tuple[bytes, bytes], sub_claim: str = "sub
     return principal_tracker
 
 
+@pytest.mark.promise(
+    "principals.md", "The user name of PLAIN is the principal once the broker has answered without an error."
+)
 @each(
     ("token", "principal"),
     [
@@ -96,6 +100,9 @@ def test_plain(token: bytes, principal: str) -> None:
     assert who(logged_in("PLAIN", (token, b"")).connection) == (principal, "sasl", "PLAIN")
 
 
+@pytest.mark.promise(
+    "principals.md", "The name of SCRAM is the principal, decoded, once the server has proved its signature."
+)
 @each("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
 @each(
     ("first", "principal"),
@@ -123,6 +130,9 @@ def test_a_delegation_token_s_owner_is_unknown(extensions: str) -> None:
     assert who(principal_tracker.connection) == ("User:<unknown:SCRAM-SHA-256 token>", "unknown", "SCRAM-SHA-256")
 
 
+@pytest.mark.promise(
+    "principals.md", "The principal of OAUTHBEARER is the `a=` of the client, else the configured claim of its token."
+)
 @each(
     ("token", "principal"),
     [
@@ -216,6 +226,9 @@ def test_scram_refused_at_its_second_token() -> None:
     assert principal_tracker.connection == FRESH
 
 
+@pytest.mark.promise(
+    "principals.md", "A rejected bearer token makes nobody known, though its first answer has no error."
+)
 def test_a_rejected_bearer_token_is_not_believed_though_its_answer_has_no_error() -> None:
     principal_tracker = PrincipalTracker(FRESH)
     shake(principal_tracker, "OAUTHBEARER")
@@ -306,6 +319,10 @@ def test_a_bare_token_that_is_answered_by_the_end_of_the_connection() -> None:
 # ---- what cannot be seen ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise(
+    "principals.md",
+    "A client of GSSAPI counts as logged in once the broker answers something that is neither SASL nor ApiVersions.",
+)
 def test_gssapi_is_through_once_something_else_is_answered() -> None:
     principal_tracker = PrincipalTracker(FRESH)
     shake(principal_tracker, "GSSAPI")
@@ -390,6 +407,9 @@ def test_more_at_once_than_is_followed_makes_a_client_unknown_that_was_nobody() 
     assert principal_tracker.connection.principal == "User:alice", "once all are answered logins are followed again"
 
 
+@pytest.mark.promise(
+    "principals.md", "A client with more than 16 unanswered tokens is unknown or whom it was, never somebody else."
+)
 @each("already", [False, True])
 def test_nobody_loses_their_name_among_many_tokens(already: bool) -> None:
     principal_tracker = logged_in("PLAIN", (plain("alice"), b"")) if already else PrincipalTracker(FRESH)
@@ -478,6 +498,9 @@ def test_re_authentication() -> None:
     assert change == ConnectionTransition(before, "authenticated", 2.0, session_lifetime_ms=3000)
 
 
+@pytest.mark.promise(
+    "principals.md", "A second login that is refused gives `authentication_failed` and leaves the principal as it was."
+)
 def test_re_authentication_as_another_is_refused_and_changes_nothing() -> None:
     principal_tracker = logged_in("PLAIN", (plain("alice"), b""))
     before = principal_tracker.connection
@@ -489,6 +512,7 @@ def test_re_authentication_as_another_is_refused_and_changes_nothing() -> None:
     assert principal_tracker.closed(3.0) is None
 
 
+@pytest.mark.promise("principals.md", "Names of client software that a broker refuses are left out.")
 @each(
     ("version", "body", "reported"),
     [
@@ -537,6 +561,7 @@ def test_software_is_kept_by_a_login_and_a_login_by_software() -> None:
 CANARY = "canary-7f3a"
 
 
+@pytest.mark.promise("principals.md", "Passwords, proofs and tokens are dropped with the frame that brings them.")
 @each(
     ("mechanism", "tokens"),
     [

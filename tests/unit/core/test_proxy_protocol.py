@@ -78,6 +78,7 @@ def test_the_longest_line_is_as_long_as_specified():
     assert len(b"PROXY UNKNOWN " + b"x" * 91 + b"\r\n") == MAX_V1 == 107
 
 
+@pytest.mark.promise("limits.md", "PROXY headers of versions 1 and 2 tell the client's own address.")
 @each(("data", "address"), COMPLETE.values())
 def test_a_header_reports_its_size_and_the_client_s_address(data, address):
     assert parse(data) == Header(len(data), address)
@@ -89,6 +90,7 @@ def test_each_beginning_of_a_header_may_still_become_one(data):
     assert [parse(data[:size]) for size in range(len(data))] == [None] * len(data)
 
 
+@pytest.mark.promise("security.md", "What is not a PROXY header is refused at the first byte that cannot be one.")
 @each("data", INVALID.values())
 def test_what_is_no_header_is_refused_for_good(data):
     with pytest.raises(PeerError) as caught:

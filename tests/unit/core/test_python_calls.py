@@ -63,6 +63,7 @@ OTHERS: dict[str, dict[str, list[str]]] = {
 changed, or an exchange is handed over."""
 
 
+@pytest.mark.promise("performance.md", "What runs for each frame is compiled and calls no Python.")
 @pytest.mark.slow
 @each("module", SILENT)
 def test_what_runs_for_each_frame_calls_no_python(module: str, tmp_path: Path) -> None:

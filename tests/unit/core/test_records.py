@@ -90,6 +90,10 @@ def test_a_cut_last_batch_counts_in_size_only(sums: Sums, kept: int) -> None:
     assert sums(cut) == RecordSet(kept, 0, 0)
 
 
+@pytest.mark.promise(
+    "consumed-records.md",
+    "Records are counted from the headers of batches and message sets of every magic, without reading them.",
+)
 @each("magic", [0, 1])
 def test_old_message_sets_count_entries(sums: Sums, magic: int) -> None:
     data = entry(magic, offset=3) + entry(magic, offset=4) + entry(magic, offset=5, value=bytes(200))

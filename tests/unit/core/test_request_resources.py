@@ -174,6 +174,7 @@ ASKED: dict[str, tuple[int, int, Mapping[str, Any], list[tuple[str, str | None, 
 }  # fmt: skip
 
 
+@pytest.mark.promise("changes.md", "An event names each resource that a request is about, with its parent.")
 @each(("key", "version", "asked", "expected"), ASKED.values())
 def test_resources(
     key: int, version: int, asked: Mapping[str, Any], expected: list[tuple[str, str | None, str | None, str | None]]
@@ -204,6 +205,7 @@ VALUES: dict[str, tuple[int, int, Mapping[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.promise("changes.md", "No value of a setting, quota, password or token is in an event of a change.")
 @each(("key", "version", "asked"), VALUES.values())
 def test_no_value_is_reported(key: int, version: int, asked: Mapping[str, Any]) -> None:
     reported = asked_for(key, version, asked)
@@ -308,6 +310,7 @@ MATCHED = {
 }  # fmt: skip
 
 
+@pytest.mark.promise("changes.md", "An event of deleted ACLs names those that the broker has deleted.")
 @each("pieces", [0, 1, 50])
 def test_acls_that_were_deleted_are_those_of_the_response(pieces: int) -> None:
     asked = {"Filters": [{"ResourceTypeFilter": 1, "PatternTypeFilter": 1, "Operation": 1, "PermissionType": 1}] * 2}
@@ -473,6 +476,7 @@ def refused(kind: str, name: bytes | None, code: int, index: int = 0, topic_id: 
 TWO = {"Topics": [{"Name": "orders", "Configs": [{"Name": "retention.ms"}]}, {"Name": "clicks"}], "validateOnly": True}
 
 
+@pytest.mark.promise("changes.md", "Each resource of a change has the result that the broker gave it.")
 def test_each_resource_has_its_result() -> None:
     event = event_of(asked_for(19, 7, TWO, item_errors=refused("topic", b"orders", 36)))
     assert (event.operation, event.resource_count, event.validate_only) == ("Create", 3, True)
@@ -533,6 +537,7 @@ def test_an_empty_response_of_the_sidecar_changes_nothing() -> None:
     assert {one.error_code for one in event_of(reported).resources} == {35}
 
 
+@pytest.mark.promise("changes.md", "Resources beyond those that an event lists are counted in it.")
 def test_what_a_request_changes_does_not_hide_behind_other_names() -> None:
     named = [f"t{number}" for number in range(2_000)]
     event = event_of(asked_for(20, 5, {"TopicNames": named}))

@@ -165,6 +165,9 @@ def event_of(reported: Exchange) -> RequestEvent:
     return msgspec.json.decode(chunk.json, type=RequestEvent)
 
 
+@pytest.mark.promise(
+    "audit-event.md", "An error at any level of any response is in the event, with the item that it belongs to."
+)
 @each(("key", "version", "path"), CASES)
 def test_an_error_at_each_level_is_in_the_event(key: int, version: int, path: Path) -> None:
     made = layout(key, version, response=True)

@@ -91,6 +91,16 @@ def test_a_malformed_body_is_counted_and_the_connection_goes_on() -> None:
     assert bench.counters.decoded["malformed"] == 1
 
 
+def test_the_longest_frame_is_taken() -> None:
+    bench = Bench()
+    bench.client((104_857_600).to_bytes(4, "big") + request(METADATA, 1, 1)[4:])
+    assert bench.session.requests == 1
+
+
+@pytest.mark.promise(
+    "security.md",
+    "A size or a header that a broker refuses ends the connection, and no byte of that frame is forwarded.",
+)
 @each("size", [-(2**31), -1, 0, 1, 9, 104_857_601, 2**31 - 1])
 def test_a_size_that_a_broker_refuses_is_refused(size: int) -> None:
     bench = Bench()
@@ -185,6 +195,7 @@ def test_a_request_begins_with_the_last_byte_of_its_header_however_it_is_cut(hea
         assert bench.session.is_between_requests
 
 
+@pytest.mark.promise("security.md", "A header that comes byte by byte costs no more than its length.")
 @each("side", ["client", "broker"])
 def test_a_long_header_that_comes_byte_by_byte_is_not_parsed_for_each_of_them(side: str) -> None:
     bench = Bench()
@@ -242,6 +253,7 @@ def test_no_token_follows_the_beginning_of_a_request() -> None:
         bench.broker(sized(b"token"))
 
 
+@pytest.mark.promise("security.md", "A client with 256 unanswered requests is not read until one is answered.")
 def test_too_many_open_requests_saturate_until_answered() -> None:
     bench = Bench()
     for n in range(MAX_IN_FLIGHT):

@@ -17,7 +17,6 @@ from proxy.core.interceptor import (
     Verdict,
 )
 from proxy.core.observation_interest import WANT_EXCHANGE, WANT_RESPONSE_BODY
-from proxy.core.session import TURN
 from proxy.errors import PeerError
 from tests.cases import each
 from tests.frames import METADATA, batch, produce, request, response
@@ -51,6 +50,7 @@ def respond(bench: Bench, with_: Served | Exception) -> None:
     bench.session.observe(bench.now + 0.5)
 
 
+@pytest.mark.promise("architecture.md", "A deferred request is served once all responses before it were taken.")
 def test_it_is_due_once_all_before_it_is_answered_and_nothing_passes_it() -> None:
     bench = Bench()
     behind = request(METADATA, 1, 4) + request(REPLIED, 2, 5)
@@ -122,31 +122,6 @@ def test_a_connection_may_defer_many_one_after_the_other() -> None:
     assert bench.session.is_idle
 
 
-def test_what_comes_behind_it_is_read_in_turns() -> None:
-    bench = Bench()
-    unacknowledged = produce(1, 0, batch(1))
-    bench.client(deferred(1, b"later") + unacknowledged * (2 * TURN + 1), later=True)
-    due = bench.session.deferred
-    assert due is not None
-    respond(bench, served(due))
-    assert bench.to_client == response(1, b"later")
-    assert bench.to_broker == b"", "answering reads nothing"
-    bench.client(bench.session.rest, later=True)
-    assert bench.to_broker == unacknowledged * TURN
-    assert bench.session.rest == unacknowledged * (TURN + 1)
-
-
-@each("cut", [1, 15, 20])
-def test_a_request_that_comes_in_pieces_is_deferred_when_it_is_whole(cut: int) -> None:
-    bench = Bench()
-    asked = deferred(1, b"later")
-    bench.client(asked[:cut])
-    assert bench.session.deferred is None
-    bench.client(asked[cut:])
-    answer(bench)
-    assert bench.to_client == response(1, b"later")
-
-
 @each(("given", "cause", "failures"), [(None, "unsupported_request", 0), (RuntimeError("serve"), "session_failed", 1)])
 def test_without_an_answer_the_connection_ends_and_nothing_more_is_read(
     given: Exception | None, cause: str, failures: int
@@ -194,6 +169,9 @@ def test_its_answer_is_observed_as_any_other_of_the_sidecar() -> None:
     assert exchange.answered_at == 2.5
 
 
+@pytest.mark.promise(
+    "architecture.md", "A connection that is given up leaves with what the client has sent behind its request."
+)
 @each("wanted", [None, WANT_EXCHANGE | WANT_RESPONSE_BODY])
 def test_a_connection_that_is_given_up_leaves_with_what_came_behind(wanted: int | None) -> None:
     bench = Bench(wanted=wanted)

@@ -94,6 +94,7 @@ def test_what_nobody_wants_is_not_reported_and_breaks_no_order() -> None:
     assert len(bench.exchanges) == 2
 
 
+@pytest.mark.promise("architecture.md", "An exchange is recorded after its last byte was handed on.")
 def test_an_exchange_is_recorded_when_its_last_byte_was_handed_on() -> None:
     bench = Bench()
     bench.client(request(METADATA, 1, 1))
@@ -118,6 +119,7 @@ def test_what_was_answered_and_not_handed_on_is_lost() -> None:
     assert bench.sink.observed[0] == 2
 
 
+@pytest.mark.promise("observers.md", "A body of more than `observer.max.body.bytes` is not kept, and counted.")
 def test_too_long_a_body_is_not_kept_and_counted() -> None:
     bench = Bench(KEEP, max_body=100)
     bench.client(request(METADATA, 1, 1, b"x" * 101) + request(METADATA, 1, 2, b"x" * 100))
@@ -127,6 +129,9 @@ def test_too_long_a_body_is_not_kept_and_counted() -> None:
     assert bench.counters.decoded["not_kept"] == 2
 
 
+@pytest.mark.promise(
+    "security.md", "Beyond the budget of memory bodies are left out of events, counted, and the bytes pass."
+)
 def test_without_memory_nothing_is_kept_until_there_is_some_again() -> None:
     bench = Bench(KEEP, limit=4000)
     whole = request(METADATA, 1, 1, b"x" * 2000)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection
 from proxy.core.interceptor import (
@@ -200,6 +202,7 @@ def test_the_table_is_complete_and_in_order() -> None:
         assert TRANSITIONS[state][event] == (NEXT_STATES[entry], ACTIONS[entry])
 
 
+@pytest.mark.promise("architecture.md", "A session goes through its states as its table says, event by event.")
 @each(("state", "event"), [cell for cell in ALL if TRANSITIONS[cell[0]][cell[1]][1] is not Action.NONE])
 def test_an_event_leads_to_the_state_and_the_action_of_its_cell(state: State, event: Event) -> None:
     driven = Driven()

@@ -50,6 +50,7 @@ def expected(made: Layout, values: Mapping[str, Any]) -> dict[str, Any]:
     return reported | {key: value for key, value in values.items() if key == UNKNOWN_TAGS}
 
 
+@pytest.mark.promise("observers.md", "A struct has every field of every version that Kafka 3.9.2 or 4.4.0 defines.")
 @each("key", sorted(APIS))
 def test_every_field_of_every_version_is_read(key: int) -> None:
     for message in MESSAGES:
@@ -165,6 +166,10 @@ def test_records_that_are_none_have_a_size_still() -> None:
         _ = records.records
 
 
+@pytest.mark.promise(
+    "observers.md",
+    "A missing field raises a KeyError that lists the fields; a method for another type raises SchemaException.",
+)
 def test_fields_that_are_missing_or_of_another_type() -> None:
     struct = produce(9, b"t")
     assert struct.has_field("Acks")
@@ -195,6 +200,7 @@ def test_fields_that_are_missing_or_of_another_type() -> None:
         struct.get_struct("TopicData")
 
 
+@pytest.mark.promise("observers.md", "Fields that hold a secret cannot be read from a struct.")
 @each("message", sorted(WITHHELD))
 def test_secrets_are_withheld(message: tuple[int, str]) -> None:
     key, kind = message
@@ -222,6 +228,7 @@ def test_a_withheld_field_says_so() -> None:
     assert struct.size_of() == 10
 
 
+@pytest.mark.promise("observers.md", "Structs are read-only, and so are their arrays and records.")
 def test_nothing_can_be_changed() -> None:
     struct: Any = produce(9, b"t")
     partition = struct.get("topic_data")[0].get("data")[0]
@@ -281,6 +288,7 @@ def test_a_tagged_field_that_is_not_as_long_as_it_says() -> None:
             view(1, 12, body + b"\1\0" + bytes([size]) + b"\2xy", response=False).get("ClusterId")
 
 
+@pytest.mark.promise("observers.md", "Reading a struct takes at most 64 bytes of memory for each byte of its body.")
 def test_memory_is_bounded_by_the_bytes_there_are() -> None:
     bodies = [
         (3, 1, b"\x7f\xff\xff\xff" + bytes(1000)),

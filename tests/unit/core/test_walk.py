@@ -146,6 +146,7 @@ OLD_HEAD = struct.pack(">hhi", -1, 1, 1000)  # transactional id, acks, timeout
 NEW_HEAD = b"\0" + struct.pack(">hi", 1, 1000)
 
 
+@pytest.mark.promise("architecture.md", "A hostile body is counted as malformed in the event of its request.")
 @each(
     ("version", "body"),
     [

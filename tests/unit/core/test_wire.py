@@ -22,6 +22,9 @@ def test_uvarint_reads_one_to_five_bytes(data: bytes, value: int) -> None:
     assert wire.compact_length(b"-" + data + b"-", 1) == (value - 1, 1 + len(data))
 
 
+@pytest.mark.promise(
+    "architecture.md", "A field of Kafka's protocol is read, cut or nonsense, and these are told apart."
+)
 @each("reader", [wire.uvarint, wire.compact_length, wire.compact_string, wire.skip_tags])
 def test_a_varint_of_more_than_five_bytes_is_nonsense_and_a_cut_one_is_truncated(reader) -> None:
     with pytest.raises(DecodeError):
@@ -72,20 +75,6 @@ def test_lengths_that_no_writer_writes_are_nonsense(reader, data: bytes) -> None
         reader(data + bytes(40_000), 0)
 
 
-def test_null_lengths_are_minus_one() -> None:
-    assert wire.int16_length(b"\xff\xff", 0) == (-1, 2)
-    assert wire.int32_length(b"\xff\xff\xff\xff", 0) == (-1, 4)
-    assert wire.compact_length(b"\0", 0) == (-1, 1)
-
-
 def test_skip_tags_passes_known_and_unknown_fields() -> None:
     assert wire.skip_tags(b"-\0-", 1) == 2
     assert wire.skip_tags(b"-\2\0\1a\x80\x01\3bcd-", 1) == 11
-
-
-def test_strings_are_copies_also_of_a_bytearray() -> None:
-    buf = bytearray(b"\x04abc")
-    value, _ = wire.compact_string(buf, 0)
-    buf[1:] = b"xyz"
-    assert value == b"abc"
-    assert type(value) is bytes

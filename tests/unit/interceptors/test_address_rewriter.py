@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from proxy.core.apis import APIS
 from proxy.core.exchange import Connection
 from proxy.core.interceptor import (
@@ -43,6 +45,7 @@ def test_no_other_response_has_hosts() -> None:
     assert with_hosts == {*FIRST_VERSIONS, *SERVED_TO_OTHERS}
 
 
+@pytest.mark.promise("addresses.md", "Every address of a broker in the listed responses is replaced, and nothing else.")
 @each(("key", "version"), all_addressed())
 def test_each_address_is_replaced_and_nothing_else(key: int, version: int) -> None:
     changed = 0
@@ -125,6 +128,10 @@ OTHERS = {b"": None, b"\x7e\2hi": (126, b"hi"), b"\x7f\0": (127, b""), b"\xff\x7
 """A tagged field that the broker sent besides, and what it says."""
 
 
+@pytest.mark.promise(
+    "addresses.md",
+    "A shorter address in a Fetch response is filled up by a tagged field; a longer one leaves the leaders out.",
+)
 @each("made", [fetched, share_fetched])
 @each(("more", "least"), list(zip(OTHERS, (2, 2, 3, 4), strict=True)))
 def test_a_response_that_streams_keeps_its_length(made: Any, more: bytes, least: int) -> None:
@@ -148,6 +155,7 @@ def test_a_response_that_names_no_node_streams_as_it_came() -> None:
         assert rewritten(rewriting(), Drawn(key, 17 if key == 1 else 1, True, body, {})) == body
 
 
+@pytest.mark.promise("addresses.md", "Records of a Fetch response pass as they come; its end alone is held back.")
 def test_what_comes_before_the_nodes_is_not_held_back() -> None:
     records = bytes(1_000_000)
     partition = int32(0) + b"\0\0" + bytes(24) + b"\0" + int32(-1) + uvarint(len(records) + 1) + records + b"\0"
@@ -165,6 +173,9 @@ def test_what_comes_before_the_nodes_is_not_held_back() -> None:
     assert after["NodeEndpoints"] == ({"NodeId": 1, "Host": "edge", "Port": 9092, "Rack": None},)
 
 
+@pytest.mark.promise(
+    "addresses.md", "A broker whose sidecar is not known gets a name that never resolves, never its own address."
+)
 def test_an_address_that_is_not_known_is_reported_and_never_the_real_one() -> None:
     missed: list[int] = []
     addresses = AddressRewriter({}, missed.append)
@@ -186,6 +197,7 @@ def test_an_address_that_changes_is_reported_from_then_on() -> None:
     assert edit(10, 0, body) == b"\0\0" + int32(1) + old("new") + int32(2)
 
 
+@pytest.mark.promise("addresses.md", "Versions with addresses that the sidecar does not know get an empty response.")
 def test_versions_that_are_not_known_are_refused() -> None:
     rules = InterceptorChain([rewriting()])
     for key, since in FIRST_VERSIONS.items():

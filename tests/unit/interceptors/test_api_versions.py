@@ -50,6 +50,7 @@ def answer(
     return struct.pack(">h", error) + count + b"".join(entries) + tail
 
 
+@pytest.mark.promise("broker-metadata.md", "ApiVersions names the sidecar's own api after those of the broker.")
 @each("version", VERSIONS)
 def test_the_apis_of_the_sidecar_follow_those_of_the_broker(version: int) -> None:
     bench = Bench()
@@ -108,6 +109,7 @@ def test_the_answer_to_an_unknown_version_has_the_form_of_v0_and_stays(version: 
     assert bench.learnt == []
 
 
+@pytest.mark.promise("addresses.md", "Clients are not offered versions with addresses that the sidecar cannot rewrite.")
 @each("version", VERSIONS)
 def test_versions_that_may_not_pass_are_not_returned(version: int) -> None:
     bench = Bench({1: 16, 3: 13, 60: 1})

@@ -43,6 +43,9 @@ class TestGoldenBytes:
         assert request_frame(encode_request(node_ids)) == golden
         assert decode_request(bytes.fromhex(golden)[15:]) == node_ids
 
+    @pytest.mark.promise(
+        "broker-metadata.md", "BrokerMetadata has the bytes that its page gives, request and response."
+    )
     def test_response(self):
         golden = (
             "0000004200000001000000020000000300016800002384000000280000004d0000000100047261636b0004723861390000000400016800"
@@ -100,6 +103,10 @@ def fleet():
 
 
 class TestSelection:
+    @pytest.mark.promise(
+        "broker-metadata.md",
+        "No node id asks for all brokers, -1 for the one behind the connection; unknown ids are left out.",
+    )
     @each(
         ("wanted", "found"),
         [
@@ -122,6 +129,10 @@ class TestSelection:
         assert [one.node_id for one in fleet.select("CLIENT", [])] == [1, 3]
         assert [one.node_id for one in fleet.select("CLIENT", [2, 3])] == [3]
 
+    @pytest.mark.promise(
+        "broker-metadata.md",
+        "BrokerMetadata returns addresses of the listener that was asked, or none where they are not known.",
+    )
     def test_addresses_are_those_of_the_listener_that_was_asked(self, fleet):
         (client,), (other,), (none,) = (fleet.select(name, [2]) for name in ("CLIENT", "Other", "THIRD"))
 

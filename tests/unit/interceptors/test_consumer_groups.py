@@ -97,6 +97,9 @@ def test_an_id_of_255_bytes_is_one() -> None:
 # ---- RegisterConsumer -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise(
+    "consumer-protocol.md", "A registration at another sidecar is refused with the one that coordinates the group."
+)
 def test_a_group_that_is_not_coordinated_here_is_refused_with_the_one_that_does() -> None:
     assert registered(VIEW) == struct.pack(">hii", 16, 2, -1)
     assert registered(VIEW, 0) == struct.pack(">h", 16)
@@ -215,6 +218,9 @@ def test_who_may_not_read_the_group_is_error_30(topic_count: str) -> None:
     assert len(broker.asked) == 1
 
 
+@pytest.mark.promise(
+    "coordinator.md", "Whoever may not read a group or one of its topics at the broker is not registered."
+)
 @each("version", [0, 1, 2])
 def test_who_may_not_read_one_of_the_topics_is_error_29(version: int) -> None:
     refused = struct.pack(">h", 29) if version == 0 else struct.pack(">hii", 29, -1, -1)

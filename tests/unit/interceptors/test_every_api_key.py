@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
+
 from proxy.core.apis import APIS
 from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection
@@ -34,6 +36,10 @@ def every(keys_of: Iterable[int]) -> list[tuple[int, int]]:
     ]
 
 
+@pytest.mark.promise(
+    "unsupported-requests.md",
+    "Every api key that the broker does not list gets the configured answer, in every version.",
+)
 @each(("policy", "keys"), [("empty", ALL), ("close", SOME), ("forward", SOME)])
 def test_the_configured_answer(policy: UnsupportedPolicy, keys: Iterable[int]) -> None:
     supported = SupportedVersions({})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import pytest
 from kio import index
 from kio.serial import entity_reader, entity_writer
 
@@ -37,6 +38,9 @@ def test_there_are_recordings_of_every_release() -> None:
     assert {version for _, version in RECORDED} == {3, 4, 5}
 
 
+@pytest.mark.promise(
+    "features.md", "ApiVersions responses of real brokers show the fleet's features, byte for byte as recorded."
+)
 @every_recording
 def test_a_real_response_byte_for_byte(which: tuple[str, int]) -> None:
     before, after = RECORDED[which]

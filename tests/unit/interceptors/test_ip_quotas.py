@@ -54,6 +54,9 @@ def answered(version: int, verdict: Verdict) -> list[tuple[int, str, list[tuple[
     ]
 
 
+@pytest.mark.promise(
+    "limits.md", "Where quotas of addresses are in the file, changes of them at the cluster are refused."
+)
 @each("version", VERSIONS)
 def test_quotas_of_addresses_are_refused_with_all_that_come_with_them(version: int) -> None:
     made = answered(version, ask(version, entry(ip="10.0.0.7"), entry(user="ann", client_id=None), entry(ip=None)))

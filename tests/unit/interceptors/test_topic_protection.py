@@ -88,6 +88,9 @@ def leaves(value: Any, name: str) -> list[Any]:
     return found + [one for field in value.field_names() for one in leaves(value.get(field), name)]
 
 
+@pytest.mark.promise(
+    "protected-topics.md", "Each item of a refused admin request is answered with TOPIC_AUTHORIZATION_FAILED."
+)
 @each(("key", "version"), VERSIONS)
 def test_every_version_is_answered_for_every_item(key: int, version: int) -> None:
     bench = Bench()
@@ -116,6 +119,9 @@ def test_only_topics_count() -> None:
     assert Bench().ask(ALTER_CONFIGS, 2, values) is Disposition.FORWARD
 
 
+@pytest.mark.promise(
+    "protected-topics.md", "A refused admin request of more than 50 items or 512 bytes ends the connection."
+)
 def test_what_cannot_be_answered_in_bounds_ends_the_connection() -> None:
     bench = Bench()
     assert bench.answer(DELETE_TOPICS, 5, {"TopicNames": ["audit"] * MAX_ANSWERED_ITEMS})
@@ -188,6 +194,9 @@ def test_a_long_request_is_refused_for_a_name_in_which_a_protected_one_seems_to_
     assert Bench().ask(CREATE_TOPICS, 7, values_of(CREATE_TOPICS, *LONG, name)) == verdict
 
 
+@pytest.mark.promise(
+    "protected-topics.md", "A long admin request that names no topic like a protected one passes unread."
+)
 @given(names=st.lists(NAMES, min_size=1, max_size=3), at=st.sampled_from(VERSIONS))
 @example(names=["audit" + "y" * 120], at=(DELETE_TOPICS, 5))
 @example(names=["brokersidebrokerside-" + "y" * 120], at=(CREATE_TOPICS, 7))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from proxy.core.exchange import Connection
 from proxy.core.interceptor import ON_HEADER, Disposition, InterceptorChain, Request
 from proxy.interceptors.supported_versions import SupportedVersions
@@ -52,6 +54,10 @@ def test_every_version_of_api_versions_is_the_brokers() -> None:
     assert Bench().wanted(18, -1, 0, 4, 5, 99, 2**15 - 1) == []
 
 
+@pytest.mark.promise(
+    "unsupported-requests.md",
+    "Produce v0 to v2 count as unsupported at brokers of 4.0 and later, though these list them.",
+)
 def test_produce_versions_that_brokers_since_4_0_report_of_and_refuse() -> None:
     bench = Bench()
     assert bench.wanted(0, 0, 1, 2, 3, 13, 14) == [0, 1, 2, 14]
@@ -60,6 +66,7 @@ def test_produce_versions_that_brokers_since_4_0_report_of_and_refuse() -> None:
     assert bench.supported.ranges == OLD
 
 
+@pytest.mark.promise("unsupported-requests.md", "Until the broker has answered once, everything is forwarded.")
 def test_nothing_is_refused_as_long_as_nothing_is_known() -> None:
     bench = Bench(known=False)
     assert bench.wanted(3, -1, 0, 99) == bench.wanted(9999, 0) == bench.wanted(30000, 0) == []
@@ -115,6 +122,10 @@ def test_another_policy_holds_once_the_rules_are_updated() -> None:
     assert (rules.flags(9999, 0), rules.flags(3, 14), rules.flags(3, 13)) == (ON_HEADER, ON_HEADER, 0)
 
 
+@pytest.mark.promise(
+    "unsupported-requests.md",
+    "After `unsupported.request.max.consecutive` unsupported requests in a row the next one ends the connection.",
+)
 def test_so_many_in_a_row_are_answered_and_the_next_one_ends_the_connection() -> None:
     bench = Bench()
     verdicts = [bench.unsupported.on_header(asked(consecutive=number)) for number in range(1, LIMIT + 3)]

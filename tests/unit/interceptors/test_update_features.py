@@ -196,6 +196,10 @@ def test_unknown_tagged_fields_are_passed_over(version: int) -> None:
     assert isinstance(Bench().verdict_of(version, whole[:-1] + b"\1\7\2ab"), Deferred)
 
 
+@pytest.mark.promise(
+    "features.md",
+    "An update of features of brokers and of sidecars together is refused before the broker is asked.",
+)
 @each("version", VERSIONS)
 @each("updates", [(RAISE, OF_THE_BROKER), (OF_THE_BROKER, RAISE)])
 def test_a_mixed_list_is_refused_before_the_broker_is_asked(version: int, updates: tuple[FeatureUpdate, ...]) -> None:
@@ -224,6 +228,7 @@ def declared(version: int, name_size: int = 30, in_update: int = 0, at_end: int 
     return body + b"\7\0" * at_end if whole else body
 
 
+@pytest.mark.promise("security.md", "An update of more features than any client sends is refused before it is read.")
 @each("version", VERSIONS)
 @each(
     ("bounds", "said"),
@@ -269,6 +274,7 @@ def test_the_error_of_the_controller_is_the_answer(version: int) -> None:
     assert answer == b"\0" + encode_response(UpdateRequest(version, 1, ()), bench.result)
 
 
+@pytest.mark.promise("features.md", "Whoever may not alter features at the broker gets the broker's own refusal.")
 @each("version", VERSIONS)
 def test_the_error_of_the_broker_is_the_answer_byte_for_byte(version: int) -> None:
     bench = Bench()

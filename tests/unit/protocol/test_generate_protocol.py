@@ -44,6 +44,7 @@ def private(monkeypatch: pytest.MonkeyPatch) -> dict[int, PrivateApi]:
     return PRIVATE
 
 
+@pytest.mark.promise("protocol.md", "A new release of Kafka adds ProtocolVersions at the end, and all numbers stay.")
 @pytest.mark.usefixtures("private")
 def test_a_table_grows_at_its_end_and_numbers_stay() -> None:
     before = extended([], additions([ONE, TWO]))

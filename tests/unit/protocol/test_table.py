@@ -42,6 +42,9 @@ def test_it_is_in_order_and_says_nothing_twice() -> None:
         newest[row.api_key] = row.version
 
 
+@pytest.mark.promise(
+    "protocol.md", "Every stable version of every api for clients of Kafka 4.4.0 has one ProtocolVersion."
+)
 def test_every_version_of_4_4_0_is_there_once() -> None:
     jar = cache_dir() / "jars" / "kafka-clients-4.4.0.jar"
     if not jar.exists():
@@ -87,6 +90,9 @@ def test_a_row_that_is_taken_out_is_missed(
     assert "a row was changed or taken out" in capsys.readouterr().err
 
 
+@pytest.mark.promise(
+    "protocol.md", "A row of the table of ProtocolVersions that is changed or taken out fails the checks."
+)
 @each(
     ("n", "values"),
     [
@@ -121,6 +127,10 @@ def test_a_private_api_needs_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+@pytest.mark.promise(
+    "protocol-versions.md",
+    "The page of ProtocolVersions lists every addition, with when it was deprecated and removed.",
+)
 def test_what_was_removed_keeps_its_lines() -> None:
     page = pages()["protocol-versions.md"]
     assert page.count("Request v") == len(TABLE)

@@ -60,6 +60,7 @@ def test_a_range_says_what_api_versions_says_less_what_the_broker_does_not_take(
     assert pairs(versions_for(ranges(LIVE[version]))) <= pairs(LIVE[version])
 
 
+@pytest.mark.promise("protocol.md", "Each release of Kafka has the range of ProtocolVersions that the page gives.")
 @every_release
 def test_the_range_of_what_a_release_has_is_that_of_the_release(release: str) -> None:
     assert ranges(versions_for(release_range(release))) == release_range(release)
@@ -86,6 +87,9 @@ def test_private_apis_count_for_whoever_has_them_and_are_not_missed() -> None:
     assert 30000 not in versions_for(ProtocolRange(1, last, exact=True))
 
 
+@pytest.mark.promise(
+    "protocol.md", "A broker that lacks an addition has the range before it, with `protocol.version.exact=false`."
+)
 def test_a_broker_with_a_hole_has_the_range_before_it() -> None:
     holed = {key: span for key, span in LIVE["4.3.1"].items() if key != 76}
     found = ranges(holed)
@@ -109,6 +113,7 @@ def test_there_may_be_no_range(supported: Ranges) -> None:
 SPANS = st.tuples(st.integers(0, 5), st.integers(0, 20)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 
 
+@pytest.mark.promise("protocol.md", "A broker's range of ProtocolVersions never promises more than it has.")
 @settings(deadline=None)
 @given(st.sampled_from(sorted(LIVE)), st.dictionaries(st.sampled_from(sorted(APIS)), st.none() | SPANS, max_size=4))
 def test_whatever_a_broker_says_its_range_never_promises_more(
@@ -139,6 +144,9 @@ def test_the_release_is_inferred_from_what_it_has(release: str) -> None:
     assert release_of(versions_for(release_range(release))) == f"{release}.x"
 
 
+@pytest.mark.promise(
+    "protocol.md", "A broker's release is inferred from its range where `broker.version` is not configured."
+)
 def test_a_broker_that_is_like_none_exactly_is_reported_as_the_nearest() -> None:
     zookeeper = {key: span for key, span in LIVE["3.9.2"].items() if key not in (55, 64, 74, 75, 80, 81)}
     assert release_of({**zookeeper, 4: (0, 7), 5: (0, 4), 6: (0, 8), 7: (0, 3)}) == "3.9.x"

@@ -89,6 +89,9 @@ async def test_an_answer_may_be_empty_and_as_large_as_allowed() -> None:
         assert await ask(streams) == bytes(96)
 
 
+@pytest.mark.promise(
+    "architecture.md", "The sidecar's own requests to a broker read no more than the bound of their response."
+)
 @each("size", [101, 2**31 - 1, 3, 0, -1])
 async def test_a_size_that_is_not_allowed_is_an_error_before_anything_more_is_read(size: int) -> None:
     async with connected(writing(struct.pack(">i", size))) as (_, streams):

@@ -63,6 +63,7 @@ def test_features_of_a_response() -> None:
     )
 
 
+@pytest.mark.promise("features.md", "The sidecar's client reads features of real brokers and of sidecars.")
 @each(("kafka", "version"), [key for key in recorded_bodies() if key[1] in DESCRIBE_VERSIONS])
 def test_features_of_recorded_brokers_and_sidecars(kafka: str, version: int) -> None:
     of_broker, of_sidecar = (decode_described(version, body) for body in recorded_bodies()[kafka, version])

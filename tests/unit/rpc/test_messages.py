@@ -81,6 +81,7 @@ def test_the_default_quota_has_no_name_and_other_entities_are_passed_over() -> N
     assert list(messages.decode_ip_quotas(user)) == [None, ("127.0.0.9", 5.0)]
 
 
+@pytest.mark.promise("log-events.md", "A refusal of the cluster is logged with the request, the reason and its code.")
 @each(
     ("reader", "answer", "code", "said"),
     [
