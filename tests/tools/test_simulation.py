@@ -28,6 +28,7 @@ def failures(*seeds: int) -> dict[int, str]:
 
 
 @pytest.mark.promise("coordinator.md", "No partition has two owners at a time, whatever fails or is late.")
+@pytest.mark.promise("consumer.md", "Two consumers never hand out messages of one partition at the same time.")
 def test_invariants_hold_in_some_schedules() -> None:
     assert failures(*FOUND, *range(FIRST_SEED, FIRST_SEED + 40)) == {}
 

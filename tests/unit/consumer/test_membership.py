@@ -522,6 +522,7 @@ def test_the_first_error_is_why_it_ended() -> None:
     assert ended.error == "the application stands still"
 
 
+@pytest.mark.promise("consumer.md", "Another call for streams registers the consumer again, with all topics.")
 def test_other_topics_are_registered_after_the_offsets_are_told() -> None:
     driven = fetching()
     driven.handle(SubscriptionChanged('{"t":2,"u":1}'))

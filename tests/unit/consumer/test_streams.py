@@ -78,7 +78,9 @@ def test_what_an_earlier_assignment_has_fetched_is_dropped(streamed: Streamed) -
     assert streamed.stream.poll(0) == message(43)
 
 
-@pytest.mark.promise("consumer.md", "A consumer's stream hands out nothing after its lease, even if nobody has noticed.")
+@pytest.mark.promise(
+    "consumer.md", "A consumer's stream hands out nothing after its lease, even if nobody has noticed."
+)
 def test_messages_wait_while_it_is_held_and_after_the_lease_none_is_handed_out(streamed: Streamed) -> None:
     streamed.put(42, 43, 44)
     streamed.driven.ping()

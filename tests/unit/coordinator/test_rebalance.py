@@ -233,6 +233,9 @@ def test_group_without_members_is_deleted_after_a_day() -> None:
 # Members that do not answer
 
 
+@pytest.mark.promise(
+    "config/coordinator.md", "A rebalance that has failed is tried again after `rebalance.backoff.ms`."
+)
 def test_stop_that_is_not_answered_fails_the_attempt_after_two_thirds() -> None:
     driver = Driver()
     c1, c2 = driver.stable("c1", "c2")
@@ -253,6 +256,9 @@ def test_stop_that_is_not_answered_fails_the_attempt_after_two_thirds() -> None:
 
 @pytest.mark.promise(
     "coordinator.md", "A group whose rebalance fails for good is closed, and who did not answer is refused for 60 s."
+)
+@pytest.mark.promise(
+    "config/coordinator.md", "A rebalance is tried again `max.rebalance.retries` times before its group has failed."
 )
 def test_retries_are_used_up_after_13_seconds() -> None:
     """Two members that answer pings and never StopFetcher: 3 x 4000 ms and 2 x 500 ms of back-off."""

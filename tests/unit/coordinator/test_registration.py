@@ -94,6 +94,9 @@ REQUESTS: list[tuple[int, dict[str, Any]]] = [
 @pytest.mark.promise(
     "coordinator.md", "RegisterConsumer answers an invalid topic with 17, an id with 24, a timeout with 26, others 42."
 )
+@pytest.mark.promise(
+    "config/coordinator.md", "The session timeout of a consumer has to be above `min.session.timeout.ms`."
+)
 def test_an_invalid_request_has_its_own_code() -> None:
     for code, change in REQUESTS:
         driver = Driver()
