@@ -62,7 +62,7 @@ def address(secured: SharedBroker, tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.promise(
     "broker-metadata.md",
-    "A client finds the secured endpoint over a plain connection; there, BrokerMetadata is answered after the login alone.",
+    "A client finds the secured endpoint over a plain connection; there, BrokerMetadata needs a login.",
 )
 def test_a_client_goes_from_a_plain_connection_to_one_with_a_login(secured: SharedBroker, address: str) -> None:
     with BrokerMetadataClient(address) as client:

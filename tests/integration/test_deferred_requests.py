@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from itertools import count
 from pathlib import Path
 
@@ -14,15 +13,15 @@ from proxy.core.interceptor import BrokerCall, GivenUp
 from proxy.core.session import TURN
 from proxy.net import deferred_requests
 from proxy.net.deferred_requests import MAX_CALL_RESPONSE
-from tests.frames import API_VERSIONS, METADATA, request, response
-from tests.integration.deferred import FLEXIBLE, Later, ask, charged, closes, deferred, serving
+from tests.frames import METADATA, request, response
+from tests.integration.deferred import Later, ask, charged, closes, deferred, serving
 from tests.integration.peer import Reader, Writer, answer_in_order, read_frame
 from tests.integration.test_relay_answers import intercepting
 from tests.integration.test_tls import HandMade
 from tests.integration.test_tls_upstream import behind, broker_with_tls, originated
 from tests.integration.tls_bench import TlsBench, silent_sidecar, tls_bench  # noqa: F401
 from tests.tools.authority import Authority
-from tests.tools.interceptors import HELD, PRIVATE, REPLIED, replied
+from tests.tools.interceptors import HELD, REPLIED, replied
 
 # ---- answers ----------------------------------------------------------------------------------------------------
 
@@ -54,34 +53,6 @@ async def test_answers_come_in_the_order_of_their_requests_and_the_broker_is_ask
         assert charged(running) == 0
         writer.close()
         await running.until(lambda: running.counters.closed == {"client_closed": 1})
-
-
-async def test_headers_are_as_the_api_has_them(tmp_path: Path) -> None:
-    answered: list[bytes] = []
-    asked: list[bytes] = []
-
-    async def serve(call: BrokerCall) -> bytes:
-        answered.append(await call(METADATA, FLEXIBLE, b"flexible"))
-        answered.append(await call(API_VERSIONS, 3, b"not in the response"))
-        return b"served"
-
-    async def answer(reader: Reader, writer: Writer) -> None:
-        asked.append(await read_frame(reader))
-        writer.write(response(0, b"\1\7\2xy" + b"body"))  # with a tagged field
-        asked.append(await read_frame(reader))
-        writer.write(response(0, b"\0\0body"))
-        await reader.read()
-
-    async with serving(tmp_path, serve, answer) as running:
-        reader, writer = await running.dial()
-        writer.write(request(HELD, 0, 1, client_id=None))
-        assert await asyncio.wait_for(read_frame(reader), 60) == response(1, b"served")
-        assert answered == [b"body", b"\0\0body"]
-        assert asked == [
-            request(METADATA, FLEXIBLE, 0, b"\0flexible", client_id=None),
-            request(API_VERSIONS, 3, 0, b"\0not in the response", client_id=None),
-        ]
-        writer.close()
 
 
 async def test_a_response_may_come_byte_by_byte_or_be_long(tmp_path: Path) -> None:
@@ -140,40 +111,6 @@ async def test_what_comes_behind_it_waits_and_then_comes_in_turns(tmp_path: Path
         got = [await asyncio.wait_for(read_frame(reader), 60) for _ in range(many)]
         assert got == [response(0, b"served"), *(response(n) for n in range(1, many))]
         writer.close()
-
-
-async def test_it_is_served_when_all_before_it_is_sent(tmp_path: Path) -> None:
-    unsent: list[int] = []
-
-    async def serve(call: BrokerCall) -> bytes:
-        unsent.append(relay.unsent("client"))
-        return b"served"
-
-    async with serving(tmp_path, serve) as running:
-        loop = asyncio.get_running_loop()
-        slow = socket.socket()
-        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        slow.setblocking(False)
-        await loop.sock_connect(slow, ("127.0.0.1", running.port))
-        await running.until(lambda: running.manager.relays)
-        (relay,) = running.manager.relays
-        stalled, sent, size = 0, 0, 60_000
-        while stalled < 2:
-            size, expected = size - 1000, b""
-            while not relay.unsent("client"):  # until the kernel takes no more
-                await loop.sock_sendall(slow, request(PRIVATE, 0, 1, b"a" * size) + deferred(2))
-                expected += response(1, b"a" * size) + response(2, b"served")
-                sent += 1
-                await running.until(lambda n=sent: running.counters.intercepted[PRIVATE, "replied"] == n)
-                await running.until(lambda n=sent: relay.unsent("client") or len(unsent) == n)
-            await asyncio.sleep(0.02)
-            stalled += len(unsent) < sent
-            got = bytearray()
-            while len(got) < len(expected):
-                got += await asyncio.wait_for(loop.sock_recv(slow, 1 << 20), 60)
-            assert got == expected
-            assert unsent == [0] * sent
-        slow.close()
 
 
 async def test_a_long_answer_to_a_client_that_reads_late(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config import load
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA, SUPPORTED, LevelRange
 from proxy.features.records import FeatureUpdate
 from proxy.features.updates import FEATURE_UPDATE_FAILED, UpdateRequest, UpdateResult
@@ -21,9 +20,7 @@ from proxy.interceptors import update_features
 from proxy.interceptors.broker_metadata import BrokerView, FleetView, decode_response, encode_request
 from proxy.interceptors.update_features import UPDATE_FEATURES
 from proxy.net import api_versions_probe
-from proxy.net.data_plane import DataPlane
 from proxy.net.feature_update_calls import NO_CONTROLLER, fail_update
-from proxy.net.ticker import Ticker
 from proxy.net.worker_pool import WorkerPool
 from proxy.telemetry.snapshot import Snapshot
 from tests.frames import API_VERSIONS, METADATA, request, response
@@ -313,28 +310,3 @@ async def test_an_update_ends_with_the_worker_whose_client_asked_for_it(run: Run
             await cancelled.wait()
         site.handler.on_feature_update(fail_update)
         await site.every(update_request(2), lambda answer: answer == update_response(2, NO_CONTROLLER))
-
-
-@pytest.mark.parametrize("workers", [1], indirect=True)
-async def test_a_stop_ends_the_asking(run: Run) -> None:
-    async with run(known=False) as site:
-        await site.handler.stop(asyncio.Event())
-        site.broker.deaf = False
-        upstream = site.config.listeners[0].upstream
-        reader, writer = await asyncio.open_connection(upstream.host, upstream.port)
-        writer.write(request(API_VERSIONS, 0, 1))
-        await read_frame(reader)  # a connection that was on its way is accepted before this one
-        writer.close()
-        asked = len(site.broker.writers)
-        await asyncio.sleep(3 * api_versions_probe.MIN_RETRY_DELAY)
-        assert len(site.broker.writers) == asked
-
-
-async def test_a_station_alone_begins_without_a_broker(tmp_path: Path) -> None:
-    path = tmp_path / "sidecar.yaml"
-    path.write_text(
-        f"broker.id: 1\nadmin: {{bind: '127.0.0.1:{free_port()}'}}\n"
-        f"listeners:\n- {{name: CLIENT, bind: '127.0.0.1:{free_port()}', upstream: '127.0.0.1:{free_port()}'}}\n"
-    )
-    data_plane = DataPlane(load(path), Ticker())
-    await data_plane.stop(asyncio.Event())

@@ -30,10 +30,6 @@ def some_time(world: World) -> int:
     return world.random.choice((50, 500, 2000, 4000, 7000, 12_000, 20_000))
 
 
-def a_sidecar(world: World) -> Sidecar:
-    return world.random.choice(world.sidecars)
-
-
 def a_coordinator(world: World) -> Sidecar:
     """Preferably one that has something to do."""
     return world.random.choice([one for one in world.sidecars if one.is_running and one.own] or world.sidecars)

@@ -101,17 +101,6 @@ def test_a_transaction_ends_with_its_marker(version: int) -> None:
     assert (found.records.records, found.aborted_records, found.first_batch_records) == (15, 15, 0)
 
 
-def test_other_producers_and_batches_outside_of_transactions_are_kept() -> None:
-    batches = [Batch(0, 2, 0, 1), data(2, 3, 1), data(5, 4, 2), marker(9, 1), data(10, 6, 2), marker(16, 2)]
-    assert walked(batches, [(1, 2)]).aborted_records == 3
-    assert walked(batches, [(2, 5)]).aborted_records == 10
-    assert walked(batches, []).aborted_records == 0
-
-
-def test_a_transaction_that_began_before_the_fetch() -> None:
-    assert walked([data(50, 5, 1), marker(55, 1), data(56, 1, 1)], [(1, 7)]).aborted_records == 5
-
-
 def test_the_next_partition_has_its_own_list() -> None:
     parts = [
         {

@@ -24,7 +24,7 @@ from proxy.compiled.walk_door import new_feed, read_whole
 from proxy.core.apis import APIS
 from proxy.core.budget import PARTITION
 from proxy.core.encode import encode
-from proxy.core.exchange import Acl, CommittedOffset, Connection, ItemErrorFacts, ItemErrors, RequestResources
+from proxy.core.exchange import Acl, Connection, ItemErrorFacts, ItemErrors, RequestResources
 from proxy.core.instructions import RESOURCE_TYPES
 from proxy.core.names import MAX_NAME, shorten
 from proxy.core.request_resources import MAX_KEPT_CHANGED, MAX_KEPT_COMMITS, MAX_KEPT_RESOURCES, OPERATIONS, WALKED
@@ -271,32 +271,6 @@ def test_an_acl_says_who_may_do_what_from_where() -> None:
     )  # fmt: skip
 
 
-@each("key", [29, 31])
-def test_a_filter_of_acls_says_what_it_matches(key: int) -> None:
-    one = {"ResourceTypeFilter": 1, "PatternTypeFilter": 2, "Operation": 1, "PermissionType": 1}
-    asked = {"Filters": [one]} if key == 31 else one
-    found = read(key, 3, encode(layout(key, 3, response=False), asked))
-    resource, user = found.items
-    assert (resource.resource_type, resource.resource_name) == ("any", None)
-    assert (user.resource_type, user.resource_name, user.parent_type) == ("user", None, "any")
-    assert user.acl == Acl("MATCH", None, "Any", "ANY")
-
-
-@each(("number", "name"), [(0, "UNKNOWN"), (1, "ANY"), (4, "PREFIXED"), (5, "UNKNOWN")])
-def test_numbers_that_kafka_does_not_have_are_unknown(number: int, name: str) -> None:
-    one = {"ResourcePatternType": number, "Operation": 99, "PermissionType": -1, "Host": "h"}
-    found = read(30, 2, encode(layout(30, 2, response=False), {"Creations": [one]}))
-    assert found.items[1].acl == Acl(name, b"h", "Unknown", "UNKNOWN")
-
-
-def test_an_acl_of_the_first_version_is_literal() -> None:
-    for version, expected in ((1, ["PREFIXED", "LITERAL"]), (0, ["LITERAL", "LITERAL"])):
-        patterns = [{"ResourcePatternType": number} if version else {} for number in (4, 3)]
-        ones = [{"Principal": "User:bob", "Host": "*", **pattern} for pattern in patterns]
-        found = read(30, version, encode(layout(30, version, response=False), {"Creations": ones}))
-        assert [one.acl.pattern_type for one in found.items if one.acl] == expected
-
-
 MATCHED = {
     "FilterResults": [
         {"MatchingAcls": [
@@ -379,13 +353,6 @@ def test_acls_of_an_excluded_topic_are_left_out() -> None:
     assert event.resource_count == 1
 
 
-def test_the_group_of_a_member() -> None:
-    asked = {"GroupId": "g", "GenerationId": 7, "MemberId": "m", "GroupInstanceId": "i"}
-    found = read(12, 4, encode(layout(12, 4, response=False), asked))
-    assert (found.group_id, found.generation_id, found.member_id, found.group_instance_id) == (b"g", 7, b"m", b"i")
-    assert found.count == 1
-
-
 @each("pieces", [0, 7])
 def test_long_names_that_begin_alike_stay_two(pieces: int) -> None:
     """Of the group, and of a resource."""
@@ -395,29 +362,6 @@ def test_long_names_that_begin_alike_stay_two(pieces: int) -> None:
     assert [one.group_id for one in found] == [shorten(name.encode()) for name in names]
     assert [one.items[0].resource_name for one in found] == [one.group_id for one in found]
     assert found[0].group_id != found[1].group_id
-
-
-def test_other_members_are_not_the_one_that_asks() -> None:
-    asked = {"GroupId": "g", "GenerationId": 7, "MemberId": "leader", "Assignments": [{"MemberId": "other"}]}
-    found = read(14, 5, encode(layout(14, 5, response=False), asked))
-    assert (found.member_id, found.count) == (b"leader", 1)
-
-
-def test_of_many_groups_none_is_the_group() -> None:
-    asked = {"Groups": [{"GroupId": name, "Topics": [{"Name": "t"}]} for name in ("g", "h")]}
-    found = read(9, 9, encode(layout(9, 9, response=False), asked))
-    assert (found.group_id, [one.resource_name for one in found.items]) == (None, [b"g", b"h"])
-
-
-@each(("key", "version", "is_id"), [(8, 9, False), (8, 10, True), (28, 5, False)])
-def test_committed_offsets(key: int, version: int, is_id: bool) -> None:
-    parts = [{"PartitionIndex": n, "CommittedOffset": 100 + n, "CommittedMetadata": "m"} for n in range(2)]
-    topic = {"TopicId": TOPIC_ID} if is_id else {"Name": "orders"}
-    asked = {"GroupId": "g", "MemberId": "m", "Topics": [{**topic, "Partitions": parts}]}
-    found = read(key, version, encode(layout(key, version, response=False), asked))
-    name = TOPIC_ID if is_id else b"orders"
-    assert found.commits == (CommittedOffset(name, is_id, 0, 100), CommittedOffset(name, is_id, 1, 101))
-    assert (found.commit_count, found.group_id) == (2, b"g")
 
 
 def test_what_is_not_kept_is_counted() -> None:

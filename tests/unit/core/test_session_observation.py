@@ -155,6 +155,15 @@ def test_without_memory_nothing_is_kept_until_there_is_some_again() -> None:
     assert other().request_raw is not None
 
 
+def test_facts_that_there_is_no_memory_for_are_left_out_and_counted() -> None:
+    bench = Bench(limit=0)
+    bench.client(produce(1, -1, batch(3)))
+    bench.broker(produced(1))
+    (exchange,) = bench.exchanges
+    assert (exchange.decode, exchange.request, exchange.response) == ("not_kept", None, None)
+    assert bench.counters.decoded["not_kept"] == 2
+
+
 @each("cut", range(1, 120, 7))
 @each("handed_on", [True, False])
 def test_however_a_connection_ends_it_is_charged_with_nothing_any_more(cut: int, handed_on: bool) -> None:

@@ -12,11 +12,9 @@ from proxy.core.accessors import printed_id
 from proxy.core.apis import APIS
 from proxy.core.observation_interest import ERROR_AFTER_THROTTLE, ERROR_FIRST, THROTTLE_FIRST
 from proxy.core.schema import WITHHELD, Layout, layout, plain, response_prefix
-from proxy.core.struct import MissingField, ObservableStructImpl, SchemaError, SchemaException, UnknownMessage, view
+from proxy.core.struct import MissingField, ObservableStructImpl, SchemaError, SchemaException, view
 from proxy.errors import PeerError
 from tests.cases import each
-from tests.golden.frames import FOLDER, load
-from tests.tools.messages import uvarint
 from tests.tools.random_messages import UNKNOWN_TAGS, all_messages, draw, length, read_all
 
 MESSAGES = list(all_messages())
@@ -62,12 +60,6 @@ def test_every_field_of_every_version_is_read(key: int) -> None:
                 assert struct._end() == struct.size_of() == len(drawn.body)
 
 
-def test_what_is_not_defined() -> None:
-    for key, version in [(0, 14), (0, -1), (95, 0), (-1, 0), (32767, 32767)]:
-        with pytest.raises(UnknownMessage, match=f"api key {key}, version {version}"):
-            view(key, version, b"", response=False)
-
-
 def produce(version: int, topic: bytes) -> ObservableStructImpl:
     """acks −1, timeout 7 ms, and one partition 3 with 4 bytes that are no batch."""
     flexible = version >= 9
@@ -98,13 +90,6 @@ def test_a_produce_request_in_both_spellings(version: int) -> None:
         assert bytes(partition.get_records(records).data or b"") == b"abcd"
 
 
-def test_a_topic_whose_name_is_not_known() -> None:
-    (topic,) = produce(13, bytes(16)).get_observable_struct_array("topic_data")
-    assert topic.get("topic") == "id:AAAAAAAAAAAAAAAAAAAAAA"
-    assert topic.get_uuid("TopicId") == "AAAAAAAAAAAAAAAAAAAAAA"
-    assert topic.field_names() == ("TopicId", "PartitionData")
-
-
 def test_metadata_by_id_has_a_topic_all_the_same() -> None:
     body = b"\2" + TOPIC_ID + b"\0\0" + b"\1\0\0"
     struct = view(3, 12, body, response=False, name_of={TOPIC_ID: "orders"}.get)
@@ -112,45 +97,11 @@ def test_metadata_by_id_has_a_topic_all_the_same() -> None:
     assert (topic.get("Name"), topic.get("topic")) == (None, "orders")
 
 
-def test_metadata_for_all_topics_differs_from_none() -> None:
-    every, none = (view(3, 1, body, response=False) for body in (b"\xff\xff\xff\xff", b"\0\0\0\0"))
-    assert (every.get("topics"), none.get("topics")) == (None, ())
-    assert every.get_observable_struct_array("topics") == none.get_observable_struct_array("topics") == ()
-
-
 @each("version", range(6))
 def test_a_broker_that_knows_no_such_version_answers_in_version_0(version: int) -> None:
     struct = view(18, version, b"\0\x23\0\0\0\1\0\x12\0\0\0\3", response=True)
     (one,) = struct.get_observable_struct_array("api_keys")
     assert (struct.get("error_code"), one.get("api_key"), one.get("max_version")) == (35, 18, 3)
-
-
-def test_record_sets_are_reported_from_their_headers() -> None:
-    seen = 0
-    for path in sorted(FOLDER.glob("*.txt")):
-        for frame in load(path).frames:
-            if not frame.moves_records():
-                continue
-            struct = view(frame.key, frame.version, frame.data[frame.body() :], response=frame.kind == "response")
-            outer, inner = {
-                0: ("topic_data", "data"),
-                1: ("responses", "partition_responses"),
-                78: ("responses", "partitions"),
-            }[frame.key]
-            reported = [
-                partition.get_records("records" if frame.key == 78 else "record_set")
-                for topic in struct.get_observable_struct_array(outer)
-                for partition in topic.get_observable_struct_array(inner)
-            ]
-            facts = [getattr(partition, "records", None) for partition in frame.facts().partitions]
-            for one, fact in zip(reported, facts, strict=True):
-                assert fact is not None
-                assert one.size_in_bytes() == fact.size
-                for name in ("batches", "records", "claimed", "magic", "producer_id", "producer_epoch"):
-                    assert getattr(one, name) == getattr(fact, name)
-                assert (one.base_sequence, one.base_offset) == (fact.base_sequence, fact.base_offset)
-                seen += 1
-    assert seen > 20
 
 
 def test_records_that_are_none_have_a_size_still() -> None:
@@ -259,33 +210,6 @@ def test_every_cut_is_malformed_and_nothing_else() -> None:
 def read_end(struct: ObservableStructImpl) -> None:
     read_all(struct)
     struct._end()
-
-
-@each(
-    ("key", "version", "body", "text"),
-    [
-        (3, 1, b"\x7f\xff\xff\xff", "too early"),
-        (3, 9, b"\xff\xff\xff\xff\x0f", "too early"),
-        (3, 9, b"\xff\xff\xff\xff\xff\x0f", "varint"),
-        (3, 1, b"\xff\xff\xff\xfe", "length of -2"),
-        (3, 0, b"\xff\xff\xff\xff", "null where there is none"),
-        (3, 1, b"\0\0\0\1\xff\xff", "null where there is none"),
-        (3, 9, b"\2" + uvarint(40_001) + bytes(40_000), "string of 40000 bytes"),
-        (18, 3, b"\2a\2b\1\7\x7f", "too early"),
-    ],
-)
-def test_lengths_and_counts_that_are_wrong(key: int, version: int, body: bytes, text: str) -> None:
-    with pytest.raises(SchemaError, match=text):
-        read_end(view(key, version, body, response=False))
-
-
-def test_a_tagged_field_that_is_not_as_long_as_it_says() -> None:
-    body = bytes(17) + bytes(8) + b"\1\1\1"
-    good = view(1, 12, body + b"\1\0\2\2x", response=False)
-    assert good.get("ClusterId") == "x"
-    for size in (1, 3):
-        with pytest.raises(SchemaError, match="tagged field 0"):
-            view(1, 12, body + b"\1\0" + bytes([size]) + b"\2xy", response=False).get("ClusterId")
 
 
 @pytest.mark.promise("observers.md", "Reading a struct takes at most 64 bytes of memory for each byte of its body.")

@@ -11,8 +11,7 @@ import pytest
 from proxy.coordinator.view import GroupsDirectory, GroupsView
 from proxy.coordinator.wire import RegisterConsumerRequest, encode_register_consumer_request
 from proxy.core.exchange import Connection
-from proxy.core.interceptor import MAX_HELD_REQUEST, Deferred, Disposition, GivenUp, InterceptorChain, Request, Verdict
-from proxy.core.wire import MAX_STRING
+from proxy.core.interceptor import Deferred, Disposition, GivenUp, InterceptorChain, Request, Verdict
 from proxy.errors import MalformedBody
 from proxy.interceptors.broker_metadata import BrokerView, FleetDirectory, FleetView
 from proxy.interceptors.consumer_groups import ConsumerGroupsInterceptor, Registration, read_header
@@ -90,10 +89,6 @@ def test_what_no_group_can_be_called_is_error_24(group: bytes) -> None:
     assert located(VIEW, 1, struct.pack(">h", len(group)) + group) == struct.pack(">hih", 24, -1, 0)
 
 
-def test_an_id_of_255_bytes_is_one() -> None:
-    assert located(VIEW, 1, struct.pack(">h", 255) + b"g" * 255)[:2] == b"\0\0"
-
-
 # ---- RegisterConsumer -----------------------------------------------------------------------------------------------
 
 
@@ -131,12 +126,6 @@ def test_nobody_is_answered_before_his_login() -> None:
     body = encode_register_consumer_request(1, ASKED)
     assert ask(interceptor(HERE), REGISTER_CONSUMER, 1, body, anybody) is Disposition.FORWARD
     assert ask(interceptor(HERE), CLUSTER_METADATA, 0, b"", anybody) is Disposition.FORWARD
-
-
-def test_the_longest_topic_count_with_names_of_255_bytes_is_held() -> None:
-    longest = ASKED._replace(group_id="g" * 255, consumer_id="c" * 255, topic_count="t" * MAX_STRING)
-    body = encode_register_consumer_request(2, longest)
-    assert len(body) + 14 + MAX_STRING // 2 < MAX_HELD_REQUEST, "also with a long client id"
 
 
 # ---- the requests of a coordinator ----------------------------------------------------------------------------------
@@ -239,13 +228,6 @@ def test_patterns_and_what_the_coordinator_refuses_are_asked_about_elsewhere(top
     broker = Broker()
     assert isinstance(served(broker, ASKED._replace(topic_count=topic_count)), GivenUp)
     assert [key for key, _, _ in broker.asked] == [HEARTBEAT]
-
-
-@each("group", ["", "g" * 300, "a\0b"])
-def test_no_broker_is_asked_about_what_no_group_can_be_called(group: str) -> None:
-    broker = Broker()
-    assert isinstance(served(broker, ASKED._replace(group_id=group)), GivenUp)
-    assert not broker.asked
 
 
 # ---- the header of a request to the coordinator ---------------------------------------------------------------------

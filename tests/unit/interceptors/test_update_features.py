@@ -190,12 +190,6 @@ def test_what_cannot_be_read_is_forwarded(version: int) -> None:
         assert Bench().verdict_of(version, broken) is Disposition.FORWARD
 
 
-@each("version", VERSIONS)
-def test_unknown_tagged_fields_are_passed_over(version: int) -> None:
-    whole = encode_request(UpdateRequest(version, 60_000, (RAISE,)))
-    assert isinstance(Bench().verdict_of(version, whole[:-1] + b"\1\7\2ab"), Deferred)
-
-
 @pytest.mark.promise(
     "features.md",
     "An update of features of brokers and of sidecars together is refused before the broker is asked.",
@@ -247,12 +241,6 @@ def test_more_than_any_client_sends_is_refused_before_it_is_read(
         answer = Bench().verdict_of(version, declared(version, **bounds, whole=whole))
         assert isinstance(answer, bytes)
         assert decode_response(version, answer[1:]) == UpdateResult(INVALID_UPDATE_VERSION, FAILED + said)
-
-
-@each("version", VERSIONS)
-def test_what_is_within_the_bounds_is_read(version: int) -> None:
-    for bounds in ({"name_size": MAX_NAME}, {"in_update": MAX_TAGGED_FIELDS}, {"in_update": 150, "at_end": 50}):
-        assert isinstance(Bench().verdict_of(version, declared(version, **bounds)), Deferred)
 
 
 @each("version", VERSIONS)

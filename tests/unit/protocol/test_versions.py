@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-import random
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.core.apis import APIS
-from proxy.protocol import versions
 from proxy.protocol.private import BASE, PRIVATE, PrivateApi, moved
 from proxy.protocol.versions import (
     TABLE,
@@ -179,14 +176,6 @@ def test_what_is_no_version_is_named(text: str) -> None:
     assert repr(text) in str(raised.value)
 
 
-def test_numbers_are_in_the_order_of_versions() -> None:
-    pick = random.Random(35)
-    parts = sorted({tuple(pick.choice((0, 1, 2, 9, 10, 11, 255)) for _ in range(4)) for _ in range(80)})
-    assert len(parts) >= 50
-    numbers = [version_int(".".join(map(str, each))) for each in parts]
-    assert numbers == sorted(numbers)
-
-
 def test_codecs_and_formats_follow_from_produce() -> None:
     assert codecs(LIVE["4.3.1"]) == codecs(LIVE["3.9.2"]) == "1=gzip,2=snappy,3=lz4,4=zstd"
     assert codecs({0: (0, 6)}) == "1=gzip,2=snappy,3=lz4"
@@ -209,18 +198,3 @@ def test_private_apis_move_with_their_base() -> None:
 def test_without_a_coordinator_there_is_one_private_api() -> None:
     assert moved(31000, coordinator=False) == {31000: PrivateApi("BrokerMetadata", 0, 0)}
     assert PRIVATE[30000].versions == (0, 0)
-
-
-def test_nothing_follows_from_the_order_of_a_broker() -> None:
-    backwards = dict(reversed(LIVE["4.3.1"].items()))
-    assert ranges(backwards) == ranges(LIVE["4.3.1"])
-    assert versions.release_of(backwards) == "4.3.x"
-
-
-def test_what_no_kafka_has_counts_for_nothing_and_costs_nothing() -> None:
-    real = versions_for(release_range("4.3"))
-    garbage = {key: (-32_768, 32_767) for key in range(-32_768, 32_768) if key not in real}
-
-    assert release_of({**garbage, **real}) == release_of(real)
-    pairs = list(versions._pairs(dict.fromkeys(range(-32768, 32768), (-32768, 32767))))
-    assert len(pairs) <= len({row.api_key for row in TABLE}) * (versions.MAX_API_VERSION + 1)
