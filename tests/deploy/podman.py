@@ -40,12 +40,7 @@ class Podman:
         folder.mkdir(parents=True, exist_ok=True)
         settings: dict[str, dict[str, object]] = {
             "containers": {"default_ulimits": [f"nofile={DESCRIPTORS}:{DESCRIPTORS}", "nproc=30000:30000"]},
-            "engine": {
-                "cgroup_manager": "cgroupfs",
-                "events_logger": "file",
-                "runtime": "runc",
-                "infra_image": PAUSE,
-            },
+            "engine": {"cgroup_manager": "cgroupfs", "events_logger": "file", "runtime": "runc", "infra_image": PAUSE},
             "network": {"network_config_dir": f"{folder}/networks"},
         }
         environment: dict[str, str] = {}

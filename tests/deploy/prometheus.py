@@ -70,6 +70,16 @@ class Prometheus:
         found = self._get("query?" + urllib.parse.urlencode({"query": query}))
         return [] if found is None else list(found["result"])
 
+    def value_of(self, query: str) -> float:
+        """Return the value of the only series of an instant query; 0 if there is none."""
+        return sum(float(one["value"][1]) for one in self.ask(query))
+
+    def exemplars(self, query: str) -> list[dict[str, Any]]:
+        """Return those of the last minute."""
+        parameters = {"query": query, "start": time.time() - 60, "end": time.time()}
+        found = self._get("query_exemplars?" + urllib.parse.urlencode(parameters)) or []
+        return [one for series in found for one in series["exemplars"]]
+
     def history(self, query: str, seconds: int) -> list[dict[str, Any]]:
         """Return the series of a query over the last ``seconds``, with a value for each; none if there is no answer."""
         end = int(time.time())
@@ -94,7 +104,9 @@ class Prometheus:
 
 
 @contextmanager
-def scraping(folder: Path, targets: dict[str, str], rule_file: str = "groups: []\n") -> Iterator[Prometheus]:
+def scraping(
+    folder: Path, targets: dict[str, str], rule_file: str = "groups: []\n", features: tuple[str, ...] = ()
+) -> Iterator[Prometheus]:
     """Run one that scrapes ``targets`` (host:port/path by job) each second and evaluates ``rule_file`` as often."""
     path, environment = program("prometheus")
     folder.mkdir(parents=True, exist_ok=True)
@@ -118,12 +130,13 @@ def scraping(folder: Path, targets: dict[str, str], rule_file: str = "groups: []
     address = f"127.0.0.1:{free_port()}"
     with (folder / "prometheus.log").open("wb") as log:
         process = subprocess.Popen(
-            [path, "--config.file=prometheus.yaml", "--storage.tsdb.path=data", f"--web.listen-address={address}"],
+            [path, "--config.file=prometheus.yaml", "--storage.tsdb.path=data", f"--web.listen-address={address}",
+             f"--enable-feature={','.join(features)}"],
             cwd=folder,
             env=environment,
             stdout=log,
             stderr=log,
-        )
+        )  # fmt: skip
     try:
         made = Prometheus(address)
         until(lambda: len(made.ask("up == 1")) == len(targets), "everything is scraped")

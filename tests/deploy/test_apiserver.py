@@ -12,7 +12,7 @@ from tests.deploy.apiserver import ApiServer, api_server, folder
 from tests.deploy.manifests import EVERYTHING, Manifest, Render, only, sidecar_of
 from tests.tools import fetched
 
-pytestmark = pytest.mark.timeout(2400)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +35,15 @@ def accepted(server: ApiServer, manifests: list[Manifest]) -> None:
         assert answer.warnings == [], manifest["kind"]
 
 
-@pytest.mark.parametrize("kind", ["CronJob", "Deployment"])
-def test_it_takes_all_that_the_chart_makes(kind: str, server: ApiServer, render: Render) -> None:
-    manifests = render(EVERYTHING | {"jobs": EVERYTHING["jobs"] | {"kind": kind}})
-    assert {"PodMonitor", "PrometheusRule", "NetworkPolicy", kind} <= {one["kind"] for one in manifests}
-    accepted(server, manifests)
-
-
-def test_it_takes_the_pods_of_a_kafka_chart(server: ApiServer, render: Render, kafka_chart: Path) -> None:
+@pytest.mark.promise("install.md", "A real API server takes all that the chart and the patch make.")
+def test_it_takes_all_that_the_chart_and_the_patch_make(
+    server: ApiServer, render: Render, kafka_chart: Path, patched: list[Manifest]
+) -> None:
+    for kind in ("CronJob", "Deployment"):
+        manifests = render(EVERYTHING | {"jobs": EVERYTHING["jobs"] | {"kind": kind}})
+        assert {"PodMonitor", "PrometheusRule", "NetworkPolicy", kind} <= {one["kind"] for one in manifests}
+        accepted(server, manifests)
+    accepted(server, patched)
     manifests = render({"brokerside": {"spool": {"claim": {"enabled": True}}}}, kafka_chart)
     accepted(server, manifests)
     template = only(manifests, "StatefulSet")["spec"]["template"]
@@ -50,10 +51,6 @@ def test_it_takes_the_pods_of_a_kafka_chart(server: ApiServer, render: Render, k
     template["spec"]["volumes"].append(state)
     metadata = {**template["metadata"], "name": "kafka-0"}
     accepted(server, [{"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}])
-
-
-def test_it_takes_the_patched_statefulset(server: ApiServer, patched: list[Manifest]) -> None:
-    accepted(server, patched)
 
 
 def test_it_refuses_a_misspelt_field_and_warns_of_a_root_user(

@@ -37,6 +37,7 @@ def containerfile(name: str) -> str:
     return (ROOT / "deploy" / "image" / name).read_text()
 
 
+@pytest.mark.slow
 def test_it_is_what_the_specification_allows() -> None:
     check = [
         made("deploy") / "bin/check-jsonschema",
@@ -48,18 +49,19 @@ def test_it_is_what_the_specification_allows() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(
-    ("service", "name"),
-    [*((f"sidecar-{number}", "Containerfile") for number in NUMBERS), ("jobs", "jobs.Containerfile")],
-)
-def test_it_agrees_with_the_image(service: str, name: str) -> None:
-    found, text = SERVICES[service], containerfile(name)
-    assert found["build"] == {"context": "../..", "dockerfile": f"deploy/image/{name}"}
-    assert found["user"] == re.findall(r"^USER (\S+)$", text, re.MULTILINE)[-1]
-    [volume] = re.findall(r"^VOLUME (\S+)$", text, re.MULTILINE)
-    assert any(mount.endswith(f":{volume}") for mount in found["volumes"])
-    assert (found["read_only"], found["cap_drop"]) == (True, ["ALL"])
-    assert found["security_opt"] == ["no-new-privileges:true"]
+@pytest.mark.promise("install.md", "The Compose file runs the images read-only, without any capability.")
+def test_it_agrees_with_the_images() -> None:
+    for service, name in (
+        *((f"sidecar-{number}", "Containerfile") for number in NUMBERS),
+        ("jobs", "jobs.Containerfile"),
+    ):
+        found, text = SERVICES[service], containerfile(name)
+        assert found["build"] == {"context": "../..", "dockerfile": f"deploy/image/{name}"}
+        assert found["user"] == re.findall(r"^USER (\S+)$", text, re.MULTILINE)[-1]
+        [volume] = re.findall(r"^VOLUME (\S+)$", text, re.MULTILINE)
+        assert any(mount.endswith(f":{volume}") for mount in found["volumes"])
+        assert (found["read_only"], found["cap_drop"]) == (True, ["ALL"])
+        assert found["security_opt"] == ["no-new-privileges:true"]
 
 
 def test_files_that_it_mounts_are_there() -> None:
@@ -84,8 +86,10 @@ def test_prometheus_scrapes_each_sidecar_under_a_name_that_it_answers_to() -> No
     assert scraped == [f"{name}:{port}" for name in config["admin"]["hosts"]]
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 @pytest.mark.timeout(300)
+@pytest.mark.promise("install.md", "The Compose file starts three brokers, and a sidecar before each.")
 def test_its_brokers_and_sidecars_start(tmp_path: Path) -> None:
     """Each service on an address of its own in the place of a network of its own."""
     files = {}
@@ -129,6 +133,7 @@ def local(text: str, number: int) -> str:
 @pytest.mark.kafka
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
+@pytest.mark.promise("install.md", "Brokers, sidecars, Prometheus and the jobs of the Compose file run as containers.")
 def test_its_services_run_as_containers() -> None:
     """All but Grafana, whose image cannot be had everywhere; those of Kafka and Prometheus have stand-ins."""
     images = podman()

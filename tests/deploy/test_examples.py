@@ -35,7 +35,7 @@ listener.security.protocol.map=CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT
 """
 """Brokers as they are without any sidecar."""
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
@@ -57,6 +57,7 @@ def test_each_example_with_a_configuration_is_started_here() -> None:
     assert {path.parent.name for path in EXAMPLES.glob("*/brokerside*.yaml")} == STARTED
 
 
+@pytest.mark.promise("install.md", "The example plaintext starts, with events and limits.")
 def test_plaintext(site: Lab) -> None:
     sidecar = start(site, "plaintext")
     transfer(f"{host(1)}:9092", "orders")
@@ -64,6 +65,7 @@ def test_plaintext(site: Lab) -> None:
     assert sidecar.metric("brokerside_quota_limit", scope="ip", quota="connections") == 500
 
 
+@pytest.mark.promise("install.md", "The example scram starts, and clients log in with SCRAM.")
 def test_scram(site: Lab) -> None:
     sidecar = start(site, "scram")
     admin = AdminClient({"bootstrap.servers": f"{host(1)}:19094"})
@@ -88,6 +90,7 @@ def test_scram(site: Lab) -> None:
     consumer.close()
 
 
+@pytest.mark.promise("install.md", "The example mtls starts, and only clients with a certificate get in.")
 def test_mtls(site: Lab) -> None:
     tls = site.folder / "tls"
     authority, of_clients = Authority(tls), Authority(tls, "clients-ca")
@@ -116,6 +119,7 @@ def test_mtls(site: Lab) -> None:
             admin.list_topics(timeout=3)
 
 
+@pytest.mark.promise("install.md", "The example balancer starts, and sees the clients' own addresses.")
 def test_behind_a_balancer(site: Lab, tmp_path: Path) -> None:
     names = {"balancer_example": BALANCER, "10_1_0_0/24": "127.0.0.0/8"}
     site.start_brokers({1: read("balancer/server.properties", **names)})
@@ -140,6 +144,7 @@ def test_behind_a_balancer(site: Lab, tmp_path: Path) -> None:
         balancer.wait(30)
 
 
+@pytest.mark.promise("install.md", "The example unchanged-brokers starts, and its clients see sidecars.")
 def test_three_brokers_that_cannot_be_changed(site: Lab) -> None:
     site.start_brokers({n: localized(UNCHANGED.format(number=n), n, NAMES) for n in (1, 2, 3)})
     for number in (1, 2, 3):

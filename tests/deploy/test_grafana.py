@@ -21,6 +21,7 @@ EMPTY = {("audit", "Lost"), ("audit", "Observers, lost"), ("audit", "Problems")}
 """Panels whose series appear with the first fault."""
 
 
+@pytest.mark.slow
 def test_the_dashboards_are_what_their_generator_makes() -> None:
     assert {path.stem for path in FOLDER.glob("*.json")} == set(NAMES)
     done = subprocess.run(
@@ -33,16 +34,17 @@ def test_the_dashboards_are_what_their_generator_makes() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_dashboard_is_whole(name: str) -> None:
-    content = json.loads((FOLDER / f"{name}.json").read_text())
-    assert content["uid"] == f"brokerside-{name}"
-    numbers = [panel["id"] for panel in content["panels"]]
-    assert len(set(numbers)) == len(numbers)
-    for panel in panels(name):
-        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
-        assert all(target["refId"] for target in panel["targets"])
-    assert {one["name"] for one in content["templating"]["list"]} == {"datasource", "job", "instance"}
+@pytest.mark.promise("operations.md", "The dashboards have their data source, variables and panels.")
+def test_a_dashboard_is_whole() -> None:
+    for name in NAMES:
+        content = json.loads((FOLDER / f"{name}.json").read_text())
+        assert content["uid"] == f"brokerside-{name}"
+        numbers = [panel["id"] for panel in content["panels"]]
+        assert len(set(numbers)) == len(numbers)
+        for panel in panels(name):
+            assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+            assert all(target["refId"] for target in panel["targets"])
+        assert {one["name"] for one in content["templating"]["list"]} == {"datasource", "job", "instance"}
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +57,13 @@ def prometheus(cluster: ClusterState, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.mark.kafka
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", NAMES)
-def test_every_query_answers_while_clients_work(name: str, prometheus: Prometheus) -> None:
-    for panel in panels(name):
-        for target in panel["targets"]:
-            query = resolved(target["expr"])
-            assert "$" not in query
-            assert prometheus.error(query) is None, query
-            if (name, panel["title"]) not in EMPTY:
-                until(lambda query=query: prometheus.ask(query), f"{panel['title']}: {query}")
+@pytest.mark.promise("operations.md", "Every query of the dashboards answers while clients and the job work.")
+def test_every_query_answers_while_clients_work(prometheus: Prometheus) -> None:
+    for name in NAMES:
+        for panel in panels(name):
+            for target in panel["targets"]:
+                query = resolved(target["expr"])
+                assert "$" not in query
+                assert prometheus.error(query) is None, query
+                if (name, panel["title"]) not in EMPTY:
+                    until(lambda query=query: prometheus.ask(query), f"{panel['title']}: {query}")

@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import stat
-import threading
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,6 @@ from proxy.local.cluster import ClusterState
 from tests.deploy.images import sidecar
 from tests.deploy.podman import Podman, podman
 from tests.deploy.running import MountedConfig, Running, configuration, transfer, until
-from tests.frames import request
 
 pytestmark = [pytest.mark.deploy, pytest.mark.kafka, pytest.mark.timeout(900)]
 
@@ -27,7 +25,6 @@ MAX_BYTES, MAX_COMPRESSED_BYTES = 90_000_000, 33_000_000
 """Of all files in the image, and of these compressed as registries store them."""
 
 UNWANTED = {"sh", "bash", "dash", "busybox", "cc", "gcc", "ld", "as", "pip", "pip3", "apt", "apt-get", "dpkg", "perl"}
-METADATA = 3
 MEMORY, PROCESSES = "160m", 512
 
 
@@ -47,6 +44,7 @@ def files(images: Podman, image: str) -> Iterator[Path]:
         yield root
 
 
+@pytest.mark.promise("install.md", "The image has no shell, no compiler and nothing that installs.")
 def test_no_shell_no_compiler_and_nothing_that_installs(files: Path) -> None:
     programs = {path.name for path in files.rglob("*") if path.is_file() and os.access(path, os.X_OK)}
     assert programs & UNWANTED == set()
@@ -54,6 +52,7 @@ def test_no_shell_no_compiler_and_nothing_that_installs(files: Path) -> None:
     assert not list(files.rglob("pip"))
 
 
+@pytest.mark.promise("install.md", "Files of the image are of root but its state, and none gives more rights.")
 def test_all_is_roots_but_the_state_and_nothing_gives_more_rights(files: Path) -> None:
     states = {path.relative_to(files): path.lstat() for path in files.rglob("*")}
     owned = {str(path) for path, found in states.items() if found.st_uid == USER}
@@ -66,6 +65,7 @@ def test_all_is_roots_but_the_state_and_nothing_gives_more_rights(files: Path) -
     assert [str(path) for path in writable] == ["tmp"]
 
 
+@pytest.mark.promise("install.md", "The image has at most 90 MB, and 33 MB compressed.")
 def test_it_is_small(files: Path) -> None:
     regular = [path for path in files.rglob("*") if path.is_file() and not path.is_symlink()]
     compressor = zlib.compressobj(6)
@@ -78,6 +78,7 @@ def test_it_is_small(files: Path) -> None:
     assert compressed <= MAX_COMPRESSED_BYTES
 
 
+@pytest.mark.promise("install.md", "The image names its Debian packages for scanners, and has their licences.")
 def test_each_package_of_debian_is_there_with_its_licence_and_its_entry_for_scanners(files: Path) -> None:
     packages = {path.name for path in (files / "var/lib/dpkg/status.d").iterdir()}
     assert {"libc6", "libssl3t64", "python3.13-minimal", "libpython3.13-stdlib", "ca-certificates"} <= packages
@@ -139,7 +140,8 @@ def container(images: Podman, image: str, cluster: ClusterState, tmp_path: Path)
             images("rm", "--force", "--volumes", made.name)
 
 
-def test_traffic_passes_a_container_that_may_do_nothing(container: Container, topic: str) -> None:
+@pytest.mark.promise("install.md", "The image runs without rights, reloads a mount, and ends with code 0.")
+def test_traffic_passes_a_container_that_may_do_nothing_until_it_is_stopped(container: Container, topic: str) -> None:
     status = Path(f"/proc/{container.pid()}/status").read_text()
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
     assert fields["Uid"].split() == [str(USER)] * 4
@@ -156,7 +158,14 @@ def test_traffic_passes_a_container_that_may_do_nothing(container: Container, to
     assert container.running.metric("brokerside_audit_spool_failed") == 0
     assert container.running.metric("brokerside_audit_dropped_total") == 0
 
+    container.mounted.write(container.config | {"quotas": {"max.connections.per.ip": 77}})
+    limit = "brokerside_quota_limit"
+    until(lambda: container.running.metric(limit, scope="ip", quota="connections") == 77, "the new limit")
+    container.images("stop", "--time", "30", container.name)
+    assert container.exit_code() == 0
 
+
+@pytest.mark.promise("install.md", "Several workers run in the image.")
 def test_several_workers_run_in_it(container: Container, topic: str) -> None:
     container.images("stop", container.name)
     container.mounted.write(container.config | {"workers": 2})
@@ -168,26 +177,7 @@ def test_several_workers_run_in_it(container: Container, topic: str) -> None:
     assert text.count("brokerside_worker_connections{") == 2
 
 
-def test_a_changed_mount_reloads_and_closes_no_connection(container: Container) -> None:
-    host, _, port = container.address.rpartition(":")
-    with socket.create_connection((host, int(port)), 10) as sock:
-        sock.sendall(request(METADATA, 1, 1, b"\0\0\0\0"))
-        assert answered(sock)
-        container.mounted.write(container.config | {"quotas": {"max.connections.per.ip": 77}})
-        until(
-            lambda: container.running.metric("brokerside_quota_limit", scope="ip", quota="connections") == 77,
-            "the new limit",
-        )
-        container.mounted.write(container.config | {"quotas": {"max.connections.per.ip": "many"}})
-        until(
-            lambda: container.running.metric("brokerside_config_last_reload_successful") == 0,
-            "the mistake was found",
-        )
-        assert container.running.metric("brokerside_quota_limit", scope="ip", quota="connections") == 77
-        sock.sendall(request(METADATA, 1, 2, b"\0\0\0\0"))
-        assert answered(sock)
-
-
+@pytest.mark.promise("install.md", "Events that wait on the volume of the image outlive a kill of the container.")
 def test_events_outlive_a_kill_of_the_container(container: Container, topic: str) -> None:
     broker = container.cluster.nodes[0].process
     assert broker is not None
@@ -207,43 +197,3 @@ def test_events_outlive_a_kill_of_the_container(container: Container, topic: str
     container.running.wait_ready()
     until(lambda: container.running.metric("brokerside_audit_replayed_total") > 0, "they are delivered")
     transfer(container.address, topic, 100)
-
-
-def test_sigterm_answers_what_was_asked_and_exits_with_0(container: Container) -> None:
-    broker = container.cluster.nodes[0].process
-    assert broker is not None
-    host, _, port = container.address.rpartition(":")
-    with socket.create_connection((host, int(port)), 10) as sock:
-        sock.sendall(request(METADATA, 1, 1, b"\0\0\0\0"))
-        assert answered(sock)
-        os.kill(broker.pid, signal.SIGSTOP)
-        try:
-            sock.sendall(request(METADATA, 1, 2, b"\0\0\0\0"))
-            until(lambda: container.running.metric("brokerside_requests_total", api="Metadata") >= 2, "it is read")
-            stopping = threading.Thread(target=container.images, args=("stop", "--time", "30", container.name))
-            stopping.start()
-            until(lambda: refused(container.address), "no connection is accepted any more")
-        finally:
-            os.kill(broker.pid, signal.SIGCONT)
-        assert answered(sock)
-        assert sock.recv(1) == b""
-        stopping.join()
-    assert container.exit_code() == 0
-
-
-def answered(sock: socket.socket) -> bool:
-    """Whether a whole response comes."""
-    sock.settimeout(30)
-    head = sock.recv(4, socket.MSG_WAITALL)
-    size = int.from_bytes(head)
-    return len(head) == 4 and len(sock.recv(size, socket.MSG_WAITALL)) == size
-
-
-def refused(address: str) -> bool:
-    """Whether nobody listens there."""
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), 5).close()
-    except ConnectionRefusedError:
-        return True
-    return False

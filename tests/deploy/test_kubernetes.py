@@ -58,6 +58,7 @@ def config_of(manifests: list[Manifest], name: str, ordinal: int, folder: Path) 
     return load(path, environment(sidecar_of(manifests), **fields))
 
 
+@pytest.mark.slow
 def test_helm_finds_no_mistake_in_the_chart(helm: Path) -> None:
     done = subprocess.run([helm, "lint", "--strict", CHART], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout
@@ -65,25 +66,19 @@ def test_helm_finds_no_mistake_in_the_chart(helm: Path) -> None:
     assert yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"] == __version__
 
 
-@pytest.mark.parametrize("kind", ["CronJob", "Deployment"])
-def test_kubernetes_takes_all_that_the_chart_makes(kind: str, render: Render, tmp_path: Path) -> None:
-    manifests = render(EVERYTHING | {"jobs": EVERYTHING["jobs"] | {"kind": kind}})
-    kinds = sorted(manifest["kind"] for manifest in manifests)
-    assert kinds == sorted(
-        [
-            "ConfigMap",
-            "ConfigMap",
-            "ConfigMap",
-            kind,
-            "NetworkPolicy",
-            "PersistentVolumeClaim",
-            "PodMonitor",
-            "PrometheusRule",
-        ]
-    )
-    valid(manifests, tmp_path)
+@pytest.mark.slow
+@pytest.mark.promise("install.md", "Kubernetes' own schemas allow all that the chart makes.")
+def test_kubernetes_takes_all_that_the_chart_makes(render: Render, tmp_path: Path) -> None:
+    others = ["ConfigMap", "ConfigMap", "ConfigMap", "NetworkPolicy", "PersistentVolumeClaim", "PodMonitor"]
+    for kind in ("CronJob", "Deployment"):
+        manifests = render(EVERYTHING | {"jobs": EVERYTHING["jobs"] | {"kind": kind}})
+        kinds = sorted(manifest["kind"] for manifest in manifests)
+        assert kinds == sorted([*others, "PrometheusRule", kind])
+        valid(manifests, tmp_path)
 
 
+@pytest.mark.slow
+@pytest.mark.promise("install.md", "A chart of Kafka gets a native sidecar that may do nothing else.")
 def test_a_kafka_chart_gets_a_native_sidecar_that_may_do_nothing(
     render: Render, kafka_chart: Path, tmp_path: Path
 ) -> None:
@@ -99,6 +94,7 @@ def test_a_kafka_chart_gets_a_native_sidecar_that_may_do_nothing(
     assert [claim["metadata"]["name"] for claim in claims] == ["brokerside-state"]
 
 
+@pytest.mark.promise("install.md", "The sidecar of each pod has the broker.id of its pod, and the addresses of it.")
 def test_each_pod_has_a_configuration_of_its_own(render: Render, kafka_chart: Path, tmp_path: Path) -> None:
     values = {"brokerside": {"config": {"audit": {"spool.max.bytes": 4 << 30}, "quotas": {"ips": {"<default>": 20}}}}}
     manifests = render(values, kafka_chart)
@@ -110,9 +106,9 @@ def test_each_pod_has_a_configuration_of_its_own(render: Render, kafka_chart: Pa
         assert str(config.admin.bind) == "0.0.0.0:9644"
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
+@pytest.mark.promise("install.md", "helm refuses a mistake in the values of the chart by name.")
+def test_a_mistake_in_the_values_is_refused_by_name(render: Render) -> None:
+    mistakes: list[tuple[Manifest, str]] = [
         ({"config": {"wrokers": 2}}, "wrokers"),
         ({"config": {"workers": 0}}, "/config/workers"),
         ({"config": {"broker.id": 1}}, "broker.id"),
@@ -121,14 +117,14 @@ def test_each_pod_has_a_configuration_of_its_own(render: Render, kafka_chart: Pa
         ({"image": {"digest": "latest"}}, "/image/digest"),
         ({"jobs": {"kind": "DaemonSet"}}, "/jobs/kind"),
         ({"prometheus": {}}, "prometheus"),
-    ],
-)
-def test_a_mistake_in_the_values_is_refused_by_name(values: Manifest, said: str, render: Render) -> None:
-    with pytest.raises(AssertionError) as refused:
-        render(values)
-    assert said in str(refused.value).replace("'", "")
+    ]
+    for values, said in mistakes:
+        with pytest.raises(AssertionError) as refused:
+            print(values, render(values))
+        assert said in str(refused.value).replace("'", ""), values
 
 
+@pytest.mark.promise("operations.md", "The chart has the same alerts, and they lead to the runbook of its values.")
 def test_the_rules_lead_to_the_runbook(render: Render) -> None:
     rules = only(render(EVERYTHING), "PrometheusRule")["spec"]["groups"]
     original = yaml.safe_load((ROOT / "deploy/prometheus/brokerside.rules.yaml").read_text())["groups"]
@@ -147,6 +143,8 @@ def test_the_command_of_the_jobs_is_one_that_there_is(render: Render) -> None:
     assert arguments["bootstrap_servers"] == "kafka:19094"
 
 
+@pytest.mark.slow
+@pytest.mark.promise("install.md", "A StatefulSet that exists gets the chart's sidecar, and keeps the rest.")
 def test_the_patch_adds_the_sidecar_of_the_chart_and_keeps_what_was_there(
     patched: list[Manifest], render: Render, kafka_chart: Path, tmp_path: Path
 ) -> None:
@@ -166,6 +164,8 @@ def test_the_patch_configures_each_pod(patched: list[Manifest], tmp_path: Path) 
     assert (config.broker_id, str(config.listeners[0].advertised)) == (1, "kafka-1.kafka.prod.svc.cluster.local:9092")
 
 
+@pytest.mark.slow
+@pytest.mark.promise("install.md", "The chart takes every key of the configuration.")
 def test_the_schema_takes_every_key_there_is() -> None:
     """The complete example of the configuration's page."""
     page = (ROOT / "docs/config.md").read_text()

@@ -13,9 +13,10 @@ from proxy.local import cluster as local_cluster
 from proxy.local.cluster import ClusterState
 from tests.deploy.running import Running, configuration, transfer, until
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 
+@pytest.mark.promise("operations.md", "A native sidecar starts before its broker, and ends well after it.")
 def test_it_lives_without_a_broker_is_ready_with_it_and_ends_well_after_it(
     cluster: ClusterState, topic: str, tmp_path: Path
 ) -> None:

@@ -22,11 +22,7 @@ PORTS = dict(zip((9092, 9644), free_ports(2), strict=True))
 
 ADDRESS, ADMIN = (f"127.0.0.1:{port}" for port in PORTS.values())
 NAME = "kafka-0"
-FIELDS = {
-    "metadata.name": NAME,
-    "metadata.namespace": "prod",
-    "metadata.labels['apps.kubernetes.io/pod-index']": "0",
-}
+FIELDS = {"metadata.name": NAME, "metadata.namespace": "prod", "metadata.labels['apps.kubernetes.io/pod-index']": "0"}
 VALUES: Manifest = {
     "image": {"repository": "localhost/brokerside", "tag": "latest"},
     "config": {
@@ -97,6 +93,7 @@ def images(render: Render, kafka_chart: Path, tmp_path: Path) -> Iterator[Podman
             made("kube", "down", path)
 
 
+@pytest.mark.promise("install.md", "Traffic passes the pod of the chart, whose sidecar may do nothing else.")
 def test_traffic_passes_the_pod_of_the_chart(images: Podman) -> None:
     running = Running(ADMIN)
     running.wait_ready()

@@ -1,4 +1,4 @@
-"""What ships is what is locked, and its licences are known ones."""
+"""What ships is what is locked and tested, and its licences are known ones."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 from proxy.local.jars import SETS
 from tests.deploy.images import jobs, sidecar
 from tests.deploy.podman import Podman, podman
-from tests.deploy.test_locks import versions
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "sbom"
+LOCKS = Path(__file__).parents[2] / "deploy" / "locks"
 JARS = {"runtime": (), "jobs": SETS["spark-4.2.0"]}
 
 ALLOWED = {"Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "0BSD", "PSF-2.0", "Zlib", "CC0-1.0", "MPL-2.0"}
@@ -34,6 +34,11 @@ UNSAID = {"protobuf": "BSD-3-Clause"}
 """Packages that say it in a file alone."""
 
 
+def versions(name: str) -> dict[str, str]:
+    """Return the version of each package in a lock; of several by Python's version, the one for the newest."""
+    return dict(re.findall(r"^([\w.-]+)==(\S+)", (LOCKS / name).read_text(), re.MULTILINE))
+
+
 def components(name: str, kind: str) -> list[dict[str, Any]]:
     found = json.loads((FOLDER / f"{name}.cdx.json").read_text())["components"]
     return [one for one in found if one["purl"].startswith(f"pkg:{kind}/")]
@@ -43,22 +48,30 @@ def normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-@pytest.mark.parametrize("name", JARS)
-def test_the_list_of_what_ships_is_the_lock(name: str) -> None:
-    found = {normalized(one["name"]): one["version"] for one in components(name, "pypi")}
-    assert found == versions(f"{name}.txt"), "make sbom"
+@pytest.mark.promise("install.md", "The images have the versions that the tests run with.")
+def test_the_images_get_the_versions_that_the_tests_have() -> None:
+    some = {"runtime": {"uvloop", "confluent-kafka", "pydantic"}, "jobs": {"pyspark", "deltalake", "msgspec"}}
+    tested = versions("dev.txt")
+    for name, packages in some.items():
+        shipped = versions(f"{name}.txt")
+        assert packages <= shipped.keys()
+        assert {package: tested.get(package) for package in shipped} == shipped
 
 
-@pytest.mark.parametrize("name", JARS)
-def test_jars_are_listed_with_their_checksums(name: str) -> None:
-    found = {
-        (one["group"], one["name"], one["version"], one["hashes"][0]["content"]) for one in components(name, "maven")
-    }
-    pinned = {(pin.group, pin.artifact, pin.version, pin.sha256) for pin in JARS[name]}
-    assert pinned <= found, "make sbom"
-    inside = {f"{artifact}-{version}.jar": sha256 for _, artifact, version, sha256 in found - pinned}
-    expected = checksums((Path(pyspark.__file__).parent / "jars").glob("*.jar")) if name == "jobs" else {}
-    assert inside == expected, "make sbom"
+@pytest.mark.promise("install.md", "The list of what ships has every locked package, and every jar.")
+def test_the_list_of_what_ships_is_the_lock_with_its_jars() -> None:
+    for name, pins in JARS.items():
+        packages = {normalized(one["name"]): one["version"] for one in components(name, "pypi")}
+        assert packages == versions(f"{name}.txt"), "make sbom"
+        found = {
+            (one["group"], one["name"], one["version"], one["hashes"][0]["content"])
+            for one in components(name, "maven")
+        }
+        pinned = {(pin.group, pin.artifact, pin.version, pin.sha256) for pin in pins}
+        assert pinned <= found, "make sbom"
+        inside = {f"{artifact}-{version}.jar": sha256 for _, artifact, version, sha256 in found - pinned}
+        expected = checksums((Path(pyspark.__file__).parent / "jars").glob("*.jar")) if name == "jobs" else {}
+        assert inside == expected, "make sbom"
 
 
 def checksums(jars: Iterable[Path]) -> dict[str, str]:
@@ -66,21 +79,23 @@ def checksums(jars: Iterable[Path]) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in jars}
 
 
-@pytest.mark.parametrize("name", JARS)
-def test_each_package_has_a_licence_that_is_allowed(name: str) -> None:
-    for kind, allowed in (("pypi", ALLOWED), ("maven", ALLOWED | ALLOWED_OF_JARS)):
-        for component in components(name, kind):
-            said = set()
-            for one in component.get("licenses", []):
-                text = one.get("expression") or one["license"].get("id") or one["license"]["name"]
-                said |= set(re.split(r" (?:AND|OR) ", NAMED.get(text, text)))
-            said = said or {UNSAID[component["name"]]}
-            assert said <= allowed, component["name"]
+@pytest.mark.promise("dependencies.md", "Every package and jar that ships has a licence that is allowed.")
+def test_each_package_has_a_licence_that_is_allowed() -> None:
+    for name in JARS:
+        for kind, allowed in (("pypi", ALLOWED), ("maven", ALLOWED | ALLOWED_OF_JARS)):
+            for component in components(name, kind):
+                said = set()
+                for one in component.get("licenses", []):
+                    text = one.get("expression") or one["license"].get("id") or one["license"]["name"]
+                    said |= set(re.split(r" (?:AND|OR) ", NAMED.get(text, text)))
+                said = said or {UNSAID[component["name"]]}
+                assert said <= allowed, component["name"]
 
 
 @pytest.mark.deploy
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("name", "build"), [("runtime", sidecar), ("jobs", jobs)])
+@pytest.mark.promise("install.md", "Each image has the packages and jars of its list, and the list itself.")
 def test_the_image_has_what_the_list_says_and_the_list_itself(name: str, build: Callable[[Podman], str]) -> None:
     images = podman()
     with images.mounted(build(images)) as root:

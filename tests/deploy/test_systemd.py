@@ -49,6 +49,7 @@ CONNECTS, SECONDS = 200, 20
 """Connects per second while the sidecar is replaced, and how long they last."""
 
 
+@pytest.mark.promise("install.md", "The service of the jobs runs with the settings of jobs.env.")
 def test_the_command_of_the_jobs_is_one_that_there_is() -> None:
     environment = dict(re.findall(r"^(\w+)=(.*)$", (UNITS / "jobs.env").read_text(), re.MULTILINE))
     command = re.findall(r"^ExecStart=(.*)$", (UNITS / "brokerside-jobs.service").read_text(), re.MULTILINE)
@@ -75,35 +76,28 @@ def units() -> dict[Path, str]:
 
 
 @pytest.mark.deploy
-@pytest.mark.parametrize("drop_in", [None, "before-253.conf"])
-def test_systemd_finds_no_mistake_in_the_units(opt: Path, drop_in: str | None) -> None:
-    more = {} if drop_in is None else {UNITS / drop_in: f"/etc/systemd/system/{SIDECAR}.d/{drop_in}"}
+@pytest.mark.promise("install.md", "systemd finds no mistake in the units, with and without the drop-in.")
+def test_systemd_finds_no_mistake_in_the_units(opt: Path) -> None:
+    drop_in = {UNITS / "before-253.conf": f"/etc/systemd/system/{SIDECAR}.d/before-253.conf"}
     names = [name for name in units().values() if "sysusers" not in name]
     assert len(names) == 4
-    found = nspawn.run(
-        ["sh", "-c", f"systemd-sysusers && systemd-analyze verify {' '.join(names)}"],
-        {**units(), **more, opt: "/opt/brokerside"},
-    )
-    code, said = found
-    # Only of the user that it makes.
-    assert (code, [line for line in said.splitlines() if not line.startswith("Creating ")]) == (0, [])
+    for more in ({}, drop_in):
+        code, said = nspawn.run(
+            ["sh", "-c", f"systemd-sysusers && systemd-analyze verify {' '.join(names)}"],
+            {**units(), **more, opt: "/opt/brokerside"},
+        )
+        # Only of the user that it makes.
+        assert (code, [line for line in said.splitlines() if not line.startswith("Creating ")]) == (0, [])
 
 
 @pytest.mark.deploy
-@pytest.mark.parametrize("service", SERVICES)
-def test_a_service_may_do_little(service: str) -> None:
-    code, said = nspawn.run(
-        [
-            "systemd-analyze",
-            "security",
-            "--offline=true",
-            f"--threshold={MAX_EXPOSURE}",
-            f"/etc/systemd/system/{service}",
-        ],
-        units(),
-    )
-    assert code == 0, said
-    assert "Overall exposure level" in said
+@pytest.mark.promise("install.md", "systemd-analyze security counts an exposure of at most 1.2 for each service.")
+def test_a_service_may_do_little() -> None:
+    command = ["systemd-analyze", "security", "--offline=true", f"--threshold={MAX_EXPOSURE}"]
+    for service in SERVICES:
+        code, said = nspawn.run([*command, f"/etc/systemd/system/{service}"], units())
+        assert code == 0, said
+        assert "Overall exposure level" in said
 
 
 class Site:
@@ -181,6 +175,7 @@ def site(cluster: ClusterState, opt: Path, tmp_path: Path) -> Iterator[Site]:
 @pytest.mark.deploy
 @pytest.mark.kafka
 @pytest.mark.timeout(600)
+@pytest.mark.promise("install.md", "systemd runs the sidecar, and replaces one that is killed or hangs.")
 def test_systemd_runs_the_sidecar(site: Site, topic: str) -> None:
     machine = site.machine
     assert machine.show(SIDECAR, "ActiveState") == "active"
@@ -236,6 +231,7 @@ def visits_of(crowd: subprocess.Popen[str]) -> Visits:
 @pytest.mark.deploy
 @pytest.mark.kafka
 @pytest.mark.timeout(600)
+@pytest.mark.promise("restart.md", "With brokerside.socket a restart or a crash refuses no connection.")
 def test_connections_wait_in_the_socket_of_systemd_while_no_sidecar_runs(site: Site) -> None:
     site.running.wait_ready()
     replace_among_connects(site, site.port, "kill", "--kill-whom=main", "--signal=SIGKILL")
@@ -276,6 +272,7 @@ def replace_among_connects(site: Site, port: int, *command: str) -> None:
 @pytest.mark.deploy
 @pytest.mark.kafka
 @pytest.mark.timeout(600)
+@pytest.mark.promise("restart.md", "Under systemd a takeover refuses no connection, and a failed one is said.")
 def test_systemd_follows_a_takeover(site: Site, topic: str) -> None:
     machine = site.machine
     site.running.wait_ready()
@@ -330,6 +327,7 @@ def test_systemd_follows_a_takeover(site: Site, topic: str) -> None:
 
 @pytest.mark.deploy
 @pytest.mark.kafka
+@pytest.mark.promise("install.md", "The timer of systemd starts the jobs again and again.")
 def test_the_timer_has_a_next_time(site: Site) -> None:
     site.machine("systemctl", "start", "brokerside-jobs.timer")
     assert site.machine.show("brokerside-jobs.timer", "ActiveState") == "active"

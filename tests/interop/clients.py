@@ -92,8 +92,11 @@ def go(name: str, package: str = ".") -> list[str]:
     """The command line of a program of a Go client, built: that of its folder, or of one inside of it."""
     compiler, target = _installed("go"), _cache() / (name if package == "." else f"{name}-{package}")
     with _builds_one_at_a_time():
-        _fetch([compiler, "mod", "download"], HERE / name)
-        _run([compiler, "build", "-trimpath", "-o", str(target), f"./{package}"], BUILD_TIMEOUT, folder=HERE / name)
+        source = shutil.copytree(HERE / name, _cache() / "go" / name, dirs_exist_ok=True)
+        _fetch([compiler, "mod", "download"], source)
+        # Go writes its go.sum there, with the checksums of the public log (sum.golang.org).
+        build = [compiler, "build", "-mod=mod", "-trimpath", "-o", str(target), f"./{package}"]
+        _run(build, BUILD_TIMEOUT, folder=source)
     return [str(target)]
 
 

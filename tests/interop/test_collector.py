@@ -18,19 +18,11 @@ from tests.integration.collector import Collector
 from tests.integration.librdkafka import consume, produce
 from tests.integration.metrics import sample
 from tests.integration.test_audit import until
-from tests.integration.test_opentelemetry import (
-    AUDIT,
-    OBSERVER,
-    SMALL_BATCHES,
-    audited,
-    comparable,
-    missing,
-    waiting,
-)
+from tests.integration.test_opentelemetry import AUDIT, OBSERVER, SMALL_BATCHES, audited, comparable, missing, waiting
 from tests.integration.topics import new_topic
 from tests.interop.clients import BUILDING, go
 
-pytestmark = [pytest.mark.kafka, BUILDING]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, BUILDING]
 
 
 class OpenTelemetryCollector:
@@ -102,11 +94,7 @@ def sidecar(state: ClusterState, collector: OpenTelemetryCollector, tmp_path: Pa
     config |= {
         "observer.class.names": [AUDIT, OBSERVER],
         "observers": {
-            OBSERVER: {
-                "endpoint": collector.endpoint,
-                "compression": "gzip",
-                "spool.path": str(tmp_path / "collector"),
-            }
+            OBSERVER: {"endpoint": collector.endpoint, "compression": "gzip", "spool.path": str(tmp_path / "collector")}
         },
         "observer.shutdown.timeout.ms": 20_000,
     }
@@ -117,11 +105,9 @@ def sidecar(state: ClusterState, collector: OpenTelemetryCollector, tmp_path: Pa
     made.stop()
 
 
+@pytest.mark.promise("opentelemetry.md", "The OpenTelemetry Collector takes every event, and changes none.")
 def test_it_takes_every_event_and_changes_none(
-    state: ClusterState,
-    sidecar: SidecarProcess,
-    collector: OpenTelemetryCollector,
-    behind: Collector,
+    state: ClusterState, sidecar: SidecarProcess, collector: OpenTelemetryCollector, behind: Collector
 ) -> None:
     topic = new_topic(state, "collector")
     assert produce(state.bootstrap, topic, [b"v"] * 500, **SMALL_BATCHES) == 500

@@ -60,6 +60,7 @@ def program() -> Path:
     return Path(__file__).parent / "java_clients" / "Everything.java"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jars", JAVA_CLIENTS)
 def test_java_clients_counted_the_same(proxied: Proxied, program: Path, jars: str) -> None:
     prefix = f"every-{jars}-{uuid.uuid4().hex[:8]}"
@@ -127,7 +128,8 @@ def everything(proxied: Proxied) -> Callable[[], list[RequestEvent]]:
     return events
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.promise("audit-event.md", "Events have the requests, bytes and records that clients counted.")
+@pytest.mark.parametrize("protocol", [pytest.param("classic", marks=pytest.mark.slow), "consumer"])
 def test_librdkafka(proxied: Proxied, everything: Callable[[], list[RequestEvent]], protocol: str) -> None:
     topic = f"every-rdkafka-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": proxied.state.bootstrap})
@@ -175,6 +177,7 @@ def test_python_clients(proxied: Proxied, everything: Callable[[], list[RequestE
     check_records(everything(), topic, 4 * RECORDS, fetched=2 * RECORDS)
 
 
+@pytest.mark.slow
 def test_kafka_s_own_tools(proxied: Proxied, everything: Callable[[], list[RequestEvent]], tmp_path: Path) -> None:
     topic = f"every-tool-{uuid.uuid4().hex[:8]}"
     server = ("--bootstrap-server", proxied.state.bootstrap)

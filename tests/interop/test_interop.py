@@ -15,7 +15,7 @@ from tests.interop.clients import BUILDING, CLIENTS, Client, digest
 from tests.interop.conftest import DELIVERY_TIMEOUT, Proxied
 from tests.interop.wire import audited, row
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "clients.md"
 AUDIT_TOPIC = "brokerside-audit"
@@ -29,6 +29,7 @@ def lines(client: Client) -> list[str]:
 
 
 @BUILDING
+@pytest.mark.promise("clients.md", "Clients of five other libraries produce and read with all their codecs.")
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
 def test_client(proxied: Proxied, client: Client, protocol: str, pytestconfig: pytest.Config) -> None:
