@@ -143,8 +143,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterState]:
     local_cluster.down(folder)
 
 
-@pytest.fixture(scope="session")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedBroker]:
+@contextmanager
+def secured_broker(folder: Path, kafka_version: str = "4.3.1") -> Iterator[SharedBroker]:
     """A broker with Kafka's authorizer, and these listeners with SASL_PLAINTEXT:
 
     - ``SASL``: PLAIN with ``USERS`` (``alice``: ``alice-secret``); advertises an address that is free for a sidecar
@@ -172,10 +172,17 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedBroker]:
     for name in ("sasl", "own", "ending"):
         settings |= {f"listener.name.{name}.sasl.enabled.mechanisms": "PLAIN", **_plain(name)}
     protocols = dict.fromkeys(addresses, "SASL_PLAINTEXT")
-    with _broker(tmp_path_factory.mktemp("secured"), protocols, addresses, settings) as found:
+    with _broker(folder, protocols, addresses, settings, kafka_version) as found:
         for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
             for user in (ALICE, "bob"):
                 add_scram_user(found.node.internal, addresses["LOGINS"].address, mechanism, user, SECRET)
+        yield found
+
+
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedBroker]:
+    """The ``secured_broker`` of the run."""
+    with secured_broker(tmp_path_factory.mktemp("secured")) as found:
         yield found
 
 
@@ -244,10 +251,14 @@ def _listeners(*named: tuple[str, bool]) -> dict[str, Listener]:
 
 @contextmanager
 def _broker(
-    folder: Path, protocols: Mapping[str, str], addresses: Mapping[str, Listener], settings: Mapping[str, str]
+    folder: Path,
+    protocols: Mapping[str, str],
+    addresses: Mapping[str, Listener],
+    settings: Mapping[str, str],
+    kafka_version: str = "4.3.1",
 ) -> Iterator[SharedBroker]:
     """Run it for the block."""
-    node = local_cluster.plan(folder).nodes[0]
+    node = local_cluster.plan(folder, kafka_version=kafka_version).nodes[0]
     listening = {"CLIENT": node.upstream, "INTERNAL": node.internal, "CONTROLLER": node.controller}
     advertised = {"CLIENT": node.advertised, "INTERNAL": node.internal}
     of_all = dict.fromkeys(listening, "PLAINTEXT") | dict(protocols)
@@ -261,7 +272,8 @@ def _broker(
         **settings,
     }
     try:
-        yield SharedBroker(local_cluster.up(folder, broker_properties=properties, progress=False), addresses)
+        state = local_cluster.up(folder, kafka_version=kafka_version, broker_properties=properties, progress=False)
+        yield SharedBroker(state, addresses)
     finally:
         local_cluster.down(folder)
 

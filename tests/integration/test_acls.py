@@ -28,11 +28,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are ex
 from observers.cluster_events import InventoryEvent
 from proxy.core.protected_topics import FEATURES, REGISTRY
 from proxy.local import broker
-from proxy.local import cluster as local_cluster
 from proxy.local.cluster import Node
 from proxy.local.sidecars import SidecarProcess
-from tests.brokers import SharedBroker
-from tests.integration.authorizer import DECISION, login, secured_properties
+from tests.brokers import secured_broker
+from tests.integration.authorizer import DECISION, login
 from tests.integration.quotas import ALTER, RATE, Peer, alter
 from tests.integration.test_admin_requests import run_job
 from tests.integration.test_audit import envelopes, events, until
@@ -40,8 +39,6 @@ from tests.tools.fragments import blocks
 from tests.tools.kafka_tools import KafkaTools
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
-
-USERS = ("sidecar", "jobs")
 
 IMPLIED: Mapping[str, Set[str]] = {
     "Read": {"Describe"},
@@ -78,11 +75,8 @@ def decisions(tmp_path_factory: pytest.TempPathFactory, tools: KafkaTools) -> It
     A sidecar ran with the audit, the registry and the cluster's quotas, before and after a restart, and then the jobs.
     """
     folder = tmp_path_factory.mktemp("acls")
-    node = local_cluster.plan(folder).nodes[0]
-    properties, internal, advertised = secured_properties(node, USERS)
-    properties["advertised.listeners"] = properties["advertised.listeners"].replace(advertised, internal)
-    try:
-        made = SharedBroker(local_cluster.up(folder, broker_properties=properties, progress=False), {})
+    with secured_broker(folder) as made:
+        node, internal = made.node, made.listeners["OWN"].address
         with made.logging("kafka.authorizer.logger"):  # what is allowed; what is denied it logs anyway
             run_documented_commands(folder, node, tools)
             use_everything(folder, node, internal)
@@ -90,10 +84,8 @@ def decisions(tmp_path_factory: pytest.TempPathFactory, tools: KafkaTools) -> It
         yield [
             (one["decision"], Right(one["principal"], camel(one["operation"]), one["type"], one["name"]))
             for one in DECISION.finditer(made.log())
-            if one["principal"] != "User:ANONYMOUS"
+            if one["principal"] in ("User:sidecar", "User:jobs")
         ]
-    finally:
-        local_cluster.down(folder)
 
 
 def documented_commands() -> str:

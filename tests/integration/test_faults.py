@@ -31,7 +31,8 @@ def own_cluster(tmp_path: Path) -> Iterator[ClusterState]:
 class Load:
     """An idempotent producer on its own thread; keeps the values that were acknowledged, and errors."""
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, pause: float = 0.0005) -> None:
+        self.pause = pause
         self.acknowledged: set[str] = set()
         self.errors: list[str] = []
         self.sent = 0
@@ -60,7 +61,7 @@ class Load:
             self._producer.produce(self._topic, str(self.sent), on_delivery=delivered)
             self.sent += 1
             self._producer.poll(0)
-            time.sleep(0.0005)
+            time.sleep(self.pause)
 
     def wait_for(self, more: int, seconds: float = 90) -> None:
         """Wait until ``more`` further values are acknowledged."""

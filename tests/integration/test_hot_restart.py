@@ -118,7 +118,7 @@ async def site(
 
 @pytest.fixture
 def load(site: HotSite, cluster: ClusterState, topic: str) -> Iterator[Load]:
-    made = Load(cluster.bootstrap, topic)
+    made = Load(cluster.bootstrap, topic, pause=0.01)
     yield made
     made.finish()
 
