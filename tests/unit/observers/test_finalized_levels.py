@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from observers.circuit_breaker import MAX_CONSECUTIVE_FAILURES
+from tests.unit.observers.samples import exchange
 from tests.unit.observers.test_dispatch import FAKES, feed, held, observer, started, until
 
 
@@ -58,6 +60,23 @@ def test_a_call_that_raises_is_counted_and_made_again_before_the_next_exchanges(
     dispatcher.close(60)
     assert follower.levels == [{"a": 1}]
     assert (dispatcher.stats()[0].delivered, dispatcher.stats()[0].failed) == (3, 0)
+
+
+def test_while_the_breaker_is_open_they_wait() -> None:
+    now = [0.0]
+    dispatcher = started("Follower", clock=lambda: now[0])
+    follower = observer(dispatcher, "Follower")
+    follower.error = RuntimeError("no")
+    for level in range(1, MAX_CONSECUTIVE_FAILURES + 4):
+        dispatcher.set_finalized_levels({"a": level})
+        errors = {"finalized_levels": min(level, MAX_CONSECUTIVE_FAILURES)}
+        until(lambda errors=errors: dispatcher.stats()[0].errors == errors)  # type: ignore[misc]
+    until(lambda: dispatcher.stats()[0].breaker_open)  # which the last failure does after it was counted
+    follower.error = None
+    now[0] = 1e6
+    dispatcher.record_exchange(exchange())
+    dispatcher.close(60)
+    assert follower.levels == [{"a": MAX_CONSECUTIVE_FAILURES + 3}]
 
 
 def test_an_observer_that_replaces_another_gets_the_current_ones() -> None:

@@ -553,6 +553,7 @@ class TestSmallMessages:
         assert not desk.outbox._store.done
         desk.deliver()
         assert desk.arrived() == list(range(1, BLOCK + 1))
+        assert [event["seq"] for e in desk.producer.arrived for event in e["events"]] == list(range(1, BLOCK + 1))
         assert desk.outbox._store.done
 
     def test_after_a_kill_the_same_parts_come_again(self, desk_of: DeskOf, tmp_path: Path) -> None:
