@@ -18,8 +18,7 @@ PRODUCE, FETCH, METADATA = 0, 1, 3
 
 
 class ObservedCall(msgspec.Struct, omit_defaults=True):
-    """One call. ``topics``: as the struct names them; ``look_ups``: of all names so far; ``brokers``: node id and port
-    of a BrokerMetadata response, or the ids that its request asks for, each with 0."""
+    """One call. ``topics``: as the struct names them; ``look_ups``: of all names so far."""
 
     method: str
     correlation_id: str
@@ -29,7 +28,6 @@ class ObservedCall(msgspec.Struct, omit_defaults=True):
     topics: list[str] = []
     ids: list[str] = []
     look_ups: int = 0
-    brokers: list[tuple[int, int]] = []
 
 
 def read(path: Path) -> list[ObservedCall]:
@@ -47,17 +45,7 @@ class Onlooker:
         self._file = open(os.environ[FILE], "a", buffering=1)  # noqa: SIM115 - closed in close
         self._names = configs["topic.names"]
 
-    def record_request(
-        self,
-        struct: ObservableStruct,
-        client_address: str,
-        principal: str,
-        api_key: int,
-        api_version: int,
-        correlation_id: str,
-        *,
-        context: Context,
-    ) -> None:
+    def record_request(self, struct, client_address, principal, api_key, api_version, correlation_id, *, context):
         call = ObservedCall("request", correlation_id, api_key, api_version, context)
         array = {PRODUCE: "topic_data", FETCH: "topics"}.get(api_key, "")
         if array and struct.has_field(array):
@@ -83,44 +71,3 @@ class MetadataOnlooker(Onlooker):
 
     def wants(self, api_key: int, api_version: int) -> bool:
         return api_key == METADATA
-
-
-class BrokerMetadataOnlooker:
-    """Wants BrokerMetadata alone, under whatever key it has."""
-
-    _file: TextIO
-
-    def configure(self, configs: Mapping[str, Any]) -> None:
-        self._file = open(os.environ[FILE], "a", buffering=1)  # noqa: SIM115 - closed in close
-        (self._key,) = [key for key, name in configs["api.names"].items() if name == "BrokerMetadata"]
-
-    def wants(self, api_key: int, api_version: int) -> bool:
-        return api_key == self._key
-
-    def record_request(
-        self,
-        struct: ObservableStruct,
-        client_address: str,
-        principal: str,
-        api_key: int,
-        api_version: int,
-        correlation_id: str,
-    ) -> None:
-        ids = struct.get_array("node_ids") or ()
-        self._write(ObservedCall("request", correlation_id, api_key, api_version, brokers=[(one, 0) for one in ids]))
-
-    def record_response(self, struct: ObservableStruct, api_version: int, correlation_id: str) -> None:
-        brokers = struct.get_observable_struct_array("brokers")
-        call = ObservedCall("response", correlation_id, api_version=api_version)
-        for one in brokers:
-            call.brokers.append((one.get_int("node_id"), one.get_int("port")))
-            call.topics += [
-                f"{tag.get_string('key')}={tag.get_string('value')}" for tag in one.get_observable_struct_array("tags")
-            ]
-        self._write(call)
-
-    def close(self, timeout: float) -> None:
-        self._file.close()
-
-    def _write(self, call: ObservedCall) -> None:
-        self._file.write(msgspec.json.encode(call).decode() + "\n")

@@ -27,7 +27,7 @@ from tests.integration.authorizer import DECISION, login, secured_properties
 from tests.integration.test_audit import envelopes, events, until
 from tests.tools.kafka_tools import KafkaTools
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.slow]
 
 USERS = ("admin", "bob")
 DENIALS = {29: "topic", 30: "group", 31: "cluster", 53: "transactional_id", 65: "delegation_token"}
@@ -206,6 +206,7 @@ def run_job(bootstrap: str, tables: Path, *more: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.promise("changes.md", "Every change by Kafka's own tools is in the events, without values.")
 def test_every_change_is_in_the_events(seen: Seen) -> None:
     changed = {
         (event.api, event.operation, one.resource_type, one.resource_name)
@@ -217,6 +218,7 @@ def test_every_change_is_in_the_events(seen: Seen) -> None:
     assert not any("canary" in str(event) for event in seen.events)
 
 
+@pytest.mark.promise("changes.md", "Each ACL that is given or taken away has a row that says all of it.")
 def test_acls_that_are_given_and_taken_away_say_who_may_do_what(seen: Seen) -> None:
     reported = seen.ask(
         "SELECT api, resource_name, parent_type, parent_name, op_type, acl_permission_type, acl_operation, acl_host,"
@@ -234,6 +236,7 @@ def test_acls_that_a_client_may_not_take_away_say_it_too(seen: Seen) -> None:
     assert reported == {("User:eve", "orders", None, "ALLOW", "Read"), (None, "readers", None, "ANY", "Any")}
 
 
+@pytest.mark.promise("changes.md", "Changed settings, quotas and SCRAM users say whether they were set or deleted.")
 def test_settings_quotas_and_users_say_whether_they_were_set_or_deleted(seen: Seen) -> None:
     reported = seen.ask(
         "SELECT resource_type, resource_name, op_type, mechanism FROM changes"
@@ -248,6 +251,7 @@ def test_offsets_that_are_set_by_hand_have_their_group(seen: Seen) -> None:
     assert {event.group_id for event in by_hand} == {"readers"}
 
 
+@pytest.mark.promise("changes.md", "Items of a long list whose result is not kept have the result unknown.")
 def test_of_a_long_list_no_topic_is_said_to_be_deleted(seen: Seen) -> None:
     """All 200 were denied, and an event keeps the errors of 100."""
     found = seen.ask(
@@ -263,6 +267,7 @@ def test_what_the_broker_does_not_support_is_no_success(seen: Seen) -> None:
     }
 
 
+@pytest.mark.promise("changes.md", "The denials in changes are those that the broker's authorizer logs.")
 def test_denials_are_those_that_the_authorizer_logs(seen: Seen) -> None:
     """By api and resource: what the tools retry is logged again. ListTransactions answers without an error, and leaves
     out transactions that the client has no right to see."""

@@ -21,6 +21,7 @@ from tests.integration.test_audit import envelopes, events, until
 pytestmark = pytest.mark.kafka
 
 
+@pytest.mark.promise("audit-event.md", "Requests on the audit topic or by the sidecar's client id have events.")
 def test_every_request_has_its_event(cluster: ClusterState) -> None:
     node = cluster.nodes[0]
     folder = node.home.parent

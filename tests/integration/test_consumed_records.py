@@ -129,7 +129,7 @@ def java(reading: Reading, tools: KafkaTools) -> int:
 
 
 Client = Callable[[Reading, KafkaTools], int]
-every_client = pytest.mark.parametrize("client", [librdkafka, kafka_python, java])
+every_client = pytest.mark.parametrize("client", [librdkafka, kafka_python, pytest.param(java, marks=pytest.mark.slow)])
 
 
 class Audited:
@@ -254,47 +254,37 @@ def _topic(
     admin.delete_topics([name])[name].result(30)
 
 
+@pytest.mark.promise("consumed-records.md", "Of a fetch exactly the records that the client takes are counted.")
 @every_client
-@pytest.mark.parametrize("start", [0, 1, BATCH, 2 * BATCH + 7, BATCHES * BATCH - 1])
 def test_a_consumer_that_begins_inside_a_batch(
-    cluster: ClusterState, audited: Audited, tools: KafkaTools, batches: str, client: Client, start: int
-) -> None:
-    count = BATCHES * BATCH - start
-    reading = Reading(cluster.bootstrap, client_id_of(client), batches, {0: start}, count)
-    if client is java:
-        starts = dict.fromkeys(range(PARTITIONS), BATCHES * BATCH)
-        reading = reading._replace(starts={**starts, 0: start})
-    assert client(reading, tools) == count
-    assert audited.fetched(reading.client_id) == (count, 0, 0)
-
-
-@every_client
-def test_partitions_that_a_fetch_session_does_not_name_again(
     cluster: ClusterState, audited: Audited, tools: KafkaTools, batches: str, client: Client
 ) -> None:
-    starts = {0: 7, 1: BATCH + 9, 2: 3 * BATCH + 11}
+    for start in [0, BATCH, 2 * BATCH + 7, BATCHES * BATCH - 1]:
+        count = BATCHES * BATCH - start
+        reading = Reading(cluster.bootstrap, client_id_of(client), batches, {0: start}, count)
+        if client is java:
+            starts = dict.fromkeys(range(PARTITIONS), BATCHES * BATCH)
+            reading = reading._replace(starts={**starts, 0: start})
+        assert client(reading, tools) == count
+        assert audited.fetched(reading.client_id) == (count, 0, 0), start
+    starts = {0: 7, 1: BATCH + 9, 2: 3 * BATCH + 11}  # partitions that a fetch session does not name again
     count = sum(BATCHES * BATCH - start for start in starts.values())
     reading = Reading(cluster.bootstrap, client_id_of(client), batches, starts, count, fetch_max_bytes=1)
     assert client(reading, tools) == count
     assert audited.fetched(reading.client_id) == (count, 0, 0)
 
 
+@pytest.mark.promise("consumed-records.md", "Aborted records count for who reads uncommitted ones alone.")
 @every_client
-@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-@pytest.mark.parametrize("start", [0, 5, BATCH + 2, 4 * BATCH + 20])
 def test_committed_and_aborted_transactions(
-    cluster: ClusterState,
-    audited: Audited,
-    tools: KafkaTools,
-    transactions: str,
-    client: Client,
-    isolation: str,
-    start: int,
+    cluster: ClusterState, audited: Audited, tools: KafkaTools, transactions: str, client: Client
 ) -> None:
-    reading = Reading(cluster.bootstrap, client_id_of(client), transactions, {0: start}, 0, isolation)
-    count = librdkafka(reading._replace(client_id="counts"), tools)
-    assert client(reading._replace(count=count), tools) == count
-    assert audited.fetched(reading.client_id) == (count, 0, 0)
+    for isolation in ("read_committed", "read_uncommitted"):
+        for start in (0, BATCH + 2, 4 * BATCH + 20):
+            reading = Reading(cluster.bootstrap, client_id_of(client), transactions, {0: start}, 0, isolation)
+            count = librdkafka(reading._replace(client_id="counts"), tools)
+            assert client(reading._replace(count=count), tools) == count
+            assert audited.fetched(reading.client_id) == (count, 0, 0), (isolation, start)
 
 
 COMPACTED = {
@@ -341,26 +331,15 @@ def offsets_of(cluster: ClusterState, topic: str) -> list[int]:
     return offsets[1:]
 
 
+@pytest.mark.slow
 @every_client
-@pytest.mark.parametrize("start", [0, 2 * BATCH])
-def test_a_compacted_topic_from_the_beginning_of_a_batch(
-    cluster: ClusterState, audited: Audited, tools: KafkaTools, compacted: str, client: Client, start: int
-) -> None:
-    count = sum(offset >= start for offset in offsets_of(cluster, compacted))
-    reading = Reading(cluster.bootstrap, client_id_of(client), compacted, {0: start}, count)
-    assert client(reading, tools) == count
-    assert audited.fetched(reading.client_id) == (count, 0, 0)
-
-
-@every_client
-def test_a_compacted_topic_from_inside_a_batch_is_an_upper_bound(
+def test_a_compacted_topic_is_exact_from_the_beginning_of_a_batch_and_a_bound_from_inside(
     cluster: ClusterState, audited: Audited, tools: KafkaTools, compacted: str, client: Client
 ) -> None:
-    start = BATCH + 6
-    count = sum(offset >= start for offset in offsets_of(cluster, compacted))
-    reading = Reading(cluster.bootstrap, client_id_of(client), compacted, {0: start}, count)
-    assert client(reading, tools) == count
-    found = audited.fetched(reading.client_id)
     before = 3  # every second one of the six offsets of the batch that are before the start
-    assert (found.records, found.upper_bounds) == (count + before, 1)
-    assert found.estimated > 0
+    for start, extra, bounds in ((0, 0, 0), (2 * BATCH, 0, 0), (BATCH + 6, before, 1)):
+        count = sum(offset >= start for offset in offsets_of(cluster, compacted))
+        reading = Reading(cluster.bootstrap, client_id_of(client), compacted, {0: start}, count)
+        assert client(reading, tools) == count
+        found = audited.fetched(reading.client_id)
+        assert (found.records, found.upper_bounds, found.estimated > 0) == (count + extra, bounds, bool(bounds)), start

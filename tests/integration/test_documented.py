@@ -110,6 +110,7 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
     return data
 
 
+@pytest.mark.promise("observers.md", "The example counts right with every version of Produce and Fetch.")
 def test_the_example_counts_the_bytes_of_every_version(
     cluster: ClusterState, observed: SidecarProcess, topic: str, tmp_path: Path
 ) -> None:

@@ -12,8 +12,6 @@ import yaml
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from proxy.client import BrokerMetadataClient
-from proxy.interceptors.broker_metadata import THIS_BROKER
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
 from tests.integration import onlooker
@@ -70,26 +68,32 @@ def settled(sidecar: SidecarProcess, file: Path) -> list[ObservedCall]:
     quiet = 0
     while True:
         assert time.monotonic() < deadline, "it never became quiet"
-        time.sleep(0.3)  # more than a flush of the data path
+        time.sleep(0.2)  # more than a flush of the data path
         waiting, before, reported = sidecar.metric("brokerside_observer_queued"), len(reported), onlooker.read(file)
         quiet = quiet + 1 if reported and not waiting and len(reported) == before else 0
         if quiet == 5:
             return reported
 
 
+@pytest.mark.promise("observers.md", "An observer gets every request and every response once.")
 def test_each_request_is_reported_with_its_response_and_what_is_known_besides(
-    cluster: ClusterState, run: Run, topic: str, file: Path
+    cluster: ClusterState, run: Run, admin: AdminClient, file: Path
 ) -> None:
-    """S3-09, S3-10."""
+    """S3-09, S3-10. Topics that go by id are named by what the broker reported before, without asking it: one that was
+    deleted and made again has two ids and one name."""
     began = time.time()
     sidecar = run("Onlooker")
-    produce(cluster.bootstrap, topic, [b"x"] * 200, **{"client.id": "billing", "batch.num.messages": 4})
+    topic = f"again-{uuid.uuid4().hex[:8]}"
+    for _ in range(2):
+        admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+        produce(cluster.bootstrap, topic, [b"x"] * 100, **{"client.id": "billing", "batch.num.messages": 4})
+        consume(cluster.bootstrap, topic, 100)
+        delete_topics(admin, topic)
     reported = settled(sidecar, file)
     requests = {one.correlation_id: one for one in reported if one.method == "request"}
     responses = [one.correlation_id for one in reported if one.method == "response"]
     assert len(requests) == sum(one.method == "request" for one in reported), "no correlation id twice"
-    assert set(responses) == set(requests)
-    assert len(responses) == len(requests)
+    assert (set(responses), len(responses)) == (set(requests), len(requests))
     produced = [one for one in requests.values() if one.api_key == PRODUCE]
     assert len(produced) >= 50
     for one in produced:
@@ -101,67 +105,29 @@ def test_each_request_is_reported_with_its_response_and_what_is_known_besides(
         times = [context.received_at, context.forwarded_at, context.responded_at, context.answered_at]
         assert times == sorted(times)
         assert began - 1 < times[0] < times[-1] < time.time() + 1
+    fetches = [one for one in requests.values() if one.api_key == FETCH and one.ids]
+    assert {name for one in fetches for name in one.topics} == {topic}, "librdkafka fetches by topic id"
+    assert len({topic_id for one in fetches for topic_id in one.ids}) == 2
+    assert max(one.look_ups for one in fetches) == 0
     text = sidecar.metrics()
     assert sample(text, "brokerside_observer_errors_total") == 0
     assert sample(text, "brokerside_observer_delivered_total") == len(requests)
 
 
+@pytest.mark.promise("observers.md", "Nothing is decoded without an observer, or for one that does not want it.")
 def test_nothing_is_decoded_for_an_observer_that_does_not_want_it(
     cluster: ClusterState, run: Run, topic: str, file: Path
 ) -> None:
-    sidecar = run("MetadataOnlooker")
-    produce(cluster.bootstrap, topic, [b"x"] * 20)
-    consume(cluster.bootstrap, topic, 20)
-    assert {one.api_key for one in settled(sidecar, file) if one.method == "request"} == {METADATA}
-    text = sidecar.metrics()
-    assert sample(text, "brokerside_requests_total", api="Produce") > 0
-    assert sample(text, "brokerside_requests_total", api="Fetch") > 0
-    assert sample(text, "brokerside_decode_total") == 0
-    metadata = sample(text, "brokerside_requests_total", api="Metadata")
-    assert sample(text, "brokerside_observer_delivered_total") == metadata
-
-
-def test_topics_are_named_by_what_the_broker_reported_before_without_asking_it(
-    cluster: ClusterState, run: Run, topic: str, file: Path
-) -> None:
-    sidecar = run("Onlooker")
-    produce(cluster.bootstrap, topic, [b"x"] * 20)
-    consume(cluster.bootstrap, topic, 20)
-    fetches = [one for one in settled(sidecar, file) if one.method == "request" and one.api_key == FETCH]
-    with_ids = [one for one in fetches if one.ids]
-    assert with_ids, "librdkafka fetches by topic id"
-    assert {name for one in with_ids for name in one.topics} == {topic}
-    assert max(one.look_ups for one in fetches) == 0
-
-
-def test_a_topic_deleted_and_made_again_has_two_ids_and_one_name(
-    cluster: ClusterState, run: Run, admin: AdminClient, file: Path
-) -> None:
-    sidecar = run("Onlooker")
-    name = f"again-{uuid.uuid4().hex[:8]}"
-    for _ in range(2):
-        admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
-        produce(cluster.bootstrap, name, [b"x"] * 5)
-        consume(cluster.bootstrap, name, 5)
-        delete_topics(admin, name)
-    fetches = [one for one in settled(sidecar, file) if one.method == "request" and one.api_key == FETCH and one.ids]
-    assert {named for one in fetches for named in one.topics} == {name}
-    assert len({topic_id for one in fetches for topic_id in one.ids}) == 2
-
-
-@pytest.mark.parametrize(("workers", "base"), [(1, 30_000), (2, 20_000)])
-def test_broker_metadata_is_a_struct_like_those_of_kafka(
-    cluster: ClusterState, run: Run, file: Path, workers: int, base: int
-) -> None:
-    sidecar = run("BrokerMetadataOnlooker", workers=workers, private_api_key_base=base)
-    node = cluster.nodes[0]
-    with BrokerMetadataClient(node.advertised, api_key=base) as client:
-        returned = client.brokers([THIS_BROKER])
-        assert [one.node_id for one in client.brokers()] == [node.id]
-    reported = settled(sidecar, file)
-    assert [(one.method, one.api_key, one.api_version) for one in reported[::2]] == [("request", base, 0)] * 2
-    assert [one.method for one in reported[1::2]] == ["response"] * 2
-    assert [one.brokers for one in reported[::2]] == [[(THIS_BROKER, 0)], []]
-    for response in reported[1::2]:
-        assert response.brokers == [(one.node_id, one.port) for one in returned]
-        assert set(response.topics) == {f"{key}={value}" for one in returned for key, value in one.tags.items()}
+    for names in ((), ("MetadataOnlooker",)):
+        sidecar = run(*names)
+        produce(cluster.bootstrap, topic, [b"x"] * 20)
+        consume(cluster.bootstrap, topic, 20)
+        if names:
+            assert {one.api_key for one in settled(sidecar, file) if one.method == "request"} == {METADATA}
+        text = sidecar.metrics()
+        assert sample(text, "brokerside_requests_total", api="Produce") > 0
+        assert sample(text, "brokerside_requests_total", api="Fetch") > 0
+        assert sample(text, "brokerside_decode_total") == 0
+        metadata = sample(text, "brokerside_requests_total", api="Metadata")
+        assert sample(text, "brokerside_observer_delivered_total") == (metadata if names else 0)
+        assert sidecar.stop()

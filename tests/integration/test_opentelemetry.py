@@ -118,7 +118,8 @@ def balanced(text: str) -> bool:
     return sample(text, "brokerside_opentelemetry_emitted_total") == sum(counts)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.promise("opentelemetry.md", "Every event of the audit topic is a log record at the collector.")
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_every_event_on_the_topic_is_a_log_record_whatever_becomes_of_the_collector(
     start: Start, cluster: ClusterState, collector: Collector, topic: str, tmp_path: Path, workers: int
 ) -> None:
@@ -154,6 +155,7 @@ def test_every_event_on_the_topic_is_a_log_record_whatever_becomes_of_the_collec
     assert list((tmp_path / "collector").iterdir()) == [], "all was delivered"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_killed_sidecar_loses_nothing_unnamed(
     start: Start, cluster: ClusterState, collector: Collector, topic: str, workers: int
@@ -188,6 +190,7 @@ def test_a_killed_sidecar_loses_nothing_unnamed(
     assert sum((comparable(expected) & comparable(received)).values()) > 300
 
 
+@pytest.mark.slow
 def test_what_a_full_queue_loses_is_named_number_by_number(
     start: Start, cluster: ClusterState, collector: Collector, topic: str
 ) -> None:
@@ -213,6 +216,7 @@ def test_what_a_full_queue_loses_is_named_number_by_number(
     assert last["seen"] == next(event["seen"] for _, event in expected if event.get("last"))
 
 
+@pytest.mark.promise("opentelemetry.md", "Nothing that a collector does reaches a client.")
 def test_nothing_that_a_collector_does_reaches_a_client_or_costs_more_than_its_bounds(
     start: Start, cluster: ClusterState, collector: Collector, topic: str
 ) -> None:
@@ -252,6 +256,8 @@ def test_nothing_that_a_collector_does_reaches_a_client_or_costs_more_than_its_b
     assert sum(last["dropped"].values()) == len(named)
 
 
+@pytest.mark.promise("opentelemetry.md", "A collector that says nothing does not hold up the end.")
+@pytest.mark.slow
 def test_a_collector_that_says_nothing_does_not_hold_up_the_end(
     start: Start, cluster: ClusterState, collector: Collector, topic: str, tmp_path: Path
 ) -> None:

@@ -80,6 +80,7 @@ def until_throttled(ask: Callable[[], int]) -> list[int]:
     return asked
 
 
+@pytest.mark.promise("audit-event.md", "The throttle time of an event is that of the broker's response.")
 def test_they_are_those_of_the_wire(cluster: ClusterState, ready: str, limited: str) -> None:
     with Own(cluster.bootstrap, limited) as client:
 
@@ -101,28 +102,6 @@ def test_they_are_those_of_the_wire(cluster: ClusterState, ready: str, limited: 
     reported = events_of(cluster, limited, len(read))
     assert [(event.api_key, event.throttle_ms) for event in reported] == read
     assert [event.correlation_id for event in reported] == list(range(1, len(read) + 1))
-
-
-def test_they_say_how_long_the_broker_left_the_connection_unread(
-    cluster: ClusterState, ready: str, limited: str
-) -> None:
-    """Of requests that came at once the last one waits as often as the broker stops reading because of those before."""
-    with Own(cluster.bootstrap, limited) as client:
-        alone = until_throttled(lambda: int.from_bytes(client.ask(PRODUCE, 7, produce(ready))[-4:], "big"))
-        # A busy machine may be late: so that the quota has room again, or that answers come to the sidecar together.
-        for tried in range(1, 6):
-            client.ask_at_once(PRODUCE, 7, [produce(ready)] * 3)
-            *before, first, second, last = events_of(cluster, limited, len(alone) + 3 * tried)
-            assert {event.muted_us for event in before[: len(alone)]} == {0}
-            assert all(event.muted_us <= event.latency_us for event in (first, second, last))
-            asked_us = 1000 * (first.throttle_ms + second.throttle_ms)
-            if (
-                asked_us > 2_000_000  # each of them is more than a second's quota
-                and last.muted_us > 0.8 * asked_us  # 0.8: the broker's clock starts before its answer is here
-                and last.latency_us - last.muted_us < 0.5 * last.muted_us  # little of its latency is left to explain
-            ):
-                return
-    pytest.fail(f"none of the bursts was explained; the last one: {first}, {second}, {last}")
 
 
 def events_of(cluster: ClusterState, client_id: str, count: int) -> list[RequestEvent]:
