@@ -178,18 +178,6 @@ async def test_hostile_bytes_close_the_connection_and_never_reach_the_broker(tmp
         assert (line["cause"], hint in line["detail"]) == (cause, True), sent
 
 
-async def test_an_unsolicited_response_closes_both_sides_and_invents_nothing(tmp_path: Path) -> None:
-    async def chatter(reader: Reader, writer: Writer) -> None:
-        await read_frame(reader)
-        writer.write(response(1) + response(99))
-        await reader.read()
-
-    async with bench(tmp_path, chatter) as running, running.client() as (reader, writer):
-        writer.write(request(METADATA, 1, 1))
-        assert await asyncio.wait_for(reader.read(), 60) == response(1)
-        await running.ends(broker_out_of_sync=1)
-
-
 @pytest.mark.promise(
     "restart.md",
     "A sidecar that is stopped accepts no more, and ends each connection once its open requests are answered.",
@@ -260,24 +248,6 @@ def limited_descriptors(limit: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-async def test_out_of_descriptors_no_connection_is_lost(tmp_path: Path) -> None:
-    async with bench(tmp_path, answer_in_order) as running:
-        loop = asyncio.get_running_loop()
-        clients = [socket.socket() for _ in range(60)]
-        with limited_descriptors(max(client.fileno() for client in clients) + 31):
-            for client in clients:
-                client.setblocking(False)
-                await loop.sock_connect(client, (HOST, running.port))
-            await running.until(lambda: sum(running.counters.accept_errors.values()) >= 2)
-            assert set(running.counters.accept_errors) == {"EMFILE"}
-        for n, client in enumerate(clients):
-            await loop.sock_sendall(client, request(METADATA, 1, n))
-        for n, client in enumerate(clients):
-            assert await asyncio.wait_for(loop.sock_recv(client, 100), 60) == response(n)
-            client.close()
-        assert running.counters.accepted == len(clients)
 
 
 @pytest.mark.promise("security.md", "64 descriptors stay free of clients, for the admin port and the sidecar itself.")
