@@ -12,29 +12,23 @@ import uuid
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import pytest
-import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from proxy.cli import main
-from proxy.client import FeaturesClient, FeatureUpdate
-from proxy.commands.feature_lines import NOT_AUTHORIZED
+from proxy.client import FeaturesClient
 from proxy.config import hmac_keys
 from proxy.core.authentication import Authenticator
 from proxy.errors import LocalError
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA, COORDINATOR_PROTOCOL, PREFIX, QUOTA_IP, SUPPORTED, LevelRange
-from proxy.features.records import SAFE_DOWNGRADE, ReaderRecord, SupportedRange, encode, reader_key
+from proxy.features.records import ReaderRecord, SupportedRange, encode, reader_key
 from proxy.fleet import topic_commands
 from proxy.fleet.topic_spec import TopicSpec
-from proxy.local import broker
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
-from tests.brokers import SharedBroker
-from tests.integration.authorizer import login
 from tests.integration.feature_fleet import wait_until
 from tests.integration.feature_sidecars import committed
 from tests.tools.kafka_tools import KafkaTools
@@ -122,18 +116,6 @@ def test_a_broker_is_described_as_by_kafka_s_own_tool(cluster: ClusterState, too
     assert errors.startswith(f"brokerside: {internal}: no features of a fleet there: no sidecar, or ")
 
 
-def test_updates_of_a_broker_have_kafka_s_codes(cluster: ClusterState) -> None:
-    with FeaturesClient(cluster.nodes[0].upstream) as client:
-        before = client.describe()
-        [done] = client.update([FeatureUpdate(GROUP_VERSION, 0, SAFE_DOWNGRADE)], dry_run=True).values()
-        assert (done.error_code, done.message) == (0, None)
-        unknown = FeatureUpdate("nonsense", 1)
-        results = client.update([FeatureUpdate(GROUP_VERSION, 0, SAFE_DOWNGRADE), unknown])
-        assert {name: one.error_code for name, one in results.items()} == {GROUP_VERSION: 95, "nonsense": 95}
-        assert "nonsense" in (results["nonsense"].message or "")
-        assert client.describe().finalized == before.finalized
-
-
 @pytest.mark.promise(
     "features.md",
     "`features describe` shows the levels of each feature, what they mean, and each sidecar with its applied epoch.",
@@ -219,39 +201,6 @@ def test_the_command_of_an_older_release_lowers_all_to_what_it_knows(address: st
         assert said.startswith(f"{config}: ok, this release supports the finalized levels of epoch ")
 
 
-@pytest.mark.slow
-@pytest.mark.promise("features.md", "Only a user with `Alter` on the cluster changes levels, as the broker says.")
-def test_only_who_may_alter_the_cluster_changes_levels(secured: SharedBroker, tmp_path: Path) -> None:
-    node = secured.node
-    config = broker.sidecar_config(node)
-    del config["observer.class.names"], config["audit"]
-    behind, before = secured.listeners["SASL"]
-    sasl = {"name": "SASL", "bind": before, "upstream": behind, "security.protocol": "SASL_PLAINTEXT"}
-    config["listeners"].append(sasl)
-    path = tmp_path / "secured.yaml"
-    path.write_text(yaml.safe_dump(config))
-    sidecar = SidecarProcess.start(path, path.with_suffix(".log"), node.admin)
-    admin, bob = (("--command-config", str(login(user, tmp_path))) for user in ("admin", "bob"))
-    try:
-        wait_until(lambda: finalized(node.advertised))
-        level = finalized(node.advertised)[AUDIT_EVENT_SCHEMA].max
-        kind, asked = ("Downgrade", 1) if level == 2 else ("Upgrade", 2)
-        change = kind.lower(), before, f"{AUDIT_EVENT_SCHEMA}={asked}"
-        code, [refused], errors = features(*change, *bob)
-        assert (code, errors) == (1, "brokerside: 1 of 1 updates failed\n")
-        assert refused == line(kind, AUDIT_EVENT_SCHEMA, f"{level}", f"{asked}", f"FAILED: {NOT_AUTHORIZED}")
-        said = f"brokerside: {before}: the connection was closed; the listener may want a login\n"
-        assert features(*change) == (1, [], said)
-        assert finalized(node.advertised)[AUDIT_EVENT_SCHEMA] == (1, level)
-        done = line(kind, AUDIT_EVENT_SCHEMA, f"{level}", f"{asked}")
-        assert features(*change, *admin) == (0, [done], "")
-        code, lines, errors = features("describe", before, *bob)
-        assert (code, errors) == (0, "")
-        assert lines[-1].startswith("sidecar 1  ")
-    finally:
-        assert sidecar.stop()
-
-
 @pytest.fixture
 def registry(cluster: ClusterState, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
     """A registry of its own, without sidecars."""
@@ -286,9 +235,9 @@ class Registry:
 
 
 @pytest.mark.promise(
-    "features.md", "`features forget` removes a participant that does not run, and names those that there are."
+    "features.md", "`features forget` removes a participant that does not run, and refuses to remove one that runs."
 )
-def test_a_participant_that_has_stopped_is_forgotten(registry: Registry) -> None:
+def test_a_participant_is_forgotten_unless_it_runs(registry: Registry) -> None:
     registry.register("gone", "stopped")
     registry.register("other", "stopped")
     registry.forget("reader/gone")
@@ -296,21 +245,6 @@ def test_a_participant_that_has_stopped_is_forgotten(registry: Registry) -> None
     assert registry.last("other") is not None
     with pytest.raises(LocalError, match=r"reader/gone is not in the registry \(there are: reader/other\)"):
         registry.forget("reader/gone")
-
-
-@pytest.mark.slow
-@pytest.mark.promise(
-    "features.md",
-    "Where only silence shows that a participant does not run, `features forget` listens for 9 seconds first.",
-)
-def test_one_that_was_killed_is_forgotten_once_it_has_been_silent_for_long_enough(registry: Registry) -> None:
-    registry.register("killed", "running")
-    registry.forget("reader/killed")
-    assert registry.last("killed") is None
-
-
-@pytest.mark.promise("features.md", "`features forget` refuses to remove a participant that runs.")
-def test_one_that_runs_is_not_forgotten(registry: Registry) -> None:
     registry.register("alive", "running")
     ended = threading.Event()
 
@@ -327,6 +261,17 @@ def test_one_that_runs_is_not_forgotten(registry: Registry) -> None:
         ended.set()
         writer.join()
     assert registry.last("alive") is not None
+
+
+@pytest.mark.slow
+@pytest.mark.promise(
+    "features.md",
+    "Where only silence shows that a participant does not run, `features forget` listens for 9 seconds first.",
+)
+def test_one_that_was_killed_is_forgotten_once_it_has_been_silent_for_long_enough(registry: Registry) -> None:
+    registry.register("killed", "running")
+    registry.forget("reader/killed")
+    assert registry.last("killed") is None
 
 
 @pytest.mark.promise("features.md", "With a signed registry `features forget` needs `--registry-hmac-keys`.")

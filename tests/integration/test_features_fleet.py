@@ -21,7 +21,7 @@ from proxy.features.updates import FEATURE_UPDATE_FAILED, INVALID_UPDATE_VERSION
 from proxy.fleet.election import holder
 from proxy.fleet.membership import MEMBER_DEAD_AFTER_MS
 from proxy.fleet.registered_features import LOG
-from proxy.local import cluster, workload
+from proxy.local import workload
 from tests.integration.feature_fleet import FeatureFleet, Load, check_records, feature_fleet, wait_until
 from tests.integration.feature_sidecars import committed_messages
 from tests.tools.killed_controller import INSTANTS, STOPPED
@@ -219,33 +219,6 @@ def test_a_killed_controller_is_replaced_before_its_silence_shows_it(fleet: Feat
     fleet.start(killed, program=deadly(fleet))
     wait_until(lambda: all_run(fleet))
     assert fleet.update(others[0], RAISE) == DONE
-    check_records(fleet.records())
-
-
-def test_the_broker_of_the_controller_is_killed_during_an_update(fleet: FeatureFleet) -> None:
-    """Its sidecar runs on; the brokers need some 10 s to find the broker gone (``broker.session.timeout.ms``)."""
-    wait_until(lambda: any(fleet.is_controller(one) for one in BROKERS))
-    controller = next(one for one in BROKERS if fleet.is_controller(one))
-    other = next(one for one in BROKERS if one != controller)
-    order = fleet.folder / "order"
-    order.write_text(STOPPED)
-    with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(fleet.update, other, LOWER)
-        try:
-            wait_until(lambda: not order.exists())
-            cluster.stop_node(fleet.folder, controller, kill=True)
-        finally:
-            os.kill(fleet.sidecars[controller].process.pid, signal.SIGCONT)
-        results = [asked.result()]
-    assert results[0].error_code in (NONE, FEATURE_UPDATE_FAILED), results
-    while len(results) == 1 or results[-1] != DONE:
-        results.append(fleet.update(other, RAISE if level_of(fleet) == 1 else LOWER))
-        assert len(results) < 9, results
-    cluster.start_node(fleet.folder, controller)
-    wait_until(lambda: fleet.applied() == {fleet.finalized().epoch})
-    wait_until(lambda: all_run(fleet))
-    if level_of(fleet) == 1:
-        assert fleet.update(controller, RAISE) == DONE
     check_records(fleet.records())
 
 

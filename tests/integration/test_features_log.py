@@ -28,7 +28,6 @@ from proxy.features.records import (
     SAFE_DOWNGRADE,
     FinalizedFeatures,
     FinalizedRange,
-    PendingUpdate,
     ReaderRecord,
     SupportedRange,
     decode,
@@ -38,8 +37,6 @@ from proxy.features.records import (
 from proxy.features.updates import ENDING, FEATURE_UPDATE_FAILED, INVALID_UPDATE_VERSION, NONE
 from proxy.fleet.applied_epoch import AuditLevels
 from proxy.fleet.compacted_topic import CompactedTopic
-from proxy.fleet.feature_poller import TRANSACTIONAL_ID
-from proxy.fleet.feature_updates import NO_ANSWER
 from proxy.fleet.fenced_writer import FencedWriter
 from proxy.fleet.topic_client import TopicError
 from proxy.fleet.topic_spec import FEATURES_TOPIC, TopicSpec
@@ -157,27 +154,6 @@ async def test_updates_are_in_force_when_they_are_answered(clean: ClusterState) 
 
 @pytest.mark.slow
 @pytest.mark.promise(
-    "features.md", "A downgrade is answered when no sidecar that runs has events of a higher level left to send."
-)
-async def test_a_downgrade_waits_until_nothing_above_is_left_to_deliver(clean: ClusterState) -> None:
-    sidecar = FeatureSidecar(clean.nodes[0])
-    async with running(sidecar):
-        await until(lambda: sidecar.state == "serving" and sidecar.features.status().applied_epoch == 1)
-        sidecar.audit = AuditLevels({1: 1}, {1: 3, 2: 40})
-        late = await sidecar.update(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE, timeout_ms=6000)
-        assert late.error_code == FEATURE_UPDATE_FAILED
-        assert late.message == (
-            f"{AUDIT_EVENT_SCHEMA} is finalized at epoch 2; not applied yet by sidecar 1 "
-            "(40 events of a higher level to deliver)"
-        )
-        assert sidecar.features.status().undelivered_above == 40
-        sidecar.audit = AuditLevels({1: 1}, {1: 3})
-        await until(lambda: sidecar.features.status().applied_epoch == 2)
-        assert sidecar.features.status().undelivered_above == 0
-
-
-@pytest.mark.slow
-@pytest.mark.promise(
     "features.md",
     "In a hot restart an update is applied when both processes follow it, and what the first one left is delivered.",
 )
@@ -224,6 +200,10 @@ async def test_a_successor_registers_once_its_predecessor_does_not_and_applies_l
     assert boots == first * [draining.fleet.boot_id] + (len(boots) - first) * [successor.fleet.boot_id]
 
 
+@pytest.mark.promise(
+    "features.md",
+    "A sidecar that does not support the finalized levels is not ready, and names the feature and both ranges.",
+)
 async def test_a_sidecar_that_does_not_fit_is_not_ready_and_one_that_was_says_so(clean: ClusterState) -> None:
     async with running(new := FeatureSidecar(clean.nodes[0])):
         await until(lambda: new.features.status().applied_epoch == 1)
@@ -239,28 +219,6 @@ async def test_a_sidecar_that_does_not_fit_is_not_ready_and_one_that_was_says_so
             assert (await old.update(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE)).error_code == NONE
             assert old.problems[-1] is None
     assert [one["feature"] for one in logs if one["event"] == "features_incompatible"] == [AUDIT_EVENT_SCHEMA]
-
-
-@pytest.mark.slow
-async def test_an_intent_that_a_controller_left_behind_is_withdrawn(clean: ClusterState) -> None:
-    """Another writer fences the controller, as a successor would, and leaves an intent."""
-    with capture_logs() as logs:
-        async with running(sidecar := FeatureSidecar(clean.nodes[0])):
-            await until(lambda: sidecar.state == "serving")
-            before = finalized(clean)[-1]
-            intent = PendingUpdate("ab" * 16, {AUDIT_EVENT_SCHEMA: FinalizedRange(1, 1)})
-            left = FinalizedFeatures(before.epoch, before.features, intent)
-            await asyncio.to_thread(write, clean, FEATURES_KEY, encode(left), **{"transactional.id": TRANSACTIONAL_ID})
-            await until(lambda: sidecar.features.status().record == left)
-            answer = await sidecar.update(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE)
-            await until(lambda: sidecar.state == "serving")
-            after = finalized(clean)
-            assert (await sidecar.update(AUDIT_EVENT_SCHEMA, 2)).error_code == NONE
-    assert answer.error_code in (NONE, FEATURE_UPDATE_FAILED)
-    changes = [one["change"] for one in logs if one["event"] == "feature_controller"]
-    assert changes == ["taken", "lost", "taken", "lost"]
-    withdrawn = after[after.index(left) + 1]
-    assert (withdrawn.epoch, withdrawn.features, withdrawn.pending) == (before.epoch, before.features, None)
 
 
 @pytest.mark.slow
@@ -328,25 +286,6 @@ async def test_records_that_nobody_has_signed_are_ignored(clean: ClusterState) -
     assert reasons == {"unsigned", "bad_signature"}
 
 
-@pytest.mark.slow
-@pytest.mark.promise(
-    "features.md",
-    "A sidecar is ready without the finalized levels after 5 seconds, and uses level 1 until it can read them.",
-)
-async def test_without_a_cluster_levels_are_1_and_updates_fail(cluster: ClusterState) -> None:
-    with capture_logs() as logs:
-        async with running(
-            sidecar := FeatureSidecar(cluster.nodes[0], **{"internal.bootstrap.servers": "127.0.0.1:1"})
-        ):
-            assert set(sidecar.level.values()) == {1}
-            answer = await sidecar.update(AUDIT_EVENT_SCHEMA, 2, timeout_ms=7000)
-            assert (answer.error_code, answer.message) == (FEATURE_UPDATE_FAILED, NO_ANSWER)
-            # Not ready for a while only: clients do not wait for it.
-            assert sidecar.problems == ["features: the finalized levels are not known yet", None]
-            assert sidecar.views[-1].finalized == {}
-    assert [one["event"] for one in logs if one["event"].startswith("features_")] == ["features_unavailable"]
-
-
 class Writers:
     """Fenced writers of one topic, and what became of them."""
 
@@ -390,27 +329,6 @@ async def test_a_writer_is_fenced_by_the_next_one_and_what_it_wrote_is_read_to_t
     assert committed(clean.internal_bootstrap) == [(b"a", b"1"), (b"a", None)]
     one.stop()
     other.stop()
-    topic.close(0)
-
-
-async def test_a_topic_that_was_made_again_is_not_read_as_the_same(clean: ClusterState) -> None:
-    settings = {"bootstrap.servers": clean.internal_bootstrap, "client.id": "test"}
-    topic = await asyncio.to_thread(CompactedTopic, TopicSpec("other", "label"), settings)
-    write(clean, b"a", b"1", "other")
-    deadline = time.monotonic() + 60
-    while not topic.position:
-        await asyncio.to_thread(topic.read, 0.5)
-        assert time.monotonic() < deadline
-    admin = AdminClient({"bootstrap.servers": clean.internal_bootstrap})
-    admin.delete_topics(["other"])["other"].result(30)
-
-    def read_on() -> None:
-        while time.monotonic() < deadline:
-            topic.read(0.5)
-            topic.end()
-
-    with pytest.raises(TopicError, match=r"^other: "):
-        await asyncio.to_thread(read_on)
     topic.close(0)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are exported, untyped
     AclOperation,
     ResourceType,
@@ -17,12 +16,10 @@ from structlog.testing import capture_logs
 from proxy.config.values import Secret
 from proxy.core.protected_topics import REGISTRY
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA
-from proxy.features.records import SAFE_DOWNGRADE, FeatureUpdate
+from proxy.features.records import SAFE_DOWNGRADE
 from proxy.features.updates import FEATURE_UPDATE_FAILED, NONE
 from proxy.fleet.feature_poller import NOT_LOADED
-from proxy.local import broker, process
 from tests.brokers import Acl, SharedBroker
-from tests.integration.feature_fleet import FeatureFleet, Load, wait_until
 from tests.integration.feature_sidecars import FeatureSidecar, running, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -120,40 +117,3 @@ async def test_a_sidecar_that_cannot_read_the_levels_is_ready_and_uses_level_1(
         await until(lambda: sidecar.level[AUDIT_EVENT_SCHEMA] == 2)
         await until(lambda: sidecar.features.status().applied_epoch == sidecar.features.status().epoch)
         assert sidecar.problems == [NOT_LOADED, None]
-
-
-@pytest.mark.promise("features.md", "Clients do not notice that the sidecar's right to write levels is revoked.")
-def test_clients_do_not_notice_that_the_right_to_write_is_revoked(site: SharedBroker, settings: dict[str, Any]) -> None:
-    fleet, one = FeatureFleet(site.state, {}), site.node.id
-    config = {**broker.sidecar_config(site.node), **settings}
-    del config["observer.class.names"], config["audit"]
-    password = site.folder / "password"
-    password.write_text("sidecar-secret")
-    config["internal"] = {**config["internal"], "sasl.password": {"file": str(password)}}
-    path = site.folder / f"sidecar-{one}.yaml"
-    before = path.read_text()
-    path.write_text(yaml.safe_dump(config))
-    try:
-        fleet.start(one)
-        wait_until(lambda: fleet.is_controller(one) and fleet.status(one)["epoch"] > 0)
-        shown = fleet.shown(one)
-        wanted = FeatureUpdate(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE)
-        if shown[AUDIT_EVENT_SCHEMA] == 1:
-            wanted = FeatureUpdate(AUDIT_EVENT_SCHEMA, 2)
-        with Load(fleet.address(one)) as load:
-            wait_until(lambda: load.answered)
-            site.revoke(WRITE)
-            for _ in range(2):
-                refused = fleet.update(one, wanted)
-                assert refused.error_code == FEATURE_UPDATE_FAILED
-                assert "the update could not be written: " in (refused.message or "")
-            began = load.answered
-            wait_until(lambda: load.answered > began + 1000)
-            site.allow(WRITE)
-        assert load.errors == []
-        assert fleet.shown(one) == shown
-        assert len(fleet.log_events(one, "features_not_written")) == 1
-        assert not fleet.log_events(one, "features_unavailable")
-    finally:
-        process.stop([each.process for each in fleet.sidecars.values()], 15)
-        path.write_text(before)

@@ -24,7 +24,6 @@ from tests.integration.metrics import sample, unbalanced
 from tests.integration.peer import answer_in_order, upstream
 
 WAITED = "connection_accept_throttle_time_seconds"
-HELD = "ip_connection_accept_throttle_time_seconds"
 BLOCKED = "acceptor_blocked_seconds_total"
 
 
@@ -105,29 +104,6 @@ async def test_only_the_listener_that_is_over_its_rate_is_delayed_and_blocked(tm
     assert found(throttled) == found(throttled, listener="A", scope="listener", action="delay") == delays
     for name in (f"{WAITED}_count", f"{WAITED}_sum", BLOCKED):
         assert found(name, listener="B") == 0
-    assert found(f"{HELD}_count") == 0
-
-
-@pytest.mark.promise("limits-operation.md", "Limits of addresses never block a listener.")
-async def test_an_address_over_its_rate_is_held_and_blocks_nobody(tmp_path: Path) -> None:
-    ips = {"127.0.0.9": {"connection_creation_rate": 1}}
-    async with limited(tmp_path, max_connection_creation_rate=1000, ips=ips) as site:
-        await site.dial("A", 14, source="127.0.0.9")
-        found = await site.until(lambda found: found(f"{HELD}_count") == 4)
-        # What is not let in is not counted: of fourteen there are ten, those of ten seconds, in each rate.
-        for name in ("ip_connection_accept_rate", "broker_connection_accept_rate"):
-            assert 0 < found(name) <= 1
-        assert 0 < found("connection_accept_rate", listener="A") <= 1
-        found = await site.until(
-            lambda found: (
-                found("connections_admitted_total") + found("connections_throttled_total", action="drop") == 14
-            )
-        )
-    assert found("connections_held") == 0
-    assert 0 < found(f"{HELD}_sum", listener="A") <= 4
-    assert found(f"{HELD}_count", listener="B") == 0
-    for name in (f"{WAITED}_count", f"{WAITED}_sum", BLOCKED):
-        assert found(name) == 0
 
 
 @pytest.mark.promise(

@@ -138,28 +138,3 @@ async def are_those_of_the_client(running: Running) -> None:
     async with asyncio.timeout(60):
         while running.data_plane.listener_counters["CLIENT"].active:  # noqa: ASYNC110  # a counter has no event
             await asyncio.sleep(0.005)
-
-
-@pytest.mark.promise(
-    "limits.md", "Behind a load balancer the IPv6 addresses of clients count together by their network, too."
-)
-async def test_ipv6_addresses_of_one_network_count_together(tmp_path: Path) -> None:
-    """One connection of each address: another one of the same /64 is closed, one of another /64 is not."""
-    writers = []
-    quotas = "max.connections.per.ip: 1, max.connections.per.ip.overrides: '[2001:db8::7]:1'"
-    async with sidecar(tmp_path, quotas) as (_, port):
-
-        async def served(source: str) -> bool:
-            reader, writer = await dial(port, "127.0.0.1")
-            writers.append(writer)
-            writer.write(f"PROXY TCP6 {source} ::1 5 9092\r\n".encode() + request(METADATA, 1, 7))
-            with suppress(ConnectionError, asyncio.IncompleteReadError):
-                return await asyncio.wait_for(read_frame(reader), 60) == response(7)
-            return False
-
-        assert await served("2001:db8::1")
-        assert not await served("2001:db8::ffff:1")
-        assert await served("2001:db8::7"), "it has a limit of its own"
-        assert await served("2001:db8:0:1::1")
-        for writer in writers:
-            writer.close()

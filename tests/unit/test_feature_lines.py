@@ -135,6 +135,8 @@ def test_updates_and_their_results() -> None:
         [FeatureUpdate(AUDIT_EVENT_SCHEMA, 1, UNSAFE_DOWNGRADE)], finalized, {AUDIT_EVENT_SCHEMA: UpdateResult(0)}
     )
     assert line.startswith("      [Downgrade]\tFeature: brokerside.audit.event.schema\t")
+    [line] = update_lines([FeatureUpdate(AUDIT_EVENT_SCHEMA, 3)], finalized, {AUDIT_EVENT_SCHEMA: UpdateResult(31)})
+    assert line.endswith("Result: FAILED: not authorized: the user needs Alter on the cluster (error 31)")
 
 
 @pytest.mark.promise(

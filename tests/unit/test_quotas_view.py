@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+import textwrap
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from proxy.config import load
 from proxy.limits.model import QuotasState
 from proxy.quotas_view import QuotasView, build_view, format_text
+from proxy.telemetry.definitions import METRICS
 from tests.unit.quotas_states import RATE, busy, unlimited
 
 
@@ -72,46 +77,6 @@ def test_counts_are_reported_by_listener() -> None:
     assert msgspec.json.decode(msgspec.json.encode(build_view(busy())), type=QuotasView) == build_view(busy())
 
 
-def test_a_person_sees_limits_listeners_throttles_addresses_and_principals() -> None:
-    assert format_text(build_view(busy())).splitlines() == [
-        "LIMIT OF        ON               NOW  LIMIT  USED",
-        "all listeners   connections/s  187.2    200   94%",
-        "all listeners   connections    1,234  5,000   25%",
-        "CLIENT          connections/s  150.5    100  150%  dry run",
-        "CLIENT          connections    1,200      -",
-        "REPLICATION     connections/s    1.5      -",
-        "REPLICATION     connections       34      -",
-        "each address    connections/s      -     20",
-        "each address    connections        -    500        dry run",
-        "each principal  connections/s      -     10",
-        "each principal  connections        -    100",
-        "",
-        "LISTENER     ADMITTED  QUEUED  WAITING  HELD  DELAYED  MEAN DELAY  HELD EVER  MEAN HOLD  BLOCKED",
-        "CLIENT          4,321     213        1     7       12       50 ms         90     450 ms    2.5 s",
-        "REPLICATION         0       0        0     0        0           -          0          -    0.0 s",
-        "",
-        "THROTTLED AT  LIMIT OF   ON             WHAT IT MET  CONNECTIONS",
-        "CLIENT        broker     connections/s  delayed               12",
-        "CLIENT        ip         connections/s  closed                60",
-        "CLIENT        ip         connections/s  held                  90",
-        "CLIENT        listener   connections/s  dry run              800",
-        "CLIENT        principal  connections/s  held                   4",
-        "CLIENT        principal  connections    closed                 2",
-        "",
-        "ADDRESS      RATE  LIMIT  CONNECTIONS  LIMIT  HELD",
-        "10.1.2.3     22.9     20           40    500     7",
-        "2001:db8::7     -      -           12    500     0",
-        "",
-        "addresses: 57 with open connections, 41 whose rate is measured",
-        "",
-        "PRINCIPAL   RATE  LIMIT  CONNECTIONS  LIMIT",
-        "User:alice  10.4     10          100    100",
-        "User:bob       -      -            3     20",
-        "",
-        "principals: 2 with open connections, 1 whose rate is measured",
-    ]
-
-
 @pytest.mark.promise(
     "limits-operation.md", "A problem with the cluster's quotas is the last line of `brokerside quotas`."
 )
@@ -129,3 +94,48 @@ def test_of_a_quiet_sidecar_the_empty_parts_are_left_out() -> None:
     assert "THROTTLED" not in shown
     assert "PRINCIPAL " not in shown
     assert "dry run" not in shown
+
+
+ROOT = Path(__file__).parents[2]
+LIMITS = "".join(page.read_text() for page in sorted((ROOT / "docs").glob("limits*.md")))
+README = (ROOT / "README.md").read_text()
+
+EXAMPLES = [
+    textwrap.dedent(example)
+    for page in (LIMITS, README)
+    for example in re.findall(r"^ *```yaml\n(.*?)^ *```$", page, re.DOTALL | re.MULTILINE)
+]
+
+REST = {
+    "broker.id": "broker.id: 1\n",
+    "internal.bootstrap.servers": "internal.bootstrap.servers: 127.0.0.1:19094\n",
+    "listeners": "listeners: [{name: CLIENT, bind: '0.0.0.0:9092', upstream: '127.0.0.1:19092'}]\n",
+}
+
+
+@pytest.mark.promise("limits.md", "The examples of configurations on this page can be copied.")
+def test_examples_of_configurations_are_right(tmp_path: Path) -> None:
+    for example in EXAMPLES:
+        path = tmp_path / "brokerside.yaml"
+        path.write_text(
+            "".join(line for key, line in REST.items() if not re.search(f"^{key}:", example, re.M)) + example
+        )
+        load(path, environ={})
+
+
+def test_metrics_exist() -> None:
+    names = {
+        f"brokerside_{metric.name}{suffix}"
+        for metric in METRICS
+        for suffix in (("_sum", "_count") if metric.kind == "summary" else ("",))
+    }
+    assert set(re.findall(r"brokerside_[a-z_]+", LIMITS)) <= names
+
+
+@pytest.mark.promise("limits-operation.md", "`brokerside quotas` prints what this page shows.")
+def test_what_a_person_sees_is_as_shown() -> None:
+    shown = [
+        line.split() for line in format_text(build_view(busy())).splitlines() if not line.startswith("REPLICATION")
+    ]
+    (block,) = re.findall(r"^```\n(LIMIT OF.*?)^```$", LIMITS, re.DOTALL | re.MULTILINE)
+    assert [line.split() for line in block.splitlines()] == shown

@@ -100,17 +100,6 @@ def test_proposals_from_before_are_served_in_their_order_unless_they_are_too_old
     assert one.outcome(3).code == 0
 
 
-def test_levels_that_were_deleted_are_written_again() -> None:
-    one = executor()
-    one.put(FEATURES_KEY, FinalizedFeatures(4, finalized(2)))
-    one.do(one.controller.restarted(0))
-    one.hold()
-    assert one.controller.state is SERVING
-    assert (one.levels.epoch, one.levels.features) == (5, finalized(2))
-    one.read(FEATURES_KEY, None)
-    assert (one.levels.epoch, one.levels.features, one.controller.topic.present) == (6, finalized(2), True)
-
-
 @pytest.mark.promise(
     "features.md", "The controller replaces an older record of the levels by those that it knows, with the next epoch."
 )
@@ -249,19 +238,6 @@ def test_a_new_fleet_waits_until_all_sidecars_register_features() -> None:
     assert "there is no level that all sidecars and readers support" in str(one.outcome(2).message)
     one.see(sidecar(1), sidecar(2))
     assert one.levels.features == finalized(3)
-
-
-def test_a_bootstrap_that_no_longer_fits_begins_again() -> None:
-    one = executor()
-    one.hold()
-    one.waits = (ReadRegistry,)
-    one.tick(BOOTSTRAP_AFTER_MS)
-    one.participants = [sidecar(1), sidecar(2, 1)]
-    one.go()
-    assert one.controller.state is CHANGING
-    assert one.levels.pending == PendingUpdate("", finalized(1))
-    one.go()
-    assert (one.levels.epoch, one.levels.features) == (1, finalized(1))
 
 
 # ---- updates ----------------------------------------------------------------------------------------------------
@@ -450,18 +426,6 @@ def test_the_claim_of_another_sidecar_ends_it() -> None:
         assert one.lines[-1].fields == {"change": "lost", "reason": "another sidecar has become the controller"}, state
         one.tick(60_000)
         assert one.waiting == [], state
-
-
-def test_after_it_was_lost_it_can_become_the_controller_again() -> None:
-    one = serving()
-    one.do(one.controller.lost("fenced", 0))
-    one.do(one.controller.lost("fenced", 0))
-    assert (one.controller.state, one.closed) == (AWAY, 1)
-    one.propose(1, to(3))
-    assert one.controller.topic.outcomes == {}, "somebody else's task"
-    one.hold()
-    assert one.controller.state is APPLYING
-    assert one.controller.claim == 2
 
 
 # ---- partitions of groups (S1-33) ------------------------------------------------------------------------------

@@ -176,33 +176,33 @@ async def test_a_kept_connection_that_has_ended_is_made_anew_once() -> None:
         caller.close()
 
 
-async def test_no_words_of_python_are_reported() -> None:
+async def test_nobody_there_is_reported_with_an_address_and_without_words_of_python() -> None:
     for host in ("127.0.0.1", "localhost"):  # one address, and mostly two
         with pytest.raises(BrokerUnreachable) as raised:
             await BrokerConnection.open(Endpoint(host, 1), Security(), None, "me")
         assert str(raised.value) == f"{host}:1: Connection refused"
-
-
-@pytest.mark.parametrize("reply", [None, b"HTTP/1.1 400 Bad Request\r\n\r\n"])
-async def test_tls_where_there_is_none_is_named(reply: bytes | None) -> None:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(1000)
-        if reply is not None:
-            writer.write(reply)
-            await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    endpoint = Endpoint("127.0.0.1", server.sockets[0].getsockname()[1])
-    security = Security.from_settings({"security.protocol": "ssl", "enable.ssl.certificate.verification": "false"})
-    with pytest.raises(BrokerUnreachable, match=r"does it use TLS|does not use TLS"):
-        await BrokerConnection.open(endpoint, security, security.build_ssl_context(), "me")
-    server.close()
-
-
-async def test_settings_it_cannot_heed_are_no_network_error() -> None:
-    with pytest.raises(LocalError, match=r"sasl\.mechanism GSSAPI"):
+    with pytest.raises(LocalError, match=r"sasl\.mechanism GSSAPI"):  # which it cannot heed, and no network error
         await client(1, security_protocol="sasl_plaintext").call(PING)
+
+
+async def test_tls_where_there_is_none_is_named() -> None:
+    for reply in [None, b"HTTP/1.1 400 Bad Request\r\n\r\n"]:
+
+        async def serve(
+            reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reply: bytes | None = reply
+        ) -> None:
+            await reader.read(1000)
+            if reply is not None:
+                writer.write(reply)
+                await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        endpoint = Endpoint("127.0.0.1", server.sockets[0].getsockname()[1])
+        security = Security.from_settings({"security.protocol": "ssl", "enable.ssl.certificate.verification": "false"})
+        with pytest.raises(BrokerUnreachable, match=r"does it use TLS|does not use TLS"):
+            await BrokerConnection.open(endpoint, security, security.build_ssl_context(), "me")
+        server.close()
 
 
 @pytest.mark.promise("security.md", "A password that a broker refuses is not in the error that says so.")

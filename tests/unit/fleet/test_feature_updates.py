@@ -31,7 +31,7 @@ from proxy.features.updates import (
     UpdateRequest,
     UpdateResult,
 )
-from proxy.fleet.feature_updates import NO_ANSWER, FeatureUpdates
+from proxy.fleet.feature_updates import FeatureUpdates
 from proxy.fleet.membership import Member, RegistryContent
 from proxy.fleet.sidecar_record import SidecarRecord
 
@@ -93,35 +93,23 @@ async def test_it_is_proposed_as_it_was_asked_for_and_the_outcome_is_passed_on()
     )
 
 
-async def test_it_waits_until_all_sidecars_that_ran_apply_it():
-    topic = Topic()
-    task = await topic.ask()
-    topic.register(1, 2, applied_epoch=7)
-    topic.finalize(8)
-    topic.answer(NONE, epoch=8, waits_for=(1, 2))
-    topic.register(1, applied_epoch=8)
-    await asyncio.sleep(0)
-    assert not task.done()
-
-    topic.register(1, 2, applied_epoch=8)
-    assert await task == UpdateResult(NONE)
-
-
-async def test_an_epoch_from_before_the_topic_was_deleted_is_not_what_the_answer_waits_for():
-    """``finalized``: what this sidecar has read; after 7 it ignores 5 itself."""
-    for finalized in [(5,), (7, 5)]:
+async def test_it_waits_until_all_sidecars_that_ran_apply_what_this_one_has_read():
+    """Not an epoch from before the topic was deleted: after 7 it ignores 5 itself."""
+    for read, epoch in (((), 8), ((5,), 5), ((7, 5), 5)):
         topic = Topic()
         task = await topic.ask()
-        for epoch in finalized:
-            topic.finalize(epoch)
-        topic.register(1, applied_epoch=7)
-        topic.answer(NONE, epoch=5, waits_for=(1,))
-        await asyncio.sleep(0)
-        assert not task.done(), finalized
-
-        topic.finalize(8)
+        for one in read:
+            topic.finalize(one)
+        topic.register(1, 2, applied_epoch=7)
+        if not read:
+            topic.finalize(8)
+        topic.answer(NONE, epoch=epoch, waits_for=(1, 2))
         topic.register(1, applied_epoch=8)
-        assert await task == UpdateResult(NONE), finalized
+        await asyncio.sleep(0)
+        assert not task.done(), read
+        topic.finalize(8)
+        topic.register(1, 2, applied_epoch=8)
+        assert await task == UpdateResult(NONE), read
 
 
 @pytest.mark.promise(
@@ -148,34 +136,22 @@ async def test_after_its_time_the_answer_names_who_has_not_applied_it():
 
 
 @pytest.mark.promise("features.md", "An update that no controller answers fails, and says that it may still be made.")
-async def test_no_controller_answers():
-    task = await Topic().ask(UpdateRequest(1, 50, REQUEST.updates))
-
-    assert await task == UpdateResult(
-        FEATURE_UPDATE_FAILED,
-        "no feature controller answers; the update may still be made: brokerside features describe shows the levels",
-    )
-
-
-async def test_without_time_nothing_is_proposed():
-    for timeout_ms in [0, -1, -(2**31)]:
-        topic = Topic()
-        task = await topic.ask(UpdateRequest(1, timeout_ms, REQUEST.updates))
-
-        assert (await task).message == f"timeoutMs is {timeout_ms}; an update takes longer", timeout_ms
-        assert topic.proposed == [], timeout_ms
-
-
-async def test_one_too_many_is_not_proposed():
+async def test_no_controller_answers_and_one_too_many_or_without_time_is_not_proposed():
     topic = Topic()
+    for timeout_ms in (0, -1, -(2**31)):
+        task = await topic.ask(UpdateRequest(1, timeout_ms, REQUEST.updates))
+        assert (await task).message == f"timeoutMs is {timeout_ms}; an update takes longer"
+    assert topic.proposed == []
     tasks = [await topic.ask() for _ in range(MAX_OPEN_PROPOSALS + 1)]
-
     assert len(topic.proposed) == MAX_OPEN_PROPOSALS
     assert (await tasks[-1]).message == "FEATURE_UPDATE_IN_PROGRESS: 32 updates wait at this sidecar"
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert (await (await topic.ask(UpdateRequest(1, 10, REQUEST.updates)))).message == NO_ANSWER
+    assert await (await topic.ask(UpdateRequest(1, 10, REQUEST.updates))) == UpdateResult(
+        FEATURE_UPDATE_FAILED,
+        "no feature controller answers; the update may still be made: brokerside features describe shows the levels",
+    )
 
 
 async def test_who_ends_answers_at_once():

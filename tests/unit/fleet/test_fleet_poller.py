@@ -169,17 +169,6 @@ def cluster():
     return found
 
 
-async def test_what_the_configuration_says_is_reported_at_once(cluster):
-    cluster.down = True
-    async with watching(config_of(1), cluster) as watched:
-        [view] = watched.views
-
-        assert view.node_id == 1
-        [own] = view.brokers
-        assert own.addresses == {"client": ("127.0.0.1", 9092)}
-        assert own.tags["protocol.version.source"] == "unknown"
-
-
 async def test_the_own_broker_says_what_it_supports_and_the_cluster_the_rest(cluster):
     broker = Broker(1, OLD)
     async with listening(broker), watching(config_of(broker.port), cluster) as watched:
@@ -244,15 +233,6 @@ async def test_which_topics_are_asked_for(cluster):
             await eventually(lambda: cluster.asked.count(messages.API_VERSIONS) > 2)
         assert not watched.views[-1].protected
     assert not [line for line in logged if line.get("what") == "topic ids"]
-
-
-async def test_an_alteration_is_looked_at_at_once(cluster):
-    async with watching(config_of(1), cluster) as watched:
-        await watched.until(lambda: watched.entry(1).tags.get("message.max.bytes") == "1048588")
-        cluster.configs = {"message.max.bytes": "2000000"}
-        watched.watch.refresh()
-
-        await watched.until(lambda: watched.entry(1).tags.get("message.max.bytes") == "2000000")
 
 
 @pytest.mark.promise(
@@ -320,14 +300,6 @@ async def test_of_two_sidecars_with_one_broker_id_the_first_one_does_not_registe
             (own.boot_id, "~"),
         ]
         assert watched.problems == []
-
-
-async def test_other_tags_are_reported_and_written_at_once(cluster):
-    async with watching(config_of(1, "SSL"), cluster) as watched:
-        watched.watch.reconfigure(config_of(1, "SSL", tags={"rack": "r8a9"}))
-
-        assert watched.entry(1).tags["rack"] == "r8a9"
-        assert decode(watched.registry.written[-1][1]).tags["rack"] == "r8a9"
 
 
 @pytest.mark.promise(
@@ -488,17 +460,3 @@ async def test_a_cluster_that_is_away_is_reported_once_and_changes_nothing(clust
             await eventually(lambda: any(one["event"] == "fleet_known" and one["what"] == "brokers" for one in logs))
     reported = [one for one in logs if one["event"] == "fleet_unknown" and one["what"] == "brokers"]
     assert [one["error"] for one in reported] == ["127.0.0.1:1: Connection refused"]
-
-
-async def test_without_a_cluster_to_ask_there_is_the_own_broker(cluster):
-    broker = Broker(1, NEW)
-    async with listening(broker):
-        config = config_of(broker.port).model_copy(update={"internal_bootstrap_servers": None})
-        views: list[FleetView] = []
-        watch = FleetPoller(config, views.append, lambda problem: None)
-        watch.start()
-        try:
-            await eventually(lambda: views[-1].brokers[0].protocol_max == ranges(NEW).max)
-        finally:
-            await watch.close()
-        assert len(views[-1].brokers) == 1

@@ -61,11 +61,7 @@ def test_a_broker_s_registration_is_one():
     }
     assert found.addresses["external"] == ("kafka0", 9092)
     assert (found.protocol_version_min, found.tags) == (-1, {})
-
-
-def test_a_record_has_the_same_keys():
     written = json.loads(encode(RECORD))
-
     assert written.keys() >= REGISTRATION.keys()
     assert (written["version"], written["jmx_port"], written["timestamp"]) == (5, -1, "1579041366882")
     assert decode(encode(RECORD)) == RECORD
@@ -164,12 +160,6 @@ class TestWhoRuns:
         membership.apply([written(2, 1002 + MEMBER_DEAD_AFTER_MS)])
         assert alive(membership) == {1: True, 2: True}
 
-    def test_a_deleted_record_is_gone(self):
-        membership = Membership()
-        membership.apply([written(1, 1000), written(2, 1000), written(2, 1001, None)])
-
-        assert alive(membership) == {1: True}
-
     def test_nonsense_changes_nothing_and_still_has_the_time(self):
         membership = Membership()
         membership.apply([written(1, 1000), written(1, 1001, b"junk"), TopicRecord(b"hint/metadata", b"", 1002)])
@@ -189,22 +179,19 @@ class TestWhoRuns:
 
             assert alive(membership) == {1: True}, record
 
-    def test_those_that_the_cluster_does_not_have_are_dropped(self):
+    def test_those_that_the_cluster_does_not_have_or_that_are_too_many_are_dropped(self, monkeypatch):
         membership = Membership()
         membership.apply([written(1, 1000), written(2, 1000)])
         membership.brokers = {1, 3}
         membership.apply([written(2, 1001), written(3, 1001), written(4, 1001, None)])
-
         assert alive(membership) == {1: True, 3: True}
         assert membership.dropped == {"unknown_broker": 2}
-
-    def test_one_too_many_is_dropped(self, monkeypatch):
         monkeypatch.setattr("proxy.fleet.membership.MAX_MEMBERS", 2)
         membership = Membership()
         membership.apply([written(1, 1000), written(2, 1001), written(1, 1002), written(3, 1003)])
-
-        assert alive(membership) == {1: True, 2: True}
-        assert membership.dropped == {"too_much": 1}
+        assert (alive(membership), membership.dropped) == ({1: True, 2: True}, {"too_much": 1})
+        membership.apply([written(2, 1004, None), written(3, 1005)])
+        assert alive(membership) == {1: True, 3: True}, "a deleted record is gone"
 
     def test_all_together_are_bounded_in_bytes(self, monkeypatch):
         large = encode(SidecarRecord({}, (), None, -1, "1", tags={"a": "x" * 1000}))
@@ -240,23 +227,18 @@ def readers(membership: Membership) -> dict[str, bool]:
 
 
 class TestReaders:
-    def test_they_are_beside_sidecars_and_have_the_same_clock(self):
-        membership = Membership()
-        membership.apply([written(1, 1000), read("tables", 1001)])
-        assert (readers(membership), alive(membership)) == ({"tables": True}, {1: True})
-        assert membership.content().seen == {"sidecar/1": 1000, "reader/tables": 1001}
-
-        membership.apply([written(1, 1002 + MEMBER_DEAD_AFTER_MS)])
-        assert readers(membership) == {"tables": False}
-        assert membership.dropped == {}
-
-    def test_they_are_bounded_apart_from_sidecars(self, monkeypatch):
+    def test_they_are_beside_sidecars_with_the_same_clock_and_bounds_of_their_own(self, monkeypatch):
         monkeypatch.setattr("proxy.fleet.membership.MAX_READERS", 2)
         membership = Membership()
-        membership.apply([read("a", 1), read("b", 1), read("c", 1), read("a", 2), written(1, 2)])
-        assert (readers(membership), alive(membership)) == ({"a": True, "b": True}, {1: True})
-        assert membership.dropped == {"too_much": 1}
-
+        membership.brokers = {1}
+        membership.apply([read("a", 1), read("7", 1), read("c", 1), read("a", 2), written(1, 2), written(7, 2)])
+        assert (readers(membership), alive(membership)) == ({"a": True, "7": True}, {1: True})
+        assert membership.content().seen == {"sidecar/1": 2, "reader/a": 2, "reader/7": 1}
+        assert membership.dropped == {"too_much": 1, "unknown_broker": 1}
+        membership.apply([read("7", 3, structs.replace(READER, state="stopped")), read("a", 3, None)])
+        assert readers(membership) == {"7": False}
+        membership.apply([read("a", 4), written(1, 5 + MEMBER_DEAD_AFTER_MS)])
+        assert readers(membership) == {"7": False, "a": False}
         monkeypatch.setattr("proxy.fleet.membership.MAX_READER_BYTES", len(encode_reader(READER)))
         membership = Membership()
         membership.apply([read("a", 1), read("b", 1)])

@@ -65,24 +65,14 @@ async def members_of(made: Topic, monkeypatch) -> Mapping[int, Member]:
 
 
 async def test_sidecars_are_reported_as_read_and_nothing_is_written_once_it_has_withdrawn(monkeypatch):
-    made = Topic([[TopicRecord(record_key(2), VALUE, 1000)], [TopicRecord(record_key(3), VALUE, 1000)]])
-
-    with capture_logs() as logs:
-        seen = await members_of(made, monkeypatch)
-
-    assert {node_id: one.alive for node_id, one in seen.items()} == {2: True, 3: True}
-    assert made.written == []
-    assert logs == []
-
-
-async def test_a_topic_with_the_writers_clocks_is_reported_once(monkeypatch):
-    made = Topic([[TopicRecord(record_key(2), VALUE, None)], [TopicRecord(record_key(3), VALUE, None)]])
-
-    with capture_logs() as logs:
-        await members_of(made, monkeypatch)
-
-    [reported] = [one for one in logs if one["event"] == "registry_clock"]
-    assert "message.timestamp.type=LogAppendTime" in reported["advice"]
+    for at, events in ((1000, []), (None, ["registry_clock"])):  # with the broker's clock, with those of the writers
+        made = Topic([[TopicRecord(record_key(2), VALUE, at)], [TopicRecord(record_key(3), VALUE, at)]])
+        with capture_logs() as logs:
+            seen = await members_of(made, monkeypatch)
+        assert {node_id: one.alive for node_id, one in seen.items()} == {2: True, 3: True}, at
+        assert made.written == [], at
+        assert [one["event"] for one in logs] == events, at
+    assert "message.timestamp.type=LogAppendTime" in logs[0]["advice"]
 
 
 LAST = encode(SidecarRecord({}, (), None, -1, "1", state="stopped"))

@@ -37,25 +37,21 @@ def test_sasl_and_tls() -> None:
     assert Security.from_settings(unused) == Security(), "settings of what is not used are passed over"
 
 
-@pytest.mark.parametrize(
-    ("settings", "verify", "names"),
-    [
+def test_what_is_verified_can_be_less() -> None:
+    for settings, verify, names in [
         ({"ssl.endpoint.identification.algorithm": "none"}, ssl.CERT_REQUIRED, False),
         ({"enable.ssl.certificate.verification": "false"}, ssl.CERT_NONE, False),
-    ],
-)
-def test_what_is_verified_can_be_less(settings: dict[str, str], verify: ssl.VerifyMode, names: bool) -> None:
-    context = Security.from_settings({"security.protocol": "ssl", **settings}).build_ssl_context()
-    assert context is not None
-    assert (context.verify_mode, context.check_hostname) == (verify, names)
+    ]:
+        context = Security.from_settings({"security.protocol": "ssl", **settings}).build_ssl_context()
+        assert context is not None, (settings, verify, names)
+        assert (context.verify_mode, context.check_hostname) == (verify, names), (settings, verify, names)
 
 
 @pytest.mark.promise(
     "limits.md", "Settings under `internal` with which the cluster cannot be asked for quotas are named."
 )
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
+def test_what_it_cannot_heed_it_names() -> None:
+    for change, named in [
         ({"security.protocol": "tls"}, "security.protocol 'tls' is not known"),
         ({"sasl.mechanism": "OAUTHBEARER"}, "sasl.mechanism OAUTHBEARER is not supported"),
         ({"sasl.mechanism": "gssapi"}, "sasl.mechanism GSSAPI"),
@@ -63,28 +59,23 @@ def test_what_is_verified_can_be_less(settings: dict[str, str], verify: ssl.Veri
         ({"ssl.keystore.location": "/x"}, "ssl.keystore.location is not supported"),
         ({"ssl.crl.location": "/x"}, "ssl.crl.location is not supported"),
         ({"sasl.oauthbearer.config": "x"}, "sasl.oauthbearer.config is not supported"),
-    ],
-)
-def test_what_it_cannot_heed_it_names(change: dict[str, str], named: str) -> None:
-    with pytest.raises(LocalError, match=named) as refused:
-        Security.from_settings(SCRAM | change)
-    assert "hunter2" not in str(refused.value)
+    ]:
+        with pytest.raises(LocalError, match=named) as refused:
+            Security.from_settings(SCRAM | change)
+        assert "hunter2" not in str(refused.value), (change, named)
 
 
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
+def test_a_file_that_cannot_be_used_is_named_and_not_shown() -> None:
+    for settings, named in [
         ({"ssl.ca.location": "/no/such/file"}, "ssl.ca.location: No such file"),
         ({"ssl.ca.pem": "junk-in-memory"}, "ssl.ca.location: "),
         ({"ssl.certificate.location": "/no/such/file"}, "ssl.certificate.location: No such file"),
         ({"ssl.certificate.pem": "junk-in-memory", "ssl.key.pem": "hunter2"}, "ssl.certificate.location: "),
-    ],
-)
-def test_a_file_that_cannot_be_used_is_named_and_not_shown(settings: dict[str, str], named: str) -> None:
-    with pytest.raises(LocalError, match=named) as refused:
-        Security.from_settings({"security.protocol": "ssl", **settings}).build_ssl_context()
-    assert "hunter2" not in str(refused.value)
-    assert "junk" not in str(refused.value)
+    ]:
+        with pytest.raises(LocalError, match=named) as refused:
+            Security.from_settings({"security.protocol": "ssl", **settings}).build_ssl_context()
+        assert "hunter2" not in str(refused.value), (settings, named)
+        assert "junk" not in str(refused.value), (settings, named)
 
 
 @pytest.mark.promise(

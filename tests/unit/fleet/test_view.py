@@ -6,14 +6,11 @@ from pathlib import Path
 import pytest
 
 from proxy.config import Config
-from proxy.features.catalog import LevelRange
-from proxy.features.records import SupportedRange
 from proxy.fleet.membership import Member
-from proxy.fleet.sidecar_record import MAX_ENDPOINTS, SidecarRecord, decode, encode
+from proxy.fleet.sidecar_record import SidecarRecord
 from proxy.fleet.view import (
     NO_CAPABILITIES,
     OwnBroker,
-    OwnFeatures,
     brokers_without_sidecar,
     build_fleet_view,
     build_own_record,
@@ -89,24 +86,6 @@ class TestOwn:
         assert view.tags.keys() == {"broker.id", "endpoints", "protocol.version.source", "sidecar.version"}
         assert view.tags["protocol.version.source"] == "unknown"
         assert invalid_tag_names(view.tags) == []
-
-    def test_features_are_in_tags_and_in_the_record(self):
-        supported = {"brokerside.audit.event.schema": LevelRange(1, 2), "brokerside.quota.ip": LevelRange(1, 1)}
-        registered = OwnFeatures(supported, 7, {"brokerside.quota.ip": 1}, 3, {"features/0": 5})
-        own = FULL._replace(features=registered)
-        tags = build_own_view(config(), own).tags
-        record = build_own_record(config(), own, boot_id="b", started_ms=1)
-
-        assert tags["sidecar.features"] == "brokerside.audit.event.schema=1-2,brokerside.quota.ip=1-1"
-        assert tags["brokerside.features.epoch"] == "7"
-        assert invalid_tag_names(tags) == []
-        assert record.features == {
-            "brokerside.audit.event.schema": SupportedRange(1, 2),
-            "brokerside.quota.ip": SupportedRange(1, 1),
-        }
-        assert (record.applied_epoch, record.effective) == (7, {"brokerside.quota.ip": 1})
-        assert (record.undelivered_above, record.holds, record.state) == (3, {"features/0": 5}, "running")
-        assert "brokerside.features.epoch" not in build_own_view(config(), FULL).tags
 
     def test_the_record_says_the_same_to_the_other_sidecars(self):
         one = config(tags={"rack": "r8a9"})
@@ -199,26 +178,6 @@ class TestTags:
 
             assert invalid_tag_names(tags) == [], release
             assert tags.keys() <= TAGS_BY_NAME.keys(), release
-
-
-class TestManyListeners:
-    def test_the_record_holds_no_more_than_is_read(self):
-        listeners = [
-            {
-                "name": f"L{number}",
-                "bind": f"127.0.0.1:{20_000 + number}",
-                "advertised": f"{'x' * 60}.{'y' * 60}:9092",
-                "upstream": "127.0.0.1:19092",
-            }
-            for number in range(MAX_ENDPOINTS + 1)
-        ]
-        one = Config.model_validate({"broker.id": 1, "listeners": listeners})
-
-        record = decode(encode(build_own_record(one, FULL, boot_id="b", started_ms=1)))
-
-        assert record is not None
-        assert len(record.addresses) == MAX_ENDPOINTS
-        assert invalid_tag_names(record.tags) == []
 
 
 def test_a_version_s_format_has_one_way_to_match():

@@ -5,7 +5,8 @@ import contextlib
 import hashlib
 import socket
 import ssl
-from pathlib import Path
+from collections.abc import Callable
+from itertools import product
 
 import pytest
 
@@ -70,86 +71,78 @@ def test_a_client_hello_may_be_split_over_records():
 CHANGE_CIPHER_SPEC = b"\x14\x03\x03\x00\x01\x01"
 
 
-@pytest.fixture
-def retried(tmp_path: Path) -> tuple[TlsStream, Client]:
-    """A stream that asks this client for another key share, and a client."""
-    authority = Authority(tmp_path)
+@pytest.fixture(scope="module")
+def retry(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], tuple[TlsStream, Client]]:
+    """Makes a stream that asks its client for another key share, and that client."""
+    authority = Authority(tmp_path_factory.mktemp("tls"))
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(*authority.issue("broker"))
     server.set_ecdh_curve("prime256v1")  # OpenSSL's clients begin with X25519
-    return TlsStream(server), Client(ssl.create_default_context(cafile=str(authority.ca)))
+    trusting = ssl.create_default_context(cafile=str(authority.ca))
+    return lambda: (TlsStream(server), Client(trusting))
 
 
 def is_retry(answer: bytes) -> bool:
     return answer[11:43] == hashlib.sha256(b"HelloRetryRequest").digest()
 
 
-@pytest.mark.parametrize("piece", [1, 7, 10_000])
-@pytest.mark.parametrize("record", [1, 50, 10_000])
-def test_a_second_client_hello_is_answered(retried: tuple[TlsStream, Client], record: int, piece: int):
-    stream, client = retried
-    answer = stream.shake_hands(client.shake_hands())
-    assert is_retry(answer)
-    second = client.shake_hands(answer)
-    assert second.startswith(CHANGE_CIPHER_SPEC)
-    sent = CHANGE_CIPHER_SPEC + records(second[len(CHANGE_CIPHER_SPEC) + 5 :], record)
-    answer = b"".join(stream.shake_hands(one) for one in cut(sent, piece))
-    stream.check()
-    stream.shake_hands(client.shake_hands(answer))
-    assert stream.established
-
-
-@pytest.mark.parametrize("length", [16385, 131_396, 0xFFFFFF])
-@pytest.mark.parametrize("at_once", [False, True])
-@pytest.mark.parametrize("before", [b"", CHANGE_CIPHER_SPEC])
-def test_the_length_of_a_second_client_hello_is_bounded(
-    retried: tuple[TlsStream, Client], length: int, at_once: bool, before: bytes
-):
-    stream, client = retried
-    second = before + records(b"\x01" + length.to_bytes(3, "big"), 100)
-    if at_once:  # OpenSSL would read it right after the first one
-        answer = stream.shake_hands(client.shake_hands() + second)
-    else:
+def test_a_second_client_hello_is_answered(retry):
+    for record, piece in product((1, 50, 10_000), (1, 7, 10_000)):
+        stream, client = retry()
         answer = stream.shake_hands(client.shake_hands())
+        assert is_retry(answer)
+        second = client.shake_hands(answer)
+        assert second.startswith(CHANGE_CIPHER_SPEC)
+        sent = CHANGE_CIPHER_SPEC + records(second[len(CHANGE_CIPHER_SPEC) + 5 :], record)
+        answer = b"".join(stream.shake_hands(one) for one in cut(sent, piece))
         stream.check()
-        assert stream.shake_hands(second) == b""
-    assert is_retry(answer)
-    with pytest.raises(PeerError, match=f"its ClientHello has {length} bytes, more than 16384"):
-        stream.check()
+        stream.shake_hands(client.shake_hands(answer))
+        assert stream.established, (record, piece)
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        b"\x17\x03\x03\x00\x01\x00",  # data
-        b"\x16\x03\x03\x00\x04\x0b\x01\x00\x00",  # a certificate
-        CHANGE_CIPHER_SPEC * 2,
-        b"\x14\x03\x03\x00\x02\x01\x01",
-    ],
-)
-def test_other_second_messages_are_refused(retried: tuple[TlsStream, Client], sent: bytes):
-    stream, client = retried
-    stream.shake_hands(client.shake_hands())
-    stream.shake_hands(sent)
-    with pytest.raises(PeerError, match="its next message is not a ClientHello"):
-        stream.check()
+def test_the_length_of_a_second_client_hello_is_bounded(retry):
+    for length, at_once, before in product((16385, 131_396, 0xFFFFFF), (False, True), (b"", CHANGE_CIPHER_SPEC)):
+        stream, client = retry()
+        second = before + records(b"\x01" + length.to_bytes(3, "big"), 100)
+        if at_once:  # OpenSSL would read it right after the first one
+            answer = stream.shake_hands(client.shake_hands() + second)
+        else:
+            answer = stream.shake_hands(client.shake_hands())
+            stream.check()
+            assert stream.shake_hands(second) == b"", length
+        assert is_retry(answer), length
+        with pytest.raises(PeerError, match=f"its ClientHello has {length} bytes, more than 16384"):
+            stream.check()
 
 
-@pytest.mark.parametrize("piece", [1, 3, 10])
-def test_an_alert_instead_of_a_second_client_hello_gives_its_reason(retried: tuple[TlsStream, Client], piece: int):
-    stream, client = retried
-    stream.shake_hands(client.shake_hands())
-    for one in cut(b"\x15\x03\x03\x00\x02\x02\x28", piece):  # handshake_failure
-        stream.shake_hands(one)
-    with pytest.raises(PeerError, match="HANDSHAKE_FAILURE"):
-        stream.check()
+def test_other_second_messages_are_refused(retry):
+    other = "its next message is not a ClientHello"
+    for sent, reason in (
+        (b"\x17\x03\x03\x00\x01\x00", other),  # data
+        (b"\x16\x03\x03\x00\x04\x0b\x01\x00\x00", other),  # a certificate
+        (CHANGE_CIPHER_SPEC * 2, other),
+        (b"\x14\x03\x03\x00\x02\x01\x01", other),
+        (b"\x15\x03\x03\x00\x02\x02\x28", "HANDSHAKE_FAILURE"),  # an alert gives its reason
+    ):
+        for piece in (1, 3, 10_000):
+            stream, client = retry()
+            stream.shake_hands(client.shake_hands())
+            for one in cut(sent, piece):
+                stream.shake_hands(one)
+            with pytest.raises(PeerError, match=reason):
+                stream.check()
 
 
-def test_what_follows_a_client_hello_in_its_record_is_refused(retried: tuple[TlsStream, Client]):
-    stream, client = retried
+def test_what_follows_a_client_hello_is_refused_in_its_record_and_read_after_it_in_another(retry):
+    stream, client = retry()
     first = client.shake_hands()[5:]
     assert stream.shake_hands(records(first + b"\x01\x02\x01\x44", 10_000)) == b""
     with pytest.raises(PeerError, match="its first message is not a ClientHello"):
+        stream.check()
+    stream, client = retry()
+    answer = stream.shake_hands(client.shake_hands())
+    stream.shake_hands(client.shake_hands(answer) + b"\x15\x03\x03\x00\x02\x02\x28")
+    with pytest.raises(PeerError, match="SSLV3_ALERT_HANDSHAKE_FAILURE"):
         stream.check()
 
 
@@ -158,14 +151,6 @@ def test_the_records_of_a_client_hello_are_bounded():
     for piece in (100_000, 16_384, 1000):
         assert outcome(cut(records(hello, 1), piece)) == "the records of its ClientHello have more than 17408 bytes"
     assert outcome([records(hello, 100)[:17_000]]) == "open"
-
-
-def test_what_comes_with_a_client_hello_is_read_after_it(retried: tuple[TlsStream, Client]):
-    stream, client = retried
-    answer = stream.shake_hands(client.shake_hands())
-    stream.shake_hands(client.shake_hands(answer) + b"\x15\x03\x03\x00\x02\x02\x28")
-    with pytest.raises(PeerError, match="SSLV3_ALERT_HANDSHAKE_FAILURE"):
-        stream.check()
 
 
 async def test_a_client_that_does_not_read_its_handshake_is_not_waited_for():

@@ -170,20 +170,6 @@ async def test_what_each_address_said_is_reported(refusing, silent, monkeypatch)
     assert open_sockets() == before
 
 
-async def test_a_client_that_leaves_takes_all_attempts_with_it(silent, monkeypatch):
-    monkeypatch.setattr(module, "ATTEMPT_DELAY", 0.01)
-    upstream = named(monkeypatch, Upstream(Endpoint("broker", 9092), 60.0), *[silent] * 3)
-    before = open_sockets()
-    connecting = asyncio.create_task(upstream.connect())
-    while Upstream.extra_attempts < 2:  # noqa: ASYNC110  # there is no event of it
-        await asyncio.sleep(0.01)
-    connecting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await connecting
-    await settled()
-    assert (open_sockets(), Upstream.extra_attempts) == (before, 0)
-
-
 @pytest.mark.slow
 async def test_many_clients_have_few_attempts_beside_their_first(broker, silent, monkeypatch):
     """So many descriptors are taken of the reserve, and no more; all of them are connected."""

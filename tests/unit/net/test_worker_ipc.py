@@ -167,17 +167,6 @@ async def test_what_could_not_be_sent_to_a_peer_that_is_gone_comes_back(pair):
         sock.close()
 
 
-async def test_the_last_words_of_a_peer_are_heard_even_if_it_did_not_listen(pair):
-    pair.listen()
-    pair.worker.send(ConnectionsClosed([1]))
-    pair.main.send(RequestSnapshot(1))  # never read by the worker, which makes the kernel reset the pair
-    pair.worker.send(ConnectionsClosed([2]))
-    pair.worker.flush_and_close()
-    pair.main.close()
-
-    assert pair.reported == [ConnectionsClosed([1]), ConnectionsClosed([2])]
-
-
 async def test_out_of_descriptors_the_message_comes_alone(pair):
     pair.listen()
     kept, given = socket.socketpair()
