@@ -18,6 +18,7 @@ from tests.golden.frames import Frame, recordings
 from tests.golden.message_sets import message_sets
 from tests.sasl import authenticate, authenticate_reply, bearer, handshake, handshake_reply, jwt, plain, scram, software
 from tests.tools import messages, random_messages
+from tests.tools.facts import counted
 from tests.tools.messages import Field, Made, Message, encode
 from tests.unit.observers.test_otlp_encoding import KINDS
 
@@ -66,7 +67,7 @@ def bodies() -> list[bytes]:
     for number, (_, _, message) in enumerate(MESSAGES):
         for version in range(message.max_version + 1):
             found += [
-                bytes([number, version]) + encode(message, version, _values(message.fields, version, rng))
+                bytes([number, version]) + encode(message, version, values_of(message.fields, version, rng))
                 for _ in range(3)
             ]
     numbers = {(key, response): number for number, (key, response, _) in enumerate(MESSAGES)}
@@ -75,7 +76,7 @@ def bodies() -> list[bytes]:
     return found
 
 
-def _values(fields: tuple[Field, ...], version: int, rng: Random) -> dict[str, Any]:
+def values_of(fields: tuple[Field, ...], version: int, rng: Random) -> dict[str, Any]:
     live = [field for field in fields if field.lives_in(version) and (field.tag is None or rng.random() < 0.3)]
     values: dict[str, Any] = {field.name: _value(field, version, rng) for field in live}
     if rng.random() < 0.1:
@@ -87,10 +88,11 @@ def _value(field: Field, version: int, rng: Random) -> Any:
     if field.array:
         return [_value(field._replace(array=False), version, rng) for _ in range(rng.choice((0, 1, 1, 2, 3)))]
     if field.fields:
-        return _values(field.fields, version, rng)
+        return values_of(field.fields, version, rng)
     match field.type:
         case "records":
-            return Made(rng.choice([None, *record_sets()]), EMPTY_RECORD_SET)
+            data = rng.choice([None, *record_sets()])
+            return Made(data, (data and counted(data)) or EMPTY_RECORD_SET)
         case "uuid":
             return rng.randbytes(16)
         case "string":
@@ -204,7 +206,7 @@ def _pairs() -> list[list[tuple[bytes, bytes]]]:
     rng = Random("share")
     for version in range(3):
         asked, answered = (
-            encode(message, version, _values(message.fields, version, rng)) for _, _, message in MESSAGES[4:]
+            encode(message, version, values_of(message.fields, version, rng)) for _, _, message in MESSAGES[4:]
         )
         shared.append((request(78, version, version, b"\0" + asked), response(version, b"\0" + answered)))
     return [

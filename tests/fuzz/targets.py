@@ -19,15 +19,15 @@ from observers.record_counter import count_records
 from proxy.compiled import walk_door
 from proxy.compiled.exchange import Exchange, Kind
 from proxy.core.accessors import Accessors, Records
-from proxy.core.exchange import Connection, ConnectionTransition, FetchResponse, ProduceRequest, RecordSet
+from proxy.core.exchange import Connection, ConnectionTransition, FetchResponse, ProduceRequest
 from proxy.core.principal_tracker import MAX_UNANSWERED, PrincipalTracker
 from proxy.core.proxy_protocol import parse
-from proxy.core.records import SHORTEST
 from proxy.core.struct import SchemaError, UnknownMessage, view
 from proxy.errors import MalformedBody, PeerError, Side
 from tests.fuzz import seeds, tls
 from tests.fuzz.mutate import cuts, single
 from tests.oracle import walk as oracle
+from tests.tools.facts import counted
 from tests.tools.messages import uvarint
 
 COMPARED = 1 / 4
@@ -145,34 +145,6 @@ def check_records(data: bytes, rng: Random) -> None:
     assert records == expected
     if not records.claimed:
         assert count_records(memoryview(data)) == records.records
-
-
-def counted(data: bytes) -> RecordSet | None:
-    """What its batches' headers say, read in the plainest way; None where they make no sense."""
-    pos, batches, records, claimed = 0, 0, 0, False
-    first = (-1, -1, -1, -1, -1)
-    while len(data) - pos >= 18:
-        offset, length = struct.unpack_from(">qi", data, pos)
-        magic = struct.unpack_from("b", data, pos + 16)[0]
-        if magic not in (0, 1, 2) or length < SHORTEST[magic]:
-            return None
-        if pos + 12 + length > len(data):
-            break
-        if magic == 2:
-            attributes = struct.unpack_from(">h", data, pos + 21)[0]
-            producer_id, epoch, sequence, count = struct.unpack_from(">qhii", data, pos + 43)
-            if count < 0:
-                return None
-            records += 0 if attributes & 32 else count
-            own = (2, producer_id, epoch, sequence, offset)
-        else:
-            claimed = claimed or data[pos + 17] & 7 != 0
-            records += 1
-            own = (magic, -1, -1, -1, offset)
-        first = own if not batches else first
-        batches += 1
-        pos += 12 + length
-    return RecordSet(len(data), batches, records, *first, claimed)
 
 
 def records_once(data: bytes) -> object:

@@ -143,6 +143,9 @@ def upgraded(folder: Path, node_id: int) -> ClusterState:
         save(folder, replace(state, kafka_version=OLD))
 
 
+@pytest.mark.promise(
+    "broker-metadata.md", "Every sidecar answers for all brokers of the cluster, or for those that are asked for."
+)
 def test_all_brokers_or_those_that_are_asked_for(fleet: Fleet) -> None:
     assert list(fleet.ask(2)) == [1, 2, 3]
     assert list(fleet.ask(1, 2, 2, 99, -1)) == [1, 2]
@@ -304,6 +307,9 @@ class TestClient:
             assert len(client.brokers()) == 3
             assert (str(client.address), len(connections)) == (bind, 1)
 
+    @pytest.mark.promise(
+        "broker-metadata.md", "A client moves to another broker by the address that BrokerMetadata returned."
+    )
     def test_goes_to_another_broker_by_the_returned_address(self, fleet: Fleet) -> None:
         with BrokerMetadataClient(fleet.address(1)) as client:
             assert client.move_to(UPGRADED).node_id == UPGRADED

@@ -121,7 +121,7 @@ def says(data: bytes) -> Behaviour:
 
 @pytest.mark.promise(
     "architecture.md",
-    "A connection with a deferred request ends, with its cause, where the broker closes, stays silent or sends anything else.",
+    "A connection with a deferred request ends, with its cause, where the broker does not answer a call.",
 )
 @each(
     ("behaviour", "cause"),

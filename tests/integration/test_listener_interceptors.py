@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA, SUPPORTED, LevelRange
 from proxy.features.records import FeatureUpdate
@@ -158,18 +159,22 @@ async def forwarded(site: Site) -> bool:
 @pytest.mark.parametrize("workers", [1], indirect=True)
 async def test_a_broker_that_comes_back_is_asked_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api_versions_probe, "MIN_PROBE_INTERVAL", 0.0)
-    async with run() as site:
-        assert await site.answer(request(METADATA, 13, 1)) == response(1), "of nothing, from the sidecar"
-        site.broker.apis[METADATA] = (0, 13)
-        open_ = await site.dial()
-        assert await site.works(open_)
-        site.broker.end()
-        assert await site.has_ended(open_)
-        site.clients[open_][1].close()
+    with capture_logs() as lines:
+        async with run() as site:
+            assert await site.answer(request(METADATA, 13, 1)) == response(1), "of nothing, from the sidecar"
+            site.broker.apis[METADATA] = (0, 13)
+            open_ = await site.dial()
+            assert await site.works(open_)
+            site.broker.end()
+            assert await site.has_ended(open_)
+            site.clients[open_][1].close()
 
-        async with asyncio.timeout(60):
-            while not await forwarded(site):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+            async with asyncio.timeout(60):
+                while not await forwarded(site):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+    said = {line["event"]: line for line in lines}
+    assert "upstream_versions_known" in said
+    assert said["upstream_versions_changed"]["changed"] == ["Metadata"]
 
 
 @pytest.mark.promise(
@@ -250,6 +255,9 @@ def update_response(correlation_id: int, result: UpdateResult) -> bytes:
     return response(correlation_id, b"\0" + update_features.encode_response(UPDATE, result))
 
 
+@pytest.mark.promise(
+    "features.md", "Every worker process shows the fleet's features, and updates of its clients reach the controller."
+)
 async def test_the_features_are_passed_to_all_processes_and_updates_come_back(run: Run) -> None:
     asked: list[UpdateRequest] = []
 

@@ -1,22 +1,22 @@
-"""Whole = byte by byte = random cuts, for every version; nothing but MalformedBody for bytes that make no sense; and
-the oracle says the same."""
+"""Whole = byte by byte = random cuts, for every version; and the oracle gives up at the same byte."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from random import Random
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from proxy.compiled import walk_door
 from proxy.errors import MalformedBody, Side
 from tests.cases import each
+from tests.fuzz import seeds
+from tests.fuzz.mutate import Mutator, cuts, single
 from tests.oracle import walk as oracle
-from tests.property.strategies import cuts, damaged, values
 from tests.tools import facts, messages
-from tests.tools.messages import Message, encode
+from tests.tools.messages import Message, Values, encode
 
 
 class Kind(NamedTuple):
@@ -35,88 +35,67 @@ KINDS = [
     Kind("share_fetch_request", messages.SHARE_FETCH_REQUEST, "client"),
     Kind("share_fetch_response", messages.SHARE_FETCH_RESPONSE, "broker"),
 ]
-
-every_kind = each("kind", KINDS)
-every_version = each(
-    ("kind", "version"), [(kind, version) for kind in KINDS for version in range(kind.message.max_version + 1)]
-)
-
-NOISE = st.binary(max_size=20)
+EACH = 12
+"""Messages of each version."""
 
 
-# Both return the facts, or the side that the MalformedBody blames.
+def drawn(kind: Kind, version: int, rng: Random) -> tuple[Values, bytes]:
+    """Values, and the message that has them."""
+    values = seeds.values_of(kind.message.fields, version, rng)
+    return values, encode(kind.message, version, values)
 
 
-def whole(
-    kind: Kind, version: int, body: bytes, before: bytes = b"", after: bytes = b"", walk: ModuleType = walk_door
-) -> Any:
-    data = before + body + after
-    end = len(before) + len(body)
-    try:
-        return walk.walk_whole(getattr(walk, kind.name), data, len(before), end, version, kind.side)
-    except MalformedBody as error:
-        return error.side
-
-
-def in_pieces(kind: Kind, version: int, pieces: list[bytes], before: bytes = b"", after: bytes = b"") -> Any:
-    feed = walk_door.BodyFeed(getattr(walk_door, kind.name), version, kind.side)
-    try:
-        for piece in pieces:
-            feed.feed(before + piece + after, len(before), len(before) + len(piece))
-        return feed.finish()
-    except MalformedBody as error:
-        return error.side
-
-
-@every_version
-@settings(max_examples=settings().max_examples // 2)
-@given(data=st.data())
-def test_a_valid_message_gives_its_facts_however_it_arrives(kind: Kind, version: int, data: st.DataObject) -> None:
-    drawn = data.draw(values(kind.message, version))
-    body = encode(kind.message, version, drawn)
-    expected = getattr(facts, kind.name)(version, drawn)
-    before, after = data.draw(NOISE), data.draw(NOISE)
-    assert whole(kind, version, body) == expected
-    assert whole(kind, version, body, before, after) == expected
-    assert in_pieces(kind, version, data.draw(cuts(body))) == expected
-    assert in_pieces(kind, version, data.draw(cuts(body)), before, after) == expected
-
-
-@every_kind
-@given(data=st.data())
-@settings(max_examples=settings().max_examples * 2)
-def test_every_proper_prefix_is_malformed(kind: Kind, data: st.DataObject) -> None:
-    version = data.draw(st.integers(0, kind.message.max_version))
-    body = encode(kind.message, version, data.draw(values(kind.message, version)))
-    prefix = body[: data.draw(st.integers(0, len(body) - 1))]
-    assert whole(kind, version, prefix) == kind.side
-    assert in_pieces(kind, version, data.draw(cuts(prefix))) == kind.side
-
-
-def reported(walk: ModuleType, kind: Kind, version: int, pieces: list[bytes]) -> tuple[Any, ...]:
-    """What a walker says of a body in pieces: its facts, or at which piece it gave up (−1: at the end), and why."""
-    feed = walk.BodyFeed(getattr(walk, kind.name), version, kind.side)
-    number = -1
+def in_pieces(walk: ModuleType, kind: Kind, version: int, pieces: list[bytes], noise: bytes = b"") -> Any:
+    """The facts; or whom the MalformedBody blames, at which piece it was raised (-1: at the end), and why."""
+    feed, number = walk.BodyFeed(getattr(walk, kind.name), version, kind.side), -1
     try:
         for number, piece in enumerate(pieces):  # noqa: B007
-            feed.feed(piece, 0, len(piece))
+            feed.feed(noise + piece + noise, len(noise), len(noise) + len(piece))
         number = -1
-        return (feed.finish(),)
+        return feed.finish()
     except MalformedBody as error:
-        return number, str(error)
+        return error.side, number, str(error)
+
+
+def whole(walk: ModuleType, kind: Kind, version: int, body: bytes, noise: bytes = b"") -> Any:
+    data, end = noise + body + noise, len(noise) + len(body)
+    try:
+        return walk.walk_whole(getattr(walk, kind.name), data, len(noise), end, version, kind.side)
+    except MalformedBody as error:
+        return error.side
+
+
+def versions() -> Iterator[tuple[Kind, int]]:
+    for kind in KINDS:
+        yield from ((kind, version) for version in range(kind.message.max_version + 1))
+
+
+@each(("kind", "version"), list(versions()))
+def test_a_message_gives_its_facts_however_it_arrives_and_a_part_of_it_none(kind: Kind, version: int) -> None:
+    rng = Random(f"{kind.name} {version}")
+    for _ in range(EACH):
+        values, body = drawn(kind, version, rng)
+        expected = getattr(facts, kind.name)(version, values)
+        noise = rng.randbytes(rng.randrange(20))
+        assert whole(walk_door, kind, version, body) == whole(walk_door, kind, version, body, noise) == expected
+        for pieces in (single(body), cuts(rng, body), cuts(rng, body)):
+            assert in_pieces(walk_door, kind, version, pieces, noise) == expected
+        prefix = body[: rng.randrange(len(body))]
+        assert whole(walk_door, kind, version, prefix) == kind.side
+        assert in_pieces(walk_door, kind, version, cuts(rng, prefix))[0] == kind.side
 
 
 @pytest.mark.promise(
     "architecture.md",
     "A body is read in place with the same facts whole and in pieces, and malformed at the same byte.",
 )
-@every_kind
-@given(data=st.data())
-@settings(max_examples=settings().max_examples * 5)
-def test_the_walker_says_what_the_oracle_says_at_the_same_byte(kind: Kind, data: st.DataObject) -> None:
-    version = data.draw(st.integers(0, kind.message.max_version))
-    body = encode(kind.message, version, data.draw(values(kind.message, version)))
-    body = data.draw(st.one_of(st.just(body), damaged(body), st.binary(max_size=300)))
-    pieces = data.draw(cuts(body))
-    assert reported(walk_door, kind, version, pieces) == reported(oracle, kind, version, pieces)
-    assert whole(kind, version, body) == whole(kind, version, body, walk=oracle)
+@each(("kind", "version"), list(versions()))
+def test_the_walker_says_what_the_oracle_says_at_the_same_byte(kind: Kind, version: int) -> None:
+    rng = Random(f"oracle {kind.name} {version}")
+    mutator = Mutator(rng, [drawn(kind, version, rng)[1] for _ in range(EACH)])
+    for _ in range(5 * EACH):
+        body = mutator.input()
+        pieces = cuts(rng, body)
+        found = in_pieces(oracle, kind, version, pieces)
+        assert in_pieces(walk_door, kind, version, pieces) == found
+        assert whole(walk_door, kind, version, body) == whole(oracle, kind, version, body)

@@ -22,6 +22,9 @@ def entry(**tags: str) -> BrokerEntry:
     )
 
 
+@pytest.mark.promise(
+    "protocol.md", "`versions_for` returns the first and the last version of each api that a broker's range promises."
+)
 def test_versions_are_chosen_by_the_broker_s_range():
     found = protocol_range(entry(protocol_version_exact="true"))
 
@@ -38,6 +41,7 @@ def test_a_producer_takes_what_the_broker_takes():
     assert producer_settings(entry()) == {}
 
 
+@pytest.mark.promise("broker-metadata.md", "`endpoints` gives the first address of each security protocol of a broker.")
 def test_endpoints_by_protocol_the_first_of_each():
     found = endpoints(entry(endpoints="plaintext://a:1,ssl://[fd00::7]:2,plaintext://b:3"))
 

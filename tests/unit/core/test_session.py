@@ -10,8 +10,10 @@ from statistics import median
 import pytest
 
 from proxy.compiled.exchange import Exchange
+from proxy.core.budget import CLIENT_ID, EXCHANGE
 from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection
+from proxy.core.header import MAX_PREFIX
 from proxy.core.names import shorten
 from proxy.core.session import MAX_IN_FLIGHT, Session
 from proxy.errors import PeerError
@@ -126,7 +128,9 @@ def test_a_long_client_id_is_not_kept_after_its_exchange() -> None:
     for name in names:
         bench.client(request(METADATA, 1, 5, client_id=name))
         assert bench.session.client_id == shorten(name.encode()).decode()
+        assert bench.session.account.budget.charged == EXCHANGE + CLIENT_ID * len(name)
         bench.broker(response(5))
+        bench.session.account.budget.clear_recorded()
     assert [each.client_id for each in bench.exchanges] == names
 
 
@@ -212,6 +216,17 @@ def test_a_long_header_that_comes_byte_by_byte_is_not_parsed_for_each_of_them(si
         took.append(time.thread_time() - began)
     # To parse it 8,000 times takes a second or more. A virtual machine that stands still adds to one of these times.
     assert 8_000 * median(took) < 0.5
+
+
+def test_a_header_that_does_not_end_is_refused_at_its_bound() -> None:
+    bench, sent = Bench(), 0
+    frame = struct.pack(">ihhih", 1_000_000, 0, 9, 1, -1) + b"\1\5" + uvarint(900_000) + bytes(900_000)
+    with pytest.raises(PeerError) as raised:  # noqa: PT012 - any of the pieces may be the one
+        while sent < len(frame):
+            sent += 1000
+            bench.client(frame[sent - 1000 : sent])
+    assert (raised.value.side, raised.value.reason) == ("client", "invalid_header")
+    assert MAX_PREFIX < sent <= MAX_PREFIX + 2000
 
 
 def test_a_response_that_nobody_asked_for_is_out_of_sync() -> None:

@@ -247,6 +247,10 @@ def test_what_is_asked_is_after_the_header_whatever_that_holds() -> None:
     assert (asked.client_id, body) == ("a name", b"body")
 
 
+@pytest.mark.promise(
+    "security.md",
+    "A request that would be held back beyond its bound ends the connection, and is not forwarded unread.",
+)
 def test_a_request_too_long_to_be_held_is_refused() -> None:
     bench = Bench()
     first = request(METADATA, 1, 1)
@@ -548,6 +552,7 @@ def test_a_broker_that_answers_what_it_was_not_asked_is_out_of_sync() -> None:
         bench.broker(response(1))
 
 
+@pytest.mark.promise("unsupported-requests.md", "At most 64 KiB of a client are answered in one turn.")
 def test_many_long_answers_wait_in_the_requests_that_ask_for_them() -> None:
     bench = Bench()
     asked = b"".join(request(HELD, 0, n, b"a" * 1000) for n in range(200))
@@ -619,6 +624,10 @@ def test_who_asks_is_known_whether_or_not_anybody_observes(wanted: int | None) -
     assert wanted is not None or bench.counters.decoded == {}
 
 
+@pytest.mark.promise(
+    "broker-metadata.md",
+    "After a login with GSSAPI a client counts as logged in once the broker itself has answered something else.",
+)
 def test_an_answer_of_ours_does_not_show_that_the_broker_let_a_client_in() -> None:
     bench = Bench(wanted=None, source="unauthenticated")
     log_in(bench, "GSSAPI", b"token")

@@ -73,6 +73,10 @@ def produce(version: int, topic: bytes) -> ObservableStructImpl:
     return view(0, version, body, response=False, size=100, name_of={TOPIC_ID: "orders"}.get)
 
 
+@pytest.mark.promise(
+    "observers.md",
+    "A field's name is spelled as in Kafka's definitions or as in KIP-388; case and underscores do not matter.",
+)
 @each("version", range(14))
 def test_a_produce_request_in_both_spellings(version: int) -> None:
     struct = produce(version, TOPIC_ID if version >= 13 else b"orders")
@@ -90,6 +94,7 @@ def test_a_produce_request_in_both_spellings(version: int) -> None:
         assert bytes(partition.get_records(records).data or b"") == b"abcd"
 
 
+@pytest.mark.promise("observers.md", "A topic that goes by its id has its name wherever the cluster knows it.")
 def test_metadata_by_id_has_a_topic_all_the_same() -> None:
     body = b"\2" + TOPIC_ID + b"\0\0" + b"\1\0\0"
     struct = view(3, 12, body, response=False, name_of={TOPIC_ID: "orders"}.get)

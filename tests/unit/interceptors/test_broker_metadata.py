@@ -142,6 +142,7 @@ class TestSelection:
 
 
 class TestInterceptor:
+    @pytest.mark.promise("broker-metadata.md", "A version of BrokerMetadata other than 0 is not supported.")
     def test_wants_its_one_version_only(self, fleet):
         rules = InterceptorChain([BrokerMetadataInterceptor(fleet, "CLIENT", KEY, open_to_all=False)])
 

@@ -67,6 +67,7 @@ def test_quotas_of_addresses_are_refused_with_all_that_come_with_them(version: i
     ]
 
 
+@pytest.mark.promise("limits.md", "Quotas of users and client ids are the broker's, and changes of them are forwarded.")
 @each("version", VERSIONS)
 def test_all_other_quotas_are_forwarded(version: int) -> None:
     assert ask(version) is Disposition.FORWARD

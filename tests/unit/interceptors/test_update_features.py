@@ -243,6 +243,10 @@ def test_more_than_any_client_sends_is_refused_before_it_is_read(
         assert decode_response(version, answer[1:]) == UpdateResult(INVALID_UPDATE_VERSION, FAILED + said)
 
 
+@pytest.mark.promise(
+    "features.md",
+    "Whether a client may update the fleet's features, the broker is asked on the client's own connection.",
+)
 @each("version", VERSIONS)
 def test_the_broker_is_asked_as_this_client_and_then_the_controller(version: int) -> None:
     bench = Bench()

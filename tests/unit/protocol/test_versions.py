@@ -63,6 +63,9 @@ def test_the_range_of_what_a_release_has_is_that_of_the_release(release: str) ->
     assert ranges(versions_for(release_range(release))) == release_range(release)
 
 
+@pytest.mark.promise(
+    "protocol.md", "Brokers of 4.0 and later are taken not to have Produce v0 to v2, which they list and refuse."
+)
 def test_produce_is_what_brokers_of_4_take() -> None:
     assert LIVE["4.3.1"][0] == (0, 13)
     assert floored(LIVE["4.3.1"])[0] == (3, 13)
@@ -71,12 +74,19 @@ def test_produce_is_what_brokers_of_4_take() -> None:
     assert floored({0: (0, 13)}) == {0: (0, 13)}
 
 
+@pytest.mark.promise(
+    "protocol.md",
+    "Telemetry, which a broker has with a reporter only, is neither missed in a range nor promised by it.",
+)
 def test_telemetry_is_neither_missed_nor_promised() -> None:
     with_reporter = {**LIVE["4.3.1"], 71: (0, 0), 72: (0, 0)}
     assert ranges(with_reporter) == ranges(LIVE["4.3.1"])
     assert 71 not in versions_for(ranges(with_reporter))
 
 
+@pytest.mark.promise(
+    "protocol.md", "The sidecars' own apis have ProtocolVersions, and a broker without a sidecar does not lack them."
+)
 def test_private_apis_count_for_whoever_has_them_and_are_not_missed() -> None:
     last = number(30000, 0)
     assert ranges({**LIVE["4.4.0"], 30000: (0, 0)}) == ranges(LIVE["4.4.0"])._replace(max=last)
@@ -152,6 +162,9 @@ def test_a_broker_that_is_like_none_exactly_is_reported_as_the_nearest() -> None
     assert release_of({10000: (0, 3)}) is None
 
 
+@pytest.mark.promise(
+    "tags.md", "`broker.version.int` has one byte for each of four components of the broker's version."
+)
 @each(
     ("text", "number"),
     [
