@@ -27,6 +27,7 @@ async def test_one_slot_serves_thousands_of_connections_one_after_the_other(site
     assert site.peer.seen == count
 
 
+@pytest.mark.slow
 @pytest.mark.promise("limits.md", "Every connection beyond those of an address is refused, and no other.")
 async def test_of_an_address_that_has_all_its_connections_every_further_one_is_refused(site: Site) -> None:
     """D5: exactly those, each at once, and the others keep theirs."""

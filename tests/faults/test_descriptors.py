@@ -55,6 +55,7 @@ async def test_without_descriptors_clients_wait_and_are_served_later(site: Site)
     assert sample(text, "brokerside_upstream_connect_failures_total") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.promise("security.md", "Descriptors stay free for the admin endpoint and the sidecar itself.")
 async def test_probes_and_clients_are_served_with_all_descriptors_taken(site: Site) -> None:
     """400 clients that say nothing, at a limit of 200 descriptors: each that was accepted reaches the broker, and the

@@ -102,6 +102,7 @@ async def test_a_drain_answers_what_was_read_and_then_exits(site: Site) -> None:
     assert "exit_forced" not in events
 
 
+@pytest.mark.slow
 @pytest.mark.promise("restart.md", "A drain ends after drain.timeout.ms though a fetch still waits.")
 async def test_a_drain_with_a_waiting_fetch_ends_after_its_time(site: Site) -> None:
     """C4, with a drain of 1 s."""

@@ -129,6 +129,7 @@ async def test_bad_files_change_nothing_and_each_is_one_error_with_its_place(sit
     assert (await log.next("config_"))["event"] == "config_unchanged"
 
 
+@pytest.mark.slow
 @pytest.mark.promise("restart.md", "Signals that come in hundreds are few reloads, and the last file wins.")
 async def test_signals_that_come_in_hundreds_are_few_reloads_and_the_last_file_wins(site: Site) -> None:
     """C7."""

@@ -89,6 +89,7 @@ async def test_a_listener_comes_and_goes(site: ReloadSite) -> None:
     await site.until(lambda text: sample(text, "brokerside_requests_total", listener="MORE") == 3)
 
 
+@pytest.mark.slow
 @pytest.mark.promise("restart.md", "Listeners exchange their addresses by a reload without refusing a connection.")
 async def test_listeners_may_change_their_addresses_among_each_other_under_load(site: ReloadSite) -> None:
     """The sockets go from one to the other open, so nobody is refused."""

@@ -185,6 +185,7 @@ async def test_connections_of_the_predecessor_count_until_they_end(site: Takeove
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.promise("restart.md", "Clients that wait for a limit wait in the successor, and are served there.")
 async def test_clients_that_wait_for_a_limit_wait_in_the_successor(site: TakeoverSite) -> None:
     await site.start({"max.connections": 1})
@@ -259,6 +260,7 @@ async def test_without_a_sidecar_a_successor_starts_as_any_other_and_its_own_may
         await asks(await site.dial(where))
 
 
+@pytest.mark.slow
 @pytest.mark.promise("security.md", "The socket of takeover.socket.path has mode 0600, and none is left at the end.")
 async def test_sidecars_take_over_one_after_the_other_and_leave_no_socket(site: TakeoverSite) -> None:
     await site.start({})

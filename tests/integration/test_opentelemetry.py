@@ -216,6 +216,7 @@ def test_what_a_full_queue_loses_is_named_number_by_number(
     assert last["seen"] == next(event["seen"] for _, event in expected if event.get("last"))
 
 
+@pytest.mark.slow
 @pytest.mark.promise("opentelemetry.md", "Nothing that a collector does reaches a client.")
 def test_nothing_that_a_collector_does_reaches_a_client_or_costs_more_than_its_bounds(
     start: Start, cluster: ClusterState, collector: Collector, topic: str

@@ -190,6 +190,7 @@ def test_an_observer_that_raises_is_shown_where(recording: Recording) -> None:
     assert "raised       record_request 1\n" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_connection_with_a_gap_or_without_a_beginning_is_named(recording: Recording) -> None:
     (first, *_) = [n for n, one in enumerate(recording.packets) if len(one) == 1054]
     whole = list(recording.packets)
@@ -206,6 +207,7 @@ def test_a_connection_with_a_gap_or_without_a_beginning_is_named(recording: Reco
     assert "40000: offset 24: it began before the capture\n" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_class_or_file_that_is_missing_and_what_is_no_capture_is_refused(tmp_path: Path) -> None:
     made = Recording(tmp_path / "clients.pcap")
     done = try_it(made)
