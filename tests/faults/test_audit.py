@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but without __all__
@@ -33,13 +32,12 @@ from confluent_kafka.cimpl import NewTopic
 
 from observers import spool_store
 from observers.delivery_accounting import Gap
-from observers.event import encoder
 from observers.event_blocks import Chunk
 from observers.kafka_admin import KafkaAdmin
 from observers.outbox import Outbox, OutboxStats
 from proxy.local import cluster as local
 from proxy.local.state import ClusterState
-from tests.faults.emitter import EVENT, TOPIC, emit, outbox
+from tests.faults.emitter import TOPIC, emit, outbox
 from tests.faults.gate import Gate
 from tests.faults.site import FULL
 from tests.integration.test_audit import envelopes, until
@@ -437,27 +435,3 @@ def test_what_is_wrong_with_a_topic_that_was_there_is_reported(
     admin._admin = Lagging({"bootstrap.servers": line.behind})
     assert set(admin.ensure_audit_topic(TOPIC, 1000).problems) == {"short_retention", "create_time"}
     assert admin._admin.lists == 3
-
-
-@pytest.mark.slow
-def test_a_topic_of_small_messages_lacks_only_what_is_too_large_by_itself(
-    line: Line, made: Callable[..., None], run_of: Callable[..., Run]
-) -> None:
-    made(max_message_bytes="6000")
-    run = run_of()
-    line.gate.shut()
-    run.emit(1)  # blocks of 200, which become too large all at once
-    line.gate.open()
-    run.emit(0.5)
-    with run.outbox.sequence_lock:
-        large = run.outbox.seq + 1
-        event = msgspec.structs.replace(EVENT, seq=large, client_id=random.Random(1).randbytes(10_000).hex())
-        run.outbox.add_events([Chunk(large, 1, encoder.encode(event))], large, {}, 1, 0)
-    run.emit(0.5)
-    until(run.settled)
-    until(lambda: bool(run.gaps) and run.settled())
-    run.outbox.close(20)
-    stats = run.stats()
-    assert stats.dropped == {"too_large": 1}
-    assert run.gaps == [Gap("too_large", run.boot_id, large, large)]
-    assert line.numbers(run.boot_id) == [n for n in range(1, stats.emitted + 1) if n != large]

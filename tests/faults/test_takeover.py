@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +20,6 @@ from proxy.config import Endpoint
 from proxy.local import process
 from proxy.local.ports import HOST, free_ports
 from proxy.local.process import Process
-from proxy.net.takeover_server import IS_PID_1
 from tests.faults.site import PATIENCE, Peer, Site, asks, ended
 from tests.frames import API_VERSIONS, request, response
 from tests.integration.peer import read_frame
@@ -328,46 +325,6 @@ async def test_a_stop_soon_after_sigusr2_leaves_no_sidecar(site: TakeoverSite, p
     assert "took_over" not in log.read_text()
     [reason] = reasons
     assert ("the sidecar drains" in reason) or ("has ended" in reason and not passed)
-
-
-def container_command() -> list[str]:
-    """Return the command that runs another one as PID 1."""
-    unshare = shutil.which("unshare")
-    command = [unshare or "", "--user", "--map-root-user", "--pid", "--kill-child", "--mount-proc"]
-    if unshare is None or subprocess.run([*command, "true"], check=False, capture_output=True).returncode:
-        pytest.skip("unshare, or this kernel, makes no PID namespace here")
-    return command
-
-
-@pytest.mark.promise("restart.md", "The first process of a container starts no successor, and goes on.")
-@pytest.mark.slow
-async def test_the_first_process_of_a_container_starts_no_successor(site: TakeoverSite) -> None:
-    container = container_command()
-    manager = Manager(str(site.folder / "notify"))
-    await site.peer.start()
-    site.write({})
-    log = site.folder / "sidecar.log"
-    command = [*container, "env", f"NOTIFY_SOCKET={manager.address}", sys.executable, "-m", "proxy", "run"]
-    outside = process.spawn([*command, "-c", str(site.path)], log)
-    try:
-        seen: list[tuple[int, dict[str, str]]] = []
-
-        async def says(status: str) -> None:
-            async with asyncio.timeout(PATIENCE):
-                while not any(message.get("STATUS") == status for _, message in seen):
-                    assert outside.alive(), log.read_text()
-                    await asyncio.sleep(0.02)
-                    seen.extend(manager.received_from())
-
-        await says("Running")
-        os.kill(seen[0][0], signal.SIGUSR2)
-        await says(f"The last takeover failed: {IS_PID_1}")
-        assert "ok" in await site.get("readyz")
-        os.kill(seen[0][0], signal.SIGTERM)
-        await ended(outside)
-    finally:
-        await asyncio.to_thread(process.stop, [outside], 15, kill=True)
-        manager.close()
 
 
 @pytest.mark.slow

@@ -191,32 +191,6 @@ def test_a_killed_sidecar_loses_nothing_unnamed(
 
 
 @pytest.mark.slow
-def test_what_a_full_queue_loses_is_named_number_by_number(
-    start: Start, cluster: ClusterState, collector: Collector, topic: str
-) -> None:
-    collector.usual = say_nothing
-    sidecar = start(spool=False, **{"queue.max.bytes": 1_048_576})
-    assert produce(cluster.bootstrap, topic, [b"v"] * 6000, **SMALL_BATCHES) == 6000
-    until(lambda: sample(sidecar.metrics(), "brokerside_opentelemetry_dropped_total", reason="queue_full") > 1000)
-    text = sidecar.metrics()
-    assert balanced(text)
-    assert sample(text, "brokerside_opentelemetry_queued_bytes") <= 1_048_576 + 4096
-    collector.usual = OK
-    until(lambda: any(event["kind"] == "gap" for _, event in collector.events()))
-    until(lambda: waiting(sidecar) == 0)
-    assert sidecar.stop()
-    received, expected = collector.events(), audited(cluster, sidecar.config)
-    ((boot_id, last),) = [(boot, event) for boot, event in received if event.get("last")]
-    lost, named = missing(received, boot_id)
-    assert lost == named
-    assert last["dropped"] == {"queue_full": len(lost)}
-    assert last["emitted"] == last["delivered"] + len(lost) + last.get("queued", 0)
-    assert sum((comparable(expected) - comparable(received)).values()) <= len(lost)
-    assert missing(expected, boot_id) == (set(), set()), "the audit topic lost nothing"
-    assert last["seen"] == next(event["seen"] for _, event in expected if event.get("last"))
-
-
-@pytest.mark.slow
 @pytest.mark.promise("opentelemetry.md", "Nothing that a collector does reaches a client.")
 def test_nothing_that_a_collector_does_reaches_a_client_or_costs_more_than_its_bounds(
     start: Start, cluster: ClusterState, collector: Collector, topic: str

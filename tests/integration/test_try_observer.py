@@ -191,31 +191,12 @@ def test_an_observer_that_raises_is_shown_where(recording: Recording) -> None:
 
 
 @pytest.mark.slow
-def test_a_connection_with_a_gap_or_without_a_beginning_is_named(recording: Recording) -> None:
-    (first, *_) = [n for n, one in enumerate(recording.packets) if len(one) == 1054]
-    whole = list(recording.packets)
-    del recording.packets[first]
-    recording.write()
-    done = try_it(recording)
-    assert done.returncode == 0
-    assert f"brokerside: {recording.path}: connection of 127.0.0.1:" in done.stderr
-    assert f"records {recording.records}\n" not in done.stdout
-    recording.packets = whole[2:]
-    recording.write()
-    done = try_it(recording)
-    assert done.returncode == 0
-    assert "40000: offset 24: it began before the capture\n" in done.stderr
-
-
-@pytest.mark.slow
-def test_a_class_or_file_that_is_missing_and_what_is_no_capture_is_refused(tmp_path: Path) -> None:
+def test_a_class_that_is_missing_and_a_capture_without_connections_are_refused(tmp_path: Path) -> None:
     made = Recording(tmp_path / "clients.pcap")
+    made.write()
     done = try_it(made)
     assert (done.returncode, "module 'counting' cannot be imported" in done.stderr) == (1, True)
     (tmp_path / "counting.py").write_text(MODULE)
-    done = try_it(made)
-    assert (done.returncode, f"{made.path} cannot be read: No such file" in done.stderr) == (1, True)
-    made.write()
     done = try_it(made)
     assert (done.returncode, str(made.path) in done.stderr) == (1, True)
     assert "no connection to port 9092" in done.stderr
