@@ -20,8 +20,7 @@ from tests.ledger.cast import (
     REPORTS,
     WATCHER,
 )
-from tests.ledger.timing import timed
-from tests.ledger.world import World
+from tests.ledger.world import World, timed
 
 
 def reads(world: World) -> None:

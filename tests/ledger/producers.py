@@ -23,8 +23,7 @@ from tests.ledger.cast import (
     TELEMETRY,
     WEB,
 )
-from tests.ledger.timing import timed
-from tests.ledger.world import World
+from tests.ledger.world import World, timed
 
 
 def orders(world: World) -> None:

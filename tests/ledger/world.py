@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 from tests.ledger.acts import (
@@ -94,3 +95,14 @@ class World:
         for run in self.runs:
             if run.cluster == cluster and run.started <= at < run.ended:
                 self.listings.append(Listing(run, at + 1000 * run.broker, reported))
+
+
+def timed(random: Random, least: int = 300, muted: int = 0, wait: int = 0) -> dict[str, Any]:
+    """How long a call takes."""
+    upstream = _latency(random, least)
+    return {"latency_us": upstream + 40 + random.randrange(60) + muted + wait, "upstream_us": upstream + muted + wait}
+
+
+def _latency(random: Random, least: int = 300) -> int:
+    """µs: most of them short, some a hundred times as long."""
+    return int(least * 1.23 ** (random.random() ** 10 * 30)) + random.randrange(least)

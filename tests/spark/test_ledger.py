@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from math import ceil
+from typing import Any
 
 import pytest
 
@@ -14,11 +17,38 @@ from tests.ledger import examples
 from tests.ledger.acts import Call
 from tests.ledger.books import Book, changes, groups, health, sessions, traffic
 from tests.ledger.build import Built
-from tests.ledger.compare import assert_equal
 from tests.ledger.stored import rows
 from tests.spark import derived
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
+
+
+def assert_equal(table: str, rows: Iterable[dict[str, Any]], keys: Sequence[str], book: Book) -> None:
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    differences = []
+    for row in rows:
+        at = tuple(row[key] for key in keys)
+        if at in found:
+            differences.append(f"twice: {at}")
+        found[at] = row
+    differences += [f"not in the table: {at} {book[at]}" for at in book if at not in found]
+    differences += [f"not in the book: {at} {found[at]}" for at in found if at not in book]
+    for at in book.keys() & found.keys():
+        differences += [
+            f"{name} of {at}: table {found[at][name]!r}, book {value!r}"
+            for name, value in book[at].items()
+            if not _same(found[at][name], value)
+        ]
+    assert book, f"the book of {table} is empty"
+    assert not differences, "\n".join(
+        [f"{table}: {len(differences)} differences, {len(book)} rows in the book", *sorted(differences)[:8]]
+    )
+
+
+def _same(one: object, other: object) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-12, abs_tol=1e-12)
+    return one == other
 
 
 @pytest.mark.promise("tables.md", "Streamed tables hold exactly what the events say, in all columns.")

@@ -136,6 +136,20 @@ def test_a_client_in_two_groups_is_not_taken_for_sure() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.promise(
+    "tables/groups.md", "A member has one row a day for each topic, whichever brokers coordinated its group."
+)
+def test_what_several_brokers_saw_of_a_member_is_added_up() -> None:
+    later = {"first_seen": after(-60), "last_seen": after(90), "group_type": "consumer", "generation_id": 4}
+    members = [member(requests=10, commits=2), member(broker_id=2, requests=5, commits=1, **later), member("orders")]
+    traffic = rows(TRAFFIC, fetched("clicks"))
+    found = derived.rows("groups", {"group_members": rows(GROUP_MEMBERS, *members), "traffic": traffic})
+    assert {row.topic for row in found} == {"orders", "clicks"}
+    for row in found:
+        assert (row.requests, row.commits, row.first_seen, row.last_seen) == (15, 3, after(-60), after(90)), row
+        assert (row.group_type, row.generation_id, row.principal) == ("consumer", 4, "User:billing"), row
+
+
 def took(offset: int, at: float, **changes: Any) -> dict[str, Any]:
     minute = after(at).replace(second=0)
     key = {"day": minute.date(), "minute": minute, "cluster_id": "cluster", "group_id": "g", "topic": "t"}
@@ -171,6 +185,12 @@ def test_lag_is_the_last_end_against_the_last_commit() -> None:
     assert found == [
         (60, "g", 10, 30, 20), (60, "g", 1, None, None), (60, "slow", 7, 30, 23), (180, "g", 10, 35, 25),
         (180, "slow", 7, 35, 28), (300, "g", 40, 35, 0),
+    ]  # fmt: skip
+    commits = rows(COMMITTED_OFFSETS, took(10, 70, transactional=True), took(40, 310))
+    inputs = {"committed_offsets": commits, "end_offsets": rows(END_OFFSETS, ended(30, 80), ended(35, 200))}
+    found = sorted(derived.rows("lag", inputs), key=lambda row: row.minute)
+    assert [(row.transactional, row.committed_at, row.end_offset_at) for row in found] == [
+        (True, after(70), after(80)), (True, after(70), after(200)), (False, after(310), after(200)),
     ]  # fmt: skip
 
 

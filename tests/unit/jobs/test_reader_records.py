@@ -1,4 +1,4 @@
-"""What a job writes about itself, and by which records it refuses to start: as the sidecars read and write them."""
+"""What jobs and sidecars sign, what a job writes about itself, and which records refuse it: as sidecars do it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib import metadata
 import msgspec
 import pytest
 
-from proxy.config.hmac_keys import FEATURES, REGISTRY
+from proxy.config.hmac_keys import AUDIT, FEATURES, REGISTRY
 from proxy.core import protected_topics
 from proxy.core.authentication import HEADER, Authenticator
 from proxy.features import records
@@ -178,3 +178,42 @@ def test_a_level_above_the_job_refuses_it() -> None:
         with pytest.raises(JobError) as refused:
             check_levels(values)
         assert str(refused.value) == f"{FEATURE} {how}, this job reads up to 2: run a newer release", values
+
+
+OLD, NEW = {"old": b"o" * 32}, {"new": b"n" * 100}
+"""The second is longer than a block of SHA-256."""
+
+RECORD = (None, b'{"schema_level":1}')
+SIGNED = Authenticator(AUDIT, OLD).header(*RECORD)[1]
+
+CASES = [
+    (RECORD, [Authenticator(AUDIT, OLD).header(*RECORD)], None),
+    (RECORD, [Authenticator(AUDIT, NEW).header(*RECORD)], None),
+    (RECORD, [("trace", b"x"), (HEADER, b"forged"), (HEADER, SIGNED), ("span", None)], None),
+    ((b"key", b"\0\xff"), [Authenticator(AUDIT, OLD).header(b"key", b"\0\xff")], None),
+    ((None, None), [Authenticator(AUDIT, OLD).header(None, None)], None),
+    ((b"", b""), [Authenticator(AUDIT, OLD).header(b"", b"")], None), (RECORD, None, "unsigned"),
+    (RECORD, [], "unsigned"), (RECORD, [("trace", SIGNED)], "unsigned"), (RECORD, [(HEADER, None)], "unsigned"),
+    (RECORD, [(HEADER, SIGNED), (HEADER, None)], "unsigned"), (RECORD, [(HEADER, b"")], "unknown_key"),
+    (RECORD, [(HEADER, b"old")], "unknown_key"), (RECORD, [(HEADER, b"old" + bytes(32))], "unknown_key"),
+    (RECORD, [Authenticator(AUDIT, {"other": OLD["old"]}).header(*RECORD)], "unknown_key"),
+    (RECORD, [(HEADER, b"old:" + bytes(32))], "bad_signature"),
+    (RECORD, [(HEADER, b"new:" + SIGNED[-32:])], "bad_signature"),
+    (RECORD, [Authenticator("brokerside-registry/1", OLD).header(*RECORD)], "bad_signature"),
+    (RECORD, [Authenticator(AUDIT, OLD).header(b"", RECORD[1])], "bad_signature"),
+    ((b"key", RECORD[1]), [(HEADER, SIGNED)], "bad_signature"),
+    ((None, RECORD[1] + b" "), [(HEADER, SIGNED)], "bad_signature"),
+]  # fmt: skip
+"""Key and value of a record, its headers, and why it is refused."""
+
+
+@pytest.mark.promise(
+    "audit-delivery.md", "With keys a job accepts exactly the records that a sidecar with these keys has signed."
+)
+def test_what_the_sidecar_would_accept_is_accepted() -> None:
+    assert authentication.SIGNATURE_LABEL.decode() == AUDIT
+    for record, headers, refused in CASES:
+        of_kafka = None if headers is None else [{"key": name, "value": content} for name, content in headers]
+        assert authentication.refusal(OLD | NEW, *record, of_kafka) == refused, (record, headers)
+        verdict = Authenticator(AUDIT, OLD | NEW).verify(*record, headers)
+        assert verdict == (refused or "authentic"), (record, headers)

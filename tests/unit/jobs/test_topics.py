@@ -115,9 +115,10 @@ def test_what_is_known_of_a_topic() -> None:
         consumed("orders", at=240, principal="User:carol", bytes=7),
         did("orders", "ShareFetch", at=300, bytes=8, records=1, principal="User:carol"),
         did("orders", "Fetch", at=360, principal="User:dan", topic_errors=1),
-        polled("orders", at=420, principal="User:dan"),
+        *(polled("orders", at=at, principal="User:dan") for at in (390, 420)),
     ]
-    reported = [*listed("orders", at=30), *listed("orders", at=3_000, topic_id=None, partitions=6)]
+    before = listed("orders", at=-3_600, topic_id="id-before", partitions=1)
+    reported = [*before, *listed("orders", at=30), *listed("orders", at=3_000, topic_id=None, partitions=6)]
     (row,) = made(traffic, reported).values()
     assert row == {
         "day": NOON.date(), "cluster_id": "cluster", "topic": "orders", "topic_id": "id-orders", "partitions": 6,
