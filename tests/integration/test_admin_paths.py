@@ -94,6 +94,25 @@ async def served(tmp_path: Path, late_requests: None) -> AsyncIterator[Served]:
     await served.admin.close()
 
 
+@pytest.mark.promise("rollout.md", "A sidecar whose audit works in part only is ready, and says what is degraded.")
+async def test_readiness_has_a_sentence_for_each_reason(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[str] = []
+
+    async def find_problems() -> list[str]:
+        return found
+
+    monkeypatch.setattr(served.admin, "find_problems", find_problems)
+    assert await served.ask("GET", "/readyz") == (200, "ok\n")
+    monkeypatch.setattr(Gated, "degradation", "the spool cannot be used")
+    assert await served.ask("GET", "/readyz") == (200, "degraded: the spool cannot be used\n")
+    found += ["the broker does not answer", "broker.id is 9"]
+    said = "the broker does not answer\nbroker.id is 9\ndegraded: the spool cannot be used\n"
+    assert await served.ask("GET", "/readyz") == (503, said)
+    monkeypatch.setattr(Gated, "readiness_problem", "draining")
+    assert await served.ask("GET", "/readyz") == (503, "draining\ndegraded: the spool cannot be used\n")
+    assert await served.ask("GET", "/livez") == (200, "ok\n")
+
+
 async def test_quotas_are_reported_as_json(served: Served) -> None:
     status, quotas = await served.json("GET", "/quotas")
     assert status == 200

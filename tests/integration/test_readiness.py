@@ -78,10 +78,10 @@ def test_a_wrong_broker_id_behind_logins_and_tls_alone(tls_broker: TlsBroker, tm
 OPENTELEMETRY = "observers.opentelemetry:OpenTelemetryLogsObserver"
 
 
-@pytest.mark.promise("rollout.md", "A sidecar whose audit works in part only is ready, and says what is degraded.")
-@pytest.mark.parametrize("repaired", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.promise("audit-delivery.md", "readyz says that a spool cannot be used, until it can be.")
 def test_a_spool_that_cannot_be_written_degrades_the_audit_and_keeps_no_client_away(
-    cluster: ClusterState, tmp_path: Path, repaired: bool
+    cluster: ClusterState, tmp_path: Path
 ) -> None:
     """Of one process and of workers, of the audit's topic and of a collector, at the same time: each looks at its spool
     every ten seconds."""
@@ -107,7 +107,7 @@ def test_a_spool_that_cannot_be_written_degrades_the_audit_and_keeps_no_client_a
             said = f"degraded: the spool {spool} cannot be used: File exists; audit events wait in memory alone\n"
             sidecar.until(200, said)
             spool.unlink()
-        for sidecar in sidecars.values() if repaired else ():
+        for sidecar in sidecars.values():
             sidecar.until(200, "ok\n")
 
 
