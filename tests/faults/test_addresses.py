@@ -19,7 +19,7 @@ SAMPLES = 12
 SECOND = 1_000
 
 
-@pytest.mark.promise("limits.md", "What is kept of an address is small, and goes once it was idle.")
+@pytest.mark.promise("CONTRIBUTING.md", "What is kept of a client address is small, and goes once it was idle.")
 def test_an_address_takes_less_than_a_kibibyte_and_nothing_once_it_was_idle() -> None:
     """D2; each is as large as it can be, with every sample in use."""
     rates = {DEFAULT_ADDRESS: Quota(5)}

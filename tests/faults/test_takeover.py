@@ -299,6 +299,7 @@ async def own_successor(config: Path) -> int:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.promise("restart.md", "A stop before the successor accepts leaves no sidecar.")
 @pytest.mark.slow
 @pytest.mark.parametrize("passed", [False, True])
 async def test_a_stop_soon_after_sigusr2_leaves_no_sidecar(site: TakeoverSite, passed: bool) -> None:
