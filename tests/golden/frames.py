@@ -2,7 +2,7 @@
 
 A file begins with a line ``# who did what``. Each frame follows after an empty line as ``request|response <api key>
 <version>``, the whole frame in hex (size prefix and header included), and ``= <facts>``: what a walker has to find.
-``tests.tools.capture`` writes such files.
+A relay between clients and a broker wrote them (``tests/tools/capture.py`` of commit b7040227).
 """
 
 from __future__ import annotations

@@ -72,31 +72,30 @@ def _python(name: str) -> Callable[[], list[str]]:
     return lambda: [sys.executable, "-m", f"tests.interop.{name}.main"]
 
 
-def node(program: str) -> list[str]:
-    """The command line of a program of kafkajs, made ready."""
+def _kafkajs() -> list[str]:
+    """The command line of the program of kafkajs, made ready."""
     node, npm = _installed("node"), _installed("npm")
     source, target = HERE / "kafkajs", _cache() / "kafkajs"
     target.mkdir(exist_ok=True)
     lock, installed = (source / "package-lock.json").read_text(), target / "installed.json"
     with _builds_one_at_a_time():
-        for name in ("package.json", "package-lock.json", program):
+        for name in ("package.json", "package-lock.json", "main.mjs"):
             if not (target / name).exists() or (target / name).read_bytes() != (source / name).read_bytes():
                 shutil.copy(source / name, target)  # else another process may be about to read it
         if not installed.exists() or installed.read_text() != lock:
             _fetch([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], target)
             installed.write_text(lock)
-    return [node, str(target / program)]
+    return [node, str(target / "main.mjs")]
 
 
-def go(name: str, package: str = ".") -> list[str]:
-    """The command line of a program of a Go client, built: that of its folder, or of one inside of it."""
-    compiler, target = _installed("go"), _cache() / (name if package == "." else f"{name}-{package}")
+def go(name: str) -> list[str]:
+    """The command line of a program of a Go client, built."""
+    compiler, target = _installed("go"), _cache() / name
     with _builds_one_at_a_time():
         source = shutil.copytree(HERE / name, _cache() / "go" / name, dirs_exist_ok=True)
         _fetch([compiler, "mod", "download"], source)
         # Go writes its go.sum there, with the checksums of the public log (sum.golang.org).
-        build = [compiler, "build", "-mod=mod", "-trimpath", "-o", str(target), f"./{package}"]
-        _run(build, BUILD_TIMEOUT, folder=source)
+        _run([compiler, "build", "-mod=mod", "-trimpath", "-o", str(target), "."], BUILD_TIMEOUT, folder=source)
     return [str(target)]
 
 
@@ -150,7 +149,7 @@ def _start(
 
 CLIENTS = (
     Client("kafka-python", _python("kafka_python")),
-    Client("kafkajs", lambda: node("main.mjs")),
+    Client("kafkajs", _kafkajs),
     Client("franz-go", lambda: go("franz_go")),
     Client("sarama", lambda: go("sarama")),
     Client("java-console-tools", _python("java_tools")),
