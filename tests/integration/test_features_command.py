@@ -106,7 +106,6 @@ def test_a_broker_is_described_as_by_kafka_s_own_tool(cluster: ClusterState, too
         assert found.supported[name] == (int(one["SupportedMinVersion"]), int(one["SupportedMaxVersion"]))
         level = found.finalized.get(name, LevelRange(0, 0)).max  # what is not finalized is at 0 there
         assert one["FinalizedVersionLevel"] == str(level)
-
     code, lines, errors = features("describe", internal)
     assert code == 0
     assert len(lines) == len(found.supported)
@@ -159,7 +158,6 @@ def test_levels_are_raised_and_lowered_and_a_refusal_changes_nothing(address: st
     assert features("upgrade-all", address) == (0, [raised, added], "")
     before = finalized(address)
     assert before == {name: LevelRange(1, levels.max) for name, levels in SUPPORTED.items()}
-
     code, lines, errors = features("upgrade", address, f"{QUOTA_IP}=1", f"{AUDIT_EVENT_SCHEMA}=3")
     assert (code, errors) == (1, "brokerside: 2 of 2 updates failed\n")
     whole = "The update failed for all features since the following feature had an error: FEATURE_UPDATES_FAILED: "

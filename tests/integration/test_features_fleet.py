@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -19,11 +18,9 @@ from proxy.features.catalog import AUDIT_EVENT_SCHEMA, SUPPORTED
 from proxy.features.records import CONTROLLER_KEY, SAFE_DOWNGRADE, FeatureUpdate
 from proxy.features.updates import FEATURE_UPDATE_FAILED, INVALID_UPDATE_VERSION, NONE, UpdateResult
 from proxy.fleet.election import holder
-from proxy.fleet.membership import MEMBER_DEAD_AFTER_MS
 from proxy.fleet.registered_features import LOG
 from proxy.local import workload
 from tests.integration.feature_fleet import FeatureFleet, Load, check_records, feature_fleet, wait_until
-from tests.integration.feature_sidecars import committed_messages
 from tests.tools.killed_controller import INSTANTS, STOPPED
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -51,17 +48,6 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FeatureFleet]:
 def deadly(fleet: FeatureFleet) -> tuple[str, ...]:
     """A sidecar whose controller kills itself where the file ``order`` in the cluster's folder says."""
     return ("-m", "tests.tools.killed_controller", str(fleet.folder / "order"))
-
-
-@contextmanager
-def frozen(fleet: FeatureFleet, broker_id: int) -> Iterator[None]:
-    """Stop the process of a sidecar for the block."""
-    pid = fleet.sidecars[broker_id].process.pid
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 def bystander(fleet: FeatureFleet) -> int:
@@ -111,24 +97,6 @@ def test_an_update_through_any_sidecar_is_seen_at_all_at_once(fleet: FeatureFlee
     ):
         lines = [line for page in pages for line in page.splitlines() if line.startswith(name)]
         assert sorted(float(line.rsplit(" ", 1)[1]) for line in lines) == wanted, name
-
-
-def test_a_frozen_sidecar_delays_the_answer_and_not_the_level(fleet: FeatureFleet) -> None:
-    late, epoch = bystander(fleet), fleet.finalized().epoch
-    others = [broker_id for broker_id in BROKERS if broker_id != late]
-    with ThreadPoolExecutor(1) as pool, frozen(fleet, late):
-        first = pool.submit(fleet.update, others[0], LOWER, timeout_ms=8000)
-        wait_until(lambda: fleet.finalized().epoch == epoch + 1)
-        second = fleet.update(others[1], RAISE)
-        assert second.error_code == FEATURE_UPDATE_FAILED
-        assert "another update is under way" in (second.message or "")
-        result = first.result()
-        assert result.error_code == FEATURE_UPDATE_FAILED
-        assert f"is finalized at epoch {epoch + 1}; not applied yet by sidecar {late}" in (result.message or "")
-        assert [fleet.shown(broker_id)[AUDIT_EVENT_SCHEMA] for broker_id in others] == [1, 1]
-    wait_until(lambda: fleet.applied() == {epoch + 1})
-    assert fleet.shown(late)[AUDIT_EVENT_SCHEMA] == 1
-    assert fleet.update(late, RAISE) == DONE
 
 
 @pytest.mark.promise(
@@ -191,34 +159,6 @@ def test_a_controller_that_is_stopped_before_a_write_is_fenced_and_says_so(fleet
     assert not fleet.is_controller(old)
     wait_until(lambda: fleet.status(old)["applied_epoch"] == fleet.finalized().epoch)
     assert fleet.update(old, RAISE) == DONE
-    check_records(fleet.records())
-
-
-@pytest.mark.promise(
-    "features.md", "A killed controller is found out by a refused connection, and replaced before its silence counts."
-)
-def test_a_killed_controller_is_replaced_before_its_silence_shows_it(fleet: FeatureFleet) -> None:
-    wait_until(lambda: any(fleet.is_controller(one) for one in BROKERS))
-    killed = next(one for one in BROKERS if fleet.is_controller(one))
-    others = [broker_id for broker_id in BROKERS if broker_id != killed]
-    before = {one: len(fleet.log_events(one, "sidecar_suspected")) for one in others}
-
-    fleet.stop(killed, kill=True)
-    assert fleet.update(others[0], LOWER) == DONE, "it is not waited for"
-
-    new = next(one for one in others if fleet.is_controller(one))
-    records = committed_messages(fleet.state.internal_bootstrap)
-    claimed_at = max(one.timestamp()[1] for one in records if one.key() == CONTROLLER_KEY)
-    [last_seen] = [one["last_seen"] for one in fleet.status(new)["participants"] if one["name"] == f"sidecar/{killed}"]
-    assert 0 < claimed_at - last_seen < MEMBER_DEAD_AFTER_MS, "by the brokers' clocks"
-    wait_until(lambda: len(fleet.log_events(new, "sidecar_suspected")) > before[new])  # its log may be late
-    assert [one["broker_id"] for one in fleet.log_events(new, "sidecar_suspected")[before[new] :]] == [killed]
-    refused = fleet.update(others[0], RAISE)
-    assert refused.error_code == INVALID_UPDATE_VERSION
-    assert f"sidecar {killed} does not run and cannot be asked" in (refused.message or "")
-    fleet.start(killed, program=deadly(fleet))
-    wait_until(lambda: all_run(fleet))
-    assert fleet.update(others[0], RAISE) == DONE
     check_records(fleet.records())
 
 

@@ -345,7 +345,6 @@ def test_what_cannot_be_written_is_reported_and_a_producer_that_has_failed_for_g
     topic.close(60)
     assert outcomes[1:] == [None]
     assert committed(clean.internal_bootstrap, "other") == [(b"key", b"value")]
-
     topic = CompactedTopic(TopicSpec("other", "other"), {**settings, "transactional.id": "test"})
     topic._producer.init_transactions(60)
     topic._producer.begin_transaction()

@@ -124,6 +124,7 @@ def die_in_their_login(site: Site) -> None:
             peer.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
 
 
+@pytest.mark.promise("limits.md", "A login that fails never counts for its principal.")
 @pytest.mark.promise(
     "limits.md",
     "Beyond its number a principal's connection is closed after its login, and others at its address are not.",
@@ -200,7 +201,6 @@ def test_beyond_its_rate_a_principal_is_held_and_goes_on_or_is_closed(limited: S
     until(lambda: site.closed() == closed)
     view = {one.principal: one for one in admin_client.get_quotas(site.admin).principals}
     assert (view["User:alice"].rate_limit, view["User:bob"].rate_limit) == (1, 1000)
-
     window = {"quota.window.num": 2, "quota.window.size.seconds": 30}
     site = limited(workers=2, quotas={"users": {"alice": 1}, **window})
     alices = [site.log_in("alice") for _ in range(30)]

@@ -148,7 +148,6 @@ def test_no_epoch_that_a_record_of_the_registry_claims_ends_the_growth() -> None
     one.see(sidecar(1, epoch=MAX_COUNT), sidecar(2, epoch=MAX_COUNT))
     one.propose(1, to(1, 2))
     assert (one.levels.epoch, one.controller.state) == (5, APPLYING), "what is no epoch of the topic is not applied"
-
     one = serving()
     one.see(sidecar(1, epoch=4), sidecar(2, epoch=MAX_APPLIED_EPOCH))
     assert one.levels.epoch == MAX_APPLIED_EPOCH + 1

@@ -135,11 +135,9 @@ async def test_nobody_is_dialled_before_the_levels_are_loaded_or_after_it_has_re
         one.registry.report(content(registered=False), True)
         await one.turns()
         assert one.dialled.empty()
-
         one.registry.report(content(registered=True), True)
         async with asyncio.timeout(60):
             assert await one.dialled.get() == "kafka-2"
-
         one.poller.resign()
         await one.turns()
         while not one.dialled.empty():
@@ -156,9 +154,7 @@ async def test_an_update_names_a_suspected_sidecar_as_one_that_does_not_run(monk
         one.registry.report(content(registered=True), True)
         await one.turns()
         assert not one.dialled.empty()
-
         result = await one.poller.update(UpdateRequest(1, 1, (FeatureUpdate(AUDIT_EVENT_SCHEMA, 1),)))
-
     assert (result.message or "").endswith("not applied yet by sidecar 2 (does not run)")
 
 
@@ -172,5 +168,4 @@ async def test_a_mistake_does_not_end_the_ticks(monkeypatch):
 
             monkeypatch.setattr(FeatureController, "tick", fail)
             await one.turns()
-
     assert [one["event"] for one in logs] == ["features_poller_failed"]

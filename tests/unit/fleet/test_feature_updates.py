@@ -126,7 +126,6 @@ async def test_after_its_time_the_answer_names_who_has_not_applied_it():
     topic = Answering()
     topic.register(*range(1, 13), applied_epoch=7)
     task = await topic.ask(UpdateRequest(1, 50, REQUEST.updates))
-
     assert await task == UpdateResult(
         FEATURE_UPDATE_FAILED,
         f"{AUDIT_EVENT_SCHEMA} is finalized at epoch 8; not applied yet by "
@@ -161,7 +160,6 @@ async def test_who_ends_answers_at_once():
     topic.answer(NONE, epoch=8, waits_for=(1,))
     await asyncio.sleep(0)
     topic.updates.close()
-
     assert await asyncio.wait_for(proposed, 60) == ENDED
     assert (await asyncio.wait_for(finalized, 60)).message == (
         f"{AUDIT_EVENT_SCHEMA} is finalized at epoch 8; not applied yet by sidecar 1"

@@ -175,7 +175,6 @@ async def test_the_own_broker_says_what_it_supports_and_the_cluster_the_rest(clu
         await watched.until(
             lambda: {"message.max.bytes", "cluster.id", "broker.version"} <= watched.entry(1).tags.keys()
         )
-
         own = watched.entry(1)
         assert (own.protocol_min, own.protocol_max, True) == ranges(OLD)
         assert own.tags["cluster.id"] == "cluster-1"
@@ -262,7 +261,6 @@ async def test_a_sidecar_is_taken_at_its_word_until_it_is_silent(cluster):
         watched.registry.report([TopicRecord(record_key(2), value.replace(b'"rack":"a"', b'"rack":"b"'), 1000)], True)
         await watched.until(lambda: watched.entry(2) and watched.entry(2).tags.get("rack") == "b")
         assert "sidecar" not in watched.entry(2).tags
-
         watched.registry.report([TopicRecord(record_key(1), value, 1001 + MEMBER_DEAD_AFTER_MS)], False)
         await watched.until(lambda: watched.entry(2).tags.get("sidecar") == "absent")
         assert watched.entry(2).addresses == {"client": ("127.0.0.1", 9092)}
@@ -311,7 +309,6 @@ async def test_before_another_broker_it_names_that_one_and_does_not_register(clu
         async with listening(broker), watching(config_of(broker.port), cluster) as watched:
             await watched.until(lambda: watched.views[-1].node_id == 7)
             watched.watch.reconfigure(config_of(broker.port, tags={"rack": "x"}))
-
             assert watched.entry(7).tags["broker.id"] == "7"
             assert watched.registry.written == []
             assert watched.problems == ["the broker behind the listeners is 7, but broker.id is 1"]
@@ -381,7 +378,6 @@ async def test_where_no_listener_can_be_asked_another_broker_may_advertise_its_a
             said = "listener CLIENT: 127.0.0.1:9092 is what broker 2 advertises, but broker.id is 1"
             assert watched.problems == [f"{said}; one of the two is wrong"]
             assert not watched.registry.registered
-
             cluster.configs["advertised.listeners"] = "CLIENT://127.0.0.1:9092,INTERNAL://127.0.0.1:11"
             await eventually(lambda: watched.problems[-1] is None)
             assert watched.registry.registered
@@ -412,7 +408,6 @@ async def test_it_does_not_register_before_its_broker_has_said_that_it_is_the_on
     async with watching(config, cluster) as watched:
         await watched.until(lambda: "cluster.id" in watched.entry(1).tags)
         assert watched.registry.written == []
-
         server = await asyncio.start_server(broker.serve, "127.0.0.1", broker.port)
         await eventually(lambda: watched.registry.registered)
         server.close()
@@ -426,7 +421,6 @@ async def test_it_withdraws_once_another_broker_answers(cluster, monkeypatch):
         broker.node_id = 7
         await watched.until(lambda: watched.views[-1].node_id == 7)
         assert not watched.registry.registered
-
         broker.node_id = 1
         await watched.until(lambda: watched.views[-1].node_id == 1)
         await eventually(lambda: watched.registry.registered)

@@ -2,9 +2,8 @@
 
 import json
 
-import msgspec
 import pytest
-from msgspec import Struct, structs
+from msgspec import structs
 
 from proxy.config.key_definition import INT32_MAX
 from proxy.features.records import ReaderRecord, SupportedRange, reader_key
@@ -53,7 +52,6 @@ REGISTRATION = {
 
 def test_a_broker_s_registration_is_one():
     found = decode(json.dumps(REGISTRATION).encode())
-
     assert found is not None
     assert found.features == {
         "group_coordinator": SupportedRange(1, 3),
@@ -103,7 +101,6 @@ def test_what_is_no_address_is_left_out():
         "A B://a:1",
     ]:
         record = decode(json.dumps({**REGISTRATION, "endpoints": [endpoint, "B://b:65535"]}).encode())
-
         assert record is not None, endpoint
         assert record.addresses == {"b": ("b", 65_535)}, endpoint
 
@@ -113,7 +110,6 @@ def test_the_longest_record_that_is_written_is_read():
     listeners = {f"{number:0>100}": "SASL_PLAINTEXT" for number in range(MAX_ENDPOINTS)}
     ends = tuple(f"{name}://{'x' * 253}:65535" for name in listeners)
     record = SidecarRecord(listeners, ends, "x" * 253, 65_535, "1", tags=tags | {"endpoints": "x" * 4096})
-
     assert len(encode(record)) < MAX_RECORD
     assert decode(encode(record)) == record
 
@@ -151,12 +147,10 @@ class TestWhoRuns:
         membership = Membership()
         membership.apply([written(1, 1000), written(2, 1000)])
         assert alive(membership) == {1: True, 2: True}
-
         membership.apply([written(1, 1000 + MEMBER_DEAD_AFTER_MS)])
         assert alive(membership) == {1: True, 2: True}
         membership.apply([written(1, 1001 + MEMBER_DEAD_AFTER_MS)])
         assert alive(membership) == {1: True, 2: False}
-
         membership.apply([written(2, 1002 + MEMBER_DEAD_AFTER_MS)])
         assert alive(membership) == {1: True, 2: True}
 
@@ -164,7 +158,6 @@ class TestWhoRuns:
         membership = Membership()
         membership.apply([written(1, 1000), written(1, 1001, b"junk"), TopicRecord(b"hint/metadata", b"", 1002)])
         assert alive(membership) == {1: True}
-
         membership.apply([written(2, 2000 + MEMBER_DEAD_AFTER_MS, b"junk")])
         assert alive(membership) == {1: False}
 
@@ -176,7 +169,6 @@ class TestWhoRuns:
         ]:
             membership = Membership()
             membership.apply([written(1, 1000), record])
-
             assert alive(membership) == {1: True}, record
 
     def test_those_that_the_cluster_does_not_have_or_that_are_too_many_are_dropped(self, monkeypatch):
@@ -199,7 +191,6 @@ class TestWhoRuns:
         membership = Membership()
         membership.apply([written(1, 1000, large), written(2, 1000, large), written(3, 1000, large)])
         assert (alive(membership), membership.dropped) == ({1: True, 2: True}, {"too_much": 1})
-
         membership.apply([written(1, 1001, large.replace(b"x", b"y")), written(2, 1001, None), written(3, 1002, large)])
         assert (alive(membership), membership.dropped) == ({1: True, 3: True}, {"too_much": 1})
 
@@ -210,7 +201,6 @@ class TestWhoRuns:
         membership = Membership()
         membership.apply([written(1, 1000), written(2, 1000), written(2, 1001, encode(STOPPED_RECORD))])
         assert alive(membership) == {1: True, 2: False}
-
         membership.apply([written(2, 1002)])
         assert alive(membership) == {1: True, 2: True}
 
@@ -248,53 +238,10 @@ class TestReaders:
         for key in [b"reader/", b"reader/a b", b"reader/" + b"x" * 129]:
             membership = Membership()
             membership.apply([TopicRecord(key, encode_reader(READER), 1), TopicRecord(reader_key("a"), b"junk", 1)])
-
             assert membership.dropped == {"key": 1, "malformed": 1}, key
 
     @pytest.mark.promise("security.md", "With keys, an earlier record of a job that is written again is ignored.")
     def test_an_earlier_run_of_one_that_runs_is_a_replay_where_records_are_signed(self):
         membership = Membership(signed=True)
         membership.apply([read("a", 1), read("a", 2, structs.replace(READER, started=4, state="stopped"))])
-
         assert (readers(membership), membership.dropped) == ({"a": True}, {"repeated": 1})
-
-
-class OldSidecarRecord(Struct, frozen=True):
-    """The fields that the release before feature versions reads of a sidecar's record; it ignores others."""
-
-    listener_security_protocol_map: dict[str, str]
-    endpoints: tuple[str, ...]
-    host: str | None
-    port: int
-    timestamp: str
-    rack: str | None = None
-    jmx_port: int = -1
-    version: int = 5
-    features: dict[str, SupportedRange] = {}
-    sidecar_version: str = ""
-    boot_id: str = ""
-    metrics_port: int = -1
-    protocol_version_min: int = -1
-    protocol_version_max: int = -1
-    tags: dict[str, str] = {}
-
-
-def test_a_sidecar_of_the_release_before_reads_a_record_of_this_one():
-    new = structs.replace(
-        RECORD,
-        features={"brokerside.quota.ip": SupportedRange(1, 1)},
-        state="stopped",
-        applied_epoch=7,
-        effective={"brokerside.quota.ip": 1},
-        undelivered_above=3,
-        holds={"features/0": 2},
-    )
-
-    old = msgspec.json.decode(encode(new), type=OldSidecarRecord)
-
-    assert decode(encode(new)) == new
-    assert (old.endpoints, old.tags, old.version) == (RECORD.endpoints, RECORD.tags, 5)
-    assert old.features == {"brokerside.quota.ip": SupportedRange(1, 1)}
-    record = decode(msgspec.json.encode(OldSidecarRecord({}, (), "kafka-2.example", 9092, "1")))
-    assert record is not None
-    assert (record.state, record.applied_epoch, record.features, record.holds) == ("running", -1, {}, {})

@@ -105,16 +105,6 @@ async def test_quotas_are_reported_once_and_again_when_they_change(cluster: Clus
     ]
 
 
-async def test_the_log_reports_the_default_apart_from_addresses(cluster: Cluster) -> None:
-    for default in (None, 20):
-        cluster.stored = {"10.0.0.1": 5.0, "10.0.0.2": 6.0} | ({} if default is None else {None: float(default)})
-        with capture_logs() as logs:
-            async with watching(cluster, config_of({"protect.upstream": False})):
-                pass
-        reported = [(line["addresses"], line["default"]) for line in logs if line["event"] == "cluster_quotas"]
-        assert reported == [(2, default)], default
-
-
 @pytest.mark.promise("limits.md", "While the cluster cannot be asked, the last known rates of addresses stay.")
 async def test_what_is_known_stays_while_the_cluster_does_not_answer(cluster: Cluster) -> None:
     cluster.stored = {"10.0.0.1": 5.0}

@@ -37,7 +37,6 @@ def test_all_sidecars_and_the_readers_that_count_take_part():
             },
         )
     )
-
     assert [(one.name, one.running, one.applied_epoch) for one in found] == [
         ("sidecar/1", True, 7),
         ("sidecar/2", False, -1),
@@ -54,7 +53,6 @@ def test_all_sidecars_and_the_readers_that_count_take_part():
 
 def test_claims_are_of_sidecars_that_run_and_keep_features():
     sidecars = {1: sidecar(), 2: sidecar(holds={HOLD: 4}), 3: sidecar(alive=False), 4: sidecar(features={})}
-
     assert claims_of(content(sidecars), 1, "b") == {1: 0, 2: 4}
 
 
@@ -76,7 +74,6 @@ def test_sidecars_that_have_not_applied_an_epoch_are_named_with_what_is_known():
         7: sidecar(applied_epoch=10),
         8: sidecar(applied_epoch=7, groups_above=2),
     }
-
     assert unapplied(content(sidecars), (1, 2, 3, 4, 5, 6, 7, 8), 8, 9) == [
         "sidecar 2",
         "sidecar 3 (12 events of a higher level to deliver)",

@@ -90,7 +90,6 @@ async def test_the_last_record_says_that_it_stops(monkeypatch):
             await asyncio.sleep(0.001)
     registry.sign_off(LAST)
     await registry.close()
-
     assert made.written == [(record_key(1), VALUE), (record_key(1), LAST)]
 
 
@@ -103,5 +102,4 @@ async def test_who_has_not_registered_or_has_withdrawn_does_not_say_that_it_stop
     await asyncio.wait_for(ended.wait(), 60)
     registry.sign_off(LAST)
     await registry.close()
-
     assert made.written == []

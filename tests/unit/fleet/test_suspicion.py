@@ -51,14 +51,12 @@ def waiting(other: Member, own: int = 1) -> tuple[Suspicion, RegistryContent]:
 )
 def test_the_holder_of_the_features_is_dialled_when_its_record_is_late():
     suspicion, now = waiting(member())
-
     assert suspicion.late(now, LATE - 1) == []
     assert suspicion.late(now, LATE) == [LateSidecar(2, "kafka-2", 9092, SEEN)]
 
 
 def test_nobody_is_dialled_while_no_record_at_all_is_read():
     suspicion, now = waiting(member())
-
     assert suspicion.late(now, LATE + RECORD_LATE_AFTER_MS - 1) != []
     assert suspicion.late(now, LATE + RECORD_LATE_AFTER_MS) == [], "the cluster is away, or this sidecar was paused"
 
@@ -80,9 +78,7 @@ def test_one_that_refuses_has_ended_until_a_newer_record_of_it_is_read():
     suspicion, before = waiting(member())
     assert suspicion.judge(before) is before
     [late] = suspicion.late(before, LATE)
-
     suspicion.refused(late)
-
     assert [one.alive for one in suspicion.judge(before).sidecars.values()] == [True, False]
     assert suspicion.judge(before).sidecars[2].record == before.sidecars[2].record
     assert suspicion.late(before, LATE) == []
@@ -147,7 +143,6 @@ async def test_a_slow_name_delays_no_other_and_is_asked_for_once(monkeypatch: py
                 assert await refused.get() == killed
             await asyncio.sleep(0)
     assert asked.count("slow") == 1
-
     await dialler.close()
     assert refused.empty()
     assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []

@@ -103,11 +103,9 @@ async def test_the_end_is_reached_after_what_was_there_was_reported(monkeypatch)
     await seen.until(2)
     await asyncio.sleep(0.05)
     assert seen.reports == [b"a", b"b"]
-
     topic.arriving.append(A)
     await seen.until(4)
     await seen.thread.close()
-
     assert seen.reports == [b"a", b"b", b"a", "end"]
     assert topic.producer_closed
     assert topic.closed.wait(60)
@@ -128,7 +126,6 @@ async def test_who_waits_for_the_end_waits_for_that_of_the_topic_that_is_opened_
         lost.failure = "it was deleted"
         await seen.until(5)
         await seen.thread.close()
-
     assert seen.reports == [b"a", "restart", b"a", b"b", "end"]
     assert logs == [], "it did not last"
 
@@ -148,7 +145,6 @@ async def test_a_failure_is_logged_once_when_it_has_lasted(monkeypatch):
             seen.thread.start()
             await seen.until(4)
             await seen.thread.close()
-
         assert seen.reports == ["restart", "restart", "restart", b"a"], has_lasted
         assert [(one["event"], one.get("error")) for one in logs] == (
             [("features_unavailable", "unknown topic"), ("features_back", None)] if has_lasted else []
@@ -163,7 +159,6 @@ async def test_what_is_proposed_is_written_unless_its_time_is_over(monkeypatch):
     seen.thread.start()
     await seen.until(1)
     await seen.thread.close()
-
     assert topic.written == [(b"key", b"2")]
     assert seen.reports == [None]
 
@@ -180,7 +175,6 @@ async def test_nothing_that_is_asked_for_waits_for_a_read(monkeypatch):
     seen.thread.propose(b"key", b"2", 60, seen.reports.append)
     await seen.until(3)
     await seen.thread.close()
-
     assert seen.reports == [b"a", "end", None]
     assert topic.written == [(b"key", b"2")]
     assert topic.producer_closed

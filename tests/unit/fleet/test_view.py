@@ -59,7 +59,6 @@ class TestOwn:
     @pytest.mark.promise("tags.md", "BrokerMetadata has the tags of each broker as this page lists them.")
     def test_all_tags(self):
         view = build_own_view(config(tags={"rack": "r8a9"}), FULL)
-
         assert view.addresses == {"client": ("kafka-1.example", 9092), "tls": ("::1", 9093)}
         assert (view.protocol_min, view.protocol_max, True) == ranges(NEW)
         assert view.tags == {
@@ -81,7 +80,6 @@ class TestOwn:
 
     def test_what_is_not_known_is_left_out(self):
         view = build_own_view(config(), OwnBroker(1))
-
         assert (view.protocol_min, view.protocol_max) == (-1, -1)
         assert view.tags.keys() == {"broker.id", "endpoints", "protocol.version.source", "sidecar.version"}
         assert view.tags["protocol.version.source"] == "unknown"
@@ -90,7 +88,6 @@ class TestOwn:
     def test_the_record_says_the_same_to_the_other_sidecars(self):
         one = config(tags={"rack": "r8a9"})
         view, record = build_own_view(one, FULL), build_own_record(one, FULL, boot_id="b", started_ms=1579041366882)
-
         assert record.tags == view.tags
         assert (record.protocol_version_min, record.protocol_version_max) == (view.protocol_min, view.protocol_max)
         assert record.addresses == view.addresses
@@ -115,7 +112,6 @@ class TestPeers:
             "protocol.version.exact": "true",
         }
         peer = self.peer(reported(tags))
-
         assert peer.tags == {"broker.id": "2", **tags}
         assert (peer.protocol_min, peer.protocol_max) == (40, 77)
         assert peer.addresses == {"client": ("kafka-2.example", 9092)}
@@ -148,7 +144,6 @@ class TestPeers:
     def test_a_tag_that_is_not_as_documented_is_not_passed_on(self):
         tags = {"message.max.bytes": "many", "endpoints": "x", "rack": "any text", "protocol.version.source": "sidecar"}
         peer = self.peer(reported(tags))
-
         assert peer.tags == {"broker.id": "2", "rack": "any text", "protocol.version.source": "sidecar"}
 
     def test_who_runs_is_what_the_cluster_says_and_else_whose_sidecar_does(self):
@@ -169,13 +164,11 @@ class TestTags:
 
     def test_the_page_is_that_of_the_code(self):
         page = Path(__file__).parents[3] / "docs" / "tags.md"
-
         assert page.read_text() == reference_markdown(), "docs/tags.md is out of date: run make docs"
 
     def test_every_release_gives_tags_as_documented(self):
         for release in release_ends():
             tags = build_own_view(config(), FULL._replace(said=derive_capabilities(supported(release)))).tags
-
             assert invalid_tag_names(tags) == [], release
             assert tags.keys() <= TAGS_BY_NAME.keys(), release
 
@@ -183,7 +176,6 @@ class TestTags:
 def test_a_version_s_format_has_one_way_to_match():
     """Two repeats in a row that take the same characters are tried in every combination."""
     grammar = TAGS_BY_NAME["sidecar.version"].grammar
-
     assert re.findall(r"[+*]", grammar) == ["*"]
     assert invalid_tag_names({"sidecar.version": "0.1.0-dev+d12ca4f"}) == []
     assert invalid_tag_names({"sidecar.version": "1." * 50_000 + " "}) == ["sidecar.version"]

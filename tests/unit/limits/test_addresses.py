@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from proxy.limits import rate_sensors
-from proxy.limits.model import Limits, ListenerLimits, Quota
+from proxy.limits.model import Limits, Quota
 from tests.unit.limits.simulation import A, B, Client, Simulation, admitted, limits, refused
 
 Ends = Counter[tuple[int | None, int | None]]
@@ -87,24 +87,6 @@ def test_a_held_connection_counts_nowhere_until_it_enters() -> None:
     assert rates.rate("CLIENT", 50) == rates.rate(None, 50) == rates.addresses.per_second(A, 50) == 21 / 1.05
 
 
-def test_who_was_held_waits_for_a_slot_like_others_and_is_not_held_again() -> None:
-    own = ListenerLimits(connections=Quota(20))
-    simulation = Simulation(Limits(listeners={"CLIENT": own}, ip_rates={A: Quota(20)}, samples=2))
-    clients = simulation.connect([0] * 20)
-    simulation.run()
-    simulation.leave(clients[0])
-    held = simulation.connect([0])
-    simulation.run(0)
-    assert len(simulation.quotas.held) == 1
-    other = simulation.connect([10, 20], address=B)
-    simulation.run(3_000)
-    assert (held[0].admitted, [client.admitted for client in other]) == (None, [10, None])
-    simulation.leave(clients[1])
-    assert (held[0].admitted, other[1].admitted) == (3_000, None)
-    simulation.leave(clients[2])
-    assert other[1].admitted == 3_000
-
-
 def test_an_address_of_its_own_quota_does_not_have_the_default_one() -> None:
     simulation = Simulation(limits(samples=2, ips={"<default>": 1, A: 5}))
     one, other = simulation.connect([0] * 10, address=A), simulation.connect([0] * 10, address=B)
@@ -146,19 +128,6 @@ def test_beyond_the_most_addresses_the_one_unused_for_longest_is_forgotten(monke
         simulation.connect([at], address=address)
     simulation.run()
     assert simulation.quotas.sensors.addresses.recent() == ["10.0.0.4", "10.0.0.1", "10.0.0.3"]
-
-
-def test_at_the_end_all_who_wait_or_are_held_are_refused_once() -> None:
-    own = ListenerLimits(connections=Quota(20))
-    simulation = Simulation(Limits(listeners={"CLIENT": own}, ip_rates={A: Quota(10)}, samples=2))
-    clients = simulation.connect([0] * 15) + simulation.connect([0] * 11, address=B)
-    simulation.run(0)
-    assert len(simulation.quotas.held) == 5
-    assert simulation.quotas.is_blocked("CLIENT")
-    simulation.quotas.close()
-    simulation.quotas.close()
-    assert ends(clients) == {(0, None): 20, (None, 0): 6}
-    assert simulation.quotas.next_timer() is None
 
 
 @pytest.mark.promise(

@@ -38,9 +38,7 @@ def test_a_burst_passes_in_steps():
         (pace(2000, protected=True, broker=10), 4, 4000),
     ]:
         paced = AdmissionPace(limits)
-
         passed = [admit_at(paced, now) for now in range(1000, 2000)]
-
         assert passed[:50] == [per_ms] * 50, (limits, per_ms, per_second)
         assert max(passed) == per_ms, (limits, per_ms, per_second)
         assert sum(passed) == pytest.approx(per_second + min(FIRST, 1000 * per_ms - per_second), abs=2), limits
@@ -48,9 +46,7 @@ def test_a_burst_passes_in_steps():
 
 def test_refused_connections_cost_a_quarter():
     paced = AdmissionPace(pace(100))
-
     passed = [admit_at(paced, now, costs=(ARRIVAL_COST,)) for now in range(1000, 2000)]
-
     assert passed[:50] == [8] * 50
     assert sum(passed) == pytest.approx(4 * (1000 + FIRST), abs=4)
 
@@ -58,21 +54,18 @@ def test_refused_connections_cost_a_quarter():
 def test_a_late_step_admits_no_more_than_any_other():
     paced = AdmissionPace(pace(100))
     admit_at(paced, 1000)
-
     assert [admit_at(paced, 1010), admit_at(paced, 5000)] == [2, 2]
 
 
 def test_without_an_enforced_limit_there_is_no_pace():
     for limits in [pace(), pace(None, 10, protected=True), pace(10, action="observe")]:
         paced = AdmissionPace(limits)
-
         assert admit_at(paced, 1000) == 50, limits
         assert paced.next_timer(1000) is None, limits
 
 
 def test_each_listener_has_its_own_pace():
     paced = AdmissionPace(pace(100))
-
     assert (admit_at(paced, 1000), admit_at(paced, 1000, listener="OTHER")) == (2, 50)
     assert paced.next_at("CLIENT") == paced.next_timer(1000) == 1001
     assert paced.next_timer(1001) is None
@@ -81,7 +74,5 @@ def test_each_listener_has_its_own_pace():
 def test_a_removed_limit_ends_the_pace():
     paced = AdmissionPace(pace(100))
     admit_at(paced, 1000)
-
     paced.update_limits(pace())
-
     assert admit_at(paced, 1000) == 50

@@ -107,24 +107,3 @@ def test_overrides_take_the_place_of_the_limit_of_addresses() -> None:
         crowds = [simulation.connect([0] * 5, address=address) for address in (A, B, "10.0.0.3")]
         simulation.run()
         assert [len(admitted(clients)) for clients in crowds] == expected, limits
-
-
-def test_an_address_may_fill_up_while_one_of_it_waits() -> None:
-    own = {"CLIENT": ListenerLimits(rate=Quota(1)), "OTHER": ListenerLimits()}
-    simulation = Simulation(Limits(listeners=own, samples=2, ip_connections=Quota(1)))
-    simulation.connect([0], "CLIENT", B)
-    waiting = simulation.connect([0], "CLIENT", A)
-    quicker = simulation.connect([10], "OTHER", A)
-    simulation.run()
-    assert admitted(quicker) == [10]
-    assert (waiting[0].admitted, waiting[0].refused) == (None, 1_000)
-
-
-def test_a_held_connection_takes_no_place_of_its_address() -> None:
-    own = {"CLIENT": ListenerLimits()}
-    simulation = Simulation(Limits(listeners=own, samples=2, ip_rates={A: Quota(4)}, ip_connections=Quota(5)))
-    clients = simulation.connect([0] * 6)
-    simulation.run(0)
-    assert len(simulation.quotas.held) == 2
-    simulation.run()
-    assert [client.admitted for client in clients] == [0, 0, 0, 0, 250, None]

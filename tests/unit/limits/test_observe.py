@@ -39,14 +39,6 @@ def test_all_enter_at_once_and_what_is_too_many_is_reported() -> None:
         assert simulation.evictions == [], (limits, scope, what, count)
 
 
-def test_the_delay_it_would_have_had_is_reported() -> None:
-    simulation = Simulation(CASES[0][0])
-    simulation.connect([0] * 201)
-    simulation.run()
-    (throttle,) = simulation.throttles
-    assert (throttle.action, throttle.limit, throttle.observed, throttle.delay_ms) == ("observe", 20, 20.1, 50)
-
-
 def test_one_quota_observes_while_another_is_enforced() -> None:
     own = ListenerLimits(rate=Quota(5))
     simulation = Simulation(Limits(listeners={"CLIENT": own}, rate=Quota(2, "observe"), samples=2))

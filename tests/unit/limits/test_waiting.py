@@ -97,7 +97,6 @@ def test_many_holds_that_end_together_take_turns_and_keep_their_order() -> None:
     held = simulation.connect([0] * 40)[20:]
     inside = simulation.connect([0] * 20, address=B)
     simulation.run(until=49)
-
     simulation.now = 5_000
     simulation.quotas.process_timers(simulation.now)
     assert len(simulation.quotas.held) == 20 - MAX_ENDED_HOLDS

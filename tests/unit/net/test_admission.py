@@ -132,7 +132,6 @@ def test_what_a_window_lets_in_at_once_is_admitted_in_steps(monkeypatch):
             site.acceptor.start_accepting()
             await site.handler.take_turns(TURNS)
             assert site.handler.handled.total() == 2, "no time has passed"
-
             for millisecond in range(1, 15):
                 site.now += 1
                 await site.handler.wait_for(2 + 2 * millisecond)

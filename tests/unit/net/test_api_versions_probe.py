@@ -26,7 +26,6 @@ def test_only_an_answer_that_is_too_old_is_asked_for_again(monkeypatch: pytest.M
     now = 1000.0
     monkeypatch.setattr(api_versions_probe, "monotonic", lambda: now)
     asking = Counted(Upstream(Endpoint("127.0.0.1", 9), 1.0, None), lambda ranges: None)
-
     asking.start_if_stale(now)
     assert asking.asked == 1, "nothing was heard yet"
     asking.mark_answered()
@@ -48,8 +47,6 @@ async def test_a_probe_that_was_stopped_asks_no_more() -> None:
     asking.start()
     asking.stop()
     before = len(asyncio.all_tasks())
-
     asking.start_if_stale(0.0)  # for a client whose handshake began before a reload replaced the listener
-
     await asyncio.sleep(0)
     assert len(asyncio.all_tasks()) < before

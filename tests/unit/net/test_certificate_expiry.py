@@ -41,7 +41,6 @@ def lines(expiry, clock, seconds):
 def test_a_line_is_logged_once_30_7_and_1_days_before_and_at_the_end(tmp_path):
     clock = Clock()
     expiry = CertificateExpiry(config_of(tmp_path, 40), clock)
-
     assert lines(expiry, clock, 0) == []
     assert lines(expiry, clock, 11 * DAY) == [("certificate_expires", 30)]
     assert lines(expiry, clock, CHECK_INTERVAL) == []

@@ -97,7 +97,6 @@ def test_a_broker_that_does_not_run_keeps_its_address() -> None:
     sent = metadata(dict.fromkeys((1, 2, 3), ("10.0.0.1", 9092)))
     known = {1: ("kafka-1.example", 9092), 3: ("kafka-3.example", 9092)}
     assert led(interceptors, sent) == metadata(dict(sorted({**known, 2: ("node-2.unmapped.invalid", 1)}.items())))
-
     fleet.view = FleetView(1, (BrokerView(2, {"client": ("kafka-2.example", 9092)}, running=False),))
     interceptors.apply_fleet_view()
     assert led(interceptors, sent) == metadata(dict(sorted({**known, 2: ("kafka-2.example", 9092)}.items())))

@@ -48,7 +48,6 @@ async def test_a_connection_that_takes_a_while_is_begun_once(busy):
     await asyncio.sleep(0.01)
     assert open_sockets() == before + 1
     addresses = await asyncio.to_thread(let_in)
-
     with await connecting as sock:
         assert [sock.getsockname()] == addresses
         assert not sock.getblocking()
@@ -65,7 +64,6 @@ async def test_a_connection_that_is_given_up_leaves_nothing(busy):
     with pytest.raises(asyncio.CancelledError):
         await connecting
     await asyncio.sleep(0)
-
     assert open_sockets() == before
 
 

@@ -60,7 +60,6 @@ async def test_all_who_wait_share_one_lookup_which_outlives_those_who_end(lookup
     with pytest.raises(TimeoutError):
         await lookup.resolve(asyncio.get_running_loop().time() + 0.05)
     resolver.free.set()
-
     assert await asyncio.gather(*waiting[500:]) == [ADDRESSES] * 500
     assert resolver.calls == 1
 

@@ -92,7 +92,6 @@ async def test_messages_arrive_whole_and_in_order(pair):
         pair.main.send(message)
     await pair.until(lambda: len(pair.came) == 5)
     assert pair.came == [(message, None) for message in sent]
-
     counters = ListenerCounters(requests={0: 3}, invalid_frames={("client", "invalid_size"): 1})
     asked = FeatureUpdateAsked(3, UpdateRequest(1, 9, (FeatureUpdate("n" * 30_000, -1, 3),) * 2, principal="User:a"))
     reported = [ConnectionsClosed([5, 6]), SnapshotReply(7, Snapshot({"CLIENT": counters})), asked]
@@ -100,7 +99,6 @@ async def test_messages_arrive_whole_and_in_order(pair):
         pair.worker.send(message)
     await pair.until(lambda: len(pair.reported) == 3)
     assert pair.reported == reported
-
     pair.main.close()
     await pair.until(lambda: pair.ended)
     await asyncio.sleep(0.01)
@@ -112,7 +110,6 @@ async def test_a_socket_arrives_with_its_message_and_is_closed_here(pair):
     kept, given = socket.socketpair()
     pair.main.send(carry(1), given)
     await pair.until(lambda: pair.came)
-
     (message, descriptor), *_ = pair.came
     assert message == carry(1)
     assert given.fileno() == -1
@@ -145,10 +142,8 @@ async def test_what_there_is_no_room_for_waits_here_and_goes_on_in_order(pair):
     pair.main.send(RequestSnapshot(sent))
     await asyncio.sleep(0)
     assert pair.rooms == 0
-
     pair.listen()
     await pair.until(lambda: len(pair.came) == sent + 1)
-
     assert [message.request_id for message, _ in pair.came] == list(range(sent + 1))
     assert pair.rooms == 1
     assert not pair.main.is_full
@@ -159,7 +154,6 @@ async def test_what_could_not_be_sent_to_a_peer_that_is_gone_comes_back(pair):
     kept, given = socket.socketpair()
     pair.main.send(carry(1), given)
     pair.main.send(Drain())
-
     assert pair.main.is_full
     assert pair.main.close() == [(carry(1), given), (Drain(), None)]
     assert given.fileno() != -1
@@ -177,7 +171,6 @@ async def test_out_of_descriptors_the_message_comes_alone(pair):
         await pair.until(lambda: pair.came)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
     assert pair.came == [(carry(1), None)]
     assert kept.recv(10) == b"", "the kernel has closed it"
     kept.close()

@@ -13,9 +13,7 @@ from tests.tools.authority import Authority
 
 def test_subject_and_validity_of_a_certificate(tmp_path):
     pair = Authority(tmp_path).issue("a", "CN=alice,OU=Billing,O=Example\\, Inc.,C=DE", days=2)
-
     found = first_of(pair.certificate.read_text())
-
     assert found.subject == "CN=alice,OU=Billing,O=Example\\, Inc.,C=DE"
     assert found.not_after == pytest.approx(time.time() + 2 * 86_400, abs=60)
     assert found.not_before < time.time()
@@ -41,7 +39,6 @@ def test_a_serial_number_is_written_as_openssl_writes_it():
 
 def test_dates_after_2049_are_read(tmp_path):
     pair = Authority(tmp_path).issue("a", days=36_500)
-
     assert first_of(pair.certificate.read_text()).not_after == pytest.approx(time.time() + 36_500 * 86_400, abs=60)
 
 
@@ -49,7 +46,6 @@ def test_every_cut_of_a_certificate_is_refused(tmp_path):
     import ssl
 
     der = ssl.PEM_cert_to_DER_cert(Authority(tmp_path).issue("a").certificate.read_text())
-
     for size in range(0, len(der), 3):
         with pytest.raises(ValueError, match="is no certificate"):
             decode(der[:size])

@@ -26,7 +26,6 @@ def pair_of(files, password=None):
 @pytest.mark.promise("tls.md", "TLS 1.2 and 1.3 are on; there is no older version and no renegotiation.")
 def test_a_server_has_no_renegotiation_and_no_old_version(authority):
     context = build_server_context(ServerTls(pair_of(authority.issue("a"))))
-
     assert context.options & ssl.OP_NO_RENEGOTIATION
     assert (context.minimum_version, context.maximum_version) == (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
 
@@ -34,7 +33,6 @@ def test_a_server_has_no_renegotiation_and_no_old_version(authority):
 @pytest.mark.promise("tls.md", "An encrypted key needs its password, which is never shown.")
 def test_an_encrypted_key_needs_its_password(authority):
     files = authority.issue("a", password="right")
-
     build_server_context(ServerTls(pair_of(files, "right")))
     with pytest.raises(TlsSettingError, match=r"is encrypted, and ssl\.key\.password is missing") as missing:
         build_server_context(ServerTls(pair_of(files)))
@@ -49,14 +47,12 @@ def test_an_encrypted_key_needs_its_password(authority):
 def test_the_key_of_another_certificate_is_refused(authority):
     for use_rsa in [False, True]:
         one, other = pair_of(authority.issue("a")), pair_of(authority.issue("b", use_rsa=use_rsa))
-
         with pytest.raises(TlsSettingError, match=r"is not the key of ssl\.certificate\.location"):
             build_server_context(ServerTls(KeyPair(one.certificate, other.key)))
 
 
 def test_files_of_other_kinds_are_named_by_their_key(authority):
     good = pair_of(authority.issue("a"))
-
     for pair, key in (
         (KeyPair("no PEM", good.key), "ssl.certificate.location"),
         (KeyPair(good.certificate, good.certificate), "ssl.key.location"),
@@ -76,7 +72,6 @@ def test_suites_choose_versions(authority):
         ServerTls(pair, cipher_suites=("TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "TLS_RSA_WITH_AES_128_CBC_SHA"))
     )
     only_3 = build_server_context(ServerTls(pair, cipher_suites=cipher_suites.TLS_1_3))
-
     assert only_2.maximum_version == ssl.TLSVersion.TLSv1_2
     assert [one["name"] for one in only_2.get_ciphers() if one["protocol"] != "TLSv1.3"] == [
         "ECDHE-ECDSA-AES128-GCM-SHA256",
@@ -101,7 +96,6 @@ def test_names_are_those_of_openssl():
         ["openssl", "ciphers", "-stdname", "ALL:@SECLEVEL=0"], capture_output=True, text=True, check=True
     )
     names = {words[0]: words[2] for words in map(str.split, listed.stdout.splitlines())}
-
     assert {name: names.get(name) for name in cipher_suites.TLS_1_2} == cipher_suites.TLS_1_2
     assert {cipher_suites.kafka_name(openssl) for openssl in cipher_suites.TLS_1_2.values()} == {*cipher_suites.TLS_1_2}
     assert set(cipher_suites.TLS_1_3) <= names.keys()
@@ -109,6 +103,5 @@ def test_names_are_those_of_openssl():
 
 def test_kafkas_names_are_known_of_all_suites_that_a_connection_can_have(authority):
     suites = [one["name"] for one in build_server_context(ServerTls(pair_of(authority.issue("a")))).get_ciphers()]
-
     # Without parameters for DHE, OpenSSL chooses no suite that needs them.
     assert [name for name in map(cipher_suites.kafka_name, suites) if name[:4] not in ("TLS_", "DHE-")] == []
