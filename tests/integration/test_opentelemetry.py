@@ -30,6 +30,8 @@ AUDIT = "observers.audit:AuditObserver"
 SMALL_BATCHES: dict[str, str | int] = {"linger.ms": 0, "batch.num.messages": 1}
 """A request for each record."""
 
+WORKERS = 2
+
 Event = dict[str, Any]
 Start = Callable[..., SidecarProcess]
 
@@ -119,11 +121,10 @@ def balanced(text: str) -> bool:
 
 
 @pytest.mark.promise("opentelemetry.md", "Every event of the audit topic is a log record at the collector.")
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_every_event_on_the_topic_is_a_log_record_whatever_becomes_of_the_collector(
-    start: Start, cluster: ClusterState, collector: Collector, topic: str, tmp_path: Path, workers: int
+    start: Start, cluster: ClusterState, collector: Collector, topic: str, tmp_path: Path
 ) -> None:
-    sidecar = start(workers=workers, compression="gzip")
+    sidecar = start(workers=WORKERS, compression="gzip")
     assert produce(cluster.bootstrap, topic, [b"v"] * 500, **SMALL_BATCHES) == 500
     until(lambda: bool(collector.taken) and waiting(sidecar) == 0)
     collector.close()
@@ -144,23 +145,22 @@ def test_every_event_on_the_topic_is_a_log_record_whatever_becomes_of_the_collec
         msgspec.json.decode(collector.taken[-1].body)["resourceLogs"][0]["resource"]["attributes"]
     )
     boots = {boot_id for boot_id, _ in expected}
-    assert len(boots) == workers
+    assert len(boots) == WORKERS
     for events in (received, expected):
         assert {boot_id for boot_id, _ in events} == boots
-        assert [missing(events, boot_id) for boot_id in boots] == [(set(), set())] * workers
+        assert [missing(events, boot_id) for boot_id in boots] == [(set(), set())] * WORKERS
         last = [event for _, event in events if event.get("last")]
-        assert [event["emitted"] == event["seq"] - 1 for event in last] == [True] * workers
+        assert [event["emitted"] == event["seq"] - 1 for event in last] == [True] * WORKERS
         assert sum(event["seen"] for event in last) == sum(comparable(events).values())
         assert sum(event.get("waiting", 0) + event.get("hidden", 0) for event in last) == 0
     assert list((tmp_path / "collector").iterdir()) == [], "all was delivered"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
 def test_a_killed_sidecar_loses_nothing_unnamed(
-    start: Start, cluster: ClusterState, collector: Collector, topic: str, workers: int
+    start: Start, cluster: ClusterState, collector: Collector, topic: str
 ) -> None:
-    sidecar = start(workers=workers)
+    sidecar = start(workers=WORKERS)
     assert produce(cluster.bootstrap, topic, [b"v"] * 300, **SMALL_BATCHES) == 300
     for read in (collector.events, lambda: audited(cluster, sidecar.config)):  # what is no exchange has arrived then
         until(lambda: any(event["kind"] == "topic_inventory" for _, event in read()))  # noqa: B023
@@ -172,15 +172,15 @@ def test_a_killed_sidecar_loses_nothing_unnamed(
         os.kill(pid, signal.SIGKILL)
     until(lambda: not sidecar.process.alive())
     collector.open()
-    again = start(workers=workers)
+    again = start(workers=WORKERS)
     for read in (collector.events, lambda: audited(cluster, again.config)):
         until(lambda: any(event["kind"] == "gap" for _, event in read()))  # noqa: B023
-        until(lambda: len({boot_id for boot_id, _ in read()}) == 2 * workers)  # noqa: B023
+        until(lambda: len({boot_id for boot_id, _ in read()}) == 2 * WORKERS)  # noqa: B023
     assert again.stop()
     received, expected = collector.events(), audited(cluster, again.config)
     boots = {boot_id for boot_id, _ in expected}
     boots |= {event["lost_boot_id"] for _, event in expected if event["kind"] == "gap"}
-    assert len(boots) == 2 * workers
+    assert len(boots) == 2 * WORKERS
     counts = []
     for events in (received, expected):
         found = [missing(events, boot_id) for boot_id in sorted(boots)]
