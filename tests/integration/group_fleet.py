@@ -39,6 +39,7 @@ from tests.integration.journaling import boottime_ns
 from tests.integration.journals import Journal, Source, read_journal
 from tests.integration.own_network import Direction, OwnNetwork, own_network
 from tests.integration.quotas import Peer, array, text
+from tests.tools.quick_groups import QUICK_GROUPS
 
 BROKERS = (1, 2, 3)
 
@@ -49,12 +50,6 @@ WORKERS = {1: 1, 2: 2, 3: 1}
 
 SESSION_TIMEOUT_MS = int(os.environ.get("GROUPS_TIMEOUT_MS", "30000"))
 """Of consumers that nothing is to stop. From 10 s on nothing does, on a machine that has time for them."""
-
-QUICK_RETURN = ("-m", "tests.tools.quick_return")
-"""A sidecar that takes partitions back after three seconds instead of 30."""
-
-MANY_REBALANCES = ("-m", "tests.tools.many_rebalances")
-"""One that does not slow down a group whose consumers come and go, either."""
 
 
 class ConsumerProcess:
@@ -163,7 +158,7 @@ class GroupFleet(FeatureFleet):
     def host(self, name: str) -> list[str]:
         return [] if self.network is None else self.network.command(name)
 
-    def restart(self, broker_id: int, program: Sequence[str] = QUICK_RETURN, *, wait: bool = True) -> None:
+    def restart(self, broker_id: int, program: Sequence[str] = QUICK_GROUPS, *, wait: bool = True) -> None:
         """Start the sidecar before a broker again."""
         sidecar = self.spawn(broker_id, program)
         if wait:
@@ -404,7 +399,7 @@ def group_of(partition: int, partitions: int) -> str:
 
 @contextmanager
 def group_fleet(
-    folder: Path, kafka_version: str = "4.3.1", program: Sequence[str] = QUICK_RETURN, **coordinator: Any
+    folder: Path, kafka_version: str = "4.3.1", program: Sequence[str] = QUICK_GROUPS, **coordinator: Any
 ) -> Iterator[GroupFleet]:
     """Start three brokers and their sidecars, in a network of their own if possible; all is ended afterwards."""
     with own_network() as network:

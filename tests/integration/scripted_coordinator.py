@@ -33,15 +33,9 @@ class ScriptedCoordinator:
         self.hang_up()
         self._server.close()
 
-    def stop_listening(self) -> None:
-        """Refuse connections from now on."""
-        self._server.close()
-
-    def hang_up(self, *, reset: bool = False) -> None:
+    def hang_up(self) -> None:
         """Close the consumer's connection."""
         if self.connection is not None:
-            if reset:
-                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.close()
             self.connection = None
 

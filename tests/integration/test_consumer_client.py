@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -83,8 +84,10 @@ def shut_down(consumer: CoordinatedConsumer, coordinator: ScriptedCoordinator) -
     return {(one.topic, one.partition): one.offset for one in last or ()}
 
 
-def test_two_streams_iterate(cluster: ClusterState, topic: str, coordinator: ScriptedCoordinator) -> None:
-    """S1-77"""
+@pytest.mark.promise("consumer.md", "Each partition belongs to one of a consumer's streams, and `shutdown` ends them.")
+def test_two_streams_iterate_and_shutdown_reports_the_last_offsets(
+    cluster: ClusterState, topic: str, coordinator: ScriptedCoordinator
+) -> None:
     with consumer_of(coordinator, cluster) as consumer:
         first, second = consumer.create_message_streams({topic: 2})[topic]
         registered = coordinator.register()
@@ -96,10 +99,12 @@ def test_two_streams_iterate(cluster: ClusterState, topic: str, coordinator: Scr
         assert list(first) == list(second) == []
 
 
+@pytest.mark.promise(
+    "consumer.md", "A consumer reports exact offsets with StopFetcher, and hands out nothing of what was stopped."
+)
 def test_nothing_is_handed_out_after_stop_fetcher(
     cluster: ClusterState, topic: str, coordinator: ScriptedCoordinator
 ) -> None:
-    """S1-69, S1-78"""
     with consumer_of(coordinator, cluster) as consumer:
         (stream,) = consumer.create_message_streams({topic: 1})[topic]
         coordinator.register()
@@ -107,13 +112,8 @@ def test_nothing_is_handed_out_after_stop_fetcher(
         taken = [stream.poll(SECONDS) for _ in range(30)]
         stopped = coordinator.stop()
         assert stream.poll(0) is None
-        counts = dict.fromkeys(((topic, 0), (topic, 1)), 0)
-        for message in taken:
-            assert message is not None
-            counts[topic, message.partition() or 0] += 1
-        assert {(one.topic, one.partition): one.offset for one in stopped.offsets or ()} == {
-            which: count for which, count in counts.items() if count
-        }
+        counts = Counter((topic, one.partition()) for one in taken if one is not None)
+        assert {(one.topic, one.partition): one.offset for one in stopped.offsets or ()} == counts
         produce(cluster, topic)
         assert stream.poll(0.2) is None
         coordinator.start([(topic, which, counts[topic, which]) for which in (0, 1)])
@@ -123,29 +123,9 @@ def test_nothing_is_handed_out_after_stop_fetcher(
         shut_down(consumer, coordinator)
 
 
-def test_a_part_of_the_partitions_is_stopped(
-    cluster: ClusterState, topic: str, coordinator: ScriptedCoordinator
-) -> None:
-    """Level 2: what stays goes on where it is."""
-    with consumer_of(coordinator, cluster) as consumer:
-        first, second = consumer.create_message_streams({topic: 2})[topic]
-        coordinator.register()
-        coordinator.start([(topic, 0, 0)], [(topic, 1, 0)])
-        assert take(first, 10) == list(range(10))
-        assert take(second, 10) == list(range(10))
-        stopped = coordinator.stop((topic, 1))
-        assert [(one.partition, one.offset) for one in stopped.offsets or ()] == [(1, 10)]
-        assert take(first, 10) == list(range(10, 20))
-        coordinator.start([(topic, 0, 0)], [(topic, 1, 5)])
-        assert take(first, 80) == list(range(20, 100))
-        assert take(second, 95) == list(range(5, 100))
-        shut_down(consumer, coordinator)
-
-
 def test_a_paused_process_hands_out_nothing_after_its_lease(
     cluster: ClusterState, topic: str, coordinator: ScriptedCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S1-22, S1-79"""
     pause_ms = 0
     clock = consumer_module.boottime_ms
     monkeypatch.setattr(consumer_module, "boottime_ms", lambda: clock() + pause_ms)
@@ -165,6 +145,10 @@ def test_a_paused_process_hands_out_nothing_after_its_lease(
         shut_down(consumer, coordinator)
 
 
+@pytest.mark.promise(
+    "consumer.md",
+    "A consumer whose application takes nothing for `max_poll_interval_ms` leaves, and its streams raise.",
+)
 def test_an_application_that_stands_still_leaves_its_group(
     cluster: ClusterState, topic: str, coordinator: ScriptedCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,10 +165,10 @@ def test_an_application_that_stands_still_leaves_its_group(
             next(stream)
 
 
+@pytest.mark.promise("consumer.md", "An offset that is not there any more begins anew by `auto_offset_reset`.")
 def test_an_offset_out_of_range_is_reset_after_a_reconnect(
     cluster: ClusterState, topic: str, coordinator: ScriptedCoordinator
 ) -> None:
-    """S1-67"""
     with consumer_of(coordinator, cluster) as consumer:
         (stream,) = consumer.create_message_streams({topic: 1})[topic]
         coordinator.register()
@@ -197,22 +181,7 @@ def test_an_offset_out_of_range_is_reset_after_a_reconnect(
         shut_down(consumer, coordinator)
 
 
-def test_a_second_call_registers_again_with_all_topics(
-    cluster: ClusterState, topic: str, coordinator: ScriptedCoordinator
-) -> None:
-    with consumer_of(coordinator, cluster) as consumer:
-        stream = begin(consumer, coordinator, topic)
-        assert take(stream, 50) == list(range(50))
-        consumer.create_message_streams({"other": 1})
-        last = coordinator.ping_until_end()[-1]
-        assert [(one.partition, one.offset) for one in last.offsets or ()] == [(0, 50)]
-        coordinator.hang_up()
-        assert coordinator.register().topic_count == f'{{"{topic}":1,"other":1}}'
-        coordinator.start([(topic, 0, 50)])
-        assert take(stream, 50) == list(range(50, 100))
-        shut_down(consumer, coordinator)
-
-
+@pytest.mark.promise("consumer.md", "A full stream does not hold up another one.")
 def test_a_full_stream_does_not_hold_up_the_other_one(
     cluster: ClusterState, topic: str, coordinator: ScriptedCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,54 +196,13 @@ def test_a_full_stream_does_not_hold_up_the_other_one(
         shut_down(consumer, coordinator)
 
 
-def test_a_coordinator_that_is_gone_does_not_stop_it(
-    cluster: ClusterState, topic: str, coordinator: ScriptedCoordinator
-) -> None:
-    """S1-61"""
-    with consumer_of(coordinator, cluster) as consumer:
-        stream = begin(consumer, coordinator, topic)
-        assert take(stream, 10) == list(range(10))
-        coordinator.stop_listening()
-        coordinator.hang_up(reset=True)
-        assert take(stream, 90) == list(range(10, 100))
-
-
-def test_offsets_are_committed_by_the_application(
-    cluster: ClusterState, topic: str, coordinator: ScriptedCoordinator
-) -> None:
-    with consumer_of(coordinator, cluster, auto_commit=False) as consumer:
-        (stream,) = consumer.create_message_streams({topic: 1})[topic]
-        group = coordinator.register().group_id
-        with pytest.raises(CommitRefused, match="nothing is assigned"):
-            consumer.commit_offsets()
-        coordinator.start([(topic, 0, 0)])
-        assert take(stream, 10) == list(range(10))
-        consumer.commit_offsets()
-        assert committed(cluster, group, topic) == 10
-        assert coordinator.stop().offsets is None
-        with pytest.raises(CommitRefused, match="nothing is assigned"):
-            consumer.commit_offsets()
-
-
-def test_offsets_are_committed_while_a_stream_is_full(
+@pytest.mark.promise(
+    "consumer.md", "With `auto_commit=False` the application commits, also in `on_revoked`, and not what it has lost."
+)
+def test_offsets_are_committed_by_the_application_also_while_partitions_are_revoked(
     cluster: ClusterState, topic: str, coordinator: ScriptedCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.client.consumer.streams.MAX_STREAM_MESSAGES", 5)
-    with consumer_of(coordinator, cluster, auto_commit=False) as consumer:
-        (stream,) = consumer.create_message_streams({topic: 1})[topic]
-        group = coordinator.register().group_id
-        coordinator.start([(topic, 0, 0)])
-        for number in range(100):
-            assert take(stream, 1) == [number]
-            if number % 10 == 0:
-                consumer.commit_offsets()
-                assert committed(cluster, group, topic) == number + 1
-        shut_down(consumer, coordinator)
-
-
-def test_offsets_are_committed_while_partitions_are_revoked(
-    cluster: ClusterState, topic: str, coordinator: ScriptedCoordinator
-) -> None:
+    monkeypatch.setattr("proxy.client.consumer.streams.MAX_STREAM_MESSAGES", 5)  # a stream is full meanwhile
     calls: list[tuple[str, list[tuple[str, int]]]] = []
 
     def revoked(partitions: list[tuple[str, int]]) -> None:
@@ -287,18 +215,26 @@ def test_offsets_are_committed_while_partitions_are_revoked(
     with consumer_of(coordinator, cluster, auto_commit=False, on_assigned=assigned, on_revoked=revoked) as consumer:
         (stream,) = consumer.create_message_streams({topic: 1})[topic]
         group = coordinator.register().group_id
+        with pytest.raises(CommitRefused, match="nothing is assigned"):
+            consumer.commit_offsets()
         coordinator.start([(topic, 0, 0)])
-        assert take(stream, 10) == list(range(10))
-        assert coordinator.stop().error_code == 0
-        assert committed(cluster, group, topic) == 10
+        for number in range(0, 90, 30):
+            assert take(stream, 30) == list(range(number, number + 30))
+            consumer.commit_offsets()
+            assert committed(cluster, group, topic) == number + 30
+        assert take(stream, 1) == [90]
+        stopped = coordinator.stop()
+        assert (stopped.error_code, stopped.offsets) == (0, None)
+        assert committed(cluster, group, topic) == 91
         assert calls == [("assigned", [(topic, 0)]), ("revoked", [(topic, 0)])]
+        with pytest.raises(CommitRefused, match="nothing is assigned"):
+            consumer.commit_offsets()
         shut_down(consumer, coordinator)
 
 
 def test_a_commit_beside_other_members_is_refused(
     cluster: ClusterState, topic: str, coordinator: ScriptedCoordinator
 ) -> None:
-    """S1-80"""
     with consumer_of(coordinator, cluster, auto_commit=False) as consumer:
         (stream,) = consumer.create_message_streams({topic: 1})[topic]
         group = coordinator.register().group_id
@@ -315,16 +251,6 @@ def test_a_commit_beside_other_members_is_refused(
         finally:
             classic.close()
         shut_down(consumer, coordinator)
-
-
-def test_a_registration_that_is_refused_for_good_is_an_error_of_the_streams(
-    cluster: ClusterState, coordinator: ScriptedCoordinator
-) -> None:
-    with consumer_of(coordinator, cluster) as consumer:
-        (stream,) = consumer.create_message_streams({"t": 1})["t"]
-        coordinator.register(error_code=30)
-        with pytest.raises(ConsumerFailed, match=r"not authorized to read the group \(error 30\)"):
-            next(stream)
 
 
 def committed(cluster: ClusterState, group: str, topic: str) -> int:

@@ -4,40 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import socket
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager
+import uuid
+from collections.abc import Iterable
 from pathlib import Path
 from time import monotonic
 
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are exported, untyped
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    NewTopic,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AclOperation, ResourceType  # type: ignore[attr-defined]  # untyped
 
 from proxy.coordinator.events import ConsumerRegistered, RightsChanged
 from proxy.coordinator.subscription import TopicCount
-from proxy.coordinator.wire import RegisterConsumerRequest
 from proxy.core.exchange import Connection
 from proxy.core.principal_tracker import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from proxy.interceptors.consumer_groups import Registration
-from proxy.local import cluster as local_cluster
 from proxy.net import consumer_rights, consumers
 from proxy.net.consumer_handover import HandedConnection
+from tests.brokers import Acl, SharedBroker
 from tests.frames import METADATA, request, response
 from tests.integration import recorder
-from tests.integration.authorizer import secured_properties
 from tests.integration.consumers import ASKED, Coordinating, Rights, coordinating, registration
-from tests.integration.consuming import until
 from tests.integration.peer import Behaviour, Reader, Writer, read_frame
 from tests.sasl import authenticate, handshake, plain
+
+WITH_LOGIN = ", security.protocol: SASL_PLAINTEXT"
 
 PATTERN = ASKED._replace(topic_count="*1*t.*")
 
@@ -57,6 +48,9 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- where nobody logs in -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise(
+    "architecture.md", "Rights to topics of a pattern are asked once for all clients of a listener without logins."
+)
 async def test_of_a_pattern_only_what_may_be_read_is_told_and_all_clients_share_the_answers(tmp_path: Path) -> None:
     broker = Rights("tb")
     async with coordinating(tmp_path, broker) as running:
@@ -135,139 +129,89 @@ async def test_a_connection_that_the_broker_has_closed_meanwhile_is_opened_again
 # ---- where clients log in -------------------------------------------------------------------------------------------
 
 
-class Secured:
-    """A broker with Kafka's authorizer and SASL PLAIN. ``alice`` has no right that a test does not grant."""
-
-    def __init__(self, internal: str, sasl: str) -> None:
-        self.sasl = sasl
-        self.admin = AdminClient({"bootstrap.servers": internal})
-
-    def allow(self, kind: ResourceType, name: str) -> None:
-        (future,) = self.admin.create_acls([self._acl(AclBinding, kind, name)]).values()
-        future.result(30)
-        self._await(kind, name, there=True)
-
-    def deny(self, kind: ResourceType, name: str) -> None:
-        (future,) = self.admin.delete_acls([self._acl(AclBindingFilter, kind, name)]).values()
-        assert future.result(30)
-        self._await(kind, name, there=False)
-
-    def _await(self, kind: ResourceType, name: str, *, there: bool) -> None:
-        """The controller has written it, and the broker learns of it a moment later."""
-        wanted = self._acl(AclBindingFilter, kind, name)
-        until(lambda: bool(self.admin.describe_acls(wanted).result(30)) is there)
-
-    @staticmethod
-    def _acl(make: type[AclBinding] | type[AclBindingFilter], kind: ResourceType, name: str) -> AclBinding:
-        literal, allowed = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
-        return make(kind, name, literal, "User:alice", "*", AclOperation.READ, allowed)
-
-
-@pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    folder = tmp_path_factory.mktemp("secured")
-    node = local_cluster.plan(folder).nodes[0]
-    properties, behind, _ = secured_properties(node, ("alice",))
-    properties["listener.name.sasl.plain.connections.max.reauth.ms"] = "60000"
-    local_cluster.up(folder, broker_properties=properties, progress=False)
-    found = Secured(node.internal, behind)
-    for future in found.admin.create_topics([NewTopic(name, 1, 1) for name in ("t", "ta", "tb")]).values():
-        future.result(30)
-    yield found
-    local_cluster.down(folder)
-
-
-@asynccontextmanager
-async def logged_in(
-    tmp_path: Path, secured: Secured, workers: int, asked: RegisterConsumerRequest = ASKED
-) -> AsyncIterator[tuple[Coordinating, Reader, Writer]]:
-    """A client that has logged in and sent its registration."""
-    protocol = ", security.protocol: SASL_PLAINTEXT"
-    async with coordinating(tmp_path, secured.sasl, workers, listener=protocol) as running:
-        await running.consumers.set_topics(["t", "ta", "tb"])
-        reader, writer = await running.dial()
-        token = authenticate(plain("alice", "alice-secret"), 1)
-        for frame in (request(SASL_HANDSHAKE, 1, 1, handshake("PLAIN")), request(SASL_AUTHENTICATE, 1, 2, token)):
-            writer.write(frame)
-            assert (await asyncio.wait_for(read_frame(reader), 60))[8:10] == b"\0\0"
-        writer.write(registration(asked))
-        yield running, reader, writer
+async def log_in(running: Coordinating) -> tuple[Reader, Writer]:
+    """A client, ``alice``."""
+    reader, writer = await running.dial()
+    token = authenticate(plain("alice", "alice-secret"), 1)
+    for frame in (request(SASL_HANDSHAKE, 1, 1, handshake("PLAIN")), request(SASL_AUTHENTICATE, 1, 2, token)):
+        writer.write(frame)
+        assert (await asyncio.wait_for(read_frame(reader), 60))[8:10] == b"\0\0"
+    return reader, writer
 
 
 async def code(reader: Reader) -> int:
     return int.from_bytes((await asyncio.wait_for(read_frame(reader), 60))[8:10], "big")
 
 
-@pytest.fixture
-def granted(secured: Secured) -> Iterator[Secured]:
-    """The right to read the group and the topics ``t`` and ``ta``."""
-    rights = [(ResourceType.GROUP, "g"), (ResourceType.TOPIC, "t"), (ResourceType.TOPIC, "ta")]
-    for kind, name in rights:
-        secured.allow(kind, name)
-    yield secured
-    for kind, name in rights:
-        (future,) = secured.admin.delete_acls([secured._acl(AclBindingFilter, kind, name)]).values()
-        future.result(30)
-        secured._await(kind, name, there=False)
-
-
-@pytest.mark.kafka
-@pytest.mark.parametrize("workers", [1, 2])
-async def test_error_30_and_29_are_what_the_broker_says_of_the_client(
-    tmp_path: Path, secured: Secured, workers: int
-) -> None:
-    """S1-54"""
-    async with logged_in(tmp_path, secured, workers) as (running, reader, writer):
-        assert await code(reader) == 30
-        await asyncio.to_thread(secured.allow, ResourceType.GROUP, "g")
-        try:
-            writer.write(registration())
-            assert await code(reader) == 29
-            await asyncio.to_thread(secured.allow, ResourceType.TOPIC, "t")
-            try:
-                writer.write(request(METADATA, 1, 9, b"\0\0\0\0") + registration())
-                assert (await asyncio.wait_for(read_frame(reader), 60))[4:8] == b"\0\0\0\x09"
-                assert await code(reader) == 0
-            finally:
-                secured.deny(ResourceType.TOPIC, "t")
-        finally:
-            secured.deny(ResourceType.GROUP, "g")
-        (registered,) = running.of(ConsumerRegistered)
-        assert (registered.principal, registered.unreadable) == ("User:alice", frozenset())
-        await running.counted(1, {})
-
-
 @pytest.mark.kafka
 @pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("workers", [1, 2])
-async def test_a_right_that_is_revoked_while_it_consumes_is_reported(
-    tmp_path: Path, granted: Secured, workers: int
+@pytest.mark.promise(
+    "coordinator.md", "RegisterConsumer answers 30 to who may not read the group, and 29 where a topic may not be read."
+)
+async def test_rights_are_those_that_the_broker_says_the_client_has(
+    tmp_path: Path, secured: SharedBroker, workers: int
 ) -> None:
-    async with logged_in(tmp_path, granted, workers, PATTERN) as (running, reader, _):
+    group, t, ta, tb = (f"{kind}-{uuid.uuid4().hex[:8]}" for kind in ("g", "rights-t", "rights-ta", "rights-tb"))
+    read_group, read_t, read_ta = (
+        Acl("User:alice", AclOperation.READ, kind, name)
+        for kind, name in ((ResourceType.GROUP, group), (ResourceType.TOPIC, t), (ResourceType.TOPIC, ta))
+    )
+    named = ASKED._replace(group_id=group, topic_count=json.dumps({t: 1}))
+    pattern = ASKED._replace(group_id=group, consumer_id="c2", topic_count="*1*rights-t.*")
+    address = secured.listeners["SASL"].address
+    async with coordinating(tmp_path, address, workers, listener=WITH_LOGIN) as running:
+        await running.consumers.set_topics([t, ta, tb])
+        reader, writer = await log_in(running)
+        writer.write(registration(named))
+        assert await code(reader) == 30
+        await asyncio.to_thread(secured.allow, read_group)
+        writer.write(registration(named))
+        assert await code(reader) == 29
+        await asyncio.to_thread(secured.allow, read_t, read_ta)
+        writer.write(request(METADATA, 1, 9, b"\0\0\0\0") + registration(named))
+        assert (await asyncio.wait_for(read_frame(reader), 60))[4:8] == b"\0\0\0\x09"
         assert await code(reader) == 0
         (registered,) = running.of(ConsumerRegistered)
-        assert registered.unreadable == {"tb"}
-        await asyncio.to_thread(granted.deny, ResourceType.TOPIC, "ta")  # questions are answered meanwhile
+        assert (registered.principal, registered.unreadable) == ("User:alice", frozenset())
+        writer.close()
+        await running.counted(0, {"client_closed": 1})
+
+        reader, writer = await log_in(running)
+        writer.write(registration(pattern))
+        assert await code(reader) == 0
+        registered = running.of(ConsumerRegistered)[-1]
+        assert registered.unreadable == {tb}
+        await asyncio.to_thread(secured.revoke, read_ta)  # questions are answered meanwhile
         await running.until(lambda: running.of(RightsChanged))
-        assert running.of(RightsChanged)[0] == (registered.connection, True, {"ta", "tb"})
-        await asyncio.to_thread(granted.deny, ResourceType.GROUP, "g")
+        assert running.of(RightsChanged)[0] == (registered.connection, True, {ta, tb})
+        await asyncio.to_thread(secured.revoke, read_group, read_t)
         await running.until(lambda: not running.of(RightsChanged)[-1].may_read_group)
         running.consumers.close(registered.connection, "consumer_denied")
         assert await asyncio.wait_for(reader.read(), 60) == b""
-        await running.counted(0, {"consumer_denied": 1})
+        await running.counted(0, {"client_closed": 1, "consumer_denied": 1})
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.promise("architecture.md", "A consumer's login ends before the broker ends it.")
 async def test_a_login_ends_before_the_broker_ends_it(
-    tmp_path: Path, granted: Secured, workers: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, secured: SharedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumers, "LOGIN_SHARE", (0.16, 0.2))  # of 60 s
-    async with logged_in(tmp_path, granted, workers) as (running, reader, _):
+    monkeypatch.setattr(consumers, "LOGIN_SHARE", (0.03, 0.04))  # of 60 s
+    group, topic = (f"{kind}-{uuid.uuid4().hex[:8]}" for kind in ("g", "t"))
+    acls = [
+        Acl("User:alice", AclOperation.READ, kind, name)
+        for kind, name in ((ResourceType.GROUP, group), (ResourceType.TOPIC, topic))
+    ]
+    await asyncio.to_thread(secured.allow, *acls)
+    async with coordinating(tmp_path, secured.listeners["ENDING"].address, listener=WITH_LOGIN) as running:
+        reader, writer = await log_in(running)
+        writer.write(registration(ASKED._replace(group_id=group, topic_count=json.dumps({topic: 1}))))
         assert await code(reader) == 0
         assert await asyncio.wait_for(reader.read(), 60) == b""
         assert running.ends == [("login_expired", False)]
         await running.counted(0, {"login_expired": 1})
+    await asyncio.to_thread(secured.revoke, *acls)
 
 
 class LoggingIn:
@@ -297,9 +241,6 @@ class LoggingIn:
         return reader, writer
 
 
-WITH_LOGIN = ", security.protocol: SASL_PLAINTEXT"
-
-
 @pytest.mark.usefixtures("often")
 async def test_a_broker_that_ends_the_login_ends_the_consumer(tmp_path: Path) -> None:
     broker = LoggingIn(rights := Rights())
@@ -315,12 +256,12 @@ async def test_a_broker_that_ends_the_login_ends_the_consumer(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("often")
-async def test_a_broker_that_does_not_answer_ends_the_consumer(tmp_path: Path) -> None:
-    broker = LoggingIn(stalls_after_two(stalled := asyncio.Event()))
+async def test_a_broker_that_does_not_answer_ends_the_consumer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_rights, "QUESTION_SECONDS", 1.0)
+    broker = LoggingIn(stalls_after_two(asyncio.Event()))
     async with coordinating(tmp_path, broker, listener=WITH_LOGIN) as running:
         reader, _ = await broker.register(running)
         assert await asyncio.wait_for(reader.read(), 60) == b""
-        assert stalled.is_set()
         assert running.ends == [("broker_timeout", False)]
         await running.counted(0, {"broker_timeout": 1})
 

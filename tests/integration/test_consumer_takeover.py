@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import uuid
 from pathlib import Path
 
 import pytest
 import yaml
 
-from proxy.local import process
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
 from tests.integration.consuming import handed_out, shut_down, until
 from tests.integration.test_group_coordinator import MESSAGES, Coordinating
-from tests.tools.kafka_tools import KafkaTools
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 
@@ -22,32 +19,32 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 class Succeeding(Coordinating):
     """With a socket for a successor."""
 
-    def __init__(self, cluster: ClusterState, tools: KafkaTools, folder: Path, workers: int) -> None:
+    def __init__(self, cluster: ClusterState, folder: Path, workers: int) -> None:
         self._workers = workers
         self._socket = folder / "takeover.sock"
-        super().__init__(cluster, tools)
+        super().__init__(cluster)
 
     def start(self) -> SidecarProcess:
         config = yaml.safe_load(self.config.read_text())
-        config |= {"workers": self._workers, "takeover.socket.path": str(self._socket)}
+        config |= {"workers": self._workers, "takeover.socket.path": str(self._socket), "drain.timeout.ms": 2000}
         self.config.write_text(yaml.safe_dump(config))
         return super().start()
 
     def succeed(self) -> SidecarProcess:
         """Start a successor; returns its predecessor."""
         predecessor = self.sidecar
-        command = [sys.executable, "-m", "proxy", "run", "--takeover", "-c", str(self.config)]
-        self._logs.append(self.folder / f"coordinating-{len(self._logs)}.log")
-        successor = process.spawn(command, self._logs[-1])
-        self.sidecar = SidecarProcess(successor, self.config, self._logs[-1], predecessor.admin)
+        self.sidecar = self.spawn("--takeover")
         return predecessor
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.promise(
+    "restart.md", "After a hot restart coordinated consumers register with the successor, and nothing is read twice."
+)
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_consumers_register_with_the_successor_and_no_message_is_missing(
-    cluster: ClusterState, tools: KafkaTools, tmp_path: Path, workers: int
+    cluster: ClusterState, tmp_path: Path, workers: int
 ) -> None:
-    running = Succeeding(cluster, tools, tmp_path, workers)
+    running = Succeeding(cluster, tmp_path, workers)
     topic, group = running.create_topic(), f"g-{uuid.uuid4().hex[:8]}"
     first, second = (running.consumer(group, name, topic) for name in ("c1", "c2"))
     predecessor = None

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from observers.event import RequestEvent, decoder
@@ -22,7 +22,7 @@ from proxy.local import process
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
 from tests.integration.consuming import NotingConsumer, consuming, fetch, handed_out, shut_down, until
-from tests.tools.kafka_tools import KafkaTools
+from tests.tools.quick_groups import QUICK_GROUPS
 from tests.tools.topic import messages
 
 pytestmark = pytest.mark.kafka
@@ -36,9 +36,8 @@ MESSAGES = 400
 class Coordinating:
     """The sidecar before the broker. ``log``: its lines, those of earlier runs among them."""
 
-    def __init__(self, cluster: ClusterState, tools: KafkaTools) -> None:
+    def __init__(self, cluster: ClusterState) -> None:
         self.cluster = cluster
-        self._tools = tools
         self.folder = cluster.nodes[0].home.parent
         self.address = cluster.nodes[0].advertised
         self.bootstrap = cluster.internal_bootstrap
@@ -55,13 +54,20 @@ class Coordinating:
         }
         self.config.write_text(yaml.safe_dump(config))
         self.sidecar = self.start()
-        until(lambda: self.get("/coordinator")["partitions"] == 3, "the feature was not finalized")
+        until(lambda: self.get("/coordinator")["partitions"], "the feature was not finalized")
 
     def start(self) -> SidecarProcess:
         """Start it, and wait until it is ready."""
-        self._logs.append(self.folder / f"coordinating-{len(self._logs)}.log")
-        self.sidecar = SidecarProcess.start(self.config, self._logs[-1], self.cluster.nodes[0].admin)
+        self.sidecar = self.spawn()
+        self.sidecar.wait_ready()
         return self.sidecar
+
+    def spawn(self, *options: str) -> SidecarProcess:
+        """Start one."""
+        self._logs.append(self.folder / f"coordinating-{len(self._logs)}.log")
+        command = [sys.executable, *QUICK_GROUPS, "run", *options, "-c", str(self.config)]
+        started = process.spawn(command, self._logs[-1])
+        return SidecarProcess(started, self.config, self._logs[-1], self.cluster.nodes[0].admin)
 
     def kill(self) -> None:
         """Kill it."""
@@ -99,11 +105,9 @@ class Coordinating:
         return [one for one in found if one["event"] == event and one | fields == one]
 
     def committed(self, group: str) -> dict[int, int]:
-        """The offsets that ``kafka-consumer-groups.sh --describe`` shows, by partition."""
-        done = self._tools.run("groups", "--bootstrap-server", self.bootstrap, "--describe", "--group", group)
-        assert done.returncode == 0, done.stderr
-        rows = [line.split() for line in done.stdout.splitlines() if line.startswith(group)]
-        return {int(partition): int(offset) for _, _, partition, offset, *_ in rows if offset != "-"}
+        """The offsets that Kafka has of a group of one topic, by partition."""
+        found = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(30)
+        return {one.partition: one.offset for one in found.topic_partitions if one.offset >= 0}
 
     def fetched_since(self, at: int, topic: str) -> set[tuple[str | None, int]]:
         """Who has fetched messages of which partition with a request after ``at``, in µs since 1970: client ids."""
@@ -133,8 +137,8 @@ class Coordinating:
 
 
 @pytest.fixture(scope="module")
-def coordinating(cluster: ClusterState, tools: KafkaTools) -> Iterator[Coordinating]:
-    running = Coordinating(cluster, tools)
+def coordinating(cluster: ClusterState) -> Iterator[Coordinating]:
+    running = Coordinating(cluster)
     yield running
     assert running.sidecar.stop(), "SIGTERM was not enough"
     for path in running._logs:
@@ -147,10 +151,13 @@ def group() -> str:
     return f"g-{uuid.uuid4().hex[:8]}"
 
 
+@pytest.mark.promise(
+    "README.md", "Sidecars coordinate groups: they push the assignment, and no message is skipped or repeated."
+)
 def test_partitions_move_when_a_consumer_joins_and_leaves_and_no_message_is_skipped_or_repeated(
     coordinating: Coordinating, group: str
 ) -> None:
-    """S1-09, S1-10, S1-58, S1-67, S1-73: offsets move, and are exact after StopFetcher and a clean end."""
+    """Offsets move, and are exact after StopFetcher and a clean end; a topic that grows is read whole."""
     topic = coordinating.create_topic()
     first = coordinating.consumer(group, "c1", topic)
     second = None
@@ -171,15 +178,22 @@ def test_partitions_move_when_a_consumer_joins_and_leaves_and_no_message_is_skip
         until(lambda: coordinating.committed(group) == dict.fromkeys(range(4), 3 * MESSAGES // 4))
         coordinating.produce(topic, MESSAGES)
         until(lambda: first.count + second.count == 4 * MESSAGES)
+        coordinating.admin.create_partitions([NewPartitions(topic, 6)])[topic].result(30)
+        until(lambda: first.owned == set(range(6)))
+        coordinating.produce(topic, 60, partitions=6)
+        until(lambda: first.count + second.count >= 4 * MESSAGES + 60)
     finally:
         shut_down(first, second)
-    assert handed_out(first, second) == {(partition, offset): 1 for partition in range(4) for offset in range(MESSAGES)}
+    expected = {partition: MESSAGES + 10 if partition < 4 else 10 for partition in range(6)}
+    assert handed_out(first, second) == {
+        (partition, offset): 1 for partition, end in expected.items() for offset in range(end)
+    }
     (joined,) = coordinating.lines("rebalance", group=group, reason="joined", generation=2)
     assert (joined["members"], joined["partitions"], joined["moved"], joined["result"]) == (2, 4, 2, "done")
 
 
+@pytest.mark.promise("coordinator.md", "The audit shows who fetches messages of a partition after StopFetcher.")
 def test_the_audit_shows_who_fetches_a_partition_after_stop_fetcher(coordinating: Coordinating, group: str) -> None:
-    """S1-69: the client does not; a consumer that reads on is seen."""
 
     def settings(client_id: str) -> dict[str, str]:
         return {"bootstrap.servers": coordinating.address, "client.id": client_id}
@@ -208,28 +222,7 @@ def test_the_audit_shows_who_fetches_a_partition_after_stop_fetcher(coordinating
         reads_on.close()
 
 
-def test_who_loses_nothing_is_not_stopped(coordinating: Coordinating, group: str) -> None:
-    """S1-76, at level 2."""
-    topic = coordinating.create_topic()
-    consumers = [coordinating.consumer(group, name, topic) for name in ("c1", "c2")]
-    try:
-        until(lambda: [len(one.owned) for one in consumers] == [2, 2])
-        until(lambda: coordinating.state(group) == "stable")
-        before = [list(one.changes) for one in consumers]
-        consumers.append(coordinating.consumer(group, "c3", topic))
-        until(lambda: sorted(len(one.owned) for one in consumers) == [1, 1, 2])
-        until(lambda: coordinating.lines("rebalance", group=group, reason="joined", members=3, result="done"))
-        after = [one.changes[len(known) :] for one, known in zip(consumers, before, strict=False)]
-        assert sorted(map(len, after)) == [0, 1], "one has lost a partition"
-        coordinating.produce(topic, MESSAGES)
-        until(lambda: sum(one.count for one in consumers) == 2 * MESSAGES)
-        assert max(handed_out(*consumers).values()) == 1
-    finally:
-        shut_down(*consumers)
-
-
 def test_a_killed_consumer_s_partitions_move_when_its_connection_ends(coordinating: Coordinating, group: str) -> None:
-    """S1-24"""
     topic = coordinating.create_topic()
     with consuming(coordinating.address, coordinating.bootstrap, group, "c1", topic) as killed:
         assert killed.stdout is not None
@@ -249,25 +242,12 @@ def test_a_killed_consumer_s_partitions_move_when_its_connection_ends(coordinati
     assert (gone["reason"], gone["free_in_ms"]) == ("left", 0)
 
 
-def test_a_topic_that_grows_is_read_whole(coordinating: Coordinating, group: str) -> None:
-    """S1-16, S1-41"""
-    topic = coordinating.create_topic()
-    consumers = [coordinating.consumer(group, name, topic) for name in ("c1", "c2")]
-    try:
-        until(lambda: sum(one.count for one in consumers) == MESSAGES)
-        coordinating.admin.create_partitions([NewPartitions(topic, 6)])[topic].result(30)
-        until(lambda: set.union(*(one.owned for one in consumers)) == set(range(6)))
-        coordinating.produce(topic, 60, partitions=6)
-        until(lambda: sum(one.count for one in consumers) >= MESSAGES + 60)
-        assert max(handed_out(*consumers).values()) == 1
-    finally:
-        shut_down(*consumers)
-
-
+@pytest.mark.promise(
+    "consumer.md", "A topic of a consumer, by name or pattern, is read once it exists, and anew once it is recreated."
+)
 def test_topics_are_read_once_they_exist_and_again_once_they_are_recreated(
     coordinating: Coordinating, group: str
 ) -> None:
-    """S1-16, S1-39, S1-75: by name and by pattern."""
     topic, other = f"t-{group}", f"p{group[1:]}"
     kafka = {"bootstrap.servers": coordinating.bootstrap}
     by_name, by_pattern = (CoordinatedConsumer(coordinating.address, one, "c1", kafka=kafka) for one in (group, other))
@@ -288,25 +268,13 @@ def test_topics_are_read_once_they_exist_and_again_once_they_are_recreated(
             until(lambda: not any(coordinating.group(one)["owned"] for one in (group, other)))
 
 
-def test_another_call_for_streams_skips_and_repeats_nothing(coordinating: Coordinating, group: str) -> None:
-    """S1-04"""
-    topic, other = coordinating.create_topic(), coordinating.create_topic()
-    kafka = {"bootstrap.servers": coordinating.bootstrap}
-    with CoordinatedConsumer(coordinating.address, group, "c1", kafka=kafka) as consumer:
-        (stream,) = consumer.create_message_streams({topic: 1})[topic]
-        messages = [next(stream) for _ in range(MESSAGES // 2)]
-        (second,) = consumer.create_message_streams({other: 1})[other]
-        messages += [next(stream) for _ in range(MESSAGES // 2)]
-        assert len([next(second) for _ in range(MESSAGES)]) == MESSAGES
-        assert stream.poll(0) is second.poll(0) is None
-    assert len({(one.partition(), one.offset()) for one in messages}) == MESSAGES
-
-
-@pytest.mark.parametrize("ending", ["killed", "stopped"])
+@pytest.mark.promise(
+    "coordinator.md", "Consumers go on reading while their coordinator is killed, and nobody is stopped."
+)
+@pytest.mark.parametrize("ending", ["killed", pytest.param("stopped", marks=pytest.mark.slow)])
 def test_consumers_read_on_without_their_coordinator_and_nobody_is_stopped(
     coordinating: Coordinating, group: str, ending: str
 ) -> None:
-    """S1-12, S1-61, S1-64"""
     topic = coordinating.create_topic()
     consumers = [coordinating.consumer(group, name, topic, session_timeout_ms=20_000) for name in ("c1", "c2")]
     try:
@@ -332,8 +300,8 @@ def test_consumers_read_on_without_their_coordinator_and_nobody_is_stopped(
         shut_down(*consumers)
 
 
+@pytest.mark.promise("coordinator.md", "A reload holds a group still, and another one ends that.")
 def test_a_frozen_group_is_rebalanced_once_it_is_thawed(coordinating: Coordinating, group: str) -> None:
-    """S1-03, and a reload of the section."""
     topic = coordinating.create_topic()
     first = coordinating.consumer(group, "c1", topic)
     second = None
@@ -354,8 +322,10 @@ def test_a_frozen_group_is_rebalanced_once_it_is_thawed(coordinating: Coordinati
         shut_down(first, second)
 
 
+@pytest.mark.promise(
+    "coordinator.md", "After `evacuate` a sidecar coordinates nothing; after `return` its consumers are back."
+)
 def test_what_an_operator_sees_and_does(coordinating: Coordinating, group: str) -> None:
-    """S1-14, S1-33, S1-34"""
     topic = coordinating.create_topic()
     one = coordinating.consumer(group, "c1", topic)
     try:
@@ -367,7 +337,8 @@ def test_what_an_operator_sees_and_does(coordinating: Coordinating, group: str) 
         assert coordinating.sidecar.metric("brokerside_coordinator_consumers") == 1
         assert coordinating.sidecar.metric("brokerside_coordinator_rebalances_total") >= 1
         status = coordinating.get("/coordinator")
-        assert (status["consumers"], status["fields"]["elector"], status["fields"]["ping_scheduler"]) == (1, 3, 1)
+        assert (status["consumers"], status["fields"]["ping_scheduler"]) == (1, 1)
+        assert status["fields"]["elector"] == status["partitions"]
         coordinating.command("groups", "evacuate")
         until(lambda: coordinating.get("/coordinator")["held"] == [])
         assert coordinating.command("groups").startswith("no groups are coordinated")
@@ -381,10 +352,10 @@ def test_what_an_operator_sees_and_does(coordinating: Coordinating, group: str) 
         one.shut_down()
 
 
+@pytest.mark.promise("consumer.md", "A consumer of a group with members of Kafka's own protocols fails, and says so.")
 def test_a_group_with_a_member_of_kafka_s_own_protocol_is_not_coordinated(
     coordinating: Coordinating, group: str
 ) -> None:
-    """S1-80"""
     topic = coordinating.create_topic()
     ordinary = Consumer({"bootstrap.servers": coordinating.bootstrap, "group.id": group})
     try:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]  # untyped
 from structlog.testing import capture_logs
 
@@ -18,18 +18,13 @@ from proxy.config import hmac_keys
 from proxy.coordinator.effects import (
     ClosePartition,
     ConfirmClaim,
-    FindOrdinaryMembers,
     OpenPartition,
     ReadCommittedOffsets,
-    WatchTopics,
 )
 from proxy.coordinator.events import (
     CommittedOffsetsRead,
-    EndpointsChanged,
-    OrdinaryMembersFound,
     PartitionAssigned,
     PartitionLost,
-    TopicsChanged,
     WriteAborted,
     WriteCommitted,
 )
@@ -67,24 +62,18 @@ RECORDS: list[GroupRecord] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterState]:
-    folder = tmp_path_factory.mktemp("cluster")
-    yield local_cluster.up(folder, progress=False)
-    local_cluster.down(folder)
-
-
-@pytest.fixture(scope="module")
-def admin(state: ClusterState) -> AdminClient:
-    return AdminClient({"bootstrap.servers": state.internal_bootstrap, "log_level": 0})
+@pytest.fixture
+def admin(cluster: ClusterState) -> AdminClient:
+    return AdminClient({"bootstrap.servers": cluster.internal_bootstrap, "log_level": 0})
 
 
 @pytest.fixture
-def clean(state: ClusterState, admin: AdminClient) -> Iterator[ClusterState]:
-    """A cluster with the topic ``t`` of three partitions alone."""
+def clean(cluster: ClusterState, admin: AdminClient) -> Iterator[ClusterState]:
+    """A cluster with the topic ``t`` of three partitions, and nothing of sidecars of before."""
+    delete_topics(admin, FEATURES, REGISTRY, GROUPS)
     admin.create_topics([NewTopic("t", 3, 1)])["t"].result(30)
-    described_by(state, "t")
-    yield state
+    described_by(cluster, "t")
+    yield cluster
     delete_topics(admin, FEATURES, REGISTRY, GROUPS, "t")
 
 
@@ -106,10 +95,12 @@ async def committed_offsets(admin: AdminClient, group: str) -> dict[tuple[str, i
         await asyncio.sleep(0.05)
 
 
+@pytest.mark.promise(
+    "coordinator.md", "The number of partitions is written down when the topic is first seen, and holds for ever."
+)
 async def test_groups_are_spread_over_the_partitions_that_the_topic_had_at_first(
     clean: ClusterState, admin: AdminClient
 ) -> None:
-    """S1-11, S1-33."""
     async with running(sidecar := GroupSidecar(clean.nodes[0])):
         await until(lambda: sidecar.view.own == {0, 1, 2})
         assert [sidecar.found(PartitionAssigned, partition=each) for each in range(3)] == [
@@ -128,7 +119,6 @@ async def test_groups_are_spread_over_the_partitions_that_the_topic_had_at_first
 
 
 async def test_what_was_written_is_what_a_successor_reads(clean: ClusterState, admin: AdminClient) -> None:
-    """S1-35, S1-63."""
     async with running(sidecar := GroupSidecar(clean.nodes[0])):
         began = boottime_ms()
         opened = await sidecar.open(1)
@@ -160,32 +150,23 @@ async def test_what_was_written_is_what_a_successor_reads(clean: ClusterState, a
         assert sorted(opened.records, key=str) == sorted(expected, key=str)
 
 
-async def test_what_is_written_just_before_a_partition_is_closed_is_committed(
-    clean: ClusterState, admin: AdminClient
-) -> None:
-    """The offsets of a coordinator that ends."""
-    async with running(sidecar := GroupSidecar(clean.nodes[0])):
-        await sidecar.open(0)
-        number = sidecar.begin_write(0, RECORDS, {"g": {("t", 0): 8}})
-        sidecar.groups.perform(ClosePartition(0))
-    assert sidecar.found(WriteCommitted, write=number) == []
-    assert await committed_offsets(admin, "g") == {("t", 0): 8}
-
-
+@pytest.mark.promise(
+    "coordinator.md", "A partition changes owners at the offsets committed last, also those just committed."
+)
 async def test_offsets_that_were_just_committed_are_waited_for(clean: ClusterState) -> None:
     async with running(sidecar := GroupSidecar(clean.nodes[0])):
         await sidecar.open(0)
-        for number in range(10):
+        for number in range(4):
             assert isinstance(await sidecar.write(0, [], {"g": {("t", 0): number}}), WriteCommitted)
             sidecar.groups.perform(ReadCommittedOffsets(0, "g", number))
             found = await sidecar.heard(CommittedOffsetsRead, read=number)
             assert found.offsets == {("t", 0): number}
 
 
+@pytest.mark.promise("coordinator.md", "A coordinator that was fenced can write no owner and no offset.")
 async def test_neither_records_nor_offsets_of_a_fenced_writer_take_effect(
     clean: ClusterState, admin: AdminClient
 ) -> None:
-    """S1-63: two sidecars that both believe to hold a partition."""
     one = GroupSidecar(clean.nodes[0])
     other = GroupSidecar(clean.nodes[0])
     async with running(one):
@@ -246,6 +227,9 @@ async def test_a_partition_with_a_record_that_cannot_be_read_does_not_open(clean
         await until(lambda: len(sidecar.found(PartitionAssigned, partition=2)) == 2)  # it is tried again
 
 
+@pytest.mark.promise(
+    "security.md", "With `registry.hmac.keys.file` records of groups that no sidecar has signed are ignored."
+)
 async def test_records_that_nobody_has_signed_are_ignored(clean: ClusterState) -> None:
     """With ``registry.hmac.keys.file``."""
     async with running(sidecar := GroupSidecar(clean.nodes[0])):
@@ -267,71 +251,26 @@ async def test_records_that_nobody_has_signed_are_ignored(clean: ClusterState) -
         assert (dropped["unsigned"], dropped["bad_signature"]) == (1, 1)
 
 
-async def test_members_of_kafka_s_own_coordinator_are_found(clean: ClusterState) -> None:
-    """S1-80."""
-    consumer = Consumer({"bootstrap.servers": clean.internal_bootstrap, "group.id": "ordinary", "log_level": 0})
-    consumer.subscribe(["t"])
+@pytest.fixture
+def own(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ClusterState]:
+    """A cluster with these properties, and the topic ``t``."""
+    folder = tmp_path / "cluster"
     try:
-        async with running(sidecar := GroupSidecar(clean.nodes[0])):
-            await sidecar.heard(PartitionAssigned)
-            await until(lambda: consumer.poll(0) or consumer.assignment())
-            for group in ("ordinary", "unknown"):
-                sidecar.groups.perform(FindOrdinaryMembers(group))
-            assert (await sidecar.heard(OrdinaryMembersFound, group="ordinary")).has_members is True
-            assert (await sidecar.heard(OrdinaryMembersFound, group="unknown")).has_members is False
-            await asyncio.to_thread(consumer.close)
-            sidecar.events.clear()
-            sidecar.groups.perform(FindOrdinaryMembers("ordinary"))
-            assert (await sidecar.heard(OrdinaryMembersFound)).has_members is False
-    finally:
-        consumer.close()
-
-
-async def test_topics_are_watched(clean: ClusterState, admin: AdminClient) -> None:
-    def topics() -> dict[str, tuple[int, ...]]:
-        found = sidecar.found(TopicsChanged)
-        return {name: one.leaders for name, one in found[-1].topics.items()} if found else {"": ()}
-
-    async with running(sidecar := GroupSidecar(clean.nodes[0], **{"metadata.watch.ms": 200})):
-        advertised = sidecar.config.listeners[0].advertised
-        [endpoint] = (await sidecar.heard(EndpointsChanged)).endpoints["CLIENT"]
-        assert endpoint == (1, advertised.host, advertised.port)
-        sidecar.groups.perform(WatchTopics(0, frozenset({"t", "new"}), all_topics=False))
-        await until(lambda: topics() == {"t": (1, 1, 1)})
-        first = sidecar.found(TopicsChanged)[-1].topics["t"].topic_id
-        admin.create_topics([NewTopic("new", 1, 1)])["new"].result(30)
-        await until(lambda: topics() == {"t": (1, 1, 1), "new": (1,)})
-        admin.create_partitions([NewPartitions("new", 2)])["new"].result(30)
-        await until(lambda: topics() == {"t": (1, 1, 1), "new": (1, 1)})
-        admin.delete_topics(["t", "new"])["new"].result(30)
-        await until(lambda: topics() == {})
+        state = local_cluster.up(folder, broker_properties=request.param, progress=False)
+        admin = AdminClient({"bootstrap.servers": state.internal_bootstrap, "log_level": 0})
         admin.create_topics([NewTopic("t", 1, 1)])["t"].result(30)
-        await until(lambda: topics() == {"t": (1,)})
-        assert sidecar.found(TopicsChanged)[-1].topics["t"].topic_id != first
-        sidecar.groups.perform(WatchTopics(1, frozenset(), all_topics=True))
-        await until(lambda: topics().keys() >= {"t", GROUPS})
+        yield state
+    finally:
+        local_cluster.discard(folder)
 
 
-async def test_an_evacuated_sidecar_holds_nothing_until_it_returns(clean: ClusterState) -> None:
-    async with running(sidecar := GroupSidecar(clean.nodes[0])):
-        await sidecar.open(0)
-        await until(lambda: sidecar.view.own == {0, 1, 2})
-        sidecar.groups.evacuate()
-        assert sidecar.groups.is_evacuated
-        await until(lambda: sidecar.view.own == set())
-        assert [sidecar.lost(each) for each in range(3)] == [["evacuated"]] * 3
-        assert sidecar.view.holders == {}
-        sidecar.groups.return_()
-        await until(lambda: sidecar.view.own == {0, 1, 2})
-        assert (await sidecar.open(0)).claim == 2
-
-
-@pytest.mark.skipif(not os.environ.get("GROUPS_FULL"), reason="takes a minute: GROUPS_FULL=1")
-async def test_a_writer_that_commits_nothing_is_given_up_and_the_partition_opened_again(clean: ClusterState) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("own", [{}], indirect=True)
+async def test_a_writer_that_commits_nothing_is_given_up_and_the_partition_opened_again(own: ClusterState) -> None:
     """The broker stands still within a commit, which librdkafka goes on waiting for. It prints the times."""
-    broker = clean.nodes[0].pid
+    broker = own.nodes[0].pid
     assert broker is not None
-    async with running(sidecar := GroupSidecar(clean.nodes[0])):
+    async with running(sidecar := GroupSidecar(own.nodes[0])):
         before = await sidecar.open(0)
         assert isinstance(await sidecar.write(0, RECORDS[:1]), WriteCommitted)
         os.kill(broker, signal.SIGSTOP)
@@ -351,26 +290,15 @@ async def test_a_writer_that_commits_nothing_is_given_up_and_the_partition_opene
         assert isinstance(await sidecar.write(0, RECORDS[1:], {"g": {("t", 0): 43}}), WriteCommitted)
 
 
-@pytest.fixture
-def without_offsets(tmp_path: Path) -> Iterator[ClusterState]:
-    """A cluster that cannot make the topic of offsets."""
-    folder = tmp_path / "cluster"
-    try:
-        yield local_cluster.up(folder, broker_properties={"offsets.topic.replication.factor": "3"}, progress=False)
-    finally:
-        local_cluster.discard(folder)
-
-
-@pytest.mark.skipif(not os.environ.get("GROUPS_FULL"), reason="takes a minute: GROUPS_FULL=1")
+@pytest.mark.slow
+@pytest.mark.parametrize("own", [{"offsets.topic.replication.factor": "3"}], indirect=True)
 async def test_a_writer_whose_call_does_not_return_is_given_up_and_the_partition_opened_again(
-    without_offsets: ClusterState,
+    own: ClusterState,
 ) -> None:
-    """librdkafka waits for a group's coordinator without an end (decision 0037). It prints what Kafka says of the
-    transaction."""
-    bootstrap = without_offsets.internal_bootstrap
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(30)
-    async with running(sidecar := GroupSidecar(without_offsets.nodes[0])):
+    """librdkafka waits for a group's coordinator without an end (decision 0037): the cluster cannot make the topic of
+    offsets. It prints what Kafka says of the transaction."""
+    bootstrap = own.internal_bootstrap
+    async with running(sidecar := GroupSidecar(own.nodes[0])):
         before = await sidecar.open(0)
         began = boottime_ms()
         hanging = sidecar.begin_write(0, RECORDS[1:2], {"g": {("t", 0): 42}})

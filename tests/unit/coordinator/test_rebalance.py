@@ -131,6 +131,23 @@ def test_a_commit_that_fails_uses_its_number_up_is_no_retry_and_keeps_the_offset
     assert len(tried) > 3
 
 
+def test_no_attempt_begins_before_it_is_known_whether_the_one_before_was_committed() -> None:
+    driver = Driver()
+    (c1,) = driver.stable("c1")
+    c2 = driver.register("c2")
+    driver.writes_hang = True
+    driver.advance(500)
+    c2.end()
+    driver.advance(2000)
+    assert [number for number, state in generations(driver) if state == "starting"] == [1, 2]
+    driver.writes_hang = False
+    for write in list(driver.hung):
+        driver.commit(write)
+    driver.advance(1000)
+    assert [number for number, state in generations(driver) if state == "starting"] == [1, 2, 3]
+    assert c1.partitions() == T4
+
+
 # Joins are gathered, and slowed down
 
 
@@ -141,9 +158,10 @@ def test_joins_of_a_deploy_become_one_rebalance() -> None:
     driver = Driver()
     for number in range(20):
         driver.register(f"c{number:02}")
-        driver.advance(10)
+        driver.advance(5)
+    driver.change_topics(t=topic(6))
     driver.advance(1000)
-    assert len(driver.logs("rebalance")) == 1
+    assert [one["reason"] for one in driver.logs("rebalance")] == ["joined"], "the first one"
 
 
 def test_trigger_during_an_attempt_is_not_lost() -> None:
