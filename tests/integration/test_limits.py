@@ -24,7 +24,7 @@ from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
 from tests.frames import API_VERSIONS, request
 from tests.integration.librdkafka import consume, produce
-from tests.integration.metrics import sample
+from tests.integration.metrics import sample, unbalanced
 from tests.tools.topic import messages
 
 pytestmark = pytest.mark.kafka
@@ -186,6 +186,9 @@ def test_a_protected_listener_gets_the_slot_of_the_longest_idle_connection(limit
 
 
 @pytest.mark.promise(
+    "metrics.md", "On each page of `/metrics` every accepted connection is active, waiting, held or closed."
+)
+@pytest.mark.promise(
     "limits-operation.md", "The audit topic has an event of kind `throttle` for each address, limit and second."
 )
 def test_addresses_have_limits_of_their_own_and_the_audit_and_the_log_say_who_met_them(
@@ -202,14 +205,18 @@ def test_addresses_have_limits_of_their_own_and_the_audit_and_the_log_say_who_me
     quotas = {"ip.store": "file", "ips": ips, "max.connections.per.ip.overrides": "127.0.0.4:1"}
     site = limited(workers=2, quotas=quotas, **settings)
     crowd = site.dial_at_once(30)
+    assert unbalanced(site.sidecar.metrics()) == []
     others = [site.dial(source="127.0.0.3") for _ in range(30)]
     assert all(map(answered, others))
     # 2 a second over 10 windows at once, one after its hold, and no other.
     assert sum(map(answered, crowd)) == 21
     assert answered(site.dial(source="127.0.0.4"))
     assert not answered(site.dial(source="127.0.0.4"))
-    until(lambda: not site.metric("connections_held"))
+    while site.metric("connections_held"):
+        assert unbalanced(site.sidecar.metrics()) == []
     assert site.throttled(scope="ip", action="hold") == 10
+    assert site.metric("ip_connection_accept_throttle_time_seconds_count", listener="CLIENT") == 10
+    assert site.metric("acceptor_blocked_seconds_total") == 0, "limits of addresses never block a listener"
     assert site.throttled(scope="ip", quota="connection_creation_rate", action="drop") == 9
     assert site.throttled(scope="ip", quota="connections", action="drop") == 1
     assert site.metric("connections_closed_total", cause="quota_exceeded") == 10
@@ -286,6 +293,10 @@ def test_limits_see_the_address_behind_a_balancer(limited: Limited) -> None:
 
 
 @pytest.mark.promise(
+    "limits-operation.md",
+    "How long connections waited, and how long the listener accepted nothing, are metrics of that listener.",
+)
+@pytest.mark.promise(
     "limits.md", "Beyond the rate of a listener real clients only wait longer: none of them is refused."
 )
 def test_real_clients_only_wait_longer_at_the_rate_of_a_listener(
@@ -297,5 +308,11 @@ def test_real_clients_only_wait_longer_at_the_rate_of_a_listener(
     produce(f"127.0.0.1:{site.client}", topic, records)
     assert sorted(consume(cluster.internal_bootstrap, topic, len(records))) == sorted(records)
     assert all(map(answered, site.dial_at_once(3)))
-    assert site.throttled(action="delay", scope="listener") >= 1
+    delays = site.throttled(action="delay", scope="listener")
+    assert delays >= 1
+    assert site.metric("connection_accept_throttle_time_seconds_count", listener="CLIENT") == delays
+    waited = site.metric("connection_accept_throttle_time_seconds_sum", listener="CLIENT")
+    assert 0 < waited <= delays
+    assert site.metric("acceptor_blocked_seconds_total", listener="CLIENT") >= waited - 0.001 * delays
+    assert site.metric("ip_connection_accept_throttle_time_seconds_count") == 0
     assert site.metric("connections_throttled_total", action="drop") == 0

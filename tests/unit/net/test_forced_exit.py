@@ -18,20 +18,11 @@ threading.Thread(target=threading.Event().wait, args=({hangs},)).start()  # not 
 """
 
 
-def run(seconds: float, hangs: float) -> subprocess.CompletedProcess[str]:
-    code = HUNG.format(seconds=seconds, hangs=hangs)
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False)
-
-
 @pytest.mark.promise(
     "restart.md", "A process that something holds up at its end exits all the same, with a line in the log."
 )
 def test_what_is_held_up_ends_with_a_line_that_says_so() -> None:
-    done = run(0.1, 3600)
+    code = HUNG.format(seconds=0.1, hangs=3600)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 1
     assert '"event": "exit_forced", "after_s": 0.1' in done.stderr
-
-
-def test_what_ends_in_time_ends_as_ever() -> None:
-    done = run(3600, 0.1)
-    assert (done.returncode, done.stderr) == (0, "")
