@@ -10,6 +10,7 @@ from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection, ConnectionTransition
 from proxy.core.observation import MAX_LEARNED
 from proxy.core.observation_interest import (
+    ERROR_FIRST,
     KEYS,
     VERSIONS,
     WANT_EXCHANGE,
@@ -187,6 +188,10 @@ def test_tagged_fields_of_a_header_end_within_its_frame() -> None:
     for step in (1, 1 << 20):
         with pytest.raises(Exception, match="Metadata v9"):
             Bench(KEEP).client(request(METADATA, 9, 1) + request(METADATA, 1, 2), step)
+    bench = Bench(KEEP | ERROR_FIRST)
+    bench.client(request(METADATA, 9, 1, b"\0"))
+    bench.broker(response(1, b"\xff\x00\x05\x00"))  # and cannot be read
+    assert [e.error_code for e in bench.exchanges] == [0]
 
 
 @each("step", [1, 1 << 20])
