@@ -242,6 +242,7 @@ def test_each_request_is_reported_once_with_its_response_as_soon_as_it_has_ended
     rows = [expected(call, wanted, max_body) for call in made]
     sent = got = 0
     order: list[int] = []
+    came, gone = dict[int, float](), dict[int, float]()
     while sent < len(asked) or got < len(answers):
         may = max((to for by, to in zip(asked_by, answered_by, strict=True) if by <= sent), default=0)
         side = rng.choice(["client"] * (sent < len(asked)) + ["broker"] * (got < may))
@@ -259,6 +260,11 @@ def test_each_request_is_reported_once_with_its_response_as_soon_as_it_has_ended
             if (got >= answered_by[at] and sent >= asked_by[at] if call.answer else sent >= asked_by[at])
         ]
         order += [at for at in ended if at not in order]
+        for at, (by, to) in enumerate(zip(asked_by, answered_by, strict=True)):
+            if sent >= by:
+                came.setdefault(at, run.now)
+            if sent >= by and got >= to and made[at].answer:
+                gone.setdefault(at, run.now)
         assert len(run.exchanges) == sum(rows[at] is not None for at in order)
         is_whole = sent in (0, *asked_by), got in (0, *answered_by)
         assert run.session.is_between_requests == is_whole[0]
@@ -268,8 +274,13 @@ def test_each_request_is_reported_once_with_its_response_as_soon_as_it_has_ended
         if all(is_whole) and sent in asked_by:
             assert len(run.session.in_flight) == asked_by.index(sent) + 1 - len(ended)
     reported = run.end()
-    assert [{name: row[name] for name in row.keys() - {"connection", *TIMES}} for row in reported] == [
-        rows[at] for at in order if rows[at] is not None
+    assert [{name: row[name] for name in row.keys() - {"connection"}} for row in reported] == [
+        row
+        | dict(
+            zip(TIMES, (came[at], came[at] + 0.5, *((gone[at], gone[at] + 0.5) if at in gone else (0, 0))), strict=True)
+        )
+        for at in order
+        if (row := rows[at]) is not None
     ]
     assert run.session.requests == len(made)
     assert sum(run.counters.requests.values()) == len(made)
