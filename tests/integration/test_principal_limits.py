@@ -181,8 +181,7 @@ def test_one_connection_too_many_of_a_principal_is_closed_and_those_of_another_a
 
 @pytest.mark.promise(
     "limits.md",
-    "Beyond its rate a principal's client is not read for at most a second; then it continues if the rate allows it, "
-    "else it is closed.",
+    "Beyond its rate a principal's client is not read for a second at most; then it continues or is closed.",
 )
 def test_beyond_its_rate_a_principal_is_held_and_goes_on_or_is_closed(limited: Sites) -> None:
     site = limited(quotas={"users": {"alice": 1, "bob": 1000}})

@@ -66,10 +66,11 @@ class Topic(RegistryThread):
 
 
 class Broker:
-    """A port that answers ApiVersions, and who it is."""
+    """A port that answers ApiVersions, who it is, and what it advertises."""
 
-    def __init__(self, node_id: int, supported: dict[int, tuple[int, int]]) -> None:
+    def __init__(self, node_id: int, supported: dict[int, tuple[int, int]], advertised: str = "") -> None:
         self.node_id = node_id
+        self.advertised = advertised
         self.supported = supported
         self.asked: list[int] = []
         self.peers: list[str] = []
@@ -86,6 +87,10 @@ class Broker:
                 if key == messages.API_VERSIONS:
                     entries = [struct.pack(">hhh", api, *span) for api, span in self.supported.items()]
                     body = struct.pack(">hi", 0, len(entries)) + b"".join(entries)
+                elif self.advertised:
+                    value = text("advertised.listeners") + text(self.advertised) + b"\0\5\0\0\0\0\0"
+                    body = struct.pack(">ii", 0, 1) + b"\0\0\xff\xff\4" + text(str(self.node_id))
+                    body += struct.pack(">i", 1) + value
                 else:
                     name = str(self.node_id).encode()
                     wrong = not request.rpartition(b"\0\0\0\1")[0].endswith(name)
@@ -336,41 +341,18 @@ async def test_where_no_listener_can_be_asked_the_cluster_says_that_it_has_no_su
             assert watched.problems[-1] is None, protocol
 
 
-class Advertising(Broker):
-    """A broker that says what it advertises."""
-
-    def __init__(self, node_id: int, advertised: str) -> None:
-        super().__init__(node_id, NEW)
-        self.advertised = advertised
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                request = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
-                key, _, correlation_id = struct.unpack_from(">hhi", request)
-                self.asked.append(key)
-                body = struct.pack(">hi", 0, 0)
-                if key == messages.DESCRIBE_CONFIGS:
-                    body = struct.pack(">ii", 0, 1) + b"\0\0\xff\xff\4" + text(str(self.node_id))
-                    value = text("advertised.listeners") + text(self.advertised) + b"\0\5\0\0\0\0\0"
-                    body += struct.pack(">i", 1) + value
-                writer.write(struct.pack(">ii", 4 + len(body), correlation_id) + body)
-        except asyncio.IncompleteReadError:
-            writer.close()
-
-
 async def test_where_no_listener_can_be_asked_another_broker_may_advertise_its_address(cluster, monkeypatch):
     """The file of broker 2 was copied, and its ``broker.id`` was changed to that of another broker."""
     for name in ("FIRST_RETRY", "VERSIONS_INTERVAL"):
         monkeypatch.setattr(fleet_poller, name, 0.01)
     cluster.configs["advertised.listeners"] = "CLIENT://127.0.0.1:19999,INTERNAL://127.0.0.1:11"
-    nobody = Advertising(2, "CLIENT://127.0.0.1:19998")  # a listener may be tried before the brokers advertise it
+    nobody = Broker(2, {}, "CLIENT://127.0.0.1:19998")  # a listener may be tried before the brokers advertise it
     async with listening(nobody):
         cluster.brokers = {1: "127.0.0.1:11", 2: f"127.0.0.1:{nobody.port}"}
         async with watching(config_of(1, "SSL"), cluster) as watched:
             await eventually(lambda: messages.DESCRIBE_CONFIGS in nobody.asked)
             assert watched.problems == []
-    other = Advertising(2, "CLIENT://127.0.0.1:9092,INTERNAL://127.0.0.1:12,odd")
+    other = Broker(2, {}, "CLIENT://127.0.0.1:9092,INTERNAL://127.0.0.1:12,odd")
     async with listening(other):
         cluster.brokers = {1: "127.0.0.1:11", 2: f"127.0.0.1:{other.port}"}
         async with watching(config_of(1, "SSL"), cluster) as watched:

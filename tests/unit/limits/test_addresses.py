@@ -20,8 +20,7 @@ def ends(clients: list[Client]) -> Ends:
 
 @pytest.mark.promise(
     "limits.md",
-    "A connection beyond the rate of its address is held for at most a second; then it enters if the rate allows it, "
-    "else it is closed.",
+    "A connection beyond the rate of its address is held for a second at most; then it enters or is closed.",
 )
 def test_after_the_hold_one_enters_and_the_others_are_closed() -> None:
     for samples, burst in ((2, 20), (11, 200)):
