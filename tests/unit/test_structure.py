@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,15 +104,6 @@ def test_classes_and_methods_that_the_architecture_names_exist() -> None:
     named = {name for found in re.findall(r"`([A-Z]\w+(?:\.\w+)?)`", page) for name in found.split(".")}
     assert len(named) > 20
     assert named - defined == set()
-
-
-def test_no_two_classes_share_a_name() -> None:
-    places = defaultdict(list)
-    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py*")):
-        if path.suffix in (".py", ".pyx"):
-            for name in re.findall(r"^ *(?:cdef )?class (\w+)", path.read_text(), re.MULTILINE):
-                places[name].append(str(path.relative_to(ROOT)))
-    assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
 @pytest.mark.promise("CONTRIBUTING.md", "make check finds circles of imports, through compiled modules too.")
