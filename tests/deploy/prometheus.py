@@ -80,13 +80,6 @@ class Prometheus:
         found = self._get("query_exemplars?" + urllib.parse.urlencode(parameters)) or []
         return [one for series in found for one in series["exemplars"]]
 
-    def history(self, query: str, seconds: int) -> list[dict[str, Any]]:
-        """Return the series of a query over the last ``seconds``, with a value for each; none if there is no answer."""
-        end = int(time.time())
-        parameters = {"query": query, "start": end - seconds, "end": end, "step": 1}
-        found = self._get("query_range?" + urllib.parse.urlencode(parameters))
-        return [] if found is None else list(found["result"])
-
     def firing(self) -> dict[str, dict[str, str]]:
         """Return the annotations of each alert that fires, by its name."""
         found = self._get("alerts") or {"alerts": []}
