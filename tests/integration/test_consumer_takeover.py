@@ -13,7 +13,7 @@ from proxy.local.sidecars import SidecarProcess
 from tests.integration.consuming import handed_out, shut_down, until
 from tests.integration.test_group_coordinator import MESSAGES, Coordinating
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 class Succeeding(Coordinating):
@@ -40,7 +40,7 @@ class Succeeding(Coordinating):
 @pytest.mark.promise(
     "restart.md", "After a hot restart coordinated consumers register with the successor, and nothing is read twice."
 )
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("workers", [1, 2])
 def test_consumers_register_with_the_successor_and_no_message_is_missing(
     cluster: ClusterState, tmp_path: Path, workers: int
 ) -> None:

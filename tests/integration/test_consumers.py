@@ -31,11 +31,6 @@ from tests.integration.consumers import ASKED, HERE, Coordinating, Rights, coord
 from tests.integration.peer import read_frame
 
 
-@pytest.fixture(params=[1, 2], ids=["data_plane", "workers"])
-def workers(request: pytest.FixtureRequest) -> int:
-    return int(request.param)
-
-
 @pytest.fixture(autouse=True)
 def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "recorded"
@@ -47,31 +42,11 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     "architecture.md", "A connection that registers is the coordinator's until it ends, and counts as active, once."
 )
 async def test_a_registered_connection_is_the_coordinator_s_and_every_count_is_exact(
-    tmp_path: Path, workers: int, recorded: Path
+    tmp_path: Path, recorded: Path
 ) -> None:
     broker = Rights()
-    async with coordinating(tmp_path, broker, workers) as running:
-        reader, writer = await running.dial()
-        writer.write(request(METADATA, 1, 1) + registration() + sized(b"pipelined") + b"\0\0\0\7in")
-        assert await asyncio.wait_for(read_frame(reader), 60) == response(1)
-        answered = await asyncio.wait_for(read_frame(reader), 60)
-        assert answered.hex() == "0000000e0000000300000000000100000007"
-        await running.until(lambda: running.frames == [b"pipelined"])
-        writer.write(b" parts")
-        await running.until(lambda: running.frames == [b"pipelined", b"in parts"[:7]])
-        (registered,) = running.of(ConsumerRegistered)
-        assert registered == ConsumerRegistered(
-            registered.connection, 3, 1, ASKED, "c", "User:ANONYMOUS", "127.0.0.1", "CLIENT", frozenset()
-        )
-        running.consumers.send(registered.connection, sized(b"a ping"))
-        assert await asyncio.wait_for(read_frame(reader), 60) == sized(b"a ping")
-        await running.until(lambda: ["g", "t"] in broker.ended)  # nobody needs it any more
-        await running.counted(1, {})
-        assert running.limited == 1
-        writer.close()
-        await running.until(lambda: running.ends == [("client_closed", True)])
-        await running.counted(0, {"client_closed": 1})
-        assert running.limited == 0
+    async with coordinating(tmp_path, broker) as running:
+        await is_the_coordinators(running, broker)
     requests = sorted((one.what, one.api_key, one.answered) for one in recorder.read(recorded))
     assert requests == [
         ("closed", -1, False),
@@ -81,6 +56,31 @@ async def test_a_registered_connection_is_the_coordinator_s_and_every_count_is_e
     ]
 
 
+async def is_the_coordinators(running: Coordinating, broker: Rights) -> None:
+    reader, writer = await running.dial()
+    writer.write(request(METADATA, 1, 1) + registration() + sized(b"pipelined") + b"\0\0\0\7in")
+    assert await asyncio.wait_for(read_frame(reader), 60) == response(1)
+    answered = await asyncio.wait_for(read_frame(reader), 60)
+    assert answered.hex() == "0000000e0000000300000000000100000007"
+    await running.until(lambda: running.frames == [b"pipelined"])
+    writer.write(b" parts")
+    await running.until(lambda: running.frames == [b"pipelined", b"in parts"[:7]])
+    (registered,) = running.of(ConsumerRegistered)
+    assert registered == ConsumerRegistered(
+        registered.connection, 3, 1, ASKED, "c", "User:ANONYMOUS", "127.0.0.1", "CLIENT", frozenset()
+    )
+    running.consumers.send(registered.connection, sized(b"a ping"))
+    assert await asyncio.wait_for(read_frame(reader), 60) == sized(b"a ping")
+    await running.until(lambda: ["g", "t"] in broker.ended)  # nobody needs it any more
+    await running.counted(1, {})
+    assert running.limited == 1
+    writer.close()
+    await running.until(lambda: running.ends == [("client_closed", True)])
+    await running.counted(0, {"client_closed": 1})
+    assert running.limited == 0
+
+
+@pytest.mark.parametrize("workers", [1, 2], ids=["data_plane", "workers"])
 async def test_consumers_are_refused_end_and_are_closed_in_every_way(
     tmp_path: Path, workers: int, recorded: Path
 ) -> None:
@@ -88,10 +88,13 @@ async def test_consumers_are_refused_end_and_are_closed_in_every_way(
         *(is_refused_at_once, is_refused_by_the_coordinator, is_reset, is_closed_after_what_was_sent),
         *(is_closed_by_an_operator, is_closed_while_it_registers, come_in_a_crowd),
     )
-    async with coordinating(tmp_path, Rights("forbidden", "secret"), workers) as running:
+    broker = Rights("forbidden", "secret")
+    async with coordinating(tmp_path, broker, workers) as running:
+        await is_the_coordinators(running, broker)
         for way in ways:
-            await way(running)
             await running.begin_anew()
+            await way(running)
+        await running.begin_anew()
         gone, _, _ = await running.register(listener="EXTRA")
         stays, _, _ = await running.register(ASKED._replace(consumer_id="c2"))
         running.remove_listener("EXTRA")

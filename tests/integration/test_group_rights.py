@@ -27,7 +27,7 @@ from tests.integration.authorizer import DECISION
 from tests.integration.consuming import NotingConsumer, fetch, handed_out, shut_down, until
 from tests.tools.quick_groups import QUICK_GROUPS
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
 
 PARTITIONS = 4
 MESSAGES = 400
