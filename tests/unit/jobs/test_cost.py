@@ -125,6 +125,8 @@ def test_the_largest_numbers_are_exact() -> None:
     exact, rest = divmod((2 * (10**15 - 1) + 3) * 9_999_999_999_999_999_999, 10**9)
     assert abs(total - exact) < total * 1e-9
     assert sum(row.BilledCost for row in rows) == (exact + (2 * rest >= 10**9)) * TINY
+    (half,) = bill(price("data_in_gb", "0.05"), traffic=[data(1)])
+    assert half.BilledCost == TINY, "half of the smallest amount is rounded up"
 
 
 @pytest.mark.promise("cost.md", "The rows of a day and a price add up to the charge to the last digit.")

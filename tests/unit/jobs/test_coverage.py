@@ -133,6 +133,7 @@ def test_what_was_lost_was_not_seen() -> None:
         # members of groups beyond the bounds of an interval
         "groups": [*fewer, lost(250, 20, 21, reason="interval_full")],
         "missing": fewer,
+        "disputed": [*run[:4], {**run[4], "conflicts": 1}, *run[5:]],
         # its numbers are reported by the next run
         "killed": [*alive(0, 330), *alive(350, 1_000, boot="next"), lost(360, 34, 40, reason="killed")],
         "killed_in_silence": [*alive(0, 330), *alive(350, 1_000, boot="next")],
@@ -150,11 +151,11 @@ def test_what_was_lost_was_not_seen() -> None:
     }  # fmt: skip
     found = judged(**cases)
     assert {name: row.covered_since for name, row in found.items() if row.covered_since > row.since} == {
-        "reported": after(300), "missing": after(240), "killed": after(420), "killed_in_silence": after(390),
-        "older_and_missing": after(240),
+        "reported": after(300), "disputed": after(300), "missing": after(240), "killed": after(420),
+        "killed_in_silence": after(390), "older_and_missing": after(240),
     }  # fmt: skip
     assert {name: row.uncovered_brokers for name, row in found.items() if row.uncovered_brokers} == {
-        name: [1] for name in ("reported", "missing", "killed", "killed_in_silence", "older_and_missing")
+        name: [1] for name in ("reported", "disputed", "missing", "killed", "killed_in_silence", "older_and_missing")
     }
     assert {row.coverage for row in found.values()} == {1.0}
 
