@@ -8,60 +8,34 @@ from statistics import median
 
 import pytest
 
-from proxy.compiled.exchange import Exchange
-from proxy.core.counters import ListenerCounters
-from proxy.core.exchange import Connection
-from proxy.core.interceptor import InterceptorChain, Request
+from proxy.core.interceptor import Request
 from proxy.core.observation_interest import WANT_EXCHANGE, WANT_FACTS
 from proxy.core.protected_topics import MAX_CHECKED_ITEMS, ProtectedTopics
-from proxy.core.session import ANSWER_COST, TURN, Session
+from proxy.core.session import ANSWER_COST, TURN
 from proxy.errors import PeerError
 from proxy.interceptors.topic_protection import MAX_HELD_ADMIN_REQUEST, TopicProtection
 from tests.cases import each
 from tests.frames import METADATA, SASL_HANDSHAKE, batch, produce, request, response, sized
-from tests.tools.observation_sinks import watching
+from tests.unit.core.test_session_interception import Bench
 
-CONNECTION = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
 REGISTRY = b"__brokerside_registry"
 DELETE_TOPICS = 20
 
 
-class Site:
+class Site(Bench):
     def __init__(self) -> None:
         self.refused: list[Request] = []
-        self.exchanges: list[Exchange] = []
-        self.counters = ListenerCounters()
         self.topics = ProtectedTopics(["audit"])
-        self.interceptors = InterceptorChain([TopicProtection(self.topics, self.refused.append)])
-        sink = watching(self.exchanges.append, wanted=WANT_EXCHANGE | WANT_FACTS)
-        self.session = Session(CONNECTION, self.counters, sink, 1 << 24, None, self.interceptors)
-        self.to_broker = self.to_client = b""
+        protection = TopicProtection(self.topics, self.refused.append)
+        super().__init__([protection], wanted=WANT_EXCHANGE | WANT_FACTS, max_frame=1 << 24)
+        self.answer = self.broker
 
     def ask(self, *pieces: bytes) -> bytes:
         """What the broker gets of these pieces."""
         before = len(self.to_broker)
         for piece in pieces:
-            self._step(self.session.read_client_data, piece)
+            self.client(piece, later=True)
         return self.to_broker[before:]
-
-    def answer(self, data: bytes) -> None:
-        self._step(self.session.read_broker_data, data, of_client=False)
-
-    def _step(self, take: object, data: bytes, *, of_client: bool = True) -> None:
-        take(data, 1.0)  # type: ignore[operator]
-        session = self.session
-        assert session.interception is not None
-        onward = (
-            data
-            if not session.diverted or session.interception.replacement is None
-            else session.interception.replacement
-        )
-        if of_client:
-            self.to_broker += onward
-            self.to_client += session.interception.replies if session.diverted else b""
-        else:
-            self.to_client += onward
-        session.observe(1.0)
 
     @property
     def ends(self) -> str | None:

@@ -9,44 +9,15 @@ from statistics import median
 
 import pytest
 
-from proxy.compiled.exchange import Exchange
 from proxy.core.budget import CLIENT_ID, EXCHANGE
-from proxy.core.counters import ListenerCounters
-from proxy.core.exchange import Connection
 from proxy.core.header import MAX_PREFIX
 from proxy.core.names import shorten
-from proxy.core.session import MAX_IN_FLIGHT, Session
+from proxy.core.session import MAX_IN_FLIGHT
 from proxy.errors import PeerError
 from tests.cases import each
 from tests.frames import API_VERSIONS, METADATA, SASL_HANDSHAKE, batch, produce, produced, request, response, sized
 from tests.tools.messages import uvarint
-from tests.tools.observation_sinks import watching
-
-
-class Bench:
-    """A session, what it recorded, and a clock that moves one second with each chunk; half a second later it has gone
-    on."""
-
-    def __init__(self, *, observed: bool = True) -> None:
-        self.counters = ListenerCounters()
-        self.exchanges: list[Exchange] = []
-        self.now = 0.0
-        connection = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
-        sink = watching(self.exchanges.append) if observed else None
-        self.session = Session(connection, self.counters, sink)
-
-    def client(self, data: bytes) -> None:
-        self.now += 1
-        if self.session.read_client_data(data, self.now):
-            self.session.observe(self.now + 0.5)
-
-    def broker(self, data: bytes) -> None:
-        self.now += 1
-        if self.session.read_broker_data(data, self.now):
-            self.session.observe(self.now + 0.5)
-
-    def ended(self) -> list[tuple[int, str]]:
-        return [(exchange.correlation_id, exchange.outcome) for exchange in self.exchanges]
+from tests.unit.core.test_session_observation import Bench
 
 
 def test_a_request_and_its_response_make_one_exchange() -> None:
@@ -74,7 +45,7 @@ def test_the_client_id_is_that_of_the_last_request() -> None:
 
 
 def test_nobody_observes_then_no_body_is_read() -> None:
-    bench = Bench(observed=False)
+    bench = Bench(0)
     bench.client(produce(1, -1, batch(3)))
     bench.broker(produced(1))
     assert bench.counters.decoded == {}

@@ -74,6 +74,9 @@ class Bench:
     def lost(self) -> None:
         self.session.close(self.now)
 
+    def ended(self) -> list[tuple[int, str]]:
+        return [(exchange.correlation_id, exchange.outcome) for exchange in self.exchanges]
+
 
 def wanting(**flags: int) -> bytes:
     """A table of flags by api key, which is written as ``k12``."""

@@ -105,7 +105,9 @@ def test_every_version_is_answered_for_every_item(key: int, version: int) -> Non
     assert len(bench.refused) == 1
 
 
-def test_a_topic_id() -> None:
+def test_protected_are_prefixes_the_audit_s_topic_and_known_ids() -> None:
+    for name in ("brokerside-", "__brokerside_x", "audit"):
+        assert Bench().answer(CREATE_TOPICS, 7, values_of(CREATE_TOPICS, name)), name
     answer = Bench().answer(DELETE_TOPICS, 6, {"Topics": [{"Name": None, "TopicId": ID}]})
     (one,) = answer.get("Responses")
     assert (one.get("Name"), one.get("TopicId"), one.get("ErrorCode")) == (None, "BwcHBwcHBwcHBwcHBwcHBw", 29)
