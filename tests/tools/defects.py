@@ -43,7 +43,6 @@ def defects() -> list[Defect]:
 
 
 def problems(listed: Sequence[Defect], root: Path) -> Iterator[str]:
-    """What of the list does not fit the project at ``root``."""
     ids = [one.id for one in listed]
     for one in listed:
         count = (root / one.file).read_text().count(one.old) if (root / one.file).exists() else 0
@@ -71,7 +70,6 @@ class Copy:
 
     @contextmanager
     def planted(self, defect: Defect) -> Iterator[None]:
-        """Have the defect meanwhile."""
         path = self._folder / defect.file
         sound = path.read_text()
         is_compiled = path.suffix in (".pyx", ".pxi", ".pxd") or sound.startswith("# cython:")
