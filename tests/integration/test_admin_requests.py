@@ -19,11 +19,11 @@ from observers.event import RequestEvent, Resource
 from proxy.core.encode import NO_TAGGED_FIELDS, encode
 from proxy.core.schema import layout
 from proxy.local import broker
-from proxy.local import cluster as local_cluster
 from proxy.local.sidecars import SidecarProcess
 from spark_jobs.query import query
 from tests import frames, sasl
-from tests.integration.authorizer import DECISION, login, secured_properties
+from tests.brokers import secured_broker
+from tests.integration.authorizer import DECISION, login
 from tests.integration.test_audit import envelopes, events, until
 from tests.tools.kafka_tools import KafkaTools
 
@@ -137,10 +137,8 @@ class Seen:
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     """All events of the tools, which ran as the administrator, and then as a user without any right."""
     folder = tmp_path_factory.mktemp("admin")
-    node = local_cluster.plan(folder).nodes[0]
-    properties, behind, before = secured_properties(node, USERS)
-    try:
-        local_cluster.up(folder, broker_properties=properties, progress=False)
+    with secured_broker(folder) as made:
+        node, (behind, before) = made.node, made.listeners["SASL"]
         for name in USERS:
             login(name, folder)
         Producer({"bootstrap.servers": node.internal, "transactional.id": "pay"}).init_transactions(120)
@@ -158,9 +156,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
             assert sidecar.stop()
         found = events(envelopes(node.internal, broker.AUDIT_TOPIC), RequestEvent)
         run_job(node.internal, folder / "tables", "--only", "changes")
-        yield Seen(found, folder / "tables", node.log.read_text())
-    finally:
-        local_cluster.down(folder)
+        yield Seen(found, folder / "tables", made.log())
 
 
 def run_tools(bootstrap: str, folder: Path, internal: str) -> None:
