@@ -41,10 +41,8 @@ from proxy.coordinator.status import CoordinatorFields, MetricTotal
 from proxy.coordinator.view import NO_COORDINATOR, GroupsView
 from proxy.coordinator.wire import EndpointEntry
 from proxy.core.causes import Cause
-from proxy.features.view import FeaturesView
 from proxy.group_coordinator import GroupCoordinator
 from proxy.group_log import GroupLog
-from proxy.interceptors.broker_metadata import FleetView
 
 WRITE_TIMEOUT = 5000
 
@@ -122,47 +120,19 @@ class Consumers:
 
 
 class Cluster:
+    """Notes each call, by its name."""
+
     def __init__(self, calls: Calls, on_event: Callable[[Event], None], on_view: Callable[[GroupsView], None]) -> None:
         self._note = calls.note
         self.on_event, self.on_view = on_event, on_view
         self.lost: list[PartitionLost] = []
 
-    def start(self) -> None:
-        self._note("start")
-
-    def perform(self, effect: Effect) -> None:
-        self._note("perform", effect)
-
-    def evacuate(self) -> None:
-        self._note("evacuate")
-
-    def return_(self) -> None:
-        self._note("return")
-
-    def update_features(self, view: FeaturesView) -> None:
-        self._note("features", view)
-
-    def update_fleet_view(self, view: FleetView) -> None:
-        self._note("fleet", view)
-
-    def expect_coordinator(self) -> None:
-        self._note("expect")
-
-    def refresh_topics(self) -> None:
-        self._note("refresh")
-
-    def reconfigure(self, config: Config) -> None:
-        pass
-
-    def close_partitions(self) -> None:
-        self._note("close_partitions")
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *arguments: self._note(name, *arguments)
 
     async def resign(self) -> None:
         for event in self.lost:
             self.on_event(event)
-
-    async def close(self) -> None:
-        self._note("closed")
 
 
 class Running:
@@ -378,7 +348,7 @@ async def test_a_mistake_closes_consumers_and_begins_again(running: Running, mon
     with capture_logs() as logged:
         await running.settle()
     assert [line["event"] for line in logged] == ["coordinator_failed"]
-    assert running.calls.done == [("close_all",), ("close_partitions",), ("evacuate",), ("return",)]
+    assert running.calls.done == [("close_all",), ("close_partitions",), ("evacuate",), ("return_",)]
     assert len(running.machines) == 2
     running.coordinator.post(WriteCommitted(0, 1, 1))
     await running.settle()

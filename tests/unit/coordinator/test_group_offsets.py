@@ -221,22 +221,6 @@ def test_operator_may_reset_the_offsets_of_a_group_without_members() -> None:
     assert again.fetches["t", 0] == 7
 
 
-def test_recreated_topic_starts_anew() -> None:
-    driver = Driver()
-    (c1,) = driver.stable("c1")
-    c1.offsets["t", 0] = 50
-    driver.advance(12_000)
-    driver.change_topics(t=topic(4, "id-2"))
-    driver.advance(1000)
-    assert c1.fetches["t", 0] == -2
-    driver.change_topics(t=None)
-    driver.advance(1000)
-    assert c1.partitions() == []
-    driver.change_topics(t=topic(4, "id-3"))
-    driver.advance(1000)
-    assert c1.fetches["t", 0] == -2
-
-
 def test_offsets_of_many_groups_are_written_some_at_a_time() -> None:
     driver = Driver(partition_count=1)
     for number in range(60):
@@ -264,17 +248,6 @@ def test_a_ping_from_before_startfetcher_says_nothing_of_what_was_started() -> N
     driver.do(late)
     driver.advance(20_000)
     assert driver.count("offsets_total", "accepted") == 0
-
-
-def test_nothing_is_committed_once_ordinary_members_are_found() -> None:
-    driver = Driver()
-    (c1,) = driver.stable("c1")
-    c1.offsets["t", 0] = 5
-    driver.advance(3000)
-    driver.ordinary = True
-    driver.advance(30_000)
-    assert c1.closed == "group_has_members"
-    assert driver.committed == {}
 
 
 # After a takeover

@@ -166,17 +166,6 @@ def test_partitions_that_are_not_free_are_known_to_a_successor() -> None:
     assert owned(alive) == T4
 
 
-def test_generation_goes_on() -> None:
-    before = Driver()
-    consumers = before.stable("c1")
-    before.stable("c2")
-    driver = before.successor()
-    (c1,) = back(driver, *consumers)
-    assert c1.generation == 2
-    driver.advance(20_000)
-    assert driver.logs("rebalance")[-1]["generation"] == 3
-
-
 def test_topics_and_offsets_have_to_be_known_first() -> None:
     before = Driver()
     consumers = before.stable("c1")
