@@ -91,11 +91,11 @@ def texts_of(key: int, version: int, body: bytes, unknown: set[bytes | None]) ->
 @each(("key", "version"), VERSIONS)
 def test_every_request_is_read_whole_and_in_pieces(key: int, version: int) -> None:
     rng = Random(f"{key} {version}")
-    for number in range(4):
+    for number in range(3):
         tame = bool(number % 2)
         body = random_messages.draw(rng, key, version, False, tame=tame).body
         found = read(key, version, body)
-        assert all(found == read(key, version, body, pieces) for pieces in (1, 7, 100) if body)
+        assert all(found == read(key, version, body, pieces) for pieces in (1, 50) if body)
         assert all(item.resource_type in RESOURCE_TYPES for item in found.items)
         if tame:
             named = {item.resource_name for item in found.items if item.resource_type not in ("broker", "cluster")}
