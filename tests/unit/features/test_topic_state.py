@@ -83,20 +83,6 @@ def test_a_record_with_a_lower_epoch_is_not_followed() -> None:
     assert (topic.finalized, topic.present) == (third, True)
 
 
-def test_a_topic_that_is_read_from_its_beginning_again_brings_no_older_levels() -> None:
-    topic = TopicState()
-    second = FinalizedFeatures(2, {})
-    records = [encode(FIRST), encode(second)]
-    for value in records:
-        topic.apply(FEATURES_KEY, value, 5)
-    topic.restart()
-    seen = []
-    for value in records:
-        assert topic.apply(FEATURES_KEY, value, 5) is None
-        seen.append((topic.finalized, topic.present))
-    assert seen == [(second, False), (second, True)]
-
-
 def test_the_levels_survive_their_deletion_and_a_new_beginning() -> None:
     topic = TopicState()
     topic.apply(FEATURES_KEY, encode(FIRST), 5)

@@ -104,16 +104,6 @@ async def test_a_name_without_an_address_is_reported_once_and_asked_for_again(mo
     assert [line["first"] for line in logs] == 2 * [{"gone": "Name or service not known"}]
 
 
-async def test_many_names_are_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    resolver = Resolver(monkeypatch, {f"gone{number}": OSError(-2, "Name not known") for number in range(100)})
-    known = HostResolver()
-    with capture_logs() as logs:
-        assert await known.resolve(list(resolver.answers)) == await known.resolve(list(resolver.answers)) == {}
-    (line,) = logs
-    assert line["names"] == 100
-    assert line["first"] == {f"gone{number}": "Name not known" for number in range(5)}
-
-
 async def test_a_name_whose_turn_has_not_come_is_not_said_to_be_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     resolver = Resolver(monkeypatch, {f"slow{number}": None for number in range(9)})
     resolver.answers["slow8"] = OSError(-2, "Name not known")

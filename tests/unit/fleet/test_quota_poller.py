@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.config import Config
-from proxy.fleet import host_resolver, local_addresses, quota_poller, schedule
+from proxy.fleet import host_resolver, quota_poller, schedule
 from proxy.fleet.quota_poller import QuotaPoller
 from proxy.limits.model import DEFAULT_ADDRESS, UNLIMITED, ClusterQuotas
 from proxy.rpc import messages
@@ -180,21 +180,6 @@ async def test_what_could_not_be_provided_is_tried_again(cluster: Cluster, monke
         assert warnings == ["upstream_not_protected"], (code, pause)
 
 
-async def test_an_upstream_without_an_address_hides_nothing(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def resolve_host(host: str) -> list[str]:
-        return [host] if host == "127.0.0.1" else []
-
-    monkeypatch.setattr(local_addresses, "resolve_host", resolve_host)
-    cluster.stored = {None: 5.0, "10.0.0.1": 6.0}
-    listeners = [
-        {"name": f"L-{host}", "bind": "127.0.0.1:1", "upstream": f"{host}:2"} for host in ("lost", "127.0.0.1")
-    ]
-    async with watching(cluster, config_of({}, listeners=listeners)) as watched:
-        assert watched.watch.state.ok
-    assert watched.changes[0].ip_rates == {DEFAULT_ADDRESS: 5, "10.0.0.1": 6}
-    assert cluster.stored["127.0.0.1"] == UNLIMITED
-
-
 @pytest.mark.promise(
     "limits.md",
     "A sidecar that the cluster's own quotas would limit is not ready, and says why; one that accepts stays ready.",
@@ -359,15 +344,3 @@ async def test_a_mistake_of_whoever_is_reported_does_not_end_the_watch(cluster: 
         await watch.close()
     assert [found.ip_rates for found in reported] == 2 * [{"10.0.0.1": 5}]
     assert "quota_poller_failed" in [line["event"] for line in logs]
-
-
-async def test_it_ends_in_the_middle_of_a_look() -> None:
-    class Silent(Cluster):
-        async def call(self, request: messages.RpcRequest) -> bytes:
-            return await asyncio.get_running_loop().create_future()
-
-    watch = QuotaPoller(config_of({}), lambda _: None, lambda _: None, caller=Silent())
-    watch.start()
-    await asyncio.sleep(0)
-    async with asyncio.timeout(60):
-        await watch.close()

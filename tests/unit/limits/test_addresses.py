@@ -93,17 +93,6 @@ def test_an_address_of_its_own_quota_does_not_have_the_default_one() -> None:
     assert (len(admitted(one)), len(admitted(other))) == (5, 1)
 
 
-def test_addresses_without_a_quota_are_not_measured() -> None:
-    simulation = Simulation(limits(ips={A: 5}))
-    for i in range(1_000):
-        simulation.connect([i], address=f"10.1.{i // 256}.{i % 256}")
-    simulation.run()
-    assert len(simulation.quotas.sensors.addresses) == 0
-    simulation.connect([2_000], address=A)
-    simulation.run()
-    assert len(simulation.quotas.sensors.addresses) == 1
-
-
 def test_addresses_are_forgotten_when_nothing_of_them_counts_any_more() -> None:
     simulation = Simulation(limits(ips={"<default>": 5}))
     for i in range(1_500):

@@ -64,15 +64,6 @@ def test_who_is_held_is_looked_at_again_by_the_new_limit_when_its_hold_is_over()
     ]
 
 
-def test_who_is_held_enters_when_its_limit_is_gone_by_then_even_without_a_second_look() -> None:
-    simulation = Simulation(limits(samples=2, ips={A: 2}, recheck=False))
-    clients = simulation.connect([0] * 4)
-    simulation.run(10)
-    simulation.update_limits(limits(samples=2, recheck=False))
-    simulation.run()
-    assert admitted(clients) == [0, 0, 500, 500]
-
-
 def test_who_waits_for_a_slot_enters_as_soon_as_there_may_be_more() -> None:
     def full_at(limit: int) -> Limits:
         return Limits(listeners={"CLIENT": ListenerLimits(connections=Quota(limit))})

@@ -88,17 +88,3 @@ def test_a_pause_that_ends_changes_no_rate_and_admits_nobody_meanwhile() -> None
     simulation.quotas.resume(simulation.now)
     simulation.run(20_000)
     assert len(admitted(clients)) == 40
-
-
-def test_a_listener_that_the_successor_does_not_have_counts_for_the_broker_alone() -> None:
-    two = Limits(listeners={"CLIENT": ListenerLimits(), "OTHER": ListenerLimits()}, connections=Quota(2))
-    simulation = Succession(two)
-    [gone] = simulation.connect([0], listener="OTHER")
-    simulation.run(0)
-    simulation.hand_over(Limits(listeners={"CLIENT": ListenerLimits()}, connections=Quota(2)))
-    simulation.backlog = {"CLIENT": simulation.backlog["CLIENT"]}
-    clients = simulation.connect([1, 1])
-    simulation.run(5)
-    assert len(admitted(clients)) == 1
-    simulation.leave(gone)
-    assert len(admitted(clients)) == 2

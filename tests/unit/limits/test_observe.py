@@ -49,13 +49,3 @@ def test_one_quota_observes_while_another_is_enforced() -> None:
         ("CLIENT", "broker", "connection_creation_rate", "observe"): 4,
         ("CLIENT", "listener", "connection_creation_rate", "delay"): 1,
     }
-
-
-def test_a_full_broker_that_only_observes_costs_nobody_its_connection() -> None:
-    own = {"CLIENT": ListenerLimits(), "INTERNAL": ListenerLimits(protected=True)}
-    simulation = Simulation(Limits(listeners=own, connections=Quota(1, "observe")))
-    clients = simulation.connect([0, 0]) + simulation.connect([0, 0], "INTERNAL")
-    simulation.run()
-    assert admitted(clients) == [0] * 4
-    assert simulation.evictions == []
-    assert simulation.quotas.throttled == {("CLIENT", "broker", "connections", "observe"): 1}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from proxy.limits.connection_quotas import MAX_ENDED_HOLDS
-from proxy.limits.model import DEFAULT_ADDRESS, Limits, ListenerLimits, Quota
+from proxy.limits.model import Limits, ListenerLimits, Quota
 from tests.unit.limits.simulation import A, B, Simulation, admitted, limits, refused
 
 RATE, CONNECTIONS = "connection_creation_rate", "connections"
@@ -55,17 +55,6 @@ def test_where_nobody_had_to_wait_nobody_is_asked() -> None:
     assert admitted(half_closed) == [0, 100, 200]
 
 
-def test_the_one_held_first_gets_the_first_slot() -> None:
-    own = {"CLIENT": ListenerLimits(connections=Quota(42))}
-    simulation = Simulation(Limits(listeners=own, ip_rates={DEFAULT_ADDRESS: Quota(20)}, samples=2))
-    first, second = simulation.connect([0] * 21)[20], simulation.connect([0] * 21, address=B)[20]
-    others = simulation.connect([0] * 2, address="10.0.0.3")
-    simulation.run(until=1_000)
-    assert first.admitted is second.admitted is first.refused is second.refused is None
-    simulation.leave(others[0])
-    assert (first.admitted, second.admitted) == (1_000, None)
-
-
 def test_a_slot_that_is_taken_during_a_delay_is_reported_when_it_is_missed() -> None:
     own = {"CLIENT": ListenerLimits(rate=Quota(1), connections=Quota(12)), "OTHER": ListenerLimits()}
     simulation = Simulation(Limits(listeners=own, connections=Quota(12), samples=11))
@@ -78,14 +67,6 @@ def test_a_slot_that_is_taken_during_a_delay_is_reported_when_it_is_missed() -> 
     assert simulation.quotas.missing_slot("OTHER") is None
     assert simulation.quotas.throttled["CLIENT", "broker", CONNECTIONS, "delay"] == 1
     assert simulation.quotas.next_timer() is None
-
-
-def test_a_delay_that_rounds_to_nothing_is_none() -> None:
-    simulation = Simulation(limits(5_000, samples=2))
-    simulation.connect([0] * 5_003)  # the last three exceed it, by 0.2, 0.4 and 0.6 ms
-    simulation.run()
-    assert simulation.quotas.delays["CLIENT"] == [1, 1]
-    assert simulation.quotas.throttled["CLIENT", "listener", RATE, "delay"] == 1
 
 
 @pytest.mark.promise(

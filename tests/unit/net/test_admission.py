@@ -143,19 +143,6 @@ def test_what_a_window_lets_in_at_once_is_admitted_in_steps(monkeypatch):
     run(burst())
 
 
-def test_a_connection_that_ends_when_a_step_is_due_does_not_put_it_off(monkeypatch):
-    async def burst() -> None:
-        with at(Limits(listeners={"CLIENT": ListenerLimits(rate=Quota(100))}), monkeypatch) as site:
-            site.acceptor.start_accepting()
-            await site.handler.take_turns(TURNS)
-            site.now += 1
-            site.handler.end(1)  # before the timer of that step runs
-            await site.handler.wait_for(4)
-            assert site.handler.handled.total() == 4
-
-    run(burst())
-
-
 def test_holds_that_end_at_once_are_spread_over_turns(monkeypatch):
     async def burst(recheck: bool) -> None:
         limits = Limits(

@@ -101,15 +101,6 @@ def test_a_client_that_is_set_up_is_forgotten_at_its_deadline_and_never_closed(s
     assert (client.causes, len(site.setups)) == ([], 0)
 
 
-def test_a_client_that_has_ended_is_forgotten_at_once(site: Site) -> None:
-    client = site.begin(Client())
-    site.setups.cancel(cast(Relay, client))
-    site.setups.cancel(cast(Relay, Client()))
-    assert len(site.setups) == 0
-    site.run(2 * SECONDS)
-    assert not client.causes
-
-
 @pytest.mark.promise(
     "limits.md", "The deadline of the first request is extended while the sidecar itself does not read the client."
 )

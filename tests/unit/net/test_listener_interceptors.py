@@ -80,17 +80,6 @@ def test_update_features_is_intercepted_while_there_are_features() -> None:
     assert interceptors.chain.flags(UPDATE_FEATURES, 2) == 0
 
 
-def test_no_response_is_replaced_as_one_of_before_features_changed() -> None:
-    features = FeaturesDirectory()
-    chain = (interceptors := listener_interceptors(FleetDirectory(FleetView(1, ())), features)).chain
-    sent = struct.pack(">hi3h", 0, 1, API_VERSIONS, 0, 4)
-    assert chain.rewrite(API_VERSIONS, 0, sent) != sent
-    assert chain.last_rewritten
-    features.view = FeaturesView({AUDIT_EVENT_SCHEMA: LevelRange(1, 2)})
-    interceptors.apply_features_view()
-    assert not chain.last_rewritten
-
-
 def test_a_broker_that_does_not_run_keeps_its_address() -> None:
     fleet = FleetDirectory(FleetView(1, ()))
     interceptors = listener_interceptors(fleet)

@@ -159,15 +159,6 @@ async def test_families_take_turns(refusing, monkeypatch):
     assert order == [f"[::1]:{port}", f"127.0.0.1:{port}", "[::1]:1", "127.0.0.1:1", "[::1]:2"]
 
 
-async def test_what_each_address_said_is_reported(refusing, silent, monkeypatch):
-    upstream = named(monkeypatch, Upstream(Endpoint("broker", 9092), 1.0), refusing, silent)
-    before = open_sockets()
-    with pytest.raises(ConnectionRefusedError) as raised:
-        await upstream.connect()
-    assert raised.value.strerror == f"127.0.0.1:{refusing[1]}: Connection refused; 127.0.0.1:{silent[1]}: no answer"
-    assert open_sockets() == before
-
-
 @pytest.mark.slow
 async def test_many_clients_have_few_attempts_beside_their_first(broker, silent, monkeypatch):
     """So many descriptors are taken of the reserve, and no more; all of them are connected."""

@@ -74,18 +74,6 @@ async def test_while_a_lookup_hangs_the_last_answer_is_used_and_no_other_lookup_
     assert resolver.calls == 2
 
 
-async def test_a_name_whose_lookup_hangs_holds_up_no_other_name(lookup, resolver):
-    resolver.free.clear()
-    hanging = [UpstreamResolver(Endpoint(f"kafka-{number}", 9092), resolver) for number in range(20)]
-    tasks = [asyncio.create_task(other.resolve(soon())) for other in hanging]
-    await asyncio.sleep(0)
-    answering = UpstreamResolver(Endpoint("kafka", 9092), Resolver())
-    assert await asyncio.wait_for(answering.resolve(soon()), HANGS / 2) == ADDRESSES
-    assert not any(task.done() for task in tasks)
-    resolver.free.set()
-    await asyncio.gather(*tasks)
-
-
 async def test_a_lookup_that_fails_for_now_leaves_the_last_answer_and_a_name_that_has_ended_does_not(
     lookup, resolver, monkeypatch
 ):
