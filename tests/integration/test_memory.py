@@ -196,7 +196,7 @@ async def test_a_fetch_of_100_mb_takes_less_than_2_mib(cluster: ClusterState, tm
     """With the audit, and with an observer that wants to read it."""
     for observer, outcome, count in (
         ("observers.audit:AuditObserver", "full", 42),  # of each fetch the request and the response
-        (f"{__name__}:Keeper", "not_kept", 21),
+        (f"tests.integration.{Path(__file__).stem}:Keeper", "not_kept", 21),
     ):
         observed = {
             "internal.bootstrap.servers": cluster.internal_bootstrap,

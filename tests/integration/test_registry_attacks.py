@@ -153,7 +153,7 @@ def test_no_record_becomes_large_in_a_reader(state: ClusterState, tmp_path: Path
         sidecar.until_dropped("unknown_broker", 300)
         assert sidecar.peak() - before < 16 * MIB
     with running(state, tmp_path, {}) as sidecar:  # beside what is there already
-        sidecar.until_dropped("unknown_broker", 300)
+        sidecar.until_dropped("unknown_broker", 200)  # others are too much, until the brokers are known
         assert sidecar.peak() < 128 * MIB
 
 

@@ -233,6 +233,7 @@ def test_connections_wait_while_there_is_no_worker(start: Start, dial: Dial) -> 
     "architecture.md",
     "A worker that hangs holds up no connection of another one, and what it has no room for goes to the others.",
 )
+@pytest.mark.slow
 def test_a_worker_that_hangs_holds_up_nobody_else(start: Start, dial: Dial) -> None:
     sidecar = start()
     stopped = workers_of(sidecar)[0]
