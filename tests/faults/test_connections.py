@@ -49,6 +49,7 @@ async def test_of_an_address_that_has_all_its_connections_every_further_one_is_r
     assert len(again.accepted()) == PER_ADDRESS
 
 
+@pytest.mark.slow
 @pytest.mark.promise("limits.md", "Connections that are reset at once leave no slot, count or descriptor behind.")
 async def test_connections_that_are_reset_at_once_leave_nothing_behind(site: Site) -> None:
     """D8."""

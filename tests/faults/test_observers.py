@@ -209,6 +209,7 @@ async def test_observers_that_never_return_lose_their_own_and_are_left_behind(
     assert lines[-1]["event"] == "stopped"
 
 
+@pytest.mark.slow
 @pytest.mark.promise("observers.md", "An observer may keep the bytes it gets: it never holds a buffer of the network.")
 async def test_an_observer_that_keeps_or_spoils_what_it_gets_does_so_for_observers_alone(site: Observed) -> None:
     """F3: views of bodies that it holds on to hold no buffer that is read or written into. F6: exchanges are shared by
@@ -222,6 +223,7 @@ async def test_an_observer_that_keeps_or_spoils_what_it_gets_does_so_for_observe
     await site.ends()
 
 
+@pytest.mark.slow
 async def test_a_class_that_cannot_observe_refuses_the_start_by_name(site: Observed) -> None:
     """F5."""
     await site.peer.start()

@@ -194,6 +194,7 @@ async def test_clients_that_wait_for_a_limit_wait_in_the_successor(site: Takeove
     assert await asyncio.wait_for(read_frame(waiting[0]), PATIENCE) == response(7)
 
 
+@pytest.mark.slow
 @pytest.mark.promise("restart.md", "A successor that fails before it accepts changes nothing: the old sidecar goes on.")
 async def test_a_successor_that_fails_changes_nothing(site: TakeoverSite) -> None:
     await site.start({})

@@ -80,6 +80,7 @@ def until_throttled(ask: Callable[[], int]) -> list[int]:
     return asked
 
 
+@pytest.mark.slow
 @pytest.mark.promise("audit-event.md", "The throttle time of an event is that of the broker's response.")
 def test_they_are_those_of_the_wire(cluster: ClusterState, ready: str, limited: str) -> None:
     with Own(cluster.bootstrap, limited) as client:
