@@ -22,11 +22,21 @@ from proxy.cli import main
 from proxy.client import FeaturesClient
 from proxy.config import hmac_keys
 from proxy.core.authentication import Authenticator
+from proxy.core.protected_topics import FEATURES
 from proxy.errors import LocalError
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA, COORDINATOR_PROTOCOL, PREFIX, QUOTA_IP, SUPPORTED, LevelRange
-from proxy.features.records import ReaderRecord, SupportedRange, encode, reader_key
+from proxy.features.records import (
+    FEATURES_KEY,
+    FinalizedFeatures,
+    FinalizedRange,
+    ReaderRecord,
+    SupportedRange,
+    encode,
+    reader_key,
+)
 from proxy.fleet import topic_commands
-from proxy.fleet.topic_spec import TopicSpec
+from proxy.fleet.compacted_topic import CompactedTopic
+from proxy.fleet.topic_spec import FEATURES_TOPIC, TopicSpec
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
 from tests.integration.feature_fleet import wait_until
@@ -76,8 +86,20 @@ def finalized(address: str) -> dict[str, LevelRange]:
         return {name: levels for name, levels in client.describe().finalized.items() if name.startswith(PREFIX)}
 
 
+@pytest.fixture(scope="module")
+def levels(cluster: ClusterState) -> None:
+    """Finalize levels, if there are none: a new fleet would wait for its sidecars for ten seconds."""
+    settings = {"bootstrap.servers": cluster.internal_bootstrap, "client.id": "test"}
+    if FEATURES not in AdminClient(settings).list_topics(timeout=30).topics:
+        CompactedTopic(FEATURES_TOPIC, settings).close(0)
+        record = FinalizedFeatures(1, {name: FinalizedRange(1, found.max) for name, found in SUPPORTED.items()})
+        producer = Producer(settings)
+        producer.produce(FEATURES, key=FEATURES_KEY, value=encode(record), partition=0)
+        assert producer.flush(60) == 0
+
+
 @pytest.fixture
-def address(cluster: ClusterState, bare_sidecar: SidecarProcess) -> str:
+def address(cluster: ClusterState, levels: None, bare_sidecar: SidecarProcess) -> str:
     """A sidecar whose fleet has finalized the highest levels of this release."""
     address = cluster.nodes[0].advertised
     wait_until(lambda: finalized(address))

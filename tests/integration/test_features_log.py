@@ -383,6 +383,7 @@ def status(sidecar: SidecarProcess) -> Mapping[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.promise(
     "features.md", "A sidecar with `features.enabled: false` neither shows nor follows feature levels."
 )

@@ -171,6 +171,7 @@ async def test_a_rate_of_the_broker_s_own_is_taken_over(tls_broker: TlsBroker) -
             await until(polled, ClusterQuotas(rate=1000))
 
 
+@pytest.mark.slow
 def test_a_client_without_rights_gets_the_broker_s_refusal(tls_broker: TlsBroker, tmp_path: Path) -> None:
     behind, before = tls_broker.listeners["BEHIND_SASL"]
     listener = {"name": "SASL", "bind": before, "upstream": behind, "security.protocol": "SASL_PLAINTEXT"}
