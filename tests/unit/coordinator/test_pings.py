@@ -161,7 +161,7 @@ def test_when_partitions_are_free_whose_connection_has_ended() -> None:
 
 
 def test_response_to_nothing_or_of_another_ends_the_connection() -> None:
-    for wrong in ({"correlation_id": 99}, {"consumer_id": "c2"}, {"api_key": 30_011}):
+    for wrong in ({"correlation_id": 0}, {"correlation_id": 99}, {"consumer_id": "c2"}, {"api_key": 30_011}):
         driver = Driver()
         (c1,) = driver.stable("c1", answers=False)
         driver.advance(1500)
