@@ -14,7 +14,14 @@ from proxy.fleet import topic_watch
 from proxy.fleet.topic_watch import TopicWatch
 from proxy.rpc.messages import RpcRequest
 from proxy.rpc.topic_messages import DescribedTopic, describe_topics_request
-from tests.unit.rpc.test_topic_messages import ANSWER
+
+ANSWER = bytes.fromhex(
+    "000000000002000000010a3132372e302e302e31000060550000175576776c794d643451322d5662546255776767673551000000010300000274"
+    "c76595e0c3e6448eb7ddf02ddf212fb90004000000000000000000010000000002000000010200000001010000000000000100000001000000"
+    "000200000001020000000101000000000000020000000100000000020000000102000000010100800000000000"
+    "03076e6f73756368000000000000000000000000000000000001800000000000"
+)
+"""To a question about ``t``, of three partitions, and ``nosuch``."""
 
 T = {"t": DescribedTopic("x2WV4MPmRI633fAt3yEvuQ", (1, 1, 1))}
 
