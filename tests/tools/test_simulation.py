@@ -59,13 +59,8 @@ def test_a_mistake_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_a_seed_repeats_exactly() -> None:
-    code = "from tests.tools.simulation.run import story; print('\\n'.join(map(story, range(12))))"
-    for hash_seed in ("0", "1"):
-        printed = subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            check=True,
-            text=True,
-        ).stdout
-        assert printed == "\n".join(map(story, range(12))) + "\n", hash_seed
+    """Also where sets have another order."""
+    code = "from tests.tools.simulation.run import story; print('\\n'.join(map(story, range(6))))"
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}
+    printed = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True, text=True)
+    assert printed.stdout == "\n".join(map(story, range(6))) + "\n"
