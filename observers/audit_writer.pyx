@@ -327,11 +327,12 @@ cdef class RequestEventEncoder:
         return items
 
     cdef bytes _resources_text(self, Exchange exchange):
-        """What the request is about. Heartbeats and the like say the same again and again, so their texts are kept."""
+        """What the request is about. Heartbeats and the like say the same again and again, so their texts are kept; not
+        those that the sidecar answered, whose results follow from the size of the answer, too."""
         cdef bytes fields
         found = exchange.resources
         key = None
-        if exchange.outcome_code == ANSWERED and not exchange.error_code and exchange.item_errors is None:
+        if exchange.outcome_code == ANSWERED and not (exchange.error_code or exchange.synthesized) and exchange.item_errors is None:
             key = (
                 exchange.api_key, exchange.decode_code, found.items, found.count, found.group_id, found.member_id,
                 found.group_instance_id, found.generation_id, found.transactional_id, found.validate_only,
