@@ -89,13 +89,15 @@ def problems() -> list[str]:
 
 def _of_file(name: str, tree: ast.Module) -> Iterator[Promise]:
     all_slow = any(isinstance(node, ast.Assign) and "pytest.mark.slow" in ast.unparse(node) for node in tree.body)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-            slow = all_slow or any(ast.unparse(mark).startswith("pytest.mark.slow") for mark in node.decorator_list)
-            for mark in node.decorator_list:
-                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.promise":
-                    where, sentence = map(ast.literal_eval, mark.args)
-                    yield Promise(where, sentence, f"{name}::{node.name}", slow)
+    for node in tree.body:
+        inner = f"{name}::{node.name}" if isinstance(node, ast.ClassDef) else name
+        for test in node.body if isinstance(node, ast.ClassDef) else [node]:
+            if isinstance(test, ast.FunctionDef | ast.AsyncFunctionDef) and test.name.startswith("test_"):
+                slow = all_slow or any(ast.unparse(mark).startswith("pytest.mark.slow") for mark in test.decorator_list)
+                for mark in test.decorator_list:
+                    if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.promise":
+                        page, sentence = map(ast.literal_eval, mark.args)
+                        yield Promise(page, sentence, f"{inner}::{test.name}", slow)
 
 
 def _row(promise: Promise) -> str:
