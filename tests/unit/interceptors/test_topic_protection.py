@@ -233,6 +233,7 @@ def test_a_broken_body_does_not_pass(cut: int) -> None:
 
 def test_what_is_wanted() -> None:
     wants = Bench().protected.flags
+    assert {*CHANGED_ARRAYS} == {19, 20, 21, 24, 33, 37, 44}, "all that change records or the configuration of a topic"
     assert [wants(PRODUCE, version) & ~ON_HEADER for version in (0, 13)] == [ON_TOPICS] * 2
     assert all(wants(key, version) == ON_BODY for key, version in VERSIONS)
     assert all(wants(key, APIS[key].max_version + 1) & ON_HEADER for key in (PRODUCE, *CHANGED_ARRAYS))

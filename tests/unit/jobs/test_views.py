@@ -71,7 +71,7 @@ def test_histograms_are_added_element_by_element(tmp_path: Path) -> None:
 @pytest.mark.promise("queries.md", "`quantile_ms` is the upper end of the bucket that has the percentile.")
 def test_a_percentile_is_the_end_of_the_bucket_it_is_in(tmp_path: Path) -> None:
     dice = random.Random(1)
-    for size in (1, 100, 500):
+    for size in (1, 7, 100, 333):
         places = sorted(dice.choices(range(len(LATENCY_BUCKETS_US) + 1), k=size))
         write(tmp_path / str(size), "latency", {"day": AT.date(), "latencies": counts(*places)})
         shares = (0, 1, 7, 29, 50, 57, 95, 99, 100)

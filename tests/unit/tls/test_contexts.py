@@ -30,6 +30,15 @@ def test_a_server_has_no_renegotiation_and_no_old_version(authority):
     assert (context.minimum_version, context.maximum_version) == (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
 
 
+def test_certificates_and_names_are_verified_as_configured(authority):
+    pair, ca = pair_of(authority.issue("a")), authority.ca.read_text()
+    for wanted, mode in (("none", ssl.CERT_NONE), ("requested", ssl.CERT_OPTIONAL), ("required", ssl.CERT_REQUIRED)):
+        assert build_server_context(ServerTls(pair, wanted, ca)).verify_mode == mode, wanted
+    for verify in (True, False):
+        context = build_client_context(ClientTls("broker", verify, truststore=ca))
+        assert (context.check_hostname, context.verify_mode) == (verify, ssl.CERT_REQUIRED), verify
+
+
 @pytest.mark.promise("tls.md", "An encrypted key needs its password, which is never shown.")
 def test_an_encrypted_key_needs_its_password(authority):
     files = authority.issue("a", password="right")
