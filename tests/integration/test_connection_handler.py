@@ -377,6 +377,7 @@ async def test_open_connections_are_described_and_closed(run: Run, monkeypatch: 
 
         bench.handler.update_config(bench.config.model_copy(update={"connections_max_idle_ms": 1000}))
         assert await bench.has_ended(other)
+        await bench.until(lambda: len(bench.ended) == len(numbers))
         bench.handler.update_config(bench.config.model_copy(update={"connections_max_age_ms": 1000}))
         old = await bench.dial()
         assert await bench.has_ended(old)
