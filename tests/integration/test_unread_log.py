@@ -110,7 +110,10 @@ def make_it_log(sidecar: Sidecar, address: tuple[str, int]) -> None:
     sidecar.config.write_text(right)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.promise(
+    "logging.md", "Traffic and probes do not wait for a log that nobody reads; dropped lines are counted and reported."
+)
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_clients_and_probes_do_not_notice(cluster: ClusterState, topic: str, workers: int) -> None:
     host, _, port = cluster.nodes[0].advertised.rpartition(":")
     with running(cluster, workers) as sidecar:
@@ -136,6 +139,8 @@ def test_clients_and_probes_do_not_notice(cluster: ClusterState, topic: str, wor
     assert parsed[-1]["event"] == "stopped"
 
 
+@pytest.mark.promise("logging.md", "A sidecar ends though nobody reads its log.")
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_it_ends_while_nobody_reads(cluster: ClusterState, workers: int) -> None:
     host, _, port = cluster.nodes[0].advertised.rpartition(":")
