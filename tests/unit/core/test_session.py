@@ -44,6 +44,15 @@ def test_the_client_id_is_that_of_the_last_request() -> None:
     assert [each.client_id for each in bench.exchanges] == ["a", "", "a", None, "b", None, "", "a"]
 
 
+def test_acks_0_has_no_response_and_does_not_shift_the_others() -> None:
+    bench = Bench()
+    bench.client(request(METADATA, 1, 1) + produce(2, 0, batch(3)) + request(METADATA, 1, 3))
+    assert bench.ended() == [(2, "no_response")]
+    bench.broker(response(1) + response(3))
+    assert bench.ended()[1:] == [(1, "answered"), (3, "answered")]
+    assert bench.session.is_idle
+
+
 def test_nobody_observes_then_no_body_is_read() -> None:
     bench = Bench(0)
     bench.client(produce(1, -1, batch(3)))
