@@ -7,13 +7,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-COMPILED := $(wildcard proxy/*/*.px? proxy/compiled/build.py observers/*.px?)
+COMPILED := $(VENV)/.compiled
+SOURCES := $(shell find proxy observers -name '*.p[xy]*' -not -name '*.pyc')
 
 .PHONY: help
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(READY): deploy/locks/dev.txt deploy/locks/uv.txt deploy/locks/zig.txt pyproject.toml $(COMPILED)
+$(READY): deploy/locks/dev.txt deploy/locks/uv.txt deploy/locks/zig.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "make: needs Python 3.11 or newer as $(PYTHON) (found: $$($(PYTHON) --version 2>&1)); try: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@echo "[setup] virtual environment in $(VENV)"
@@ -32,8 +33,13 @@ $(READY): deploy/locks/dev.txt deploy/locks/uv.txt deploy/locks/zig.txt pyprojec
 	@$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
+# Modules are compiled from .pyx files, and from some .py files (proxy/compiled/build.py); 2 s when none has changed.
+$(COMPILED): $(READY) $(SOURCES)
+	@$(BIN)/python -m proxy.compiled.build
+	@touch $@
+
 .PHONY: setup
-setup: $(READY) ## Create .venv and install the locked packages
+setup: $(COMPILED) ## Create .venv and install the locked packages
 	@$(BIN)/python -m proxy.local.jars fetch
 
 .PHONY: demo
@@ -41,7 +47,7 @@ demo: setup ## From a real broker to a table: run everything once and compare th
 	@$(BIN)/brokerside demo $(if $(filter-out 0,$(KEEP)),--keep)
 
 .PHONY: check
-check: $(READY) ## Static checks: format, lint, types, import contracts, the table of ProtocolVersions, promises, generated pages
+check: $(COMPILED) ## Static checks: format, lint, types, import contracts, the table of ProtocolVersions, promises, generated pages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -80,17 +86,17 @@ interop: setup ## Clients of other languages through the sidecar, with TLS and w
 	$(BIN)/python -m pytest tests/interop --interop-tls $(ARGS)
 
 .PHONY: fuzz
-fuzz: $(READY) ## Hostile bytes for everything that reads a peer's, a million inputs (ARGS: --inputs, --seed, --seconds)
+fuzz: $(COMPILED) ## Hostile bytes for everything that reads a peer's, a million inputs (ARGS: --inputs, --seed, --seconds)
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 .PHONY: fuzz-sanitized
-fuzz-sanitized: $(READY) ## make fuzz with AddressSanitizer and UndefinedBehaviorSanitizer in the compiled modules (needs gcc)
+fuzz-sanitized: $(COMPILED) ## make fuzz with AddressSanitizer and UndefinedBehaviorSanitizer in the compiled modules (needs gcc)
 	@$(BIN)/python -m tests.tools.sanitized tests.fuzz $(ARGS)
 
 PYTHONS ?= $(shell for minor in 11 12 13 14; do python3.$$minor --version >/dev/null 2>&1 && echo python3.$$minor; done; true)
 
 .PHONY: wheels
-wheels: $(READY) ## Build dist/*.whl for every CPython from 3.11 to 3.14 on PATH (PYTHONS="python3.12 ...": for those)
+wheels: $(COMPILED) ## Build dist/*.whl for every CPython from 3.11 to 3.14 on PATH (PYTHONS="python3.12 ...": for those)
 	@rm -rf build/wheels dist/*.whl
 	@for python in $(PYTHONS); do \
 	  echo "[wheels] $$($$python --version)"; \
@@ -101,17 +107,17 @@ wheels: $(READY) ## Build dist/*.whl for every CPython from 3.11 to 3.14 on PATH
 	@PATH="$(CURDIR)/build/auditwheel/bin:$$PATH" auditwheel repair --wheel-dir dist build/wheels/*.whl 2>&1 | grep "Fixed-up"
 
 .PHONY: format
-format: $(READY) ## Format the code
+format: $(COMPILED) ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 .PHONY: docs
-docs: $(READY) ## Write the generated reference pages again
+docs: $(COMPILED) ## Write the generated reference pages again
 	$(BIN)/python -m tests.tools.reference
 	$(BIN)/python -m tests.tools.dashboards
 
 .PHONY: lock
-lock: $(READY) ## Resolve the dependencies of pyproject.toml again
+lock: $(COMPILED) ## Resolve the dependencies of pyproject.toml again
 	echo 'uv==$(shell $(BIN)/uv --version | cut -d" " -f2)' | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header - --output-file deploy/locks/uv.txt
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --group dev --generate-hashes --no-emit-index-url --custom-compile-command "make lock" pyproject.toml --output-file deploy/locks/dev.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" --constraint deploy/locks/dev.txt --extra coordinator pyproject.toml --output-file deploy/locks/runtime.txt
@@ -123,7 +129,7 @@ lock: $(READY) ## Resolve the dependencies of pyproject.toml again
 	printf 'moto[s3]\nflask\nflask-cors\n' | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" - --output-file deploy/locks/s3.txt
 
 .PHONY: sbom
-sbom: $(READY) ## Write what ships as CycloneDX documents again, after make lock
+sbom: $(COMPILED) ## Write what ships as CycloneDX documents again, after make lock
 	$(BIN)/python -m tests.tools.sbom
 
 .PHONY: clean
