@@ -182,7 +182,6 @@ async def test_connections_of_the_predecessor_count_until_they_end(site: Takeove
             await asyncio.sleep(0.02)
 
 
-@pytest.mark.slow
 @pytest.mark.promise("restart.md", "Clients that wait for a limit wait in the successor, and are served there.")
 async def test_clients_that_wait_for_a_limit_wait_in_the_successor(site: TakeoverSite) -> None:
     await site.start({"max.connections": 1})
