@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-
-def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.tools.bench", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+from tests.tools.bench.report import text
+from tests.tools.bench.results import Results
 
 
 @pytest.mark.promise(
     "performance.md", "bench.json has every measurement of a run, and its tables can be printed again."
 )
 def test_a_run_measures_a_sidecar_beside_no_proxy_and_its_tables_are_printed_again(tmp_path: Path) -> None:
-    run = bench("--quick", "--only", "direct,brokerside", "--scenarios", "small,storm", "--out", str(tmp_path))
+    options = ["--quick", "--only", "direct,brokerside", "--scenarios", "small,storm", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "tests.tools.bench", *options]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert run.returncode == 0, run.stdout + run.stderr
     for title in ("Small requests", "Storm", "no proxy", "brokerside, no observer", "Versions"):
         assert f"\n{title}" in run.stdout, title
-    assert bench("report", str(tmp_path / "bench.json")).stdout.strip() in run.stdout
+    assert text(Results.load(tmp_path / "bench.json")) in run.stdout
     assert "<svg" in (tmp_path / "bench.svg").read_text()
     measured = json.loads((tmp_path / "bench.json").read_text())["measurements"]
     assert [(one["scenario"], one["contestant"], one["error"]) for one in measured] == [
