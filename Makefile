@@ -59,11 +59,11 @@ check: $(COMPILED) ## Static checks: format, lint, types, import contracts, the 
 
 .PHONY: test
 test: setup ## Every promise once, against real Kafka and real Spark, 8 minutes (ARGS="-n 0 tests/unit": in one process, and those)
-	$(BIN)/python -m pytest -n 2 -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -n 3 -m "not slow" $(ARGS)
 
 .PHONY: test-all
 test-all: setup ## All tests: also clusters of three brokers, kills by the dozen, clients of other languages, 35 minutes
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest -n 3 $(ARGS)
 
 .PHONY: deploy-test
 deploy-test: setup ## Build, boot and run everything of deploy/, some minutes (as root: images and systemd, too)

@@ -169,6 +169,7 @@ def mixed(count: int, size: int = 100) -> list[tuple[bytes, bytes]]:
 
 
 @pytest.mark.promise("README.md", "An observer that raises changes nothing for clients and other observers.")
+@pytest.mark.slow
 async def test_an_observer_that_raises_in_each_call_changes_nothing_for_the_others(site: Observed) -> None:
     """F1, F4: whatever it raises, SystemExit and an empty stack included. F6: VandalReader finds nothing to change."""
     await site.run("Raiser", "VandalReader", "Witness")

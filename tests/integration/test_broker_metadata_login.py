@@ -100,6 +100,7 @@ def test_before_the_login_where_that_is_configured(secured: SharedBroker, tmp_pa
 
 
 @pytest.mark.promise("tags.md", "Every built-in tag of a broker is documented and has the format that its page gives.")
+@pytest.mark.slow
 def test_every_tag_is_as_documented(secured: SharedBroker, address: str) -> None:
     with BrokerMetadataClient(address) as client:
         builtin = TAGS_BY_NAME.keys() - {"sidecar"}

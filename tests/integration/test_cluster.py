@@ -50,6 +50,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.promise("local-cluster.md", "A cluster that is started again has its addresses and its data.")
+@pytest.mark.slow
 def test_up_kill_down_and_up_again(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     port = free_port()
     properties = {"num.partitions": "2"}

@@ -152,6 +152,7 @@ async def test_who_does_not_complete_a_request_is_closed_and_who_waits_for_the_b
     "A client whose first request is not there after `connection.setup.timeout.ms` is closed; one whose "
     "request was may be silent.",
 )
+@pytest.mark.slow
 async def test_a_reload_changes_the_time_of_those_who_wait_in_every_worker(
     cluster: ClusterState, tmp_path: Path
 ) -> None:

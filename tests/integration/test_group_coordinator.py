@@ -325,6 +325,7 @@ def test_a_frozen_group_is_rebalanced_once_it_is_thawed(coordinating: Coordinati
 @pytest.mark.promise(
     "coordinator.md", "After `evacuate` a sidecar coordinates nothing; after `return` its consumers are back."
 )
+@pytest.mark.slow
 def test_what_an_operator_sees_and_does(coordinating: Coordinating, group: str) -> None:
     topic = coordinating.create_topic()
     one = coordinating.consumer(group, "c1", topic)

@@ -258,6 +258,7 @@ def update_response(correlation_id: int, result: UpdateResult) -> bytes:
 @pytest.mark.promise(
     "features.md", "Every worker process shows the fleet's features, and updates of its clients reach the controller."
 )
+@pytest.mark.slow
 async def test_the_features_are_passed_to_all_processes_and_updates_come_back(run: Run) -> None:
     asked: list[UpdateRequest] = []
 

@@ -47,6 +47,7 @@ def test_on_a_terminal_it_is_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("logging.md", "A reload changes the form of the log in every process.")
+@pytest.mark.slow
 def test_a_reload_changes_it_in_every_process(tmp_path: Path) -> None:
     path, log = tmp_path / "sidecar.yaml", tmp_path / "log"
     config = config_of(workers=2)

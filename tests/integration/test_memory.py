@@ -192,6 +192,7 @@ class Keeper:
 @pytest.mark.promise(
     "architecture.md", "A fetch of 100 MB takes less than 2 MiB of the sidecar's memory, whoever observes it."
 )
+@pytest.mark.slow
 async def test_a_fetch_of_100_mb_takes_less_than_2_mib(cluster: ClusterState, tmp_path: Path) -> None:
     """With the audit, and with an observer that wants to read it."""
     for observer, outcome, count in (
@@ -374,6 +375,7 @@ def received(sock: socket.socket, size: int) -> bytes:
 
 
 @pytest.mark.promise("tls.md", "A connection with TLS takes some ten KiB of memory, and leaves nothing behind.")
+@pytest.mark.slow
 async def test_connections_with_tls_take_little_and_leave_nothing(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pair = authority.issue("broker")

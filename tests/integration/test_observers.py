@@ -115,6 +115,7 @@ def test_each_request_is_reported_with_its_response_and_what_is_known_besides(
 
 
 @pytest.mark.promise("observers.md", "Nothing is decoded without an observer, or for one that does not want it.")
+@pytest.mark.slow
 def test_nothing_is_decoded_for_an_observer_that_does_not_want_it(
     cluster: ClusterState, run: Run, topic: str, file: Path
 ) -> None:

@@ -117,6 +117,7 @@ def test_a_consumer_is_found_and_closed(cluster: ClusterState, running: tuple[st
 
 
 @pytest.mark.promise("config/listeners.md", "Clients whose connections end because of their age lose no record.")
+@pytest.mark.slow
 def test_clients_of_old_connections_lose_nothing_and_wrong_questions_are_refused(
     cluster: ClusterState, aging: tuple[str, str]
 ) -> None:

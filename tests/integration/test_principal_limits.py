@@ -183,6 +183,7 @@ def test_one_connection_too_many_of_a_principal_is_closed_and_those_of_another_a
     "limits.md",
     "Beyond its rate a principal's client is not read for a second at most; then it continues or is closed.",
 )
+@pytest.mark.slow
 def test_beyond_its_rate_a_principal_is_held_and_goes_on_or_is_closed(limited: Sites) -> None:
     site = limited(quotas={"users": {"alice": 1, "bob": 1000}})
     alices = [site.log_in("alice") for _ in range(30)]  # ten at once, and one in each second

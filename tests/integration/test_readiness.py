@@ -58,6 +58,7 @@ def running(folder: Path, config: dict[str, Any]) -> Iterator[Running]:
 
 
 @pytest.mark.promise("rollout.md", "readyz refuses a wrong broker.id also behind logins and TLS.")
+@pytest.mark.slow
 def test_a_wrong_broker_id_behind_logins_and_tls_alone(tls_broker: TlsBroker, tmp_path: Path) -> None:
     with ExitStack() as stack:
         sidecars = []

@@ -161,6 +161,7 @@ def test_no_record_becomes_large_in_a_reader(state: ClusterState, tmp_path: Path
     "security.md",
     "With keys only signed records count, of the registry and of the audit; keys are changed without a gap.",
 )
+@pytest.mark.slow
 def test_what_nobody_has_signed_is_ignored_while_keys_are_rotated(state: ClusterState, tmp_path: Path) -> None:
     """What one run has signed with the old key, the next run accepts with both."""
     keys = tmp_path / "keys"

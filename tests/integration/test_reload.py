@@ -71,6 +71,7 @@ def until(condition: Callable[[], object]) -> None:
 
 
 @pytest.mark.promise("config.md", "What is written to the file while the sidecar starts acts once it runs.")
+@pytest.mark.slow
 def test_what_is_written_while_it_starts_acts_when_it_runs(sidecar: Sidecar) -> None:
     (port,) = free_ports(1)
     sidecar.write(7, workers=2)

@@ -27,6 +27,7 @@ RECORDS = 3_000
 
 
 @pytest.mark.promise("metrics.md", "The metrics of requests are the sums of the audit's events of the same requests.")
+@pytest.mark.slow
 def test_metrics_are_the_sums_of_the_events(cluster: ClusterState) -> None:
     node = cluster.nodes[0]
     folder = node.home.parent

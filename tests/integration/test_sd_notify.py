@@ -21,6 +21,7 @@ pytestmark = pytest.mark.kafka
 
 @pytest.mark.promise("install.md", "systemctl start and reload return when the sidecar has done it.")
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
 def test_a_sidecar_notifies_of_its_start_each_reload_and_its_stop(
     workers: int, cluster: ClusterState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,6 +91,7 @@ def compare(ours: Accessors, java_says: dict[str, Any], where: str) -> int:
     "observers.md", "A struct has the values that Kafka's own classes read, for every api key and version."
 )
 @pytest.mark.kafka
+@pytest.mark.slow
 def test_kafkas_own_classes_read_the_same() -> None:
     """Of every version the newest release that has it: each field, and the bytes when it writes them again."""
     compared = 0

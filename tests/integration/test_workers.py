@@ -296,6 +296,7 @@ def test_a_drain_waits_for_what_is_open(start: Start, cluster: ClusterState, top
     assert log.count('"stopped"') == 1
 
 
+@pytest.mark.slow
 def test_workers_that_cannot_start_end_the_start(tmp_path: Path) -> None:
     bind, admin, upstream = free_ports(3)
     config = tmp_path / "sidecar.yaml"

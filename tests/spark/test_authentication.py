@@ -28,6 +28,7 @@ OLD, NEW = {"old": b"o" * 32}, {"new": b"n" * 100}
 
 
 @pytest.mark.promise("security.md", "Plans and event logs of Spark hold no key of `--hmac-keys`.")
+@pytest.mark.slow
 def test_no_plan_holds_a_key(spark: SparkSession) -> None:
     """Plans are in the event log and the UI."""
     columns = "key binary, value binary, headers array<struct<key string, value binary>>, topic string, partition int"

@@ -124,6 +124,7 @@ def test_a_root_without_a_checkpoint_is_filled_and_stays_without(
 
 
 @pytest.mark.promise("jobs.md", "A backfill whose records are gone reports the first day that it can compute.")
+@pytest.mark.slow
 def test_what_cannot_be_computed_again_is_refused(job: Job, audit: AuditTopic, bootstrap: str) -> None:
     with pytest.raises(JobError, match="the first day, 2026-09-23, is after the last, 2026-09-22"):
         job(backfill, first=FIRST + timedelta(days=1), last=FIRST)

@@ -147,6 +147,7 @@ def _killed_at(instants: Sequence[str], audit: AuditTopic, folder: Path, jars: S
 
 
 @pytest.mark.promise("jobs.md", "A job that is killed at any instant leaves no record out and counts none twice.")
+@pytest.mark.slow
 def test_a_job_that_is_killed_leaves_nothing_out_and_nothing_twice(
     spark: SparkSession, audit: AuditTopic, tmp_path: Path, jars: Sequence[Path]
 ) -> None:

@@ -149,6 +149,7 @@ def test_the_committed_pages_are_what_the_tables_answer(ledger_root: Built) -> N
 
 
 @pytest.mark.promise("tables.md", "`brokerside query` shows stored rows of one key merged, as the columns say.")
+@pytest.mark.slow
 def test_a_query_sees_the_rows_merged(ledger_root: Built) -> None:
     for table in STREAMED.values():
         names, found = query(ledger_root.root, f"SELECT * FROM {table.name}")

@@ -229,6 +229,7 @@ def test_a_level_that_is_not_read_refuses_every_job(
 @pytest.mark.promise(
     "jobs.md", "Nothing of the registry stops a job that runs; it reports when it is registered, and when it is not."
 )
+@pytest.mark.slow
 def test_a_job_runs_whatever_it_may_do_with_the_registry(
     spark: SparkSession, fleet: Fleet, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

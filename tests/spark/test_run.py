@@ -138,6 +138,7 @@ def test_a_topic_becomes_tables_exactly(spark: SparkSession, audit: AuditTopic, 
 @pytest.mark.parametrize(
     "order", [*(pytest.param(each, marks=pytest.mark.slow) for each in ("at once", "forged last")), "forged first"]
 )
+@pytest.mark.slow
 def test_forged_envelopes_of_coming_numbers_are_conflicts(
     spark: SparkSession, audit: AuditTopic, run_job: Run, tmp_path: Path, order: str
 ) -> None:
@@ -273,6 +274,7 @@ def test_a_continuous_job_ends_on_sigterm_with_its_batch_done(
     assert run_job().records == 0
 
 
+@pytest.mark.slow
 def test_a_job_that_is_stopped_during_maintenance_finishes_the_batch_that_runs_then(
     spark: SparkSession, audit: AuditTopic, run_job: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -407,6 +409,7 @@ NEW_COLUMNS = {"traffic": ("topic_errors", "polled"), "dead_letters": ("value_by
     "jobs.md",
     "A release with new columns and tables adds them; they are NULL in old rows, and begin with the next batch.",
 )
+@pytest.mark.slow
 def test_new_tables_and_columns_are_added(spark: SparkSession, audit: AuditTopic, run_job: Run, tmp_path: Path) -> None:
     """New columns are empty in the rows there are, new tables begin with the next batch."""
     root, checkpoint = tmp_path / "tables", tmp_path / "tables" / "_checkpoints" / "traffic"

@@ -82,6 +82,7 @@ def test_tasks_write_a_file_for_each_day_which_no_other_attempt_writes(spark: Sp
         assert (written.num_rows, written.num_row_groups, file.size) == (100, 1, Path(path, file.path).stat().st_size)
 
 
+@pytest.mark.slow
 def test_tasks_read_files_of_a_snapshot_with_columns_that_they_lack(spark: SparkSession, path: str) -> None:
     append(path, 0, 1, 2)
     append(path, 1, 3, day=NEXT)

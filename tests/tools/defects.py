@@ -21,7 +21,7 @@ from msgspec import Struct, convert
 ROOT = Path(__file__).parents[2]
 FILE = Path(__file__).with_suffix(".toml")
 
-SUITES = {"named": None, "not-slow": ("-n", "2", "-m", "not slow"), "all": ("-n", "2")}
+SUITES = {"named": None, "not-slow": ("-n", "3", "-m", "not slow"), "all": ("-n", "2")}
 """What runs after the tests that a defect names: the arguments of pytest."""
 
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)

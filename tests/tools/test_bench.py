@@ -16,6 +16,7 @@ from tests.tools.bench.results import Results
 @pytest.mark.promise(
     "performance.md", "bench.json has every measurement of a run, and its tables can be printed again."
 )
+@pytest.mark.slow
 def test_a_run_measures_a_sidecar_beside_no_proxy_and_its_tables_are_printed_again(tmp_path: Path) -> None:
     options = ["--quick", "--only", "direct,brokerside", "--scenarios", "small,storm", "--out", str(tmp_path)]
     command = [sys.executable, "-m", "tests.tools.bench", *options]

@@ -211,7 +211,7 @@ async def test_what_cannot_be_applied_is_rejected_and_the_running_configuration_
 
 
 @pytest.mark.promise("config.md", "A file with a mistake changes nothing at all, and its message has a place.")
-@pytest.mark.parametrize("count", [30, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [10, pytest.param(200, marks=pytest.mark.slow)])
 async def test_mutations_change_nothing(tmp_path, count):
     write_example_files(tmp_path, CANARY, "k1:" + 64 * "a")
     running = Running(tmp_path, example())
