@@ -58,7 +58,7 @@ check: $(COMPILED) ## Static checks: format, lint, types, import contracts, the 
 	$(BIN)/python -m tests.tools.reference --check
 
 .PHONY: test
-test: setup ## Every promise once, against real Kafka and real Spark, 9 minutes (ARGS="-n 0 tests/unit": in one process, and those)
+test: setup ## What the docs promise, once, against real Kafka and real Spark, 9 minutes (ARGS="-n 0 tests/unit": in one process, and those)
 	$(BIN)/python -m pytest -n 3 -m "not slow" $(ARGS)
 
 .PHONY: test-all
