@@ -28,14 +28,14 @@ $(READY): deploy/locks/dev.txt deploy/locks/uv.txt deploy/locks/zig.txt pyprojec
 	@test -n "$${CC:-}" || command -v cc gcc clang >/dev/null || \
 	  { echo "[setup] no C compiler on PATH (cc, gcc, clang): taking the one of the package ziglang, 90 MB"; \
 	    $(BIN)/uv pip install --quiet --require-hashes --requirement deploy/locks/zig.txt; }
-	@echo "[setup] compiled modules (about a minute when none is there)"
-	@$(BIN)/python -m proxy.compiled.build
-	@$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# Modules are compiled from .pyx files, and from some .py files (proxy/compiled/build.py); 2 s when none has changed.
+# Modules are compiled from .pyx files, and from some .py files (proxy/compiled/build.py). `uv pip sync` removes the
+# project itself, whose installation has then nothing left to compile.
 $(COMPILED): $(READY) $(SOURCES)
+	@echo "[setup] compiled modules (about a minute when none is there)"
 	@$(BIN)/python -m proxy.compiled.build
+	@test -x $(BIN)/brokerside || $(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 .PHONY: setup
@@ -96,7 +96,7 @@ fuzz-sanitized: $(COMPILED) ## make fuzz with AddressSanitizer and UndefinedBeha
 PYTHONS ?= $(shell for minor in 11 12 13 14; do python3.$$minor --version >/dev/null 2>&1 && echo python3.$$minor; done; true)
 
 .PHONY: wheels
-wheels: $(COMPILED) ## Build dist/*.whl for every CPython from 3.11 to 3.14 on PATH (PYTHONS="python3.12 ...": for those)
+wheels: $(READY) ## Build dist/*.whl for every CPython from 3.11 to 3.14 on PATH (PYTHONS="python3.12 ...": for those)
 	@rm -rf build/wheels dist/*.whl
 	@for python in $(PYTHONS); do \
 	  echo "[wheels] $$($$python --version)"; \
@@ -107,7 +107,7 @@ wheels: $(COMPILED) ## Build dist/*.whl for every CPython from 3.11 to 3.14 on P
 	@PATH="$(CURDIR)/build/auditwheel/bin:$$PATH" auditwheel repair --wheel-dir dist build/wheels/*.whl 2>&1 | grep "Fixed-up"
 
 .PHONY: format
-format: $(COMPILED) ## Format the code
+format: $(READY) ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -117,7 +117,7 @@ docs: $(COMPILED) ## Write the generated reference pages again
 	$(BIN)/python -m tests.tools.dashboards
 
 .PHONY: lock
-lock: $(COMPILED) ## Resolve the dependencies of pyproject.toml again
+lock: $(READY) ## Resolve the dependencies of pyproject.toml again
 	echo 'uv==$(shell $(BIN)/uv --version | cut -d" " -f2)' | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header - --output-file deploy/locks/uv.txt
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --group dev --generate-hashes --no-emit-index-url --custom-compile-command "make lock" pyproject.toml --output-file deploy/locks/dev.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" --constraint deploy/locks/dev.txt --extra coordinator pyproject.toml --output-file deploy/locks/runtime.txt

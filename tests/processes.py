@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.local import ports
+from proxy.local import ports, process
 
 MARK = "TEST_RUN_OF_BROKERSIDE"
 """Pid and start time of the process that began the run. All that it starts inherits it: workers, brokers, sidecars,
@@ -45,9 +45,10 @@ MEAN_GAP = 8.0
 
 def begin(config: pytest.Config) -> None:
     """Mark this run, and kill what runs of earlier ones left behind when they were killed."""
-    if os.environ.setdefault(MARK, _identity(os.getpid())) != _identity(os.getpid()):
+    own = f"{os.getpid()}:{process.start_time(os.getpid())}"
+    if os.environ.setdefault(MARK, own) != own:
         return  # a run that a test of another run started belongs to it
-    left = [pid for pid, mark in _marked() if not _runs(mark)]
+    left = [pid for pid, mark in _marked() if not process.Process(*map(int, mark.split(":"))).alive()]
     _kill(left)
     if left:
         print(f"[tests] killed {len(left)} processes of a run that had been killed")
@@ -78,7 +79,6 @@ class Ending:
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
-        faulthandler.cancel_dump_traceback_later()
         _kill(_of_this_run())
 
 
@@ -150,24 +150,9 @@ def _kill(pids: list[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _identity(pid: int) -> str:
-    return f"{pid}:{_stat(pid)[19]}"
-
-
-def _runs(mark: str) -> bool:
-    try:
-        return _identity(int(mark.partition(":")[0])) == mark
-    except OSError:
-        return False
-
-
 def _is_stopped(pid: int) -> bool:
+    """Whether it is stopped, or gone. The second field of ``/proc/PID/stat`` may hold anything."""
     try:
-        return _stat(pid)[0] in "TtZ"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "TtZ"
     except OSError:
         return True
-
-
-def _stat(pid: int) -> list[str]:
-    """The fields of ``/proc/PID/stat`` from the third on; the second may hold anything."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

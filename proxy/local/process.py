@@ -51,7 +51,7 @@ def spawn(command: list[str], output: Path) -> Process:
         ],
         setsid=True,
     )
-    return Process(pid, _start_time(pid) or 0)
+    return Process(pid, start_time(pid) or 0)
 
 
 def stop(processes: Sequence[Process], timeout: float, *, kill: bool = False) -> bool:
@@ -87,7 +87,7 @@ def _open(process: Process) -> int | None:
         if error.errno in (errno.ESRCH, errno.EINVAL, errno.ENOENT):
             return None
         raise
-    if _start_time(process.pid) == process.started:
+    if start_time(process.pid) == process.started:
         return handle
     os.close(handle)
     return None
@@ -115,7 +115,8 @@ def _reap(pid: int) -> None:
         return
 
 
-def _start_time(pid: int) -> int | None:
+def start_time(pid: int) -> int | None:
+    """Return when the process of ``pid`` started, as ``Process`` has it; None if there is none."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
