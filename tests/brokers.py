@@ -2,7 +2,7 @@
 
 Tests share them, and the sidecars of one module after another stand before them. So topics, groups and client ids have
 names of their own, and what is the cluster's (ACLs, default quotas, settings of brokers) is as before when a test ends.
-A test that stops a broker for good, or needs other settings, has a broker of its own.
+A test that stops a broker and does not start it again, or needs other settings, has a broker of its own.
 """
 
 from __future__ import annotations

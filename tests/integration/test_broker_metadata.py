@@ -208,7 +208,7 @@ def test_tags_of_one_s_own_reach_the_other_sidecars_and_change_with_the_file(fle
     until(lambda: fleet.ask(2, 1)[1].tags.get("rack") == "r8a9")
 
 
-@pytest.mark.promise("tags.md", "The tag `message.max.bytes` follows the broker's configuration, whoever changes it.")
+@pytest.mark.promise("tags.md", "The tag `message.max.bytes` follows every change of the broker's configuration.")
 @pytest.mark.parametrize("through", ["sidecar", "INTERNAL"])
 def test_the_largest_batch_follows_the_broker_s_configuration(fleet: Fleet, through: str) -> None:
     node = fleet.state.node(2)

@@ -167,7 +167,7 @@ class PrintingObserver:
 
 @pytest.mark.promise(
     "architecture.md",
-    "Each connection's end is reported once to the limits, whoever ended it, with one worker or several.",
+    "Each connection's end is reported once to the limits, whichever side ended it, with one worker or several.",
 )
 async def test_each_connection_is_reported_once_when_it_opens_and_ends(
     run: Run, capfd: pytest.CaptureFixture[str]

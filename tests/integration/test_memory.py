@@ -190,7 +190,7 @@ class Keeper:
 
 @pytest.mark.kafka
 @pytest.mark.promise(
-    "architecture.md", "A fetch of 100 MB takes less than 2 MiB of the sidecar's memory, whoever observes it."
+    "architecture.md", "A fetch of 100 MB takes less than 2 MiB of the sidecar's memory, with any observer."
 )
 @pytest.mark.slow
 async def test_a_fetch_of_100_mb_takes_less_than_2_mib(cluster: ClusterState, tmp_path: Path) -> None:

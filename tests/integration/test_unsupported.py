@@ -194,7 +194,9 @@ def test_every_supported_version_of_every_api_is_answered_as_by_the_broker(site:
     assert list(direct.values()).count([5, 6]) > 100
 
 
-@pytest.mark.promise("unsupported-requests.md", "Answers keep the order of their requests, whoever gives them.")
+@pytest.mark.promise(
+    "unsupported-requests.md", "Answers of the broker and of the sidecar keep the order of their requests."
+)
 def test_random_mixes_are_answered_in_order(site: Site) -> None:
     random = Random(8)
     address = site.through["empty"]

@@ -235,7 +235,8 @@ def test_two_listeners_never_exceed_the_rate_of_the_broker(
 
 
 @pytest.mark.promise(
-    "limits.md", "An address never enters more often than its rate; whoever waits enters or is closed within a second."
+    "limits.md",
+    "An address never enters more often than its rate; a waiting connection enters or is closed within a second.",
 )
 @given(ARRIVALS, ARRIVALS, st.integers(1, 30), st.sampled_from([2, 11]), st.booleans())
 def test_an_address_never_exceeds_its_rate(

@@ -116,9 +116,7 @@ def test_an_error_is_raised_again_and_again(streamed: Streamed) -> None:
             streamed.stream.poll(0)
 
 
-@pytest.mark.promise(
-    "consumer.md", "Fetching stands still for a stream with 1,000 messages or 8 MiB that nobody takes."
-)
+@pytest.mark.promise("consumer.md", "A stream with 1,000 messages or 8 MiB that nobody takes is not fetched any more.")
 def test_it_is_full_by_number_until_it_is_half_empty_and_by_size(
     streamed: Streamed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -162,7 +162,9 @@ def test_a_refused_connection_means_that_the_lease_goes_on() -> None:
         assert states(driven) == (SEEK, FETCHING), f"an answer of no coordinator means the same: {code}"
 
 
-@pytest.mark.promise("consumer.md", "With `detached_fetching=False` a consumer without its coordinator stands still.")
+@pytest.mark.promise(
+    "consumer.md", "With `detached_fetching=False` a consumer without its coordinator fetches nothing."
+)
 def test_without_detached_fetching_it_stays_held() -> None:
     assert states(refused(lost(detached_fetching=False))) == (SEEK, HELD)
     driven = back(detached_fetching=False)

@@ -273,7 +273,8 @@ def test_stop_that_is_not_answered_fails_the_attempt_after_two_thirds() -> None:
 
 
 @pytest.mark.promise(
-    "coordinator.md", "A group whose rebalance fails for good is closed, and who did not answer is refused for 60 s."
+    "coordinator.md",
+    "A group whose rebalance cannot end is closed, and a member that did not answer is refused for 60 s.",
 )
 @pytest.mark.promise(
     "config/coordinator.md", "A rebalance is tried again `max.rebalance.retries` times before its group has failed."
