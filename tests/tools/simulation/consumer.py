@@ -80,7 +80,6 @@ class Consumer(Process):
         self._give_up_connecting: Callable[[], None] | None = None
         self._heard_at = self.clock()
         self._fetcher_free_at = 0
-        self._wakes_at: int | None = None
         self._commit_due = self.clock() + 1000
         self.handle(ConsumerStarted())
         self.later(self.takes_every, APPLICATION, self._take)
@@ -140,17 +139,8 @@ class Consumer(Process):
 
     def _set_timer(self) -> None:
         due = None if self.has_ended else self.membership.due()
-        if due is None or (self._wakes_at is not None and self._wakes_at <= due):
-            return
-        self._wakes_at = due
-        run, time = self.runs, self.time_of(due)
-
-        def wake() -> None:
-            if self.runs == run and self._wakes_at == due:
-                self._wakes_at = None
-                self.handle(None)
-
-        self.timeline.at(time, lambda: self.deliver(LINK, wake) if self.runs == run else None)
+        if due is not None:
+            self.wake_at(due, LINK, lambda: self.handle(None))
 
     def _perform(self, effect: MembershipEffect) -> None:
         match effect:

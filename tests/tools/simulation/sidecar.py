@@ -127,7 +127,6 @@ class Sidecar(Listener):
         self._is_fit = True
         self._events: deque[Event] = deque()
         self._is_handling = False
-        self._wakes_at: int | None = None
         self._watch: WatchTopics | None = None
         self._reported: tuple[int, dict[str, TopicFactsOfGroups]] | None = None
         self._known_since: dict[str, int] = {}
@@ -226,20 +225,8 @@ class Sidecar(Listener):
 
     def _set_timer(self) -> None:
         due = self.coordinator.due()
-        if due is None:
-            return
-        due = max(due, self.clock() + 1)  # the rest of a slice is done after what has happened meanwhile
-        if self._wakes_at is not None and self._wakes_at <= due:
-            return
-        self._wakes_at = due
-        run, time = self.runs, self.time_of(due)
-
-        def wake() -> None:
-            if self.runs == run and self._wakes_at == due:
-                self._wakes_at = None
-                self.feed(None)
-
-        self.timeline.at(time, lambda: self.deliver(0, wake) if self.runs == run else None)
+        if due is not None:  # the rest of a slice is done after what has happened meanwhile
+            self.wake_at(max(due, self.clock() + 1), 0, lambda: self.feed(None))
 
     def _perform(self, effect: Effect) -> None:
         match effect:

@@ -58,6 +58,7 @@ class Process:
         self.stopped_at = self.went_on_at = 0
         self.runs = 0
         """How often it was started. What was meant for an earlier run does not happen."""
+        self._wakes_at: int | None = None
         self._rate = random.uniform(0.99, 1.01)
         self._zero = random.randrange(1_000_000)
         self._backlog: dict[int, list[Action]] = {}
@@ -96,9 +97,24 @@ class Process:
 
         self.timeline.after(delay, due)
 
+    def wake_at(self, due: int, source: int, action: Action) -> None:
+        """Let this run of it do something when its clock shows ``due``; of several such times the first one counts."""
+        if self._wakes_at is not None and self._wakes_at <= due:
+            return
+        self._wakes_at = due
+        run, time = self.runs, self.time_of(due)
+
+        def wake() -> None:
+            if self.runs == run and self._wakes_at == due:
+                self._wakes_at = None
+                action()
+
+        self.timeline.at(time, lambda: self.deliver(source, wake) if self.runs == run else None)
+
     def start(self) -> None:
         self.is_running = self.is_powered = True
         self.runs += 1
+        self._wakes_at = None
 
     def stop(self) -> None:
         """SIGSTOP."""
