@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from proxy.admin_client import get_quotas
+from proxy.config.values import Endpoint
 from proxy.interceptors.api_versions import decode_api_versions
 from proxy.interceptors.ip_quotas import IP_MESSAGE, POLICY_VIOLATION
 from proxy.local import cluster as local_cluster
@@ -79,11 +81,17 @@ TABLE = [  # name, api key, entity or filter, rate and whether it is removed, an
 
 @pytest.fixture
 def node(cluster: ClusterState, bare_sidecar: SidecarProcess) -> Iterator[Node]:
-    """A broker without quotas, behind a sidecar."""
-    with Peer(cluster.nodes[0].internal) as peer:
-        wait(lambda: not removed(peer))
-        yield cluster.nodes[0]
-        wait(lambda: not removed(peer))
+    """A broker without quotas, behind a sidecar that knows that there are none."""
+    node = cluster.nodes[0]
+    host, _, port = bare_sidecar.admin.rpartition(":")
+
+    def wait_until_there_are_none() -> None:
+        with Peer(node.advertised, source="127.0.0.250") as peer:  # the sidecar that it passes acts on it at once
+            wait(lambda: not removed(peer) and not limits_of_addresses(Endpoint(host, int(port))))
+
+    wait_until_there_are_none()
+    yield node
+    wait_until_there_are_none()
 
 
 @pytest.fixture
@@ -97,6 +105,13 @@ def by_file(node: Node, bare_sidecar: SidecarProcess, tmp_path: Path) -> Iterato
     process = SidecarProcess.start(tmp_path / "by-file.yaml", tmp_path / "by-file.log", admin)
     yield bind
     assert process.stop()
+
+
+def limits_of_addresses(admin: Endpoint) -> list[int]:
+    """What the sidecar applies: to all addresses, and to those that it has seen."""
+    quotas = get_quotas(admin)
+    limits = [limit.limit for limit in quotas.limits if limit.scope == "ip"]
+    return list(filter(None, limits + [address.rate_limit for address in quotas.addresses]))
 
 
 def stored(peer: Peer) -> dict[str | None, float]:
