@@ -1,18 +1,15 @@
-"""Consumers of a coordinated group that note what they get: in this process, or in one of their own (``__main__``)."""
+"""Consumers of a coordinated group that note what they get."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import sys
 import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 from proxy.client.consumer import ConsumerFailed, CoordinatedConsumer
@@ -88,18 +85,6 @@ def handed_out(*consumers: NotingConsumer) -> Counter[tuple[int, int]]:
     )
 
 
-@contextmanager
-def consuming(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that runs this module with these arguments; killed at the end."""
-    command = [sys.executable, "-m", "tests.integration.consuming", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
 def fetch(url: str) -> dict[str, Any]:
     """The JSON of a page, which a busy machine may have to be asked for again. Raises HTTPError."""
     for _ in range(5):
@@ -115,17 +100,3 @@ def until(condition: Callable[[], object], what: str = "") -> None:
     while not condition():
         assert time.monotonic() < deadline, what or "it never became true"
         time.sleep(0.02)
-
-
-def main(address: str, bootstrap: str, group: str, consumer_id: str, topic: str) -> None:
-    """Consume until this process is killed; print each message's partition and offset."""
-    kafka = {"bootstrap.servers": bootstrap}
-    consumer = CoordinatedConsumer(address, group, consumer_id, kafka=kafka)
-    (stream,) = consumer.create_message_streams({topic: 1})[topic]
-    for message in stream:
-        print(message.partition(), message.offset(), flush=True)
-
-
-if __name__ == "__main__":
-    with contextlib.suppress(BrokenPipeError):
-        main(*sys.argv[1:])

@@ -21,7 +21,7 @@ from proxy.client.consumer import CoordinatedConsumer
 from proxy.local import process
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
-from tests.integration.consuming import NotingConsumer, consuming, fetch, handed_out, shut_down, until
+from tests.integration.consuming import NotingConsumer, fetch, handed_out, shut_down, until
 from tests.tools.quick_groups import QUICK_GROUPS
 from tests.tools.topic import messages
 
@@ -45,13 +45,10 @@ class Coordinating:
         self.config = self.folder / "coordinating-1.yaml"
         self._logs: list[Path] = []
         config = yaml.safe_load((self.folder / "sidecar-1.yaml").read_text())
+        config |= {"takeover.socket.path": str(self.folder / "coordinating.sock"), "drain.timeout.ms": 2000}
         config["audit"] = {"topic": AUDIT}
-        config["coordinator"] = {
-            "enabled": True,
-            "partitions": 3,
-            "max.consumers": 100,
-            "offset.commit.interval.ms": 1000,
-        }
+        limits = {"partitions": 3, "max.consumers": 100, "offset.commit.interval.ms": 1000}
+        config["coordinator"] = {"enabled": True, **limits}
         self.config.write_text(yaml.safe_dump(config))
         self.sidecar = self.start()
         until(lambda: self.get("/coordinator")["partitions"], "the feature was not finalized")
@@ -222,26 +219,6 @@ def test_the_audit_shows_who_fetches_a_partition_after_stop_fetcher(coordinating
         reads_on.close()
 
 
-def test_a_killed_consumer_s_partitions_move_when_its_connection_ends(coordinating: Coordinating, group: str) -> None:
-    topic = coordinating.create_topic()
-    with consuming(coordinating.address, coordinating.bootstrap, group, "c1", topic) as killed:
-        assert killed.stdout is not None
-        assert killed.stdout.readline()
-        other = coordinating.consumer(group, "c2", topic, session_timeout_ms=30_000)
-        try:
-            until(lambda: len(other.owned) == 2)
-            until(lambda: coordinating.state(group) == "stable")
-            until(lambda: not coordinating.get("/coordinator")["fields"]["ping_purgatory"])  # it has read all: a FIN
-            killed.kill()
-            until(lambda: other.owned == {0, 1, 2, 3})
-            coordinating.produce(topic, 4)
-            until(lambda: {offsets[-1] for offsets in list(other.got.values())} == {MESSAGES // 4})
-        finally:
-            other.shut_down()
-    (gone,) = coordinating.lines("consumer_gone", group=group, consumer="c1")
-    assert (gone["reason"], gone["free_in_ms"]) == ("left", 0)
-
-
 @pytest.mark.promise(
     "consumer.md", "A topic of a consumer, by name or pattern, is read once it exists, and anew once it is recreated."
 )
@@ -298,6 +275,36 @@ def test_consumers_read_on_without_their_coordinator_and_nobody_is_stopped(
         assert (found["state"], found["members"], found["owned"]) == ("stable", 2, 4)
     finally:
         shut_down(*consumers)
+
+
+@pytest.mark.slow
+@pytest.mark.promise(
+    "restart.md", "After a hot restart coordinated consumers register with the successor, and nothing is read twice."
+)
+def test_consumers_register_with_the_successor_and_no_message_is_missing(
+    coordinating: Coordinating, group: str
+) -> None:
+    topic = coordinating.create_topic()
+    consumers = [coordinating.consumer(group, name, topic) for name in ("c1", "c2")]
+    config = yaml.safe_load(coordinating.config.read_text())
+    try:
+        until(lambda: [len(one.owned) for one in consumers] == [2, 2])
+        for rounds, workers in ((1, 2), (2, 1)):
+            until(lambda expected=rounds * MESSAGES: sum(one.count for one in consumers) == expected)
+            coordinating.config.write_text(yaml.safe_dump(config | {"workers": workers}))
+            predecessor, coordinating.sidecar = coordinating.sidecar, coordinating.spawn("--takeover")
+            until(lambda old=predecessor: not old.process.alive(), "the predecessor has not ended")
+            until(coordinating.sidecar.ready, "the successor is not ready")
+            until(lambda: coordinating.state(group) == "stable", "the group has not come back")
+            until(lambda: len(coordinating.group(group)["consumers"]) == 2, "a consumer has not come back")
+            coordinating.produce(topic, MESSAGES)
+            until(lambda expected=(rounds + 1) * MESSAGES: sum(one.count for one in consumers) >= expected)
+            until(lambda: "brokerside_predecessor_connections 0" in coordinating.sidecar.metrics())
+    finally:
+        shut_down(*consumers)
+    assert handed_out(*consumers) == {
+        (partition, offset): 1 for partition in range(4) for offset in range(3 * MESSAGES // 4)
+    }, "nobody was stopped: nothing is read twice"
 
 
 @pytest.mark.promise("coordinator.md", "A reload holds a group still, and another one ends that.")
