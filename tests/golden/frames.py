@@ -7,7 +7,6 @@ A relay between clients and a broker wrote them (``tests/tools/capture.py`` of c
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,12 +58,6 @@ class Recording(NamedTuple):
     name: str
     provenance: str
     frames: tuple[Frame, ...]
-
-
-def dump(frame: Frame) -> str:
-    """Return the text of one frame."""
-    lines = textwrap.wrap(frame.data.hex(), 120)
-    return "\n".join([f"{frame.kind} {frame.key} {frame.version}", *lines, f"= {frame.facts()}", ""])
 
 
 def load(path: Path) -> Recording:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import random
-import time
 from pathlib import Path
 
 import pytest
 
-from observers.event import RequestEvent
 from tests.integration.metrics import sample
 from tests.integration.topics import PARTITIONS, new_topic
 from tests.interop.clients import BUILDING, CLIENTS, Client, digest
-from tests.interop.conftest import DELIVERY_TIMEOUT, Proxied
-from tests.interop.wire import audited, row
+from tests.interop.conftest import Proxied
+from tests.interop.wire import records, row, wait_audited
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -57,20 +55,3 @@ def test_client(proxied: Proxied, client: Client, protocol: str, pytestconfig: p
     assert {event.decode for event in events if event.api in ("Produce", "Fetch")} == {"full"}
     expected = row(report, events)
     assert expected in DOCUMENT.read_text(encoding="utf-8").splitlines(), f"docs/clients.md lacks the line\n{expected}"
-
-
-def wait_audited(proxied: Proxied, client_id: str, requests: int) -> list[RequestEvent]:
-    """The client's audit events, as soon as there is one for each of its requests."""
-    deadline = time.monotonic() + DELIVERY_TIMEOUT
-    while True:
-        events = audited(proxied.state.internal_bootstrap, AUDIT_TOPIC, client_id)
-        if len(events) >= requests or time.monotonic() > deadline:
-            assert len(events) == requests, f"{requests} requests, {len(events)} audit events"
-            return events
-        time.sleep(0.3)
-
-
-def records(events: list[RequestEvent], api: str, topic: str) -> int:
-    """Records of ``topic`` that the broker took or gave; it may refuse a batch at first where a topic is new."""
-    parts = (part for event in events if event.api == api for part in event.topics)
-    return sum(part.records for part in parts if part.topic == topic and part.error_code == 0)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 
 from observers.event import RequestEvent, decoder
 from tests.interop.clients import Report
+from tests.interop.conftest import DELIVERY_TIMEOUT, Proxied
 from tests.tools.topic import messages
 
 COLUMNS = (
@@ -37,6 +39,23 @@ def audited_requests(internal_bootstrap: str, topic: str) -> list[RequestEvent]:
         envelope = decoder.decode(message.value() or b"")
         found |= {(envelope.boot_id, event.seq): event for event in envelope.events if isinstance(event, RequestEvent)}
     return list(found.values())
+
+
+def wait_audited(proxied: Proxied, client_id: str, requests: int) -> list[RequestEvent]:
+    """The client's events in the audit topic, as soon as there is one for each of its requests."""
+    deadline = time.monotonic() + DELIVERY_TIMEOUT
+    while True:
+        events = audited(proxied.state.internal_bootstrap, "brokerside-audit", client_id)
+        if len(events) >= requests or time.monotonic() > deadline:
+            assert len(events) == requests, f"{client_id}: {requests} requests, {len(events)} audit events"
+            return events
+        time.sleep(0.3)
+
+
+def records(events: Sequence[RequestEvent], api: str, topic: str) -> int:
+    """Records of ``topic`` that the broker took or gave; it may refuse a batch at first where a topic is new."""
+    parts = (part for event in events if event.api == api for part in event.topics)
+    return sum(part.records for part in parts if part.topic == topic and part.error_code == 0)
 
 
 def row(report: Report, events: Sequence[RequestEvent]) -> str:
