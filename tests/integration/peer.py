@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -42,6 +43,24 @@ async def read_frame(reader: Reader) -> bytes:
     """The next frame, size prefix included."""
     head = await reader.readexactly(4)
     return head + await reader.readexactly(int.from_bytes(head, "big"))
+
+
+async def silent(reader: Reader, _: Writer) -> None:
+    """Answer nothing, and stay after the other side's end."""
+    await reader.read()
+    await asyncio.sleep(60)
+
+
+async def answer_after_eof(reader: Reader, writer: Writer) -> None:
+    """The same as ``answer_in_order`` once the other side has ended what it sends; then end."""
+    answers = b""
+    with contextlib.suppress(asyncio.IncompleteReadError):
+        while True:
+            answers += (4).to_bytes(4, "big") + (await read_frame(reader))[8:12]
+    writer.write(answers)
+    await writer.drain()
+    writer.close()
+    await writer.wait_closed()
 
 
 async def answer_in_order(reader: Reader, writer: Writer) -> None:

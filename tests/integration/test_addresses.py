@@ -11,9 +11,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient
-from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]  # it is exported, untyped
 
 from proxy.config import load
 from proxy.core.apis import response_header_is_flexible
@@ -23,15 +20,13 @@ from proxy.local.cluster import tool
 from proxy.net import upstream_check
 from proxy.net.upstream import Upstream
 from tests.integration.asking import Asker, questions
-from tests.integration.librdkafka import consume, produce
 from tests.integration.private_brokers import PRIVATE, Site, plain_sidecar, site
 from tests.integration.tap import Tapped, frames
 from tests.integration.test_audit import until
 from tests.integration.topics import described, new_topic
 from tests.interop.clients import BUILDING, CLIENTS, Client, digest
 from tests.tools.addressed import rewriting, rewritten
-from tests.tools.kafka_tools import KafkaTools
-from tests.tools.random_messages import Drawn, read_all
+from tests.tools.random_messages import Drawn
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -153,84 +148,6 @@ def test_clients_of_other_languages(brokers: Site, client: Client) -> None:
     assert_hidden(brokers)
 
 
-@newest
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_librdkafka(brokers: Site, topic: str, protocol: str) -> None:
-    values = [str(number).encode() for number in range(500)]
-    assert produce(brokers.bootstrap, topic, values) == 500
-    assert sorted(consume(brokers.bootstrap, topic, 500, **{"group.protocol": protocol})) == sorted(values)
-    admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
-    nodes = admin.describe_cluster().result(30).nodes
-    assert {node.id: (node.host, node.port) for node in nodes} == brokers.known
-    listed = admin.list_topics(timeout=30).brokers.values()
-    assert {broker.id: (broker.host, broker.port) for broker in listed} == brokers.known
-    assert_hidden(brokers)
-
-
-@newest
-def test_aiokafka(brokers: Site, topic: str) -> None:
-    values = [str(number).encode() for number in range(300)]
-
-    async def converse() -> list[bytes]:
-        admin = AIOKafkaAdminClient(bootstrap_servers=brokers.bootstrap)
-        await admin.start()
-        await admin.describe_cluster()
-        await admin.close()
-        async with AIOKafkaProducer(bootstrap_servers=brokers.bootstrap) as producer:
-            for value in values:
-                await producer.send(topic, value)
-        found: list[bytes] = []
-        async with (
-            AIOKafkaConsumer(
-                topic, bootstrap_servers=brokers.bootstrap, group_id=f"g-{topic}", auto_offset_reset="earliest"
-            ) as consumer,
-            asyncio.timeout(60),
-        ):
-            while len(found) < len(values):
-                for messages in (await consumer.getmany(timeout_ms=200)).values():
-                    found += [message.value or b"" for message in messages]
-            await consumer.commit()
-        return found
-
-    assert sorted(asyncio.run(converse())) == sorted(values)
-    assert_hidden(brokers)
-
-
-@newest
-def test_javas_share_consumer(brokers: Site, tools: KafkaTools, topic: str) -> None:
-    server = ("--bootstrap-server", brokers.bootstrap)
-    assert produce(brokers.bootstrap, topic, [str(number).encode() for number in range(300)]) == 300
-    run(tools, "configs", *server, "--alter", "--add-config", "share.auto.offset.reset=earliest", "--entity-type",
-        "groups", "--entity-name", f"{topic}-share")  # fmt: skip
-    for node in brokers.state.nodes:  # each goes by it for the partition that it leads
-        with Asker(node.upstream) as asker:
-            until(lambda asker=asker: resets_earliest(asker, f"{topic}-share"))  # type: ignore[misc]
-    lines = run(tools, "console-share-consumer", *server, "--topic", topic, "--group", f"{topic}-share",
-                "--max-messages", "300", "--timeout-ms", "60000")  # fmt: skip
-    assert sorted(map(int, lines.split())) == list(range(300))
-    assert f"{topic}-share" in run(tools, "share-groups", *server, "--describe", "--group", f"{topic}-share", "--state")
-    assert_hidden(brokers)
-
-
-def resets_earliest(asker: Asker, group: str) -> bool:
-    """Whether a broker knows of this setting of a share group."""
-    wanted = {"Resources": [{"ResourceType": OF_GROUP, "ResourceName": group}]}
-    [found] = read_all(asker.answer(DESCRIBE_CONFIGS, 4, wanted))["Results"]
-    return ("share.auto.offset.reset", "earliest") in {(one["Name"], one["Value"]) for one in found["Configs"]}
-
-
-@newest
-def test_javas_admin_tools(brokers: Site, tools: KafkaTools, topic: str) -> None:
-    server = ("--bootstrap-server", brokers.bootstrap)
-    assert brokers.state.cluster_id in run(tools, "cluster", "cluster-id", *server)
-    listed = run(tools, "cluster", "list-endpoints", *server)
-    assert all(f"{port}" in listed for _, port in brokers.known.values())
-    assert "PartitionCount: 3" in run(tools, "topics", *server, "--describe", "--topic", topic)
-    assert run(tools, "api-versions", *server).count("-> (") == 3
-    assert "brokers" in run(tools, "log-dirs", *server, "--describe", "--topic-list", topic)
-    assert_hidden(brokers)
-
-
 @pytest.mark.promise(
     "addresses.md", "Clients follow a partition to its new leader through the rewritten address that the refusal names."
 )
@@ -297,9 +214,3 @@ def started(name: str, *args: str) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
-
-
-def run(tools: KafkaTools, name: str, *args: str) -> str:
-    done = tools.run(name, *args)
-    assert done.returncode == 0, done.stderr[-1000:]
-    return done.stdout

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
 import pytest
 import yaml
 from confluent_kafka.admin import AdminClient
-from kio.serial import entity_reader, entity_writer
 
-from proxy.core.interceptor import REWRITE_STREAM
 from proxy.core.struct import view
 from proxy.interceptors.address_rewriter import METADATA
 from proxy.local import broker
@@ -20,7 +17,7 @@ from proxy.local.ports import HOST, free_ports
 from proxy.local.sidecars import SidecarProcess
 from tests.integration.asking import Asker
 from tests.integration.librdkafka import consume, produce
-from tests.integration.test_struct_oracles import compare, compare_with_kio, defines, kio_class, reencoded
+from tests.integration.test_struct_oracles import compare, defines, reencoded
 from tests.tools.addressed import all_addressed, drawn, rewriting, rewritten
 
 EACH = 10
@@ -86,23 +83,3 @@ def test_kafkas_own_classes_read_the_same() -> None:
     assert left == []
     assert changed > 100
     assert compared > 1_000
-
-
-def test_kio_reads_the_same() -> None:
-    """Each field, and the bytes when it writes them again. Not of what streams: it refuses tagged fields that it does
-    not know, and so whatever fills up such a response."""
-    known = 0
-    for key, version in all_addressed():
-        made = kio_class((key, version, True))
-        if made is None or rewriting().flags(key, version) == REWRITE_STREAM:
-            continue
-        for number in range(EACH):
-            body = rewritten(rewriting(), drawn(number, key, version, tame=True))
-            entity, size = entity_reader(made)(body, 0)
-            assert size == len(body), (key, version)
-            compare_with_kio(view(key, version, body, response=True), entity, str((key, version)))
-            out = io.BytesIO()
-            entity_writer(made)(out, entity)
-            assert out.getvalue() == body, (key, version)
-            known += 1
-    assert known > 200

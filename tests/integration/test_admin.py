@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -152,15 +151,6 @@ async def test_what_cannot_be_answered_is_refused() -> None:
             assert (status, headers[3:]) == ("HTTP/1.1 405 Method Not Allowed", [f"Allow: {allowed}"]), line
 
 
-async def test_a_peer_that_says_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "HTTP_REQUEST_TIMEOUT", 0.05)
-    async with serving() as port:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET /hel")
-        assert await to_the_end(reader) == b""
-        writer.close()
-
-
 @pytest.mark.promise("security.md", "Silent peers of the admin endpoint keep no request from its answer.")
 async def test_one_connection_too_many_takes_the_place_of_the_oldest_silent_one(
     monkeypatch: pytest.MonkeyPatch,
@@ -178,19 +168,6 @@ async def test_one_connection_too_many_takes_the_place_of_the_oldest_silent_one(
             writer.close()
 
 
-async def test_a_request_among_a_crowd_of_silent_peers_is_answered() -> None:
-    """All of them connect while the loop is busy, and are accepted in a few rounds of it."""
-    async with serving() as port:
-        crowd = [socket.create_connection(("127.0.0.1", port)) for _ in range(50)]
-        asking = socket.create_connection(("127.0.0.1", port))
-        asking.send(b"GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        crowd += [socket.create_connection(("127.0.0.1", port)) for _ in range(50)]
-        reader, writer = await asyncio.open_connection(sock=asking)
-        assert (await to_the_end(reader)).endswith(b"hello\n")
-        for sock in (writer, *crowd):
-            sock.close()
-
-
 async def test_a_body_of_many_chunks_is_refused_and_the_loop_goes_on() -> None:
     """Each chunk has one byte, which counts, and an extension, which does not."""
     chunk = b"1;" + b"x" * 12_000 + b"\r\ny\r\n"
@@ -203,17 +180,6 @@ async def test_a_body_of_many_chunks_is_refused_and_the_loop_goes_on() -> None:
                     writer.write(chunk)
                     await writer.drain()
         writer.close()
-
-
-async def test_one_that_is_displaced_before_it_begins_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them are accepted in one round."""
-    monkeypatch.setattr(http, "MAX_CONNECTIONS", 1)
-    async with serving() as port:
-        socks = [socket.create_connection(("127.0.0.1", port)) for _ in range(4)]
-        streams = [await asyncio.open_connection(sock=sock) for sock in socks]
-        assert [await to_the_end(reader) for reader, _ in streams[:3]] == [b""] * 3
-        for _, writer in streams:
-            writer.close()
 
 
 @pytest.mark.promise("architecture.md", "A request that is being answered keeps its place at the admin endpoint.")
@@ -235,13 +201,3 @@ async def test_what_is_being_answered_keeps_its_place(monkeypatch: pytest.Monkey
         writer.close()
         go_on.set()
         assert (await answer)[2] == b"slow\n"
-
-
-async def test_closing_ends_what_is_open() -> None:
-    async with serving() as port:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET")
-        status, _, _ = await ask(port, b"GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert status == "HTTP/1.1 200 OK"
-    assert await to_the_end(reader) == b""
-    writer.close()

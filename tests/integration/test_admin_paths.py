@@ -113,18 +113,6 @@ async def test_readiness_has_a_sentence_for_each_reason(served: Served, monkeypa
     assert await served.ask("GET", "/livez") == (200, "ok\n")
 
 
-async def test_quotas_are_reported_as_json(served: Served) -> None:
-    status, quotas = await served.json("GET", "/quotas")
-    assert status == 200
-    assert quotas["limits"][0]["used"] == 187.25
-    assert quotas["limits"][4]["used"] == 1.5  # measured without a limit, too
-    assert quotas["listeners"]["CLIENT"]["held"] == 7
-    assert quotas["problem"] is None
-    served.watched.problem = "something is wrong"
-    _, quotas = await served.json("GET", "/quotas")
-    assert quotas["problem"] == "something is wrong"
-
-
 @pytest.mark.promise("security.md", "GET /config shows the running configuration, its secrets as ***.")
 async def test_the_running_configuration_is_reported_without_secrets(served: Served) -> None:
     status, reported = await served.json("GET", "/config")

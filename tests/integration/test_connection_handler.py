@@ -24,7 +24,6 @@ from proxy.net import worker_connections, worker_evictions
 from proxy.net.data_plane import AUDIT_OBSERVER, DataPlane
 from proxy.net.open_connections import PAGE, number_of
 from proxy.net.ticker import Ticker
-from proxy.net.upstream import Upstream
 from proxy.net.worker_pool import WorkerPool
 from proxy.telemetry.snapshot import Snapshot
 from tests.frames import METADATA, request, response
@@ -286,26 +285,6 @@ async def test_the_connection_that_was_longest_idle_is_closed(
         os.kill(stopped.pid, signal.SIGCONT)
         assert bench.ended[3] in list(again.values())[:2], "the idlest of the other worker"
         assert all([await bench.works(number) for number in again.values() if number not in bench.ended])
-
-
-@pytest.mark.parametrize("workers", [1], indirect=True)
-async def test_a_connection_that_the_broker_has_not_taken_yet_is_as_idle_as_it_is_old(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def never(_: Upstream) -> socket.socket:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    async with run() as bench:
-        works = await bench.dial()
-        assert await bench.works(works)
-        monkeypatch.setattr(Upstream, "connect", never)
-        waits = await bench.dial()
-        assert await bench.works(works)
-        bench.handler.close_idlest(["CLIENT"])
-        await bench.until(lambda: bench.ended == [waits])
-        assert await bench.has_ended(waits)
-        assert await bench.works(works)
 
 
 @pytest.mark.promise(

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import ssl
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +17,14 @@ import yaml
 from proxy.local.ports import HOST, free_ports
 from proxy.local.sidecars import SidecarProcess
 from proxy.local.state import ClusterState, Node
-from tests.brokers import TlsBroker
-from tests.frames import API_VERSIONS, batch, produce, request
+from tests.frames import API_VERSIONS, request
 from tests.integration.metrics import sample
 from tests.integration.peer import Reader, Writer, read_frame
 
 pytestmark = pytest.mark.kafka
 
-SETUP = 6.0
-"""Seconds that stand for ``connection.setup.timeout.ms``: longer than a test is paused on a busy machine."""
-
 SLOW = 60.0
 """Seconds after which something is taken to hang."""
-
-LARGE = 30_000_000
-"""Bytes that do not fit into the kernel's buffers."""
 
 
 class Site:
@@ -76,17 +68,6 @@ async def running(folder: Path, node: Node, tls: str, **settings: Any) -> AsyncI
         assert await asyncio.to_thread(process.stop)
 
 
-@contextmanager
-def stopped(pid: int | None) -> Iterator[None]:
-    """A process that does nothing for a while."""
-    assert pid is not None
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
 async def ask(reader: Reader, writer: Writer) -> None:
     writer.write(request(API_VERSIONS, 0, 5))
     await answered(reader, 5)
@@ -102,49 +83,6 @@ async def lasts(reader: Reader, began: float) -> float:
     with suppress(ConnectionResetError):
         assert await asyncio.wait_for(reader.read(), SLOW) == b""
     return time.monotonic() - began
-
-
-@pytest.mark.slow
-async def test_who_does_not_complete_a_request_is_closed_and_who_waits_for_the_broker_is_not(
-    tls_broker: TlsBroker, tmp_path: Path
-) -> None:
-    """Nor is who has sent a request before and is silent since, with TLS or without."""
-    node = tls_broker.node
-    times = {"connection.setup.timeout.ms": int(SETUP * 1000)}
-    async with running(tmp_path, node, tls_broker.listeners["TLS"].address, **times) as site:
-        before, began = {name: site.closed(name) for name in ("CLIENT", "TLS")}, time.monotonic()
-        context = ssl.create_default_context(cafile=str(tls_broker.authority.ca))
-        plain, tls, shaken = await site.dial(), *[await site.dial("TLS", ssl=context) for _ in range(2)]
-        for client in (plain, tls):
-            await ask(*client)
-        waiting, large = await site.dial(), await site.dial()
-        with stopped(node.pid):
-            waiting[1].write(request(API_VERSIONS, 0, 6) + request(API_VERSIONS, 0, 7)[:-1])
-            large[1].write(produce(8, 1, batch(1, bytes(LARGE))))
-            silent, half, slowly, without_tls = [
-                await site.dial(listener) for listener in ("CLIENT", "CLIENT", "CLIENT", "TLS")
-            ]
-            half[1].write(produce(1, 1, batch(3, bytes(100)))[:-1])
-
-            async def trickle() -> None:
-                for byte in request(API_VERSIONS, 0, 5, client_id="c" * 1000):
-                    slowly[1].write(bytes([byte]))
-                    await asyncio.sleep(0.05)
-
-            trickling = asyncio.create_task(trickle())
-            try:
-                ends = (lasts(reader, began) for reader, _ in (silent, half, slowly, without_tls))
-                for seconds in await asyncio.gather(*ends):
-                    assert SETUP - 0.5 <= seconds < SLOW
-            finally:
-                trickling.cancel()
-                await asyncio.wait([trickling])
-            await asyncio.sleep(SETUP)
-        await answered(waiting[0], 6)
-        await answered(large[0], 8)
-        for client in (plain, tls, shaken):
-            await ask(*client)
-        assert {name: site.closed(name) - count for name, count in before.items()} == {"CLIENT": 3, "TLS": 1}
 
 
 @pytest.mark.promise(

@@ -97,17 +97,6 @@ def test_a_peer_that_is_gone_is_lost_and_one_that_does_not_read_is_not(network: 
             until(lambda: is_dead(unread.fileno(), SOON_MS))
 
 
-def test_an_idle_peer_is_not_lost_nor_is_a_listening_socket() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        with contextlib.closing(socket.create_connection(server.getsockname())) as client:
-            sock, _ = server.accept()
-            with contextlib.closing(sock):
-                assert not is_dead(sock.fileno(), 0)
-                client.sendall(b"x")
-                assert not is_dead(client.fileno(), 0)
-        assert not is_dead(server.fileno(), 0)
-
-
 @pytest.mark.promise(
     "coordinator.md", "`TCP_USER_TIMEOUT` works: what is not acknowledged in its time is never delivered to a consumer."
 )

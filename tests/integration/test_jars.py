@@ -14,7 +14,7 @@ import pytest
 
 from proxy.errors import LocalError
 from proxy.local.fetchers import MIRROR
-from proxy.local.jars import cache_dir, provide, resolve
+from proxy.local.jars import provide, resolve
 from proxy.local.pins import Pin
 from tests.integration.conftest import free_port
 
@@ -142,14 +142,3 @@ def test_a_repository_or_a_cache_that_cannot_be_used_is_named(tmp_path: Path, mo
         fetch(tmp_path / "file")
     with pytest.raises(LocalError, match=r"named 'kafka-1.0'; there are kafka-4.3.1, "):
         resolve("kafka-1.0")
-
-
-def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for variable in ("BROKERSIDE_CACHE", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache_dir() == tmp_path / ".cache" / "brokerside"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert cache_dir() == tmp_path / "xdg" / "brokerside"
-    monkeypatch.setenv("BROKERSIDE_CACHE", str(tmp_path / "own"))
-    assert cache_dir() == tmp_path / "own"

@@ -277,21 +277,6 @@ def test_limits_are_tried_first_and_then_enforced_by_a_reload_that_closes_no_con
     assert site.metric("connections_active") == 32
 
 
-def test_limits_see_the_address_behind_a_balancer(limited: Limited) -> None:
-    site = limited(
-        listener={"proxy.protocol": "required", "proxy.protocol.trusted": ["127.0.0.0/30"]},
-        quotas={"max.connections.per.ip": 1},
-    )
-    for source in ("192.0.2.1", "192.0.2.2"):
-        assert answered(site.dial(first=f"PROXY TCP4 {source} 192.0.2.9 1111 9092\r\n".encode())), source
-    assert not answered(site.dial(first=b"PROXY TCP4 192.0.2.1 192.0.2.9 1112 9092\r\n"))
-    assert not answered(site.dial())
-    assert not answered(site.dial(source="127.0.0.5", first=b"PROXY TCP4 192.0.2.3 192.0.2.9 1 9092\r\n"))
-    for cause, count in {"quota_exceeded": 1, "invalid_proxy_header": 1, "untrusted_proxy": 1}.items():
-        assert site.metric("connections_closed_total", cause=cause) == count, cause
-    assert {one.address for one in admin_client.get_quotas(site.admin).addresses} == {"192.0.2.1", "192.0.2.2"}
-
-
 @pytest.mark.promise(
     "limits-operation.md",
     "How long connections waited, and how long the listener accepted nothing, are metrics of that listener.",

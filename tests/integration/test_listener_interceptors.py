@@ -21,7 +21,7 @@ from proxy.interceptors import update_features
 from proxy.interceptors.broker_metadata import BrokerView, FleetView, decode_response, encode_request
 from proxy.interceptors.update_features import UPDATE_FEATURES
 from proxy.net import api_versions_probe
-from proxy.net.feature_update_calls import NO_CONTROLLER, fail_update
+from proxy.net.feature_update_calls import NO_CONTROLLER
 from proxy.net.worker_pool import WorkerPool
 from proxy.telemetry.snapshot import Snapshot
 from tests.frames import API_VERSIONS, METADATA, request, response
@@ -294,28 +294,3 @@ async def test_the_features_are_passed_to_all_processes_and_updates_come_back(ru
             )
             await site.every(frame, shows_features)
             assert await site.answer(update_request(7)) == update_response(7, UpdateResult(96, "not now"))
-
-
-@pytest.mark.parametrize("workers", [2], indirect=True)
-async def test_an_update_ends_with_the_worker_whose_client_asked_for_it(run: Run) -> None:
-    began, cancelled = asyncio.Event(), asyncio.Event()
-
-    async def update(request: UpdateRequest) -> UpdateResult:
-        began.set()
-        try:
-            return await asyncio.get_running_loop().create_future()
-        finally:
-            cancelled.set()
-
-    async with run(features=True) as site:
-        site.handler.on_feature_update(update)
-        site.handler.update_features_view(FeaturesView(SUPPORTED))
-        waiting = await site.dial()
-        site.clients[waiting][1].write(update_request(1))
-        async with asyncio.timeout(60):
-            await began.wait()
-            (worker,) = [w for w in site.handler._workers.values() if w.has_connection(waiting)]
-            os.kill(worker.pid, signal.SIGKILL)
-            await cancelled.wait()
-        site.handler.on_feature_update(fail_update)
-        await site.every(update_request(2), lambda answer: answer == update_response(2, NO_CONTROLLER))

@@ -262,15 +262,6 @@ def test_a_login_that_fails(site: Site, client_id: str) -> None:
     failed(site, of_none, "<unknown:GSSAPI>", "GSSAPI", 33)
 
 
-def test_a_bearer_token_after_a_rejected_one(site: Site, client_id: str) -> None:
-    with Own(site.bootstrap, client_id) as client:
-        assert client.begin("OAUTHBEARER") == 0
-        assert client.wrapped(bearer(unsecured("victim", -60.0)))[1]
-        assert client.wrapped(bearer(unsecured("mallory"))) == (0, b"")
-        client.metadata()
-    agrees_with_the_broker(site, client_id, "User:mallory", "OAUTHBEARER")
-
-
 @pytest.mark.promise(
     "principals.md", "A client that logs in again as another one is refused by the broker, and keeps its principal."
 )

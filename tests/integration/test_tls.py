@@ -1,12 +1,19 @@
-"""TLS that a sidecar terminates, over real sockets, with scripted peers: bytes, ends, handshakes, certificates."""
+"""TLS that a sidecar terminates or originates, over real sockets, with scripted peers."""
 
 from __future__ import annotations
 
+import array
 import asyncio
 import contextlib
+import fcntl
+import itertools
+import os
+import shutil
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+import termios
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -14,15 +21,12 @@ from structlog.testing import capture_logs
 
 from proxy.core.names import shorten
 from proxy.local.ports import HOST
-from proxy.net.connection_manager import SPREAD_SHARE
-from proxy.net.relay import Relay
 from proxy.tls import certificates
 from tests.frames import METADATA, request, response
-from tests.integration.peer import Reader, Writer, answer_in_order, read_frame
-from tests.integration.tls_bench import VERSIONS, TlsBench, silent_sidecar, tls_bench  # noqa: F401
+from tests.integration.peer import Reader, Writer, answer_after_eof, answer_in_order, read_frame
+from tests.integration.tls_bench import VERSIONS, Bench, TlsBench, silent_sidecar, tls_bench  # noqa: F401
 from tests.tools.authority import Authority
 
-TLS_1_3 = ssl.TLSVersion.TLSv1_3
 MTLS: dict[str, object] = {"ssl.truststore.location": "ca.pem", "ssl.client.auth": "required"}
 
 
@@ -36,7 +40,7 @@ class HandMade:
 
     @classmethod
     async def dial(cls, running: TlsBench, context: ssl.SSLContext | None = None) -> HandMade:
-        return cls(context or running.context(), *await asyncio.open_connection(HOST, running.port))
+        return cls(context or running.context(), *await Bench.dial(running))
 
     def flush(self) -> None:
         self.writer.write(self.outgoing.read())
@@ -93,6 +97,13 @@ async def asks(reader: Reader, writer: Writer, number: int = 1) -> None:
         assert await read_frame(reader) == response(number)
 
 
+async def echo(reader: Reader, writer: Writer) -> None:
+    while True:
+        frame = await read_frame(reader)
+        writer.write((len(frame) - 10).to_bytes(4, "big") + frame[8:12] + frame[14:])
+        await writer.drain()
+
+
 # ---- bytes ----------------------------------------------------------------------------------------------------------
 
 
@@ -100,12 +111,6 @@ async def asks(reader: Reader, writer: Writer, number: int = 1) -> None:
     "tls.md", "Where TLS ends at the sidecar, requests of TLS 1.2 and 1.3 pass unchanged, in order, and are observed."
 )
 async def test_requests_are_answered_in_order_and_observed(tmp_path: Path) -> None:
-    async def echo(reader: Reader, writer: Writer) -> None:
-        while True:
-            frame = await read_frame(reader)
-            writer.write((len(frame) - 10).to_bytes(4, "big") + frame[8:12] + frame[14:])
-            await writer.drain()
-
     suites = {"TLSv1.3": "TLS_AES_256_GCM_SHA384", "TLSv1.2": "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"}
     large = bytes(range(256)) * 16_384  # 4 MiB
     for version in VERSIONS:
@@ -139,20 +144,8 @@ async def test_a_client_may_ask_for_any_name(tmp_path: Path) -> None:
             writer.close()
 
 
-async def test_a_client_that_ends_what_it_sends_still_gets_its_responses(tmp_path: Path) -> None:
-    """Also where each of its records has one byte."""
-
-    async def answer_after_eof(reader: Reader, writer: Writer) -> None:
-        frames = []
-        with contextlib.suppress(asyncio.IncompleteReadError):
-            while True:
-                frames.append(await read_frame(reader))
-        for frame in frames:
-            writer.write((4).to_bytes(4, "big") + frame[8:12])
-        await writer.drain()
-        writer.close()
-        await writer.wait_closed()
-
+async def test_nothing_before_the_end_of_a_stream_is_lost_and_the_end_is_told(tmp_path: Path) -> None:
+    """Also where each of the client's records has one byte."""
     asked = b"".join(request(METADATA, 1, number, b"x" * 20) for number in range(40))
     expected = b"".join(response(number) for number in range(40))
     for version in VERSIONS:
@@ -162,44 +155,19 @@ async def test_a_client_that_ends_what_it_sends_still_gets_its_responses(tmp_pat
             for byte in asked:
                 client.tls.write(bytes([byte]))
             client.close_notify()
-            if version is TLS_1_3:
-                assert await client.read(len(expected) + 1) == expected
+            if version is ssl.TLSVersion.TLSv1_3:
+                assert await client.read(len(expected) + 1) == expected  # an end without close_notify raises
             await running.ends(client_closed=1)
             assert running.counters.responses[3] == 40, version
-            client.writer.close()
-
-
-async def test_a_broker_that_closes_ends_the_client_with_close_notify(tmp_path: Path) -> None:
-    async def answer_once(reader: Reader, writer: Writer) -> None:
-        frame = await read_frame(reader)
-        writer.write((4).to_bytes(4, "big") + frame[8:12])
-        await writer.drain()
-
-    async with tls_bench(tmp_path, answer_once) as running:
-        client = await HandMade.dial(running)
-        await client.shake_hands()
-        client.tls.write(request(METADATA, 1, 7))
-        assert await client.read(100) == response(7)  # an end without close_notify raises
-        client.writer.close()
-        await running.until(lambda: sum(running.counters.closed.values()) == 1)
-
-
-POURED = 32 << 20
-"""Bytes: more than the buffers of all sockets on the way."""
 
 
 async def test_a_client_that_does_not_read_pauses_the_broker(tmp_path: Path) -> None:
-    sent = 0
+    poured = 32 << 20  # more than the buffers of all sockets on the way
 
     async def pour(reader: Reader, writer: Writer) -> None:
-        nonlocal sent
-        frame = await read_frame(reader)
-        writer.write((POURED + 4).to_bytes(4, "big") + frame[8:12])
-        while sent < POURED:
-            writer.write(bytes(65536))
-            await writer.drain()
-            sent += 65536
-        await reader.read()  # after ``drain`` the writer may still have 64 KiB, which its end here would discard
+        await read_frame(reader)
+        writer.write(response(1, bytes(poured)))
+        await reader.read()
 
     async with tls_bench(tmp_path, pour) as running:
         client = await HandMade.dial(running)
@@ -208,16 +176,12 @@ async def test_a_client_that_does_not_read_pauses_the_broker(tmp_path: Path) -> 
         client.flush()
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         await running.until(lambda: running.counters.pauses["broker"] > 0)
+        await asyncio.sleep(0.2)
         (relay,) = running.manager.relays
-        before = -1
-        while before != sent:
-            before = sent
-            await asyncio.sleep(0.2)
-        assert sent < POURED
+        assert running.counters.received["broker"] < poured
         assert relay.unsent("client") < 600_000
         client.writer.transport.resume_reading()  # type: ignore[attr-defined]
-        assert len(await client.read(8 + POURED)) == 8 + POURED
-        client.writer.close()
+        assert len(await client.read(8 + poured)) == 8 + poured
 
 
 async def test_garbage_after_the_handshake_ends_the_connection_behind_what_was_valid(tmp_path: Path) -> None:
@@ -228,7 +192,6 @@ async def test_garbage_after_the_handshake_ends_the_connection_behind_what_was_v
         client.writer.write(client.outgoing.read() + b"\x17\x03\x03\x00\x20" + bytes(32))
         await running.ends(client_tls_failed=1)
         assert running.counters.requests[3] == 1
-        client.writer.close()
 
 
 # ---- handshakes -----------------------------------------------------------------------------------------------------
@@ -262,7 +225,6 @@ async def test_the_broker_is_connected_after_the_handshake_alone(tmp_path: Path)
         client.flush()  # the client's Finished and its request at once
         assert await client.read(8) == response(3)
         assert connected == 1
-        client.writer.close()
 
 
 @pytest.mark.promise("tls.md", "`connection.setup.timeout.ms` bounds a handshake.")
@@ -275,15 +237,6 @@ async def test_a_handshake_has_the_deadline_of_the_first_request(tmp_path: Path)
             assert await client.reader.read() == b""
             client.writer.close()
         await running.ends(connection_setup_timeout=3)
-
-
-async def test_a_client_that_goes_away_during_its_handshake_has_closed(tmp_path: Path) -> None:
-    async with tls_bench(tmp_path, answer_in_order) as running:
-        client = await HandMade.dial(running)
-        client.writer.write(client.client_hello())
-        assert await client.receive()
-        client.writer.close()
-        await running.ends(client_closed=1)
 
 
 @pytest.mark.promise(
@@ -345,72 +298,16 @@ async def test_a_first_message_that_is_none_of_tls_or_too_long_is_refused_with_a
             assert detail in line["detail"]
 
 
-async def test_a_drain_ends_handshakes_in_a_part_of_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with tls_bench(tmp_path, answer_in_order) as running:
-        client = await HandMade.dial(running)
-        await running.until(lambda: running.counters.active == 1)
-        ended, left = running.manager._end_connections, []
-
-        async def end_connections(relays: Sequence[Relay], timeout_s: float, spread_s: float = 0.0) -> None:
-            left.append((timeout_s, spread_s))
-            await ended(relays, timeout_s, spread_s)
-
-        monkeypatch.setattr(running.manager, "_end_connections", end_connections)
-        running.sidecar.close()
-        await running.manager.drain(0.4, spread=True)
-        ((timeout, spread),) = left
-        assert timeout <= 0.4 * (1 - SPREAD_SHARE)
-        assert spread <= timeout
-        assert running.counters.closed == {"drain_completed": 1}
-        assert await client.reader.read() == b""
-        client.writer.close()
-
-
-async def test_a_handshake_of_a_removed_listener_ends_with_it(tmp_path: Path) -> None:
-    async with tls_bench(tmp_path, answer_in_order) as running:
-        client = await HandMade.dial(running)
-        await running.until(lambda: running.counters.active == 1)
-        running.manager.update_config(running.config.model_copy(update={"listeners": ()}), running.sink)
-        with pytest.raises(ConnectionError):
-            await client.first_byte()
-        assert running.counters.closed == {"drain_completed": 1}
-        client.writer.close()
-
-
-async def test_a_mistake_after_a_handshake_closes_the_connection(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise KeyError("a mistake")
-
-    async with tls_bench(tmp_path, answer_in_order) as running:
-        monkeypatch.setattr(running.manager, "_connect", fail)
-        with capture_logs() as lines:
+async def test_handshakes_end_with_a_drain_and_with_their_listener(tmp_path: Path) -> None:
+    for drains in (True, False):
+        async with tls_bench(tmp_path, answer_in_order) as running:
             client = await HandMade.dial(running)
-            with pytest.raises(ConnectionError):
-                await client.first_byte()
-        assert running.counters.closed == {"client_reset": 1}
-        assert [line["error"] for line in lines if line["event"] == "relay_failed"] == ["KeyError"]
-        client.writer.close()
-        monkeypatch.setattr(running.manager, "_on_handshake_end", fail)
-        with capture_logs() as lines:
-            client = await HandMade.dial(running)
-            await client.shake_hands()
-            client.flush()
-            await running.until(lambda: "handshake_end_failed" in [line["event"] for line in lines])
-        client.writer.close()
-
-
-async def test_a_connection_whose_connect_has_not_begun_is_drained(tmp_path: Path) -> None:
-    async with tls_bench(tmp_path, answer_in_order, **{"security.protocol": "PLAINTEXT"}) as running:
-        running.manager.listeners.by_name["CLIENT"].upstream.near = None
-        client, accepted = socket.socketpair()
-        with client:
-            running.sidecar.admission.submit(running.config.listeners[0], accepted, HOST, 1)
-            assert running.counters.active == 1
-            await running.manager._end_setups(list(running.manager.relays))
-            assert accepted.fileno() == -1
-            assert not running.manager.relays
+            await running.until(lambda: running.counters.active == 1)  # called at once
+            if drains:
+                await running.drain(0.4)
+            else:
+                running.manager.update_config(running.config.model_copy(update={"listeners": ()}), running.sink)
+            assert await client.reader.read() == b""
             assert running.counters.closed == {"drain_completed": 1}
 
 
@@ -440,20 +337,15 @@ async def test_the_subject_of_a_clients_certificate_is_its_principal(tmp_path: P
         assert opened.connection.tls_version is None
         assert (authenticated.change, authenticated.connection.principal_source) == ("authenticated", "mtls")
         assert authenticated.connection.tls_client_serial == serial(tmp_path)
-        writer.close()
-
-
-async def test_a_very_long_subject_is_cut(tmp_path: Path) -> None:
-    """A certificate has room for 100 KB of it, which each connection would keep."""
-    subjects = [",".join(f"OU={number:02}{last * 60}" for number in range(40)) for last in "xy"]
-    async with tls_bench(tmp_path, answer_in_order, MTLS) as running:
-        for subject in subjects:
-            reader, writer = await running.dial(running.context(name=subject))
-            await asks(reader, writer)
-            writer.close()
+    long = ",".join(f"OU={number:02}{'x' * 60}" for number in range(40))  # each connection would keep it
+    async with tls_bench(tmp_path, answer_in_order, MTLS | {"ssl.client.auth": "requested"}) as running:
+        for context in (running.context(), running.context(name=long)):
+            await asks(*await running.dial(context))
         await running.until(lambda: len(running.exchanges) == 2)
-        expected = {f"User:{shorten(subject.encode()).decode()}" for subject in subjects}
-        assert {one.connection.principal for one in running.exchanges} == expected
+        assert [(one.connection.principal, one.connection.principal_source) for one in running.exchanges] == [
+            ("User:ANONYMOUS", "anonymous"),
+            (f"User:{shorten(long.encode()).decode()}", "mtls"),
+        ]
 
 
 @pytest.mark.promise("tls.md", "With `SASL_SSL` a client is who it logs in as, whatever its certificate says.")
@@ -485,7 +377,6 @@ async def test_rules_map_the_subject(tmp_path: Path) -> None:
         closed = running.changes[-1]
         expected = ("closed", "client_tls_failed", serial(tmp_path))
         assert (closed.change, closed.cause, closed.connection.tls_client_serial) == expected
-        writer.close()
 
 
 @pytest.mark.promise(
@@ -506,16 +397,6 @@ async def test_a_client_without_a_certificate_that_is_trusted_is_refused(tmp_pat
             await running.ends(client_tls_failed=number)
             client.writer.close()
         assert running.counters.requests == {}
-
-
-async def test_a_client_without_a_certificate_is_anonymous_where_one_is_requested(tmp_path: Path) -> None:
-    async with tls_bench(tmp_path, answer_in_order, MTLS | {"ssl.client.auth": "requested"}) as running:
-        reader, writer = await running.dial()
-        await asks(reader, writer)
-        await running.until(lambda: len(running.exchanges) == 1)
-        connection = running.exchanges[0].connection
-        assert (connection.principal, connection.principal_source) == ("User:ANONYMOUS", "anonymous")
-        writer.close()
 
 
 @pytest.mark.promise(
@@ -539,3 +420,258 @@ async def test_a_session_is_resumed_with_its_principal(tmp_path: Path) -> None:
         assert running.counters.tls_handshakes == {("TLSv1.3", "full"): 1, ("TLSv1.3", "resumed"): 1}
         await running.until(lambda: len(running.exchanges) == 2)
         assert {one.connection.principal for one in running.exchanges} == {"User:CN=alice"}
+
+
+# ---- keys that change (KeyUpdate, RFC 8446, 4.6.3) ----------------------------------------------------------------
+
+OPENSSL = shutil.which("openssl")
+
+BODY = bytes(byte for byte in range(256) if byte not in b"kKQR") * 120
+"""30 kB. Without the letters of commands: any byte may be the first of a read."""
+
+
+class OpensslClient:
+    """``openssl s_client``: what is written to ``commands`` it sends, what it receives is in ``received``.
+
+    It takes a line that begins with ``k`` (change my keys) or ``K`` (change yours, too) as that command, where one read
+    of its input begins with it.
+    """
+
+    def __init__(self, commands: int, received: Reader) -> None:
+        self._commands = commands
+        self.received = received
+
+    async def send(self, data: bytes) -> None:
+        """Write ``data``, and wait until the client has read it: so what follows is read by itself."""
+        while data:
+            data = data[os.write(self._commands, data[:4096]) :]
+            while self._unread():  # noqa: ASYNC110  # a pipe has no event for that
+                await asyncio.sleep(0.001)
+
+    def _unread(self) -> int:
+        size = array.array("i", [0])
+        fcntl.ioctl(self._commands, termios.FIONREAD, size)
+        return size[0]
+
+
+@asynccontextmanager
+async def openssl_client(running: TlsBench, messages: Path) -> AsyncIterator[OpensslClient]:
+    """``messages``: a file for the list of the messages of TLS."""
+    assert OPENSSL is not None
+    reading, writing = os.pipe()
+    client = await asyncio.create_subprocess_exec(
+        OPENSSL, "s_client", "-connect", f"127.0.0.1:{running.port}", "-servername", "localhost", "-tls1_3",
+        "-CAfile", running.authority.ca, "-verify_return_error", "-quiet", "-no_ign_eof", "-msg",
+        "-msgfile", messages, stdin=reading, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    os.close(reading)
+    try:
+        assert client.stdout is not None
+        yield OpensslClient(writing, client.stdout)
+    finally:
+        os.close(writing)
+        with contextlib.suppress(ProcessLookupError):
+            client.kill()
+        await client.wait()
+
+
+@pytest.mark.skipif(OPENSSL is None, reason="openssl(1) is not installed, and Python cannot change keys")
+@pytest.mark.promise("tls.md", "A client of TLS 1.3 may change its keys at any time, and ask the sidecar to.")
+async def test_requests_and_responses_pass_while_keys_change(tmp_path: Path) -> None:
+    rounds = 10
+    for command in (b"k", b"K"):
+        messages = tmp_path / f"messages-{command.decode()}"
+        async with tls_bench(tmp_path, echo) as running, openssl_client(running, messages) as client:
+            for number in range(rounds):
+                frame = request(METADATA, 1, number, BODY, client_id=None)
+                half = len(frame) // 2
+                for part in (frame[:half], command, frame[half:]):
+                    await client.send(part)
+                assert await read_frame(client.received) == response(number, BODY), command
+            await running.until(lambda: len(running.exchanges) == rounds)  # called at once
+            assert [one.correlation_id for one in running.exchanges] == list(range(rounds))
+            assert running.counters.closed == {}
+        updates = [line[:3] for line in messages.read_text().splitlines() if "KeyUpdate" in line]
+        assert updates.count(">>>") == rounds
+        assert updates.count("<<<") == (rounds if command == b"K" else 0)
+
+
+# ---- TLS towards the broker -----------------------------------------------------------------------------------------
+
+NAME = "kafka-1.example"
+Seen = list[tuple[str, str, bool]]
+"""Of each connection the name it was asked for, that of the client, and whether it is resumed."""
+
+
+def originated(authority: Authority) -> dict[str, object]:
+    """``upstream.tls`` with a certificate of the sidecar's."""
+    pair = authority.issue("sidecar", "CN=sidecar")
+    files = {"ssl.certificate.location": str(pair.certificate), "ssl.key.location": str(pair.key)}
+    return {"ssl.truststore.location": str(authority.ca), "ssl.server.name": NAME, **files}
+
+
+@asynccontextmanager
+async def broker_with_tls(
+    authority: Authority, client: str = "none", fails: tuple[int, ...] = ()
+) -> AsyncIterator[tuple[int, Seen]]:
+    """A broker that answers in order, over TLS. ``fails``: which handshakes it ends with an alert, from 1 on."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.issue("broker", names=(NAME,)))
+    if client == "required":
+        context.load_verify_locations(str(authority.ca))
+        context.verify_mode = ssl.CERT_REQUIRED
+    seen: Seen = []
+    names: list[str] = []
+    begun = itertools.count(1)
+
+    def on_name(_: ssl.SSLObject, name: str, __: ssl.SSLContext) -> int | None:
+        if next(begun) in fails:
+            return ssl.ALERT_DESCRIPTION_INTERNAL_ERROR
+        names.append(name)
+        return None
+
+    context.sni_callback = on_name  # type: ignore[assignment]
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        certificate = writer.get_extra_info("peercert") or {}
+        subject = dict(part for parts in certificate.get("subject", ()) for part in parts)
+        seen.append((names.pop(), subject.get("commonName", ""), writer.get_extra_info("ssl_object").session_reused))
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            await answer_in_order(reader, writer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, HOST, 0, ssl=context)
+    try:
+        yield server.sockets[0].getsockname()[1], seen
+    finally:
+        server.close()
+
+
+def behind(
+    folder: Path, port: int, tls: dict[str, object], protocol: str = "SSL"
+) -> AbstractAsyncContextManager[TlsBench]:
+    """A sidecar before a broker with TLS."""
+    settings: dict[str, object] = {"security.protocol": protocol, "upstream.tls": tls}
+    return tls_bench(folder, answer_in_order, to=f"{HOST}:{port}", **settings)
+
+
+async def come_and_go(running: TlsBench) -> None:
+    """One client asks, and its connection ends."""
+    reader, writer = await running.dial()
+    await asks(reader, writer)
+    writer.close()
+    await running.until(lambda: running.counters.active == 0)
+
+
+@pytest.mark.promise(
+    "tls.md",
+    "`upstream.tls` gives the broker's port TLS, with the sidecar's certificate and the name that is "
+    "expected, whether clients have TLS or not.",
+)
+async def test_tls_is_originated_to_the_broker(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "brokers")
+    async with broker_with_tls(authority, "required") as (port, seen):
+        for protocol in ("SSL", "PLAINTEXT"):
+            async with behind(tmp_path, port, originated(authority), protocol) as running:
+                dialled = running.dial() if protocol == "SSL" else asyncio.open_connection(HOST, running.port)
+                reader, writer = await dialled
+                writer.write(request(METADATA, 1, 1, bytes(2 << 20)) + request(METADATA, 1, 2))
+                assert [await read_frame(reader) for _ in range(2)] == [response(1), response(2)], protocol
+                writer.close()
+                await running.ends(client_closed=1)
+        assert seen == [(NAME, "sidecar", False)] * 2
+
+
+@pytest.mark.promise(
+    "tls.md",
+    "With an empty `ssl.endpoint.identification.algorithm` the broker's certificate may be of any name, not of any CA.",
+)
+async def test_the_name_in_a_brokers_certificate_is_not_checked_where_that_is_configured(tmp_path: Path) -> None:
+    authority, other = Authority(tmp_path / "brokers"), Authority(tmp_path / "others")
+    async with broker_with_tls(authority) as (port, _):
+        for ca, cause in ((authority.ca, "client_closed"), (other.ca, "broker_tls_failed")):
+            tls = {"ssl.truststore.location": str(ca), "ssl.endpoint.identification.algorithm": ""}
+            async with behind(tmp_path, port, {**tls, "ssl.server.name": "other.example"}) as running:
+                reader, writer = await running.dial()
+                if ca is authority.ca:
+                    await asks(reader, writer)
+                else:
+                    assert await reader.read() == b""
+                writer.close()
+                await running.ends(**{cause: 1})
+
+
+@pytest.mark.promise("tls.md", "The sidecar resumes its sessions with a broker until the listener's TLS changes.")
+async def test_sessions_with_the_broker_are_resumed_until_its_tls_changes(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "brokers")
+    for version in VERSIONS:
+        settings = originated(authority) | {"ssl.enabled.protocols": [version.name.replace("_", ".")]}
+        async with (
+            broker_with_tls(authority, "required") as (port, seen),
+            behind(tmp_path, port, settings) as running,
+        ):
+            for _ in range(3):
+                await come_and_go(running)
+            authority.issue("sidecar", "CN=renewed")
+            with capture_logs() as lines:
+                running.reload()
+                await running.until(lambda: any(line["event"] == "tls_updated" for line in lines))
+            for _ in range(2):
+                await come_and_go(running)
+        expected = [("sidecar", False), ("sidecar", True), ("sidecar", True), ("renewed", False), ("renewed", True)]
+        assert seen == [(NAME, *one) for one in expected], version
+
+
+@pytest.mark.promise(
+    "tls.md", "Where a broker fails a handshake that resumes a session, the sidecar connects once more without it."
+)
+async def test_a_broker_that_fails_a_resumption_is_connected_once_more(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "brokers")
+    settings: dict[str, object] = {"ssl.truststore.location": str(authority.ca), "ssl.server.name": NAME}
+    async with (
+        broker_with_tls(authority, fails=(2,)) as (port, seen),
+        behind(tmp_path, port, settings) as running,
+    ):
+        for _ in range(3):
+            await come_and_go(running)
+        cancelled = asyncio.create_task(running.manager.listeners.by_name["CLIENT"].upstream.open())
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await come_and_go(running)
+        assert running.counters.closed == {"client_closed": 4}
+    assert [resumed for _, _, resumed in seen] == [False, False, True, True]
+
+
+@pytest.mark.promise(
+    "tls.md",
+    "A broker whose certificate fails the check, or that has no TLS, gets no byte of a client, and the log says why.",
+)
+async def test_a_broker_whose_certificate_is_not_as_configured_gets_no_request(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "brokers")
+    got = bytearray()
+
+    async def plain(reader: Reader, writer: Writer) -> None:
+        while data := await reader.read(100):
+            got.extend(data)
+            if data[:1] == b"\x16":
+                return
+
+    trusted = {"ssl.truststore.location": str(authority.ca)}
+    cases: list[tuple[dict[str, object], str, bool]] = [
+        ({"ssl.enabled.protocols": ["TLSv1.3"]}, "certificate", True),
+        ({**trusted, "ssl.server.name": "other.example"}, "Hostname mismatch", True),
+        ({"ssl.truststore.location": "ca.pem"}, "port without TLS", False),
+    ]
+    async with broker_with_tls(authority) as (port, seen):
+        for tls, detail, has_tls in cases:
+            to = f"{HOST}:{port}" if has_tls else ""
+            async with tls_bench(tmp_path, plain, to=to, **{"upstream.tls": tls}) as running:
+                with capture_logs() as lines:
+                    reader, writer = await running.dial()
+                    writer.write(request(METADATA, 1, 1))
+                    assert await reader.read() == b"", detail
+                    await running.ends(broker_tls_failed=1)
+                    writer.close()
+                assert [line for line in lines if line["event"] == "connection_broken" and detail in line["detail"]]
+        assert seen == []
+    assert request(METADATA, 1, 1) not in got

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 import resource
 import ssl
 import sys
@@ -15,14 +13,11 @@ from typing import Any
 
 import pytest
 import yaml
-from structlog.testing import capture_logs
 
 from proxy import admin_client
 from proxy.config import Endpoint
-from proxy.errors import LocalError
 from proxy.local import process
 from proxy.local.ports import HOST, free_ports
-from proxy.net.tls_contexts import TlsContexts
 from tests.frames import METADATA, request, response
 from tests.integration.peer import Reader, Writer, answer_in_order, read_frame, upstream
 from tests.integration.test_tls import HandMade, asks
@@ -166,45 +161,14 @@ async def test_a_handshake_ends_as_it_began_where_a_reload_ends_tls(tmp_path: Pa
         client.tls.write(request(METADATA, 1, 5))
         assert await client.read(8) == response(5)
         await running.until(lambda: len(running.exchanges) == 1)
-        client.writer.close()
-
-
-async def test_a_client_is_unauthenticated_once_a_reload_has_asked_for_certificates(tmp_path: Path) -> None:
-    async with tls_bench(tmp_path, answer_in_order) as running:
-        tls = yaml.safe_load(running.path.read_text())["listeners"][0]["tls"]
-        running.reload(tls=tls | {"ssl.client.auth": "required", "ssl.truststore.location": "ca.pem"})
-        _, writer = await running.dial(running.context(name="CN=alice"))
-        await running.until(lambda: len(running.changes) == 2)
-        assert [one.connection.principal_source for one in running.changes] == ["unauthenticated", "mtls"]
-        writer.close()
-
-
-async def test_a_context_that_cannot_be_built_leaves_all_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> int:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    async with tls_bench(tmp_path, answer_in_order, **{"security.protocol": "PLAINTEXT"}) as running:
-        pair = running.authority.issue("late")
-        tls = {"ssl.certificate.location": str(pair.certificate), "ssl.key.location": str(pair.key)}
-        wanted = running.rewrite(security_protocol="SSL", tls=tls)
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "memfd_create", fail)
-            with pytest.raises(LocalError, match="TLS: Too many open files"):
-                await running.manager.prepare_config(wanted)
-            with pytest.raises(LocalError, match="TLS: Too many open files"):
-                running.manager.update_config(wanted, running.sink)
-        reader, writer = await asyncio.open_connection(HOST, running.port)
-        await asks(reader, writer)
-        writer.close()
 
 
 @pytest.mark.promise("tls.md", "A reload with a new pair shows it to new clients, and closes no connection.")
 async def test_a_new_certificate_is_shown_to_new_clients_and_closes_no_connection(tmp_path: Path) -> None:
     """Those in their handshake keep what they began with towards the broker, too."""
     trust = {"upstream.tls": {"ssl.truststore.location": "ca.pem"}}
-    async with tls_bench(tmp_path, answer_in_order) as running, running.client() as (reader, writer):
+    async with tls_bench(tmp_path, answer_in_order) as running:
+        reader, writer = await running.dial()
         shown = writer.get_extra_info("ssl_object").getpeercert(True)
         running.authority.issue("broker")
         running.reload()
@@ -220,28 +184,3 @@ async def test_a_new_certificate_is_shown_to_new_clients_and_closes_no_connectio
         after = running.manager.listeners.by_name["CLIENT"]
         assert after.tls is not before.tls
         assert (before.upstream._tls, after.upstream._tls) == (tls, after.tls)
-
-
-async def test_contexts_of_a_prepared_reload_are_used_and_those_of_a_refused_one_forgotten(tmp_path: Path) -> None:
-    async with tls_bench(tmp_path, answer_in_order) as running:
-        contexts = TlsContexts(running.config)
-        first = contexts["CLIENT"]
-        contexts.update_config(running.config)
-        assert contexts["CLIENT"] is first
-        running.authority.issue("broker")
-        renewed = running.rewrite()
-        await contexts.prepare_config(renewed)
-        assert contexts._prepared
-        contexts.discard()
-        assert not contexts._prepared
-        late = asyncio.create_task(contexts.prepare_config(renewed))
-        await asyncio.sleep(0)
-        contexts.discard()
-        await late
-        assert not contexts._prepared, "also what comes late"
-        await contexts.prepare_config(renewed)
-        with capture_logs() as lines, pytest.MonkeyPatch.context() as patched:
-            patched.setattr("proxy.net.tls_contexts._build", None)  # nothing is built on the loop
-            contexts.update_config(renewed)
-        assert contexts["CLIENT"].server is not first.server
-        assert [line["listeners"] for line in lines if line["event"] == "tls_updated"] == [["CLIENT"]]

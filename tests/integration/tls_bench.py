@@ -7,7 +7,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import yaml
@@ -58,18 +58,13 @@ class Bench:
         self.ticker.callbacks.append(self.manager.on_tick)
         self.port = self.config.listeners[0].bind.port
         self.counters = self.manager.listener_counters["CLIENT"]
+        self.writers: list[Writer] = []
 
-    async def dial(self) -> tuple[Reader, Writer]:
-        return await asyncio.open_connection(HOST, self.port)
-
-    @asynccontextmanager
-    async def client(self) -> AsyncIterator[tuple[Reader, Writer]]:
-        """One that is closed when the block ends."""
-        reader, writer = await self.dial()
-        try:
-            yield reader, writer
-        finally:
-            writer.close()
+    async def dial(self, **options: Any) -> tuple[Reader, Writer]:
+        """A client, which ends with the bench."""
+        reader, writer = await asyncio.open_connection(HOST, self.port, **options)
+        self.writers.append(writer)
+        return reader, writer
 
     def reload(self, **listener: object) -> None:
         """Apply the configuration again, changed as by ``rewrite``."""
@@ -116,10 +111,8 @@ class TlsBench(Bench):
             context.load_cert_chain(*self.authority.issue("a-client", name))
         return context
 
-    async def dial(self, context: ssl.SSLContext | None = None) -> tuple[Reader, Writer]:
-        return await asyncio.open_connection(
-            HOST, self.port, ssl=context or self.context(), server_hostname="localhost"
-        )
+    async def dial(self, context: ssl.SSLContext | None = None, **_: object) -> tuple[Reader, Writer]:
+        return await super().dial(ssl=context or self.context(), server_hostname="localhost")
 
 
 Made = TypeVar("Made", bound=Bench)
@@ -166,6 +159,8 @@ async def _bench(
         try:
             yield running
         finally:
+            for writer in running.writers:
+                writer.close()
             if not running.sidecar.draining:
                 await running.drain(0.2)
             await running.until(lambda: running.counters.active == 0)

@@ -1,4 +1,5 @@
-"""Every way in which a connection with a request that is answered later can end."""
+"""Requests that the sidecar answers later, over real sockets: order, calls to the broker, bounds, and every way in
+which their connection can end."""
 
 from __future__ import annotations
 
@@ -6,35 +7,171 @@ import asyncio
 import contextlib
 import socket
 import struct
+from collections.abc import Awaitable, Callable
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from proxy.core.interceptor import BrokerCall
-from proxy.net import deferred_requests, relay
+from proxy.core.budget import OPEN
+from proxy.core.interceptor import BrokerCall, Deferred, GivenUp, Request, Served, Verdict
+from proxy.core.session import TURN
+from proxy.net import connection_manager, deferred_requests, relay
 from proxy.net.deferred_requests import MAX_CALL_RESPONSE
 from proxy.telemetry import RateLimitedLogger
 from tests.cases import each
 from tests.frames import METADATA, request, response, sized
-from tests.integration.deferred import FLEXIBLE, Serve, ask, charged, closes, deferred, never, serving
-from tests.integration.peer import Behaviour, Reader, Writer, read_frame
-from tests.tools.interceptors import HELD, REPLIED, replied
+from tests.integration.peer import Behaviour, Reader, Writer, answer_in_order, read_frame, silent
+from tests.integration.test_relay import answering, intercepting
+from tests.integration.test_tls import HandMade, behind, broker_with_tls, originated
+from tests.integration.tls_bench import Bench, silent_sidecar, tls_bench  # noqa: F401
+from tests.tools.authority import Authority
+from tests.tools.interceptors import HELD, REPLIED, Chooser, replied
+
+FLEXIBLE = 9
+"""The first version of Metadata whose headers have tagged fields."""
+
+Serve = Callable[[BrokerCall], Awaitable[Served]]
 
 
-async def test_none_closes_the_connection(tmp_path: Path) -> None:
-    async def serve(call: BrokerCall) -> None:
-        return None
+class Later(Chooser):
+    """``serve`` serves HELD."""
+
+    def __init__(self, serve: Serve) -> None:
+        super().__init__()
+        self.serve = serve
+
+    def on_body(self, request: Request, body: bytes) -> Verdict:
+        return Deferred(self.serve) if request.api_key == HELD else super().on_body(request, body)
+
+
+def serving(
+    tmp_path: Path, serve: Serve, behaviour: Behaviour = answer_in_order
+) -> contextlib.AbstractAsyncContextManager[Bench]:
+    """A sidecar that serves deferred requests so."""
+    return answering(tmp_path, behaviour, partial(Later, serve))
+
+
+def deferred(number: int) -> bytes:
+    return request(HELD, 0, number)
+
+
+async def ask(call: BrokerCall) -> bytes | None:
+    """The broker's answer to Metadata v1."""
+    return await call(METADATA, 1, b"asked")
+
+
+def charged(running: Bench) -> int:
+    return running.manager.budget.counts[OPEN]
+
+
+async def closes(running: Bench, cause: str, reader: Reader) -> None:
+    """The client's connection ends for ``cause``, without a byte more."""
+    assert await reader.read() == b""
+    await running.until(lambda: running.counters.closed == {cause: 1})
+    assert charged(running) == 0
+
+
+async def never(call: BrokerCall) -> bytes | None:
+    await asyncio.sleep(60)
+    return b"late"
+
+
+# ---- answers ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise(
+    "architecture.md",
+    "Deferred requests are answered in their order, and may ask the broker on the client's own connection.",
+)
+async def test_answers_come_in_the_order_of_their_requests_and_the_broker_is_asked_between(tmp_path: Path) -> None:
+    asked: list[bytes] = []
+
+    async def answer(reader: Reader, writer: Writer) -> None:
+        while True:
+            asked.append(await read_frame(reader))
+            answer = response(int.from_bytes(asked[-1][8:12], "big"), b"from the broker")
+            writer.write(answer[:3])
+            await asyncio.sleep(0)
+            writer.write(answer[3:])
+
+    async with serving(tmp_path, ask, answer) as running:
+        reader, writer = await running.dial()
+        expected = []
+        for n in range(0, 400, 4):
+            writer.write(request(METADATA, 1, n) + deferred(n + 1) + request(REPLIED, 3, n + 2) + deferred(n + 3))
+            expected += [response(n, b"from the broker"), response(n + 1, b"from the broker")]
+            expected += [response(n + 2, replied(3)), response(n + 3, b"from the broker")]
+        assert [await read_frame(reader) for _ in range(400)] == expected
+        question = request(METADATA, 1, 0, b"asked")
+        assert asked == [frame for n in range(0, 400, 4) for frame in (request(METADATA, 1, n), question, question)]
+        assert running.counters.intercepted == {(HELD, "replied"): 200, (REPLIED, "replied"): 100}
+        assert sum(each.synthesized for each in running.exchanges) == 300
+        assert charged(running) == 0
+        writer.close()
+        await running.until(lambda: running.counters.closed == {"client_closed": 1})
+
+
+@pytest.mark.promise(
+    "architecture.md", "Nothing more of a client is read while its deferred request waits; other connections go on."
+)
+async def test_what_comes_behind_it_waits_and_then_comes_in_turns(tmp_path: Path) -> None:
+    release = asyncio.Event()
+
+    async def serve(call: BrokerCall) -> bytes:
+        await release.wait()
+        return b"served"
 
     async with serving(tmp_path, serve) as running:
         reader, writer = await running.dial()
-        writer.write(request(REPLIED, 3, 1) + deferred(2) + request(METADATA, 1, 3))
-        assert await asyncio.wait_for(read_frame(reader), 60) == response(1, replied(3))
-        await closes(running, "unsupported_request", reader)
-        assert running.counters.intercepted[HELD, "closed"] == 1
+        many = 5 * TURN
+        writer.write(deferred(0) + b"".join(request(METADATA, 1, n) for n in range(1, many)))
+        await running.until(lambda: running.counters.requests[HELD] == 1)
+        await asyncio.sleep(0.05)
         assert running.counters.requests[METADATA] == 0
-        writer.close()
+        other, closing = await running.dial()  # others continue
+        closing.write(request(METADATA, 1, 1))
+        assert await read_frame(other) == response(1)
+        closing.close()
+        release.set()
+        got = [await read_frame(reader) for _ in range(many)]
+        assert got == [response(0, b"served"), *(response(n) for n in range(1, many))]
+
+
+@pytest.mark.promise(
+    "architecture.md", "A process serves a bounded number of deferred requests at a time; others wait."
+)
+async def test_more_than_a_process_serves_at_a_time_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deferred_requests, "MAX_SERVED", 2)
+    release = asyncio.Event()
+    numbers = count()
+    begun: list[int] = []
+
+    async def serve(call: BrokerCall) -> bytes:
+        begun.append(next(numbers))
+        await release.wait()
+        return b"served"
+
+    async with serving(tmp_path, serve) as running:
+        clients = [await running.dial() for _ in range(5)]
+        for _, writer in clients:
+            writer.write(deferred(1))
+        await running.until(lambda: running.counters.requests[HELD] == 5)
+        await asyncio.sleep(0.05)
+        assert len(begun) == 2
+        clients[4][1].close()  # one that waits may go
+        release.set()
+        for reader, writer in clients[:4]:
+            assert await read_frame(reader) == response(1, b"served")
+            writer.close()
+        await running.until(lambda: running.counters.active == 0)
+        assert charged(running) == 0
+
+
+# ---- ends ----
 
 
 async def fail(call: BrokerCall) -> bytes | None:
@@ -68,10 +205,9 @@ async def test_what_cannot_be_served_closes_the_connection(
 ) -> None:
     seconds = 0.2 if serve is never else 60.0
     monkeypatch.setattr(deferred_requests, "MAX_DEFERRED_SECONDS", seconds)
-    monkeypatch.setattr(relay, "rate_limited", RateLimitedLogger(structlog.get_logger()))
-
-    async def silent(reader: Reader, writer: Writer) -> None:
-        await reader.read()
+    limited = RateLimitedLogger(structlog.get_logger())
+    for module in (relay, connection_manager):
+        monkeypatch.setattr(module, "rate_limited", limited)
 
     with capture_logs() as lines:
         async with serving(tmp_path, serve, silent) as running:
@@ -80,7 +216,6 @@ async def test_what_cannot_be_served_closes_the_connection(
             await closes(running, "session_failed", reader)
             assert running.counters.intercept_errors == 1
             assert [each.outcome for each in running.exchanges] == ["connection_lost"]
-            writer.close()
     assert [line["error"] for line in lines if line["event"] == "intercept_failed"] == [error]
 
 
@@ -158,7 +293,6 @@ async def test_a_broker_that_does_not_answer_a_call_ends_the_connection(
         await closes(running, cause, reader)
         await running.until(lambda: ended == [TimeoutError if cause == "broker_timeout" else asyncio.CancelledError])
         assert running.counters.requests[METADATA] == 0
-        writer.close()
 
 
 async def test_a_call_that_is_given_up_ends_the_connection(tmp_path: Path) -> None:
@@ -169,40 +303,10 @@ async def test_a_call_that_is_given_up_ends_the_connection(tmp_path: Path) -> No
             await asyncio.wait_for(call(METADATA, 1, b""), 0.1)
         return b"without it"
 
-    async def silent(reader: Reader, writer: Writer) -> None:
-        await reader.read()
-
     async with serving(tmp_path, serve, silent) as running:
         reader, writer = await running.dial()
         writer.write(deferred(1))
         await closes(running, "broker_timeout", reader)
-        writer.close()
-
-
-@each("after", ["the request", "the answer to a call"])
-async def test_bytes_of_the_broker_that_nothing_asked_for_end_the_connection(tmp_path: Path, after: str) -> None:
-    began = asyncio.Event()
-
-    async def serve(call: BrokerCall) -> bytes | None:
-        if after == "the answer to a call":
-            await call(METADATA, 1, b"")
-        began.set()
-        return await never(call)
-
-    async def say_more(reader: Reader, writer: Writer) -> None:
-        if after == "the answer to a call":
-            await read_frame(reader)
-            writer.write(response(0))
-        await began.wait()
-        writer.write(b"\0")
-        await reader.read()
-
-    async with serving(tmp_path, serve, say_more) as running:
-        reader, writer = await running.dial()
-        writer.write(deferred(1))
-        await closes(running, "broker_out_of_sync", reader)
-        assert running.counters.invalid_frames == {("broker", "out_of_sync"): 1}
-        writer.close()
 
 
 @pytest.mark.promise("architecture.md", "The task of a deferred request is cancelled when its connection ends.")
@@ -224,7 +328,6 @@ async def test_closing_the_connection_cancels_it(tmp_path: Path) -> None:
         running.manager.close_connection(number, "closed_by_operator")
         await closes(running, "closed_by_operator", reader)
         await asyncio.wait_for(cancelled.wait(), 60)
-        writer.close()
 
 
 @each("how", ["closes", "resets"])
@@ -260,13 +363,12 @@ async def test_a_client_that_half_closes_gets_its_answer_then_the_end(tmp_path: 
         reader, writer = await running.dial()
         writer.write(request(METADATA, 1, 1) + deferred(2) + request(METADATA, 1, 3))
         writer.write_eof()
-        assert await asyncio.wait_for(reader.read(), 60) == response(1) + response(2) + response(3)
+        assert await reader.read() == response(1) + response(2) + response(3)
         await running.until(lambda: running.counters.closed == {"client_closed": 1})
-        writer.close()
 
 
 @pytest.mark.promise("architecture.md", "A drain waits for a deferred request as for any open one.")
-async def test_a_drain_waits_for_it(tmp_path: Path) -> None:
+async def test_a_drain_waits_for_it_and_cuts_it_at_its_end(tmp_path: Path) -> None:
     release = asyncio.Event()
 
     async def serve(call: BrokerCall) -> bytes | None:
@@ -281,19 +383,51 @@ async def test_a_drain_waits_for_it(tmp_path: Path) -> None:
         await asyncio.sleep(0.1)
         assert running.counters.active == 1
         release.set()
-        assert await asyncio.wait_for(reader.read(), 60) == response(1) + response(2)
+        assert await reader.read() == response(1) + response(2)
         await drain
         assert running.counters.closed == {"drain_completed": 1}
-        writer.close()
-
-
-async def test_the_end_of_a_drain_cuts_it(tmp_path: Path) -> None:
     async with serving(tmp_path, never) as running:
-        reader, writer = await running.dial()
+        _, writer = await running.dial()
         writer.write(deferred(1))
         await running.until(lambda: running.counters.requests[HELD] == 1)
         await running.drain(0.1)
         assert running.counters.closed == {"drain_timeout": 1}
-        with contextlib.suppress(ConnectionResetError):
-            assert await asyncio.wait_for(reader.read(), 60) == b""
-        writer.close()
+
+
+# ---- TLS --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise(
+    "coordinator.md", "A consumer's connection over TLS is closed in place of being handed to the coordinator."
+)
+async def test_a_connection_with_tls_is_not_given_up(tmp_path: Path) -> None:
+    async def serve(call: BrokerCall) -> GivenUp:
+        return GivenUp("nobody can read its bytes")
+
+    async with tls_bench(tmp_path, answer_in_order) as running:
+        with intercepting(Later(serve)):
+            reader, writer = await running.dial()
+            writer.write(deferred(1))
+            await closes(running, "session_failed", reader)
+            assert running.counters.intercept_errors == 1
+
+
+async def test_the_end_of_a_tls_stream_behind_it_waits(tmp_path: Path) -> None:
+    """Else the broker's side were shut down before the call."""
+
+    async def serve(call: BrokerCall) -> bytes | None:
+        await asyncio.sleep(0.05)
+        return await ask(call)
+
+    authority = Authority(tmp_path / "brokers")
+    async with (
+        broker_with_tls(authority, client="required") as (port, _),
+        behind(tmp_path, port, originated(authority)) as running,
+    ):
+        with intercepting(Later(serve)):
+            client = await HandMade.dial(running)
+            await client.shake_hands()
+            client.tls.write(request(METADATA, 1, 1) + deferred(2) + deferred(3) + request(METADATA, 1, 4))
+            client.close_notify()
+            assert await client.read(40) == b"".join(response(n) for n in range(1, 5))
+            await running.until(lambda: running.counters.closed == {"client_closed": 1})
