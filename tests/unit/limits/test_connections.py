@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.limits.model import Limits, ListenerLimits, Quota
+from proxy.limits.model import Limits, ListenerLimits, Quota, QuotaKind, QuotaScope
 from tests.unit.limits.simulation import A, B, Simulation, admitted, refused
 
 
@@ -12,16 +12,6 @@ def of(broker: int, own: int, *names: str) -> Limits:
     """Limits of the broker, and of each listener; ``INTERNAL`` is protected."""
     listeners = {name: ListenerLimits(connections=Quota(own), protected=name == "INTERNAL") for name in names}
     return Limits(listeners=listeners, connections=Quota(broker))
-
-
-def per_ip(limit: int, overrides: dict[str, int] | None = None) -> Limits:
-    return Limits(
-        listeners={"CLIENT": ListenerLimits(rate=Quota(1_000))},
-        rate=Quota(1_000),
-        ip_rates={"<default>": Quota(1_000)},
-        ip_connections=Quota(limit),
-        ip_connections_overrides=overrides or {},
-    )
 
 
 @pytest.mark.promise(
@@ -51,21 +41,6 @@ def test_a_full_broker_stops_all_its_listeners() -> None:
     assert simulation.quotas.open_total == 100
 
 
-def test_the_inter_broker_listener_enters_a_full_broker_and_one_other_has_to_go() -> None:
-    simulation = Simulation(of(100, 100, "CLIENT", "OTHER", "INTERNAL"))
-    clients = simulation.connect([0] * 101)
-    internal = simulation.connect([1], "INTERNAL")
-    simulation.run(1)
-    assert admitted(internal) == [1]
-    assert simulation.evictions == [["CLIENT", "OTHER"]]
-    simulation.leave(clients[0])
-    assert simulation.quotas.open_total == 100
-    assert clients[100].admitted is None
-    simulation.leave(clients[1])
-    assert clients[100].admitted == 1
-    assert len(simulation.evictions) == 1
-
-
 @pytest.mark.promise(
     "limits.md",
     "Each inter-broker connection beyond `max.connections` costs exactly one connection of another listener.",
@@ -85,7 +60,9 @@ def test_each_one_that_is_too_many_costs_exactly_one_even_where_it_ends_at_once(
     "limits.md", "A connection beyond the number of its address is closed at once, without using up any rate."
 )
 def test_one_too_many_of_an_address_is_refused_at_once_and_touches_no_rate() -> None:
-    simulation = Simulation(per_ip(20))
+    rate = Quota(1_000)
+    own = ListenerLimits(rate=rate)
+    simulation = Simulation(Limits({"CLIENT": own}, rate, ip_rates={"<default>": rate}, ip_connections=Quota(20)))
     clients = simulation.connect([0] * 30, address=A)
     other = simulation.connect([0] * 5, address=B)
     simulation.run()
@@ -100,10 +77,46 @@ def test_one_too_many_of_an_address_is_refused_at_once_and_touches_no_rate() -> 
     assert [(client.admitted, client.refused) for client in again] == [(0, None), (None, 0)]
 
 
-def test_overrides_take_the_place_of_the_limit_of_addresses() -> None:
-    alone = Limits(listeners={"CLIENT": ListenerLimits()}, ip_connections_overrides={A: 1})
-    for limits, expected in ((per_ip(2, {A: 3, B: 0}), [3, 0, 2]), (alone, [1, 5, 5])):
+RATE = Quota(20, "observe")
+FULL = Quota(200, "observe")
+ONE = {"CLIENT": ListenerLimits()}
+
+CASES: list[tuple[Limits, QuotaScope, QuotaKind, int]] = [
+    (Limits(listeners=ONE, rate=RATE), "broker", "connection_creation_rate", 10),
+    (Limits(listeners={"CLIENT": ListenerLimits(rate=RATE)}), "listener", "connection_creation_rate", 10),
+    (Limits(listeners=ONE, ip_rates={A: RATE}), "ip", "connection_creation_rate", 10),
+    (Limits(listeners=ONE, connections=FULL), "broker", "connections", 10),
+    (Limits(listeners={"CLIENT": ListenerLimits(connections=FULL)}), "listener", "connections", 10),
+    (Limits(listeners=ONE, ip_connections=FULL), "ip", "connections", 10),
+    (Limits(listeners=ONE, ip_connections=FULL, ip_connections_overrides={A: 190}), "ip", "connections", 20),
+]
+
+
+@pytest.mark.promise(
+    "limits-operation.md",
+    "With `action: observe` a limit counts and reports what it would have throttled, and does nothing.",
+)
+def test_all_enter_at_once_and_what_is_too_many_is_reported() -> None:
+    for case in CASES:
+        limits, scope, what, count = case
         simulation = Simulation(limits)
-        crowds = [simulation.connect([0] * 5, address=address) for address in (A, B, "10.0.0.3")]
+        clients = simulation.connect([0] * 210)
         simulation.run()
-        assert [len(admitted(clients)) for clients in crowds] == expected, limits
+        assert admitted(clients) == [0] * 210, case
+        assert simulation.quotas.throttled == {("CLIENT", scope, what, "observe"): count}, case
+        assert len(simulation.throttles) == count, case
+        assert simulation.quotas.total_blocked("CLIENT", 0) == 0, case
+        assert simulation.quotas.held == [], case
+        assert simulation.evictions == [], case
+
+
+def test_one_quota_observes_while_another_is_enforced() -> None:
+    own = ListenerLimits(rate=Quota(5))
+    simulation = Simulation(Limits(listeners={"CLIENT": own}, rate=Quota(2, "observe"), samples=2))
+    clients = simulation.connect([0] * 6)
+    simulation.run()
+    assert admitted(clients) == [0, 0, 0, 0, 0, 200]
+    assert simulation.quotas.throttled == {
+        ("CLIENT", "broker", "connection_creation_rate", "observe"): 4,
+        ("CLIENT", "listener", "connection_creation_rate", "delay"): 1,
+    }

@@ -19,7 +19,6 @@ from proxy.limits.model import (
 )
 from proxy.limits.principal_quotas import MAX_ENDED_HOLDS, PrincipalQuotas
 from proxy.limits.quotas_state import MAX_PRINCIPALS_SHOWN
-from proxy.limits.throttle_reports import ThrottleAggregator, ThrottleSummary, add_to_summaries
 from tests.unit.limits.simulation import A, Simulation
 
 ALICE, BOB = "User:alice", "User:bob"
@@ -67,16 +66,6 @@ class Logins:
         return [(one.principal, one.scope, one.quota, one.action) for one in self.throttles]
 
 
-def test_one_connection_too_many_is_closed_and_those_of_others_are_not() -> None:
-    logins = Logins(limits(principal_connections=Quota(2)))
-    numbers = [logins.log_in(principal) for principal in (ALICE, ALICE, ALICE, BOB, ALICE)]
-    assert logins.closed == [numbers[2], numbers[4]]
-    assert logins.quotas.open_by_principal == {ALICE: 2, BOB: 1}
-    assert logins.reported() == [(ALICE, "principal", NUMBER, "drop")] * 2
-    assert logins.throttles[0] == Throttle("CLIENT", A, "principal", NUMBER, "drop", 2, 2, 0, ALICE)
-    assert logins.quotas.throttled == {("CLIENT", "principal", NUMBER, "drop"): 2}
-
-
 def test_an_end_makes_room_and_nothing_is_left_of_those_who_have_gone() -> None:
     logins = Logins(limits(principal_connections=Quota(1)))
     first, refused = logins.log_in(ALICE), logins.log_in(ALICE)
@@ -91,16 +80,6 @@ def test_an_end_makes_room_and_nothing_is_left_of_those_who_have_gone() -> None:
     logins.quotas.release(again)
     assert logins.quotas.open_by_principal == {}
     assert logins.quotas._principals == {}
-
-
-def test_an_override_goes_before_the_number_of_all_also_0() -> None:
-    carol = "User:carol"
-    overrides = {ALICE: 3, BOB: 0}
-    for own, expected in (({"principal_connections": Quota(1)}, [4, 5, 7]), ({}, [4, 5])):
-        logins = Logins(limits(principal_connections_overrides=overrides, **own))
-        for principal in (ALICE, ALICE, ALICE, ALICE, BOB, carol, carol):
-            logins.log_in(principal)
-        assert logins.closed == expected, own
 
 
 def test_a_rate_holds_for_the_throttle_time_and_then_lets_in_what_it_allows() -> None:
@@ -167,16 +146,6 @@ def test_a_limit_that_is_gone_lets_the_held_ones_go_on() -> None:
     logins.quotas.update_limits(limits())
     logins.pass_time(1_000)
     assert (logins.held, logins.closed, logins.quotas.open_by_principal) == (set(), [], {})
-
-
-def test_the_default_rate_is_of_each_principal_without_its_own() -> None:
-    logins = Logins(limits(principal_rates={DEFAULT_USER: Quota(1), ALICE: Quota(100)}))
-    for _ in range(11):
-        logins.log_in(ALICE)
-        logins.log_in(BOB)
-        logins.log_in("User:carol")
-    assert {one.principal for one in logins.throttles} == {BOB, "User:carol"}
-    assert len(logins.held) == 2
 
 
 @pytest.mark.promise(
@@ -291,20 +260,3 @@ def test_the_busiest_are_reported_with_their_limits() -> None:
     for number in range(4, 100):
         simulation.principals.add(number, f"User:{number}", "CLIENT", A, 0)
     assert len(simulation.state(0).principals) == MAX_PRINCIPALS_SHOWN
-
-
-def _throttle(principal: str) -> Throttle:
-    return Throttle("CLIENT", A, "principal", NUMBER, "drop", 1, 1, 0, principal)
-
-
-def test_reports_distinguishes_principals_behind_one_address() -> None:
-    gathered = ThrottleAggregator()
-    for principal in (ALICE, BOB, ALICE):
-        gathered.add(_throttle(principal), 1.0)
-    reports = gathered.take_reports()
-    assert [(one.address, one.principal, one.count) for one in reports] == [(A, ALICE, 2), (A, BOB, 1)]
-    summaries: dict[object, ThrottleSummary] = {}
-    add_to_summaries(summaries, reports)
-    (summary,) = summaries.values()
-    assert summary.principals == {ALICE: 2, BOB: 1}
-    assert summary.addresses == {A: 3}

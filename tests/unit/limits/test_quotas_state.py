@@ -1,38 +1,34 @@
-"""What quotas report of themselves, and how much memory its addresses take."""
+"""What quotas report of themselves and of the connections that they throttle."""
 
 from __future__ import annotations
 
-import gc
 import math
-import tracemalloc
+from collections import Counter
 
 import pytest
 
-from proxy.limits.model import UNLIMITED, AddressState, Limits, ListenerLimits, Quota
+from proxy.limits import throttle_reports as module
+from proxy.limits.model import UNLIMITED, AddressState, Limits, ListenerLimits, Quota, Throttle, ThrottleAction
 from proxy.limits.quotas_state import MAX_ADDRESSES_SHOWN
-from proxy.limits.rate_sensors import RateSensors
+from proxy.limits.throttle_reports import (
+    MANY,
+    AggregatedThrottle,
+    ThrottleAggregator,
+    ThrottleSummary,
+    add_to_summaries,
+)
 from tests.unit.limits.simulation import A, B, Simulation
 
 
-def busy() -> Simulation:
+def test_limits_counts_and_addresses_are_reported() -> None:
     """CLIENT waits for a slot; A and B are held, and B has a connection."""
     listeners = {"CLIENT": ListenerLimits(Quota(50), Quota(21)), "OTHER": ListenerLimits(Quota(50))}
-    simulation = Simulation(
-        Limits(
-            listeners=listeners,
-            rate=Quota(50),
-            ip_rates={A: Quota(2)},
-            ip_connections=Quota(30, "observe"),
-        )
-    )
+    of_addresses = {"ip_rates": {A: Quota(2)}, "ip_connections": Quota(30, "observe")}
+    simulation = Simulation(Limits(listeners, Quota(50), **of_addresses))
     simulation.connect([0] * 25)
     simulation.connect([1, 2], address=B)
     simulation.run(100)
-    return simulation
-
-
-def test_limits_are_reported_the_broker_and_each_listener_limited_or_not() -> None:
-    now = busy().state(100)
+    now = simulation.state(100)
     assert [(one.scope, one.listener, one.quota, one.limit, one.action) for one in now.limits] == [
         ("broker", "", "connection_creation_rate", 50, "enforce"),
         ("broker", "", "connections", UNLIMITED, "enforce"),
@@ -47,10 +43,6 @@ def test_limits_are_reported_the_broker_and_each_listener_limited_or_not() -> No
     ]
     per_second = 22 / 10.1  # 20 of A, one of B, and one that waits
     assert [one.used for one in now.limits[:6]] == pytest.approx([per_second, 21, per_second, 21, 0, 0])
-
-
-def test_counts_are_reported_every_listener() -> None:
-    now = busy().state(100)
     assert now.waiting == {"CLIENT": 1, "OTHER": 0}
     assert now.held == {"CLIENT": 5, "OTHER": 0}
     assert now.admitted == {"CLIENT": 21, "OTHER": 0}
@@ -62,18 +54,11 @@ def test_counts_are_reported_every_listener() -> None:
         ("CLIENT", "ip", "connection_creation_rate", "hold"): 5,
         ("CLIENT", "listener", "connections", "delay"): 1,
     }
-
-
-def test_addresses_are_reported_with_their_limits_the_fastest_first() -> None:
-    now = busy().state(100)
     one, other = now.addresses
     assert one == AddressState(A, 20 / 10.1, 2, 20, 30, 5)
     assert (other.address, other.rate_limit, other.connections, other.connections_limit) == (B, UNLIMITED, 1, 30)
     assert math.isnan(other.rate)
     assert (now.addresses_tracked, now.addresses_connected) == (1, 2)
-
-
-def test_delays_are_reported_in_seconds() -> None:
     simulation = Simulation(Limits(listeners={"CLIENT": ListenerLimits(Quota(1))}, samples=2))
     simulation.connect([0, 0, 0])
     simulation.run()
@@ -98,25 +83,50 @@ def test_only_the_busiest_of_many_addresses_are_reported() -> None:
     assert {one.connections for one in now.addresses} <= {0, 7}
 
 
+def throttle(address: str = A, done: ThrottleAction = "hold", observed: float = 3.0, delay_ms: int = 500) -> Throttle:
+    return Throttle("CLIENT", address, "ip", "connection_creation_rate", done, 2, observed, delay_ms)
+
+
+def test_one_report_for_all_of_an_address_that_met_the_same() -> None:
+    gathered = ThrottleAggregator()
+    gathered.add(throttle(observed=2.5, delay_ms=250), 1.0)
+    gathered.add(throttle(observed=4.0, delay_ms=1_000), 1.5)
+    gathered.add(throttle(observed=3.0, delay_ms=500), 1.75)
+    (report,) = gathered.take_reports()
+    assert gathered.take_reports() == [], "what was taken is not reported again"
+    assert report == AggregatedThrottle(
+        "CLIENT", A, "ip", "connection_creation_rate", "hold", 3, 2, 4.0, 1_000, first_at=1.0, last_at=1.75
+    )
+
+
 @pytest.mark.promise(
-    "limits.md", "A measured address takes less than a kilobyte of memory, and nothing once it is idle."
+    "limits-operation.md", "Throttled connections are reported in a bounded number of groups, and no count is lost."
 )
-def test_an_address_costs_less_than_a_kilobyte_and_nothing_once_it_is_idle() -> None:
-    addresses = [f"10.{i >> 16}.{i >> 8 & 255}.{i & 255}" for i in range(5_000)]
-    sensors = RateSensors(Limits(listeners={"CLIENT": ListenerLimits()}, ip_rates={"<default>": Quota(100)}))
-    gc.collect()
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
-        for second in range(11):  # every sample is in use
-            for address in addresses:
-                sensors.count_address(address, second * 1_000)
-        full, _ = tracemalloc.get_traced_memory()
-        for _ in range(len(addresses) // 1_000):
-            sensors.addresses.forget_idle(60_000)
-        after, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert len(sensors.addresses) == 0
-    assert (full - before) / len(addresses) < 1_024
-    assert (after - before) < 0.01 * (full - before)
+def test_of_more_addresses_than_are_reported_the_rest_is_reported_together() -> None:
+    gathered = ThrottleAggregator()
+    for i in range(3_000):
+        gathered.add(throttle(f"10.{i // 256}.0.{i % 256}", done="hold" if i % 3 else "drop"), float(i))
+    gathered.add(throttle("10.0.0.1"), 3_000.0)  # among the first, and still reported by name
+    reports = gathered.take_reports()
+    named = [report for report in reports if report.address != MANY]
+    assert len(named) == module.MAX_REPORTS
+    assert {report.action: report.count for report in reports if report.address == MANY} == {
+        "hold": 1_334,
+        "drop": 666,
+    }
+    assert sum(report.count for report in reports) == 3_001
+    assert max(report.last_at for report in named) == 3_000.0
+
+
+def test_summaries_keep_every_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_REPORTS", 2)
+    gathered, found, reported = ThrottleAggregator(), dict[tuple[str, ...], ThrottleSummary](), Counter[str]()
+    for second in range(3):
+        for address in (A, B, "10.0.0.3", f"10.0.1.{second}", A):
+            gathered.add(throttle(address, observed=float(second), delay_ms=100 * second), float(second))
+            reported[address] += 1
+        add_to_summaries(found, gathered.take_reports())
+    (summary,) = found.values()
+    assert (summary.listener, summary.scope, summary.action) == ("CLIENT", "ip", "hold")
+    assert (summary.connections, summary.limit, summary.observed, summary.delay_ms) == (15, 2, 2.0, 200)
+    assert summary.addresses == {A: reported[A], B: reported[B], MANY: 6}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from proxy.limits.admission_pace import ADMISSION_COST, ARRIVAL_COST, FIRST, AdmissionPace
+from proxy.limits.connection_quotas import MAX_ENDED_HOLDS
 from proxy.limits.model import UNLIMITED, Limits, ListenerLimits, Quota
-from tests.unit.limits.simulation import A, B, Simulation, admitted, limits
+from tests.unit.limits.simulation import A, B, Simulation, admitted, limits, refused
 
 
 @pytest.mark.promise("limits.md", "Without a key there is no limit: nobody waits, and no address is measured.")
@@ -104,14 +106,6 @@ def test_a_delay_is_never_longer_than_a_window() -> None:
     assert admitted(clients) == [2_000, 3_000, 4_000, 5_000]
 
 
-def test_one_a_second_always_enters() -> None:
-    """If a second late: the first one still counts when the 11th comes, and 11 in 10 s are more than one a second."""
-    simulation = Simulation(limits(1))
-    clients = simulation.connect(range(0, 100_000, 1_000))
-    simulation.run()
-    assert admitted(clients) == [client.at + (1_000 if client.at >= 10_000 else 0) for client in clients]
-
-
 def test_a_free_slot_does_not_cut_a_delay_short() -> None:
     for left_at, enters_at in [(10, 50), (50, 50), (90, 90)]:
         own = ListenerLimits(rate=Quota(20), connections=Quota(200))
@@ -123,18 +117,6 @@ def test_a_free_slot_does_not_cut_a_delay_short() -> None:
         simulation.run()
         assert clients[-1].admitted == enters_at, (left_at, enters_at)
         assert simulation.quotas.total_blocked("CLIENT", 1_000) == enters_at, (left_at, enters_at)
-
-
-def test_blocked_time_is_that_of_rates_and_slots_and_grows_while_it_lasts() -> None:
-    own = {"CLIENT": ListenerLimits(connections=Quota(1)), "OTHER": ListenerLimits()}
-    simulation = Simulation(Limits(listeners=own, ip_rates={B: Quota(1)}, samples=2))
-    clients = simulation.connect([0, 100], "CLIENT")
-    simulation.connect([0] * 5, "OTHER", B)
-    simulation.run(400)
-    assert simulation.quotas.total_blocked("CLIENT", 400) == 300
-    simulation.now = 500
-    simulation.leave(clients[0])
-    assert [simulation.quotas.total_blocked(name, 9_000) for name in own] == [400, 0]
 
 
 def test_rates_of_listeners_are_measured_without_a_limit_as_kafka_does() -> None:
@@ -149,11 +131,140 @@ def test_rates_of_listeners_are_measured_without_a_limit_as_kafka_does() -> None
     assert rate("CLIENT", 11_000) == 0
 
 
-def test_a_new_limit_counts_what_was_accepted_before_it() -> None:
-    simulation = Simulation(limits())
-    simulation.connect([0] * 150)
+@pytest.mark.promise(
+    "limits.md",
+    "A rate is measured over 11 windows of a second, as in Kafka: after a pause, ten times the limit pass at once.",
+)
+def test_connections_enter_at_the_times_a_broker_was_measured_with() -> None:
+    for limit, at in (
+        (20, {1: 0, 200: 0, 201: 50, 210: 500, 240: 11_950, 300: 11_950}),
+        (7, {70: 0, 71: 143}),
+        (5, {50: 0, 51: 200, 60: 6_000}),
+        (1, {10: 0, 11: 1_000, 12: 2_000}),
+    ):
+        simulation = Simulation(limits(limit))
+        clients = simulation.connect([0] * max(at))
+        simulation.run()
+        assert {place: clients[place - 1].admitted for place in at} == at, limit
+    for samples, first, accepted, delay, last in ((11, 321, 8_000, 700, 18_000), (2, 41, 1_000, 367, 20_000)):
+        simulation = Simulation(limits(30, samples=samples))
+        clients = simulation.connect(range(0, 15_000, 25))  # forty a second
+        simulation.run()
+        waited = [client for client in clients if client.admitted != client.accepted]
+        assert clients.index(waited[0]) + 1 == first, samples
+        assert (waited[0].accepted, waited[0].admitted) == (accepted, accepted + delay), samples
+        assert clients[-1].admitted == last, samples
+        simulation = Simulation(limits(samples=samples, ips={A: 20}))
+        clients = simulation.connect(range(0, 60_000, 25))
+        simulation.run()
+        assert (len(admitted(clients)), len(refused(clients))) == (1_200, 1_200), samples
+
+
+def pace(own: int | None = None, broker: int | None = None, *, protected: bool = False, action="enforce") -> Limits:
+    rates = [Quota(limit, action) if limit else Quota() for limit in (own, broker)]
+    listeners = {"CLIENT": ListenerLimits(rate=rates[0], protected=protected), "OTHER": ListenerLimits()}
+    return Limits(listeners=listeners, rate=rates[1])
+
+
+def admit_at(pace: AdmissionPace, now: int, *, costs=(ARRIVAL_COST, ADMISSION_COST), listener="CLIENT", most=50) -> int:
+    """Take what may pass at ``now``, and return how many connections that are."""
+    for count in range(most):
+        if pace.next_at(listener) > now:
+            return count
+        for cost in costs:
+            pace.record(listener, cost, now)
+    return most
+
+
+@pytest.mark.promise(
+    "limits.md",
+    "On a listener with a rate, at most two connections per millisecond are admitted, "
+    "and 1,000 per second after the first hundred.",
+)
+def test_a_burst_passes_in_steps():
+    for given, per_ms, per_second in [
+        (pace(100), 2, 1000),
+        (pace(100, 20), 2, 1000),
+        (pace(None, 100), 2, 1000),
+        (pace(1500), 3, 3000),
+        (pace(1500, 2000), 3, 3000),
+        (pace(1250), 3, 2500),
+        (pace(2000, protected=True, broker=10), 4, 4000),
+    ]:
+        paced = AdmissionPace(given)
+        passed = [admit_at(paced, now) for now in range(1000, 2000)]
+        assert passed[:50] == [per_ms] * 50, given
+        assert max(passed) == per_ms, given
+        assert sum(passed) == pytest.approx(per_second + min(FIRST, 1000 * per_ms - per_second), abs=2), given
+
+
+def test_the_pace_is_of_one_listener_and_its_enforced_limit():
+    paced = AdmissionPace(pace(100))
+    passed = [admit_at(paced, now, costs=(ARRIVAL_COST,)) for now in range(1000, 2000)]
+    assert sum(passed) == pytest.approx(4 * (1000 + FIRST), abs=4), "refused connections cost a quarter"
+    paced = AdmissionPace(pace(100))
+    assert (admit_at(paced, 1000), admit_at(paced, 1000, listener="OTHER")) == (2, 50)
+    assert paced.next_at("CLIENT") == paced.next_timer(1000) == 1001
+    assert paced.next_timer(1001) is None
+    assert [admit_at(paced, 1010), admit_at(paced, 5000)] == [2, 2], "a late step admits no more than any other"
+    paced.update_limits(pace())
+    assert admit_at(paced, 5000) == 50
+    for given in [pace(), pace(None, 10, protected=True), pace(10, action="observe")]:
+        paced = AdmissionPace(given)
+        assert (admit_at(paced, 1000), paced.next_timer(1000)) == (50, None), given
+
+
+@pytest.mark.promise("limits.md", "A client that leaves while its connection waits counts in no rate.")
+def test_clients_that_gave_up_take_nobody_s_turn() -> None:
+    simulation = Simulation(limits(20, samples=2))
+    crowd = simulation.connect([0] * 600)
+    for client in crowd:
+        client.patience = 4_000
+    simulation.run(until=10_000)
+    assert len(admitted(crowd)) == 20 * 4
+    assert set(refused(crowd)) == {4_000}
+    late = simulation.connect([10_000] * 20)
     simulation.run()
-    simulation.update_limits(limits(10))
-    (next_,) = simulation.connect([0])
+    assert max(admitted(late)) <= 11_000
+
+
+def test_whoever_gives_up_while_it_is_held_is_not_counted_again() -> None:
+    simulation = Simulation(limits(samples=2, ips={A: 20}))
+    crowd = simulation.connect([0] * 25)
+    for client in crowd[20:]:
+        client.patience = 10
     simulation.run()
-    assert next_.admitted == 1_000
+    assert len(refused(crowd)) == 5
+    assert simulation.quotas.throttled["CLIENT", "ip", "connection_creation_rate", "drop"] == 0
+    assert simulation.quotas.sensors.addresses.per_second(A, 50) == pytest.approx(20 / 1.05)
+
+
+def test_where_nobody_had_to_wait_nobody_is_asked() -> None:
+    """A client may send all it has and end its side, before it is accepted."""
+    simulation = Simulation(limits(20, samples=2))
+    half_closed = simulation.connect([0, 100, 200])
+    for client in half_closed:
+        client.patience = 0
+    simulation.run()
+    assert admitted(half_closed) == [0, 100, 200]
+
+
+@pytest.mark.promise(
+    "limits.md", "At most eight held connections are admitted or closed in one turn of the event loop."
+)
+def test_many_holds_that_end_together_take_turns_and_keep_their_order() -> None:
+    own = {"CLIENT": ListenerLimits(connections=Quota(40))}
+    simulation = Simulation(Limits(listeners=own, ip_rates={A: Quota(20)}, samples=2))
+    held = simulation.connect([0] * 40)[20:]
+    inside = simulation.connect([0] * 20, address=B)
+    simulation.run(until=49)
+    simulation.now = 5_000
+    simulation.quotas.process_timers(simulation.now)
+    assert len(simulation.quotas.held) == 20 - MAX_ENDED_HOLDS
+    assert simulation.quotas.next_timer() == 50
+    simulation.run(until=5_000)
+    assert not simulation.quotas.held
+    for number, client in enumerate(inside):
+        simulation.leave(client)
+        assert admitted(held) == [5_000] * (number + 1)
+        assert held[number].admitted == 5_000
