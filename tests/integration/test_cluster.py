@@ -18,7 +18,7 @@ from proxy.local.ports import HOST
 from proxy.local.readiness import known_brokers
 from proxy.local.state import save
 from tests.integration.conftest import free_port
-from tests.unit.local.samples import planned
+from tests.unit.local.test_cluster import planned
 
 pytestmark = pytest.mark.kafka
 

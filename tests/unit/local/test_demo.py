@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
+from observers.event import Envelope
 from proxy.cli import _parser
-from proxy.local import demo
+from proxy.local import audit_reader, demo
 from proxy.local.state import ClusterState, Node
+from tests.spark.envelopes import METADATA, connection, envelope, event, status
 
 
 def said() -> list[str]:
@@ -35,3 +38,24 @@ def test_every_command_that_it_names_can_be_run(monkeypatch) -> None:
         if "admin" in parsed:
             assert str(parsed.admin) == "127.0.0.1:5"
     assert {"quotas", "reload", "connections", "top", "broker-metadata", "query", "report", "jobs"} <= named
+
+
+def records(last: Any) -> dict[int, Envelope]:
+    """Five events, the status ``last``, and one after it; number 3 was lost."""
+    read_totals = [
+        envelope([event(METADATA), event(METADATA)]),
+        envelope([connection(change="opened", requests=0), connection(requests=2)], first_seq=4),
+        envelope([last, event(METADATA)], first_seq=6),
+    ]
+    return {one.first_seq: one for one in read_totals}
+
+
+@pytest.mark.promise("README.md", "make demo counts only events that came before the status that it compares with.")
+def test_only_what_was_before_the_status_is_counted() -> None:
+    found = records(status(emitted=5, dropped={"failed": 1}))
+    last = found[6].events[0]
+    assert audit_reader._count_missing(found, last) == 0
+    reported = audit_reader._count(found, last)
+    assert (dict(reported.kinds), reported.requests, reported.lost) == ({"request": 2, "connection": 2}, 2, 1)
+    del found[4]
+    assert audit_reader._count_missing(found, last) == 2

@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 
 from proxy.errors import LocalError
-from proxy.local.java import java, parse_version
+from proxy.local.archive import archive_of, archive_options, archive_or_draft_options, publish_or_discard
+from proxy.local.download import explain
+from proxy.local.jars import LOCK_FILE, SETS
+from proxy.local.java import java
+from proxy.local.pins import Pin, parse, render
 
 
 def fake_java(folder: Path, banner: str) -> Path:
@@ -17,19 +21,6 @@ def fake_java(folder: Path, banner: str) -> Path:
     path.write_text(f"#!/bin/sh\necho '{banner}' >&2\n")
     path.chmod(0o755)
     return path
-
-
-def test_versions_are_read_of_every_banner() -> None:
-    for banner, version in (
-        ('openjdk version "17.0.15" 2025-04-15', 17),
-        ('openjdk version "25" 2025-09-16', 25),
-        ('openjdk version "26-ea" 2026-03-17', 26),
-        ('java version "1.8.0_392"', 8),
-        ('Picked up JAVA_TOOL_OPTIONS: -Dx=y\nopenjdk version "21.0.1" 2023-10-17', 21),
-        ("command not found", None),
-        ("", None),
-    ):
-        assert parse_version(banner) == version, banner
 
 
 @pytest.mark.promise("install.md", "Java 17 or newer is taken of JAVA_HOME or the path; others are refused.")
@@ -58,3 +49,66 @@ def test_java_home_wins_over_the_path_and_an_old_java_is_refused(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
     with pytest.raises(LocalError, match="does not say its version"):
         java()
+
+
+def draft_of(options: list[str]) -> Path:
+    option, _, path = options[0].partition("=")
+    assert option == "-XX:ArchiveClassesAtExit"
+    return Path(path)
+
+
+@pytest.mark.promise("local-cluster.md", "A broker that was killed leaves no half-written archive of classes behind.")
+def test_the_draft_of_a_node_that_was_stopped_becomes_the_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BROKERSIDE_CACHE", str(tmp_path / "cache"))
+    java = fake_java(tmp_path / "bin", 'openjdk version "17"')
+    archive, home = archive_of(java, [Path("/jars/a.jar"), Path("/jars/b.jar")]), Path("/somewhere/node-1")
+    other = draft_of(archive_or_draft_options(archive, Path("/somewhere/node-2")))
+    other.write_bytes(b"being written")
+    draft = draft_of(archive_or_draft_options(archive, home))
+    draft.write_bytes(b"half")
+    publish_or_discard(home, complete=False)  # it was killed
+    assert (draft.exists(), archive_options(archive)) == (False, [])
+    draft = draft_of(archive_or_draft_options(archive, home))
+    draft.write_bytes(b"classes")
+    assert archive_options(archive) == []
+    publish_or_discard(home, complete=True)
+    assert archive.read_bytes() == b"classes"
+    assert not draft.exists()
+    assert other.exists(), "each node settles its own"
+    assert archive_or_draft_options(archive, home) == archive_options(archive)
+    assert archive_options(archive)[0] == f"-XX:SharedArchiveFile={archive}"
+
+
+A = Pin("org.example", "thing_2.13", "1.0-rc.1", "a" * 64, 10)
+B = Pin("com.example", "other", "2", "b" * 64, 20)
+
+
+@pytest.mark.promise("dependencies.md", "The jars of Kafka and Spark are locked with versions, checksums and sizes.")
+def test_the_committed_lock_is_what_the_lock_command_writes() -> None:
+    sets = {"one-1.0": (B, A), "two": (A,)}
+    assert parse(render(sets)) == sets
+    assert render(SETS) == LOCK_FILE.read_text()
+    sizes = {name: len(pins) for name, pins in SETS.items()}
+    kafka = {"kafka-4.3.1": 53, "kafka-3.9.2": 63, "kafka-4.4.0": 44, "kafka-clients-2.8.2": 5, "kafka-protocol": 32}
+    assert sizes == {**kafka, "spark-4.2.0": 4, "delta-4.4.0": 5, "hadoop-aws-3.5.0": 37, "spark-avro": 1}
+
+
+@pytest.mark.promise("install.md", "Where jars cannot be downloaded, one sentence says why.")
+def test_what_a_client_says_becomes_a_sentence() -> None:
+    missing = [Pin("org.example", f"jar{n}", "1.0", "0" * 64, 2_000_000) for n in range(5)]
+    others = "org.example:jar0:1.0, org.example:jar1:1.0, org.example:jar2:1.0 and others"
+    proxied = "You probably access the destination server through a proxy server that is not well configured."
+    for said, reported in (
+        ("SSLHandshakeException: PKIX path building failed: …: unable to find valid", "does not trust the TLS cert"),
+        ("Server access error at url … (java.net.ConnectException: Connection refused)", "cannot be reached"),
+        (proxied, "cannot be reached"),
+        ("java.net.UnknownHostException: x: Temporary failure in name resolution", "cannot be reached"),
+        ("java.io.IOException: No space left on device", "the disk is full; 11 MB"),
+        ("SERVER ERROR: Bad Gateway url=…", "failed while org.example:jar0:1.0 was fetched"),
+        (":: org.example#jar0;1.0: not found", f"does not serve {others}"),
+    ):
+        sentence = explain(said, missing)
+        assert reported in sentence, said
+        assert "\n" not in sentence
