@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from confluent_kafka import (
     Consumer,
     ConsumerGroupTopicPartitions,
@@ -19,24 +18,14 @@ from confluent_kafka import (
     ShareConsumer,
     TopicPartition,
 )
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are exported, untyped
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    NewTopic,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from proxy.config import load
-from proxy.coordinator.effects import ReadCommittedOffsets
-from proxy.coordinator.events import CommittedOffsetsRead, Event, OrdinaryMembersFound, PartitionOffsets
+from proxy.coordinator.events import Event, OrdinaryMembersFound
 from proxy.fleet.fenced_writer import RETRY_BACKOFF_MS
 from proxy.fleet.group_metadata import group_metadata, read_template
 from proxy.fleet.group_queries import GroupQueries
-from proxy.interceptors.consumer_rights import Rights, ask_rights
-from tests.brokers import secured_broker
+from proxy.local import cluster as local_cluster
 from tests.integration.quotas import Peer, text
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -47,14 +36,14 @@ TOPIC = "t"
 
 
 class Broker:
-    """A broker with an authorizer. ``sasl``: where clients log in; ``version``: of Kafka."""
+    """``version``: of Kafka."""
 
-    def __init__(self, version: str, bootstrap: str, sasl: str) -> None:
-        self.version, self.bootstrap, self.sasl = version, bootstrap, sasl
+    def __init__(self, version: str, bootstrap: str) -> None:
+        self.version, self.bootstrap = version, bootstrap
         self.admin = AdminClient({"bootstrap.servers": bootstrap})
 
-    def producer(self, transactional_id: str = "test") -> Producer:
-        settings = {"bootstrap.servers": self.bootstrap, "transactional.id": transactional_id}
+    def producer(self) -> Producer:
+        settings = {"bootstrap.servers": self.bootstrap, "transactional.id": "test"}
         producer = Producer({**settings, "retry.backoff.ms": RETRY_BACKOFF_MS, "log_level": 0})
         producer.init_transactions(30)
         return producer
@@ -69,13 +58,16 @@ class Broker:
 
 @pytest.fixture(scope="module", params=["3.9.2", "4.4.0"])
 def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    folder: Path = tmp_path_factory.mktemp("groups")
-    with secured_broker(folder, request.param) as found:
-        made = Broker(request.param, found.node.internal, found.listeners["OWN"].address)
+    folder: Path = tmp_path_factory.mktemp("groups") / "cluster"
+    try:
+        state = local_cluster.up(folder, kafka_version=request.param, progress=False)
+        made = Broker(request.param, state.internal_bootstrap)
         made.admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
         with Peer(made.bootstrap) as peer:  # librdkafka may wait for it for minutes (decision 0037)
             until(lambda: peer.ask(FIND_COORDINATOR, 0, text("any"))[:2] == b"\0\0")
         yield made
+    finally:
+        local_cluster.discard(folder)
 
 
 def until(fits: Callable[[], Any]) -> None:
@@ -112,101 +104,40 @@ def test_offsets_of_many_groups_are_committed_in_one_transaction(broker: Broker)
     until(lambda: broker.offset(every, stable=True) == 2)
 
 
-def test_a_commit_that_commits_nothing_tells_who_may_read_a_group_and_topics(broker: Broker) -> None:
-    def rights(user: tuple[str, str] | None, group: str) -> Rights:
-        with Peer(broker.sasl if user else broker.bootstrap, user=user) as peer:
+async def test_members_of_any_type_do_not_hinder_a_transaction_and_are_found_by_asking(
+    broker: Broker, tmp_path: Path
+) -> None:
+    path = tmp_path / "sidecar.yaml"
+    path.write_text(
+        f"broker.id: 1\ninternal.bootstrap.servers: {broker.bootstrap}\ncoordinator: {{enabled: true}}\n"
+        "listeners: [{name: CLIENT, bind: '127.0.0.1:9092', upstream: 'k:1'}]\n"
+    )
+    events = asyncio.Queue[Event]()
+    queries = GroupQueries(load(path), "test", events.put_nowait)
 
-            async def call(key: int, version: int, body: bytes) -> bytes:
-                return peer.ask(key, version, body)
-
-            return asyncio.run(ask_rights(call, group, [TOPIC, "nosuch"]))
-
-    guest = ("guest", "guest-secret")
-    commit(broker.producer("rights"), 7, "used")
-    assert rights(guest, "used") == Rights(False)
-    literal, read, allow = ResourcePatternType.LITERAL, AclOperation.READ, AclPermissionType.ALLOW
-    allowed = AclBinding(ResourceType.GROUP, "used", literal, "User:guest", "*", read, allow)
-    broker.admin.create_acls([allowed])[allowed].result(30)
-    until(lambda: rights(guest, "used") == Rights(True, frozenset({TOPIC, "nosuch"})))
-    assert rights(None, "used") == rights(None, "unused") == Rights(True)
-    until(lambda: broker.offset("used", stable=True) == 7)
-    groups = broker.admin.list_consumer_groups().result(30).valid
-    assert "unused" not in {one.group_id for one in groups}
-
-
-class Asking:
-    """Asks as the coordinator does. ``events``: what was reported."""
-
-    def __init__(self, broker: Broker, folder: Path) -> None:
-        path = folder / "sidecar.yaml"
-        path.write_text(
-            f"broker.id: 1\ninternal.bootstrap.servers: {broker.bootstrap}\ncoordinator: {{enabled: true}}\n"
-            "listeners: [{name: CLIENT, bind: '127.0.0.1:9092', upstream: 'k:1'}]\n"
-        )
-        self.events = asyncio.Queue[Event]()
-        self.queries = GroupQueries(load(path), "test", self.events.put_nowait)
-
-    async def has_members(self, group: str) -> bool | None:
-        self.queries.find_ordinary_members(group)
-        event = await asyncio.wait_for(self.events.get(), 30)
+    async def has_members(group: str) -> bool | None:
+        queries.find_ordinary_members(group)
+        event = await asyncio.wait_for(events.get(), 30)
         assert isinstance(event, OrdinaryMembersFound)
         return event.has_members
 
-    async def offsets(self, group: str) -> PartitionOffsets | None:
-        self.queries.read_committed_offsets(ReadCommittedOffsets(0, group, 1))
-        event = await asyncio.wait_for(self.events.get(), 30)
-        assert isinstance(event, CommittedOffsetsRead)
-        return event.offsets
-
-
-@pytest_asyncio.fixture
-async def asking(broker: Broker, tmp_path: Path) -> AsyncIterator[Asking]:
-    made = Asking(broker, tmp_path)
-    yield made
-    await made.queries.close()
-
-
-@pytest.mark.parametrize("protocol", ["classic", "consumer", "share"])
-async def test_members_of_any_type_do_not_hinder_a_transaction_and_are_found_by_asking(
-    broker: Broker, asking: Asking, protocol: str
-) -> None:
-    if protocol != "classic" and broker.version == "3.9.2":
-        pytest.skip("its brokers have that protocol as a preview only")
-    group = f"asked-{protocol}"
-    settings = {"bootstrap.servers": broker.bootstrap, "group.id": group}
-    if protocol == "share":
-        consumer: Any = ShareConsumer(settings)
-    else:
-        consumer = Consumer({**settings, "group.protocol": protocol})
-    assert await asking.has_members(group) is False  # there is no such group
-    consumer.subscribe([TOPIC])
-    async with asyncio.timeout(60):
-        while not await asking.has_members(group):
-            await asyncio.to_thread(consumer.poll, 0.1)
-    if protocol != "share":
-        await asyncio.to_thread(commit, broker.producer(), 7, group)
+    # Brokers of 3.9 have the other protocols as a preview only.
+    for protocol in ("classic",) if broker.version == "3.9.2" else ("classic", "consumer", "share"):
+        group = f"asked-{protocol}"
+        settings = {"bootstrap.servers": broker.bootstrap, "group.id": group}
+        consumer: Any = (
+            ShareConsumer(settings) if protocol == "share" else Consumer({**settings, "group.protocol": protocol})
+        )
+        assert await has_members(group) is False, "there is no such group"
+        consumer.subscribe([TOPIC])
         async with asyncio.timeout(60):
-            while await asking.offsets(group) != {(TOPIC, 0): 7}:
+            while not await has_members(group):
+                await asyncio.to_thread(consumer.poll, 0.1)
+        if protocol != "share":
+            await asyncio.to_thread(commit, broker.producer(), 7, group)
+            await asyncio.to_thread(until, lambda group=group: broker.offset(group, stable=True) == 7)
+        await asyncio.to_thread(consumer.close)
+        async with asyncio.timeout(60):
+            while await has_members(group):
                 pass
-    await asyncio.to_thread(consumer.close)
-    async with asyncio.timeout(60):
-        while await asking.has_members(group):
-            pass
-
-
-async def test_offsets_are_read_once_the_transaction_with_them_is_over(broker: Broker, asking: Asking) -> None:
-    assert await asking.offsets("read") == {}
-    producer = broker.producer("read")
-    await asyncio.to_thread(commit, producer, 1, "read")
-    async with asyncio.timeout(20):
-        while await asking.offsets("read") == {}:  # of an open transaction with the first offsets nothing is said
-            pass
-    assert await asking.offsets("read") == {(TOPIC, 0): 1}
-    producer.begin_transaction()
-    await asyncio.to_thread(producer.send_offsets_to_transaction, [TopicPartition(TOPIC, 0, 2)], METADATA("read"), 20)
-    found = asyncio.create_task(asking.offsets("read"))
-    await asyncio.sleep(0.3)
-    assert not found.done()
-    await asyncio.to_thread(producer.commit_transaction, 20)
-    assert await found == {(TOPIC, 0): 2}
-    assert await asking.has_members("read") is False
+    await queries.close()
