@@ -1,18 +1,17 @@
 """Produce, Fetch and ShareFetch as values, and a plain encoder for every version: what the walkers are held to.
 
-The layouts are copied by hand from the message definitions and are checked against kafka-python's encoder, which is
-made from the same definitions by other people (tests/property/test_messages.py).
+The walkers are written by hand. The layouts here are Kafka's own definitions (``proxy.core.schema_table``).
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from proxy.core import schema
 from proxy.core.exchange import RecordSet
-
-ALWAYS = 999
 
 
 class Field(NamedTuple):
@@ -20,12 +19,11 @@ class Field(NamedTuple):
 
     name: str
     type: str
-    since: int = 0
-    until: int = ALWAYS
-    array: bool = False
-    fields: tuple[Field, ...] = ()
-    nullable: bool = False
-    tag: int | None = None
+    since: int
+    until: int
+    array: bool
+    fields: tuple[Field, ...]
+    tag: int | None
 
     def lives_in(self, version: int) -> bool:
         return self.since <= version <= self.until
@@ -47,7 +45,6 @@ class Made(NamedTuple):
 
 
 Values = Mapping[str, Any]
-Tags = tuple[tuple[int, bytes], ...]
 
 UNKNOWN_TAGS = "unknown_tags"
 """Key of a struct's values for tagged fields that no definition knows: pairs of tag and bytes."""
@@ -55,289 +52,32 @@ UNKNOWN_TAGS = "unknown_tags"
 SCALARS = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q"}
 
 
-def _fetch_topic(since: int) -> tuple[Field, Field]:
-    return Field("topic", "string", since, 12), Field("topic_id", "uuid", 13)
+def _message(key: int, *, response: bool) -> Message:
+    parts = schema._definition(key, response)
+    (_, newest), flexible_since, _ = parts[0]
+    assert flexible_since is not None
+    fields = (field for versions, _, defined in parts for field in _fields(defined, versions))
+    return Message(tuple(fields), flexible_since, newest)
 
 
-def _produce_topic() -> tuple[Field, Field]:
-    return Field("name", "string", 0, 12), Field("topic_id", "uuid", 13)
-
-
-LEADER = (Field("leader_id", "int32"), Field("leader_epoch", "int32"))
-ENDPOINT = (
-    Field("node_id", "int32"),
-    Field("host", "string"),
-    Field("port", "int32"),
-    Field("rack", "string", nullable=True),
-)
-
-PRODUCE_REQUEST = Message(
-    (
-        Field("transactional_id", "string", 3, nullable=True),
-        Field("acks", "int16"),
-        Field("timeout_ms", "int32"),
+def _fields(defined: tuple[schema._Defined, ...], versions: schema.Version) -> tuple[Field, ...]:
+    """``versions``: that the struct is in. Names are those of Python."""
+    return tuple(
         Field(
-            "topic_data",
-            "topic",
-            array=True,
-            fields=(
-                *_produce_topic(),
-                Field(
-                    "partition_data",
-                    "partition",
-                    array=True,
-                    fields=(Field("index", "int32"), Field("records", "records", nullable=True)),
-                ),
-            ),
-        ),
-    ),
-    flexible_since=9,
-    max_version=13,
-)
+            re.sub("(?<!^)(?=[A-Z])", "_", one.name).lower(),
+            one.type,
+            *(one.versions or versions),
+            one.array,
+            _fields(one.fields, one.versions or versions),
+            one.tag,
+        )
+        for one in defined
+    )
 
-PRODUCE_RESPONSE = Message(
-    (
-        Field(
-            "responses",
-            "topic",
-            array=True,
-            fields=(
-                *_produce_topic(),
-                Field(
-                    "partition_responses",
-                    "partition",
-                    array=True,
-                    fields=(
-                        Field("index", "int32"),
-                        Field("error_code", "int16"),
-                        Field("base_offset", "int64"),
-                        Field("log_append_time_ms", "int64", 2),
-                        Field("log_start_offset", "int64", 5),
-                        Field(
-                            "record_errors",
-                            "error",
-                            8,
-                            array=True,
-                            fields=(
-                                Field("batch_index", "int32", 8),
-                                Field("batch_index_error_message", "string", 8, nullable=True),
-                            ),
-                        ),
-                        Field("error_message", "string", 8, nullable=True),
-                        Field("current_leader", "leader", 10, fields=LEADER, tag=0),
-                    ),
-                ),
-            ),
-        ),
-        Field("throttle_time_ms", "int32", 1),
-        Field("node_endpoints", "endpoint", 10, array=True, fields=ENDPOINT, tag=0),
-    ),
-    flexible_since=9,
-    max_version=13,
-)
 
-FETCH_REQUEST = Message(
-    (
-        Field("cluster_id", "string", 12, nullable=True, tag=0),
-        Field("replica_id", "int32", 0, 14),
-        Field(
-            "replica_state",
-            "state",
-            15,
-            fields=(Field("replica_id", "int32", 15), Field("replica_epoch", "int64", 15)),
-            tag=1,
-        ),
-        Field("max_wait_ms", "int32"),
-        Field("min_bytes", "int32"),
-        Field("max_bytes", "int32", 3),
-        Field("isolation_level", "int8", 4),
-        Field("session_id", "int32", 7),
-        Field("session_epoch", "int32", 7),
-        Field(
-            "topics",
-            "topic",
-            array=True,
-            fields=(
-                *_fetch_topic(0),
-                Field(
-                    "partitions",
-                    "partition",
-                    array=True,
-                    fields=(
-                        Field("partition", "int32"),
-                        Field("current_leader_epoch", "int32", 9),
-                        Field("fetch_offset", "int64"),
-                        Field("last_fetched_epoch", "int32", 12),
-                        Field("log_start_offset", "int64", 5),
-                        Field("partition_max_bytes", "int32"),
-                        Field("replica_directory_id", "uuid", 17, tag=0),
-                        Field("high_watermark", "int64", 18, tag=1),
-                    ),
-                ),
-            ),
-        ),
-        Field(
-            "forgotten_topics_data",
-            "forgotten",
-            7,
-            array=True,
-            fields=(*_fetch_topic(7), Field("partitions", "int32", 7, array=True)),
-        ),
-        Field("rack_id", "string", 11),
-    ),
-    flexible_since=12,
-    max_version=18,
-)
-
-FETCH_RESPONSE = Message(
-    (
-        Field("throttle_time_ms", "int32", 1),
-        Field("error_code", "int16", 7),
-        Field("session_id", "int32", 7),
-        Field(
-            "responses",
-            "topic",
-            array=True,
-            fields=(
-                *_fetch_topic(0),
-                Field(
-                    "partitions",
-                    "partition",
-                    array=True,
-                    fields=(
-                        Field("partition_index", "int32"),
-                        Field("error_code", "int16"),
-                        Field("high_watermark", "int64"),
-                        Field("last_stable_offset", "int64", 4),
-                        Field("log_start_offset", "int64", 5),
-                        Field(
-                            "diverging_epoch",
-                            "epoch",
-                            12,
-                            fields=(Field("epoch", "int32", 12), Field("end_offset", "int64", 12)),
-                            tag=0,
-                        ),
-                        Field("current_leader", "leader", 12, fields=LEADER, tag=1),
-                        Field(
-                            "snapshot_id",
-                            "snapshot",
-                            12,
-                            fields=(Field("end_offset", "int64"), Field("epoch", "int32")),
-                            tag=2,
-                        ),
-                        Field(
-                            "aborted_transactions",
-                            "aborted",
-                            4,
-                            array=True,
-                            fields=(Field("producer_id", "int64", 4), Field("first_offset", "int64", 4)),
-                            nullable=True,
-                        ),
-                        Field("preferred_read_replica", "int32", 11),
-                        Field("records", "records", nullable=True),
-                    ),
-                ),
-            ),
-        ),
-        Field("node_endpoints", "endpoint", 16, array=True, fields=ENDPOINT, tag=0),
-    ),
-    flexible_since=12,
-    max_version=18,
-)
-
-SHARE_FETCH_REQUEST = Message(
-    (
-        Field("group_id", "string", nullable=True),
-        Field("member_id", "string", nullable=True),
-        Field("share_session_epoch", "int32"),
-        Field("max_wait_ms", "int32"),
-        Field("min_bytes", "int32"),
-        Field("max_bytes", "int32"),
-        Field("max_records", "int32", 1),
-        Field("batch_size", "int32", 1),
-        Field("share_acquire_mode", "int8", 2),
-        Field("is_renew_ack", "bool", 2),
-        Field(
-            "topics",
-            "topic",
-            array=True,
-            fields=(
-                Field("topic_id", "uuid"),
-                Field(
-                    "partitions",
-                    "partition",
-                    array=True,
-                    fields=(
-                        Field("partition_index", "int32"),
-                        Field("partition_max_bytes", "int32", 0, 0),
-                        Field(
-                            "acknowledgement_batches",
-                            "batch",
-                            array=True,
-                            fields=(
-                                Field("first_offset", "int64"),
-                                Field("last_offset", "int64"),
-                                Field("acknowledge_types", "int8", array=True),
-                            ),
-                        ),
-                    ),
-                ),
-            ),
-        ),
-        Field(
-            "forgotten_topics_data",
-            "forgotten",
-            array=True,
-            fields=(Field("topic_id", "uuid"), Field("partitions", "int32", array=True)),
-        ),
-    ),
-    flexible_since=0,
-    max_version=2,
-)
-
-SHARE_FETCH_RESPONSE = Message(
-    (
-        Field("throttle_time_ms", "int32"),
-        Field("error_code", "int16"),
-        Field("error_message", "string", nullable=True),
-        Field("acquisition_lock_timeout_ms", "int32", 1),
-        Field(
-            "responses",
-            "topic",
-            array=True,
-            fields=(
-                Field("topic_id", "uuid"),
-                Field(
-                    "partitions",
-                    "partition",
-                    array=True,
-                    fields=(
-                        Field("partition_index", "int32"),
-                        Field("error_code", "int16"),
-                        Field("error_message", "string", nullable=True),
-                        Field("acknowledge_error_code", "int16"),
-                        Field("acknowledge_error_message", "string", nullable=True),
-                        Field("current_leader", "leader", fields=LEADER),
-                        Field("records", "records", nullable=True),
-                        Field(
-                            "acquired_records",
-                            "acquired",
-                            array=True,
-                            fields=(
-                                Field("first_offset", "int64"),
-                                Field("last_offset", "int64"),
-                                Field("delivery_count", "int16"),
-                            ),
-                        ),
-                    ),
-                ),
-            ),
-        ),
-        Field("node_endpoints", "endpoint", array=True, fields=ENDPOINT),
-    ),
-    flexible_since=0,
-    max_version=2,
-)
+PRODUCE_REQUEST, PRODUCE_RESPONSE = _message(0, response=False), _message(0, response=True)
+FETCH_REQUEST, FETCH_RESPONSE = _message(1, response=False), _message(1, response=True)
+SHARE_FETCH_REQUEST, SHARE_FETCH_RESPONSE = _message(78, response=False), _message(78, response=True)
 
 
 def encode(message: Message, version: int, values: Values) -> bytes:

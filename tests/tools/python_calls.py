@@ -10,9 +10,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import setuptools
-from Cython.Build import cythonize
-
 ROOT = Path(__file__).parents[2]
 
 LINE = re.compile(r'<span class="">(\d+)</span>:.*?</pre>\s*(?:<pre class=\'cython code[^>]*>(.*?)</pre>)?', re.DOTALL)
@@ -42,6 +39,9 @@ def lines_with_calls(module: str, scratch: Path) -> dict[str, list[str]]:
 
     ``module``: a path in the project without its suffix. ``scratch``: a folder for what Cython writes.
     """
+    import setuptools
+    from Cython.Build import cythonize
+
     source = ROOT / f"{module}.py"
     extension = setuptools.Extension(module.replace("/", "."), [str(source)])
     cythonize([extension], build_dir=str(scratch), include_path=[str(ROOT)], annotate=True, force=True, quiet=True)
