@@ -52,26 +52,19 @@ def test_facts_leave_a_reserve_to_what_cannot_be_left_out() -> None:
     assert account.is_full()
     account.close()
     assert (account.held, budget.charged) == (0, 0)
-
-
-def test_what_was_recorded_stays_charged_until_it_is_handed_over() -> None:
     budget = Budget(1000)
     account = Account(budget)
     account.charge(600)
     account.record(600)
     account.close()
-    assert (account.held, budget.charged, budget.counts[OPEN]) == (0, 600, 0)
+    assert (account.held, budget.charged, budget.counts[OPEN]) == (0, 600, 0), "until it is handed over"
     assert not Account(budget).try_charge(200)
     budget.clear_recorded()
     assert Account(budget).try_charge(200)
-
-
-def test_a_connection_that_holds_little_never_waits() -> None:
-    budget = Budget(1000)
-    greedy, modest = Account(budget), Account(budget)
+    greedy, modest = Account(Budget(1000)), Account(budget)
     greedy.charge(FREE + 1)
     modest.charge(FREE)
-    assert (greedy.is_full(), modest.is_full()) == (True, False)
+    assert (greedy.is_full(), modest.is_full()) == (True, False), "a connection that holds little never waits"
 
 
 @pytest.mark.promise("operations.md", "Connections that wait for memory go on in turn, and one of them always does.")

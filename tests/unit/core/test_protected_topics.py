@@ -92,12 +92,8 @@ def test_nothing_is_forwarded_before_the_first_topic_is_known(topic: str) -> Non
     assert site.to_client[4:8] == b"\0\0\0\1"
     assert site.to_client.count(struct.pack(">h", 29)) == 1
     (exchange,) = site.exchanges
-    assert (exchange.synthesized, exchange.error_code, exchange.outcome, exchange.decode) == (
-        True,
-        29,
-        "answered",
-        "full",
-    )
+    assert (exchange.synthesized, exchange.error_code) == (True, 29)
+    assert (exchange.outcome, exchange.decode) == ("answered", "full")
     assert [one.error_code for one in exchange.response.partitions] == [29]
     assert site.counters.intercepted == {(0, "denied"): 1}
     assert site.ends is None
@@ -118,27 +114,6 @@ def test_a_topic_after_forwarded_bytes_ends_the_connection_in_its_turn(site: Sit
     site.session.close(2.0)
     exchange = site.exchanges[-1]
     assert (exchange.synthesized, exchange.error_code, exchange.outcome) == (True, 29, "connection_lost")
-
-
-def test_a_second_topic_is_found_wherever_the_frame_is_cut() -> None:
-    frame = flexible(b"\3" + named(b"t", b"\2\0\0\0\0" + b"\xb9\x17" + b"v" * 3_000 + b"\0") + named(REGISTRY))
-    for cut in (*range(1, 80), *range(3_000, len(frame))):
-        site = Site()
-        site.ask(frame[:cut], frame[cut:])
-        assert site.to_broker != frame, cut
-        assert site.counters.intercepted == {(0, "denied"): 1}, cut
-
-
-@each("pieces", [1, 2])
-def test_without_acks_the_connection_ends(pieces: int) -> None:
-    site = Site()
-    frame = flexible(b"\3" + named(b"t", b"\2\0\0\0\0" + b"\x65" + b"v" * 100 + b"\0") + named(REGISTRY), acks=0)
-    cut = frame.index(b"v") if pieces == 2 else 0
-    assert site.ask(frame[:cut]) == frame[:cut] if cut else True
-    assert site.ask(frame[cut:]) == b""
-    assert site.ends == "protected_topic"
-    site.session.close(2.0)
-    assert [(one.synthesized, one.error_code) for one in site.exchanges] == [(True, 29)]
 
 
 def test_a_long_frame_is_dropped_as_it_comes_and_answered_at_its_end(site: Site) -> None:
@@ -242,24 +217,8 @@ def test_a_mistake_of_the_sidecar_opens_nothing(site: Site) -> None:
     site.interceptors._interceptors[0].on_body = fail  # type: ignore[method-assign,assignment]
     assert site.ask(request(DELETE_TOPICS, 1, 5, struct.pack(">iih", 1, 1, 0))) == b""
     assert (site.ends, site.counters.intercept_errors) == ("unsupported_request", 1)
-
-
-@each("acks", [0, 1])
-def test_nor_does_one_in_a_produce(acks: int) -> None:
-    site = Site()
-
-    def fail(*_: object) -> None:
-        raise RuntimeError("a mistake")
-
-    site.interceptors._interceptors[0].on_protected_topic = fail  # type: ignore[method-assign,assignment]
-    assert site.ask(produce(1, acks, batch(1), topic="brokerside-audit")) == b""
-    assert (site.ends, site.counters.intercept_errors) == ("protected_topic", 1)
-
-
-def test_turned_off_nothing_is_refused(site: Site) -> None:
-    protected = site.interceptors._interceptors[0]
-    assert isinstance(protected, TopicProtection)
-    protected.enabled = False
-    site.interceptors.update()
-    for frame in (produce(1, 1, batch(1), topic="brokerside-audit"), request(0, 14, 1, bytes(9))):
-        assert site.ask(frame) == frame
+    for acks in (0, 1):
+        site = Site()
+        site.interceptors._interceptors[0].on_protected_topic = fail  # type: ignore[method-assign,assignment]
+        assert site.ask(produce(1, acks, batch(1), topic="brokerside-audit")) == b""
+        assert (site.ends, site.counters.intercept_errors) == ("protected_topic", 1)

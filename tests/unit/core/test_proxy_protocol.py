@@ -47,7 +47,6 @@ INVALID = {
     "v1 other protocol": b"PROXY TCP5",
     "v1 no protocol": b"PROXY \r\n",
     "v1 two spaces": b"PROXY  TCP4",
-    "v1 only the protocol": b"PROXY TCP4\r\n",
     "v1 two spaces later": b"PROXY TCP4 192.0.2.7  198.51.100.1 1 2\r\n",
     "v1 one port": b"PROXY TCP4 192.0.2.7 198.51.100.1 1\r\n",
     "v1 three ports": b"PROXY TCP4 192.0.2.7 198.51.100.1 1 2 3\r\n",
@@ -73,9 +72,8 @@ INVALID = {
 }
 
 
-def test_the_longest_line_is_as_long_as_specified():
-    assert len(LONGEST) == 104
-    assert len(b"PROXY UNKNOWN " + b"x" * 91 + b"\r\n") == MAX_V1 == 107
+FIRST_WRONG = {b"PROXZ": 4, b"PROXY TCP7 ": 9, b"PROXY UNKNOWS": 12, b"PROXY TCP4\r\n": 10}
+FIRST_WRONG |= {binary(0x31, 0x11, INET): 12, binary(0x21, 0x51, INET): 13}
 
 
 @pytest.mark.promise("limits.md", "PROXY headers of versions 1 and 2 tell the client's own address.")
@@ -83,15 +81,11 @@ def test_the_longest_line_is_as_long_as_specified():
 def test_a_header_reports_its_size_and_the_client_s_address(data, address):
     assert parse(data) == Header(len(data), address)
     assert parse(data + b"\x00\x00\x00\x20 what follows\r\n") == Header(len(data), address)
-
-
-@each("data", [data for data, _ in COMPLETE.values()])
-def test_each_beginning_of_a_header_may_still_become_one(data):
     assert [parse(data[:size]) for size in range(len(data))] == [None] * len(data)
 
 
 @pytest.mark.promise("security.md", "What is not a PROXY header is refused at the first byte that cannot be one.")
-@each("data", INVALID.values())
+@each("data", [*INVALID.values(), *FIRST_WRONG])
 def test_what_is_no_header_is_refused_for_good(data):
     with pytest.raises(PeerError) as caught:
         parse(data)
@@ -99,20 +93,8 @@ def test_what_is_no_header_is_refused_for_good(data):
     assert caught.value.detail
     with pytest.raises(PeerError):
         parse(data + b"\r\n" * MAX_SIZE)
-
-
-@each(
-    ("data", "at"),
-    [
-        (b"PROXZ", 4),
-        (b"PROXY TCP7 ", 9),
-        (b"PROXY UNKNOWS", 12),
-        (b"PROXY TCP4\r\n", 10),
-        (binary(0x31, 0x11, INET), 12),
-        (binary(0x21, 0x51, INET), 13),
-    ],
-)
-def test_it_is_refused_with_the_first_byte_that_cannot_be(data, at):
-    assert parse(data[:at]) is None
-    with pytest.raises(PeerError):
-        parse(data[: at + 1])
+    at = FIRST_WRONG.get(data)
+    if at is not None:
+        assert parse(data[:at]) is None
+        with pytest.raises(PeerError):
+            parse(data[: at + 1])

@@ -22,9 +22,8 @@ from proxy.compiled.walk_door import new_feed, read_whole
 from proxy.core import response_errors
 from proxy.core.apis import APIS
 from proxy.core.encode import encode
-from proxy.core.exchange import Connection, ItemErrorFacts
+from proxy.core.exchange import Connection
 from proxy.core.instructions import RESOURCE_TYPES
-from proxy.core.names import shorten
 from proxy.core.response_errors import DELETE_ACLS, MAX_KEPT_FAILURES, MAX_KEPT_STEPS, WALKED, program
 from proxy.core.schema import Field, Layout, layout
 from proxy.core.wire import uvarint_bytes
@@ -230,12 +229,6 @@ def test_what_is_not_kept_is_counted() -> None:
     assert (found.failures, found.retriable, found.protocol) == (500, 70, 30)
     kept = [item.error_code for item in found.items]
     assert [kept.count(code) for code in (DENIED, 6, 79)] == [MAX_KEPT_FAILURES, MAX_KEPT_STEPS, MAX_KEPT_STEPS]
-
-
-def test_a_long_name_is_cut() -> None:
-    found = read(3, 1, metadata([(DENIED, b"x" * 30_000)])).item_errors
-    assert found is not None
-    assert found.items == (ItemErrorFacts(DENIED, "topic", shorten(b"x" * 30_000), None, -1, 0, None, None),)
 
 
 def test_the_jobs_take_the_same_codes_for_steps() -> None:

@@ -20,7 +20,7 @@ from proxy.core.observation_interest import WANT_EXCHANGE, WANT_RESPONSE_BODY
 from proxy.errors import PeerError
 from tests.cases import each
 from tests.frames import METADATA, batch, produce, request, response
-from tests.tools.interceptors import HELD, HELD_FLEXIBLE, REPLIED, replied, served
+from tests.tools.interceptors import HELD, REPLIED, replied, served
 from tests.unit.core.test_session_interception import Bench
 
 PRODUCE = 0
@@ -91,37 +91,6 @@ def test_it_is_not_due_while_a_frame_of_the_broker_is_under_way(number: int, siz
     assert (refused.value.side, refused.value.reason) == ("broker", "out_of_sync")
 
 
-def test_it_is_not_due_while_the_response_before_it_has_not_ended() -> None:
-    bench = Bench()
-    bench.client(request(METADATA, 1, 1) + deferred(2, b"later"))
-    bench.broker(response(1, b"body")[:-1])
-    assert bench.session.deferred is None
-    bench.broker(b"y")
-    assert bench.session.deferred is not None
-
-
-def test_a_produce_without_a_response_does_not_hold_it_up() -> None:
-    bench = Bench()
-    unacknowledged = produce(1, 0, batch(1))
-    bench.client(unacknowledged + deferred(2, b"later"))
-    assert bench.to_broker == unacknowledged
-    answer(bench)
-    assert bench.to_client == response(2, b"later")
-
-
-def test_a_connection_may_defer_many_one_after_the_other() -> None:
-    bench = Bench()
-    bench.client(b"".join(deferred(n, b"%d" % n) for n in range(3)), later=True)
-    for n in range(3):
-        assert bench.to_client == b"".join(response(m, b"%d" % m) for m in range(n))
-        due = bench.session.deferred
-        assert due is not None
-        respond(bench, served(due))
-        bench.client(bench.session.rest, later=True)
-    assert bench.to_client == b"".join(response(n, b"%d" % n) for n in range(3))
-    assert bench.session.is_idle
-
-
 @each(("given", "cause", "failures"), [(None, "unsupported_request", 0), (RuntimeError("serve"), "session_failed", 1)])
 def test_without_an_answer_the_connection_ends_and_nothing_more_is_read(
     given: Exception | None, cause: str, failures: int
@@ -157,16 +126,6 @@ def test_its_bytes_are_charged_until_it_is_answered_or_the_connection_ends(due: 
     else:
         bench.session.close(9.0)
     assert bench.budget.counts[OPEN] == 0
-
-
-def test_its_answer_is_observed_as_any_other_of_the_sidecar() -> None:
-    bench = Bench(wanted=WANT_EXCHANGE | WANT_RESPONSE_BODY)
-    bench.client(request(HELD_FLEXIBLE, 0, 1, b"\0d\0answer"))
-    answer(bench)
-    (exchange,) = bench.exchanges
-    assert (exchange.response_raw, exchange.response_bytes) == (b"answer", len(response(1, b"\0answer")))
-    assert (exchange.received_at, exchange.forwarded_at, exchange.responded_at) == (1.0, 0.0, 0.0)
-    assert exchange.answered_at == 2.5
 
 
 @pytest.mark.promise(
@@ -213,10 +172,7 @@ def test_what_has_no_response_or_is_not_held_cannot_be_deferred(asked: bytes) ->
     bench = Bench([Deferring()])
     bench.client(asked)
     assert (bench.session.deferred, bench.ending, bench.to_broker) == (None, True, b"")
-
-
-def test_a_produce_with_a_response_can() -> None:
     bench = Bench([Deferring()])
     bench.client(produce(1, 1, batch(1)))
     answer(bench)
-    assert (bench.to_client, bench.to_broker) == (response(1, b"served"), b"")
+    assert (bench.to_client, bench.to_broker) == (response(1, b"served"), b""), "one with a response can"

@@ -11,8 +11,6 @@ from proxy.core.exchange import Connection, ConnectionTransition
 from proxy.core.observation import MAX_LEARNED
 from proxy.core.observation_interest import (
     ERROR_FIRST,
-    KEYS,
-    VERSIONS,
     WANT_EXCHANGE,
     WANT_FACTS,
     WANT_REQUEST_BODY,
@@ -21,11 +19,10 @@ from proxy.core.observation_interest import (
 from proxy.core.principal_tracker import SASL_AUTHENTICATE, PrincipalTracker
 from proxy.core.session import Session
 from tests.cases import each
-from tests.frames import API_VERSIONS, METADATA, SASL_HANDSHAKE, batch, produce, produced, request, response, sized
+from tests.frames import API_VERSIONS, METADATA, SASL_HANDSHAKE, batch, produce, produced, request, response
 from tests.sasl import authenticate, authenticate_reply, handshake, handshake_reply, plain, software
 from tests.tools.observation_sinks import watching
 
-HEARTBEAT = 12
 KEEP = WANT_EXCHANGE | WANT_REQUEST_BODY | WANT_RESPONSE_BODY
 MAX_BODY = 100_000
 
@@ -76,26 +73,6 @@ class Bench:
 
     def ended(self) -> list[tuple[int, str]]:
         return [(exchange.correlation_id, exchange.outcome) for exchange in self.exchanges]
-
-
-def wanting(**flags: int) -> bytes:
-    """A table of flags by api key, which is written as ``k12``."""
-    table = bytearray(KEYS * VERSIONS)
-    for key, wanted in flags.items():
-        at = int(key[1:]) * VERSIONS
-        table[at : at + VERSIONS] = bytes([wanted]) * VERSIONS
-    return bytes(table)
-
-
-def test_what_nobody_wants_is_not_reported_and_breaks_no_order() -> None:
-    bench = Bench(wanting(k0=WANT_EXCHANGE | WANT_FACTS, k12=WANT_EXCHANGE))
-    bench.client(request(METADATA, 1, 1) + produce(2, -1, batch(3)) + request(HEARTBEAT, 1, 3))
-    bench.broker(response(1) + produced(2) + response(3))
-    assert [(e.api_key, e.outcome) for e in bench.exchanges] == [(0, "answered"), (HEARTBEAT, "answered")]
-    assert bench.counters.requests == {METADATA: 1, 0: 1, HEARTBEAT: 1}
-    bench.client(request(METADATA, 1, 4))
-    bench.lost()
-    assert len(bench.exchanges) == 2
 
 
 @pytest.mark.promise("architecture.md", "An exchange is recorded after its last byte was handed on.")
@@ -219,42 +196,6 @@ def test_a_login_is_reported_after_its_exchange_is_handed_on_and_belongs_to_what
     assert bench.exchanges[1].request_raw == handshake("PLAIN")
 
 
-@each("step", [1, 1 << 20])
-def test_raw_tokens_report_who_the_client_is(step: int) -> None:
-    bench = Bench()
-    bench.client(request(SASL_HANDSHAKE, 0, 1, handshake("PLAIN")), step)
-    bench.broker(response(1, handshake_reply()), step)
-    bench.client(sized(plain("alice", "canary")), step)
-    bench.broker(sized(b""), step)
-    assert [change.change for change in bench.changes] == ["authenticated"]
-    assert bench.session.connection.principal == "User:alice"
-    assert bench.session.connection.principal_source == "sasl"
-
-
-def test_what_only_another_answer_proves_is_reported_with_that_answer() -> None:
-    bench = Bench(wanting(k12=WANT_EXCHANGE))  # nobody observes Metadata
-    bench.client(request(SASL_HANDSHAKE, 1, 1, handshake("GSSAPI")))
-    bench.broker(response(1, handshake_reply()))
-    bench.client(request(SASL_AUTHENTICATE, 1, 2, authenticate(b"token", 1)))
-    bench.broker(response(2, authenticate_reply(b"", 1)))
-    assert bench.changes == []
-    bench.client(request(METADATA, 1, 3))
-    bench.broker(response(3))
-    assert [(c.change, c.connection.principal) for c in bench.changes] == [("authenticated", "User:<unknown:GSSAPI>")]
-
-
-def test_a_login_that_the_connection_does_not_outlive_has_failed() -> None:
-    bench = Bench()
-    bench.client(request(SASL_HANDSHAKE, 1, 1, handshake("PLAIN")))
-    bench.broker(response(1, handshake_reply()))
-    bench.client(request(SASL_AUTHENTICATE, 1, 2, authenticate(plain("alice", "canary"), 1)))
-    bench.lost()
-    assert bench.order == ["17", "36", "authentication_failed"]
-    assert bench.sink.observed[0] == 3
-    bench.lost()
-    assert len(bench.order) == 3
-
-
 def test_too_long_a_token_is_not_gathered_and_its_client_stays_unknown() -> None:
     bench = Bench()
     bench.client(request(SASL_HANDSHAKE, 1, 1, handshake("PLAIN")))
@@ -263,9 +204,3 @@ def test_too_long_a_token_is_not_gathered_and_its_client_stays_unknown() -> None
     bench.client(request(SASL_AUTHENTICATE, 1, 2, authenticate(token, 1)), 10_000)
     bench.broker(response(2, authenticate_reply(version=1)))
     assert [change.connection.principal for change in bench.changes] == ["User:<unknown:PLAIN>"]
-
-
-def test_requests_are_counted_as_they_begin() -> None:
-    bench = Bench(0)
-    bench.client(request(METADATA, 1, 1) + produce(2, 0, batch(1)) + request(METADATA, 1, 3, b"x" * 50)[:30])
-    assert bench.session.requests == 3

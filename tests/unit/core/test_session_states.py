@@ -228,22 +228,3 @@ def test_events_that_do_not_happen_in_a_state() -> None:
         *((State.CLOSING, event) for event in {*frames, Event.CLOSE, Event.UNASKED}),
         *((State.ENDED, event) for event in Event if event is not Event.CHUNK),
     }
-
-
-@each("state", [State.TOKENS, State.REQUESTS_KEPT, State.TOKENS_KEPT, State.CLOSING, State.ENDED])
-def test_what_was_kept_is_read_with_what_comes_after_it(state: State) -> None:
-    """And nothing of it twice, nor where nothing is read any more."""
-    driven = Driven()
-    driven.into(state)
-    rest = driven.session.rest
-    driven.client(rest + UNACKNOWLEDGED)
-    assert driven.to_broker == (b"" if state >= State.CLOSING else rest + UNACKNOWLEDGED)
-    assert driven.session.rest == b""
-
-
-def test_a_request_after_a_handshake_ends_the_tokens_and_may_close() -> None:
-    driven = Driven()
-    driven.into(State.TOKENS)
-    driven.client(TOKEN + request(METADATA, 1, 5) + TOKEN)
-    assert driven.to_broker == TOKEN
-    assert driven.session.state == State.CLOSING

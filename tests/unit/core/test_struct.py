@@ -109,19 +109,6 @@ def test_a_broker_that_knows_no_such_version_answers_in_version_0(version: int) 
     assert (struct.get("error_code"), one.get("api_key"), one.get("max_version")) == (35, 18, 3)
 
 
-def test_records_that_are_none_have_a_size_still() -> None:
-    (topic,) = produce(9, b"t").get_observable_struct_array("topic_data")
-    (partition,) = topic.get_observable_struct_array("data")
-    assert partition.get_records("record_set").records == 0  # shorter than any batch: a cut one
-    body = length(40, False, 4) + bytes(16) + b"\7" + bytes(23)
-    head = b"\xff\xff\xff\xff\0\0\0\0" + length(1, False, 4) + length(1, False, 2) + b"t" + length(1, False, 4)
-    struct = view(0, 3, head + bytes(4) + body, response=False)
-    records = struct.get("topic_data")[0].get("data")[0].get_records("record_set")
-    assert records.size_in_bytes() == 40
-    with pytest.raises(SchemaError, match="magic 7"):
-        _ = records.records
-
-
 @pytest.mark.promise(
     "observers.md",
     "A missing field raises a KeyError that lists the fields; a method for another type raises SchemaException.",

@@ -1,44 +1,22 @@
+"""Facts of hostile and of large bodies, and records that are counted by the headers of their batches."""
+
+from __future__ import annotations
+
 import struct
+import tracemalloc
+from collections.abc import Callable
 
 import pytest
 
 from proxy.compiled import walk_door as walk
 from proxy.core import apis
 from proxy.core.bodies import MAX_PARTITIONS
-from proxy.core.exchange import FetchedPartition, FetchResponse, RecordSet
+from proxy.core.exchange import ProduceRequest, RecordSet
+from proxy.core.records import sums_of
 from proxy.errors import MalformedBody
 from tests.cases import each
-from tests.tools import facts, messages
-from tests.tools.messages import Made, Values, encode
-
-
-def produce(topics: list[Values]) -> Values:
-    return {"transactional_id": None, "acks": -1, "timeout_ms": 1500, "topic_data": topics}
-
-
-def topic(number: int, partitions: list[Values]) -> Values:
-    return {"name": b"topic-%d" % number, "topic_id": bytes([number]) * 16, "partition_data": partitions}
-
-
-def fetched(records: Made, **more: object) -> Values:
-    partition = {
-        "partition_index": 3,
-        "error_code": 0,
-        "high_watermark": 90,
-        "last_stable_offset": 80,
-        "log_start_offset": 0,
-        "aborted_transactions": None,
-        "preferred_read_replica": -1,
-        "records": records,
-    }
-    one = {"topic": b"t", "topic_id": b"i" * 16, "partitions": [partition | more]}
-    return {"throttle_time_ms": 20, "error_code": 70, "session_id": 5, "responses": [one]}
-
-
-def batches(count: int, payload: int) -> Made:
-    header = struct.pack(">qiibIhiqqqhii", 0, 49 + payload, 0, 2, 0, 0, 0, 0, 0, 7, 1, 2, 10)
-    data = (header + bytes(payload)) * count
-    return Made(data, RecordSet(len(data), count, 10 * count, 2, 7, 1, 2, 0))
+from tests.tools import messages
+from tests.tools.messages import encode
 
 
 @each(("key", "name"), [(0, "produce"), (1, "fetch"), (78, "share_fetch")])
@@ -50,38 +28,6 @@ def test_there_is_a_walker_for_every_version_of_the_api_table_and_for_none_beyon
     for version in (-1, api.max_version + 1, 32767):
         assert walk.walker_for_request(key, version) is None
         assert walk.walker_for_response(key, version) is None
-
-
-@each("version", range(14))
-def test_hundreds_of_partitions_in_tens_of_topics(version: int) -> None:
-    one = batches(1, 100)
-    values = produce([topic(t, [{"index": p, "records": one} for p in range(300)]) for t in range(40)])
-    body = encode(messages.PRODUCE_REQUEST, version, values)
-    found = walk.walk_whole(walk.produce_request, body, 0, len(body), version, "client")
-    assert found == facts.produce_request(version, values)
-    assert len(found.partitions) == 12_000
-
-
-def test_a_record_set_larger_than_any_buffer_is_skipped_not_kept() -> None:
-    values = fetched(batches(3, 400_000))
-    body = encode(messages.FETCH_RESPONSE, 17, values)
-    feed = walk.BodyFeed(walk.fetch_response, 17, "broker")
-    for start in range(0, len(body), 65536):
-        piece = body[start : start + 65536]
-        feed.feed(piece, 0, len(piece))
-    assert feed.finish() == facts.fetch_response(17, values)
-
-
-def test_ten_thousand_aborted_transactions_in_small_pieces() -> None:
-    aborted = [{"producer_id": n, "first_offset": n} for n in range(10_000)]
-    for version in (11, 12):
-        values = fetched(batches(1, 10), aborted_transactions=aborted)
-        body = encode(messages.FETCH_RESPONSE, version, values)
-        feed = walk.BodyFeed(walk.fetch_response, version, "broker")
-        for start in range(0, len(body), 1000):
-            piece = body[start : start + 1000]
-            feed.feed(piece, 0, len(piece))
-        assert feed.finish() == facts.fetch_response(version, values)
 
 
 @each("version", [7, 12, 13])
@@ -109,36 +55,6 @@ def test_forgotten_partitions_count_towards_the_bound(version: int) -> None:
     more = body(MAX_PARTITIONS + 1)
     with pytest.raises(MalformedBody, match="200000"):
         walk.walk_whole(walk.fetch_request, more, 0, len(more), version, "client")
-
-
-def test_the_longest_texts_come_through_byte_by_byte() -> None:
-    text = b"x" * 32767
-    partition = {
-        "partition_index": 3,
-        "error_code": 7,
-        "error_message": text,
-        "acknowledge_error_code": 8,
-        "acknowledge_error_message": text,
-        "current_leader": {"leader_id": 1, "leader_epoch": 2},
-        "records": batches(2, 10),
-        "acquired_records": [{"first_offset": 0, "last_offset": 19, "delivery_count": 1}] * 3,
-    }
-    values = {
-        "throttle_time_ms": 20,
-        "error_code": 70,
-        "error_message": None,
-        "acquisition_lock_timeout_ms": 30_000,
-        "responses": [{"topic_id": b"i" * 16, "partitions": [partition]}],
-        "node_endpoints": [{"node_id": 1, "host": text, "port": 9092, "rack": text}],
-    }
-    body = encode(messages.SHARE_FETCH_RESPONSE, 2, values)
-    feed = walk.BodyFeed(walk.share_fetch_response, 2, "broker")
-    for at in range(0, len(body), 501):
-        feed.feed(body, at, min(at + 501, len(body)))
-    found = feed.finish()
-    assert found == walk.walk_whole(walk.share_fetch_response, body, 0, len(body), 2, "broker")
-    records = RecordSet(len(partition["records"].data), 2, 20, 2, 7, 1, 2, 0)
-    assert found == FetchResponse(20, 70, 0, (FetchedPartition(b"i" * 16, 3, 7, -1, records, 10),), True)
 
 
 MANY = 2**31 - 1
@@ -195,3 +111,113 @@ def test_more_partitions_than_the_bound_are_malformed() -> None:
     more = body(MAX_PARTITIONS + 1)
     with pytest.raises(MalformedBody, match="200000"):
         walk.walk_whole(walk.produce_request, more, 0, len(more), 7, "client")
+
+
+# ---- records ---------------------------------------------------------------------------------------------------------
+
+
+def batch(
+    records: int = 1,
+    *,
+    magic: int = 2,
+    attributes: int = 0,
+    base_offset: int = 0,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    payload: bytes = b"",
+    length: int | None = None,
+) -> bytes:
+    tail = struct.pack(">hiqqqhii", attributes, 0, 0, 0, *producer, records) + payload
+    return struct.pack(">qiibI", base_offset, 9 + len(tail) if length is None else length, 0, magic, 0) + tail
+
+
+def entry(magic: int, *, codec: int = 0, offset: int = 0, value: bytes = b"value") -> bytes:
+    timestamp = struct.pack(">q", 0) if magic else b""
+    body = struct.pack(">Ibb", 0, magic, codec) + timestamp + struct.pack(">ii", -1, len(value)) + value
+    return struct.pack(">qi", offset, len(body)) + body
+
+
+def walked(data: bytes) -> RecordSet:
+    """What the walker says of it, in a request of one partition: whole, and byte by byte."""
+    body = body_of(data)
+    [partition] = walk.walk_whole(walk.produce_request, body, 0, len(body), 3, "client").partitions
+    assert fed(body, 1).partitions == (partition,)
+    return partition.records
+
+
+def body_of(data: bytes) -> bytes:
+    return struct.pack(">hhiihiii", -1, 1, 0, 1, 0, 1, 0, len(data)) + data
+
+
+def fed(body: bytes, step: int) -> ProduceRequest:
+    feed = walk.BodyFeed(walk.produce_request, 3, "client")
+    for at in range(0, len(body), step):
+        feed.feed(body, at, min(at + step, len(body)))
+    return feed.finish()
+
+
+Sums = Callable[[bytes], RecordSet]
+
+
+@pytest.fixture(params=[walked, sums_of])
+def sums(request: pytest.FixtureRequest) -> Sums:
+    return request.param
+
+
+def test_several_batches_add_up_and_the_first_names_the_producer(sums: Sums) -> None:
+    data = batch(7, base_offset=40, producer=(9, 2, 100)) + batch(
+        3, base_offset=47, producer=(10, 0, 5), payload=b"abc"
+    )
+    assert sums(data) == RecordSet(len(data), 2, 10, 2, 9, 2, 100, 40)
+
+
+def test_control_batches_count_as_batches_but_their_records_do_not(sums: Sums) -> None:
+    marker = batch(1, attributes=0x30, base_offset=50, producer=(9, 2, -1))
+    assert sums(marker) == RecordSet(61, 1, 0, 2, 9, 2, -1, 50)
+    assert sums(batch(5) + marker).records == 5
+
+
+@pytest.mark.promise(
+    "consumed-records.md",
+    "Records are counted from the headers of batches and message sets of every magic, without reading them.",
+)
+@each("magic", [0, 1])
+def test_old_message_sets_count_entries(sums: Sums, magic: int) -> None:
+    data = entry(magic, offset=3) + entry(magic, offset=4) + entry(magic, offset=5, value=bytes(200))
+    assert sums(data) == RecordSet(len(data), 3, 3, magic, base_offset=3)
+
+
+@each("magic", [0, 1])
+@each("codec", [1, 2, 3])
+def test_a_compressed_wrapper_counts_as_one_and_is_claimed(sums: Sums, magic: int, codec: int) -> None:
+    assert sums(entry(magic) + entry(magic, codec=codec)) == RecordSet(
+        len(entry(magic)) * 2, 2, 2, magic, base_offset=0, claimed=True
+    )
+
+
+@each(
+    "data",
+    [
+        batch(magic=3),
+        batch(magic=-1),
+        batch(length=48),
+        batch(length=0),
+        batch(length=-(2**31)),
+        batch(-1),
+        struct.pack(">qiIbbii", 0, 13, 0, 0, 0, -1, -1),
+    ],
+)
+def test_headers_that_no_writer_writes_are_nonsense(sums: Sums, data: bytes) -> None:
+    with pytest.raises(MalformedBody):
+        sums(data)
+
+
+def test_records_are_passed_over_and_not_kept() -> None:
+    body = body_of(batch(1, payload=bytes(1_000_000)) + batch(2))
+    tracemalloc.start()
+    try:
+        found = fed(body, 1000)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found.partitions[0].records == RecordSet(1_000_122, 2, 3, 2, -1, -1, -1, 0)
+    assert peak < 10_000

@@ -82,16 +82,6 @@ def old(text: str) -> bytes:
     return len(text).to_bytes(2, "big") + text.encode()
 
 
-def test_metadata_v12_with_two_brokers_and_unknown_tags() -> None:
-    tags = b"\1\x63\2hi"
-    rest = compact("cluster") + int32(1) + b"\1" + b"\0"
-    before = int32(0) + b"\3" + int32(2) + compact("b-2.internal") + int32(1) + b"\0" + tags
-    before += int32(1) + compact("b-1.internal") + int32(2) + compact("r") + b"\0"
-    after = int32(0) + b"\3" + int32(2) + compact("edge-2.example") + int32(9093) + b"\0" + tags
-    after += int32(1) + compact("edge") + int32(9092) + compact("r") + b"\0"
-    assert rewriting(EDGE).rewrite(3, 12, before + rest) == after + rest
-
-
 def test_coordinators_of_very_many_groups() -> None:
     """The address of a node is asked for once, however many groups it coordinates."""
     front, many = int32(0), 20_000
@@ -150,11 +140,6 @@ def test_a_response_that_streams_keeps_its_length(made: Any, more: bytes, least:
         assert other is None or after[UNKNOWN_TAGS][other[0]] == other[1]
 
 
-def test_a_response_that_names_no_node_streams_as_it_came() -> None:
-    for key, body in ((1, int32(0) + b"\0\0" + int32(0) + b"\1\0"), (78, int32(0) + b"\0\0\0" + int32(9) + b"\1\1\0")):
-        assert rewritten(rewriting(), Drawn(key, 17 if key == 1 else 1, True, body, {})) == body
-
-
 @pytest.mark.promise("addresses.md", "Records of a Fetch response pass as they come; its end alone is held back.")
 def test_what_comes_before_the_nodes_is_not_held_back() -> None:
     records = bytes(1_000_000)
@@ -186,15 +171,6 @@ def test_an_address_that_is_not_known_is_reported_and_never_the_real_one() -> No
         (f"node-{UNKNOWN}.unmapped.invalid", 1),
     ]
     assert missed == [1, UNKNOWN]
-
-
-def test_an_address_that_changes_is_reported_from_then_on() -> None:
-    known = {1: ("old", 1)}
-    edit = rewriting(known).rewrite
-    body = b"\0\0" + int32(1) + old("b") + int32(5)
-    assert edit(10, 0, body) == b"\0\0" + int32(1) + old("old") + int32(1)
-    known[1] = ("new", 2)
-    assert edit(10, 0, body) == b"\0\0" + int32(1) + old("new") + int32(2)
 
 
 @pytest.mark.promise("addresses.md", "Versions with addresses that the sidecar does not know get an empty response.")

@@ -1,24 +1,27 @@
-"""What the broker's ApiVersions response becomes: the apis of the sidecar more, and every other byte as it was."""
+"""What the broker's ApiVersions response becomes: the apis and features of the sidecar more, and all else as it was."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
 from random import Random
+from typing import Any
 
 import pytest
 
+from proxy.core.accessors import Accessors
 from proxy.core.interceptor import REWRITE
 from proxy.core.struct import view
 from proxy.core.wire import TRUNCATED
 from proxy.errors import PeerError
-from proxy.features.catalog import LevelRange
+from proxy.features.catalog import SUPPORTED, LevelRange
 from proxy.features.view import FeaturesDirectory, FeaturesView
 from proxy.interceptors.api_versions import ApiVersionsInterceptor, decode_api_versions
 from proxy.interceptors.supported_versions import SupportedVersions, VersionRange
 from tests.cases import each
 from tests.tools.messages import uvarint
 from tests.tools.random_messages import draw, read_all
+from tests.tools.record_ranges import VIEW, recorded_bodies
 
 PRIVATE = {30000: (0, 0)}
 VERSIONS = range(6)
@@ -73,16 +76,6 @@ def test_what_may_pass_changes_between_two_equal_responses(version: int) -> None
 def test_where_the_length_of_the_list_takes_a_byte_more(version: int, count: int) -> None:
     broker = dict.fromkeys(range(count), (0, 1))
     assert Bench().rewrite(version, answer(version, broker)) == answer(version, broker | PRIVATE)
-
-
-@each("version", [3, 4, 5])
-def test_unknown_tagged_fields_stay_where_they_are(version: int) -> None:
-    tags = uvarint(2) + uvarint(7) + uvarint(3) + b"abc" + uvarint(9000) + uvarint(0)
-    sent = answer(version, BROKER, tags=tags, tail=TAIL + tags + b"whatever comes then")
-    edited = Bench().rewrite(version, sent)
-    assert edited == sent.replace(uvarint(5), uvarint(6), 1).replace(
-        TAIL, struct.pack(">hhh", 30000, 0, 0) + b"\0" + TAIL
-    )
 
 
 @each("version", VERSIONS)
@@ -155,3 +148,48 @@ def test_an_end_that_cannot_be_read_stays_and_gets_no_features(version: int, tai
     features = FeaturesView({"brokerside.a": LevelRange(1, 1)})
     sent, without = answer(version, BROKER, tail=tail), answer(version, BROKER | PRIVATE, tail=tail)
     assert Bench(features=features).rewrite(version, sent) == Bench().rewrite(version, sent) == without
+
+
+# ---- features, in responses of real brokers --------------------------------------------------------------------------
+
+
+RECORDED = {which: both for which, both in recorded_bodies().items() if both[0].startswith(b"\0\0")}
+
+
+def read(version: int, body: bytes) -> dict[str, Any]:
+    message = view(18, version, body, response=True)
+    return {name: message.get(name) for name in message.field_names()}
+
+
+def rows(features: tuple[Accessors, ...]) -> list[tuple[Any, ...]]:
+    return [tuple(one.get(name) for name in one.field_names()) for one in features]
+
+
+@pytest.mark.promise(
+    "features.md", "ApiVersions responses of real brokers show the fleet's features, byte for byte as recorded."
+)
+@each("which", RECORDED)
+def test_features_of_the_fleet_follow_those_of_a_real_broker(which: tuple[str, int]) -> None:
+    version, (sent, received) = which[1], RECORDED[which]
+    assert Bench(features=VIEW).rewrite(version, sent) == received
+    before, after = read(version, sent), read(version, received)
+    ours = [(name, levels.min, levels.max) for name, levels in SUPPORTED.items()]
+    assert rows(after["SupportedFeatures"]) == rows(before["SupportedFeatures"]) + ours
+    finalized = [*rows(before["FinalizedFeatures"]), ("brokerside.audit.event.schema", 2, 1)]
+    assert rows(after["FinalizedFeatures"]) == finalized
+    assert rows(after["ApiKeys"]) == [*rows(before["ApiKeys"]), (30000, 0, 0)]
+    changed = dict.fromkeys(("SupportedFeatures", "FinalizedFeatures", "ApiKeys"))
+    assert after | changed == before | changed
+    assert before["FinalizedFeaturesEpoch"] > VIEW.epoch, "the broker's, as it was"
+    alone = Bench().rewrite(version, sent)
+    assert Bench(features=FeaturesView({}, VIEW.finalized, VIEW.epoch)).rewrite(version, sent) == alone
+    entry = (30000).to_bytes(2, "big") + bytes(5)
+    assert alone.replace(entry, b"")[4:] == sent[4:], "without features: an api more, and the length of the list"
+
+
+def test_features_that_change_are_in_the_next_response() -> None:
+    bench, (body, _) = Bench(), RECORDED["4.4.0", 3]
+    one = FeaturesView({"b.a": LevelRange(1, 2)}, {"b.a": LevelRange(1, 1)}, 9)
+    for features in (VIEW, one):
+        bench.features.view = features
+        assert (b"b.a" in bench.rewrite(3, body)) == (features is one)

@@ -104,11 +104,6 @@ def test_a_group_that_is_not_coordinated_here_is_refused_with_the_one_that_does(
     assert registered(HERE, hands_over=False) == struct.pack(">hii", 15, -1, -1)
 
 
-@each("version", [0, 1, 2])
-def test_one_that_is_coordinated_here_waits_for_the_broker(version: int) -> None:
-    assert isinstance(registered(HERE, version), Deferred)
-
-
 def test_bytes_behind_a_registration_are_error_42() -> None:
     body = encode_register_consumer_request(1, ASKED) + b"\0"
     assert registered(HERE, 1, body) == struct.pack(">hii", 42, -1, -1)
@@ -214,13 +209,6 @@ def test_who_may_not_read_the_group_is_error_30(topic_count: str) -> None:
 def test_who_may_not_read_one_of_the_topics_is_error_29(version: int) -> None:
     refused = struct.pack(">h", 29) if version == 0 else struct.pack(">hii", 29, -1, -1)
     assert served(Broker("b"), ASKED._replace(topic_count='{"a":1,"b":1,"c":1}'), version) == refused
-
-
-def test_1000_topics_are_one_question() -> None:
-    broker = Broker()
-    count = "{" + ",".join(f'"{n}":1' for n in range(1000)) + "}"
-    assert isinstance(served(broker, ASKED._replace(topic_count=count)), GivenUp)
-    assert len(broker.asked) == 1
 
 
 @each("topic_count", ["*4*white.*", "!4!black.*", "", "{", '{"t":0}', '{"no topic":1}'])

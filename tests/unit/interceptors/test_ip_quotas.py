@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from proxy.core.apis import ALTER_CLIENT_QUOTAS, response_header_is_flexible
 from proxy.core.encode import encode
@@ -72,6 +73,10 @@ def test_quotas_of_addresses_are_refused_with_all_that_come_with_them(version: i
 def test_all_other_quotas_are_forwarded(version: int) -> None:
     assert ask(version) is Disposition.FORWARD
     assert ask(version, entry(user="philip"), entry(client_id="ip")) is Disposition.FORWARD
+    users = [entry(user=f"philip-{number}", client_id=None) for number in range(600)]
+    assert ask(version, *users) is Disposition.FORWARD
+    before_login = replace(CONNECTION, principal_source="unauthenticated")
+    assert judge(version, body(version, entry(ip="10.0.0.7")), before_login) is Disposition.FORWARD
 
 
 def test_nothing_is_read_where_the_cluster_has_the_quotas() -> None:
@@ -83,22 +88,12 @@ def test_nothing_is_read_where_the_cluster_has_the_quotas() -> None:
 
 
 @each("version", VERSIONS)
-def test_many_quotas_that_are_not_of_addresses_are_forwarded(version: int) -> None:
-    users = [entry(user=f"philip-{number}", client_id=None) for number in range(600)]
-    assert ask(version, *users) is Disposition.FORWARD
-
-
-@each("version", VERSIONS)
 def test_a_quota_of_an_address_among_too_many_parts_closes_the_connection(version: int) -> None:
     address, none = entry(ip="10.0.0.7"), {"Entity": [], "Ops": []}
     entities = {"Entity": [{"EntityType": "", "EntityName": None}] * 4_000 + address["Entity"], "Ops": []}
     assert ask(version, *[none] * 4_000, address) is Disposition.CLOSE
     assert ask(version, entities) is Disposition.CLOSE
     assert ask(version, address, {"Entity": [], "Ops": [{**RATE, "Key": ""}] * 4_000}) is Disposition.CLOSE
-
-
-@each("version", VERSIONS)
-def test_as_many_parts_as_are_read_are_answered(version: int) -> None:
     most = [entry(ip="10.0.0.7") for _ in range(MAX_READ // 3)]
     assert len(answered(version, ask(version, *most))) == len(most)
     assert ask(version, *most, most[0]) is Disposition.CLOSE
@@ -117,12 +112,6 @@ def test_tagged_fields_that_no_version_has_close_the_connection() -> None:
     whole = body(1, entry(ip="10.0.0.7"))
     after_name = whole.index(b"10.0.0.7") + len(b"10.0.0.7")
     assert judge(1, whole[:after_name] + b"\1\5\1x" + whole[after_name + 1 :]) is Disposition.CLOSE
-
-
-@each("version", VERSIONS)
-def test_what_a_client_sends_before_its_login_is_for_the_broker(version: int) -> None:
-    connection = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "", principal_source="unauthenticated")
-    assert judge(version, body(version, entry(ip="10.0.0.7")), connection) is Disposition.FORWARD
 
 
 @each("version", VERSIONS)

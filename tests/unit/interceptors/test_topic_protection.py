@@ -136,30 +136,6 @@ def test_what_cannot_be_answered_in_bounds_ends_the_connection() -> None:
 
 
 LONG = ["t" * 100] * 20
-ALIKE = [
-    "my-brokerside-topic",
-    "x__brokerside_x",
-    "orders-audit",
-    "audit-log",
-    "audits",
-    "brokerside",
-    "t" * 44 + "-audit",
-]
-
-
-@each(("key", "version"), VERSIONS)
-@each("name", [GUARDED, "brokerside-", "audit", "brokerside-" + "x" * 238])
-def test_a_long_request_with_a_protected_topic_ends_the_connection(key: int, version: int, name: str) -> None:
-    bench = Bench()
-    assert bench.ask(key, version, values_of(key, *LONG, name, HONEST)) == Denied(None)
-    assert [request.api_key for request in bench.refused] == [key]
-
-
-@each(("key", "version"), VERSIONS)
-def test_a_long_request_with_names_that_only_look_like_protected_ones_is_forwarded(key: int, version: int) -> None:
-    bench = Bench()
-    assert bench.ask(key, version, values_of(key, *LONG, *ALIKE, HONEST)) is Disposition.FORWARD
-    assert bench.refused == []
 
 
 @each("length", [b"\x16", b"\x96\0", b"\x96\x80\0", b"\x96\x80\x80\x80\0", b"\x96\x80\x80\x80\x70"])
@@ -185,15 +161,6 @@ def may_look_protected(name: str) -> bool:
     """Whether a protected name may seem to begin within ``name``: the character before it looks like its length."""
     ends = ((prefix.decode(), len(name) - LEAST_AMBIGUOUS + len(prefix)) for prefix in PREFIXES)
     return any(prefix in name[1 : max(end, 0)] for prefix, end in ends)
-
-
-@each(("more", "verdict"), [(33, Denied(None)), (32, Disposition.FORWARD)])
-def test_a_long_request_is_refused_for_a_name_in_which_a_protected_one_seems_to_begin(
-    more: int, verdict: Verdict
-) -> None:
-    name = "x-brokerside-" + "y" * more
-    assert may_look_protected(name) == (verdict is not Disposition.FORWARD)
-    assert Bench().ask(CREATE_TOPICS, 7, values_of(CREATE_TOPICS, *LONG, name)) == verdict
 
 
 @pytest.mark.promise(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from proxy.core.exchange import Connection
-from proxy.core.interceptor import ON_HEADER, Disposition, InterceptorChain, Request
+from proxy.core.interceptor import ON_HEADER, Disposition, InterceptorChain, Request, Verdict
 from proxy.interceptors.supported_versions import SupportedVersions
 from proxy.interceptors.unsupported_requests import UnsupportedPolicy, UnsupportedRequests
 from tests.cases import each
@@ -48,10 +48,7 @@ def test_what_the_broker_does_not_support_is_wanted(policy: UnsupportedPolicy) -
     assert bench.wanted(4, 0, 7) == [0, 7]  # an api that only other listeners have
     assert bench.wanted(36, 0, 2, 3) == [3]
     assert bench.unsupported.flags(9999, 0) == ON_HEADER
-
-
-def test_every_version_of_api_versions_is_the_brokers() -> None:
-    assert Bench().wanted(18, -1, 0, 4, 5, 99, 2**15 - 1) == []
+    assert bench.wanted(18, -1, 0, 4, 5, 99, 2**15 - 1) == [], "every version of ApiVersions is the broker's"
 
 
 @pytest.mark.promise(
@@ -70,11 +67,10 @@ def test_produce_versions_that_brokers_since_4_0_report_of_and_refuse() -> None:
 def test_nothing_is_refused_as_long_as_nothing_is_known() -> None:
     bench = Bench(known=False)
     assert bench.wanted(3, -1, 0, 99) == bench.wanted(9999, 0) == bench.wanted(30000, 0) == []
-
-
-def test_of_its_own_apis_the_sidecar_knows() -> None:
-    for known in (True, False):
+    for known in (True, False):  # of its own apis the sidecar knows
         assert Bench(known=known).wanted(30000, -1, 0, 1) == [-1, 1]
+    supported = bench.supported
+    assert [supported.update(new) for new in (MODERN, dict(MODERN), OLD)] == [True, False, True], "what is new"
 
 
 def test_versions_that_may_not_pass_are_not_supported() -> None:
@@ -82,35 +78,15 @@ def test_versions_that_may_not_pass_are_not_supported() -> None:
     assert Bench(newest={1: 2}).wanted(1, 2, 4) == [2, 4]
 
 
-@each("connection", [ANYBODY, ALICE])
-def test_an_empty_answer_or_the_end(connection: Connection) -> None:
-    assert Bench("empty").unsupported.on_header(asked(connection)) == b""
-    assert Bench("close").unsupported.on_header(asked(connection)) is Disposition.CLOSE
-
-
-@each("policy", ["empty", "close"])
-def test_a_producer_that_reads_no_answer_gets_none(policy: UnsupportedPolicy) -> None:
-    assert Bench(policy).unsupported.on_header(asked(key=0, version=99, acks=0)) is Disposition.CLOSE
-
-
-@each("policy", ["empty", "close"])
-def test_who_is_not_logged_in_is_the_brokers(policy: UnsupportedPolicy) -> None:
+@each(("policy", "verdict"), [("empty", b""), ("close", Disposition.CLOSE)])
+def test_who_is_logged_in_gets_an_empty_answer_or_the_end(policy: UnsupportedPolicy, verdict: Verdict) -> None:
     bench = Bench(policy)
-    assert bench.unsupported.on_header(asked(NO_SINK)) is Disposition.FORWARD
-    assert bench.refused == []
-
-
-def test_who_was_refused_is_reported() -> None:
-    bench = Bench()
-    bench.unsupported.on_header(asked(ALICE, 9999, 3))
-    assert [(each.connection, each.api_key, each.api_version) for each in bench.refused] == [(ALICE, 9999, 3)]
-
-
-def test_learning_reports_what_is_new() -> None:
-    supported = Bench(known=False).supported
-    assert supported.update(MODERN)
-    assert not supported.update(dict(MODERN))
-    assert supported.update(OLD)
+    assert [bench.unsupported.on_header(asked(one, 9999, 3)) for one in (ANYBODY, ALICE)] == [verdict] * 2
+    assert [(each.connection, each.api_version) for each in bench.refused] == [(ANYBODY, 3), (ALICE, 3)]
+    assert bench.unsupported.on_header(asked(key=0, version=99, acks=0)) is Disposition.CLOSE, "nobody reads an answer"
+    for consecutive in (1, LIMIT + 1):
+        assert bench.unsupported.on_header(asked(NO_SINK, consecutive=consecutive)) is Disposition.FORWARD
+    assert len(bench.refused) == 3
 
 
 def test_another_policy_holds_once_the_rules_are_updated() -> None:
@@ -133,7 +109,3 @@ def test_so_many_in_a_row_are_answered_and_the_next_one_ends_the_connection() ->
     assert len(bench.refused) == LIMIT + 2
     bench.unsupported.limit += 1
     assert bench.unsupported.on_header(asked(consecutive=LIMIT + 1)) == b""
-
-
-def test_before_the_login_it_is_for_the_broker_to_end_it() -> None:
-    assert Bench().unsupported.on_header(asked(NO_SINK, consecutive=LIMIT + 1)) is Disposition.FORWARD

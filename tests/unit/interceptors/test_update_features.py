@@ -103,11 +103,6 @@ def test_kio_reads_and_writes_the_same_response(version: int, result: UpdateResu
     assert decode_response(version, body) == result
 
 
-def test_a_message_is_as_long_as_kafka_allows() -> None:
-    body = encode_response(UpdateRequest(2, 0, ()), UpdateResult(FEATURE_UPDATE_FAILED, "ä" * 20_000))
-    assert decode_response(2, body).message == "ä" * 16_383
-
-
 class Bench:
     """An interceptor, and what reaches the broker and the controller."""
 
@@ -173,12 +168,8 @@ def test_which_requests_are_held() -> None:
 )
 def test_without_a_feature_of_the_fleet_it_is_forwarded(version: int, updates: tuple[FeatureUpdate, ...]) -> None:
     assert Bench().verdict(UpdateRequest(version, 1, updates)) is Disposition.FORWARD
-
-
-@each("version", VERSIONS)
-def test_before_a_login_it_is_forwarded(version: int) -> None:
-    for updates in ((RAISE,), (RAISE, OF_THE_BROKER), (RAISE,) * (MAX_UPDATES + 1)):
-        assert Bench().verdict(UpdateRequest(version, 1, updates), STRANGER) is Disposition.FORWARD
+    for before_login in ((RAISE,), (RAISE, OF_THE_BROKER), (RAISE,) * (MAX_UPDATES + 1)):
+        assert Bench().verdict(UpdateRequest(version, 1, before_login), STRANGER) is Disposition.FORWARD
 
 
 @each("version", VERSIONS)
@@ -257,13 +248,9 @@ def test_the_broker_is_asked_as_this_client_and_then_the_controller(version: int
     assert bench.asked == [
         UpdateRequest(version, 60_000, asked.updates, False, CLIENT.principal, CLIENT.client_ip, CLIENT.listener)
     ]
-
-
-@each("version", VERSIONS)
-def test_the_error_of_the_controller_is_the_answer(version: int) -> None:
     bench = Bench(result=UpdateResult(FEATURE_UPDATE_FAILED, "not applied yet by sidecar 2"))
-    answer = bench.serve(UpdateRequest(version, 1, (RAISE,)), allowed(version))
-    assert answer == b"\0" + encode_response(UpdateRequest(version, 1, ()), bench.result)
+    answer = bench.serve(asked, allowed(version))
+    assert answer == b"\0" + encode_response(asked, bench.result), "the error of the controller"
 
 
 @pytest.mark.promise("features.md", "Whoever may not alter features at the broker gets the broker's own refusal.")
@@ -295,9 +282,3 @@ def test_an_update_that_is_not_passed_on(version: int, is_controller: bool, code
     assert answer is not None
     assert decode_response(version, answer[1:]).error_code == code
     assert len(bench.asked) == is_controller
-
-
-def test_validate_only_and_types_are_passed_on() -> None:
-    bench = Bench()
-    bench.serve(UpdateRequest(1, 7, EVERY_TYPE[:2], validate_only=True), allowed(1))
-    assert (bench.asked[0].validate_only, bench.asked[0].updates) == (True, EVERY_TYPE[:2])

@@ -38,17 +38,12 @@ def test_a_certificate_that_cannot_be_read_refuses_no_client_that_logs_in():
     assert problem.detail.startswith("its certificate gives no principal: is no certificate")
 
 
-def test_a_certificate_that_no_rule_maps_shows_its_serial_number(monkeypatch: pytest.MonkeyPatch):
-    decoded = certificates.Certificate("0A", "CN=a", 0.0, 0.0)
-    monkeypatch.setattr(certificates, "decode", lambda _: decoded)
-    connection, problem = identify(has_sasl=False, rules="RULE:^O=(.*)$/$1/")
-    assert problem is not None
-    assert (problem.side, problem.reason) == ("client", "tls_failed")
-    assert (connection.tls_client_serial, connection.principal) == ("0A", "User:ANONYMOUS")
-
-
-def test_a_long_serial_number_is_cut(monkeypatch: pytest.MonkeyPatch):
-    decoded = certificates.Certificate("AB" * 21, "CN=a", 0.0, 0.0)
-    monkeypatch.setattr(certificates, "decode", lambda _: decoded)
-    for has_sasl in (True, False):
-        assert identify(has_sasl)[0].tls_client_serial == "AB" * 20, has_sasl
+def test_the_serial_number_is_shown_where_no_rule_maps_and_a_long_one_is_cut(monkeypatch: pytest.MonkeyPatch):
+    for serial, shown in (("0A", "0A"), ("AB" * 21, "AB" * 20)):
+        decoded = certificates.Certificate(serial, "CN=a", 0.0, 0.0)
+        monkeypatch.setattr(certificates, "decode", lambda _, decoded=decoded: decoded)
+        assert identify(has_sasl=True)[0].tls_client_serial == shown
+        connection, problem = identify(has_sasl=False, rules="RULE:^O=(.*)$/$1/")
+        assert problem is not None
+        assert (problem.side, problem.reason) == ("client", "tls_failed")
+        assert (connection.tls_client_serial, connection.principal) == (shown, "User:ANONYMOUS")

@@ -134,15 +134,3 @@ def test_a_tick_checks_few_of_many() -> None:
     assert sum(client.closed for client in clients) == MIN_AGES_CHECKED_PER_TICK
     site.run(7)
     assert all(client.closed for client in clients)
-
-
-def test_a_limit_that_is_taken_back_closes_nothing_more() -> None:
-    for limit in ["max_idle_ms", "max_age_ms"]:
-        client = Client()
-        site = Site(client, idle=60, age=60)
-        site.limits.max_idle_ms = site.limits.max_age_ms = None
-        site.run(100)
-        assert client.causes == [], limit
-        setattr(site.limits, limit, 1000)
-        site.run(101)
-        assert client.closed, limit

@@ -11,7 +11,7 @@ from proxy.coordinator.view import GroupsDirectory, GroupsView
 from proxy.coordinator.wire import RegisterConsumerRequest, encode_register_consumer_request
 from proxy.core.apis import API_VERSIONS
 from proxy.core.exchange import Connection
-from proxy.core.interceptor import ON_BODY, Disposition, Request, Verdict
+from proxy.core.interceptor import ON_BODY, Disposition, Request
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA, LevelRange
 from proxy.features.view import FeaturesDirectory, FeaturesView
 from proxy.interceptors.broker_metadata import BrokerView, FleetDirectory, FleetView
@@ -108,19 +108,6 @@ def test_what_is_configured_goes_before_what_is_written_and_a_change_of_that_is_
     (line,) = logged
     assert (line["event"], line["node_id"]) == ("registry_address_changed", 2)
     assert (line["before"], line["address"]) == ("kafka-2.example:9092", "attacker.example:9")
-
-
-def test_how_many_unsupported_requests_a_connection_may_have_answered_is_taken_over() -> None:
-    (listener,) = CONFIG.listeners
-    interceptors = listener_interceptors(FleetDirectory(FleetView(1, ())))
-    anybody = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
-
-    def verdict(consecutive: int) -> Verdict:
-        return interceptors.chain.on_header(Request(anybody, 30_000, 1, "c", 1, consecutive))
-
-    assert (verdict(1000), verdict(1001)) == (b"", Disposition.CLOSE)
-    interceptors.update_config(CONFIG.model_copy(update={"unsupported_request_max_consecutive": 7}), listener)
-    assert (verdict(7), verdict(8)) == (b"", Disposition.CLOSE)
 
 
 # ---- the coordinator of consumer groups -----------------------------------------------------------------------------

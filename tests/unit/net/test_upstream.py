@@ -149,16 +149,6 @@ async def test_the_next_address_is_tried_at_once_after_one_that_refuses(broker, 
         (await upstream.connect()).close()
 
 
-async def test_families_take_turns(refusing, monkeypatch):
-    port = refusing[1]
-    found = [("::1", port), ("::1", 1), ("::1", 2), ("127.0.0.1", port), ("127.0.0.1", 1)]
-    upstream = named(monkeypatch, Upstream(Endpoint("broker", 9092), 10.0), *found)
-    with pytest.raises(OSError) as raised:  # noqa: PT011  # where there is no IPv6 it is another one
-        await upstream.connect()
-    order = [where.rpartition(": ")[0] for where in raised.value.strerror.split("; ")]
-    assert order == [f"[::1]:{port}", f"127.0.0.1:{port}", "[::1]:1", "127.0.0.1:1", "[::1]:2"]
-
-
 @pytest.mark.slow
 async def test_many_clients_have_few_attempts_beside_their_first(broker, silent, monkeypatch):
     """So many descriptors are taken of the reserve, and no more; all of them are connected."""

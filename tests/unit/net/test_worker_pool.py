@@ -1,4 +1,4 @@
-"""How the main process sums up the counters of its workers, and prepares a reload in them."""
+"""How the main process sums up the counters of its workers, also of ended ones, and prepares a reload in them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterable
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from proxy.config import Config, load
+from proxy.config import Config
 from proxy.errors import LocalError
 from proxy.net import worker_pool
+from proxy.net.consumer_handover import refuse_consumer
+from proxy.net.feature_update_calls import fail_update
 from proxy.net.ticker import Ticker
 from proxy.net.worker_ipc import (
     ConfigPrepared,
@@ -22,32 +24,22 @@ from proxy.net.worker_ipc import (
     IpcChannel,
     PrepareConfig,
     StartWorker,
+    TakeConnection,
     ToWorker,
     UpdateConfig,
     WorkerReady,
 )
 from proxy.net.worker_pool import WorkerPool
-from proxy.net.worker_process import SpawnedWorker
-from proxy.telemetry.snapshot import Snapshot, sum_snapshots
+from proxy.net.worker_process import SpawnedWorker, WorkerProcess, _without_spool
+from proxy.telemetry.snapshot import Snapshot, add_counters, sum_snapshots
 
-CONFIG = """
-broker.id: 1
-workers: 2
-listeners:
-  - name: CLIENT
-    bind: 127.0.0.1:9092
-    upstream: 127.0.0.1:19092
-"""
+LISTENER = {"name": "CLIENT", "bind": "127.0.0.1:9092", "upstream": "127.0.0.1:19092"}
+CONFIG = Config.model_validate({"broker.id": 1, "workers": 2, "listeners": [LISTENER]})
+OTHER_OBSERVERS = CONFIG.model_copy(update={"observers": {"observers.audit:AuditObserver": {"key": "value"}}})
 
 
-def written(folder: Path) -> Config:
-    path = folder / "sidecar.yaml"
-    path.write_text(CONFIG)
-    return load(path, {})
-
-
-async def test_another_thread_sums_up_copies_of_the_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = WorkerPool(written(tmp_path), Ticker())
+async def test_another_thread_sums_up_copies_of_the_counters(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = WorkerPool(CONFIG, Ticker())
     live = pool.listener_counters["CLIENT"]
     live.accepted = 3
     threads: list[threading.Thread] = []
@@ -106,26 +98,19 @@ class ScriptedWorkers:
         channel: IpcChannel[ToWorker] = IpcChannel(sock, ToWorker, on_message, on_peer_gone=lambda: None)
 
 
-def with_other_observers(config: Config) -> Config:
-    return config.model_copy(update={"observers": {"observers.audit:AuditObserver": {"key": "value"}}})
-
-
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110  # messages of another task
             await asyncio.sleep(0.01)
 
 
-async def test_a_worker_that_becomes_ready_during_a_reload_prepares_it_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = written(tmp_path)
+async def test_a_worker_that_becomes_ready_during_a_reload_prepares_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = ScriptedWorkers(monkeypatch)
     workers.hold_ready = {2}
-    pool = WorkerPool(config, Ticker())
+    pool = WorkerPool(CONFIG, Ticker())
     starting = asyncio.create_task(pool.start())
     await until(lambda: workers.seen.keys() == {1, 2})
-    preparing = asyncio.create_task(pool.prepare_config(with_other_observers(config)))
+    preparing = asyncio.create_task(pool.prepare_config(OTHER_OBSERVERS))
     await until(lambda: PrepareConfig in workers.seen[1])
     assert PrepareConfig not in workers.seen[2]
     assert not preparing.done()
@@ -133,22 +118,19 @@ async def test_a_worker_that_becomes_ready_during_a_reload_prepares_it_too(
     await preparing
     await starting
     assert PrepareConfig in workers.seen[2]
-    pool.update_config(with_other_observers(config))
+    pool.update_config(OTHER_OBSERVERS)
     await until(lambda: all(UpdateConfig in seen for seen in workers.seen.values()))
     await stop(pool, workers)
 
 
 @pytest.mark.promise("restart.md", "A reload that one worker cannot prepare is refused by all of them.")
-async def test_one_worker_that_cannot_prepare_a_reload_refuses_it_for_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = written(tmp_path)
+async def test_a_worker_that_cannot_prepare_a_reload_refuses_it_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = ScriptedWorkers(monkeypatch)
     workers.errors = {2: "TLS: Too many open files"}
-    pool = WorkerPool(config, Ticker())
+    pool = WorkerPool(CONFIG, Ticker())
     await pool.start()
     with pytest.raises(LocalError, match="TLS: Too many open files"):
-        await pool.prepare_config(with_other_observers(config))
+        await pool.prepare_config(OTHER_OBSERVERS)
     await until(lambda: all(DiscardConfig in seen for seen in workers.seen.values()))
     await stop(pool, workers)
 
@@ -158,3 +140,60 @@ async def stop(pool: WorkerPool, workers: ScriptedWorkers) -> None:
     abort.set()
     await pool.stop(abort)
     workers.close()
+
+
+# ---- what becomes of the counts of a worker that has ended ------------------------------------------------------------
+
+
+def audit(**counts: Any) -> dict[str, Any]:
+    nothing = {
+        "emitted": 0, "delivered": 0, "dropped": {}, "spooled": 0, "queued": 0, "queued_bytes": 0, "spool_bytes": 0,
+        "spool_problem": "", "problems": {}, "undelivered": {}, "levels": {}, "searched": {},
+    }  # fmt: skip
+    return {**nothing, **counts}
+
+
+@pytest.mark.promise(
+    "audit-delivery.md",
+    "Events that a killed worker had in memory are counted as dropped with the reason `worker_lost`.",
+)
+def test_what_it_had_in_memory_is_lost_and_what_it_had_on_disk_is_left() -> None:
+    killed = audit(
+        emitted=100, delivered=50, dropped={"too_large": 10}, spooled=33, queued=7, queued_bytes=700, spool_bytes=3300,
+        spool_problem="full", problems={"compacted": "it is"}, undelivered={1: 30, 2: 10}, levels={2: 1},
+        searched={7.0: 1},
+    )  # fmt: skip
+    living = audit(emitted=5, delivered=3, spooled=2, spool_bytes=3500, undelivered={1: 2}, levels={1: 1})
+    living["searched"] = {9.0: 1}
+    assert add_counters(_without_spool(killed), living) == audit(
+        emitted=105, delivered=53, dropped={"too_large": 10, "worker_lost": 7}, spooled=2, spool_bytes=3500,
+        undelivered={1: 2}, levels={1: 1}, searched={9.0: 1}, left=33,
+    )  # fmt: skip
+
+
+async def test_a_connection_of_a_listener_that_it_never_knew_is_lost_with_it() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    process = subprocess.Popen(["sleep", "60"])  # noqa: ASYNC220  # it starts at once
+    closed: list[int] = []
+    worker = WorkerProcess(
+        1,
+        CONFIG,
+        SpawnedWorker(process, os.pidfd_open(process.pid), ours),
+        on_capacity=lambda: None,
+        on_connection_closed=closed.append,
+        on_logins=lambda logins, earlier: None,
+        on_feature_update=fail_update,
+        on_consumer=refuse_consumer,
+        on_exit=lambda worker, unsent: None,
+    )
+    client, accepted = socket.socketpair()
+    worker.send_connection(TakeConnection("NEW", "127.0.0.1", 1, 7), accepted)
+    assert worker.last_snapshot().listener_counters["NEW"].active == 1
+    worker.kill()
+    async with asyncio.timeout(60):
+        await worker.exited.wait()
+    assert closed == [7]
+    lost = worker.last_snapshot().listener_counters["NEW"]
+    assert (lost.active, lost.closed) == (0, {"worker_lost": 1})
+    client.close()
+    theirs.close()

@@ -135,20 +135,9 @@ def test_whatever_a_broker_says_its_range_never_promises_more(
             assert pairs(versions_for(ProtocolRange(n, n, exact=False))) <= pairs(floored(supported))
 
 
-def test_at_each_protocol_version_an_api_has_one_span_of_versions() -> None:
-    for n in range(1, len(TABLE) + 1):
-        alive = {(row.api_key, row.version) for row in TABLE if row.required and row.alive(n)}
-        assert pairs(versions_for(ProtocolRange(1, n, exact=True))) == alive
-
-
 @every_live_broker
 def test_the_release_of_a_broker_is_inferred(version: str) -> None:
     assert release_of(LIVE[version]) == version.rpartition(".")[0] + ".x"
-
-
-@every_release
-def test_the_release_is_inferred_from_what_it_has(release: str) -> None:
-    assert release_of(versions_for(release_range(release))) == f"{release}.x"
 
 
 @pytest.mark.promise(

@@ -71,11 +71,6 @@ def test_a_frame_has_its_size_and_a_header() -> None:
     assert encode_frame(REQUEST, 7, None) == b"\0\0\0\x0e\0\x30\0\0\0\0\0\x07\xff\xffbody"
 
 
-async def test_the_answer_comes_without_its_header() -> None:
-    async with connected(writing(b"\0\0\0\x09\0\0\0\1hello")) as (_, streams):
-        assert await ask(streams) == b"hello"
-
-
 async def test_an_answer_may_come_in_pieces() -> None:
     answer = b"\0\0\0\x09\0\0\0\1hello"
     async with connected(writing(*(answer[n : n + 1] for n in range(len(answer))))) as (_, streams):

@@ -7,7 +7,7 @@ import time
 import pytest
 from cryptography import x509
 
-from proxy.tls.certificates import decode, first_of, name_of, serial_of
+from proxy.tls.certificates import decode, first_of, serial_of
 from tests.tools.authority import Authority
 
 
@@ -49,9 +49,3 @@ def test_every_cut_of_a_certificate_is_refused(tmp_path):
     for size in range(0, len(der), 3):
         with pytest.raises(ValueError, match="is no certificate"):
             decode(der[:size])
-
-
-def test_a_name_that_is_no_der_is_refused():
-    for der in [b"", b"\x30", b"\x30\x80\x00\x00", b"\x30\x85\x01\x01\x01\x01\x01", b"\x30\x05\x31\x01"]:
-        with pytest.raises(ValueError, match=r"not DER|unpack"):
-            name_of(der)
