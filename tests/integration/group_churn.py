@@ -13,21 +13,27 @@ from typing import Any, NamedTuple
 
 from proxy.coordinator.records import partition_of
 from proxy.core.protected_topics import GROUPS
+from proxy.local import cluster
 from tests.integration.feature_fleet import wait_until
 from tests.integration.group_fleet import BROKERS, ConsumerProcess, GroupFleet, SteadyProducer
 from tests.integration.journaling import boottime_ns
-from tests.integration.journals import MILLISECOND, Replay, Source, count_skipped, find_overlaps, find_replays
-from tests.integration.own_network import Direction
-from tests.integration.replays import (
+from tests.integration.journals import (
+    MILLISECOND,
     OFFSETS_TOPIC,
     Event,
     Explainer,
+    Journal,
     Loss,
     Outage,
     Recreation,
+    Replay,
+    Source,
     UnsureTakeover,
+    count_skipped,
+    find_replays,
     read_commits,
 )
+from tests.integration.own_network import Direction
 
 SECOND = 1_000_000_000
 
@@ -161,19 +167,19 @@ class GroupChurn:
         """Of both topics, now."""
         return sum(one.partitions for one in self._producers.values())
 
-    def overlaps(self) -> list[str]:
-        """See ``find_overlaps``."""
-        return find_overlaps(one.journal for one in self._all)
+    @property
+    def journals(self) -> list[Journal]:
+        return [one.journal for one in self._all]
 
     def skipped(self) -> dict[Source, int]:
         """Messages that nobody was handed out, of the topics that exist."""
-        return count_skipped((one.journal for one in self._all), self._produced)
+        return count_skipped(self.journals, self._produced)
 
     def replays(self) -> tuple[Counter[str], list[Replay]]:
         """Return how many messages were handed out again by reason, and those without one."""
         commits = read_commits(self._fleet.state.internal_bootstrap, self._group)
         explainer = Explainer(
-            (one.journal for one in self._all),
+            self.journals,
             self._events(),
             commits,
             unreported=self._timeout // 3 + LATE_SECONDS * SECOND,
@@ -181,17 +187,13 @@ class GroupChurn:
             lease=self._timeout,
         )
         explained, others = Counter[str](), list[Replay]()
-        for one in find_replays(one.journal for one in self._all):
+        for one in find_replays(self.journals):
             reason = explainer.explain(one)
             if reason is None:
                 others.append(one)
             else:
                 explained[reason] += 1
         return explained, others
-
-    def failures(self) -> list[str]:
-        """Consumers that have ended by themselves."""
-        return [f"{one.name}: {one.journal.failure}" for one in self._all if one.journal.failure is not None]
 
     def _events(self) -> list[Event]:
         """What the faults have brought about, as section 8 of the design allows it.
@@ -330,10 +332,10 @@ class GroupChurn:
                 self._after(2, self._kill_broker)
             return
         self._stop_sidecar(coordinator)
-        self._fleet.stop_broker(coordinator)
+        self._fleet.kill_broker(coordinator)
 
         def go_on() -> None:
-            self._fleet.start_broker(coordinator)
+            cluster.start_node(self._fleet.folder, coordinator)
             self._start_sidecar(coordinator)
 
         self._after(self._random.choice([2.0, 10.0]), go_on)

@@ -74,7 +74,6 @@ class ConsumerProcess:
         return self._read[1]
 
     def signal(self, number: signal.Signals) -> None:
-        """Stop it, or let it go on."""
         self._process.send_signal(number)
 
     def kill(self) -> None:
@@ -98,15 +97,9 @@ class SteadyProducer:
     """
 
     def __init__(
-        self,
-        bootstrap: str,
-        topic: str,
-        partitions: int,
-        *,
-        rate: int,
-        recreated: int = 0,
+        self, bootstrap: str, topic: str, partitions: int, *, rate: int, recreated: int = 0,
         acknowledged: Mapping[int, int] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """``rate``: messages of each partition in a second. ``acknowledged``: by another one, before."""
         self.topic, self.partitions, self.recreated = topic, partitions, recreated
         self.acknowledged = Counter[int](acknowledged)
@@ -158,9 +151,8 @@ class GroupFleet(FeatureFleet):
     def host(self, name: str) -> list[str]:
         return [] if self.network is None else self.network.command(name)
 
-    def restart(self, broker_id: int, program: Sequence[str] = QUICK_GROUPS, *, wait: bool = True) -> None:
-        """Start the sidecar before a broker again."""
-        sidecar = self.spawn(broker_id, program)
+    def restart(self, broker_id: int, *, wait: bool = True) -> None:
+        sidecar = self.spawn(broker_id, QUICK_GROUPS)
         if wait:
             sidecar.wait_ready()
 
@@ -209,13 +201,8 @@ class GroupFleet(FeatureFleet):
         partitions = [one for topic in topics for one in found[topic].partitions.values()]
         return all(len(one.isrs) == len(one.replicas) for one in partitions)
 
-    def stop_broker(self, broker_id: int) -> None:
-        """Kill a broker."""
+    def kill_broker(self, broker_id: int) -> None:
         cluster.stop_node(self.folder, broker_id, kill=True)
-
-    def start_broker(self, broker_id: int) -> None:
-        """Start it again, and wait until it is ready."""
-        cluster.start_node(self.folder, broker_id)
 
     def move_leader(self, topic: str, partition: int, broker_id: int) -> None:
         """Make a broker the preferred leader of a partition, and let it lead."""
@@ -296,18 +283,9 @@ class GroupFleet(FeatureFleet):
         wait_until(lambda: len(self.leaders(topic)) == partitions and -1 not in self.leaders(topic).values())
 
     def consume(self, group: str, consumer_id: str, topics: Sequence[str], **arguments: Any) -> ConsumerProcess:
-        """Start a consumer. ``arguments``: see the method of that name."""
-        path = self.folder / f"consumer-{len(self.consumers)}-{consumer_id}"
-        given = self.arguments(group, consumer_id, topics, **arguments)
-        self.consumers.append(ConsumerProcess(path, given, self.host(path.name)))
-        return self.consumers[-1]
-
-    def arguments(
-        self, group: str, consumer_id: str, topics: Sequence[str], *, streams: int = 1, **arguments: Any
-    ) -> dict[str, Any]:
-        """What ``journaling`` takes for a consumer with so many streams of each topic. It fetches from the brokers
-        themselves, if nothing else is said, so that it can do so while a sidecar is away."""
-        return {
+        """Start a consumer. ``arguments``: more of what ``journaling`` takes. It fetches from the brokers themselves
+        so that it can do so while a sidecar is away."""
+        given = {
             "session_timeout_ms": SESSION_TIMEOUT_MS,
             "kafka": {"bootstrap.servers": self.state.internal_bootstrap},
             "pause": 0,
@@ -315,8 +293,11 @@ class GroupFleet(FeatureFleet):
             "bootstrap_brokers": [self.address(one) for one in BROKERS],
             "group_id": group,
             "consumer_id": consumer_id,
-            "topic_count": dict.fromkeys(topics, streams),
+            "topic_count": dict.fromkeys(topics, 1),
         }
+        path = self.folder / f"consumer-{len(self.consumers)}-{consumer_id}"
+        self.consumers.append(ConsumerProcess(path, given, self.host(path.name)))
+        return self.consumers[-1]
 
     def cut_consumer(self, consumer: ConsumerProcess, broker_id: int, direction: Direction) -> ExitStack:
         """Lose packets between a consumer and the sidecar of a broker, until the stack is closed."""
@@ -380,12 +361,10 @@ def _port(address: str) -> int:
 
 
 @contextmanager
-def producing(
-    fleet: GroupFleet, topic: str, partitions: int, *, rate: int = 50, copies: int = 1
-) -> Iterator[SteadyProducer]:
+def producing(fleet: GroupFleet, topic: str, partitions: int, *, copies: int = 1) -> Iterator[SteadyProducer]:
     """Create a topic, and append to it for the block."""
     fleet.create_topic(topic, partitions, copies)
-    made = SteadyProducer(fleet.state.internal_bootstrap, topic, partitions, rate=rate)
+    made = SteadyProducer(fleet.state.internal_bootstrap, topic, partitions, rate=50)
     try:
         yield made
     finally:
@@ -398,26 +377,20 @@ def group_of(partition: int, partitions: int) -> str:
 
 
 @contextmanager
-def group_fleet(
-    folder: Path, kafka_version: str = "4.3.1", program: Sequence[str] = QUICK_GROUPS, **coordinator: Any
-) -> Iterator[GroupFleet]:
+def group_fleet(folder: Path, kafka_version: str, **coordinator: Any) -> Iterator[GroupFleet]:
     """Start three brokers and their sidecars, in a network of their own if possible; all is ended afterwards."""
     with own_network() as network:
         state = cluster.up(folder, nodes=3, kafka_version=kafka_version, progress=False)
         fleet = GroupFleet(state, network, **coordinator)
-        yield from _running(fleet, folder, program)
-
-
-def _running(fleet: GroupFleet, folder: Path, program: Sequence[str]) -> Iterator[GroupFleet]:
-    try:
-        fleet.start(*BROKERS, program=program)
-        wait_until(fleet.is_spread)
-        yield fleet
-    finally:
-        for consumer in fleet.consumers:
-            consumer.kill()
-        process.stop([one.process for one in fleet.sidecars.values()], 15, kill=True)
-        cluster.discard(folder)
+        try:
+            fleet.start(*BROKERS, program=QUICK_GROUPS)
+            wait_until(fleet.is_spread)
+            yield fleet
+        finally:
+            for consumer in fleet.consumers:
+                consumer.kill()
+            process.stop([one.process for one in fleet.sidecars.values()], 15, kill=True)
+            cluster.discard(folder)
 
 
 @contextmanager

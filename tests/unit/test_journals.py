@@ -8,18 +8,23 @@ import pytest
 
 from tests.integration.journals import (
     MILLISECOND,
+    UNSURE,
     Change,
+    Event,
+    Explainer,
     HandedOut,
     Journal,
+    Loss,
+    Outage,
     Replay,
     Report,
+    UnsureTakeover,
     count_skipped,
     find_overlaps,
     find_replays,
     longest_pauses,
     read_journal,
 )
-from tests.integration.replays import UNSURE, Event, Explainer, Loss, Outage, UnsureTakeover
 
 SOURCE = "t", 0, 1
 
