@@ -2,9 +2,9 @@
 
 acts.py        what happens: runs of sidecars, connections, calls.
 cast.py        who and what there is.
-script.py      twelve hours of two clusters of three brokers, on two days: what producers.py and consumers.py do.
+script.py      twelve hours of two clusters of three brokers, on two days.
 wire.py        how the sidecars report it: events, envelopes, records of two audit topics, with all that goes wrong.
-books/         one book for each table, kept from the acts; nothing of the jobs is imported there.
+books.py       one book for each table, kept from the acts; nothing of the jobs is imported there.
 definitions/   prices, owners, objectives, a mirror: what the job is given.
 build.py       writes the topics, runs the job: ``python -m tests.ledger.build DIR`` for queries by hand.
 examples.py    docs/answers*.md: every query with its answer.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from observers.event import Resource
+from observers.cluster_events import EndOffsetsEvent, GroupEvent, InventoryEvent
+from observers.event import Resource, ThrottleEvent
 
 SECOND, MINUTE, HOUR, DAY = 1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000
 
@@ -31,7 +32,6 @@ class Client:
 
     @property
     def tls(self) -> tuple[str | None, str | None]:
-        """Version and cipher suite."""
         return TLS.get(self.listener, (None, None))
 
 
@@ -170,78 +170,12 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Limited:
-    """Connections of an address met a limit."""
+class Told:
+    """Anything else that a sidecar reports: limits that were met, topics that there are, members of groups, ends."""
 
     run: Run
     at: int
-    ip: str
-    count: int
-    limit: int
-    observed: float
-    action: str = "hold"
-    delay_ms: int = 0
-    quota: str = "connection_creation_rate"
-    scope: str = "ip"
-    listener: str = "CLIENT"
+    event: ThrottleEvent | InventoryEvent | GroupEvent | EndOffsetsEvent
 
 
-@dataclass(frozen=True)
-class Topic:
-    """A topic that exists."""
-
-    name: str
-    id: str
-    partitions: int
-    internal: bool = False
-
-
-@dataclass(frozen=True)
-class Listing:
-    """The topics that a sidecar lists, in as many parts as there are."""
-
-    run: Run
-    at: int
-    parts: tuple[tuple[Topic, ...], ...]
-
-
-@dataclass(frozen=True)
-class Committed:
-    """An offset that a member committed."""
-
-    topic: str
-    partition: int
-    offset: int
-    at: int
-    transactional: bool = False
-
-
-@dataclass(frozen=True)
-class Membership:
-    """What a member of a group did for some time, before the sidecar of its coordinator."""
-
-    run: Run
-    client: Client
-    group: str
-    first: int
-    last: int
-    member: str | None = None
-    instance: str | None = None
-    type: str | None = None
-    generation: int = -1
-    requests: int = 1
-    commits: int = 0
-    committed: tuple[Committed, ...] = ()
-    fetched: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Ends:
-    """Ends of partitions that a sidecar saw: topic, partition, offset, when."""
-
-    run: Run
-    at: int
-    offsets: tuple[tuple[str, int, int, int], ...]
-
-
-Act = Call | Change | Limited | Listing | Membership | Ends
+Act = Call | Change | Told

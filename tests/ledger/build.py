@@ -22,7 +22,6 @@ from spark_jobs.run import run
 from spark_jobs.session import spark_conf, spark_session
 from tests.ledger.script import happened
 from tests.ledger.wire import PARTITIONS, Emitted, Record, emit
-from tests.ledger.world import World
 
 DEFINITIONS = Path(__file__).parent / "definitions"
 
@@ -40,35 +39,24 @@ class Built:
     bootstrap: str
     topics: dict[str, str]
     """Name of the audit topic of each cluster."""
-    world: World
     emitted: Emitted
     definitions: Definitions
-
-    def records(self) -> dict[str, list[Record]]:
-        """What each audit topic holds."""
-        return {self.topics[cluster]: records for cluster, records in self.emitted.topics.items()}
-
-
-def scripted(root: Path, bootstrap: str) -> Built:
-    """What is to be made below ``root``, and of what."""
-    world = happened()
-    emitted = emit(world)
-    topics = {cluster: f"audit-{cluster}" for cluster in emitted.topics}
-    return Built(root, bootstrap, topics, world, emitted, load([DEFINITIONS]))
 
 
 def build(root: Path, bootstrap: str, jars: Sequence[Path]) -> Built:
     """Make the tables below ``root``; a broker at ``bootstrap`` gets an audit topic for each cluster."""
-    built = scripted(root, bootstrap)
+    emitted = emit(happened())
+    topics = {cluster: f"audit-{cluster}" for cluster in emitted.topics}
+    built = Built(root, bootstrap, topics, emitted, load([DEFINITIONS]))
     admin = AdminClient({"bootstrap.servers": bootstrap})
     # The script's records are as old, or as new, as it says.
     config = {"retention.ms": "-1", "message.timestamp.after.max.ms": FOREVER}
-    new = [NewTopic(name, PARTITIONS, 1, config=config) for name in built.topics.values()]
+    new = [NewTopic(name, PARTITIONS, 1, config=config) for name in topics.values()]
     for future in admin.create_topics(new).values():
         future.result(30)
     with patch.object(kafka, "MAX_RECORDS_PER_BATCH", RECORDS_PER_BATCH):
-        for name, records in built.records().items():
-            _write(bootstrap, name, records)
+        for cluster_id, name in topics.items():
+            _write(bootstrap, name, emitted.topics[cluster_id])
             run(
                 bootstrap_servers=bootstrap, topic=name, tables=str(root), jars=jars, definitions=built.definitions,
                 available_now=True,

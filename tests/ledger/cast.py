@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from tests.ledger.acts import HOUR, MINUTE, SECOND, Client, Run, Topic
+from observers.cluster_events import InventoryTopic
+from tests.ledger.acts import HOUR, MINUTE, SECOND, Client, Run
 
 BEGIN = int(datetime(2026, 9, 21, 18, tzinfo=UTC).timestamp()) * SECOND
 MIDNIGHT = BEGIN + 6 * HOUR
@@ -21,11 +22,11 @@ LEADERS = {
 """Brokers by partition."""
 
 EAST_TOPICS = [
-    Topic(name, f"east-{name:-<17}"[:22], len(LEADERS[name]))
+    InventoryTopic(name, f"east-{name:-<17}"[:22], len(LEADERS[name]))
     for name in (CLICKS, EXPORTS, LEGACY, ORDERS, PAYMENTS, QUIET, TELEMETRY)
-] + [Topic("__consumer_offsets", "east-consumer-offsets-", 50, internal=True)]
+] + [InventoryTopic("__consumer_offsets", "east-consumer-offsets-", 50, internal=True)]
 WEST_TOPICS = [
-    Topic(name, f"west-{name:-<17}"[:22], len(LEADERS[name]))
+    InventoryTopic(name, f"west-{name:-<17}"[:22], len(LEADERS[name]))
     for name in (ARCHIVE, "east.orders", "east.payments", REPORTS)
 ]
 

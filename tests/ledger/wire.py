@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from observers.account_events import GapEvent, StatusEvent
-from observers.event import Envelope, encoder
-from tests.ledger import events
-from tests.ledger.acts import HOUR, MINUTE, SECOND, Act, Call, Change, Limited, Run
+from observers.event import (
+    ROLLUP_BUCKETS,
+    ConnectionEvent,
+    Envelope,
+    PrincipalSource,
+    RequestEvent,
+    RollupEvent,
+    RollupTopic,
+    ThrottleEvent,
+    TopicPartition,
+    encoder,
+)
+from tests.ledger.acts import API_KEYS, HOUR, MINUTE, SECOND, Act, Call, Change, Run, Visit
 from tests.ledger.world import World
 from tests.spark.envelopes import POISON
+
+INTERVAL = 20 * SECOND
+"""After which rollups are emitted."""
 
 PARTITIONS = 3
 """Of each audit topic."""
@@ -48,10 +63,6 @@ class Record:
     at: int
     """Its timestamp."""
     value: bytes | None
-    poison: tuple[str, str | None] | None = None
-    """Reason and detail."""
-    repeated: bool = False
-    """Whether it has been there before."""
 
 
 @dataclass
@@ -59,7 +70,7 @@ class Emitted:
     """All that was emitted, and what it was about."""
 
     acts: list[Act] = field(default_factory=list)
-    envelopes: list[tuple[Run, Envelope]] = field(default_factory=list)
+    envelopes: list[Envelope] = field(default_factory=list)
     topics: dict[str, list[Record]] = field(default_factory=dict)
     """Records of the audit topic of each cluster, in the order in which they were written."""
 
@@ -71,10 +82,10 @@ def emit(world: World) -> Emitted:
         number = _Numbers(run, gaps.pop((run.cluster, run.broker), []))
         number.all(sorted(_emissions(world, run), key=lambda one: one.at))
         result.acts += number.acts
-        result.envelopes += [(run, envelope) for envelope in number.envelopes]
+        result.envelopes += number.envelopes
         gaps[run.cluster, run.broker] = number.left
     for cluster in dict.fromkeys(run.cluster for run in world.runs):
-        mine = [envelope for run, envelope in result.envelopes if run.cluster == cluster]
+        mine = [envelope for envelope in result.envelopes if envelope.cluster_id == cluster]
         result.topics[cluster] = list(_written(mine, first_poison=len(result.topics) * 5))
     return result
 
@@ -82,29 +93,18 @@ def emit(world: World) -> Emitted:
 def _emissions(world: World, run: Run) -> Iterator[Emission]:
     calls = [call for visit in world.visits if visit.run is run for call in visit.calls]
     rolled_up = [call for call in calls if run.rolls_up and not call.stands_alone]
-    for at, event, group in events.rollups(rolled_up):
+    for at, event, group in rollups(rolled_up):
         yield Emission(min(at, run.ended - 2 * SECOND), _numbered(event), tuple(group))
     for call in calls:
         if not run.rolls_up or call.stands_alone:
             at = min(call.at + call.latency_us, run.ended - 2 * SECOND)
-            yield Emission(at, _numbered(events.request(call)), (call,))
+            yield Emission(at, _numbered(request(call)), (call,))
     for change in world.changes:
         if change.visit.run is run:
-            yield Emission(change.at, _numbered(events.connection(change)), (change,))
-    for limited in world.limits:
-        if limited.run is run:
-            yield Emission(limited.at + SECOND, _numbered(events.throttle(limited)), (limited,))
-    for listing in world.listings:
-        if listing.run is run:
-            *first, last = events.inventory(listing)
-            yield from (Emission(listing.at, _numbered(event)) for event in first)
-            yield Emission(listing.at, _numbered(last), (listing,))
-    for member in world.memberships:
-        if member.run is run:
-            yield Emission(member.last + SECOND, _numbered(events.membership(member)), (member,))
-    for ends in world.ends:
-        if ends.run is run:
-            yield Emission(ends.at, _numbered(events.ends(ends)), (ends,))
+            yield Emission(change.at, _numbered(connection(change)), (change,))
+    for told in world.told:
+        if told.run is run:
+            yield Emission(told.at, _numbered(told.event), (told,))
 
 
 def _numbered(event: msgspec.Struct) -> Callable[[int], msgspec.Struct]:
@@ -169,7 +169,9 @@ class _Numbers:
             self._lost = None
             self._take(one.at, GapEvent(self._next(), reported, self.run.boot, first, last))
         event = one.make(self._next())
-        self._seen += sum(isinstance(act, Call | Change | Limited) for act in one.acts)
+        self._seen += sum(
+            isinstance(act, Call | Change) or isinstance(getattr(act, "event", None), ThrottleEvent) for act in one.acts
+        )
         self._waiting += sum(isinstance(act, Call) for act in one.acts)
         if reason:
             self._flush()
@@ -219,19 +221,140 @@ class _Numbers:
 
 def _written(envelopes: Iterable[Envelope], first_poison: int) -> Iterator[Record]:
     """The records of one topic in the order in which they are written."""
-    poison = list(POISON.values())
-    written: list[tuple[int, bytes | None, tuple[str, str | None] | None, bool]] = []
+    poison = [value for value, *_ in POISON.values()]
+    written: list[tuple[int, bytes | None]] = []
     for number, envelope in enumerate(sorted(envelopes, key=lambda one: (one.sent_at, one.broker_id)), 1):
         value = encoder.encode(envelope)
         at = envelope.sent_at + (3 * HOUR if number % DELAYED == 0 else 0)
-        written.append((at, value, None, False))
+        written.append((at, value))
         if number % REPEATED == 0:  # at once, or hours later, in either case perhaps in another partition
-            written.append((at + (1 if number % (2 * REPEATED) else 5 * HOUR), value, None, True))
+            written.append((at + (1 if number % (2 * REPEATED) else 5 * HOUR), value))
         if number % POISONED == 0:
-            bad, why, detail = poison[(number // POISONED * 11 + first_poison) % len(poison)]
-            written.append((at + 2, bad, (why, detail), False))
+            written.append((at + 2, poison[(number // POISONED * 11 + first_poison) % len(poison)]))
     offsets = [0] * PARTITIONS
-    for number, (at, content, reason, repeated) in enumerate(sorted(written, key=lambda one: one[0])):
+    for number, (at, content) in enumerate(sorted(written, key=lambda one: one[0])):
         partition = number * 7 % PARTITIONS
-        yield Record(partition, offsets[partition], at, content, reason, repeated)
+        yield Record(partition, offsets[partition], at, content)
         offsets[partition] += 1
+
+
+def request(call: Call) -> RequestEvent:
+    name, version = call.visit.client.software or (None, None)
+    return RequestEvent(
+        seq=0, listener=call.visit.client.listener, connection_id=call.visit.id,
+        correlation_id=call.visit.calls.index(call) + 1, api_key=API_KEYS[call.api], api=call.api,
+        api_version=call.version, principal=call.visit.client.principal, client_ip=call.visit.client.ip,
+        ts_request=call.at, latency_us=call.latency_us, request_bytes=call.request_bytes,
+        response_bytes=call.response_bytes,
+        outcome=call.outcome,  # type: ignore[arg-type]
+        decode="full", client_id=call.visit.client.client_id, client_software_name=name,
+        client_software_version=version, throttle_ms=call.throttle_ms, max_wait_ms=call.max_wait_ms, acks=call.acks,
+        error_code=call.error,
+        topics=tuple(
+            TopicPartition(
+                topic=part.topic, partition=part.partition, bytes=part.bytes, records=part.records,
+                error_code=part.error, producer_id=part.producer[0], producer_epoch=part.producer[1],
+                base_sequence=part.sequence, base_offset=part.offset,
+            )
+            for part in call.parts
+        ),
+        upstream_us=call.upstream_us, principal_source=_source(call.visit), polled=call.polled, muted_us=call.muted_us,
+        item_failures=call.failures, operation=call.operation, resources=call.about, resource_count=len(call.about),
+        validate_only=call.validate_only,
+    )  # fmt: skip
+
+
+def rollups(calls: Iterable[Call]) -> Iterator[tuple[int, RollupEvent, list[Call]]]:
+    """When each rollup is emitted, the rollup, and the calls in it."""
+    groups: dict[object, list[Call]] = defaultdict(list)
+    for call in calls:
+        ends = call.at + call.latency_us
+        client = call.visit.client
+        groups[ends // INTERVAL, call.at // MINUTE, call.api, call.version, client].append(call)
+    for group in groups.values():
+        ends = group[0].at + group[0].latency_us
+        yield (ends // INTERVAL + 1) * INTERVAL, _rollup(group), group
+
+
+def _rollup(calls: Sequence[Call]) -> RollupEvent:
+    first, client = calls[0], calls[0].visit.client
+    name, version = client.software or (None, None)
+    topics = dict.fromkeys(topic for call in calls for topic in call.topics)
+    latencies, service = _counts(calls, "latency_us"), _counts(calls, "service_us")
+    return RollupEvent(
+        seq=0, minute=first.at // MINUTE * MINUTE, listener=client.listener, api_key=API_KEYS[first.api], api=first.api,
+        principal=client.principal, client_ip=client.ip, requests=len(calls),
+        request_bytes=sum(call.request_bytes for call in calls), client_id=client.client_id,
+        principal_source=_source(first.visit), api_version=first.version, client_software_name=name,
+        client_software_version=version, response_bytes=sum(call.response_bytes for call in calls),
+        errors=sum(call.failed for call in calls), retriable=sum(call.retriable for call in calls),
+        protocol=sum(call.protocol for call in calls),
+        connection_lost=sum(call.outcome == "connection_lost" for call in calls),
+        throttle_ms=sum(call.throttle_ms for call in calls), idle=sum(call.idle for call in calls), latencies=latencies,
+        upstream_latencies=_counts(calls, "upstream_us"), service_latencies=() if service == latencies else service,
+        per_topic=tuple(_of_topic(topic, calls) for topic in topics),
+        polled=tuple(dict.fromkeys(topic for call in calls for topic in call.polled)),
+    )  # fmt: skip
+
+
+def _of_topic(topic: str, calls: Sequence[Call]) -> RollupTopic:
+    touching = [call for call in calls if topic in call.topics]
+    reported = RollupTopic(topic, topic_requests=len(touching), latencies=_counts(touching, "latency_us"))
+    service = _counts(touching, "service_us")
+    reported.service_latencies = () if service == reported.latencies else service
+    for call in touching:
+        parts = [part for part in call.parts if part.topic == topic]
+        reported.errors += any(part.error for part in parts)
+        for part in parts:
+            if part.error and call.api == "Produce":
+                reported.rejected_records += part.records
+                reported.rejected_bytes += part.bytes
+            elif not part.error and call.answered:
+                reported.records += part.records
+                reported.bytes += part.bytes
+            elif not part.error and call.api == "Produce":
+                reported.unconfirmed_records += part.records
+                reported.unconfirmed_bytes += part.bytes
+    return reported
+
+
+def _counts(calls: Iterable[Call], of: str) -> tuple[int, ...]:
+    counts = [0] * 40
+    for call in calls:
+        if call.answered and not call.idle:
+            counts[bisect_left(ROLLUP_BUCKETS, getattr(call, of))] += 1
+    while counts and not counts[-1]:
+        counts.pop()
+    return tuple(counts)
+
+
+def connection(change: Change) -> ConnectionEvent:
+    visit, client = change.visit, change.visit.client
+    event = ConnectionEvent(
+        seq=0,
+        change=change.what,  # type: ignore[arg-type]
+        ts=change.at, listener=client.listener, connection_id=visit.id,
+        principal="User:ANONYMOUS" if change.what == "opened" else client.principal, client_ip=client.ip,
+        client_port=visit.port, principal_source="anonymous" if client.mechanism is None else "unauthenticated",
+    )  # fmt: skip
+    if change.what != "opened":
+        event.tls_version, event.tls_cipher = client.tls
+    if change.what in ("opened", "authentication_failed"):
+        event.error_code = 58 * (change.what != "opened")
+        return event
+    event.principal_source = _source(visit)
+    event.sasl_mechanism = client.mechanism
+    if change.what == "closed":
+        if client.software and visit.calls:
+            event.client_software_name, event.client_software_version = client.software
+        event.client_id = client.client_id if visit.calls else None
+        event.cause = "client"
+        event.duration_ms = (change.at - visit.opened) // 1000
+        event.requests = len(visit.calls)
+        event.received_bytes = sum(call.request_bytes for call in visit.calls)
+        event.sent_bytes = sum(call.response_bytes for call in visit.calls)
+    return event
+
+
+def _source(visit: Visit) -> PrincipalSource:
+    return "anonymous" if visit.client.mechanism is None else "sasl"

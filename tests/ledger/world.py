@@ -6,20 +6,8 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from tests.ledger.acts import (
-    MINUTE,
-    SECOND,
-    Call,
-    Change,
-    Client,
-    Ends,
-    Limited,
-    Listing,
-    Membership,
-    Run,
-    Topic,
-    Visit,
-)  # fmt: skip
+from observers.cluster_events import GroupEvent, InventoryEvent, InventoryTopic
+from tests.ledger.acts import MINUTE, SECOND, Call, Change, Client, Run, Told, Visit
 
 LOGIN = 20_000
 """From a connection's beginning to its login."""
@@ -35,10 +23,7 @@ class World:
         self.runs = list(runs)
         self.visits: list[Visit] = []
         self.changes: list[Change] = []
-        self.limits: list[Limited] = []
-        self.listings: list[Listing] = []
-        self.memberships: list[Membership] = []
-        self.ends: list[Ends] = []
+        self.told: list[Told] = []
         self._open: dict[tuple[Client, Run], Visit] = {}
 
     def run(self, cluster: str, broker: int, at: int) -> Run:
@@ -88,13 +73,24 @@ class World:
             if visit.closed is not None:
                 self.changes.append(Change(visit, "closed", visit.closed))
 
-    def list_topics(self, cluster: str, at: int, topics: Sequence[Topic], parts: int = 1) -> None:
+    def list_topics(self, cluster: str, at: int, topics: Sequence[InventoryTopic], parts: int = 1) -> None:
         """All sidecars of the cluster that run at ``at`` list its topics."""
         size = -(-len(topics) // parts)
-        reported = tuple(tuple(topics[first : first + size]) for first in range(0, len(topics), size))
         for run in self.runs:
             if run.cluster == cluster and run.started <= at < run.ended:
-                self.listings.append(Listing(run, at + 1000 * run.broker, reported))
+                ts = at + 1000 * run.broker
+                for part in range(parts):
+                    some = tuple(topics[part * size : (part + 1) * size])
+                    self.told.append(Told(run, ts, InventoryEvent(0, ts, part + 1, parts, some)))
+
+    def member(
+        self, cluster: str, broker: int, client: Client, group: str, first: int, last: int, member: str | None = None,
+        **did: Any,
+    ) -> None:  # fmt: skip
+        """What a member of a group did from ``first`` to ``last``, before the sidecar of its coordinator."""
+        event = GroupEvent(0, client.listener, client.principal, client.ip, group, first, last,
+                           **{"requests": 1, "client_id": client.client_id, "member_id": member, **did})  # fmt: skip
+        self.told.append(Told(self.run(cluster, broker, last), last + SECOND, event))
 
 
 def timed(random: Random, least: int = 300, muted: int = 0, wait: int = 0) -> dict[str, Any]:

@@ -105,15 +105,3 @@ def _ended(job: subprocess.Popen[str]) -> None:
         finally:
             job.kill()
         assert job.returncode == 0, error
-
-
-@pytest.mark.parametrize("table", [table for table in STREAMED.values() if table.keys], ids=lambda table: table.name)
-def test_a_query_sees_the_rows_merged(ledger_root: Built, table: Any) -> None:
-    names, found = query(ledger_root.root, f"SELECT * FROM {table.name}")
-    assert names == [column.name for column in TABLES[table.name].columns]
-    key = [names.index(name) for name in table.keys]
-    by_key = {tuple(row[at] for at in key): row for row in found}
-    assert len(by_key) == len(found)
-    assert {at: dict(zip(names, row, strict=True)) for at, row in by_key.items()} == {
-        tuple(row[name] for name in table.keys): row for row in rows(ledger_root.root, table.name)
-    }

@@ -88,15 +88,6 @@ def test_tables_are_computed_by_the_time_and_not_by_the_number_of_batches(start:
     assert len(said) == 1
 
 
-def test_a_job_of_which_nothing_is_computed_is_never_behind(start: Start, clocks: Clocks) -> None:
-    said: list[str] = []
-    job = start("traffic", "slo", continuous=True, say=lambda note: said.append(str(note)))
-    job.batch_written()
-    job.run_due_tasks()
-    job.run_at_end()
-    assert (clocks.did(), said) == ([], [])
-
-
 @pytest.mark.promise("jobs.md", "A job maintains its tables every hour, and vacuums them once a day.")
 def test_tables_are_maintained_each_hour_and_vacuumed_once_a_day(start: Start, clocks: Clocks) -> None:
     job = start("traffic", continuous=True)

@@ -30,8 +30,8 @@ from spark_jobs.reader_records import AuditReader, default_name
 from spark_jobs.readers import FEATURES_TOPIC, REGISTRY_TOPIC, registered
 from spark_jobs.run import backfill, run
 from tests.brokers import Acl, SharedBroker
-from tests.integration.authorizer import LOGIN
 from tests.integration.consuming import until
+from tests.integration.logins import LOGIN
 from tests.spark.conftest import AuditTopic
 from tests.spark.envelopes import METADATA, encoded, event
 from tests.unit.jobs.test_reader_records import finalized

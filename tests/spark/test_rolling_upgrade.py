@@ -131,6 +131,9 @@ def records_of(ledgers: Sequence[ClientLedger]) -> dict[str, int]:
 
 
 @pytest.mark.promise(
+    "features.md", "While the level of the audit changes under load, the tables stay those of all events."
+)
+@pytest.mark.promise(
     "features.md", "A fleet is raised and lowered while clients and a job work, and no event is lost or counted twice."
 )
 def test_a_fleet_is_raised_and_lowered_while_clients_and_a_job_work(tmp_path: Path) -> None:

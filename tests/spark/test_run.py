@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +18,7 @@ from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
 from proxy.local.ports import free_ports
-from spark_jobs import compaction, io, kafka, maintenance
+from spark_jobs import checkpoint, compaction, io, kafka, maintenance
 from spark_jobs.batch import WholeTopic
 from spark_jobs.decode import DecodeOptions
 from spark_jobs.definitions import Definitions
@@ -135,40 +134,6 @@ def test_a_topic_becomes_tables_exactly(spark: SparkSession, audit: AuditTopic, 
     _assert_same_as_a_batch(spark, audit, root)
 
 
-@pytest.mark.parametrize(
-    "order", [*(pytest.param(each, marks=pytest.mark.slow) for each in ("at once", "forged last")), "forged first"]
-)
-@pytest.mark.slow
-def test_forged_envelopes_of_coming_numbers_are_conflicts(
-    spark: SparkSession, audit: AuditTopic, run_job: Run, tmp_path: Path, order: str
-) -> None:
-    """Of 1,000 requests somebody hides 512. In one batch, in several, and in several runs of the job."""
-    root = tmp_path / "tables"
-    real = [encoded(*[event(METADATA) for _ in range(50)], first_seq=1 + 50 * n, sent_at=NOON + n) for n in range(20)]
-    forged = [
-        encoded(*[throttle() for _ in range(size)], first_seq=1 + 50 * n)
-        for n, size in ((0, 50), *((n, 51) for n in range(2, 18, 2)), (19, 50), (18, 4))
-    ]
-    only = ["traffic", "dead_letters", "completeness"]
-    if order == "at once":
-        audit.send(*forged, *real)
-        run_job(only=only)
-    else:
-        for values in (forged, real) if order == "forged first" else (real, forged):
-            audit.send(*values)
-            run_job(only=only)
-    again = run_job(only=only)
-    assert again.batches == 0
-
-    shown = query(root, "SELECT sum(requests)::BIGINT FROM traffic")[1][0][0]
-    (found,) = query(root, "SELECT sum(conflicts)::BIGINT, sum(events)::BIGINT, sum(lost)::BIGINT FROM completeness")[1]
-    assert shown == (1_000 if order == "forged last" else 488)
-    assert found == (11 if order == "forged last" else 19, 1_000, 0)
-    letters = query(root, "SELECT reason, count(*), min(value_bytes) > 1000 FROM dead_letters GROUP BY reason")[1]
-    assert letters == [("conflict", found[0], True)]
-    _assert_same_as_a_batch(spark, audit, root)
-
-
 @pytest.mark.promise(
     "jobs.md", "Of two records with the same events the one with the earliest timestamp is kept by a backfill."
 )
@@ -245,74 +210,37 @@ def test_a_batch_that_fails_is_repeated_without_trace(
 def test_a_continuous_job_ends_on_sigterm_with_its_batch_done(
     audit: AuditTopic, run_job: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka, "MAX_BATCH_DELAY", "1s")
-    audit.send(*envelopes(2))
-    before = signal.getsignal(signal.SIGTERM)
-    seen: list[BatchProgress] = []
-    maintained_after: list[int] = []
-    monkeypatch.setattr(MaintenanceScheduler, "run_due_tasks", lambda self: maintained_after.append(len(seen)))
-
-    def progress(said: BatchProgress | Notice) -> None:
-        if not isinstance(said, BatchProgress):
-            return
-        seen.append(said)
-        if len(seen) == 1:
-            audit.send(*envelopes(3, boot="later"))
-        else:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    patience = threading.Timer(240, os.kill, (os.getpid(), signal.SIGINT))
-    patience.start()
-    try:
-        summary = run_job(available_now=False, progress=progress)
-    finally:  # or it would end the whole test run later
-        patience.cancel()
-    assert (summary.batches, summary.records) == (2, 5)
-    assert 2 not in maintained_after, "no maintenance is begun once the job is to end"
-    assert totals(tmp_path / "tables") == tuple(map(sum, zip(expected(2), expected(3), strict=True)))
-    assert signal.getsignal(signal.SIGTERM) is before
-    assert run_job().records == 0
-
-
-@pytest.mark.slow
-def test_a_job_that_is_stopped_during_maintenance_finishes_the_batch_that_runs_then(
-    spark: SparkSession, audit: AuditTopic, run_job: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two batches end during the maintenance, more than Spark keeps reports of, and the third one is being written."""
+    """Batches end during the maintenance, and it is stopped then, while the third one is being written."""
     audit.send(*envelopes(30))
-    third_begun, two_reported = threading.Event(), threading.Event()
-    append = io.append_once
-    reports: list[weakref.ref[BatchProgress]] = []
-    kept: list[int] = []
+    before = signal.getsignal(signal.SIGTERM)
+    third_begun, stopped, seen = threading.Event(), threading.Event(), threading.Event()
+    append, read_position = io.append_once, checkpoint.read_position
 
     def append_once(session: SparkSession, rows: pyarrow.Table, path: str, writer: str, number: int) -> None:
         if number == 2:
             third_begun.set()
-            assert two_reported.wait(240)
+            assert seen.wait(120)
         append(session, rows, path, writer, number)
 
     def run_due_tasks(self: MaintenanceScheduler) -> None:
-        assert third_begun.wait(240)
+        assert not stopped.is_set(), "no maintenance is begun once the job is to end"
+        assert third_begun.wait(120)
+        stopped.set()
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def progress(said: BatchProgress | Notice) -> None:
-        if isinstance(said, BatchProgress):
-            kept.append(sum(report() is not None for report in reports))
-            reports.append(weakref.ref(said))
-            if len(reports) == 2:
-                two_reported.set()
+    def read(folder: io.Folder) -> checkpoint.CheckpointPosition:
+        position = read_position(folder)
+        if stopped.is_set():
+            seen.set()
+        return position
 
     monkeypatch.setattr(io, "append_once", append_once)
     monkeypatch.setattr(MaintenanceScheduler, "run_due_tasks", run_due_tasks)
-    spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1")
-    try:
-        summary = run_job(available_now=False, progress=progress)
-    finally:
-        two_reported.set()
-        spark.conf.unset("spark.sql.streaming.numRecentProgressUpdates")
+    monkeypatch.setattr(checkpoint, "read_position", read)
+    summary = run_job(available_now=False)
     assert (summary.batches, summary.records, summary.events) == (3, 30, 90)
-    assert kept == [0, 0, 0], "a job that runs for ever does not collect its reports"
     assert totals(tmp_path / "tables") == expected(30)
+    assert signal.getsignal(signal.SIGTERM) is before
     assert run_job().records == 0
 
 

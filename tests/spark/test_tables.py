@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pyarrow
 import pytest
-from deltalake import DeltaTable, Schema
-from deltalake.schema import Field
+from deltalake import Schema
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
@@ -22,50 +21,15 @@ from tests.spark import stored as of_traffic
 pytestmark = pytest.mark.spark
 
 DAY, NEXT = date(2026, 9, 22), date(2026, 9, 23)
-SCHEMA = pyarrow.schema([("day", pyarrow.date32()), ("n", pyarrow.int64())])
-
-
-def rows(*values: int, day: date | None = DAY) -> pyarrow.Table:
-    return pyarrow.table({"day": [day] * len(values), "n": list(values)}, SCHEMA)
-
-
-def numbers(path: str) -> list[int]:
-    return sorted(DeltaTable(path).to_pyarrow_table()["n"].to_pylist())
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    path = str(tmp_path / "table")
-    stored_table.create_table(path, {}, Schema.from_arrow(SCHEMA), "Numbers.")
-    return path
-
-
-def append(path: str, batch: int, *values: int, writer: str = "job", day: date | None = DAY) -> None:
-    stored_table.append_once(rows(*values, day=day), path, {}, writer, batch)
-
-
-@pytest.mark.slow
-def test_a_table_is_continued_from_spark_and_read_by_it(spark: SparkSession, tmp_path: Path) -> None:
-    """What an older release wrote with Spark's writer has its batches, and Spark reads what is written here."""
-    path = str(tmp_path / "table")
-    frame = spark.createDataFrame([(DAY, 1), (NEXT, 2)], "day date, n bigint").localCheckpoint()
-    for batch in range(12):  # Spark writes a checkpoint with each tenth
-        as_before = frame.write.format("delta").mode("append").partitionBy("day")
-        as_before.option("txnAppId", "job").option("txnVersion", batch).save(path)
-    assert StoredTable(path, {}).writers == {"job": 11}
-    append(path, 11, 5)
-    append(path, 12, 7)
-    read = spark.read.format("delta").load(path)
-    assert sorted(row["n"] for row in read.collect()) == numbers(path) == [*[1] * 12, *[2] * 12, 7]
-    frame.write.format("delta").mode("append").option("txnAppId", "job").option("txnVersion", 12).save(path)
-    assert StoredTable(path, {}).writers == {"job": 12}
-    assert len(numbers(path)) == 25, "also a job that is set back to the older release does not write it again"
 
 
 @pytest.mark.promise(
     "jobs.md", "The tasks of a backfill write the files of a table, and no attempt overwrites those of another."
 )
-def test_tasks_write_a_file_for_each_day_which_no_other_attempt_writes(spark: SparkSession, path: str) -> None:
+def test_tasks_write_a_file_for_each_day_which_no_other_attempt_writes(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    schema = pyarrow.schema([("day", pyarrow.date32()), ("n", pyarrow.int64())])
+    stored_table.create_table(path, {}, Schema.from_arrow(schema), "Numbers.")
     many = spark.range(300).selectExpr(
         "CASE id % 3 WHEN 0 THEN DATE'2026-09-22' WHEN 1 THEN DATE'2026-09-23' END", "id"
     )
@@ -75,26 +39,11 @@ def test_tasks_write_a_file_for_each_day_which_no_other_attempt_writes(spark: Sp
     StoredTable(path, {}).replace_files([], again)
     stored = StoredTable(path, {})
     assert (len(stored.files), stored.files_by_day) == (3, {DAY: 1, NEXT: 1})
-    assert numbers(path) == [*range(300)]
+    assert sorted(stored.dataset().to_table()["n"].to_pylist()) == [*range(300)]
     assert set(stored.dataset([NEXT]).to_table()["n"].to_pylist()) == set(range(1, 300, 3))
     for file in stored.files:
         written = parquet.ParquetFile(f"{path}/{file.path}").metadata
         assert (written.num_rows, written.num_row_groups, file.size) == (100, 1, Path(path, file.path).stat().st_size)
-
-
-@pytest.mark.slow
-def test_tasks_read_files_of_a_snapshot_with_columns_that_they_lack(spark: SparkSession, path: str) -> None:
-    append(path, 0, 1, 2)
-    append(path, 1, 3, day=NEXT)
-    append(path, 2, 4, day=None)
-    StoredTable(path, {}).add_columns([Field("more", "string")])
-    stored = StoredTable(path, {})
-    append(path, 3, 5)
-    StoredTable(path, {}).replace_files(StoredTable(path, {}).files, [])  # what another job does meanwhile
-    read = io.read_rows(spark, stored, [file for file in stored.files if file.day != NEXT])
-    assert read.columns == ["day", "n", "more"]
-    assert sorted(map(tuple, read.collect()), key=str) == [(None, 4, None), (DAY, 1, None), (DAY, 2, None)]
-    assert io.read_rows(spark, stored, []).collect() == []
 
 
 @pytest.mark.promise("tables.md", "Any engine that reads Delta can read the tables, Spark for example.")

@@ -15,7 +15,7 @@ from proxy.core import request_resources, response_errors
 from spark_jobs import kafka_errors
 from spark_jobs.tables.changes import CHANGE_OPERATIONS
 from tests.spark.decoded import decoded
-from tests.spark.envelopes import FETCH, METADATA, MINUTE, NOON, PRODUCE, connection, encoded, event, partition
+from tests.spark.envelopes import FETCH, METADATA, MINUTE, NOON, PRODUCE, encoded, event, partition
 from tests.spark.stored import Row
 
 
@@ -64,37 +64,6 @@ def test_resources_that_are_not_listed_have_a_row_together() -> None:
     ]  # fmt: skip
 
 
-def test_results_that_no_response_says_are_unknown() -> None:
-    named = (Resource("topic", "a", error_code=29), Resource("topic", "b", error_code=-1))
-    more = {"item_errors": (ItemError(29, "topic", "a"),), "item_failures": 200}
-    assert what(rows_of(request(resources=named, **more)), "resource_name", "result") == [
-        ("a", "denied"), ("b", "unknown"),
-    ]  # fmt: skip
-    assert what(rows_of(request(resources=named[1:], decode="not_kept")), "result") == [("unknown",)]
-    lost = Resource("topic", "orders", error_code=-1)
-    assert what(rows_of(request(resources=(lost,), outcome="connection_lost")), "result") == [("unknown",)]
-    assert what(rows_of(request(outcome="connection_lost")), "result", "resource_type") == [("unknown", None)]
-
-
-def test_a_request_that_the_broker_has_not_seen_failed() -> None:
-    assert what(rows_of(request(synthesized=True)), "result", "error") == [("failed", "UNSUPPORTED_VERSION")]
-    named = (Resource("topic", "ghost", error_code=35),)
-    assert what(rows_of(request(synthesized=True, resources=named)), "result") == [("failed",)]
-
-
-def test_a_denial_names_what_the_client_has_no_right_to() -> None:
-    """The response has it at the topic."""
-    named = (Resource("transactional_id", "pay", error_code=53), Resource("topic", "t", error_code=53))
-    refused = (ItemError(53, "topic", "t", partition=0),)
-    rows = rows_of(request("AddPartitionsToTxn", "Write", resources=named, item_errors=refused, item_failures=1))
-    assert what(rows, "resource_type", "resource_name", "result") == [("transactional_id", "pay", "denied")]
-
-
-def test_a_request_that_names_a_resource_twice_is_one_request() -> None:
-    twice = (Resource("topic", "orders"), Resource("topic", "orders", error_code=36), Resource("topic", "orders"))
-    assert what(rows_of(request(resources=twice)), "error_code", "requests") == [(0, 1), (36, 1)]
-
-
 ACL = {"acl_permission_type": "ALLOW", "acl_operation": "Read", "acl_host": "*", "acl_pattern_type": "LITERAL"}
 
 
@@ -123,16 +92,37 @@ def test_how_a_setting_and_a_user_are_changed() -> None:
     ]  # fmt: skip
 
 
-RESULTS = {0: ("success", None), 29: ("denied", "TOPIC_AUTHORIZATION_FAILED"), 36: ("failed", "TOPIC_ALREADY_EXISTS"),
-           -1: ("failed", "UNKNOWN_SERVER_ERROR"), 9_999: ("failed", None)}  # fmt: skip
-
-
 def test_each_resource_has_its_result() -> None:
     for code, result in RESULTS.items():
         rows = rows_of(request(resources=(Resource("topic", "orders", error_code=code), Resource("topic", "clicks"))))
         assert what(rows, "resource_name", "error_code", "result", "error") == [
             ("clicks", 0, "success", None), ("orders", code, *result),
         ]  # fmt: skip
+    twice = (Resource("topic", "orders"), Resource("topic", "orders", error_code=36), Resource("topic", "orders"))
+    assert what(rows_of(request(resources=twice)), "error_code", "requests") == [(0, 1), (36, 1)], "one request"
+    # What no response says is unknown.
+    named = (Resource("topic", "a", error_code=29), Resource("topic", "b", error_code=-1))
+    more = {"item_errors": (ItemError(29, "topic", "a"),), "item_failures": 200}
+    found = what(rows_of(request(resources=named, **more)), "resource_name", "result")
+    assert found == [("a", "denied"), ("b", "unknown")]
+    for unknown in (
+        request(resources=named[1:], decode="not_kept"), request(outcome="connection_lost"),
+        request(resources=(Resource("topic", "orders", error_code=-1),), outcome="connection_lost"),
+    ):  # fmt: skip
+        assert what(rows_of(unknown), "result") == [("unknown",)], unknown
+    # What the broker has not seen has failed.
+    ghost = (Resource("topic", "ghost", error_code=35),)
+    assert what(rows_of(request(synthesized=True)), "result", "error") == [("failed", "UNSUPPORTED_VERSION")]
+    assert what(rows_of(request(synthesized=True, resources=ghost)), "result") == [("failed",)]
+    # The response has a denial at the topic, which is not what the client has no right to.
+    named = (Resource("transactional_id", "pay", error_code=53), Resource("topic", "t", error_code=53))
+    refused = (ItemError(53, "topic", "t", partition=0),)
+    rows = rows_of(request("AddPartitionsToTxn", "Write", resources=named, item_errors=refused, item_failures=1))
+    assert what(rows, "resource_type", "resource_name", "result") == [("transactional_id", "pay", "denied")]
+
+
+RESULTS = {0: ("success", None), 29: ("denied", "TOPIC_AUTHORIZATION_FAILED"), 36: ("failed", "TOPIC_ALREADY_EXISTS"),
+           -1: ("failed", "UNKNOWN_SERVER_ERROR"), 9_999: ("failed", None)}  # fmt: skip
 
 
 DENIED = {
@@ -174,15 +164,6 @@ def test_denials_of_a_minute_are_one_row() -> None:
     rows = rows_of(*reported)
     assert [row.requests for row in rows] == [50, 50]
     assert rows[0].first_at == datetime(2026, 9, 22, 12)
-
-
-def test_reads_and_other_errors_are_no_changes() -> None:
-    assert not rows_of(
-        event(FETCH, partition("a", error_code=3)), event(PRODUCE, partition("a")),
-        request("OffsetCommit", "Read", group_id="g"),
-        request("DescribeConfigs", "DescribeConfigs", resources=(Resource("topic", "a"),)),
-        event(METADATA, item_errors=(ItemError(3, "topic", "b"),)), connection(),
-    )  # fmt: skip
 
 
 @pytest.mark.promise(

@@ -11,7 +11,6 @@ from spark_jobs.checkpoint import (
     check_identity,
     check_new_checkpoint,
     check_position,
-    with_added_tables,
     writer_prefix,
 )
 from spark_jobs.errors import JobError
@@ -48,14 +47,6 @@ def test_tables_may_have_one_new_checkpoint_for_each_topic_of_each_cluster() -> 
         JobError, match="no checkpoint at /data/checkpoint, but table traffic is already filled from au"
     ):
         check_new_checkpoint(there, "kafka", "audit", WHERE)
-
-
-def test_a_checkpoint_goes_on_with_its_own_tables_and_gets_new_ones() -> None:
-    check_identity(IDENTITY, "kafka", "audit", tables(), None, WHERE)
-    check_identity(CheckpointIdentity(WRITER, "kafka", "audit", {}, ["slo"]), "kafka", "audit", {}, ["slo"], WHERE)
-    before = CheckpointIdentity(WRITER, "kafka", "audit", {"traffic": "t-1"})
-    after = with_added_tables(before, {"traffic": "t-1", "latency": "l-1"})
-    assert after == CheckpointIdentity(WRITER, "kafka", "audit", {"traffic": "t-1", "latency": "l-1"})
 
 
 @pytest.mark.promise("jobs.md", "A checkpoint of another topic, of another cluster or of other tables is refused.")

@@ -158,11 +158,3 @@ def test_what_was_lost_was_not_seen() -> None:
         name: [1] for name in ("reported", "disputed", "missing", "killed", "killed_in_silence", "older_and_missing")
     }
     assert {row.coverage for row in found.values()} == {1.0}
-
-
-def test_a_cluster_whose_sidecars_reported_no_status_is_not_covered() -> None:
-    reported = {**alive(0, 60)[0], "statuses": 0, "last_status": None, "started_at": None}
-    found = judged(none=[reported], some=[*alive(0, 600), {**reported, "broker_id": 2, "boot_id": "b2"}])
-    assert (found["none"].since, found["none"].covered_since, found["none"].coverage) == (None, None, None)
-    assert (found["some"].covered_since, found["some"].coverage) == (after(600), 0.5)
-    assert found["some"].uncovered_brokers == [2]

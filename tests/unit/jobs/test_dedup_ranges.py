@@ -29,33 +29,6 @@ def add(taken: DedupRanges, first: int, last: int, boot: SidecarBoot = BOOT) -> 
     return [*ranges[0, 7]] if ranges else None
 
 
-def test_a_record_that_comes_again_has_nothing_new() -> None:
-    taken = DedupRanges()
-    assert [add(taken, *each) for each in ((1, 200), (201, 400), (1, 200))] == [None, None, []]
-    assert add(taken, 1, 200, OTHER) is None
-    assert add(taken, 1, 200, SidecarBoot("elsewhere", 1, "boot")) is None
-    records = [record(1, 200, partition=3, offset=9), record(401, 402, partition=3, offset=10)]
-    decision = taken.add_records(records)
-    assert (decision.new_ranges, decision.conflicts, decision.duplicates) == ({(3, 9): []}, {}, 1)
-
-
-PARTS: list[tuple[list[tuple[int, int]], tuple[int, int], list[tuple[int, int]] | None]] = [
-    ([(1, 200)], (1, 100), []), ([(1, 200)], (101, 200), []), ([(1, 100), (101, 200)], (1, 200), []),
-    ([(101, 200), (1, 100)], (1, 200), []), ([(1, 100)], (1, 200), [(101, 200)]), ([(101, 200)], (1, 200), [(1, 100)]),
-    ([(50, 60), (80, 90)], (1, 200), [(1, 49), (61, 79), (91, 200)]), ([(1, 10), (30, 40)], (11, 29), None),
-    ([(1, 10), (30, 40)], (5, 35), [(11, 29)]),
-]  # fmt: skip
-"""Taken intervals, one that comes now, and what is new of it."""
-
-
-def test_of_parts_and_wholes_the_rest_is_new() -> None:
-    for before, numbers, new in PARTS:
-        taken = DedupRanges()
-        assert [add(taken, *each) for each in before] == [None] * len(before)
-        assert add(taken, *numbers) == new, (before, numbers)
-        assert add(taken, *numbers) == [], (before, numbers)
-
-
 def test_any_order_of_any_intervals_is_what_a_set_says() -> None:
     chance, taken, known = random.Random(20260922), DedupRanges(), set[int]()
     for _ in range(200):
@@ -154,15 +127,3 @@ def test_what_is_no_longer_known_is_a_conflict_within_a_process_and_none_of_one_
     )
     assert conflicts(taken, record(1, 1, other=1), record(1, 1, boot=OTHER)) == []
     assert len(conflicts(taken, record(1, 1, boot=OTHER, other=1))) == 1
-
-
-def test_digests_of_an_earlier_release_are_not_compared() -> None:
-    """Its checkpoint has records without the number of the function; their numbers are known all the same."""
-    boots = json.loads(noted(record(1, 4), record(5, 8)).to_json())
-    for each in boots[0][4]:
-        del each[7:]
-    taken = DedupRanges.from_json(json.dumps(boots))
-    later = [record(5, 8, other=5, offset=8), record(3, 12, offset=9), record(9, 12, other=9, offset=10)]
-    decision = taken.add_records(later)
-    assert decision.new_ranges == {(0, 8): [], (0, 9): [(9, 12)], (0, 10): []}
-    assert decision.conflicts == {(0, 10): "9 to 12 differ from partition 0, offset 9"}

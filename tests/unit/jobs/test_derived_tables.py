@@ -133,7 +133,9 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
 @pytest.mark.promise(
     "jobs.md", "Only days whose inputs changed are computed again, with the days that they are part of."
 )
-def test_the_days_that_changed_are_computed_again(root: Root, computed: list[list[int]]) -> None:
+def test_the_days_that_changed_are_computed_again(
+    root: Root, computed: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     root.requests(0, 1, 2)
     assert root.derive("slo") == (), root.said
     assert root.values(SLO, "total") == {0: 5, 1: 5, 2: 5}
@@ -158,20 +160,12 @@ def test_the_days_that_changed_are_computed_again(root: Root, computed: list[lis
 
     root.derive("slo", since=FIRST + timedelta(days=2))
     root.derive("slo", objectives=("other",))
-    assert computed[4:] == [[2, 3], [0, 2, 3]], "a backfill computes its days, other definitions every day"
+    monkeypatch.setitem(derived_tables.COMPUTATION_VERSIONS, "slo", derived_tables.COMPUTATION_VERSIONS["slo"] + 1)
+    root.derive("slo", objectives=("other",))
+    assert computed[4:] == [[2, 3], *[[0, 2, 3]] * 2], "a backfill: its days, other definitions or values: every day"
     said = [re.fullmatch(r"table slo: computed(?: from (.+) on)?, \d+\.\d s", said) for said in root.said]
-    days = [None, 0, 3, 1, 2, None]
+    days = [None, 0, 3, 1, 2, None, None]
     assert [one and one[1] for one in said] == [day if day is None else f"2026-03-{day + 1:02}" for day in days]
-
-
-def test_a_table_that_was_created_anew_is_read_as_a_whole(root: Root, computed: list[list[int]]) -> None:
-    root.requests(0, 1, 2)
-    root.derive("slo")
-    shutil.rmtree(root.path(TRAFFIC))
-    root.requests(0, 1, requests=7)
-    root.derive("slo")
-    assert computed == [[0, 1, 2]] * 2
-    assert root.values(SLO, "total") == {0: 7, 1: 7}
 
 
 def test_commits_that_the_log_no_longer_has_may_have_changed_any_day(root: Root, computed: list[list[int]]) -> None:
@@ -184,15 +178,6 @@ def test_commits_that_the_log_no_longer_has_may_have_changed_any_day(root: Root,
     root.derive("slo")
     assert computed == [[0, 1]] * 2
     assert root.values(SLO, "total") == {0: 15, 1: 5}
-
-
-def test_the_commits_of_12_hours_are_scanned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two topics with a batch each 6 s, after a job that was stopped for as long as the log is retained."""
-    inputs = derived_tables._Inputs(NO_SPARK, TableRoot("", ""))
-    monkeypatch.setattr(inputs, "days_changed", lambda name, version: {FIRST})
-    for commits, changed in ((14_400, {"traffic": {FIRST}}), (15_001, None)):
-        before, now = ({"made_by": "", "inputs": {"traffic": ("id", version)}} for version in (0, commits))
-        assert derived_tables._days_changed(inputs, before, now) == changed, commits
 
 
 @pytest.mark.promise("cost.md", "Days whose inputs are no longer kept stay as they were, also when definitions change.")
@@ -215,32 +200,10 @@ def test_days_whose_inputs_were_deleted_for_their_age_stay_as_they_were(
     assert computed == [[0, 4], [4, 5], [4, 5]]
 
 
-def test_a_release_that_computes_other_values_does_so_of_every_day(
-    root: Root, computed: list[list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root.requests(0)
-    root.derive("slo")
-    monkeypatch.setitem(derived_tables.COMPUTATION_VERSIONS, "slo", derived_tables.COMPUTATION_VERSIONS["slo"] + 1)
-    root.derive("slo")
-    root.derive("slo")
-    assert computed == [[0], [0]]
-
-
 def test_what_nothing_is_declared_for_is_not_made(root: Root) -> None:
     assert tables_without_definitions(["traffic", "slo", "topics"], Definitions()) == ["slo"]
     assert root.derive("slo", objectives=()) == ()
     assert not Path(root.path(SLO)).exists()
-
-
-def test_what_only_adds_up_is_not_merged_first(root: Root) -> None:
-    root.requests(0)
-    root.requests(0, requests=6)
-    for _ in range(2):
-        root.append(INVENTORY, {"day": FIRST, "topic": "t", "part": 1})
-    counts = "(SELECT count(*) FROM traffic) AS produced_bytes, (SELECT count(*) FROM inventory) AS consumed_bytes"
-    derived_tables.DERIVED_QUERIES["topics"] = lambda _: f"SELECT DATE '2026-03-01' AS day, {counts}"
-    assert root.derive("topics") == ()
-    assert (root.values(TOPICS, "produced_bytes"), root.values(TOPICS, "consumed_bytes")) == ({0: 2}, {0: 1})
 
 
 @pytest.mark.promise("jobs.md", "Columns that a release does not have are NULL in the rows that it writes or merges.")

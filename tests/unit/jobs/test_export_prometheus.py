@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -132,56 +130,3 @@ def test_what_is_left_out_is_a_comment_of_one_line_whatever_its_name(tmp_path: P
     text = prometheus_rules(load([file]))
     assert "\n# Not included: up, a groups: 1: " in text
     assert yaml.safe_load(text) == {"groups": []}
-
-
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool on PATH")
-def test_prometheus_makes_of_them_what_they_say(tmp_path: Path) -> None:
-    (tmp_path / "slo.yaml").write_text(slo(selection="apis: [Metadata, Heartbeat], listeners: [C], by: [api]"))
-    (tmp_path / "rules.yaml").write_text(prometheus_rules(load([tmp_path / "slo.yaml"])))
-    labels = "".join(f', {name}="{value}"' for name, value in sorted(ID.items()))
-
-    script = {
-        "rule_files": ["rules.yaml"],
-        "evaluation_interval": "1m",
-        "tests": [
-            {
-                "interval": "1m",
-                "input_series": [
-                    {"series": 'brokerside_requests_total{api="Metadata",listener="C"}', "values": "0+100x120"},
-                    {"series": 'brokerside_responses_total{api="Metadata",listener="C"}', "values": "0+80x120"},
-                    {"series": 'brokerside_requests_total{api="Heartbeat",listener="C"}', "values": "0+10x120"},
-                    {"series": 'brokerside_requests_total{api="Metadata",listener="other"}', "values": "0+100x120"},
-                ],
-                "promql_expr_test": [
-                    {
-                        "expr": f"round(slo:sli_error:ratio_rate{window}, 0.001)",
-                        "eval_time": "2h",
-                        "exp_samples": [
-                            {"labels": f'{{api="{api}"{labels}, sloth_window="{window}"}}', "value": value}
-                            for api, value in (("Heartbeat", 1), ("Metadata", 0.2))
-                        ],
-                    }
-                    for window in ("5m", "1h", "30d")
-                ]
-                + [
-                    {
-                        "expr": 'round(slo:period_error_budget_remaining:ratio{api="Metadata"}, 0.001)',
-                        "eval_time": "2h",
-                        "exp_samples": [{"labels": f'{{api="Metadata"{labels}, sloth_window="30d"}}', "value": -19}],
-                    },
-                    {
-                        "expr": 'count by (sloth_severity) (ALERTS{alertname="SLOBudgetBurns", alertstate="firing"})',
-                        "eval_time": "2h",
-                        "exp_samples": [
-                            {"labels": '{sloth_severity="page"}', "value": 2},
-                            {"labels": '{sloth_severity="ticket"}', "value": 2},
-                        ],
-                    },
-                ],
-            }
-        ],
-    }
-    (tmp_path / "test.yaml").write_text(yaml.safe_dump(script))
-    for command in (["check", "rules", "rules.yaml"], ["test", "rules", "test.yaml"]):
-        done = subprocess.run(["promtool", *command], cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import date, datetime
-from itertools import permutations
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from tests.ledger.stored import merged
 from tests.spark import derived
 from tests.spark.decoded import decoded
 from tests.spark.envelopes import MINUTE, NOON, encoded, event, group
-from tests.spark.envelopes import inventory as list_of
 from tests.spark.frames import after
 from tests.spark.stored import Row, rows
 
@@ -229,28 +227,3 @@ def test_the_lists_of_an_hour_are_one_row_for_each_topic() -> None:
         "first_seen": datetime(2026, 9, 22, 12), "last_seen": datetime(2026, 9, 22, 12, 59), "listings": 2,
     }  # fmt: skip
     assert (internal.topic, internal.internal, internal.partitions, internal.listings) == ("__offsets", True, 50, 1)
-
-
-def test_of_values_at_one_time_the_greatest_holds_in_any_order() -> None:
-    lists = [
-        listed(InventoryTopic("orders", topic_id, partitions, internal), part=part, parts=parts)
-        for topic_id, partitions, internal, part, parts in (
-            ("id-1", 3, True, 1, 4), ("id-2", 2, False, 3, 3), (None, 1, False, 2, 2),
-        )
-    ]  # fmt: skip
-    for each in permutations(lists):
-        values = [encoded(one, first_seq=number) for number, one in enumerate(each, 1)]
-        (row,) = decoded("inventory", values)
-        found = [row[name] for name in ("topic_id", "partitions", "internal", "part", "parts")]
-        assert found == ["id-2", 3, True, 3, 4]
-
-
-def test_each_hour_and_each_cluster_has_topics_of_its_own() -> None:
-    values = [
-        encoded(list_of("a", "b"), listed(InventoryTopic("a"), ts=NOON + 60 * MINUTE)),
-        encoded(list_of("a"), cluster_id="west"),
-    ]
-    rows = decoded("inventory", values)
-    assert sorted((row.cluster_id, row.topic, row.hour.hour) for row in rows) == [
-        ("cluster", "a", 12), ("cluster", "a", 13), ("cluster", "b", 12), ("west", "a", 12),
-    ]  # fmt: skip

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from observers.event import ROLLUP_BUCKETS, RollupTopic
+from observers.event import ROLLUP_BUCKETS
 from spark_jobs.events import MAX_SUM
 from tests.spark.decoded import decoded
-from tests.spark.envelopes import FETCH, METADATA, MINUTE, NOON, PRODUCE, Event, encoded, event, partition, rollup
+from tests.spark.envelopes import FETCH, METADATA, PRODUCE, Event, encoded, event, partition, rollup
 from tests.spark.stored import Row
 
 SHARE_FETCH = 78
@@ -112,27 +112,6 @@ def test_a_request_counts_once_for_each_of_its_topics() -> None:
     assert {row.topic: figures(row) for row in rows} == {
         None: (2, 0, both, Counter({0: 2}), both), "a": (1, 0, one, None, one), "b": (2, 0, other, None, other),
     }  # fmt: skip
-
-
-def test_requests_and_rollups_add_up() -> None:
-    """Of two addresses, versions and kinds of software: none of them is in the key."""
-    of_topic = RollupTopic("t", topic_requests=2, latencies=(0, 1, 1), service_latencies=(2,))
-    rows = table_of(
-        event(FETCH, partition("t"), latency_us=60, upstream_us=64, client_ip="10.0.0.8"),
-        event(FETCH, partition("t"), latency_us=10**9, ts_request=NOON + MINUTE - 1, api_version=4),
-        event(FETCH, ts_request=NOON - 10**15),
-        rollup(FETCH, of_topic, latencies=(0, 5, 1), upstream_latencies=(6,), service_latencies=(6,), idle=4),
-        rollup(FETCH, RollupTopic("t", latencies=(1,)), latencies=(1,), upstream_latencies=(1,), idle=1,
-               client_software_name="kgo"),
-        rollup(FETCH, latencies=(), upstream_latencies=(), requests=0, client_id=None),
-    )  # fmt: skip
-    now = {row.topic: figures(row) for row in rows if row.minute.year == 2026}
-    assert now == {
-        None: (9, 5, Counter({0: 2, 1: 5, 2: 1, 39: 1}), Counter({0: 9}), Counter({0: 8, 39: 1})),
-        "t": (5, 0, Counter({0: 2, 1: 1, 2: 1, 39: 1}), None, Counter({0: 4, 39: 1})),
-    }
-    (late,) = [figures(row) for row in rows if row.minute.year != 2026]
-    assert late == (0, 1, Counter(), Counter(), Counter())
 
 
 def test_counts_of_a_strange_sidecar_do_not_end_the_job() -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import base64
-import gc
 import json
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,13 +13,12 @@ import pyarrow as pa
 import pytest
 
 from observers.event import RollupTopic
-from spark_jobs.decode import CONFLICT_REASON, DecodeOptions, decode_records
+from spark_jobs.decode import CONFLICT_REASON
 from spark_jobs.dedup_ranges import DedupDecision, DedupRanges
 from spark_jobs.event_structs import EVENT_STRUCTS
-from spark_jobs.events import KINDS, MAX_INSTANT, MAX_SUM, REQUEST_EVENT, TOPIC_PARTITION, EventField
+from spark_jobs.events import KINDS, MAX_INSTANT, MAX_SUM
 from spark_jobs.parse import Fault, parse_record
-from spark_jobs.partial_rows import collector_paused
-from spark_jobs.schemas import DEAD_LETTER_REASONS, DEAD_LETTERS, STREAMED
+from spark_jobs.schemas import DEAD_LETTER_REASONS, DEAD_LETTERS
 from tests.spark.decoded import READ_AT, Value, kafka_records, partial_rows, rows_of, summaries
 from tests.spark.envelopes import (
     FETCH,
@@ -104,21 +101,6 @@ def test_what_a_strange_client_or_a_newer_sidecar_writes_is_no_dead_letter() -> 
     assert {path: fault for path, fault in faults.items() if isinstance(fault, Fault)} == {}
 
 
-def test_what_may_be_left_out_may_be_null() -> None:
-    """No sidecar writes it, and msgspec alone would not accept it."""
-    for name, default in {"client_id": None, "throttle_ms": 0, "topics": (), "polled": (), "acks": None}.items():
-        (read,) = events_of([edited(f"events.0.{name}", None)], "request")
-        assert getattr(read, name) == default
-    half = encoded(event(client_id="x")).replace(b'"x"', rb'"\ud83d"')
-    assert events_of([half], "request")[0].client_id == "?", "of half a surrogate pair"
-
-
-def test_a_number_that_is_too_large_for_a_double_is_infinite() -> None:
-    for number in (b"1e400", b"1" + b"0" * 400):
-        value = encoded(throttle(observed=21.5)).replace(b"21.5", number)
-        assert events_of([value], "throttle")[0].observed == math.inf
-
-
 @pytest.mark.promise(
     "jobs.md", "A record that cannot be read is a dead letter with place and reason, and counts in no other table."
 )
@@ -142,60 +124,6 @@ def test_poison_becomes_dead_letters_and_nothing_else_changes() -> None:
     assert sum(row["requests"] for row in rows_of("traffic", partial).to_pylist()) == 2 * good
     kept = [record for record in summaries(partial) if not record.dead]
     assert [record.last for record in kept] == [2 + 2 * number for number in range(good)]
-
-
-def test_records_of_any_kind_leave_nothing_for_the_collector_of_cycles() -> None:
-    """It is paused while a task decodes: what only it can free would stay until the end of the task."""
-    values = [value for value, *_ in POISON.values()]
-    values += [
-        encoded(event(), throttle(), rollup(), connection(), inventory("a"), gap(6, 7), status()),
-        with_unknown(),
-    ]
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for _ in range(10):
-            assert not gc.isenabled()
-            yield kafka_records(values)
-
-    made = list(decode_records(batches(), DecodeOptions(tuple(STREAMED))))
-    assert gc.isenabled()
-    del made
-    gc.collect()  # what is made once is made
-    with collector_paused():
-        made = list(decode_records(batches(), DecodeOptions(tuple(STREAMED))))
-        assert gc.collect() == 0
-    assert sum(len(batch) for batch in made) > 10 * len(POISON)
-
-
-def test_a_fault_in_any_field_of_one_request_among_many_is_found() -> None:
-    faults = [*_faults("", REQUEST_EVENT), *_faults("topics.1.", TOPIC_PARTITION)]
-    values = []
-    for name, value, _ in faults:
-        asked = [event(PRODUCE, partition(), partition("clicks"), outcome="answered", decode="full") for _ in range(3)]
-        root = msgspec.json.decode(encoded(*asked, connection(), status()))
-        *way, last = name.split(".")
-        at = root["events"][1]
-        for step in way:
-            at = at[int(step)] if isinstance(at, list) else at[step]
-        at[last] = value
-        values.append(msgspec.json.encode(root))
-    found = [tuple(parse_record(value)) for value in values]
-    expected = [(reason, "events[]." + name.replace(".1.", "[].")) for name, _, reason in faults]
-    assert dict(zip(faults, found, strict=True)) == dict(zip(faults, expected, strict=True))
-    assert len(faults) > 30
-
-
-def _faults(path: str, fields: Sequence[EventField]) -> Iterator[tuple[str, Any, str]]:
-    """Everything that can be wrong with ``fields``: where, what, and the reason it is."""
-    for field in fields:
-        if field.required:
-            yield path + field.name, None, "missing_field"
-        if field.minimum is not None:
-            yield path + field.name, field.minimum - 1, "bad_value"
-        if field.maximum is not None:
-            yield path + field.name, field.maximum + 1, "bad_value"
-        if field.allowed:
-            yield path + field.name, "else", "bad_value"
 
 
 def test_a_throttle_cannot_say_more_than_a_table_can_add_up() -> None:
@@ -311,5 +239,7 @@ def test_other_events_of_the_same_numbers_are_a_conflict() -> None:
 
 
 def _conflicts(*values: bytes) -> list[tuple[int, str]]:
-    found = letters(values, decision=decide(values))
-    return [(row["offset"], row["detail"]) for row in found if row["reason"] == CONFLICT_REASON]
+    partial = partial_rows(kafka_records(values), decision=decide(values))
+    found = [row for row in rows_of("dead_letters", partial).to_pylist() if row["reason"] == CONFLICT_REASON]
+    assert sum(row["conflicts"] for row in rows_of("completeness", partial).to_pylist()) == len(found)
+    return [(row["offset"], row["detail"]) for row in found]

@@ -202,17 +202,6 @@ def test_a_broken_table_is_named_and_others_are_answered(root: Path) -> None:
         assert f"latency: the table latency in {root} cannot be read: " in shown
 
 
-def test_where_nothing_can_be_read_the_reason_is_said_without_colours(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failing(place: str) -> None:
-        raise OSError("Operation not supported\n\x1b[31m↳\x1b[0m no credentials. 0: <unknown> 1: start_thread at ./x.c")
-
-    monkeypatch.setattr(query.DeltaTable, "is_deltatable", failing)
-    with pytest.raises(QueryError, match=r"cannot be read: Operation not supported: no credentials$"):
-        query.query(root, "SELECT 1")
-
-
 @pytest.mark.promise("queries.md", "`query` needs neither Spark nor a JVM.")
 def test_nothing_of_spark_is_imported_and_no_warning_of_the_library_is_shown() -> None:
     code = (

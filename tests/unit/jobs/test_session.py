@@ -10,7 +10,7 @@ import pytest
 
 from spark_jobs.error_messages import explain_spark_error
 from spark_jobs.errors import JobError
-from spark_jobs.session import OUT_OF_MEMORY_MESSAGE, _package_as_zip, _spark_log, spark_conf, summarize_error
+from spark_jobs.session import OUT_OF_MEMORY_MESSAGE, _package_as_zip, _spark_log, summarize_error
 from spark_jobs.storage_options import storage_options
 
 CREATED = """An error occurred while calling o112.execute.
@@ -90,19 +90,6 @@ def test_what_executors_are_sent_is_all_that_they_need() -> None:
         )
         assert done.stdout.split() == [f"{package}/spark_jobs/decode.py"]
     assert not package.exists()
-
-
-def test_the_archive_of_classes_is_used_where_there_is_one(tmp_path: Path) -> None:
-    jars = [tmp_path / "kafka.jar", tmp_path / "pool.jar"]
-
-    def options() -> str:
-        conf = spark_conf("local[*]", jars, {}, short=False)
-        assert conf["spark.driver.maxResultSize"] == "0", "more memory is enough for a batch of any size"
-        return conf["spark.driver.extraJavaOptions"]
-
-    assert options() == ""
-    (tmp_path / "classes.jsa").touch()
-    assert options() == f'"-XX:SharedArchiveFile={tmp_path}/classes.jsa"'
 
 
 ACCOUNT = "lake.dfs.core.windows.net"

@@ -162,14 +162,6 @@ def test_whom_a_failed_login_named_is_not_who_it_is() -> None:
     assert (row.authentications, row.authentication_failures) == (1, 2)
 
 
-def test_boots_and_brokers_have_connections_of_their_own() -> None:
-    values = [
-        encoded(*life("c1"), *life("c2")), encoded(*life("c1"), boot_id="another"), encoded(*life("c1"), broker_id=2),
-        encoded(*life("c1"), cluster_id="west"),
-    ]  # fmt: skip
-    assert len(decoded("connections", values)) == 5
-
-
 @pytest.mark.promise("tables/throttles.md", "`throttles` counts by minute which connections met which quota.")
 def test_throttles_of_one_minute_address_and_limit_are_one_row() -> None:
     reported = [

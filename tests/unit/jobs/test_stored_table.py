@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
@@ -15,9 +14,8 @@ from deltalake import DeltaTable, Schema
 from deltalake.transaction import AddAction
 from pyarrow import parquet
 
-from spark_jobs import io, stored_table
-from spark_jobs.errors import JobError
-from spark_jobs.stored_table import DELTA_PROPERTIES, REPLACEMENT, ConcurrentChange, StoredTable
+from spark_jobs import stored_table
+from spark_jobs.stored_table import ConcurrentChange, StoredTable
 
 DAY, NEXT = date(2026, 9, 22), date(2026, 9, 23)
 SCHEMA = pyarrow.schema([("day", pyarrow.date32()), ("n", pyarrow.int64())])
@@ -53,19 +51,6 @@ def file(path: str, value: int) -> AddAction:
     Path(path, name).parent.mkdir(exist_ok=True)
     parquet.write_table(rows(value).drop_columns(["day"]), f"{path}/{name}")
     return AddAction(name, Path(path, name).stat().st_size, {"day": str(DAY)}, 0, True, '{"numRecords": 1}')
-
-
-def test_a_table_is_created_once_and_kept(path: str, tmp_path: Path) -> None:
-    nothing = StoredTable(str(tmp_path / "nothing"), {})
-    assert (nothing.version, nothing.files, nothing.writers, nothing.last_batch("job")) == (-1, [], {}, -1)
-    with pytest.raises(JobError, match="there is no table at"):
-        nothing.replace_files([], [])
-    first = StoredTable(path, {})
-    append(path, 0, 1)
-    stored_table.create_table(path, {}, Schema.from_arrow(SCHEMA), "Other numbers.")
-    again = StoredTable(path, {})
-    assert (first.id, again.version, again.properties) == (again.id, 1, DELTA_PROPERTIES)
-    assert numbers(path) == [1]
 
 
 @pytest.mark.promise("jobs.md", "A batch that is repeated after a crash is skipped by the tables that already have it.")
@@ -111,61 +96,22 @@ def test_writers_are_known_when_their_commits_are_no_longer_in_the_log(path: str
     assert stored.days_changed(COMMITS_OF_A_CHECKPOINT) == {DAY}
 
 
-def test_files_are_replaced_and_those_that_came_meanwhile_stay(path: str) -> None:
-    append(path, 0, 1)
-    append(path, 1, 2)
-    stored = StoredTable(path, {})
-    append(path, 2, 4)
-    stored.replace_files(stored.files, [file(path, 3)], data_change=False)
-    assert numbers(path) == [3, 4]
-    assert StoredTable(path, {}).writers == {"job": 2}
-
-
-def test_a_batch_is_written_while_rows_are_replaced(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    append(path, 0, 1)
-    write = stored_table.write_deltalake
-    values = [9, 8]
-
-    def late(*given: object, **options: object) -> None:
-        if values:
-            stored = StoredTable(path, {})
-            stored.replace_files(stored.files, [file(path, values.pop())])
-        write(*given, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(stored_table, "write_deltalake", late)
-    append(path, 1, 2)
-    assert numbers(path) == [2, 9]
-
-
 @pytest.mark.promise(
     "jobs.md", "Of two processes that replace files of a table at the same time the later one is rejected."
 )
 def test_of_two_that_replace_files_of_one_version_the_later_is_rejected(tmp_path: Path) -> None:
-    for number, (first_changes, second_changes) in enumerate(itertools.product((True, False), repeat=2)):
+    """Also of two that both find the table empty, and change its rows."""
+    cases = [(*changes, True) for changes in itertools.product((True, False), repeat=2)]
+    for number, (first_changes, second_changes, filled) in enumerate([*cases, (True, True, False)]):
         path = made(tmp_path / str(number))
-        append(path, 0, 1)
-        first, second = StoredTable(path, {}), StoredTable(path, {})
-        first.replace_files(first.files, [file(path, 2)], data_change=first_changes)
-        with pytest.raises(ConcurrentChange):
-            second.replace_files(second.files, [file(path, 3)], data_change=second_changes)
-        assert numbers(path) == [2], (first_changes, second_changes)
-
-
-def test_of_two_that_replace_rows_of_one_version_the_later_is_rejected(tmp_path: Path) -> None:
-    for filled in (True, False):
-        path = made(tmp_path / str(filled))
         if filled:
             append(path, 0, 1)
         first, second = StoredTable(path, {}), StoredTable(path, {})
-        first.replace_files(first.files, [file(path, 2)], metadata="first")
-        with pytest.raises(
-            ConcurrentChange, match=r"another job changed the same rows of .* at the same time; run thi"
-        ):
-            second.replace_files(second.files, [file(path, 3)], metadata="second")
-        assert numbers(path) == [2], filled
-        now = StoredTable(path, {})
-        assert (now.last_metadata(100), now.last_batch(REPLACEMENT)) == ("first", 0)
-        assert now.writers == ({"job": 0} if filled else {})
+        first.replace_files(first.files, [file(path, 2)], data_change=first_changes, metadata="first")
+        with pytest.raises(ConcurrentChange):
+            second.replace_files(second.files, [file(path, 3)], data_change=second_changes)
+        assert numbers(path) == [2], (first_changes, second_changes, filled)
+        assert StoredTable(path, {}).last_metadata(100) == "first"
 
 
 def test_the_days_whose_rows_changed(path: str) -> None:
@@ -181,31 +127,3 @@ def test_the_days_whose_rows_changed(path: str) -> None:
     assert stored.days_changed(4) == set()
     stored.replace_files([each for each in stored.files if each.day == NEXT], [])
     assert StoredTable(path, {}).days_changed(4) == {NEXT}
-
-
-def test_a_file_of_a_day_is_written_and_read(tmp_path: Path) -> None:
-    for prefix in ("", "file://"):
-        path = made(tmp_path / f"as{len(prefix)}")
-        append(path, 0, 1)
-        stored = StoredTable(prefix + path, {})
-        for day, number in ((NEXT, 2), (None, 3)):
-            stored.replace_files([], [stored.write_file(rows(number, day=day).to_reader(), day)])
-            stored = StoredTable(prefix + path, {})
-        assert [stored.dataset(days).to_table()["n"].to_pylist() for days in ([DAY], {NEXT})] == [[1], [2]], prefix
-        assert numbers(path) == [1, 2, 3], prefix
-        assert stored.dataset([]).to_table().num_rows == 0, prefix
-
-
-def test_times_that_python_does_not_have_are_written_without_their_range(path: str) -> None:
-    """As ``quota_advice`` of earlier releases may have: of a connection that says it was open for 30,000 years."""
-    instants = {"early": [-(10**18), 0], "known": [0, 10**15]}
-    times = [pyarrow.array(each, pyarrow.timestamp("us", "UTC")) for each in instants.values()]
-    some = rows(1, 2).append_column("early", times[0]).append_column("known", times[1])
-    written = json.loads(StoredTable(path, {}).write_file(some.to_reader(), DAY).stats)
-    assert (written["numRecords"], list(written["minValues"])) == (2, ["known"])
-
-
-def test_small_batches_become_large_ones() -> None:
-    [batch] = rows(*range(8)).to_batches()
-    assert [some.num_rows for some in io.in_row_groups([batch] * 5, 2 * batch.nbytes)] == [16, 16, 8]
-    assert list(io.in_row_groups([], 1)) == []

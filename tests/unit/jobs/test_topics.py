@@ -97,16 +97,6 @@ def test_as_long_as_a_sidecar_is_away_nothing_is_called_unused() -> None:
     assert {row.unused_since for row in found.values()} == {after(3_600)}
 
 
-def test_after_events_were_lost_topics_are_judged_since_then() -> None:
-    lost = {**alive(0, 60)[0], "minute": after(1_200), "reason": "queue_full", "statuses": 0, "events": 0, "lost": 1,
-            "lost_first_seq": 361, "lost_last_seq": 361, "last_seq": None, "first_seq": None}  # fmt: skip
-    found = made([produced("t0", at=2_400)], listed("t0", "t1"), [*ALWAYS_ON, lost])
-    assert {name: (row.state, row.unused_since, row.coverage) for name, row in found.items()} == {
-        "t0": ("used", after(2_400), 1.0),
-        "t1": ("unused", after(1_260), 1.0),
-    }
-
-
 def test_what_is_known_of_a_topic() -> None:
     traffic = [
         produced("orders", at=60),

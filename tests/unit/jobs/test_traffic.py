@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date, datetime
 from typing import Any
 
 import msgspec
 import pytest
 
-from observers.event import RequestEvent, RollupTopic
+from observers.event import RequestEvent
 from spark_jobs.events import MAX_SUM
 from spark_jobs.schemas import TRAFFIC
 from tests.spark.decoded import decoded
@@ -20,15 +19,10 @@ from tests.spark.envelopes import (
     NOON,
     PRODUCE,
     Event,
-    connection,
     encoded,
     event,
-    gap,
-    inventory,
     partition,
     rollup,
-    status,
-    throttle,
 )
 from tests.spark.stored import Row
 
@@ -51,12 +45,6 @@ def by_topic(rows: Sequence[Row]) -> dict[str | None, dict[str, int]]:
     return {row.topic: sums(row) for row in rows}
 
 
-def test_only_requests_and_rollups_have_rows() -> None:
-    others = [throttle(), throttle(client_ip="*"), connection(), inventory("orders"), gap(3, 5), status()]
-    assert rows_of(*others) == []
-    assert rows_of(*others, event()) == rows_of(event())
-
-
 @pytest.mark.promise(
     "tables/traffic.md", "A request counts once in `traffic`, and once more for each topic that it touched."
 )
@@ -70,29 +58,6 @@ def test_a_request_counts_once_and_each_topic_once() -> None:
         "orders": {"topic_requests": 1, "bytes": 300, "records": 5},
         "clicks": {"topic_requests": 1, "bytes": 10, "records": 2},
     }
-
-
-def test_rows_are_about_minute_and_client() -> None:
-    rows = rows_of(
-        event(METADATA, ts_request=NOON), event(METADATA, ts_request=NOON + MINUTE - 1),
-        event(METADATA, ts_request=NOON + MINUTE), event(METADATA, client_id=None),
-        event(METADATA, client_ip="10.0.0.8"), event(METADATA, principal="User:alice"), event(METADATA, listener="TLS"),
-    )  # fmt: skip
-    assert sorted(row.requests for row in rows) == [1, 1, 1, 1, 1, 2]
-    (pair,) = [row for row in rows if row.requests == 2]
-    assert (pair.day, pair.minute) == (date(2026, 9, 22), datetime(2026, 9, 22, 12))
-    assert (pair.cluster_id, pair.broker_id, pair.api, pair.topic) == ("cluster", 1, "Metadata", None)
-
-
-def test_the_day_ends_at_midnight_utc() -> None:
-    midnight = NOON + 12 * 60 * MINUTE
-    days = {
-        0: date(1970, 1, 1), midnight - 1: date(2026, 9, 22), midnight: date(2026, 9, 23),
-        253_402_300_799_999_999: date(9999, 12, 31),
-    }  # fmt: skip
-    rows = rows_of(*[event(METADATA, ts_request=ts) for ts in days])
-    assert sorted(row.day for row in rows) == sorted(days.values())
-    assert all(row.day == row.minute.date() for row in rows)
 
 
 @pytest.mark.promise(
@@ -117,19 +82,6 @@ def test_only_what_was_acknowledged_counts_as_traffic() -> None:
     rows = rows_of(*[msgspec.structs.replace(request, client_id=case) for case, (request, _) in cases.items()])
     found = {row.client_id: sums(row) for row in rows if row.topic == "orders"}
     assert found == {case: {"topic_requests": 1, **expected} for case, (_, expected) in cases.items()}
-
-
-def test_errors_lost_connections_and_throttling_are_of_requests() -> None:
-    rows = rows_of(
-        event(PRODUCE, partition("a"), partition("b", error_code=29), partition("c", error_code=7), throttle_ms=40),
-        event(PRODUCE, error_code=58, throttle_ms=2),
-        event(PRODUCE, outcome="connection_lost", response_bytes=0),
-        event(PRODUCE, throttle_ms=-9),
-    )
-    assert by_topic(rows)[None] == {
-        "requests": 4, "request_bytes": 2_000, "response_bytes": 180, "errors": 2, "connection_lost": 1,
-        "throttle_ms": 42,
-    }  # fmt: skip
 
 
 CLASSES: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
@@ -187,44 +139,6 @@ def test_a_topic_that_was_polled_has_a_row_of_its_own() -> None:
         "read": {"topic_requests": 1, "records": 10, "bytes": 100, **POLLED},
     }
     assert by_topic([row for row in rows if row.day.month == 8])["quiet"] == POLLED
-
-
-def test_a_rollup_counts_as_its_requests_and_its_topics() -> None:
-    of_topic = {"topic_requests": 2, "errors": 1, "records": 7, "bytes": 70, "unconfirmed_records": 5,
-                "unconfirmed_bytes": 50, "rejected_records": 3, "rejected_bytes": 30,
-                "estimated_records": 4}  # fmt: skip
-    of_all = {"requests": 4, "request_bytes": 900, "response_bytes": 90, "errors": 2, "retriable": 3,
-              "protocol": 4, "connection_lost": 1, "throttle_ms": 42}  # fmt: skip
-    reported = rollup(PRODUCE, RollupTopic("orders", **of_topic), RollupTopic("clicks", topic_requests=1), **of_all)
-    of_orders = {name: value for name, value in of_topic.items() if name != "errors"} | {"topic_errors": 1}
-    assert by_topic(rows_of(reported)) == {
-        None: of_all, "orders": of_orders, "clicks": {"topic_requests": 1}, "quiet": POLLED, "idle": POLLED,
-    }  # fmt: skip
-
-
-def test_a_rollup_without_topics_or_of_further_topics_alone() -> None:
-    further = rollup(
-        FETCH, RollupTopic("t", topic_requests=1), requests=0, request_bytes=0, response_bytes=0, polled=()
-    )
-    assert by_topic(rows_of(rollup(METADATA, client_id=None, polled=()))) == {
-        None: {"requests": 3, "request_bytes": 1_500, "response_bytes": 180}
-    }
-    assert by_topic(rows_of(further)) == {None: {}, "t": {"topic_requests": 1}}
-
-
-def test_requests_and_rollups_of_one_minute_and_client_are_one_row() -> None:
-    """A sidecar that was started again in the other mode."""
-    rows = rows_of(
-        event(PRODUCE, partition(records=10, bytes=100), ts_request=NOON + 59_999_999),
-        rollup(PRODUCE, RollupTopic("orders", topic_requests=2, records=1, bytes=5)),
-        rollup(PRODUCE, RollupTopic("orders", topic_requests=1), minute=NOON + MINUTE, requests=1),
-    )
-    first = [row for row in rows if row.minute == datetime(2026, 9, 22, 12)]
-    assert by_topic(first) == {
-        None: {"requests": 4, "request_bytes": 2_000, "response_bytes": 240},
-        "orders": {"topic_requests": 3, "records": 11, "bytes": 105}, "quiet": POLLED, "idle": POLLED,
-    }  # fmt: skip
-    assert [row.requests for row in rows if row not in first and row.topic is None] == [1]
 
 
 def test_sums_of_the_greatest_values_do_not_end_the_job() -> None:
