@@ -66,12 +66,6 @@ def test_modules_are_built_in_place_and_again_only_where_they_changed(project: P
     assert [name for name in after if after[name] != before[name]] == ["twice"]
 
 
-def test_a_mistake_in_a_source_is_an_error(project: Path) -> None:
-    (project / "observers/four.pyx").write_text("# cython: language_level=3\nanswer = = 4\n")
-    with pytest.raises(Exception, match=r"four\.pyx"):
-        build(project, project)
-
-
 @needs_compiler
 @pytest.mark.promise("install.md", "A wheel has the compiled modules, and the tag of its platform.")
 def test_a_wheel_gets_the_modules_and_the_tag_of_its_platform(project: Path) -> None:

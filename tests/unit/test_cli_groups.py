@@ -5,16 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import sys
-import urllib.error
-import urllib.request
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 
-from proxy.cli import main
 from proxy.coordinator.status import (
     ConsumerStatus,
     CoordinatorStatus,
@@ -26,6 +21,9 @@ from proxy.coordinator.view import NO_COORDINATOR
 from proxy.groups_view import dump_paths, format_group, format_groups
 from proxy.net.group_pages import GroupPages
 from proxy.net.http import HttpServer
+from tests.unit.terminal import Terminal, brokerside
+
+__all__ = ["brokerside"]
 
 pytestmark = pytest.mark.usefixtures("late_requests")
 
@@ -59,8 +57,6 @@ ORDERS = GroupStatus(
     consumers=[ALICE],
 )
 EMPTY = GroupStatus("dump", 0, "empty", 0, 1, 0, 0, 0)
-
-Run = Callable[..., tuple[object, str, str]]
 
 
 class Source:
@@ -107,19 +103,6 @@ async def serving(source: Source | None) -> AsyncIterator[str]:
         await server.close()
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs ``brokerside groups`` with these arguments; gives its exit code, output and errors."""
-
-    def run(*arguments: str) -> tuple[object, str, str]:
-        monkeypatch.setattr(sys, "argv", ["brokerside", "groups", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return (ended.value.code or 0, *capsys.readouterr())
-
-    return run
-
-
 @pytest.mark.promise("coordinator.md", "`brokerside groups` shows each group's state, generation, members and owners.")
 def test_all_groups_and_one_of_them_are_tables() -> None:
     assert format_groups(GroupsListing(2, [ORDERS, EMPTY]), NOW).splitlines() == [
@@ -137,43 +120,28 @@ def test_all_groups_and_one_of_them_are_tables() -> None:
     ]
 
 
-async def test_where_no_group_is_coordinated_the_reason_is_shown(run: Run) -> None:
-    source = Source()
-    source.evacuated = True
-    async with serving(source) as admin:
-        assert "orders" in (await asyncio.to_thread(run, "--admin", admin))[1]
-        source.groups.clear()
-        code, printed, _ = await asyncio.to_thread(run, "--admin", admin)
-    assert (code, printed) == (0, "no groups are coordinated by this sidecar: evacuated\n")
-
-
-async def test_programs_get_json_and_a_group_may_be_called_like_an_action(run: Run) -> None:
-    async with serving(Source()) as admin:
-        code, printed, _ = await asyncio.to_thread(run, "--group", "dump", "-o", "json", "--admin", admin)
-    found = json.loads(printed)
-    assert (code, found["broker_id"], [one["group_id"] for one in found["groups"]]) == (0, 2, ["dump"])
-
-
 @pytest.mark.promise(
     "coordinator.md", "For a group of another sidecar `brokerside groups GROUP` fails, and names the broker to ask."
 )
-async def test_a_group_that_is_not_here_is_a_failure_which_says_where_it_is(run: Run) -> None:
+async def test_a_group_that_is_not_here_is_a_failure_which_says_where_it_is(brokerside: Terminal) -> None:
     async with serving(Source()) as admin:
         for group, expected in (
             ("nobody", "group 'nobody' is coordinated by the sidecar of broker 7: ask that one (--admin)"),
             ("new", "this sidecar coordinates group 'new', and no consumer has registered with it so far"),
             ("lost", "group 'lost' has no coordinator"),
         ):
-            found = await asyncio.to_thread(run, group, "--admin", admin)
-            assert found == (1, "", f"brokerside: {expected}\n")
+            done = await asyncio.to_thread(brokerside, "groups", group, "--admin", admin)
+            assert (done.code, done.out, done.err) == (1, "", f"brokerside: {expected}\n")
 
 
 @pytest.mark.promise("coordinator.md", "`brokerside groups dump` prints consumers and owners as paths of ZooKeeper.")
-async def test_a_dump_has_the_paths_of_zookeeper(run: Run) -> None:
+async def test_a_dump_has_the_paths_of_zookeeper(brokerside: Terminal) -> None:
     async with serving(Source()) as admin:
-        code, printed, _ = await asyncio.to_thread(run, "dump", "--admin", admin)
-    assert code == 0
-    assert printed.splitlines() == [
+        done = await asyncio.to_thread(brokerside, "groups", "dump", "--admin", admin)
+        of_its_name = await asyncio.to_thread(brokerside, "groups", "--group", "dump", "-o", "json", "--admin", admin)
+    assert [one["group_id"] for one in json.loads(of_its_name.out)["groups"]] == ["dump"]
+    assert done.code == 0
+    assert done.out.splitlines() == [
         "/consumers/coordinator -> 2",
         '/consumers/orders%1B/ids/c%2F1 -> {"t":1}',
         "/consumers/orders%1B/owners/t/0 -> c%2F1-0",
@@ -185,55 +153,26 @@ async def test_a_dump_has_the_paths_of_zookeeper(run: Run) -> None:
 @pytest.mark.promise(
     "coordinator.md", "`brokerside groups evacuate` and `return` say what follows, and the page shows the state."
 )
-async def test_a_sidecar_is_evacuated_and_takes_groups_again(run: Run) -> None:
+async def test_a_sidecar_is_evacuated_and_takes_groups_again(brokerside: Terminal) -> None:
     source = Source()
     async with serving(source) as admin:
-        code, printed, _ = await asyncio.to_thread(run, "evacuate", "--admin", admin)
-        assert (code, printed.splitlines()[-1]) == (
-            0,
-            "this sidecar coordinates no group any more: other sidecars take its partitions",
-        )
-        assert source.evacuated
-        code, printed, _ = await asyncio.to_thread(run, "return", "--admin", admin)
-    assert (code, printed.splitlines()[-1]) == (
-        0,
-        "this sidecar coordinates groups again: its partitions come back within a minute",
-    )
-    assert not source.evacuated
+        for action, evacuated, said in (
+            ("evacuate", True, "no group any more: other sidecars take its partitions"),
+            ("return", False, "groups again: its partitions come back within a minute"),
+        ):
+            done = await asyncio.to_thread(brokerside, "groups", action, "--admin", admin)
+            assert (done.code, done.out.splitlines()[-1]) == (0, f"this sidecar coordinates {said}")
+            assert source.evacuated == evacuated
 
 
 @pytest.mark.promise("coordinator.md", "A sidecar without `coordinator.enabled` coordinates no group, and says so.")
-async def test_without_a_coordinator_it_is_said_why(run: Run) -> None:
+async def test_without_a_coordinator_it_is_said_why(brokerside: Terminal) -> None:
+    none = "no groups are coordinated by this sidecar: coordinator.enabled is false\n"
     async with serving(None) as admin:
-        code, printed, _ = await asyncio.to_thread(run, "--admin", admin)
-        assert (code, printed) == (0, "no groups are coordinated by this sidecar: coordinator.enabled is false\n")
-        code, _, said = await asyncio.to_thread(run, "evacuate", "--admin", admin)
-        assert (code, said) == (1, "brokerside: coordinator.enabled is false\n")
-        code, printed, said = await asyncio.to_thread(run, "dump", "--admin", admin)
-        assert (code, printed) == (1, "")
-        assert said == "brokerside: no groups are coordinated by this sidecar: coordinator.enabled is false\n"
-
-
-async def test_the_coordinator_is_a_page_of_its_own() -> None:
-    async with serving(Source()) as admin:
-        found = await asyncio.to_thread(fetch, f"http://{admin}/coordinator")
-        with pytest.raises(urllib.error.HTTPError, match="400"):
-            await asyncio.to_thread(fetch, f"http://{admin}/groups?topic=t")
-    assert (found["level"], found["partitions"], found["fields"]["elector"]) == (1, 12, 0)
-    async with serving(None) as admin:
-        found = await asyncio.to_thread(fetch, f"http://{admin}/coordinator")
-    assert found["reason"] == "coordinator.enabled is false"
-
-
-def fetch(url: str) -> dict[str, Any]:
-    with urllib.request.urlopen(url, timeout=240) as response:
-        found: dict[str, Any] = json.load(response)
-    return found
-
-
-def test_arguments_that_contradict_each_other_are_refused(run: Run) -> None:
-    for arguments, said in (
-        (["a", "--group", "b"], "groups: a group is given twice"),
-        (["evacuate", "--watch"], "groups evacuate: --watch is for what is shown"),
-    ):
-        assert run(*arguments) == (1, "", f"brokerside: {said}\n")
+        for arguments, code, out, err in (
+            ((), 0, none, ""),
+            (("evacuate",), 1, "", "brokerside: coordinator.enabled is false\n"),
+            (("dump",), 1, "", f"brokerside: {none}"),
+        ):
+            done = await asyncio.to_thread(brokerside, "groups", *arguments, "--admin", admin)
+            assert (done.code, done.out, done.err) == (code, out, err), arguments

@@ -103,28 +103,21 @@ def test_jobs_run_passes_its_options_on(brokerside: Terminal, called: list[dict[
         "master": "local[*]",
         "jars": [Path("spark-4.2.0"), Path("hadoop-aws-3.5.0")],  # for s3a
     }
-
-
-def test_keys_that_are_wrong_are_refused_unseen(
-    brokerside: Terminal, called: list[dict[str, Any]], tmp_path: Path
-) -> None:
-    path = tmp_path / "keys"
-    for keys, wrong in (
-        (None, "cannot be read: No such file or directory"),
-        ("k1:hunter2", "line 1: the key of 'k1' is too short (allowed: 32 bytes or more)"),
-    ):
-        if keys is not None:
-            path.write_text(keys)
-        for job, option in (("run", "--hmac-keys"), ("backfill", "--registry-hmac-keys")):
-            done = brokerside("jobs", job, option, str(path))
-            assert (done.code, called) == (1, [])
-            assert done.err == f"brokerside: {option}: file '{path}' {wrong}\n"
-
-
-def test_jobs_backfill_hands_on_the_days(brokerside: Terminal, called: list[dict[str, Any]]) -> None:
-    assert brokerside("jobs", "backfill", "--from", "2026-09-01", "--to", "2026-09-03").code == 0
-    assert brokerside("jobs", "backfill").code == 0
+    called.clear()
+    for days in (("--from", "2026-09-01", "--to", "2026-09-03"), ()):
+        assert brokerside("jobs", "backfill", *days).code == 0
     assert [(each["first"], each["last"]) for each in called] == [(date(2026, 9, 1), date(2026, 9, 3)), (None, None)]
+
+    path = tmp_path / "keys"
+    path.write_text("k1:hunter2")
+    for job, option in (("run", "--hmac-keys"), ("backfill", "--registry-hmac-keys")):
+        for file, wrong in (
+            (tmp_path / "none", "cannot be read: No such file or directory"),
+            (path, "line 1: the key of 'k1' is too short (allowed: 32 bytes or more)"),
+        ):
+            done = brokerside("jobs", job, option, str(file))
+            assert (done.code, done.err) == (1, f"brokerside: {option}: file '{file}' {wrong}\n")
+    assert len(called) == 2
 
 
 def test_what_a_job_could_not_do_fails_the_command_with_one_sentence(
@@ -244,12 +237,6 @@ def test_a_question_is_answered_in_every_form(brokerside: Terminal, root: str, t
     out = tmp_path / "answer.parquet"
     assert brokerside(*ask, "-o", "parquet", "--out", str(out)).raw == b""
     assert pyarrow.parquet.read_table(out).equals(table)
-
-
-def test_questions_are_listed_with_their_options(brokerside: Terminal) -> None:
-    listed = {each["question"]: each for each in json.loads(brokerside("query", "--list", "-o", "json").out)}
-    assert listed["topic-users"]["options"] == ["--since", "--until", "--limit", "--topic"]
-    assert listed["budget-left"]["tables"] == ["slo"]
 
 
 @pytest.mark.promise("queries.md", "A question without its table says how the table is created.")

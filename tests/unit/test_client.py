@@ -1,16 +1,21 @@
 """What a client does with the entry of a broker; the connections are in the integration tests."""
 
+from __future__ import annotations
+
 import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from proxy.client import BrokerEntry, BrokerMetadataClient, endpoints, producer_settings, protocol_range, versions_for
+from proxy.commands.client_settings import client_settings
 from proxy.config import Endpoint
 from proxy.errors import LocalError
 from proxy.fleet.connection import BrokerUnreachable
+from proxy.fleet.security import Security
 from proxy.protocol.versions import ranges, release_range
 from tests.cases import each
 
@@ -49,15 +54,6 @@ def test_endpoints_by_protocol_the_first_of_each():
     assert endpoints(entry()) == {}
 
 
-def test_tags_that_are_not_known_are_kept():
-    assert entry(x_y="z").tags == {"x.y": "z"}
-
-
-def test_an_address_that_is_none():
-    with pytest.raises(LocalError, match="'nowhere' is not host:port"):
-        BrokerMetadataClient("nowhere")
-
-
 @pytest.mark.promise("broker-metadata.md", "`proxy.client` needs neither the observers nor Spark.")
 def test_it_needs_neither_observers_nor_spark():
     code = (
@@ -69,15 +65,6 @@ def test_it_needs_neither_observers_nor_spark():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=True)
 
     assert done.stdout == "[]\n"
-
-
-@each("node_id", [-2, 99_999_999_999])
-def test_what_is_no_node_id(node_id):
-    with (
-        BrokerMetadataClient("127.0.0.1:1") as client,
-        pytest.raises(LocalError, match=f"broker {node_id}: allowed are node ids up to 2147483647, and -1"),
-    ):
-        client.brokers([node_id])
 
 
 @pytest.mark.promise(
@@ -100,3 +87,65 @@ def test_a_connection_that_is_closed_says_what_that_may_mean():
 
     assert str(raised.value).startswith(address)
     assert str(raised.value).endswith("; there may be no sidecar at that address, or one that wants a login")
+
+
+LOGIN = 'org.apache.kafka.common.security.%s required username="al\\\\"ice" password="c4n4ry=;";'
+
+
+def settings_of(folder: Path, *lines: str) -> dict[str, str]:
+    path = folder / "client.properties"
+    path.write_text("\n".join(lines) + "\n")
+    return client_settings(path)
+
+
+@pytest.mark.promise("commands.md", "Commands log in with the properties file of Kafka's tools.")
+@each(("mechanism", "module"), [("PLAIN", "plain.PlainLoginModule"), ("SCRAM-SHA-512", "scram.ScramLoginModule")])
+def test_a_login_of_java_s(tmp_path: Path, mechanism: str, module: str) -> None:
+    lines = ["security.protocol=SASL_PLAINTEXT", f"sasl.mechanism={mechanism}", f"sasl.jaas.config={LOGIN % module}"]
+    security = Security.from_settings(settings_of(tmp_path, *lines))
+    assert (security.mechanism, security.user, security.password) == (mechanism, 'al"ice', "c4n4ry=;")
+
+
+def test_stores_in_pem(tmp_path: Path) -> None:
+    found = settings_of(
+        tmp_path,
+        "security.protocol=SSL",
+        "ssl.truststore.type=PEM",
+        "ssl.truststore.location=/etc/kafka/ca.pem",
+        "ssl.keystore.type=PEM",
+        "ssl.keystore.location=/etc/kafka/client.pem",
+        "ssl.endpoint.identification.algorithm=",
+    )
+    assert found == {
+        "security.protocol": "SSL",
+        "ssl.ca.location": "/etc/kafka/ca.pem",
+        "ssl.certificate.location": "/etc/kafka/client.pem",
+        "ssl.key.location": "/etc/kafka/client.pem",
+        "ssl.endpoint.identification.algorithm": "none",
+    }
+
+
+def test_settings_of_librdkafka_stay(tmp_path: Path) -> None:
+    lines = ["security.protocol=sasl_ssl", "sasl.username=alice", "sasl.password=secret", "ssl.ca.location=/ca.pem"]
+    assert settings_of(tmp_path, *lines) == dict(line.split("=") for line in lines)
+
+
+@pytest.mark.promise("commands.md", "A property without a counterpart is named, and its value is not shown.")
+@each(
+    ("line", "said"),
+    [
+        (
+            "ssl.truststore.location=/trust.jks",
+            "ssl.truststore.location is not supported (allowed: with ssl.truststore.",
+        ),
+        ("ssl.keystore.location=/key.p12\nssl.keystore.type=PKCS12", "ssl.keystore.location is not supported"),
+        (f"sasl.jaas.config={LOGIN % 'oauthbearer.OAuthBearerLoginModule'}", "allowed: PlainLoginModule, ScramLogin"),
+        ("sasl.jaas.config=c4n4ry", "sasl.jaas.config is not supported"),
+        ('sasl.jaas.config=x.PlainLoginModule required username="c4n4ry";', "needs username and password"),
+    ],
+)
+def test_what_has_no_counterpart_is_named_without_its_value(tmp_path: Path, line: str, said: str) -> None:
+    with pytest.raises(LocalError) as raised:
+        settings_of(tmp_path, line)
+    assert said in str(raised.value)
+    assert "c4n4ry" not in str(raised.value)

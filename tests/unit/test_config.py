@@ -2,18 +2,19 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.config import Endpoint, Secret, load, redacted
+from proxy.config import Config, Endpoint, Secret, load, redacted
 from proxy.config.quotas import Quotas
 from proxy.config.reference import example, pages
 from proxy.config.serialization import pack, unpack
-from proxy.errors import ConfigError
+from proxy.errors import ConfigError, LocalError
+from proxy.interceptors.tags import TAGS_BY_NAME
+from proxy.start_checks import check_consumers
 from tests.tools.example_files import write_example_files
 
 CANARY = "c4n4ry-hunter2"
@@ -26,25 +27,29 @@ broker.id: 1
 listeners:
   - {name: CLIENT, bind: "127.0.0.1:9092", upstream: "127.0.0.1:19092"}
 """
+CLUSTER = f"{MINIMAL}internal.bootstrap.servers: 127.0.0.1:19094\n"
+TWO = f"""{MINIMAL}\
+  - {{name: OTHER, bind: "127.0.0.1:9093", upstream: "127.0.0.1:19093", unsupported.request.response: forward}}
+"""
 
 
 @pytest.fixture
-def write(tmp_path):
-    def write(text: str) -> Path:
+def loaded(tmp_path):
+    def loaded(text: str, **environ: str) -> Config:
         path = tmp_path / "sidecar.yaml"
         path.write_text(text)
-        return path
+        return load(path, environ)
 
-    return write
+    return loaded
 
 
 @pytest.fixture
-def problems(write):
+def problems(loaded):
     """Load a text that is wrong, and return the errors."""
 
     def problems(text: str, **environ: str) -> list[str]:
         try:
-            load(write(text), environ)
+            loaded(text, **environ)
         except ConfigError as error:
             return error.problems
         raise AssertionError(f"it was loaded: {text}{environ}")
@@ -52,9 +57,20 @@ def problems(write):
     return problems
 
 
+@pytest.fixture
+def problem(problems):
+    """The one error of a text."""
+
+    def problem(text: str) -> str:
+        (only,) = problems(text)
+        return only
+
+    return problem
+
+
 @pytest.mark.promise("config.md", "The broker's id and one listener are enough: other keys have defaults.")
-def test_defaults(write):
-    config = load(write(MINIMAL), {})
+def test_defaults(loaded):
+    config = loaded(MINIMAL)
 
     assert config.broker_id == 1
     (listener,) = config.listeners
@@ -70,7 +86,7 @@ def test_defaults(write):
     with pytest.raises(ValueError, match="frozen"):
         config.broker_id = 2
     for line in ("quotas:", "audit:", "admin:", "internal:", "audit: {producer: }"):
-        assert load(write(f"{MINIMAL}{line}\n"), {}) == config, f"{line} with nothing below it is an empty section"
+        assert loaded(f"{MINIMAL}{line}\n") == config, f"{line} with nothing below it is an empty section"
 
 
 @pytest.mark.promise("config.md", "All errors of a file are reported at once, each with its key and place.")
@@ -216,7 +232,7 @@ def two_listeners(bind: str, upstream: str = "10.0.0.9:19092", *, name: str = "O
 
 
 @pytest.mark.promise("config/listeners.md", "Two listeners cannot have one name or one address.")
-def test_a_name_and_an_address_belong_to_one_listener(problems, write):
+def test_a_name_and_an_address_belong_to_one_listener(problems, loaded):
     assert problems(two_listeners("127.0.0.1:9093", name="client")) == [
         "listeners[1].name: 'client' is also the name of listeners[0] (allowed: a name of its own) at line 4, column 6"
     ]
@@ -228,7 +244,7 @@ def test_a_name_and_an_address_belong_to_one_listener(problems, write):
     assert problem.startswith("admin.bind: 127.0.0.1:9644 is taken by listeners[0].bind"), "the default counts, too"
     found = problems(two_listeners("127.0.0.1:9092", more="broker.id: 3\nlog.level: x\n"))
     assert [problem.split(":")[0] for problem in found] == ["broker.id", "listeners[1].bind", "log.level"]
-    config = load(write(two_listeners("127.0.0.2:9092", upstream="10.0.0.9:9092")), {})
+    config = loaded(two_listeners("127.0.0.2:9092", upstream="10.0.0.9:9092"))
     assert [str(listener.bind) for listener in config.listeners] == ["127.0.0.1:9092", "127.0.0.2:9092"]
 
 
@@ -247,17 +263,17 @@ def test_no_address_of_the_broker_leads_back_to_the_sidecar(problems):
 
 
 @pytest.mark.promise("config/observers.md", "Observers need the address of the cluster.")
-def test_observers_need_the_cluster(problems, write):
+def test_observers_need_the_cluster(problems, loaded):
     (problem,) = problems(MINIMAL + "observer.class.names: [a.b:C]\n")
     assert problem.startswith("internal.bootstrap.servers: is missing, and observers need it (allowed: ")
 
-    config = load(write(MINIMAL + "internal.bootstrap.servers: h:1, i:2\nobserver.class.names: a.b:C, d:E\n"), {})
+    config = loaded(MINIMAL + "internal.bootstrap.servers: h:1, i:2\nobserver.class.names: a.b:C, d:E\n")
     assert config.observer_class_names == ("a.b:C", "d:E")
     assert config.internal_bootstrap_servers == "h:1,i:2"
 
 
 @pytest.mark.promise("config.md", "An environment variable replaces the value of its key in the file.")
-def test_the_environment_overrides_the_file(write):
+def test_the_environment_overrides_the_file(loaded):
     environ = {
         "BROKERSIDE_BROKER_ID": "7",
         "BROKERSIDE_ADMIN__BIND": "127.0.0.1:1234",
@@ -269,7 +285,7 @@ def test_the_environment_overrides_the_file(write):
         "BROKERSIDE_OBSERVER_CLASS_NAMES": "a:B,c:D",
         "PATH": "/bin",
     }
-    config = load(write(MINIMAL + "audit: {topic: x, exclude.topics: [c]}\n"), environ)
+    config = loaded(MINIMAL + "audit: {topic: x, exclude.topics: [c]}\n", **environ)
 
     assert config.broker_id == 7
     assert config.admin.bind == Endpoint("127.0.0.1", 1234)
@@ -289,7 +305,7 @@ def test_the_environment_overrides_the_file(write):
         "BROKERSIDE_ADMIN_PORT_9644_TCP": "tcp://10.0.0.1:9644",
         "BROKERSIDE_ADMIN_PORT_9644_TCP_ADDR": "10.0.0.1",
     }
-    assert load(write(MINIMAL), others) == load(write(MINIMAL), {}), "what Kubernetes and others set is left alone"
+    assert loaded(MINIMAL, **others) == loaded(MINIMAL), "what Kubernetes and others set is left alone"
 
 
 def test_a_mistake_of_the_environment_names_its_variable(problems):
@@ -313,13 +329,13 @@ def test_a_mistake_of_the_environment_names_its_variable(problems):
 
 
 @pytest.mark.promise("security.md", "Secrets of the configuration come from files or variables, and are shown nowhere.")
-def test_secrets_come_from_files_or_variables_and_show_themselves_nowhere(write, problems, tmp_path):
+def test_secrets_come_from_files_or_variables_and_show_themselves_nowhere(loaded, problems, tmp_path):
     (tmp_path / "password").write_text(CANARY + "\n")
-    config = load(write(MINIMAL + "internal: {sasl.password: {file: password}, enable.x: true, n: 5}\n"), {})
+    config = loaded(MINIMAL + "internal: {sasl.password: {file: password}, enable.x: true, n: 5}\n")
     assert config.internal_client_settings() == {"sasl.password": CANARY, "enable.x": "true", "n": "5"}
-    config = load(write(MINIMAL + "internal: {ssl.ca.pem: public}\n"), {})
+    config = loaded(MINIMAL + "internal: {ssl.ca.pem: public}\n")
     assert config.internal_client_settings() == {"ssl.ca.pem": "public"}, "a certificate is no secret"
-    config = load(write(MINIMAL), {"BROKERSIDE_INTERNAL__SASL_PASSWORD": CANARY})
+    config = loaded(MINIMAL, BROKERSIDE_INTERNAL__SASL_PASSWORD=CANARY)
     assert config.internal_client_settings() == {"sasl.password": CANARY}
 
     shown = (repr(config), str(config), config.model_dump_json(), json.dumps(redacted(config)), repr(config.internal))
@@ -404,10 +420,10 @@ def test_a_damaged_file_is_loaded_or_explained(tmp_path_factory, line, start, st
 
 
 @pytest.mark.promise("config.md", "The complete example has every key, and loads; each has one section.")
-def test_the_example_loads_and_uses_every_key(write, tmp_path):
+def test_the_example_loads_and_uses_every_key(loaded, tmp_path):
     write_example_files(tmp_path, CANARY, KEYS)
 
-    config = load(write(EXAMPLE), {})
+    config = loaded(EXAMPLE)
 
     def keys(value):
         return {k: keys(v) for k, v in value.items()} if isinstance(value, dict) else None
@@ -425,22 +441,189 @@ def test_the_example_loads_and_uses_every_key(write, tmp_path):
 
 
 @pytest.mark.promise("architecture.md", "A worker has the configuration of its main process, secrets included.")
-def test_a_configuration_is_the_same_in_another_process_and_when_its_report_is_loaded(write, tmp_path):
-    config = load(write(MINIMAL + "admin: {bind: '[::1]:9700'}\naudit: {exclude.topics: [a]}\n"), {})
-    assert load(write(yaml.safe_dump(redacted(config))), {}) == config
+def test_a_configuration_is_the_same_in_another_process_and_when_its_report_is_loaded(loaded, tmp_path):
+    config = loaded(MINIMAL + "admin: {bind: '[::1]:9700'}\naudit: {exclude.topics: [a]}\n")
+    assert loaded(yaml.safe_dump(redacted(config))) == config
 
     (tmp_path / "password").write_text(CANARY)
     settings = "internal: {sasl.username: brokerside, sasl.password: {file: password}, enable.ssl: false}\n"
-    config = load(write(f"{MINIMAL}{settings}quotas: {{max.connections: 5}}\n"), {"BROKERSIDE_ADMIN__BIND": "[::1]:9"})
+    config = loaded(f"{MINIMAL}{settings}quotas: {{max.connections: 5}}\n", BROKERSIDE_ADMIN__BIND="[::1]:9")
     arrived = unpack(pack(config))
     assert arrived == config.model_copy(update={"quotas": arrived.quotas})
     assert arrived.quotas == Quotas(), "no worker needs them"
     assert arrived.internal_client_settings()["sasl.password"] == CANARY
     assert CANARY not in repr(arrived)
-    stored = load(write(MINIMAL + "internal.bootstrap.servers: 127.0.0.1:9\nquotas: {ip.store: broker}\n"), {})
+    stored = loaded(MINIMAL + "internal.bootstrap.servers: 127.0.0.1:9\nquotas: {ip.store: broker}\n")
     assert unpack(pack(stored)).quotas.ip_store == "broker"
     write_example_files(tmp_path, CANARY, KEYS)
-    whole = load(write(EXAMPLE), {})
+    whole = loaded(EXAMPLE)
     arrived = unpack(pack(whole))
     assert arrived == whole.model_copy(update={"quotas": arrived.quotas})
     assert arrived.audit.hmac_keys_file.reveal() == arrived.registry.hmac_keys_file.reveal() == KEYS
+
+
+# ---- tags and listeners ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("config/broker.md", "The response to unsupported requests is set for all listeners, or one.")
+def test_defaults_and_what_is_said_for_all_listeners(loaded, problem):
+    config = loaded(TWO)
+    assert config.tags == {}
+    assert config.broker_version is None
+    assert config.private_api_key_base == 30_000
+    assert config.broker_metadata_before_authentication is False
+    assert config.metadata_watch_ms == 1000
+    assert [one.unsupported_request_response for one in config.listeners] == ["empty", "forward"]
+    assert [one.rewrite_addresses for one in config.listeners] == [False, False]
+
+    config = loaded(TWO + "unsupported.request.response: close\n")
+    assert [one.unsupported_request_response for one in config.listeners] == ["close", "forward"]
+    allowed = "(allowed: empty, close or forward)"
+    wrong = f"unsupported.request.response: 'ignore' is not known {allowed} at line 5, column 1"
+    assert problem(TWO + "unsupported.request.response: ignore\n") == wrong
+
+
+@pytest.mark.promise("tags.md", "Tags stand as in a broker's properties, and keep the text that was written.")
+def test_tags_stand_alone_as_in_a_broker_s_properties_or_together(loaded, problem):
+    config = loaded(TWO + "tag.aws.zone: eu-central-1\ntags: {cluster: kafka3}\ntag.rack: r8a9\n")
+    assert config.tags == {"aws.zone": "eu-central-1", "cluster": "kafka3", "rack": "r8a9"}
+    assert redacted(config)["tags"] == config.tags
+    assert unpack(pack(config)) == config
+
+    lines = "tag.aws.zone = eu-central-1\ntag.rack=r8a9\r\ntag.cluster =kafka3  \n"
+    config = loaded(TWO + lines + "quotas: {max.connections: 5}\ntag.last = 1.10")
+    assert config == loaded(
+        TWO + "tags: {aws.zone: eu-central-1, rack: r8a9, cluster: kafka3, last: 1.10}\nquotas: {max.connections: 5}\n"
+    )
+    assert config.tags == {"aws.zone": "eu-central-1", "rack": "r8a9", "cluster": "kafka3", "last": "1.10"}
+    assert config.quotas.max_connections == 5
+    for written in ("a: b", "a # b", '"a"', "a=b", "\\u0041\\", "[a", "- a", "{a: b}", "ä", "&a", "%"):
+        assert loaded(TWO + f"tag.x = {written}\n").tags == {"x": written}
+    assert loaded(f"tag.x =\n{TWO}").tags == {"x": ""}, "it may be empty or come first"
+    assert loaded(TWO + "tags:\n  x: |\n    tag.y = z\n").tags == {"x": "tag.y = z\n"}
+    assert problem(TWO + "tags:\n  tag.x = y\n").startswith("tags: "), "elsewhere it is no tag"
+
+    for written in ("1.10", "0x1F", "yes", "007", "2026-01-01", "null", "1_000", "a b"):
+        assert loaded(TWO + f"tag.x: {written}\n").tags == {"x": written}
+        assert loaded(TWO + f"tags: {{x: {written}}}\n").tags == {"x": written}
+        assert loaded(TWO, BROKERSIDE_TAGS=f"{{x: {written}}}").tags == {"x": written}
+
+
+@pytest.mark.promise("tags.md", "A tag with the name of a built-in one is refused, and so is one too long or too many.")
+def test_mistakes_of_tags_have_their_place(problem):
+    twice = "tag.rack: is given twice (allowed: once, here or as rack under tags) at line 6, column 1"
+    assert problem(TWO + "tags: {rack: a}\ntag.rack = b\n") == problem(TWO + "tags: {rack: a}\ntag.rack: b\n") == twice
+    assert problem(TWO + "tag.rack = a\ntag.rack = b\n") == "tag.rack: is given twice (allowed: once) at lines 5 and 6"
+    assert "tag.a$b" in problem(TWO + "tag.a$b = c\n").replace("tags.", "tag.")
+    assert problem(TWO + "tag.broker.id = 9\n").endswith("at line 5, column 1")
+    assert problem(TWO + f"tag.x = {'a' * 2000}\n").startswith("tag.x: ")
+    nested = problem(TWO + "tag.rack: {a: b}\n")
+    assert nested.startswith("tag.rack: the value is not text (allowed: up to 100 tags")
+    assert nested.endswith("at line 5, column 1")
+    assert "'' is not a tag's name" in problem(TWO + "tag.: b\n")
+    assert "has more than 1024 characters" in problem(TWO + f"tag.rack: {'x' * 1025}\n")
+    many = problem(TWO + "".join(f"tag.t{number}: x\n" for number in range(101)))
+    assert many.startswith("tags: the value holds more than 100 tags (allowed: up to 100 tags with")
+    rest = "is the name of a built-in tag, or reserved for one (allowed: a name that docs/tags.md does not have)"
+    for name in (*TAGS_BY_NAME, "sidecar.features", "brokerside.features.epoch"):
+        assert problem(TWO + f"tag.{name}: 9\n") == f"tag.{name}: {rest} at line 5, column 1"
+        assert problem(TWO + f"tags:\n  {name}: 9\n") == f"tags.{name}: {rest} at line 6, column 3"
+
+
+@pytest.mark.promise("config/listeners.md", "Addresses are rewritten by node id, and a useless map is refused.")
+def test_addresses_are_rewritten_by_node_id(loaded, problem):
+    map_of = 'rewrite.addresses: true, rewrite.addresses.map: {2: "b:9", 3: "c:9"}'
+    config = loaded(TWO.replace("forward}", f"forward, {map_of}}}"))
+    assert config.listeners[1].rewrite_addresses_map == {2: Endpoint("b", 9), 3: Endpoint("c", 9)}
+    assert unpack(pack(config)) == config
+
+    on = "rewrite.addresses: true, "
+    bytes_alone = "addresses: true is not possible with security.protocol: SSL and no tls, which passes as bytes"
+    for keys, wrong in (
+        ("rewrite.addresses.map: {2: 'b:9'}", "map: is given, and rewrite.addresses is not true (allowed: both"),
+        (on + "rewrite.addresses.map: {1: 'b:9'}", "map.1: is this sidecar's own broker (allowed"),
+        (on + "rewrite.addresses.map: {x: 'b:9'}", "map.x: 'x' is no broker's id (allowed: node"),
+        (on + "rewrite.addresses.map: {2: b}", "map.2: 'b' is not host:port (allowed: node ids"),
+        (on + "security.protocol: SSL", bytes_alone),
+    ):
+        found = problem(TWO.replace("forward}", f"forward, {keys}}}"))
+        assert found.startswith("listeners[1].rewrite.addresses")
+        assert wrong in found
+        assert re.search(r" at line 4, column \d+$", found)
+
+
+# ---- the coordinator -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("coordinator.md", "No group is coordinated by a sidecar unless its configuration enables it.")
+def test_all_keys_are_read_and_nothing_is_coordinated_by_default(loaded, problems):
+    found = loaded(CLUSTER).coordinator
+    assert not found.enabled
+    assert (found.partitions, found.max_consumers, found.groups) == (12, 10_000, {})
+
+    text = f"""{CLUSTER}coordinator:
+  enabled: true
+  partitions: 3
+  min.session.timeout.ms: 2000
+  max.ping.retries: 3
+  max.rebalance.retries: 0
+  rebalance.backoff.ms: 0
+  rebalance.delay.ms: 0
+  rebalance.threadpool.size: 1
+  offset.commit.interval.ms: 1000
+  state.write.timeout.ms: 2000
+  max.consumers: 7
+  groups: {{"a.b/c": {{rebalance.enabled: false}}, other: {{}}}}
+"""
+    found = loaded(text).coordinator
+    assert found.enabled
+    assert (found.partitions, found.min_session_timeout_ms, found.max_ping_retries) == (3, 2000, 3)
+    assert (found.max_rebalance_retries, found.rebalance_backoff_ms, found.rebalance_delay_ms) == (0, 0, 0)
+    assert (found.rebalance_threadpool_size, found.offset_commit_interval_ms) == (1, 1000)
+    assert (found.state_write_timeout_ms, found.max_consumers) == (2000, 7)
+    assert {name: group.rebalance_enabled for name, group in found.groups.items()} == {"a.b/c": False, "other": True}
+    assert unpack(pack(loaded(text))) == loaded(text)
+
+
+WRONG_OF_COORDINATOR = [
+    ("partitions: 129", "partitions: 129 is out of range (allowed: 1–128 partitions)"),
+    ("min.session.timeout.ms: 1999", "min.session.timeout.ms: 1999 is out of range (allowed: 2000–600000 ms)"),
+    ("rebalance.backoff.ms: 60001", "rebalance.backoff.ms: 60001 is out of range (allowed: 0–60000 ms)"),
+    ("rebalance.delay.ms: '1'", "rebalance.delay.ms: '1' is not a whole number (allowed: 0–10000 ms)"),
+    ("enabled: 1", "enabled: 1 is not true or false (allowed: true or false)"),
+    ("min.session.timeout: 1", "min.session.timeout: unknown key (did you mean min.session.timeout.ms?)"),
+    ("groups: {g: {rebalance.enabled: 0}}", "groups.g.rebalance.enabled: 0 is not true or false (allowed: true"),
+    (
+        "groups: {'': {}}",
+        "groups.: '' is no group's id (allowed: ids of groups (1 to 255 characters of printable ASCII",
+    ),
+    (f"groups: {{{'g' * 256}: {{}}}}", "is no group's id"),
+    ("groups: {g: {rebalance: false}}", "groups.g.rebalance: unknown key (did you mean rebalance.enabled?)"),
+]
+
+
+@pytest.mark.promise("config.md", "A mistake in the coordinator's keys is named with what is allowed, and refused.")
+def test_what_is_wrong_is_named_with_what_is_allowed(loaded, problems):
+    for line, problem in WRONG_OF_COORDINATOR:
+        (found,) = problems(f"{CLUSTER}coordinator: {{{line}}}\n")
+        assert found.startswith("coordinator."), line
+        assert problem in found, line
+    for text, reason in (
+        (MINIMAL, "needs internal.bootstrap.servers, which is missing (allowed: false, or both)"),
+        (f"{CLUSTER}features: {{enabled: false}}\n", "needs features.enabled, which is false (allowed: false, or both"),
+    ):
+        (found,) = problems(f"{text}coordinator: {{enabled: true}}\n")
+        assert found.startswith(f"coordinator.enabled: true {reason}")
+        assert loaded(f"{text}coordinator: {{enabled: false}}\n"), "nothing is needed for nothing"
+
+
+@pytest.mark.promise("config/coordinator.md", "More consumers than a third of the descriptors are refused.")
+def test_consumers_beyond_a_third_of_the_descriptors_are_refused(loaded, problems):
+    section = "coordinator: {enabled: true, max.consumers: 100}\n"
+    check_consumers(loaded(CLUSTER + section), 300)
+    check_consumers(loaded(CLUSTER + section.replace("true", "false")), 3)
+    said = (
+        r"coordinator\.max\.consumers: 100 needs RLIMIT_NOFILE 300 \(ulimit -n\), which is 299 \(allowed: up to 99 co"
+    )
+    with pytest.raises(LocalError, match=said):
+        check_consumers(loaded(CLUSTER + section), 299)

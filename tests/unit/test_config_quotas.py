@@ -67,20 +67,6 @@ def quotas(*lines: str, head: str = HEAD) -> str:
     return head + "quotas:\n" + "".join(f"  {line}\n" for line in lines)
 
 
-def test_without_quotas_nothing_is_limited(config):
-    loaded = config(HEAD)
-    limits = limits_of(loaded)
-    assert limits.listeners == {"CLIENT": ListenerLimits(), "My.Other": ListenerLimits()}
-    assert not any(quota.limited for quota in (limits.rate, limits.connections, limits.ip_connections))
-    assert (limits.ip_rates, limits.ip_connections_overrides, limits.any_of_principals) == ({}, {}, False)
-    assert (limits.samples, limits.window_ms, limits.recheck, limits.max_held) == (11, 1000, True, 1000)
-    assert (loaded.quotas.source, loaded.quotas.protect_upstream) == ("file", True)
-    for listener in loaded.listeners:
-        assert (listener.inter_broker, listener.proxy_protocol) == (False, "disabled")
-        assert (listener.proxy_protocol_trusted, listener.upstream_source) == ((), None)
-    assert config(HEAD + "quotas:\n  # max.connections: 5\n") == config(quotas("ips:", "# 10.0.0.7: 5")) == loaded
-
-
 @pytest.mark.promise(
     "config/quotas.md", "The keys of quotas limit all listeners, each listener and addresses, as documented."
 )
@@ -174,32 +160,6 @@ def test_the_keys_of_a_listener(config):
         assert re.search(r" at line 3, column \d+$", found), wrong
     found = problem(config, PROTECTED.replace("name: CLIENT,", "name: CLIENT, inter.broker: true,"))
     assert found.startswith("listeners[1].inter.broker: true is given to another listener already (allowed: one")
-
-
-def test_variables_set_quotas(config):
-    loaded = config(
-        HEAD + DOCUMENTED,
-        BROKERSIDE_QUOTAS__MAX_CONNECTIONS="7",
-        BROKERSIDE_QUOTAS__MAX_CONNECTIONS_PER_IP_OVERRIDES="::1:5",
-        BROKERSIDE_QUOTAS__IPS="{10.0.0.9: {connection_creation_rate: 9}}",
-    )
-    assert loaded.quotas.max_connections == 7
-    assert limits_of(loaded).ip_connections_overrides == {"::1": 5}
-    assert limits_of(loaded).ip_rates == {"10.0.0.9": Quota(9)}
-    wrong = problem(config, HEAD, BROKERSIDE_QUOTAS__SOURCE="none")
-    assert wrong.endswith(" from BROKERSIDE_QUOTAS__SOURCE")
-    assert "is no key" in problem(config, HEAD, BROKERSIDE_QUOTAS__LISTENER_NAME="{}")
-
-
-def test_overrides_are_read_as_kafka_does(config):
-    for text, expected in (
-        ("", {}),
-        (" 10.0.0.7 : 50 , 10.0.0.8:0", {"10.0.0.7": 50, "10.0.0.8": 0}),
-        ("[fd00::7]:20,::1:5", {"fd00::7": 20, "::1": 5}),
-        ("::ffff:10.0.0.7:1", {"10.0.0.7": 1}),
-    ):
-        limits = limits_of(config(quotas(f"max.connections.per.ip.overrides: '{text}'")))
-        assert limits.ip_connections_overrides == expected, text
 
 
 @pytest.mark.promise(

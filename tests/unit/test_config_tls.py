@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import yaml
 
 from proxy.config import load, redacted
-from proxy.config.difference import differences, fingerprint
-from proxy.config.keys import reloadable
 from proxy.config.serialization import pack, unpack
-from proxy.config.tls_files import certificate_problems, states_of_files
 from proxy.errors import ConfigError
 from tests.tools.authority import Authority
 
@@ -85,29 +80,3 @@ def test_the_key_is_shown_nowhere_and_arrives_in_a_worker(site):
     assert "PRIVATE" not in str(redacted(config)) + repr(config)
     assert redacted(config)["listeners"][0]["tls"]["ssl.key.location"] == "a.key"
     assert unpack(pack(config)).listeners == config.listeners
-
-
-def test_files_are_watched_as_they_were_read_and_other_contents_are_a_reloadable_difference(site):
-    before = site.load()
-    states = states_of_files(before)
-    assert {path.name for path in states} == {"a.crt", "a.key"}
-    assert None not in states.values()
-
-    site.authority.issue("a")
-    after = site.load()
-
-    found = differences(before, after)
-    assert {one.path[-1] for one in found} == {"ssl.certificate.location", "ssl.key.location"}
-    assert all(reloadable(one.path) for one in found)
-    assert fingerprint(before) != fingerprint(after)
-
-
-def test_a_certificate_that_is_not_valid_now_is_named(site):
-    config = site.load()
-
-    (expired,) = certificate_problems(config, 1e11).values()
-    (early,) = certificate_problems(config, 0.0).values()
-
-    assert expired.startswith("has expired at ")
-    assert early.startswith("is not valid before ")
-    assert not certificate_problems(config, time.time())
