@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from tests.integration.conftest import free_port
 from tests.integration.peer import Behaviour, Reader, Writer, read_frame, upstream
 from tests.integration.recorder import RECORDER
 
-CLUSTER_METADATA, REGISTER_CONSUMER = 30_001, 30_002
+REGISTER_CONSUMER = 30_002
 HEARTBEAT, OFFSET_COMMIT = 12, 8
 HERE = GroupsView(12, dict.fromkeys(range(12), 1), frozenset(range(12)), 1)
 ASKED = RegisterConsumerRequest("g", "c1", '{"t":2}', True, "smallest", 6000)
@@ -105,7 +106,7 @@ class Coordinating:
         self.events: list[Event] = []
         self.clients: list[tuple[Reader, Writer]] = []
         self.decide: Callable[[ConsumerRegistered], int | None] = lambda event: 0
-        self._closed_before: dict[str, int] = {}
+        self._closed_before = Counter[str]()
 
     def _on_event(self, event: Event) -> None:
         self.events.append(event)
@@ -116,8 +117,8 @@ class Coordinating:
         """Forget the events and the counts of what has ended so far."""
         self.events.clear()
         self.decide = lambda event: 0
-        self._closed_before = {}
-        self._closed_before = (await self.counts())[2]
+        self._closed_before = Counter()
+        self._closed_before = Counter((await self.counts())[1])
 
     def answer(self, event: ConsumerRegistered, code: int) -> None:
         body = encode_register_consumer_response(event.api_version, RegisterConsumerResponse(code, 1, 7))
@@ -166,29 +167,20 @@ class Coordinating:
             while not condition():  # noqa: ASYNC110  # a counter has no event to wait for
                 await asyncio.sleep(0.005)
 
-    async def counts(self) -> tuple[int, int, dict[str, int]]:
-        """Accepted and active connections of all listeners, and closed ones by cause since ``begin_anew``; none is
-        missing."""
+    async def counts(self) -> tuple[int, dict[str, int]]:
+        """Active connections of all listeners, and closed ones by cause since ``begin_anew``; none is missing."""
         seen: Snapshot = await self.sidecar.snapshot()
         counters = list(seen.listener_counters.values())
         accepted, active = sum(one.accepted for one in counters), sum(one.active for one in counters)
-        closed: dict[str, int] = {}
-        for one in counters:
-            for cause, many in one.closed.items():
-                if many:
-                    closed[cause] = closed.get(cause, 0) + many
+        closed = sum((Counter[str](one.closed) for one in counters), Counter[str]())
         waiting = self.sidecar.admission.waiting_connections
-        assert accepted == active + waiting + sum(closed.values()), (accepted, active, waiting, closed)
-        return (
-            accepted,
-            active,
-            {cause: n for cause, many in closed.items() if (n := many - self._closed_before.get(cause, 0))},
-        )
+        assert accepted == active + waiting + closed.total(), (accepted, active, waiting, closed)
+        return active, dict(closed - self._closed_before)
 
     async def counted(self, active: int, closed: dict[str, int]) -> None:
         """Wait until so many are active and closed. At every moment the sum is that of the accepted ones."""
         async with asyncio.timeout(PATIENCE):
-            while (await self.counts())[1:] != (active, closed):  # noqa: ASYNC110  # as in ``until``
+            while await self.counts() != (active, closed):  # noqa: ASYNC110  # as in ``until``
                 await asyncio.sleep(0.01)
 
     @property
@@ -199,24 +191,17 @@ class Coordinating:
 
 @asynccontextmanager
 async def coordinating(
-    tmp_path: Path, broker: Behaviour | str, workers: int = 1, *, lines: Sequence[str] = (), listener: str = ""
+    tmp_path: Path, broker: Behaviour | str, workers: int = 1, *, listener: str = ""
 ) -> AsyncIterator[Coordinating]:
     """``broker``: a peer's behaviour, or its address. ``listener``: more keys of the listener."""
-    if isinstance(broker, str):
-        async with _coordinating(tmp_path, broker, workers, lines, listener) as running:
-            yield running
-        return
-    async with (
-        upstream(broker) as port,
-        _coordinating(tmp_path, f"127.0.0.1:{port}", workers, lines, listener) as running,
-    ):
-        yield running
+    async with AsyncExitStack() as stack:
+        if not isinstance(broker, str):
+            broker = f"127.0.0.1:{await stack.enter_async_context(upstream(broker))}"
+        yield await stack.enter_async_context(_coordinating(tmp_path, broker, workers, listener))
 
 
 @asynccontextmanager
-async def _coordinating(
-    tmp_path: Path, address: str, workers: int, lines: Sequence[str], listener: str
-) -> AsyncIterator[Coordinating]:
+async def _coordinating(tmp_path: Path, address: str, workers: int, listener: str) -> AsyncIterator[Coordinating]:
     path = tmp_path / "sidecar.yaml"
     text = [
         "broker.id: 1",
@@ -231,7 +216,6 @@ async def _coordinating(
             for name in ("CLIENT", "EXTRA")
         ),
         f"admin: {{bind: '127.0.0.1:{free_port()}'}}",
-        *lines,
     ]
     path.write_text("\n".join(text))
     running = Coordinating(path)
@@ -253,7 +237,7 @@ async def _coordinating(
         for _, writer in running.clients:
             writer.transport.abort()
         await asyncio.sleep(0)
-        assert (await running.counts())[1] == 0
+        assert (await running.counts())[0] == 0
         assert len(running.consumers) == 0
 
 

@@ -77,21 +77,6 @@ async def test_the_rights_to_a_new_topic_are_known_before_it_is_told(tmp_path: P
 
 
 @pytest.mark.usefixtures("often")
-async def test_rights_that_are_lost_and_come_back_are_reported_once_each(tmp_path: Path) -> None:
-    async with coordinating(tmp_path, broker := Rights()) as running:
-        for n in range(3):
-            await running.register(ASKED._replace(consumer_id=f"c{n}"))
-        numbers = {event.connection for event in running.of(ConsumerRegistered)}
-        for denied, rights in [({"t"}, (True, {"t"})), ({"g"}, (False, set())), (set(), (True, set()))]:
-            seen = len(running.of(RightsChanged))
-            broker.denied = denied
-            await running.until(lambda seen=seen: len(running.of(RightsChanged)) == seen + 3)
-            changed = running.of(RightsChanged)[seen:]
-            assert {event.connection for event in changed} == numbers
-            assert [event[1:] for event in changed] == [rights] * 3
-
-
-@pytest.mark.usefixtures("often")
 async def test_a_broker_that_is_away_changes_nothing_but_no_pattern_is_accepted(tmp_path: Path) -> None:
     async with coordinating(tmp_path, broker := Rights()) as running:
         await running.consumers.set_topics(["ta"])
