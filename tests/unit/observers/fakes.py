@@ -146,7 +146,12 @@ class ByteCounts:
 
 
 class Watcher(Keeper):
-    """Keeps exchanges and reports in the order in which it gets them."""
+    """Keeps exchanges, changes of connections and reports in the order in which it gets them."""
+
+    def record_changes(self, changes: Sequence[ConnectionChange], dropped: int) -> None:
+        self.life.append("changes")
+        self.seen.extend(changes)  # type: ignore[arg-type]
+        self.dropped.append(dropped)
 
     def record_throttles(self, reports: Sequence[ThrottleReport], dropped: int) -> None:
         self.life.append("throttles")
@@ -158,40 +163,11 @@ class GatedWatcher(Gated, Watcher):
     """Blocks in calls about exchanges."""
 
 
-class ThrowingWatcher(Watcher):
-    def record_throttles(self, reports: Sequence[ThrottleReport], dropped: int) -> None:
-        raise RuntimeError("no")
-
-
-class WatchingByteCounts(ByteCounts):
-    """A KIP-388 observer that gets throttles, too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reports: list[ThrottleReport] = []
-
-    def record_throttles(self, reports: Sequence[ThrottleReport], dropped: int) -> None:
-        self.reports.extend(reports)
-
-
 class BadHalf(ByteCounts):
     """Raises for every response."""
 
     def record_response(self, struct: ObservableStruct, api_version: int, correlation_id: str) -> None:
         raise RuntimeError("no")
-
-
-class ChangeKeeper(Keeper):
-    """Keeps changes of connections, too."""
-
-    def record_changes(self, changes: Sequence[ConnectionChange], dropped: int) -> None:
-        self.life.append("changes")
-        self.seen.extend(changes)  # type: ignore[arg-type]
-        self.dropped.append(dropped)
-
-
-class GatedChangeKeeper(Gated, ChangeKeeper):
-    """Blocks in calls about exchanges."""
 
 
 class Curious(ByteCounts):
@@ -282,17 +258,6 @@ class GatedReader(ByteCounts):
         self.entered.set()
         self.gate.wait(GATE_TIMEOUT)
         super().record_request(*args)
-
-
-class Vandal(Gated):
-    """Takes away what it shares with others, once its gate is open."""
-
-    def record_exchanges(self, exchanges: Sequence[ObservedExchange], dropped: int) -> None:
-        self.gate.wait(GATE_TIMEOUT)
-        for one in exchanges:
-            for name in ("connection", "outcome", "api_key"):
-                delattr(one, name)
-        super().record_exchanges(exchanges, dropped)
 
 
 class RefusesSettings(Keeper):

@@ -17,12 +17,11 @@ from structlog.testing import capture_logs
 from observers.audit import AuditObserver
 from observers.cluster_events import InventoryEvent, InventoryTopic
 from observers.delivery_accounting import Gap
-from observers.event import Envelope, RequestEvent, RollupEvent
+from observers.event import Envelope, RollupEvent
 from observers.event_blocks import Chunk, EncodedEvents
 from observers.event_observer import MIN_CLOCK_STEP, STATUS_INTERVAL
 from observers.inventory import Inventory, inventory_events
 from observers.outbox import OutboxStats
-from observers.request_events import MAX_EVENT_BYTES, max_partition_bytes
 from observers.topic_names import TopicNames
 from proxy.core.exchange import ConnectionTransition, ItemErrorFacts, ItemErrors, RequestResource, RequestResources
 from tests.unit.observers.samples import connection, exchange, fetch, produce, report
@@ -147,256 +146,253 @@ def heartbeat(group: bytes) -> Any:
     return one
 
 
-class TestNumbers:
-    def test_events_of_all_kinds_share_their_numbers(self, auditing: Auditing) -> None:
-        observer, outbox = auditing()
-        observer.record_exchanges([exchange(), exchange()], 0)
-        observer.record_changes([closed()], 0)
-        observer.record_throttles([report(), report(address="*")], 0)
-        observer.record_exchanges([exchange()], 0)
-        assert kinds(outbox) == ["request", "request", "connection", "throttle", "throttle", "request"]
-        assert [event.seq for event in outbox.events] == [1, 2, 3, 4, 5, 6]
-        assert (outbox.taken, outbox.hidden, outbox.lost) == (6, 0, {})
+def test_events_of_all_kinds_share_their_numbers(auditing: Auditing) -> None:
+    observer, outbox = auditing()
+    observer.record_exchanges([exchange(), exchange()], 0)
+    observer.record_changes([closed()], 0)
+    observer.record_throttles([report(), report(address="*")], 0)
+    observer.record_exchanges([exchange()], 0)
+    assert kinds(outbox) == ["request", "request", "connection", "throttle", "throttle", "request"]
+    assert [event.seq for event in outbox.events] == [1, 2, 3, 4, 5, 6]
+    assert (outbox.taken, outbox.hidden, outbox.lost) == (6, 0, {})
 
-    @pytest.mark.promise("audit-event.md", "What the audit did not get has numbers, and is lost as observer_queue.")
-    def test_what_was_lost_before_has_numbers_and_a_reason(self, auditing: Auditing) -> None:
-        observer, outbox = auditing()
-        observer.record_exchanges([exchange()], 40)
-        observer.record_changes([closed()], 3)
-        observer.record_throttles([report(), report(observed=float("nan")), report()], 5)
-        observer.record_throttles([], 2)
-        assert [event.seq for event in outbox.events] == [41, 45, 51, 53]
-        assert outbox.lost == {"observer_queue": 50, "failed": 1}
-        assert (outbox.taken, outbox.seq) == (55, 55)
 
-    def test_too_large_an_event_is_lost_alone(self, auditing: Auditing) -> None:
-        observer, outbox = auditing()
-        large = produce([(b"a", n, 1, 1) for n in range(MAX_EVENT_BYTES // max_partition_bytes("a", None) + 1)])
-        observer.record_exchanges([exchange(), large, exchange()], 0)
-        assert [event.seq for event in outbox.events if isinstance(event, RequestEvent)] == [1, 3]
-        assert outbox.lost == {"too_large": 1}
+@pytest.mark.promise("audit-event.md", "What the audit did not get has numbers, and is lost as observer_queue.")
+def test_what_was_lost_before_has_numbers_and_a_reason(auditing: Auditing) -> None:
+    observer, outbox = auditing()
+    observer.record_exchanges([exchange()], 40)
+    observer.record_changes([closed()], 3)
+    observer.record_throttles([report(), report(observed=float("nan")), report()], 5)
+    observer.record_throttles([], 2)
+    assert [event.seq for event in outbox.events] == [41, 45, 51, 53]
+    assert outbox.lost == {"observer_queue": 50, "failed": 1}
+    assert (outbox.taken, outbox.seq) == (55, 55)
 
-    @pytest.mark.promise("audit-event.md", "Group members beyond an interval's bounds are lost as interval_full.")
-    def test_members_beyond_the_bounds_of_an_interval_are_lost_with_a_reason(
-        self, auditing: Auditing, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        observer, outbox = auditing()
-        monkeypatch.setattr("observers.group_activity.MAX_MEMBERS", 2)
-        observer.record_exchanges([heartbeat(b"g%d" % number) for number in range(5)], 0)
-        assert kinds(outbox) == ["request"] * 5, "nothing is sent before the interval ends"
+
+@pytest.mark.promise("audit-event.md", "Group members beyond an interval's bounds are lost as interval_full.")
+def test_members_beyond_the_bounds_of_an_interval_are_lost_with_a_reason(
+    auditing: Auditing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    observer, outbox = auditing()
+    monkeypatch.setattr("observers.group_activity.MAX_MEMBERS", 2)
+    observer.record_exchanges([heartbeat(b"g%d" % number) for number in range(5)], 0)
+    assert kinds(outbox) == ["request"] * 5, "nothing is sent before the interval ends"
+    observer.close(0)
+    assert kinds(outbox)[5:] == ["group", "group", "sidecar_status"]
+    assert [event.seq for event in outbox.events[5:]] == [9, 10, 11]
+    assert outbox.lost == {"interval_full": 3}
+    assert outbox.taken == 5
+
+
+def test_what_is_hidden_was_seen_and_has_no_number(auditing: Auditing) -> None:
+    observer, outbox = auditing(**{"topic": "audit", "exclude.topics": ["a"], "exclude.principals": ["User:probe"]})
+    probe = connection(principal="User:probe", principal_source="sasl")
+    observer.record_exchanges(
+        [produce([(b"audit", 0, 1, 1)]), produce([(b"a", 0, 1, 1)]), exchange(connection=probe), exchange()], 0
+    )
+    observer.record_changes([ConnectionTransition(probe, "opened", 1.0)], 0)
+    observer.record_throttles([report()], 0)
+    assert kinds(outbox) == ["request", "request", "throttle"]
+    assert (outbox.taken, outbox.hidden) == (6, 3)
+    observer.close(0)
+    assert outbox.events[-1].hidden_by == {"principal User:probe": 2, "topic a": 1}
+
+
+def test_what_is_hidden_in_part_was_seen_has_a_number_and_is_counted(auditing: Auditing) -> None:
+    for mode in ("event", "rollup"):
+        observer, outbox = auditing(**{"mode": mode, "exclude.topics": ["a", "b"]})
+        both = produce([(b"a", 0, 1, 1), (b"orders", 0, 1, 1)])
+        observer.record_exchanges([both, exchange(), both, produce([(b"a", 0, 1, 1)])], 0)
+        assert observer.stats().partly_hidden == 2
         observer.close(0)
-        assert kinds(outbox)[5:] == ["group", "group", "sidecar_status"]
-        assert [event.seq for event in outbox.events[5:]] == [9, 10, 11]
-        assert outbox.lost == {"interval_full": 3}
-        assert outbox.taken == 5
-
-    def test_what_is_hidden_was_seen_and_has_no_number(self, auditing: Auditing) -> None:
-        observer, outbox = auditing(**{"topic": "audit", "exclude.topics": ["a"], "exclude.principals": ["User:probe"]})
-        probe = connection(principal="User:probe", principal_source="sasl")
-        observer.record_exchanges(
-            [produce([(b"audit", 0, 1, 1)]), produce([(b"a", 0, 1, 1)]), exchange(connection=probe), exchange()], 0
-        )
-        observer.record_changes([ConnectionTransition(probe, "opened", 1.0)], 0)
-        observer.record_throttles([report()], 0)
-        assert kinds(outbox) == ["request", "request", "throttle"]
-        assert (outbox.taken, outbox.hidden) == (6, 3)
-        observer.close(0)
-        assert outbox.events[-1].hidden_by == {"principal User:probe": 2, "topic a": 1}
-
-    def test_what_is_hidden_in_part_was_seen_has_a_number_and_is_counted(self, auditing: Auditing) -> None:
-        for mode in ("event", "rollup"):
-            observer, outbox = auditing(**{"mode": mode, "exclude.topics": ["a", "b"]})
-            both = produce([(b"a", 0, 1, 1), (b"orders", 0, 1, 1)])
-            observer.record_exchanges([both, exchange(), both, produce([(b"a", 0, 1, 1)])], 0)
-            assert observer.stats().partly_hidden == 2
-            observer.close(0)
-            assert (outbox.taken, outbox.hidden) == (4, 1)
-            status = outbox.events[-1]
-            hidden = (status.hidden_by, status.partly_hidden, status.partly_hidden_by)
-            assert hidden == ({"topic a": 1}, 2, {"topic a": 2}), mode
-
-    def test_statistics_are_the_outboxs_and_no_client_id_hides_anything(self, auditing: Auditing) -> None:
-        observer, outbox = auditing()
-        outbox.observed[0] = 9
-        observer.record_exchanges([exchange(client_id="brokerside-audit-1")] * 2, 3)
-        stats = observer.stats()
-        assert (stats.emitted, stats.queued, stats.dropped, stats.observed) == (5, 2, {"observer_queue": 3}, 9)
-        assert stats.searched == {7.5: 1}
-
-
-class TestRollups:
-    @pytest.fixture
-    def rolling(self, auditing: Auditing) -> tuple[AuditObserver, Kept]:
-        return auditing(**{"mode": "rollup", "rollup.interval.ms": 1000, "exclude.topics": ["hidden"]})
-
-    def test_requests_are_reported_together_once_their_interval_is_over(
-        self, rolling: tuple[AuditObserver, Kept], clock: Clock
-    ) -> None:
-        observer, outbox = rolling
-        observer.record_exchanges([exchange()], 0)
-        observer.record_exchanges([exchange(), exchange(client_id="other")], 0)
-        clock.now += 0.9
-        outbox.tick()
-        assert (outbox.events, outbox.taken) == ([], 0)
-        clock.now += 0.2
-        outbox.tick()
-        reported = [(event.seq, event.client_id, event.requests) for event in outbox.events]
-        assert reported == [(1, "app", 2), (2, "other", 1)]
-        assert outbox.taken == 3
-        outbox.tick()
-        assert len(outbox.events) == 2
-        observer.record_exchanges([exchange()], 0)
-        clock.now += 1.1
-        observer.record_exchanges([exchange()], 0)
-        assert [event.requests for event in outbox.events[2:]] == [1], "traffic itself ends an interval"
-        observer.record_exchanges([exchange(client_id=str(n)) for n in range(25_000)], 0)
-        assert len(outbox.json) > 20_000, "too many keys are reported at once"
-
-    def test_what_is_lost_has_a_number_each_and_what_is_hidden_none(
-        self, rolling: tuple[AuditObserver, Kept], clock: Clock
-    ) -> None:
-        observer, outbox = rolling
-        lost = [exchange(received_at=float("nan")), exchange(client_id="\ud800")]
-        observer.record_exchanges([*lost, produce([(b"hidden", 0, 1, 1)]), exchange()], 7)
-        assert outbox.lost == {"observer_queue": 7, "failed": 1, "not_encodable": 1}
-        assert (outbox.seq, outbox.taken, outbox.hidden) == (9, 10, 1)
-        observer.close(0)
-        assert (outbox.seq, outbox.taken) == (11, 11)
-
-    @pytest.mark.promise("changes.md", "In mode rollup, changes and denials are events of their own.")
-    def test_changes_and_denials_are_events_of_their_own(self, rolling: tuple[AuditObserver, Kept]) -> None:
-        observer, outbox = rolling
-        denied = ItemErrors((ItemErrorFacts(30, "group", b"g", None, -1, 0, None, None),), 1, 0, 0)
-        moved = ItemErrors((ItemErrorFacts(16, "group", b"g", None, -1, 0, None, None),), 0, 1, 0)
-        created = exchange(api_key=19, api_version=7)
-        alone = [
-            created,
-            exchange(item_errors=denied),
-            exchange(error_code=31),
-            produce([(b"orders", 0, 10, 1)], error_code=29),
-        ]
-        observer.record_exchanges(
-            [*alone, exchange(), exchange(item_errors=moved), produce([(b"orders", 0, 10, 1)], error_code=6)], 3
-        )
-        assert [(event.seq, event.api_key) for event in outbox.events] == [(4, 19), (5, 3), (6, 3), (7, 0)]
-        assert kinds(outbox) == ["request"] * 4
-        assert (outbox.taken, outbox.lost) == (7, {"observer_queue": 3})
-        observer.close(0)
-        assert outbox.taken == 10
-
-    @pytest.mark.promise("changes.md", "The first 100 failures of a connection, api and minute are not rolled up.")
-    def test_failed_ones_without_end_are_rolled_up(self, rolling: tuple[AuditObserver, Kept]) -> None:
-        """The first hundred of each connection, api and minute are events of their own."""
-        observer, outbox = rolling
-        denied = [exchange(error_code=30, received_at=float(n // 200 * 60)) for n in range(400)]
-        observer.record_exchanges(denied + [exchange(error_code=30, api_key=19, received_at=60.0)] * 150, 0)
-        assert Counter(event.api_key for event in outbox.events) == {3: 200, 19: 100}
-        observer.close(0)
-        rolled_up = [event for event in outbox.events if isinstance(event, RollupEvent)]
-        assert sum(event.errors for event in rolled_up) == sum(event.requests for event in rolled_up) == 250
-
-    def test_what_changed_something_is_always_an_event(self, rolling: tuple[AuditObserver, Kept]) -> None:
-        """All of it, or one of two topics."""
-        observer, outbox = rolling
-        topics = tuple(RequestResource("topic", name, None, at, None, None) for at, name in enumerate((b"a", b"b")))
-        refused = ItemErrors((ItemErrorFacts(36, "topic", b"a", None, -1, 0, None, None),), 1, 0, 0)
-        half = exchange(api_key=19, resources=RequestResources(topics, 2), item_errors=refused)
-        observer.record_exchanges([half] * 150 + [exchange(api_key=19)] * 150, 0)
-        assert Counter(event.api_key for event in outbox.events) == {19: 300}
-
-    def test_fetches_keep_their_order_where_one_is_denied(self, rolling: tuple[AuditObserver, Kept]) -> None:
-        """The session that a denied fetch opens is known to those that follow."""
-        observer, outbox = rolling
-        opened = fetched(offset=BASE + 3, epoch=0, answered_session=7, error_code=29)
-        followed = [fetched(offset=None, epoch=epoch) for epoch in (1, 2)]
-        observer.record_exchanges([opened, *followed], 0)
-        observer.close(0)
-        (rollup,) = [event for event in outbox.events if isinstance(event, RollupEvent)]
-        assert [(one.records, one.estimated_records) for one in rollup.per_topic] == [(2 * 27, 0)]
-
-
-class TestByTheClock:
-    @pytest.mark.promise("audit-event.md", "A run's accounts are reported every ten seconds and as its last event.")
-    def test_a_status_comes_every_ten_seconds_and_as_the_last_event(self, auditing: Auditing, clock: Clock) -> None:
-        observer, outbox = auditing(**{"exclude.topics": ["hidden"]})
-        outbox.tick()
-        assert outbox.events == []
-        outbox.observed[0] = 30
-        observer.record_exchanges([exchange()] * 4 + [produce([(b"hidden", 0, 1, 1)])], 20)
-        clock.now += STATUS_INTERVAL
-        outbox.tick()
-        outbox.tick()
+        assert (outbox.taken, outbox.hidden) == (4, 1)
         status = outbox.events[-1]
-        assert kinds(outbox) == ["request"] * 4 + ["sidecar_status"]
-        assert (status.seq, status.emitted, status.seen, status.hidden, status.waiting) == (25, 24, 30, 1, 5)
-        got = (status.dropped, status.queued, status.last, status.clock_step_ms)
-        assert got == ({"observer_queue": 20}, 4, False, 0)
-        assert (status.started_at, status.ts) == (1_700_000_500_000_000, 1_700_000_510_000_000)
-        observer.close(0)
-        assert outbox.events[-1].last
-        assert outbox.closed
-        outbox.tick()
-        assert len(outbox.events) == 6
+        hidden = (status.hidden_by, status.partly_hidden, status.partly_hidden_by)
+        assert hidden == ({"topic a": 1}, 2, {"topic a": 2}), mode
 
-    def test_losses_are_logged_with_the_next_status(self, auditing: Auditing, clock: Clock) -> None:
-        observer, outbox = auditing()
-        with capture_logs() as logged:
-            for lost in (20, 0, 3):
-                observer.record_exchanges([exchange()], lost)
-                clock.now += STATUS_INTERVAL
-                outbox.tick()
-            observer.close(0)
-        reported = [(one["lost"], one["in_total"]) for one in logged if one["event"] == "audit_events_lost"]
-        assert reported == [({"observer_queue": 20}, 20), ({"observer_queue": 3}, 23)]
 
-    @pytest.mark.promise("audit-event.md", "A status says by how much the wall clock was set since the last one.")
-    def test_a_clock_that_was_set_is_reported_once(self, auditing: Auditing, clock: Clock) -> None:
-        for step, reported in ((MIN_CLOCK_STEP * 0.9, 0), (3600.5, 3_600_500), (-7.25, -7250)):
-            _, outbox = auditing()
-            clock.offset += step
-            for _ in range(2):
-                clock.now += STATUS_INTERVAL
-                outbox.tick()
-            assert [event.clock_step_ms for event in outbox.events] == [reported, 0], step
+@pytest.fixture
+def rolling(auditing: Auditing) -> tuple[AuditObserver, Kept]:
+    return auditing(**{"mode": "rollup", "rollup.interval.ms": 1000, "exclude.topics": ["hidden"]})
 
-    def test_gaps_have_the_next_numbers(self, auditing: Auditing, clock: Clock) -> None:
-        observer, outbox = auditing()
-        observer.record_exchanges([exchange()], 0)
-        outbox.gaps = [Gap("killed", "earlier", 5, 9), Gap("too_large", "boot", 1, 1)]
-        clock.now += STATUS_INTERVAL
-        outbox.tick()
-        assert kinds(outbox) == ["request", "gap", "gap", "sidecar_status"]
-        gaps = outbox.events[1:3]
-        got = [(gap.seq, gap.reason, gap.lost_boot_id, gap.lost_first_seq, gap.lost_last_seq) for gap in gaps]
-        assert got == [(2, "killed", "earlier", 5, 9), (3, "too_large", "boot", 1, 1)]
-        assert outbox.taken == 1
 
-    def test_a_list_of_topics_is_reported_until_the_end(self, auditing: Auditing) -> None:
-        observer, outbox = auditing()
-        listed: list[InventoryEvent] = inventory_events([InventoryTopic(str(n)) for n in range(1500)], 7)
-        observer._inventory._publish(listed)
-        got = [(event.seq, event.part, event.parts, event.ts) for event in outbox.events]
-        assert got == [(1, 1, 2, 7), (2, 2, 2, 7)]
-        observer.close(0)
-        observer._inventory._publish(listed)
-        assert kinds(outbox) == ["topic_inventory"] * 2 + ["sidecar_status"]
+def test_requests_are_reported_together_once_their_interval_is_over(
+    rolling: tuple[AuditObserver, Kept], clock: Clock
+) -> None:
+    observer, outbox = rolling
+    observer.record_exchanges([exchange()], 0)
+    observer.record_exchanges([exchange(), exchange(client_id="other")], 0)
+    clock.now += 0.9
+    outbox.tick()
+    assert (outbox.events, outbox.taken) == ([], 0)
+    clock.now += 0.2
+    outbox.tick()
+    reported = [(event.seq, event.client_id, event.requests) for event in outbox.events]
+    assert reported == [(1, "app", 2), (2, "other", 1)]
+    assert outbox.taken == 3
+    outbox.tick()
+    assert len(outbox.events) == 2
+    observer.record_exchanges([exchange()], 0)
+    clock.now += 1.1
+    observer.record_exchanges([exchange()], 0)
+    assert [event.requests for event in outbox.events[2:]] == [1], "traffic itself ends an interval"
+    observer.record_exchanges([exchange(client_id=str(n)) for n in range(25_000)], 0)
+    assert len(outbox.json) > 20_000, "too many keys are reported at once"
 
-    @pytest.mark.promise("audit-event.md", "Groups and ends of partitions are reported at an interval, in each mode.")
-    def test_offsets_are_emitted_at_their_time_and_at_the_end(self, auditing: Auditing, clock: Clock) -> None:
-        """In either mode; each with a number, which nothing that was seen has."""
-        for mode, reported in (("event", ["request"]), ("rollup", ["rollup"])):
-            observer, outbox = auditing(**{"mode": mode, "offsets.interval.ms": 60_000, "rollup.interval.ms": 100})
-            observer.record_exchanges([produce([(b"a", 0, 1, 1)])], 0)
-            clock.now += 59
+
+def test_what_is_lost_has_a_number_each_and_what_is_hidden_none(
+    rolling: tuple[AuditObserver, Kept], clock: Clock
+) -> None:
+    observer, outbox = rolling
+    lost = [exchange(received_at=float("nan")), exchange(client_id="\ud800")]
+    observer.record_exchanges([*lost, produce([(b"hidden", 0, 1, 1)]), exchange()], 7)
+    assert outbox.lost == {"observer_queue": 7, "failed": 1, "not_encodable": 1}
+    assert (outbox.seq, outbox.taken, outbox.hidden) == (9, 10, 1)
+    observer.close(0)
+    assert (outbox.seq, outbox.taken) == (11, 11)
+
+
+@pytest.mark.promise("changes.md", "In mode rollup, changes and denials are events of their own.")
+def test_changes_and_denials_are_events_of_their_own(rolling: tuple[AuditObserver, Kept]) -> None:
+    observer, outbox = rolling
+    denied = ItemErrors((ItemErrorFacts(30, "group", b"g", None, -1, 0, None, None),), 1, 0, 0)
+    moved = ItemErrors((ItemErrorFacts(16, "group", b"g", None, -1, 0, None, None),), 0, 1, 0)
+    created = exchange(api_key=19, api_version=7)
+    alone = [
+        created,
+        exchange(item_errors=denied),
+        exchange(error_code=31),
+        produce([(b"orders", 0, 10, 1)], error_code=29),
+    ]
+    observer.record_exchanges(
+        [*alone, exchange(), exchange(item_errors=moved), produce([(b"orders", 0, 10, 1)], error_code=6)], 3
+    )
+    assert [(event.seq, event.api_key) for event in outbox.events] == [(4, 19), (5, 3), (6, 3), (7, 0)]
+    assert kinds(outbox) == ["request"] * 4
+    assert (outbox.taken, outbox.lost) == (7, {"observer_queue": 3})
+    observer.close(0)
+    assert outbox.taken == 10
+
+
+@pytest.mark.promise("changes.md", "The first 100 failures of a connection, api and minute are not rolled up.")
+def test_failed_ones_without_end_are_rolled_up(rolling: tuple[AuditObserver, Kept]) -> None:
+    """The first hundred of each connection, api and minute are events of their own."""
+    observer, outbox = rolling
+    denied = [exchange(error_code=30, received_at=float(n // 200 * 60)) for n in range(400)]
+    observer.record_exchanges(denied + [exchange(error_code=30, api_key=19, received_at=60.0)] * 150, 0)
+    assert Counter(event.api_key for event in outbox.events) == {3: 200, 19: 100}
+    observer.close(0)
+    rolled_up = [event for event in outbox.events if isinstance(event, RollupEvent)]
+    assert sum(event.errors for event in rolled_up) == sum(event.requests for event in rolled_up) == 250
+
+
+def test_what_changed_something_is_always_an_event(rolling: tuple[AuditObserver, Kept]) -> None:
+    """All of it, or one of two topics."""
+    observer, outbox = rolling
+    topics = tuple(RequestResource("topic", name, None, at, None, None) for at, name in enumerate((b"a", b"b")))
+    refused = ItemErrors((ItemErrorFacts(36, "topic", b"a", None, -1, 0, None, None),), 1, 0, 0)
+    half = exchange(api_key=19, resources=RequestResources(topics, 2), item_errors=refused)
+    observer.record_exchanges([half] * 150 + [exchange(api_key=19)] * 150, 0)
+    assert Counter(event.api_key for event in outbox.events) == {19: 300}
+
+
+def test_fetches_keep_their_order_where_one_is_denied(rolling: tuple[AuditObserver, Kept]) -> None:
+    """The session that a denied fetch opens is known to those that follow."""
+    observer, outbox = rolling
+    opened = fetched(offset=BASE + 3, epoch=0, answered_session=7, error_code=29)
+    followed = [fetched(offset=None, epoch=epoch) for epoch in (1, 2)]
+    observer.record_exchanges([opened, *followed], 0)
+    observer.close(0)
+    (rollup,) = [event for event in outbox.events if isinstance(event, RollupEvent)]
+    assert [(one.records, one.estimated_records) for one in rollup.per_topic] == [(2 * 27, 0)]
+
+
+@pytest.mark.promise("audit-event.md", "A run's accounts are reported every ten seconds and as its last event.")
+def test_a_status_comes_every_ten_seconds_and_as_the_last_event(auditing: Auditing, clock: Clock) -> None:
+    observer, outbox = auditing(**{"exclude.topics": ["hidden"]})
+    outbox.tick()
+    assert outbox.events == []
+    outbox.observed[0] = 30
+    observer.record_exchanges([exchange()] * 4 + [produce([(b"hidden", 0, 1, 1)])], 20)
+    clock.now += STATUS_INTERVAL
+    outbox.tick()
+    outbox.tick()
+    status = outbox.events[-1]
+    assert kinds(outbox) == ["request"] * 4 + ["sidecar_status"]
+    assert (status.seq, status.emitted, status.seen, status.hidden, status.waiting) == (25, 24, 30, 1, 5)
+    got = (status.dropped, status.queued, status.last, status.clock_step_ms)
+    assert got == ({"observer_queue": 20}, 4, False, 0)
+    assert (status.started_at, status.ts) == (1_700_000_500_000_000, 1_700_000_510_000_000)
+    observer.close(0)
+    assert outbox.events[-1].last
+    assert outbox.closed
+    outbox.tick()
+    assert len(outbox.events) == 6
+
+
+def test_losses_are_logged_with_the_next_status(auditing: Auditing, clock: Clock) -> None:
+    observer, outbox = auditing()
+    with capture_logs() as logged:
+        for lost in (20, 0, 3):
+            observer.record_exchanges([exchange()], lost)
+            clock.now += STATUS_INTERVAL
             outbox.tick()
-            assert kinds(outbox) == [*reported, "sidecar_status"]
-            clock.now += 1
+        observer.close(0)
+    reported = [(one["lost"], one["in_total"]) for one in logged if one["event"] == "audit_events_lost"]
+    assert reported == [({"observer_queue": 20}, 20), ({"observer_queue": 3}, 23)]
+
+
+@pytest.mark.promise("audit-event.md", "A status says by how much the wall clock was set since the last one.")
+def test_a_clock_that_was_set_is_reported_once(auditing: Auditing, clock: Clock) -> None:
+    for step, reported in ((MIN_CLOCK_STEP * 0.9, 0), (3600.5, 3_600_500), (-7.25, -7250)):
+        _, outbox = auditing()
+        clock.offset += step
+        for _ in range(2):
+            clock.now += STATUS_INTERVAL
             outbox.tick()
-            assert kinds(outbox) == [*reported, "sidecar_status", "end_offsets"]
-            observer.record_exchanges([produce([(b"a", 0, 1, 1)])], 0)
-            observer.close(0)
-            assert kinds(outbox)[-3:] == [*reported, "end_offsets", "sidecar_status"]
-            assert outbox.taken == 2
+        assert [event.clock_step_ms for event in outbox.events] == [reported, 0], step
+
+
+def test_gaps_have_the_next_numbers(auditing: Auditing, clock: Clock) -> None:
+    observer, outbox = auditing()
+    observer.record_exchanges([exchange()], 0)
+    outbox.gaps = [Gap("killed", "earlier", 5, 9), Gap("too_large", "boot", 1, 1)]
+    clock.now += STATUS_INTERVAL
+    outbox.tick()
+    assert kinds(outbox) == ["request", "gap", "gap", "sidecar_status"]
+    gaps = outbox.events[1:3]
+    got = [(gap.seq, gap.reason, gap.lost_boot_id, gap.lost_first_seq, gap.lost_last_seq) for gap in gaps]
+    assert got == [(2, "killed", "earlier", 5, 9), (3, "too_large", "boot", 1, 1)]
+    assert outbox.taken == 1
+
+
+def test_a_list_of_topics_is_reported_until_the_end(auditing: Auditing) -> None:
+    observer, outbox = auditing()
+    listed: list[InventoryEvent] = inventory_events([InventoryTopic(str(n)) for n in range(1500)], 7)
+    observer._inventory._publish(listed)
+    got = [(event.seq, event.part, event.parts, event.ts) for event in outbox.events]
+    assert got == [(1, 1, 2, 7), (2, 2, 2, 7)]
+    observer.close(0)
+    observer._inventory._publish(listed)
+    assert kinds(outbox) == ["topic_inventory"] * 2 + ["sidecar_status"]
+
+
+@pytest.mark.promise("audit-event.md", "Groups and ends of partitions are reported at an interval, in each mode.")
+def test_offsets_are_emitted_at_their_time_and_at_the_end(auditing: Auditing, clock: Clock) -> None:
+    """In either mode; each with a number, which nothing that was seen has."""
+    for mode, reported in (("event", ["request"]), ("rollup", ["rollup"])):
+        observer, outbox = auditing(**{"mode": mode, "offsets.interval.ms": 60_000, "rollup.interval.ms": 100})
+        observer.record_exchanges([produce([(b"a", 0, 1, 1)])], 0)
+        clock.now += 59
+        outbox.tick()
+        assert kinds(outbox) == [*reported, "sidecar_status"]
+        clock.now += 1
+        outbox.tick()
+        assert kinds(outbox) == [*reported, "sidecar_status", "end_offsets"]
+        observer.record_exchanges([produce([(b"a", 0, 1, 1)])], 0)
+        observer.close(0)
+        assert kinds(outbox)[-3:] == [*reported, "end_offsets", "sidecar_status"]
+        assert outbox.taken == 2
 
 
 def test_of_several_workers_the_first_alone_asks_for_topics_and_a_spool_is_used_where_one_is_set(
@@ -411,34 +407,32 @@ def test_of_several_workers_the_first_alone_asks_for_topics_and_a_spool_is_used_
     assert len(started) == 1
 
 
-class TestDeep:
-    @pytest.mark.promise("consumed-records.md", "Without observer.records.deep the audit keeps no body of a request.")
-    def test_bodies_are_kept_of_what_may_hold_old_sets_where_that_is_asked_for(self, auditing: Auditing) -> None:
-        pairs = [(0, 2), (0, 3), (1, 3), (1, 17), (78, 1), (3, 1)]
-        assert not any(auditing()[0].keeps(*pair) for pair in pairs)
-        deep = auditing(configs={"observer.records.deep": True})[0]
-        assert [deep.keeps(*pair) for pair in pairs] == [True, False, True, True, True, False]
+@pytest.mark.promise("consumed-records.md", "Without observer.records.deep the audit keeps no body of a request.")
+def test_bodies_are_kept_of_what_may_hold_old_sets_where_that_is_asked_for(auditing: Auditing) -> None:
+    pairs = [(0, 2), (0, 3), (1, 3), (1, 17), (78, 1), (3, 1)]
+    assert not any(auditing()[0].keeps(*pair) for pair in pairs)
+    deep = auditing(configs={"observer.records.deep": True})[0]
+    assert [deep.keeps(*pair) for pair in pairs] == [True, False, True, True, True, False]
 
-    def test_exact_records_take_the_place_of_claimed_ones_and_all_else_stays(
-        self, auditing: Auditing, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        observer, outbox = auditing(configs={"observer.records.deep": True})
-        values: dict[str, Any] = {
-            "correlation_id": 9, "client_id": "old", "forwarded_at": 100.0005, "responded_at": 100.001,
-            "throttle_ms": 7, "error_code": 8, "request_raw": b"asked", "response_raw": b"answer", "synthesized": True,
-        }  # fmt: skip
-        claimed, exact = (fetch([(b"a", 0)], [(b"a", 0, 10, records, 0)], **values) for records in (1, 99))
-        monkeypatch.setattr(
-            "observers.event_observer.count_compressed_records", lambda one: (one.request, exact.response)
-        )
-        observer.record_exchanges([claimed, produce([(b"a", 0, 10, 1)])], 0)
-        assert [event.topics[0].records for event in outbox.events] == [99, 1]
-        reported: list[Any] = []
 
-        def encode_exchanges(exchanges: Sequence[Any], first: int, wall_offset: float) -> EncodedEvents:
-            reported.extend(exchanges)
-            return EncodedEvents(last=first - 1, hidden=len(exchanges))
+def test_exact_records_take_the_place_of_claimed_ones_and_all_else_stays(
+    auditing: Auditing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    observer, outbox = auditing(configs={"observer.records.deep": True})
+    values: dict[str, Any] = {
+        "correlation_id": 9, "client_id": "old", "forwarded_at": 100.0005, "responded_at": 100.001,
+        "throttle_ms": 7, "error_code": 8, "request_raw": b"asked", "response_raw": b"answer", "synthesized": True,
+    }  # fmt: skip
+    claimed, exact = (fetch([(b"a", 0)], [(b"a", 0, 10, records, 0)], **values) for records in (1, 99))
+    monkeypatch.setattr("observers.event_observer.count_compressed_records", lambda one: (one.request, exact.response))
+    observer.record_exchanges([claimed, produce([(b"a", 0, 10, 1)])], 0)
+    assert [event.topics[0].records for event in outbox.events] == [99, 1]
+    reported: list[Any] = []
 
-        monkeypatch.setattr(observer, "_request_encoder", SimpleNamespace(encode_exchanges=encode_exchanges))
-        observer.record_exchanges([claimed], 0)
-        assert reported == [exact]
+    def encode_exchanges(exchanges: Sequence[Any], first: int, wall_offset: float) -> EncodedEvents:
+        reported.extend(exchanges)
+        return EncodedEvents(last=first - 1, hidden=len(exchanges))
+
+    monkeypatch.setattr(observer, "_request_encoder", SimpleNamespace(encode_exchanges=encode_exchanges))
+    observer.record_exchanges([claimed], 0)
+    assert reported == [exact]

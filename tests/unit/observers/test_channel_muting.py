@@ -13,10 +13,9 @@ from observers.audit_writer import RequestEventEncoder
 from observers.channel_muting import MAX_MUTED_CONNECTIONS, MAX_SPANS_PER_CONNECTION
 from observers.connection_writer import encode_connection_changes
 from observers.event import RequestEvent
-from observers.rollup_writer import RollupAggregator
 from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
-from tests.unit.observers.samples import change, connection, exchange, fetch, produce
+from tests.unit.observers.samples import change, connection, exchange
 
 API_NAMES = {0: "Produce", 1: "Fetch", 3: "Metadata"}
 SCOPED = {"topics": {"hidden"}, "principals": {"User:probe"}}
@@ -67,12 +66,6 @@ def test_a_request_waits_for_the_rest_of_the_throttle_time_of_those_before_it(mu
         assert muted(*exchanges) == expected, exchanges
 
 
-def test_every_api_counts_and_facts_for_more_than_what_stands_at_the_start(muted: Muted) -> None:
-    reported = produce([(b"a", 0, 1, 1)], responded_at=100.002)  # throttled by 4 ms, as its facts say
-    got = fetch([(b"a", 0)], [(b"a", 0, 9, 1, 0)], received_at=100.0, answered_at=100.25)
-    assert muted(reported, got) == [0, 4_000]
-
-
 def test_what_is_no_throttle_or_has_no_answer_changes_nothing(muted: Muted, audit_filter: AuditFilter) -> None:
     for throttle_ms in (0, -1):
         assert muted(one(1.0, 2.0, throttle_ms), one(1.5, 2.5)) == [0, 0]
@@ -80,13 +73,6 @@ def test_what_is_no_throttle_or_has_no_answer_changes_nothing(muted: Muted, audi
     for outcome in ("no_response", "connection_lost"):
         lost = one(9.0, 0.0, outcome=outcome, response_bytes=0)
         assert muted(one(1.0, 2.0, 500), lost, one(1.5, 2.75)) == [0, 0, 500_000], outcome
-
-
-def test_a_throttle_that_gives_no_event_counts_all_the_same(muted: Muted) -> None:
-    probe = connection(principal="User:probe")
-    assert muted(one(1.0, 2.0, 500, connection=probe), one(1.5, 2.75)) == [500_000]
-    on_topic = produce([(b"hidden", 0, 1, 1)], received_at=3.0, responded_at=4.0, answered_at=4.0)
-    assert muted(on_topic, one(3.5, 4.5)) == [4_000]
 
 
 def test_nothing_is_kept_of_a_connection_that_is_read_again_or_has_ended(
@@ -107,11 +93,3 @@ def test_what_is_kept_is_bounded(muted: Muted, audit_filter: AuditFilter) -> Non
     muted(*[one(1.0, 2.0, 500, connection=connection(id=str(n))) for n in range(MAX_MUTED_CONNECTIONS)])
     assert len(audit_filter.muting.spans) == MAX_MUTED_CONNECTIONS
     assert "c1" not in audit_filter.muting.spans
-
-
-def test_a_rollup_leaves_it_out_of_the_service(audit_filter: AuditFilter) -> None:
-    rollup = RollupAggregator(API_NAMES, TopicNames(dict), audit_filter)
-    rollup.add_exchanges([one(1.0, 1.0, 500), one(1.0, 1.5)], 0, 0.0)
-    (event,) = rollup.drain()
-    assert event.latencies == (1, *(0,) * 25, 1)
-    assert event.service_latencies == (2,)

@@ -123,20 +123,3 @@ def test_share_fetches_give_an_upper_bound_and_an_empty_partition_nothing() -> N
     assert counted(fetched(api_key=SHARE_FETCH, records=0)) == Counted(0)
     empty = FetchedPartition(TOPIC, 0, 3, 1000, EMPTY_RECORD_SET)
     assert counted(fetched(response=replace(fetched().response, partitions=(empty,)))) == Counted(0)
-
-
-def test_many_partitions_each_have_their_offset() -> None:
-    sample = fetch([], [])
-    names = TopicNames(dict)
-    for count in (1, 8, 9, 40):
-        wanted = tuple(WantedPartition(TOPIC, number, BASE + number % 10) for number in range(count))
-        sums = RecordSet(900, 3, 30, 2, base_offset=BASE)
-        got = tuple(FetchedPartition(TOPIC, number, 0, 1000, sums, 10, 9) for number in reversed(range(count)))
-        request, response = replace(sample.request, partitions=wanted), replace(sample.response, partitions=got)
-        one = exchange(api_key=FETCH, decode="full", request=request, response=response)
-        encoder = RequestEventEncoder({}, names, AuditFilter(names, topics=(), principals=()))
-        (chunk,) = encoder.encode_exchanges([one], 1, 0.0).chunks
-        parts = msgspec.json.decode(chunk.json, type=RequestEvent).topics
-        assert [(part.partition, part.records) for part in parts] == [
-            (number, 30 - number % 10) for number in reversed(range(count))
-        ], count

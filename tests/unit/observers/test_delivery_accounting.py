@@ -25,18 +25,6 @@ def gap(reason: str, first: int, last: int, boot: str = "me") -> Gap:
     return Gap(reason, boot, first, last)
 
 
-def test_events_go_from_memory_to_disk_to_the_topic() -> None:
-    accounting = DeliveryAccounting("me")
-    given(accounting, chunk(1, 10), last=10)
-    assert (accounting.counts().queued, accounting.counts().taken) == (10, 10)
-    accounting.record_stored(1, 6)
-    accounting.record_delivered(1, 4, level=1, spooled=True)
-    accounting.record_delivered(7, 8, level=1, spooled=False)
-    counts = accounting.counts()
-    assert (counts.delivered, counts.spooled, counts.queued, accounting.last_kept) == (6, 2, 2, 8)
-    assert balanced(counts)
-
-
 @pytest.mark.promise("audit-delivery.md", "Every number is delivered, on disk, in memory, or lost for a reason.")
 def test_numbers_without_an_event_are_lost_for_the_reasons_given_in_their_order() -> None:
     accounting = DeliveryAccounting("me")
@@ -65,17 +53,6 @@ def test_numbers_that_nobody_gave_a_reason_for_are_lost_all_the_same() -> None:
     assert len(accounting.drain_gaps()) == MAX_PENDING_GAPS, "gaps that nobody takes are bounded"
 
 
-def test_a_run_is_reported_as_one_gap_once_it_has_ended() -> None:
-    accounting = DeliveryAccounting("me")
-    given(accounting, chunk(1, 30), last=30)
-    for first in (1, 11):
-        accounting.record_lost("spool_full", first, first + 9, level=1, spooled=False)
-        assert accounting.drain_gaps() == []
-    accounting.record_stored(21, 30)
-    assert accounting.drain_gaps() == [gap("spool_full", 1, 20)]
-    assert accounting.drain_gaps() == []
-
-
 def test_a_gap_is_reported_once_its_event_is_kept_and_reported_again_if_that_is_lost() -> None:
     accounting = DeliveryAccounting("me")
     other = gap("killed", 5, 9, "other")
@@ -90,28 +67,3 @@ def test_a_gap_is_reported_once_its_event_is_kept_and_reported_again_if_that_is_
     assert accounting.drain_reported_gaps() == [other]
     assert accounting.drain_reported_gaps() == []
     assert accounting.drain_gaps() == [gap("spool_full", 1, 1)]
-
-
-def test_a_part_of_a_block_may_have_been_lost_before() -> None:
-    accounting = DeliveryAccounting("me")
-    given(accounting, chunk(1, 4), chunk(7, 4), last=10, lost={"failed": 2})
-    accounting.record_stored(1, 4)
-    accounting.record_stored(7, 10)
-    accounting.record_lost("spool_torn", 1, 10, level=1, spooled=True, events=8)
-    assert accounting.counts().dropped == {"failed": 2, "spool_torn": 8}
-    assert balanced(accounting.counts())
-
-
-def test_what_waits_is_counted_by_its_level() -> None:
-    accounting = DeliveryAccounting("me")
-    for level, first in ((2, 1), (1, 11), (2, 21)):
-        accounting.record_numbered([chunk(first, 10)], first + 9, {}, 10, 0, level=level)
-    assert accounting.counts().undelivered == {1: 10, 2: 20}
-    accounting.record_stored(1, 10)
-    accounting.record_delivered(1, 10, level=2, spooled=True)
-    accounting.record_lost("spool_full", 21, 24, level=2, spooled=False)
-    accounting.record_delivered(11, 20, level=1, spooled=False)
-    assert accounting.counts().undelivered == {1: 0, 2: 6}
-    accounting.record_delivered(25, 30, level=2, spooled=False)
-    assert accounting.counts().undelivered == {1: 0, 2: 0}
-    assert balanced(accounting.counts())

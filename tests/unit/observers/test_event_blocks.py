@@ -27,53 +27,46 @@ def numbers(blocks: list[Block]) -> list[tuple[int, int]]:
     return [(block.first, block.last) for block in blocks]
 
 
-class TestBatcher:
-    @pytest.mark.promise("audit-format.md", "A record has at most 200 events.")
-    def test_blocks_hold_at_most_their_limit_and_are_complete_with_it(self) -> None:
-        builder = BlockBuilder()
-        chunks = [chunk(n) for n in range(1, 2 * EVENTS_PER_RECORD + 2)]
-        full = [(1, EVENTS_PER_RECORD), (EVENTS_PER_RECORD + 1, 2 * EVENTS_PER_RECORD)]
-        assert numbers(add_counters(builder, *chunks)) == full
-        assert builder.open_events == 1
-        assert numbers(builder.complete()) == [(2 * EVENTS_PER_RECORD + 1,) * 2]
-        assert builder.complete() == []
+@pytest.mark.promise("audit-format.md", "A record has at most 200 events.")
+def test_blocks_hold_at_most_their_limit_and_are_complete_with_it() -> None:
+    builder = BlockBuilder()
+    chunks = [chunk(n) for n in range(1, 2 * EVENTS_PER_RECORD + 2)]
+    full = [(1, EVENTS_PER_RECORD), (EVENTS_PER_RECORD + 1, 2 * EVENTS_PER_RECORD)]
+    assert numbers(add_counters(builder, *chunks)) == full
+    assert builder.open_events == 1
+    assert numbers(builder.complete()) == [(2 * EVENTS_PER_RECORD + 1,) * 2]
+    assert builder.complete() == []
 
-    def test_a_chunk_stays_whole(self) -> None:
-        builder = BlockBuilder()
-        half = EVENTS_PER_RECORD // 2
-        blocks = add_counters(builder, chunk(1, half), chunk(half + 1, half - 1), chunk(2 * half, half))
-        assert numbers(blocks) == [(1, 2 * half - 1)]
-        assert builder.open_events == half
 
-    def test_a_loss_ends_the_block_and_leaves_a_gap(self) -> None:
-        builder = BlockBuilder()
-        assert add_counters(builder, chunk(1, 2)) == []
-        assert numbers(builder.add_chunks([], 12, 0.0)) == [(1, 2)], "ten were lost after it"
-        assert numbers(add_counters(builder, chunk(13), chunk(15))) == [(13, 13)], "one was lost between"
-        assert numbers(builder.add_chunks([chunk(16)], 17, 0.0)) == [(15, 16)]
-        assert (builder.seq, builder.open_events) == (17, 0)
+def test_a_loss_ends_the_block_and_leaves_a_gap() -> None:
+    builder = BlockBuilder()
+    assert add_counters(builder, chunk(1, 2)) == []
+    assert numbers(builder.add_chunks([], 12, 0.0)) == [(1, 2)], "ten were lost after it"
+    assert numbers(add_counters(builder, chunk(13), chunk(15))) == [(13, 13)], "one was lost between"
+    assert numbers(builder.add_chunks([chunk(16)], 17, 0.0)) == [(15, 16)]
+    assert (builder.seq, builder.open_events) == (17, 0)
 
-    def test_an_event_waits_no_longer_than_the_flush_time_from_the_first_of_its_block(self) -> None:
-        builder = BlockBuilder()
-        add_counters(builder, chunk(1), now=10.0)
-        assert builder.add_chunks([], 1, 10.0) == [], "nothing changes nothing"
-        add_counters(builder, chunk(2), now=10.0 + BLOCK_LINGER / 2)
-        assert builder.complete_expired(10.0 + BLOCK_LINGER - 0.001) == []
-        assert numbers(builder.complete_expired(10.0 + BLOCK_LINGER)) == [(1, 2)]
-        assert builder.complete_expired(100.0) == []
 
-    def test_events_too_large_for_one_record_are_spread_and_one_too_large_stays_whole(self) -> None:
-        half = MAX_BLOCK_BYTES // 2
-        for sizes, expected in (
-            ((half, half, half), [(1, 2), (3, 3)]),
-            ((None, MAX_BLOCK_BYTES + 1, None), [(1, 1), (2, 2), (3, 3)]),
-        ):
-            builder = BlockBuilder()
-            blocks = (
-                add_counters(builder, *(chunk(n, size=size) for n, size in enumerate(sizes, 1))) + builder.complete()
-            )
-            assert numbers(blocks) == expected
-            assert all(block.size <= MAX_BLOCK_BYTES or len(block) == 1 for block in blocks)
+def test_an_event_waits_no_longer_than_the_flush_time_from_the_first_of_its_block() -> None:
+    builder = BlockBuilder()
+    add_counters(builder, chunk(1), now=10.0)
+    assert builder.add_chunks([], 1, 10.0) == [], "nothing changes nothing"
+    add_counters(builder, chunk(2), now=10.0 + BLOCK_LINGER / 2)
+    assert builder.complete_expired(10.0 + BLOCK_LINGER - 0.001) == []
+    assert numbers(builder.complete_expired(10.0 + BLOCK_LINGER)) == [(1, 2)]
+    assert builder.complete_expired(100.0) == []
+
+
+def test_events_too_large_for_one_record_are_spread_and_one_too_large_stays_whole() -> None:
+    half = MAX_BLOCK_BYTES // 2
+    for sizes, expected in (
+        ((half, half, half), [(1, 2), (3, 3)]),
+        ((None, MAX_BLOCK_BYTES + 1, None), [(1, 1), (2, 2), (3, 3)]),
+    ):
+        builder = BlockBuilder()
+        blocks = add_counters(builder, *(chunk(n, size=size) for n, size in enumerate(sizes, 1))) + builder.complete()
+        assert numbers(blocks) == expected
+        assert all(block.size <= MAX_BLOCK_BYTES or len(block) == 1 for block in blocks)
 
 
 @pytest.mark.promise("audit-event.md", "An envelope names its writer, and holds numbers without gaps.")

@@ -16,7 +16,7 @@ from observers.fetch_sessions import (
     FetchSessions,
 )
 from proxy.compiled.exchange import Exchange
-from tests.unit.observers.samples import TOPIC_ID, connection, fetch
+from tests.unit.observers.samples import connection, fetch
 
 INVALID_EPOCH = 71
 
@@ -41,25 +41,6 @@ def later(session_id: int, *wanted: tuple[bytes, int], forgotten: Any = (), erro
         answered_error=error,
         **changes,
     )
-
-
-def test_a_session_holds_what_was_named_added_and_not_forgotten() -> None:
-    sessions = FetchSessions()
-    opened(sessions, 9, (b"a", 0), (b"a", 1), (b"b", 0))
-    sessions.record_fetch(later(9, (b"c", 4), forgotten=[(b"a", 1), (b"b", 0), (b"none", 0)]))
-    assert topics(sessions, 9) == {b"a", b"c"}
-    sessions.record_fetch(later(9))
-    assert topics(sessions, 9) == {b"a", b"c"}
-    assert not sessions.open_sessions[9].are_ids
-    assert topics(sessions, 8) == set()
-
-
-def test_ids_stay_ids_and_a_request_that_mixes_them_ends_what_is_known() -> None:
-    sessions = FetchSessions()
-    opened(sessions, 9, (TOPIC_ID, 0), ids=True)
-    assert sessions.open_sessions[9].are_ids
-    sessions.record_fetch(later(9, (b"a", 0)))
-    assert topics(sessions, 9) == set()
 
 
 def test_a_session_ends_with_its_close_its_replacement_or_its_eviction() -> None:
@@ -132,54 +113,56 @@ def test_it_says_what_a_broker_would_say() -> None:
             assert topics(sessions, known) == {topic for topic, _ in partitions}
 
 
-class TestPolled:
-    @staticmethod
-    def label(topic: bytes, is_id: bool) -> tuple[str, str | None]:
-        return topic.decode(), None
+def label(topic: bytes, is_id: bool) -> tuple[str, str | None]:
+    return topic.decode(), None
 
-    @pytest.mark.promise("audit-event.md", "A fetch lists polled topics that had no records, once a minute.")
-    def test_topics_that_returned_nothing_are_reported_once_a_minute_the_session_s_included(self) -> None:
-        sessions = FetchSessions()
-        opened(sessions, 9, (b"a", 0), (b"b", 0), (b"c", 0))
-        got = [(b"a", 0, 100, 3, 0), (b"b", 0, 0, 0, 3)]
-        first = later(9, (b"d", 0), got=got, answered_at=100.0)
-        sessions.record_fetch(first)
-        assert sessions.take_polled_topics(first, self.label) == ("b", "c", "d")
-        assert sessions.take_polled_topics(later(9, answered_at=100.0 + POLLED_LIST_INTERVAL - 1), self.label) == ()
-        got = sessions.take_polled_topics(later(9, answered_at=100.0 + POLLED_LIST_INTERVAL), self.label)
-        assert got == ("a", "b", "c", "d")
 
-    def test_where_every_topic_had_records_the_next_look_is_soon(self) -> None:
-        sessions = FetchSessions()
-        records = [(b"a", 0, 100, 3, 0)]
-        assert sessions.take_polled_topics(fetch([(b"a", 0)], records, answered_at=100.0), self.label) == ()
-        both = [(b"a", 0), (b"b", 0)]
-        for seconds, polled in [
-            (EMPTY_LIST_RETRY_INTERVAL - 1, ()),
-            (EMPTY_LIST_RETRY_INTERVAL, ("b",)),
-            (POLLED_LIST_INTERVAL, ()),
-            (POLLED_LIST_INTERVAL + 5, ("b",)),
-        ]:
-            one = fetch(both, records, answered_at=100.0 + seconds)
-            assert sessions.take_polled_topics(one, self.label) == polled
+@pytest.mark.promise("audit-event.md", "A fetch lists polled topics that had no records, once a minute.")
+def test_topics_that_returned_nothing_are_reported_once_a_minute_the_session_s_included() -> None:
+    sessions = FetchSessions()
+    opened(sessions, 9, (b"a", 0), (b"b", 0), (b"c", 0))
+    got = [(b"a", 0, 100, 3, 0), (b"b", 0, 0, 0, 3)]
+    first = later(9, (b"d", 0), got=got, answered_at=100.0)
+    sessions.record_fetch(first)
+    assert sessions.take_polled_topics(first, label) == ("b", "c", "d")
+    assert sessions.take_polled_topics(later(9, answered_at=100.0 + POLLED_LIST_INTERVAL - 1), label) == ()
+    got = sessions.take_polled_topics(later(9, answered_at=100.0 + POLLED_LIST_INTERVAL), label)
+    assert got == ("a", "b", "c", "d")
 
-    def test_each_connection_has_its_own_minute_and_those_remembered_are_bounded(self) -> None:
-        sessions = FetchSessions()
-        polled = [fetch([(b"a", 0)], [], connection=connection(id=f"c{n}")) for n in range(MAX_POLLED_CONNECTIONS + 1)]
-        for one in polled:
-            assert sessions.take_polled_topics(one, self.label) == ("a",)
-        assert sessions.take_polled_topics(polled[-1], self.label) == ()
-        assert sessions.take_polled_topics(polled[0], self.label) == ("a",), "forgotten, so reported again"
-        many = fetch([(b"%d" % n, 0) for n in range(MAX_POLLED_TOPICS + 1)], [])
-        listed = FetchSessions().take_polled_topics(many, self.label)
-        assert (len(listed), list(listed)) == (MAX_POLLED_TOPICS, sorted(listed))
 
-    def test_what_cannot_be_reported_does_not_use_the_minute_up(self) -> None:
-        sessions = FetchSessions()
-        for changes in ({"response": None}, {"request": None}):
-            assert sessions.take_polled_topics(fetch([(b"a", 0)], [], **changes), self.label) == ()
-        assert sessions.take_polled_topics(later(9, (b"a", 0), error=INVALID_EPOCH), self.label) == ()
-        assert sessions.take_polled_topics(fetch([(b"a", 0)], []), self.label) == ("a",)
-        opening = fetch([(b"a", 0)], [(b"a", 0, 10, 1, 0)], session_epoch=0, answered_session=9)
-        sessions.record_fetch(opening)
-        assert sessions.take_polled_topics(opening, self.label) == (), "the session that it opens counts"
+def test_where_every_topic_had_records_the_next_look_is_soon() -> None:
+    sessions = FetchSessions()
+    records = [(b"a", 0, 100, 3, 0)]
+    assert sessions.take_polled_topics(fetch([(b"a", 0)], records, answered_at=100.0), label) == ()
+    both = [(b"a", 0), (b"b", 0)]
+    for seconds, polled in [
+        (EMPTY_LIST_RETRY_INTERVAL - 1, ()),
+        (EMPTY_LIST_RETRY_INTERVAL, ("b",)),
+        (POLLED_LIST_INTERVAL, ()),
+        (POLLED_LIST_INTERVAL + 5, ("b",)),
+    ]:
+        one = fetch(both, records, answered_at=100.0 + seconds)
+        assert sessions.take_polled_topics(one, label) == polled
+
+
+def test_each_connection_has_its_own_minute_and_those_remembered_are_bounded() -> None:
+    sessions = FetchSessions()
+    polled = [fetch([(b"a", 0)], [], connection=connection(id=f"c{n}")) for n in range(MAX_POLLED_CONNECTIONS + 1)]
+    for one in polled:
+        assert sessions.take_polled_topics(one, label) == ("a",)
+    assert sessions.take_polled_topics(polled[-1], label) == ()
+    assert sessions.take_polled_topics(polled[0], label) == ("a",), "forgotten, so reported again"
+    many = fetch([(b"%d" % n, 0) for n in range(MAX_POLLED_TOPICS + 1)], [])
+    listed = FetchSessions().take_polled_topics(many, label)
+    assert (len(listed), list(listed)) == (MAX_POLLED_TOPICS, sorted(listed))
+
+
+def test_what_cannot_be_reported_does_not_use_the_minute_up() -> None:
+    sessions = FetchSessions()
+    for changes in ({"response": None}, {"request": None}):
+        assert sessions.take_polled_topics(fetch([(b"a", 0)], [], **changes), label) == ()
+    assert sessions.take_polled_topics(later(9, (b"a", 0), error=INVALID_EPOCH), label) == ()
+    assert sessions.take_polled_topics(fetch([(b"a", 0)], []), label) == ("a",)
+    opening = fetch([(b"a", 0)], [(b"a", 0, 10, 1, 0)], session_epoch=0, answered_session=9)
+    sessions.record_fetch(opening)
+    assert sessions.take_polled_topics(opening, label) == (), "the session that it opens counts"

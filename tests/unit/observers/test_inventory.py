@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from observers.cluster_events import InventoryEvent, InventoryTopic
-from observers.inventory import TOPICS_PER_INVENTORY_EVENT, UNCHANGED_LIST_INTERVAL, Inventory, inventory_events
+from observers.inventory import UNCHANGED_LIST_INTERVAL, Inventory
 from observers.kafka_admin import TopicDescription
 from tests.unit.observers.samples import PRINTED_ID, TOPIC_ID
 
@@ -65,17 +65,6 @@ def test_a_list_that_could_not_be_reported_is_reported_the_next_time_unless_it_i
     world.names = ("b",)
     world.inventory.poll_topics()
     assert len(world.published) == 1
-
-
-def test_a_list_has_as_many_parts_as_it_needs() -> None:
-    assert TOPICS_PER_INVENTORY_EVENT == 1000
-    for topics, sizes in ((0, [0]), (1, [1]), (1000, [1000]), (1001, [1000, 1]), (2500, [1000, 1000, 500])):
-        listed = [InventoryTopic(f"{n:05}") for n in range(topics)]
-        events = inventory_events(listed, 5)
-        assert [len(event.inventory) for event in events] == sizes
-        parts = [(event.part, event.parts, event.ts) for event in events]
-        assert parts == [(n + 1, len(sizes), 5) for n in range(len(sizes))]
-        assert [topic for event in events for topic in event.inventory] == listed
 
 
 def test_a_cluster_that_is_away_is_asked_again() -> None:

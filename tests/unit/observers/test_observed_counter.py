@@ -17,7 +17,6 @@ from observers import observed_counter as module
 from observers.observed_counter import (
     SHARED_MEMORY,
     ObservedCounter,
-    delete_counter,
     delete_orphaned_counters,
     read_counter,
 )
@@ -61,20 +60,6 @@ def test_the_count_of_a_dead_run_is_there_until_its_folder_is_gone(boot_id: str,
     assert read_counter(f"{boot_id}-2") == 0
 
 
-def test_the_counter_of_a_run_with_two_spools_stays_until_both_are_gone(boot_id: str, tmp_path: Path) -> None:
-    folders = [tmp_path / name / f"1-{boot_id}" for name in ("topic", "collector")]
-    for folder in folders:
-        folder.mkdir(parents=True)
-    counted_by_a_dead_one(boot_id, *folders)
-    for folder in folders:
-        delete_orphaned_counters()
-        delete_counter(boot_id)
-        assert read_counter(boot_id) == 7
-        shutil.rmtree(folder)
-    delete_counter(boot_id)
-    assert read_counter(boot_id) == 0
-
-
 def test_observers_of_one_process_share_its_count_and_no_other_takes_it_over(boot_id: str, tmp_path: Path) -> None:
     shared = ObservedCounter(boot_id)
     shared.keep(tmp_path / "topic")
@@ -86,14 +71,6 @@ def test_observers_of_one_process_share_its_count_and_no_other_takes_it_over(boo
     second = counter(boot_id, tmp_path).memory
     second[0] = 9
     assert (kept[0], read_counter(boot_id)) == (5, 5)
-
-
-def test_without_shared_memory_it_counts_in_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(module, "SHARED_MEMORY", tmp_path / "none")
-    count = counter("a", tmp_path).memory
-    count[0] += 5
-    assert (count[0], len(count), count.format, read_counter("a")) == (5, 1, "q", 0)
-    delete_counter("a")
 
 
 def counted_by_a_dead_one(boot_id: str, *folders: Path) -> None:

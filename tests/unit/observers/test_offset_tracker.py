@@ -16,7 +16,7 @@ from proxy.core.exchange import Connection, ItemErrorFacts, ItemErrors, RecordSe
 
 WALL = 1_000.0
 ID = bytes(range(16))
-COMMIT, TXN_COMMIT, HEARTBEAT, LEAVE, CONSUMER_HEARTBEAT = 8, 28, 12, 13, 68
+COMMIT, TXN_COMMIT, HEARTBEAT, CONSUMER_HEARTBEAT = 8, 28, 12, 68
 
 
 def tracker(*, topics: Collection[str] = (), principals: Collection[str] = ()) -> OffsetTracker:

@@ -23,7 +23,7 @@ from observers.event import (
     encoder,
 )
 from observers.event_blocks import RecordWriter
-from observers.examples import BOOT_ID, encode_envelope, encode_event
+from observers.examples import BOOT_ID, encode_event
 from observers.otlp_encoding import ATTRIBUTES, LogsEncoder
 from observers.otlp_writer import LogRecordWriter
 from tests.unit.observers.otlp import TIMES, attributes, checked, event_of, log_records
@@ -178,13 +178,3 @@ def test_what_is_no_array_of_events_is_refused_at_every_length() -> None:
     for one in (*(whole[:size] for size in range(len(whole))), *wrong):
         with pytest.raises(ValueError, match="is not a JSON array of events"):
             writer.write_records(one, b"", b"1")
-
-
-def test_a_record_of_the_audit_is_one_request() -> None:
-    request = checked(LogsEncoder({}).encode_request(encode_envelope()))
-    ((_, record),) = log_records(request)
-    assert record["observedTimeUnixNano"] == "1795260652500000000"
-    (of_resource,) = request["resourceLogs"]
-    (of_scope,) = of_resource["scopeLogs"]
-    assert of_scope["scope"]["name"] == "brokerside"
-    assert attributes(of_scope["scope"]["attributes"]) == {"brokerside.schema_level": 1}

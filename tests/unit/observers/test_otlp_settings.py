@@ -1,17 +1,24 @@
-"""Settings of the OpenTelemetry observer: what each means, and what is said of a wrong one."""
+"""The OpenTelemetry observer: its settings, what a collector's response means, and where the cluster's id is from."""
 
 from __future__ import annotations
 
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from observers import cluster_id as module
+from observers.cluster_id import ClusterId
 from observers.errors import ObserverError
 from observers.http_connection import Url
 from observers.opentelemetry import AUDIT_OBSERVER_NAME, OBSERVER_NAME, OpenTelemetryLogsObserver
+from observers.otlp_response import DELIVERED, MAX_RETRY_AFTER, ExportOutcome, outcome_of, retry_delay
 from observers.otlp_settings import DEFAULTS, OtlpSettings, check_settings
+from observers.record_sender import FIRST_RETRY_DELAY, LAST_RETRY_DELAY
 from observers.topic_names import TopicNames
+from tests.unit.observers.test_dispatch import until
 
 
 def checked(**settings: Any) -> OtlpSettings:
@@ -125,3 +132,72 @@ def test_two_observers_do_not_share_a_spool(tmp_path: Path) -> None:
 def test_every_setting_is_documented() -> None:
     page = (Path(__file__).parents[3] / "docs" / "opentelemetry.md").read_text()
     assert [name for name in DEFAULTS if f"| `{name}` |" not in page] == []
+
+
+NOW = 1_795_260_000.0
+
+
+@pytest.mark.promise("opentelemetry.md", "A collector's Retry-After is waited for, up to 5 minutes.")
+def test_the_pause_that_a_collector_asks_for_is_bounded() -> None:
+    for text, seconds in (
+        ("", 0),
+        ("7", 7),
+        ("0", 0),
+        ("999999999", MAX_RETRY_AFTER),
+        ("9" * 400, 0),
+        ("-7", 0),
+        ("soon", 0),
+        ("nan", 0),
+        (formatdate(NOW + 42, usegmt=True), 42),
+        (formatdate(NOW - 42, usegmt=True), 0),
+        ("Tue, 99 Nov 2026 00:00:00 GMT", 0),
+        ("Tue, 24 Nov 99999999999999 00:00:00 GMT", 0),
+    ):
+        outcome = outcome_of(503, {"retry-after": text}, b"", NOW)
+        assert (outcome.reason, outcome.retry_after) == ("http_503", seconds), text
+
+
+def test_a_success_is_a_delivery_unless_its_body_is_too_large_to_say_what_was_refused() -> None:
+    for status in (200, 202, 204, 299):
+        assert outcome_of(status, {}, b"{}", NOW) == DELIVERED
+    assert outcome_of(200, {}, None, NOW) == ExportOutcome("response_too_large")
+    assert outcome_of(503, {}, None, NOW).retry_after == 0
+    assert outcome_of(400, {}, None, NOW) == ExportOutcome("http_400")
+
+
+def test_pauses_grow_up_to_a_bound_and_vary() -> None:
+    pauses = [retry_delay(attempt, 0, 1.0) for attempt in range(2000)]
+    assert pauses == sorted(pauses)
+    assert (pauses[0], pauses[-1]) == (FIRST_RETRY_DELAY, LAST_RETRY_DELAY)
+    assert retry_delay(0, 0, 0.0) == FIRST_RETRY_DELAY / 2
+    assert retry_delay(0, 30, 0.0) == 30
+
+
+class Cluster:
+    """In place of a ``KafkaAdmin``: answers from the third time on."""
+
+    asked = 0
+
+    def fetch_cluster_id(self) -> str:
+        self.asked += 1
+        if self.asked < 3:
+            raise ConnectionError
+        return "ThK9ZFduS0ONy_eg3SRv7w"
+
+
+@pytest.mark.promise("opentelemetry.md", "The cluster's id is missing until the cluster was reached.")
+def test_it_is_empty_until_the_cluster_answers_and_asked_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FIRST_RETRY_DELAY", 0.01)
+    cluster: Any = Cluster()
+    found = ClusterId(cluster)
+    assert found.value == ""
+    with capture_logs() as logged:
+        found.start()
+        until(lambda: found.value == "ThK9ZFduS0ONy_eg3SRv7w")
+    assert cluster.asked == 3
+    assert [one["error"] for one in logged] == ["ConnectionError"] * 2
+    unasked: Any = Cluster()
+    found = ClusterId(unasked)
+    found.close()
+    found._run()
+    assert unasked.asked == 0

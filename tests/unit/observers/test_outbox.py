@@ -189,457 +189,412 @@ def desk_of() -> Iterator[Callable[..., Desk]]:
 DeskOf = Callable[..., Desk]
 
 
-class TestInMemory:
-    def test_events_wait_for_others_and_then_go_with_what_was_lost_before(self, desk_of: DeskOf) -> None:
-        desk = desk_of(ready=True)
-        desk.add(3, lost={"observer_queue": 7})
-        desk.turn(BLOCK_LINGER / 2)
-        assert (desk.stats().queued, desk.producer.queued) == (3, 0)
-        desk.turn(BLOCK_LINGER / 2)
-        assert desk.producer.queued == 1
+@pytest.mark.promise("audit-delivery.md", "Without a spool events wait in memory up to a bound.")
+def test_without_a_cluster_they_wait_up_to_what_memory_may_hold(desk_of: DeskOf) -> None:
+    desk = desk_of(room=MIB)
+    for _ in range(20):
+        desk.add(size=100_000)
+    stats = desk.stats()
+    assert (stats.queued, stats.dropped) == (10 * BLOCK, {"no_cluster": 10 * BLOCK})
+    assert stats.queued_bytes == 1_000_000
+    assert desk.gaps() == [], "it may grow"
+
+
+@pytest.mark.promise("opentelemetry.md", "Events that a collector rejects are lost as rejected.")
+def test_events_that_the_destination_refused_are_counted_beside_those_it_took(desk_of: DeskOf) -> None:
+    desk = desk_of(ready=True)
+    for refused in (3, 0, BLOCK, BLOCK + 7):
         desk.add()
-        desk.deliver()
-        assert (desk.stats().delivered, desk.arrived()) == (3 + BLOCK, list(range(8, 11 + BLOCK)))
-        assert [(e["first_seq"], e["dropped"]) for e in desk.producer.arrived] == [(8, 7), (11, 7)]
-        assert desk.gaps() == [Gap("observer_queue", desk.boot_id, 1, 7)]
+        desk.producer.end("rejected", lost=refused)
+    stats = desk.stats()
+    assert (stats.delivered, stats.dropped, stats.queued) == (2 * BLOCK - 3, {"rejected": 2 * BLOCK + 3}, 0)
+    desk.add()
+    desk.deliver()
+    got = desk.gaps()
+    assert got == [Gap("rejected", desk.boot_id, 1, BLOCK), Gap("rejected", desk.boot_id, 2 * BLOCK + 1, 4 * BLOCK)]
 
-    @pytest.mark.promise("audit-delivery.md", "Without a spool events wait in memory up to a bound.")
-    def test_without_a_cluster_they_wait_up_to_what_memory_may_hold(self, desk_of: DeskOf) -> None:
-        desk = desk_of(room=MIB)
-        for _ in range(20):
-            desk.add(size=100_000)
-        stats = desk.stats()
-        assert (stats.queued, stats.dropped) == (10 * BLOCK, {"no_cluster": 10 * BLOCK})
-        assert stats.queued_bytes == 1_000_000
-        assert desk.gaps() == [], "it may grow"
 
-    @pytest.mark.promise("opentelemetry.md", "Events that a collector rejects are lost as rejected.")
-    def test_events_that_the_destination_refused_are_counted_beside_those_it_took(self, desk_of: DeskOf) -> None:
-        desk = desk_of(ready=True)
-        for refused in (3, 0, BLOCK, BLOCK + 7):
+def test_what_is_left_at_the_end_is_lost(desk_of: DeskOf) -> None:
+    desk = desk_of()
+    desk.add()
+    desk.add(5)
+    desk.outbox.close(0)
+    assert (desk.stats().queued, desk.stats().dropped) == (0, {"no_cluster": BLOCK + 5})
+    desk = desk_of(ready=True)
+    desk.add()
+    desk.outbox.close(0)
+    assert (desk.stats().queued, desk.stats().dropped) == (0, {"closed": BLOCK})
+
+
+@pytest.mark.promise("audit-delivery.md", "What cannot be delivered at the end stays on disk.")
+def test_a_part_of_the_time_to_close_is_the_disk_s(
+    desk_of: DeskOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = desk_of(tmp_path)
+    desk.add()
+    begun = desk.now
+
+    def poll(timeout: float) -> None:
+        desk.now += timeout
+
+    monkeypatch.setattr(desk.producer, "poll", poll)
+    desk.outbox.close(2.0)
+    assert 1.0 < desk.now - begun < 1.9
+    assert desk.stats().spooled == BLOCK
+
+
+def test_halves_and_blocks_that_are_sent_again_keep_their_level(desk_of: DeskOf, tmp_path: Path) -> None:
+    desk = desk_of(tmp_path, ready=True)
+    desk.level(2)
+    desk.add()
+    desk.level(1)
+    desk.producer.end("too_large")
+    desk.producer.end("topic_authorization_failed", retriable=True)
+    assert desk.stats().undelivered == {1: 0, 2: BLOCK}
+    desk.turn(10)
+    desk.deliver()
+    assert {e["schema_level"] for e in desk.producer.arrived} == {2}
+    assert sorted(desk.arrived()) == list(range(1, BLOCK + 1))
+
+
+def test_a_run_that_still_lives_is_counted_by_a_search_after_its_end(desk_of: DeskOf, tmp_path: Path) -> None:
+    """As the spool of a predecessor, which drains: only what a later search says is complete."""
+    assert desk_of(None).outbox.searched_at == math.inf, "without a spool nothing is searched"
+    old, new = desk_of(tmp_path), desk_of(tmp_path)
+    assert (new.stats().undelivered, new.outbox.searched_at) == ({1: 0, 2: 0}, 0), "before it has looked"
+    old.level(2)
+    old.add()
+    new.turn()
+    searched, ended = new.outbox.searched_at, new.now
+    assert 0 < searched <= ended
+    old.die()
+    assert new.stats().undelivered[2] == 0
+    new.turn()
+    assert new.outbox.searched_at == searched
+    new.turn(SPOOL_RETRY_INTERVAL)
+    assert (new.stats().undelivered[2], new.outbox.searched_at > ended) == (BLOCK, True)
+    new.outbox.close(0)
+    assert new.outbox.searched_at == 0, "dead runs that it had found are counted by nobody"
+
+
+@pytest.mark.promise("audit-delivery.md", "Blocks beyond the queue stay on disk, and are read back in order.")
+def test_an_outage_longer_than_memory_loses_nothing_and_keeps_the_order(desk_of: DeskOf, tmp_path: Path) -> None:
+    desk = desk_of(tmp_path, room=MIB, ready=True)
+    for _ in range(100):
+        desk.add()
+        desk.turn()
+    stats = desk.stats()
+    assert (stats.spooled, stats.dropped) == (100 * BLOCK, {})
+    assert stats.queued_bytes <= MIB
+    held = desk.producer.queued
+    assert 0 < held < 100
+    desk.deliver()
+    assert desk.arrived() == list(range(1, 100 * BLOCK + 1))
+    assert desk.stats().spool_bytes <= 8 * MIB
+    desk.add()
+    assert desk.producer.queued == 1, "what is new goes at once again"
+
+
+@pytest.mark.promise("audit-delivery.md", "A full spool loses new events, and one gap event names them.")
+def test_a_full_spool_loses_the_newest_and_counts_one_run(desk_of: DeskOf, tmp_path: Path) -> None:
+    desk = desk_of(tmp_path, room=MIB, max_bytes=100_000)
+    for _ in range(1000):
+        desk.add()
+    stats = desk.stats()
+    lost = sum(stats.dropped.values())
+    assert set(stats.dropped) == {"spool_full"}
+    assert stats.spool_bytes <= 100_000
+    assert lost > 0
+    desk.deliver()
+    desk.add()
+    desk.deliver()
+    (gap,) = desk.gaps()
+    assert gap.last - gap.first + 1 == lost
+    assert sorted(desk.arrived()) == [n for n in range(1, 1001 * BLOCK + 1) if not gap.first <= n <= gap.last]
+
+
+@pytest.mark.promise("audit-delivery.md", "While the topic takes nothing events wait on disk.")
+def test_what_passes_is_sent_again_one_first_and_then_all(desk_of: DeskOf, tmp_path: Path) -> None:
+    desk = desk_of(tmp_path, ready=True)
+    with capture_logs() as logged:
+        for _ in range(3):
             desk.add()
-            desk.producer.end("rejected", lost=refused)
-        stats = desk.stats()
-        assert (stats.delivered, stats.dropped, stats.queued) == (2 * BLOCK - 3, {"rejected": 2 * BLOCK + 3}, 0)
+        while desk.producer.sent:
+            desk.producer.end("topic_authorization_failed", retriable=True)
         desk.add()
-        desk.deliver()
-        got = desk.gaps()
-        assert got == [Gap("rejected", desk.boot_id, 1, BLOCK), Gap("rejected", desk.boot_id, 2 * BLOCK + 1, 4 * BLOCK)]
-
-    def test_what_is_left_at_the_end_is_lost(self, desk_of: DeskOf) -> None:
-        desk = desk_of()
-        desk.add()
-        desk.add(5)
-        desk.outbox.close(0)
-        assert (desk.stats().queued, desk.stats().dropped) == (0, {"no_cluster": BLOCK + 5})
-        desk = desk_of(ready=True)
-        desk.add()
-        desk.outbox.close(0)
-        assert (desk.stats().queued, desk.stats().dropped) == (0, {"closed": BLOCK})
-
-    @pytest.mark.promise("audit-delivery.md", "What cannot be delivered at the end stays on disk.")
-    def test_a_part_of_the_time_to_close_is_the_disk_s(
-        self, desk_of: DeskOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        desk = desk_of(tmp_path)
-        desk.add()
-        begun = desk.now
-
-        def poll(timeout: float) -> None:
-            desk.now += timeout
-
-        monkeypatch.setattr(desk.producer, "poll", poll)
-        desk.outbox.close(2.0)
-        assert 1.0 < desk.now - begun < 1.9
-        assert desk.stats().spooled == BLOCK
-
-
-class TestLevels:
-    def levels(self, desk: Desk) -> list[tuple[int, int, int]]:
-        """Records on the topic: their level, first and last number."""
-        return [(e["schema_level"], e["first_seq"], e["last_seq"]) for e in desk.producer.arrived]
-
-    def test_halves_and_blocks_that_are_sent_again_keep_their_level(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        desk = desk_of(tmp_path, ready=True)
-        desk.level(2)
-        desk.add()
-        desk.level(1)
-        desk.producer.end("too_large")
-        desk.producer.end("topic_authorization_failed", retriable=True)
-        assert desk.stats().undelivered == {1: 0, 2: BLOCK}
-        desk.turn(10)
-        desk.deliver()
-        assert {level for level, *_ in self.levels(desk)} == {2}
-        assert sorted(desk.arrived()) == list(range(1, BLOCK + 1))
-
-    def test_a_run_that_still_lives_is_counted_by_a_search_after_its_end(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        """As the spool of a predecessor, which drains: only what a later search says is complete."""
-        assert desk_of(None).outbox.searched_at == math.inf, "without a spool nothing is searched"
-        old, new = desk_of(tmp_path), desk_of(tmp_path)
-        assert (new.stats().undelivered, new.outbox.searched_at) == ({1: 0, 2: 0}, 0), "before it has looked"
-        old.level(2)
-        old.add()
-        new.turn()
-        searched, ended = new.outbox.searched_at, new.now
-        assert 0 < searched <= ended
-        old.die()
-        assert new.stats().undelivered[2] == 0
-        new.turn()
-        assert new.outbox.searched_at == searched
-        new.turn(SPOOL_RETRY_INTERVAL)
-        assert (new.stats().undelivered[2], new.outbox.searched_at > ended) == (BLOCK, True)
-        new.outbox.close(0)
-        assert new.outbox.searched_at == 0, "dead runs that it had found are counted by nobody"
-
-
-class TestOnDisk:
-    def test_every_block_is_on_disk_until_the_topic_has_it(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        desk = desk_of(tmp_path, ready=True)
-        desk.add()
-        desk.add()
-        assert (desk.stats().spooled, desk.stats().queued, desk.producer.queued) == (2 * BLOCK, 0, 2)
-        desk.producer.end()
-        assert (desk.stats().spooled, desk.stats().delivered) == (BLOCK, BLOCK)
-        desk.deliver()
-        assert (desk.stats().spooled, desk.stats().delivered) == (0, 2 * BLOCK)
-        desk.outbox.close(0)
-        assert list(tmp_path.iterdir()) == [], "a clean end leaves nothing"
-
-    @pytest.mark.promise("audit-delivery.md", "Blocks beyond the queue stay on disk, and are read back in order.")
-    def test_an_outage_longer_than_memory_loses_nothing_and_keeps_the_order(
-        self, desk_of: DeskOf, tmp_path: Path
-    ) -> None:
-        desk = desk_of(tmp_path, room=MIB, ready=True)
-        for _ in range(100):
-            desk.add()
-            desk.turn()
-        stats = desk.stats()
-        assert (stats.spooled, stats.dropped) == (100 * BLOCK, {})
-        assert stats.queued_bytes <= MIB
-        held = desk.producer.queued
-        assert 0 < held < 100
-        desk.deliver()
-        assert desk.arrived() == list(range(1, 100 * BLOCK + 1))
-        assert desk.stats().spool_bytes <= 8 * MIB
-        desk.add()
-        assert desk.producer.queued == 1, "what is new goes at once again"
-
-    @pytest.mark.promise("audit-delivery.md", "A full spool loses new events, and one gap event names them.")
-    def test_a_full_spool_loses_the_newest_and_counts_one_run(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        desk = desk_of(tmp_path, room=MIB, max_bytes=100_000)
-        for _ in range(1000):
-            desk.add()
-        stats = desk.stats()
-        lost = sum(stats.dropped.values())
-        assert set(stats.dropped) == {"spool_full"}
-        assert stats.spool_bytes <= 100_000
-        assert lost > 0
-        desk.deliver()
-        desk.add()
-        desk.deliver()
-        (gap,) = desk.gaps()
-        assert gap.last - gap.first + 1 == lost
-        assert sorted(desk.arrived()) == [n for n in range(1, 1001 * BLOCK + 1) if not gap.first <= n <= gap.last]
-
-    @pytest.mark.promise("audit-delivery.md", "While the topic takes nothing events wait on disk.")
-    def test_what_passes_is_sent_again_one_first_and_then_all(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        desk = desk_of(tmp_path, ready=True)
-        with capture_logs() as logged:
-            for _ in range(3):
-                desk.add()
-            while desk.producer.sent:
-                desk.producer.end("topic_authorization_failed", retriable=True)
-            desk.add()
-            assert desk.producer.queued == 0
-            for reason in ("unknown_topic_or_part", "producer_failed", "topic_authorization_failed"):
-                desk.turn(10)
-                assert desk.producer.queued == 1
-                desk.turn(10)
-                assert desk.producer.queued == 1, "one alone, until it is known what became of it"
-                desk.producer.end(reason, retriable=True)
-                desk.turn(0.01)
-                assert desk.producer.queued == 0, "there is a pause"
+        assert desk.producer.queued == 0
+        for reason in ("unknown_topic_or_part", "producer_failed", "topic_authorization_failed"):
             desk.turn(10)
-            desk.deliver()
-        assert sorted(desk.arrived()) == list(range(1, 4 * BLOCK + 1))
-        assert desk.stats().dropped == {}
-        got = [(one["event"], one.get("reason")) for one in logged]
-        assert got == [("audit_delivery_failed", "topic_authorization_failed"), ("audit_delivery_works_again", None)]
-
-    def test_a_refused_record_and_one_that_no_empty_producer_takes_is_lost_and_holds_up_nothing(
-        self, desk_of: DeskOf, tmp_path: Path
-    ) -> None:
-        desk = desk_of(tmp_path, room=MIB, ready=True)
-        for _ in range(2):
-            desk.add()
-        desk.producer.end("invalid_record")
-        desk.add(1, size=2 * MIB)
-        desk.add()
-        desk.deliver()
-        assert desk.stats().dropped == {"invalid_record": BLOCK, "too_large": 1}
-        assert desk.arrived() == [*range(BLOCK + 1, 2 * BLOCK + 1), *range(2 * BLOCK + 2, 3 * BLOCK + 2)]
-        assert desk.gaps()[0] == Gap("invalid_record", desk.boot_id, 1, BLOCK)
-
-
-class TestNextRun:
-    def test_it_sends_what_a_clean_end_could_not(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        old = desk_of(tmp_path)
-        old.add()
-        old.add(7)
-        old.outbox.close(0)
-        assert (old.stats().spooled, old.stats().dropped) == (BLOCK + 7, {})
-        new = desk_of(tmp_path)
-        new.turn()
-        new.deliver()
-        assert new.arrived(old.boot_id) == list(range(1, BLOCK + 8))
-        assert (new.stats().replayed, new.stats().emitted, new.gaps()) == (BLOCK + 7, 0, [])
-        new.turn()
-        new.outbox.close(0)
-        assert list(tmp_path.iterdir()) == []
-
-    @pytest.mark.promise("audit-delivery.md", "The next run names the numbers that a killed one lost.")
-    def test_it_names_what_a_killed_one_lost(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        old = desk_of(tmp_path)
-        old.add()
-        old.add(7)  # waits for others
-        old.outbox.observed[0] += 3  # which an observer has not got yet
-        old.die()
-        new = desk_of(tmp_path)
-        new.turn()
-        new.deliver()
-        (gap,) = new.gaps()
-        assert gap == Gap("killed", old.boot_id, BLOCK + 1, BLOCK + 10)
-        assert len(list(tmp_path.iterdir())) == 2, "its folder stays until that is reported"
-        new.add(1)
-        new.deliver()
-        assert [folder.name for folder in tmp_path.iterdir()] == [f"1-{new.boot_id}"]
-
-    def test_it_sends_only_what_the_topic_may_lack(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        old = desk_of(tmp_path, ready=True)
-        for _ in range(5):
-            old.add()
-        for _ in range(3):
-            old.producer.end()
-        old.turn()
-        old.die()
-        new = desk_of(tmp_path)
-        new.turn()
-        new.deliver()
-        assert new.arrived(old.boot_id) == list(range(3 * BLOCK + 1, 5 * BLOCK + 1))
-        assert new.gaps() == []
-
-    def test_it_is_killed_too_and_a_third_one_sends_both_and_says_what_was_lost(
-        self, desk_of: DeskOf, tmp_path: Path
-    ) -> None:
-        first = desk_of(tmp_path)
-        first.add()
-        first.add(7)
-        first.die()
-        second = desk_of(tmp_path)
-        second.turn()
-        second.add()
-        second.die()
-        third = desk_of(tmp_path)
-        third.turn()
-        third.deliver()
-        third.turn()
-        assert third.arrived(first.boot_id) == third.arrived(second.boot_id) == list(range(1, BLOCK + 1))
-        assert third.stats().replayed == 2 * BLOCK
-        assert third.gaps() == [Gap("killed", first.boot_id, BLOCK + 1, BLOCK + 7)]
-        for run in third.outbox._store._ended_runs.values():  # killed as well, once it has sent all
-            run.release()
-        third.die()
-        fourth = desk_of(tmp_path)
-        fourth.turn()
-        fourth.deliver()
-        fourth.turn()
-        assert fourth.stats().replayed == 0
-        assert fourth.gaps() == [Gap("killed", first.boot_id, BLOCK + 1, BLOCK + 7)], "it was never delivered"
-
-    def test_the_living_other_brokers_and_what_nobody_can_read_are_left_alone(
-        self, desk_of: DeskOf, tmp_path: Path
-    ) -> None:
-        living = desk_of(tmp_path)
-        living.add()
-        other = desk_of(tmp_path)
-        other.add()
-        other.die()
-        (tmp_path / f"1-{other.boot_id}").rename(tmp_path / f"11-{other.boot_id}")
-        (tmp_path / "1-a file").write_text("")
-        (tmp_path / "1-future").mkdir()
-        (tmp_path / "1-future" / "ledger").write_bytes(b"another version")
-        new = desk_of(tmp_path)
-        with capture_logs() as logged:
-            for _ in range(3):
-                new.turn(SPOOL_RETRY_INTERVAL)
-            new.deliver()
-        assert [(one["event"], one["folder"]) for one in logged] == [("audit_spool_left", "1-future")]
-        assert (new.stats().replayed, new.stats().spool_failed) == (0, False)
-        assert len(list(tmp_path.iterdir())) == 5
-
-    @pytest.mark.promise("audit-delivery.md", "A run adopts folders up to half of spool.max.bytes.")
-    def test_it_leaves_room_for_its_own_and_folders_for_others(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        for _ in range(3):
-            old = desk_of(tmp_path)
-            for _ in range(20):
-                old.add()
-            old.die()
-        size = old.stats().spool_bytes
-        new = desk_of(tmp_path, max_bytes=3 * size)
-        new.turn()
-        assert new.stats().spool_bytes == size
-        assert new.stats().undelivered == {1: 60 * BLOCK, 2: 0}, "those that wait for their adoption, too"
-        new.deliver()
-        assert new.stats().undelivered == {1: 40 * BLOCK, 2: 0}
-        new.turn(SPOOL_RETRY_INTERVAL)
-        new.deliver()
-        assert new.stats().undelivered == {1: 20 * BLOCK, 2: 0}
-        new.turn(SPOOL_RETRY_INTERVAL)
-        new.deliver()
-        assert (new.stats().replayed, new.stats().undelivered) == (60 * BLOCK, {1: 0, 2: 0})
-
-    def test_a_record_of_a_dead_run_that_is_refused_is_reported(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        old = desk_of(tmp_path)
-        old.add()
-        old.add()
-        old.die()
-        new = desk_of(tmp_path, ready=True)
-        new.turn()
-        new.producer.end("invalid_record")
-        new.deliver()
-        assert (new.stats().replayed, new.stats().replay_lost, new.stats().dropped) == (BLOCK, BLOCK, {})
-        assert new.gaps() == [Gap("invalid_record", old.boot_id, 1, BLOCK)]
-
-
-class TestSmallMessages:
-    """The topic refuses records of a block's size."""
-
-    @pytest.mark.promise("audit-delivery.md", "A record that is refused as too large is sent in parts.")
-    def test_what_is_too_large_comes_in_parts_and_only_an_event_too_large_by_itself_is_lost(
-        self, desk_of: DeskOf, tmp_path: Path
-    ) -> None:
-        for folder in (None, tmp_path):
-            desk = desk_of(folder, ready=True)
-            for _ in range(2):
-                desk.add(each=250)
-            desk.add(50)
-            desk.add(1, each=20_000)
-            desk.add(50)
-            desk.deliver_up_to(6000)
-            for _ in range(BLOCK):
-                desk.add(1, each=250)
-            desk.turn(BLOCK_LINGER)
-            assert len(desk.producer.sent) > 5, "later blocks are small to begin with"
-            assert all(len(value) <= 6000 for _, value in desk.producer.sent)
-            desk.deliver_up_to(6000)
-            large = 2 * BLOCK + 51
-            stats = desk.stats()
-            assert (stats.dropped, stats.spooled) == ({"too_large": 1}, 0), folder
-            assert desk.gaps() == [Gap("too_large", desk.boot_id, large, large)], folder
-            assert sorted(desk.arrived()) == [n for n in range(1, 3 * BLOCK + 102) if n != large], folder
-            for envelope in desk.producer.arrived:
-                seqs = [e["seq"] for e in envelope["events"]]
-                assert seqs == list(range(envelope["first_seq"], envelope["last_seq"] + 1))
-                assert len(msgspec.json.encode(envelope)) <= 6000
-
-    def test_a_part_that_may_be_sent_again_is_sent_alone(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        desk = desk_of(tmp_path, ready=True)
-        desk.add()
-        desk.producer.end("too_large")
-        desk.producer.end()
-        desk.producer.end("not_enough_replicas", retriable=True)
+            assert desk.producer.queued == 1
+            desk.turn(10)
+            assert desk.producer.queued == 1, "one alone, until it is known what became of it"
+            desk.producer.end(reason, retriable=True)
+            desk.turn(0.01)
+            assert desk.producer.queued == 0, "there is a pause"
         desk.turn(10)
-        assert (desk.stats().spooled, desk.stats().delivered) == (BLOCK // 2, BLOCK // 2)
-        assert not desk.outbox._store.done
         desk.deliver()
-        assert desk.arrived() == list(range(1, BLOCK + 1))
-        assert [event["seq"] for e in desk.producer.arrived for event in e["events"]] == list(range(1, BLOCK + 1))
-        assert desk.outbox._store.done
-
-    def test_after_a_kill_the_same_parts_come_again(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        old = desk_of(tmp_path, ready=True)
-        old.add(each=250)
-        for _ in range(20):
-            old.producer.end("too_large" if len(old.producer.sent[0][1]) > 6000 else None)
-        old.turn()
-        parts = {e["first_seq"]: e["last_seq"] for e in old.producer.arrived}
-        assert parts
-        assert old.stats().delivered < BLOCK
-        old.die()
-        new = desk_of(tmp_path)
-        new.turn()
-        new.deliver_up_to(6000)
-        again = {e["first_seq"]: e["last_seq"] for e in new.producer.arrived}
-        assert new.arrived(old.boot_id) == list(range(1, BLOCK + 1))
-        assert parts.items() <= again.items()
-        assert (new.stats().replayed, new.stats().replay_lost) == (BLOCK, 0)
+    assert sorted(desk.arrived()) == list(range(1, 4 * BLOCK + 1))
+    assert desk.stats().dropped == {}
+    got = [(one["event"], one.get("reason")) for one in logged]
+    assert got == [("audit_delivery_failed", "topic_authorization_failed"), ("audit_delivery_works_again", None)]
 
 
-class TestGone:
-    """Somebody deletes the folder of a living run, or mounts another file system over it."""
+def test_a_refused_record_and_one_that_no_empty_producer_takes_is_lost_and_holds_up_nothing(
+    desk_of: DeskOf, tmp_path: Path
+) -> None:
+    desk = desk_of(tmp_path, room=MIB, ready=True)
+    for _ in range(2):
+        desk.add()
+    desk.producer.end("invalid_record")
+    desk.add(1, size=2 * MIB)
+    desk.add()
+    desk.deliver()
+    assert desk.stats().dropped == {"invalid_record": BLOCK, "too_large": 1}
+    assert desk.arrived() == [*range(BLOCK + 1, 2 * BLOCK + 1), *range(2 * BLOCK + 2, 3 * BLOCK + 2)]
+    assert desk.gaps()[0] == Gap("invalid_record", desk.boot_id, 1, BLOCK)
 
-    @pytest.mark.promise("audit-delivery.md", "Events in a deleted spool folder are lost as spool_torn.")
-    def test_what_is_on_its_way_arrives_and_what_was_on_disk_alone_is_lost(
-        self, desk_of: DeskOf, tmp_path: Path
-    ) -> None:
-        desk = desk_of(tmp_path / "spool", room=MIB)
-        desk.turn()
-        desk.producer.ready.set()
-        for _ in range(100):
-            desk.add()
-        held = desk.producer.queued
-        assert 0 < held < 100
-        shutil.rmtree(tmp_path / "spool")
-        with capture_logs() as logged:
-            desk.turn(SPOOL_RETRY_INTERVAL)
-        lost = (100 - held) * BLOCK
-        assert [(one["event"], one["lost"]) for one in logged] == [("audit_spool_gone", lost)]
-        assert (desk.stats().spooled, desk.stats().dropped) == (held * BLOCK, {"spool_torn": lost})
+
+def test_it_sends_what_a_clean_end_could_not(desk_of: DeskOf, tmp_path: Path) -> None:
+    old = desk_of(tmp_path)
+    old.add()
+    old.add(7)
+    old.outbox.close(0)
+    assert (old.stats().spooled, old.stats().dropped) == (BLOCK + 7, {})
+    new = desk_of(tmp_path)
+    new.turn()
+    new.deliver()
+    assert new.arrived(old.boot_id) == list(range(1, BLOCK + 8))
+    assert (new.stats().replayed, new.stats().emitted, new.gaps()) == (BLOCK + 7, 0, [])
+    new.turn()
+    new.outbox.close(0)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.promise("audit-delivery.md", "The next run names the numbers that a killed one lost.")
+def test_it_names_what_a_killed_one_lost(desk_of: DeskOf, tmp_path: Path) -> None:
+    old = desk_of(tmp_path)
+    old.add()
+    old.add(7)  # waits for others
+    old.outbox.observed[0] += 3  # which an observer has not got yet
+    old.die()
+    new = desk_of(tmp_path)
+    new.turn()
+    new.deliver()
+    (gap,) = new.gaps()
+    assert gap == Gap("killed", old.boot_id, BLOCK + 1, BLOCK + 10)
+    assert len(list(tmp_path.iterdir())) == 2, "its folder stays until that is reported"
+    new.add(1)
+    new.deliver()
+    assert [folder.name for folder in tmp_path.iterdir()] == [f"1-{new.boot_id}"]
+
+
+def test_it_sends_only_what_the_topic_may_lack(desk_of: DeskOf, tmp_path: Path) -> None:
+    old = desk_of(tmp_path, ready=True)
+    for _ in range(5):
+        old.add()
+    for _ in range(3):
+        old.producer.end()
+    old.turn()
+    old.die()
+    new = desk_of(tmp_path)
+    new.turn()
+    new.deliver()
+    assert new.arrived(old.boot_id) == list(range(3 * BLOCK + 1, 5 * BLOCK + 1))
+    assert new.gaps() == []
+
+
+def test_it_is_killed_too_and_a_third_one_sends_both_and_says_what_was_lost(desk_of: DeskOf, tmp_path: Path) -> None:
+    first = desk_of(tmp_path)
+    first.add()
+    first.add(7)
+    first.die()
+    second = desk_of(tmp_path)
+    second.turn()
+    second.add()
+    second.die()
+    third = desk_of(tmp_path)
+    third.turn()
+    third.deliver()
+    third.turn()
+    assert third.arrived(first.boot_id) == third.arrived(second.boot_id) == list(range(1, BLOCK + 1))
+    assert third.stats().replayed == 2 * BLOCK
+    assert third.gaps() == [Gap("killed", first.boot_id, BLOCK + 1, BLOCK + 7)]
+    for run in third.outbox._store._ended_runs.values():  # killed as well, once it has sent all
+        run.release()
+    third.die()
+    fourth = desk_of(tmp_path)
+    fourth.turn()
+    fourth.deliver()
+    fourth.turn()
+    assert fourth.stats().replayed == 0
+    assert fourth.gaps() == [Gap("killed", first.boot_id, BLOCK + 1, BLOCK + 7)], "it was never delivered"
+
+
+def test_the_living_other_brokers_and_what_nobody_can_read_are_left_alone(desk_of: DeskOf, tmp_path: Path) -> None:
+    living = desk_of(tmp_path)
+    living.add()
+    other = desk_of(tmp_path)
+    other.add()
+    other.die()
+    (tmp_path / f"1-{other.boot_id}").rename(tmp_path / f"11-{other.boot_id}")
+    (tmp_path / "1-a file").write_text("")
+    (tmp_path / "1-future").mkdir()
+    (tmp_path / "1-future" / "ledger").write_bytes(b"another version")
+    new = desk_of(tmp_path)
+    with capture_logs() as logged:
         for _ in range(3):
-            desk.add()
-        desk.deliver()
-        assert sorted(desk.arrived()) == [*range(1, held * BLOCK + 1), *range(100 * BLOCK + 1, 103 * BLOCK + 1)]
-        assert desk.gaps() == [Gap("spool_torn", desk.boot_id, held * BLOCK + 1, 100 * BLOCK)]
-        assert (desk.stats().spooled, desk.stats().spool_failed) == (0, False)
-
-    def test_what_was_on_its_way_and_is_refused_is_lost_once(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        desk = desk_of(tmp_path)
-        desk.turn()
-        desk.producer.ready.set()
-        desk.add()
-        desk.add()
-        desk.producer.end("topic_authorization_failed", retriable=True)  # to be read again
-        shutil.rmtree(tmp_path / f"1-{desk.boot_id}")
-        desk.turn(SPOOL_RETRY_INTERVAL)
-        desk.add()  # another block at the place of the first
-        desk.producer.end("topic_authorization_failed", retriable=True)
-        desk.turn(SPOOL_RETRY_INTERVAL)
-        desk.deliver()
-        assert desk.arrived() == list(range(2 * BLOCK + 1, 3 * BLOCK + 1))
-        assert desk.stats().dropped == {"spool_torn": BLOCK, "topic_authorization_failed": BLOCK}
-
-    def test_an_end_before_it_is_noticed_claims_nothing_nor_does_a_folder_that_comes_back(
-        self, desk_of: DeskOf, tmp_path: Path
-    ) -> None:
-        desk = desk_of(tmp_path)
-        desk.turn()
-        desk.add()
-        shutil.rmtree(tmp_path / f"1-{desk.boot_id}")
-        desk.outbox.close(0)
-        assert (desk.stats().spooled, desk.stats().dropped) == (0, {"spool_torn": BLOCK})
-        old = desk_of(tmp_path / "spool")
-        old.turn()
-        old.add()
-        (tmp_path / "spool").rename(tmp_path / "away")
-        old.turn(SPOOL_RETRY_INTERVAL)
-        old.add()
-        old.die()
-        shutil.rmtree(tmp_path / "spool")
-        (tmp_path / "away").rename(tmp_path / "spool")
-        new = desk_of(tmp_path / "spool")
-        new.turn()
+            new.turn(SPOOL_RETRY_INTERVAL)
         new.deliver()
-        assert (new.stats().replayed, new.gaps()) == (0, [])
+    assert [(one["event"], one["folder"]) for one in logged] == [("audit_spool_left", "1-future")]
+    assert (new.stats().replayed, new.stats().spool_failed) == (0, False)
+    assert len(list(tmp_path.iterdir())) == 5
+
+
+@pytest.mark.promise("audit-delivery.md", "A run adopts folders up to half of spool.max.bytes.")
+def test_it_leaves_room_for_its_own_and_folders_for_others(desk_of: DeskOf, tmp_path: Path) -> None:
+    for _ in range(3):
+        old = desk_of(tmp_path)
+        for _ in range(20):
+            old.add()
+        old.die()
+    size = old.stats().spool_bytes
+    new = desk_of(tmp_path, max_bytes=3 * size)
+    new.turn()
+    assert new.stats().spool_bytes == size
+    assert new.stats().undelivered == {1: 60 * BLOCK, 2: 0}, "those that wait for their adoption, too"
+    new.deliver()
+    assert new.stats().undelivered == {1: 40 * BLOCK, 2: 0}
+    new.turn(SPOOL_RETRY_INTERVAL)
+    new.deliver()
+    assert new.stats().undelivered == {1: 20 * BLOCK, 2: 0}
+    new.turn(SPOOL_RETRY_INTERVAL)
+    new.deliver()
+    assert (new.stats().replayed, new.stats().undelivered) == (60 * BLOCK, {1: 0, 2: 0})
+
+
+def test_a_record_of_a_dead_run_that_is_refused_is_reported(desk_of: DeskOf, tmp_path: Path) -> None:
+    old = desk_of(tmp_path)
+    old.add()
+    old.add()
+    old.die()
+    new = desk_of(tmp_path, ready=True)
+    new.turn()
+    new.producer.end("invalid_record")
+    new.deliver()
+    assert (new.stats().replayed, new.stats().replay_lost, new.stats().dropped) == (BLOCK, BLOCK, {})
+    assert new.gaps() == [Gap("invalid_record", old.boot_id, 1, BLOCK)]
+
+
+@pytest.mark.promise("audit-delivery.md", "A record that is refused as too large is sent in parts.")
+def test_what_is_too_large_comes_in_parts_and_only_an_event_too_large_by_itself_is_lost(
+    desk_of: DeskOf, tmp_path: Path
+) -> None:
+    for folder in (None, tmp_path):
+        desk = desk_of(folder, ready=True)
+        for _ in range(2):
+            desk.add(each=250)
+        desk.add(50)
+        desk.add(1, each=20_000)
+        desk.add(50)
+        desk.deliver_up_to(6000)
+        for _ in range(BLOCK):
+            desk.add(1, each=250)
+        desk.turn(BLOCK_LINGER)
+        assert len(desk.producer.sent) > 5, "later blocks are small to begin with"
+        assert all(len(value) <= 6000 for _, value in desk.producer.sent)
+        desk.deliver_up_to(6000)
+        large = 2 * BLOCK + 51
+        stats = desk.stats()
+        assert (stats.dropped, stats.spooled) == ({"too_large": 1}, 0), folder
+        assert desk.gaps() == [Gap("too_large", desk.boot_id, large, large)], folder
+        assert sorted(desk.arrived()) == [n for n in range(1, 3 * BLOCK + 102) if n != large], folder
+        for envelope in desk.producer.arrived:
+            seqs = [e["seq"] for e in envelope["events"]]
+            assert seqs == list(range(envelope["first_seq"], envelope["last_seq"] + 1))
+            assert len(msgspec.json.encode(envelope)) <= 6000
+
+
+def test_after_a_kill_the_same_parts_come_again(desk_of: DeskOf, tmp_path: Path) -> None:
+    old = desk_of(tmp_path, ready=True)
+    old.add(each=250)
+    for _ in range(20):
+        old.producer.end("too_large" if len(old.producer.sent[0][1]) > 6000 else None)
+    old.turn()
+    parts = {e["first_seq"]: e["last_seq"] for e in old.producer.arrived}
+    assert parts
+    assert old.stats().delivered < BLOCK
+    old.die()
+    new = desk_of(tmp_path)
+    new.turn()
+    new.deliver_up_to(6000)
+    again = {e["first_seq"]: e["last_seq"] for e in new.producer.arrived}
+    assert new.arrived(old.boot_id) == list(range(1, BLOCK + 1))
+    assert parts.items() <= again.items()
+    assert (new.stats().replayed, new.stats().replay_lost) == (BLOCK, 0)
+
+
+@pytest.mark.promise("audit-delivery.md", "Events in a deleted spool folder are lost as spool_torn.")
+def test_what_is_on_its_way_arrives_and_what_was_on_disk_alone_is_lost(desk_of: DeskOf, tmp_path: Path) -> None:
+    desk = desk_of(tmp_path / "spool", room=MIB)
+    desk.turn()
+    desk.producer.ready.set()
+    for _ in range(100):
+        desk.add()
+    held = desk.producer.queued
+    assert 0 < held < 100
+    shutil.rmtree(tmp_path / "spool")
+    with capture_logs() as logged:
+        desk.turn(SPOOL_RETRY_INTERVAL)
+    lost = (100 - held) * BLOCK
+    assert [(one["event"], one["lost"]) for one in logged] == [("audit_spool_gone", lost)]
+    assert (desk.stats().spooled, desk.stats().dropped) == (held * BLOCK, {"spool_torn": lost})
+    for _ in range(3):
+        desk.add()
+    desk.deliver()
+    assert sorted(desk.arrived()) == [*range(1, held * BLOCK + 1), *range(100 * BLOCK + 1, 103 * BLOCK + 1)]
+    assert desk.gaps() == [Gap("spool_torn", desk.boot_id, held * BLOCK + 1, 100 * BLOCK)]
+    assert (desk.stats().spooled, desk.stats().spool_failed) == (0, False)
+
+
+def test_what_was_on_its_way_and_is_refused_is_lost_once(desk_of: DeskOf, tmp_path: Path) -> None:
+    desk = desk_of(tmp_path)
+    desk.turn()
+    desk.producer.ready.set()
+    desk.add()
+    desk.add()
+    desk.producer.end("topic_authorization_failed", retriable=True)  # to be read again
+    shutil.rmtree(tmp_path / f"1-{desk.boot_id}")
+    desk.turn(SPOOL_RETRY_INTERVAL)
+    desk.add()  # another block at the place of the first
+    desk.producer.end("topic_authorization_failed", retriable=True)
+    desk.turn(SPOOL_RETRY_INTERVAL)
+    desk.deliver()
+    assert desk.arrived() == list(range(2 * BLOCK + 1, 3 * BLOCK + 1))
+    assert desk.stats().dropped == {"spool_torn": BLOCK, "topic_authorization_failed": BLOCK}
+
+
+def test_an_end_before_it_is_noticed_claims_nothing_nor_does_a_folder_that_comes_back(
+    desk_of: DeskOf, tmp_path: Path
+) -> None:
+    desk = desk_of(tmp_path)
+    desk.turn()
+    desk.add()
+    shutil.rmtree(tmp_path / f"1-{desk.boot_id}")
+    desk.outbox.close(0)
+    assert (desk.stats().spooled, desk.stats().dropped) == (0, {"spool_torn": BLOCK})
+    old = desk_of(tmp_path / "spool")
+    old.turn()
+    old.add()
+    (tmp_path / "spool").rename(tmp_path / "away")
+    old.turn(SPOOL_RETRY_INTERVAL)
+    old.add()
+    old.die()
+    shutil.rmtree(tmp_path / "spool")
+    (tmp_path / "away").rename(tmp_path / "spool")
+    new = desk_of(tmp_path / "spool")
+    new.turn()
+    new.deliver()
+    assert (new.stats().replayed, new.gaps()) == (0, [])
 
 
 class TestDisk:
@@ -713,21 +668,3 @@ class TestDisk:
         desk.add()
         desk.turn(0.5)
         assert len(synced) == 1
-
-
-def test_a_small_bound_on_messages_makes_small_blocks(tmp_path: Path) -> None:
-    desk = Desk(None, boot_id="b")
-    small = Outbox(
-        lambda on_settled: FakeProducer(on_settled, max_bytes=MIB, max_record_bytes=5000),
-        broker_id=1,
-        boot_id="b",
-        sidecar_version="0",
-        schema_level=1,
-    )
-    desk.outbox, desk.producer = small, small._sender  # type: ignore[assignment]
-    for _ in range(100):
-        desk.add(1)
-    desk.now = 1e12
-    desk.deliver()
-    assert desk.arrived() == list(range(1, 101))
-    assert all(len(msgspec.json.encode(e)) <= 5000 for e in desk.producer.arrived)

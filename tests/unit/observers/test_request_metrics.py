@@ -26,7 +26,7 @@ from observers.request_metrics_stats import (
     RequestStats,
 )
 from observers.topic_names import TopicNames
-from proxy.core.exchange import AnsweredPartition, ItemErrorFacts, ItemErrors, ProduceResponse, RequestResources
+from proxy.core.exchange import ItemErrorFacts, ItemErrors, RequestResources
 from proxy.telemetry.metrics import render
 from proxy.telemetry.snapshot import Snapshot, sum_exited, sum_snapshots
 from tests.unit.observers.samples import connection, exchange, fetch, produce
@@ -111,18 +111,6 @@ def test_errors_of_items_and_partitions_count_once_by_the_worst(counter: Request
     assert (of_api(counter, 0).errors, of_api(counter, 0).retriable) == (1, 0)
 
 
-def test_a_partition_that_the_response_lacks_failed_as_in_the_tables(counter: RequestCounter) -> None:
-    def produced(**changes: Any) -> Any:
-        return produce([(b"orders", 0, 10, 1), (b"orders", 1, 10, 1)], **changes)
-
-    lacking = ProduceResponse(0, (AnsweredPartition(b"orders", 0, 0, 500),), False)
-    counter.add_exchanges([produced(response=lacking), produced()])
-    assert of_api(counter, 0).errors == counter.topics()["other"].errors == 1
-    lost: dict[str, Any] = {"outcome": "connection_lost", "response": None, "answered_at": 0.0}
-    counter.add_exchanges([produced(**lost)])
-    assert of_api(counter, 0).errors == counter.topics()["other"].errors == 1
-
-
 def test_the_busiest_principals_topics_and_groups_have_counts_of_their_own(counter: RequestCounter) -> None:
     ask(counter, a=3)
     assert counter.principals() == {"other": LabelStats(3, 0, 150, 240)}
@@ -198,20 +186,6 @@ def test_a_busy_one_displaces_an_idle_one_or_the_least_busy_of_those_that_hold_a
     assert (len(found), "User:busy" in found, "User:holder0" in found) == (MAX_LABELS + 1, True, False)
 
 
-def test_no_count_is_lost_with_the_place_of_its_name(counter: RequestCounter) -> None:
-    chance = random.Random(8)
-    last = 0
-    for _ in range(10):
-        first = chance.randrange(1_000)
-        ask(counter, **{f"user{number}": chance.randrange(1, 30) for number in range(first, first + 150)})
-        sent = sum(one.requests for one in counter.apis()[LISTENER].values())
-        counter.publish()
-        counts = counter.principals()
-        assert sum(one.requests for one in counts.values()) == sent > last
-        assert counts["other"].received_bytes == 50 * counts["other"].requests
-        last = sent
-
-
 def samples_of(counter: RequestCounter) -> Iterator[Any]:
     observer = RequestMetricsObserver()
     observer.configure({"topic.names": TopicNames(dict)})
@@ -219,27 +193,6 @@ def samples_of(counter: RequestCounter) -> Iterator[Any]:
     page = render(Snapshot({}, requests=observer.stats()))
     for family in text_string_to_metric_families(page.decode()):
         yield from family.samples
-
-
-def test_the_page_has_histograms_in_seconds(counter: RequestCounter) -> None:
-    counter.add_exchanges([exchange(received_at=100.0, answered_at=100.004)] * 3)
-    found = [s for s in samples_of(counter) if s.name.startswith("brokerside_request_duration_seconds")]
-    buckets = {s.labels["le"]: s.value for s in found if s.name.endswith("_bucket")}
-    assert len(buckets) == len(ROLLUP_BUCKETS) + 1
-    assert buckets["+Inf"] == 3
-    assert sum(count == 0 for count in buckets.values()) == bucket_of(4000)
-    assert [s.value for s in found if s.name.endswith("_sum")] == [pytest.approx(0.012)]
-
-
-def test_workers_are_summed(counter: RequestCounter) -> None:
-    counter.add_exchanges([exchange(), produce([(b"orders", 0, 1, 1)])])
-    observer = RequestMetricsObserver()
-    observer.configure({"topic.names": TopicNames(dict)})
-    observer._counter = counter
-    summed = sum_snapshots([Snapshot({}, requests=observer.stats()) for _ in range(3)])
-    assert summed.requests.apis[LISTENER][3].requests == 3
-    assert sum(summed.requests.apis[LISTENER][3].latency.buckets.values()) == 3
-    assert summed.requests.principals["other"].requests == 6
 
 
 def stats_of(requests: int, topics: list[str], exemplar: Exemplar) -> RequestStats:

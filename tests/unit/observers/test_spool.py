@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from observers.ledger import LEDGER_FILE, SLOT_BYTES, Ledger, LedgerEntry, LedgerLocked
 from observers.spool import SEGMENT_SUFFIX, Spool, StoredBlock, TornRange
 
 BLOCK = 10
@@ -64,125 +66,141 @@ def descriptors(folder: Path) -> int:
     return found
 
 
-class TestOrder:
-    def test_a_block_that_is_not_settled_keeps_its_segment_and_those_behind(self, tmp_path: Path) -> None:
+def test_what_is_no_segment_and_what_was_settled_is_passed_over(tmp_path: Path) -> None:
+    fill(spool(tmp_path), 20)
+    (tmp_path / f"notes{SEGMENT_SUFFIX}").write_text("somebody's")
+    one = spool(tmp_path, after=95)
+    assert one.read_to == 95
+    put(one, 201)
+    assert firsts(taken(one)) == list(range(91, 211, BLOCK))
+
+
+@pytest.mark.promise("audit-delivery.md", "Checksums find what was damaged on disk.")
+def test_a_damaged_frame_costs_the_rest_of_its_segment(tmp_path: Path) -> None:
+    fill(spool(tmp_path), 20)
+    first, second, *_ = files(tmp_path)
+    whole = first.read_bytes()
+    frame = len(json_of(1)) + 32 + 11  # zlib's own
+    for at in (0, 4, 8, 16, 24, 31, 32, 100):
+        damaged = bytearray(whole)
+        damaged[frame + at] ^= 0x40
+        first.write_bytes(damaged)
         one = spool(tmp_path)
-        fill(one, 20)
-        stored_blocks = taken(one)
-        before = files(tmp_path)
-        for stored in stored_blocks:
-            if stored is not stored_blocks[10]:
-                one.settle_block(stored, len(stored))
-        one.delete_settled_segments()
-        assert files(tmp_path) == [file for file in before if file >= stored_blocks[10].segment.path]
-        fill(one, 20, first=201)
-        assert firsts(taken(one)) == list(range(201, 401, BLOCK)), "and none comes twice"
-        assert one.read_again(stored_blocks[10]) == json_of(101)
-
-    def test_what_stays_on_disk_is_compressed(self, tmp_path: Path) -> None:
-        one = Spool(tmp_path)
-        json = b'{"seq":1},' * 1000
-        one.append(1, 200, 2, json, 0.0, direct=False)
-        assert one.bytes < len(json) / 10
-        found = one.read_next()
-        assert found is not None
-        assert (found[0].level, found[1]) == (2, json)
-
-
-class TestAfterADeath:
-    def test_what_is_no_segment_and_what_was_settled_is_passed_over(self, tmp_path: Path) -> None:
-        fill(spool(tmp_path), 20)
-        (tmp_path / f"notes{SEGMENT_SUFFIX}").write_text("somebody's")
-        one = spool(tmp_path, after=95)
-        assert one.read_to == 95
-        put(one, 201)
-        assert firsts(taken(one)) == list(range(91, 211, BLOCK))
-
-    @pytest.mark.promise("audit-delivery.md", "Checksums find what was damaged on disk.")
-    def test_a_damaged_frame_costs_the_rest_of_its_segment(self, tmp_path: Path) -> None:
-        fill(spool(tmp_path), 20)
-        first, second, *_ = files(tmp_path)
-        whole = first.read_bytes()
-        frame = len(json_of(1)) + 32 + 11  # zlib's own
-        for at in (0, 4, 8, 16, 24, 31, 32, 100):
-            damaged = bytearray(whole)
-            damaged[frame + at] ^= 0x40
-            first.write_bytes(damaged)
-            one = spool(tmp_path)
-            read = firsts(taken(one))
-            assert read[0] == 1, at
-            assert read[1:] == list(range(read[1], 201, BLOCK)), at
-            assert one.torn == [TornRange(11, read[1] - 1, 0, 1)], at
-            one.close()
-            assert second.exists()
-
-    def test_damage_to_what_this_process_wrote_is_counted(self, tmp_path: Path) -> None:
-        one = spool(tmp_path / "cut", segment=10_000)
-        (tmp_path / "cut").mkdir()
-        fill(one, 5)
-        assert one.read_next() is not None
-        (file,) = files(tmp_path / "cut")
-        os.truncate(file, 300)
-        assert one.read_next() is None
-        assert one.torn == [TornRange(11, 50, 40, 1)]
-        one = spool(tmp_path)
-        fill(one, 20)
-        files(tmp_path)[0].unlink()
         read = firsts(taken(one))
-        assert one.torn == [TornRange(1, read[0] - 1, read[0] - 1, 1)], "a file that somebody deleted"
-        assert read[-1] == 191
-
-
-class TestDisk:
-    @pytest.mark.promise("audit-delivery.md", "A disk that is full damages no block in the spool.")
-    def test_a_full_disk_leaves_nothing_of_the_block(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        one = spool(tmp_path, segment=10_000)
-        put(one, 1)
-        real = os.writev
-
-        def short(descriptor: int, parts: Sequence[bytes]) -> int:
-            return real(descriptor, [parts[0]])
-
-        monkeypatch.setattr(os, "writev", short)
-        with pytest.raises(OSError, match="No space left") as caught:
-            put(one, 11)
-        assert caught.value.errno == errno.ENOSPC
-        monkeypatch.undo()
-        put(one, 21)
-        assert one.bytes == sum(file.stat().st_size for file in files(tmp_path))
-        assert firsts(taken(one)) == [1, 21]
-        assert firsts(taken(spool(tmp_path))) == [1, 21]
-
-    def test_a_folder_that_cannot_be_written_to_is_an_error_and_no_more(self, tmp_path: Path) -> None:
-        one = spool(tmp_path / "gone")
-        with pytest.raises(FileNotFoundError):
-            put(one, 1)
-        (tmp_path / "gone").mkdir()
-        put(one, 11)
-        assert firsts(taken(one)) == [11]
-
-    def test_the_disk_is_waited_for_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        synced: list[int] = []
-        monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
-        one = spool(tmp_path)
-        fill(one, 20)
-        assert one.unsynced
-        one.sync()
-        assert not one.unsynced
-        assert sorted(synced) == sorted(file.stat().st_ino for file in files(tmp_path))
-        synced.clear()
-        put(one, 201)
-        one.sync()
-        assert len(synced) == 1
-
-    def test_it_holds_no_descriptor_of_what_is_deleted(self, tmp_path: Path) -> None:
-        one = spool(tmp_path)
-        for first in range(1, 2001, BLOCK):
-            stored = put(one, first, direct=True)
-            assert stored is not None
-            one.settle_block(stored, len(stored))
-            one.delete_settled_segments()
-        assert len(files(tmp_path)) <= 1
-        assert descriptors(tmp_path) <= 1
+        assert read[0] == 1, at
+        assert read[1:] == list(range(read[1], 201, BLOCK)), at
+        assert one.torn == [TornRange(11, read[1] - 1, 0, 1)], at
         one.close()
-        assert descriptors(tmp_path) == 0
+        assert second.exists()
+
+
+def test_damage_to_what_this_process_wrote_is_counted(tmp_path: Path) -> None:
+    one = spool(tmp_path / "cut", segment=10_000)
+    (tmp_path / "cut").mkdir()
+    fill(one, 5)
+    assert one.read_next() is not None
+    (file,) = files(tmp_path / "cut")
+    os.truncate(file, 300)
+    assert one.read_next() is None
+    assert one.torn == [TornRange(11, 50, 40, 1)]
+    one = spool(tmp_path)
+    fill(one, 20)
+    files(tmp_path)[0].unlink()
+    read = firsts(taken(one))
+    assert one.torn == [TornRange(1, read[0] - 1, read[0] - 1, 1)], "a file that somebody deleted"
+    assert read[-1] == 191
+
+
+@pytest.mark.promise("audit-delivery.md", "A disk that is full damages no block in the spool.")
+def test_a_full_disk_leaves_nothing_of_the_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = spool(tmp_path, segment=10_000)
+    put(one, 1)
+    real = os.writev
+
+    def short(descriptor: int, parts: Sequence[bytes]) -> int:
+        return real(descriptor, [parts[0]])
+
+    monkeypatch.setattr(os, "writev", short)
+    with pytest.raises(OSError, match="No space left") as caught:
+        put(one, 11)
+    assert caught.value.errno == errno.ENOSPC
+    monkeypatch.undo()
+    put(one, 21)
+    assert one.bytes == sum(file.stat().st_size for file in files(tmp_path))
+    assert firsts(taken(one)) == [1, 21]
+    assert firsts(taken(spool(tmp_path))) == [1, 21]
+
+
+def test_the_disk_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
+    one = spool(tmp_path)
+    fill(one, 20)
+    assert one.unsynced
+    one.sync()
+    assert not one.unsynced
+    assert sorted(synced) == sorted(file.stat().st_ino for file in files(tmp_path))
+    synced.clear()
+    put(one, 201)
+    one.sync()
+    assert len(synced) == 1
+
+
+def test_it_holds_no_descriptor_of_what_is_deleted(tmp_path: Path) -> None:
+    one = spool(tmp_path)
+    for first in range(1, 2001, BLOCK):
+        stored = put(one, first, direct=True)
+        assert stored is not None
+        one.settle_block(stored, len(stored))
+        one.delete_settled_segments()
+    assert len(files(tmp_path)) <= 1
+    assert descriptors(tmp_path) <= 1
+    one.close()
+    assert descriptors(tmp_path) == 0
+
+
+# ---- the ledger ------------------------------------------------------------------------------------------------------
+
+
+ENTRY = LedgerEntry(7, "0.1.0", observed=9, taken=8, hidden=3, given=5, lost=1, settled=2)
+
+
+@pytest.mark.promise("audit-delivery.md", "A folder of the spool is adopted only once its process is gone.")
+def test_what_was_written_last_is_read_once_its_process_is_gone(tmp_path: Path) -> None:
+    ledger = Ledger.create(tmp_path / "a", ENTRY)
+    for given in range(6, 20):
+        ledger.write_entry(replace(ENTRY, given=given, closed=given == 19))
+    with pytest.raises(LedgerLocked):
+        Ledger.adopt(tmp_path / "a")
+    ledger.close()
+    adopted, entry = Ledger.adopt(tmp_path / "a")
+    assert entry == replace(ENTRY, given=19, closed=True)
+    with pytest.raises(LedgerLocked):
+        Ledger.adopt(tmp_path / "a")
+    adopted.write_entry(replace(entry, given=21))
+    adopted.close()
+    assert Ledger.adopt(tmp_path / "a")[1].given == 21
+
+
+@pytest.mark.promise("audit-delivery.md", "Only its owner may read the folder of a spool and the ledger in it.")
+def test_only_its_owner_may_look_into_the_folder(tmp_path: Path) -> None:
+    Ledger.create(tmp_path / "a", replace(ENTRY, sidecar_version="1" * 100)).close()
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "a" / LEDGER_FILE).stat().st_mode & 0o777 == 0o600
+    assert Ledger.adopt(tmp_path / "a")[1].sidecar_version == "1" * 32, "a long version is cut"
+
+
+def test_a_place_that_is_not_whole_leaves_the_other(tmp_path: Path) -> None:
+    for place, left in ((0, 5), (1, 6)):
+        folder = tmp_path / str(place)
+        ledger = Ledger.create(folder, ENTRY)  # into the second place
+        ledger.write_entry(replace(ENTRY, given=6))
+        ledger.close()
+        with (folder / LEDGER_FILE).open("r+b") as file:
+            file.seek(place * SLOT_BYTES + 30)
+            file.write(b"\xff")
+        assert Ledger.adopt(folder)[1].given == left
+    for held in (b"", b"\0" * 1024, b"BSL9" + b"\0" * 1020):
+        (tmp_path / LEDGER_FILE).write_bytes(held)
+        with pytest.raises(ValueError, match="not a ledger"):
+            Ledger.adopt(tmp_path)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -9,7 +9,6 @@ from observers.views import request_view, response_view
 from proxy.compiled.exchange import Exchange
 from proxy.coordinator.wire import ClusterMetadataResponse, EndpointEntry, encode_cluster_metadata_response
 from proxy.core.accessors import SchemaException
-from proxy.core.exchange import FetchedPartition, FetchRequest, FetchResponse, WantedPartition
 from proxy.interceptors.broker_metadata import BrokerEntry, encode_request, encode_response
 from tests.golden.frames import FOLDER, load
 from tests.unit.observers.samples import (
@@ -19,12 +18,8 @@ from tests.unit.observers.samples import (
     PRODUCE,
     TOPIC_ID,
     exchange,
-    fetch,
     produce,
-    record_set,
 )
-
-SHARE_FETCH = 78
 
 
 def unknown(topic_id: bytes) -> None:
@@ -59,43 +54,6 @@ def test_produce_request_in_both_spellings() -> None:
     records = first.get_observable_struct_array("data")[1].get_records("record_set")
     assert (records.records, records.batches, records.producer_id, records.base_sequence) == (2, 1, 7, 3)
     assert records.data is None
-
-
-def test_responses_of_produce_and_fetch_in_both_spellings() -> None:
-    struct = response_view(produce([(b"a", 3, 100, 1)], error_code=29), unknown)
-    (topic,) = struct.get_observable_struct_array("responses")
-    (partition,) = topic.get_observable_struct_array("partition_responses")
-    got = (struct.size_of(), struct.get("throttle_time_ms"), topic.get("topic"), topic.get("Name"))
-    assert got == (80, 4, "a", "a")
-    assert (partition.get("partition"), partition.get("error_code"), partition.get("BaseOffset")) == (3, 29, 503)
-    one = fetch([(b"a", 0)], [(b"a", 0, 50, 2, 0)], session_id=9, session_epoch=4)
-    asked, got = request_view(one, unknown), response_view(one, unknown)
-    names = ("replica_id", "max_wait_time", "min_bytes", "session_id", "session_epoch")
-    assert [asked.get(n) for n in names] == [-1, 500, 1, 9, 4]
-    (topic,) = asked.get_observable_struct_array("topics")
-    assert topic.get_observable_struct_array("partitions")[0].get("fetch_offset") == 0
-    (topic,) = got.get_observable_struct_array("Responses")
-    for spelling in ("partition_responses", "Partitions"):
-        (partition,) = topic.get_observable_struct_array(spelling)
-        assert partition.get("record_set").size_in_bytes() == 50
-        got = (partition.get("PartitionIndex"), partition.get("partition"), partition.get("high_watermark"))
-        assert got == (0, 0, 1000)
-
-
-def test_a_share_fetch_has_what_its_facts_say() -> None:
-    one = exchange(
-        api_key=SHARE_FETCH,
-        api_version=1,
-        request=FetchRequest(-1, 500, 1, 0, 3, (WantedPartition(TOPIC_ID, 0, -1),), True, group_id=b"g-share"),
-        response=FetchResponse(0, 0, 0, (FetchedPartition(TOPIC_ID, 0, 0, -1, record_set(9, 2)),), True),
-    )
-    asked, got = request_view(one, {TOPIC_ID: "t"}.get), response_view(one, {TOPIC_ID: "t"}.get)
-    assert asked.field_names() == ("GroupId", "ShareSessionEpoch", "MaxWaitMs", "MinBytes", "Topics")
-    assert asked.get_string("GroupId") == "g-share"
-    (topic,) = got.get_observable_struct_array("Responses")
-    (partition,) = topic.get_observable_struct_array("Partitions")
-    assert (topic.get(TOPIC_NAME), partition.get_records("Records").size_in_bytes()) == ("t", 9)
-    assert not partition.has_field("HighWatermark")
 
 
 def test_a_topic_id_is_named_where_the_cluster_knows_it_and_labelled_where_not() -> None:
@@ -177,50 +135,49 @@ def test_a_kept_body_and_its_facts_say_the_same() -> None:
     assert reported > 500
 
 
-class TestPrivateApis:
-    KEY = 20_000
-    PRIVATE: ClassVar = {KEY: "BrokerMetadata"}
+KEY = 20_000
+PRIVATE = {KEY: "BrokerMetadata"}
 
-    @pytest.mark.promise("observers.md", "The sidecar's own requests are structs like those of Kafka.")
-    def test_a_request_and_its_response(self) -> None:
-        brokers = [BrokerEntry(3, "h", 9092, 40, 77, {"rack": "r8a9"}), BrokerEntry(4, "", -1, -1, -1)]
-        raw = {"request_raw": encode_request([-1, 7]), "response_raw": encode_response(brokers)}
-        one = exchange(api_key=self.KEY, api_version=0, **raw)
-        struct = request_view(one, unknown, self.PRIVATE)
-        assert (struct.get_array("node_ids"), struct.size_of()) == ((-1, 7), 50)
-        assert request_view(one, unknown).field_names() == ()
-        read = [
-            BrokerEntry(
-                each.get_int("NodeId"),
-                each.get_string("host") or "",
-                each.get_int("port"),
-                each.get_int("protocol_version_min"),
-                each.get_int("protocol_version_max"),
-                {tag.get("key"): tag.get("value") for tag in each.get_observable_struct_array("tags")},
-            )
-            for each in response_view(one, unknown, self.PRIVATE).get_observable_struct_array("brokers")
-        ]
-        assert read == brokers
+
+@pytest.mark.promise("observers.md", "The sidecar's own requests are structs like those of Kafka.")
+def test_a_request_of_the_sidecar_and_its_response() -> None:
+    brokers = [BrokerEntry(3, "h", 9092, 40, 77, {"rack": "r8a9"}), BrokerEntry(4, "", -1, -1, -1)]
+    raw = {"request_raw": encode_request([-1, 7]), "response_raw": encode_response(brokers)}
+    one = exchange(api_key=KEY, api_version=0, **raw)
+    struct = request_view(one, unknown, PRIVATE)
+    assert (struct.get_array("node_ids"), struct.size_of()) == ((-1, 7), 50)
+    assert request_view(one, unknown).field_names() == ()
+    read = [
+        BrokerEntry(
+            each.get_int("NodeId"),
+            each.get_string("host") or "",
+            each.get_int("port"),
+            each.get_int("protocol_version_min"),
+            each.get_int("protocol_version_max"),
+            {tag.get("key"): tag.get("value") for tag in each.get_observable_struct_array("tags")},
+        )
+        for each in response_view(one, unknown, PRIVATE).get_observable_struct_array("brokers")
+    ]
+    assert read == brokers
+    with pytest.raises(SchemaException):
+        request_view(exchange(api_key=KEY, api_version=0, request_raw=b"\0\0\0\5\0"), unknown, PRIVATE).get("node_ids")
+    newer = exchange(api_key=KEY, api_version=1, request_raw=b"")
+    assert request_view(newer, unknown, PRIVATE).field_names() == ()
+
+
+def test_an_array_with_a_short_count() -> None:
+    own = {KEY: "ClusterMetadata"}
+    brokers = tuple(EndpointEntry(number, f"h{number}", 9092) for number in range(3))
+    body = encode_cluster_metadata_response(ClusterMetadataResponse(0, 1, brokers))
+    one = exchange(api_key=KEY, api_version=1, request_raw=b"\0\1g", response_raw=body)
+    assert request_view(one, unknown, own).get_string("group_id") == "g"
+    response = response_view(one, unknown, own)
+    found = [
+        EndpointEntry(each.get_int("id"), each.get_string("host") or "", each.get_int("port"))
+        for each in response.get_observable_struct_array("brokers")
+    ]
+    assert (response.get_short("error_code"), response.get_int("coordinator_id"), tuple(found)) == (0, 1, brokers)
+    for raw in (body[:-1], body[:6] + b"\x7f\xff" + body[8:], body[:6] + b"\xff\xff" + body[8:]):
+        cut = exchange(api_key=KEY, api_version=0, response_raw=raw)
         with pytest.raises(SchemaException):
-            request_view(
-                exchange(api_key=self.KEY, api_version=0, request_raw=b"\0\0\0\5\0"), unknown, self.PRIVATE
-            ).get("node_ids")
-        newer = exchange(api_key=self.KEY, api_version=1, request_raw=b"")
-        assert request_view(newer, unknown, self.PRIVATE).field_names() == ()
-
-    def test_an_array_with_a_short_count(self) -> None:
-        own = {self.KEY: "ClusterMetadata"}
-        brokers = tuple(EndpointEntry(number, f"h{number}", 9092) for number in range(3))
-        body = encode_cluster_metadata_response(ClusterMetadataResponse(0, 1, brokers))
-        one = exchange(api_key=self.KEY, api_version=1, request_raw=b"\0\1g", response_raw=body)
-        assert request_view(one, unknown, own).get_string("group_id") == "g"
-        response = response_view(one, unknown, own)
-        found = [
-            EndpointEntry(each.get_int("id"), each.get_string("host") or "", each.get_int("port"))
-            for each in response.get_observable_struct_array("brokers")
-        ]
-        assert (response.get_short("error_code"), response.get_int("coordinator_id"), tuple(found)) == (0, 1, brokers)
-        for raw in (body[:-1], body[:6] + b"\x7f\xff" + body[8:], body[:6] + b"\xff\xff" + body[8:]):
-            cut = exchange(api_key=self.KEY, api_version=0, response_raw=raw)
-            with pytest.raises(SchemaException):
-                response_view(cut, unknown, own).get_observable_struct_array("brokers")
+            response_view(cut, unknown, own).get_observable_struct_array("brokers")
