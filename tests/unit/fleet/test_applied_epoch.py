@@ -79,6 +79,10 @@ class TestTakeover:
         assert one.registered == (7, 42)
         one.predecessor_applies(Applied(8, 0))
         assert one.registered == (8, 2)
+        one = self.successor()
+        one.predecessor_ended(20.0)
+        one.predecessor_applies(Applied(8, 0))
+        assert one.registered == (-1, 0)
 
     def test_what_it_left_on_disk_has_to_be_found_and_delivered_after_its_end(self) -> None:
         for last in [Applied(7, 40), Applied(7, 0), Applied()]:
@@ -91,26 +95,16 @@ class TestTakeover:
             assert one.registered == (last.epoch, 30), "what this run has applied alone is not enough"
             one.update(at(8, 1), AuditLevels({1: 1}, {2: 0}, 25.0))
             assert one.registered == (8, 0), last
-
-    def test_without_a_spool_it_leaves_nothing(self) -> None:
         one = self.successor(math.inf)
         one.predecessor_applies(Applied(7, 40))
         one.predecessor_ended(20.0)
         one.update(at(8, 1), AuditLevels({1: 1}, {}))
         assert one.registered == (8, 0)
 
-    def test_a_late_report_of_an_ended_one_is_ignored(self) -> None:
-        one = self.successor()
-        one.predecessor_ended(20.0)
-        one.predecessor_applies(Applied(8, 0))
-        assert one.registered == (-1, 0)
-
 
 class TestSnapshot:
-    def test_without_an_audit_nothing_is_waited_for(self) -> None:
-        assert AuditLevels.of({}, 0.0) == ({}, {}, math.inf)
-
     def test_every_process_has_to_search_after_the_last_one_that_ended(self) -> None:
+        assert AuditLevels.of({}, 0.0) == ({}, {}, math.inf), "without an audit nothing is waited for"
         for searched, process_ended_at, expected in [
             ({6.0: 1, 5.0: 1}, 0.0, 5.0),
             ({math.inf: 2}, 7.0, math.inf),

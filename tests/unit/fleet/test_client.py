@@ -50,23 +50,19 @@ async def broker(answer: Answer) -> AsyncIterator[int]:
         await asyncio.sleep(0)
 
 
-async def raw(reply: bytes) -> Exception:
-    """What a connection raises that gets exactly these bytes, and then the end."""
+@asynccontextmanager
+async def saying(reply: bytes) -> AsyncIterator[Endpoint]:
+    """A port that says exactly these bytes when it is asked, and then ends the connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(100)
+        await reader.read(1000)
         writer.write(reply)
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    endpoint = Endpoint("127.0.0.1", server.sockets[0].getsockname()[1])
-    opened = await BrokerConnection.open(endpoint, Security(), None, "me")
     try:
-        with pytest.raises((BrokerUnreachable, PeerError)) as failed:
-            await opened.call(PING)
-        return failed.value
+        yield Endpoint("127.0.0.1", server.sockets[0].getsockname()[1])
     finally:
-        opened.close()
         server.close()
         await asyncio.sleep(0)
 
@@ -93,15 +89,22 @@ async def test_what_is_no_answer() -> None:
         (b"", "the connection was closed"),
         (b"\0\0\0\x08\0\0\0\x01\0", "the connection was closed"),
         (b"HTTP/1.1 400 Bad Request", "an answer of 1213486160 bytes"),
-        (
-            b"\x15\x03\x03\x00\x02\x02\x50",
-            "352518912 bytes (these bytes begin a TLS record: this port of the broker uses",
-        ),
+        (b"\x15\x03\x03\x00\x02\x02\x50", "352518912 bytes (these bytes begin a TLS record: this port of the"),
         (b"\xff\xff\xff\xff", "an answer of -1 bytes"),
         (b"\0\0\0\x03\0\0\0", "an answer of 3 bytes"),
         (b"\0\0\0\x04\0\0\0\x07", "an answer to another request"),
     ]:
-        assert said in str(await raw(reply)), (reply, said)
+        async with saying(reply) as endpoint:
+            opened = await BrokerConnection.open(endpoint, Security(), None, "me")
+            with pytest.raises((BrokerUnreachable, PeerError)) as failed:
+                await opened.call(PING)
+            assert said in str(failed.value), reply
+            opened.close()
+    security = Security.from_settings({"security.protocol": "ssl", "enable.ssl.certificate.verification": "false"})
+    for reply in (b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"):
+        async with saying(reply) as endpoint:
+            with pytest.raises(BrokerUnreachable, match=r"does it use TLS|does not use TLS"):
+                await BrokerConnection.open(endpoint, security, security.build_ssl_context(), "me")
 
 
 async def test_a_broker_that_says_nothing_is_waited_for_no_longer_than_allowed() -> None:
@@ -115,45 +118,25 @@ async def test_a_broker_that_says_nothing_is_waited_for_no_longer_than_allowed()
         opened.close()
 
 
-async def test_the_own_broker_is_found_from_any_other() -> None:
-    home: list[bytes] = []
-
+async def test_another_broker_answers_where_the_own_one_does_not_run() -> None:
     async def own(key: int, body: bytes) -> bytes:
-        home.append(body)
         return b"from home"
 
     async with broker(own) as own_port:
+        for known, says, away in (
+            ({"b2": 1, "b1": own_port}, b"from home", None),
+            ({"b2": 2, "b1": 1}, b"from another", "broker 1 does not answer"),
+            ({"b2": 2}, b"from another", "broker 1 is not in the cluster"),
+        ):
 
-        async def other(key: int, body: bytes) -> bytes:
-            assert key == messages.METADATA
-            return brokers(b2=1, b1=own_port)
+            async def other(key: int, body: bytes, known: dict[str, int] = known) -> bytes:
+                return brokers(**known) if key == messages.METADATA else b"from another"
 
-        async with broker(other) as other_port:
-            caller = client(other_port)
-            assert await caller.call(PING) == b"from home"
-            assert caller.away_reason is None
-            caller.close()
-
-
-@pytest.mark.promise(
-    "architecture.md",
-    "Where the own broker does not run, the sidecar asks another one of the cluster, and knows that it did.",
-)
-async def test_another_broker_answers_where_the_own_one_does_not_run() -> None:
-    for known in [True, False]:
-
-        async def other(key: int, body: bytes, known: bool = known) -> bytes:
-            if key == messages.METADATA:
-                return brokers(b2=2, b1=1) if known else brokers(b2=2)
-            return b"from another"
-
-        async with broker(other) as port:
-            caller = client(1, port)
-            assert await caller.call(PING) == b"from another", known
-            assert ("broker 1 does not answer" if known else "broker 1 is not in the cluster") in (
-                caller.away_reason or ""
-            ), known
-            caller.close()
+            async with broker(other) as port:
+                caller = client(1, port)
+                assert await caller.call(PING) == says, known
+                assert caller.away_reason == away or (away is not None and away in (caller.away_reason or "")), known
+                caller.close()
 
 
 async def test_a_kept_connection_that_has_ended_is_made_anew_once() -> None:
@@ -183,26 +166,6 @@ async def test_nobody_there_is_reported_with_an_address_and_without_words_of_pyt
         assert str(raised.value) == f"{host}:1: Connection refused"
     with pytest.raises(LocalError, match=r"sasl\.mechanism GSSAPI"):  # which it cannot heed, and no network error
         await client(1, security_protocol="sasl_plaintext").call(PING)
-
-
-async def test_tls_where_there_is_none_is_named() -> None:
-    for reply in [None, b"HTTP/1.1 400 Bad Request\r\n\r\n"]:
-
-        async def serve(
-            reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reply: bytes | None = reply
-        ) -> None:
-            await reader.read(1000)
-            if reply is not None:
-                writer.write(reply)
-                await writer.drain()
-            writer.close()
-
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        endpoint = Endpoint("127.0.0.1", server.sockets[0].getsockname()[1])
-        security = Security.from_settings({"security.protocol": "ssl", "enable.ssl.certificate.verification": "false"})
-        with pytest.raises(BrokerUnreachable, match=r"does it use TLS|does not use TLS"):
-            await BrokerConnection.open(endpoint, security, security.build_ssl_context(), "me")
-        server.close()
 
 
 @pytest.mark.promise("security.md", "A password that a broker refuses is not in the error that says so.")

@@ -68,7 +68,7 @@ async def start(writer: Transactions) -> None:
         await asyncio.sleep(0.001)
 
 
-async def test_all_that_waits_while_one_commits_goes_into_the_next() -> None:
+async def test_all_that_waits_while_one_commits_goes_into_the_next_and_nothing_is_reported_after_the_end() -> None:
     writer = Transactions()
     await start(writer)
     for key in (b"a", b"b", b"c"):
@@ -76,6 +76,13 @@ async def test_all_that_waits_while_one_commits_goes_into_the_next() -> None:
     await writer.end(4)
     assert writer.committed == [[b"first"], [b"a", b"b", b"c"]]
     assert writer.results == [(b"first", None), (b"a", None), (b"b", None), (b"c", None)]
+    writer = Transactions()
+    await start(writer)
+    writer.put(b"a")
+    writer.stop()
+    await writer.end(0)
+    await asyncio.sleep(0)
+    assert writer.results == []
 
 
 async def test_a_transaction_is_bounded_but_for_a_single_write(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,15 +109,12 @@ async def test_a_write_that_is_to_blame_is_aborted_alone() -> None:
     await writer.end(5)
     assert writer.committed == [[b"first"], [b"a", b"c"]]
     assert dict(writer.results) == {b"first": None, b"a": None, b"b": "refused", b"c": None, b"d": "refused"}
-
-
-async def test_where_nobody_is_to_blame_all_are_aborted_at_once() -> None:
     writer = Transactions(unclear=[b"b"])
     await start(writer)
     for key in (b"a", b"b"):
         writer.put(key)
     await writer.end(3)
-    assert dict(writer.results) == {b"first": None, b"a": "unclear", b"b": "unclear"}
+    assert dict(writer.results) == {b"first": None, b"a": "unclear", b"b": "unclear"}, "nobody is to blame"
 
 
 async def test_who_finishes_writes_what_waits() -> None:
@@ -126,16 +130,6 @@ async def test_who_finishes_writes_what_waits() -> None:
         assert writer._thread is not None
         assert not writer._thread.is_alive()
         assert writer.committed == [[b"first"], *([keys] if keys else [])]
-
-
-async def test_nothing_is_reported_after_the_end() -> None:
-    writer = Transactions()
-    await start(writer)
-    writer.put(b"a")
-    writer.stop()
-    await writer.end(0)
-    await asyncio.sleep(0)
-    assert writer.results == []
 
 
 async def test_requests_are_repeated_sooner_only_where_there_are_offsets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from proxy.config import Config
 from proxy.fleet import fleet_poller, later_run
 from proxy.fleet.fleet_poller import FleetPoller
-from proxy.fleet.membership import MEMBER_DEAD_AFTER_MS, Membership
+from proxy.fleet.membership import Membership
 from proxy.fleet.registry import OnContent, RegistryThread
 from proxy.fleet.sidecar_record import STOPPED, decode, encode, record_key
 from proxy.fleet.topic_spec import TopicRecord
@@ -174,22 +174,6 @@ def cluster():
     return found
 
 
-async def test_the_own_broker_says_what_it_supports_and_the_cluster_the_rest(cluster):
-    broker = Broker(1, OLD)
-    async with listening(broker), watching(config_of(broker.port), cluster) as watched:
-        await watched.until(
-            lambda: {"message.max.bytes", "cluster.id", "broker.version"} <= watched.entry(1).tags.keys()
-        )
-        own = watched.entry(1)
-        assert (own.protocol_min, own.protocol_max, True) == ranges(OLD)
-        assert own.tags["cluster.id"] == "cluster-1"
-        assert own.tags["message.max.bytes"] == "1048588"
-        node_id, value = watched.registry.written[-1]
-        assert node_id == 1
-        assert decode(value).tags == own.tags
-        assert decode(value).rack == "rack-1"
-
-
 async def test_where_tls_passes_through_the_cluster_is_asked_for_the_versions_but_of_no_other_broker(cluster):
     cluster.supported = dict(NEW)
     async with watching(config_of(1, "SSL"), cluster) as watched:
@@ -256,19 +240,6 @@ async def test_brokers_come_and_go_and_one_without_a_sidecar_is_asked_itself(clu
         assert watched.entry(2).tags["protocol.version.source"] == "broker"
         assert watched.entry(1).protocol_max == -1
         assert watched.entry(3) is None
-
-
-async def test_a_sidecar_is_taken_at_its_word_until_it_is_silent(cluster):
-    cluster.brokers[2] = "127.0.0.1:9"
-    async with watching(config_of(1, "SSL", tags={"rack": "a"}), cluster) as watched:
-        await watched.until(lambda: "cluster.id" in watched.entry(1).tags)
-        _, value = watched.registry.written[-1]
-        watched.registry.report([TopicRecord(record_key(2), value.replace(b'"rack":"a"', b'"rack":"b"'), 1000)], True)
-        await watched.until(lambda: watched.entry(2) and watched.entry(2).tags.get("rack") == "b")
-        assert "sidecar" not in watched.entry(2).tags
-        watched.registry.report([TopicRecord(record_key(1), value, 1001 + MEMBER_DEAD_AFTER_MS)], False)
-        await watched.until(lambda: watched.entry(2).tags.get("sidecar") == "absent")
-        assert watched.entry(2).addresses == {"client": ("127.0.0.1", 9092)}
 
 
 @pytest.mark.promise(
@@ -395,28 +366,25 @@ async def test_it_does_not_register_before_its_broker_has_said_that_it_is_the_on
         server.close()
 
 
-async def test_it_withdraws_once_another_broker_answers(cluster, monkeypatch):
+async def test_it_withdraws_once_another_broker_answers_at_its_own_address(cluster, monkeypatch):
     monkeypatch.setattr(fleet_poller, "VERSIONS_INTERVAL", 0.01)
     broker = Broker(1, NEW)
-    async with listening(broker), watching(config_of(broker.port), cluster) as watched:
-        await eventually(lambda: watched.registry.registered)
-        broker.node_id = 7
-        await watched.until(lambda: watched.views[-1].node_id == 7)
-        assert not watched.registry.registered
-        broker.node_id = 1
-        await watched.until(lambda: watched.views[-1].node_id == 1)
-        await eventually(lambda: watched.registry.registered)
-
-
-async def test_the_own_broker_is_asked_from_the_address_that_its_listener_has_and_without_a_login_nothing_else(cluster):
-    broker = Broker(7, NEW)
     async with listening(broker):
-        config = config_of(broker.port, "SASL_PLAINTEXT")
+        config = config_of(broker.port)
         listener = config.listeners[0].model_copy(update={"upstream_source": "127.0.0.9"})
         async with watching(config.model_copy(update={"listeners": (listener,)}), cluster) as watched:
+            await eventually(lambda: watched.registry.registered)
+            assert (decode(watched.registry.written[-1][1]).rack, set(broker.peers)) == ("rack-1", {"127.0.0.9"})
+            broker.node_id = 7
+            await watched.until(lambda: watched.views[-1].node_id == 7)
+            assert not watched.registry.registered
+            broker.node_id = 1
+            await watched.until(lambda: watched.views[-1].node_id == 1)
+            await eventually(lambda: watched.registry.registered)
+        broker.asked.clear()
+        async with watching(config_of(broker.port, "SASL_PLAINTEXT"), cluster) as watched:
             await watched.until(lambda: watched.entry(1).protocol_max == ranges(NEW).max)
-            assert set(broker.peers) == {"127.0.0.9"}
-            assert set(broker.asked) == {messages.API_VERSIONS}
+            assert set(broker.asked) == {messages.API_VERSIONS}, "nothing else without a login"
 
 
 @pytest.mark.promise(

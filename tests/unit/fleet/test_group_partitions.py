@@ -99,8 +99,6 @@ class Fleet:
 
 
 class Open:
-    """A partition. ``closed``: how often it was closed."""
-
     closed = 0
 
     def close(self) -> None:

@@ -201,13 +201,16 @@ async def test_who_leaves_waits_for_the_others(polling: Polling, monkeypatch: py
     assert await polling.settle() == [PartitionLost(held[1], "evacuated")]
 
 
-async def test_the_end_does_not_wait_where_nobody_can_take_over(
+async def test_the_end_does_not_wait_where_nobody_can_take_over_and_is_final(
     polling: Polling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_poller, "LEAVE_WITHIN_MS", 600_000)
     await polling.begin()
-    async with asyncio.timeout(60):
-        await polling.poller.resign()
+    stopping = asyncio.create_task(polling.poller.resign())
+    await asyncio.sleep(0)
+    polling.poller.evacuate()
+    polling.poller.return_()
+    await asyncio.wait_for(stopping, 60)
     assert await polling.settle() == [PartitionLost(partition, "stopping") for partition in range(3)]
 
 
@@ -220,16 +223,3 @@ async def test_a_coordinator_that_is_looked_for_is_dialled_at_once(polling: Poll
     assert await polling.settle() == [PartitionAssigned(partition, True) for partition in range(3)]
     assert polling.dialled == ["kafka-2"]
     assert polling.view.holders == {0: 1, 1: 1, 2: 1}
-
-
-async def test_a_sidecar_that_stops_is_neither_evacuated_nor_returned(
-    polling: Polling, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(group_poller, "LEAVE_WITHIN_MS", 50)
-    await polling.begin()
-    stopping = asyncio.create_task(polling.poller.resign())
-    await asyncio.sleep(0)
-    polling.poller.evacuate()
-    polling.poller.return_()
-    await asyncio.wait_for(stopping, 60)
-    assert await polling.settle() == [PartitionLost(partition, "stopping") for partition in range(3)]

@@ -31,8 +31,6 @@ RECORD = SidecarRecord(
     tags={"rack": "r8a9"},
 )
 
-STOPPED_RECORD = structs.replace(RECORD, state="stopped")
-
 REGISTRATION = {
     "listener_security_protocol_map": {"INTERNAL": "PLAINTEXT", "REPLICATION": "PLAINTEXT", "EXTERNAL": "SASL_SSL"},
     "endpoints": ["INTERNAL://kafka0:9071", "REPLICATION://kafka0:9072", "EXTERNAL://kafka0:9092"],
@@ -66,13 +64,11 @@ def test_a_broker_s_registration_is_one():
     assert RECORD.addresses == {"client": ("kafka-2.example", 9092), "v6": ("fd00::7", 9093)}
 
 
-def test_what_no_sidecar_wrote_is_none():
-    for value in [b"", b"{}", b"[]", b"\xff", b'{"port": "x"}', b"x" * 1_000_001, b'{"x":' + b"[" * 200_000]:
+def test_what_no_sidecar_wrote_or_does_not_fit_into_a_response_is_no_record():
+    for value in [b"", b"{}", b"[]", b"\xff", b"x" * 1_000_001, b'{"x":' + b"[" * 200_000]:
         assert decode(value) is None, value
-
-
-def test_what_does_not_fit_into_a_response_is_no_record():
     for change in [
+        {"port": "x"},
         {"protocol_version_min": 2**70},
         {"protocol_version_max": INT32_MAX + 1},
         {"protocol_version_max": -2},
@@ -88,21 +84,13 @@ def test_what_does_not_fit_into_a_response_is_no_record():
         {"tags": {"rack": "\ud800"}},
     ]:
         assert decode(json.dumps({**REGISTRATION, **change}).encode()) is None, change
-
-
-def test_what_is_no_address_is_left_out():
-    for endpoint in [
-        "A://a:0",
-        "A://a:99999",
-        "A://a b:1",
-        "A://a\x07:1",
-        f"A://{'x' * 256}:1",
-        "A://[f\n]:1",
-        "A B://a:1",
-    ]:
-        record = decode(json.dumps({**REGISTRATION, "endpoints": [endpoint, "B://b:65535"]}).encode())
-        assert record is not None, endpoint
-        assert record.addresses == {"b": ("b", 65_535)}, endpoint
+    wrong = ["A://a:0", "A://a:99999", "A://a b:1", "A://a\x07:1", f"A://{'x' * 256}:1", "A://[f\n]:1", "A B://a:1"]
+    record = decode(json.dumps({**REGISTRATION, "endpoints": [*wrong, "B://b:65535"]}).encode())
+    assert record is not None
+    assert record.addresses == {"b": ("b", 65_535)}, "what is no address is left out"
+    assert node_id_of_key(record_key(7)) == 7
+    for key in ("sidecar/", "sidecar/x", "sidecar/-1", "sidecar/01", "reader/1", "\xff", "sidecar/2147483648"):
+        assert node_id_of_key(key.encode("latin-1")) is None, key
 
 
 def test_the_longest_record_that_is_written_is_read():
@@ -114,27 +102,11 @@ def test_the_longest_record_that_is_written_is_read():
     assert decode(encode(record)) == record
 
 
-def test_keys():
-    assert node_id_of_key(record_key(7)) == 7
-    assert [
-        node_id_of_key(key)
-        for key in (
-            b"sidecar/",
-            b"sidecar/x",
-            b"sidecar/-1",
-            b"sidecar/01",
-            b"reader/1",
-            b"\xff",
-            b"sidecar/2147483648",
-        )
-    ] == ([None] * 7)
-
-
 def alive(membership: Membership) -> dict[int, bool]:
     return {node: one.alive for node, one in membership.content().sidecars.items()}
 
 
-def written(node: int, at: int, value: bytes | None = b"") -> TopicRecord:
+def written(node: int, at: int | None, value: bytes | None = b"") -> TopicRecord:
     return TopicRecord(record_key(node), encode(RECORD) if value == b"" else value, at)
 
 
@@ -154,22 +126,20 @@ class TestWhoRuns:
         membership.apply([written(2, 1002 + MEMBER_DEAD_AFTER_MS)])
         assert alive(membership) == {1: True, 2: True}
 
-    def test_nonsense_changes_nothing_and_still_has_the_time(self):
+    def test_nonsense_changes_nothing_and_has_the_time_but_no_other_key_or_clock_has(self):
         membership = Membership()
         membership.apply([written(1, 1000), written(1, 1001, b"junk"), TopicRecord(b"hint/metadata", b"", 1002)])
         assert alive(membership) == {1: True}
-        membership.apply([written(2, 2000 + MEMBER_DEAD_AFTER_MS, b"junk")])
+        late = 2000 + MEMBER_DEAD_AFTER_MS
+        for key, value, at in (
+            (b"other", b"", late),
+            (b"sidecar/2147483648", None, late),
+            (record_key(2), b"junk", None),
+        ):
+            membership.apply([TopicRecord(key, value, at)])
+            assert alive(membership) == {1: True}, key
+        membership.apply([written(2, late, b"junk")])
         assert alive(membership) == {1: False}
-
-    def test_no_other_key_and_no_other_clock_has_the_time(self):
-        for record in [
-            TopicRecord(b"other", b"", 2000 + MEMBER_DEAD_AFTER_MS),
-            TopicRecord(b"sidecar/2147483648", None, 2000 + MEMBER_DEAD_AFTER_MS),
-            TopicRecord(record_key(2), b"junk", None),
-        ]:
-            membership = Membership()
-            membership.apply([written(1, 1000), record])
-            assert alive(membership) == {1: True}, record
 
     def test_those_that_the_cluster_does_not_have_or_that_are_too_many_are_dropped(self, monkeypatch):
         membership = Membership()
@@ -184,8 +154,6 @@ class TestWhoRuns:
         assert (alive(membership), membership.dropped) == ({1: True, 2: True}, {"too_much": 1})
         membership.apply([written(2, 1004, None), written(3, 1005)])
         assert alive(membership) == {1: True, 3: True}, "a deleted record is gone"
-
-    def test_all_together_are_bounded_in_bytes(self, monkeypatch):
         large = encode(SidecarRecord({}, (), None, -1, "1", tags={"a": "x" * 1000}))
         monkeypatch.setattr("proxy.fleet.membership.MAX_MEMBER_BYTES", 2 * len(large))
         membership = Membership()
@@ -199,7 +167,8 @@ class TestWhoRuns:
     )
     def test_one_that_says_that_it_stops_does_not_run_at_once_and_is_remembered(self):
         membership = Membership()
-        membership.apply([written(1, 1000), written(2, 1000), written(2, 1001, encode(STOPPED_RECORD))])
+        stopped = encode(structs.replace(RECORD, state="stopped"))
+        membership.apply([written(1, 1000), written(2, 1000), written(2, 1001, stopped)])
         assert alive(membership) == {1: True, 2: False}
         membership.apply([written(2, 1002)])
         assert alive(membership) == {1: True, 2: True}
@@ -235,10 +204,11 @@ class TestReaders:
         assert membership.dropped == {"too_much": 1}
 
     def test_what_is_no_reader_is_dropped(self):
-        for key in [b"reader/", b"reader/a b", b"reader/" + b"x" * 129]:
-            membership = Membership()
-            membership.apply([TopicRecord(key, encode_reader(READER), 1), TopicRecord(reader_key("a"), b"junk", 1)])
-            assert membership.dropped == {"key": 1, "malformed": 1}, key
+        membership = Membership()
+        wrong = (b"reader/", b"reader/a b", b"reader/" + b"x" * 129)
+        membership.apply([TopicRecord(key, encode_reader(READER), 1) for key in wrong])
+        membership.apply([TopicRecord(reader_key("a"), b"junk", 1)])
+        assert membership.dropped == {"key": 3, "malformed": 1}
 
     @pytest.mark.promise("security.md", "With keys, an earlier record of a job that is written again is ignored.")
     def test_an_earlier_run_of_one_that_runs_is_a_replay_where_records_are_signed(self):

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 
 import pytest
 from structlog.testing import capture_logs
@@ -15,6 +16,7 @@ from proxy.fleet.sidecar_record import SidecarRecord, encode, record_key
 from proxy.fleet.topic_spec import TopicRecord
 
 VALUE = encode(SidecarRecord({}, (), None, -1, "1"))
+LAST = encode(SidecarRecord({}, (), None, -1, "1", state="stopped"))
 
 
 @pytest.fixture(autouse=True)
@@ -49,18 +51,22 @@ class Topic:
         return
 
 
-async def members_of(made: Topic, monkeypatch) -> Mapping[int, Member]:
+@asynccontextmanager
+async def running(made: Topic, monkeypatch, *, registers: bool) -> AsyncIterator[asyncio.Future[Mapping[int, Member]]]:
+    """The thread, and the members that it reports at the end of the topic. It signs off when it ends."""
     monkeypatch.setattr(compacted_topic, "CompactedTopic", lambda spec, settings, authenticator: made)
     reported: asyncio.Future[Mapping[int, Member]] = asyncio.get_running_loop().create_future()
     registry = RegistryThread(
         {}, "me", lambda content, end: reported.set_result(content.sidecars) if end and not reported.done() else None
     )
     registry.register(1, VALUE)
-    registry.withdraw()
+    if not registers:
+        registry.withdraw()
     registry.start()
     try:
-        return await asyncio.wait_for(reported, 60)
+        yield reported
     finally:
+        registry.sign_off(LAST)
         await registry.close()
 
 
@@ -68,38 +74,18 @@ async def test_sidecars_are_reported_as_read_and_nothing_is_written_once_it_has_
     for at, events in ((1000, []), (None, ["registry_clock"])):  # with the broker's clock, with those of the writers
         made = Topic([[TopicRecord(record_key(2), VALUE, at)], [TopicRecord(record_key(3), VALUE, at)]])
         with capture_logs() as logs:
-            seen = await members_of(made, monkeypatch)
+            async with running(made, monkeypatch, registers=False) as reported:
+                seen = await asyncio.wait_for(reported, 60)
         assert {node_id: one.alive for node_id, one in seen.items()} == {2: True, 3: True}, at
         assert made.written == [], at
         assert [one["event"] for one in logs] == events, at
     assert "message.timestamp.type=LogAppendTime" in logs[0]["advice"]
 
 
-LAST = encode(SidecarRecord({}, (), None, -1, "1", state="stopped"))
-
-
 @pytest.mark.promise("architecture.md", "The last record of a sidecar in the registry says that it stops.")
 async def test_the_last_record_says_that_it_stops(monkeypatch):
     made = Topic([])
-    monkeypatch.setattr(compacted_topic, "CompactedTopic", lambda spec, settings, authenticator: made)
-    registry = RegistryThread({}, "me", lambda content, end: None)
-    registry.register(1, VALUE)
-    registry.start()
-    async with asyncio.timeout(60):
+    async with running(made, monkeypatch, registers=True), asyncio.timeout(60):
         while not made.written:  # noqa: ASYNC110 - nothing reports it
             await asyncio.sleep(0.001)
-    registry.sign_off(LAST)
-    await registry.close()
     assert made.written == [(record_key(1), VALUE), (record_key(1), LAST)]
-
-
-async def test_who_has_not_registered_or_has_withdrawn_does_not_say_that_it_stops(monkeypatch):
-    made = Topic([])
-    monkeypatch.setattr(compacted_topic, "CompactedTopic", lambda spec, settings, authenticator: made)
-    ended = asyncio.Event()
-    registry = RegistryThread({}, "me", lambda content, end: ended.set())
-    registry.start()
-    await asyncio.wait_for(ended.wait(), 60)
-    registry.sign_off(LAST)
-    await registry.close()
-    assert made.written == []

@@ -53,15 +53,8 @@ def test_the_holder_of_the_features_is_dialled_when_its_record_is_late():
     suspicion, now = waiting(member())
     assert suspicion.late(now, LATE - 1) == []
     assert suspicion.late(now, LATE) == [LateSidecar(2, "kafka-2", 9092, SEEN)]
-
-
-def test_nobody_is_dialled_while_no_record_at_all_is_read():
-    suspicion, now = waiting(member())
     assert suspicion.late(now, LATE + RECORD_LATE_AFTER_MS - 1) != []
     assert suspicion.late(now, LATE + RECORD_LATE_AFTER_MS) == [], "the cluster is away, or this sidecar was paused"
-
-
-def test_nobody_else_is_dialled():
     for why, other, own in (
         ("holds nothing", member(holds={}), 1),
         ("holds something else", member(holds={"x": 1}), 1),

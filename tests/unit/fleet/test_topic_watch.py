@@ -13,7 +13,7 @@ from proxy.errors import BrokersideError
 from proxy.fleet import topic_watch
 from proxy.fleet.topic_watch import TopicWatch
 from proxy.rpc.messages import RpcRequest
-from proxy.rpc.topic_messages import DescribedTopic, describe_topics_request
+from proxy.rpc.topic_messages import DescribedTopic, decode_described_topics, describe_topics_request
 
 ANSWER = bytes.fromhex(
     "000000000002000000010a3132372e302e302e31000060550000175576776c794d643451322d5662546255776767673551000000010300000274"
@@ -104,24 +104,14 @@ async def test_named_topics_are_reported_once_and_after_each_change(watching: Wa
         assert await watching.report() == {}, "it does not exist"
 
 
-async def test_an_answer_that_says_the_same_in_other_bytes_is_not_reported(watching: Watching) -> None:
+async def test_each_watch_is_reported_once_and_an_answer_that_says_the_same_in_other_bytes_is_not(
+    watching: Watching,
+) -> None:
     watching.begin("t")
     assert await watching.report() == T
     watching.cluster.answer = b"\0\0\0\0\7" + ANSWER[5:]  # the broker has throttled the request
     await watching.cluster.asked_again(3)
     assert watching.reports.empty()
-
-
-async def test_an_answer_that_is_the_last_one_is_not_read(watching: Watching, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[bytes] = []
-    monkeypatch.setattr(topic_watch, "decode_described_topics", lambda answer: read.append(answer) or T)
-    watching.begin("t")
-    assert await watching.report() == T
-    await watching.cluster.asked_again(3)
-    assert len(read) == 1
-
-
-async def test_each_watch_is_reported_though_nothing_has_changed(watching: Watching) -> None:
     for _ in range(2):
         watching.begin("t")
         assert await watching.report() == T
@@ -130,12 +120,20 @@ async def test_each_watch_is_reported_though_nothing_has_changed(watching: Watch
         assert await watching.report() == {}
 
 
-async def test_all_topics_are_asked_for_and_a_large_answer_is_read_on_a_thread(
-    watching: Watching, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_answer_that_is_the_last_one_is_not_read(watching: Watching, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large one, of all topics, is read on a thread."""
+    read: list[bytes] = []
+
+    def decode(answer: bytes) -> Mapping[str, DescribedTopic]:
+        read.append(answer)
+        return decode_described_topics(answer)
+
+    monkeypatch.setattr(topic_watch, "decode_described_topics", decode)
     monkeypatch.setattr(topic_watch, "MAX_DECODED_HERE", 0)
     watching.begin(all_topics=True)
     assert await watching.report() == T
+    await watching.cluster.asked_again(3)
+    assert len(read) == 1
     assert set(watching.cluster.asked) == {describe_topics_request(None)}
 
 
