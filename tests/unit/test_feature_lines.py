@@ -16,16 +16,10 @@ from proxy.features.records import (
     SAFE_DOWNGRADE,
     UNSAFE_DOWNGRADE,
     FeatureUpdate,
-    FinalizedFeatures,
-    FinalizedRange,
-    SupportedRange,
 )
-from proxy.features.status import UPDATE_RESULTS, FeaturesStatus
 from proxy.features.updates import UpdateResult
 from proxy.interceptors.broker_metadata import BrokerEntry
 from proxy.rpc.feature_messages import DescribedFeatures
-from proxy.telemetry.feature_metrics import FEATURE_METRICS
-from proxy.telemetry.snapshot import Snapshot
 
 LATER = "brokerside.later"
 ALL_AT_1 = dict.fromkeys((AUDIT_EVENT_SCHEMA, COORDINATOR_PROTOCOL, BROKER_METADATA, QUOTA_IP), LevelRange(1, 1))
@@ -77,25 +71,6 @@ def test_what_is_supported_and_finalized() -> None:
         "sidecar 2  0.3.0  not running  epoch 7  audit.event.schema 1-1",
         "broker 4  no sidecar",
     ]
-
-
-def test_the_meaning_of_the_finalized_level_as_far_as_this_release_knows_it() -> None:
-    for finalized, meaning in [
-        (LevelRange(1, 2), "audit events of the kind `rollup`, too (`audit.mode: rollup`)"),
-        (LevelRange(1, 3), None),
-        (None, None),
-    ]:
-        found = FOUND._replace(finalized={AUDIT_EVENT_SCHEMA: finalized} if finalized else {})
-        report = report_of(found, None, None)
-        assert report.features[0].meaning == meaning, (finalized, meaning)
-        assert [line for line in report_lines(report) if line.startswith("  ")] == (
-            [f"  level 2: {meaning}"] if meaning else []
-        ), (finalized, meaning)
-
-
-def test_a_broker_without_a_sidecar_has_its_own_features_alone() -> None:
-    found = report_of(FOUND._replace(supported={}, epoch=-1, finalized={}), None, None)
-    assert (report_lines(found), found.sidecars) == ([], None)
 
 
 def test_tags_that_are_not_as_expected_are_passed_over() -> None:
@@ -159,50 +134,3 @@ def test_all_are_lowered_to_this_release_s_maximum_and_what_it_does_not_know_is_
         FeatureUpdate(LATER, 0, SAFE_DOWNGRADE),
     ]
     assert lower_all({"group.version": LevelRange(1, 1)}) == []
-
-
-SUPPORTED = {AUDIT_EVENT_SCHEMA: SupportedRange(1, 1), QUOTA_IP: SupportedRange(1, 1)}
-STATUS = FeaturesStatus(
-    loaded=True,
-    epoch=7,
-    supported=SUPPORTED,
-    record=FinalizedFeatures(7, {AUDIT_EVENT_SCHEMA: FinalizedRange(1, 2)}),
-    in_use={AUDIT_EVENT_SCHEMA: 1, QUOTA_IP: 1},
-    problems={AUDIT_EVENT_SCHEMA: "too high"},
-    state="serving",
-    updates=dict.fromkeys(UPDATE_RESULTS, 0) | {"ok": 2},
-)
-
-
-def samples(status: FeaturesStatus | None) -> dict[str, dict[tuple[str, ...], float]]:
-    snapshot = Snapshot({}, features=status)
-    return {one.name: dict(one.read(snapshot)) for one in FEATURE_METRICS}
-
-
-@pytest.mark.promise("metrics.md", "Every metric of feature levels is there from the start.")
-def test_every_series_is_there_from_the_start():
-    assert samples(STATUS) == {
-        "features_loaded": {(): 1},
-        "features_epoch": {(): 7},
-        "feature_level": {
-            (AUDIT_EVENT_SCHEMA, "supported_min"): 1,
-            (AUDIT_EVENT_SCHEMA, "supported_max"): 1,
-            (AUDIT_EVENT_SCHEMA, "finalized_min"): 1,
-            (AUDIT_EVENT_SCHEMA, "finalized_max"): 2,
-            (AUDIT_EVENT_SCHEMA, "effective"): 1,
-            (QUOTA_IP, "supported_min"): 1,
-            (QUOTA_IP, "supported_max"): 1,
-            (QUOTA_IP, "effective"): 1,
-        },
-        "features_incompatible": {(AUDIT_EVENT_SCHEMA,): 1, (QUOTA_IP,): 0},
-        "features_controller": {(): 1},
-        "feature_updates_total": {("ok",): 2, ("refused",): 0, ("failed",): 0},
-    }
-
-
-def test_a_sidecar_without_features_or_levels_does_not_show_them():
-    found = samples(FeaturesStatus(supported=SUPPORTED, record=STATUS.record))
-    assert {bound for _, bound in found["feature_level"]} == {"supported_min", "supported_max", "effective"}
-    assert [found[f"features_{name}"][()] for name in ("loaded", "epoch", "controller")] == [0, -1, 0]
-    for status in (None, FeaturesStatus("features.enabled is false")):
-        assert not any(samples(status).values())

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 import pytest
 
 from proxy.client import FeaturesClient, FeatureUpdate, UnsupportedRequestError, UpdateResult
-from proxy.errors import LocalError
 from proxy.features.catalog import LevelRange
 from proxy.features.records import SAFE_DOWNGRADE
 from proxy.fleet.connection import BrokerUnreachable
@@ -97,17 +96,3 @@ def test_an_update_without_an_answer_may_have_been_made() -> None:
         f"{address}: the connection was closed; the listener may want a login; the update may have been made all the "
         "same: describe it"
     )
-
-
-def test_updates_that_no_request_can_hold_are_refused_before_anything_is_sent() -> None:
-    for updates, said in [
-        ([], r"0 features \(allowed: 1 to 100\)"),
-        ([RAISE] * 101, r"101 features \(allowed: 1 to 100\)"),
-        ([RAISE] * 2, rf"{AUDIT}: is named 2 times \(allowed: once\)"),
-        ([FeatureUpdate(AUDIT, 32_768)], rf"{AUDIT}: level 32768 \(allowed: up to 32767; below 1 deletes it\)"),
-        ([FeatureUpdate(AUDIT, 1, 128)], rf"{AUDIT}: upgrade type 128 \(allowed: -128 to 127\)"),
-        ([FeatureUpdate("", 1)], r"the name of a feature has 0 bytes \(allowed: 1 to 249\)"),
-        ([FeatureUpdate("ä" * 125, 1)], r"the name of a feature has 250 bytes \(allowed: 1 to 249\)"),
-    ]:
-        with FeaturesClient("127.0.0.1:1") as client, pytest.raises(LocalError, match=said):
-            client.update(updates)

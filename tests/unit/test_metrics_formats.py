@@ -12,7 +12,6 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from observers.event import ROLLUP_BUCKETS
 from observers.request_metrics_stats import ApiStats, Durations, Exemplar, LabelStats, RequestStats
-from proxy.coordinator.status import CoordinatorStatus
 from proxy.telemetry import protobuf_format
 from proxy.telemetry.metrics import PageFormat, choose_format, render
 from proxy.telemetry.snapshot import Snapshot
@@ -37,12 +36,6 @@ def samples(page: str, read: Any = read_text) -> list[Any]:
 
 def openmetrics(snapshot: Snapshot) -> list[Any]:
     return samples(render(snapshot, PageFormat.OPENMETRICS).decode(), read_openmetrics)
-
-
-def test_the_page_has_metrics_of_the_coordinator_only_where_that_is_enabled() -> None:
-    for wanted in PageFormat:
-        assert b"brokerside_coordinator_" not in render(Snapshot({}), wanted)
-        assert b"brokerside_coordinator_groups" in render(Snapshot({}, coordinator=CoordinatorStatus()), wanted)
 
 
 NEWER = OPENMETRICS.replace("1.0.0", "99")
@@ -104,14 +97,6 @@ def test_protobuf_has_native_histograms_and_exemplars(snapshot: Snapshot) -> Non
     assert metric.histogram.zero_threshold > 0
 
 
-def test_an_api_without_a_measured_request_has_no_histogram(snapshot: Snapshot) -> None:
-    none = Durations()
-    snapshot.requests.apis["CLIENT"][12] = ApiStats(1, 1, 0, 0, 50, 80, none, none, none, none, {})
-    page = render(snapshot).decode()
-    assert 'brokerside_request_bytes_total{listener="CLIENT",api="Heartbeat"} 50' in page
-    assert not [line for line in page.splitlines() if "_duration_seconds" in line and "Heartbeat" in line]
-
-
 @pytest.mark.promise("metrics.md", "Durations of requests have 40 buckets, their parts every fourth of these.")
 def test_parts_of_a_duration_have_every_fourth_bucket(snapshot: Snapshot) -> None:
     page = samples(render(snapshot).decode())
@@ -134,17 +119,6 @@ def test_label_values_and_descriptions_are_escaped() -> None:
     for found in (samples(render(snapshot).decode()), openmetrics(snapshot)):
         named = [one.labels["principal"] for one in found if one.name == "brokerside_principal_requests_total"]
         assert named == [hostile]
-
-
-def test_the_bytes_of_a_gauge() -> None:
-    family = families_of(render(Snapshot({}), PageFormat.PROTOBUF))["process_max_fds"]
-    family.metric[0].gauge.value = 1.0
-    assert family.SerializeToString() == (
-        b"\x0a\x0fprocess_max_fds"  # 1, name
-        b"\x12\x26File descriptors one process may have."  # 2, help
-        b"\x18\x01"  # 3, type: GAUGE
-        b"\x22\x0b\x12\x09\x09\x00\x00\x00\x00\x00\x00\xf0\x3f"  # 4, metric; 2, gauge; 1, value: a double
-    )
 
 
 def families(snapshot: Snapshot) -> dict[str, Any]:

@@ -13,9 +13,8 @@ import pytest
 
 from proxy.config import load
 from proxy.limits.model import QuotasState
-from proxy.quotas_view import QuotasView, build_view, format_text
-from proxy.telemetry.definitions import METRICS
-from tests.unit.quotas_states import RATE, busy, unlimited
+from proxy.quotas_view import build_view, format_text
+from tests.unit.quotas_states import RATE, busy
 
 
 def answer(state: QuotasState) -> dict[str, Any]:
@@ -56,27 +55,6 @@ def test_what_is_not_limited_or_not_measured_is_null() -> None:
     ]
 
 
-def test_counts_are_reported_by_listener() -> None:
-    listeners = answer(busy())["listeners"]
-    assert listeners["CLIENT"] == {
-        "queued": 213,
-        "waiting": 1,
-        "held": 7,
-        "admitted": 4321,
-        "delayed": 12,
-        "delayed_seconds": 0.6,
-        "held_before": 90,
-        "held_seconds": 40.5,
-        "blocked_seconds": 2.5,
-        "principal_held": 4,
-        "principal_held_seconds": 1.5,
-    }
-    assert not any(listeners["REPLICATION"].values())
-    throttled = answer(busy())["throttled"]
-    assert {(t["listener"], t["scope"], t["quota"], t["action"]): t["count"] for t in throttled} == busy().throttled
-    assert msgspec.json.decode(msgspec.json.encode(build_view(busy())), type=QuotasView) == build_view(busy())
-
-
 @pytest.mark.promise(
     "limits-operation.md", "A problem with the cluster's quotas is the last line of `brokerside quotas`."
 )
@@ -86,14 +64,6 @@ def test_a_problem_with_the_cluster_s_quotas_is_the_last_line() -> None:
         "",
         "problem: something is wrong",
     ]
-
-
-def test_of_a_quiet_sidecar_the_empty_parts_are_left_out() -> None:
-    shown = format_text(build_view(unlimited("CLIENT")))
-    assert "ADDRESS " not in shown
-    assert "THROTTLED" not in shown
-    assert "PRINCIPAL " not in shown
-    assert "dry run" not in shown
 
 
 ROOT = Path(__file__).parents[2]
@@ -121,15 +91,6 @@ def test_examples_of_configurations_are_right(tmp_path: Path) -> None:
             "".join(line for key, line in REST.items() if not re.search(f"^{key}:", example, re.M)) + example
         )
         load(path, environ={})
-
-
-def test_metrics_exist() -> None:
-    names = {
-        f"brokerside_{metric.name}{suffix}"
-        for metric in METRICS
-        for suffix in (("_sum", "_count") if metric.kind == "summary" else ("",))
-    }
-    assert set(re.findall(r"brokerside_[a-z_]+", LIMITS)) <= names
 
 
 @pytest.mark.promise("limits-operation.md", "`brokerside quotas` prints what this page shows.")

@@ -18,7 +18,11 @@ from observers.event_observer import AuditStats
 from observers.observer_thread import ObserverStats
 from proxy import __version__
 from proxy.config import Secret
+from proxy.coordinator.status import CoordinatorFields, CoordinatorStatus, HeldPartitionStatus, MetricTotal
 from proxy.core.counters import ListenerCounters
+from proxy.features.catalog import AUDIT_EVENT_SCHEMA, QUOTA_IP
+from proxy.features.records import FinalizedFeatures, FinalizedRange, SupportedRange
+from proxy.features.status import UPDATE_RESULTS, FeaturesStatus
 from proxy.telemetry import RateLimitedLogger, configure_logging, logs
 from proxy.telemetry.definitions import METRICS
 from proxy.telemetry.log_writer import LogWriter
@@ -26,6 +30,7 @@ from proxy.telemetry.logs import KEPT_TAIL_LENGTH, MAX_LOGGED_ITEMS, MAX_TEXT_LE
 from proxy.telemetry.metrics import render
 from proxy.telemetry.snapshot import ProcessCounts, Snapshot, process_counts, sum_snapshots
 from proxy.telemetry.text_log import render_text
+from tests.unit.quotas_states import CONNECTIONS, RATE, busy, unlimited
 
 CANARY = "c4n4ry-hunter2"
 
@@ -213,10 +218,6 @@ def test_a_log_that_cannot_be_written_is_no_error() -> None:
     assert done.stdout == "went on\n"
 
 
-def of(*listeners: str) -> Snapshot:
-    return Snapshot({listener: ListenerCounters() for listener in listeners})
-
-
 OBSERVER = ObserverStats("a:B", 5, {"queue_full": 4}, 3, 2, 6, True, {"record_request": 7})
 AUDIT = AuditStats(
     emitted=100,
@@ -256,7 +257,7 @@ def scrape(snapshot: Snapshot) -> dict[tuple[str, ...], float]:
 
 @pytest.mark.promise("metrics.md", "Each count of the data path has its metric, and its series exist from the start.")
 def test_counts_of_the_data_path():
-    snapshot = of("A", "B")
+    snapshot = Snapshot({"A": ListenerCounters(), "B": ListenerCounters()})
     a, b = snapshot.listener_counters.values()
     a.accepted, a.active, a.upstream_failures = 9, 4, 1
     a.received["client"], a.received["broker"] = 100, 200
@@ -319,7 +320,7 @@ def test_series_are_there_from_the_start_and_bounded():
         found = scrape(Snapshot({}, draining=draining))
         assert (found["brokerside_state", "ready"], found["brokerside_state", "draining"]) == (not draining, draining)
 
-    snapshot = of("A")
+    snapshot = Snapshot({"A": ListenerCounters()})
     found = scrape(snapshot)
     decoded = {key[1]: value for key, value in found.items() if key[0] == "brokerside_decode_total"}
     assert decoded == {"full": 0, "malformed": 0, "unsupported": 0, "not_kept": 0}
@@ -348,48 +349,38 @@ def test_counts_of_observers_and_the_process():
     }
 
 
-def test_counts_of_the_audit():
-    found = scrape(Snapshot({}, audit=structs.asdict(AUDIT)))
-
-    assert {key: value for key, value in found.items() if key[0].startswith("brokerside_audit")} == {
-        ("brokerside_audit_emitted_total",): 100,
-        ("brokerside_audit_delivered_total",): 70,
-        ("brokerside_audit_dropped_total", "queue_full"): 15,
-        ("brokerside_audit_dropped_total", "closed"): 5,
-        ("brokerside_audit_spooled",): 8,
-        ("brokerside_audit_queued",): 2,
-        ("brokerside_audit_queued_bytes",): 5,
-        ("brokerside_audit_left_total",): 0,
-        ("brokerside_audit_spool_bytes",): 900,
-        ("brokerside_audit_spool_failed",): 1,
-        ("brokerside_audit_replayed_total",): 12,
-        ("brokerside_audit_replay_lost_total",): 1,
-        ("brokerside_audit_topic_problem", "compacted"): 1,
-        ("brokerside_audit_observed_total",): 102,
-        ("brokerside_audit_records_total",): 4,
-        ("brokerside_audit_bytes_total",): 3,
-        ("brokerside_audit_hidden_total",): 2,
-        ("brokerside_audit_partly_hidden_total",): 3,
-        ("brokerside_audit_topic_look_ups_total",): 1,
-        ("brokerside_audit_undelivered", "1"): 4,
-        ("brokerside_audit_undelivered", "2"): 18,
-    }
-
-
 @pytest.mark.promise("metrics.md", "The OpenTelemetry logs have the audit's counts, under their own name.")
 def test_the_opentelemetry_logs_have_the_counts_of_the_audit_under_their_own_name():
-    found = scrape(Snapshot({}, opentelemetry=structs.asdict(AUDIT)))
-    audit = scrape(Snapshot({}, audit=structs.asdict(AUDIT)))
-
-    own = {key: value for key, value in found.items() if key[0].startswith("brokerside_opentelemetry_")}
-    assert not [key for key in found if key[0].startswith("brokerside_audit")]
-    assert own == {
-        (key[0].replace("_audit_", "_opentelemetry_"), *key[1:]): value
-        for key, value in audit.items()
-        if key[0].startswith("brokerside_audit_")
-        and not key[0].startswith(("brokerside_audit_topic_", "brokerside_audit_undelivered"))
+    counts = {
+        ("emitted_total",): 100,
+        ("delivered_total",): 70,
+        ("dropped_total", "queue_full"): 15,
+        ("dropped_total", "closed"): 5,
+        ("spooled",): 8,
+        ("queued",): 2,
+        ("queued_bytes",): 5,
+        ("left_total",): 0,
+        ("spool_bytes",): 900,
+        ("spool_failed",): 1,
+        ("replayed_total",): 12,
+        ("replay_lost_total",): 1,
+        ("topic_problem", "compacted"): 1,
+        ("observed_total",): 102,
+        ("records_total",): 4,
+        ("bytes_total",): 3,
+        ("hidden_total",): 2,
+        ("partly_hidden_total",): 3,
+        ("topic_look_ups_total",): 1,
+        ("undelivered", "1"): 4,
+        ("undelivered", "2"): 18,
     }
-    assert (own["brokerside_opentelemetry_delivered_total",], len(own)) == (70, 17)
+    for kind, other in (("audit", "opentelemetry"), ("opentelemetry", "audit")):
+        found = scrape(Snapshot({}, **{kind: structs.asdict(AUDIT)}))
+        own = {key for key in counts if kind == "audit" or not key[0].startswith(("topic_", "undelivered"))}
+        assert {key: value for key, value in found.items() if key[0].startswith(f"brokerside_{kind}_")} == {
+            (f"brokerside_{kind}_{name}", *labels): counts[name, *labels] for name, *labels in own
+        }
+        assert not [key for key in found if key[0].startswith(f"brokerside_{other}_")]
 
 
 def test_the_kernel_counts_this_process_as_prometheus_client_reads_it():
@@ -397,13 +388,15 @@ def test_the_kernel_counts_this_process_as_prometheus_client_reads_it():
     ProcessCollector(registry=registry)
     ours = process_counts()
     theirs = {sample.name: sample.value for family in registry.collect() for sample in family.samples}
-
-    assert ours.cpu_seconds == pytest.approx(theirs["process_cpu_seconds_total"], abs=0.5)
-    assert ours.resident_bytes == pytest.approx(theirs["process_resident_memory_bytes"], rel=0.2)
-    assert ours.virtual_bytes == pytest.approx(theirs["process_virtual_memory_bytes"], rel=0.2)
-    assert ours.open_fds == pytest.approx(theirs["process_open_fds"], abs=2)
-    assert ours.max_fds == theirs["process_max_fds"]
-    assert ours.started_at == pytest.approx(theirs["process_start_time_seconds"], abs=2)
+    for mine, name, slack in (
+        (ours.cpu_seconds, "cpu_seconds_total", {"abs": 0.5}),
+        (ours.resident_bytes, "resident_memory_bytes", {"rel": 0.2}),
+        (ours.virtual_bytes, "virtual_memory_bytes", {"rel": 0.2}),
+        (ours.open_fds, "open_fds", {"abs": 2}),
+        (ours.max_fds, "max_fds", {"abs": 0}),
+        (ours.started_at, "start_time_seconds", {"abs": 2}),
+    ):
+        assert mine == pytest.approx(theirs[f"process_{name}"], **slack), name
     time.sleep(0.001)
     assert process_counts().started_at == ours.started_at, "it never changes"
 
@@ -472,3 +465,130 @@ def test_names_follow_prometheus():
         assert re.fullmatch(r"[a-z]+(_[a-z]+)*", definition.name)
         assert definition.name.endswith("_total") == (definition.kind == "counter")
         assert definition.meaning.endswith(".")
+
+
+def of(found: dict[tuple[str, ...], float], name: str) -> dict[tuple[str, ...], float]:
+    """The samples of one metric, by the values of its labels."""
+    return {key[1:]: value for key, value in found.items() if key[0] == f"brokerside_{name}"}
+
+
+@pytest.mark.promise(
+    "limits-operation.md",
+    "The rates of the broker and of listeners are metrics without a limit too; that of an address only with one.",
+)
+def test_rates_of_listeners_are_there_without_a_limit_those_of_addresses_are_not():
+    found, idle = (scrape(Snapshot({}, quotas=quotas)) for quotas in (busy(), unlimited("CLIENT")))
+    assert of(found, "quota_limit") == {
+        ("broker", "", RATE, "enforce"): 200,
+        ("broker", "", CONNECTIONS, "enforce"): 5000,
+        ("listener", "CLIENT", RATE, "observe"): 100,
+        ("ip", "", RATE, "enforce"): 20,
+        ("ip", "", CONNECTIONS, "observe"): 500,
+        ("principal", "", RATE, "enforce"): 10,
+        ("principal", "", CONNECTIONS, "enforce"): 100,
+    }
+    assert of(found, "broker_connection_accept_rate") == {(): 187.25}
+    assert of(found, "connection_accept_rate") == {("CLIENT",): 150.5, ("REPLICATION",): 1.5}
+    assert of(found, "ip_connection_accept_rate") == {("10.1.2.3",): 22.9}
+    assert of(idle, "broker_connection_accept_rate") == {(): 0}
+    assert of(idle, "connection_accept_rate") == {("CLIENT",): 0}
+    for name in ("quota_limit", "ip_connection_accept_rate"):
+        assert of(idle, name) == {}
+
+
+@pytest.mark.promise("metrics.md", "Every kind of throttled connections is a series from the start, with the value 0.")
+def test_every_kind_of_throttling_is_there_from_the_start():
+    found = scrape(Snapshot({}, quotas=busy()))
+    series = of(scrape(Snapshot({}, quotas=unlimited("CLIENT", "REPLICATION"))), "connections_throttled_total")
+    assert len(series) == 2 * 18
+    assert not any(series.values())
+    throttled = of(found, "connections_throttled_total")
+    assert throttled.keys() == series.keys()
+    assert throttled["CLIENT", "ip", RATE, "hold"] == 90
+    assert sum(throttled.values()) == 12 + 800 + 90 + 60 + 4 + 2
+    for name, value in {
+        "connection_accept_throttle_time_seconds_sum": 0.6,
+        "connection_accept_throttle_time_seconds_count": 12,
+        "ip_connection_accept_throttle_time_seconds_sum": 40.5,
+        "ip_connection_accept_throttle_time_seconds_count": 90,
+        "principal_connection_throttle_time_seconds_sum": 1.5,
+        "principal_connection_throttle_time_seconds_count": 4,
+        "acceptor_blocked_seconds_total": 2.5,
+        "connections_waiting": 1,
+        "connections_queued": 213,
+        "connections_held": 7,
+        "connections_admitted_total": 4321,
+    }.items():
+        assert of(found, name) == {("CLIENT",): value, ("REPLICATION",): 0}, name
+    assert of(found, "quota_addresses") == {(RATE,): 41, (CONNECTIONS,): 57}
+    assert of(found, "quota_principals") == {(RATE,): 1, (CONNECTIONS,): 2}
+
+
+@pytest.mark.promise("metrics.md", "The coordinator's states are there from the start, and its counts with the first.")
+def test_states_are_there_from_the_start_and_counts_with_the_first():
+    status = CoordinatorStatus(
+        level=1,
+        partitions=3,
+        held=[HeldPartitionStatus(0, "open", 4, 2, 1), HeldPartitionStatus(1, "mute", 5, 1, 1)],
+        fields=CoordinatorFields(ping_purgatory=7, start_fetcher_purgatory=2),
+        groups={"stable": 1, "failed": 1},
+        consumers=3,
+        quarantined_partitions=4,
+        totals={
+            "rebalances_total": [MetricTotal(("joined", "done"), 2, 2)],
+            "rebalance_seconds": [MetricTotal(("stop",), 2, 0.75)],
+            "ping_lateness_seconds_max": [MetricTotal((), 9, 0.25)],
+        },
+    )
+    found = scrape(Snapshot({}, coordinator=status))
+    states = {("nominal",): 0, ("opening",): 0, ("open",): 1, ("mute",): 1}
+    assert of(found, "coordinator_partitions") == states
+    assert sum(of(found, "coordinator_groups").values()) == 2
+    for name, samples in {
+        "consumers": {(): 3},
+        "quarantined_partitions": {(): 4},
+        "purgatory": {("ping",): 7, ("stop_fetcher",): 0, ("start_fetcher",): 2},
+        "rebalances_total": {("joined", "done"): 2},
+        "rebalance_seconds_count": {("stop",): 2},
+        "rebalance_seconds_sum": {("stop",): 0.75},
+        "ping_lateness_seconds_max": {(): 0.25},
+        "pings_total": {},
+    }.items():
+        assert of(found, f"coordinator_{name}") == samples, name
+    for nothing in (None, CoordinatorStatus("coordinator.enabled is false")):
+        page = scrape(Snapshot({}, coordinator=nothing))
+        assert not [name for name, *_ in page if name.startswith("brokerside_coordinator_")]
+
+
+@pytest.mark.promise("metrics.md", "Every metric of feature levels is there from the start.")
+def test_every_series_of_feature_levels_is_there_from_the_start():
+    supported = {AUDIT_EVENT_SCHEMA: SupportedRange(1, 1), QUOTA_IP: SupportedRange(1, 1)}
+    status = FeaturesStatus(
+        loaded=True,
+        epoch=7,
+        supported=supported,
+        record=FinalizedFeatures(7, {AUDIT_EVENT_SCHEMA: FinalizedRange(1, 2)}),
+        in_use={AUDIT_EVENT_SCHEMA: 1, QUOTA_IP: 1},
+        problems={AUDIT_EVENT_SCHEMA: "too high"},
+        state="serving",
+        updates=dict.fromkeys(UPDATE_RESULTS, 0) | {"ok": 2},
+    )
+    found = scrape(Snapshot({}, features=status))
+    for name, samples in {
+        "features_loaded": {(): 1},
+        "features_epoch": {(): 7},
+        "feature_level": {
+            (AUDIT_EVENT_SCHEMA, "supported_min"): 1,
+            (AUDIT_EVENT_SCHEMA, "supported_max"): 1,
+            (AUDIT_EVENT_SCHEMA, "finalized_min"): 1,
+            (AUDIT_EVENT_SCHEMA, "finalized_max"): 2,
+            (AUDIT_EVENT_SCHEMA, "effective"): 1,
+            (QUOTA_IP, "supported_min"): 1,
+            (QUOTA_IP, "supported_max"): 1,
+            (QUOTA_IP, "effective"): 1,
+        },
+        "features_incompatible": {(AUDIT_EVENT_SCHEMA,): 1, (QUOTA_IP,): 0},
+        "features_controller": {(): 1},
+        "feature_updates_total": {("ok",): 2, ("refused",): 0, ("failed",): 0},
+    }.items():
+        assert of(found, name) == samples, name
