@@ -10,7 +10,7 @@ import pytest
 from spark_jobs.computation import add_rows, open_database
 from spark_jobs.schemas import COMPLETENESS
 from spark_jobs.tables.coverage import COVERAGE
-from tests.spark.frames import after, alive
+from tests.spark.derived import after, alive
 from tests.spark.stored import Row, rows
 
 HOUR = 3600

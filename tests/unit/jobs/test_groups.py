@@ -13,8 +13,8 @@ from spark_jobs.schemas import COMMITTED_OFFSETS, END_OFFSETS, GROUP_MEMBERS, TR
 from tests.ledger.stored import merged
 from tests.spark import derived
 from tests.spark.decoded import decoded
+from tests.spark.derived import after
 from tests.spark.envelopes import MINUTE, NOON, encoded, event, group
-from tests.spark.frames import after
 from tests.spark.stored import Row, rows
 
 SECOND = 1_000_000

@@ -15,8 +15,8 @@ from spark_jobs.schemas import COMPLETENESS, PRODUCED
 from spark_jobs.tables.produced import mirror_sides
 from tests.spark import derived
 from tests.spark.decoded import decoded
+from tests.spark.derived import after
 from tests.spark.envelopes import FETCH, MINUTE, NOON, PRODUCE, connection, encoded, event, partition, rollup
-from tests.spark.frames import after
 from tests.spark.stored import Row, rows
 
 PATTERNS = Mirror(name="m", source_cluster_id="east", target_cluster_id="west", topics="orders|pay.*", prefix="east.")

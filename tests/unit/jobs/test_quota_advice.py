@@ -14,7 +14,7 @@ import pytest
 from proxy.limits.sampled_rate import SampledRate
 from spark_jobs.schemas import COMPLETENESS, CONNECTIONS, THROTTLES
 from tests.spark import derived
-from tests.spark.frames import NOON, after, alive
+from tests.spark.derived import NOON, after, alive
 from tests.spark.stored import Row, rows
 
 Rows = Sequence[dict[str, Any]]

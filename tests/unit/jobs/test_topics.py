@@ -9,7 +9,7 @@ import pytest
 
 from spark_jobs.schemas import COMPLETENESS, INVENTORY, TRAFFIC
 from tests.spark import derived
-from tests.spark.frames import NOON, after, alive
+from tests.spark.derived import NOON, after, alive
 from tests.spark.stored import Row, rows
 
 Rows = Sequence[dict[str, Any]]
