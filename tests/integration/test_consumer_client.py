@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import threading
 import uuid
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -16,15 +19,135 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from proxy.client.consumer import CommitRefused, ConsumerFailed, CoordinatedConsumer
 from proxy.client.consumer import consumer as consumer_module
 from proxy.client.consumer.streams import MessageStream
+from proxy.coordinator import wire
 from proxy.local.cluster import ClusterState
-from tests.integration.scripted_coordinator import SECONDS, ScriptedCoordinator
 
 pytestmark = pytest.mark.kafka
+
+SECONDS = 60.0
+"""For anything of the consumer's."""
 
 SMALLEST = -2
 
 SESSION_TIMEOUT_MS = 60_000
 """The coordinator of the tests does not ping."""
+
+
+class ScriptedCoordinator:
+    """Does what the test says. It is the only sidecar of its fleet, of broker 1, and has one consumer at a time."""
+
+    def __init__(self) -> None:
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self._server.settimeout(SECONDS)
+        self._port = self._server.getsockname()[1]
+        self.address = f"127.0.0.1:{self._port}"
+        self._correlation_id = 0
+        self.connection: socket.socket | None = None
+        self._last_response: wire.ConsumerResponse | None = None
+        self.registered: wire.RegisterConsumerRequest | None = None
+
+    def close(self) -> None:
+        self.hang_up()
+        self._server.close()
+
+    def hang_up(self) -> None:
+        """Close the consumer's connection."""
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+    def register(self) -> wire.RegisterConsumerRequest:
+        """Take a connection, and answer ClusterMetadata and RegisterConsumer."""
+        self.connection, _ = self._server.accept()
+        self.connection.settimeout(SECONDS)
+        key, version, correlation_id, body = self._request()
+        if key == wire.CLUSTER_METADATA:
+            here = wire.EndpointEntry(1, "127.0.0.1", self._port)
+            response = wire.encode_cluster_metadata_response(wire.ClusterMetadataResponse(0, 1, (here,)))
+            self._send(wire.response_frame(correlation_id, response))
+            key, version, correlation_id, body = self._request()
+        assert key == wire.REGISTER_CONSUMER
+        response = wire.RegisterConsumerResponse(0, 1, 1)
+        self._send(wire.response_frame(correlation_id, wire.encode_register_consumer_response(version, response)))
+        self.registered = wire.decode_register_consumer_request(version, body)
+        return self.registered
+
+    def ping(self) -> wire.ConsumerResponse:
+        return self._call(wire.encode_ping(self._next(), wire.PingRequest(self._consumer_id, 0)))
+
+    def ping_until_end(self) -> list[wire.ConsumerResponse]:
+        """Ping until the consumer has closed its connection, and return its responses."""
+        found = []
+        try:
+            while True:
+                found.append(self.ping())
+        except ConnectionError:
+            return found
+
+    def stop(self) -> wire.ConsumerResponse:
+        """Stop all partitions."""
+        return self._call(wire.encode_stop_fetcher(self._next(), wire.StopFetcherRequest(self._consumer_id, None)))
+
+    def start(self, *threads: list[tuple[str, int, int]]) -> wire.ConsumerResponse:
+        """Assign topic, partition and offset, by thread."""
+        assigned = tuple(
+            wire.AssignedThread(
+                f"{self._consumer_id}-{number}",
+                tuple(wire.ConsumedOffset(topic, 1, partition, offset) for topic, partition, offset in partitions),
+            )
+            for number, partitions in enumerate(threads)
+        )
+        return self._call(
+            wire.encode_start_fetcher(self._next(), wire.StartFetcherRequest(self._consumer_id, assigned, ()))
+        )
+
+    def receives_end(self) -> bool:
+        """Wait until the consumer has closed its connection; whether it did so with a FIN."""
+        assert self.connection is not None
+        try:
+            return self.connection.recv(1) == b""
+        except ConnectionResetError:
+            return False
+
+    @property
+    def _consumer_id(self) -> str:
+        assert self.registered is not None
+        return self.registered.consumer_id
+
+    def _next(self) -> int:
+        self._correlation_id += 1
+        return self._correlation_id
+
+    def _send(self, frame: bytes) -> None:
+        assert self.connection is not None
+        self.connection.sendall(frame)
+
+    def _call(self, frame: bytes) -> wire.ConsumerResponse:
+        self._send(frame)
+        response = wire.decode_response(self._frame())
+        if response == self._last_response:  # a consumer that leaves repeats it, and so asks for the next ping
+            response = wire.decode_response(self._frame())
+        assert response.correlation_id == self._correlation_id
+        self._last_response = response
+        return response
+
+    def _request(self) -> tuple[int, int, int, bytes]:
+        frame = self._frame()
+        key, version, correlation_id, length = struct.unpack_from(">hhih", frame)
+        return key, version, correlation_id, frame[10 + max(0, length) :]
+
+    def _frame(self) -> bytes:
+        return self._exactly(int.from_bytes(self._exactly(4), "big"))
+
+    def _exactly(self, size: int) -> bytes:
+        assert self.connection is not None
+        data = b""
+        while len(data) < size:
+            more = self.connection.recv(size - len(data))
+            if not more:
+                raise ConnectionResetError("the consumer has closed the connection")
+            data += more
+        return data
 
 
 @pytest.fixture
@@ -40,7 +163,7 @@ def topic(cluster: ClusterState) -> str:
 @pytest.fixture
 def coordinator() -> Iterator[ScriptedCoordinator]:
     before = set(threading.enumerate())
-    with ScriptedCoordinator() as scripted:
+    with closing(ScriptedCoordinator()) as scripted:
         yield scripted
     assert {one.name for one in set(threading.enumerate()) - before} == set()
 
@@ -123,28 +246,6 @@ def test_nothing_is_handed_out_after_stop_fetcher(
         shut_down(consumer, coordinator)
 
 
-def test_a_paused_process_hands_out_nothing_after_its_lease(
-    cluster: ClusterState, topic: str, coordinator: ScriptedCoordinator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pause_ms = 0
-    clock = consumer_module.boottime_ms
-    monkeypatch.setattr(consumer_module, "boottime_ms", lambda: clock() + pause_ms)
-    with consumer_of(coordinator, cluster) as consumer:
-        stream = begin(consumer, coordinator, topic)
-        assert take(stream, 10) == list(range(10))
-        pause_ms = SESSION_TIMEOUT_MS
-        assert stream.poll(0) is None
-        assert coordinator.receives_end()
-        coordinator.hang_up()
-        coordinator.register()
-        reported = coordinator.ping()
-        assert [(one.partition, one.offset) for one in reported.offsets or ()] == [(0, 10)]
-        assert stream.poll(0) is None
-        coordinator.start([(topic, 0, 10)])
-        assert take(stream, 90) == list(range(10, 100))
-        shut_down(consumer, coordinator)
-
-
 @pytest.mark.promise(
     "consumer.md",
     "A consumer whose application takes nothing for `max_poll_interval_ms` leaves, and its streams raise.",
@@ -222,24 +323,6 @@ def test_offsets_are_committed_by_the_application_also_while_partitions_are_revo
             assert take(stream, 30) == list(range(number, number + 30))
             consumer.commit_offsets()
             assert committed(cluster, group, topic) == number + 30
-        assert take(stream, 1) == [90]
-        stopped = coordinator.stop()
-        assert (stopped.error_code, stopped.offsets) == (0, None)
-        assert committed(cluster, group, topic) == 91
-        assert calls == [("assigned", [(topic, 0)]), ("revoked", [(topic, 0)])]
-        with pytest.raises(CommitRefused, match="nothing is assigned"):
-            consumer.commit_offsets()
-        shut_down(consumer, coordinator)
-
-
-def test_a_commit_beside_other_members_is_refused(
-    cluster: ClusterState, topic: str, coordinator: ScriptedCoordinator
-) -> None:
-    with consumer_of(coordinator, cluster, auto_commit=False) as consumer:
-        (stream,) = consumer.create_message_streams({topic: 1})[topic]
-        group = coordinator.register().group_id
-        coordinator.start([(topic, 0, 0)])
-        assert take(stream, 10) == list(range(10))
         classic = Consumer({"bootstrap.servers": cluster.internal_bootstrap, "group.id": group})
         try:
             joined = threading.Event()
@@ -250,6 +333,13 @@ def test_a_commit_beside_other_members_is_refused(
                 consumer.commit_offsets()
         finally:
             classic.close()
+        assert take(stream, 1) == [90]
+        stopped = coordinator.stop()
+        assert (stopped.error_code, stopped.offsets) == (0, None)
+        assert committed(cluster, group, topic) == 91
+        assert calls == [("assigned", [(topic, 0)]), ("revoked", [(topic, 0)])]
+        with pytest.raises(CommitRefused, match="nothing is assigned"):
+            consumer.commit_offsets()
         shut_down(consumer, coordinator)
 
 
