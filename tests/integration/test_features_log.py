@@ -37,9 +37,8 @@ from proxy.features.records import (
 from proxy.features.updates import ENDING, FEATURE_UPDATE_FAILED, INVALID_UPDATE_VERSION, NONE
 from proxy.fleet.applied_epoch import AuditLevels
 from proxy.fleet.compacted_topic import CompactedTopic
-from proxy.fleet.fenced_writer import FencedWriter
 from proxy.fleet.topic_client import TopicError
-from proxy.fleet.topic_spec import FEATURES_TOPIC, TopicSpec
+from proxy.fleet.topic_spec import TopicSpec
 from proxy.local import broker, process
 from proxy.local.ports import HOST, free_ports
 from proxy.local.sidecars import SidecarProcess
@@ -80,16 +79,11 @@ def registered(state: ClusterState) -> list[dict[str, Any]]:
     return [json.loads(value) for _, value in committed(state.internal_bootstrap, REGISTRY) if value]
 
 
-def write(state: ClusterState, key: bytes, value: bytes | None, topic: str = FEATURES, **settings: Any) -> None:
+def write(state: ClusterState, key: bytes, value: bytes | None, topic: str = FEATURES) -> None:
     """Write a record as somebody who may."""
-    producer = Producer({"bootstrap.servers": state.internal_bootstrap, **settings})
-    if settings:
-        producer.init_transactions(60)
-        producer.begin_transaction()
+    producer = Producer({"bootstrap.servers": state.internal_bootstrap})
     producer.produce(topic, key=key, value=value, partition=0)
     assert producer.flush(60) == 0
-    if settings:
-        producer.commit_transaction(60)
 
 
 @pytest.mark.promise(
@@ -284,52 +278,6 @@ async def test_records_that_nobody_has_signed_are_ignored(clean: ClusterState) -
             assert sidecar.level[AUDIT_EVENT_SCHEMA] == 2
     reasons = {one["reason"] for one in logs if one["event"] == "features_record_ignored"}
     assert reasons == {"unsigned", "bad_signature"}
-
-
-class Writers:
-    """Fenced writers of one topic, and what became of them."""
-
-    def __init__(self, state: ClusterState) -> None:
-        self.settings = {"bootstrap.servers": state.internal_bootstrap, "client.id": "test"}
-        self.lost: list[str] = []
-
-    async def begun(self) -> FencedWriter:
-        writer = FencedWriter(FEATURES_TOPIC, "brokerside-features-0", self.settings, None, self.lost.append)
-        begun = asyncio.Event()
-        writer.start(begun.set)
-        await asyncio.wait_for(begun.wait(), 60)
-        return writer
-
-    async def write(self, writer: FencedWriter, **records: str | None) -> str | None:
-        done = asyncio.get_running_loop().create_future()
-        encoded = {key.encode(): None if value is None else value.encode() for key, value in records.items()}
-        writer.write(encoded, lambda error, began: done.set_result(error))
-        found: str | None = await asyncio.wait_for(done, 60)
-        return found
-
-
-async def test_a_writer_is_fenced_by_the_next_one_and_what_it_wrote_is_read_to_the_end(clean: ClusterState) -> None:
-    writers = Writers(clean)
-    topic = await asyncio.to_thread(CompactedTopic, FEATURES_TOPIC, writers.settings)
-    one = await writers.begun()
-    assert await writers.write(one, a="1") is None
-    found, deadline = [], time.monotonic() + 60
-    # Kafka acknowledges a transaction before its records are there for readers; its end is part of the log.
-    while not found or topic.position < await asyncio.to_thread(topic.end):
-        found += (await asyncio.to_thread(topic.read, 0.5))[0]
-        assert time.monotonic() < deadline
-    assert (topic.position, await asyncio.to_thread(topic.end)) == (2, 2)
-    assert [(record.key, record.value) for record in found] == [(b"a", b"1")]
-    assert abs((found[0].at or 0) - time.time() * 1000) < 60_000
-    other = await writers.begun()
-    one.write({b"a": b"3"}, lambda error, began: pytest.fail(f"it was written: {error}"))
-    await until(lambda: writers.lost)
-    assert await writers.write(other, a=None) is None
-    assert "fenced" in writers.lost[0]
-    assert committed(clean.internal_bootstrap) == [(b"a", b"1"), (b"a", None)]
-    one.stop()
-    other.stop()
-    topic.close(0)
 
 
 def test_what_cannot_be_written_is_reported_and_a_producer_that_has_failed_for_good_is_an_error(

@@ -1,25 +1,19 @@
-"""Random messages of every api key and version, read by our views and by two others: Kafka's own classes, and kio."""
+"""Random messages of every api key and version, read by our views and by Kafka's own classes."""
 
 from __future__ import annotations
 
-import datetime
-import io
 import json
 import struct
 import subprocess
-import uuid
 from base64 import b64decode
-from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-from kio import index
-from kio.serial import entity_reader, entity_writer
 
-from proxy.core.accessors import Accessors, Records, printed_id
+from proxy.core.accessors import Accessors, Records
 from proxy.core.schema import plain
 from proxy.core.struct import view
 from proxy.local.broker import broker_jars
@@ -33,8 +27,6 @@ JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 EACH = 2
 
 ZERO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
-KIO_NAMES = {"GenerationIdOrMemberEpoch": "generationid", "AcceptableRecoveryLagLegacy": "acceptablerecoverylag"}
-EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
 
 @cache
@@ -107,66 +99,3 @@ def test_kafkas_own_classes_read_the_same() -> None:
             compared += compare(ours, json.loads(line), where)
     assert left == []
     assert compared > 15_000
-
-
-def kio_class(message: tuple[int, int, bool]) -> Any:
-    """Its class for a message; None for those it lacks (the newest ones, and those only old brokers know)."""
-    load = index.load_response_schema if message[2] else index.load_request_schema
-    try:
-        return load(message[0], message[1])
-    except index.KioIndexError:
-        return None
-
-
-def of_kio(value: Any) -> Any:
-    """A value of kio's as ours is."""
-    match value:
-        case datetime.timedelta():
-            return value // datetime.timedelta(milliseconds=1)
-        case datetime.datetime():
-            return (value - EPOCH) // datetime.timedelta(milliseconds=1)
-        case uuid.UUID():
-            return printed_id(value.bytes)
-        case tuple():
-            return tuple(map(of_kio, value))
-        case _:
-            return value
-
-
-def compare_with_kio(ours: Accessors, entity: Any, where: str) -> int:
-    """Hold every field of a struct to kio's; return how many there were."""
-    count = 0
-    theirs = {plain(field.name): getattr(entity, field.name) for field in fields(entity)}
-    theirs |= {f"{name}ms": value for name, value in theirs.items()}  # kio leaves out the unit
-    for name in ours.field_names():
-        known = plain(name) if plain(name) in theirs else KIO_NAMES[name]
-        value, reported, at = ours.get(name), theirs[known], f"{where}.{name}"
-        if isinstance(value, Records):
-            assert bytes(value.data or b"") == (reported or b""), at
-        elif isinstance(value, Accessors):
-            count += compare_with_kio(value, reported, at)
-        elif isinstance(value, tuple) and value and isinstance(value[0], Accessors):
-            count += sum(compare_with_kio(one, two, at) for one, two in zip(value, reported, strict=True))
-        elif value is not None or not is_dataclass(reported):  # kio makes up tagged structs that were not sent
-            assert value == of_kio(reported) or (value, reported) == (ZERO_ID, None), at
-        count += 1
-    return count
-
-
-def test_kio_reads_the_same() -> None:
-    """Each field, and the bytes when it writes them again."""
-    known = compared = 0
-    for message in all_messages():
-        made = kio_class(message)
-        if made is None:
-            continue
-        known += 1
-        one = draw(Random(str(message)), *message, tame=True)
-        entity, size = entity_reader(made)(one.body, 0)
-        assert size == len(one.body), message
-        out = io.BytesIO()
-        entity_writer(made)(out, entity)
-        assert out.getvalue() == one.body, message
-        compared += compare_with_kio(view(one.key, one.version, one.body, response=one.response), entity, str(message))
-    assert known > 500
-    assert compared > 5_000

@@ -19,12 +19,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are ex
 )
 
 from proxy.core.apis import API_VERSIONS
-from proxy.core.struct import view
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA, QUOTA_IP, SUPPORTED
-from proxy.features.records import SAFE_DOWNGRADE, FeatureUpdate
+from proxy.features.records import FeatureUpdate
 from proxy.features.updates import (
     CLUSTER_AUTHORIZATION_FAILED,
-    INVALID_UPDATE_VERSION,
     NONE,
     UpdateRequest,
     UpdateResult,
@@ -39,14 +37,12 @@ from tests.integration.controller_in_memory import MARK
 from tests.integration.quotas import Peer
 from tests.integration.tap import Tapped, frames, tap
 from tests.tools.kafka_tools import KafkaTools
-from tests.tools.record_ranges import ask_body
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
 VERSIONS = (0, 1, 2)
 MAY_ALTER = Acl("User:operator", AclOperation.ALTER, ResourceType.BROKER, "kafka-cluster")
 RAISE = FeatureUpdate(AUDIT_EVENT_SCHEMA, 2)
-LOWER = FeatureUpdate(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE)
 
 
 @dataclass(frozen=True)
@@ -97,42 +93,13 @@ def site(secured: SharedBroker, tmp_path_factory: pytest.TempPathFactory) -> Ite
             secured.revoke(MAY_ALTER)
 
 
-def update(peer: Peer, version: int, *updates: FeatureUpdate, validate_only: bool = False) -> tuple[int, str | None]:
-    """Error code and message of an UpdateFeatures."""
-    asked = UpdateRequest(version, 10_000, updates, validate_only=validate_only)
+def update(peer: Peer, version: int) -> tuple[int, str | None]:
+    """Error code and message of a raise."""
+    asked = UpdateRequest(version, 10_000, (RAISE,))
     answer = peer.ask(UPDATE_FEATURES, version, encode_request(asked))
     assert answer[:1] == b"\0"
     result = decode_response(version, answer[1:])
     return result.error_code, result.message
-
-
-def finalized(peer: Peer) -> dict[str, tuple[int, int]]:
-    """Finalized levels, minimum and maximum, by feature."""
-    message = view(API_VERSIONS, 3, ask_body(peer, 3), response=True)
-    return {
-        one.get("Name"): (one.get("MinVersionLevel"), one.get("MaxVersionLevel"))
-        for one in message.get("FinalizedFeatures")
-    }
-
-
-def test_levels_are_raised_and_lowered_and_a_mixed_list_changes_neither(site: Site) -> None:
-    for version in VERSIONS:
-        with Peer(site.bind) as peer, Peer(site.node.upstream) as direct:
-            theirs = {name: levels for name, levels in finalized(peer).items() if name not in SUPPORTED}
-            assert theirs, "the broker's own"
-            for change, level in ((RAISE, 2), (LOWER, 1)):
-                assert update(peer, version, change) == (NONE, None), version
-                levels = {**theirs, **dict.fromkeys(SUPPORTED, (1, 1)), AUDIT_EVENT_SCHEMA: (1, level)}
-                assert finalized(peer) == levels, version
-            assert update(peer, version, FeatureUpdate(QUOTA_IP, 9)) == (INVALID_UPDATE_VERSION, f"{QUOTA_IP}: 9")
-            asked = len(site.updates())
-            code, message = update(peer, version, RAISE, FeatureUpdate("metadata.version", 21))
-            assert code == INVALID_UPDATE_VERSION, version
-            assert (message or "").endswith("cannot be updated in one request: metadata.version"), version
-            assert (finalized(peer), len(site.updates())) == (levels, asked), version
-            # What the sidecar asks the broker. Version 0 has no ValidateOnly.
-            assert update(direct, version, validate_only=version > 0)[0] == NONE, version
-            assert finalized(direct) == theirs, version
 
 
 @pytest.mark.promise(
@@ -142,7 +109,7 @@ def test_levels_are_raised_and_lowered_and_a_mixed_list_changes_neither(site: Si
 def test_who_may_update_features_is_the_broker_s_decision(site: Site) -> None:
     def update_as(user: str, address: str, version: int) -> tuple[int, str | None]:
         with Peer(address, user=(user, f"{user}-secret")) as peer:
-            return update(peer, version, RAISE)
+            return update(peer, version)
 
     for version in VERSIONS:
         asked = len(site.updates())
@@ -153,7 +120,7 @@ def test_who_may_update_features_is_the_broker_s_decision(site: Site) -> None:
         assert update_as("operator", site.sasl.advertised, version) == (NONE, None), version
         assert site.updates()[-1][4:] == ["User:operator", "127.0.0.1", "SASL"], version
     with Peer(site.sasl.advertised) as stranger, pytest.raises(ConnectionError):
-        update(stranger, 1, RAISE)  # before a login
+        update(stranger, 1)  # before a login
 
 
 @pytest.mark.promise(
