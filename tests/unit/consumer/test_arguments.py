@@ -71,6 +71,10 @@ def test_a_wrong_argument_is_one_sentence_before_anything_connects() -> None:
         assert "allowed: " in refusal(lambda one=topic_filter: filtered(one)), topic_filter
     assert "0 streams" in refusal(lambda: filtered("*0*logs"))
     assert set(threading.enumerate()) <= threads, "those of earlier tests may end"
+    kafka = {"security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN", "sasl.password": "canary"}
+    with pytest.raises(LocalError) as caught:
+        CoordinatedConsumer(**RIGHT, kafka=kafka)
+    assert "canary" not in str(caught.value)
 
 
 def test_without_streams_there_is_nothing_to_commit_or_to_shut_down() -> None:
@@ -80,16 +84,6 @@ def test_without_streams_there_is_nothing_to_commit_or_to_shut_down() -> None:
         CoordinatedConsumer(**RIGHT, auto_commit=False).commit_offsets()
     with CoordinatedConsumer(**RIGHT) as consumer:
         assert consumer.streams == {}
-
-
-def test_passwords_are_not_told() -> None:
-    kafka = {"security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN", "sasl.password": "canary"}
-    with pytest.raises(LocalError) as caught:
-        CoordinatedConsumer(**RIGHT, kafka=kafka)
-    assert "canary" not in str(caught.value)
-
-
-def test_topics_and_addresses_are_what_the_coordinator_reads() -> None:
     assert checked.topic_count_of({"t": 2, "u": 1}) == '{"t":2,"u":1}'
     for several in ("a:1, b:2", ["a:1", "b:2"]):
         assert [str(one) for one in checked.check_brokers(several)] == ["a:1", "b:2"]

@@ -47,7 +47,7 @@ def frames(driven: Driven) -> list[str]:
 # Frames
 
 
-def test_requests_of_each_version_that_a_sidecar_may_have() -> None:
+def test_requests_of_each_version_that_a_sidecar_may_have_and_of_another_base() -> None:
     driven = seeking()
     assert frames(driven) == ["0000000e7531000100000001000163000167"]
     driven.respond(b"")
@@ -63,14 +63,11 @@ def test_requests_of_each_version_that_a_sidecar_may_have() -> None:
     assert frames(driven) == ["0000002a75320000" + whole.replace("00000002", "00000004", 1)]
     driven.respond(bytes.fromhex("0000"))
     assert driven.machine.link is LinkState.JOINED
-
-
-def test_a_coordinator_at_the_same_address_is_asked_over_the_same_connection() -> None:
-    driven = seeking()
-    driven.respond_coordinator(1)
-    assert [type(one) for one in driven.effects] == [SendToCoordinator]
-    assert driven.machine.link is LinkState.REGISTER
-    assert driven.link == FIRST
+    driven = registering(SETTINGS._replace(api_key=BASE + 1000))
+    assert driven.effects[0].frame[4:6] == (wire.REGISTER_CONSUMER + 1000).to_bytes(2, "big")  # type: ignore[union-attr]
+    driven.respond_registered()
+    driven.receive(wire.encode_ping(9, wire.PingRequest("c1", 0), BASE + 1000))
+    assert frames(driven) == ["0000000e000000097922000000026331" + "0000"]
 
 
 @pytest.mark.promise(
@@ -89,14 +86,6 @@ def test_responses_have_offsets_with_auto_commit_alone() -> None:
     assert frames(driven) == ["0000000c00000002753a000000026331"]
     driven.stop()
     assert frames(driven) == ["0000000c00000003753b000000026331"]
-
-
-def test_another_base_of_the_private_keys() -> None:
-    driven = registering(SETTINGS._replace(api_key=BASE + 1000))
-    assert driven.effects[0].frame[4:6] == (wire.REGISTER_CONSUMER + 1000).to_bytes(2, "big")  # type: ignore[union-attr]
-    driven.respond_registered()
-    driven.receive(wire.encode_ping(9, wire.PingRequest("c1", 0), BASE + 1000))
-    assert frames(driven) == ["0000000e000000097922000000026331" + "0000"]
 
 
 # Finding the coordinator
@@ -138,25 +127,11 @@ def test_sidecars_are_asked_in_turn_with_a_growing_back_off() -> None:
 def test_the_back_off_varies_by_a_fifth_and_begins_anew_once_when_a_sidecar_answers() -> None:
     assert (Backoff(lambda: 0.0).take(5000), Backoff(lambda: 1.0).take(5000)) == (80, 120)
     backoff = Backoff(lambda: 0.5)
-    assert [backoff.take(5000) for _ in range(4)] == [100, 200, 400, 800]
-    backoff.answered()
-    assert backoff.take(5000) == 100
-    backoff.answered()
-    assert backoff.take(5000) == 200
-    backoff.reset()
-    assert [backoff.take(5000) for _ in range(2)] == [100, 200]
-    backoff.answered()
-    assert backoff.take(5000) == 100
-
-
-def test_a_sidecar_that_does_not_answer_is_given_up() -> None:
-    driven = seeking()
-    driven.pass_time(4999)
-    assert driven.link == FIRST
-    driven.pass_time(1)
-    assert driven.link is None
-    driven.pass_time(100)
-    assert driven.link == SECOND
+    waits = [backoff.take(5000) for _ in range(4)]
+    for happens in (backoff.answered, backoff.answered, backoff.reset, backoff.answered):
+        happens()
+        waits.append(backoff.take(5000))
+    assert waits == [100, 200, 400, 800, 100, 200, 100, 100]
 
 
 def test_a_coordinator_that_was_silent_is_not_waited_for_long() -> None:
@@ -173,6 +148,13 @@ def test_a_coordinator_that_was_silent_is_not_waited_for_long() -> None:
         assert driven.link is None
         driven.now += SILENT_MS
         driven.handle(None)
+    driven = seeking()
+    driven.pass_time(4999)
+    assert driven.link == FIRST
+    driven.pass_time(1)
+    assert driven.link is None
+    driven.pass_time(100)
+    assert driven.link == SECOND
 
 
 def test_a_coordinator_that_is_not_ready_is_sought_again_after_some_attempts() -> None:
@@ -188,14 +170,7 @@ def test_a_coordinator_that_is_not_ready_is_sought_again_after_some_attempts() -
     assert driven.link is None
 
 
-def test_a_login_that_is_refused_ends_the_consumer() -> None:
-    driven = Driven()
-    driven.handle(ConsumerStarted())
-    (ended,) = of(MembershipEnded, driven.lose(LinkFailed("wrong password", fatal=True)))
-    assert ended.error == "wrong password"
-
-
-def test_what_is_not_for_it_ends_the_connection() -> None:
+def test_what_is_not_for_it_ends_the_connection_and_a_login_that_is_refused_the_consumer() -> None:
     driven = fetching()
     driven.receive(bytes.fromhex("00000008") + b"nonsense")
     assert [type(one) for one in driven.effects] == [AssignPartitions, CloseLink]
@@ -211,6 +186,10 @@ def test_what_is_not_for_it_ends_the_connection() -> None:
     driven = seeking()
     driven.receive(wire.response_frame(99, b""))
     assert [type(one) for one in driven.effects] == [CloseLink]
+    driven = Driven()
+    driven.handle(ConsumerStarted())
+    (ended,) = of(MembershipEnded, driven.lose(LinkFailed("wrong password", fatal=True)))
+    assert ended.error == "wrong password"
 
 
 # The lease
@@ -232,10 +211,20 @@ def test_each_request_begins_the_lease_anew_and_after_it_nothing_is_handed_out()
     assert (driven.machine.link, driven.machine.fetching) == (LinkState.SEEK, FetchingState.STOPPED)
 
 
-def test_a_request_is_as_old_as_the_last_look_at_the_empty_buffer() -> None:
-    """The process was paused from 1000 to 5000; the ping lay in the buffer."""
+def test_what_counts_for_the_lease_is_what_was_heard_within_it() -> None:
+    driven = joined()
+    driven.pass_time(LEASE - 1)
+    assert driven.machine.link is LinkState.JOINED
+    driven.pass_time(1)
+    assert driven.machine.link is LinkState.SEEK
     driven = fetching()
-    driven.now = 5000
+    driven.now = LEASE
+    assert not driven.hand_out("t", 0, 43), "before that is noticed"
+    driven.ping(heard_at=LEASE - 1)
+    assert [type(one) for one in driven.effects] == [AssignPartitions, CloseLink, OpenLink]
+    assert driven.machine.fetching is FetchingState.STOPPED
+    driven = fetching()
+    driven.now = 5000  # the process was paused since 1000; the ping lay in the buffer
     driven.ping(heard_at=1000)
     driven.pass_time(1000 + LEASE - 5000 - 1)
     assert driven.hand_out("t", 0, 43)
@@ -243,49 +232,7 @@ def test_a_request_is_as_old_as_the_last_look_at_the_empty_buffer() -> None:
     assert not driven.hand_out("t", 0, 43)
 
 
-def test_what_is_read_after_the_lease_is_not_heard() -> None:
-    driven = fetching()
-    driven.now = LEASE
-    assert not driven.hand_out("t", 0, 43), "before that is noticed"
-    driven.ping(heard_at=LEASE - 1)
-    assert [type(one) for one in driven.effects] == [AssignPartitions, CloseLink, OpenLink]
-    assert driven.machine.fetching is FetchingState.STOPPED
-
-
-def test_a_coordinator_that_never_sends_a_request_counts_as_dead() -> None:
-    driven = joined()
-    driven.pass_time(LEASE - 1)
-    assert driven.machine.link is LinkState.JOINED
-    driven.pass_time(1)
-    assert driven.machine.link is LinkState.SEEK
-
-
-def test_being_registered_is_no_request() -> None:
-    """Fetching on its lease, registered by a successor that then says nothing: the old lease ends as it would have."""
-    driven = fetching()
-    driven.lose(LinkEnded("reset"))
-    driven.lose(LinkFailed("refused", refused=True))
-    driven.pass_time(100)
-    driven.handle(LinkConnected())
-    driven.respond_coordinator(2)
-    driven.respond_registered()
-    driven.pass_time(LEASE - 101)
-    assert driven.hand_out("t", 0, 43)
-    driven.pass_time(1)
-    assert (driven.machine.link, driven.machine.fetching) == (LinkState.JOINED, FetchingState.STOPPED)
-
-
 # Assignments and offsets
-
-
-def test_messages_of_an_earlier_assignment_are_not_handed_out() -> None:
-    driven = fetching()
-    (before,) = driven.assigned
-    driven.stop()
-    driven.start(T0_AT_42)
-    (after,) = driven.assigned
-    assert not driven.machine.may_hand_out("t", 0, before.epoch, driven.now)
-    assert driven.machine.may_hand_out("t", 0, after.epoch, driven.now)
 
 
 def test_stop_and_start_are_answered_when_the_fetcher_has_done_it() -> None:
@@ -350,29 +297,21 @@ def test_a_partial_stop_tells_and_stops_only_its_partitions() -> None:
     (kept,) = driven.assigned
     driven.start((("t", 0, 42),))
     assert driven.assigned == (kept,)
-
-
-def test_a_partition_that_comes_to_another_stream_begins_with_what_was_not_handed_out() -> None:
     driven = fetching()
     driven.start((), T0_AT_42)
     (one,) = driven.assigned
     assert (one.thread, one.offset) == (1, 43)
 
 
-def test_an_offset_that_was_out_of_range_is_reset() -> None:
+def test_an_offset_that_was_out_of_range_is_reset_once() -> None:
     driven = joined()
     driven.start(T0_AT_42)
-    (one,) = driven.assigned
-    driven.handle(OffsetOutOfRange("t", 0, one.epoch, 42))
+    driven.handle(OffsetOutOfRange("t", 0, driven.assigned[0].epoch, 42))
     driven.register_again()
-    driven.start(T0_AT_42)
-    assert [each.offset for each in driven.assigned] == [wire.SMALLEST]
-    driven.stop()
-    driven.start((("t", 0, 1000),))
-    assert [each.offset for each in driven.assigned] == [1000]
-    driven.stop()
-    driven.start(T0_AT_42)
-    assert [each.offset for each in driven.assigned] == [42]
+    for assigned, begins in ((42, wire.SMALLEST), (1000, 1000), (42, 42)):
+        driven.start((("t", 0, assigned),))
+        assert [each.offset for each in driven.assigned] == [begins]
+        driven.stop()
 
 
 @pytest.mark.promise(
@@ -388,22 +327,13 @@ def test_offsets_that_are_found_out_of_range_at_once_take_one_departure() -> Non
             driven.handle(OffsetOutOfRange("t", partition, 1, offset))
         driven.handle(OffsetOutOfRange("t", 2, 0, 9))  # of an earlier assignment
         if has_offsets:
-            driven.ping()
-            driven.ping()
+            ping, _ = responses(driven.ping())
+            assert [(one.partition, one.offset) for one in ping.offsets or ()] == [(2, 10)], "the others are reported"
+            assert not of(OpenLink, driven.effects)
+            assert of(OpenLink, driven.ping()), "the coordinator has heard it"
         driven.register_again()
         driven.start((*TWO, ("t", 2, 9)))
         assert [one.offset for one in driven.assigned] == [wire.SMALLEST, wire.SMALLEST, 9], has_offsets
-
-
-def test_before_a_consumer_registers_anew_for_an_offset_out_of_range_it_reports_the_others() -> None:
-    driven = joined()
-    driven.start(TWO)
-    assert driven.hand_out("t", 1, 7)
-    driven.handle(OffsetOutOfRange("t", 0, 1, 42))
-    assert not driven.assigned
-    ping, _ = responses(driven.ping())
-    assert [(one.partition, one.offset) for one in ping.offsets or ()] == [(1, 8)]
-    assert of(OpenLink, driven.ping()), "the coordinator has heard it"
 
 
 def test_without_a_coordinator_an_offset_out_of_range_stops_only_its_partition() -> None:
@@ -435,9 +365,6 @@ def test_committable_is_what_is_assigned_and_handed_out() -> None:
     assert driven.machine.committable(driven.now + LEASE) is None
     driven.lose(LinkEnded("reset"))
     assert driven.machine.committable(driven.now) is None
-
-
-def test_committable_is_what_is_being_stopped_until_that_is_answered() -> None:
     driven = fetching(SETTINGS._replace(auto_commit=False))
     driven.fetcher_answers = False
     driven.stop()
@@ -513,13 +440,18 @@ def test_while_it_leaves_offsets_of_an_earlier_membership_are_not_told_after_sta
     assert ping.offsets == ()
 
 
-def test_the_first_error_is_why_it_ended() -> None:
+def test_leaving_for_good_while_it_leaves_and_the_first_error_is_why_it_ended() -> None:
     driven = fetching()
     driven.handle(LeaveRequested("the application stands still"))
     driven.handle(LeaveRequested())
     driven.ping()
     (ended,) = of(MembershipEnded, driven.ping())
     assert ended.error == "the application stands still"
+    driven = fetching()
+    driven.handle(SubscriptionChanged('{"t":2,"u":1}'))
+    driven.handle(LeaveRequested())
+    driven.ping()
+    assert of(MembershipEnded, driven.ping())
 
 
 @pytest.mark.promise("consumer.md", "Another call for streams registers the consumer again, with all topics.")
@@ -534,11 +466,3 @@ def test_other_topics_are_registered_after_the_offsets_are_told() -> None:
     driven.handle(LinkConnected())
     (request,) = of(SendToCoordinator, driven.effects)
     assert b'{"t":2,"u":1}' in request.frame
-
-
-def test_leaving_for_good_while_it_leaves_for_other_topics() -> None:
-    driven = fetching()
-    driven.handle(SubscriptionChanged('{"t":2,"u":1}'))
-    driven.handle(LeaveRequested())
-    driven.ping()
-    assert of(MembershipEnded, driven.ping())

@@ -13,7 +13,7 @@ from proxy.client.consumer.errors import ConsumerFailed
 from proxy.client.consumer.events import LinkEnded, LinkFailed
 from proxy.client.consumer.streams import FetchedMessage, HandoutGate, MessageStream
 from proxy.coordinator import wire
-from tests.unit.consumer.driven import LEASE, T0_AT_42, Driven, fetching, joined, responses
+from tests.unit.consumer.driven import LEASE, T0_AT_42, Driven, joined, responses
 
 SECONDS = 20.0
 
@@ -153,17 +153,3 @@ def test_an_application_stands_still_if_messages_wait_and_it_does_not(streamed: 
     next(streamed.stream)
     streamed.driven.now = 1700
     assert streamed.stream.untaken_ms() == 0
-
-
-def test_other_partitions_stay_when_some_are_stopped() -> None:
-    driven = fetching()
-    driven.start((("t", 0, 42), ("t", 1, 7)))
-    gate = HandoutGate(driven.machine, lambda: driven.now)
-    stream = MessageStream(gate)
-    first, second = driven.assigned
-    of = ((0, first, 43), (1, second, 7), (0, first, 44))
-    stream.put([FetchedMessage(message(offset), "t", number, one.epoch, offset, 1) for number, one, offset in of])
-    with gate.lock:
-        driven.stop((("t", 1),))
-        stream.refresh()
-    assert [stream.poll(0), stream.poll(0), stream.poll(0)] == [43, 44, None]

@@ -27,10 +27,8 @@ from tests.unit.consumer.driven import (
     LEASE,
     SECOND,
     SETTINGS,
-    T0_AT_42,
     Driven,
     fetching,
-    joined,
     of,
     registering,
     responses,
@@ -182,6 +180,8 @@ def test_what_is_started_later_than_the_lease_of_the_lost_connection_begins_anew
     assert driven.machine.fetching is HELD
     driven.pass_time(2)
     assert states(driven) == (JOINED, STOPPED)
+    driven.start()
+    assert (driven.machine.fetching, driven.log[-1]) == (STOPPED, "partitions to fetch: 0")
     driven.start((("t", 0, 7),))
     assert driven.assigned[0].offset == 7
     assert driven.machine.assignment.next_offsets == {}
@@ -210,8 +210,9 @@ def test_who_may_be_registered_without_knowing_fetches_on_the_lease_of_before() 
         register_elsewhere(driven)
         driven.respond_registered()
         assert driven.machine.fetching is FETCHING
-        driven.ping()
         assert driven.hand_out("t", 0, 43)
+        (response,) = responses(driven.ping())
+        assert response.offsets == (wire.ConsumedOffset("t", 1, 0, 44),)
         driven.pass_time(LEASE - driven.now)
         assert states(driven) == (JOINED, STOPPED), connection_ends
         assert not driven.hand_out("t", 0, 44)
@@ -272,19 +273,6 @@ def test_a_refusal_counts_only_of_the_coordinator_and_before_another_registratio
     assert refused(driven).machine.fetching is HELD
 
 
-def test_a_successor_accepts_it_while_it_fetches() -> None:
-    driven = refused(lost())
-    driven.pass_time(150)
-    driven.handle(LinkConnected())
-    driven.respond_coordinator(2)
-    assert driven.machine.link is REGISTER
-    driven.respond_registered()
-    assert states(driven) == (JOINED, FETCHING)
-    assert driven.hand_out("t", 0, 43)
-    (response,) = responses(driven.ping())
-    assert response.offsets == (wire.ConsumedOffset("t", 1, 0, 44),)
-
-
 def test_a_registration_is_given_up_with_a_fin_by_one_who_has_stopped_alone() -> None:
     """A FIN would tell the successor that its partitions are free."""
     driven = refused(lost())
@@ -305,16 +293,6 @@ def test_an_error_that_stays_ends_the_consumer() -> None:
         (ended,) = of(MembershipEnded, registering().respond_registered(code))
         said = "group g has members of Kafka's own group protocols, which call subscribe()"
         assert (f"(error {code})" if code != 68 else said) in (ended.error or ""), code
-
-
-def test_it_goes_back_to_the_group_after_start_fetcher_of_nothing_and_logs_each_assignment() -> None:
-    driven = joined()
-    driven.start()
-    assert driven.machine.fetching is STOPPED
-    assert driven.log[-1] == "partitions to fetch: 0"
-    driven.start((*T0_AT_42, ("t", 1, 7)))
-    assert driven.machine.fetching is FETCHING
-    assert driven.log[-1] == "partitions to fetch: 2"
 
 
 @pytest.mark.promise(

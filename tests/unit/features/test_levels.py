@@ -14,7 +14,6 @@ from proxy.features.records import (
     PendingUpdate,
     ReaderRecord,
     SupportedRange,
-    decode_reader,
 )
 from proxy.features.status import status_of
 
@@ -60,13 +59,9 @@ def test_finalized_levels_are_in_use_and_what_does_not_fit_is_named_with_both_ra
     lower = fleet_levels({NAME: LevelRange(1, 1)}, record(2))
     assert lower.problems == {NAME: "1 to 1 are supported, finalized are 1 to 2"}
     assert fleet_levels({}, record(2)).problems == {NAME: "is not supported, finalized are 1 to 2"}
-
-
-def test_levels_that_are_about_to_be_finalized_have_to_fit_but_are_not_used() -> None:
-    pending = PendingUpdate("", {NAME: FinalizedRange(1, 3)})
+    pending = PendingUpdate("", {NAME: FinalizedRange(1, 3)})  # which has to fit, and is not used
     found = fleet_levels(OWN, record(1, pending=pending))
-    assert found.in_use[NAME] == 1
-    assert found.finalized == {NAME: LevelRange(1, 1)}
+    assert (found.in_use[NAME], found.finalized) == (1, {NAME: LevelRange(1, 1)})
     assert found.problems == {NAME: "1 to 2 are supported, finalized are 1 to 3"}
     assert fleet_levels({NAME: LevelRange(1, 3)}, record(1, pending=pending)).problems == {}
 
@@ -101,26 +96,12 @@ def test_which_features_a_participant_keeps_from_being_raised() -> None:
 
 
 def test_a_range_that_cannot_be_is_no_support() -> None:
-    features = {
-        "a": SupportedRange(2, 1),
-        "b": SupportedRange(0, 1),
-        "c": SupportedRange(-1, -1),
-        "d": SupportedRange(1, 1),
-    }
+    impossible = {"a": SupportedRange(2, 1), "b": SupportedRange(0, 1), "c": SupportedRange(-1, -1)}
+    features = {**impossible, "d": SupportedRange(1, 1)}
     assert sidecar(1, "", features, running=True).supported == {"d": LevelRange(1, 1)}
-    record = decode_reader(b'{"features":{"brokerside.audit.event.schema":{"min_version":0,"max_version":1}}}')
-    assert record is not None
-    one = reader("a", record, alive=True)
+    one = reader("a", ReaderRecord({AUDIT_EVENT_SCHEMA: SupportedRange(0, 1)}), alive=True)
     assert one is not None
     assert one.supported == {}
-
-
-def test_a_reader_takes_part_in_what_readers_read() -> None:
-    one = reader("tables-1", ReaderRecord({AUDIT_EVENT_SCHEMA: SupportedRange(1, 2)}, software="0.1.0"), alive=True)
-    assert one is not None
-    assert (one.name, one.label, one.broker_id, one.running) == ("reader/tables-1", "reader tables-1", None, True)
-    assert one.takes_part(AUDIT_EVENT_SCHEMA)
-    assert not one.takes_part(QUOTA_IP)
 
 
 @pytest.mark.promise("features.md", "A job that continues where it stopped takes part while it does not run, too.")
@@ -138,26 +119,10 @@ def test_a_reader_that_does_not_run_takes_part_if_it_is_durable() -> None:
 MADE_UP = "brokerside.made.up"
 
 
-def test_this_release() -> None:
-    assert {name: str(levels) for name, levels in catalog.SUPPORTED.items()} == {
-        "brokerside.audit.event.schema": "1 to 2",
-        "brokerside.coordinator.protocol": "1 to 2",
-        "brokerside.broker.metadata": "1 to 1",
-        "brokerside.quota.ip": "1 to 1",
-    }
-    assert catalog.SUPPORTED.keys() >= catalog.READER_FEATURES
-    assert catalog.UNSAFE_TO_LEAVE.keys() <= catalog.SUPPORTED.keys()
-
-
 def test_a_catalog_that_cannot_be() -> None:
+    allowed = r"made\.up: supports 0 to 1 \(allowed: 1 to 32767, the minimum first\)"
     for name, levels, low, meanings, text in [
-        (
-            MADE_UP,
-            LevelRange(0, 1),
-            1,
-            {1: "x"},
-            r"made\.up: supports 0 to 1 \(allowed: 1 to 32767, the minimum first\)",
-        ),
+        (MADE_UP, LevelRange(0, 1), 1, {1: "x"}, allowed),
         (MADE_UP, LevelRange(2, 1), 1, {1: "x"}, "supports 2 to 1"),
         (MADE_UP, LevelRange(1, 32_768), 1, {}, "supports 1 to 32768"),
         ("made.up", LevelRange(1, 1), 1, {1: "x"}, r"made\.up: a feature of the fleet begins with brokerside\."),

@@ -1,4 +1,4 @@
-"""The records of the features' topic, as bytes."""
+"""The records of the features' topic, as bytes, and what a process knows of them."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ from proxy.features.records import (
     update_key,
     update_of_key,
 )
+from proxy.features.topic_state import MAX_IDS, MAX_OPEN_PROPOSALS, TopicState
+from tests.unit.features.fleets import name
 
 UPDATE = "0123456789abcdef" * 2
 NAME = "brokerside.audit.event.schema"
@@ -71,23 +73,17 @@ GOLDEN: list[tuple[bytes, FeaturesRecord, bytes]] = [
 ]
 
 
-def test_bytes_of_a_record() -> None:
+def test_records_are_these_bytes() -> None:
     for key, record, value in GOLDEN:
         assert encode(record) == value, (key, record, value)
         assert decode(key, value) == record, (key, record, value)
-
-
-def test_bytes_of_a_reader() -> None:
-    record = ReaderRecord({NAME: SupportedRange(1, 2)}, True, "running", "run", 1_700_000_000_000, "0.1.0")
+    one = ReaderRecord({NAME: SupportedRange(1, 2)}, True, "running", "run", 1_700_000_000_000, "0.1.0")
     value = (
         b'{"features":{"brokerside.audit.event.schema":{"min_version":1,"max_version":2}},"durable":true,'
         b'"state":"running","job":"run","started":1700000000000,"software":"0.1.0","version":1}'
     )
-    assert encode(record) == value
-    assert decode_reader(value) == record
-
-
-def test_unknown_fields_are_ignored_and_others_have_defaults() -> None:
+    assert encode(one) == value
+    assert decode_reader(value) == one
     assert decode(FEATURES_KEY, b'{"epoch":1,"features":{},"later":[1]}') == FinalizedFeatures(1, {})
     assert decode_reader(b'{"features":{},"later":{}}') == ReaderRecord({})
 
@@ -130,9 +126,16 @@ def test_a_record_that_cannot_be() -> None:
         (b"\xff", b"{}"),
     ]:
         assert decode(key, value) is None, (key, value)
+    assert update_of_key(update_key(UPDATE)) == UPDATE
+    assert update_of_key(b"update/" + b"g" * 32) is None
+    assert update_of_key(b"update/" + b"a" * 32 + b"\n") is None
+    assert reader_of_key(reader_key("tables-1.a_b")) == "tables-1.a_b"
+    assert reader_of_key(b"reader/") is None
+    assert reader_of_key(b"reader/a b") is None
+    assert reader_of_key(b"reader/" + b"a" * 129) is None
 
 
-def test_a_later_layout_is_not_read() -> None:
+def test_a_later_layout_and_a_record_that_is_too_large_are_not_read() -> None:
     value = encode(FinalizedFeatures(1, {}, version=2))
     assert decode(FEATURES_KEY, value) is None
     assert has_later_layout(value)
@@ -141,20 +144,76 @@ def test_a_later_layout_is_not_read() -> None:
     assert not has_later_layout(b'{"version":"2"}')
     assert not has_later_layout(b"[" * 100_000)
     assert decode_reader(encode(ReaderRecord({}, version=2))) is None
-
-
-def test_a_record_that_is_too_large_is_not_read() -> None:
     value = encode(FinalizedFeatures(1, {}))
     assert decode(FEATURES_KEY, value + b" " * (records.MAX_RECORD - len(value))) is not None
     assert decode(FEATURES_KEY, value + b" " * (records.MAX_RECORD - len(value) + 1)) is None
     assert decode_reader(encode(ReaderRecord({})) + b" " * records.MAX_RECORD) is None
 
 
-def test_keys() -> None:
-    assert update_of_key(update_key(UPDATE)) == UPDATE
-    assert update_of_key(b"update/" + b"g" * 32) is None
-    assert update_of_key(b"update/" + b"a" * 32 + b"\n") is None
-    assert reader_of_key(reader_key("tables-1.a_b")) == "tables-1.a_b"
-    assert reader_of_key(b"reader/") is None
-    assert reader_of_key(b"reader/a b") is None
-    assert reader_of_key(b"reader/" + b"a" * 129) is None
+# What a process knows of the topic
+
+FIRST = FinalizedFeatures(1, {"brokerside.quota.ip": FinalizedRange(1, 1)})
+PROPOSAL = UpdateProposal(1, "boot", 1_000, (FeatureUpdate("brokerside.quota.ip", 2),))
+
+
+def test_what_cannot_be_read_is_ignored_and_counted() -> None:
+    topic = TopicState()
+    topic.apply(FEATURES_KEY, encode(FIRST), 5)
+    assert topic.apply(FEATURES_KEY, b"{", 6) == "malformed"
+    assert topic.apply(b"groups", b"{}", 6) == "malformed"
+    assert (topic.finalized, topic.later_layout) == (FIRST, False)
+    assert topic.apply(FEATURES_KEY, encode(FinalizedFeatures(9, {}, version=2)), 7) == "later_layout"
+    assert (topic.finalized, topic.present, topic.later_layout) == (FIRST, True, True)
+    assert topic.apply(CONTROLLER_KEY, encode(ControllerClaim(3, 1, "boot", version=2)), 7) == "later_layout"
+    assert topic.claim is None
+    assert topic.ignored == {"malformed": 2, "later_layout": 2}
+    topic.apply(FEATURES_KEY, encode(FIRST), 8)
+    assert not topic.later_layout
+
+
+def test_a_proposal_is_open_until_it_has_an_outcome_and_of_too_many_only_the_ids_are_kept() -> None:
+    topic = TopicState()
+    topic.apply(update_key(name(1)), encode(PROPOSAL), 5)
+    topic.apply(update_key(name(2)), encode(PROPOSAL), 6)
+    assert {update: one.at for update, one in topic.proposals.items()} == {name(1): 5, name(2): 6}
+    topic.apply(update_key(name(1)), encode(UpdateOutcome(0, epoch=2)), 7)
+    assert list(topic.proposals) == [name(2)]
+    assert topic.outcomes[name(1)] == (UpdateOutcome(0, epoch=2), 7)
+    topic.apply(update_key(name(1)), encode(PROPOSAL), 8)
+    assert list(topic.proposals) == [name(2)], "it has an outcome"
+    topic.apply(update_key(name(1)), None, 9)
+    topic.apply(update_key(name(2)), None, 9)
+    assert (topic.proposals, topic.outcomes) == ({}, {})
+    topic = TopicState()
+    for number in range(MAX_OPEN_PROPOSALS + MAX_IDS + 5):
+        topic.apply(update_key(name(number)), encode(PROPOSAL), 5)
+    assert len(topic.proposals) == MAX_OPEN_PROPOSALS
+    assert len(topic.excess) == MAX_IDS
+    assert next(iter(topic.excess)) == name(MAX_OPEN_PROPOSALS)
+    topic.apply(update_key(name(MAX_OPEN_PROPOSALS)), encode(UpdateOutcome(96)), 6)
+    assert len(topic.excess) == MAX_IDS - 1
+
+
+@pytest.mark.promise(
+    "features.md", "A sidecar ignores a record of the finalized levels whose epoch is below one that it has read."
+)
+def test_a_record_with_a_lower_epoch_is_not_followed() -> None:
+    """Somebody has written a record of a controller once more."""
+    topic = TopicState()
+    second = FinalizedFeatures(2, {})
+    for record in (FIRST, second):
+        topic.apply(FEATURES_KEY, encode(record), 5)
+    assert topic.apply(FEATURES_KEY, encode(FIRST), 6) == "older"
+    assert (topic.finalized, topic.present) == (second, False)
+    third = FinalizedFeatures(3, {})
+    assert topic.apply(FEATURES_KEY, encode(third), 7) is None
+    assert (topic.finalized, topic.present) == (third, True)
+    topic = TopicState()
+    topic.apply(FEATURES_KEY, encode(FIRST), 5)
+    topic.apply(FEATURES_KEY, None, 6)
+    assert (topic.finalized, topic.present) == (FIRST, False)
+    topic.apply(FEATURES_KEY, encode(FIRST), 5)
+    topic.apply(CONTROLLER_KEY, encode(ControllerClaim(3, 1, "boot")), 7)
+    topic.apply(update_key(name(1)), encode(PROPOSAL), 5)
+    topic.restart()
+    assert (topic.finalized, topic.present, topic.claim, topic.proposals) == (FIRST, False, None, {})
