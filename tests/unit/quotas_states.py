@@ -4,43 +4,25 @@ from __future__ import annotations
 
 import math
 
-from proxy.limits.model import UNLIMITED, AddressState, LimitState, PrincipalState, QuotasState
+from proxy.limits.model import (
+    UNLIMITED,
+    AddressState,
+    Limits,
+    LimitState,
+    ListenerLimits,
+    PrincipalState,
+    QuotasState,
+)
+from tests.unit.limits.simulation import Simulation
 
 RATE, CONNECTIONS = "connection_creation_rate", "connections"
 
 
 def unlimited(*listeners: str) -> QuotasState:
     """Of a sidecar without limits, to which nobody has connected yet."""
-    none = dict.fromkeys(listeners, 0)
-    return QuotasState(
-        limits=(
-            LimitState("broker", "", RATE, UNLIMITED, "enforce", 0.0),
-            LimitState("broker", "", CONNECTIONS, UNLIMITED, "enforce", 0),
-            *(
-                state
-                for listener in listeners
-                for state in (
-                    LimitState("listener", listener, RATE, UNLIMITED, "enforce", 0.0),
-                    LimitState("listener", listener, CONNECTIONS, UNLIMITED, "enforce", 0),
-                )
-            ),
-            LimitState("ip", "", RATE, UNLIMITED, "enforce", math.nan),
-            LimitState("ip", "", CONNECTIONS, UNLIMITED, "enforce", math.nan),
-            LimitState("principal", "", RATE, UNLIMITED, "enforce", math.nan),
-            LimitState("principal", "", CONNECTIONS, UNLIMITED, "enforce", math.nan),
-        ),
-        queued={**none},
-        waiting={**none},
-        held={**none},
-        delayed={**none},
-        delayed_seconds={**none},
-        held_before={**none},
-        held_seconds={**none},
-        principal_held={**none},
-        principal_held_seconds={**none},
-        blocked_seconds={**none},
-        admitted={**none},
-    )
+    state = Simulation(Limits({name: ListenerLimits() for name in listeners})).state(0)
+    state.queued = dict.fromkeys(listeners, 0)
+    return state
 
 
 def busy() -> QuotasState:

@@ -5,8 +5,6 @@ import re
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from proxy.config import Config, Endpoint, Secret, load, redacted
 from proxy.config.quotas import Quotas
@@ -396,27 +394,6 @@ def test_files_of_secrets_that_hold_none_are_mistakes(problems, tmp_path):
 
 
 EXAMPLE = example()
-LINES = EXAMPLE.splitlines()
-JUNK = st.sampled_from(["", "-", ":", "[", "{", "*x", "&x", "!x", "'", "\t", "0x9", "null", "a:1", "\x00", "..", "%"])
-
-
-@settings(max_examples=50, deadline=None)
-@given(line=st.integers(0, len(LINES) - 1), start=st.integers(0, 40), stop=st.integers(0, 40), junk=JUNK)
-def test_a_damaged_file_is_loaded_or_explained(tmp_path_factory, line, start, stop, junk):
-    lines = list(LINES)
-    lines[line] = lines[line][:start] + junk + lines[line][stop:]
-    folder = tmp_path_factory.mktemp("damaged")
-    write_example_files(folder, CANARY, KEYS)
-    (folder / "c.yaml").write_text("\n".join(lines))
-
-    problems = ["none, it loads"]
-    try:
-        load(folder / "c.yaml", {})
-    except ConfigError as error:
-        problems = error.problems
-
-    assert problems
-    assert not [problem for problem in problems if "\n" in problem or CANARY in problem]
 
 
 @pytest.mark.promise("config.md", "The complete example has every key, and loads; each has one section.")

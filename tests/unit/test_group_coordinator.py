@@ -16,7 +16,6 @@ from proxy.coordinator.coordinator_state import CoordinatorState
 from proxy.coordinator.effects import (
     CloseConsumer,
     ConsumerAccepted,
-    CountGroupEvent,
     Effect,
     HoldPartition,
     LogGroupEvent,
@@ -28,17 +27,15 @@ from proxy.coordinator.events import (
     ConnectionDrained,
     EndpointsChanged,
     Event,
-    PartitionAssigned,
     PartitionLost,
     ResponseReceived,
-    SettingsChanged,
     TopicFactsOfGroups,
     TopicsChanged,
     WriteCommitted,
 )
 from proxy.coordinator.settings import CoordinatorSettings
 from proxy.coordinator.status import CoordinatorFields, MetricTotal
-from proxy.coordinator.view import NO_COORDINATOR, GroupsView
+from proxy.coordinator.view import GroupsView
 from proxy.coordinator.wire import EndpointEntry
 from proxy.core.causes import Cause
 from proxy.group_coordinator import GroupCoordinator
@@ -310,32 +307,6 @@ async def test_what_waits_for_a_lost_partition_is_not_done(running: Running) -> 
     ]
 
 
-async def test_the_machine_is_told_the_time_when_it_is_due(running: Running) -> None:
-    running.machine.on = lambda event: [SendFrame(1, b"ping")] if event is None else []
-    running.machine.due_at = 1001
-    running.coordinator.post(PartitionAssigned(0, is_empty=True))
-    await running.settle()
-    assert running.machine.events == [PartitionAssigned(0, is_empty=True)]
-    running.now = 1001
-    sent = asyncio.Event()
-    running.calls.during = lambda call: sent.set()
-    async with asyncio.timeout(60):
-        await sent.wait()
-    assert running.machine.handled[-1] == (None, 1001)
-
-
-async def test_a_machine_that_is_always_due_does_not_keep_the_loop(running: Running) -> None:
-    class Due(Machine):
-        def due(self) -> int | None:
-            return 0
-
-    running.coordinator.machine = machine = Due()
-    running.coordinator.post(response(1))
-    await running.settle()
-    assert machine.events.count(None) == 1
-    assert machine.events[-1] == response(1)
-
-
 async def test_a_mistake_closes_consumers_and_begins_again(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "RESTART_DELAY", 0.0)
 
@@ -372,16 +343,6 @@ async def test_after_a_mistake_it_stays_evacuated_and_is_told_the_addresses_of_b
     assert running.machine.events == [endpoints], "they are reported only when they change"
 
 
-async def test_why_no_group_is_coordinated_and_who_coordinates_one(running: Running) -> None:
-    coordinator = running.coordinator
-    assert "brokerside.coordinator.protocol is not finalized" in str(coordinator.reason)
-    assert coordinator.coordinator_of("g") == NO_COORDINATOR
-    running.clusters[0].on_view(GroupsView(partitions=1, holders={0: 3}, level=1))
-    assert (coordinator.reason, coordinator.coordinator_of("g")) == (None, 3)
-    coordinator.evacuate()
-    assert coordinator.reason == "it is evacuated (brokerside groups return)"
-
-
 async def test_what_waits_is_bounded_by_number_and_by_bytes(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     for most, size in (("MAX_QUEUED_EVENTS", 2), ("MAX_QUEUED_BYTES", 10)):
         running.machine.handled.clear()
@@ -405,25 +366,6 @@ async def test_topics_are_told_once_it_is_known_who_may_read_them(running: Runni
     assert running.machine.events == [response(1), first, response(2), second]
 
 
-async def test_other_settings_are_an_event_and_the_same_ones_none(
-    running: Running, load_config: Callable[[str], Config]
-) -> None:
-    running.coordinator.reconfigure(running.config)
-    text = CONFIG.replace(
-        "partitions: 5", "partitions: 5, max.ping.retries: 5, groups: {g: {rebalance.enabled: false}}"
-    )
-    running.coordinator.reconfigure(load_config(text))
-    view = GroupsView(partitions=3, level=1)
-    running.clusters[0].on_view(view)
-    await running.settle()
-    expected = CoordinatorSettings(
-        broker_id=7, partition_count=5, max_ping_retries=5, frozen_groups=frozenset({"g"}), level=0
-    )
-    learned = expected._replace(partition_count=3, level=1)
-    assert running.machine.events == [SettingsChanged(expected), SettingsChanged(learned)]
-    assert running.views == [view]
-
-
 async def test_the_end_waits_until_consumers_are_told(running: Running) -> None:
     lost = PartitionLost(0, "stopping")
     running.machine.on = lambda event: [SendFrame(1, b"moved"), CloseConsumer(1, "coordinator_moved")]
@@ -431,16 +373,6 @@ async def test_the_end_waits_until_consumers_are_told(running: Running) -> None:
     await running.coordinator.resign()
     assert running.machine.events == [lost]
     assert running.calls.done == [("send", 1, b"moved"), ("close", 1, "coordinator_moved")]
-
-
-async def test_nothing_is_done_after_the_end(running: Running) -> None:
-    running.machine.on = lambda event: [SendFrame(1, b"ping")]
-    running.coordinator.post(response(1))
-    running.coordinator.abort()
-    running.coordinator.post(response(2))
-    await running.settle()
-    assert running.calls.done == []
-    assert running.machine.events == []
 
 
 @pytest.mark.promise(
@@ -455,16 +387,3 @@ def test_lines_of_an_event_are_limited_within_a_second_and_counted() -> None:
     log.log(LogGroupEvent("info", "rebalance", {"group": 25}), 2000)
     assert len(lines) == 22
     assert lines[-2:] == [("consumer_gone", {}), ("rebalance", {"group": 25, "suppressed": 5})]
-
-
-def test_amounts_are_summed_by_their_labels_and_of_a_maximum_the_largest_counts_once() -> None:
-    log = GroupLog()
-    for seconds, label in ((0.5, "stop"), (0.25, "stop"), (1, "start")):
-        log.count(CountGroupEvent("rebalance_seconds", (label,), seconds))
-    for amount in (0.5, 0.75, 0.25):
-        log.count(CountGroupEvent("ping_lateness_seconds_max", (), amount))
-    assert log.totals() == {
-        "rebalance_seconds": [MetricTotal(("stop",), 2, 0.75), MetricTotal(("start",), 1, 1)],
-        "ping_lateness_seconds_max": [MetricTotal((), 3, 0.75)],
-    }
-    assert "ping_lateness_seconds_max" not in log.totals()

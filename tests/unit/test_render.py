@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import sys
 from collections.abc import Callable
 from datetime import UTC, date, datetime
-from decimal import Decimal
 from typing import Any
 
 import pytest
-import yaml
 
 from spark_jobs import render
 
@@ -61,33 +58,3 @@ def test_text_is_folded_and_names_of_columns_but_never_a_number(table: Rendered)
     text = "\n".join(table(["name", "first_at", "day", "topics"], rows))
     assert "2026-09-22 12:30" in text
     assert re.search(r"2026-09-22(?! 12)", text)
-
-
-def test_where_even_that_has_no_room_each_row_is_a_list_of_its_columns(table: Rendered) -> None:
-    columns = [f"bytes_of_{number}" for number in range(8)]
-    rows = [tuple(10**12 + number for number in range(8)), (None, *[2.5] * 7)]
-    lines = table(columns, rows)
-    assert lines[0] == "-[ 1 ]----------------------------------"
-    assert [line.split() for line in lines[1:9]] == [
-        [name, f"{value:,}"] for name, value in zip(columns, rows[0], strict=True)
-    ]
-    assert lines[9].startswith("-[ 2 ]-")
-    assert lines[10].split() == ["bytes_of_0", "NULL"]
-
-
-def test_where_there_is_room_or_no_terminal_nothing_is_folded() -> None:
-    first, *rows = render.render_rows(COLUMNS, ROWS, "table").splitlines()
-    assert first.split() == COLUMNS
-    assert len(rows) == len(ROWS)
-    assert render.render_rows(["topic", "records"], [], "table") == "topic  records\n(no rows)"
-    assert render.render_rows(["topic"], [], "json") == "[]"
-
-
-def test_yaml_says_what_json_says() -> None:
-    at = datetime(2026, 9, 22, 12, 30, tzinfo=UTC)
-    columns = ["name", "n", "ratio", "cost", "none", "at", "day", "list", "yes", "odd"]
-    row = ("User:\u00e9 \x1b[31m", 2**70, 0.25, Decimal("0.10"), None, at, at.date(), ["a", "b"], True, "0x10")
-    found = yaml.safe_load(render.render_rows(columns, [row], "yaml"))
-    assert found == json.loads(render.render_rows(columns, [row], "json"))
-    assert "\x1b" not in render.render_rows(columns, [row], "yaml")
-    assert "cost: 0.10" in render.render_rows(columns, [row], "yaml")

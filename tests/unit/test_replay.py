@@ -39,8 +39,3 @@ def test_connections_that_were_not_read_count_among_all() -> None:
         sent(A, b""),
     )
     assert (replay.connections, replay.unread) == (3, 2)
-
-
-def test_a_connection_that_breaks_twice_counts_once() -> None:
-    replay = replayed(sent(A, b"\xff" * 20), sent(A, b"more"), sent(A, b"", "bytes of the client are missing"))
-    assert (replay.connections, replay.unread, len(replay.notes)) == (1, 1, 2)

@@ -123,18 +123,6 @@ def test_a_process_that_is_replaced_names_its_successor_and_says_nothing_more(ma
     notifier.close()
 
 
-def test_a_successor_gets_the_variables_of_the_manager_and_no_other_process(manager: Manager) -> None:
-    for address in ("/run/notify", "@abstract"):
-        given = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "1000", "WATCHDOG_PID": str(os.getpid())}
-        notifier = ServiceNotifier(dict(given))
-        assert notifier.environment == {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "1000"}
-        notifier.close()
-    assert ServiceNotifier({"WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"}).environment == {}
-    environment = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "1000", "WATCHDOG_PID": "7", "PATH": "/bin"}
-    ServiceNotifier(environment).close()
-    assert environment == {"PATH": "/bin"}
-
-
 @pytest.mark.promise("architecture.md", "A service manager that does not read blocks nothing, and is told later.")
 def test_a_manager_that_does_not_read_blocks_nothing_and_gets_the_last_states_later(
     manager: Manager, tmp_path: Path

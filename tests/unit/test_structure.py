@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,18 +95,6 @@ def test_no_text_says_to_install_the_name_from_an_index() -> None:
         assert re.findall(r"pip install\s+['\"]?brokerside\b.*", path.read_text()) == [], path
 
 
-def test_classes_and_methods_that_the_architecture_names_exist() -> None:
-    """``Class`` and ``Class.method``, anywhere in the sources."""
-    files = [
-        path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.suffix in (".py", ".pyx", ".pxi")
-    ]
-    defined = set(re.findall(r"\b(?:class|def|cdef int) (\w+)", "\n".join(path.read_text() for path in files)))
-    page = (ROOT / "docs/architecture.md").read_text()
-    named = {name for found in re.findall(r"`([A-Z]\w+(?:\.\w+)?)`", page) for name in found.split(".")}
-    assert len(named) > 20
-    assert named - defined == set()
-
-
 @pytest.mark.promise("CONTRIBUTING.md", "make check finds circles of imports, through compiled modules too.")
 def test_circles_of_imports_are_found(tmp_path: Path) -> None:
     """Through the package that a module is in, in a function, and through a compiled module; not those of types."""
@@ -122,3 +111,43 @@ def test_circles_of_imports_are_found(tmp_path: Path) -> None:
         (tmp_path / "made_up" / name).write_text(text)
     (found,) = circles(graph_of(tmp_path, ["made_up"]))
     assert found == "made_up -> made_up.door -> made_up.room -> made_up.wall -> made_up"
+
+
+ROOT = Path(__file__).parents[2]
+
+CALL = re.compile(
+    r"""\b(?:log|_?rate_limited)\.(info|warning|error|exception)\(\s*"(\w+)"(?: if [^,]* else "(\w+)")?"""
+)
+"""A call that logs: its level, the event, and the event of the other case."""
+
+OF_THE_MACHINE = re.compile(r"""_?effects\.log\(\s*"(info|warning|error)",\s*"(\w+)"|_log_(member)\("(\w+)\"""")
+"""The same in the coordinator, whose events others write. Those of a member are of level ``info``."""
+
+PASSED_ON = {
+    "unsupported_request": "warning", "protected_topic": "warning", "log_lines_dropped": "warning",
+    "audit_closed": "info", "opentelemetry_closed": "info",
+    "backlog_cut": "warning", "descriptors_low": "warning", "memory_low": "warning",
+}  # fmt: skip
+"""Events that are not logged by such a call."""
+
+LEVELS = {"exception": "error"}
+
+
+@pytest.mark.promise("log-events.md", "The page has every event that the sources log, with its level.")
+def test_the_page_has_every_event_with_its_level() -> None:
+    logged = defaultdict(set)
+    for package in ("proxy", "observers"):
+        for path in (ROOT / package).rglob("*.py*"):
+            if path.suffix in (".py", ".pyx"):
+                for level, *events in CALL.findall(path.read_text()):
+                    for event in filter(None, events):
+                        logged[event].add(LEVELS.get(level, level))
+    for path in (ROOT / "proxy" / "coordinator").glob("*.py"):
+        for level, event, member, event_of_member in OF_THE_MACHINE.findall(path.read_text()):
+            logged[event or event_of_member].add("info" if member else level)
+    page = (ROOT / "docs" / "log-events.md").read_text()
+    listed = re.findall(r"^\| `(\w+)` \| (\w+) \|", page, re.MULTILINE)
+    assert len(listed) == len(dict(listed))
+    assert {event: {level} for event, level in listed} == logged | {
+        event: {level} for event, level in PASSED_ON.items()
+    }

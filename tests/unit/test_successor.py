@@ -53,19 +53,6 @@ async def test_a_successor_takes_over_and_survives_signals(tmp_path: Path, monke
             assert not masks["SigBlk"] >> (number - 1) & 1
 
 
-async def test_its_environment_shows_who_has_started_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    started = Started(tmp_path, f"#!/bin/sh\necho $$ > {fifo}\nread -r line < {fifo}\n", monkeypatch)
-    ending = asyncio.create_task(started.problem())
-    pid = int(await asyncio.to_thread(fifo.read_text))
-    assert started.starter.has_started(pid)
-    assert not started.starter.has_started(os.getpid())
-    await asyncio.to_thread(fifo.write_text, "end\n")
-    assert await ending == ENDED
-    assert not started.starter.has_started(pid)
-
-
 async def test_after_any_failure_the_next_one_can_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_thread(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

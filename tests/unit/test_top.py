@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from proxy.commands import sidecar
 from proxy.net.open_connections import ConnectionsView, KafkaConnection
-from proxy.top import GROUPINGS, SORT_COLUMNS, Sample, api_rows, client_rows, parse_metrics, totals
+from proxy.top import Sample, api_rows, client_rows, parse_metrics, totals
 
 
 def connection(number: int, **changes: Any) -> KafkaConnection:
@@ -109,14 +108,6 @@ def test_apis_have_rates_errors_and_the_latencies_of_the_interval() -> None:
     assert api_rows(before, sample(2, metrics=beyond))[0].p99_ms == inf
 
 
-def test_without_an_observer_errors_and_latencies_are_not_known() -> None:
-    text = 'brokerside_requests_total{api="Produce",listener="A"} 10\n'
-    (row,) = api_rows(sample(0), sample(1, metrics=text))
-    assert (row.requests, row.errors, row.p50_ms, row.p99_ms) == (10.0, None, None, None)
-    found = totals(sample(0), sample(1, metrics=text))
-    assert (found.errors, found.audit_waiting, found.audit_lost) == (None, None, None)
-
-
 @pytest.mark.promise("operations.md", "brokerside top counts from zero where the sidecar began anew.")
 def test_totals_are_those_of_the_sidecar() -> None:
     found = totals(sample(0, metrics=page(0, 1)), sample(2, metrics=page(20, 3, throttled=8)))
@@ -124,10 +115,3 @@ def test_totals_are_those_of_the_sidecar() -> None:
     assert (found.loop_lag_ms, found.audit_waiting, found.audit_lost) == (1.5, 12, 2)
     found = totals(sample(0, metrics=page(1_000)), sample(2, metrics=page(20)))
     assert found.requests == 10.0, "counters of a sidecar that began anew count from zero"
-
-
-def test_every_choice_of_the_command_is_one() -> None:
-    assert (sidecar.GROUPINGS, sidecar.SORT_COLUMNS) == (GROUPINGS, SORT_COLUMNS)
-    for by in GROUPINGS:
-        for sort in SORT_COLUMNS:
-            assert client_rows(sample(0), sample(1, connection(1)), by, sort)[0].connections == 1
