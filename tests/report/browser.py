@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -100,14 +99,6 @@ class Page:
         self.call("Emulation.setEmulatedMedia", media=media, features=[scheme_feature])
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
-
-    def screenshot(self, height: int | None = None) -> bytes:
-        """Return a PNG of the page: the whole of it, or its first ``height`` pixels."""
-        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": height or size["height"], "scale": 1}
-        return base64.b64decode(
-            self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)["data"]
-        )
 
     def _read(self) -> dict[str, Any]:
         raw = bytearray()
@@ -210,12 +201,3 @@ def _unpack(content: bytes, folder: Path) -> None:
             with part(f"{name}.tar") as packed, tarfile.open(fileobj=io.BytesIO(packed.read())) as files:
                 files.extractall(folder, filter="data")
     (folder / "fonts.conf").write_text(FONTS)
-
-
-if __name__ == "__main__":
-    with page() as shown:
-        shown.emulate(scheme=sys.argv[3] if len(sys.argv) > 3 else "light")
-        shown.open(Path(sys.argv[1]).absolute())
-        shown.evaluate("document.fonts.ready.then(() => new Promise(done => setTimeout(done, 1500)))")
-        Path(sys.argv[2]).write_bytes(shown.screenshot())
-        print(*shown.requests, *shown.complaints, sep="\n")

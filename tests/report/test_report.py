@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 from html.parser import HTMLParser
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -152,26 +151,6 @@ def test_the_peak_is_that_of_the_busiest_minute(tmp_path: Path) -> None:
     assert produced[:3] == [26_220_060 / 600, 6000 / 600, 0]
 
 
-def test_a_short_time_is_shown_by_minutes_and_nothing_is_drawn_where_nothing_passed(tmp_path: Path) -> None:
-    bursts(tmp_path, (42, 26_220_000), (57, 6000))
-    text = report(tmp_path)
-    assert "the mean of each minute." in Parsed(text).sections["traffic"]
-    spec = chart(text, "traffic")
-    values = [v for v in spec["data"]["values"] if v["direction"] == "produced"]
-    assert [value["rate"] for value in values] == [437_000.0, *[0] * 14, 100.0, 0]
-    assert {b["at"] - a["at"] for a, b in pairwise(values)} == {60_000}
-    assert spec["mark"]["interpolate"] == spec["mark"]["line"]["interpolate"] == "step-after"
-
-
-def test_a_bar_that_is_cut_says_how_far_it_goes(tmp_path: Path) -> None:
-    for name, left in (("far", -2.7), ("near", -1.0), ("good", 0.5)):
-        row = {"day": sample.FIRST.date(), "slo": name, "objective": "o", "attainment": 0.9, "objective_ratio": 0.99}
-        write(tmp_path, "slo", {**row, "period_error_budget_remaining_ratio": left})
-    text = report(tmp_path)
-    assert [value["cut"] for value in chart(text, "objectives")["data"]["values"]] == ["◂ -270\xa0%", "", ""]
-    assert text.count(">◂ -270\xa0%</text>") == 1
-
-
 @pytest.mark.promise(
     "queries.md", "A table that cannot be read is a sentence in the report, and the others are reported."
 )
@@ -193,17 +172,6 @@ def test_a_broken_table_is_a_sentence_and_the_others_are_reported(tmp_path: Path
         assert f"The table traffic in {root} cannot be read: " in Parsed(report(root)).sections["traffic"]
 
 
-def test_conflicts_are_no_reason_to_believe_the_tables(tmp_path: Path) -> None:
-    row = {"day": sample.FIRST.date(), "minute": sample.FIRST, "cluster_id": "east", "broker_id": 7, "boot_id": "b"}
-    row |= {"events": 100, "first_seq": 1, "last_seq": 100}
-    write(tmp_path, "completeness", {**row, "conflicts": 3})
-    text = report(tmp_path)
-    (found,) = [" ".join(text.split()) for name, text in Parsed(text).sections.items() if name == "completeness"]
-    assert "No: 3 records of broker 7 contradict other records with the same event numbers" in found
-    assert 'id="completeness"' in text
-    assert "bad" in text.split('id="completeness"')[1].split("</section>")[0]
-
-
 def test_what_is_hidden_and_what_could_not_be_read_stands_beside_what_arrived(tmp_path: Path) -> None:
     row = {"day": sample.FIRST.date(), "minute": sample.FIRST, "cluster_id": "east", "broker_id": 7, "boot_id": "b"}
     hidden = [{**row, "hidden_by": f"topic {number}", "hidden": 10 - number} for number in range(7)]
@@ -216,29 +184,12 @@ def test_what_is_hidden_and_what_could_not_be_read_stands_beside_what_arrived(tm
     assert f"Configuration hides 49 events: {shown}." in found
     assert "leaves topics out" not in found
     assert "2 records of the audit topic could not be read" in found
-    whole = {**row, "events": 100, "first_seq": 1, "last_seq": 100, "partly_hidden": 3}
-    others = [
-        {**row, "minute": sample.FIRST + timedelta(minutes=1), "partly_hidden": 4},
-        {**row, "hidden_by": "topic a", "hidden": 2, "partly_hidden": 4},
-        {**row, "hidden_by": "topic b", "partly_hidden": 3},
-        {**row, "hidden_by": "principal User:m", "hidden": 1},
-    ]
-    write(tmp_path / "part", "completeness", whole, *others, {**whole, "boot_id": "c", "partly_hidden": 10})
+    part = [{**row, "events": 100, "first_seq": 1, "last_seq": 100, "partly_hidden": 3, "conflicts": 3}]
+    part.append({**row, "hidden_by": "topic b", "partly_hidden": 3})
+    write(tmp_path / "part", "completeness", *part)
     found = Parsed(report(tmp_path / "part")).sections["completeness"]
-    assert "Configuration hides 3 events: topic a, principal User:m." in found
-    assert "It leaves topics out of 14 more: topic a, topic b." in found
-    write(tmp_path / "only", "completeness", whole | {"partly_hidden": 1}, others[2] | {"partly_hidden": 1})
-    found = Parsed(report(tmp_path / "only")).sections["completeness"]
-    assert "Configuration leaves topics out of 1 event: topic b." in found
-
-
-def test_objectives_of_several_clusters_are_distinguished(tmp_path: Path) -> None:
-    row = {"day": sample.FIRST.date(), "slo": "s", "objective": "o", "principal": "User:m", "attainment": 1.0}
-    for cluster, left in (("east", 0.5), ("west", 0.75)):
-        write(tmp_path, "slo", {**row, "cluster_id": cluster, "period_error_budget_remaining_ratio": left})
-    text = report(tmp_path)
-    assert "User:m · east" in text
-    assert "User:m · west" in text
+    assert "Configuration leaves topics out of 3 events: topic b." in found
+    assert "No: 3 records of broker 7 contradict other records with the same event numbers" in found
 
 
 @pytest.mark.promise("queries.md", "`--since` and `--until` select the days of the report.")
@@ -253,15 +204,6 @@ def test_days_can_be_chosen(root: Path) -> None:
         report(root, since=first + timedelta(1), until=first)
 
 
-def test_a_table_that_is_missing_is_a_sentence(tmp_path: Path) -> None:
-    write(tmp_path, "traffic", {"day": sample.FIRST.date(), "minute": sample.FIRST, "api": "Fetch", "requests": 1})
-    reported = Parsed(report(tmp_path)).sections
-    assert "There is no data for it yet." in reported["completeness"]
-    assert "No prices are declared, so there are no costs." in reported["cost"]
-    assert "No objectives are declared." in reported["objectives"]
-    assert "No request of these days had an error response." in reported["errors"]
-
-
 def test_tables_without_rows_are_refused_and_one_row_is_enough(tmp_path: Path) -> None:
     for name in TABLES:
         write(tmp_path, name)
@@ -269,26 +211,6 @@ def test_tables_without_rows_are_refused_and_one_row_is_enough(tmp_path: Path) -
         report(tmp_path)
     write(tmp_path, "inventory", {"day": sample.FIRST.date()})
     assert "No sidecar sent any event." in Parsed(report(tmp_path)).sections["completeness"]
-
-
-def test_the_page_is_for_people_who_have_no_command_line(root: Path, tmp_path: Path) -> None:
-    bursts(tmp_path, (42, 60))
-    for page in (report(root), report(tmp_path)):
-        words = " ".join(Parsed(page).sections.values()) + page[page.index("<footer") : page.index("</footer>")]
-        assert "jobs run" not in words
-        assert "--" not in words.replace(sample.HOSTILE, "")
-        assert "<code>" not in page.partition("<script>")[0]
-
-
-def test_clients_are_distinguished_by_their_client_id_where_all_have_one_principal(tmp_path: Path) -> None:
-    row = {"day": sample.FIRST.date(), "minute": sample.FIRST, "api": "Produce", "topic": "t", "principal": "User:app"}
-    for client_id, size in (("a", 2_000), ("b", 1_000)):
-        write(tmp_path, "traffic", {**row, "client_id": client_id, "bytes": size})
-    text = report(tmp_path)
-    assert [value["who"] for value in chart(text, "talkers")["data"]["values"]] == ["a", "a", "b", "b"]
-    reported = Parsed(text).sections["talkers"]
-    assert "a transferred most: 2\xa0kB" in reported
-    assert "User:app" not in reported
 
 
 def test_a_clock_that_is_ahead_by_thousands_of_years_makes_no_more_points(tmp_path: Path) -> None:
