@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
+import uuid
 from base64 import urlsafe_b64decode
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]  # public, but without __all__
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from observers.account_events import GapEvent, StatusEvent
 from observers.audit import AuditObserver
-from observers.cluster_events import InventoryEvent
+from observers.cluster_events import EndOffsetsEvent, InventoryEvent
 from observers.event import ConnectionEvent, Envelope, RequestEvent, RollupEvent, ThrottleEvent, decoder
 from observers.event import TopicPartition as PartitionOfEvent
-from observers.kafka_admin import AUDIT_PARTITIONS, KafkaAdmin
+from observers.kafka_admin import AUDIT_PARTITIONS, KafkaAdmin, client_id_of
 from observers.topic_names import TopicNames
 from proxy.core.apis import APIS
 from proxy.core.exchange import ConnectionTransition
 from proxy.local.state import ClusterState
+from tests.integration.sidecars import config_of, running, until
 from tests.tools.topic import messages
 from tests.unit.observers.samples import connection, exchange, produce, report
 
@@ -29,13 +32,6 @@ pytestmark = pytest.mark.kafka
 
 NOBODY = "127.0.0.1:1"
 """A port where no broker is."""
-
-
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never became true"
-        time.sleep(0.02)
 
 
 def configs(bootstrap: str, topic: str, **audit: Any) -> dict[str, Any]:
@@ -162,43 +158,32 @@ class TestDelivery:
         assert (gap.reason, gap.lost_boot_id) == ("observer_queue", "boot-audit-gap")
         assert (gap.lost_first_seq, gap.lost_last_seq, gap.seq) == (6, 45, 51)
 
-    def test_a_topic_id_is_resolved_to_its_name(self, bootstrap: str) -> None:
-        admin = AdminClient({"bootstrap.servers": bootstrap})
-        observer = auditing(bootstrap, "audit-ids")
-        for name in ("ids-a", "ids-b"):
-            admin.create_topics([NewTopic(name, 1, 1)])[name].result()
-            raw = topic_id(admin, name)
-            observer.record_exchanges([produce([(raw, 0, 10, 1)], ids=True)] * 3, 0)
-        observer.close(60)
-        read = envelopes(bootstrap, "audit-ids")
-        assert [part.topic for part in touched(read)] == ["ids-a"] * 3 + ["ids-b"] * 3
-        assert observer.stats().topic_look_ups >= 2
-
     @pytest.mark.promise("audit-event.md", "The last status of a run balances what was seen and emitted.")
     def test_each_kind_arrives_and_the_last_status_balances(self, bootstrap: str) -> None:
         observer = AuditObserver()
         topic = "audit-kinds"
         admin = AdminClient({"bootstrap.servers": bootstrap})
         admin.create_topics([NewTopic("kinds", 3, 1)])["kinds"].result()
-        topic_id(admin, "kinds")
+        known = produce([(topic_id(admin, "kinds"), 0, 10, 1)], ids=True)
         observer.configure(
             {**configs(bootstrap, topic, **{"inventory.interval.ms": 100, "exclude.topics": ["secret"]}), "worker": 1}
         )
-        observer.observed[0] = 4
-        observer.record_exchanges([exchange(), produce([(b"secret", 0, 10, 1)])], 0)
+        observer.observed[0] = 5
+        observer.record_exchanges([exchange(), produce([(b"secret", 0, 10, 1)]), known], 0)
         observer.record_changes([ConnectionTransition(connection(), "closed", 1.0)], 0)
         observer.record_throttles([report()], 0)
-        until(lambda: observer.stats().delivered >= 4)
+        until(lambda: observer.stats().delivered >= 5)
         observer.close(60)
         read = envelopes(bootstrap, topic)
-        assert {type(event) for event in events(read)} == {
+        assert {type(event) for event in events(read)} - {EndOffsetsEvent} == {
             RequestEvent, ConnectionEvent, ThrottleEvent, InventoryEvent, StatusEvent,
         }  # fmt: skip
+        assert [part.topic for part in touched(read)] == ["kinds"], "an id is resolved to its name"
         listed = {topic.topic: topic for topic in events(read, InventoryEvent)[-1].inventory}
         assert listed["kinds"].partitions == 3
         assert topic not in listed
         (status,) = events(read, StatusEvent)
-        assert (status.seen, status.hidden, status.waiting, status.last) == (4, 1, 0, True)
+        assert (status.seen, status.hidden, status.waiting, status.last) == (5, 1, 0, True)
         assert status.emitted == status.seq - 1 == len(events(read)) - 1
 
 
@@ -239,3 +224,53 @@ def test_without_a_cluster_nothing_blocks_and_every_loss_has_its_reason() -> Non
     assert time.monotonic() - begun < 60
     stats = observer.stats()
     assert (stats.delivered, stats.dropped, stats.queued) == (0, {"no_cluster": stats.emitted}, 0)
+
+
+@pytest.mark.promise("audit-event.md", "Requests on the audit topic or by the sidecar's client id have events.")
+def test_every_request_has_its_event(cluster: ClusterState, tmp_path: Path) -> None:
+    """Also under the sidecar's own client id, on the audit topic, and those that the sidecar answers itself."""
+    node = cluster.nodes[0]
+    audit_topic = f"brokerside-evasion-{uuid.uuid4().hex[:8]}"
+    # All events come, also where the broker takes its time.
+    config = config_of(node, audit={"topic": audit_topic}, **{"observer.shutdown.timeout.ms": 15_000})
+    config["observer.class.names"] = ["observers.audit:AuditObserver"]
+    client_id = client_id_of(node.id)
+    with running(config, tmp_path):
+        settings = {"bootstrap.servers": node.advertised, "client.id": client_id}
+        _change_a_topic(AdminClient(settings))
+        _read_and_write(settings, audit_topic)
+        command = [sys.executable, "-m", "proxy", "broker-metadata", node.advertised]
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
+    found = events(envelopes(cluster.internal_bootstrap, audit_topic), RequestEvent)
+    apis = {event.api for event in found if event.client_id == client_id}
+    assert {"CreateTopics", "IncrementalAlterConfigs", "DeleteTopics", "Metadata", "ApiVersions"} <= apis
+    assert "BrokerMetadata" in {event.api for event in found}
+    touched = {(event.api, part.topic) for event in found for part in event.topics}
+    assert ("Fetch", audit_topic) in touched
+    assert ("Produce", audit_topic) in touched
+
+
+def _change_a_topic(admin: AdminClient) -> None:
+    topic = f"evaded-{uuid.uuid4().hex[:8]}"
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    entry = ConfigEntry("retention.ms", "1000", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(30)
+    admin.delete_topics([topic])[topic].result(30)
+
+
+def _read_and_write(settings: dict[str, str], audit_topic: str) -> None:
+    """Read the audit topic through the sidecar, and try to write to it."""
+    until(lambda: audit_topic in AdminClient(settings).list_topics(timeout=60).topics)
+    consumer = Consumer({**settings, "group.id": "none", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(audit_topic, partition, 0) for partition in range(12)])
+    try:
+        assert consumer.poll(60) is not None
+    finally:
+        consumer.close()
+    refused: list[object] = []
+    producer = Producer(settings)
+    producer.produce(audit_topic, b"forged", partition=0, on_delivery=lambda error, _: refused.append(error))
+    producer.flush(60)
+    (error,) = refused
+    assert "TOPIC_AUTHORIZATION_FAILED" in str(KafkaException(error))

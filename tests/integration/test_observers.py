@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import yaml
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
@@ -19,11 +18,11 @@ from tests.integration.feature_sidecars import delete_topics
 from tests.integration.librdkafka import consume, produce
 from tests.integration.metrics import sample
 from tests.integration.onlooker import FETCH, METADATA, PRODUCE, ObservedCall
+from tests.integration.sidecars import config_of, running
 
 pytestmark = pytest.mark.kafka
 
 MODULE = "tests.integration.onlooker"
-Run = Callable[..., SidecarProcess]
 
 
 @pytest.fixture
@@ -34,30 +33,12 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@pytest.fixture
-def run(cluster: ClusterState, tmp_path: Path, file: Path) -> Iterator[Run]:
-    """Starts the cluster's sidecar with other observers."""
-    started: list[SidecarProcess] = []
-
-    def start(*names: str, **more: object) -> SidecarProcess:
-        node = cluster.nodes[0]
-        config = yaml.safe_load((node.home.parent / "sidecar-1.yaml").read_text())
-        config["observer.class.names"] = [f"{MODULE}:{name}" for name in names]
-        config |= {key.replace("_", "."): value for key, value in more.items()}
-        path = tmp_path / "sidecar.yaml"
-        path.write_text(yaml.safe_dump(config))
-        started.append(SidecarProcess.start(path, tmp_path / "sidecar.log", node.admin))
-        return started[-1]
-
-    yield start
-    for sidecar in started:
-        assert sidecar.stop()
-
-
-@pytest.fixture
-def admin(cluster: ClusterState) -> AdminClient:
-    """Passes the sidecar by."""
-    return AdminClient({"bootstrap.servers": cluster.internal_bootstrap})
+@contextmanager
+def onlooking(cluster: ClusterState, file: Path, *names: str) -> Iterator[SidecarProcess]:
+    """The cluster's sidecar with other observers."""
+    classes = [f"{MODULE}:{name}" for name in names]
+    with running(config_of(cluster.nodes[0], **{"observer.class.names": classes}), file.parent) as sidecar:
+        yield sidecar
 
 
 def settled(sidecar: SidecarProcess, file: Path) -> list[ObservedCall]:
@@ -77,19 +58,21 @@ def settled(sidecar: SidecarProcess, file: Path) -> list[ObservedCall]:
 
 @pytest.mark.promise("observers.md", "An observer gets every request and every response once.")
 def test_each_request_is_reported_with_its_response_and_what_is_known_besides(
-    cluster: ClusterState, run: Run, admin: AdminClient, file: Path
+    cluster: ClusterState, file: Path
 ) -> None:
     """S3-09, S3-10. Topics that go by id are named by what the broker reported before, without asking it: one that was
     deleted and made again has two ids and one name."""
     began = time.time()
-    sidecar = run("Onlooker")
     topic = f"again-{uuid.uuid4().hex[:8]}"
-    for _ in range(2):
-        admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
-        produce(cluster.bootstrap, topic, [b"x"] * 100, **{"client.id": "billing", "batch.num.messages": 4})
-        consume(cluster.bootstrap, topic, 100)
-        delete_topics(admin, topic)
-    reported = settled(sidecar, file)
+    admin = AdminClient({"bootstrap.servers": cluster.internal_bootstrap})
+    with onlooking(cluster, file, "Onlooker") as sidecar:
+        for _ in range(2):
+            admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+            produce(cluster.bootstrap, topic, [b"x"] * 100, **{"client.id": "billing", "batch.num.messages": 4})
+            consume(cluster.bootstrap, topic, 100)
+            delete_topics(admin, topic)
+        reported = settled(sidecar, file)
+        text = sidecar.metrics()
     requests = {one.correlation_id: one for one in reported if one.method == "request"}
     responses = [one.correlation_id for one in reported if one.method == "response"]
     assert len(requests) == sum(one.method == "request" for one in reported), "no correlation id twice"
@@ -109,7 +92,6 @@ def test_each_request_is_reported_with_its_response_and_what_is_known_besides(
     assert {name for one in fetches for name in one.topics} == {topic}, "librdkafka fetches by topic id"
     assert len({topic_id for one in fetches for topic_id in one.ids}) == 2
     assert max(one.look_ups for one in fetches) == 0
-    text = sidecar.metrics()
     assert sample(text, "brokerside_observer_errors_total") == 0
     assert sample(text, "brokerside_observer_delivered_total") == len(requests)
 
@@ -117,18 +99,17 @@ def test_each_request_is_reported_with_its_response_and_what_is_known_besides(
 @pytest.mark.promise("observers.md", "Nothing is decoded without an observer, or for one that does not want it.")
 @pytest.mark.slow
 def test_nothing_is_decoded_for_an_observer_that_does_not_want_it(
-    cluster: ClusterState, run: Run, topic: str, file: Path
+    cluster: ClusterState, topic: str, file: Path
 ) -> None:
     for names in ((), ("MetadataOnlooker",)):
-        sidecar = run(*names)
-        produce(cluster.bootstrap, topic, [b"x"] * 20)
-        consume(cluster.bootstrap, topic, 20)
-        if names:
-            assert {one.api_key for one in settled(sidecar, file) if one.method == "request"} == {METADATA}
-        text = sidecar.metrics()
+        with onlooking(cluster, file, *names) as sidecar:
+            produce(cluster.bootstrap, topic, [b"x"] * 20)
+            consume(cluster.bootstrap, topic, 20)
+            if names:
+                assert {one.api_key for one in settled(sidecar, file) if one.method == "request"} == {METADATA}
+            text = sidecar.metrics()
         assert sample(text, "brokerside_requests_total", api="Produce") > 0
         assert sample(text, "brokerside_requests_total", api="Fetch") > 0
         assert sample(text, "brokerside_decode_total") == 0
         metadata = sample(text, "brokerside_requests_total", api="Metadata")
         assert sample(text, "brokerside_observer_delivered_total") == (metadata if names else 0)
-        assert sidecar.stop()

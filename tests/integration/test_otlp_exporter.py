@@ -7,7 +7,6 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from observers.otlp_exporter import MAX_RECORD_BYTES, OtlpExporter
 from observers.otlp_settings import check_settings
 from tests.integration.certificates import pem_files
 from tests.integration.collector import OK, Collector, byte_by_byte, hang_up, response, say_nothing, without_end
-from tests.integration.test_audit import until
+from tests.integration.sidecars import until
 
 TIMEOUT = 60.0
 """Seconds for a request, where nothing is to wait for it: one more costs a test its counts."""
@@ -77,6 +76,9 @@ class Desk:
         return self.reports
 
 
+DeskOf = Callable[..., Desk]
+
+
 @pytest.fixture
 def collector() -> Iterator[Collector]:
     made = Collector()
@@ -86,7 +88,7 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture
-def desk_of() -> Iterator[Callable[..., Desk]]:
+def desk_of() -> Iterator[DeskOf]:
     made: list[Desk] = []
 
     def make(endpoint: str, **settings: Any) -> Desk:
@@ -106,294 +108,232 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("observers.otlp_response.LAST_RETRY_DELAY", 0.05)
 
 
-DeskOf = Callable[..., Desk]
+@pytest.mark.promise("opentelemetry.md", "Records arrive in order over one connection, with the headers.")
+def test_records_arrive_in_order_over_one_connection(collector: Collector, desk_of: DeskOf) -> None:
+    for compression in ("none", "gzip"):
+        collector.requests.clear()
+        collector.taken.clear()
+        collector.connections = 0
+        desk = desk_of(collector.endpoint, compression=compression, headers="authorization=Bearer%20x,x-a=b")
+        desk.send(20)
+        assert desk.settle(20) == [(n + 1, None, False, False, None) for n in range(20)], compression
+        assert [event["seq"] for _, event in collector.events()] == list(range(1, 21))
+        assert collector.connections == 1
+        assert {one.target for one in collector.requests} == {"/v1/logs"}
+        headers = collector.requests[0].headers
+        assert (headers["host"], headers["authorization"]) == (f"127.0.0.1:{collector.port}", "Bearer x")
+        assert desk.exporter.records_delivered == 20
+        desk.exporter.close(0)
 
 
-class TestDelivery:
-    @pytest.mark.promise("opentelemetry.md", "Records arrive in order over one connection, with the headers.")
-    def test_records_arrive_in_order_over_one_connection(self, collector: Collector, desk_of: DeskOf) -> None:
-        for compression in ("none", "gzip"):
-            collector.requests.clear()
-            collector.taken.clear()
-            collector.connections = 0
-            desk = desk_of(collector.endpoint, compression=compression, headers="authorization=Bearer%20x,x-a=b")
-            desk.send(20)
-            assert desk.settle(20) == [(n + 1, None, False, False, None) for n in range(20)], compression
-            assert [event["seq"] for _, event in collector.events()] == list(range(1, 21))
-            assert collector.connections == 1
-            assert {one.target for one in collector.requests} == {"/v1/logs"}
-            headers = collector.requests[0].headers
-            assert (headers["host"], headers["authorization"]) == (f"127.0.0.1:{collector.port}", "Bearer x")
-            assert desk.exporter.records_delivered == 20
-            desk.exporter.close(0)
-
-    def test_a_connection_that_ended_while_it_was_idle_costs_no_retry(
-        self, collector: Collector, desk_of: DeskOf
-    ) -> None:
-        desk = desk_of(collector.endpoint)
-        with capture_logs() as logged:
-            for _ in range(3):
-                collector.script.append(OK)
-                desk.send()
-                until(lambda: not desk.exporter._waiting)
-                collector.close()
-                collector.open()
-            desk.settle(3)
-        assert (len(collector.requests), collector.connections, logged) == (3, 3, [])
-
-    def test_a_connection_that_the_collector_wants_to_end_is_not_used_again(
-        self, collector: Collector, desk_of: DeskOf, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Nor is a proxy of the environment."""
-        for name in ("http_proxy", "https_proxy", "all_proxy"):
-            monkeypatch.setenv(name, "http://127.0.0.1:1")
-            monkeypatch.setenv(name.upper(), "http://127.0.0.1:1")
-        collector.usual = response(200, headers=[("connection", "close")])
-        desk = desk_of(collector.endpoint, timeout=20)
-        desk.send(2)
-        desk.send(1, size=MAX_RECORD_BYTES - 1000)
-        assert {reason for _, reason, *_ in desk.settle(3)} == {None}
-        assert (len(collector.requests), collector.connections) == (3, 3)
-        assert len(collector.requests[2].body) > MAX_RECORD_BYTES - 1000
-
-
-class TestRetries:
-    @pytest.mark.promise("opentelemetry.md", "A request that fails for a time is sent again until it is taken.")
-    def test_a_record_is_sent_again_until_it_is_taken(self, collector: Collector, desk_of: DeskOf) -> None:
-        def no_http(connection: socket.socket, _: object) -> None:
-            connection.sendall(b"SSH-2.0-x\r\n\r\n")
-
-        def cut_headers(connection: socket.socket, _: object) -> None:
-            connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-le")
-
-        for what, answer, timeout in (
-            *((str(status), response(status), TIMEOUT) for status in (429, 502, 503, 504)),
-            ("hang up", hang_up, TIMEOUT),
-            ("say nothing", say_nothing, WAITED_FOR),
-            ("byte by byte", byte_by_byte, WAITED_FOR),
-            ("no HTTP", no_http, TIMEOUT),
-            ("cut headers", cut_headers, WAITED_FOR),
-            ("headers without end", without_end(b"HTTP/1.1 200 OK\r\nx: "), TIMEOUT),
-            ("503 without end", without_end(b"HTTP/1.1 503 X\r\ncontent-length: 999999999999\r\n\r\n"), TIMEOUT),
-        ):
-            collector.requests.clear()
-            collector.taken.clear()
-            collector.script += [answer, answer]
-            desk = desk_of(collector.endpoint, timeout=timeout)
-            with capture_logs() as logged:
-                desk.send(2)
-                assert [reason for _, reason, *_ in desk.settle(2)] == [None, None], what
-            assert [event["seq"] for _, event in collector.events()] == [1, 2], what
-            assert len(collector.requests) >= 4, what
-            said = [one["event"] for one in logged]
-            assert said[:2] == ["opentelemetry_export_failed", "opentelemetry_export_works_again"], what
-            desk.exporter.close(0)
-
-    def test_a_collector_that_is_away_is_waited_for(self, collector: Collector, desk_of: DeskOf) -> None:
-        collector.close()
-        desk = desk_of(collector.endpoint)
-        desk.send(5)
-        until(lambda: desk.exporter._is_failing)
-        collector.open()
-        assert {reason for _, reason, *_ in desk.settle(5)} == {None}
-
-    def test_it_waits_as_long_as_it_is_asked_to(self, collector: Collector, desk_of: DeskOf) -> None:
-        for date in (False, True):
-            begun = time.monotonic()
-            asked = formatdate(time.time() + 2, usegmt=True) if date else "1"
-            collector.script.append(response(503, headers=[("retry-after", asked)]))
-            desk = desk_of(collector.endpoint)
+def test_a_connection_that_ended_while_it_was_idle_costs_no_retry(collector: Collector, desk_of: DeskOf) -> None:
+    desk = desk_of(collector.endpoint)
+    with capture_logs() as logged:
+        for _ in range(3):
+            collector.script.append(OK)
             desk.send()
-            desk.settle()
-            assert time.monotonic() - begun > 0.9, asked
+            until(lambda: not desk.exporter._waiting)
+            collector.close()
+            collector.open()
+        desk.settle(3)
+    assert (len(collector.requests), collector.connections, logged) == (3, 3, [])
 
 
-class TestLosses:
-    @pytest.mark.promise("opentelemetry.md", "Another status is a loss, as http_401, and no redirect is followed.")
-    def test_another_status_is_a_loss_with_its_reason_and_the_next_record_goes(
-        self, collector: Collector, desk_of: DeskOf
-    ) -> None:
-        elsewhere = Collector()
-        statuses = (300, 302, 307, 400, 401, 403, 404, 415, 500, 501, 505)
-        for status in statuses:
-            collector.script.append(response(status, headers=[("location", f"{elsewhere.endpoint}/v1/logs")]))
-        desk = desk_of(collector.endpoint)
-        desk.send(len(statuses) + 1)
-        got = [one[1:] for one in desk.settle(len(statuses) + 1)]
-        assert got == [*((f"http_{status}", False, False, None) for status in statuses), (None, False, False, None)]
-        assert elsewhere.connections == 0
-        elsewhere.close()
+@pytest.mark.promise("opentelemetry.md", "A request that fails for a time is sent again until it is taken.")
+def test_a_record_is_sent_again_until_it_is_taken(collector: Collector, desk_of: DeskOf) -> None:
+    def no_http(connection: socket.socket, _: object) -> None:
+        connection.sendall(b"SSH-2.0-x\r\n\r\n")
 
-    def test_records_that_were_refused_are_counted(self, collector: Collector, desk_of: DeskOf) -> None:
-        for body in (
-            b'{"partialSuccess":{"rejectedLogRecords":"3","errorMessage":"no"}}',
-            b'{"partialSuccess":{"rejectedLogRecords":2}}',
-            b'{"partialSuccess":{"errorMessage":"a hint"}}',
-            b'{"partialSuccess":{"rejectedLogRecords":"many"}}',
-            b'{"partialSuccess":{"rejectedLogRecords":-5}}',
-            b'{"partialSuccess":null}',
-            b"",
-            b"\x0a\x00",
-        ):
-            collector.script.append(response(200, body))
-        desk = desk_of(collector.endpoint)
-        desk.send(8)
-        assert [(reason, lost) for _, reason, _, _, lost in desk.settle(8)] == [
-            ("rejected", 3), ("rejected", 2), *[(None, None)] * 6,
-        ]  # fmt: skip
-        assert desk.exporter.records_delivered == 8
+    def cut_headers(connection: socket.socket, _: object) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-le")
 
-    @pytest.mark.promise("opentelemetry.md", "A response of more than 1 MiB is a loss and costs no memory.")
-    def test_a_response_without_end_is_a_loss_and_costs_no_memory(self, collector: Collector, desk_of: DeskOf) -> None:
-        sent = [0]
-
-        def huge(connection: socket.socket, _: object) -> None:
-            connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 999999999999\r\n\r\n")
-            while True:
-                connection.sendall(b"x" * 65_536)
-                sent[0] += 65_536
-
-        collector.script.append(huge)
-        desk = desk_of(collector.endpoint, timeout=20)
-        desk.send(2)
-        assert [reason for _, reason, *_ in desk.settle(2)] == ["response_too_large", None]
-        assert sent[0] < MAX_RESPONSE_BYTES + 16 * 1024 * 1024, "but for what sockets buffer"
-
-    @pytest.mark.promise("opentelemetry.md", "An event of more than 4 MiB is lost as too_large.")
-    def test_a_request_that_is_too_large_is_said_to_be(self, collector: Collector, desk_of: DeskOf) -> None:
-        """Also by a collector that answers before it has read the request. One above the bound is not even sent."""
-        until_done = threading.Event()
-
-        def refuse(connection: socket.socket, _: object) -> None:
-            response(413, headers=[("connection", "close")])(connection, _)  # type: ignore[arg-type]
-            until_done.wait(10)
-            raise ConnectionError
-
-        collector.usual = refuse
-        for reads_bodies in (True, False):
-            collector.reads_bodies = reads_bodies
-            desk = desk_of(collector.endpoint, timeout=10)
-            desk.send(size=MAX_RECORD_BYTES - 1000)
-            assert desk.settle() == [(1, "too_large", False, True, None)], reads_bodies
-        until_done.set()
-        requests = len(collector.requests)
-        desk = desk_of(collector.endpoint)
-        desk.send(size=MAX_RECORD_BYTES)
-        assert desk.settle() == [(1, "too_large", False, True, None)]
-        assert len(collector.requests) == requests
-
-    def test_what_is_no_record_is_lost_alone(self, collector: Collector, desk_of: DeskOf) -> None:
-        desk = desk_of(collector.endpoint)
+    for what, answer, timeout in (
+        *((str(status), response(status), TIMEOUT) for status in (429, 502, 503, 504)),
+        ("hang up", hang_up, TIMEOUT),
+        ("say nothing", say_nothing, WAITED_FOR),
+        ("byte by byte", byte_by_byte, WAITED_FOR),
+        ("no HTTP", no_http, TIMEOUT),
+        ("cut headers", cut_headers, WAITED_FOR),
+        ("headers without end", without_end(b"HTTP/1.1 200 OK\r\nx: "), TIMEOUT),
+        ("503 without end", without_end(b"HTTP/1.1 503 X\r\ncontent-length: 999999999999\r\n\r\n"), TIMEOUT),
+    ):
+        collector.requests.clear()
+        collector.taken.clear()
+        collector.script += [answer, answer]
+        desk = desk_of(collector.endpoint, timeout=timeout)
         with capture_logs() as logged:
-            assert desk.exporter.send(b'{"events":[}', 0)
-            desk.send()
-            assert [reason for _, reason, *_ in desk.settle(2)] == ["failed", None]
-        assert [one["event"] for one in logged] == ["opentelemetry_exporter_failed"]
+            desk.send(2)
+            assert [reason for _, reason, *_ in desk.settle(2)] == [None, None], what
+        assert [event["seq"] for _, event in collector.events()] == [1, 2], what
+        assert len(collector.requests) >= 4, what
+        said = [one["event"] for one in logged]
+        assert said[:2] == ["opentelemetry_export_failed", "opentelemetry_export_works_again"], what
+        desk.exporter.close(0)
 
 
-class TestBounds:
-    @pytest.mark.promise("opentelemetry.md", "No more than queue.max.bytes of events wait in memory.")
-    def test_no_more_waits_than_there_is_room_for(self, collector: Collector, desk_of: DeskOf) -> None:
-        collector.usual = say_nothing
-        desk = desk_of(collector.endpoint, max_bytes=10_000, timeout=0.5)
-        taken = 0
-        while desk.exporter.send(record(taken + 1), taken):
-            taken += 1
-        assert desk.exporter.queued == taken
-        assert 9_000 < desk.exporter.queued_bytes <= 10_000
-        collector.usual = OK
-        assert len(desk.settle(taken)) == taken
-        assert desk.exporter.send(record(), 0)
+def test_it_waits_as_long_as_it_is_asked_to(collector: Collector, desk_of: DeskOf) -> None:
+    begun = time.monotonic()
+    collector.script.append(response(503, headers=[("retry-after", "1")]))
+    desk = desk_of(collector.endpoint)
+    desk.send()
+    desk.settle()
+    assert time.monotonic() - begun > 0.9
 
-    def test_its_end_does_not_wait_for_a_collector_that_says_nothing(
-        self, collector: Collector, desk_of: DeskOf
-    ) -> None:
-        desk = desk_of(collector.endpoint, timeout=200)
+
+@pytest.mark.promise("opentelemetry.md", "Another status is a loss, as http_401, and no redirect is followed.")
+def test_another_status_is_a_loss_with_its_reason_and_the_next_record_goes(
+    collector: Collector, desk_of: DeskOf
+) -> None:
+    elsewhere = Collector()
+    statuses = (300, 302, 307, 400, 401, 403, 404, 415, 500, 501, 505)
+    for status in statuses:
+        collector.script.append(response(status, headers=[("location", f"{elsewhere.endpoint}/v1/logs")]))
+    desk = desk_of(collector.endpoint)
+    desk.send(len(statuses) + 1)
+    got = [one[1:] for one in desk.settle(len(statuses) + 1)]
+    assert got == [*((f"http_{status}", False, False, None) for status in statuses), (None, False, False, None)]
+    assert elsewhere.connections == 0
+    elsewhere.close()
+
+
+def test_records_that_were_refused_are_counted(collector: Collector, desk_of: DeskOf) -> None:
+    for body in (
+        b'{"partialSuccess":{"rejectedLogRecords":"3","errorMessage":"no"}}',
+        b'{"partialSuccess":{"rejectedLogRecords":2}}',
+        b'{"partialSuccess":{"errorMessage":"a hint"}}',
+        b'{"partialSuccess":{"rejectedLogRecords":"many"}}',
+        b'{"partialSuccess":{"rejectedLogRecords":-5}}',
+        b'{"partialSuccess":null}',
+        b"",
+        b"\x0a\x00",
+    ):
+        collector.script.append(response(200, body))
+    desk = desk_of(collector.endpoint)
+    desk.send(8)
+    assert [(reason, lost) for _, reason, _, _, lost in desk.settle(8)] == [
+        ("rejected", 3), ("rejected", 2), *[(None, None)] * 6,
+    ]  # fmt: skip
+    assert desk.exporter.records_delivered == 8
+
+
+@pytest.mark.promise("opentelemetry.md", "A response of more than 1 MiB is a loss and costs no memory.")
+def test_a_response_without_end_is_a_loss_and_costs_no_memory(collector: Collector, desk_of: DeskOf) -> None:
+    sent = [0]
+
+    def huge(connection: socket.socket, _: object) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 999999999999\r\n\r\n")
+        while True:
+            connection.sendall(b"x" * 65_536)
+            sent[0] += 65_536
+
+    collector.script.append(huge)
+    desk = desk_of(collector.endpoint, timeout=20)
+    desk.send(2)
+    assert [reason for _, reason, *_ in desk.settle(2)] == ["response_too_large", None]
+    assert sent[0] < MAX_RESPONSE_BYTES + 16 * 1024 * 1024, "but for what sockets buffer"
+
+
+@pytest.mark.promise("opentelemetry.md", "An event of more than 4 MiB is lost as too_large.")
+def test_a_request_that_is_too_large_is_said_to_be(collector: Collector, desk_of: DeskOf) -> None:
+    """Also by a collector that answers before it has read the request. One above the bound is not even sent."""
+    until_done = threading.Event()
+
+    def refuse(connection: socket.socket, _: object) -> None:
+        response(413, headers=[("connection", "close")])(connection, _)  # type: ignore[arg-type]
+        until_done.wait(10)
+        raise ConnectionError
+
+    collector.usual = refuse
+    for reads_bodies in (True, False):
+        collector.reads_bodies = reads_bodies
+        desk = desk_of(collector.endpoint, timeout=10)
+        desk.send(size=MAX_RECORD_BYTES - 1000)
+        assert desk.settle() == [(1, "too_large", False, True, None)], reads_bodies
+    until_done.set()
+    requests = len(collector.requests)
+    desk = desk_of(collector.endpoint)
+    desk.send(size=MAX_RECORD_BYTES)
+    assert desk.settle() == [(1, "too_large", False, True, None)]
+    assert len(collector.requests) == requests
+
+
+@pytest.mark.promise("opentelemetry.md", "No more than queue.max.bytes of events wait in memory.")
+def test_no_more_waits_than_there_is_room_for(collector: Collector, desk_of: DeskOf) -> None:
+    collector.usual = say_nothing
+    desk = desk_of(collector.endpoint, max_bytes=10_000, timeout=0.5)
+    taken = 0
+    while desk.exporter.send(record(taken + 1), taken):
+        taken += 1
+    assert desk.exporter.queued == taken
+    assert 9_000 < desk.exporter.queued_bytes <= 10_000
+    collector.usual = OK
+    assert len(desk.settle(taken)) == taken
+    assert desk.exporter.send(record(), 0)
+
+
+def test_its_end_waits_for_no_pause_and_for_nothing_to_be_halved(collector: Collector, desk_of: DeskOf) -> None:
+    for answer in (response(503, headers=[("retry-after", "300")]), response(413)):
+        collector.usual = answer
+        desk = desk_of(collector.endpoint)
         desk.send()
-        desk.settle()
-        desk.reports.clear()
-        collector.usual = say_nothing
-        desk.send(3)
-        until(lambda: len(collector.requests) == 2)
-        begun = time.monotonic()
-        desk.exporter.close(0.2)
-        assert time.monotonic() - begun < 60
-        assert desk.reports == [(n, "closed", True, False, None) for n in (1, 2, 3)]
+        until(lambda: desk.exporter._is_failing or len(collector.requests) > 1)  # noqa: B023
+        desk.exporter.close(0.1)
+        assert desk.reports == [(1, "closed", True, False, None)]
         desk.exporter._thread.join(60)
-        assert not desk.exporter._thread.is_alive(), "the request under way was ended"
-        assert collector.connections == 1, "and not sent again"
-        assert (desk.exporter.queued, desk.exporter.send(record(), 4)) == (0, False)
+        assert not desk.exporter._thread.is_alive()
 
-    def test_its_end_waits_for_no_pause_and_for_nothing_to_be_halved(
-        self, collector: Collector, desk_of: DeskOf
-    ) -> None:
-        for answer in (response(503, headers=[("retry-after", "300")]), response(413)):
-            collector.usual = answer
-            desk = desk_of(collector.endpoint)
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    return pem_files(tmp_path, "collector")
+
+
+@pytest.fixture
+def secured(files: tuple[Path, Path]) -> Iterator[tuple[Collector, ssl.SSLContext]]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*files)
+    made = Collector(context)
+    yield made, context
+    made.close()
+    made.join()
+
+
+@pytest.mark.promise("opentelemetry.md", "A collector over https is trusted by its certificate alone.")
+def test_a_collector_is_trusted_by_its_certificate(
+    secured: tuple[Collector, ssl.SSLContext], files: tuple[Path, Path], desk_of: DeskOf
+) -> None:
+    collector, _ = secured
+    desk = desk_of(collector.endpoint, certificate=str(files[0]), timeout=10)
+    desk.send(3, size=1_000_000)
+    assert {reason for _, reason, *_ in desk.settle(3)} == {None}
+    assert (collector.connections, len(collector.requests)) == (1, 3)
+    for endpoint, reason in (
+        (collector.endpoint, "SSLCertVerificationError"),
+        ("http://no-such-host.invalid:4318", "gaierror"),  # a name without an address is tried again
+    ):
+        with capture_logs() as logged:
+            desk = desk_of(endpoint, timeout=10)
             desk.send()
-            until(lambda: desk.exporter._is_failing or len(collector.requests) > 1)  # noqa: B023
-            desk.exporter.close(0.1)
-            assert desk.reports == [(1, "closed", True, False, None)]
-            desk.exporter._thread.join(60)
-            assert not desk.exporter._thread.is_alive()
-
-    def test_what_can_be_delivered_at_the_end_is(self, collector: Collector, desk_of: DeskOf) -> None:
-        desk = desk_of(collector.endpoint)
-        desk.send(50)
-        desk.exporter.close(60)
-        assert [reason for _, reason, *_ in desk.reports] == [None] * 50
-        assert len(collector.events()) == 50
+            until(lambda: desk.exporter._is_failing)  # noqa: B023
+        assert logged[0]["reason"] == reason
+    assert len(collector.requests) == 3
 
 
-class TestTls:
-    @pytest.fixture
-    def files(self, tmp_path: Path) -> tuple[Path, Path]:
-        return pem_files(tmp_path, "collector")
-
-    @pytest.fixture
-    def secured(self, files: tuple[Path, Path]) -> Iterator[tuple[Collector, ssl.SSLContext]]:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(*files)
-        made = Collector(context)
-        yield made, context
-        made.close()
-        made.join()
-
-    @pytest.mark.promise("opentelemetry.md", "A collector over https is trusted by its certificate alone.")
-    def test_a_collector_is_trusted_by_its_certificate(
-        self, secured: tuple[Collector, ssl.SSLContext], files: tuple[Path, Path], desk_of: DeskOf
-    ) -> None:
-        collector, _ = secured
-        desk = desk_of(collector.endpoint, certificate=str(files[0]), timeout=10)
-        desk.send(3, size=1_000_000)
-        assert {reason for _, reason, *_ in desk.settle(3)} == {None}
-        assert (collector.connections, len(collector.requests)) == (1, 3)
-        for endpoint, reason in (
-            (collector.endpoint, "SSLCertVerificationError"),
-            ("http://no-such-host.invalid:4318", "gaierror"),  # a name without an address is tried again
-        ):
-            with capture_logs() as logged:
-                desk = desk_of(endpoint, timeout=10)
-                desk.send()
-                until(lambda: desk.exporter._is_failing)  # noqa: B023
-            assert logged[0]["reason"] == reason
-        assert len(collector.requests) == 3
-
-    @pytest.mark.promise("opentelemetry.md", "A renewed client certificate needs no restart.")
-    def test_a_renewed_client_certificate_is_used_with_the_next_connection(
-        self, secured: tuple[Collector, ssl.SSLContext], files: tuple[Path, Path], desk_of: DeskOf, tmp_path: Path
-    ) -> None:
-        collector, context = secured
-        old, new = pem_files(tmp_path, "old"), pem_files(tmp_path, "new")
-        own = tmp_path / "own.pem", tmp_path / "own.key"
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.load_verify_locations(new[0])
-        for source, target in zip(old, own, strict=True):
-            target.write_bytes(source.read_bytes())
-        paths = {"client.certificate": str(own[0]), "client.key": str(own[1]), "certificate": str(files[0])}
-        desk = desk_of(collector.endpoint, timeout=10, **paths)
-        desk.send()
-        until(lambda: desk.exporter._is_failing)
-        for source, target in zip(new, own, strict=True):
-            target.write_bytes(source.read_bytes())
-        assert desk.settle()[0][1] is None
+@pytest.mark.promise("opentelemetry.md", "A renewed client certificate needs no restart.")
+def test_a_renewed_client_certificate_is_used_with_the_next_connection(
+    secured: tuple[Collector, ssl.SSLContext], files: tuple[Path, Path], desk_of: DeskOf, tmp_path: Path
+) -> None:
+    collector, context = secured
+    old, new = pem_files(tmp_path, "old"), pem_files(tmp_path, "new")
+    own = tmp_path / "own.pem", tmp_path / "own.key"
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(new[0])
+    for source, target in zip(old, own, strict=True):
+        target.write_bytes(source.read_bytes())
+    paths = {"client.certificate": str(own[0]), "client.key": str(own[1]), "certificate": str(files[0])}
+    desk = desk_of(collector.endpoint, timeout=10, **paths)
+    desk.send()
+    until(lambda: desk.exporter._is_failing)
+    for source, target in zip(new, own, strict=True):
+        target.write_bytes(source.read_bytes())
+    assert desk.settle()[0][1] is None

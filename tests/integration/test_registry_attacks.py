@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -26,6 +24,7 @@ from proxy.fleet.sidecar_record import SidecarRecord, encode, record_key
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
 from tests.integration.metrics import sample
+from tests.integration.sidecars import config_of, running, until
 from tests.integration.topics import described_by
 from tests.tools.topic import messages
 
@@ -62,7 +61,6 @@ class Running:
     def __init__(self, state: ClusterState, process: SidecarProcess) -> None:
         self._state = state
         self._process = process
-        self.log = process.log
 
     def write(self, records: list[tuple[bytes, bytes]], headers: Any = None, **settings: Any) -> list[str]:
         """Produce them; return the names of the errors."""
@@ -83,17 +81,11 @@ class Running:
         return sample(self._process.metrics(), "brokerside_registry_records_dropped_total", reason=reason)
 
     def until_dropped(self, reason: str, count: int) -> None:
-        deadline = time.monotonic() + 60
-        while self.dropped(reason) < count:
-            assert time.monotonic() < deadline, f"{self.dropped(reason)} of {count} dropped as {reason}"
-            time.sleep(0.05)
+        until(lambda: self.dropped(reason) >= count)
 
     def until_logged(self, event: str) -> None:
         """A line of the log is written after what it is about has been counted."""
-        deadline = time.monotonic() + 60
-        while f'"{event}"' not in self.log.read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: f'"{event}"' in self._process.log.read_text())
 
     def until_bounded(self) -> None:
         """The topic of somebody else's making has the limits of a new one.
@@ -101,9 +93,7 @@ class Running:
         The controller has taken them before the broker goes by them.
         """
         self.until_logged("topic_bounded")
-        deadline = time.monotonic() + 60
-        while not self.write([spoofed(1000 + n, LARGE) for n in range(20)], **{"compression.type": "gzip"}):
-            assert time.monotonic() < deadline
+        until(lambda: self.write([spoofed(1000 + n, LARGE) for n in range(20)], **{"compression.type": "gzip"}))
 
     def peak(self) -> int:
         """Most bytes that were resident since the last call."""
@@ -115,16 +105,9 @@ class Running:
 
 
 @contextmanager
-def running(state: ClusterState, folder: Path, settings: Mapping[str, Any]) -> Iterator[Running]:
-    node = state.nodes[0]
-    config = yaml.safe_load((node.home.parent / "sidecar-1.yaml").read_text())
-    path = folder / "sidecar.yaml"
-    path.write_text(yaml.safe_dump({**config, **settings}))
-    process = SidecarProcess.start(path, folder / "sidecar.log", node.admin)
-    try:
+def attacked(state: ClusterState, folder: Path, settings: Mapping[str, Any]) -> Iterator[Running]:
+    with running(config_of(state.nodes[0], **settings), folder) as process:
         yield Running(state, process)
-    finally:
-        assert process.stop()
 
 
 def spoofed(node_id: int, tags: Mapping[str, str]) -> tuple[bytes, bytes]:
@@ -142,7 +125,7 @@ LARGE = {f"t{n}": "x" * 1000 for n in range(100)}
 )
 def test_no_record_becomes_large_in_a_reader(state: ClusterState, tmp_path: Path) -> None:
     """300 sidecars that there are not, 30 MB in some kilobytes: an existing topic is bounded as a new one is."""
-    with running(state, tmp_path, {}) as sidecar:
+    with attacked(state, tmp_path, {}) as sidecar:
         sidecar.until_bounded()
         before = sidecar.peak()
         for codec in ("zstd", "gzip"):
@@ -152,7 +135,7 @@ def test_no_record_becomes_large_in_a_reader(state: ClusterState, tmp_path: Path
         assert sidecar.write([spoofed(1000 + n, LARGE) for n in range(300)], **one_by_one) == []
         sidecar.until_dropped("unknown_broker", 300)
         assert sidecar.peak() - before < 16 * MIB
-    with running(state, tmp_path, {}) as sidecar:  # beside what is there already
+    with attacked(state, tmp_path, {}) as sidecar:  # beside what is there already
         sidecar.until_dropped("unknown_broker", 200)  # others are too much, until the brokers are known
         assert sidecar.peak() < 128 * MIB
 
@@ -168,13 +151,13 @@ def test_what_nobody_has_signed_is_ignored_while_keys_are_rotated(state: Cluster
     node, bootstrap = state.nodes[0], state.internal_bootstrap
     signed = {"registry": {"hmac.keys.file": "keys"}}
     keys.write_text(OLD)
-    with running(state, tmp_path, signed), BrokerMetadataClient(node.advertised) as client:
+    with attacked(state, tmp_path, signed), BrokerMetadataClient(node.advertised) as client:
         assert [one.node_id for one in client.brokers()] == [1]
 
     keys.write_text(f"{NEW}\n{OLD}\n")
     audit = {"workers": 2, "audit": {"hmac.keys.file": "keys", "topic": "signed"}}
     audit["observer.shutdown.timeout.ms"] = 20_000  # what is to be delivered at the end has no spool
-    with running(state, tmp_path, signed | audit) as sidecar:
+    with attacked(state, tmp_path, signed | audit) as sidecar:
         record = spoofed(1, {})
         forged = {
             "unsigned": None,
@@ -201,5 +184,5 @@ def test_what_nobody_has_signed_is_ignored_while_keys_are_rotated(state: Cluster
     keys.write_text(NEW)
     signers = [dict(one.headers() or []).get(HEADER, b"").partition(b":")[0] for one in messages(bootstrap, TOPIC)]
     assert b"old" in signers
-    with running(state, tmp_path, signed) as sidecar:
+    with attacked(state, tmp_path, signed) as sidecar:
         sidecar.until_dropped("unknown_key", signers.count(b"old") + signers.count(b"other"))
