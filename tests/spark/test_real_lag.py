@@ -21,7 +21,7 @@ from proxy.local import cluster as local_cluster
 from proxy.local.broker import AUDIT_TOPIC
 from proxy.local.cluster import ClusterState, tool
 from proxy.local.sidecars import SidecarProcess
-from proxy.local.workload import create_topics
+from proxy.local.workload import confluent_consume, create_topics
 from spark_jobs.query import query
 from spark_jobs.run import run
 
@@ -89,8 +89,9 @@ def _sidecar(cluster: ClusterState, number: int) -> SidecarProcess:
 def _work(cluster: ClusterState) -> None:
     bootstrap = cluster.bootstrap
     _produce(bootstrap)
-    for number, group in enumerate((*LIBRDKAFKA, *CONSUMER_PROTOCOL)):
-        _consume(bootstrap, group, TOPICS[number % 3], 20 * number + 10, group in CONSUMER_PROTOCOL)
+    for number, client_id in enumerate((*LIBRDKAFKA, *CONSUMER_PROTOCOL)):
+        protocol = "consumer" if client_id in CONSUMER_PROTOCOL else "classic"
+        confluent_consume(bootstrap, client_id, TOPICS[number % 3], 20 * number + 10, protocol)
     for number, group in enumerate(KAFKA_PYTHON):
         _consume_with_kafka_python(bootstrap, group, TOPICS[number], 40 + number)
     for group in JAVA:
@@ -102,7 +103,7 @@ def _work(cluster: ClusterState) -> None:
         admin.alter_consumer_group_offsets(wanted)[group].result(DEADLINE)
     _process_in_transactions(bootstrap)
     _produce(bootstrap)
-    _consume(bootstrap, "last", TRANSACTED, RECORDS, False)  # sees the ends of transactions
+    confluent_consume(bootstrap, "last", TRANSACTED, RECORDS, "classic")  # sees the ends of transactions
 
 
 def _produce(bootstrap: str) -> None:
@@ -117,23 +118,6 @@ def _produce(bootstrap: str) -> None:
         for number in range(RECORDS // 2):
             producer.produce(topic, b"x" * 50, partition=number % 4)
     assert producer.flush(DEADLINE) == 0
-
-
-def _consume(bootstrap: str, group: str, topic: str, count: int, consumer_protocol: bool) -> None:
-    settings = {
-        "bootstrap.servers": bootstrap, "group.id": group, "client.id": f"of-{group}", "auto.offset.reset": "earliest",
-        "enable.auto.commit": False, "group.protocol": "consumer" if consumer_protocol else "classic",
-    }  # fmt: skip
-    consumer = Consumer(settings)
-    consumer.subscribe([topic])
-    read, deadline = 0, time.monotonic() + DEADLINE
-    while read < count:
-        assert time.monotonic() < deadline, f"{group} read {read} of {count}"
-        for message in consumer.consume(min(50, count - read), 0.5):
-            assert message.error() is None
-            read += 1
-    consumer.commit(asynchronous=False)
-    consumer.close()
 
 
 def _consume_with_kafka_python(bootstrap: str, group: str, topic: str, count: int) -> None:
@@ -224,10 +208,10 @@ def test_groups_have_their_members_and_topics(loaded: Load) -> None:
             " FROM groups GROUP BY ALL ORDER BY ALL"
         )
     }
-    for number, group in enumerate(LIBRDKAFKA):
-        assert found[group] == ("classic", [TOPICS[number % 3]], ["commit"], [f"of-{group}"], True, True)
-    for number, group in enumerate(CONSUMER_PROTOCOL):
-        assert found[group][:2] == ("consumer", [TOPICS[(9 + number) % 3]])
+    for number, client_id in enumerate(LIBRDKAFKA):
+        assert found[f"{client_id}-group"] == ("classic", [TOPICS[number % 3]], ["commit"], [client_id], True, True)
+    for number, client_id in enumerate(CONSUMER_PROTOCOL):
+        assert found[f"{client_id}-group"][:2] == ("consumer", [TOPICS[(9 + number) % 3]])
     for group in SET_BY_ADMIN:
         assert found[group] == (None, ["clicks"], ["commit"], ["operator"], False, True)
     # The producer commits, under its own client id, what the consumer fetches.

@@ -48,21 +48,6 @@ def without(run: list[dict[str, Any]], *minutes: int) -> list[dict[str, Any]]:
     return left
 
 
-def test_a_sidecar_that_is_always_on_covers_all_of_the_time() -> None:
-    """Wherever in a minute it begins and ends, with several brokers, and over midnight."""
-    cases = {f"from_{first}_{last}": alive(first, last) for first in (0, 1, 49, 51, 59.5) for last in (600, 651, 659)}
-    cases["brokers"] = alive(0, 900) + alive(12, 899, broker=2, boot="b2") + alive(55, 891, broker=3, boot="b3")
-    cases["workers"] = alive(0, 900) + alive(2, 900, boot="w2")
-    cases["midnight"] = alive(12 * HOUR - 120, 12 * HOUR + 120)
-    found = judged(**cases)
-    assert {name: (row.coverage, row.uncovered_brokers) for name, row in found.items()} == dict.fromkeys(
-        cases, (1.0, [])
-    )
-    assert [row.covered_since == row.since for row in found.values()] == [True] * len(cases)
-    assert (found["from_51_659"].since, found["from_51_659"].as_of) == (after(51), after(651))
-    assert found["brokers"].since == after(0)
-
-
 @pytest.mark.promise(
     "tables/topics.md",
     "A broker without a living sidecar for a minute or more ends the time from which everything was seen.",

@@ -181,28 +181,19 @@ WHAT = {
 }  # fmt: skip
 
 
-def test_an_event_says_what_happened(tmp_path: Path) -> None:
+def test_an_event_says_what_happened_to_what(tmp_path: Path) -> None:
     for number, (case, (changed, expected)) in enumerate(WHAT.items()):
         write(tmp_path / str(number), "changes", ROW | changed)
         (event,) = events(tmp_path / str(number))
         assert (event["type_uid"], event["status"], event["severity"], event.get("status_code")) == expected, case
         assert event["unmapped"]["validate_only"] is False, case
-
-
-def test_a_setting_has_its_topic_and_an_acl_says_who_may_do_what(tmp_path: Path) -> None:
-    topic = {"parent_type": "topic", "parent_name": "orders"}
-    of_topic = {"type": "topic", "name": "orders"}
     acl = {"acl_permission_type": "ALLOW", "acl_operation": "Read", "acl_host": "*", "acl_pattern_type": "LITERAL"}
-    cases = {
-        "setting": ({"resource_type": "config", "resource_name": "retention.ms"},
-                    {"type": "config", "name": "retention.ms"}),
-        "acl": ({"resource_type": "user", "resource_name": "User:eve", **acl},
-                {"type": "user", "name": "User:eve", "data": acl}),
-    }  # fmt: skip
-    for case, (of, expected) in cases.items():
-        write(tmp_path / case, "changes", ROW | topic | of)
-        (event,) = events(tmp_path / case)
-        assert event["resources"] == [expected, of_topic], case
+    for kind, name, more in (("config", "retention.ms", {}), ("user", "User:eve", acl)):
+        of = {"resource_type": kind, "resource_name": name, "parent_type": "topic", "parent_name": "orders"}
+        write(tmp_path / kind, "changes", ROW | of | more)
+        (event,) = events(tmp_path / kind)
+        expected_resource = {"type": kind, "name": name} | ({"data": more} if more else {})
+        assert event["resources"] == [expected_resource, {"type": "topic", "name": "orders"}]
 
 
 def test_days_are_chosen_and_what_is_missing_is_said(root: Path) -> None:

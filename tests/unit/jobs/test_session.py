@@ -10,7 +10,7 @@ import pytest
 
 from spark_jobs.error_messages import explain_spark_error
 from spark_jobs.errors import JobError
-from spark_jobs.session import OUT_OF_MEMORY_MESSAGE, _package_as_zip, _spark_log, summarize_error
+from spark_jobs.session import _package_as_zip, summarize_error
 from spark_jobs.storage_options import storage_options
 
 CREATED = """An error occurred while calling o112.execute.
@@ -64,18 +64,6 @@ def test_the_first_cause_of_a_failure_is_reported() -> None:
     assert explain_spark_error("java.lang.OutOfMemoryError: Java heap space", "audit", "/cp") is None
 
 
-def test_too_little_memory_is_reported_whatever_failed_for_it() -> None:
-    def fail() -> None:
-        with _spark_log() as log:
-            log.write(b"WARN x\njava.lang.OutOfMemoryError: Java heap space\n")
-            log.flush()
-            raise RuntimeError("something is null")
-
-    with pytest.raises(JobError, match=OUT_OF_MEMORY_MESSAGE) as raised:
-        fail()
-    Path(str(raised.value).rpartition(": ")[2].rstrip(")")).unlink()
-
-
 @pytest.mark.promise("jobs.md", "Executors are sent the code of the job, and need msgspec and PyArrow besides.")
 def test_what_executors_are_sent_is_all_that_they_need() -> None:
     """Of the packages that a driver has they need no others than msgspec, PyArrow, PySpark."""
@@ -94,70 +82,40 @@ def test_what_executors_are_sent_is_all_that_they_need() -> None:
 
 ACCOUNT = "lake.dfs.core.windows.net"
 
-STORAGES = [
-    ("/data/tables", {}, {}),
-    ("file:///data/tables", {}, {}),
-    ("s3a://bucket/tables", {}, {"aws_conditional_put": "etag"}),
+S3 = {"aws_conditional_put": "etag"}
+OAUTH = "fs.azure.account.oauth2.client"
+NAMENODES = {
+    "dfs.ha.namenodes.nameservice": "a,b", "dfs.namenode.rpc-address.nameservice.a": "one:8020",
+    "dfs.namenode.rpc-address.nameservice.b": "two:8020",
+}  # fmt: skip
+STORAGES: list[tuple[str, dict[str, str], dict[str, str]]] = [
+    ("/data/tables", {}, {}), ("file:///data/tables", {}, {}), ("s3a://bucket/tables", {}, S3),
     (
         "s3a://bucket/tables",
-        {
-            "fs.s3a.endpoint": "http://store:9000", "fs.s3a.endpoint.region": "eu-1",
-            "fs.s3a.path.style.access": "true", "fs.s3a.encryption.algorithm": "SSE-KMS",
-            "fs.s3a.encryption.key": "arn:aws:kms:key",
-        },
-        {
-            "aws_conditional_put": "etag", "aws_endpoint_url": "http://store:9000", "aws_region": "eu-1",
-            "aws_allow_http": "true", "aws_virtual_hosted_style_request": "false",
-            "aws_server_side_encryption": "aws:kms", "aws_sse_kms_key_id": "arn:aws:kms:key",
-        },
+        {"fs.s3a.endpoint": "http://store:9000", "fs.s3a.endpoint.region": "eu-1", "fs.s3a.path.style.access": "true",
+         "fs.s3a.encryption.algorithm": "SSE-KMS", "fs.s3a.encryption.key": "arn:aws:kms:key"},
+        {**S3, "aws_endpoint_url": "http://store:9000", "aws_region": "eu-1", "aws_allow_http": "true",
+         "aws_virtual_hosted_style_request": "false", "aws_server_side_encryption": "aws:kms",
+         "aws_sse_kms_key_id": "arn:aws:kms:key"},
     ),
-    (
-        "s3a://bucket/tables",
-        {"fs.s3a.endpoint": "store:9000", "fs.s3a.connection.ssl.enabled": "false"},
-        {"aws_conditional_put": "etag", "aws_endpoint_url": "http://store:9000", "aws_allow_http": "true"},
-    ),
-    (
-        "s3a://bucket/tables",
-        {"fs.s3a.endpoint": "s3.eu-central-1.amazonaws.com"},
-        {"aws_conditional_put": "etag", "aws_endpoint_url": "https://s3.eu-central-1.amazonaws.com"},
-    ),
+    ("s3a://bucket/tables", {"fs.s3a.endpoint": "store:9000", "fs.s3a.connection.ssl.enabled": "false"},
+     {**S3, "aws_endpoint_url": "http://store:9000", "aws_allow_http": "true"}),
+    ("s3a://bucket/tables", {"fs.s3a.endpoint": "s3.eu-central-1.amazonaws.com"},
+     {**S3, "aws_endpoint_url": "https://s3.eu-central-1.amazonaws.com"}),
+    (f"abfss://tables@{ACCOUNT}/brokerside",
+     {f"fs.azure.account.key.{ACCOUNT}": "key", "fs.azure.account.key": "of all"},
+     {"azure_storage_account_name": "lake", "azure_storage_account_key": "key"}),
     (
         f"abfss://tables@{ACCOUNT}/brokerside",
-        {f"fs.azure.account.key.{ACCOUNT}": "key", "fs.azure.account.key": "of all"},
-        {"azure_storage_account_name": "lake", "azure_storage_account_key": "key"},
+        {f"{OAUTH}.id": "id", f"{OAUTH}.secret": "secret",
+         f"{OAUTH}.endpoint": "https://login.microsoftonline.com/tenant/oauth2/token"},
+        {"azure_storage_account_name": "lake", "azure_storage_client_id": "id",
+         "azure_storage_client_secret": "secret", "azure_storage_tenant_id": "tenant",
+         "azure_storage_authority_host": "https://login.microsoftonline.com"},
     ),
-    (
-        f"abfss://tables@{ACCOUNT}/brokerside",
-        {
-            "fs.azure.account.oauth2.client.id": "id",
-            "fs.azure.account.oauth2.client.secret": "secret",
-            "fs.azure.account.oauth2.client.endpoint": "https://login.microsoftonline.com/tenant/oauth2/token",
-        },
-        {
-            "azure_storage_account_name": "lake", "azure_storage_client_id": "id",
-            "azure_storage_client_secret": "secret", "azure_storage_tenant_id": "tenant",
-            "azure_storage_authority_host": "https://login.microsoftonline.com",
-        },
-    ),
-    (
-        "gs://bucket/tables",
-        {"fs.gs.auth.service.account.json.keyfile": "/key.json"},
-        {"google_service_account": "/key.json"},
-    ),
-    ("hdfs://namenode:8020/tables", {}, {}),
-    (
-        "hdfs://nameservice/tables",
-        {
-            "dfs.ha.namenodes.nameservice": "a,b",
-            "dfs.namenode.rpc-address.nameservice.a": "one:8020",
-            "dfs.namenode.rpc-address.nameservice.b": "two:8020",
-        },
-        {
-            "dfs.ha.namenodes.nameservice": "a,b",
-            "dfs.namenode.rpc-address.nameservice.a": "one:8020",
-            "dfs.namenode.rpc-address.nameservice.b": "two:8020",
-        },
-    ),
+    ("gs://bucket/tables", {"fs.gs.auth.service.account.json.keyfile": "/key.json"},
+     {"google_service_account": "/key.json"}),
+    ("hdfs://namenode:8020/tables", {}, {}), ("hdfs://nameservice/tables", NAMENODES, NAMENODES),
 ]  # fmt: skip
 """Addresses of tables, Spark's settings, and what commits are given."""
 

@@ -186,18 +186,6 @@ def test_throttles_of_one_minute_address_and_limit_are_one_row() -> None:
     }  # fmt: skip
 
 
-def test_throttles_of_another_limit_or_client_have_another_row() -> None:
-    reported = [
-        throttle(), throttle(action="drop"), throttle(scope="listener"), throttle(quota="connections"),
-        throttle(scope="principal", principal="User:alice"), throttle(scope="principal", principal="User:bob"),
-        throttle(client_ip="*"), throttle(listener="TLS"), throttle(ts_first=NOON + MINUTE, ts_last=NOON + MINUTE),
-        throttle(ts_first=NOON + 12 * 60 * MINUTE, ts_last=NOON + 12 * 60 * MINUTE),
-    ]  # fmt: skip
-    rows = decoded("throttles", [encoded(*reported), encoded(throttle(), broker_id=2)])
-    assert [row["count"] for row in rows] == [3] * 11
-    assert sorted({row.day for row in rows}) == [date(2026, 9, 22), date(2026, 9, 23)]
-
-
 def merged_rows(table: str, batches: Sequence[Sequence[bytes]]) -> list[Row]:
     stored = [row for batch in batches for row in decoded(table, batch)]
     return sorted(map(Row, merged(STREAMED[table], stored)), key=str)
