@@ -151,7 +151,6 @@ class Coordinating:
         return reader, writer, int.from_bytes(frame[8:10], "big")
 
     def of(self, kind: type[Any]) -> list[Any]:
-        """The events of a kind."""
         return [event for event in self.events if isinstance(event, kind)]
 
     @property
@@ -185,7 +184,6 @@ class Coordinating:
 
     @property
     def limited(self) -> int:
-        """Connections that count in limits."""
         return len(self.sidecar.admission.open_numbers())
 
 
@@ -247,7 +245,6 @@ def registration(asked: RegisterConsumerRequest = ASKED, version: int = 1, corre
 
 
 def reset(writer: Writer) -> None:
-    """Close a connection by RST."""
     sock = writer.get_extra_info("socket")
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()

@@ -37,46 +37,24 @@ from tests.integration.own_network import Direction
 
 SECOND = 1_000_000_000
 
-MEMBERS = 4
-"""Consumers that live at the same time, but for a moment."""
-
-RATE = 20
-"""Messages of each partition in a second."""
-
-PAUSE = 0.25
-"""Seconds in which messages wait in the streams of a consumer: it has some when it is stopped."""
-
+MEMBERS = 4  # consumers that live at the same time, but for a moment
+RATE = 20  # messages of each partition in a second
+PAUSE = 0.25  # seconds in which messages wait in the streams of a consumer: it has some when it is stopped
 MAX_PARTITIONS = 9
 
-STOPPED_FOR = (0.1, 0.5, 0.9, 2.2, 3.0)
-"""For how many session timeouts consumers are stopped. After two, their partitions are others'."""
+# For how many session timeouts consumers are stopped, or cut off from the sidecar that coordinates them. After two,
+# their partitions are others'.
+STOPPED_FOR, CUT_FOR = (0.1, 0.5, 0.9, 2.2, 3.0), (0.5, 3.0)
 
-CUT_FOR = (0.5, 3.0)
-"""For how many session timeouts they are cut off from the sidecar that coordinates them."""
-
-CUT_SECONDS = 12
-"""For so long a coordinator is cut off from the brokers. It is silent after ``state.write.timeout.ms``, 5 s."""
-
-CALM_SECONDS = (3, 20)
-"""Between two ends of coordinators: in the longer one a successor has time to wait for consumers that are gone."""
-
-BROKER_SECONDS = 150
-"""Between two brokers that are killed."""
-
-WRITER_SECONDS = 10
-"""For so long a coordinator keeps a writer that commits nothing, when a broker is killed."""
-
-RECREATED_SECONDS = 5
-"""For so long after a topic was recreated, a consumer may begin at an offset of the topic before it."""
-
-LATE_SECONDS = 1
-"""By so much a ping may be late on a busy machine."""
-
-COMMIT_SECONDS = 3
-"""By so much a commit may take longer there than its interval."""
-
-FENCED_SECONDS = 3
-"""For so long a coordinator may not know that its successor has fenced it: it writes every 2 s at least."""
+# Seconds
+CUT_SECONDS = 12  # a coordinator is cut off from the brokers; it is silent after ``state.write.timeout.ms``, 5 s
+CALM_SECONDS = (3, 20)  # between two ends of coordinators: in the longer one a successor can wait for who is gone
+BROKER_SECONDS = 150  # between two brokers that are killed
+WRITER_SECONDS = 10  # a coordinator keeps a writer that commits nothing, when a broker is killed
+RECREATED_SECONDS = 5  # after a topic was recreated, a consumer may begin at an offset of the topic before it
+LATE_SECONDS = 1  # a ping may be late on a busy machine
+COMMIT_SECONDS = 3  # a commit may take longer there than its interval
+FENCED_SECONDS = 3  # a coordinator may not know that its successor has fenced it: it writes every 2 s at least
 
 RETURN_SECONDS = 10
 """By so much longer than 4T/3 a successor may wait for consumers that are missing, before others get StartFetcher: 1.02
@@ -158,7 +136,6 @@ class GroupChurn:
         return status
 
     def close(self) -> None:
-        """Stop the producers."""
         for producer in self._producers.values():
             producer.stop()
 
@@ -186,14 +163,8 @@ class GroupChurn:
             uncommitted=self._commit_interval_ms * MILLISECOND + COMMIT_SECONDS * SECOND,
             lease=self._timeout,
         )
-        explained, others = Counter[str](), list[Replay]()
-        for one in find_replays(self.journals):
-            reason = explainer.explain(one)
-            if reason is None:
-                others.append(one)
-            else:
-                explained[reason] += 1
-        return explained, others
+        found = [(explainer.explain(one), one) for one in find_replays(self.journals)]
+        return Counter(reason for reason, _ in found if reason), [one for reason, one in found if reason is None]
 
     def _events(self) -> list[Event]:
         """What the faults have brought about, as section 8 of the design allows it.
@@ -207,23 +178,25 @@ class GroupChurn:
         """
         timeout, unreported = self._timeout, self._timeout // 3 + LATE_SECONDS * SECOND
         found: list[Event] = []
+        # From when on what it reports may be lost, until when it hands out, and for how long it had not reported.
+        losses = {
+            "kill": (0, SECOND, unreported),
+            "leave": (timeout, timeout, 0),
+            f"cut {Direction.FROM.value}": (0, timeout * 5 // 3 + SECOND, unreported),
+        }
+        outages = {
+            "kill coordinator": SECOND,
+            "cut coordinator": 2 * timeout,
+            "kill broker": WRITER_SECONDS * SECOND + 2 * timeout,
+        }
         for at, what, name in self.faults:
-            if what == "kill":
-                found.append(Loss(name, what, at, at + SECOND, unreported))
-            elif what == "leave":
-                found.append(Loss(name, what, at + timeout, at + timeout, 0))
-            elif what == f"cut {Direction.FROM.value}":
-                found.append(Loss(name, what, at, at + timeout * 5 // 3 + SECOND, unreported))
-            elif what == "kill coordinator":
-                found.append(Outage(what, at, at + SECOND))
-            elif what == "cut coordinator":
-                found.append(Outage(what, at, at + 2 * timeout))
-            elif what == "kill broker":
-                found.append(Outage(what, at, at + WRITER_SECONDS * SECOND + 2 * timeout))
+            if what in outages:
+                found.append(Outage(what, at, at + outages[what]))
             elif what == "recreate":
                 found.append(Recreation(name, at, at + RECREATED_SECONDS * SECOND))
-            elif what == "stop" or what.startswith(("cut ", "reset ")):
-                found.append(Loss(name, what, at, at + timeout + SECOND, unreported))
+            elif what in losses or what == "stop" or what.startswith(("cut ", "reset ")):
+                lost, until, before = losses.get(what, (0, timeout + SECOND, unreported))
+                found.append(Loss(name, what, at + lost, at + until, before))
         resigned = self._fleet.resigned(partition_of(self._group, self._fleet.partitions))
         found += [Outage("takeover", at - FENCED_SECONDS * SECOND, at) for at in resigned]
         unsure_for = timeout * 4 // 3 + RETURN_SECONDS * SECOND

@@ -68,7 +68,6 @@ class ConsumerProcess:
 
     @property
     def journal(self) -> Journal:
-        """What it has written so far."""
         if (size := self._path.stat().st_size) != self._read[0]:
             self._read = size, read_journal(self._path)
         return self._read[1]
@@ -77,7 +76,6 @@ class ConsumerProcess:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """Kill it, if it runs."""
         self._process.kill()
         self._process.wait()
 
@@ -86,7 +84,6 @@ class ConsumerProcess:
         self._process.terminate()
 
     def check_log(self) -> None:
-        """It has not made a mistake."""
         assert "Traceback" not in (output := self._path.with_suffix(".log").read_text()), output
 
 
@@ -177,7 +174,6 @@ class GroupFleet(FeatureFleet):
         return None
 
     def held(self, broker_id: int) -> set[int]:
-        """The partitions that a sidecar holds."""
         return {one["partition"] for one in self.ask(broker_id, "/coordinator")["held"]}
 
     def is_spread(self) -> bool:
@@ -191,12 +187,10 @@ class GroupFleet(FeatureFleet):
             return False
 
     def leaders(self, topic: str) -> dict[int, int]:
-        """The leader of each partition of a topic."""
         found = self.admin.list_topics(topic, timeout=20).topics[topic].partitions
         return {number: one.leader for number, one in found.items()}
 
     def is_replicated(self, *topics: str) -> bool:
-        """Whether all replicas of the partitions of topics are in sync."""
         found = self.admin.list_topics(timeout=20).topics
         partitions = [one for topic in topics for one in found[topic].partitions.values()]
         return all(len(one.isrs) == len(one.replicas) for one in partitions)
@@ -230,7 +224,6 @@ class GroupFleet(FeatureFleet):
         }
 
     def cluster_metadata(self, broker_id: int, version: int, group: str | None = None) -> ClusterMetadataResponse:
-        """What a sidecar answers to ClusterMetadata."""
         body = encode_cluster_metadata_request(version, ClusterMetadataRequest(group))
         with Peer(self.address(broker_id)) as peer:
             return decode_cluster_metadata_response(peer.ask(CLUSTER_METADATA, version, body))
@@ -278,7 +271,6 @@ class GroupFleet(FeatureFleet):
         wait_until(lambda: len(self.leaders(name)) == partitions and -1 not in self.leaders(name).values())
 
     def add_partitions(self, topic: str, partitions: int) -> None:
-        """Let a topic have so many partitions."""
         self.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
         wait_until(lambda: len(self.leaders(topic)) == partitions and -1 not in self.leaders(topic).values())
 
@@ -336,7 +328,6 @@ class GroupFleet(FeatureFleet):
         return [_boottime_of(one) for one in self.logged("group_unsure", group=group)]
 
     def check_logs(self) -> None:
-        """No sidecar has made a mistake."""
         for log in self.folder.glob("sidecar-*.log"):
             text = log.read_text()
             assert not [line for line in text.splitlines() if "Traceback" in line or '"level":"error"' in line], log

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.kafka
 SECONDS = 60.0
 """For anything of the consumer's."""
 
+CONSUMER = "c1"
 SMALLEST = -2
 
 SESSION_TIMEOUT_MS = 60_000
@@ -44,7 +45,6 @@ class ScriptedCoordinator:
         self._correlation_id = 0
         self.connection: socket.socket | None = None
         self._last_response: wire.ConsumerResponse | None = None
-        self.registered: wire.RegisterConsumerRequest | None = None
 
     def close(self) -> None:
         self.hang_up()
@@ -69,11 +69,10 @@ class ScriptedCoordinator:
         assert key == wire.REGISTER_CONSUMER
         response = wire.RegisterConsumerResponse(0, 1, 1)
         self._send(wire.response_frame(correlation_id, wire.encode_register_consumer_response(version, response)))
-        self.registered = wire.decode_register_consumer_request(version, body)
-        return self.registered
+        return wire.decode_register_consumer_request(version, body)
 
     def ping(self) -> wire.ConsumerResponse:
-        return self._call(wire.encode_ping(self._next(), wire.PingRequest(self._consumer_id, 0)))
+        return self._call(wire.encode_ping(self._next(), wire.PingRequest(CONSUMER, 0)))
 
     def ping_until_end(self) -> list[wire.ConsumerResponse]:
         """Ping until the consumer has closed its connection, and return its responses."""
@@ -86,20 +85,18 @@ class ScriptedCoordinator:
 
     def stop(self) -> wire.ConsumerResponse:
         """Stop all partitions."""
-        return self._call(wire.encode_stop_fetcher(self._next(), wire.StopFetcherRequest(self._consumer_id, None)))
+        return self._call(wire.encode_stop_fetcher(self._next(), wire.StopFetcherRequest(CONSUMER, None)))
 
     def start(self, *threads: list[tuple[str, int, int]]) -> wire.ConsumerResponse:
         """Assign topic, partition and offset, by thread."""
         assigned = tuple(
             wire.AssignedThread(
-                f"{self._consumer_id}-{number}",
+                f"{CONSUMER}-{number}",
                 tuple(wire.ConsumedOffset(topic, 1, partition, offset) for topic, partition, offset in partitions),
             )
             for number, partitions in enumerate(threads)
         )
-        return self._call(
-            wire.encode_start_fetcher(self._next(), wire.StartFetcherRequest(self._consumer_id, assigned, ()))
-        )
+        return self._call(wire.encode_start_fetcher(self._next(), wire.StartFetcherRequest(CONSUMER, assigned, ())))
 
     def receives_end(self) -> bool:
         """Wait until the consumer has closed its connection; whether it did so with a FIN."""
@@ -108,11 +105,6 @@ class ScriptedCoordinator:
             return self.connection.recv(1) == b""
         except ConnectionResetError:
             return False
-
-    @property
-    def _consumer_id(self) -> str:
-        assert self.registered is not None
-        return self.registered.consumer_id
 
     def _next(self) -> int:
         self._correlation_id += 1
@@ -179,7 +171,7 @@ def consumer_of(coordinator: ScriptedCoordinator, cluster: ClusterState, **argum
     kafka = {"bootstrap.servers": cluster.internal_bootstrap}
     group = f"g-{uuid.uuid4().hex[:8]}"
     return CoordinatedConsumer(
-        coordinator.address, group, "c1", kafka=kafka, session_timeout_ms=SESSION_TIMEOUT_MS, **arguments
+        coordinator.address, group, CONSUMER, kafka=kafka, session_timeout_ms=SESSION_TIMEOUT_MS, **arguments
     )
 
 

@@ -7,7 +7,6 @@ import itertools
 import json
 import socket
 import uuid
-from collections.abc import Iterable
 from pathlib import Path
 from time import monotonic
 
@@ -15,7 +14,6 @@ import pytest
 from confluent_kafka.admin import AclOperation, ResourceType  # type: ignore[attr-defined]  # untyped
 
 from proxy.coordinator.events import ConsumerRegistered, RightsChanged
-from proxy.coordinator.subscription import TopicCount
 from proxy.core.exchange import Connection
 from proxy.core.principal_tracker import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from proxy.interceptors.consumer_groups import Registration
@@ -328,26 +326,6 @@ async def test_ends_of_logins_do_not_gather(tmp_path: Path, monkeypatch: pytest.
             running.consumers._schedule_login_end(login)
         assert len(running.consumers._login_ends) <= 12
         assert number in [one for _, one in running.consumers._login_ends], "it is still open"
-
-
-async def test_clients_are_served_between_two_patterns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str] = []
-    select = TopicCount.select
-
-    def noted(self: TopicCount, topics: Iterable[str]) -> dict[str, int]:
-        seen.append("selected")
-        return select(self, topics)
-
-    async with coordinating(tmp_path, Rights()) as running:
-        for n in range(4):
-            await running.register(PATTERN._replace(consumer_id=f"c{n}", topic_count=f"*1*t{n}.*"))
-        monkeypatch.setattr(TopicCount, "select", noted)
-        telling = asyncio.create_task(running.consumers.set_topics(["other"]))
-        while not telling.done():
-            await asyncio.sleep(0)
-            seen.append("turn")
-    assert seen.count("selected") == 4
-    assert ("selected", "selected") not in itertools.pairwise(seen)
 
 
 def stalls_after_two(stalled: asyncio.Event, ended: asyncio.Event | None = None) -> Behaviour:

@@ -25,7 +25,7 @@ from proxy.net.consumer_socket import FRAMES, MAX_CONSUMER_FRAME, ConsumerSocket
 from proxy.net.worker_pool import WorkerPool
 from tests.frames import METADATA, request, response, sized
 from tests.integration import recorder
-from tests.integration.consumers import ASKED, HERE, Coordinating, Rights, coordinating, registration, reset
+from tests.integration.consumers import ASKED, Coordinating, Rights, coordinating, registration, reset
 from tests.integration.peer import read_frame
 
 
@@ -83,7 +83,7 @@ async def test_consumers_are_refused_end_and_are_closed_in_every_way(
     tmp_path: Path, workers: int, recorded: Path
 ) -> None:
     ways = (
-        *(is_refused_at_once, is_refused_by_the_coordinator, is_reset, is_closed_after_what_was_sent),
+        *(is_refused_by_the_coordinator, is_closed_after_what_was_sent),
         *(is_closed_by_an_operator, is_closed_while_it_registers, come_in_a_crowd),
     )
     broker = Rights("forbidden", "secret")
@@ -112,27 +112,6 @@ async def test_consumers_are_refused_end_and_are_closed_in_every_way(
     assert changes["closed"] == changes["opened"] > 100
 
 
-async def is_refused_at_once(running: Coordinating) -> None:
-    """It stays an ordinary connection."""
-    reader, writer = await running.dial()
-    asked = [(ASKED._replace(group_id="forbidden"), 30), (ASKED._replace(topic_count='{"t":1,"secret":1}'), 29)]
-    for n, (one, code) in enumerate(asked):
-        writer.write(registration(one, 1, n) + request(METADATA, 1, n + 100))
-        frame = await asyncio.wait_for(read_frame(reader), 60)
-        assert (frame[4:8], frame[8:10]) == (n.to_bytes(4, "big"), code.to_bytes(2, "big"))
-        assert await asyncio.wait_for(read_frame(reader), 60) == response(n + 100)
-    for own, answer in ((frozenset(), b"\0\x10"), (HERE.own, b"\0\x1e")):
-        running.view(HERE._replace(own=own))
-        async with asyncio.timeout(60):
-            while True:  # until the worker knows
-                writer.write(registration(ASKED._replace(group_id="forbidden"), 1, 7))
-                if (await read_frame(reader))[8:10] == answer:
-                    break
-    assert not running.events
-    writer.close()
-    await running.counted(0, {"client_closed": 1})
-
-
 async def is_refused_by_the_coordinator(running: Coordinating) -> None:
     """It may register again."""
     for number, code in enumerate((14, 24, 92), start=1):
@@ -155,14 +134,6 @@ async def is_refused_by_the_coordinator(running: Coordinating) -> None:
         assert len({event.connection for event in registered}) == 1
         writer.close()
         await running.counted(0, {"client_closed": number})
-
-
-async def is_reset(running: Coordinating) -> None:
-    """Which is told from a clean end."""
-    _, writer, _ = await running.register()
-    reset(writer)
-    await running.until(lambda: running.ends == [("client_reset", False)])
-    await running.counted(0, {"client_reset": 1})
 
 
 async def is_closed_after_what_was_sent(running: Coordinating) -> None:
