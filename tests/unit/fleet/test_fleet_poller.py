@@ -21,7 +21,6 @@ from proxy.fleet.registry import OnContent, RegistryThread
 from proxy.fleet.sidecar_record import STOPPED, decode, encode, record_key
 from proxy.fleet.topic_spec import TopicRecord
 from proxy.interceptors.broker_metadata import BrokerView, FleetView
-from proxy.local.ports import free_ports
 from proxy.protocol.versions import ranges, release_range, versions_for
 from proxy.rpc import messages
 from tests.unit.fleet.cluster import Cluster, text
@@ -350,20 +349,6 @@ async def test_a_listener_that_rewrites_is_ready_once_the_other_sidecars_are_kno
         mapped = {"rewrite.addresses": True, "rewrite.addresses.map": {2: "kafka-2.example:9092"}}
         async with watching(config_of(1, listeners=[{**listener, **mapped}]), cluster) as watched:
             await eventually(lambda: watched.problems == [fleet_poller.ADDRESSES_UNKNOWN, None])
-
-
-async def test_it_does_not_register_before_its_broker_has_said_that_it_is_the_one(cluster, monkeypatch):
-    monkeypatch.setattr(fleet_poller, "FIRST_RETRY", 0.01)
-    broker = Broker(1, NEW)
-    (broker.port,) = free_ports(1)
-    config = config_of(broker.port)
-    config = config.model_copy(update={"listeners": (*config_of(1, "SASL_PLAINTEXT").listeners, *config.listeners)})
-    async with watching(config, cluster) as watched:
-        await watched.until(lambda: "cluster.id" in watched.entry(1).tags)
-        assert watched.registry.written == []
-        server = await asyncio.start_server(broker.serve, "127.0.0.1", broker.port)
-        await eventually(lambda: watched.registry.registered)
-        server.close()
 
 
 async def test_it_withdraws_once_another_broker_answers_at_its_own_address(cluster, monkeypatch):

@@ -154,12 +154,6 @@ async def test_partitions_that_were_added_later_are_passed_over_and_logged_once(
     ]
 
 
-async def test_partitions_of_others_are_left_to_them(polling: Polling) -> None:
-    polling.registry.others = {2: {"groups/1": 4, "groups/2": 4}}
-    assert await polling.begin() == [PartitionAssigned(0, True)]
-    assert (polling.view.holders, polling.view.own) == ({0: 1, 1: 2, 2: 2}, {0})
-
-
 @pytest.mark.parametrize(
     "features",
     [
@@ -216,10 +210,11 @@ async def test_the_end_does_not_wait_where_nobody_can_take_over_and_is_final(
 
 async def test_a_coordinator_that_is_looked_for_is_dialled_at_once(polling: Polling) -> None:
     """The consumers of a killed one ask every other sidecar for it."""
-    polling.registry.others = {2: {"groups/0": 3, "groups/1": 3, "groups/2": 3}}
-    assert await polling.begin() == []
+    polling.registry.others = {2: {"groups/1": 3, "groups/2": 3}}
+    assert await polling.begin() == [PartitionAssigned(0, True)]
+    assert (polling.view.holders, polling.view.own) == ({0: 1, 1: 2, 2: 2}, {0})
     polling.poller.expect_coordinator()
     polling.poller.expect_coordinator()
-    assert await polling.settle() == [PartitionAssigned(partition, True) for partition in range(3)]
+    assert await polling.settle() == [PartitionAssigned(partition, True) for partition in (1, 2)]
     assert polling.dialled == ["kafka-2"]
     assert polling.view.holders == {0: 1, 1: 1, 2: 1}

@@ -175,28 +175,21 @@ def in_turn(*scripts: Script) -> Script:
     return lambda request: (left.pop(0) if len(left) > 1 else left[0])(request)
 
 
-async def test_offsets_within_a_transaction_that_is_not_over_are_asked_for_again(
+async def test_a_coordinator_that_loads_is_asked_again_and_one_that_has_moved_is_looked_for(
     kafka: Kafka, asking: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pending = offsets((0, 5, 0), (1, -1, UNSTABLE), (2, -1, 0))
-    kafka.scripts[OFFSET_FETCH] = in_turn(pending, pending, offsets((0, 5, 0), (1, 0, 0), (2, -1, 0)))
-    assert await asking.read() == {("t", 0): 5, ("t", 1): 0}, "of the partitions that have one"
-    assert (kafka.asked[OFFSET_FETCH], kafka.asked[FIND_COORDINATOR]) == (3, 1)
-    monkeypatch.setattr(group_queries, "RETRY_TIMEOUT", 0.05)
-    kafka.scripts[OFFSET_FETCH] = pending
-    assert await asking.read() is None, "it does not end"
-
-
-async def test_a_coordinator_that_loads_is_asked_again_and_one_that_has_moved_is_looked_for(
-    kafka: Kafka, asking: Asking
-) -> None:
     moved, gone = offsets(code=NOT_COORDINATOR), lambda request: None
-    kafka.scripts[OFFSET_FETCH] = in_turn(offsets(code=LOADING), moved, gone, offsets((0, 5, 0)))
-    assert await asking.read() == {("t", 0): 5}
-    assert (kafka.asked[OFFSET_FETCH], kafka.asked[FIND_COORDINATOR]) == (4, 3)
+    pending = offsets((0, 5, 0), (1, -1, UNSTABLE), (2, -1, 0))  # within a transaction that is not over
+    known = offsets((0, 5, 0), (1, 0, 0), (2, -1, 0))
+    kafka.scripts[OFFSET_FETCH] = in_turn(offsets(code=LOADING), moved, gone, pending, known)
+    assert await asking.read() == {("t", 0): 5, ("t", 1): 0}, "of the partitions that have one"
+    assert (kafka.asked[OFFSET_FETCH], kafka.asked[FIND_COORDINATOR]) == (5, 3)
     kafka.scripts[OFFSET_FETCH] = in_turn(offsets(code=NOT_AUTHORIZED), offsets((0, 5, 0)))
     assert await asking.read() is None, "another error is no answer"
     assert await asking.read() == {("t", 0): 5}
+    monkeypatch.setattr(group_queries, "RETRY_TIMEOUT", 0.05)
+    kafka.scripts[OFFSET_FETCH] = pending
+    assert await asking.read() is None, "it does not end"
 
 
 async def test_many_groups_are_asked_about_in_few_requests(

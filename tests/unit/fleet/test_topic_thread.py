@@ -95,22 +95,6 @@ class Seen:
                 await asyncio.sleep(0.001)
 
 
-async def test_the_end_is_reached_after_what_was_there_was_reported(monkeypatch):
-    topic = Topic(A, B, end_offset=3)
-    seen = Seen(monkeypatch, topic)
-    seen.thread.read_to_end(lambda: seen.reports.append("end"))
-    seen.thread.start()
-    await seen.until(2)
-    await asyncio.sleep(0.05)
-    assert seen.reports == [b"a", b"b"]
-    topic.arriving.append(A)
-    await seen.until(4)
-    await seen.thread.close()
-    assert seen.reports == [b"a", b"b", b"a", "end"]
-    assert topic.producer_closed
-    assert topic.closed.wait(60)
-
-
 @pytest.mark.promise(
     "architecture.md", "A sidecar that waits for the end of its topic waits for that of a topic that was made again."
 )

@@ -101,13 +101,6 @@ class TestPeers:
         assert view.brokers[0] is self.mine
         return view.brokers[1]
 
-    def test_a_running_sidecar_speaks_for_its_broker(self):
-        tags = {"rack": "r2", "protocol.version.source": "sidecar", "protocol.version.exact": "true"}
-        peer = self.peer(reported(tags))
-        assert peer.tags == {"broker.id": "2", **tags}
-        assert (peer.protocol_min, peer.protocol_max) == (40, 77)
-        assert peer.addresses == {"client": ("kafka-2.example", 9092)}
-
     def test_without_one_the_broker_speaks_for_itself(self):
         peer = self.peer(None, derive_capabilities(OLD))
         assert (peer.protocol_min, peer.protocol_max, True) == ranges(OLD)
