@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import socket
+import re
 import struct
 import subprocess
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are exported, untyped
-    AdminClient,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialUpsertion,
-)
+from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion  # type: ignore[attr-defined]  # they are exported, untyped
 
 from proxy.core.principal_tracker import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from proxy.local import cluster as local_cluster
 from tests.frames import METADATA, request, sized
+from tests.integration.quotas import Peer
 from tests.sasl import Scram, authenticate, bearer, handshake, jwt, plain
 
 TIMEOUT = 60.0
 SECURITY = "org.apache.kafka.common.security"
 ALICE, SECRET = "al,i=ce", "canary-5e,c=ret"
 """What SCRAM has to escape."""
+
+DECISION = re.compile(
+    r"Principal = (?P<principal>\S+) is (?P<decision>Allowed|Denied) operation = (?P<operation>\w+) from host = \S+"
+    r" on resource = (?P<type>\w+):LITERAL:(?P<name>\S+) for request = (?P<api>\w+)"
+)
+"""A line of ``kafka.authorizer.logger``. Denials are INFO, the others DEBUG."""
+
+LOGIN = f"{SECURITY}.plain.PlainLoginModule required"
 
 USERS = {"PLAIN": "alice", "SCRAM-SHA-256": ALICE, "SCRAM-SHA-512": ALICE, "OAUTHBEARER": "carol"}
 
@@ -90,20 +95,15 @@ def run_java(bootstrap: str, client_id: str, mechanism: str, name: str, *argumen
     assert done.returncode == 0, done.stderr
 
 
-class Own:
-    """A client of ours that sends what a test says, one thing at a time."""
+class Own(Peer):
+    """A client of ours that logs in as a test says, one thing at a time."""
 
     def __init__(self, bootstrap: str, client_id: str) -> None:
-        host, _, port = bootstrap.rpartition(":")
-        self._sock = socket.create_connection((host, int(port)), TIMEOUT)
+        super().__init__(bootstrap)
         self._client_id = client_id
-        self._asked = 0
 
     def __enter__(self) -> Own:
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self._sock.close()
 
     def ask(self, key: int, version: int, body: bytes) -> bytes:
         """Return what follows the correlation id of the answer."""
@@ -111,15 +111,15 @@ class Own:
 
     def ask_at_once(self, key: int, version: int, bodies: Sequence[bytes]) -> list[bytes]:
         """The same of all ``bodies``, sent before any answer is read."""
+        first = self._asked + 1
         for body in bodies:
             self._asked += 1
-            self._sock.sendall(request(key, version, self._asked, body, self._client_id))
-        return [self._frame()[4:] for _ in bodies]
+            self.sock.sendall(request(key, version, self._asked, body, self._client_id))
+        return [self._answer(number) for number in range(first, self._asked + 1)]
 
     def bare(self, token: bytes) -> bytes:
-        """A token without a request around it, and what answers it."""
-        self._sock.sendall(sized(token))
-        return self._frame()
+        self.sock.sendall(sized(token))
+        return self._read(int.from_bytes(self._read(4), "big"))
 
     def wrapped(self, token: bytes) -> tuple[int, bytes]:
         """A token in a SaslAuthenticate request; its error code, and the token that answers it."""
@@ -129,7 +129,6 @@ class Own:
         return error_code, answer[message + 4 :]
 
     def begin(self, mechanism: str, version: int = 1) -> int:
-        """A handshake; its error code."""
         return int.from_bytes(self.ask(SASL_HANDSHAKE, version, handshake(mechanism))[:2], "big")
 
     def log_in(self, scram: Scram, mechanism: str) -> int:
@@ -142,18 +141,6 @@ class Own:
     def metadata(self) -> None:
         """A request that only a client that is through gets answered."""
         assert len(self.ask(METADATA, 1, struct.pack(">i", 0))) > 10
-
-    def _frame(self) -> bytes:
-        return self._read(int.from_bytes(self._read(4), "big"))
-
-    def _read(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            chunk = self._sock.recv(size - len(data))
-            if not chunk:
-                raise ConnectionError("closed")
-            data += chunk
-        return data
 
 
 def add_scram_user(internal: str, address: str, mechanism: str, name: str, password: str) -> None:
@@ -189,3 +176,13 @@ def bare_tokens(bootstrap: str, client_id: str, mechanism: str) -> None:
 def unsecured(name: str, lasts: float = 600.0) -> str:
     now = time.time()
     return jwt({"sub": name, "iat": now - 3600, "exp": now + lasts}, signature="")
+
+
+def login(user: str, folder: Path) -> Path:
+    """Write and return the file with which Kafka's tools log in as ``user``."""
+    path = folder / f"{user}.properties"
+    path.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+        f'sasl.jaas.config={LOGIN} username="{user}" password="{user}-secret";\n'
+    )
+    return path

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Tapped:
-    """One connection."""
-
     requests: bytearray = field(default_factory=bytearray)
     responses: bytearray = field(default_factory=bytearray)
 

@@ -1,12 +1,16 @@
-"""The ACLs of docs/security.md are what sidecars and jobs need: no more, and no less."""
+"""What Kafka's authorizer logs: the rights that sidecars and jobs use are the ACLs of docs/security.md, and what Kafka's
+own tools are denied is in the events."""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
+import socket
 import subprocess
-from collections.abc import Iterator, Mapping, Set
+import sys
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,30 +25,31 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are ex
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    NewTopic,  # type: ignore[attr-defined]  # they are exported, untyped
     ResourcePatternType,
     ResourceType,
 )
 
 from observers.cluster_events import InventoryEvent
+from observers.event import RequestEvent, Resource
+from proxy.core.encode import NO_TAGGED_FIELDS, encode
 from proxy.core.protected_topics import FEATURES, REGISTRY
+from proxy.core.schema import layout
 from proxy.local import broker
 from proxy.local.cluster import Node
 from proxy.local.sidecars import SidecarProcess
+from spark_jobs.query import query
+from tests import frames, sasl
 from tests.brokers import secured_broker
-from tests.integration.authorizer import DECISION, login
+from tests.integration.logins import DECISION, login
 from tests.integration.quotas import ALTER, RATE, Peer, alter
-from tests.integration.test_admin_requests import run_job
 from tests.integration.test_audit import envelopes, events, until
 from tests.tools.fragments import blocks
 from tests.tools.kafka_tools import KafkaTools
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
-IMPLIED: Mapping[str, Set[str]] = {
-    "Read": {"Describe"},
-    "Write": {"Describe"},
-    "AlterConfigs": {"DescribeConfigs"},
-}
+IMPLIED: Mapping[str, Set[str]] = {"Read": {"Describe"}, "Write": {"Describe"}, "AlterConfigs": {"DescribeConfigs"}}
 """What an operation that is allowed allows as well, in Kafka's authorizer."""
 
 
@@ -89,7 +94,6 @@ def decisions(tmp_path_factory: pytest.TempPathFactory, tools: KafkaTools) -> It
 
 
 def documented_commands() -> str:
-    """The commands of docs/security.md."""
     (block,) = [one for one in blocks("sh", page="docs/security.md") if "kafka-acls.sh" in one.text]
     return block.text
 
@@ -154,13 +158,11 @@ def use_everything(folder: Path, node: Node, internal: str) -> None:
 
 
 def largest_record(admin: AdminClient, topic: str) -> str | None:
-    """The setting, as the broker knows it."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
     return str(admin.describe_configs([resource])[resource].result(60)["max.message.bytes"].value)
 
 
 def inventory(node: Node) -> set[str]:
-    """The topics that an inventory has."""
     found: list[InventoryEvent] = events(envelopes(node.internal, broker.AUDIT_TOPIC), InventoryEvent)
     return {topic.topic for event in found for topic in event.inventory}
 
@@ -171,7 +173,6 @@ def camel(operation: str) -> str:
 
 
 def granted() -> set[Right]:
-    """What the commands grant."""
     found = set()
     for command in re.findall(r"^acls (.*)$", documented_commands().replace("\\\n", ""), re.MULTILINE):
         words = shlex.split(command)
@@ -195,3 +196,284 @@ def test_nothing_is_denied_and_every_acl_is_needed(decisions: list[tuple[str, Ri
     assert {right for decision, right in decisions if decision == "Denied"} == set()
     used = {right for decision, right in decisions if decision == "Allowed"}
     assert {right for right in granted() if not any(right.covers(one) for one in used)} == set()
+
+
+# ---- what Kafka's tools read and change -----------------------------------------------------------------------------
+
+
+USERS = ("admin", "bob")
+DENIALS = {29: "topic", 30: "group", 31: "cluster", 53: "transactional_id", 65: "delegation_token"}
+"""TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID, DELEGATION_TOKEN_AUTHORIZATION_FAILED."""
+
+CHANGES: Sequence[tuple[str, ...]] = (
+    ("topics", "--create", "--topic", "orders", "--partitions", "2", "--config", "retention.ms=60000"),
+    ("topics", "--alter", "--topic", "orders", "--partitions", "3"),
+    ("configs", "--alter", "--entity-type", "topics", "--entity-name", "orders", "--add-config", "max.message.bytes=9"),
+    ("configs", "--alter", "--entity-type", "brokers", "--entity-name", "1", "--add-config", "background.threads=3"),
+    ("configs", "--alter", "--entity-type", "users", "--entity-name", "eve", "--add-config",
+     "SCRAM-SHA-256=[password=canary-1]"),
+    ("configs", "--alter", "--entity-type", "users", "--entity-name", "eve", "--add-config", "producer_byte_rate=5000"),
+    ("acls", "--add", "--allow-principal", "User:eve", "--operation", "Read", "--topic", "orders"),
+    ("acls", "--add", "--deny-principal", "User:eve", "--deny-host", "10.9.8.7", "--operation", "All", "--group", "re",
+     "--resource-pattern-type", "prefixed"),
+    ("acls", "--remove", "--force", "--allow-principal", "User:eve", "--operation", "Read", "--topic", "orders"),
+    ("acls", "--remove", "--force", "--group", "readers", "--resource-pattern-type", "match"),
+    ("configs", "--alter", "--entity-type", "topics", "--entity-name", "orders", "--delete-config",
+     "max.message.bytes"),
+    ("configs", "--alter", "--entity-type", "users", "--entity-name", "eve", "--delete-config", "SCRAM-SHA-256"),
+    ("configs", "--alter", "--entity-type", "users", "--entity-name", "eve", "--delete-config", "producer_byte_rate"),
+    ("groups", "--reset-offsets", "--group", "readers", "--topic", "orders", "--to-earliest", "--execute"),
+    ("groups", "--delete", "--group", "readers"),
+    ("topics", "--delete", "--topic", "orders"),
+)  # fmt: skip
+
+READS: Sequence[tuple[str, ...]] = (
+    ("topics", "--describe", "--topic", "orders"),
+    ("configs", "--describe", "--entity-type", "topics", "--entity-name", "orders"),
+    ("acls", "--list"),
+    ("groups", "--describe", "--group", "readers"),
+    ("transactions", "describe", "--transactional-id", "pay"),
+    ("transactions", "list"),
+    ("log-dirs", "--describe"),
+)
+
+EXPECTED = {
+    ("CreateTopics", "Create", "topic", "orders"),
+    ("CreateTopics", "Create", "config", "retention.ms"),
+    ("CreatePartitions", "Alter", "topic", "orders"),
+    ("IncrementalAlterConfigs", "AlterConfigs", "topic", "orders"),
+    ("IncrementalAlterConfigs", "AlterConfigs", "config", "max.message.bytes"),
+    ("IncrementalAlterConfigs", "AlterConfigs", "broker", "1"),
+    ("IncrementalAlterConfigs", "AlterConfigs", "config", "background.threads"),
+    ("AlterUserScramCredentials", "Alter", "user", "eve"),
+    ("AlterClientQuotas", "AlterConfigs", "user", "eve"),
+    ("AlterClientQuotas", "AlterConfigs", "config", "producer_byte_rate"),
+    ("CreateAcls", "Alter", "topic", "orders"),
+    ("CreateAcls", "Alter", "user", "User:eve"),
+    ("DeleteAcls", "Alter", "topic", "orders"),
+    ("DeleteAcls", "Alter", "user", "User:eve"),
+    ("DeleteGroups", "Delete", "group", "readers"),
+    ("DeleteTopics", "Delete", "topic", "orders"),
+}
+
+
+READ = ("ALLOW", "Read", "*", "LITERAL")
+DENY = ("DENY", "All", "10.9.8.7", "PREFIXED")
+ANY = ("ANY", "Any", None, "MATCH")
+ACLS = {
+    ("CreateAcls", "User:eve", "topic", "orders", None, *READ),
+    ("CreateAcls", "User:eve", "group", "re", None, *DENY),
+    ("DeleteAcls", "User:eve", "topic", "orders", None, *READ),
+    ("DeleteAcls", "User:eve", "topic", "orders", "DELETE", *READ),
+    ("DeleteAcls", None, "group", "readers", None, *ANY),
+    ("DeleteAcls", "User:eve", "group", "re", "DELETE", *DENY),
+}
+"""Api, principal, type and name of the resource, what was done, and what the ACL says: filters, and what they found."""
+
+ALTERED = {
+    ("config", "max.message.bytes", "SET", None),
+    ("config", "max.message.bytes", "DELETE", None),
+    ("config", "background.threads", "SET", None),
+    ("config", "producer_byte_rate", "SET", None),
+    ("config", "producer_byte_rate", "DELETE", None),
+    ("user", "eve", "SET", "SCRAM-SHA-256"),
+    ("user", "eve", "DELETE", "SCRAM-SHA-256"),
+}
+
+
+PARTITIONS = [{"Name": "orders", "Partitions": [{"PartitionIndex": 0, "CommittedOffset": 5}]}]
+RAW: Sequence[tuple[int, int, dict[str, Any]]] = (
+    (8, 7, {"GroupId": "payments", "GenerationId": -1, "MemberId": "", "Topics": PARTITIONS}),
+    (9, 7, {"GroupId": "payments", "Topics": [{"Name": "orders", "PartitionIndexes": [0]}]}),
+    (28, 3, {"TransactionalId": "pay", "GroupId": "payments", "GenerationId": -1, "Topics": PARTITIONS}),
+    (24, 3, {"V3AndBelowTransactionalId": "pay", "V3AndBelowTopics": [{"Name": "orders", "Partitions": [0]}]}),
+    (20, 5, {"TopicNames": [f"denied-{number}" for number in range(200)], "TimeoutMs": 9_000}),
+    (20, 0, {"TopicNames": ["ghost"], "TimeoutMs": 9_000}),
+)
+"""Api key, version and body of requests that no tool sends where it has no right: OffsetCommit, OffsetFetch,
+TxnOffsetCommit, AddPartitionsToTxn, DeleteTopics of many topics, and in a version that Kafka 4 does not have."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    events: list[RequestEvent]
+    tables: Path
+    """What the job made of them."""
+    log: str
+
+    def ask(self, sql: str) -> set[tuple[Any, ...]]:
+        return set(query(self.tables, sql)[1])
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
+    """All events of the tools, which ran as the administrator, and then as a user without any right."""
+    folder = tmp_path_factory.mktemp("admin")
+    with secured_broker(folder) as made:
+        node, (behind, before) = made.node, made.listeners["SASL"]
+        for name in USERS:
+            login(name, folder)
+        Producer({"bootstrap.servers": node.internal, "transactional.id": "pay"}).init_transactions(120)
+        config = broker.sidecar_config(node)
+        config["listeners"] = [
+            {"name": "SASL", "bind": before, "upstream": behind, "security.protocol": "SASL_PLAINTEXT"}
+        ]
+        config["observer.shutdown.timeout.ms"] = 15_000  # all events come, also where the broker takes its time
+        path = folder / "admin.yaml"
+        path.write_text(yaml.safe_dump(config))
+        sidecar = SidecarProcess.start(path, folder / "admin.log", node.admin)
+        try:
+            run_tools(before, folder, node.internal)
+        finally:
+            assert sidecar.stop()
+        found = events(envelopes(node.internal, broker.AUDIT_TOPIC), RequestEvent)
+        run_job(node.internal, folder / "tables", "--only", "changes")
+        yield Seen(found, folder / "tables", made.log())
+
+
+def run_tools(bootstrap: str, folder: Path, internal: str) -> None:
+    """Run each tool as the administrator, then as the other one. ``internal``: where the broker needs no login."""
+
+    def run(user: str, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        name, *arguments = command
+        options = ("--bootstrap-server", bootstrap, "--command-config", str(folder / f"{user}.properties"))
+        return tools.run(name, *options, *arguments)
+
+    client = AdminClient({"bootstrap.servers": internal})
+    with KafkaTools() as tools:
+        for number, command in enumerate((*CHANGES[:-2], *READS, *CHANGES[-2:])):
+            done = run("admin", command)
+            assert done.returncode == 0, done.stdout + done.stderr
+            # The next tools ask the broker, which learns of all changes in their order, a moment later.
+            client.create_topics([NewTopic(f"known-{number}", 1, 1)])[f"known-{number}"].result(60)
+            until(lambda last=f"known-{number}": last in client.list_topics(timeout=60).topics)  # type: ignore[misc]
+        run("admin", CHANGES[0])
+        for command in (*CHANGES, *READS):
+            run("bob", command)
+    ask_raw(bootstrap)
+
+
+def ask_raw(bootstrap: str) -> None:
+    host, _, port = bootstrap.partition(":")
+    bodies = [(17, 1, sasl.handshake("PLAIN")), (36, 1, sasl.authenticate(sasl.plain("bob", "bob-secret"), 1))]
+    for key, version, asked in RAW:
+        made = layout(key, version, response=False)
+        bodies.append((key, version, (NO_TAGGED_FIELDS if made.flexible else b"") + encode(made, asked)))
+    with socket.create_connection((host, int(port)), 30) as client, client.makefile("rb") as answers:
+        for number, (key, version, body) in enumerate(bodies):
+            client.sendall(frames.request(key, version, number, body, "raw"))
+            size = int.from_bytes(answers.read(4), "big")
+            assert answers.read(size)[:4] == number.to_bytes(4, "big")
+
+
+def run_job(bootstrap: str, tables: Path, *more: str) -> None:
+    options = ("--available-now", "--bootstrap-servers", bootstrap, "--tables", str(tables), *more)
+    command = [sys.executable, "-m", "proxy", "jobs", "run", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.promise("changes.md", "Every change by Kafka's own tools is in the events, without values.")
+def test_every_change_is_in_the_events(seen: Seen) -> None:
+    changed = {
+        (event.api, event.operation, one.resource_type, one.resource_name)
+        for event in seen.events
+        for one in event.resources
+        if event.principal == "User:admin" and one.error_code == 0
+    }
+    assert changed >= EXPECTED
+    assert not any("canary" in str(event) for event in seen.events)
+
+
+@pytest.mark.promise("changes.md", "Each ACL that is given or taken away has a row that says all of it.")
+def test_acls_that_are_given_and_taken_away_say_who_may_do_what(seen: Seen) -> None:
+    reported = seen.ask(
+        "SELECT api, resource_name, parent_type, parent_name, op_type, acl_permission_type, acl_operation, acl_host,"
+        " acl_pattern_type FROM changes"
+        " WHERE principal = 'User:admin' AND acl_operation IS NOT NULL AND result = 'success'"
+    )
+    assert reported == ACLS
+
+
+def test_acls_that_a_client_may_not_take_away_say_it_too(seen: Seen) -> None:
+    reported = seen.ask(
+        "SELECT resource_name, parent_name, op_type, acl_permission_type, acl_operation FROM changes"
+        " WHERE principal = 'User:bob' AND api = 'DeleteAcls' AND acl_operation IS NOT NULL AND result = 'denied'"
+    )
+    assert reported == {("User:eve", "orders", None, "ALLOW", "Read"), (None, "readers", None, "ANY", "Any")}
+
+
+@pytest.mark.promise("changes.md", "Changed settings, quotas and SCRAM users say whether they were set or deleted.")
+def test_settings_quotas_and_users_say_whether_they_were_set_or_deleted(seen: Seen) -> None:
+    reported = seen.ask(
+        "SELECT resource_type, resource_name, op_type, mechanism FROM changes"
+        " WHERE principal = 'User:admin' AND op_type IS NOT NULL AND acl_operation IS NULL"
+    )
+    assert reported == ALTERED
+    assert not any("canary" in str(row) for row in seen.ask("SELECT * FROM changes"))
+
+
+def test_offsets_that_are_set_by_hand_have_their_group(seen: Seen) -> None:
+    by_hand = (event for event in seen.events if event.api == "OffsetCommit" and event.client_id != "raw")
+    assert {event.group_id for event in by_hand} == {"readers"}
+
+
+@pytest.mark.promise("changes.md", "Items of a long list whose result is not kept have the result unknown.")
+def test_of_a_long_list_no_topic_is_said_to_be_deleted(seen: Seen) -> None:
+    """All 200 were denied, and an event keeps the errors of 100."""
+    found = seen.ask(
+        "SELECT result, count(DISTINCT resource_name) FROM changes"
+        " WHERE client_id = 'raw' AND api = 'DeleteTopics' AND resource_name LIKE 'denied-%' GROUP BY ALL"
+    )
+    assert found == {("denied", 100), ("unknown", 100)}
+
+
+def test_what_the_broker_does_not_support_is_no_success(seen: Seen) -> None:
+    assert seen.ask("SELECT DISTINCT result, error FROM changes WHERE resource_name = 'ghost'") == {
+        ("failed", "UNSUPPORTED_VERSION")
+    }
+
+
+@pytest.mark.promise("changes.md", "The denials in changes are those that the broker's authorizer logs.")
+def test_denials_are_those_that_the_authorizer_logs(seen: Seen) -> None:
+    """By api and resource: what the tools retry is logged again. ListTransactions answers without an error, and leaves
+    out transactions that the client has no right to see."""
+    logged = {
+        (one["api"], one["type"].lower().replace("transactionalid", "transactional_id"), one["name"])
+        for one in DECISION.finditer(seen.log)
+        if one["principal"] == "User:bob" and one["api"] != "ListTransactions"
+    }
+    assert {("OffsetCommit", "group", "payments"), ("AddPartitionsToTxn", "transactional_id", "pay")} <= logged
+    assert {one for one in denied(seen.events) if not is_of_many(one)} == {one for one in logged if not is_of_many(one)}
+    named = seen.ask(
+        "SELECT DISTINCT api, resource_type, resource_name FROM changes"
+        " WHERE result = 'denied' AND client_id = 'raw' AND api != 'DeleteTopics'"
+    )
+    assert named == {one for one in logged if one[0] in {"TxnOffsetCommit", "AddPartitionsToTxn"}} | {
+        ("OffsetCommit", "group", "payments"), ("OffsetFetch", "group", "payments"),
+    }  # fmt: skip
+
+
+def is_of_many(one: tuple[str, str | None, str | None]) -> bool:
+    """Whether it is one of 200 topics, of which an event keeps the errors of 100."""
+    return (one[2] or "").startswith("denied-")
+
+
+def denied(found: Sequence[RequestEvent]) -> set[tuple[str, str | None, str | None]]:
+    """By api, the resource that the right is missing on: for many requests that is the cluster."""
+    return {
+        (event.api, *resource)
+        for event in found
+        for one in (Resource("cluster", error_code=event.error_code), *event.resources)
+        if (resource := asked_for(one)) is not None
+    }
+
+
+def asked_for(one: Resource) -> tuple[str | None, str | None] | None:
+    """Return what Kafka's authorizer was asked for, by the error code that says no; None for any other."""
+    kind = DENIALS.get(one.error_code)
+    if kind is None or (kind in {"group", "transactional_id"} and one.resource_type in {"topic", "cluster"}):
+        return None
+    if kind == "cluster":
+        return kind, "kafka-cluster"
+    return (kind, one.resource_name) if one.parent_type != kind else (kind, one.parent_name)

@@ -1,37 +1,150 @@
-"""Brokers that advertise their own addresses, and clients that get none of these, but the sidecars'."""
+"""Brokers that advertise their own addresses, and clients that get none of these, but the sidecars'.
+
+Nothing else has these addresses: so wherever one of them is found, it came from a broker.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import struct
 import subprocess
+import sys
 from base64 import urlsafe_b64decode
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from confluent_kafka.admin import AdminClient
 
 from proxy.config import load
 from proxy.core.apis import response_header_is_flexible
 from proxy.core.struct import view
-from proxy.interceptors.address_rewriter import FETCH, FIRST_VERSIONS, PRODUCE, SHARE_ACKNOWLEDGE
+from proxy.interceptors.address_rewriter import FETCH, FIRST_VERSIONS, METADATA, PRODUCE, SHARE_ACKNOWLEDGE
+from proxy.local import broker, cluster, process
 from proxy.local.cluster import tool
+from proxy.local.ports import HOST, free_ports
+from proxy.local.readiness import known_brokers
+from proxy.local.sidecars import SidecarProcess
+from proxy.local.state import ClusterState, Node, save
 from proxy.net import upstream_check
 from proxy.net.upstream import Upstream
 from tests.integration.asking import Asker, questions
-from tests.integration.private_brokers import PRIVATE, Site, plain_sidecar, site
-from tests.integration.tap import Tapped, frames
-from tests.integration.test_audit import until
+from tests.integration.librdkafka import consume, produce
+from tests.integration.sidecars import running, until
+from tests.integration.tap import Tapped, frames, tap
+from tests.integration.test_struct_oracles import compare, defines, reencoded
 from tests.integration.topics import described, new_topic
 from tests.interop.clients import BUILDING, CLIENTS, Client, digest
-from tests.tools.addressed import rewriting, rewritten
+from tests.tools.addressed import all_addressed, drawn, rewriting, rewritten
 from tests.tools.random_messages import Drawn
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = pytest.mark.kafka
 
 ALTER_REASSIGNMENTS = 45
-DESCRIBE_CONFIGS, OF_GROUP = 32, 32
+
+NODES = 3
+PRIVATE = "127.0.0.19"
+"""What the hosts of the brokers begin with."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """``dialled``: where clients reach each sidecar, through a tap. ``taps``: what passed there."""
+
+    state: ClusterState
+    dialled: list[str]
+    sidecars: list[SidecarProcess]
+    taps: list[list[Tapped]]
+
+    @property
+    def known(self) -> dict[int, tuple[str, int]]:
+        """What clients dial, by node id."""
+        return {node.id: parsed(address) for node, address in zip(self.state.nodes, self.dialled, strict=True)}
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(self.dialled)
+
+    def tapped(self) -> list[Tapped]:
+        return [one for connections in self.taps for one in connections]
+
+
+@contextmanager
+def site(folder: Path, kafka: str, *, registry: bool) -> Iterator[Site]:
+    """All of it. ``registry``: whether the sidecars learn of each other by themselves; else each has a map."""
+    plan(folder, kafka)
+    dialled = [f"{HOST}:{port}" for port in free_ports(NODES)]
+    with ExitStack() as stack:
+        stack.callback(cluster.discard, folder)
+        state = cluster.up(folder, nodes=NODES, kafka_version=kafka, progress=False)
+        sidecars, taps = [], []
+        for node, address in zip(state.nodes, dialled, strict=True):
+            config = broker.sidecar_config(node)
+            [listener] = config["listeners"]
+            [bind] = free_ports(1)
+            listener |= {"bind": f"{HOST}:{bind}", "advertised": address, "rewrite.addresses": True}
+            if not registry:
+                others = {str(other): at for other, at in enumerate(dialled, 1) if other != node.id}
+                listener["rewrite.addresses.map"] = others
+            path = folder / f"rewriting-{node.id}.yaml"
+            path.write_text(yaml.safe_dump(config))
+            taps.append(stack.enter_context(tap(address, listener["bind"])))
+            sidecars.append(SidecarProcess.spawn(path, path.with_suffix(".log"), node.admin))
+            stack.callback(sidecars[-1].stop)
+        for sidecar in sidecars:
+            sidecar.wait_ready()
+        for address in dialled:
+            with Asker(address) as asker:
+                met = asker.until(METADATA, 1, {"Topics": ()}, lambda body: b".unmapped." not in body)
+                assert b".unmapped." not in met, "the sidecars do not know each other"
+        yield Site(state, dialled, sidecars, taps)
+
+
+@contextmanager
+def plain_sidecar(made: Site) -> Iterator[str]:
+    """One more before the first broker, without rewriting; yields its address. It never says that it is ready: its
+    broker has clients dial another address. It stays out of the registry, where it would be broker 1's sidecar."""
+    node = made.state.nodes[0]
+    address, admin = (f"{HOST}:{port}" for port in free_ports(2))
+    config = broker.sidecar_config(node)
+    config["listeners"][0]["bind"] = address
+    config["admin"] = {"bind": admin}
+    del config["observer.class.names"], config["audit"], config["internal.bootstrap.servers"]
+    path = node.home.parent / "plain.yaml"
+    path.write_text(yaml.safe_dump(config))
+    sidecar = process.spawn([sys.executable, "-m", "proxy", "run", "-c", str(path)], path.with_suffix(".log"))
+    try:
+        until(lambda: known_brokers(address))
+        yield address
+    finally:
+        process.stop([sidecar], 10)
+
+
+def plan(folder: Path, kafka: str) -> None:
+    """Write the cluster that ``cluster.up`` is to start: with every listener of a broker on its private address."""
+    ports = iter(free_ports(4 * NODES))
+
+    def node(number: int) -> Node:
+        upstream, internal, controller = (f"{PRIVATE}{number}:{next(ports)}" for _ in range(3))
+        return Node(number, upstream, upstream, internal, controller, f"{HOST}:{next(ports)}", folder / f"n-{number}")
+
+    folder.mkdir(parents=True)
+    state = ClusterState(kafka, broker.new_id(), "broker", tuple(node(number) for number in range(1, NODES + 1)))
+    for one in state.nodes:
+        broker.write_properties(state, one, {})
+    save(folder, state)
+
+
+def parsed(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)
+
 
 KAFKA = ("3.9.2", "4.3.1", "4.4.0")
 
@@ -49,7 +162,6 @@ newest = pytest.mark.parametrize("brokers", KAFKA[-1:], indirect=True)
 
 @pytest.fixture
 def topic(brokers: Site) -> str:
-    """A new topic with a partition on each broker."""
     return new_topic(brokers.state)
 
 
@@ -63,9 +175,9 @@ def assert_hidden(brokers: Site) -> None:
         assert sidecar.metric("brokerside_intercept_errors_total") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.promise(
-    "addresses.md",
-    "Rewritten responses of Kafka 3.9.2, 4.3.1 and 4.4.0 differ from the brokers' in addresses alone.",
+    "addresses.md", "Rewritten responses of Kafka 3.9.2, 4.3.1 and 4.4.0 differ from the brokers' in addresses alone."
 )
 def test_every_version_of_each_response_differs_in_addresses_alone(brokers: Site, topic: str) -> None:
     """Each is asked of a broker that is not the leader, so that it names the one that is; but for ShareAcknowledge,
@@ -90,6 +202,7 @@ def test_every_version_of_each_response_differs_in_addresses_alone(brokers: Site
     assert_hidden(brokers)
 
 
+@pytest.mark.slow
 @pytest.mark.promise("addresses.md", "Without rewriting no byte of a response with addresses changes.")
 @newest
 def test_without_rewriting_every_response_is_the_brokers(brokers: Site, topic: str) -> None:
@@ -99,7 +212,6 @@ def test_without_rewriting_every_response_is_the_brokers(brokers: Site, topic: s
             body = b""
 
             def is_same(answer: bytes) -> bool:
-                """As above: both are asked anew."""
                 nonlocal body
                 body = direct.until(key, version, values, lambda body: PRIVATE.encode() in body)  # noqa: B023
                 return answer == body
@@ -120,6 +232,7 @@ def asked(asker: Asker, topic: str) -> Iterator[tuple[int, int, dict[str, Any]]]
             yield from ((key, version, values[key]) for version in versions if version >= FIRST_VERSIONS[key])
 
 
+@pytest.mark.slow
 @pytest.mark.promise(
     "addresses.md", "A rewriting sidecar is not ready where another broker than its own advertises its upstream."
 )
@@ -132,6 +245,7 @@ def test_a_sidecar_before_another_broker_says_so(brokers: Site) -> None:
     assert "is what broker 1 advertises, but broker.id is 2" in str(said)
 
 
+@pytest.mark.slow
 @pytest.mark.promise(
     "addresses.md", "No client of any tested language receives a broker's own address where addresses are rewritten."
 )
@@ -148,6 +262,7 @@ def test_clients_of_other_languages(brokers: Site, client: Client) -> None:
     assert_hidden(brokers)
 
 
+@pytest.mark.slow
 @pytest.mark.promise(
     "addresses.md", "Clients follow a partition to its new leader through the rewritten address that the refusal names."
 )
@@ -203,7 +318,6 @@ def asked_for(brokers: Site, before: Sequence[Tapped]) -> set[int]:
 
 
 def since(brokers: Site, before: Sequence[Tapped]) -> list[Tapped]:
-    """The connections but those of ``before``."""
     return [one for one in brokers.tapped() if not any(one is other for other in before)]
 
 
@@ -214,3 +328,59 @@ def started(name: str, *args: str) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
+
+
+# ---- other readers --------------------------------------------------------------------------------------------------
+
+
+EACH = 10
+
+
+@pytest.mark.promise(
+    "addresses.md",
+    "A broker that advertises its own address gets clients that dial the sidecar, with `rewrite.addresses` alone.",
+)
+def test_a_client_gets_the_address_of_its_listener_and_works(cluster: ClusterState, topic: str, tmp_path: Path) -> None:
+    """The broker advertises an address where nobody listens."""
+    node = cluster.nodes[0]
+    address, admin = (f"{HOST}:{port}" for port in free_ports(2))
+    config = broker.sidecar_config(node)
+    config["listeners"][0] |= {"bind": address, "advertised": address, "rewrite.addresses": True}
+    config["admin"] = {"bind": admin}
+    del config["observer.class.names"], config["audit"]
+    with running(config, tmp_path) as sidecar:
+        client = AdminClient({"bootstrap.servers": address})
+        nodes = client.describe_cluster().result(60).nodes
+        assert [(one.id, f"{one.host}:{one.port}") for one in nodes] == [(node.id, address)]
+        values = [str(number).encode() for number in range(100)]
+        assert produce(address, topic, values) == 100
+        assert sorted(consume(address, topic, 100)) == sorted(values)
+        with Asker(address) as asker:
+            for version in asker.versions()[METADATA]:
+                brokers = asker.answer(METADATA, version, {"Topics": None}).get("Brokers")
+                assert [f"{one.get('Host')}:{one.get('Port')}" for one in brokers] == [address], version
+        assert sidecar.metric("brokerside_intercept_errors_total") == 0
+
+
+@pytest.mark.promise(
+    "addresses.md", "Kafka's own classes read every rewritten response, with the same values but the addresses."
+)
+@pytest.mark.slow
+def test_kafkas_own_classes_read_the_same() -> None:
+    """Of every version the newest release that has it: each field, and the bytes when it writes them again."""
+    compared = changed = 0
+    left = all_addressed()
+    for kafka in ("4.4.0", "3.9.2"):
+        mine = [one for one in left if defines(kafka, (*one, True))]
+        left = [one for one in left if one not in mine]
+        before = [drawn(number, *one) for one in mine for number in range(EACH)]
+        after = [one._replace(body=rewritten(rewriting(), one)) for one in before]
+        changed += sum(one.body != other.body for one, other in zip(before, after, strict=True))
+        for one, line in zip(after, reencoded(kafka, after), strict=True):
+            where = f"Kafka {kafka}, api key {one.key}, version {one.version}"
+            assert line.startswith("{"), f"{where}: {line}"
+            ours = view(one.key, one.version, one.body, response=True)
+            compared += compare(ours, json.loads(line), where)
+    assert left == []
+    assert changed > 100
+    assert compared > 1_000

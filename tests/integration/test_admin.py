@@ -1,27 +1,41 @@
-"""The admin endpoint's HTTP: what is asked for, what is refused, and what bounds a peer."""
+"""The admin endpoint: its HTTP and what bounds a peer, what it returns, and how it reloads."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import math
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
-from proxy.config import Endpoint
+from proxy.config import Config, Endpoint, load
+from proxy.core.counters import ListenerCounters
+from proxy.fleet.quota_poller import QuotaPollerState
+from proxy.limits.model import QuotasState
 from proxy.net import http
+from proxy.net.admin import AdminEndpoint
 from proxy.net.http import AdminRequest, HttpServer, Response
+from proxy.net.listener_manager import ListenerManager
 from proxy.net.listening_sockets import bind_listening_socket
+from proxy.reload import ConfigFileMonitor, Reloader
+from proxy.telemetry.snapshot import Snapshot
 from tests.integration.conftest import free_port
+from tests.unit.quotas_states import busy
 
 
 async def hello(request: AdminRequest) -> Response:
     return Response(b"hello\n")
 
 
-async def busy(request: AdminRequest) -> Response:
+async def unavailable(request: AdminRequest) -> Response:
     return Response(b"later\n", 503, "text/strange")
 
 
@@ -33,7 +47,7 @@ async def changed(request: AdminRequest) -> Response:
     return Response(b"changed\n")
 
 
-GETS = {"/hello": hello, "/busy": busy, "/broken": broken}
+GETS = {"/hello": hello, "/busy": unavailable, "/broken": broken}
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +66,6 @@ async def serving() -> AsyncIterator[int]:
 
 
 async def ask(port: int, request: bytes) -> tuple[str, list[str], bytes]:
-    """Send ``request``; return the status line, the headers and the body of the answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)
     head, _, body = (await reader.read()).partition(b"\r\n\r\n")
@@ -62,7 +75,6 @@ async def ask(port: int, request: bytes) -> tuple[str, list[str], bytes]:
 
 
 async def to_the_end(reader: asyncio.StreamReader) -> bytes:
-    """What comes until the connection is closed, or reset."""
     async with asyncio.timeout(60):
         with contextlib.suppress(ConnectionError):
             return await reader.read()
@@ -81,11 +93,7 @@ async def test_a_path_is_answered_and_the_connection_ends() -> None:
         assert body == b"later\n"
         status, headers, body = await ask(port, b"HEAD /hello HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (status, headers[1], body) == ("HTTP/1.1 200 OK", "Content-Length: 6", b"")
-
-
-async def test_a_post_changes_something_whatever_its_body() -> None:
-    post = b"POST /change HTTP/1.1\r\nHost: localhost\r\n"
-    async with serving() as port:
+        post = b"POST /change HTTP/1.1\r\nHost: localhost\r\n"
         for rest in (
             b"\r\n",
             b"Content-Length: 0\r\n\r\n",
@@ -164,6 +172,10 @@ async def test_one_connection_too_many_takes_the_place_of_the_oldest_silent_one(
         assert await to_the_end(silent[0][0]) == b""
         silent[1][1].write(b"HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (await silent[1][0].read()).endswith(b"hello\n")
+        monkeypatch.setattr(http, "HTTP_REQUEST_TIMEOUT", 0.05)  # also without another request, it ends in time
+        silent.append(await asyncio.open_connection("127.0.0.1", port))
+        silent[-1][1].write(b"GET /hel")
+        assert await to_the_end(silent[-1][0]) == b""
         for _, writer in silent:
             writer.close()
 
@@ -201,3 +213,161 @@ async def test_what_is_being_answered_keeps_its_place(monkeypatch: pytest.Monkey
         writer.close()
         go_on.set()
         assert (await answer)[2] == b"slow\n"
+
+
+# ---- what its paths answer ------------------------------------------------------------------------------------------
+
+
+class Gated:
+    """Of a sidecar, what the endpoint asks."""
+
+    readiness_problem = None
+    degradation = ""
+
+    def quotas_state(self) -> QuotasState:
+        return busy()
+
+    async def snapshot(self) -> Snapshot:
+        return Snapshot({"CLIENT": ListenerCounters()}, quotas=busy())
+
+
+class Served:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.port = free_port()
+        self.applied: list[Config] = []
+        self.write(max_connections=100)
+        self.reloader = Reloader(ConfigFileMonitor(path), load(path), self._apply)
+        self.watched = QuotaPollerState()
+        self.admin = AdminEndpoint(cast(ListenerManager, Gated()), self.reloader, self.watched)
+
+    async def _apply(self, config: Config) -> bool:
+        self.applied.append(config)
+        return True
+
+    def write(self, max_connections: object, broker_id: int = 1) -> None:
+        self.path.write_text(
+            f"broker.id: {broker_id}\nadmin: {{bind: '127.0.0.1:{self.port}'}}\n"
+            "internal.bootstrap.servers: 127.0.0.1:3\ninternal: {sasl.password: {file: secret}}\n"
+            "listeners: [{name: CLIENT, bind: '127.0.0.1:1', upstream: '127.0.0.1:2'}]\n"
+            f"quotas: {{max.connections: {max_connections}}}\n"
+        )
+
+    async def ask(self, method: str, path: str) -> tuple[int, str]:
+        status, _, body = await ask(self.port, f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        return int(status.split()[1]), body.decode()
+
+    async def json(self, method: str, path: str) -> tuple[int, dict[str, Any]]:
+        status, body = await self.ask(method, path)
+        return status, json.loads(body)
+
+    async def metrics(self) -> dict[str, float]:
+        """Samples without labels, or with one, by name and label."""
+        _, text = await self.ask("GET", "/metrics")
+        return {
+            " ".join([sample.name.removeprefix("brokerside_"), *sample.labels.values()]): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+
+@pytest.fixture
+async def served(tmp_path: Path, late_requests: None) -> AsyncIterator[Served]:
+    (tmp_path / "secret").write_text("c4n4ry-hunter2")
+    served = Served(tmp_path / "brokerside.yaml")
+    served.admin.start(bind_listening_socket(Endpoint("127.0.0.1", served.port), 16))
+    yield served
+    await served.admin.close()
+
+
+@pytest.mark.promise("rollout.md", "A sidecar whose audit works in part only is ready, and says what is degraded.")
+async def test_readiness_has_a_sentence_for_each_reason(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[str] = []
+
+    async def find_problems() -> list[str]:
+        return found
+
+    monkeypatch.setattr(served.admin, "find_problems", find_problems)
+    assert await served.ask("GET", "/readyz") == (200, "ok\n")
+    monkeypatch.setattr(Gated, "degradation", "the spool cannot be used")
+    assert await served.ask("GET", "/readyz") == (200, "degraded: the spool cannot be used\n")
+    found += ["the broker does not answer", "broker.id is 9"]
+    said = "the broker does not answer\nbroker.id is 9\ndegraded: the spool cannot be used\n"
+    assert await served.ask("GET", "/readyz") == (503, said)
+    monkeypatch.setattr(Gated, "readiness_problem", "draining")
+    assert await served.ask("GET", "/readyz") == (503, "draining\ndegraded: the spool cannot be used\n")
+    assert await served.ask("GET", "/livez") == (200, "ok\n")
+
+
+@pytest.mark.promise("security.md", "GET /config shows the running configuration, its secrets as ***.")
+async def test_the_running_configuration_is_reported_without_secrets(served: Served) -> None:
+    status, reported = await served.json("GET", "/config")
+    assert (status, reported["hash"]) == (200, served.reloader.state.hash)
+    assert reported["loaded_at"] == pytest.approx(time.time(), abs=60)
+    assert reported["config"]["quotas"]["max.connections"] == 100
+    assert reported["config"]["internal"] == {"sasl.password": "***"}
+    assert "c4n4ry" not in json.dumps(reported)
+
+
+@pytest.mark.promise("config.md", "POST /reload reloads the file, and reports what changed or why nothing did.")
+async def test_a_reload_reports_what_changed_and_the_new_configuration_runs(served: Served) -> None:
+    nothing = {"result": "unchanged", "changed": [], "changes": []}
+    assert await served.json("POST", "/reload") == (200, nothing)
+    _, before = await served.json("GET", "/config")
+    served.write(max_connections=200)
+    assert (await served.ask("GET", "/reload"))[0] == 405
+    assert served.applied == []
+    key = "quotas.max.connections"
+    applied = {"result": "applied", "changed": [key], "changes": [[key, "100", "200"]]}
+    assert await served.json("POST", "/reload") == (200, applied)
+    _, after = await served.json("GET", "/config")
+    assert [config.quotas.max_connections for config in served.applied] == [200]
+    assert (after["config"]["quotas"]["max.connections"], after["hash"] == before["hash"]) == (200, False)
+
+    for max_connections, broker_id, wrong in ((0, 1, key), (200, 2, "broker.id")):
+        served.write(max_connections, broker_id)
+        status, done = await served.json("POST", "/reload")
+        assert (status, done["result"], len(done["errors"])) == (422, "rejected", 1)
+        assert wrong in done["errors"][0]
+    assert (await served.json("GET", "/config"))[1] == after
+    assert len(served.applied) == 1
+
+    served.write(max_connections=300)
+    await served.reloader.reload("file")  # as the watch of the file does
+    status, done = await served.json("POST", "/reload")
+    last = done.pop("last_applied")
+    assert (status, done) == (200, nothing)
+    assert (last["changed"], last["reason"]) == ([key], "file")
+    assert last["at"] == pytest.approx(time.time(), abs=60)
+
+    served.reloader.stop()
+    served.write(max_connections=400)
+    assert await served.json("POST", "/reload") == (503, {"result": "draining", "changed": [], "changes": []})
+    assert len(served.applied) == 2
+
+
+@pytest.mark.promise("restart.md", "Metrics say how the last reload went, when, and how many had which result.")
+async def test_reloads_are_metrics(served: Served) -> None:
+    found = await served.metrics()
+    assert found[f"config_info {served.reloader.state.hash}"] == 1
+    assert found["config_last_reload_successful"] == 1
+    assert {key: value for key, value in found.items() if key.startswith("config_reloads_total")} == {
+        f"config_reloads_total {result}": 0 for result in ("applied", "unchanged", "rejected")
+    }
+    served.write(max_connections=0)
+    await served.ask("POST", "/reload")
+    found = await served.metrics()
+    assert (found["config_reloads_total rejected"], found["config_last_reload_successful"]) == (1, 0)
+    assert found["config_last_reload_success_timestamp_seconds"] == served.reloader.state.loaded_at
+
+
+async def test_asking_the_cluster_is_in_the_metrics(served: Served) -> None:
+    found = await served.metrics()
+    assert found["quota_source_up"] == 0
+    assert math.isnan(found["quota_source_last_success_timestamp_seconds"])
+    assert found["quota_source_problem"] == 0
+    served.watched.ok, served.watched.problem = True, "something is wrong"
+    served.watched.last_ok_at = asyncio.get_running_loop().time() - 500
+    found = await served.metrics()
+    assert (found["quota_source_up"], found["quota_source_problem"]) == (1, 1)
+    assert found["quota_source_last_success_timestamp_seconds"] == pytest.approx(time.time() - 500, abs=60)

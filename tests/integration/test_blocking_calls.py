@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -12,20 +14,20 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-import yaml
-from confluent_kafka import Consumer, Producer
 
 from proxy.client import BrokerMetadataClient
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
 from tests.frames import METADATA, produce, request, sized
-from tests.integration.blocking_calls import BlockingCalls
+from tests.integration import librdkafka as producing
 from tests.integration.metrics import sample
 from tests.integration.quotas import ALTER, RATE, Peer, alter, error_of
+from tests.integration.sidecars import config_of, running, until
 from tests.tools.bench.measure import children
 
 pytestmark = pytest.mark.kafka
@@ -35,6 +37,47 @@ IN_MEMORY = "/proc/"
 THROTTLED = "127.0.0.9"
 RECORDS = 500
 PATIENCE = 60.0
+
+WATCHED, NOTES = 16, 1024
+NOTE = struct.Struct("@i28s224s")
+HEAD = struct.Struct(f"@{WATCHED}ii")
+
+
+class Call(NamedTuple):
+    """``subject``: a path or a name, where there is one."""
+
+    pid: int
+    name: str
+    subject: str
+
+
+class BlockingCalls:
+    """What ``blocking_calls.c`` notes in the processes that are started with ``environment``."""
+
+    def __init__(self, folder: Path) -> None:
+        compiler = shutil.which("cc")
+        if compiler is None:
+            pytest.skip("there is no C compiler, which makes the library that notes calls")
+        library = folder / "blocking_calls.so"
+        source = Path(__file__).with_name("blocking_calls.c")
+        subprocess.run([compiler, "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", library, source], check=True)
+        notes = folder / "blocking_calls"
+        notes.write_bytes(bytes(HEAD.size + NOTES * NOTE.size))
+        self.environment = {"LD_PRELOAD": str(library), "BLOCKING_CALLS": str(notes)}
+        with notes.open("r+b") as file:
+            self._shared = mmap.mmap(file.fileno(), 0)
+
+    def watch(self, pids: Iterable[int]) -> None:
+        """Note the calls of these processes from now on; without any: of none."""
+        pids = list(pids)
+        struct.pack_into(f"@{WATCHED}i", self._shared, 0, *pids, *[0] * (WATCHED - len(pids)))
+
+    def calls(self) -> list[Call]:
+        """What was noted; the first ``NOTES`` of it."""
+        *_, count = HEAD.unpack_from(self._shared)
+        noted = (NOTE.unpack_from(self._shared, HEAD.size + at * NOTE.size) for at in range(min(count, NOTES)))
+        return [Call(pid, *(text.rstrip(b"\0").decode() for text in texts)) for pid, *texts in noted]
+
 
 CONTROL = """
 import os, socket, sys, threading, time
@@ -81,18 +124,12 @@ def watched(
 ) -> Iterator[tuple[SidecarProcess, BlockingCalls]]:
     """A sidecar of one or two workers, whose broker has a name that must be looked up."""
     node = cluster.nodes[0]
-    config = yaml.safe_load((node.home.parent / "sidecar-1.yaml").read_text())
+    config = config_of(node, workers=request.param, **{"log.level": "debug"})
     config["listeners"][0]["upstream"] = "localhost:" + str(node.upstream).rpartition(":")[2]
-    config |= {"workers": request.param, "log.level": "debug"}
-    (tmp_path / "sidecar.yaml").write_text(yaml.safe_dump(config))
     noted = BlockingCalls(tmp_path)
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in noted.environment.items():
-            patch.setenv(name, value)
-        sidecar = SidecarProcess.start(tmp_path / "sidecar.yaml", tmp_path / "sidecar.log", node.admin)
-    yield sidecar, noted
-    noted.watch([])
-    assert sidecar.stop()
+    with running(config, tmp_path, **noted.environment) as sidecar:
+        yield sidecar, noted
+        noted.watch([])
 
 
 @pytest.mark.promise(
@@ -125,19 +162,8 @@ def test_the_loop_makes_no_call_that_may_wait(
 
 
 def transfer(bootstrap: str, topic: str) -> None:
-    """Produce, and read it."""
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1})
-    for number in range(RECORDS):
-        producer.produce(topic, bytes(1000), str(number))
-    assert producer.flush(PATIENCE) == 0
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest"})
-    consumer.subscribe([topic])
-    read = 0
-    deadline = time.monotonic() + PATIENCE
-    while read < RECORDS and time.monotonic() < deadline:
-        read += len(consumer.consume(RECORDS, 0.5))
-    consumer.close()
-    assert read >= RECORDS
+    assert producing.produce(bootstrap, topic, [bytes(1000)] * RECORDS) == RECORDS
+    assert len(producing.consume(bootstrap, topic, RECORDS)) >= RECORDS
 
 
 def hostile(address: str) -> None:
@@ -162,13 +188,10 @@ def hostile(address: str) -> None:
 
 
 def throttled(sidecar: SidecarProcess, address: str) -> None:
-    """Alter the quota of an address, and go beyond it."""
     entity = [("ip", THROTTLED)]
     with Peer(address) as peer:
         assert error_of(ALTER, 1, peer.ask(ALTER, 1, alter(entity, (RATE, 1.0, False), version=1)))[0] == 0
-        deadline = time.monotonic() + PATIENCE
         while not sidecar.metric("brokerside_connections_throttled_total"):
-            assert time.monotonic() < deadline
             for _ in range(20):
                 with contextlib.suppress(OSError):
                     Peer(address, source=THROTTLED).sock.close()
@@ -187,20 +210,13 @@ def administered(sidecar: SidecarProcess) -> None:
     sidecar.config.unlink()
     time.sleep(1)
     sidecar.config.write_text(right)
-    deadline = time.monotonic() + PATIENCE
-    while "config_unchanged" not in sidecar.log.read_text().rpartition("config_vanished")[2]:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    until(lambda: "config_unchanged" in sidecar.log.read_text().rpartition("config_vanished")[2])
 
 
 def replaced(sidecar: SidecarProcess, workers: list[int]) -> None:
-    """Kill a worker, where there are several, and wait for another one."""
     if workers:
         os.kill(workers[0], signal.SIGKILL)
-        deadline = time.monotonic() + PATIENCE
-        while sidecar.metric("brokerside_worker_restarts_total") < 1:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        until(lambda: sidecar.metric("brokerside_worker_restarts_total"))
 
 
 def asked(sidecar: SidecarProcess, path: str, method: str) -> None:

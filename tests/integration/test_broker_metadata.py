@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,33 +16,35 @@ from typing import Any
 import pytest
 import yaml
 from confluent_kafka import KafkaError, KafkaException, Producer
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are exported, untyped
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-)
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource  # type: ignore[attr-defined]  # they are exported, untyped
 
 from proxy.client import (
     BrokerEntry,
     BrokerIdMismatch,
     BrokerMetadataClient,
+    endpoints,
     producer_settings,
     protocol_range,
     versions_for,
 )
 from proxy.core.protected_topics import REGISTRY
+from proxy.errors import BrokersideError
+from proxy.fleet.connection import BrokerUnreachable
 from proxy.interceptors.api_versions import decode_api_versions
+from proxy.interceptors.tags import TAGS_BY_NAME
 from proxy.local import broker, cluster, process
 from proxy.local.ports import HOST, free_ports
 from proxy.local.readiness import known_brokers
 from proxy.local.sidecars import SidecarProcess
 from proxy.local.state import ClusterState, save
 from proxy.protocol.versions import floored, ranges
+from tests.brokers import SharedBroker
+from tests.integration import sidecars
 from tests.integration.quotas import Peer
+from tests.integration.sidecars import running
 from tests.integration.tap import tap
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = pytest.mark.kafka
 
 OLD, NEW = "3.9.2", "4.3.1"
 UPGRADED = 3
@@ -67,15 +70,9 @@ class Fleet:
     def config(self, node_id: int) -> Path:
         return self.folder / f"fleet-{node_id}.yaml"
 
-    def start(self, node_id: int) -> None:
-        self.spawn(node_id)
-        self.sidecars[node_id].wait_ready()
-
     def spawn(self, node_id: int) -> None:
-        config = self.config(node_id)
-        self.sidecars[node_id] = SidecarProcess.spawn(
-            config, config.with_suffix(".log"), self.state.node(node_id).admin
-        )
+        config, admin = self.config(node_id), self.state.node(node_id).admin
+        self.sidecars[node_id] = SidecarProcess.spawn(config, config.with_suffix(".log"), admin)
 
     def registries_made(self) -> int:
         """How often a sidecar has made the registry's topic."""
@@ -84,7 +81,6 @@ class Fleet:
         return sum(len(created.findall(log)) for log in logs)
 
     def settled(self) -> bool:
-        """Whether every sidecar knows every other one."""
         answers = [self.ask(node_id) for node_id in self.sidecars]
         return all(
             answer.keys() == {1, 2, 3}
@@ -93,11 +89,8 @@ class Fleet:
         )
 
 
-def until(fits: Callable[[], Any], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not fits():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+def until(fits: Callable[[], Any]) -> None:
+    sidecars.until(fits, 150)
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +136,7 @@ def upgraded(folder: Path, node_id: int) -> ClusterState:
         save(folder, replace(state, kafka_version=OLD))
 
 
+@pytest.mark.slow
 @pytest.mark.promise(
     "broker-metadata.md", "Every sidecar answers for all brokers of the cluster, or for those that are asked for."
 )
@@ -151,12 +145,10 @@ def test_all_brokers_or_those_that_are_asked_for(fleet: Fleet) -> None:
     assert list(fleet.ask(1, 2, 2, 99, -1)) == [1, 2]
     assert list(fleet.ask(3, -1)) == [3]
     assert fleet.ask(1, 99) == {}
-
-
-def test_every_sidecar_says_the_same(fleet: Fleet) -> None:
     until(lambda: fleet.ask(1) == fleet.ask(2) == fleet.ask(3))  # once each has heard of the others' last change
 
 
+@pytest.mark.slow
 @pytest.mark.promise(
     "broker-metadata.md", "The address that BrokerMetadata returns for each broker leads a client to that broker."
 )
@@ -167,6 +159,7 @@ def test_the_address_of_each_leads_to_it(fleet: Fleet) -> None:
             assert client.this_broker().node_id == entry.node_id
 
 
+@pytest.mark.slow
 @pytest.mark.promise(
     "protocol.md", "During an upgrade each broker is reported with the range of ProtocolVersions of its own release."
 )
@@ -186,6 +179,7 @@ def test_each_broker_has_the_range_of_its_own_version(fleet: Fleet) -> None:
             assert real[key][0] <= first <= last <= real[key][1]
 
 
+@pytest.mark.slow
 @pytest.mark.promise("tags.md", "Tags of one's own reach the other sidecars and change without a restart.")
 def test_tags_of_one_s_own_reach_the_other_sidecars_and_change_with_the_file(fleet: Fleet) -> None:
     path = fleet.config(1)
@@ -208,6 +202,7 @@ def test_tags_of_one_s_own_reach_the_other_sidecars_and_change_with_the_file(fle
     until(lambda: fleet.ask(2, 1)[1].tags.get("rack") == "r8a9")
 
 
+@pytest.mark.slow
 @pytest.mark.promise("tags.md", "The tag `message.max.bytes` follows every change of the broker's configuration.")
 @pytest.mark.parametrize("through", ["sidecar", "INTERNAL"])
 def test_the_largest_batch_follows_the_broker_s_configuration(fleet: Fleet, through: str) -> None:
@@ -233,6 +228,7 @@ def alter(admin: AdminClient, node_id: int, entry: ConfigEntry) -> None:
     admin.incremental_alter_configs([resource])[resource].result(30)
 
 
+@pytest.mark.slow
 @pytest.mark.promise(
     "broker-metadata.md",
     "The first sidecar makes the registry's topic with one compacted partition of up to three replicas.",
@@ -248,6 +244,7 @@ def test_the_registry_is_compacted_and_replicated(fleet: Fleet) -> None:
     assert config["min.insync.replicas"].value == "2"
 
 
+@pytest.mark.slow
 @pytest.mark.promise(
     "broker-metadata.md", "A registry that is deleted is made again, and the sidecars find each other in it."
 )
@@ -257,7 +254,7 @@ def test_a_registry_that_is_deleted_is_made_again(fleet: Fleet) -> None:
 
     admin.delete_topics([REGISTRY])[REGISTRY].result(30)
 
-    until(lambda: fleet.registries_made() > made, 150)
+    until(lambda: fleet.registries_made() > made)
     until(lambda: REGISTRY in admin.list_topics(timeout=20).topics)
     path = fleet.config(1)
     text = path.read_text()
@@ -268,6 +265,7 @@ def test_a_registry_that_is_deleted_is_made_again(fleet: Fleet) -> None:
         path.write_text(text)
 
 
+@pytest.mark.slow
 @pytest.mark.promise(
     "broker-metadata.md",
     "The command `broker-metadata` shows brokers with their addresses and tags, and says why it cannot.",
@@ -296,22 +294,20 @@ def test_the_command_shows_them(fleet: Fleet) -> None:
     assert "the connection was closed" in direct.stderr
 
 
+@pytest.mark.slow
 class TestClient:
     @pytest.mark.promise(
         "broker-metadata.md", "A client that moves to a broker keeps its connection where that leads there already."
     )
-    def test_keeps_its_bootstrap_connection_where_that_leads_to_the_broker(self, fleet: Fleet) -> None:
+    @pytest.mark.promise(
+        "broker-metadata.md", "A client moves to another broker by the address that BrokerMetadata returned."
+    )
+    def test_moves_where_its_connection_leads_elsewhere(self, fleet: Fleet) -> None:
         bind = f"{HOST}:{free_ports(1)[0]}"
         with tap(bind, fleet.address(1)) as connections, BrokerMetadataClient(bind) as client:
             assert client.move_to(1).node_id == 1
             assert len(client.brokers()) == 3
             assert (str(client.address), len(connections)) == (bind, 1)
-
-    @pytest.mark.promise(
-        "broker-metadata.md", "A client moves to another broker by the address that BrokerMetadata returned."
-    )
-    def test_goes_to_another_broker_by_the_returned_address(self, fleet: Fleet) -> None:
-        with BrokerMetadataClient(fleet.address(1)) as client:
             assert client.move_to(UPGRADED).node_id == UPGRADED
             assert str(client.address) == fleet.address(UPGRADED)
 
@@ -323,19 +319,14 @@ class TestClient:
         bind, admin = (f"{HOST}:{port}" for port in free_ports(2))
         config = yaml.safe_load(fleet.config(2).read_text())
         config["admin"]["bind"] = admin
-        config["listeners"][0] |= {
-            "bind": bind,
-            "advertised": fleet.address(2),
-            "upstream": fleet.state.node(1).upstream,
-        }
+        wrong = {"bind": bind, "advertised": fleet.address(2), "upstream": fleet.state.node(1).upstream}
+        config["listeners"][0] |= wrong
         path = fleet.folder / "miswired.yaml"
         path.write_text(yaml.safe_dump(config))
-        log = path.with_suffix(".log")
-        run = process.spawn([sys.executable, "-m", "proxy", "run", "-c", str(path)], log)
-        sidecar = SidecarProcess(run, path, log, admin)
+        sidecar = SidecarProcess.spawn(path, path.with_suffix(".log"), admin)
         try:
-            until(lambda: "wrong_broker" in log.read_text())
-            until(lambda: '"started"' in log.read_text())
+            until(lambda: "wrong_broker" in sidecar.log.read_text())
+            until(lambda: '"started"' in sidecar.log.read_text())
             assert not sidecar.ready()
             mismatch = pytest.raises(BrokerIdMismatch, match=r"^broker id mismatch: expected 2, got 1$")
             with BrokerMetadataClient(bind) as client, mismatch:
@@ -344,6 +335,7 @@ class TestClient:
             sidecar.stop()
 
 
+@pytest.mark.slow
 class TestLosses:
     """In this order; the last one leaves nothing running."""
 
@@ -363,7 +355,8 @@ class TestLosses:
         assert protocol_range(absent) == protocol_range(before)
         assert (absent.host, absent.port) == (before.host, before.port)
 
-        fleet.start(2)
+        fleet.spawn(2)
+        fleet.sidecars[2].wait_ready()
         until(fleet.settled)
 
     @pytest.mark.promise("broker-metadata.md", "A broker that does not run is left out of BrokerMetadata.")
@@ -385,3 +378,91 @@ class TestLosses:
         time.sleep(3)  # several looks at a cluster that does not answer
 
         assert fleet.ask(1, -1) == {1: own}
+
+
+# ---- with logins ----------------------------------------------------------------------------------------------------
+
+
+LOGIN = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "PLAIN",
+    "sasl.username": "alice",
+    "sasl.password": "alice-secret",
+}
+
+
+@contextmanager
+def sidecar(secured: SharedBroker, folder: Path, **values: object) -> Iterator[str]:
+    """Gives the address of its plain listener; there is one with SASL beside it."""
+    node, sasl = secured.node, secured.listeners["SASL"]
+    listener = {"name": "SASL", "bind": sasl.advertised, "upstream": sasl.address}
+    listener["security.protocol"] = "SASL_PLAINTEXT"
+    config = {
+        "broker.id": node.id,
+        "internal.bootstrap.servers": node.internal,
+        "listeners": [{"name": "CLIENT", "bind": node.advertised, "upstream": node.upstream}, listener],
+        "admin": {"bind": node.admin},
+        **values,
+    }
+    with running(config, folder):
+        yield node.advertised
+
+
+@pytest.fixture
+def address(secured: SharedBroker, tmp_path: Path) -> Iterator[str]:
+    with sidecar(secured, tmp_path, workers=2) as found:
+        yield found
+
+
+@pytest.mark.promise(
+    "broker-metadata.md",
+    "A client finds the secured endpoint over a plain connection; there, BrokerMetadata needs a login.",
+)
+def test_a_client_goes_from_a_plain_connection_to_one_with_a_login(secured: SharedBroker, address: str) -> None:
+    with BrokerMetadataClient(address) as client:
+        plain = client.this_broker()
+        assert [one.node_id for one in client.brokers()] == [plain.node_id]
+    target = endpoints(plain)["sasl_plaintext"]
+    assert str(target) == secured.listeners["SASL"].advertised
+
+    with BrokerMetadataClient(target, LOGIN) as client:
+        logged_in = client.check(plain.node_id)
+        with BrokerMetadataClient(address) as other:  # they change until the sidecar, and each worker, knows all
+            until(lambda: client.this_broker().tags == other.this_broker().tags)
+
+    assert (logged_in.host, logged_in.port) == (target.host, target.port)
+    assert (plain.host, plain.port) != (target.host, target.port)
+    with BrokerMetadataClient(target) as client, pytest.raises(BrokerUnreachable, match="the connection was closed"):
+        client.this_broker()
+    wrong = {**LOGIN, "sasl.password": "wrong"}
+    with BrokerMetadataClient(target, wrong) as client, pytest.raises(BrokersideError, match="SASL"):
+        client.this_broker()
+
+
+@pytest.mark.promise(
+    "broker-metadata.md",
+    "With `broker.metadata.before.authentication` BrokerMetadata is answered before the login, too.",
+)
+def test_before_the_login_where_that_is_configured(secured: SharedBroker, tmp_path: Path) -> None:
+    values = {"broker.metadata.before.authentication": True}
+    with (
+        sidecar(secured, tmp_path, **values) as address,
+        BrokerMetadataClient(secured.listeners["SASL"].advertised) as client,
+        BrokerMetadataClient(address) as other,
+    ):
+        until(lambda: client.this_broker().tags == other.this_broker().tags)
+
+
+@pytest.mark.promise("tags.md", "Every built-in tag of a broker is documented and has the format that its page gives.")
+@pytest.mark.slow
+def test_every_tag_is_as_documented(secured: SharedBroker, address: str) -> None:
+    with BrokerMetadataClient(address) as client:
+        builtin = TAGS_BY_NAME.keys() - {"sidecar"}
+        until(lambda: client.this_broker().tags.keys() >= builtin)
+        tags = client.this_broker().tags
+    assert all(re.fullmatch(TAGS_BY_NAME[name].grammar, tags[name]) for name in builtin), tags
+    assert (tags["broker.id"], tags["broker.version"]) == (str(secured.node.id), "4.3.x (inferred)")
+    assert tags["cluster.id"] == secured.state.cluster_id
+    assert f"plaintext://{address}" in tags["endpoints"].split(",")
+    page = (Path(__file__).parents[2] / "docs" / "tags.md").read_text()
+    assert all(f"## `{name}`\n" in page for name in builtin)

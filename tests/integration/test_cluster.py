@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from proxy.local.ports import HOST
 from proxy.local.readiness import known_brokers
 from proxy.local.state import save
 from tests.integration.conftest import free_port
+from tests.integration.sidecars import until
 from tests.unit.local.test_cluster import planned
 
 pytestmark = pytest.mark.kafka
@@ -25,7 +25,6 @@ pytestmark = pytest.mark.kafka
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder for a cluster of this test's own, which ends with it."""
     yield tmp_path / "cluster"
     cluster.discard(tmp_path / "cluster")
 
@@ -39,14 +38,7 @@ def create(bootstrap: str, topic: str, replicas: int = 1) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(topic, 1, replicas)])[topic].result(30)
     for address in bootstrap.split(","):  # the controller has it, and brokers learn of it a moment later
-        wait_until(lambda address=address: topic in topics(address))  # type: ignore[misc]
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+        until(lambda address=address: topic in topics(address))  # type: ignore[misc]
 
 
 @pytest.mark.promise("local-cluster.md", "A cluster that is started again has its addresses and its data.")
@@ -91,7 +83,7 @@ def test_up_kill_down_and_up_again(folder: Path, capfd: pytest.CaptureFixture[st
     assert (again.cluster_id, again.bootstrap) == (state.cluster_id, state.bootstrap)
     assert again.nodes[0].pid != state.nodes[0].pid
     assert "kept" in topics(again.internal_bootstrap)
-    wait_until(lambda: bool(list(again.nodes[0].data.glob("kept-0/*.log"))))
+    until(lambda: bool(list(again.nodes[0].data.glob("kept-0/*.log"))))
 
 
 @pytest.mark.promise("local-cluster.md", "What of a cluster cannot be started is named, and nothing is started.")
@@ -148,7 +140,7 @@ def test_three_nodes_replicate_and_survive_one(folder: Path) -> None:
     rest = cluster.status(folder)
     assert rest is not None
     assert [node.id for node in rest.nodes if node.pid] == [2, 3]
-    wait_until(lambda: known_brokers(state.nodes[1].internal) == {2, 3})
+    until(lambda: known_brokers(state.nodes[1].internal) == {2, 3})
     create(",".join(node.internal for node in state.nodes[1:]), "without-one", replicas=2)
     whole = cluster.up(folder, nodes=3, progress=False)
     assert whole.running
@@ -166,6 +158,6 @@ def test_older_and_newer_brokers(folder: Path) -> None:
         state = cluster.up(folder / version, kafka_version=version, progress=False)
         try:
             create(state.internal_bootstrap, "old-or-new")
-            wait_until(lambda log=state.nodes[0].log, said=version: f"Kafka version: {said}" in log.read_text())  # type: ignore[misc]
+            until(lambda log=state.nodes[0].log, said=version: f"Kafka version: {said}" in log.read_text())  # type: ignore[misc]
         finally:
             cluster.discard(folder / version)

@@ -62,7 +62,6 @@ class Bench:
             return await read_frame(reader) == response(number)
 
     async def has_ended(self, number: int) -> bool:
-        """Whether the client sees the end, and nothing before."""
         async with asyncio.timeout(60):
             return await self.clients[number][0].read() == b""
 
@@ -128,23 +127,12 @@ def run(tmp_path: Path, workers: int) -> Run:
 
 
 REPORT = AggregatedThrottle(
-    listener="CLIENT",
-    address="10.0.0.7",
-    scope="ip",
-    quota="connection_creation_rate",
-    action="hold",
-    count=3,
-    limit=20,
-    observed=21.5,
-    delay_ms=750,
-    first_at=1.0,
-    last_at=2.0,
-)
+    listener="CLIENT", address="10.0.0.7", scope="ip", quota="connection_creation_rate", action="hold", count=3,
+    limit=20, observed=21.5, delay_ms=750, first_at=1.0, last_at=2.0,
+)  # fmt: skip
 
 
 class PrintingObserver:
-    """An observer that prints changes of connections."""
-
     def configure(self, configs: object) -> None:
         pass
 

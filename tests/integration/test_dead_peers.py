@@ -11,12 +11,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from proxy.net.dead_peers import is_dead
 from tests.integration.own_network import Direction, OwnNetwork, own_network
+from tests.integration.sidecars import until
 
 SOON_MS = 1500
 """What stands for 30 s here."""
@@ -56,19 +57,11 @@ def connected(network: OwnNetwork, server: socket.socket) -> Iterator[tuple[sock
 
 
 def fill(sock: socket.socket) -> None:
-    """Send until nothing more is taken."""
     for _ in range(20):
         with contextlib.suppress(BlockingIOError):
             while True:
                 sock.send(bytes(65_536))
         time.sleep(0.02)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.mark.promise(

@@ -51,7 +51,6 @@ class Later(Chooser):
 def serving(
     tmp_path: Path, serve: Serve, behaviour: Behaviour = answer_in_order
 ) -> contextlib.AbstractAsyncContextManager[Bench]:
-    """A sidecar that serves deferred requests so."""
     return answering(tmp_path, behaviour, partial(Later, serve))
 
 

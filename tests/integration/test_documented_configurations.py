@@ -5,9 +5,11 @@ How a block is completed and placed: ``tests.tools.fragments``. docs/rollout.md 
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import textwrap
+from base64 import urlsafe_b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,20 +17,24 @@ from typing import Any
 
 import pytest
 import yaml
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from proxy.commands.client_settings import client_settings
 from proxy.config import Endpoint
 from proxy.fleet.connection import BrokerConnection
 from proxy.fleet.security import Security
 from proxy.local import broker, process
+from proxy.local.cluster import ClusterState
 from proxy.local.ports import HOST, free_ports
 from proxy.local.readiness import known_brokers
 from proxy.local.sidecars import SidecarProcess
 from tests.brokers import SCRAM_PASSWORD, SCRAM_USER, TlsBroker
-from tests.integration.certificates import pem_files
-from tests.integration.test_reload import until
-from tests.tools.documented import example
-from tests.tools.fragments import Block, blocks
+from tests.integration.asking import Asker
+from tests.integration.sidecars import config_of, running, until
+from tests.integration.topics import described
+from tests.tools.fragments import Block, blocks, example
 from tests.unit.terminal import Terminal, brokerside
 
 __all__ = ["brokerside"]
@@ -170,49 +176,29 @@ def place(listener: dict[str, Any], folder: Path, made: TlsBroker) -> None:
             if key.endswith(".location"):
                 path = folder / value
                 path.parent.mkdir(exist_ok=True)
-                certificate, private = pem_files(folder, "made") if not (folder / "made.pem").exists() else (
-                    folder / "made.pem", folder / "made.key")  # fmt: skip
-                kinds = {"ssl.key.location": private, "ssl.truststore.location": made.authority.ca}
-                path.write_bytes(kinds.get(key, certificate).read_bytes())
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_sidecar_starts_with_each_configuration(
-    tls_broker: TlsBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, brokerside: Terminal
-) -> None:
-    for number, block in enumerate(SIDECARS):
-        folder = tmp_path / f"{number}"
-        folder.mkdir()
-        with monkeypatch.context() as patch:
-            config = checked(block, tls_broker, folder, patch, brokerside)
-            sidecar = SidecarProcess.start(folder / "brokerside.yaml", folder / "log", config["admin"]["bind"])
-            assert sidecar.stop(), f"{block}: it was ready, and ended"
+                kinds = {"ssl.key.location": made.pair.key, "ssl.truststore.location": made.authority.ca}
+                path.write_bytes(kinds.get(key, made.pair.certificate).read_bytes())
 
 
 @pytest.mark.promise("README.md", "Every configuration of a sidecar in the documentation is a valid one.")
+@pytest.mark.parametrize("starts", [False, pytest.param(True, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 def test_each_configuration_of_a_sidecar_is_right(
-    tls_broker: TlsBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, brokerside: Terminal
+    tls_broker: TlsBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, brokerside: Terminal, starts: bool
 ) -> None:
     for number, block in enumerate(SIDECARS):
         folder = tmp_path / f"{number}"
         folder.mkdir()
         with monkeypatch.context() as patch:
-            checked(block, tls_broker, folder, patch, brokerside)
-
-
-def checked(
-    block: Block, broker: TlsBroker, folder: Path, patch: pytest.MonkeyPatch, brokerside: Terminal
-) -> dict[str, Any]:
-    """The completed configuration, written to ``folder`` and found to be right."""
-    patch.setenv("PYTHONPATH", str(folder), prepend=":")
-    patch.syspath_prepend(folder)
-    config = completed(block, folder, broker)
-    path = folder / "brokerside.yaml"
-    path.write_text(re.sub("/(var/lib|run)/brokerside", str(folder), yaml.safe_dump(config)))
-    done = brokerside("check-config", str(path))
-    assert done.code == 0, f"{block}: {done.err}"
-    return config
+            patch.setenv("PYTHONPATH", str(folder), prepend=":")
+            patch.syspath_prepend(folder)
+            config = completed(block, folder, tls_broker)
+            path = folder / "brokerside.yaml"
+            path.write_text(re.sub("/(var/lib|run)/brokerside", str(folder), yaml.safe_dump(config)))
+            done = brokerside("check-config", str(path))
+            assert done.code == 0, f"{block}: {done.err}"
+            if starts:
+                sidecar = SidecarProcess.start(path, folder / "log", config["admin"]["bind"])
+                assert sidecar.stop(), f"{block}: it was ready, and ended"
 
 
 @pytest.mark.promise("commands.md", "Commands log in with the client settings that the page shows.")
@@ -251,3 +237,60 @@ def test_every_block_is_one_of_these() -> None:
     assert len(DEFINITIONS) >= 5
     assert len(CLIENTS) >= 2
     assert {block.page.name for block in OTHERS} == {"install.md", "opentelemetry.md", "operations.md", "tls.md"}
+
+
+# ---- the example of an observer -------------------------------------------------------------------------------------
+
+
+PRODUCE, FETCH = range(3, 14), range(4, 19)
+
+WANTED = {"ReplicaId": -1, "MaxWaitMs": 500, "MinBytes": 1, "MaxBytes": 2**24, "SessionEpoch": -1}
+PART = {"CurrentLeaderEpoch": -1, "LastFetchedEpoch": -1, "LogStartOffset": -1, "PartitionMaxBytes": 2**20}
+
+WRITING = """
+import json
+from pathlib import Path
+
+class WrittenCounts(ByteCounts):
+    def close(self, timeout):
+        counts = self.topic_produce_bytes_count, self.topic_fetch_bytes_count
+        Path(__file__).with_suffix(".json").write_text(json.dumps(counts))
+"""
+
+
+def led(admin: AdminClient, topic: str) -> bool:
+    """Whether the broker knows that it leads a new topic; until then it refuses records."""
+    first = TopicPartition(topic, 0)
+    try:
+        admin.list_offsets({first: OffsetSpec.latest()})[first].result(30)
+    except KafkaException:
+        return False
+    return True
+
+
+@pytest.mark.promise("observers.md", "The example counts right with every version of Produce and Fetch.")
+def test_the_example_counts_the_bytes_of_every_version(
+    cluster: ClusterState, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The observer writes at its end what it has counted."""
+    (tmp_path / "byte_counts.py").write_text(example() + WRITING)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    config = config_of(cluster.nodes[0], **{"observer.class.names": ["byte_counts:WrittenCounts"]})
+    admin = AdminClient({"bootstrap.servers": cluster.internal_bootstrap})
+    until(lambda: led(admin, topic))
+    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 10_000)
+    builder.append(0, None, b"key", b"value", [])
+    batch = bytes(builder.build())
+    size = len(PRODUCE) * len(batch)
+    with running(config, tmp_path) as sidecar:
+        with Asker(cluster.bootstrap) as asker, Asker(cluster.nodes[0].upstream) as direct:
+            topic_id = urlsafe_b64decode(described(direct, topic)["TopicId"] + "==")
+            named = {"Name": topic, "Topic": topic, "TopicId": topic_id}
+            for version in PRODUCE:
+                topics = [{**named, "PartitionData": [{"Records": batch}]}]
+                asker.ask(0, version, {"Acks": 1, "TimeoutMs": 30_000, "TopicData": topics})
+            for version in FETCH:
+                answer = asker.ask(1, version, {**WANTED, "Topics": [{**named, "Partitions": [PART]}]})
+                assert len(answer) > size
+        until(lambda: sidecar.metric("brokerside_observer_delivered_total") >= len(PRODUCE) + len(FETCH))
+    assert json.loads((tmp_path / "byte_counts.json").read_text()) == [{topic: size}, {topic: len(FETCH) * size}]

@@ -22,7 +22,7 @@ from tests.frames import API_VERSIONS, METADATA, request
 from tests.integration import recorder
 from tests.integration.metrics import sample
 from tests.integration.recorder import RECORDER, Recorded
-from tests.integration.test_audit import until
+from tests.integration.sidecars import config_of, running, until
 
 pytestmark = pytest.mark.kafka
 
@@ -45,43 +45,26 @@ class Site:
     reported: Path
 
     def dial(self) -> socket.socket:
-        return socket.create_connection(self.address, 30)
+        return socket.create_connection(self.address)
 
 
 @pytest.fixture(scope="module")
-def site(cluster: ClusterState) -> Iterator[Site]:
-    node = cluster.nodes[0]
-    folder = node.home.parent
-    config = yaml.safe_load((folder / "sidecar-1.yaml").read_text())
-    config |= {
-        "observer.class.names": [RECORDER],
-        "unsupported.request.max.consecutive": CHUNK,
-    }
-    path = folder / "fairness.yaml"
-    path.write_text(yaml.safe_dump(config))
-    reported = path.with_suffix(".reported")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(recorder.FILE, str(reported))
-        process = SidecarProcess.start(path, path.with_suffix(".log"), node.admin)
+def site(cluster: ClusterState, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    node, folder = cluster.nodes[0], tmp_path_factory.mktemp("fairness")
+    config = config_of(node, **{"observer.class.names": [RECORDER], "unsupported.request.max.consecutive": CHUNK})
+    reported = folder / "reported"
     host, _, port = node.advertised.rpartition(":")
-    try:
+    with running(config, folder, **{recorder.FILE: str(reported)}) as process:
         yield Site((host, int(port)), process, reported)
-    finally:
-        assert process.stop()
 
 
 def answer(sock: socket.socket) -> bytes:
-    """The next answer, without its size."""
-    size = int.from_bytes(_exactly(sock, 4), "big")
-    return _exactly(sock, size)
+    return receive(sock, int.from_bytes(receive(sock, 4), "big"))
 
 
-def _exactly(sock: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        more = sock.recv(size - len(data))
-        assert more, "the connection has ended"
-        data += more
+def receive(sock: socket.socket, size: int) -> bytes:
+    data = sock.recv(size, socket.MSG_WAITALL)
+    assert len(data) == size, "the connection has ended"
     return data
 
 
@@ -124,18 +107,13 @@ def before(site: Site, client_id: str) -> list[Recorded] | None:
     "So many unsupported requests in a row end the connection; any other request in between begins a new count.",
 )
 def test_a_client_that_asks_without_end_for_what_is_not_supported_is_closed(site: Site) -> None:
-    """As a broker would have done at the first; any other request in between begins a new count."""
     config = yaml.safe_load(site.sidecar.config.read_text())
     config["unsupported.request.max.consecutive"] = 300
     unsupported, other = request(UNKNOWN, 0, 7), request(METADATA, 1, 8, bytes(4))
 
     def closed() -> float:
-        return sample(
-            site.sidecar.metrics(),
-            "brokerside_connections_closed_total",
-            listener="CLIENT",
-            cause="unsupported_request",
-        )
+        name = "brokerside_connections_closed_total"
+        return sample(site.sidecar.metrics(), name, listener="CLIENT", cause="unsupported_request")
 
     before = site.sidecar.config.read_text()
     site.sidecar.config.write_text(yaml.safe_dump(config))
@@ -157,7 +135,6 @@ def test_a_client_that_asks_without_end_for_what_is_not_supported_is_closed(site
 
 
 def _reload(site: Site) -> None:
-    """Let the sidecar take its configuration again, and wait until it has."""
     count = site.sidecar.metric("brokerside_config_reloads_total")
     os.kill(site.sidecar.process.pid, signal.SIGHUP)
     until(lambda: site.sidecar.metric("brokerside_config_reloads_total") != count)

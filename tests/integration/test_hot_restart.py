@@ -1,10 +1,11 @@
-"""A sidecar before a real broker is replaced under load: nobody is refused, no burst granted again, no event lost."""
+"""Under load a sidecar is replaced, or it or its broker is killed: nothing that was acknowledged or counted is lost."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import asdict
@@ -14,9 +15,11 @@ from typing import Any
 
 import pytest
 import yaml
+from confluent_kafka import Producer
 
 from observers.account_events import GapEvent, StatusEvent
 from observers.event import Envelope, RequestEvent
+from proxy.local import cluster as local_cluster
 from proxy.local import process
 from proxy.local.cluster import ClusterState
 from proxy.local.ports import HOST, free_ports
@@ -24,10 +27,11 @@ from proxy.local.process import Process
 from proxy.local.sidecars import SidecarProcess
 from tests.faults.gate import Gate
 from tests.faults.site import FULL
+from tests.integration import sidecars
 from tests.integration.metrics import sample
 from tests.integration.requesters import RequestPlan
 from tests.integration.test_audit import envelopes, events
-from tests.integration.test_faults import Load
+from tests.integration.topics import new_topic
 from tests.tools.conformance.crowd import Plan, Visits
 from tests.tools.topic import messages
 
@@ -64,7 +68,7 @@ class HotSite:
         self.limited, new, gate = free_ports(3)
         self.audit = audit
         self.gate = Gate(gate, int(self.node.upstream.rpartition(":")[2]))
-        config: dict[str, Any] = yaml.safe_load((self.node.home.parent / "sidecar-1.yaml").read_text())
+        config = sidecars.config_of(self.node)
         [listener] = config["listeners"]
         more = {**listener, "name": "LIMITED", "bind": f"{HOST}:{self.limited}", "advertised": listener["bind"]}
         config |= {
@@ -142,9 +146,7 @@ async def start() -> AsyncIterator[Callable[[str, Any], Awaitable[asyncio.subpro
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not await asyncio.to_thread(condition):  # noqa: ASYNC110 - nothing reports it
-            await asyncio.sleep(0.1)
+    await asyncio.to_thread(sidecars.until, condition)
 
 
 @pytest.mark.promise(
@@ -158,7 +160,6 @@ async def test_a_hot_restart_under_load(
     load: Load,
     start: Callable[[str, Any], Awaitable[asyncio.subprocess.Process]],
 ) -> None:
-    """Refused 0, errors 0, the rate exact across the change, each audit number on the topic or in a gap."""
     loads = [
         await start("tests.tools.conformance.crowd", Plan(site.port, 0, rate=CONNECTS, leave="answered")),
         await start("tests.integration.requesters", RequestPlan(site.port, 50, REQUESTS)),
@@ -221,3 +222,98 @@ def audited(read: list[Envelope]) -> int:
     assert sum(event.waiting for event in last) == 0
     assert len(events(read, RequestEvent)) > 0
     return len(boots)
+
+
+# ---- brokers and sidecars that are killed ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_cluster(tmp_path: Path) -> Iterator[ClusterState]:
+    yield local_cluster.up(tmp_path, progress=False)
+    local_cluster.down(tmp_path)
+
+
+class Load:
+    """An idempotent producer on its own thread; keeps the values that were acknowledged, and errors."""
+
+    def __init__(self, bootstrap: str, topic: str, pause: float = 0.0005) -> None:
+        self.pause = pause
+        self.acknowledged: set[str] = set()
+        self.errors: list[str] = []
+        self.sent = 0
+        self._stop = threading.Event()
+        self._topic = topic
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 2,
+                "message.timeout.ms": 120_000,
+                "reconnect.backoff.max.ms": 500,
+            }
+        )
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        def delivered(error: object, message: object) -> None:
+            if error is None:
+                self.acknowledged.add(message.value().decode())  # type: ignore[attr-defined]
+            else:
+                self.errors.append(str(error))
+
+        while not self._stop.is_set():
+            self._producer.produce(self._topic, str(self.sent), on_delivery=delivered)
+            self.sent += 1
+            self._producer.poll(0)
+            time.sleep(self.pause)
+
+    def wait_for(self, more: int, seconds: float = 90) -> None:
+        goal = len(self.acknowledged) + more
+        deadline = time.monotonic() + seconds
+        while len(self.acknowledged) < goal:
+            assert time.monotonic() < deadline, f"{len(self.acknowledged)} of {goal} acknowledged"
+            time.sleep(0.02)
+
+    def finish(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        assert self._producer.flush(90) == 0
+
+
+@pytest.mark.promise(
+    "operations.md",
+    "When a broker or a sidecar is killed or restarted, clients reconnect and lose nothing that was acknowledged.",
+)
+def test_brokers_and_sidecars_that_are_killed_under_load_lose_nothing_acknowledged(own_cluster: ClusterState) -> None:
+    node = own_cluster.nodes[0]
+    folder, topic = node.home.parent, new_topic(own_cluster)
+
+    def start() -> SidecarProcess:
+        return SidecarProcess.start(folder / "sidecar-1.yaml", folder / "sidecar-1.log", node.admin)
+
+    sidecar = start()
+    load = Load(own_cluster.bootstrap, topic)
+    try:
+        for _ in range(2):
+            load.wait_for(1000)
+            local_cluster.stop_node(folder, 1, kill=True)
+            local_cluster.start_node(folder, 1)
+        load.wait_for(1000)
+        text = sidecar.metrics()
+        assert sample(text, "brokerside_connections_closed_total", cause="broker_out_of_sync") == 0
+        assert sample(text, "brokerside_frames_invalid_total") == 0
+        assert sidecar.stop()
+        sidecar = start()
+        load.wait_for(500)
+        process.stop([sidecar.process], 5, kill=True)
+        sidecar = start()
+        load.wait_for(500)
+        load.finish()
+        values = [(message.value() or b"").decode() for message in messages(own_cluster.internal_bootstrap, topic)]
+        assert load.errors == []
+        assert load.acknowledged == set(values)
+        assert len(values) == len(set(values))
+    finally:
+        load.finish()
+        assert sidecar.stop()

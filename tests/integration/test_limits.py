@@ -1,11 +1,15 @@
-"""Limits on connections in a whole sidecar before a real broker: who waits, who is closed, who is reported."""
+"""Limits in a whole sidecar before a real broker, of connections and of principals: who waits, who is closed, who is
+reported."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import socket
+import subprocess
 import time
 import uuid
 from collections import Counter
@@ -22,9 +26,12 @@ from proxy.config import Endpoint
 from proxy.local.cluster import ClusterState
 from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
-from tests.frames import API_VERSIONS, request
+from tests.brokers import SharedBroker
+from tests.frames import API_VERSIONS, METADATA, request
 from tests.integration.librdkafka import consume, produce
 from tests.integration.metrics import sample, unbalanced
+from tests.integration.quotas import Peer, text
+from tests.integration.sidecars import until
 from tests.tools.topic import messages
 
 pytestmark = pytest.mark.kafka
@@ -35,23 +42,11 @@ HELLO = request(API_VERSIONS, 0, 7)
 Limited = Callable[..., "Site"]
 
 
-class Site:
-    """One sidecar with listeners CLIENT and, protected where it is asked for, INTER, before the same broker."""
-
-    def __init__(self, cluster: ClusterState, folder: Path, settings: dict[str, Any]) -> None:
-        node = cluster.nodes[0]
-        self.client = int(node.advertised.rpartition(":")[2])
-        self.inter, admin = free_ports(2)
-        self.path = folder / f"limits-{uuid.uuid4().hex[:8]}.yaml"
-        upstream = {"advertised": node.advertised, "upstream": node.upstream}
-        listeners: list[dict[str, Any]] = [{"name": "CLIENT", "bind": node.advertised, **upstream}]
-        listeners[0].update(settings.pop("listener", {}))
-        if settings.pop("protected", False):
-            bind = f"127.0.0.1:{self.inter}"
-            listeners.append({"name": "INTER", "bind": bind, "inter.broker": True, **upstream})
-        self.config = {"broker.id": 1, "listeners": listeners, "admin": {"bind": f"127.0.0.1:{admin}"}, **settings}
-        self.sockets: list[socket.socket] = []
+class LimitedSidecar:
+    def __init__(self, folder: Path, admin: int, listeners: list[dict[str, Any]], settings: dict[str, Any]) -> None:
         self.admin = Endpoint("127.0.0.1", admin)
+        self.config = {"broker.id": 1, "listeners": listeners, "admin": {"bind": str(self.admin)}, **settings}
+        self.path = folder / f"limits-{uuid.uuid4().hex[:8]}.yaml"
         self.log = self.path.with_suffix(".log")
         self.path.write_text(yaml.safe_dump(self.config))
         self.sidecar = SidecarProcess.start(self.path, self.log, str(self.admin))
@@ -60,11 +55,36 @@ class Site:
         self.path.write_text(yaml.safe_dump({**self.config, "quotas": quotas}))
         assert admin_client.post_reload(self.admin).result == "applied"
 
-    def dial(self, port: int = 0, source: str = "127.0.0.1", first: bytes = b"") -> socket.socket:
-        """Connect, and ask for something."""
+    def metric(self, name: str, **labels: str) -> float:
+        return sample(self.sidecar.metrics(), f"brokerside_{name}", **labels)
+
+    def throttled(self, **labels: str) -> float:
+        return self.metric("connections_throttled_total", **labels)
+
+    def throttle_lines(self) -> list[dict[str, Any]]:
+        found = [json.loads(line) for line in self.log.read_text().splitlines()]
+        return [line for line in found if line["event"] == "connections_throttled"]
+
+
+class Site(LimitedSidecar):
+    """With listeners CLIENT and, protected where it is asked for, INTER, before the same broker."""
+
+    def __init__(self, cluster: ClusterState, folder: Path, settings: dict[str, Any]) -> None:
+        node = cluster.nodes[0]
+        self.client = int(node.advertised.rpartition(":")[2])
+        self.inter, admin = free_ports(2)
+        upstream = {"advertised": node.advertised, "upstream": node.upstream}
+        listeners: list[dict[str, Any]] = [{"name": "CLIENT", "bind": node.advertised, **upstream}]
+        if settings.pop("protected", False):
+            bind = f"127.0.0.1:{self.inter}"
+            listeners.append({"name": "INTER", "bind": bind, "inter.broker": True, **upstream})
+        super().__init__(folder, admin, listeners, settings)
+        self.sockets: list[socket.socket] = []
+
+    def dial(self, port: int = 0, source: str = "127.0.0.1") -> socket.socket:
         sock = socket.create_connection(("127.0.0.1", port or self.client), PATIENCE, source_address=(source, 0))
         self.sockets.append(sock)
-        sock.sendall(first + HELLO)
+        sock.sendall(HELLO)
         return sock
 
     def dial_at_once(self, count: int, source: str = "127.0.0.1") -> list[socket.socket]:
@@ -74,15 +94,6 @@ class Site:
             return [self.dial(source=source) for _ in range(count)]
         finally:
             os.kill(self.sidecar.process.pid, signal.SIGCONT)
-
-    def metric(self, name: str, **labels: str) -> float:
-        return sample(self.sidecar.metrics(), f"brokerside_{name}", **labels)
-
-    def throttled(self, **labels: str) -> float:
-        return self.metric("connections_throttled_total", **labels)
-
-    def lines(self, event: str) -> list[dict[str, Any]]:
-        return [line for text in self.log.read_text().splitlines() if (line := json.loads(text))["event"] == event]
 
 
 @pytest.fixture
@@ -119,15 +130,7 @@ def waits(sock: socket.socket) -> bool:
         sock.settimeout(PATIENCE)
 
 
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it never became true"
-        time.sleep(0.02)
-
-
 def throttles(bootstrap: str, topic: str) -> list[ThrottleEvent]:
-    """The events of throttled connections in an audit topic."""
     found = [event for message in messages(bootstrap, topic) for event in decoder.decode(message.value()).events]
     return [event for event in found if isinstance(event, ThrottleEvent)]
 
@@ -238,7 +241,7 @@ def test_addresses_have_limits_of_their_own_and_the_audit_and_the_log_say_who_me
         ("127.0.0.1", rate, "drop"): 9,
         ("127.0.0.4", "connections", "drop"): 1,
     }
-    lines = site.lines("connections_throttled")
+    lines = site.throttle_lines()
     assert {line["top_address"] for line in lines} == {"127.0.0.1", "127.0.0.4"}
     assert sum(line["connections"] for line in lines if line["action"] == "drop") == 10
 
@@ -301,3 +304,209 @@ def test_real_clients_only_wait_longer_at_the_rate_of_a_listener(
     assert site.metric("acceptor_blocked_seconds_total", listener="CLIENT") >= waited - 0.001 * delays
     assert site.metric("ip_connection_accept_throttle_time_seconds_count") == 0
     assert site.metric("connections_throttled_total", action="drop") == 0
+
+
+ROOT = Path(__file__).parents[2]
+STRANGER = "127.0.0.251"
+"""A client's address without a quota."""
+
+
+@pytest.mark.promise("limits-operation.md", "The MBeans that the page names are a real broker's.")
+def test_the_table_names_what_a_broker_has(cluster: ClusterState) -> None:
+    page = (ROOT / "docs" / "limits-operation.md").read_text()
+    table = re.findall(r"^\| `(kafka\.[^`]*)` \| `([^`]*)` \|", page, re.MULTILINE)
+    assert len(table) == 6
+    java = shutil.which("java")
+    assert java is not None
+    node = cluster.nodes[0]
+    host, _, port = node.upstream.rpartition(":")
+    patterns = ["kafka.server:type=socket-server-metrics,*", "kafka.network:type=Acceptor,*"]
+    with socket.create_connection((host, int(port)), source_address=(STRANGER, 0)):
+        listed = subprocess.run(
+            [java, str(ROOT / "tests" / "tools" / "Mbeans.java"), str(node.pid), *patterns],
+            capture_output=True,
+            check=True,
+            text=True,
+            timeout=200,
+        )
+    names = (line.rpartition(" ") for line in listed.stdout.splitlines())
+    mbeans = {(name, attribute) for name, _, attribute in names}
+
+    for name, attribute in table:
+        if ",ip=" not in name:
+            assert (name.replace("listener=…", "listener=CLIENT"), attribute) in mbeans
+    # A listener has its rate without a limit, an address has none.
+    rates = {name for name, attribute in mbeans if attribute == "connection-accept-rate"}
+    assert "kafka.server:type=socket-server-metrics,listener=CLIENT" in rates
+    assert f"kafka.server:type=socket-server-metrics,ip={STRANGER}" not in rates
+
+
+# ---- principals -----------------------------------------------------------------------------------------------------
+
+
+SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
+NUMBER, RATE = "connections", "connection_creation_rate"
+
+
+class SaslSite(LimitedSidecar):
+    """Before a SASL listener, and its clients."""
+
+    def __init__(self, secured: SharedBroker, folder: Path, settings: dict[str, Any]) -> None:
+        port, admin = free_ports(2)
+        self.address = f"127.0.0.1:{port}"
+        listener = {"name": "SASL", "bind": self.address, "security.protocol": "SASL_PLAINTEXT"}
+        listener["upstream"] = secured.listeners["SASL"].address
+        super().__init__(folder, admin, [listener], settings)
+        self.peers: list[Peer] = []
+
+    def log_in(self, user: str) -> Peer:
+        self.peers.append(Peer(self.address, user=(user, f"{user}-secret")))
+        return self.peers[-1]
+
+    def close(self) -> None:
+        for peer in self.peers:
+            peer.sock.close()
+        until(lambda: not self.metric("connections_active"))
+        until(lambda: not self.metric("quota_principals", quota=NUMBER))
+        assert self.connections() == {}
+
+    def closed(self) -> float:
+        return self.metric("connections_closed_total", cause="principal_quota_exceeded")
+
+    def connections(self) -> dict[str, int]:
+        return {one.principal: one.connections for one in admin_client.get_quotas(self.admin).principals}
+
+
+SaslSites = Callable[..., SaslSite]
+
+
+@pytest.fixture
+def logged_in(secured: SharedBroker, tmp_path: Path) -> Iterator[SaslSites]:
+    sites: list[SaslSite] = []
+
+    def start(**settings: Any) -> SaslSite:
+        sites.append(SaslSite(secured, tmp_path, settings))
+        return sites[-1]
+
+    yield start
+    for site in sites:
+        for peer in site.peers:
+            peer.sock.close()
+        assert site.sidecar.stop()
+        assert "-secret" not in site.log.read_text()
+
+
+def is_served(peer: Peer) -> bool:
+    try:
+        return bool(peer.ask(METADATA, 1, b"\0\0\0\0"))
+    except (ConnectionError, BrokenPipeError):
+        return False
+
+
+def is_closed(peer: Peer) -> bool:
+    """Whether the sidecar closes it, without another request of its client."""
+    try:
+        return peer.sock.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def die_in_their_login(site: SaslSite) -> None:
+    """Connections that end before, during and after the message with the password; none of them may count."""
+    for token in ("", "alice-secre", "alice-secret"):
+        with Peer(site.address) as peer:
+            peer.ask(SASL_HANDSHAKE, 1, text("PLAIN"))
+            if token:
+                raw = f"\0alice\0{token}".encode()
+                body = len(raw).to_bytes(4, "big") + raw
+                head = SASL_AUTHENTICATE.to_bytes(2, "big") + b"\0\0" + (9).to_bytes(4, "big") + text("peer")
+                peer.sock.sendall((len(head) + len(body)).to_bytes(4, "big") + head + body)
+            peer.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+
+
+@pytest.mark.promise("limits.md", "A login that fails never counts for its principal.")
+@pytest.mark.promise(
+    "limits.md",
+    "Beyond its number a principal's connection is closed after its login, and others at its address are not.",
+)
+def test_one_connection_too_many_of_a_principal_is_closed_and_those_of_another_are_not(
+    logged_in: SaslSites, secured: SharedBroker
+) -> None:
+    """After a reload, which knows the connections that were open before."""
+    topic = f"audit-{uuid.uuid4().hex[:8]}"
+    audit = {"observer.class.names": ["observers.audit:AuditObserver"], "audit": {"topic": topic}}
+    audit |= {"internal.bootstrap.servers": secured.node.internal, "observer.shutdown.timeout.ms": 20_000}
+    site = logged_in(workers=2, **audit)
+    alices = [site.log_in("alice") for _ in range(3)]
+    assert all(map(is_served, alices))
+    assert site.connections() == {}
+    quotas = {"ip.store": "file", "max.connections.per.principal": 50}
+    site.reload(**quotas, **{"max.connections.per.principal.overrides": "alice:2"})
+    until(lambda: site.connections() == {"User:alice": 3})
+    assert all(map(is_served, alices))
+    alices.pop().sock.close()
+    until(lambda: site.connections() == {"User:alice": 2})
+    assert all(is_closed(site.log_in("alice")) for _ in range(2))
+    bobs = [site.log_in("bob") for _ in range(6)]
+    assert all(map(is_served, [*alices, *bobs]))
+    until(lambda: site.connections() == {"User:alice": 2, "User:bob": 6})
+    assert site.throttled(scope="principal", quota=NUMBER, action="drop") == 2
+    until(lambda: site.closed() == 2)
+    assert site.metric("quota_principals", quota=NUMBER) == 2
+    until(site.throttle_lines)
+    line = site.throttle_lines()[0]
+    assert (line["scope"], line["action"], line["limit"]) == ("principal", "drop", 2)
+    assert (line["top_principal"], line["top_address"]) == ("User:alice", "127.0.0.1")
+    alices[0].sock.close()
+    until(lambda: site.connections().get("User:alice") == 1)
+    assert is_served(site.log_in("alice"))
+    site.close()
+    site.reload(**{"ip.store": "file", "max.connections.per.principal": 1})
+    die_in_their_login(site)
+    until(lambda: not site.metric("connections_active"))
+    until(lambda: site.connections() == {})
+    assert is_served(site.log_in("alice"))
+    assert site.throttled(scope="principal", quota=NUMBER, action="drop") == 2
+    site.close()
+    site.reload(**{"ip.store": "file"})
+    assert is_served(site.log_in("alice"))
+    assert site.connections() == {}
+    assert site.sidecar.stop()
+    found = throttles(secured.node.internal, topic)
+    assert {(one.scope, one.principal, one.client_ip, one.action, one.limit) for one in found} == {
+        ("principal", "User:alice", "127.0.0.1", "drop", 2)
+    }
+    assert sum(one.count for one in found) == 2
+
+
+@pytest.mark.promise(
+    "limits.md",
+    "Beyond its rate a principal's client is not read for a second at most; then it continues or is closed.",
+)
+@pytest.mark.slow
+def test_beyond_its_rate_a_principal_is_held_and_goes_on_or_is_closed(logged_in: SaslSites) -> None:
+    site = logged_in(quotas={"users": {"alice": 1, "bob": 1000}})
+    alices = [site.log_in("alice") for _ in range(30)]  # ten at once, and one in each second
+    bobs = [site.log_in("bob") for _ in range(13)]
+    assert all(map(is_served, bobs))
+    worked = list(map(is_served, alices))
+    assert all(worked[:10])
+    closed = worked.count(False)
+    assert closed > 0
+    until(lambda: site.connections() == {"User:alice": 30 - closed, "User:bob": 13})
+    held = site.metric("principal_connection_throttle_time_seconds_count")
+    assert held == site.throttled(scope="principal", quota=RATE, action="hold") >= closed
+    assert 0 < site.metric("principal_connection_throttle_time_seconds_sum") <= held
+    assert site.throttled(scope="principal", quota=RATE, action="drop") == closed
+    until(lambda: site.closed() == closed)
+    view = {one.principal: one for one in admin_client.get_quotas(site.admin).principals}
+    assert (view["User:alice"].rate_limit, view["User:bob"].rate_limit) == (1, 1000)
+    window = {"quota.window.num": 2, "quota.window.size.seconds": 30}
+    site = logged_in(workers=2, quotas={"users": {"alice": 1}, **window})
+    alices = [site.log_in("alice") for _ in range(30)]
+    until(lambda: site.connections() == {"User:alice": 30})
+    while not site.throttled(scope="principal", quota=RATE, action="hold"):
+        alices.append(site.log_in("alice"))
+        until(lambda: site.connections().get("User:alice") == len(alices))
+    assert is_served(alices[-1]), "held, and then allowed"
+    assert site.throttled(scope="principal", quota=RATE, action="drop") == site.closed() == 0

@@ -62,7 +62,6 @@ class Broker:
             writer.write(response(correlation_id, body))
 
     def end(self) -> None:
-        """As when it is started again."""
         for writer in self.writers:
             writer.transport.abort()
         self.writers.clear()

@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from proxy.local.cluster import ClusterState
 from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
 from tests.frames import API_VERSIONS, METADATA, batch, request, response
+from tests.integration import sidecars
 from tests.integration.metrics import sample
 from tests.integration.peer import Reader, Writer, answer_in_order, read_frame, upstream
+from tests.integration.quotas import Peer
 from tests.integration.test_tls import HandMade
 from tests.tools.authority import Authority
 from tests.tools.messages import uvarint
@@ -68,7 +69,6 @@ class Weighed:
         return sample(await asyncio.to_thread(self._process.metrics), f"brokerside_{name}", **labels)
 
     async def until(self, name: str, least: float, **labels: str) -> None:
-        """Wait until a metric has reached ``least``."""
         async with asyncio.timeout(60):
             while await self.metric(name, **labels) < least:  # noqa: ASYNC110  # only asking shows it
                 await asyncio.sleep(0.05)
@@ -79,7 +79,6 @@ class Weighed:
         return self.resident()
 
     def resident(self) -> int:
-        """Resident bytes of now."""
         return self._kib("VmRSS") * KIB
 
     def peak(self) -> int:
@@ -98,15 +97,13 @@ class Weighed:
 
 @asynccontextmanager
 async def sidecar(folder: Path, config: dict[str, Any]) -> AsyncIterator[Weighed]:
-    """Run it as ``config`` says."""
-    path = folder / "sidecar.yaml"
-    path.write_text(yaml.safe_dump(config))
-    process = await asyncio.to_thread(SidecarProcess.start, path, folder / "sidecar.log", config["admin"]["bind"])
     host, port = config["listeners"][0]["bind"].split(":")
+    process = sidecars.running(config, folder)
+    started = await asyncio.to_thread(process.__enter__)
     try:
-        yield Weighed(process, (host, int(port)))
+        yield Weighed(started, (host, int(port)))
     finally:
-        assert await asyncio.to_thread(process.stop)
+        await asyncio.to_thread(process.__exit__, None, None, None)
 
 
 @asynccontextmanager
@@ -155,7 +152,6 @@ async def send_fetched(writer: Writer, correlation_id: int, frame: bytes) -> Non
 
 
 async def receive(sock: socket.socket, size: int) -> None:
-    """Read ``size`` bytes and keep none."""
     loop = asyncio.get_running_loop()
     buffer = bytearray(256 * KIB)
     while size:
@@ -165,7 +161,6 @@ async def receive(sock: socket.socket, size: int) -> None:
 
 
 async def fetch_all(sock: socket.socket, size: int) -> None:
-    """Fetch ``size`` bytes of records and read the whole response."""
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(sock, fetch(1, size))
     head = await loop.sock_recv(sock, 4)
@@ -194,7 +189,6 @@ class Keeper:
 )
 @pytest.mark.slow
 async def test_a_fetch_of_100_mb_takes_less_than_2_mib(cluster: ClusterState, tmp_path: Path) -> None:
-    """With the audit, and with an observer that wants to read it."""
     for observer, outcome, count in (
         ("observers.audit:AuditObserver", "full", 42),  # of each fetch the request and the response
         (f"tests.integration.{Path(__file__).stem}:Keeper", "not_kept", 21),
@@ -251,8 +245,7 @@ async def test_readers_of_1_kib_a_second_take_160_kib_each_and_stop_nobody_else(
                 peak = running.peak()
                 for reader in readers:
                     reader.cancel()
-            grown = peak - before
-            assert grown <= SLOW_READERS * PER_SLOW_READER
+            assert peak - before <= SLOW_READERS * PER_SLOW_READER
             assert await running.metric("connections_closed_total") <= 1  # the probe of /readyz
 
 
@@ -276,16 +269,6 @@ async def push(sock: socket.socket, data: bytes, least: int) -> int:
     return sent
 
 
-async def ask(address: tuple[str, int]) -> None:
-    """An honest client's request is answered."""
-    reader, writer = await asyncio.open_connection(*address)
-    writer.write(request(API_VERSIONS, 0, 7))
-    async with asyncio.timeout(60):
-        frame = await read_frame(reader)
-    assert struct.unpack_from(">i", frame, 4) == (7,)
-    writer.close()
-
-
 @pytest.mark.kafka
 @pytest.mark.promise(
     "security.md",
@@ -304,10 +287,10 @@ async def test_partitions_of_open_produce_requests_are_held_in_the_budget(
         2,
         b"\0" + b"\0" + struct.pack(">hi", 1, 1000) + b"\2" + uvarint(len(name) + 1) + name + partitions + b"\0\0",
     )
-    config = yaml.safe_load((cluster.nodes[0].home.parent / "sidecar-1.yaml").read_text())
-    config["drain.timeout.ms"] = 500
-    async with sidecar(tmp_path, config) as running:
-        await ask(running.address)
+    async with sidecar(tmp_path, sidecars.config_of(cluster.nodes[0], **{"drain.timeout.ms": 500})) as running:
+        address = cluster.nodes[0].advertised
+        with Peer(address) as honest:
+            await asyncio.to_thread(honest.ask, API_VERSIONS, 0, b"")
         before = running.start_measuring()
         with contextlib.ExitStack() as sockets:
             hoarders = [sockets.enter_context(socket.create_connection(running.address)) for _ in range(HOARDERS)]
@@ -321,9 +304,9 @@ async def test_partitions_of_open_produce_requests_are_held_in_the_budget(
             await running.until("decode_total", HOARDERS, outcome="not_kept")
             assert await running.metric("memory_charged_bytes") > BUDGET / 2
             grown = running.peak() - before
-            print(f"{sum(sent) / 1e6:.0f} MB in, {grown / 1e6:.0f} MB held")
             assert grown < 2 * BUDGET + HOARDERS * PER_CONNECTION
-            await ask(running.address)
+            with Peer(address) as honest:
+                await asyncio.to_thread(honest.ask, API_VERSIONS, 0, b"")
 
 
 @pytest.mark.promise(
@@ -355,23 +338,12 @@ async def test_of_a_long_metadata_response_little_is_held_for_clients_that_do_no
                     sock.sendall(request(METADATA, 1, 1))
                 await running.until("edited_responses_total", METADATA_READERS, api="Metadata")
                 await asyncio.sleep(1)
-                grown = running.peak() - before
-                print(f"{METADATA_READERS} x {len(body) / 1e6:.1f} MB, {grown / 1e6:.0f} MB held")
-                assert grown < METADATA_READERS * PER_CONNECTION
-                got = await asyncio.to_thread(received, slow[-1], len(body) + 8 + len("edge.example") - 9)
+                assert running.peak() - before < METADATA_READERS * PER_CONNECTION
+                size = len(body) + 8 + len("edge.example") - 9
+                got = await asyncio.to_thread(slow[-1].recv, size, socket.MSG_WAITALL)
+        assert len(got) == size
         assert b"edge.example" in got[:60]
         assert got.endswith(topics)
-
-
-def received(sock: socket.socket, size: int) -> bytes:
-    """The next ``size`` bytes."""
-    sock.settimeout(20)
-    data = bytearray()
-    while len(data) < size:
-        piece = sock.recv(min(size - len(data), 1 << 20))
-        assert piece
-        data += piece
-    return bytes(data)
 
 
 @pytest.mark.promise("tls.md", "A connection with TLS takes some ten KiB of memory, and leaves nothing behind.")

@@ -1,8 +1,11 @@
-"""Open connections of real clients: listed, closed by an operator, and closed because of their age."""
+"""Open connections of real clients: listed, watched, closed by an operator, and closed because of their age."""
 
 from __future__ import annotations
 
 import json
+import os
+import pty
+import signal
 import subprocess
 import sys
 import time
@@ -10,19 +13,27 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from confluent_kafka import Consumer, Producer
 
+from proxy import admin_client
+from proxy.config import Endpoint
 from proxy.local.cluster import ClusterState
-from proxy.local.sidecars import SidecarProcess
 from proxy.local.workload import create_topics
-from tests.integration.test_audit import until
+from tests.frames import API_VERSIONS
+from tests.integration.metrics import sample
+from tests.integration.quotas import Peer
+from tests.integration.sidecars import config_of, until
+from tests.integration.sidecars import running as running_sidecar
 
 pytestmark = pytest.mark.kafka
 
+METRIC = "brokerside_connections_closed_total"
 MAX_AGE = 2
 """Seconds."""
 
@@ -42,16 +53,9 @@ def aging(cluster: ClusterState) -> Iterator[tuple[str, str]]:
 
 def _running(cluster: ClusterState, **settings: Any) -> Iterator[tuple[str, str]]:
     node = cluster.nodes[0]
-    folder = node.home.parent
-    config = yaml.safe_load((folder / "sidecar-1.yaml").read_text())
-    config |= settings | {"audit": {"topic": f"audit-{uuid.uuid4().hex[:8]}"}}
-    path = folder / "open-connections.yaml"
-    path.write_text(yaml.safe_dump(config))
-    process = SidecarProcess.start(path, path.with_suffix(".log"), node.admin)
-    try:
+    config = config_of(node, audit={"topic": f"audit-{uuid.uuid4().hex[:8]}"}, **settings)
+    with running_sidecar(config, node.home.parent):
         yield node.advertised, node.admin
-    finally:
-        assert process.stop()
 
 
 def connections(admin: str, query: str = "") -> dict[str, Any]:
@@ -166,7 +170,84 @@ def test_clients_of_old_connections_lose_nothing_and_wrong_questions_are_refused
         assert (done.returncode, done.stdout, done.stderr) == (1, "", f"brokerside: {error}\n")
 
 
+@pytest.mark.promise(
+    "config/process.md",
+    "A client whose first request is not there after `connection.setup.timeout.ms` is closed; one whose "
+    "request was may be silent.",
+)
+@pytest.mark.slow
+def test_a_reload_changes_the_time_of_those_who_wait_in_every_worker(cluster: ClusterState, tmp_path: Path) -> None:
+    node, name = cluster.nodes[0], "connection.setup.timeout.ms"
+    config = config_of(node, workers=2, **{name: 3_600_000, "observer.class.names": None})
+    with running_sidecar(config, tmp_path) as sidecar, ExitStack() as stack:
+        clients = [stack.enter_context(Peer(node.advertised)) for _ in range(4)]
+        for client in clients[2:]:
+            client.ask(API_VERSIONS, 0, b"")
+        part = tmp_path / "part"
+        part.write_text(yaml.safe_dump(config | {name: 100}))
+        part.replace(sidecar.config)
+        os.kill(sidecar.process.pid, signal.SIGHUP)
+        for client in clients[:2]:
+            assert client.sock.recv(1) == b""
+        for client in clients[2:]:
+            client.ask(API_VERSIONS, 0, b"")
+        until(lambda: sample(sidecar.metrics(), METRIC, cause="connection_setup_timeout", listener="CLIENT") == 2)
+
+
 def closed(admin: str) -> float:
-    with urllib.request.urlopen(f"http://{admin}/metrics", timeout=60) as page:
-        lines = page.read().decode().splitlines()
-    return sum(float(line.split()[-1]) for line in lines if 'cause="connection_max_age"' in line)
+    return sample(admin_client.get_metrics(Endpoint.parse(admin)), METRIC, cause="connection_max_age")
+
+
+# ---- brokerside top -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def admin(cluster: ClusterState, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The admin endpoint of a sidecar through which a producer has just written."""
+    node = cluster.nodes[0]
+    observers = ["observers.request_metrics:RequestMetricsObserver"]
+    with running_sidecar(config_of(node, **{"observer.class.names": observers}), tmp_path_factory.mktemp("top")):
+        producer = Producer({"bootstrap.servers": node.advertised, "client.id": "of-top", "linger.ms": 0})
+        producer.produce(f"t-{uuid.uuid4().hex[:8]}", b"x")
+        assert producer.flush(30) == 0
+        yield node.admin
+
+
+def command(admin: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "proxy", "top", "--admin", admin, "--interval", "0.3", *arguments]
+
+
+@pytest.mark.promise("operations.md", "brokerside top prints one page where its output is no terminal.")
+def test_piped_it_prints_one_page(admin: str) -> None:
+    done = subprocess.run(command(admin, "--by", "client_id"), capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    summary, clients = done.stdout.split("\n\n")[:2]
+    assert "connections/s throttled" in summary
+    assert clients.splitlines()[0].split() == [
+        *("CLIENT", "ID", "CONNECTIONS", "IN", "FLIGHT", "REQUESTS/S", "BYTES", "IN/S", "BYTES", "OUT/S")
+    ]
+    assert any(line.startswith("of-top ") for line in clients.splitlines())
+    assert "\x1b" not in done.stdout
+    done = subprocess.run(command("127.0.0.1:1"), capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("brokerside: no sidecar answers at 127.0.0.1:1")
+
+
+def test_in_a_terminal_keys_change_what_is_shown(admin: str) -> None:
+    """``b`` groups by the next field, ``q`` ends."""
+    master, slave = pty.openpty()
+    env = os.environ | {"TERM": "xterm", "COLUMNS": "150", "LINES": "40"}
+    process = subprocess.Popen(command(admin), stdin=slave, stdout=slave, stderr=slave, env=env)
+    os.close(slave)
+    try:
+        for key, text in ((b"", b"PRINCIPAL"), (b"sb", b"of-top")):
+            os.write(master, key)
+            shown = b""
+            while text not in shown:
+                shown += os.read(master, 65_536)
+        os.write(master, b"q")
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)

@@ -15,17 +15,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import yaml
 
 from proxy.core.principal_tracker import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
-from proxy.local.sidecars import SidecarProcess
 from tests.brokers import SHORT_LOGIN_MS, SharedBroker
 from tests.frames import METADATA
 from tests.integration import recorder
 from tests.integration.logins import (
     ALICE,
     SECRET,
-    TIMEOUT,
     USERS,
     Own,
     aiokafka,
@@ -36,6 +33,7 @@ from tests.integration.logins import (
     unsecured,
 )
 from tests.integration.recorder import RECORDER, Recorded
+from tests.integration.sidecars import running, until
 from tests.sasl import Scram, bearer, plain
 
 pytestmark = pytest.mark.kafka
@@ -117,15 +115,6 @@ class Site:
         return Counter(Known.logged(one) for one in mine if not one["isForwarded"])  # those are the broker's, for it
 
 
-def until(look: Callable[[], Any]) -> Any:
-    """What ``look`` returns once that is true."""
-    deadline = time.monotonic() + TIMEOUT
-    while not (seen := look()):
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.05)
-    return seen
-
-
 @pytest.fixture(scope="module")
 def site(secured: SharedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("principals")
@@ -141,15 +130,10 @@ def site(secured: SharedBroker, tmp_path_factory: pytest.TempPathFactory) -> Ite
         ],
         "admin": {"bind": secured.node.admin},
     }
-    (folder / "sasl.yaml").write_text(yaml.safe_dump(config))
     file = folder / "recorded.jsonl"
-    with secured.logging("kafka.request.logger"):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(recorder.FILE, str(file))
-            sidecar = SidecarProcess.start(folder / "sasl.yaml", folder / "sasl.log", secured.node.admin)
+    with secured.logging("kafka.request.logger"), running(config, folder, **{recorder.FILE: str(file)}) as sidecar:
         yield Site(listener.advertised, secured, file)
-        assert sidecar.stop()
-    assert "canary" not in (folder / "sasl.log").read_text() + file.read_text()
+    assert "canary" not in sidecar.log.read_text() + file.read_text()
 
 
 @pytest.fixture
@@ -260,6 +244,15 @@ def test_a_login_that_fails(site: Site, client_id: str) -> None:
     with Own(site.bootstrap, of_none := f"{client_id}-none") as client:
         assert client.begin("GSSAPI") == 33
     failed(site, of_none, "<unknown:GSSAPI>", "GSSAPI", 33)
+
+
+def test_a_bearer_token_after_a_rejected_one(site: Site, client_id: str) -> None:
+    with Own(site.bootstrap, client_id) as client:
+        assert client.begin("OAUTHBEARER") == 0
+        assert client.wrapped(bearer(unsecured("victim", -60.0)))[1]
+        assert client.wrapped(bearer(unsecured("mallory"))) == (0, b"")
+        client.metadata()
+    agrees_with_the_broker(site, client_id, "User:mallory", "OAUTHBEARER")
 
 
 @pytest.mark.promise(

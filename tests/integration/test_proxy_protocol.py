@@ -7,26 +7,15 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from proxy.config import load
-from proxy.net.data_plane import DataPlane
-from proxy.net.listener_manager import ListenerManager
-from proxy.net.ticker import Ticker
+from proxy.local.ports import HOST
 from tests.frames import METADATA, request, response
 from tests.integration.conftest import free_port
-from tests.integration.peer import Reader, Writer, answer_in_order, read_frame, upstream
+from tests.integration.peer import answer_in_order, read_frame
+from tests.integration.tls_bench import Bench, bench, silent_sidecar  # noqa: F401
 from tests.tools import fetched
-
-
-class Running(NamedTuple):
-    data_plane: DataPlane
-    port: int
-    """Of the sidecar."""
-    balanced: int
-    """Of the HAProxy before it."""
 
 
 @asynccontextmanager
@@ -65,76 +54,45 @@ async def haproxy(folder: Path, to: int, option: str) -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def sidecar(folder: Path, quotas: str) -> AsyncIterator[tuple[DataPlane, int]]:
-    """Run one before a broker that answers all; yields its port, too, where each connection needs a header."""
-    async with upstream(answer_in_order) as broker:
-        port = free_port()
-        path = folder / "sidecar.yaml"
-        path.write_text(
-            f"broker.id: 1\nadmin: {{bind: '127.0.0.1:{free_port()}'}}\nquotas: {{{quotas}}}\n"
-            f"listeners: [{{name: CLIENT, bind: '127.0.0.1:{port}', upstream: '127.0.0.1:{broker}', "
-            "proxy.protocol: required, proxy.protocol.trusted: [127.0.0.1/32]}]\n"
-        )
-        config, ticker = load(path), Ticker()
-        data_plane = DataPlane(config, ticker)
-        listening = ListenerManager(config, data_plane, ticker)
-        listening.start()
-        try:
-            yield data_plane, port
-        finally:
-            listening.close()
-            now = asyncio.Event()
-            now.set()
-            await data_plane.stop(now)
-            await asyncio.sleep(0)
-
-
-@asynccontextmanager
-async def running(folder: Path, option: str) -> AsyncIterator[Running]:
+async def balanced(folder: Path, option: str) -> AsyncIterator[tuple[Bench, int]]:
+    """A sidecar whose connections need a header each, and the port of an HAProxy before it."""
+    settings = {"proxy.protocol": "required", "proxy.protocol.trusted": ["127.0.0.1/32"]}
+    quotas = {"max.connections.per.ip": 1}
     async with (
-        sidecar(folder, "max.connections.per.ip: 1") as (data_plane, port),
-        haproxy(folder, port, option) as balanced,
+        bench(folder, answer_in_order, quotas=quotas, **settings) as running,
+        haproxy(folder, running.port, option) as port,
     ):
-        yield Running(data_plane, port, balanced)
-
-
-async def dial(port: int, source: str) -> tuple[Reader, Writer]:
-    return await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
+        yield running, port
 
 
 @pytest.mark.slow
 @pytest.mark.promise("limits.md", "PROXY headers of version 1 and 2 are read, as HAProxy sends them.")
 async def test_limits_and_names_are_those_of_the_client_before_the_load_balancer(tmp_path: Path) -> None:
     for option in ("send-proxy", "send-proxy-v2", "send-proxy-v2 proxy-v2-options unique-id,crc32c"):
-        async with running(tmp_path, option) as one:
-            await are_those_of_the_client(one)
-    async with running(tmp_path, "") as one:  # no header, from HAProxy or past it
-        for count, port in enumerate((one.port, one.balanced), start=1):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        async with balanced(tmp_path, option) as (running, port):
+            clients = [
+                await asyncio.open_connection(HOST, port, local_addr=(source, 0))
+                for source in ("127.0.0.5", "127.0.0.6", "127.0.0.6")
+            ]
+            for number, (reader, writer) in enumerate(clients):
+                writer.write(request(METADATA, 1, number, b"x" * 5000))
+                async with asyncio.timeout(60):
+                    if number == 2:
+                        assert await reader.read() == b"", "the second one of an address"
+                    else:
+                        assert await read_frame(reader) == response(number)
+            known = {relay.id.split("-")[1] for relay in running.manager.relays}
+            known = {name for name in known if not name.startswith(f"{HOST}:")}  # with which HAProxy was found ready
+            assert known == {"{}:{}".format(*writer.get_extra_info("sockname")) for _, writer in clients[:2]}
+            assert running.counters.closed["quota_exceeded"] == 1
+            for _, writer in clients:
+                writer.close()
+    async with balanced(tmp_path, "") as (running, port):  # no header, from HAProxy or past it
+        for count, to in enumerate((running.port, port), start=1):
+            reader, writer = await asyncio.open_connection(HOST, to)
             writer.write(b"\x00\x00\x00\x10 no header here")
             async with asyncio.timeout(60):
                 with suppress(ConnectionResetError):  # what it sent was not read
                     assert await reader.read() == b""
             writer.close()
-            assert one.data_plane.listener_counters["CLIENT"].closed["invalid_proxy_header"] == count
-
-
-async def are_those_of_the_client(running: Running) -> None:
-    clients = [await dial(running.balanced, source) for source in ("127.0.0.5", "127.0.0.6")]
-    for number, (reader, writer) in enumerate(clients):
-        writer.write(request(METADATA, 1, number, b"x" * 5000))
-        async with asyncio.timeout(60):
-            assert await read_frame(reader) == response(number)
-    known = {relay.id.split("-")[1] for relay in running.data_plane._connections.relays}
-    known = {name for name in known if not name.startswith("127.0.0.1:")}  # with which HAProxy was found ready
-    assert known == {"{}:{}".format(*writer.get_extra_info("sockname")) for _, writer in clients}
-    reader, again = await dial(running.balanced, "127.0.0.6")
-    again.write(request(METADATA, 1, 1))
-    async with asyncio.timeout(60):
-        assert await reader.read() == b""
-    assert running.data_plane.listener_counters["CLIENT"].closed["quota_exceeded"] == 1
-    for writer in [again, *(writer for _, writer in clients)]:
-        writer.close()
-    async with asyncio.timeout(60):
-        while running.data_plane.listener_counters["CLIENT"].active:  # noqa: ASYNC110  # a counter has no event
-            await asyncio.sleep(0.005)
+            assert running.counters.closed["invalid_proxy_header"] == count

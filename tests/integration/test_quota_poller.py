@@ -3,39 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import socket
-import time
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from confluent_kafka import Producer
 
-from proxy.config import Config
+from proxy import admin_client
+from proxy.config import Config, Endpoint
 from proxy.core.protected_topics import REGISTRY
 from proxy.fleet.quota_poller import QuotaPoller
 from proxy.limits.model import ClusterQuotas
-from proxy.local.sidecars import SidecarProcess
 from tests.brokers import SCRAM_PASSWORD, SCRAM_USER, TlsBroker
-from tests.integration.metrics import sample
-from tests.integration.quotas import (
-    ALTER,
-    ALTER_CONFIGS,
-    ANY,
-    CREATION,
-    DESCRIBE,
-    RATE,
-    Peer,
-    alter,
-    describe,
-    error_of,
-    set_config,
-)
+from tests.integration.quotas import ALTER, ALTER_CONFIGS, CREATION, RATE, Peer, alter, set_config
+from tests.integration.sidecars import running, until
 from tests.interop.wire import audited
 from tests.tools.topic import messages
 
@@ -81,18 +65,12 @@ def with_files(broker: TlsBroker, settings: dict[str, str]) -> dict[str, str]:
 
 
 class PolledQuotas:
-    """What a poller has reported."""
-
     def __init__(self, config: Config) -> None:
         self.quotas = ClusterQuotas()
-        self.problem: str | None = None
-        self.watch = QuotaPoller(config, self._change, self._report)
+        self.watch = QuotaPoller(config, self._change, lambda problem: None)
 
     def _change(self, quotas: ClusterQuotas) -> None:
         self.quotas = quotas
-
-    def _report(self, problem: str | None) -> None:
-        self.problem = problem
 
 
 @asynccontextmanager
@@ -109,7 +87,7 @@ async def watching(config: Config) -> AsyncIterator[PolledQuotas]:
         await polled.watch.close()
 
 
-async def until(polled: PolledQuotas, wanted: ClusterQuotas) -> None:
+async def becomes(polled: PolledQuotas, wanted: ClusterQuotas) -> None:
     polled.watch.refresh()
     async with asyncio.timeout(60):
         while polled.quotas != wanted:  # noqa: ASYNC110 - it is reported between the checks of this loop
@@ -137,7 +115,7 @@ async def test_quotas_are_read_over_every_kind_of_listener(tls_broker: TlsBroker
     ):
         async with watching(config_of(tls_broker, listener, settings)) as polled:
             assert polled.watch.state.error is None, (listener, settings)
-            await until(polled, ClusterQuotas({"10.0.0.1": 5}))
+            await becomes(polled, ClusterQuotas({"10.0.0.1": 5}))
 
 
 async def test_a_broker_that_does_not_let_it_in_is_an_error_that_says_so(tls_broker: TlsBroker) -> None:
@@ -166,40 +144,16 @@ async def test_a_rate_of_the_broker_s_own_is_taken_over(tls_broker: TlsBroker) -
         with Peer(tls_broker.node.internal) as peer:
             peer.ask(ALTER_CONFIGS, 0, set_config(1, CREATION, "1000"))
             peer.ask(ALTER_CONFIGS, 0, set_config(1, f"listener.name.client.{CREATION}", "500"))
-            await until(polled, ClusterQuotas(rate=1000, listener_rates={"client": 500}))
+            await becomes(polled, ClusterQuotas(rate=1000, listener_rates={"client": 500}))
             peer.ask(ALTER_CONFIGS, 0, set_config(1, f"listener.name.client.{CREATION}", None))
-            await until(polled, ClusterQuotas(rate=1000))
-
-
-@pytest.mark.slow
-def test_a_client_without_rights_gets_the_broker_s_refusal(tls_broker: TlsBroker, tmp_path: Path) -> None:
-    behind, before = tls_broker.listeners["BEHIND_SASL"]
-    listener = {"name": "SASL", "bind": before, "upstream": behind, "security.protocol": "SASL_PLAINTEXT"}
-    config = {"broker.id": 1, "listeners": [listener], "admin": {"bind": tls_broker.node.admin}}
-    config |= {"internal.bootstrap.servers": tls_broker.node.internal}
-    (tmp_path / "sidecar.yaml").write_text(yaml.safe_dump(config))
-    sidecar = SidecarProcess.start(tmp_path / "sidecar.yaml", tmp_path / "sidecar.log", tls_broker.node.admin)
-    change = alter([("ip", "10.0.0.1")], (RATE, 5.0, False))
-    of_user = alter([("user", "u")], ("producer_byte_rate", 5.0, False))
-    guest = ("guest", "guest-secret")
-    try:
-        with Peer(behind, user=guest) as direct, Peer(before, user=guest) as through:
-            for key, body in ((ALTER, change), (ALTER, of_user), (DESCRIBE, describe(("ip", ANY, None)))):
-                answer = through.ask(key, 0, body)
-                assert error_of(key, 0, answer)[0] == 31, key
-                assert answer == direct.ask(key, 0, body), key
-        with Peer(before, user=("admin", "admin-secret")) as peer:
-            assert error_of(ALTER, 0, peer.ask(ALTER, 0, change)) == (0, "")
-    finally:
-        assert sidecar.stop()
+            await becomes(polled, ClusterQuotas(rate=1000))
 
 
 @pytest.mark.promise(
     "tls.md", "Registry, quotas and audit of a sidecar work over `SSL` with a certificate, and over `SASL_SSL`."
 )
 @pytest.mark.parametrize(
-    ("listener", "settings"),
-    [("SASL_TLS", scram("SASL_SSL", 512)), pytest.param("MTLS", MTLS, marks=pytest.mark.slow)],
+    ("listener", "settings"), [("SASL_TLS", scram("SASL_SSL", 512)), pytest.param("MTLS", MTLS, marks=pytest.mark.slow)]
 )
 def test_a_sidecar_talks_to_its_cluster_over_tls_alone(
     tls_broker: TlsBroker, tmp_path: Path, listener: str, settings: dict[str, str]
@@ -220,32 +174,25 @@ def test_a_sidecar_talks_to_its_cluster_over_tls_alone(
         "observer.class.names": ["observers.audit:AuditObserver"],
         "audit": {"topic": audit},
     }
-    (tmp_path / "sidecar.yaml").write_text(yaml.safe_dump(config))
     store(tls_broker, "127.0.0.9", 1000)
     boots = registered(tls_broker)
-    sidecar = SidecarProcess.start(tmp_path / "sidecar.yaml", tmp_path / "sidecar.log", node.admin)
-    try:
+    with running(config, tmp_path) as sidecar:
         producer = Producer({"bootstrap.servers": node.advertised, "client.id": "over-tls"})
         producer.produce(written, b"x")
         assert producer.flush(30) == 0
-        wait(lambda: registered(tls_broker) > boots, sidecar)
-        wait(lambda: sample(sidecar.metrics(), "brokerside_audit_delivered_total") > 0, sidecar)
-        wait(lambda: any(one.api == "Produce" for one in audited(node.internal, audit, "over-tls")), sidecar)
-        host, _, port = node.advertised.rpartition(":")
-        with socket.create_connection((host, int(port)), source_address=("127.0.0.9", 0)):
-            wait(lambda: rate_limits(sidecar).get("127.0.0.9") == 1000, sidecar)
+        until(lambda: registered(tls_broker) > boots)
+        until(lambda: sidecar.metric("brokerside_audit_delivered_total"))
+        until(lambda: any(one.api == "Produce" for one in audited(node.internal, audit, "over-tls")))
+        with Peer(node.advertised, source="127.0.0.9"):
+            until(lambda: rate_limits(node.admin).get("127.0.0.9") == 1000)
         with urllib.request.urlopen(f"http://{sidecar.admin}/readyz", timeout=10) as answer:
             assert answer.read() == b"ok\n"
-    finally:
-        assert sidecar.stop()
     produced = [one for one in audited(node.internal, audit, "over-tls") if one.api == "Produce"]
     assert [part.topic for one in produced for part in one.topics] == [written]
 
 
-def rate_limits(sidecar: SidecarProcess) -> dict[str, int | None]:
-    """By address of a client."""
-    with urllib.request.urlopen(f"http://{sidecar.admin}/quotas", timeout=10) as answer:
-        return {one["address"]: one["rate_limit"] for one in json.load(answer)["addresses"]}
+def rate_limits(admin: str) -> dict[str, int | None]:
+    return {one.address: one.rate_limit for one in admin_client.get_quotas(Endpoint.parse(admin)).addresses}
 
 
 def registered(broker: TlsBroker) -> int:
@@ -253,10 +200,3 @@ def registered(broker: TlsBroker) -> int:
     if REGISTRY not in broker.admin().list_topics(timeout=30).topics:
         return 0
     return max((1 + (one.offset() or 0) for one in messages(broker.node.internal, REGISTRY)), default=0)
-
-
-def wait(condition: Callable[[], bool], sidecar: SidecarProcess) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, sidecar.log.read_text()[-3000:]
-        time.sleep(0.2)

@@ -15,8 +15,12 @@ from typing import Any
 import pytest
 import yaml
 
+from proxy.config import load
 from proxy.local import process
 from proxy.local.cluster import ClusterState
+from proxy.local.ports import HOST, free_ports
+from proxy.net import upstream_check
+from proxy.net.upstream import Upstream
 from tests.brokers import TlsBroker
 from tests.integration.conftest import free_port
 
@@ -30,7 +34,6 @@ class Running:
         self.admin = admin
 
     def readiness(self) -> tuple[int, str]:
-        """Status and text of ``/readyz``; 0 while nothing answers."""
         try:
             with urllib.request.urlopen(f"http://{self.admin}/readyz", timeout=5) as response:
                 return response.status, response.read().decode()
@@ -125,3 +128,37 @@ def test_a_sidecar_starts_without_its_broker(tmp_path: Path) -> None:
         assert urllib.request.urlopen(f"http://{sidecar.admin}/livez", timeout=60).status == 200
         host, _, port = bind.rpartition(":")
         socket.create_connection((host, int(port)), 60).close()
+
+
+CASES: list[tuple[int, dict[str, object], str | None]] = [
+    (1, {}, None),
+    (9, {}, "is what broker 1 advertises, but broker.id is 9"),
+    (1, {"bind": "FREE"}, "so clients bypass this sidecar"),
+    (9, {"bind": "FREE"}, "has no broker 9, only 1"),
+    (1, {"bind": "FREE", "advertised": "ADVERTISED"}, None),
+    (1, {"bind": "FREE", "rewrite.addresses": True}, None),
+    (9, {"rewrite.addresses": True}, "has no broker 9, only 1"),
+]
+
+
+@pytest.mark.promise(
+    "config/listeners.md", "`/readyz` names a listener whose `upstream` is another broker, or that clients bypass."
+)
+async def test_the_broker_behind_a_listener(cluster: ClusterState, tmp_path: Path) -> None:
+    node = cluster.nodes[0]
+    free = f"{HOST}:{free_ports(1)[0]}"
+    config = yaml.safe_load((node.home.parent / "sidecar-1.yaml").read_text())
+    texts = {"FREE": free, "ADVERTISED": node.advertised}
+
+    async def problem(broker_id: int, change: dict[str, object]) -> str | None:
+        listener = config["listeners"][0] | {key: texts.get(str(value), value) for key, value in change.items()}
+        path = tmp_path / "sidecar.yaml"
+        path.write_text(yaml.safe_dump(config | {"broker.id": broker_id, "listeners": [listener]}))
+        [loaded] = load(path).listeners
+        return await upstream_check.find_problem(loaded, Upstream(loaded.upstream, 60.0), broker_id)
+
+    for broker_id, change, said in CASES:
+        found = await problem(broker_id, change)
+        assert found is None if said is None else said in (found or ""), (broker_id, change, found)
+    with pytest.raises(ConnectionRefusedError):
+        await problem(1, {"upstream": "FREE"})

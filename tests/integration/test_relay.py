@@ -42,7 +42,6 @@ def slow_client(running: Bench, asked: bytes) -> Iterator[socket.socket]:
 
 
 async def receive(sock: socket.socket, size: int) -> bytes:
-    """Read until there are ``size`` bytes, or the end."""
     received = bytearray()
     while len(received) < size:
         chunk = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(sock, 1 << 20), 60)
@@ -267,7 +266,6 @@ async def test_an_error_of_ours_costs_the_record_of_a_connection_and_not_the_con
 
 
 def reset(sock: socket.socket) -> None:
-    """End a connection with RST."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import re
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 import pytest
 import yaml
-from confluent_kafka import Consumer, ElectionType, KafkaError, KafkaException, Message, Producer, TopicCollection
+from confluent_kafka import Consumer, ElectionType, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from proxy.local import broker, cluster
 from proxy.local.ports import HOST, free_ports
 from proxy.local.sidecars import SidecarProcess
 from proxy.local.state import ClusterState, Node, save
+from tests.integration.sidecars import until
+from tests.integration.test_hot_restart import Load
 from tests.tools.fragments import blocks
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -31,16 +32,7 @@ BEFORE, INTERNAL_THERE, INTERNAL_USED, BEHIND_SIDECAR = range(4)
 """Steps: the blocks of the page, in its order."""
 
 
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it never became true"
-        time.sleep(0.05)
-
-
 class Site:
-    """Three brokers, and what the page says of each step."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         given = [block.properties() for block in blocks("properties", page="docs/rollout.md")]
@@ -111,49 +103,31 @@ class Site:
         return all(len(part.isr) == len(part.replicas) == 3 for topic in found for part in topic.partitions)
 
 
-class Load:
+class Readers(Load):
     """A producer and a consumer that know nothing of the rollout."""
 
     def __init__(self, bootstrap: str) -> None:
-        self.sent, self.errors, self.read = 0, list[str](), list[int]()
-        self._stop = threading.Event()
-        self._bootstrap = bootstrap
-        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._produce, self._consume)]
-        for thread in self._threads:
-            thread.start()
-
-    def _produce(self) -> None:
-        settings = {"enable.idempotence": True, "acks": "all", "linger.ms": 5, "log_level": 0}
-        producer = Producer({"bootstrap.servers": self._bootstrap, **settings})
-
-        def delivered(error: KafkaError | None, _: Message) -> None:
-            if error is not None:
-                self.errors.append(str(error))
-
-        while not self._stop.is_set():
-            producer.produce(TOPIC, str(self.sent).encode(), on_delivery=delivered)
-            self.sent += 1
-            producer.poll(0.01)
-        if producer.flush(PATIENCE):
-            self.errors.append("not all records were delivered")
-
-    def _consume(self) -> None:
+        super().__init__(bootstrap, TOPIC, pause=0.01)
+        self.read: list[int] = []
         settings = {"group.id": "rollout", "auto.offset.reset": "earliest", "log_level": 0}
-        consumer = Consumer({"bootstrap.servers": self._bootstrap, "enable.auto.commit": False, **settings})
-        consumer.subscribe([TOPIC])
-        while not (self._stop.is_set() and not self._threads[0].is_alive() and len(self.read) >= self.sent):
-            message = consumer.poll(0.2)
+        self._consumer = Consumer({"bootstrap.servers": bootstrap, "enable.auto.commit": False, **settings})
+        self._ended = threading.Event()
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
+
+    def _read(self) -> None:
+        self._consumer.subscribe([TOPIC])
+        while not self._ended.is_set():
+            message = self._consumer.poll(0.2)
             if message is not None and message.error() is None:
                 self.read.append(int(message.value() or b""))
-            if self._stop.is_set() and time.monotonic() > self._deadline:
-                break
-        consumer.close()
+        self._consumer.close()
 
-    def end(self) -> None:
-        self._deadline = time.monotonic() + PATIENCE
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(2 * PATIENCE)
+    def finish(self) -> None:
+        super().finish()
+        until(lambda: len(self.read) >= self.sent)
+        self._ended.set()
+        self._reading.join()
 
 
 @pytest.fixture
@@ -175,7 +149,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def test_a_cluster_under_load_gets_sidecars_and_loses_them_again_without_a_lost_record(site: Site) -> None:
     admin = AdminClient({"bootstrap.servers": site.bootstrap})
     admin.create_topics([NewTopic(TOPIC, 3, 3)])[TOPIC].result(30)
-    load = Load(site.bootstrap)
+    load = Readers(site.bootstrap)
     until(lambda: load.read)
     for step in (INTERNAL_THERE, INTERNAL_USED, BEHIND_SIDECAR):
         for number in site.ports:
@@ -193,6 +167,6 @@ def test_a_cluster_under_load_gets_sidecars_and_loses_them_again_without_a_lost_
         assert site.sidecars.pop(number).stop()
         site.restart(number, INTERNAL_USED)
         until(site.in_sync)
-    load.end()
+    load.finish()
     assert load.errors == []
     assert sorted(load.read) == list(range(load.sent)), "each record once"

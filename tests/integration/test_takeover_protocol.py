@@ -75,7 +75,6 @@ class Predecessor:
         await self.handler.stop(now)
 
     async def serves(self, seconds: float = PATIENCE) -> bool:
-        """Whether a client gets an answer within that time."""
         reader, writer = await asyncio.open_connection(HOST, self.config.listeners[0].bind.port)
         writer.write(request(API_VERSIONS, 0, 1))
         try:
@@ -151,8 +150,9 @@ async def old(tmp_path: Path) -> AsyncIterator[Predecessor]:
     "restart.md", "A successor that hangs once nobody accepts is given up, and the running sidecar accepts again."
 )
 async def test_a_successor_that_hangs_once_nobody_accepts_is_given_up(
-    old: Predecessor, monkeypatch: pytest.MonkeyPatch
+    old: Predecessor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It hears so, and fails."""
     monkeypatch.setattr(takeover_server, "ACCEPT_TIMEOUT", 6.0)
     successor = Scripted(old.path)
     await successor.begin(ready=False)
@@ -167,6 +167,14 @@ async def test_a_successor_that_hangs_once_nobody_accepts_is_given_up(
     assert await old.serves()
     assert not old.taken_over.is_set()
     successor.close()
+    path = tmp_path / "other.sock"
+    impatient = ScriptedPredecessor(path)
+    takeover = await impatient.begun(path)
+    for message in (LimitsPassed(7), TakeoverCancelled()):
+        impatient.channel.send(message)
+    with pytest.raises(LocalError, match="it accepts again"):
+        await asyncio.wait_for(takeover.complete(old.listeners, old.listeners.resume), PATIENCE)
+    impatient.close()
 
 
 @pytest.mark.promise(
@@ -248,21 +256,9 @@ async def test_the_first_process_of_a_container_has_no_successor_in_it(
     close_all(passed.sock for passed in takeover.sockets)
 
 
-async def test_a_successor_of_a_sidecar_that_is_stopped_has_to_exit(old: Predecessor) -> None:
-    successor = Scripted(old.path)
-    await successor.begin(ready=True)
-    await old.server.close()
-    successor.channel.send(SuccessorAccepting())
-    assert (await successor.hears(TakeoverRefused)).reason == "the sidecar drains"
-    assert not old.taken_over.is_set()
-    successor.close()
-    with pytest.raises(LocalError, match="which started this process, has ended"):
-        await Takeover.begin(str(old.path), 1, required=True)
-
-
 @pytest.mark.promise("restart.md", "A successor exits if the running sidecar was stopped before it accepts.")
 async def test_a_successor_ends_if_its_predecessor_was_stopped(old: Predecessor, tmp_path: Path) -> None:
-    """Also where it reads this only after the predecessor has exited."""
+    """Also where it reads this only after the predecessor has exited, or begins after that."""
     for number, ready in enumerate((False, True)):
         path = tmp_path / f"other-{number}.sock"
         stopped = ScriptedPredecessor(path)
@@ -282,6 +278,15 @@ async def test_a_successor_ends_if_its_predecessor_was_stopped(old: Predecessor,
         assert not accepting.is_set(), ready
         assert not ended.is_set(), ready
         old.listeners.resume()
+    successor = Scripted(old.path)
+    await successor.begin(ready=True)
+    await old.server.close()
+    successor.channel.send(SuccessorAccepting())
+    assert (await successor.hears(TakeoverRefused)).reason == "the sidecar drains"
+    assert not old.taken_over.is_set()
+    successor.close()
+    with pytest.raises(LocalError, match="which started this process, has ended"):
+        await Takeover.begin(str(old.path), 1, required=True)
 
 
 @pytest.mark.promise("restart.md", "A successor continues if the running sidecar dies after it has passed its sockets.")
@@ -317,25 +322,6 @@ async def test_a_successor_hears_what_its_predecessor_applies_and_that_it_has_en
     draining.close()
     await asyncio.wait_for(ended.wait(), PATIENCE)
     assert takeover.has_ended
-
-
-async def test_a_successor_that_was_too_slow_fails(old: Predecessor, tmp_path: Path) -> None:
-    path = tmp_path / "other.sock"
-    impatient = ScriptedPredecessor(path)
-    takeover = await impatient.begun(path)
-    completing = asyncio.create_task(takeover.complete(old.listeners, old.listeners.resume))
-    impatient.channel.send(LimitsPassed(7))
-    impatient.channel.send(TakeoverCancelled())
-    with pytest.raises(LocalError, match="it accepts again"):
-        await asyncio.wait_for(completing, PATIENCE)
-    impatient.close()
-
-
-async def test_a_path_that_cannot_be_used_is_named(tmp_path: Path, old: Predecessor) -> None:
-    server = TakeoverServer(tmp_path / "no" / "such.sock", 1, old.listeners, list, lambda pid: None)
-    with pytest.raises(LocalError, match=r"takeover.socket.path: cannot create .*such.sock: No such file or directory"):
-        await server.bind()
-    assert await Takeover.begin(str(tmp_path / "no" / "such.sock"), 1) is None, "no sidecar runs there"
 
 
 async def test_after_a_takeover_the_path_is_the_successors(old: Predecessor) -> None:

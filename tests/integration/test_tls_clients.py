@@ -6,19 +6,20 @@ import json
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import yaml
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaProducer
 
 from proxy.local.sidecars import SidecarProcess
 from tests.brokers import TlsBroker
+from tests.integration.librdkafka import consume, produce
 from tests.integration.logins import SECRET, SECURITY
+from tests.integration.sidecars import running, until
 from tests.tools.authority import Authority
 from tests.tools.kafka_tools import KafkaTools
 
@@ -43,7 +44,6 @@ class Site:
         return self.broker.authority
 
     def settings(self, listener: str, principal: str = "alice", **more: Any) -> dict[str, Any]:
-        """Of librdkafka."""
         files = self.authority.folder
         found = {
             "bootstrap.servers": self.addresses[listener],
@@ -76,12 +76,9 @@ class Site:
         path.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
         return str(path)
 
-    def get(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://{self.sidecar.admin}/{path}", timeout=60) as answer:
-            return str(answer.read().decode())
-
     def connections(self, query: str) -> list[dict[str, Any]]:
-        return list(json.loads(self.get(f"connections?{query}"))["connections"])
+        with urllib.request.urlopen(f"http://{self.sidecar.admin}/connections?{query}", timeout=60) as answer:
+            return list(json.load(answer)["connections"])
 
 
 @pytest.fixture(scope="module")
@@ -117,44 +114,15 @@ def site(tls_broker: TlsBroker, tmp_path_factory: pytest.TempPathFactory) -> Ite
         ],
         "admin": {"bind": node.admin},
     }
-    path = folder / "sidecar.yaml"
-    path.write_text(yaml.safe_dump(config, sort_keys=False))
     create_topic(tls_broker, "over-tls")
-    sidecar = SidecarProcess.start(path, folder / "sidecar.log", node.admin)
-    try:
+    with running(config, folder) as sidecar:
         yield Site(tls_broker, sidecar, {name: bind for name, (bind, *_) in listeners.items()}, "over-tls")
-    finally:
-        assert sidecar.stop()
-        assert SECRET not in (folder / "sidecar.log").read_text()
+    assert SECRET not in sidecar.log.read_text()
 
 
 def create_topic(broker: TlsBroker, name: str) -> None:
     admin = broker.admin()
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 60
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.1)
-    return found
-
-
-def produce_and_consume(settings: dict[str, Any], topic: str, value: bytes) -> None:
-    producer = Producer(settings | {"linger.ms": 0})
-    failed: list[object] = []
-    producer.produce(topic, value, on_delivery=lambda error, _: failed.append(error))
-    assert producer.flush(30) == 0
-    assert failed == [None]
-    consumer = Consumer(settings | {"group.id": f"g-{time.monotonic_ns()}", "auto.offset.reset": "earliest"})
-    consumer.subscribe([topic])
-    try:
-        deadline = time.monotonic() + 60
-        while (message := consumer.poll(1)) is None or message.error() or message.value() != value:
-            assert time.monotonic() < deadline, value
-    finally:
-        consumer.close()
 
 
 @pytest.mark.promise(
@@ -163,7 +131,10 @@ def produce_and_consume(settings: dict[str, Any], topic: str, value: bytes) -> N
 )
 def test_librdkafka_and_kafka_python_produce_and_consume(site: Site) -> None:
     for listener in LISTENERS:
-        produce_and_consume(site.settings(listener), site.topic, f"by librdkafka over {listener}".encode())
+        create_topic(site.broker, f"over-{listener}")
+        where = site.addresses[listener], f"over-{listener}"
+        assert produce(*where, [b"by librdkafka"], **site.settings(listener)) == 1
+        assert consume(*where, 1, **site.settings(listener)) == [b"by librdkafka"]
     files = site.authority.folder
     certificate = {"ssl_certfile": str(files / "alice.crt"), "ssl_keyfile": str(files / "alice.key")}
     login = {"sasl_mechanism": "SCRAM-SHA-512", "sasl_plain_username": "alice", "sasl_plain_password": SECRET}

@@ -70,7 +70,6 @@ def names() -> list[bytes]:
 
 
 def asked(lines: list[str]) -> list[str]:
-    """What Java says to each line."""
     class_path = ":".join(map(str, broker_jars(KAFKA, progress=False)))
     done = subprocess.run(
         [str(java()), "-cp", class_path, str(SOURCE)],

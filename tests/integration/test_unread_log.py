@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
@@ -12,19 +11,21 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 import yaml
 from confluent_kafka import Producer
 
+from proxy import admin_client
+from proxy.config import Endpoint
 from proxy.local.cluster import ClusterState
 from tests.integration.metrics import sample
+from tests.integration.sidecars import config_of, until
 
 pytestmark = pytest.mark.kafka
 
@@ -42,52 +43,33 @@ class Sidecar:
     """A sidecar whose stderr is the other end of ``log``."""
 
     def __init__(self, config: Path, admin: str) -> None:
-        self.admin = admin
+        self.admin = Endpoint.parse(admin)
         self.config = config
         self.log, write = os.pipe()
         fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE)
         self.process = subprocess.Popen([sys.executable, "-m", "proxy", "run", "-c", str(config)], stderr=write)
         os.close(write)
 
-    def get(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://{self.admin}/{path}", timeout=PATIENCE) as response:
-            return str(response.read().decode())
-
-    def reload(self) -> None:
-        """Have it read its file, which it rejects."""
-        asked = urllib.request.Request(f"http://{self.admin}/reload", method="POST")
-        with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(asked, timeout=PATIENCE) as response:
-            response.read()
+    def answers(self, path: str) -> bool:
+        with suppress(OSError), urllib.request.urlopen(f"http://{self.admin}/{path}", timeout=PATIENCE) as response:
+            return bool(response.read())
+        return False
 
     def dropped(self) -> float:
-        return sample(self.get("metrics"), "brokerside_log_lines_dropped_total")
+        return sample(admin_client.get_metrics(self.admin), "brokerside_log_lines_dropped_total")
 
     def read_log(self, lines: list[str]) -> None:
-        """Read it to its end."""
         with os.fdopen(os.dup(self.log)) as file:
             lines += iter(file.readline, "")
-
-    def until_ready(self) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            try:
-                self.get("readyz")
-            except OSError:
-                assert self.process.poll() is None, os.read(self.log, PIPE)
-                time.sleep(0.1)
-            else:
-                return
-        raise AssertionError("not ready")
 
 
 @contextmanager
 def running(cluster: ClusterState, workers: int) -> Iterator[Sidecar]:
-    folder, node = cluster.nodes[0].home.parent, cluster.nodes[0]
-    config = yaml.safe_load((folder / "sidecar-1.yaml").read_text())
-    (folder / "unread.yaml").write_text(yaml.safe_dump({**config, "workers": workers, "log.level": "debug"}))
-    sidecar = Sidecar(folder / "unread.yaml", node.admin)
+    path, node = cluster.nodes[0].home.parent / "unread.yaml", cluster.nodes[0]
+    path.write_text(yaml.safe_dump(config_of(node, workers=workers, **{"log.level": "debug"})))
+    sidecar = Sidecar(path, node.admin)
     try:
-        sidecar.until_ready()
+        until(lambda: sidecar.answers("readyz"))
         yield sidecar
     finally:
         sidecar.process.kill()
@@ -99,14 +81,13 @@ def make_it_log(sidecar: Sidecar, address: tuple[str, int]) -> None:
     """Fill the pipe and the queue behind it, by reloads of a file with many mistakes; clients make it log as well."""
     right = sidecar.config.read_text()
     sidecar.config.write_text(right + "".join(f"no.such.key.{n}.{'x' * 200}: 1\n" for n in range(MISTAKES)))
-    deadline = time.monotonic() + PATIENCE
-    while not sidecar.dropped() and time.monotonic() < deadline:
+    while not sidecar.dropped():
         for _ in range(20):
             sidecar.process.send_signal(signal.SIGHUP)
             with socket.create_connection(address, PATIENCE) as sock:
                 sock.sendall(UNSUPPORTED)
                 assert sock.recv(8) == struct.pack(">ii", 4, 7)
-            sidecar.reload()
+            assert admin_client.post_reload(sidecar.admin).result == "rejected"
     sidecar.config.write_text(right)
 
 
@@ -118,7 +99,7 @@ def test_clients_and_probes_do_not_notice(cluster: ClusterState, topic: str, wor
     host, _, port = cluster.nodes[0].advertised.rpartition(":")
     with running(cluster, workers) as sidecar:
         make_it_log(sidecar, (host, int(port)))
-        assert sidecar.get("livez") == "ok\n"
+        assert sidecar.answers("livez")
         producer = Producer({"bootstrap.servers": cluster.bootstrap})
         producer.produce(topic, b"value")
         assert producer.flush(PATIENCE) == 0
@@ -127,9 +108,7 @@ def test_clients_and_probes_do_not_notice(cluster: ClusterState, topic: str, wor
         lines: list[str] = []
         reader = threading.Thread(target=sidecar.read_log, args=(lines,), daemon=True)
         reader.start()
-        deadline = time.monotonic() + PATIENCE
-        while not any('"log_lines_dropped"' in line for line in lines) and time.monotonic() < deadline:
-            time.sleep(0.1)
+        until(lambda: any('"log_lines_dropped"' in line for line in lines))
         sidecar.process.send_signal(signal.SIGTERM)
         assert sidecar.process.wait(PATIENCE) == 0
         reader.join(PATIENCE)

@@ -1,4 +1,5 @@
-"""Requests that a real broker does not support: it closes the connection, the sidecar answers, as configured."""
+"""Requests that a real broker does not support: it closes the connection, the sidecar answers, as configured; on a
+listener with SASL only once the client is logged in."""
 
 from __future__ import annotations
 
@@ -10,15 +11,18 @@ from dataclasses import dataclass
 from random import Random
 
 import pytest
-import yaml
 
 from proxy.core.apis import APIS, api_name
 from proxy.local.cluster import ClusterState
 from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
+from tests.brokers import SharedBroker
 from tests.cases import each
 from tests.frames import API_VERSIONS, METADATA, request, response
+from tests.integration.logins import Own
 from tests.integration.metrics import sample
+from tests.integration.sidecars import config_of, running
+from tests.sasl import plain
 from tests.tools.blank import blank
 
 pytestmark = pytest.mark.kafka
@@ -44,45 +48,23 @@ class Site:
 
     direct: str
     through: dict[str, str]
-    sidecar: SidecarProcess
-
-    def metric(self, name: str, **labels: str) -> float:
-        return sample(self.sidecar.metrics(), f"brokerside_{name}", **labels)
 
 
 @pytest.fixture(scope="module")
 def site(cluster: ClusterState) -> Iterator[Site]:
-    workers = 2
-    node = cluster.nodes[0]
-    folder = node.home.parent
-    config = yaml.safe_load((folder / "sidecar-1.yaml").read_text())
-    del config["observer.class.names"], config["internal.bootstrap.servers"]
+    workers, node = 2, cluster.nodes[0]
+    without = {"observer.class.names": None, "internal.bootstrap.servers": None}
     through = dict(zip(POLICIES, [node.advertised, *(f"127.0.0.1:{port}" for port in free_ports(2))], strict=True))
-    config |= {
-        "workers": workers,
-        "log.level": "warning",
-        "listeners": [
-            {
-                "name": policy,
-                "bind": address,
-                "advertised": node.advertised,
-                "upstream": node.upstream,
-                "unsupported.request.response": policy,
-            }
-            for policy, address in through.items()
-        ],
-    }
-    path = folder / "unsupported.yaml"
-    path.write_text(yaml.safe_dump(config))
-    process = SidecarProcess.start(path, path.with_suffix(".log"), node.admin)
-    try:
-        site = Site(node.upstream, through, process)
+    of_all = {"advertised": node.advertised, "upstream": node.upstream}
+    listeners = [
+        {"name": policy, "bind": address, "unsupported.request.response": policy, **of_all}
+        for policy, address in through.items()
+    ]
+    with running(config_of(node, workers=workers, listeners=listeners, **without), node.home.parent):
         for address in through.values():
             for _ in range(4 * workers):  # each process knows by then what the broker supports
                 assert len(converse(address, [versions(1)])) == 1
-        yield site
-    finally:
-        assert process.stop()
+        yield Site(node.upstream, through)
 
 
 def connect(address: str) -> socket.socket:
@@ -221,3 +203,77 @@ def test_random_mixes_are_answered_in_order(site: Site) -> None:
             for kind, number in zip(chosen, numbers, strict=True):
                 answer = reader.read(int.from_bytes(reader.read(4), "big"))
                 assert answer == struct.pack(">i", number) + alone[kind], (kinds[kind][:2], numbers)
+
+
+# ---- a listener with SASL -------------------------------------------------------------------------------------------
+
+
+SaslSite = tuple[str, str, SidecarProcess]
+"""Address of the broker's listener with SASL, that of the sidecar before it, and the sidecar, without observers."""
+
+SECRET = "alice-secret"
+
+
+@pytest.fixture(scope="module")
+def sasl_site(secured: SharedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SaslSite]:
+    behind, before = secured.listeners["SASL"]
+    listener = {"name": "SASL", "bind": before, "upstream": behind, "security.protocol": "SASL_PLAINTEXT"}
+    config = {"broker.id": 1, "listeners": [listener], "admin": {"bind": secured.node.admin}}
+    with running(config, tmp_path_factory.mktemp("sasl")) as process:
+        with Own(before, "first") as client:  # its answer has what the broker supports
+            assert len(client.ask(18, 0, b"")) > 100
+        yield behind, before, process
+
+
+@pytest.mark.promise(
+    "unsupported-requests.md", "Before a login everything goes to the broker, which closes the connection."
+)
+@each(("key", "version"), [(9999, 0), (METADATA, 99), (METADATA, 1), (30000, 0), (30000, 1)])
+def test_before_the_login_the_broker_closes(sasl_site: SaslSite, key: int, version: int) -> None:
+    after_a_handshake = []
+    for address in sasl_site[:2]:
+        with Own(address, "nobody") as client, pytest.raises(ConnectionError):
+            client.ask(key, version, bytes(4))
+        with Own(address, "nobody") as client:
+            assert client.begin("PLAIN") == 0
+            try:
+                after_a_handshake.append(client.ask(key, version, bytes(4)))
+            except ConnectionError:
+                after_a_handshake.append(b"closed")
+    direct, through = after_a_handshake
+    assert through == direct
+
+
+@pytest.mark.promise(
+    "unsupported-requests.md", "After a login the sidecar answers unsupported requests of listeners with SASL."
+)
+def test_after_the_login_the_sidecar_answers(sasl_site: SaslSite) -> None:
+    behind, before, sidecar = sasl_site
+    replied = "brokerside_intercepted_requests_total"
+    counted = sample(sidecar.metrics(), replied)
+    with Own(before, "alice") as client:
+        assert client.begin("PLAIN") == 0
+        assert client.wrapped(plain("alice", SECRET))[0] == 0
+        assert client.ask(9999, 0, b"") == client.ask(METADATA, 99, b"") == client.ask(30000, 1, b"") == b""
+        assert client.ask_at_once(9999, 0, [b"x", b"", b"yz"]) == [b""] * 3
+        client.metadata()
+    assert sample(sidecar.metrics(), replied) - counted == 6
+    assert sample(sidecar.metrics(), "brokerside_decode_total") == 0
+    with Own(behind, "alice") as client:
+        assert client.begin("PLAIN") == 0
+        assert client.wrapped(plain("alice", SECRET))[0] == 0
+        with pytest.raises(ConnectionError):
+            client.ask(9999, 0, b"")
+
+
+@pytest.mark.promise(
+    "unsupported-requests.md",
+    "After bare tokens of SASL the first request has to be one that Kafka has, or counts as a token.",
+)
+def test_with_tokens_that_are_no_requests(sasl_site: SaslSite) -> None:
+    with Own(sasl_site[1], "alice") as client:
+        assert client.begin("PLAIN", 0) == 0
+        client.bare(plain("alice", SECRET))
+        client.metadata()  # until a request that Kafka has, whatever comes may be a token
+        assert client.ask(9999, 0, b"") == b""
+        client.metadata()

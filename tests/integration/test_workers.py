@@ -8,15 +8,12 @@ import select
 import signal
 import subprocess
 import sys
-import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from confluent_kafka import Consumer, TopicPartition
 
 from observers.account_events import StatusEvent
@@ -30,7 +27,9 @@ from tests.frames import API_VERSIONS, request
 from tests.integration.librdkafka import consume, produce
 from tests.integration.metrics import sample
 from tests.integration.quotas import Peer
+from tests.integration.sidecars import config_of, running, until
 from tests.integration.test_audit import envelopes, events, gaps
+from tests.tools.bench.measure import children
 
 pytestmark = pytest.mark.kafka
 
@@ -41,27 +40,14 @@ Dial = Callable[[int], "list[Client]"]
 @pytest.fixture
 def start(cluster: ClusterState) -> Iterator[Start]:
     """Start the sidecar before the broker with two workers, no observer and other settings as given."""
-    folder = cluster.nodes[0].home.parent
-    started: list[SidecarProcess] = []
+    node = cluster.nodes[0]
+    with contextlib.ExitStack() as stack:
 
-    def start(**settings: Any) -> SidecarProcess:
-        config = yaml.safe_load((folder / "sidecar-1.yaml").read_text())
-        del config["observer.class.names"]
-        path = folder / "workers-1.yaml"
-        path.write_text(yaml.safe_dump({**config, "workers": 2, **settings}))
-        started.append(
-            SidecarProcess.start(path, folder / f"workers-{uuid.uuid4().hex[:8]}.log", cluster.nodes[0].admin)
-        )
-        return started[-1]
+        def start(**settings: Any) -> SidecarProcess:
+            config = config_of(node, **{"workers": 2, "observer.class.names": None, **settings})
+            return stack.enter_context(running(config, node.home.parent))
 
-    yield start
-    for sidecar in started:
-        workers = workers_of(sidecar)
-        for pid in workers:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
-        sidecar.stop()
-        until(lambda: not any(map(alive, workers)))  # noqa: B023  # called at once
+        yield start
 
 
 class Client(Peer):
@@ -87,7 +73,6 @@ class Client(Peer):
 
 @pytest.fixture
 def dial(cluster: ClusterState) -> Iterator[Dial]:
-    """Connect as many clients as asked for."""
     clients: list[Client] = []
 
     def dial(count: int) -> list[Client]:
@@ -100,22 +85,8 @@ def dial(cluster: ClusterState) -> Iterator[Dial]:
         client.sock.close()
 
 
-def until(condition: Callable[[], object], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never became true"
-        time.sleep(0.02)
-
-
 def workers_of(sidecar: SidecarProcess) -> list[int]:
-    """Pids of its workers."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
-            if int(parent) == sidecar.process.pid and state != "Z":
-                found.append(int(stat.parent.name))
-    return sorted(found)
+    return sorted(filter(alive, children(sidecar.process.pid)))
 
 
 def alive(pid: int) -> bool:
@@ -265,29 +236,17 @@ def test_a_worker_that_hangs_holds_up_nobody_else(start: Start, dial: Dial) -> N
     assert balanced(text)
 
 
-@contextlib.contextmanager
-def open_fetch(cluster: ClusterState, sidecar: SidecarProcess, topic: str, wait_ms: int) -> Iterator[None]:
-    """Leave a fetch open for so many milliseconds."""
-    settings = {"fetch.wait.max.ms": wait_ms, "fetch.min.bytes": 1000, "socket.timeout.ms": wait_ms + 1000}
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g", **settings})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    try:
-        deadline = time.monotonic() + 60
-        while sample(sidecar.metrics(), "brokerside_requests_total", api="Fetch") == 0:
-            assert time.monotonic() < deadline
-            consumer.poll(0.05)
-        yield
-    finally:
-        consumer.close()
-
-
 @pytest.mark.promise(
     "operations.md", "At SIGTERM a sidecar with workers answers what is open, drains in each of them, and all end."
 )
 def test_a_drain_waits_for_what_is_open(start: Start, cluster: ClusterState, topic: str) -> None:
     sidecar = start()
     workers = workers_of(sidecar)
-    with open_fetch(cluster, sidecar, topic, 1000):
+    settings = {"fetch.wait.max.ms": 1000, "fetch.min.bytes": 1000, "socket.timeout.ms": 2000}
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g", **settings})
+    with contextlib.closing(consumer):
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        until(lambda: consumer.poll(0.05) or sample(sidecar.metrics(), "brokerside_requests_total", api="Fetch"))
         os.kill(sidecar.process.pid, signal.SIGTERM)
         until(lambda: not sidecar.process.alive())
     assert not any(map(alive, workers))

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import yaml
@@ -34,8 +34,6 @@ def silent_sidecar(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Handler(ConnectionManager):
-    """A manager as a sidecar wants it."""
-
     is_available = True
     is_full = False
 
@@ -44,10 +42,14 @@ class Handler(ConnectionManager):
 
 
 class Bench:
-    """``path``: of the configuration. ``changes``: of connections, as observers get them."""
+    """``changes``: of connections, as observers get them. ``authority``: has signed the listener's certificate."""
 
-    def __init__(self, path: Path) -> None:
+    authority: Authority
+
+    def __init__(self, path: Path, authority: Authority | None) -> None:
         self.path = path
+        if authority is not None:
+            self.authority = authority
         self.config: Config = load(path, {})
         self.exchanges: list[Exchange] = []
         self.changes: list[ConnectionTransition] = []
@@ -60,47 +62,14 @@ class Bench:
         self.counters = self.manager.listener_counters["CLIENT"]
         self.writers: list[Writer] = []
 
-    async def dial(self, **options: Any) -> tuple[Reader, Writer]:
-        """A client, which ends with the bench."""
+    async def dial(self, context: ssl.SSLContext | None = None, *, plain: bool = False) -> tuple[Reader, Writer]:
+        """A client, which ends with the bench: with TLS where the listener has it, or ``plain``."""
+        options: dict[str, Any] = {}
+        if self.config.listeners[0].tls is not None and not plain:
+            options = {"ssl": context or self.context(), "server_hostname": "localhost"}
         reader, writer = await asyncio.open_connection(HOST, self.port, **options)
         self.writers.append(writer)
         return reader, writer
-
-    def reload(self, **listener: object) -> None:
-        """Apply the configuration again, changed as by ``rewrite``."""
-        self.manager.update_config(self.rewrite(**listener), self.sink)
-
-    def rewrite(self, **listener: object) -> Config:
-        """Read it with other keys of the listener (``_`` for ``.``; None takes one away)."""
-        keys = yaml.safe_load(self.path.read_text())
-        for name, value in listener.items():
-            keys["listeners"][0].pop(name.replace("_", "."), None)
-            if value is not None:
-                keys["listeners"][0][name.replace("_", ".")] = value
-        self.path.write_text(yaml.safe_dump(keys))
-        return load(self.path, {})
-
-    async def drain(self, patience: float) -> None:
-        self.sidecar.close()
-        await self.manager.drain(patience)
-
-    async def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
-        """Wait until ``condition()`` holds."""
-        async with asyncio.timeout(seconds):
-            while not condition():  # noqa: ASYNC110  # a counter has no event to wait for
-                await asyncio.sleep(0.005)
-
-    async def ends(self, **closed: int) -> None:
-        """Wait until so many connections have ended for each cause, and no other one."""
-        await self.until(lambda: self.counters.closed == closed)
-
-
-class TlsBench(Bench):
-    """``authority``: has signed the certificate of the listener."""
-
-    def __init__(self, path: Path, authority: Authority) -> None:
-        super().__init__(path)
-        self.authority = authority
 
     def context(self, *, version: ssl.TLSVersion | None = None, name: str | None = None) -> ssl.SSLContext:
         """Of a client. ``name``: the subject of its certificate."""
@@ -111,49 +80,45 @@ class TlsBench(Bench):
             context.load_cert_chain(*self.authority.issue("a-client", name))
         return context
 
-    async def dial(self, context: ssl.SSLContext | None = None, **_: object) -> tuple[Reader, Writer]:
-        return await super().dial(ssl=context or self.context(), server_hostname="localhost")
+    def reload(self, **listener: object) -> None:
+        """Apply the configuration again, with other keys of the listener (``_`` for ``.``; None takes one away)."""
+        keys = yaml.safe_load(self.path.read_text())
+        for name, value in listener.items():
+            keys["listeners"][0].pop(name.replace("_", "."), None)
+            if value is not None:
+                keys["listeners"][0][name.replace("_", ".")] = value
+        self.path.write_text(yaml.safe_dump(keys))
+        self.manager.update_config(load(self.path, {}), self.sink)
 
+    async def drain(self, patience: float) -> None:
+        self.sidecar.close()
+        await self.manager.drain(patience)
 
-Made = TypeVar("Made", bound=Bench)
+    async def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
+        async with asyncio.timeout(seconds):
+            while not condition():  # noqa: ASYNC110  # a counter has no event to wait for
+                await asyncio.sleep(0.005)
 
-
-def bench(folder: Path, behaviour: Behaviour, to: str = "", **settings: object) -> AbstractAsyncContextManager[Bench]:
-    """Without TLS. ``to``: the upstream, if not the peer. ``settings``: of the listener, or at the top."""
-    return _bench(folder, behaviour, to, {}, settings, Bench)
-
-
-def tls_bench(
-    folder: Path, behaviour: Behaviour, tls: dict[str, object] | None = None, *, to: str = "", **settings: object
-) -> AbstractAsyncContextManager[TlsBench]:
-    """``tls``: further keys of the listener's ``tls``. ``to`` and ``settings`` as of ``bench``."""
-    authority = Authority(folder)
-    pair = authority.issue("broker")
-    files = {"ssl.certificate.location": pair.certificate.name, "ssl.key.location": pair.key.name}
-    listener: dict[str, object] = {"security.protocol": "SSL", "tls": {**files, **(tls or {})}}
-    if settings.get("security.protocol") == "PLAINTEXT":
-        del listener["tls"]
-    return _bench(folder, behaviour, to, listener, settings, lambda path: TlsBench(path, authority))
+    async def ends(self, **closed: int) -> None:
+        """Wait until so many connections have ended for each cause, and no other one."""
+        await self.until(lambda: self.counters.closed == closed)
 
 
 @asynccontextmanager
-async def _bench(
-    folder: Path,
-    behaviour: Behaviour,
-    to: str,
-    of_listener: dict[str, object],
-    settings: dict[str, object],
-    make: Callable[[Path], Made],
-) -> AsyncIterator[Made]:
+async def bench(
+    folder: Path, behaviour: Behaviour, to: str = "", *, authority: Authority | None = None, **settings: object
+) -> AsyncIterator[Bench]:
+    """``to``: the upstream, if not the peer. ``settings``: of the listener, or at the top."""
     async with upstream(behaviour) as peer_port:
         port, admin = free_ports(2)
-        listener = {"name": "CLIENT", "bind": f"{HOST}:{port}", "upstream": to or f"{HOST}:{peer_port}", **of_listener}
+        listener = {"name": "CLIENT", "bind": f"{HOST}:{port}", "upstream": to or f"{HOST}:{peer_port}"}
         top: dict[str, object] = {"broker.id": 1, "listeners": [listener], "admin": {"bind": f"{HOST}:{admin}"}}
         for name, value in settings.items():
-            (listener if name in ("security.protocol", "upstream.tls") else top)[name] = value  # type: ignore[index]
+            of = listener if name.startswith(("security.protocol", "tls", "upstream.tls", "proxy.protocol")) else top
+            of[name] = value  # type: ignore[index]
         path = folder / "sidecar.yaml"
         path.write_text(yaml.safe_dump(top))
-        running = make(path)
+        running = Bench(path, authority)
         running.sidecar.start()
         running.ticker.start()
         try:
@@ -165,3 +130,16 @@ async def _bench(
                 await running.drain(0.2)
             await running.until(lambda: running.counters.active == 0)
             running.ticker.stop()
+
+
+def tls_bench(
+    folder: Path, behaviour: Behaviour, tls: dict[str, object] | None = None, *, to: str = "", **settings: object
+) -> AbstractAsyncContextManager[Bench]:
+    """``tls``: further keys of the listener's ``tls``. ``to`` and ``settings`` as of ``bench``."""
+    authority = Authority(folder)
+    pair = authority.issue("broker")
+    files = {"ssl.certificate.location": pair.certificate.name, "ssl.key.location": pair.key.name}
+    settings = {"security.protocol": "SSL", **settings}
+    if settings["security.protocol"] != "PLAINTEXT":
+        settings["tls"] = {**files, **(tls or {})}
+    return bench(folder, behaviour, to, authority=authority, **settings)
