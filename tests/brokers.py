@@ -155,7 +155,7 @@ def secured_broker(folder: Path, kafka_version: str = "4.3.1") -> Iterator[Share
       password ``SECRET``; advertises an address that is free for a sidecar
 
     Who does not log in, ``admin``, ``ALICE`` and ``carol`` (OAUTHBEARER) may do everything; the others have no right
-    before a test allows something. It has delegation tokens. It logs denials (authorizer.DECISION).
+    before a test allows something. It has delegation tokens. It logs denials (logins.DECISION).
     """
     addresses = _listeners(("SASL", True), ("OWN", False), ("ENDING", False), ("LOGINS", True))
     settings = {
