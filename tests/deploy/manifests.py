@@ -81,7 +81,13 @@ def patched(tmp_path: Path) -> list[Manifest]:
     if kubectl is None:
         pytest.skip("there is no kubectl on PATH, whose kustomize renders the patch")
     shutil.copytree(ROOT / "deploy/kubernetes", tmp_path / "brokerside")
-    shutil.copy(Path(__file__).with_name("kafka_base") / "kafka.yaml", tmp_path)
+    template = Path(__file__).with_name("kafka_chart") / "templates" / "statefulset.yaml"
+    kafka = yaml.safe_load("\n".join(line for line in template.read_text().splitlines() if "{{" not in line))
+    del kafka["spec"]["volumeClaimTemplates"]
+    pod = kafka["spec"]["template"]["spec"]
+    pod["initContainers"] = [{**pod["containers"][0], "name": "prepare"}]
+    pod["volumes"] = [{"name": "data", "emptyDir": {}}]
+    (tmp_path / "kafka.yaml").write_text(yaml.safe_dump(kafka))
     (tmp_path / "kustomization.yaml").write_text("resources: [kafka.yaml]\ncomponents: [brokerside]\n")
     done = subprocess.run([kubectl, "kustomize", tmp_path], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

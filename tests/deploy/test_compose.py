@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,8 @@ from proxy.cli import _parser
 from proxy.local.ports import free_ports
 from tests.deploy import images as built
 from tests.deploy import prometheus
-from tests.deploy.composed import composed
 from tests.deploy.lab import host, lab, localized
-from tests.deploy.podman import BASE, podman
+from tests.deploy.podman import BASE, DESCRIPTORS, Podman, podman
 from tests.deploy.running import transfer, until
 from tests.tools.environment import made
 
@@ -64,26 +65,9 @@ def test_it_agrees_with_the_images() -> None:
         assert found["security_opt"] == ["no-new-privileges:true"]
 
 
-def test_files_that_it_mounts_are_there() -> None:
-    mounts = [mount for service in SERVICES.values() for mount in service.get("volumes", [])]
-    own = {mount.split(":")[0] for mount in mounts if mount.startswith(".")}
-    assert own
-    assert [path for path in own if not (FOLDER / path).exists()] == []
-    assert {mount.split(":")[0] for mount in mounts if not mount.startswith(".")} == COMPOSE["volumes"].keys()
-
-
 def test_the_command_of_the_jobs_is_one_that_there_is() -> None:
     arguments = vars(_parser().parse_args(SERVICES["jobs"]["command"]))
     assert arguments["bootstrap_servers"] == ",".join(f"kafka-{number}:19094" for number in NUMBERS)
-
-
-def test_prometheus_scrapes_each_sidecar_under_a_name_that_it_answers_to() -> None:
-    scraped = yaml.safe_load((FOLDER / "prometheus.yaml").read_text())["scrape_configs"][0]["static_configs"][0][
-        "targets"
-    ]
-    config = yaml.safe_load((FOLDER / "sidecar/brokerside.yaml").read_text())
-    port = config["admin"]["bind"].rpartition(":")[2]
-    assert scraped == [f"{name}:{port}" for name in config["admin"]["hosts"]]
 
 
 @pytest.mark.slow
@@ -169,3 +153,74 @@ def test_its_services_run_as_containers() -> None:
         site.start("jobs", jobs)
         log = site.volume("tables") / "tables" / "traffic" / "_delta_log"
         until(lambda: list(log.glob("*.json")), "the jobs write tables", 600)
+
+
+NETWORK, PREFIX = "brokerside-compose", "10.213.77"
+OPTIONS = {
+    "user": "--user",
+    "mem_limit": "--memory",
+    "pids_limit": "--pids-limit",
+    "cap_drop": "--cap-drop",
+    "security_opt": "--security-opt",
+    "tmpfs": "--tmpfs",
+}
+"""Of ``podman run``, by what means the same in the file."""
+
+PODMANS = {"nofile": DESCRIPTORS, "nproc": 30_000}
+"""Limits whose default of Podman's may be more than this machine allows."""
+
+
+class Composed:
+    """``services``: of the file."""
+
+    def __init__(self, images: Podman, services: dict[str, Any]) -> None:
+        self.images = images
+        self.services = services
+        self.addresses = {name: f"{PREFIX}.{10 + number}" for number, name in enumerate(services)}
+
+    def start(self, service: str, image: str, *options: object, command: Sequence[str] = ()) -> None:
+        """Start a service with another image. ``command``: in the place of the image's entry point."""
+        found = self.services[service]
+        arguments = [*(command[:1] and ("--entrypoint", command[0])), *options]
+        mode = found.get("network_mode")
+        if mode is None:
+            arguments += ["--network", NETWORK, "--ip", self.addresses[service]]
+            arguments += [part for name, ip in self.addresses.items() for part in ("--add-host", f"{name}:{ip}")]
+        else:
+            arguments += ["--network", f"container:{mode.removeprefix('service:')}"]
+        for key, option in OPTIONS.items():
+            values = found.get(key, [])
+            arguments += [part for one in (values if isinstance(values, list) else [values]) for part in (option, one)]
+        limits = PODMANS | found.get("ulimits", {})
+        arguments += [f"--ulimit={name}={value}:{value}" for name, value in limits.items()]
+        arguments += ["--read-only", "--read-only-tmpfs=false"] if found.get("read_only") else []
+        arguments += [
+            part for name, value in found.get("environment", {}).items() for part in ("--env", f"{name}={value}")
+        ]
+        arguments += [part for port in found.get("ports", ()) for part in ("--publish", port)]
+        for mount in found.get("volumes", ()):
+            source, _, rest = mount.partition(":")
+            path = (FOLDER / source).resolve() if source.startswith(".") else f"{NETWORK}-{source}"
+            arguments += ["--volume", f"{path}:{rest}"]
+        self.images("run", "--detach", "--name", service, *arguments, image, *command[1:], *found.get("command", ()))
+
+    def volume(self, name: str) -> Path:
+        """Return the folder with the files of a volume."""
+        return Path(self.images("volume", "inspect", "--format", "{{.Mountpoint}}", f"{NETWORK}-{name}"))
+
+
+@contextmanager
+def composed(images: Podman, localized: Callable[[str], str]) -> Iterator[Composed]:
+    """Everything that is started in it is removed. ``localized``: changes addresses in the file's text."""
+    made = Composed(images, yaml.safe_load(localized((FOLDER / "compose.yaml").read_text()))["services"])
+    images("network", "create", "--subnet", f"{PREFIX}.0/24", NETWORK)
+    try:
+        yield made
+    finally:
+        for service in reversed(made.services):
+            if images("ps", "--all", "--quiet", "--filter", f"name=^{service}$"):
+                print(service, images("logs", "--tail", "5", service), sep="\n")
+                images("rm", "--force", "--time", "30", service)
+        images("network", "rm", NETWORK)
+        for volume in images("volume", "ls", "--quiet", "--filter", f"name={NETWORK}-").split():
+            images("volume", "rm", volume)

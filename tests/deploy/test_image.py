@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-import proxy
 from proxy.local.cluster import ClusterState
 from tests.deploy.images import sidecar
 from tests.deploy.podman import Podman, podman
@@ -87,17 +86,6 @@ def test_each_package_of_debian_is_there_with_its_licence_and_its_entry_for_scan
         assert f"Package: {package}\n" in entry
         assert "\nVersion: " in entry
         assert (files / "usr/share/doc" / package / "copyright").stat().st_size > 0
-
-
-def test_it_says_how_it_runs(images: Podman, image: str) -> None:
-    def said(what: str) -> str:
-        return images("image", "inspect", "--format", "{{." + what + "}}", image)
-
-    assert said("Config.User") == f"{USER}:{USER}"
-    assert said("Config.StopSignal") == "SIGTERM"
-    assert said("Config.Entrypoint") == "[/opt/brokerside/bin/brokerside]"
-    assert said("Config.Volumes") == "map[/var/lib/brokerside:{}]"
-    assert images("run", "--rm", "--network", "none", image, "version") == proxy.__version__
 
 
 class Container:

@@ -35,11 +35,6 @@ def image(images: Podman) -> str:
     return jobs(images)
 
 
-def test_the_archive_of_classes_is_beside_the_jars(images: Podman, image: str) -> None:
-    with images.mounted(image) as root:
-        assert (root / "opt/brokerside/cache/jars/classes.jsa").is_file()
-
-
 @pytest.fixture
 def sidecar(cluster: ClusterState) -> Iterator[SidecarProcess]:
     folder = cluster.nodes[0].home.parent

@@ -38,6 +38,7 @@ from tests.tools.bench.measure import children
 DOCS = Path(__file__).parents[2] / "docs"
 OF_PROMETHEUS = {"up", "process_start_time_seconds"}
 METADATA = 3
+FAULTY = "tests.faults.harmful:Faulty"
 
 
 @pytest.mark.slow
@@ -81,8 +82,8 @@ class Site:
         self.config = configuration(
             cluster,
             workers=2,
-            observer_class_names=["observers.audit:AuditObserver", "tests.deploy.faulty:Faulty"],
-            observers={"tests.deploy.faulty:Faulty": {"while": str(self.fault)}},
+            observer_class_names=["observers.audit:AuditObserver", FAULTY],
+            observers={FAULTY: {"while": str(self.fault)}},
         )
         self.config["audit"]["spool.path"] = str(folder / "spool")
         self.file = folder / "sidecar.yaml"

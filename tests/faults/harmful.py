@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 from observers.api import ObservableStruct, ObservedExchange
@@ -61,6 +62,17 @@ class Raiser(Reader):
 def recurse() -> None:
     """Use the stack up."""
     recurse()
+
+
+class Faulty(Witness):
+    """Raises in each call while a file exists, whose path is its setting ``while``."""
+
+    def configure(self, configs: Mapping[str, Any]) -> None:
+        self._file = Path(configs["settings"]["while"])
+
+    def record_exchanges(self, exchanges: Sequence[ObservedExchange], dropped: int) -> None:
+        if self._file.exists():
+            raise RuntimeError("as the test wants it")
 
 
 class Sleeper(Witness):
@@ -154,10 +166,3 @@ def overwrite(body: Any) -> bool:
     except TypeError:
         return False
     return True
-
-
-class OtherArguments(Reader):
-    """Its ``record_response`` takes something else."""
-
-    def record_response(self, struct: ObservableStruct) -> None:  # type: ignore[override]
-        return
