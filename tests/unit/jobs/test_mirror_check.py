@@ -240,7 +240,7 @@ def flowing(copied_after: float) -> list[dict[str, Any]]:
     return [*stream(batch, at=900, **on), *stream(copied, at=900 + copied_after, **on)]
 
 
-def test_what_was_overdue_and_never_came_stays_missing_while_records_flow() -> None:
+def test_what_was_overdue_is_missing_while_records_flow_until_it_comes() -> None:
     lost = [batch(), copied(at=1, records=3)]
     (row,) = made([*lost, *flowing(1)])
     assert (row.state, row.produced_total, row.mirrored_total) == ("missing", 2_710, 2_703)
@@ -250,18 +250,13 @@ def test_what_was_overdue_and_never_came_stays_missing_while_records_flow() -> N
     later += stream(copied, 360, at=DAY + 1, every=10, producer_epoch=2)
     found = made([*lost, *flowing(1), *later], DAY + 3_600)
     assert [(row.missing_records, row.behind_records, row.state) for row in found] == [(7, 7, "missing")] * 2
-
-
-def test_what_was_overdue_and_came_is_not_missing() -> None:
+    # What was overdue and came is not missing.
     (row,) = made([batch()], 720)
     assert (row.state, row.missing_records, row.behind_records) == ("missing", 10, 10)
     for came in (800, 2_000):  # before others, and while they flow
         (row,) = made([batch(), copied(at=came), *flowing(1)])
         assert (row.state, row.missing_records, row.behind_records) == ("equal", 0, 0)
-
-
-def test_a_loss_that_might_be_a_delay_is_behind() -> None:
-    """Of records that flow without a pause, ten of those of the last five minutes are not there."""
+    # Of records that flow without a pause, ten of those of the last five minutes are not there: it might be a delay.
     (row,) = made([*flowing(1)[:270], *flowing(1)[271:]])
     assert (row.state, row.missing_records, row.behind_records) == ("lagging", 0, 10)
 
@@ -309,9 +304,7 @@ def test_what_a_silent_sidecar_did_not_report_is_not_missing() -> None:
         "ended": ("missing", 500, after(3_540)), "came back": ("missing", 500, after(3_540)),
         "on its way": ("missing", 500, after(3_420)), "no status since": ("unknown", 0, after(0)),
     }  # fmt: skip
-
-
-def test_what_is_missing_for_sure_is_so_whoever_is_silent() -> None:
+    # What is missing for sure is so whoever is silent.
     silent = [*heard(3_600), *heard(600, "west", broker_id=2)]
     (row,) = made([batch(), copied(at=1, records=3)], silent)
     assert (row.state, row.missing_records, row.as_of) == ("missing", 7, after(540))
@@ -360,18 +353,13 @@ def test_days_add_up_and_only_those_asked_for_are_given() -> None:
     earlier, later = made(reported[:2] + reported[2:4], int(midnight + 60))
     assert (earlier, later.state, later.as_of) == (found[0], "lagging", after(midnight))
     assert made(reported, int(midnight + 3 * DAY + 60), since=date(2026, 9, 23)) == found[1:]
-
-
-def test_what_is_due_has_a_row_even_where_nothing_comes() -> None:
+    # What is due has a row even where nothing comes.
     found = made([batch(at=DAY / 2 - 60)], int(DAY / 2 + 600))
     assert [(row.day.day, counts(row), row.state) for row in found] == [
         (22, {"produced": 10}, "lagging"),
         (23, {"missing": 10}, "missing"),
     ]
-
-
-def test_what_arrives_twice_is_surplus() -> None:
-    """The mirror began anew: the same records in batches of other numbers."""
+    # The mirror began anew: the same records in batches of other numbers.
     (row,) = made([batch(), copied(at=1), copied(at=2, producer_epoch=1)])
     assert (counts(row), row.state) == ({"produced": 10, "mirrored": 20, "surplus": 10}, "surplus")
 
