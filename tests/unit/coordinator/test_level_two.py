@@ -107,15 +107,6 @@ def test_a_topic_that_is_deleted_or_recreated_is_stopped_alone() -> None:
     assert c1.fetches == {("t", 0): -2, ("t", 1): -2}, "it begins anew"
 
 
-def test_takeover_resumes_at_level_two() -> None:
-    before, consumers = level_two("c1", "c2")
-    driver = before.successor(level=2)
-    back = [driver.register(consumer.consumer_id, level=2, fetches=consumer.fetches) for consumer in consumers]
-    driver.advance(1000)
-    assert [consumer.kinds() for consumer in back] == [["start"], ["start"]]
-    assert driver.groups()[0].level == 2
-
-
 # The way up and down
 
 

@@ -6,11 +6,10 @@ import random
 
 import pytest
 
-from proxy.coordinator.effects import SendFrame
 from proxy.coordinator.events import ConnectionBuffered
 from proxy.coordinator.pings import PingSchedule
 from proxy.coordinator.wire import PING, START_FETCHER, PingRequest
-from tests.unit.coordinator.driver import Driver, T, owned
+from tests.unit.coordinator.driver import Driver, owned
 
 
 @pytest.mark.promise("coordinator.md", "The coordinator pings each consumer every third of its session timeout.")
@@ -111,21 +110,6 @@ def test_a_repeated_response_asks_for_a_ping_at_once() -> None:
     assert len(c1.times(PING)) == pings, "the coordinator is mute"
 
 
-def test_partitions_of_a_failed_consumer_are_free_4_thirds_after_the_last_request() -> None:
-    driver = Driver()
-    c1, c2 = driver.stable("c1", "c2")
-    driver.advance(1000)
-    c2.answers = False
-    last_sent = 6000  # pings at 4000 and 6000 are unanswered, those after it are withheld
-    driver.advance(10_000)
-    assert c2.times(PING)[-1] == last_sent
-    assert c2.closed == "consumer_failed"
-    driver.advance(last_sent + 8000 - driver.now - 1)
-    assert owned([c1]) == [("t", 0), ("t", 1)]
-    driver.advance(1 + driver.settings.rebalance_delay_ms)
-    assert len(owned([c1])) == 4
-
-
 @pytest.mark.promise("coordinator.md", "The partitions of a killed consumer move when its connection ends.")
 def test_when_partitions_are_free_whose_connection_has_ended() -> None:
     driver = Driver()
@@ -188,19 +172,3 @@ def test_schedule_is_like_a_naive_one() -> None:
     naive = [(at, number) for number in intervals for at in range(firsts[number], 30_000, intervals[number])]
     assert sorted(seen) == sorted(naive)
     assert [at for at, _ in seen] == sorted(at for at, _ in seen)
-
-
-def test_many_pings_are_sent_in_slices() -> None:
-    driver = Driver()
-    driver.change_topics(t=None)
-    for number in range(500):
-        driver.register(f"c{number}", answers=False)
-    driver.now = T // 3 - 1
-    driver.do(None)
-    driver.now += 1
-    sizes = []
-    while driver.machine.due() == driver.now:
-        effects = driver.machine.handle(None, driver.now)
-        sizes.append(sum(isinstance(effect, SendFrame) for effect in effects))
-    assert max(sizes) <= 400
-    assert sum(sizes) >= 500

@@ -7,7 +7,6 @@ import pytest
 from proxy.coordinator.effects import CloseConsumer, SendFrame, WriteRecords
 from proxy.coordinator.handlers import Handlers
 from proxy.coordinator.records import GenerationRecord, OwnersRecord
-from proxy.coordinator.steps import SEND_UNITS, SLICE
 from proxy.coordinator.wire import (
     LARGEST,
     PING,
@@ -37,22 +36,6 @@ def started(consumer: Consumer) -> StartFetcherRequest:
 # What is assigned
 
 
-def test_the_first_member_owns_everything_and_shares_with_the_second() -> None:
-    driver = Driver()
-    (c1,) = driver.stable("c1")
-    assert (c1.kinds(), c1.partitions()) == (["start"], T4)
-    (c2,) = driver.stable("c2")
-    assert c1.kinds() == ["start", "stop", "start"]
-    assert c2.kinds() == ["start"], "it fetched nothing, so it need not stop"
-    assert (c1.partitions(), c2.partitions()) == (T4[:2], T4[2:])
-    for partitions, sizes in ((10, [4, 3, 3]), (2, [1, 1, 0])):
-        driver = Driver()
-        driver.topics["t"] = topic(partitions)
-        consumers = driver.stable("c1", "c2", "c3")
-        assert [len(consumer.fetches) for consumer in consumers] == sizes
-        assert [consumer.kinds() for consumer in consumers] == [["start"]] * 3
-
-
 def test_start_fetcher_tells_threads_brokers_leaders_and_where_to_start() -> None:
     (c1,) = Driver().stable("c1", topic_count='{"t": 3}')
     request = started(c1)
@@ -60,6 +43,11 @@ def test_start_fetcher_tells_threads_brokers_leaders_and_where_to_start() -> Non
     threads = [(thread.thread_id, len(thread.partitions)) for thread in request.threads]
     assert threads == [("c1-0", 2), ("c1-1", 1), ("c1-2", 1)]
     assert {entry.leader for thread in request.threads for entry in thread.partitions} == {1}
+    driver = Driver()
+    driver.topics["t"] = topic(2)
+    consumers = driver.stable("c1", "c2", "c3")
+    assert [(len(one.fetches), one.kinds()) for one in consumers] == [(1, ["start"]), (1, ["start"]), (0, ["start"])]
+    assert started(consumers[2]).threads == (), "a member without partitions is told so"
 
     driver = Driver()
     driver.committed["t", 1] = 17
@@ -67,8 +55,6 @@ def test_start_fetcher_tells_threads_brokers_leaders_and_where_to_start() -> Non
     assert c1.fetches == {("t", 0): LARGEST, ("t", 1): 17, ("t", 2): LARGEST, ("t", 3): LARGEST}
     (c2,) = driver.stable("c2")
     assert c2.fetches == {("t", 2): SMALLEST, ("t", 3): SMALLEST}
-    (none,) = Driver().stable("c1", topic_count='{"later": 1}')
-    assert started(none).threads == (), "a member without partitions is told so"
 
 
 # The order of an attempt
@@ -372,28 +358,6 @@ def test_handlers_queue_each_group_once() -> None:
     assert handlers.begin(9) == "g"
     handlers.forget("g")
     assert (handlers.working(), handlers.queued()) == (0, 0)
-
-
-def test_many_members_are_sent_to_in_slices() -> None:
-    driver = Driver()
-    driver.topics["t"] = topic(1000)
-    for number in range(450):
-        driver.register(f"c{number}", answers=False)
-    driver.now += 199
-    driver.do(None)
-    driver.now += 1
-    sizes: list[int] = []
-    while driver.machine.due() == driver.now or len(sizes) < 2:
-        effects = driver.machine.handle(None, driver.now)
-        for effect in effects:
-            driver.history.append((driver.now, effect))
-            driver._perform(effect)
-        sizes.append(sum(isinstance(effect, SendFrame) for effect in effects))
-        for event in driver._pending[:]:
-            driver._pending.remove(event)
-            sizes.append(sum(isinstance(effect, SendFrame) for effect in driver.machine.handle(event, driver.now)))
-    assert max(sizes) <= SLICE / SEND_UNITS
-    assert sum(sizes) == 450
 
 
 # Rebalances held by the configuration

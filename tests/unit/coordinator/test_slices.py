@@ -10,8 +10,8 @@ from proxy.coordinator import assignment
 from proxy.coordinator.attempt_preparation import AttemptPreparation
 from proxy.coordinator.effects import SendFrame, WriteRecords
 from proxy.coordinator.events import TopicsChanged
-from proxy.coordinator.steps import PART, SLICE, sort
-from tests.unit.coordinator.driver import Consumer, Driver, finish, owned, topic
+from proxy.coordinator.steps import PART, SEND_UNITS, SLICE, sort
+from tests.unit.coordinator.driver import Consumer, Driver, T, finish, owned, topic
 
 LARGEST_STEP = 1000
 """Units of the largest step of 5,000 threads: C code sorts them, and puts them in a heap."""
@@ -54,6 +54,25 @@ def test_steps_of_thousands_of_threads_are_small() -> None:
     next(sorting)
     groups.add(-1)
     assert finish(sorting) == list(range(2 * PART)), "what is sorted may change meanwhile"
+
+
+def test_many_members_are_sent_to_in_slices() -> None:
+    driver = Driver()
+    driver.topics["t"] = topic(1000)
+    for number in range(450):
+        driver.register(f"c{number}", answers=False)
+    for at, most in ((200, SLICE / SEND_UNITS), (T // 3, SLICE)):  # StartFetcher, and a ping
+        driver.advance(at - 1 - driver.now)
+        driver.now += 1
+        sizes: list[int] = []
+        while driver.machine.due() == driver.now or driver._pending:
+            event = driver._pending.pop(0) if driver._pending else None
+            effects = driver.machine.handle(event, driver.now)
+            for effect in effects:
+                driver._perform(effect)
+            sizes.append(sum(isinstance(effect, SendFrame) for effect in effects))
+        assert max(sizes) <= most, at
+        assert sum(sizes) == 450, at
 
 
 def test_a_topic_concerns_many_groups() -> None:

@@ -10,7 +10,7 @@ from proxy.coordinator.effects import ConfirmClaim, HoldPartition, OpenPartition
 from proxy.coordinator.events import ConsumerConnectionEnded, PartitionAssigned, PartitionLost, PartitionOpened
 from proxy.coordinator.records import MemberRecord
 from proxy.coordinator.wire import PING, START_FETCHER, ConsumedOffset, StartFetcherRequest
-from tests.unit.coordinator.driver import Consumer, Driver, T, owned, topic
+from tests.unit.coordinator.driver import Consumer, Driver, T, owned
 
 T4 = [("t", 0), ("t", 1), ("t", 2), ("t", 3)]
 C = 5000
@@ -70,17 +70,13 @@ def test_all_back_is_one_resume_without_stop_or_write() -> None:
     assert (told["reason"], told["result"], told["generation"]) == ("returned", "resumed", 1)
     driver.advance(60_000)
     assert len(driver.logs("rebalance")) == 1
-
-
-def test_returned_member_is_pinged_at_once_and_starts_where_it_is() -> None:
-    before = Driver()
-    (c1,) = before.stable("c1")
     driver = before.successor()
-    again = driver.register("c1", fetches=c1.fetches, offsets={("t", 0): 77})
-    assert again.kinds(pings=True) == ["ping", "start"]
+    back(driver, *consumers[1:])
+    again = driver.register("c0", fetches=consumers[0].fetches, offsets={("t", 0): 77})
+    assert again.kinds(pings=True) == ["ping", "start"], "pinged at once"
     request = again.last(START_FETCHER).request
     assert isinstance(request, StartFetcherRequest)
-    assert request.threads[0].partitions[0] == ConsumedOffset("t", 1, 0, 77)
+    assert request.threads[0].partitions == (ConsumedOffset("t", 1, 0, 77),), "it starts where it is"
 
 
 @pytest.mark.promise(
@@ -184,17 +180,6 @@ def test_topics_and_offsets_have_to_be_known_first() -> None:
     driver.reads_hang = True
     (c1,) = driver.stable("c1")
     assert c1.kinds() == []
-
-
-def test_assignment_that_is_impossible_after_a_takeover_fails_the_group() -> None:
-    before = Driver()
-    consumers = before.stable("c1")
-    before.topics["t"] = topic(32_768)
-    driver = before.successor()
-    (c1,) = back(driver, *consumers)
-    driver.advance(100)
-    assert c1.closed == "rebalance_failed"
-    assert driver.groups()[0].state == "empty"
 
 
 # Claims

@@ -153,12 +153,9 @@ def test_what_consumers_ask_is_these_bytes() -> None:
         body = wire.encode_register_consumer_response(version, registered)
         assert response_frame(3, body).hex() == golden
         assert wire.decode_register_consumer_response(version, body) == registered
-
-
-def test_a_boolean_is_one_byte_and_any_but_0_is_true() -> None:
     body = wire.encode_register_consumer_request(1, REGISTRATION._replace(auto_commit=False))
     at = len(body) - len("smallest") - 7
-    assert body[at] == 0
+    assert body[at] == 0, "a boolean is one byte, and any but 0 is true"
     other = body[:at] + b"\x7f" + body[at + 1 :]
     assert wire.decode_register_consumer_request(1, other) == REGISTRATION
 
