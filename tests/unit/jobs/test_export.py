@@ -16,35 +16,12 @@ import pytest
 from spark_jobs.errors import QueryError
 from spark_jobs.export import focus, ocsf, opencost
 from tests.spark.stored import write
-
-DAY, NEXT = date(2026, 9, 22), date(2026, 9, 23)
+from tests.unit.jobs.test_cost import DAY, NEXT, at, bill, data, price
 
 
 def row(day: date = DAY, **given: Any) -> dict[str, Any]:
-    midnight = datetime(day.year, day.month, day.day, tzinfo=UTC)
-    texts = {
-        "BillingAccountId": "4711", "BillingAccountName": "Platform", "BillingCurrency": "EUR",
-        "ChargeCategory": "Usage", "ChargeDescription": "Data produced: ingress", "ChargeFrequency": "Usage-Based",
-        **dict.fromkeys(("InvoiceIssuerName", "ProviderName", "PublisherName"), "Example"),
-        "ServiceCategory": "Integration", "ServiceSubcategory": "Messaging", "ServiceName": "Apache Kafka",
-        **dict.fromkeys(("SubAccountId", "SubAccountName", "x_Team"), "shop"), "ResourceId": "c1/orders",
-        "ResourceName": "orders", "ResourceType": "Topic", "SkuId": "ingress", "SkuMeter": "data_in_gb",
-        "SkuPriceId": "ingress@2026-01-01", "PricingCategory": "Standard", "PricingUnit": "GB", "ConsumedUnit": "B",
-        "x_ClusterId": "c1", "x_PrincipalId": "User:a", "x_ClientId": "app", "x_Topic": "orders", "x_Direction": "in",
-    }  # fmt: skip
-    amounts = {
-        "PricingQuantity": Decimal("1.5"),
-        "ConsumedQuantity": Decimal(1_500_000_000),
-        **dict.fromkeys(("ListUnitPrice", "ContractedUnitPrice"), Decimal("0.05")),
-        **dict.fromkeys(("ListCost", "ContractedCost", "EffectiveCost", "BilledCost"), Decimal("0.075")),
-    }
-    times = {
-        "BillingPeriodStart": midnight.replace(day=1),
-        "BillingPeriodEnd": midnight.replace(day=1, month=midnight.month + 1),
-        "ChargePeriodStart": midnight,
-        "ChargePeriodEnd": midnight.replace(day=midnight.day + 1),
-    }
-    return {"day": day, **texts, **amounts, **times, "Tags": {"b": "2", "a": 'q"1'}, **given}
+    (made,) = bill(price("data_in_gb", "0.05"), traffic=[data(1_500_000_000, day=day, minute=at(day, 12))])
+    return {**made, "x_Team": "shop", "Tags": {"b": "2", "a": 'q"1'}, **given}
 
 
 @pytest.fixture
@@ -108,7 +85,7 @@ def test_opencost_gets_a_response_for_each_day_and_currency(root: Path) -> None:
     }  # fmt: skip
     assert dollars["labels"]["team"] == "shop"
     assert "zone" not in first
-    assert first["extendedAttributes"]["skuPriceId"] == "ingress@2026-01-01"
+    assert first["extendedAttributes"]["skuPriceId"] == "data_in_gb@2026-01-01"
 
 
 @pytest.mark.promise("cost.md", "The id of a cost in OpenCost stays when its day is computed again.")
