@@ -1,4 +1,4 @@
-"""The thread of a topic, before a topic that only this process knows."""
+"""The threads of the topics of features and of the registry, before a topic that only this process knows."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import asyncio
 import math
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from proxy.errors import BrokersideError
-from proxy.fleet import compacted_topic, features_thread, topic_thread
+from proxy.fleet import compacted_topic, features_thread, registry, topic_thread
 from proxy.fleet.features_thread import FeaturesThread
+from proxy.fleet.membership import Member
+from proxy.fleet.registry import RegistryThread
+from proxy.fleet.sidecar_record import SidecarRecord, encode, record_key
 from proxy.fleet.topic_spec import TopicRecord
 
 A, B = TopicRecord(b"a", b"1", 1000), TopicRecord(b"b", b"2", 1000)
@@ -165,3 +169,50 @@ async def test_nothing_that_is_asked_for_waits_for_a_read(monkeypatch):
     assert not topic.closed.is_set()
     topic.more.set()
     assert topic.closed.wait(60)
+
+
+# The registry's thread
+
+VALUE, LAST = (encode(SidecarRecord({}, (), None, -1, "1", state=state)) for state in ("running", "stopped"))
+
+
+@asynccontextmanager
+async def running(made: Topic, monkeypatch, *, registers: bool) -> AsyncIterator[asyncio.Future[Mapping[int, Member]]]:
+    """The thread, and the members that it reports at the end of the topic. It signs off when it ends."""
+    monkeypatch.setattr(compacted_topic, "CompactedTopic", lambda *args: made)
+    monkeypatch.setattr(topic_thread, "THREAD_CLOSE_TIMEOUT", 60.0)
+    monkeypatch.setattr(registry, "HEARTBEAT_INTERVAL", 600.0)  # a record is not written again
+    reported: asyncio.Future[Mapping[int, Member]] = asyncio.get_running_loop().create_future()
+    thread = RegistryThread(
+        {}, "me", lambda content, end: reported.set_result(content.sidecars) if end and not reported.done() else None
+    )
+    thread.register(1, VALUE)
+    if not registers:
+        thread.withdraw()
+    thread.start()
+    try:
+        yield reported
+    finally:
+        thread.sign_off(LAST)
+        await thread.close()
+
+
+async def test_sidecars_are_reported_as_read_and_nothing_is_written_once_it_has_withdrawn(monkeypatch):
+    for at, events in ((1000, []), (None, ["registry_clock"])):  # with the broker's clock, with those of the writers
+        made = Topic(*(TopicRecord(record_key(node_id), VALUE, at) for node_id in (2, 3)))
+        with capture_logs() as logs:
+            async with running(made, monkeypatch, registers=False) as reported:
+                seen = await asyncio.wait_for(reported, 60)
+        assert {node_id: one.alive for node_id, one in seen.items()} == {2: True, 3: True}, at
+        assert made.written == [], at
+        assert [one["event"] for one in logs] == events, at
+    assert "message.timestamp.type=LogAppendTime" in logs[0]["advice"]
+
+
+@pytest.mark.promise("architecture.md", "The last record of a sidecar in the registry says that it stops.")
+async def test_the_last_record_says_that_it_stops(monkeypatch):
+    made = Topic()
+    async with running(made, monkeypatch, registers=True), asyncio.timeout(60):
+        while not made.written:  # noqa: ASYNC110 - nothing reports it
+            await asyncio.sleep(0.001)
+    assert made.written == [(record_key(1), VALUE), (record_key(1), LAST)]
