@@ -6,7 +6,6 @@ import pickle
 from collections.abc import Sequence
 
 import pytest
-from msgspec.structs import replace
 
 from proxy.core.exchange import Connection, ConnectionTransition
 from proxy.core.principal_tracker import (
@@ -113,12 +112,6 @@ def test_scram(mechanism: str, first: bytes, principal: str) -> None:
     assert who(tracker.connection) == (principal, "sasl", mechanism)
 
 
-@each("extensions", [",tokenauth=true", ",tokenauth=TRUE", ",a=b,tokenauth=True"])
-def test_a_delegation_token_s_owner_is_unknown(extensions: str) -> None:
-    tracker = logged_in("SCRAM-SHA-256", (scram("tokenId", extensions), SERVER_FIRST), (CLIENT_FINAL, SERVER_FINAL))
-    assert who(tracker.connection) == ("User:<unknown:SCRAM-SHA-256 token>", "unknown", "SCRAM-SHA-256")
-
-
 @pytest.mark.promise(
     "principals.md", "The principal of OAUTHBEARER is the `a=` of the client, else the configured claim of its token."
 )
@@ -137,12 +130,9 @@ def test_a_delegation_token_s_owner_is_unknown(extensions: str) -> None:
 )
 def test_oauthbearer(token: bytes, principal: str) -> None:
     assert who(logged_in("OAUTHBEARER", (token, b"")).connection) == (principal, "sasl", "OAUTHBEARER")
-
-
-def test_the_claim_of_a_token_that_holds_the_name_can_be_another() -> None:
-    token = bearer(jwt({"sub": "1234", "preferred_username": "alice"}))
-    tracker = logged_in("OAUTHBEARER", (token, b""), sub_claim="preferred_username")
-    assert tracker.connection.principal == "User:alice"
+    claims = bearer(jwt({"sub": "1234", "preferred_username": "ann"}))
+    tracker = logged_in("OAUTHBEARER", (claims, b""), sub_claim="preferred_username")
+    assert tracker.connection.principal == "User:ann"
 
 
 @each(
@@ -191,7 +181,6 @@ def test_an_accepted_login_is_believed_and_a_refused_one_reports_who_it_said_to_
     tracker.request(version, SASL_AUTHENTICATE, authenticate(plain("alice", "wrong"), version))
     refusal = authenticate_reply(version=version, error_code=58, message="Authentication failed: no")
     change = tracker.response(SASL_AUTHENTICATE, refusal, 7.0)
-    assert change is not None
     assert (change.change, change.error_code, change.at) == ("authentication_failed", 58, 7.0)
     assert who(change.connection) == ("User:alice", "unauthenticated", "PLAIN")
     assert tracker.connection == FRESH
@@ -206,7 +195,6 @@ def test_a_rejected_bearer_token_is_not_believed_though_its_answer_has_no_error(
     shake(tracker, "OAUTHBEARER")
     assert step(tracker, bearer(jwt({"sub": "victim"})), REJECTED) is None
     change = step(tracker, b"\x01", error_code=58)
-    assert change is not None
     assert change.change == "authentication_failed"
     assert who(change.connection) == ("User:victim", "unauthenticated", "OAUTHBEARER")
     assert tracker.connection == FRESH
@@ -229,7 +217,6 @@ def test_of_tokens_sent_at_once_each_answer_belongs_to_its_own() -> None:
 def test_a_refused_handshake(mechanism: str, error_code: int) -> None:
     tracker = PrincipalTracker(FRESH)
     change = shake(tracker, mechanism, error_code)
-    assert change is not None
     assert (change.change, change.error_code) == ("authentication_failed", error_code)
     assert who(change.connection) == (f"User:<unknown:{mechanism}>", "unauthenticated", mechanism)
     assert tracker.connection == FRESH
@@ -267,7 +254,6 @@ def test_a_bare_token_that_is_answered_by_the_end_of_the_connection() -> None:
     tracker.response(SASL_HANDSHAKE, handshake_reply(), 1.0)
     tracker.token(plain("alice", "wrong"))
     change = tracker.closed(9.0)
-    assert change is not None
     assert (change.change, change.error_code, change.at) == ("authentication_failed", 0, 9.0)
     assert who(change.connection) == ("User:alice", "unauthenticated", "PLAIN")
     assert tracker.closed(9.0) is None
@@ -362,16 +348,6 @@ def test_nobody_loses_their_name_among_many_tokens(already: bool) -> None:
     assert tracker.closed(4.0) is None
 
 
-def test_many_tokens_make_nobody_unknown_where_nobody_logs_in() -> None:
-    tracker = PrincipalTracker(replace(FRESH, principal_source="anonymous"))
-    for _ in range(2 * MAX_UNANSWERED):
-        tracker.request(2, SASL_AUTHENTICATE, authenticate(plain("victim")))
-    for _ in range(2 * MAX_UNANSWERED):
-        tracker.response(SASL_AUTHENTICATE, authenticate_reply(error_code=34), 2.0)
-    assert tracker.passed(3.0) is None
-    assert tracker.connection.principal == "User:ANONYMOUS"
-
-
 def test_nobody_loses_their_name_to_a_later_login_that_cannot_be_read() -> None:
     tracker = logged_in("SCRAM-SHA-256", (scram("alice"), SERVER_FIRST), (CLIENT_FINAL, SERVER_FINAL))
     before = tracker.connection
@@ -381,19 +357,6 @@ def test_nobody_loses_their_name_to_a_later_login_that_cannot_be_read() -> None:
     assert step(tracker, CLIENT_FINAL, SERVER_FINAL, lifetime_ms=9) == ConnectionTransition(
         before, "authenticated", 2.0, session_lifetime_ms=9
     )
-
-
-@each("begun", [False, True])
-def test_a_login_that_was_cut(begun: bool) -> None:
-    tracker = PrincipalTracker(FRESH)
-    assert tracker.closed(1.0) is None
-    shake(tracker, "SCRAM-SHA-256")
-    if begun:
-        step(tracker, scram("alice"), SERVER_FIRST)
-    change = tracker.closed(3.0)
-    assert change is not None
-    assert (change.change, change.error_code) == ("authentication_failed", 0)
-    assert change.connection.principal == ("User:alice" if begun else "User:<unknown:SCRAM-SHA-256>")
 
 
 # ---- later -----------------------------------------------------------------------------------------------------
@@ -407,7 +370,6 @@ def test_re_authentication_as_another_is_refused_and_changes_nothing() -> None:
     before = tracker.connection
     shake(tracker, "PLAIN")
     change = step(tracker, plain("bob"), error_code=58)
-    assert change is not None
     assert who(change.connection) == ("User:bob", "unauthenticated", "PLAIN")
     assert tracker.connection is before
     assert tracker.closed(3.0) is None

@@ -43,7 +43,6 @@ def respond(bench: Bench, with_: Served | Exception) -> None:
     bench.now += 1
     bench.session.answer_deferred(with_)
     interception = bench.session.interception
-    assert interception is not None
     if interception.failure is not None:
         bench.failures.append(interception.failure)
     bench.to_client += interception.replies
@@ -101,7 +100,6 @@ def test_without_an_answer_the_connection_ends_and_nothing_more_is_read(
     respond(bench, given)
     assert bench.ending
     interception = bench.session.interception
-    assert interception is not None
     assert (interception.cause, len(bench.failures), bench.session.rest) == (cause, failures, b"")
     assert bench.counters.intercept_errors == failures
     assert bench.counters.intercepted[HELD, "closed"] == 1

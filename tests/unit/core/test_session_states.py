@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy.core.counters import ListenerCounters
-from proxy.core.exchange import Connection
 from proxy.core.interceptor import (
     ON_BODY,
     ON_HEADER,
@@ -15,16 +13,16 @@ from proxy.core.interceptor import (
     Deferred,
     Disposition,
     Interceptor,
-    InterceptorChain,
     Request,
     Verdict,
 )
-from proxy.core.session import TURN, Session
+from proxy.core.session import TURN
 from proxy.core.session_states import ACTIONS, EVENTS, NEXT_STATES, TRANSITIONS, Action, Event, State
 from proxy.errors import PeerError
 from tests.cases import each
 from tests.frames import METADATA, SASL_HANDSHAKE, batch, produce, request, response, sized
 from tests.sasl import handshake, handshake_reply
+from tests.unit.core.test_session_interception import Bench
 
 CLOSED, DEFERRED = 101, 102
 """The api keys of requests after which the sidecar closes, at once or later."""
@@ -53,32 +51,18 @@ class Closing(Interceptor):
         return Deferred(serve)
 
 
-class Driven:
-    """A session, and what it lets pass: ``to_broker``, ``to_client``."""
+class Driven(Bench):
+    """A session that may be brought into any state."""
 
     def __init__(self) -> None:
-        self.session = Session(
-            Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS"),
-            ListenerCounters(),
-            interceptors=InterceptorChain([Closing()]),
-        )
-        self.to_broker = self.to_client = b""
+        super().__init__([Closing()], wanted=None)
 
     def client(self, data: bytes) -> None:
-        self.session.read_client_data(data, 1.0)
-        self.to_broker += self._passed(data)
+        super().client(data, later=True)
 
-    def broker(self, data: bytes) -> None:
-        self.session.read_broker_data(data, 1.0)
-        self.to_client += self._passed(data)
-
-    def _passed(self, data: bytes) -> bytes:
-        interception = self.session.interception
-        assert interception is not None
-        if self.session.state == State.ENDED:  # then a relay hands nothing on
-            return b""
-        edited = interception.replacement if self.session.diverted else data
-        return data if edited is None else edited
+    def _pass(self, side: str, data: bytes, usual: bytes) -> None:
+        if self.session.state != State.ENDED:  # then a relay hands nothing on
+            super()._pass(side, data, usual)
 
     def into(self, state: State) -> None:
         """Bring a new session into this state, with no request open but the one that closes."""
@@ -107,24 +91,16 @@ def a_chunk(driven: Driven) -> Action:
     return Action.READ
 
 
-def a_request(driven: Driven) -> Action:
-    asked = request(METADATA, 0, 2)
-    driven.client(asked)
-    assert driven.to_broker == asked
-    return Action.READ
+def a_frame(frame: bytes) -> Callable[[Driven], Action]:
+    def cause(driven: Driven) -> Action:
+        driven.client(frame)
+        assert driven.to_broker == frame
+        return Action.READ
+
+    return cause
 
 
-def a_handshake(driven: Driven) -> Action:
-    asked = request(SASL_HANDSHAKE, 0, 2, handshake("PLAIN"))
-    driven.client(asked)
-    assert driven.to_broker == asked
-    return Action.READ
-
-
-def a_token(driven: Driven) -> Action:
-    driven.client(TOKEN)
-    assert driven.to_broker == TOKEN
-    return Action.READ
+a_handshake = a_frame(request(SASL_HANDSHAKE, 0, 2, handshake("PLAIN")))
 
 
 def more_than_a_turn(driven: Driven) -> Action:
@@ -175,9 +151,9 @@ def the_end(driven: Driven) -> Action:
 
 CAUSES: dict[Event, Callable[[Driven], Action]] = {
     Event.CHUNK: a_chunk,
-    Event.REQUEST: a_request,
+    Event.REQUEST: a_frame(request(METADATA, 0, 2)),
     Event.HANDSHAKE: a_handshake,
-    Event.TOKEN: a_token,
+    Event.TOKEN: a_frame(TOKEN),
     Event.KEEP: more_than_a_turn,
     Event.CLOSE: a_last_answer,
     Event.UNASKED: an_unasked_frame,
@@ -209,22 +185,3 @@ def test_an_event_leads_to_the_state_and_the_action_of_its_cell(state: State, ev
     driven.into(state)
     action = AFTERWARDS.get((state, event), CAUSES[event])(driven)
     assert (State(driven.session.state), action) == TRANSITIONS[state][event]
-
-
-def test_events_that_do_not_happen_in_a_state() -> None:
-    """Such cells keep their state, or lead to one in which nothing is read.
-
-    Where no frame is read none of a frame's events happens, nor is a rest kept again. An answer that closes is one to
-    a request, which stays open; it comes behind a rest only if the request was deferred. A frame is a token after a
-    handshake only.
-    """
-    frames = {Event.REQUEST, Event.HANDSHAKE, Event.TOKEN}
-    assert {cell for cell in ALL if TRANSITIONS[cell[0]][cell[1]][1] is Action.NONE} == {
-        (State.REQUESTS, Event.TOKEN),
-        (State.TOKENS, Event.HANDSHAKE),
-        (State.TOKENS, Event.CLOSE),
-        (State.TOKENS_KEPT, Event.CLOSE),
-        *((state, event) for state in (State.REQUESTS_KEPT, State.TOKENS_KEPT) for event in {*frames, Event.KEEP}),
-        *((State.CLOSING, event) for event in {*frames, Event.CLOSE, Event.UNASKED}),
-        *((State.ENDED, event) for event in Event if event is not Event.CHUNK),
-    }

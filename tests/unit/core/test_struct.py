@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
+from observers.views import request_view
 from proxy.core.accessors import printed_id
 from proxy.core.apis import APIS
 from proxy.core.observation_interest import ERROR_AFTER_THROTTLE, ERROR_FIRST, THROTTLE_FIRST
 from proxy.core.schema import WITHHELD, Layout, layout, plain, response_prefix
 from proxy.core.struct import MissingField, ObservableStructImpl, SchemaError, SchemaException, view
-from proxy.errors import PeerError
 from tests.cases import each
 from tests.tools.random_messages import UNKNOWN_TAGS, all_messages, draw, length, read_all
+from tests.unit.observers import samples as sample
 
 MESSAGES = list(all_messages())
 TOPIC_ID = bytes(range(16))
@@ -73,25 +74,33 @@ def produce(version: int, topic: bytes) -> ObservableStructImpl:
     return view(0, version, body, response=False, size=100, name_of={TOPIC_ID: "orders"}.get)
 
 
+def walked() -> Any:
+    """The same of a body that was not kept, in which all is as its facts say."""
+    return request_view(sample.produce([(b"orders", 3, 4, 0)]), lambda topic_id: None)
+
+
+@pytest.mark.promise("observers.md", "A field has the names of Kafka's definitions and of KIP-388.")
 @pytest.mark.promise(
     "observers.md",
     "A field's name is spelled as in Kafka's definitions or as in KIP-388; case and underscores do not matter.",
 )
 @each("version", range(14))
 def test_a_produce_request_in_both_spellings(version: int) -> None:
-    struct = produce(version, TOPIC_ID if version >= 13 else b"orders")
-    assert struct.size_of() == 100
-    assert (struct.get_short("acks"), struct.get_int("timeout"), struct.get("TimeoutMs")) == (-1, 7, 7)
-    for topics, name, partitions, index, records in [
-        ("topic_data", "topic", "data", "partition", "record_set"),
-        ("TopicData", "Name", "PartitionData", "Index", "Records"),
-        ("topicData", "name", "partition_data", "index", "records"),
-    ]:
-        (topic,) = struct.get_observable_struct_array(topics)
-        (partition,) = topic.get_observable_struct_array(partitions)
-        assert (topic.get_string(name), partition.get_int(index)) == ("orders", 3)
-        assert partition.get_records(records).size_in_bytes() == 4
-        assert bytes(partition.get_records(records).data or b"") == b"abcd"
+    kept = produce(version, TOPIC_ID if version >= 13 else b"orders")
+    for struct, size, timeout, data in ((kept, 100, 7, b"abcd"), (walked(), 50, 30_000, None)):
+        assert struct.size_of() == size
+        assert (struct.get_short("acks"), struct.get_int("timeout"), struct.get("TimeoutMs")) == (-1, timeout, timeout)
+        assert struct.get_or_else("transactional_id", None) is None
+        for topics, name, partitions, index, records in [
+            ("topic_data", "topic", "data", "partition", "record_set"),
+            ("TopicData", "Name", "PartitionData", "Index", "Records"),
+            ("topicData", "name", "partition_data", "index", "records"),
+        ]:
+            (topic,) = struct.get_observable_struct_array(topics)
+            (partition,) = topic.get_observable_struct_array(partitions)
+            assert (topic.get_string(name), partition.get_int(index)) == ("orders", 3)
+            found = partition.get_records(records)
+            assert (found.size_in_bytes(), found.data) == (4, data)
 
 
 @pytest.mark.promise("observers.md", "A topic that goes by its id has its name wherever the cluster knows it.")
@@ -114,33 +123,23 @@ def test_a_broker_that_knows_no_such_version_answers_in_version_0(version: int) 
     "A missing field raises a KeyError that lists the fields; a method for another type raises SchemaException.",
 )
 def test_fields_that_are_missing_or_of_another_type() -> None:
-    struct = produce(9, b"t")
-    assert struct.has_field("Acks")
-    assert not struct.has_field("responses")
-    assert struct.get_or_else("responses", 5) == 5
-    with pytest.raises(KeyError) as missing:
-        struct.get("responses")
-    assert str(missing.value) == "no field 'responses' here; there are: TransactionalId, Acks, TimeoutMs, TopicData"
     wrong = {
-        "get_byte": "int16, not int8",
-        "get_int": "int16, not int32",
-        "get_long": "int16, not int64",
-        "get_unsigned_int": "int16, not uint16",
-        "get_float64": "int16, not float64",
-        "get_string": "int16, not string",
-        "get_boolean": "int16, not bool",
-        "get_uuid": "int16, not uuid",
-        "get_bytes": "int16, not bytes",
-        "get_array": "int16, not an array",
-        "get_struct": "int16, not struct",
-        "get_records": "int16, not records",
-        "get_observable_struct_array": "int16, not array of struct",
-    }
-    for method, text in wrong.items():
-        with pytest.raises(SchemaException, match=f"the field 'acks' is of type {text}"):
-            getattr(struct, method)("acks")
-    with pytest.raises(SchemaException, match="array of struct, not struct"):
-        struct.get_struct("TopicData")
+        "byte": "int8", "int": "int32", "long": "int64", "unsigned_int": "uint16", "float64": "float64",
+        "string": "string", "boolean": "bool", "uuid": "uuid", "bytes": "bytes", "array": "an array",
+        "struct": "struct", "records": "records", "observable_struct_array": "array of struct",
+    }  # fmt: skip
+    for struct in (produce(9, b"t"), walked()):
+        assert struct.has_field("Acks")
+        assert not struct.has_field("responses")
+        assert struct.get_or_else("responses", 5) == 5
+        with pytest.raises(KeyError) as missing:
+            struct.get("responses")
+        assert str(missing.value) == "no field 'responses' here; there are: TransactionalId, Acks, TimeoutMs, TopicData"
+        for method, kind in wrong.items():
+            with pytest.raises(SchemaException, match=f"the field 'acks' is of type int16, not {kind}"):
+                getattr(struct, f"get_{method}")("acks")
+        with pytest.raises(SchemaException, match="array of struct, not struct"):
+            struct.get_struct("TopicData")
 
 
 @pytest.mark.promise("observers.md", "Fields that hold a secret cannot be read from a struct.")
@@ -157,51 +156,33 @@ def test_secrets_are_withheld(message: tuple[int, str]) -> None:
             reported = read_all(view(key, version, drawn.body, response=kind == "response"))
             assert not any(f"'{name}'" in str(reported) for name in WITHHELD[message])
     assert found >= len(WITHHELD[message])
-
-
-def test_a_withheld_field_says_so() -> None:
     struct = view(36, 0, b"\0\0\0\6secret", response=False)
-    assert struct.field_names() == ()
-    assert not struct.has_field("auth_bytes")
+    assert (struct.field_names(), struct.has_field("auth_bytes"), struct.size_of()) == ((), False, 10)
     assert struct.get_or_else("auth_bytes", None) is None
     for read in (struct.get, struct.get_bytes):
         with pytest.raises(MissingField, match="withheld"):
             read("AuthBytes")
     assert "secret" not in repr(struct)
-    assert struct.size_of() == 10
 
 
+@pytest.mark.promise("observers.md", "Structs are read-only, and a KeyError names the fields that there are.")
 @pytest.mark.promise("observers.md", "Structs are read-only, and so are their arrays and records.")
 def test_nothing_can_be_changed() -> None:
-    struct: Any = produce(9, b"t")
-    partition = struct.get("topic_data")[0].get("data")[0]
-    records = partition.get_records("record_set")
-    for one in (struct, partition, records):
-        for name in ("_starts", "_plan", "data", "acks"):
-            with pytest.raises(AttributeError, match="read-only"):
-                setattr(one, name, 0)
-            with pytest.raises(AttributeError, match="read-only"):
-                delattr(one, name)
+    kept: Any = produce(9, b"t")
+    for struct in (walked(), kept):
+        partition = struct.get("topic_data")[0].get("data")[0]
+        records = partition.get_records("record_set")
+        for one in (struct, partition, records):
+            for name in ("_starts", "_plan", "_values", "data", "acks"):
+                with pytest.raises(AttributeError):
+                    setattr(one, name, 0)
+                with pytest.raises(AttributeError):
+                    delattr(one, name)
+        assert isinstance(struct.get("topic_data"), tuple)
     with pytest.raises(TypeError, match="read-only"):
         records.data[0] = 0
     with pytest.raises(TypeError):
-        struct.unknown_tagged_fields()[1] = b""
-    assert isinstance(struct.get("topic_data"), tuple)
-
-
-def test_every_cut_is_malformed_and_nothing_else() -> None:
-    for message in MESSAGES[::7]:
-        drawn = draw(Random(str(message)), *message)
-        for end in range(len(drawn.body)):
-            with pytest.raises(SchemaError) as error:
-                read_end(view(*message[:2], drawn.body[:end], response=message[2]))
-            assert isinstance(error.value, PeerError)
-            assert (error.value.side, error.value.reason) == ("broker" if message[2] else "client", "malformed")
-
-
-def read_end(struct: ObservableStructImpl) -> None:
-    read_all(struct)
-    struct._end()
+        kept.unknown_tagged_fields()[1] = b""
 
 
 @pytest.mark.promise("observers.md", "Reading a struct takes at most 64 bytes of memory for each byte of its body.")
@@ -233,12 +214,4 @@ def test_how_responses_begin() -> None:
         assert bool(flags & THROTTLE_FIRST) == (names[:1] == ["ThrottleTimeMs"])
         assert bool(flags & ERROR_FIRST) == (names[:1] == ["ErrorCode"])
         assert bool(flags & ERROR_AFTER_THROTTLE) == (names == ["ThrottleTimeMs", "ErrorCode"])
-    assert [response_prefix(*one) for one in [(0, 9), (1, 0), (1, 1), (1, 7), (18, 3), (17, 1)]] == [
-        0,
-        0,
-        THROTTLE_FIRST,
-        THROTTLE_FIRST | ERROR_AFTER_THROTTLE,
-        ERROR_FIRST,
-        ERROR_FIRST,
-    ]
     assert response_prefix(95, 0) == response_prefix(0, 99) == 0

@@ -1,4 +1,4 @@
-"""Facts of hostile and of large bodies, and records that are counted by the headers of their batches."""
+"""Fields and facts of hostile and of large bodies, and records that are counted by the headers of their batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from proxy.compiled import walk_door as walk
-from proxy.core import apis
+from proxy.core import apis, wire
 from proxy.core.bodies import MAX_PARTITIONS
 from proxy.core.exchange import ProduceRequest, RecordSet
 from proxy.core.records import sums_of
@@ -113,6 +113,42 @@ def test_more_partitions_than_the_bound_are_malformed() -> None:
         walk.walk_whole(walk.produce_request, more, 0, len(more), 7, "client")
 
 
+# ---- fields ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise(
+    "architecture.md", "A field of Kafka's protocol is read, cut or nonsense, and these are told apart."
+)
+def test_a_field_is_read_or_cut_or_nonsense() -> None:
+    numbers = {b"\0": 0, b"\x7f": 127, b"\x80\1": 128, b"\xff\x7f": 16383, b"\xff\xff\xff\xff\7": 2**31 - 1}
+    for data, value in numbers.items():
+        assert wire.uvarint(b"-" + data + b"-", 1) == (value, 1 + len(data))
+        assert wire.compact_length(b"-" + data + b"-", 1) == (value - 1, 1 + len(data))
+    texts = {b"\4abc": b"abc", b"\1": b"", b"\0": None, b"\xac\2" + b"x" * 299: b"x" * 299}
+    for data, text in texts.items():
+        assert wire.compact_string(data + b"-", 0) == (text, len(data))
+    assert [wire.string(data + b"-", 0)[0] for data in (b"\0\3abc", b"\0\0", b"\xff\xff")] == [b"abc", b"", None]
+    for reader in (wire.uvarint, wire.compact_length, wire.compact_string, wire.skip_tags):
+        with pytest.raises(wire.DecodeError):
+            reader(b"\x80" * 10 + b"\x01" + bytes(100), 0)
+        for length in range(5):
+            with pytest.raises(wire.TRUNCATED):
+                reader(b"\x80" * length, 0)
+    for reader, data in ((wire.compact_string, b"\4abc"), (wire.string, b"\0\3abc"), (wire.skip_tags, b"\1\5\2xy")):
+        assert reader(data, 0) is not None
+        for length in range(len(data)):
+            with pytest.raises(wire.TRUNCATED):
+                reader(data[:length], 0)
+    for reader, data in (
+        (wire.int16_length, b"\xff\xfe"),
+        (wire.string, b"\x80\0"),
+        (wire.int32_length, b"\xff\xff\xff\xfe"),
+        (wire.compact_string, b"\x81\x80\x02"),  # 32768 bytes
+    ):
+        with pytest.raises(MalformedBody):
+            reader(data + bytes(40_000), 0)
+
+
 # ---- records ---------------------------------------------------------------------------------------------------------
 
 
@@ -184,31 +220,6 @@ def test_control_batches_count_as_batches_but_their_records_do_not(sums: Sums) -
 def test_old_message_sets_count_entries(sums: Sums, magic: int) -> None:
     data = entry(magic, offset=3) + entry(magic, offset=4) + entry(magic, offset=5, value=bytes(200))
     assert sums(data) == RecordSet(len(data), 3, 3, magic, base_offset=3)
-
-
-@each("magic", [0, 1])
-@each("codec", [1, 2, 3])
-def test_a_compressed_wrapper_counts_as_one_and_is_claimed(sums: Sums, magic: int, codec: int) -> None:
-    assert sums(entry(magic) + entry(magic, codec=codec)) == RecordSet(
-        len(entry(magic)) * 2, 2, 2, magic, base_offset=0, claimed=True
-    )
-
-
-@each(
-    "data",
-    [
-        batch(magic=3),
-        batch(magic=-1),
-        batch(length=48),
-        batch(length=0),
-        batch(length=-(2**31)),
-        batch(-1),
-        struct.pack(">qiIbbii", 0, 13, 0, 0, 0, -1, -1),
-    ],
-)
-def test_headers_that_no_writer_writes_are_nonsense(sums: Sums, data: bytes) -> None:
-    with pytest.raises(MalformedBody):
-        sums(data)
 
 
 def test_records_are_passed_over_and_not_kept() -> None:

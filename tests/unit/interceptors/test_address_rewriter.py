@@ -82,25 +82,6 @@ def old(text: str) -> bytes:
     return len(text).to_bytes(2, "big") + text.encode()
 
 
-def test_coordinators_of_very_many_groups() -> None:
-    """The address of a node is asked for once, however many groups it coordinates."""
-    front, many = int32(0), 20_000
-
-    def coordinators(hosts: dict[int, tuple[str, int]]) -> bytes:
-        each = []
-        for number in range(many):
-            host, port = hosts[number % 2 + 1]
-            each.append(compact(f"g{number}") + int32(number % 2 + 1) + compact(host) + int32(port) + b"\0\0\0\0")
-        return front + uvarint(many + 1) + b"".join(each) + b"\0"
-
-    missed: list[int] = []
-    addresses = AddressRewriter({1: EDGE[1]}, missed.append)
-    brokers = {1: ("b-1.internal", 5), 2: ("b-2.internal", 6)}
-    unmapped = {1: EDGE[1], 2: ("node-2.unmapped.invalid", 1)}
-    assert addresses.rewrite(10, 4, coordinators(brokers)) == coordinators(unmapped)
-    assert missed == [2]
-
-
 def fetched(host: str, port: int, more: bytes = b"") -> Drawn:
     """A Fetch response of version 16 without topics, that names one node; ``more``: another tagged field."""
     nodes = b"\2" + int32(1) + compact(host) + int32(port) + b"\0\0"

@@ -63,25 +63,21 @@ def test_a_coordinator_is_told_with_all_sidecars_that_run() -> None:
     for version in (0, 1):
         found = response(2, located(VIEW, version))
         assert found.hex() == "00000022" + "00000002" + "0000" + "00000002" + "0002" + brokers
-
-
-def test_without_a_coordinator_it_is_error_15_as_in_the_golden_bytes() -> None:
+    # Without a coordinator it is error 15 as in the golden bytes.
     nobody = "0000000c00000002000fffffffff0000"
     assert response(2, located(GroupsView(), 0)).hex() == nobody
     assert response(2, located(VIEW._replace(level=0))).hex() == nobody
     assert response(2, located(VIEW, hands_over=False)).hex() == nobody
+    # Version 0 asks for the coordinator of the first partition and version 1 for that of a group.
+    view = VIEW._replace(holders={0: 1, VIEW.partition_of("g"): 2})
+    assert VIEW.partition_of("g") != 0
+    assert located(view, 0)[:6] == struct.pack(">hi", 0, 1)
+    assert located(view, 1)[:6] == struct.pack(">hi", 0, 2)
 
 
 @each("holders", [{}, {0: -1}, {0: 3}, {0: 9}, {1: 2}])
 def test_a_coordinator_that_does_not_run_is_none(holders: Mapping[int, int]) -> None:
     assert located(VIEW._replace(holders=holders), 0)[:6] == struct.pack(">hi", 15, -1)
-
-
-def test_version_0_asks_for_the_coordinator_of_the_first_partition_and_version_1_for_that_of_a_group() -> None:
-    view = VIEW._replace(holders={0: 1, VIEW.partition_of("g"): 2})
-    assert VIEW.partition_of("g") != 0
-    assert located(view, 0)[:6] == struct.pack(">hi", 0, 1)
-    assert located(view, 1)[:6] == struct.pack(">hi", 0, 2)
 
 
 @each("group", [b"", b"g" * 256, b"a\0b", "ü".encode() * 128])
@@ -95,32 +91,28 @@ def test_what_no_group_can_be_called_is_error_24(group: bytes) -> None:
 @pytest.mark.promise(
     "consumer-protocol.md", "A registration at another sidecar is refused with the one that coordinates the group."
 )
-def test_a_group_that_is_not_coordinated_here_is_refused_with_the_one_that_does() -> None:
+def test_a_registration_that_cannot_be_taken_here_is_refused_with_the_one_that_can() -> None:
     assert registered(VIEW) == struct.pack(">hii", 16, 2, -1)
     assert registered(VIEW, 0) == struct.pack(">h", 16)
     assert registered(VIEW._replace(holders={})) == struct.pack(">hii", 15, -1, -1)
     for view in (GroupsView(), HERE._replace(level=0)):
         assert registered(view) == struct.pack(">hii", 15, -1, -1)
     assert registered(HERE, hands_over=False) == struct.pack(">hii", 15, -1, -1)
-
-
-def test_bytes_behind_a_registration_are_error_42() -> None:
+    # Bytes behind a registration are error 42.
     body = encode_register_consumer_request(1, ASKED) + b"\0"
     assert registered(HERE, 1, body) == struct.pack(">hii", 42, -1, -1)
     assert registered(VIEW, 0, encode_register_consumer_request(0, ASKED) + b"\0") == struct.pack(">h", 42)
+    # Nobody is answered before his login.
+    anybody = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "", principal_source="unauthenticated")
+    body = encode_register_consumer_request(1, ASKED)
+    assert ask(interceptor(HERE), REGISTER_CONSUMER, 1, body, anybody) is Disposition.FORWARD
+    assert ask(interceptor(HERE), CLUSTER_METADATA, 0, b"", anybody) is Disposition.FORWARD
 
 
 @each("cut", range(len(encode_register_consumer_request(1, ASKED))))
 def test_what_cannot_be_read_ends_the_connection(cut: int) -> None:
     with pytest.raises(MalformedBody):
         registered(HERE, 1, encode_register_consumer_request(1, ASKED)[:cut])
-
-
-def test_nobody_is_answered_before_his_login() -> None:
-    anybody = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "", principal_source="unauthenticated")
-    body = encode_register_consumer_request(1, ASKED)
-    assert ask(interceptor(HERE), REGISTER_CONSUMER, 1, body, anybody) is Disposition.FORWARD
-    assert ask(interceptor(HERE), CLUSTER_METADATA, 0, b"", anybody) is Disposition.FORWARD
 
 
 # ---- the requests of a coordinator ----------------------------------------------------------------------------------
@@ -186,9 +178,7 @@ def test_who_may_read_all_is_given_up_with_the_registration() -> None:
     nowhere = "000174" + "00000001" + "7fffffff" + "0000000000000000" + "ffff"
     question = "000167" + "7fffffff" + "000a" + b"brokerside".hex() + "ffffffffffffffff" + "00000001" + nowhere
     assert broker.asked == [(OFFSET_COMMIT, 2, bytes.fromhex(question))]
-
-
-def test_a_group_alone_is_asked_about_with_a_heartbeat() -> None:
+    # A group alone is asked about with a heartbeat.
     broker = Broker()
     assert isinstance(served(broker, ASKED._replace(topic_count="*1*t.*")), GivenUp)
     question = "000167" + "ffffffff" + "000a" + b"brokerside".hex()

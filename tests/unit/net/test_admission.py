@@ -54,17 +54,10 @@ class Handler:
     def on_connection_closed(self, callback) -> None:
         self.end = callback
 
-    def close_idlest(self, listeners) -> None:
-        pass
+    def _ignore(self, *_) -> None:
+        """Nothing here asks for it."""
 
-    def hold_connection(self, number, hold_ms) -> None:
-        pass
-
-    def close_connection(self, number, cause) -> None:
-        pass
-
-    def report_throttles(self, reports) -> None:
-        pass
+    close_idlest = hold_connection = close_connection = report_throttles = _ignore
 
     def handle_connection(self, listener, sock, address, number) -> None:
         self.handled[self.turn] += 1

@@ -22,34 +22,26 @@ def config_of(folder, days):
     return load(path, {})
 
 
-class Clock:
-    def __init__(self):
-        self.now = time.time()
-
-    def __call__(self):
-        return self.now
-
-
-def lines(expiry, clock, seconds):
-    clock.now += seconds
-    with capture_logs() as found:
-        expiry.on_tick()
-    return [(line["event"], line.get("within_days")) for line in found]
-
-
 @pytest.mark.promise("tls.md", "A line is logged once 30, 7 and 1 days before a certificate expires.")
 def test_a_line_is_logged_once_30_7_and_1_days_before_and_at_the_end(tmp_path):
-    clock = Clock()
-    expiry = CertificateExpiry(config_of(tmp_path, 40), clock)
-    assert lines(expiry, clock, 0) == []
-    assert lines(expiry, clock, 11 * DAY) == [("certificate_expires", 30)]
-    assert lines(expiry, clock, CHECK_INTERVAL) == []
-    assert lines(expiry, clock, 23 * DAY) == [("certificate_expires", 7)]
-    assert lines(expiry, clock, 5.5 * DAY) == [("certificate_expires", 1)]
-    assert lines(expiry, clock, DAY) == [("certificate_expired", None)]
-    assert lines(expiry, clock, DAY) == []
-    clock = Clock()
-    new = CertificateExpiry(config_of(tmp_path, 0.5), clock)
-    assert lines(new, clock, 0) == [("certificate_expires", 1)]
+    now = [time.time()]
+
+    def lines(expiry, seconds):
+        now[0] += seconds
+        with capture_logs() as found:
+            expiry.on_tick()
+        return [(line["event"], line.get("within_days")) for line in found]
+
+    expiry = CertificateExpiry(config_of(tmp_path, 40), lambda: now[0])
+    assert lines(expiry, 0) == []
+    assert lines(expiry, 11 * DAY) == [("certificate_expires", 30)]
+    assert lines(expiry, CHECK_INTERVAL) == []
+    assert lines(expiry, 23 * DAY) == [("certificate_expires", 7)]
+    assert lines(expiry, 5.5 * DAY) == [("certificate_expires", 1)]
+    assert lines(expiry, DAY) == [("certificate_expired", None)]
+    assert lines(expiry, DAY) == []
+    now = [time.time()]
+    new = CertificateExpiry(config_of(tmp_path, 0.5), lambda: now[0])
+    assert lines(new, 0) == [("certificate_expires", 1)]
     new.update_config(config_of(tmp_path, 6))
-    assert lines(new, clock, 0) == [("certificate_expires", 7)], "a new one is watched from the beginning"
+    assert lines(new, 0) == [("certificate_expires", 7)], "a new one is watched from the beginning"

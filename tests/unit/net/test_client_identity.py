@@ -1,6 +1,7 @@
 """What a client's TLS shows of it, also where its certificate is strange."""
 
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,22 +11,14 @@ from proxy.net.client_identity import identified
 from proxy.tls import certificates
 from proxy.tls.principal_mapping import PrincipalMapper
 
-NO_DER = b"\x30\x05abc"
-
-
-class Stream:
-    version, cipher, peer_certificate = "TLSv1.3", "TLS_AES_128_GCM_SHA256", NO_DER
-
-
-class Listener:
-    def __init__(self, has_sasl: bool) -> None:
-        self.has_sasl = has_sasl
+STREAM: Any = SimpleNamespace(version="TLSv1.3", cipher="TLS_AES_128_GCM_SHA256", peer_certificate=b"\x30\x05abc")
+"""Of a client whose certificate is no DER."""
 
 
 def identify(has_sasl: bool, rules: str = "DEFAULT") -> tuple[Connection, PeerError | None]:
     connection = Connection("1", "CLIENT", "127.0.0.1", 1, 0.0, "User:ANONYMOUS", principal_source="unauthenticated")
-    stream: Any = Stream()
-    return identified(connection, cast(Any, Listener(has_sasl)), stream, PrincipalMapper(rules))
+    listener: Any = SimpleNamespace(has_sasl=has_sasl)
+    return identified(connection, listener, STREAM, PrincipalMapper(rules))
 
 
 @pytest.mark.promise("tls.md", "A certificate that cannot be read refuses no client that logs in with SASL.")
@@ -34,7 +27,6 @@ def test_a_certificate_that_cannot_be_read_refuses_no_client_that_logs_in():
     assert (connection.tls_client_serial, problem) == (None, None)
     connection, problem = identify(has_sasl=False)
     assert (connection.tls_client_serial, connection.tls_version) == (None, "TLSv1.3")
-    assert problem is not None
     assert problem.detail.startswith("its certificate gives no principal: is no certificate")
 
 
@@ -44,6 +36,5 @@ def test_the_serial_number_is_shown_where_no_rule_maps_and_a_long_one_is_cut(mon
         monkeypatch.setattr(certificates, "decode", lambda _, decoded=decoded: decoded)
         assert identify(has_sasl=True)[0].tls_client_serial == shown
         connection, problem = identify(has_sasl=False, rules="RULE:^O=(.*)$/$1/")
-        assert problem is not None
         assert (problem.side, problem.reason) == ("client", "tls_failed")
         assert (connection.tls_client_serial, connection.principal) == (shown, "User:ANONYMOUS")

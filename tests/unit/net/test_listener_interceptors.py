@@ -51,7 +51,6 @@ def metadata(brokers: dict[int, tuple[str, int]]) -> bytes:
 def led(interceptors: ListenerInterceptors, body: bytes) -> bytes:
     """What becomes of the Metadata response ``body``."""
     found = interceptors.chain.rewrite_prefix(METADATA, 0, body, True)
-    assert found is not None
     return found[0] + body[found[1] :]
 
 
@@ -124,7 +123,7 @@ def told(interceptors: ListenerInterceptors) -> bytes:
     return interceptors.chain.rewrite(API_VERSIONS, 0, OF_THE_BROKER)
 
 
-def test_without_a_coordinator_its_apis_are_as_any_unknown_one() -> None:
+def test_apis_of_a_coordinator_are_told_and_answered_where_there_is_one() -> None:
     interceptors = listener_interceptors(FleetDirectory(FleetView(1, ())))
     assert told(interceptors) == struct.pack(">hihhhhhhhhh", 0, 3, 18, 0, 5, 3, 0, 13, 30_000, 0, 0)
     table = bytes(interceptors.chain.table)
@@ -136,9 +135,7 @@ def test_without_a_coordinator_its_apis_are_as_any_unknown_one() -> None:
     with_one = listener_interceptors(FleetDirectory(FleetView(1, ())), config=COORDINATING)
     told(with_one)
     assert bytes(with_one.chain.table) == table, "nothing of Kafka's own is looked at because of it"
-
-
-def test_with_a_coordinator_its_apis_are_told_and_answered() -> None:
+    # With a coordinator its apis are told and answered.
     interceptors = listener_interceptors(FleetDirectory(FleetView(1, ())), config=COORDINATING)
     private = [(30_000, 0, 0), (30_001, 0, 1), (30_002, 0, 2), (30_010, 0, 0), (30_011, 0, 1), (30_012, 0, 0)]
     body = told(interceptors)

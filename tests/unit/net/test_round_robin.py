@@ -32,9 +32,7 @@ async def test_each_round_of_the_loop_is_one_turn_in_the_order_of_those_that_wai
         if rounds[-1] == ["b"]:
             wanting("d", 1)
     assert rounds == [["a"], ["b"], ["c"], ["a"], ["d"], ["c"], ["a"], [], []]
-
-
-async def test_an_error_costs_nobody_else_a_turn() -> None:
+    # An error costs nobody else a turn.
     loop = asyncio.get_running_loop()
     turns, taken, errors = round_robin_for(loop), [0], list[object]()
     loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))

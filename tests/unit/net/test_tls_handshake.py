@@ -47,17 +47,6 @@ def test_the_length_of_a_client_hello_is_bounded_before_it_arrives():
                 assert outcome(cut(sent, piece)) == expected, (record, piece)
 
 
-def test_other_first_messages_are_refused():
-    for sent, detail in [
-        (b"\x16\x03\x01\x00\x00", "its first message is not a ClientHello"),  # an empty record
-        (b"\x16\x03\x01\x00\x04\x02\x00\x00\x00", "its first message is not a ClientHello"),
-        (b"\x15\x03\x01\x00\x02\x01\x5a", "its first message is not a ClientHello"),  # an alert
-        (b"\x80\x2e\x01\x03\x01", "its first bytes are not TLS"),  # SSLv2
-        (b"\x16\x03\x01\x00\x01\x01\x14\x03\x03\x00\x01\x01", "its first message is not a ClientHello"),
-    ]:
-        assert outcome([sent]).startswith(detail), (sent, detail)
-
-
 @pytest.mark.promise("tls.md", "A ClientHello may be split over any number of TLS records.")
 def test_a_client_hello_may_be_split_over_records():
     for record in [1, 3, 50]:

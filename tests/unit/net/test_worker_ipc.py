@@ -2,7 +2,6 @@ import asyncio
 import errno
 import gc
 import os
-import resource
 import socket
 from collections.abc import AsyncIterator
 
@@ -105,20 +104,6 @@ async def test_messages_arrive_whole_and_in_order(pair):
     assert pair.ended == 1
 
 
-async def test_a_socket_arrives_with_its_message_and_is_closed_here(pair):
-    pair.listen()
-    kept, given = socket.socketpair()
-    pair.main.send(carry(1), given)
-    await pair.until(lambda: pair.came)
-    (message, descriptor), *_ = pair.came
-    assert message == carry(1)
-    assert given.fileno() == -1
-    assert not os.get_inheritable(descriptor)
-    os.write(descriptor, b"hello")
-    assert kept.recv(10) == b"hello"
-    kept.close()
-
-
 async def test_a_message_may_be_of_any_size(pair):
     pair.theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
     pair.main._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the kernel takes the least that it allows
@@ -159,21 +144,6 @@ async def test_what_could_not_be_sent_to_a_peer_that_is_gone_comes_back(pair):
     assert given.fileno() != -1
     for sock in (kept, given):
         sock.close()
-
-
-async def test_out_of_descriptors_the_message_comes_alone(pair):
-    pair.listen()
-    kept, given = socket.socketpair()
-    pair.main.send(carry(1), given)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
-    try:
-        await pair.until(lambda: pair.came)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert pair.came == [(carry(1), None)]
-    assert kept.recv(10) == b"", "the kernel has closed it"
-    kept.close()
 
 
 class Refusing(socket.socket):

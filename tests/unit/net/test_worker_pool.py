@@ -1,4 +1,4 @@
-"""How the main process sums up the counters of its workers, also of ended ones, and prepares a reload in them."""
+"""How the main process sums up the counters of its workers, and prepares a reload in them; what a worker asks it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ import pytest
 
 from proxy.config import Config
 from proxy.errors import LocalError
+from proxy.features.records import FeatureUpdate
+from proxy.features.updates import ENDED, ENDING, UpdateRequest, UpdateResult
 from proxy.net import worker_pool
 from proxy.net.consumer_handover import refuse_consumer
-from proxy.net.feature_update_calls import fail_update
+from proxy.net.feature_update_calls import FeatureUpdateCalls, fail_update
 from proxy.net.ticker import Ticker
 from proxy.net.worker_ipc import (
     ConfigPrepared,
     DiscardConfig,
+    FeatureUpdateAnswered,
+    FeatureUpdateAsked,
     IpcChannel,
     PrepareConfig,
     StartWorker,
@@ -142,7 +146,7 @@ async def stop(pool: WorkerPool, workers: ScriptedWorkers) -> None:
     workers.close()
 
 
-# ---- what becomes of the counts of a worker that has ended ------------------------------------------------------------
+# ---- what becomes of the counts of a worker that has ended -----------------------------------------------------------
 
 
 def audit(**counts: Any) -> dict[str, Any]:
@@ -197,3 +201,24 @@ async def test_a_connection_of_a_listener_that_it_never_knew_is_lost_with_it() -
     assert (lost.active, lost.closed) == (0, {"worker_lost": 1})
     client.close()
     theirs.close()
+
+
+# ---- updates of features that clients of a worker ask for ------------------------------------------------------------
+
+
+@pytest.mark.promise("features.md", "Updates of features that wait at a worker fail once its main process is gone.")
+async def test_results_in_any_order_reach_those_who_asked_and_all_fail_once_the_main_process_is_gone() -> None:
+    sent: list[FeatureUpdateAsked] = []
+    calls = FeatureUpdateCalls(sent.append)
+    request = UpdateRequest(2, 1000, (FeatureUpdate("brokerside.quota.ip", 1),))
+    tasks = [asyncio.create_task(calls.call(request)) for _ in range(5)]
+    await asyncio.sleep(0)
+    assert (len({one.request_id for one in sent}), {one.request for one in sent}) == (5, {request})
+    calls.on_answered(FeatureUpdateAnswered(77, UpdateResult(0)))  # for which nobody waits
+    for one in reversed(sent[:3]):
+        calls.on_answered(FeatureUpdateAnswered(one.request_id, UpdateResult(0, str(one.request_id))))
+    assert [(await task).message for task in tasks[:3]] == [str(one.request_id) for one in sent[:3]]
+    calls.on_main_gone()
+    assert [await task for task in tasks[3:]] == [ENDED] * 2
+    assert await calls.call(request) == ENDING
+    assert len(sent) == 5

@@ -219,11 +219,6 @@ class Undecided(Keeper):
         raise RuntimeError("no idea")
 
 
-class TooFewArguments(ByteCounts):
-    def record_request(self, struct: ObservableStruct) -> None:  # type: ignore[override]
-        return
-
-
 class TooManyArguments(Keeper):
     def record_exchanges(self, exchanges: Sequence[Any], dropped: int, more: int) -> None:  # type: ignore[override]
         return
@@ -232,10 +227,6 @@ class TooManyArguments(Keeper):
 class Asynchronous(Keeper):
     async def record_exchanges(self, exchanges: Sequence[Any], dropped: int) -> None:  # type: ignore[override]
         return
-
-
-class NotCallable(Keeper):
-    wants = 5
 
 
 class Slow(Keeper):
@@ -296,8 +287,3 @@ class Follower(Keeper):
 
 class GatedFollower(Gated, Follower):
     """Blocks in calls about exchanges."""
-
-
-class FollowerWithoutLevels(Keeper):
-    def finalized_levels(self) -> None:
-        return

@@ -22,8 +22,8 @@ from observers.event_blocks import Chunk, EncodedEvents
 from observers.event_observer import MIN_CLOCK_STEP, STATUS_INTERVAL
 from observers.inventory import Inventory, inventory_events
 from observers.outbox import OutboxStats
-from observers.topic_names import TopicNames
 from proxy.core.exchange import ConnectionTransition, ItemErrorFacts, ItemErrors, RequestResource, RequestResources
+from tests.unit.observers.audit_levels import configs as given_to_observers
 from tests.unit.observers.samples import connection, exchange, fetch, produce, report
 from tests.unit.observers.test_consumed_records import BASE, fetched
 
@@ -116,16 +116,7 @@ def auditing(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> Auditing:
 
     def configured(*, configs: Mapping[str, Any] | None = None, **audit: Any) -> tuple[AuditObserver, Kept]:
         observer = AuditObserver()
-        values: dict[str, Any] = {
-            "broker.id": 1,
-            "boot.id": "boot",
-            "sidecar.version": "0",
-            "internal": {"bootstrap.servers": "127.0.0.1:1"},
-            "topic.names": TopicNames(dict),
-            "api.names": {},
-            "audit": audit,
-        }
-        observer.configure({**values, **(configs or {})})
+        observer.configure({**given_to_observers("boot", features=False, **audit), **(configs or {})})
         outbox: Any = observer._outbox
         return observer, outbox
 

@@ -75,7 +75,7 @@ def test_what_is_no_throttle_or_has_no_answer_changes_nothing(muted: Muted, audi
         assert muted(one(1.0, 2.0, 500), lost, one(1.5, 2.75)) == [0, 0, 500_000], outcome
 
 
-def test_nothing_is_kept_of_a_connection_that_is_read_again_or_has_ended(
+def test_what_is_kept_is_bounded_and_nothing_of_a_connection_that_is_read_again_or_has_ended(
     muted: Muted, audit_filter: AuditFilter
 ) -> None:
     muted(one(1.0, 2.0, 500))
@@ -85,9 +85,6 @@ def test_nothing_is_kept_of_a_connection_that_is_read_again_or_has_ended(
     muted(one(3.0, 4.0, 500))
     encode_connection_changes([change(change="closed")], 1, 0.0, audit_filter)
     assert not audit_filter.muting.spans
-
-
-def test_what_is_kept_is_bounded(muted: Muted, audit_filter: AuditFilter) -> None:
     muted(*[one(0.0, n, 500) for n in range(1, MAX_SPANS_PER_CONNECTION + 2)])
     assert [begin for begin, _ in audit_filter.muting.spans["c1"]] == list(range(2, MAX_SPANS_PER_CONNECTION + 2))
     muted(*[one(1.0, 2.0, 500, connection=connection(id=str(n))) for n in range(MAX_MUTED_CONNECTIONS)])

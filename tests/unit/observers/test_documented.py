@@ -17,7 +17,7 @@ from observers.views import request_view, response_view
 from proxy.core.accessors import Accessors, Records
 from proxy.core.schema import WITHHELD
 from tests.golden.frames import FOLDER, load
-from tests.tools.documented import PAGE, example
+from tests.tools.fragments import ROOT, example
 from tests.unit.observers.samples import exchange
 
 SHARE_FETCH = 78
@@ -30,7 +30,7 @@ def label(topic: bytes, is_id: bool) -> str:
 @pytest.mark.promise("observers.md", "The example of the page counts the bytes of recorded traffic of every client.")
 def test_the_example_counts_the_bytes_of_recorded_traffic() -> None:
     scope: dict[str, Any] = {}
-    exec(compile(example(), str(PAGE), "exec"), scope)
+    exec(compile(example(), "docs/observers.md", "exec"), scope)
     counts = scope["ByteCounts"]()
     counts.configure({})
     expected: dict[str, Counter[str]] = {"request": Counter(), "response": Counter()}
@@ -65,7 +65,7 @@ def test_the_example_counts_the_bytes_of_recorded_traffic() -> None:
 
 @pytest.mark.promise("observers.md", "The page names every method of structs and records.")
 def test_the_page_names_every_accessor() -> None:
-    page = PAGE.read_text()
+    page = (ROOT / "docs/observers.md").read_text()
     for kind, made in ((ObservableStruct, Accessors), (ObservableRecords, Records)):
         names = {name for name in vars(kind) if not name.startswith("_")}
         assert names == {name for name in dir(made) if not name.startswith("_")}
@@ -74,7 +74,7 @@ def test_the_page_names_every_accessor() -> None:
 
 @pytest.mark.promise("observers.md", "The page lists every field that is withheld from observers.")
 def test_the_page_names_every_field_that_is_withheld() -> None:
-    expected = set(re.findall(r"`(\w+)`", PAGE.read_text().partition("## Withheld")[2]))
+    expected = set(re.findall(r"`(\w+)`", (ROOT / "docs/observers.md").read_text().partition("## Withheld")[2]))
     assert {name for names in WITHHELD.values() for name in names} <= expected
 
 

@@ -38,16 +38,14 @@ def test_blocks_hold_at_most_their_limit_and_are_complete_with_it() -> None:
     assert builder.complete() == []
 
 
-def test_a_loss_ends_the_block_and_leaves_a_gap() -> None:
+def test_a_block_ends_with_a_loss_its_time_or_its_size() -> None:
     builder = BlockBuilder()
     assert add_counters(builder, chunk(1, 2)) == []
     assert numbers(builder.add_chunks([], 12, 0.0)) == [(1, 2)], "ten were lost after it"
     assert numbers(add_counters(builder, chunk(13), chunk(15))) == [(13, 13)], "one was lost between"
     assert numbers(builder.add_chunks([chunk(16)], 17, 0.0)) == [(15, 16)]
     assert (builder.seq, builder.open_events) == (17, 0)
-
-
-def test_an_event_waits_no_longer_than_the_flush_time_from_the_first_of_its_block() -> None:
+    # An event waits no longer than the flush time from the first of its block.
     builder = BlockBuilder()
     add_counters(builder, chunk(1), now=10.0)
     assert builder.add_chunks([], 1, 10.0) == [], "nothing changes nothing"
@@ -55,9 +53,7 @@ def test_an_event_waits_no_longer_than_the_flush_time_from_the_first_of_its_bloc
     assert builder.complete_expired(10.0 + BLOCK_LINGER - 0.001) == []
     assert numbers(builder.complete_expired(10.0 + BLOCK_LINGER)) == [(1, 2)]
     assert builder.complete_expired(100.0) == []
-
-
-def test_events_too_large_for_one_record_are_spread_and_one_too_large_stays_whole() -> None:
+    # Events too large for one record are spread and one too large stays whole.
     half = MAX_BLOCK_BYTES // 2
     for sizes, expected in (
         ((half, half, half), [(1, 2), (3, 3)]),

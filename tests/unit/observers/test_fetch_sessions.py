@@ -77,9 +77,7 @@ def test_sessions_and_partitions_are_bounded_and_the_longest_unchanged_go_first(
     sessions.record_fetch(later(7, forgotten=everything[1:]))
     opened(sessions, 8, *everything[TOPIC_WEIGHT + 1 :])
     assert (topics(sessions, 7), topics(sessions, 8)) == ({b"a"}, {b"a"}), "what is forgotten gives it back"
-
-
-def test_topics_that_no_broker_has_are_not_held() -> None:
+    # Topics that no broker has are not held.
     sessions = FetchSessions()
     opened(sessions, 9, (b"a" * MAX_TOPIC_NAME_BYTES, 0), (b"b" * (MAX_TOPIC_NAME_BYTES + 1), 0))
     sessions.record_fetch(later(9, (b"c" * 32_000, 0)))

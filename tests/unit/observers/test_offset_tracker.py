@@ -13,6 +13,7 @@ from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
 from proxy.core import exchange as facts
 from proxy.core.exchange import Connection, ItemErrorFacts, ItemErrors, RecordSet, RequestResources
+from tests.unit.observers import samples as sample
 
 WALL = 1_000.0
 ID = bytes(range(16))
@@ -32,20 +33,12 @@ def after(*exchanges: Any, **excluded: Collection[str]) -> OffsetTracker:
 
 
 def connection(number: int = 1, principal: str = "User:billing") -> Connection:
-    return Connection(f"c{number}", "CLIENT", "10.0.0.7", 40_000, 0.0, principal)
+    return sample.connection(id=f"c{number}", principal=principal)
 
 
 def exchange(api_key: int, at: float = 1.0, **changes: Any) -> Exchange:
-    """An answered exchange; ``resources`` and ``item_errors`` are set as the session sets them."""
-    resources, errors = changes.pop("resources", None), changes.pop("item_errors", None)
-    values: dict[str, Any] = {
-        "connection": connection(), "api_key": api_key, "api_version": 9, "correlation_id": 1, "client_id": "app",
-        "received_at": at - 0.1, "request_bytes": 100, "forwarded_at": at - 0.1, "responded_at": at,
-        "answered_at": at, "response_bytes": 50, "outcome": "answered", "decode": "none",
-    }  # fmt: skip
-    made = Exchange(**{**values, **changes})
-    made.resources, made.item_errors = resources, errors
-    return made
+    values = {"connection": connection(), "received_at": at - 0.1, "responded_at": at, "answered_at": at}
+    return sample.exchange(**{**values, "api_key": api_key, **changes})
 
 
 def produced(topic: bytes, offset: int, *, records: int = 10, error: int = 0, at: float = 1.0, **changes: Any) -> Any:
@@ -94,7 +87,7 @@ def test_the_end_follows_acknowledged_records() -> None:
     assert offsets.drain(6) == []
 
 
-def test_what_says_nothing_of_the_end_is_left_out() -> None:
+def test_what_says_nothing_of_the_end_is_left_out_and_the_last_response_holds() -> None:
     for one in (
         produced(b"t", 50, error=3),
         produced(b"t", -1),
@@ -107,11 +100,7 @@ def test_what_says_nothing_of_the_end_is_left_out() -> None:
         assert offsets.drain(5) == [], one
     offsets = after(produced(b"t", 1, at=float("nan")), produced(b"u", 1))
     assert ends(offsets) == {("u", 3): 11}, "one it cannot work with leaves the others"
-
-
-def test_the_last_response_holds_whatever_was_handed_on_first() -> None:
-    """A slow client took an old response after another client's newer one. A fetch between two appends of one produce
-    was completed before the second append, and its response came 53 µs after that of the produce."""
+    # The last response holds whatever was handed on first.
     for at, high_watermark, end in ((1.0, 40, 100), (3.0, 0, 0), (2.000053, 90, 100)):
         offsets = after(produced(b"t", 90, at=2.0), fetched(b"t", high_watermark, at=at))
         assert ends(offsets) == {("t", 3): end}, at
@@ -153,16 +142,14 @@ def test_a_member_is_reported_with_its_last_offsets() -> None:
     ]  # fmt: skip
 
 
-def test_offsets_that_the_broker_refused_are_left_out() -> None:
+def test_offsets_that_were_refused_or_whose_result_is_not_known_are_left_out() -> None:
     refused = ItemErrorFacts(29, "topic", b"t", None, 1, -1, None, None)
     by_id = ItemErrorFacts(3, "topic", None, ID, 0, -1, None, None)
     commits = about(b"g", b"m", (b"t", 0, 5), (b"t", 1, 6), (ID, 0, 7))
     offsets = after(exchange(COMMIT, resources=commits, item_errors=ItemErrors((refused, by_id), 2, 0, 0)))
     (event,) = groups(offsets)
     assert ([(one.topic, one.partition) for one in event.committed], event.commits) == ([("t", 0)], 1)
-
-
-def test_a_commit_whose_result_is_not_known_counts_for_nothing() -> None:
+    # A commit whose result is not known counts for nothing.
     for changes in (
         {"outcome": "connection_lost"},
         {"error_code": 16},
@@ -220,8 +207,8 @@ def test_topics_that_a_members_connection_fetched_are_reported() -> None:
     assert groups(offsets) == [], "without a heartbeat for so long it is no member"
 
 
-def test_members_of_an_interval_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that joins one group after the other; the first ones still count."""
+def test_what_is_kept_of_an_interval_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a client that joins one group after the other the first ones still count."""
     offsets = tracker()
     monkeypatch.setattr(group_activity, "MAX_MEMBERS", 3)
     for number in range(10):
@@ -233,10 +220,7 @@ def test_members_of_an_interval_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     assert [(event.group_id, event.requests) for event in groups(offsets)] == [("g0", 2), ("g1", 1), ("g2", 1)]
     offsets.record_exchanges([again], WALL)
     assert (offsets.left_out, len(groups(offsets))) == (0, 1), "the next interval has room"
-
-
-def test_what_is_kept_of_members_in_an_interval_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connections, committed offsets, and topics fetched."""
+    monkeypatch.undo()
     monkeypatch.setattr(group_activity, "MAX_CONNECTIONS", 2)
     monkeypatch.setattr(group_activity, "MAX_OFFSETS", 2)
     monkeypatch.setattr(group_activity, "MAX_FETCHED", 1)
@@ -254,9 +238,7 @@ def test_what_is_kept_of_members_in_an_interval_is_bounded(monkeypatch: pytest.M
     offsets = after(exchange(HEARTBEAT, resources=about()))
     offsets.record_exchanges([fetched(topic, 5, records=1) for topic in (b"a", b"b", b"a")], WALL)
     assert (offsets.left_out, groups(offsets)[0].fetched) == (1, ("a",))
-
-
-def test_ends_of_an_interval_are_bounded() -> None:
+    monkeypatch.undo()
     offsets = tracker()
     for number in range(50_003):
         offsets.record_exchanges([produced(b"t%d" % number, 5)], WALL)
@@ -264,9 +246,7 @@ def test_ends_of_an_interval_are_bounded() -> None:
     assert offsets.left_out == 3
     found = ends(offsets)
     assert (len(found), found["t0", 3], offsets.left_out) == (50_000, 60, 0)
-
-
-def test_many_offsets_are_several_events() -> None:
+    # Many offsets are several events.
     offsets = tracker()
     many = [(b"t", number, 1) for number in range(1_000)]
     for at in (0, 1_000):

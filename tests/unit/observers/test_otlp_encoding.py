@@ -25,7 +25,6 @@ from observers.event import (
 from observers.event_blocks import RecordWriter
 from observers.examples import BOOT_ID, encode_event
 from observers.otlp_encoding import ATTRIBUTES, LogsEncoder
-from observers.otlp_writer import LogRecordWriter
 from tests.unit.observers.otlp import TIMES, attributes, checked, event_of, log_records
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "otlp-logs.json"
@@ -167,14 +166,3 @@ def test_no_text_that_a_client_chose_changes_anything_else(
     first, second = (record for _, record in log_records(encoded(event, request_event(seq=8))))
     assert event_of(first) == json.loads(encoder.encode(event))
     assert event_of(second)["seq"] == 8
-
-
-def test_what_is_no_array_of_events_is_refused_at_every_length() -> None:
-    writer = LogRecordWriter(ATTRIBUTES)
-    whole = b"[%b,%b]" % (encode_event("request"), encode_event("sidecar_status"))
-    assert writer.write_records(whole, b"", b"1")
-    too_deep = b'[{"a":%b%b}]' % (b"[" * 40, b"]" * 40)
-    wrong = (b"[]", b"{}", b"[1]", b"[{}]", b'[{"a"}]', b'[{"a":}]', b'[{"a":1}]x', b"[" * 50, too_deep)
-    for one in (*(whole[:size] for size in range(len(whole))), *wrong):
-        with pytest.raises(ValueError, match="is not a JSON array of events"):
-            writer.write_records(one, b"", b"1")

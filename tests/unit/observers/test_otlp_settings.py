@@ -17,7 +17,7 @@ from observers.opentelemetry import AUDIT_OBSERVER_NAME, OBSERVER_NAME, OpenTele
 from observers.otlp_response import DELIVERED, MAX_RETRY_AFTER, ExportOutcome, outcome_of, retry_delay
 from observers.otlp_settings import DEFAULTS, OtlpSettings, check_settings
 from observers.record_sender import FIRST_RETRY_DELAY, LAST_RETRY_DELAY
-from observers.topic_names import TopicNames
+from tests.unit.observers.audit_levels import configs as given_to_observers
 from tests.unit.observers.test_dispatch import until
 
 
@@ -31,6 +31,8 @@ def test_an_endpoint_is_used_as_it_is_and_has_a_default_path() -> None:
     assert settings.url == Url(False, "localhost", 4318, "/v1/logs")
     assert (settings.timeout, settings.compresses, settings.headers) == (10.0, False, ())
     assert settings.shared["spool.path"] == ""
+    page = (Path(__file__).parents[3] / "docs" / "opentelemetry.md").read_text()
+    assert [name for name in DEFAULTS if f"| `{name}` |" not in page] == [], "every setting is documented"
     for text, url, authority in (
         ("http://collector", Url(False, "collector", 80, "/v1/logs"), "collector"),
         ("https://collector/", Url(True, "collector", 443, "/v1/logs"), "collector"),
@@ -104,13 +106,7 @@ def test_no_error_shows_a_secret() -> None:
 
 def configs(settings: dict[str, Any], *, audit: str | None = None, names: tuple[str, ...] = ()) -> dict[str, Any]:
     return {
-        "broker.id": 1,
-        "boot.id": "boot",
-        "sidecar.version": "0",
-        "internal": {"bootstrap.servers": "127.0.0.1:1"},
-        "topic.names": TopicNames(dict),
-        "audit": {"topic": "audit", "spool.path": audit, "spool.max.bytes": 1 << 30},
-        "api.names": {},
+        **given_to_observers("boot", topic="audit", **{"spool.path": audit, "spool.max.bytes": 1 << 30}),
         "dry.run": True,
         "settings": settings,
         "config": {"observers": {OBSERVER_NAME: settings}, "observer.class.names": names},
@@ -127,11 +123,6 @@ def test_two_observers_do_not_share_a_spool(tmp_path: Path) -> None:
         OpenTelemetryLogsObserver().configure(configs(own, audit=str(tmp_path / "spool"), names=both))
     OpenTelemetryLogsObserver().configure(configs(own, audit=str(tmp_path / "other"), names=both))
     OpenTelemetryLogsObserver().configure(configs(own, audit=str(tmp_path / "spool"), names=both[1:]))
-
-
-def test_every_setting_is_documented() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "opentelemetry.md").read_text()
-    assert [name for name in DEFAULTS if f"| `{name}` |" not in page] == []
 
 
 NOW = 1_795_260_000.0

@@ -598,22 +598,16 @@ def test_an_end_before_it_is_noticed_claims_nothing_nor_does_a_folder_that_comes
 
 
 class TestDisk:
-    @pytest.fixture
-    def broken(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-        """A call breaks the disk; ``monkeypatch.undo`` mends it."""
-
-        def append(*_: object, **__: object) -> None:
-            raise OSError(5, "Input/output error")
-
-        return lambda: monkeypatch.setattr(Spool, "append", append)
-
     @pytest.mark.promise("audit-delivery.md", "While the disk fails events wait in memory alone.")
     def test_while_it_fails_events_wait_in_memory_and_losses_are_counted(
-        self, desk_of: DeskOf, tmp_path: Path, broken: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+        self, desk_of: DeskOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        def fail(*_: object, **__: object) -> None:
+            raise OSError(5, "Input/output error")
+
         desk = desk_of(tmp_path, room=MIB, ready=True)
         desk.add(size=100_000)
-        broken()
+        monkeypatch.setattr(Spool, "append", fail)
         for _ in range(15):
             desk.add(size=100_000)
         stats = desk.stats()

@@ -63,15 +63,13 @@ def test_packets_of_every_link_are_read_and_what_is_no_capture_is_refused() -> N
             list(read_segments(io.BytesIO(content), "x"))
 
 
-def test_other_packets_are_passed_over_and_one_that_is_cut_says_so() -> None:
+def test_other_packets_are_passed_over_and_no_bytes_raise() -> None:
     udp, arp, part = IPV4[:9] + b"\x11" + IPV4[10:], MAC + b"\x08\6" + bytes(28), IPV4[:6] + b"\x20\0" + IPV4[8:]
     assert list(read_segments(capture(101, udp, part, IPV4[:25], b""), "x")) == []
     assert list(read_segments(capture(1, arp, MAC), "x")) == []
     (cut,) = read_segments(capture(101, IPV4[:-3]), "x")
     assert (cut.data, cut.cut) == (b"d", 3)
-
-
-def test_whatever_the_bytes_are_nothing_else_is_raised() -> None:
+    # Whatever the bytes are nothing else is raised.
     random = Random(5)
     for _ in range(1000):
         packet = bytearray(MAC + b"\x08\0" + IPV4)
@@ -120,16 +118,14 @@ def test_any_order_with_any_repetition_is_the_same() -> None:
             assert collected(*opened(start), *sent) == [("client", data, ""), END], start
 
 
-def test_a_port_that_is_used_again_is_another_connection() -> None:
+def test_connections_that_share_a_port_or_lack_bytes() -> None:
     one = [segment("client", 5, b"a"), segment("client", 6, flags=FIN), segment("broker", 100, flags=FIN)]
     assert collected(*opened(5), *one, *opened(50), segment("client", 50, b"b")) == [
         ("client", b"a", ""), END, ("client", b"b", ""), END,
     ]  # fmt: skip
     assert collected(*opened(5), one[0], *opened(50), segment("client", 50, b"b"))[1:3] == [END, ("client", b"b", "")]
     assert collected(*opened(5), segment("client", 5, b"", RST), segment("client", 5, b"a")) == [END]
-
-
-def test_gaps() -> None:
+    # Bytes that are missing.
     assert collected(*opened(5), segment("client", 6, b"b")) == [("client", b"", "bytes of the client are missing")]
     assert collected(
         *opened(5), segment("broker", 101 + MAX_HELD, bytes(MAX_HELD + 1)), segment("client", 5, b"a")

@@ -26,7 +26,7 @@ from proxy.compiled.exchange import Exchange
 from proxy.compiled.walk_door import walk_whole, walker_for_request
 from proxy.core.exchange import ProduceRequest, RecordSet
 from tests.frames import batch
-from tests.golden.message_sets import message_sets
+from tests.golden.frames import message_sets
 from tests.tools import messages
 from tests.tools.messages import Made, encode
 from tests.unit.observers.samples import exchange
@@ -106,7 +106,7 @@ def test_what_is_no_wrapper_is_not_counted() -> None:
 # ---- bombs ----------------------------------------------------------------------------------------------------------
 
 
-def test_bombs_are_left_alone() -> None:
+def test_bombs_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """What unpacks to a hundred times its size."""
     bomb = entry(zlib.compress(bytes(1 << 20), wbits=31), codec=1)
     assert len(bomb) * 100 < 1 << 20
@@ -115,18 +115,14 @@ def test_bombs_are_left_alone() -> None:
         packed = Codec(codec).compress(entry(bytes(8 << 20)), asbytes=True)
         data = entry(packed, codec=CODECS[codec])
         assert (counted(data) == 1) == (DecompressionBudget(len(data)).room >= 8 << 20), codec
-
-
-def test_the_budget_is_of_the_whole_record_set() -> None:
+    # The budget is of the whole record set.
     one = entry(zlib.compress(entry(bytes(9_000_000)), wbits=31), codec=1)
     filler = entry(bytes(700_000))
     assert DecompressionBudget(len(one + filler)).room == MAX_OUTPUT_BYTES
     assert counted(filler + one) == 2
     assert counted(filler + one * 7) == 8
     assert counted(filler + one * 8) is None
-
-
-def test_a_set_of_too_many_records_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A set of too many records is left alone.
     monkeypatch.setattr(decompress, "MAX_DECOMPRESSION_STEPS", 50)
     assert MAX_DECOMPRESSION_STEPS > 50
     wrapper = entry(stdlib_gzip.compress(entry(b"") * 40), codec=1)

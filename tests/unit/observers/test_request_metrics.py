@@ -73,9 +73,7 @@ def test_each_duration_is_in_the_buckets_that_end_at_or_after_it(counter: Reques
         found = of_api(one, 3).latency
         assert found.sum_us == us
         assert (found.buckets, found.native) == ({bucket_of(us): 1}, {native_bucket_of(us): 1})
-
-
-def test_no_time_at_all_is_a_zero_and_what_found_no_data_or_was_not_forwarded_has_none(counter: RequestCounter) -> None:
+    # No time at all is a zero and what found no data or was not forwarded has none.
     counter.add_exchanges([exchange(received_at=1.0, answered_at=1.0)])
     found = of_api(counter, 3).latency
     assert (found.buckets, found.native, found.zeros) == ({0: 1}, {}, 1)

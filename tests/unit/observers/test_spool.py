@@ -66,13 +66,29 @@ def descriptors(folder: Path) -> int:
     return found
 
 
-def test_what_is_no_segment_and_what_was_settled_is_passed_over(tmp_path: Path) -> None:
+def test_damage_and_what_is_no_segment_are_passed_over_and_counted(tmp_path: Path) -> None:
     fill(spool(tmp_path), 20)
     (tmp_path / f"notes{SEGMENT_SUFFIX}").write_text("somebody's")
     one = spool(tmp_path, after=95)
     assert one.read_to == 95
     put(one, 201)
     assert firsts(taken(one)) == list(range(91, 211, BLOCK))
+    # Damage to what this process wrote is counted.
+    one = spool(tmp_path / "cut", segment=10_000)
+    (tmp_path / "cut").mkdir()
+    fill(one, 5)
+    assert one.read_next() is not None
+    (file,) = files(tmp_path / "cut")
+    os.truncate(file, 300)
+    assert one.read_next() is None
+    assert one.torn == [TornRange(11, 50, 40, 1)]
+    (tmp_path / "gone").mkdir()
+    one = spool(tmp_path / "gone")
+    fill(one, 20)
+    files(tmp_path / "gone")[0].unlink()
+    read = firsts(taken(one))
+    assert one.torn == [TornRange(1, read[0] - 1, read[0] - 1, 1)], "a file that somebody deleted"
+    assert read[-1] == 191
 
 
 @pytest.mark.promise("audit-delivery.md", "Checksums find what was damaged on disk.")
@@ -92,23 +108,6 @@ def test_a_damaged_frame_costs_the_rest_of_its_segment(tmp_path: Path) -> None:
         assert one.torn == [TornRange(11, read[1] - 1, 0, 1)], at
         one.close()
         assert second.exists()
-
-
-def test_damage_to_what_this_process_wrote_is_counted(tmp_path: Path) -> None:
-    one = spool(tmp_path / "cut", segment=10_000)
-    (tmp_path / "cut").mkdir()
-    fill(one, 5)
-    assert one.read_next() is not None
-    (file,) = files(tmp_path / "cut")
-    os.truncate(file, 300)
-    assert one.read_next() is None
-    assert one.torn == [TornRange(11, 50, 40, 1)]
-    one = spool(tmp_path)
-    fill(one, 20)
-    files(tmp_path)[0].unlink()
-    read = firsts(taken(one))
-    assert one.torn == [TornRange(1, read[0] - 1, read[0] - 1, 1)], "a file that somebody deleted"
-    assert read[-1] == 191
 
 
 @pytest.mark.promise("audit-delivery.md", "A disk that is full damages no block in the spool.")

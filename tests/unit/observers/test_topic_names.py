@@ -78,9 +78,7 @@ def test_an_unknown_id_is_its_own_label_and_asked_for_again_only_after_a_pause()
     listing.topics = {TOPIC_ID: "orders"}
     listing.now = MISS_RETRY_DELAY
     assert names.label_of(TOPIC_ID, True) == ("orders", PRINTED_ID)
-
-
-def test_ids_that_no_topic_has_cost_little_of_the_time_however_long_a_look_up_takes() -> None:
+    # Ids that no topic has cost little of the time however long a look up takes.
     listing = Listing()
     listing.takes = 2.0
     names = listing.names()
@@ -92,9 +90,7 @@ def test_ids_that_no_topic_has_cost_little_of_the_time_however_long_a_look_up_ta
     listing.now += 0.01
     names.label_of(OTHER_ID, True)
     assert listing.calls == 2 * MAX_LOOKUP_ATTEMPTS
-
-
-def test_while_the_cluster_is_away_look_ups_are_rare() -> None:
+    # While the cluster is away look ups are rare.
     listing = Listing()
     listing.away = True
     names = listing.names()

@@ -29,13 +29,6 @@ TWO = release("2.0", k0=(0, 1), k3=(0, 2, 0))
 THREE = release("3.0", k0=(0, 1), k3=(1, 2), k9=(0, 0))
 
 
-def test_ends_are_at_the_first_addition_of_the_release_that_makes_them() -> None:
-    rows = {(row.api_key, row.version): row for row in additions([ONE, TWO, THREE])}
-    assert (rows[3, 0].deprecated, rows[3, 0].removed) == (4, 6)
-    assert (rows[3, 1].deprecated, rows[3, 1].removed) == (None, None)
-    assert rows[9, 0].n == 6
-
-
 @pytest.fixture
 def private(monkeypatch: pytest.MonkeyPatch) -> dict[int, PrivateApi]:
     for key in list(PRIVATE):

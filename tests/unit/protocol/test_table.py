@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,7 @@ from proxy.protocol.versions import TABLE, Addition
 from tests.cases import each
 from tests.tools import protocol_seals
 from tests.tools.generate_apis import definitions, versions
-from tests.tools.generate_protocol import render
-from tests.tools.protocol_seals import ROOT, SEALS, problems, read_table
+from tests.tools.protocol_seals import SEALS, problems, read_table
 
 SEALED, WRITTEN = SEALS.read_text(), protocol_seals.TABLE.read_text()
 
@@ -50,20 +48,6 @@ def test_every_version_of_4_4_0_is_there_once() -> None:
     unstable = {(22, 6)}
     alive = [(row.api_key, row.version) for row in TABLE if row.removed is None and not row.private]
     assert Counter(alive) == Counter(said - unstable)
-
-
-def test_it_is_kept_in_one_place_and_written_a_row_a_line() -> None:
-    assert [path.name for path in ROOT.glob("proxy/**/*.json")] == ["protocol_versions.json"]
-    assert render(TABLE) == protocol_seals.TABLE.read_text()
-    assert files("proxy.protocol").joinpath("protocol_versions.json").read_text() == render(TABLE)
-    code = [path for folder in ("proxy", "observers", "spark_jobs") for path in ROOT.glob(f"{folder}/**/*.py")]
-    readers = {path.relative_to(ROOT).as_posix() for path in code if "protocol_versions.json" in path.read_text()}
-    assert readers == {f"proxy/protocol/{name}.py" for name in ("__init__", "versions", "reference")}
-
-
-def test_it_is_what_was_sealed() -> None:
-    assert list(problems(TABLE, SEALED)) == []
-    assert protocol_seals.main() == 0
 
 
 @each("n", [1, 150, len(TABLE) - 1, len(TABLE)])

@@ -71,17 +71,14 @@ def test_a_frame_has_its_size_and_a_header() -> None:
     assert encode_frame(REQUEST, 7, None) == b"\0\0\0\x0e\0\x30\0\0\0\0\0\x07\xff\xffbody"
 
 
-async def test_an_answer_may_come_in_pieces() -> None:
+async def test_an_answer_comes_without_its_header_in_pieces_empty_or_as_large_as_allowed() -> None:
     answer = b"\0\0\0\x09\0\0\0\1hello"
-    async with connected(writing(*(answer[n : n + 1] for n in range(len(answer))))) as (_, streams):
-        assert await ask(streams) == b"hello"
-
-
-async def test_an_answer_may_be_empty_and_as_large_as_allowed() -> None:
-    async with connected(writing(b"\0\0\0\x04\0\0\0\1")) as (_, streams):
-        assert await ask(streams) == b""
-    async with connected(writing(b"\0\0\0\x64\0\0\0\1" + bytes(96))) as (_, streams):
-        assert await ask(streams) == bytes(96)
+    async with connected(writing(*(answer[n : n + 1] for n in range(len(answer))))) as (server, streams):
+        assert await call_once(streams, REQUEST, client_id="me", max_size=100) == b"hello"
+        await server.ended.wait()
+    for body, size in ((b"", b"\x04"), (bytes(96), b"\x64")):
+        async with connected(writing(b"\0\0\0" + size + b"\0\0\0\1" + body)) as (_, streams):
+            assert await ask(streams) == body
 
 
 @pytest.mark.promise(
@@ -92,9 +89,6 @@ async def test_a_size_that_is_not_allowed_is_an_error_before_anything_more_is_re
     async with connected(writing(struct.pack(">i", size))) as (_, streams):
         with pytest.raises(PeerError, match=f"an answer of {size} bytes"):
             await ask(streams)
-
-
-async def test_an_answer_to_another_request_is_an_error() -> None:
     async with connected(writing(b"\0\0\0\x09\0\0\0\2hello")) as (_, streams):
         with pytest.raises(PeerError, match="an answer to another request"):
             await ask(streams)
@@ -116,10 +110,4 @@ async def test_the_deadline_is_the_callers_and_ends_the_connection_of_a_single_c
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await call_once(streams, REQUEST, client_id="me", max_size=100)
-        await server.ended.wait()
-
-
-async def test_a_single_call_closes_its_connection() -> None:
-    async with connected(writing(b"\0\0\0\x09\0\0\0\1hello")) as (server, streams):
-        assert await call_once(streams, REQUEST, client_id="me", max_size=100) == b"hello"
         await server.ended.wait()

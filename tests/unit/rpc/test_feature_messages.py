@@ -53,7 +53,7 @@ def test_a_request_for_features_is_flexible() -> None:
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
 
 
-def test_features_of_a_response() -> None:
+def test_features_of_a_response_count_only_with_an_epoch() -> None:
     found = decode_described(4, DESCRIBED)
     assert found == DescribedFeatures(
         {57: (0, 2), 18: (0, 5)},
@@ -61,14 +61,18 @@ def test_features_of_a_response() -> None:
         {"group.version": LevelRange(1, 1), AUDIT: LevelRange(1, 2)},
         7,
     )
+    # Finalized levels count only with an epoch.
+    without = decode_described(3, APIS + b"\x02" + SUPPORTED + FINALIZED)
+    assert (without.finalized, without.epoch) == ({}, -1)
+    assert AUDIT in without.supported
+    unknown = decode_described(3, APIS + b"\x02" + EPOCH[:2] + b"\xff" * 8 + FINALIZED)
+    assert (unknown.finalized, unknown.epoch) == ({}, -1)
 
 
 @pytest.mark.promise("features.md", "The sidecar's client reads features of real brokers and of sidecars.")
 @each(("kafka", "version"), [key for key in recorded_bodies() if key[1] in DESCRIBE_VERSIONS])
 def test_features_of_recorded_brokers_and_sidecars(kafka: str, version: int) -> None:
     of_broker, of_sidecar = (decode_described(version, body) for body in recorded_bodies()[kafka, version])
-    assert of_broker is not None
-    assert of_sidecar is not None
     assert of_broker.epoch == of_sidecar.epoch >= 0
     assert of_sidecar.supported == of_broker.supported | catalog.SUPPORTED
     assert of_sidecar.finalized == of_broker.finalized | VIEW.finalized
@@ -76,21 +80,8 @@ def test_features_of_recorded_brokers_and_sidecars(kafka: str, version: int) -> 
     assert ("kraft.version" in of_broker.supported) == (version == 4)  # its minimum is 0
 
 
-def test_finalized_levels_count_only_with_an_epoch() -> None:
-    without = decode_described(3, APIS + b"\x02" + SUPPORTED + FINALIZED)
-    assert without is not None
-    assert (without.finalized, without.epoch) == ({}, -1)
-    assert AUDIT in without.supported
-    unknown = decode_described(3, APIS + b"\x02" + EPOCH[:2] + b"\xff" * 8 + FINALIZED)
-    assert unknown is not None
-    assert (unknown.finalized, unknown.epoch) == ({}, -1)
-
-
-def test_a_version_that_the_broker_does_not_support_is_answered_in_the_form_of_version_0() -> None:
+def test_an_unsupported_version_is_answered_in_the_form_of_version_0_and_another_error_is_raised() -> None:
     assert decode_described(4, bytes.fromhex("0023 00000001 0012 0000 0002")) is None
-
-
-def test_another_error_is_raised() -> None:
     with pytest.raises(RequestRefused, match=r"ApiVersions: invalid request \(error 42\)"):
         decode_described(4, bytes.fromhex("002a 01 00000000 00"))
 
@@ -117,15 +108,12 @@ def test_the_results_of_an_update() -> None:
     assert decode_updated(REFUSED) == (UpdateResult(96, "wait"), {})
 
 
-@each("answer", [UPDATED, FAILED, REFUSED, b"\x01\x05\x01x" + UPDATED[1:]])
-def test_an_answer_that_is_cut_anywhere_is_malformed(answer: bytes) -> None:
-    decode_updated(answer)
-    for length in range(len(answer)):
-        with pytest.raises(MalformedBody):
-            decode_updated(answer[:length])
-
-
-def test_features_that_are_cut_anywhere_are_malformed() -> None:
+def test_answers_that_are_cut_anywhere_are_malformed() -> None:
+    for answer in (UPDATED, FAILED, REFUSED, b"\x01\x05\x01x" + UPDATED[1:]):
+        decode_updated(answer)
+        for length in range(len(answer)):
+            with pytest.raises(MalformedBody):
+                decode_updated(answer[:length])
     for length in range(len(DESCRIBED)):
         with pytest.raises(MalformedBody):
             decode_described(4, DESCRIBED[:length])

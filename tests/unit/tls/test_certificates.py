@@ -37,11 +37,6 @@ def test_a_serial_number_is_written_as_openssl_writes_it():
         assert serial_of(bytes.fromhex(content)) == digits, (content, digits)
 
 
-def test_dates_after_2049_are_read(tmp_path):
-    pair = Authority(tmp_path).issue("a", days=36_500)
-    assert first_of(pair.certificate.read_text()).not_after == pytest.approx(time.time() + 36_500 * 86_400, abs=60)
-
-
 def test_every_cut_of_a_certificate_is_refused(tmp_path):
     import ssl
 

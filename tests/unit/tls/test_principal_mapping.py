@@ -22,9 +22,6 @@ def test_the_first_rule_that_matches_the_whole_subject_maps_it():
         ("RULE:.*/x/", "xx"),  # Java replaces the empty match at the end, too
     ]:
         assert PrincipalMapper(rules).map_name(DUKE) == expected, (rules, expected)
-
-
-def test_a_subject_without_a_rule_has_no_principal():
     with pytest.raises(NoMatchingRule):
         PrincipalMapper("RULE:CN=Duke/duke/").map_name(DUKE)
 
