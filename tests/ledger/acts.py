@@ -21,8 +21,6 @@ TLS = {"CLIENT": ("TLSv1.3", "TLS_AES_256_GCM_SHA384")}
 
 @dataclass(frozen=True)
 class Client:
-    """A program, on one machine."""
-
     principal: str
     client_id: str | None
     ip: str
@@ -37,8 +35,6 @@ class Client:
 
 @dataclass(eq=False)
 class Run:
-    """One run of a sidecar."""
-
     cluster: str
     broker: int
     boot: str
@@ -61,8 +57,6 @@ class Run:
 
 @dataclass(eq=False)
 class Visit:
-    """One connection."""
-
     run: Run
     id: str
     client: Client
@@ -75,8 +69,6 @@ class Visit:
 
 @dataclass(frozen=True)
 class Change:
-    """Something happened to a connection."""
-
     visit: Visit
     what: str
     """``opened``, ``authenticated``, ``authentication_failed``, ``closed``."""
@@ -85,15 +77,12 @@ class Change:
 
 @dataclass(frozen=True)
 class Part:
-    """What a call did to a partition."""
-
     topic: str
     partition: int
     records: int = 0
     bytes: int = 0
     error: int = 0
     producer: tuple[int, int] = (-1, -1)
-    """Producer id and epoch."""
     sequence: int = -1
     offset: int = -1
 
@@ -108,8 +97,6 @@ NO_FAILURES = {16: "retriable", 27: "protocol"}
 
 @dataclass(frozen=True)
 class Call:
-    """One request and its answer."""
-
     visit: Visit
     at: int
     api: str

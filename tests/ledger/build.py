@@ -33,12 +33,9 @@ RECORDS_PER_BATCH = 600
 
 @dataclass(frozen=True)
 class Built:
-    """Tables of the scripted load, and what they were made of."""
-
     root: Path
     bootstrap: str
     topics: dict[str, str]
-    """Name of the audit topic of each cluster."""
     emitted: Emitted
     definitions: Definitions
 

@@ -389,7 +389,6 @@ def ends(world: World) -> None:
 
 
 def happened() -> World:
-    """The whole script."""
     world = World(runs())
     for act in (
         orders,

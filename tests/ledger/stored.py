@@ -21,7 +21,6 @@ def rows(root: Path | str, table: str) -> list[Row]:
 
 
 def merged(described: Table, stored: list[Row]) -> list[Row]:
-    """The ``stored`` rows of a table, those with equal keys merged."""
     if not described.keys:
         return stored
     groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)

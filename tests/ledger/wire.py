@@ -56,19 +56,14 @@ class Emission:
 
 @dataclass(frozen=True)
 class Record:
-    """One record of an audit topic, in the order of its partition."""
-
     partition: int
     offset: int
     at: int
-    """Its timestamp."""
     value: bytes | None
 
 
 @dataclass
 class Emitted:
-    """All that was emitted, and what it was about."""
-
     acts: list[Act] = field(default_factory=list)
     envelopes: list[Envelope] = field(default_factory=list)
     topics: dict[str, list[Record]] = field(default_factory=dict)

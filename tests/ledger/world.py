@@ -57,7 +57,6 @@ class World:
         return visit
 
     def refused(self, client: Client, cluster: str, broker: int, at: int) -> None:
-        """A connection whose login fails."""
         visit = self.visit(client, self.run(cluster, broker, at), at)
         self.changes[-1] = Change(visit, "authentication_failed", at + LOGIN)
         visit.closed = at + 2 * LOGIN
@@ -94,7 +93,6 @@ class World:
 
 
 def timed(random: Random, least: int = 300, muted: int = 0, wait: int = 0) -> dict[str, Any]:
-    """How long a call takes."""
     upstream = _latency(random, least)
     return {"latency_us": upstream + 40 + random.randrange(60) + muted + wait, "upstream_us": upstream + muted + wait}
 

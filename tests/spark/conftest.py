@@ -45,7 +45,6 @@ def spark(jars: list[Path]) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def bootstrap(cluster: ClusterState) -> str:
-    """A real broker, without sidecars."""
     return cluster.internal_bootstrap
 
 

@@ -39,7 +39,6 @@ def partial_rows(records: pa.RecordBatch, **options: Any) -> pa.Table:
 
 
 def rows_of(name: str, partial: pa.Table) -> pa.Table:
-    """Return the rows of the table ``name`` in ``partial``."""
     return table_rows(name, partial.filter(pa.compute.field("table") == name).to_batches())
 
 
@@ -52,5 +51,4 @@ def summaries(partial: pa.Table) -> list[RecordSummary]:
 
 
 def decoded(name: str, values: Sequence[Value], **options: Any) -> list[stored.Row]:
-    """Return the rows of the table ``name`` of the ``values`` of records."""
     return stored.plain(rows_of(name, partial_rows(kafka_records(values), **options)))

@@ -20,7 +20,6 @@ NOON = datetime(2026, 9, 22, 12)
 
 
 def after(seconds: float) -> datetime:
-    """So long after noon."""
     return NOON + timedelta(seconds=seconds)
 
 
@@ -66,7 +65,6 @@ def computed(
 
 
 def rows(*given: Any) -> list[stored.Row]:
-    """The same as rows."""
     return stored.plain(computed(*given))
 
 

@@ -28,7 +28,6 @@ def rows(table: Table, *given: dict[str, Any]) -> pyarrow.Table:
 
 
 def schema(table: Table) -> pyarrow.Schema:
-    """The columns of ``table``."""
     return pyarrow.schema(
         pyarrow.field(c.name, ARROW[c.type], metadata={"comment": c.meaning, "unit": c.unit}) for c in table.columns
     )

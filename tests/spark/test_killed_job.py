@@ -60,8 +60,6 @@ EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples" / "definitions"
 
 
 class Sweep:
-    """One topic and one root, and the runs over them."""
-
     def __init__(self, audit: AuditTopic, folder: Path, jars: Sequence[Path]) -> None:
         self._audit = audit
         self._random = random.Random(1)
@@ -98,7 +96,6 @@ class Sweep:
         self.poison += 1
 
     def kill(self, instant: str) -> None:
-        """Run the job until ``instant``."""
         arguments = json.dumps(self._arguments | {"jars": [str(jar) for jar in self._jars]})
         command = [sys.executable, "-m", "tests.spark.test_killed_job", instant, arguments]
         done = subprocess.run(command, timeout=600, check=False, capture_output=True, text=True)

@@ -30,8 +30,8 @@ from spark_jobs.reader_records import AuditReader, default_name
 from spark_jobs.readers import FEATURES_TOPIC, REGISTRY_TOPIC, registered
 from spark_jobs.run import backfill, run
 from tests.brokers import Acl, SharedBroker
-from tests.integration.consuming import until
 from tests.integration.logins import LOGIN
+from tests.integration.sidecars import until
 from tests.spark.conftest import AuditTopic
 from tests.spark.envelopes import METADATA, encoded, event
 from tests.unit.jobs.test_reader_records import finalized
@@ -60,15 +60,12 @@ class Fleet(NamedTuple):
     admin: AdminClient
 
     def grant(self, operation: AclOperation, topic: str) -> None:
-        """Let ``User:jobs`` do this."""
         self.broker.allow(Acl("User:jobs", operation, ResourceType.TOPIC, topic))
 
     def revoke(self, operation: AclOperation, topic: str) -> None:
-        """Take that right away."""
         self.broker.revoke(Acl("User:jobs", operation, ResourceType.TOPIC, topic))
 
     def delete(self, *topics: str) -> None:
-        """Delete those of ``topics`` that there are."""
         there = [topic for topic in topics if topic in self.admin.list_topics(timeout=30).topics]
         for future in self.admin.delete_topics(there).values() if there else ():
             future.result(30)
@@ -120,7 +117,6 @@ class Registry:
         return self.of(name)
 
     def close(self) -> None:
-        """Close the clients."""
         self._topic.close(5)
 
 
@@ -133,7 +129,6 @@ def registry(fleet: Fleet) -> Iterator[Registry]:
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Heartbeats follow each other without much of a pause."""
     monkeypatch.setattr(readers, "HEARTBEAT_SECONDS", 0.2)
     monkeypatch.setattr(readers, "MAX_RETRY_SECONDS", 0.2)
 

@@ -61,7 +61,6 @@ class Door(Gate):
 
 
 def segments(cluster: ClusterState, topic: str) -> bytes:
-    """What is on the broker's disk of a topic."""
     files = sorted(cluster.nodes[0].data.glob(f"{topic}-[0-9]*/*.log"))
     return b"".join(file.read_bytes() for file in files)
 
@@ -164,7 +163,6 @@ def mirror(source: str, topic: str, target: str, to: str, client_id: str, droppe
 
 
 def poll_in_vain(bootstrap: str, client_id: str, topic: str) -> None:
-    """Ask for a topic that has nothing."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": client_id, "client.id": client_id, "enable.partition.eof": True}
     )
@@ -212,8 +210,6 @@ spec:
 
 @dataclass
 class Load:
-    """What the clients counted, and the tables."""
-
     root: Path
     source: ClusterState
     target: ClusterState

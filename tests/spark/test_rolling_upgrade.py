@@ -51,7 +51,6 @@ class Job:
             self.process = subprocess.Popen([*command, "--master", "local[1]", *conf], stdout=log, stderr=log)
 
     def end(self) -> int:
-        """SIGTERM, and its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(JOB_TIMEOUT)
 
@@ -61,7 +60,6 @@ def tables(fleet: FeatureFleet) -> Path:
 
 
 def command(fleet: FeatureFleet, *arguments: str, program: Sequence[str] = BROKERSIDE) -> tuple[int, str]:
-    """Exit code and output of ``brokerside features``."""
     run = [sys.executable, *program, "features", arguments[0], fleet.address(1), *arguments[1:]]
     done = subprocess.run(run, capture_output=True, text=True, timeout=280, check=False)
     return done.returncode, done.stdout + done.stderr
@@ -85,7 +83,6 @@ def produced(fleet: FeatureFleet, client_id: str) -> ClientLedger:
 
 @contextmanager
 def jobs() -> Iterator[list[Job]]:
-    """Jobs that end with the block in any case."""
     started: list[Job] = []
     try:
         yield started
@@ -116,7 +113,6 @@ def finalized_at(fleet: FeatureFleet) -> list[tuple[int, int, int]]:
 
 
 def counted(fleet: FeatureFleet, ledgers: Sequence[ClientLedger]) -> dict[str, int]:
-    """Records that the tables have of the clients of ``ledgers``."""
     sql = "SELECT client_id, sum(records)::BIGINT FROM traffic WHERE topic IS NOT NULL AND api = 'Produce' GROUP BY ALL"
     names = {one.client_id for one in ledgers}
     try:
@@ -126,7 +122,6 @@ def counted(fleet: FeatureFleet, ledgers: Sequence[ClientLedger]) -> dict[str, i
 
 
 def records_of(ledgers: Sequence[ClientLedger]) -> dict[str, int]:
-    """The same as the clients have counted it."""
     return {one.client_id: one.counts["records"] for one in ledgers}
 
 

@@ -63,7 +63,6 @@ def envelopes(count: int, *, boot: str = "boot") -> list[bytes]:
 
 
 def totals(root: Path) -> tuple[int, ...]:
-    """requests, topic_requests, records and bytes produced, in the table."""
     (row,) = query(
         root,
         "SELECT sum(requests)::BIGINT, sum(topic_requests)::BIGINT, sum(records) FILTER (api = 'Produce')::BIGINT,"
@@ -339,7 +338,6 @@ NEW_COLUMNS = {"traffic": ("topic_errors", "polled"), "dead_letters": ("value_by
 )
 @pytest.mark.slow
 def test_new_tables_and_columns_are_added(spark: SparkSession, audit: AuditTopic, run_job: Run, tmp_path: Path) -> None:
-    """New columns are empty in the rows there are, new tables begin with the next batch."""
     root, checkpoint = tmp_path / "tables", tmp_path / "tables" / "_checkpoints" / "traffic"
     audit.send(*envelopes(2), b"poison")
     run_job(checkpoint=str(checkpoint))

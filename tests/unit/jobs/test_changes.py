@@ -56,7 +56,6 @@ def test_a_change_has_a_row_for_each_resource() -> None:
     "Resources that an event does not list share a row of `changes` without a name, and are counted there.",
 )
 def test_resources_that_are_not_listed_have_a_row_together() -> None:
-    """So that none is missing, and their number adds up."""
     listed = tuple(Resource("topic", f"junk{number}") for number in range(3))
     rows = rows_of(*[request("DeleteTopics", "Delete", resources=listed, resource_count=8)] * 2)
     assert what(rows, "resource_name", "result", "resources_not_listed", "requests") == [

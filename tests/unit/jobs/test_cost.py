@@ -93,7 +93,6 @@ TINY = Decimal("0.0000000001")
 
 
 def bill(*prices: Given | Prices, **given: Any) -> list[Row]:
-    """The rows of a bill, sorted."""
     return sorted(derived.rows(*billed(*prices, **given)), key=str)
 
 

@@ -65,7 +65,6 @@ def loaded(file: Path, *documents: Any) -> Definitions:
 
 
 def mistakes(file: Path, *documents: Any) -> list[str]:
-    """What is said of them, without the file's name and the place that ends each line."""
     with pytest.raises(JobError) as error:
         loaded(file, *documents)
     return [without_place(line).removeprefix(f"{file}: ") for line in str(error.value).split("\n")]

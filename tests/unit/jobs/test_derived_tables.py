@@ -61,8 +61,6 @@ spec: {sourceClusterId: one, targetClusterId: two, prefix: one.}
 
 
 class Root:
-    """Tables with rows of some days."""
-
     def __init__(self, folder: Path) -> None:
         self.table_root = TableRoot(str(folder), str(folder / "checkpoint"))
         self.said: list[str] = []
@@ -102,7 +100,6 @@ class Root:
 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """The days of each computation."""
     made: list[list[int]] = []
     compute = derived_tables.compute_rows
 
@@ -267,8 +264,6 @@ def test_rows_that_come_while_tables_are_computed_are_not_missed(root: Root, mon
 
 
 class Load:
-    """Random rows of every input of the tables that are computed day by day."""
-
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
 
@@ -278,7 +273,6 @@ class Load:
         )
 
     def rows(self, day: int, count: int = 4) -> dict[str, list[dict[str, Any]]]:
-        """Rows by table."""
         made: dict[str, list[dict[str, Any]]] = {}
         for _ in range(count):
             at, choose = self.at(day), self.chance.choice

@@ -121,7 +121,6 @@ REQUIRED = {
 
 
 def events(root: Path, *days: date | None) -> list[dict[str, Any]]:
-    """The changes below ``root`` as OCSF has them."""
     out = io.StringIO()
     count = ocsf.write_ocsf(root, out, *(days or (None, None)))
     made = [json.loads(line) for line in out.getvalue().splitlines()]

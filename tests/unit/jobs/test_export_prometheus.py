@@ -52,7 +52,6 @@ spec:
 
 @pytest.fixture
 def made(tmp_path: Path) -> Any:
-    """Makes the rules of one SLO, and the lines on what they leave out."""
 
     def make(*args: str, **kwargs: str) -> tuple[dict[str, Any], list[str]]:
         file = tmp_path / "slo.yaml"

@@ -167,7 +167,6 @@ def test_a_focus_validator_finds_nothing_and_what_is_wrong(exported: Path, tmp_p
 
 
 def validated(file: Path, folder: Path) -> str:
-    """Return what the validator says of ``file``."""
     columns, rows = read(file)
     named = folder / "named.csv"
     with named.open("w", newline="") as out:

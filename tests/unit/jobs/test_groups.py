@@ -194,7 +194,6 @@ def test_lag_is_the_last_end_against_the_last_commit() -> None:
 
 @pytest.mark.promise("groups.md", "Rows of a group end seven days after its last commit.")
 def test_lag_of_a_later_day_starts_from_what_was_committed_before() -> None:
-    """For seven days."""
     day = 86_400
     commits = [took(10, 0)]
     written = [ended(20 + number, number * day) for number in range(10)]

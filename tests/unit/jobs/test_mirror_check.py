@@ -106,12 +106,10 @@ def batch(topic: str = "orders", *, at: float = 0, **changes: Any) -> dict[str, 
 
 
 def copied(topic: str = "east.orders", **changes: Any) -> dict[str, Any]:
-    """A batch that the mirror wrote."""
     return batch(topic, **{"cluster_id": "west", "principal": "User:mirror", "producer_id": 9, **changes})
 
 
 def stream(make: Any, count: int, *, at: float = 0, every: float = 0.1, **changes: Any) -> list[dict[str, Any]]:
-    """Batches that follow each other."""
     return [
         make(**{"at": at + n * every, "base_sequence": 10 * n, "base_offset": 10 * n, **changes}) for n in range(count)
     ]

@@ -42,18 +42,15 @@ from tests.spark.envelopes import (
 
 
 def events_of(values: Sequence[Value], kind: str) -> list[Any]:
-    """The events of ``kind``, with every field they can have."""
     return [one for value in values for one in parse_record(value).events if isinstance(one, EVENT_STRUCTS[kind])]
 
 
 def letters(values: Sequence[Value], **options: Any) -> list[dict[str, Any]]:
-    """The dead letters of records, in the order of their offsets."""
     found = rows_of("dead_letters", partial_rows(kafka_records(values), **options)).to_pylist()
     return sorted(found, key=lambda row: row["offset"])
 
 
 def decide(values: Sequence[Value], ranges: DedupRanges | None = None) -> DedupDecision:
-    """What is new of the records of a batch."""
     records = [one.audit_record() for one in summaries(partial_rows(kafka_records(values))) if not one.dead]
     return (ranges or DedupRanges()).add_records(records)
 

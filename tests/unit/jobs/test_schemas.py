@@ -35,7 +35,6 @@ PAIRS: list[tuple[type[msgspec.Struct], tuple[EventField, ...]]] = [
 
 
 def spark_types(annotation: Any) -> set[str]:
-    """Spark's types that can hold what ``annotation`` allows."""
     origin = get_origin(annotation)
     if origin in (Union, types.UnionType):
         (inner,) = [each for each in get_args(annotation) if each is not type(None)]

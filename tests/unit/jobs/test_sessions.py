@@ -278,7 +278,6 @@ def test_records_count_in_the_minute_in_which_they_were_sent() -> None:
 
 
 def test_statuses_count_in_their_own_minute_and_the_newest_is_reported() -> None:
-    """They were spooled, and sent an hour later."""
     reported = [
         status(clock_step_ms=-5_000, spooled=70),
         status(ts=NOON + 10_000_000, seen=20, emitted=19, delivered=9, hidden=4, partly_hidden=3, queued=0, waiting=2,

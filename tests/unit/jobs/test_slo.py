@@ -40,8 +40,6 @@ ALERTS = (
 
 @dataclass(frozen=True)
 class Request:
-    """One request of the ledger."""
-
     at: datetime
     us: int | None = 1_000
     """What counts of its latency; None if it was not answered."""
@@ -95,7 +93,6 @@ class Asked:
 
 @pytest.fixture
 def declared(tmp_path: Path) -> Callable[..., tuple[SloObjective, ...]]:
-    """Makes the objectives of SLOs by name."""
 
     def make(**asked: Asked) -> tuple[SloObjective, ...]:
         file = tmp_path / "slo.yaml"
@@ -129,7 +126,6 @@ def tables(requests: Iterable[Request]) -> tuple[pyarrow.Table, pyarrow.Table]:
 
 
 def ledger(requests: Sequence[Request], asked: Asked) -> dict[Any, dict[str, Any]]:
-    """The rows of one objective, by day and group."""
     verdicts: dict[Any, list[tuple[datetime, bool]]] = defaultdict(list)
     newest: dict[Any, datetime] = {}
     for each in requests:
@@ -191,7 +187,6 @@ def judged(units: list[tuple[datetime, bool]], asked: Asked, day: date, as_of: d
 
 
 def rows_of(rows: list[Row]) -> dict[str, dict[Any, dict[str, Any]]]:
-    """The rows as the ledger has them, by SLO."""
     found: dict[str, dict[Any, dict[str, Any]]] = defaultdict(dict)
     names = judged([], Asked("", "", lambda _: None), date.min, MIDNIGHT)
     for row in rows:

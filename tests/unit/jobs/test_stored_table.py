@@ -59,7 +59,6 @@ def append(path: str, batch: int, *values: int, writer: str = "job", day: date |
 
 
 def file(path: str, value: int) -> AddAction:
-    """Write a file of DAY that the table does not have yet."""
     name = f"day={DAY}/{value}.parquet"
     Path(path, name).parent.mkdir(exist_ok=True)
     parquet.write_table(rows(value).drop_columns(["day"]), f"{path}/{name}")

@@ -21,7 +21,6 @@ ALWAYS_ON = [*alive(0, 3_600), *alive(0, 3_600, broker=2, boot="b2")]
 
 
 def made(traffic: Rows, inventory: Rows, completeness: Rows = ALWAYS_ON) -> dict[str, Row]:
-    """The rows of the table, by topic."""
     found = topics(traffic, inventory, completeness)
     assert len({(row.cluster_id, row.topic) for row in found}) == len(found)
     return {row.topic: row for row in found}
@@ -59,7 +58,6 @@ def listed(*names: str, at: float = 60, part: int | None = 1, parts: int | None 
 
 
 def states(found: dict[str, Row]) -> dict[str, list[str]]:
-    """Names by state."""
     sorted_: dict[str, list[str]] = {}
     for name in sorted(found):
         sorted_.setdefault(found[name].state, []).append(name)
@@ -193,7 +191,6 @@ def judged(**cases: list[dict[str, Any]]) -> dict[str, Row]:
 
 
 def ended(run: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The run ends in good order with its last status."""
     return [*run[:-1], {**run[-1], "ended": True}]
 
 

@@ -38,7 +38,6 @@ def rows_of(*events: Event, table: str = "traffic") -> list[Row]:
 
 
 def sums(row: Row) -> dict[str, int]:
-    """What is not 0 in a row."""
     return {name: row[name] for name in VALUES if row[name]}
 
 
@@ -160,12 +159,10 @@ Counts = Counter[int]
 
 
 def places(*times: int) -> Counts:
-    """Places of the buckets of these times, in µs."""
     return Counter(bisect_left(ROLLUP_BUCKETS, time) for time in times)
 
 
 def counts(histogram: Sequence[int] | None) -> Counts | None:
-    """Places with what was counted there."""
     if histogram is None:
         return None
     assert len(histogram) == len(ROLLUP_BUCKETS) + 1
