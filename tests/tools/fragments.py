@@ -24,8 +24,6 @@ _BLOCK = re.compile(r"^(?P<indent> *)```(?P<kind>\w+)\n(?P<text>.*?)^ *```$", re
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a page."""
-
     page: Path
     line: int
     kind: str
@@ -35,12 +33,10 @@ class Block:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
     def properties(self) -> dict[str, str]:
-        """Its lines as properties."""
         return dict(line.split("=", 1) for line in self.text.splitlines())
 
 
 def blocks(*kinds: str, page: str = "") -> Iterator[Block]:
-    """All blocks of these kinds, of all pages or of one."""
     pages = [ROOT / page] if page else [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     for path in pages:
         text = path.read_text()
@@ -49,3 +45,8 @@ def blocks(*kinds: str, page: str = "") -> Iterator[Block]:
                 # Of the page's own indentation, which a list item has, nothing is left; what is deeper is the block's.
                 lines = [line.removeprefix(found["indent"]) for line in found["text"].splitlines()]
                 yield Block(path, text[: found.start()].count("\n") + 1, found["kind"], "\n".join(lines) + "\n")
+
+
+def example() -> str:
+    """The example observer, as docs/observers.md has it."""
+    return next(blocks("python", page="docs/observers.md")).text
