@@ -1,6 +1,6 @@
 """What sessions hold of clients that make them hold as much as they can: run as a process, it prints what it grew by.
 
-``python -m tests.tools.hoarding [NAME...]``: the requests of ``FLOODS`` are fed to sessions, a million bytes
+``python -m tests.tools.hoarding``: the requests of ``FLOODS`` are fed to sessions, a million bytes
 to each, and no broker answers. Prints a line of JSON for each.
 """
 
@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from struct import pack
 from typing import NamedTuple
 
@@ -23,6 +21,7 @@ from proxy.core.observation_interest import WANT_EXCHANGE, WANT_FACTS, WANT_REQU
 from proxy.core.principal_tracker import PrincipalTracker
 from proxy.core.session import Session
 from tests.frames import request
+from tests.tools.bench.measure import memory
 from tests.tools.interceptors import HELD, Chooser
 from tests.tools.messages import uvarint
 from tests.tools.observation_sinks import watching
@@ -50,7 +49,6 @@ class Flood(NamedTuple):
 
 
 def items(count: int, each: bytes) -> bytes:
-    """A compact array of ``count``."""
     return uvarint(count + 1) + each * count
 
 
@@ -85,7 +83,6 @@ def shared() -> bytes:
 
 
 def cut(frame: bytes) -> bytes:
-    """The same, that never ends."""
     return frame[:-1]
 
 
@@ -128,12 +125,6 @@ FLOODS = {
     "header": Flood(lambda: request(3, 9, 1, b"\xff\xff\7" + b"\1\1x" * 40_000)[:120_000]),
 }
 """By api, or by what of a connection is held."""
-
-
-def resident() -> int:
-    found = re.search(r"^VmRSS:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
-    assert found is not None
-    return int(found[1]) * 1024
 
 
 class Hoard:
@@ -183,27 +174,27 @@ def measured(flood: Flood) -> dict[str, int]:
     warm.connect()
     warm.sessions.pop().close(2.0)
     hoard = Hoard(flood)
-    before = resident()
+    before = memory([os.getpid()]).rss
     for _ in range(SESSIONS):
         hoard.connect()
-    grown = resident() - before
+    grown = memory([os.getpid()]).rss - before
     for session in hoard.sessions:
         session.close(2.0)
     hoard.budget.clear_recorded()
-    return {"grown": grown, "left": hoard.budget.charged}
+    return {"grown": round(grown * (1 << 20)), "left": hoard.budget.charged}
 
 
-def main(*names: str) -> None:
+def main() -> None:
     """Print the figures of each flood, each from a process of its own: memory that is free again is not given back."""
-    for name in names or FLOODS:
+    for name, flood in FLOODS.items():
         sys.stdout.flush()
         child = os.fork()
         if not child:
-            print(json.dumps([name, measured(FLOODS[name])]), flush=True)
+            print(json.dumps([name, measured(flood)]), flush=True)
             os._exit(0)
         if os.waitpid(child, 0)[1]:
             raise SystemExit(f"{name}: failed")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

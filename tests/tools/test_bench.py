@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.bench.report import text
+from tests.tools.bench.report import markdown
 from tests.tools.bench.results import Results
 
 
@@ -22,9 +22,9 @@ def test_a_run_measures_a_sidecar_beside_no_proxy_and_its_tables_are_printed_aga
     command = [sys.executable, "-m", "tests.tools.bench", *options]
     run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert run.returncode == 0, run.stdout + run.stderr
-    for title in ("Small requests", "Storm", "no proxy", "brokerside, no observer", "Versions"):
-        assert f"\n{title}" in run.stdout, title
-    assert text(Results.load(tmp_path / "bench.json")) in run.stdout
+    for line in ("### Small requests", "### Storm", "| no proxy", "| brokerside, no observer", "### Versions"):
+        assert f"\n{line}" in run.stdout, line
+    assert markdown(Results.load(tmp_path / "bench.json")) in run.stdout
     assert "<svg" in (tmp_path / "bench.svg").read_text()
     measured = json.loads((tmp_path / "bench.json").read_text())["measurements"]
     assert [(one["scenario"], one["contestant"], one["error"]) for one in measured] == [

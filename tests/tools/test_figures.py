@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.tools.bench.features import cost_figures
 from tests.tools.bench.group_members import Ownership, Transition
 from tests.tools.bench.group_scale import lateness_p99
-from tests.tools.bench.jobs_cost import Cost, Reading, cpu_by_work, parts
-from tests.tools.bench.loop_delays import figures
-from tests.tools.bench.measure import Clock, parse_busy, parse_rollup, parse_ticks
 from tests.tools.bench.report import (
     NOT_REACHED,
     ONE_ROUND,
@@ -74,32 +69,6 @@ def test_ratios_are_of_one_round_and_the_audit_costs_what_is_more_than_without_i
     assert [row[-1] for row in goal_rows(made)[1:]] == [OVERLAP, OVERLAP, "kafka-proxy is missing"]
 
 
-def test_clocks_and_memory_are_read_as_the_kernel_has_them() -> None:
-    assert parse_ticks("7 (a) b) S 1 2 3 4 5 6 7 8 9 10 70 30 0") == (70, 30)
-    assert parse_busy("cpu 1 2 4 1000 2000 8 16 32\ncpu0 0") == 63
-    assert parse_rollup("head\nRss:  12 kB\nPss:  7 kB\n").pss == 7
-    before, after = Clock(0, 1.0, 2.0, 3.0, 10, 30), Clock(10, 3.0, 5.0, 8.5, 20, 60)
-    assert (after.foreign(before), after.system_share(before)) == (0.25, 0.75)
-    delays = figures([n / 1e6 for n in range(1000)])
-    assert delays == pytest.approx(
-        {"p50_us": 499, "p99_us": 989, "p999_us": 998, "longest_us": 999, "late_percent": 89.9}
-    )
-
-
-def test_parts_of_a_job_add_up_to_it() -> None:
-    before = Reading({1: "java"}, {1: 5.0}, {1: {7: ("C2 Compiler", 1.0)}})
-    after = Reading({1: "java", 2: "workers"}, {1: 9.0, 2: 2.0}, {1: {7: ("C2 Compiler", 2.5)}, 2: {}})
-    assert cpu_by_work(before, after) == {"java": 2.5, "compile": 1.5, "workers": 2.0}
-    kinds = ("tasks", "collect", "compile", "java", "workers", "driver", "commit")
-    clocks = ("decode", "digests", "size", "sums", "rows", "merge", "tables", "commit")
-    job, decoding, reading = (
-        Cost(1.0, dict.fromkeys(kinds, size), dict.fromkeys(clocks, 0.1), {}, {}) for size in (9.0, 5.0, 2.0)
-    )
-    found = parts(job, decoding, reading)
-    assert sum(found.values()) == pytest.approx(job.cpu_s)
-    assert (found["kafka"], found["python"], found["shuffle"]) == pytest.approx((2.0, 5.0 - 2.0 + 9.0 - 0.6, 4.1))
-
-
 async def test_a_partition_is_without_an_owner_from_one_to_the_next() -> None:
     owned = Ownership(2, "group")
     owned.transitions = [
@@ -112,17 +81,6 @@ async def test_a_partition_is_without_an_owner_from_one_to_the_next() -> None:
     late = [[n * 2.0 + (0.5 if n == 50 else 0.0) for n in range(101)]]
     assert lateness_p99(late, 2.0) == pytest.approx(0.0, abs=0.5)
     assert lateness_p99([[0.0]], 2.0) is None
-
-
-def test_what_features_cost_is_the_ratio_of_all_turns() -> None:
-    def turn(cpu: float) -> Any:
-        return SimpleNamespace(cpu=cpu, load={"requests": 100, "errors": 0})
-
-    turns = {
-        f"{load}_{side}": [turn(cpu), turn(cpu)] for load in ("small", "storm") for side, cpu in (("on", 3), ("off", 2))
-    }
-    found = cost_figures(turns)
-    assert (found["small_on_cpu_us"], found["storm_ratio"]) == (30_000, 1.5)
 
 
 def test_a_limit_is_judged_by_what_the_sidecar_adds() -> None:

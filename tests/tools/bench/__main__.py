@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 import argparse
+import os
+import platform
 import signal
 import sys
 import tempfile
+import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any
 
 from msgspec import DecodeError
 
 from proxy.errors import LocalError
-from tests.tools.bench.contestants import CONTESTANTS
+from tests.tools.bench.contestants import CONTESTANTS, Contestant
 from tests.tools.bench.features import Features
 from tests.tools.bench.grids import EVENTS, KEYS
 from tests.tools.bench.group_scale import GroupScale, GroupTakeover
 from tests.tools.bench.group_spread import GroupSpread
 from tests.tools.bench.groups import GroupEvents
 from tests.tools.bench.jobs import Jobs
-from tests.tools.bench.kafka import RealKafka, listeners
-from tests.tools.bench.loop_delays import LoopDelays
+from tests.tools.bench.kafka import RealKafka
 from tests.tools.bench.plot import svg
-from tests.tools.bench.report import failures, filled, markdown, text
-from tests.tools.bench.results import Results
-from tests.tools.bench.runner import new_results, run
-from tests.tools.bench.scenarios import LOADS, Footprint, Idle, Scenario, Workers
+from tests.tools.bench.report import NOISY, failures, filled, markdown
+from tests.tools.bench.results import Measurement, Results, rotated
+from tests.tools.bench.scenarios import LOADS, Footprint, Idle, Measured, Scenario, Workers
 from tests.tools.bench.stage import FULL, QUICK, Stage
 from tests.tools.bench.tls import Tls
+from tests.tools.fetched import MissingError
 
 OUT = Path(".brokerside/bench")
 FLEET: tuple[Scenario, ...] = (Features(), GroupEvents(), GroupScale(), GroupTakeover(), GroupSpread())
@@ -38,7 +42,7 @@ FLEET: tuple[Scenario, ...] = (Features(), GroupEvents(), GroupScale(), GroupTak
 SLOW_TO_FETCH = ("haproxy-3",)
 """Unpacked by mmdebstrap, minutes on a busy machine: a quick run has it where it is named."""
 
-DEFAULT: tuple[Scenario, ...] = (*LOADS, LoopDelays(), Footprint(), Idle(), Workers(), Tls(), RealKafka(), Jobs())
+DEFAULT: tuple[Scenario, ...] = (*LOADS, Footprint(), Idle(), Workers(), Tls(), RealKafka(), Jobs())
 SCENARIOS = (*DEFAULT, *FLEET)
 
 
@@ -52,17 +56,15 @@ def main(arguments: list[str]) -> int:
 
 def _bench(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was started is ended
-    results = new_results(options.only, options.rounds, quick=options.quick)
+    results = _new_results(options.only, options.rounds, quick=options.quick)
     interrupted = False
     try:
         folder = Path(tempfile.mkdtemp(prefix="brokerside-bench-"))
-        kafka = any(isinstance(one, RealKafka) for one in options.scenarios)
-        further = listeners(options.only) if kafka else {}
-        given = ("scale_seconds", "job_events", "job_keys", "job_rounds")
+        given = ("scale_seconds", "job_events", "job_keys")
         chosen = {name: value for name in given if (value := getattr(options, name)) is not None}
         sizes = replace(QUICK if options.quick else FULL, **chosen)
-        with Stage(folder, sizes, further) as stage:
-            run(stage, options.only, options.scenarios, options.rounds, results)
+        with Stage(folder, sizes) as stage:
+            _run(stage, options.only, options.scenarios, options.rounds, results)
     except KeyboardInterrupt:
         interrupted = True
         print("bench: interrupted; this is what was measured until then", file=sys.stderr)
@@ -70,7 +72,7 @@ def _bench(options: argparse.Namespace) -> int:
     results.save(options.out / "bench.json")
     (options.out / "bench.md").write_text(markdown(results) + "\n")
     (options.out / "bench.svg").write_text(svg(results))
-    print(text(results))
+    print(markdown(results))
     print(f"\nalso in {options.out}: bench.json, bench.md, bench.svg")
     return 130 if interrupted else int(bool(failures(results)))
 
@@ -86,7 +88,6 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--scale-seconds", type=float, help="watch idle consumers for so long, default 60")
     parser.add_argument("--job-events", type=_numbers(EVENTS), help="of topics that jobs read, default 1000000")
     parser.add_argument("--job-keys", type=_numbers(KEYS), help="a minute, of each of them, default 500,5000")
-    parser.add_argument("--job-rounds", type=int, help="of each of them, after a first one; default 1")
     parser.add_argument("--quick", action="store_true", help="everything once and small, in a few minutes")
     parser.add_argument("--out", type=Path, default=OUT, help=f"folder for the results, default {OUT}")
     options = parser.parse_args(arguments)
@@ -97,19 +98,95 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
+def _run(
+    stage: Stage, contestants: Sequence[Contestant], scenarios: Sequence[Scenario], rounds: int, results: Results
+) -> None:
+    """Fill ``results``, with a line on stderr for each measurement; an error of one does not end the others."""
+    present = list(contestants)
+    begun = time.monotonic()
+    for number in range(rounds):
+        for scenario in scenarios:
+            if number >= scenario.most_rounds:
+                continue
+            takers = [
+                one for one in present if scenario.takes(one) and scenario.name in (one.scenarios or [scenario.name])
+            ]
+            for contestant in rotated(takers, number):
+                try:
+                    measured = _quietest(stage, scenario, contestant)
+                except MissingError as reason:
+                    present.remove(contestant)
+                    results.titles.pop(contestant.name, None)
+                    results.missing[contestant.name] = str(reason)
+                    _say(f"{contestant.name} is missing: {reason}")
+                    continue
+                except Exception as error:  # of whatever kind: the figures of the others are worth having
+                    measured = Measured({}, 0.0, _sentence(error))
+                results.versions = stage.versions
+                one = Measurement(
+                    scenario.name, contestant.name, number, measured.figures, measured.foreign, measured.error
+                )
+                results.measurements.append(one)
+                _say(f"{time.monotonic() - begun:5.0f} s  round {number + 1}/{rounds}  {_progress(one)}")
+
+
+def _sentence(error: BaseException) -> str:
+    """What to say of an error; one that nobody has foreseen is printed with its traceback, too."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, LocalError):
+        return str(error)
+    if not isinstance(error, OSError):
+        traceback.print_exception(error)
+    return f"{type(error).__name__}: {error}"
+
+
+def _quietest(stage: Stage, scenario: Scenario, contestant: Contestant) -> Measured:
+    """Measure, and once more if others were using the machine; return the quieter of the two."""
+    stage.wait_quiet()
+    first = scenario.measure(stage, contestant)
+    if first.foreign <= NOISY or not stage.sizes.quiet_wait:
+        return first
+    stage.wait_quiet()
+    return min(first, scenario.measure(stage, contestant), key=lambda measured: measured.foreign)
+
+
+def _progress(one: Measurement) -> str:
+    figures = "  ".join(
+        f"{name} {value:,.4g}" if value < 1e4 else f"{name} {value:,.0f}" for name, value in one.figures.items()
+    )
+    others = f"  (others: {one.foreign:.0%} of a CPU)" if one.foreign > NOISY else ""
+    return f"{one.scenario:<9} {one.contestant:<24} {figures or 'FAILED: ' + one.error}{others}"
+
+
+def _new_results(contestants: Sequence[Contestant], rounds: int, *, quick: bool = False) -> Results:
+    models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
+    model = models[0].partition(":")[2].strip() if models else platform.machine()
+    machine = {
+        "cpu": f"{len(os.sched_getaffinity(0))} CPUs ({model})",
+        "kernel": f"Linux {platform.release().partition('-')[0]}",
+        "python": f"Python {platform.python_version()}",
+    }
+    made = datetime.now(UTC).strftime("%Y-%m-%d")
+    return Results(made, machine, rounds, quick, titles={one.name: one.title for one in contestants})
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
 def _report(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.tools.bench report", description="Print the tables of a run."
     )
     parser.add_argument("file", type=Path, help="its bench.json")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--markdown", action="store_const", const=markdown, dest="form", help="for a page")
-    form.add_argument("--svg", action="store_const", const=svg, dest="form", help="as a picture")
+    form.add_argument("--svg", action="store_const", const=svg, default=markdown, dest="form", help="as a picture")
     form.add_argument("--into", type=Path, metavar="PAGE", help="put tables and picture into a page of docs/")
     options = parser.parse_args(arguments)
     results = Results.load(options.file)
     if options.into is None:
-        print((options.form or text)(results))
+        print(options.form(results))
     else:
         picture = options.into.parent / "images" / f"{options.into.stem}.svg"
         shown = f"![Figures of the tables as bars](images/{picture.name})\n\n{markdown(results)}"
@@ -118,21 +195,10 @@ def _report(arguments: list[str]) -> int:
     return 0
 
 
-class Named(Protocol):
-    """What is chosen by name on the command line."""
-
-    @property
-    def name(self) -> str:
-        """Unique among its kind."""
-
-
-Choice = TypeVar("Choice", bound=Named)
-
-
-def _chosen(known: Sequence[Choice]) -> Callable[[str], list[Choice]]:
+def _chosen(known: Sequence[Any]) -> Callable[[str], list[Any]]:
     by_name = {one.name: one for one in known}
 
-    def parse(names: str) -> list[Choice]:
+    def parse(names: str) -> list[Any]:
         unknown = set(names.split(",")) - by_name.keys()
         if unknown:
             raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: there are {', '.join(by_name)}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import resource
 import signal
 import socket
@@ -13,12 +12,14 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import yaml
 
+from proxy import __version__
 from proxy.errors import LocalError
 from tests.tools import fetched
 from tests.tools.bench.measure import awaiting, family, pinned
@@ -26,7 +27,7 @@ from tests.tools.bench.measure import awaiting, family, pinned
 START_TIMEOUT = 180.0
 """Seconds; a sidecar needs about one, and many times that on a busy machine."""
 
-METRICS_TIMEOUT = 60.0
+GET_TIMEOUT = 60.0
 """Seconds; as above."""
 
 STOP_TIMEOUT = 15.0
@@ -50,8 +51,6 @@ class Wiring:
 
 @dataclass(frozen=True)
 class Command:
-    """What to run; ``environment`` is added to this process's. ``version``: of a sidecar, ``/metrics`` says it."""
-
     arguments: list[str]
     environment: dict[str, str] = field(default_factory=dict)
     version: str = ""
@@ -70,7 +69,6 @@ class Contestant:
 
     @property
     def ours(self) -> bool:
-        """Whether it is a sidecar of this project."""
         return self.name.startswith("brokerside")
 
 
@@ -110,7 +108,6 @@ class Running:
 
     @property
     def pids(self) -> list[int]:
-        """Every process of it; none where there is no proxy."""
         return family(self._process.pid) if self._process else []
 
     @property
@@ -124,31 +121,39 @@ class Running:
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
-    def metrics(self) -> str:
-        """The text of ``/metrics``, of a sidecar of ours. Raises LocalError."""
-        url = f"http://127.0.0.1:{self.wiring.admin}/metrics"
+    def get(self, path: str) -> str:
+        """What a sidecar of ours answers at its admin address. Raises LocalError."""
+        url = f"http://127.0.0.1:{self.wiring.admin}{path}"
         with (
-            awaiting(f"/metrics of {self.contestant.name} within {METRICS_TIMEOUT:.0f} s"),
-            urllib.request.urlopen(url, timeout=METRICS_TIMEOUT) as answer,
+            awaiting(f"{path} of {self.contestant.name} within {GET_TIMEOUT:.0f} s"),
+            urllib.request.urlopen(url, timeout=GET_TIMEOUT) as answer,
         ):
             return str(answer.read().decode())
+
+    def counted(self, name: str) -> float:
+        """Sum of the samples of a metric. Raises LocalError."""
+        lines = (line.rpartition(" ") for line in self.get("/metrics").splitlines() if not line.startswith("#"))
+        return sum(float(value) for sample, _, value in lines if sample.partition("{")[0] == name)
 
     def stop(self) -> None:
         if self._process is None:
             return
         self.resume()
-        pids = self.pids
         self._process.terminate()
         try:
             self._process.wait(STOP_TIMEOUT)
         except subprocess.TimeoutExpired:
-            for pid in pids:
-                _send(pid, signal.SIGKILL)
-            self._process.wait()
+            self.kill()
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._signal(signal.SIGKILL)
+        self._process.wait()
 
     def _signal(self, number: signal.Signals) -> None:
         for pid in self.pids:
-            _send(pid, number)
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def _wait_accepting(self, begun: float) -> None:
         assert self._process is not None
@@ -165,36 +170,14 @@ class Running:
             time.sleep(0.002)
 
 
-def _send(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
-
-
-def sum_of(metrics: str, name: str) -> float:
-    """Sum of the samples called ``name`` in the text of ``/metrics``."""
-    lines = (line.rpartition(" ") for line in metrics.splitlines() if not line.startswith("#"))
-    return sum(float(value) for sample, _, value in lines if sample.partition("{")[0] == name)
-
-
-def build_of(metrics: str) -> str:
-    """Version of a sidecar, from its build info."""
-    found = re.search(r'\nbrokerside_build_info\{.*?version="([^"]*)"', metrics)
-    return found[1] if found else "unknown"
+def listener(name: str, bind: str, upstream: str, **keys: object) -> dict[str, object]:
+    return {"name": name, "bind": bind, "upstream": upstream, "security.protocol": "PLAINTEXT", **keys}
 
 
 def _brokerside(wiring: Wiring, *, audited: bool) -> Command:
     keys: dict[str, object] = {
         "broker.id": 1,
-        "listeners": [
-            {
-                "name": "CLIENT",
-                "bind": f"127.0.0.1:{wiring.listen}",
-                "upstream": f"127.0.0.1:{wiring.upstream}",
-                "security.protocol": "PLAINTEXT",
-            }
-        ],
+        "listeners": [listener("CLIENT", f"127.0.0.1:{wiring.listen}", f"127.0.0.1:{wiring.upstream}")],
         "admin": {"bind": f"127.0.0.1:{wiring.admin}"},
         "log.level": "warning",
     }
@@ -206,7 +189,7 @@ def _brokerside(wiring: Wiring, *, audited: bool) -> Command:
         }
     config = wiring.folder / "sidecar.yaml"
     config.write_text(yaml.safe_dump(keys | wiring.keys, sort_keys=False))
-    return Command([sys.executable, "-m", "proxy", "run", "-c", str(config)])
+    return Command([sys.executable, "-m", "proxy", "run", "-c", str(config)], version=__version__)
 
 
 def _haproxy(wiring: Wiring, *, newer: bool = False, tuned: str = "", option: str = "") -> Command:

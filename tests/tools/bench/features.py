@@ -12,14 +12,12 @@ own at the broker itself.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import time
-import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from statistics import median, quantiles
 from tempfile import mkdtemp
@@ -28,14 +26,12 @@ from proxy.client.features import FeaturesClient
 from proxy.errors import LocalError
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA
 from proxy.features.records import SAFE_DOWNGRADE, UPGRADE, FeatureUpdate
-from proxy.local import cluster
 from proxy.local.ports import HOST, free_ports
-from proxy.local.state import Node
 from proxy.local.tools import tool
 from tests.integration.feature_fleet import FeatureFleet, feature_fleet
-from tests.tools.bench.contestants import Contestant, Running
+from tests.tools.bench.contestants import Contestant, Running, listener
 from tests.tools.bench.scenarios import CONNECTIONS, Figures, Measured, Scenario
-from tests.tools.bench.stage import Outcome, Sizes, Stage
+from tests.tools.bench.stage import Outcome, Stage
 
 LOADS = {"small": ("requests", "small", CONNECTIONS), "storm": ("storm", "hello", 8)}
 """As the scenarios of these names: what the load generator does, the request, and how many connections at a time."""
@@ -56,12 +52,7 @@ UPDATED = {"update": (AUDIT_EVENT_SCHEMA, 1), "kafka_update": (GROUP_VERSION, 0)
 
 
 class Features(Scenario):
-    """Loads with and without features, then updates."""
-
     name, whom = "features", ("brokerside",)
-
-    def rounds(self, sizes: Sizes) -> int:
-        return sizes.kafka_rounds
 
     def measure(self, stage: Stage, contestant: Contestant) -> Measured:
         outcomes: dict[str, list[Outcome]] = defaultdict(list)
@@ -75,22 +66,22 @@ class Features(Scenario):
                         outcome = stage.load(sides[side], mode, request, conns=connections, secs=seconds)
                         sides[side].pause()
                         outcomes[f"{load}_{side}"].append(outcome)
-        figures = idle | cost_figures(outcomes)
+        figures = idle | _cost_figures(outcomes)
         with _started_fleet(stage) as fleet:
             figures |= _update_figures(fleet, stage.sizes.feature_updates)
         return Measured(figures, max(one.foreign for each in outcomes.values() for one in each))
 
 
-def cost_figures(outcomes: Mapping[str, Sequence[Outcome]]) -> Figures:
+def _cost_figures(outcomes: Mapping[str, Sequence[Outcome]]) -> Figures:
     """CPU µs for each request, by load and side, and for each load the ratio of the sides. ``outcomes``: all turns."""
     figures: Figures = {}
     for name, turns in outcomes.items():
         requests = sum(one.load["requests"] for one in turns)
-        figures[f"{name}_cpu_us"] = sum(one.cpu for one in turns) / requests * 1e6
+        figures[name] = sum(one.cpu for one in turns) / requests * 1e6
         if errors := sum(one.load["errors"] for one in turns):
             figures[f"{name}_errors"] = errors
     for load in LOADS:
-        figures[f"{load}_ratio"] = figures[f"{load}_on_cpu_us"] / figures[f"{load}_off_cpu_us"]
+        figures[f"{load}_more"] = figures[f"{load}_on"] / figures[f"{load}_off"]
     return figures
 
 
@@ -101,33 +92,24 @@ def _side(stage: Stage, contestant: Contestant, side: str) -> Iterator[Running]:
     It has two listeners: one before its broker, by which it finds out that it is the right one, and the measured one
     before the stub.
     """
-    with _started_broker(stage, side) as node:
-        yield from _sidecar(stage, contestant, side, node)
-
-
-def _sidecar(stage: Stage, contestant: Contestant, side: str, node: Node) -> Iterator[Running]:
     (port,) = free_ports(1)
-    keys = {
-        "internal.bootstrap.servers": node.internal,
-        "features": {"enabled": side == "on"},
-        "listeners": [
-            {"name": name, "bind": bind, "upstream": upstream, "security.protocol": "PLAINTEXT"}
-            for name, bind, upstream in (
-                ("CLIENT", node.advertised, node.upstream),
-                ("MEASURED", f"{HOST}:{port}", f"{HOST}:{stage.stub_port}"),
-            )
-        ],
-    }
-    running = stage.start(contestant, keys=keys, listen=port)
-    try:
-        if side == "on":
-            _wait_until(lambda: _applied_epoch(running) > 0)
-        for mode, request, connections in LOADS.values():
-            stage.load(running, mode, request, conns=connections, warm=0.0, secs=0.3)
-        running.pause()
-        yield running
-    finally:
-        stage.stop(running)
+    with stage.brokers() as state:
+        [node] = state.nodes
+        keys = {
+            "internal.bootstrap.servers": node.internal,
+            "features": {"enabled": side == "on"},
+            "listeners": [
+                listener("CLIENT", node.advertised, node.upstream),
+                listener("MEASURED", f"{HOST}:{port}", f"{HOST}:{stage.stub_port}"),
+            ],
+        }
+        with stage.started(contestant, keys=keys, listen=port) as running:
+            if side == "on":
+                _wait_until(lambda: json.loads(running.get("/features"))["applied_epoch"] > 0)
+            for mode, request, connections in LOADS.values():
+                stage.load(running, mode, request, conns=connections, warm=0.0, secs=0.3)
+            running.pause()
+            yield running
 
 
 def _idle_figures(stage: Stage, sides: Mapping[str, Running]) -> Figures:
@@ -137,40 +119,20 @@ def _idle_figures(stage: Stage, sides: Mapping[str, Running]) -> Figures:
     time.sleep(stage.sizes.calm)
     before = {side: stage.read(running.pids) for side, running in sides.items()}
     time.sleep(IDLE_WATCHES * stage.sizes.watch)
-    after = {side: stage.read(running.pids) for side, running in sides.items()}
+    idle = {side: stage.read(running.pids).cores(before[side]) * 1000 for side, running in sides.items()}
     for running in sides.values():
         running.pause()
-    idle = {
-        side: (after[side].measured - before[side].measured) / (after[side].wall - before[side].wall) * 1000
-        for side in sides
-    }
-    return {f"idle_{side}_ms_s": value for side, value in idle.items()} | {"idle_more_ms_s": idle["on"] - idle["off"]}
+    return {f"idle_{side}": value for side, value in idle.items()} | {"idle_more": idle["on"] - idle["off"]}
 
 
 def _wait_until(finalized: Callable[[], bool]) -> None:
     deadline = time.monotonic() + FINALIZED_TIMEOUT
     while time.monotonic() < deadline:
-        with contextlib.suppress(OSError):  # no answer in time from a sidecar that is busy
+        with suppress(OSError, LocalError):  # no answer in time from a sidecar that is busy
             if finalized():
                 return
         time.sleep(0.1)
     raise LocalError(f"no levels were finalized within {FINALIZED_TIMEOUT:.0f} s")
-
-
-def _applied_epoch(running: Running) -> int:
-    with urllib.request.urlopen(f"http://{HOST}:{running.wiring.admin}/features", timeout=60) as response:
-        return int(json.load(response)["applied_epoch"])
-
-
-@contextmanager
-def _started_broker(stage: Stage, side: str) -> Iterator[Node]:
-    folder = Path(mkdtemp(prefix=f"features-{side}-", dir=stage.folder))
-    node = cluster.up(folder, progress=False).nodes[0]
-    try:
-        with stage.belonging([node.pid]):
-            yield node
-    finally:
-        cluster.stop_node(folder, node.id, kill=True)
 
 
 @contextmanager
@@ -200,24 +162,16 @@ def _update_figures(fleet: FeatureFleet, count: int) -> Figures:
                 client = clients[name][number % len(nodes)]
                 times[name].append(_update(client, feature, lowest + number % 2))
         for name, (feature, lowest) in UPDATED.items():
-            figures[f"{name}_p50_ms"] = median(times[name])
-            figures[f"{name}_p99_ms"] = quantiles(times[name], n=100)[98]
-            command = ("--bootstrap-server", addresses[name][0], "downgrade", "--feature", f"{feature}={lowest}")
+            figures[f"{name}_p50"] = median(times[name])
+            figures[f"{name}_p99"] = quantiles(times[name], n=100)[98]
+            asked = ("--bootstrap-server", addresses[name][0], "downgrade", "--feature", f"{feature}={lowest}")
             begun = time.perf_counter()
-            _run_tool(command)
-            figures[f"{name}_tool_ms"] = (time.perf_counter() - begun) * 1000
+            done = subprocess.run(tool("features", *asked), capture_output=True, timeout=TOOL_TIMEOUT, check=False)
+            figures[f"{name}_tool"] = (time.perf_counter() - begun) * 1000
+            if done.returncode:
+                raise LocalError(f"{' '.join(asked)}: exit {done.returncode}: {done.stderr.decode()[-500:]}")
             _update(clients[name][0], feature, lowest + 1)
     return figures
-
-
-def _run_tool(command: Sequence[str]) -> None:
-    """Raises LocalError."""
-    try:
-        subprocess.run(tool("features", *command), check=True, capture_output=True, timeout=TOOL_TIMEOUT)
-    except subprocess.CalledProcessError as error:
-        raise LocalError(f"{' '.join(command)}: exit {error.returncode}: {error.stderr.decode()[-500:]}") from None
-    except subprocess.TimeoutExpired:
-        raise LocalError(f"{' '.join(command)}: no answer within {TOOL_TIMEOUT:.0f} s") from None
 
 
 def _update(client: FeaturesClient, feature: str, level: int) -> float:

@@ -143,6 +143,7 @@ class Member(asyncio.Protocol, ABC):
     def kill(self) -> None:
         """End as a killed process does: the kernel closes the connection."""
         self._gone = True
+        self._cancel()
         self._ownership.assign(self.name, ())
         if self._transport is not None:
             self._transport.abort()
@@ -150,9 +151,14 @@ class Member(asyncio.Protocol, ABC):
     def freeze(self) -> None:
         """Answer nothing any more, and send nothing. The connection stays."""
         self._gone = True
+        self._cancel()
         self._ownership.assign(self.name, ())
         if self._transport is not None:
             self._transport.pause_reading()
+
+    @abstractmethod
+    def _cancel(self) -> None:
+        """Cancel what it would do by itself."""
 
     @abstractmethod
     def leave(self) -> None:
@@ -226,14 +232,6 @@ class CoordinatedMember(Member):
         body = wire.encode_register_consumer_request(2, asked)
         self._write(wire.request_frame(wire.REGISTER_CONSUMER, 2, next(self._correlation_ids), "bench", body))
 
-    def kill(self) -> None:
-        self._end()
-        super().kill()
-
-    def freeze(self) -> None:
-        self._end()
-        super().freeze()
-
     def leave(self) -> None:
         """As a consumer whose offsets the coordinator has: it closes the connection."""
         self.kill()
@@ -245,7 +243,7 @@ class CoordinatedMember(Member):
         self._pings_to_answer = 2
         self._write(self._last_response)
 
-    def _end(self) -> None:
+    def _cancel(self) -> None:
         if self._lease_timer is not None:
             self._lease_timer.cancel()
         if self._attempts is not None:
@@ -350,14 +348,6 @@ class KafkaMember(Member):
         super().connection_made(transport)
         self._heartbeat(tell_owned=True)
 
-    def kill(self) -> None:
-        self._cancel()
-        super().kill()
-
-    def freeze(self) -> None:
-        self._cancel()
-        super().freeze()
-
     def leave(self) -> None:
         self._cancel()
         self._gone = True
@@ -375,7 +365,16 @@ class KafkaMember(Member):
 
     def _heartbeat(self, *, tell_owned: bool) -> None:
         topics = [self._topic] if self._epoch == JOINS else None
-        body = heartbeat_request(self._group, self.name, self._epoch, topics, self._owned if tell_owned else None)
+        held = [
+            {"TopicId": base64.urlsafe_b64decode(topic_id + "=="), "Partitions": partitions}
+            for topic_id, partitions in self._owned.items()
+        ]
+        values = {
+            "GroupId": self._group, "MemberId": self.name, "MemberEpoch": self._epoch, "SubscribedTopicNames": topics,
+            "RebalanceTimeoutMs": REBALANCE_TIMEOUT_MS if topics else -1,
+            "TopicPartitions": held if tell_owned else None,
+        }  # fmt: skip
+        body = encode(layout(CONSUMER_GROUP_HEARTBEAT, 1, response=False), values)
         self._write(wire.request_frame(CONSUMER_GROUP_HEARTBEAT, 1, next(self._correlation_ids), "bench", b"\0" + body))
 
     def _on_frame(self, frame: bytes) -> None:
@@ -406,18 +405,3 @@ class KafkaMember(Member):
         self._ownership.assign(self.name, {number for numbers in found.values() for number in numbers})
         self._heartbeat(tell_owned=True)
         return True
-
-
-def heartbeat_request(
-    group: str, member: str, epoch: int, topics: list[str] | None, owned: dict[str, list[int]] | None
-) -> bytes:
-    """The body of a ConsumerGroupHeartbeat request, version 1. ``owned``: by topic id as ``view`` prints it."""
-    held = None if owned is None else [
-        {"TopicId": base64.urlsafe_b64decode(topic_id + "=="), "Partitions": partitions}
-        for topic_id, partitions in owned.items()
-    ]  # fmt: skip
-    values = {
-        "GroupId": group, "MemberId": member, "MemberEpoch": epoch, "SubscribedTopicNames": topics,
-        "RebalanceTimeoutMs": REBALANCE_TIMEOUT_MS if topics else -1, "TopicPartitions": held,
-    }  # fmt: skip
-    return encode(layout(CONSUMER_GROUP_HEARTBEAT, 1, response=False), values)

@@ -13,33 +13,25 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
-from proxy.errors import LocalError
 from proxy.local.ports import HOST, free_ports
-from proxy.local.state import Node
-from tests.tools.bench.contestants import Contestant, Running, sum_of
+from tests.tools.bench.contestants import Contestant, Running, listener
 from tests.tools.bench.group_members import CoordinatedMember
-from tests.tools.bench.groups import (
-    SETTLE_TIMEOUT,
-    BenchGroup,
-    Sidecar,
-    all_started,
-    coordinating_keys,
-    port_of,
-    started_broker,
-)  # fmt: skip
+from tests.tools.bench.groups import BenchGroup, Sidecar, closing, coordinating_keys, started_broker, until_resumed
 from tests.tools.bench.measure import memory
-from tests.tools.bench.scenarios import CONNECTIONS, DESCRIPTORS_BESIDE, RATE, Figures, Measured, Scenario
-from tests.tools.bench.stage import Sizes, Stage
+from tests.tools.bench.scenarios import CONNECTIONS, RATE, Figures, Measured, Scenario
+from tests.tools.bench.stage import Sizes, Stage, port_of
 
 PERIOD = 2.0
 """Seconds from one ping to the next: a third of T = 6 s."""
+
+PER_CONSUMER = 3
+"""Descriptors that a sidecar allows for each: a third of those it has is for consumers."""
 
 SPARE_CONSUMERS = 100
 """That a sidecar takes beside those that are idle."""
@@ -59,47 +51,21 @@ LOWEST_PRIORITY = 19
 class GroupScale(Scenario):
     """CPU, memory, lateness of pings, rebalances of one group, and p99 of small requests."""
 
-    name, whom = "groups-scale", ("brokerside",)
-
-    def rounds(self, sizes: Sizes) -> int:
-        return 1
+    name, whom, most_rounds = "groups-scale", ("brokerside",), 1
 
     def measure(self, stage: Stage, contestant: Contestant) -> Measured:
-        check_descriptors(stage, stage.sizes.scale_consumers + SPARE_CONSUMERS)
-        with started_broker(stage) as node, _measured_sidecar(stage, contestant, node) as running:
-            before = stage.read(running.pids)
-            scale = _Scale(stage, running, port_of(node.advertised))
-            with ThreadPoolExecutor(1) as thread:  # whose priority ends with it
-                figures = thread.submit(lambda: asyncio.run(scale.run())).result()
-            return Measured(figures, stage.read(running.pids).foreign(before))
-
-
-def check_descriptors(stage: Stage, consumers: int) -> None:
-    """Raises LocalError where a sidecar of so many consumers needs more descriptors than are allowed."""
-    needed = 3 * consumers + DESCRIPTORS_BESIDE
-    if needed > stage.descriptors:
-        raise LocalError(
-            f"{consumers} consumers need {needed} descriptors, a third of them for consumers "
-            f"(allowed here: {stage.descriptors}; raise it with ulimit -n)"
-        )
-
-
-@contextmanager
-def _measured_sidecar(stage: Stage, contestant: Contestant, node: Node) -> Iterator[Running]:
-    """A sidecar with two listeners: CLIENT before the broker, for consumers, and the other one before the stub."""
-    (port,) = free_ports(1)
-    keys = coordinating_keys(node, stage.sizes.scale_consumers + SPARE_CONSUMERS)
-    listeners = keys["listeners"]
-    assert isinstance(listeners, list)
-    upstream = f"{HOST}:{stage.stub_port}"
-    listeners.append(
-        {"name": "MEASURED", "bind": f"{HOST}:{port}", "upstream": upstream, "security.protocol": "PLAINTEXT"}
-    )
-    running = stage.start(contestant, keys=keys, listen=port)
-    try:
-        yield running
-    finally:
-        stage.stop(running)
+        consumers = stage.sizes.scale_consumers + SPARE_CONSUMERS
+        stage.check_descriptors(PER_CONSUMER * consumers)
+        with started_broker(stage) as node:
+            (port,) = free_ports(1)
+            keys = coordinating_keys(node, consumers)
+            keys["listeners"].append(listener("MEASURED", f"{HOST}:{port}", f"{HOST}:{stage.stub_port}"))
+            with stage.started(contestant, keys=keys, listen=port) as running:
+                before = stage.read(running.pids)
+                scale = _Scale(stage, running, port_of(node.advertised))
+                with ThreadPoolExecutor(1) as thread:  # whose priority ends with it
+                    figures = thread.submit(lambda: asyncio.run(scale.run())).result()
+                return Measured(figures, stage.read(running.pids).foreign(before))
 
 
 class _Scale:
@@ -114,61 +80,44 @@ class _Scale:
         ]
 
     async def run(self) -> Figures:
-        try:
-            await self._groups[0].start(1)  # the fleet has its levels, and a partition is open
-            figures = await self._load("without")
-            before = await self._watch(self._sizes.watch)
-            figures["register_s"] = await register(self._groups, self._sizes.group_members)
-            figures["consumers"] = len(self._members())
-            await asyncio.sleep(PERIOD)
-            begun = time.monotonic()
-            idle = await self._watch(self._sizes.scale_seconds)
-            pings = [[at for at in member.pings if at >= begun] for member in self._members()]
-            figures |= {
-                "cpu_ms_s": (idle.cpu - before.cpu) * 1e3,
-                "cpu_us_ping": (idle.cpu - before.cpu) * PERIOD / len(pings) * 1e6,
-                "rss_mib": (idle.rss - before.rss) / 1024,
-                "failures": self._ended(),
-            }
-            if (late := lateness_p99(pings, PERIOD)) is not None:
-                figures["lateness_p99_ms"] = late * 1e3
-            figures |= await self._rebalances()
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
-            figures |= await self._load("with")
-            figures["p99_ratio"] = figures["with_p99_us"] / figures["without_p99_us"]
-            figures["failures_all"] = self._ended()
-        finally:
-            for group in self._groups:
-                group.close()
-            self._load_thread.shutdown()
-            await asyncio.sleep(0)
+        with self._load_thread:
+            async with closing(self._groups):
+                await self._groups[0].start(1)  # the fleet has its levels, and a partition is open
+                figures = await self._load("without")
+                before = await self._watch(self._sizes.watch)
+                figures["register_s"] = await register(self._groups, self._sizes.group_members)
+                await asyncio.sleep(PERIOD)
+                begun = time.monotonic()
+                idle = await self._watch(self._sizes.scale_seconds)
+                pings = [[at for at in member.pings if at >= begun] for member in self._members()]
+                figures |= {
+                    "cpu_ms_s": (idle.cpu - before.cpu) * 1e3,
+                    "cpu_us_ping": (idle.cpu - before.cpu) * PERIOD / len(pings) * 1e6,
+                    "rss_mib": idle.rss - before.rss,
+                }
+                if (late := lateness_p99(pings, PERIOD)) is not None:
+                    figures["lateness_p99_ms"] = late * 1e3
+                group, seconds = self._groups[0], []
+                for _ in range(REBALANCES // 2):
+                    seconds.append((await group.event(group.join)).until)
+                    seconds.append((await group.event(lambda: group.remove().leave())).until)
+                figures["rebalance_s"] = median(seconds)
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+                figures |= await self._load("with")
+                figures["p99_ratio"] = figures["with_p99_us"] / figures["without_p99_us"]
+                figures["failures"] = sum(member.ends for member in self._members())  # all consumers answer
         return figures
 
     def _members(self) -> list[CoordinatedMember]:
         return [member for group in self._groups for member in group.members.values()]
 
-    def _ended(self) -> int:
-        """Connections that the sidecar has ended; all consumers answer."""
-        return sum(member.ends for member in self._members())
-
     async def _watch(self, seconds: float) -> Used:
         pids = self._running.pids
         before = self._stage.read(pids)
         await asyncio.sleep(seconds)
-        after = self._stage.read(pids)
-        return Used((after.measured - before.measured) / (after.wall - before.wall), memory(pids).rss)
-
-    async def _rebalances(self) -> Figures:
-        """Of one group among all: one joins and one leaves, in turn."""
-        group = self._groups[0]
-        seconds = []
-        for _ in range(REBALANCES // 2):
-            seconds.append((await group.event(group.join)).until)
-            seconds.append((await group.event(lambda: group.remove().leave())).until)
-        return {"rebalance_s": median(seconds)}
+        return Used(self._stage.read(pids).cores(before), memory(pids).rss)
 
     async def _load(self, name: str) -> Figures:
-        """Small requests from the load generator, 10,000/s."""
         load = partial(self._stage.load, self._running, "requests", "small", conns=CONNECTIONS, rate=RATE)
         loop = asyncio.get_running_loop()
         p99 = [(await loop.run_in_executor(self._load_thread, load)).load["p99_us"] for _ in range(LOADS)]
@@ -189,10 +138,10 @@ async def register(groups: Iterable[BenchGroup[CoordinatedMember]], members: int
 
 
 class Used(NamedTuple):
-    """``cpu``: cores; ``rss``: KiB."""
+    """``cpu``: cores; ``rss``: MiB."""
 
     cpu: float
-    rss: int
+    rss: float
 
 
 def lateness_p99(arrivals: Iterable[Sequence[float]], period: float) -> float | None:
@@ -226,18 +175,16 @@ PROBES = 1
 class GroupTakeover(Scenario):
     """Until all are registered and have their assignment again, and who was stopped or turned away meanwhile."""
 
-    name, whom = "groups-takeover", ("brokerside",)
-
-    def rounds(self, sizes: Sizes) -> int:
-        return sizes.footprint_rounds
+    name, whom, most_rounds = "groups-takeover", ("brokerside",), 3
 
     def measure(self, stage: Stage, contestant: Contestant) -> Measured:
-        check_descriptors(stage, stage.sizes.scale_consumers + SPARE_CONSUMERS)
+        consumers = stage.sizes.scale_consumers + SPARE_CONSUMERS
+        stage.check_descriptors(PER_CONSUMER * consumers)
         figures: Figures = {}
         foreign = []
         for name, timeout_ms in SESSION_TIMEOUTS_MS.items():
             with started_broker(stage) as node:
-                keys = coordinating_keys(node, stage.sizes.scale_consumers + SPARE_CONSUMERS)
+                keys = coordinating_keys(node, consumers)
                 keys["quotas"] = {"listener.name.client.max.connection.creation.rate": RATE_LIMIT}
                 with Sidecar(stage, contestant, keys, port_of(node.advertised), stage.cpus[:1]) as sidecar:
                     before = stage.read(sidecar.running.pids)
@@ -253,46 +200,35 @@ async def _measure_takeover(sizes: Sizes, sidecar: Sidecar, timeout_ms: int) -> 
         BenchGroup(f"takeover-{number:03}", sizes.group_partitions, sidecar.port, CoordinatedMember, **more)
         for number in range(sizes.scale_consumers // sizes.group_members)
     ]
-    try:
+    async with closing(groups):
         await register(groups, sizes.group_members)
         await asyncio.sleep(REST_BEFORE_KILL)
-        return await _take_over(sidecar, groups)
-    finally:
+        members = [member for group in groups for member in group.members.values()]
+        owners = [list(group.ownership.owners) for group in groups]
+        stops, leases_ended = _counts(members)
+        killed = time.monotonic()
+        await asyncio.to_thread(sidecar.kill)
+        await asyncio.to_thread(sidecar.start)
+        accepts = time.monotonic()
         for group in groups:
-            group.close()
-        await asyncio.sleep(0)
-
-
-async def _take_over(sidecar: Sidecar, groups: Sequence[BenchGroup[CoordinatedMember]]) -> Figures:
-    """Kill the sidecar and start it again; wait until all groups are at rest."""
-    members = [member for group in groups for member in group.members.values()]
-    owners = [list(group.ownership.owners) for group in groups]
-    stops, leases_ended = _counts(members)
-    killed = time.monotonic()
-    await asyncio.to_thread(sidecar.kill)
-    await asyncio.to_thread(sidecar.start)
-    accepts = time.monotonic()
-    what = "all members have their assignment again, after the sidecar's restart"
-    for group in groups:
-        own = list(group.members.values())
-        await group.ownership.until(partial(all_started, own, killed), SETTLE_TIMEOUT, what)
-        await group.ownership.until_settled(group.members, SETTLE_TIMEOUT)
-    stops_after, leases_ended_after = _counts(members)
-    gaps = [max(group.ownership.gaps(killed, own)) for group, own in zip(groups, owners, strict=True)]
-    metrics = await asyncio.to_thread(sidecar.running.metrics)
-    return {
-        "consumers": len(members),
-        "accepts_s": accepts - killed,
-        "registered_s": max(one.registered_at for one in members) - killed,
-        "assigned_s": max(one.started_at for one in members) - killed,
-        "stops": stops_after - stops,
-        "leases_ended": leases_ended_after - leases_ended,
-        "gap_ms": max(gaps) * 1e3,
-        "delayed": sum_of(metrics, "brokerside_connections_throttled_total"),
-        "closed": sum_of(metrics, "brokerside_connections_closed_total") - PROBES,
-    }
+            await until_resumed(group, killed)
+        stops_after, leases_ended_after = _counts(members)
+        gaps = [max(group.ownership.gaps(killed, own)) for group, own in zip(groups, owners, strict=True)]
+        delayed, closed = [
+            await asyncio.to_thread(sidecar.running.counted, f"brokerside_connections_{what}_total")
+            for what in ("throttled", "closed")
+        ]
+        return {
+            "accepts_s": accepts - killed,
+            "registered_s": max(one.registered_at for one in members) - killed,
+            "assigned_s": max(one.started_at for one in members) - killed,
+            "stops": stops_after - stops,
+            "leases_ended": leases_ended_after - leases_ended,
+            "gap_ms": max(gaps) * 1e3,
+            "delayed": delayed,
+            "closed": closed - PROBES,
+        }
 
 
 def _counts(members: Sequence[CoordinatedMember]) -> tuple[int, int]:
-    """StopFetcher requests and ended leases of all members until now."""
     return sum(one.stops for one in members), sum(one.leases_ended for one in members)

@@ -9,24 +9,18 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
-from tempfile import mkdtemp
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 
 from proxy.coordinator.records import partition_of
 from proxy.errors import LocalError
-from proxy.local import cluster
-from proxy.local.ports import HOST
-from proxy.local.state import ClusterState
+from proxy.local.workload import create_topics
 from tests.tools.bench.contestants import Contestant, Running
 from tests.tools.bench.group_members import CoordinatedMember
-from tests.tools.bench.group_scale import check_descriptors, lateness_p99, register
-from tests.tools.bench.groups import TOPIC, BenchGroup, coordinating_keys, port_of
-from tests.tools.bench.kafka import create_topic
+from tests.tools.bench.group_scale import PER_CONSUMER, lateness_p99, register
+from tests.tools.bench.groups import TOPIC, BenchGroup, closing, coordinating_keys
 from tests.tools.bench.scenarios import Figures, Measured, Scenario
-from tests.tools.bench.stage import Sizes, Stage
+from tests.tools.bench.stage import Stage, port_of
 
 PARTITIONS = 12
 """Of ``__brokerside_groups``, as configured by default: each sidecar holds a third of them."""
@@ -48,39 +42,24 @@ SPREAD_TIMEOUT = 240.0
 class GroupSpread(Scenario):
     """CPU of each sidecar over the same fleet with one consumer, and of each consumer."""
 
-    name, whom = "groups-fleet", ("brokerside",)
-
-    def rounds(self, sizes: Sizes) -> int:
-        return 1
+    name, whom, most_rounds = "groups-fleet", ("brokerside",), 1
 
     def measure(self, stage: Stage, contestant: Contestant) -> Measured:
         max_consumers = int(MOST * stage.sizes.fleet_groups * stage.sizes.fleet_members / 3)
-        check_descriptors(stage, max_consumers)
+        stage.check_descriptors(PER_CONSUMER * max_consumers)
         with ExitStack() as stack:
             stack.enter_context(stage.everywhere())
-            state = stack.enter_context(_started_brokers(stage))
+            state = stack.enter_context(stage.brokers(3))
+            create_topics(state.internal_bootstrap, {TOPIC: {}}, OWNED * stage.sizes.fleet_members)
             running = {}
             for node in state.nodes:
+                where = {"cpus": stage.cpus, "listen": port_of(node.advertised)}
                 keys = coordinating_keys(node, max_consumers) | {"broker.id": node.id}
-                port = port_of(node.advertised)
-                running[node.id] = stage.start(contestant, cpus=stage.cpus, keys=keys, listen=port)
-                stack.callback(stage.stop, running[node.id])
+                running[node.id] = stack.enter_context(stage.started(contestant, keys=keys, **where))
             pids = [pid for one in running.values() for pid in one.pids]
             before = stage.read(pids)
             figures = asyncio.run(_Spread(stage, running).run())
             return Measured(figures, stage.read(pids).foreign(before))
-
-
-@contextmanager
-def _started_brokers(stage: Stage) -> Iterator[ClusterState]:
-    folder = Path(mkdtemp(prefix="groups-fleet-", dir=stage.folder))
-    state = cluster.up(folder, nodes=3, progress=False)
-    try:
-        create_topic(state.internal_bootstrap, TOPIC, OWNED * stage.sizes.fleet_members)
-        with stage.belonging([node.pid for node in state.nodes]):
-            yield state
-    finally:
-        cluster.discard(folder)
 
 
 class _Spread:
@@ -101,14 +80,18 @@ class _Spread:
         return three | one | {"three_cpu_ratio": ratio}
 
     async def _side(self, name: str, count: int) -> Figures:
-        names = [f"{name}-{number:03}" for number in range(count)]
-        by_sidecar = spread(names, self._held())
-        groups = {
-            broker_id: [self._group(group, self._running[broker_id].port) for group in own]
-            for broker_id, own in by_sidecar.items()
-        }
-        every = [group for own in groups.values() for group in own]
-        try:
+        partitions, more = (
+            OWNED * self._sizes.fleet_members,
+            {"session_timeout_ms": SESSION_TIMEOUT_MS, "consumes": False},
+        )
+        holders = {partition: sidecar for sidecar, own in self._held().items() for partition in own}
+        sizes = dict.fromkeys(self._running, 0)
+        every = []
+        for group_id in (f"{name}-{number:03}" for number in range(count)):
+            holder = holders[partition_of(group_id, len(holders))]
+            sizes[holder] += 1
+            every.append(BenchGroup(group_id, partitions, self._running[holder].port, CoordinatedMember, **more))
+        async with closing(every):
             await every[0].start(1)  # the fleet has its levels
             idle = await self._watch()
             seconds = await register(every, self._sizes.fleet_members)
@@ -118,20 +101,13 @@ class _Spread:
             members = [member for group in every for member in group.members.values()]
             late = lateness_p99([[at for at in one.pings if at >= begun] for one in members], PERIOD)
             failures = sum(member.ends for member in members)
-        finally:
-            for group in every:
-                group.close()
-            await asyncio.sleep(0)
         over = [used[broker_id] - idle[broker_id] for broker_id in used]
-        sizes = [len(own) for own in groups.values()]
         figures = {
-            "consumers": len(members),
-            "groups_least": min(sizes),
-            "groups_most": max(sizes),
-            "consumers_least": min(sizes) * self._sizes.fleet_members,
-            "consumers_most": max(sizes) * self._sizes.fleet_members,
+            "groups_least": min(sizes.values()),
+            "groups_most": max(sizes.values()),
+            "consumers_least": min(sizes.values()) * self._sizes.fleet_members,
+            "consumers_most": max(sizes.values()) * self._sizes.fleet_members,
             "register_s": seconds,
-            "cpu_ms_s": sum(over) * 1e3,
             "cpu_least_ms_s": min(over) * 1e3,
             "cpu_most_ms_s": max(over) * 1e3,
             "cpu_us_consumer": sum(over) / len(members) * 1e6,
@@ -141,25 +117,17 @@ class _Spread:
             figures["lateness_p99_ms"] = late * 1e3
         return {f"{name}_{figure}": value for figure, value in figures.items()}
 
-    def _group(self, name: str, port: int) -> BenchGroup[CoordinatedMember]:
-        partitions = OWNED * self._sizes.fleet_members
-        more = {"session_timeout_ms": SESSION_TIMEOUT_MS, "consumes": False}
-        return BenchGroup(name, partitions, port, CoordinatedMember, **more)
-
     async def _watch(self) -> dict[int, float]:
-        """Cores that each sidecar uses, by broker id."""
         before = {broker_id: self._stage.read(one.pids) for broker_id, one in self._running.items()}
         await asyncio.sleep(self._sizes.scale_seconds)
-        after = {broker_id: self._stage.read(one.pids) for broker_id, one in self._running.items()}
         return {
-            broker_id: (now.measured - before[broker_id].measured) / (now.wall - before[broker_id].wall)
-            for broker_id, now in after.items()
+            broker_id: self._stage.read(one.pids).cores(before[broker_id]) for broker_id, one in self._running.items()
         }
 
     async def _until_held(self, condition: Callable[[Mapping[int, set[int]]], bool]) -> None:
         deadline = time.monotonic() + SPREAD_TIMEOUT
         while True:
-            with suppress(OSError):  # no answer in time from a sidecar that is busy
+            with suppress(OSError, LocalError):  # no answer in time from a sidecar that is busy
                 if condition(await asyncio.to_thread(self._held)):
                     return
             if time.monotonic() > deadline:
@@ -167,19 +135,8 @@ class _Spread:
             await asyncio.sleep(0.5)
 
     def _held(self) -> dict[int, set[int]]:
-        """The partitions that each sidecar holds. Raises OSError."""
-        return {broker_id: _held(running) for broker_id, running in self._running.items()}
-
-
-def _held(running: Running) -> set[int]:
-    with urllib.request.urlopen(f"http://{HOST}:{running.wiring.admin}/coordinator", timeout=60) as response:
-        return {one["partition"] for one in json.load(response)["held"]}
-
-
-def spread(groups: Iterable[str], held: Mapping[int, Iterable[int]]) -> dict[int, list[str]]:
-    """The groups of each sidecar. ``held``: all partitions of the topic of groups, by sidecar."""
-    holders = {partition: sidecar for sidecar, own in held.items() for partition in own}
-    found: dict[int, list[str]] = {sidecar: [] for sidecar in held}
-    for group in groups:
-        found[holders[partition_of(group, len(holders))]].append(group)
-    return found
+        """The partitions that each sidecar holds. Raises LocalError."""
+        return {
+            broker_id: {one["partition"] for one in json.loads(running.get("/coordinator"))["held"]}
+            for broker_id, running in self._running.items()
+        }

@@ -9,32 +9,27 @@ session timeout of 45 s others are measured meanwhile.
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import struct
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from pathlib import Path
 from statistics import median
-from tempfile import mkdtemp
 from typing import Any, Generic, TypeVar
 
 from proxy.core.encode import encode
 from proxy.core.schema import layout
 from proxy.errors import LocalError
-from proxy.local import cluster
 from proxy.local.state import Node
+from proxy.local.workload import create_topics
 from tests.integration.quotas import Peer
-from tests.tools.bench.contestants import Contestant, Running
+from tests.tools.bench.contestants import Contestant, Running, listener
 from tests.tools.bench.group_members import CoordinatedMember, KafkaMember, Member, Ownership
-from tests.tools.bench.kafka import create_topic
 from tests.tools.bench.results import rotated
 from tests.tools.bench.scenarios import Figures, Measured, Scenario
-from tests.tools.bench.stage import Sizes, Stage
+from tests.tools.bench.stage import Sizes, Stage, port_of
 
 TOPIC = "bench-groups"
 SETTLE_TIMEOUT = 240.0
@@ -46,9 +41,6 @@ REST = 1.5
 
 RESTART_AFTER = 1.0
 """Seconds from a sidecar's kill to its restart."""
-
-BOUNDS = {"group.consumer.min.session.timeout.ms": "1000", "group.consumer.min.heartbeat.interval.ms": "500"}
-"""Of the broker, lowered: what groups may ask for."""
 
 TUNED = {"consumer.session.timeout.ms": "6000", "consumer.heartbeat.interval.ms": "2000"}
 """Of a group: the same times as those of the coordinated groups (T, T/3)."""
@@ -117,10 +109,17 @@ class BenchGroup(Generic[AnyMember]):
         }
         return Event(until - begun, longest[True], longest[False])
 
-    def close(self) -> None:
-        """End the connections of all members there have been."""
-        for member in [*self.members.values(), *self.gone]:
-            member.kill()
+
+@asynccontextmanager
+async def closing(groups: Iterable[BenchGroup[Any]]) -> AsyncIterator[None]:
+    """End the connections of all members there have been after the block."""
+    try:
+        yield
+    finally:
+        for group in groups:
+            for member in [*group.members.values(), *group.gone]:
+                member.kill()
+        await asyncio.sleep(0)
 
 
 @dataclass(frozen=True)
@@ -149,10 +148,6 @@ class Side(Generic[AnyMember]):
         )
         return killed.figures(f"kill_{self.name}") | frozen.figures(f"freeze_{self.name}")
 
-    def close(self) -> None:
-        for group in self.groups:
-            group.close()
-
     @property
     def overlaps(self) -> int:
         """How often one of its partitions had two owners at a time."""
@@ -160,15 +155,10 @@ class Side(Generic[AnyMember]):
 
 
 class GroupEvents(Scenario):
-    """What happens to groups, side by side."""
-
-    name, whom = "groups", ("brokerside",)
+    name, whom, most_rounds = "groups", ("brokerside",), 3
 
     def __init__(self) -> None:
         self._turns = count()
-
-    def rounds(self, sizes: Sizes) -> int:
-        return sizes.footprint_rounds
 
     def measure(self, stage: Stage, contestant: Contestant) -> Measured:
         with ExitStack() as stack:
@@ -183,24 +173,17 @@ class GroupEvents(Scenario):
 
 @contextmanager
 def started_broker(stage: Stage) -> Iterator[Node]:
-    folder = Path(mkdtemp(prefix="groups-", dir=stage.folder))
-    node = cluster.up(folder, broker_properties=BOUNDS, progress=False).nodes[0]
-    try:
-        create_topic(node.internal, TOPIC, stage.sizes.group_partitions)
-        with stage.belonging([node.pid]):
-            yield node
-    finally:
-        cluster.stop_node(folder, node.id, kill=True)
+    """One with the topic that all groups read."""
+    with stage.brokers() as state:
+        create_topics(state.internal_bootstrap, {TOPIC: {}}, stage.sizes.group_partitions)
+        yield state.nodes[0]
 
 
-def coordinating_keys(node: Node, max_consumers: int) -> dict[str, object]:
-    """Configuration of a sidecar before a broker that coordinates groups."""
+def coordinating_keys(node: Node, max_consumers: int) -> dict[str, Any]:
     return {
         "internal.bootstrap.servers": node.internal,
         "coordinator": {"enabled": True, "max.consumers": max_consumers},
-        "listeners": [
-            {"name": "CLIENT", "bind": node.advertised, "upstream": node.upstream, "security.protocol": "PLAINTEXT"}
-        ],
+        "listeners": [listener("CLIENT", node.advertised, node.upstream)],
     }
 
 
@@ -232,9 +215,7 @@ class Sidecar:
         self._running = self._start()
 
     def kill(self) -> None:
-        for pid in self.running.pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self.running.kill()
         self._stage.stop(self.running)
 
 
@@ -264,16 +245,10 @@ class _Round:
             sides.append(self._default)
         for group in self._tuned.groups:
             tune(self._broker, group.name)
-        try:
+        async with closing([self._patient, *(group for side in sides for group in side.groups)]):
             figures = await self._start(sides)
             figures |= await self._events(sides, turn)
-            figures |= {f"overlaps_{side.name}": side.overlaps for side in sides}
-        finally:
-            self._patient.close()
-            for each in sides:
-                each.close()
-            await asyncio.sleep(0)
-        return figures
+            return figures | {f"overlaps_{side.name}": side.overlaps for side in sides}
 
     async def _events(self, sides: list[Side[Any]], turn: int) -> Figures:
         figures: Figures = {}
@@ -281,7 +256,8 @@ class _Round:
             slow = [tasks.create_task(side.kill_and_freeze()) for side in sides if side is self._default]
             for side in rotated(sides, turn):
                 figures |= await side.come_and_go()
-            figures |= (await self._leave_with_offsets()).figures("leave_reporting_ours")
+            joins = self._ours.joins
+            figures |= (await joins.event(lambda: joins.remove().leave_with_offsets())).figures("leave_reporting_ours")
             for side in rotated([side for side in sides if side is not self._default], turn):
                 figures |= await side.kill_and_freeze()
             figures |= await self._restart()
@@ -298,9 +274,6 @@ class _Round:
             figures[f"start_{side.name}_s"] = median(started)
         return figures
 
-    async def _leave_with_offsets(self) -> Event:
-        return await self._ours.joins.event(lambda: self._ours.joins.remove().leave_with_offsets())
-
     async def _restart(self) -> Figures:
         """Kill the sidecar, and start it again: groups with T = 6 s and T = 10 s, until all fetch on its word again."""
         await asyncio.sleep(REST)
@@ -312,10 +285,8 @@ class _Round:
         await asyncio.to_thread(self._sidecar.start)
         figures: Figures = {}
         for name, group in groups.items():
-            members = list(group.members.values())
-            what = "all members have their assignment again, after the sidecar's restart"
-            await group.ownership.until(partial(all_started, members, killed), SETTLE_TIMEOUT, what)
-            await group.ownership.until_settled(group.members, SETTLE_TIMEOUT)
+            await until_resumed(group, killed)
+            members = group.members.values()
             owners, stops = before[name]
             figures |= {
                 f"{name}_registered_s": max(one.registered_at for one in members) - killed,
@@ -330,26 +301,20 @@ def _stops(group: BenchGroup[CoordinatedMember]) -> int:
     return sum(one.stops for one in group.members.values())
 
 
-def all_started(members: Sequence[CoordinatedMember], since: float) -> bool:
-    """Whether all have been given an assignment since."""
-    return all(one.started_at > since for one in members)
-
-
-def port_of(address: str) -> int:
-    """Of ``host:port``."""
-    return int(address.rpartition(":")[2])
+async def until_resumed(group: BenchGroup[CoordinatedMember], killed: float) -> None:
+    """Wait until all members have their assignment again, from a sidecar that was started after ``killed``."""
+    what = "all members have their assignment again, after the sidecar's restart"
+    members = group.members.values()
+    await group.ownership.until(lambda: all(one.started_at > killed for one in members), SETTLE_TIMEOUT, what)
+    await group.ownership.until_settled(group.members, SETTLE_TIMEOUT)
 
 
 def tune(broker: str, group: str) -> None:
     """Give a group of the broker the times of ``TUNED``. Raises LocalError."""
+    configs = [{"Name": key, "ConfigOperation": SET, "Value": value} for key, value in TUNED.items()]
+    resource = {"ResourceType": GROUP_RESOURCE, "ResourceName": group, "Configs": configs}
+    body = encode(layout(INCREMENTAL_ALTER_CONFIGS, 0, response=False), {"Resources": [resource]})
     with Peer(broker) as peer:
-        code = struct.unpack_from(">h", peer.ask(INCREMENTAL_ALTER_CONFIGS, 0, alter_config_body(group, TUNED)), 8)[0]
+        code = struct.unpack_from(">h", peer.ask(INCREMENTAL_ALTER_CONFIGS, 0, body), 8)[0]
     if code:
         raise LocalError(f"the broker refuses the settings of a group with error {code}")
-
-
-def alter_config_body(group: str, settings: dict[str, str]) -> bytes:
-    """The body of an IncrementalAlterConfigs request, version 0."""
-    configs = [{"Name": key, "ConfigOperation": SET, "Value": value} for key, value in settings.items()]
-    resource = {"ResourceType": GROUP_RESOURCE, "ResourceName": group, "Configs": configs}
-    return encode(layout(INCREMENTAL_ALTER_CONFIGS, 0, response=False), {"Resources": [resource]})

@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 from msgspec import structs
 
 from proxy.errors import LocalError
+from proxy.local.workload import create_topics
 from tests.tools.bench import derived_tables
 from tests.tools.bench.contestants import Contestant
 from tests.tools.bench.jobs_cost import Cost, JobProcess, cpu_by_work, parts
 from tests.tools.bench.jobs_topics import PARTITIONS, events, fill, flush, new_producer, produce
-from tests.tools.bench.kafka import create_topic
 from tests.tools.bench.scenarios import Figures, Measured, Scenario
 from tests.tools.bench.stage import Sizes, Stage
 
@@ -41,10 +41,7 @@ FIRST_COMMITS = 2
 class Jobs(Scenario):
     """The job over topics of so many events and keys a minute, and all that belongs to it."""
 
-    name, whom = "jobs", ("brokerside-audit",)
-
-    def rounds(self, sizes: Sizes) -> int:
-        return 1  # it has rounds of its own, in one warm process
+    name, whom, most_rounds = "jobs", ("brokerside-audit",), 1
 
     def measure(self, stage: Stage, contestant: Contestant) -> Measured:
         sizes, folder = stage.sizes, stage.folder / self.name
@@ -69,24 +66,17 @@ class _Run:
         for topic, (count, keys) in topics.items():
             fill(self._bootstrap, topic, count, keys)
         with JobProcess(self._bootstrap, "continuous", self._folder / "clocks") as job:
-            figures = _in_process("new", job.start)
-            for number, (topic, (count, _)) in enumerate(topics.items()):  # Java compiles
-                first = self._job(job, topic, count)
-                figures |= {} if number else _in_process("first", first)
+            figures: Figures = {"new_cpu_s": job.start.cpu_s}
+            for topic, (count, _) in topics.items():  # Java compiles
+                self._job(job, topic, count)
             for topic, (count, _) in topics.items():
                 figures |= self._warm(job, topic, count)
             figures |= freshness(job, self._bootstrap, self._folder / "fresh", sizes.job_batches)
         return figures | self._cold()
 
     def _warm(self, job: JobProcess, topic: str, count: int) -> Figures:
-        """Figures of a topic, of the round that has the median of the CPU."""
-        rounds = []
-        for _ in range(self._sizes.job_rounds):
-            reading, decoding = job.do("read", topic), job.do("decode", topic)
-            rounds.append((self._job(job, topic, count), decoding, reading))
-        costs = sorted(rounds, key=lambda each: each[0].cpu_s)[(len(rounds) - 1) // 2]
-        whole = costs[0]
-        own = {f"{name}_us": seconds / count * 1e6 for name, seconds in parts(*costs).items()}
+        reading, decoding, whole = job.do("read", topic), job.do("decode", topic), self._job(job, topic, count)
+        own = {f"{name}_us": seconds / count * 1e6 for name, seconds in parts(whole, decoding, reading).items()}
         own |= {"cpu_us": whole.cpu_s / count * 1e6, "per_s": count / whole.wall}
         own |= {f"{kind}_mib": mib for kind, mib in whole.peak.items()}
         return {f"{name}_{topic}": value for name, value in own.items()}
@@ -97,12 +87,7 @@ class _Run:
         fill(self._bootstrap, topic, count, COLD_KEYS)
         with JobProcess(self._bootstrap, "short") as job:
             done = self._job(job, topic, count)
-        return {
-            "cold_start_cpu_s": job.start.cpu_s,
-            "cold_job_cpu_s": done.cpu_s,
-            "cold_cpu_s": job.start.cpu_s + done.cpu_s,
-            "cold_s": job.start.wall + done.wall,
-        }
+        return {"cold_start_cpu_s": job.start.cpu_s, "cold_cpu_s": job.start.cpu_s + done.cpu_s}
 
     def _job(self, job: JobProcess, topic: str, count: int) -> Cost:
         self._count += 1
@@ -113,17 +98,13 @@ class _Run:
         return cost
 
 
-def _in_process(what: str, cost: Cost) -> Figures:
-    return {f"{what}_cpu_s": cost.cpu_s, f"{what}_s": cost.wall}
-
-
 def freshness(job: JobProcess, bootstrap: str, tables: Path, batches: int) -> dict[str, float]:
     """Return seconds from events to rows, median and maximum, and CPU seconds of a batch; of so many ``batches``.
 
     Raises LocalError.
     """
     topic, log = "jobs-fresh", tables / "traffic/_delta_log"
-    create_topic(bootstrap, topic, PARTITIONS)
+    create_topics(bootstrap, {topic: {}}, PARTITIONS)
     producer = new_producer(bootstrap)
     job.begin("job", topic, str(tables), "continuous")
     sent: dict[str, float] = {}
@@ -153,7 +134,6 @@ def freshness(job: JobProcess, bootstrap: str, tables: Path, batches: int) -> di
         "fresh_p50_s": statistics.median(ages),
         "fresh_max_s": max(ages),
         "small_batch_cpu_s": cpu / batches,
-        "small_batch_events": FRESH_EVENTS * len(ages) / batches,
     }
 
 

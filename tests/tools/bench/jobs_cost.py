@@ -100,7 +100,6 @@ class JobProcess:
                 self._process.kill()
 
     def do(self, work: str, *arguments: object) -> Cost:
-        """Do a piece of work. Raises LocalError."""
         begun, before = time.monotonic(), self.begin(work, *arguments)
         return self._cost(begun, before)
 

@@ -41,7 +41,6 @@ def main(bootstrap: str, kind: str, clocks: str = "") -> None:
 
 
 def _read(spark: SparkSession, bootstrap: str, topic: str) -> dict[str, int]:
-    """Read the topic, and do nothing with it."""
     _discard(_records(spark, bootstrap, topic))
     return {}
 

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from observers.event import EVENTS_PER_RECORD, Envelope, RequestEvent, TopicPartition, encoder
 from proxy.errors import LocalError
-from tests.tools.bench.kafka import create_topic
+from proxy.local.workload import create_topics
 
 APIS = [("Produce", 0, 13), ("Fetch", 1, 18), ("Metadata", 3, 13), ("Heartbeat", 12, 4), ("OffsetCommit", 8, 9)]
 """Names, keys and versions of requests, in the shares of a busy broker."""
@@ -30,7 +30,7 @@ FLUSH_TIMEOUT = 180.0
 
 def fill(bootstrap: str, topic: str, count: int, keys: int) -> None:
     """Create a topic with ``count`` requests, which make about ``keys`` rows of ``traffic`` a minute."""
-    create_topic(bootstrap, topic, PARTITIONS)
+    create_topics(bootstrap, {topic: {}}, PARTITIONS)
     producer = new_producer(bootstrap)
     made = events(count, round(keys / KEYS_OF_CLIENT))
     for first in range(1, count + 1, EVENTS_PER_RECORD):

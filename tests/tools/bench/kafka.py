@@ -1,22 +1,21 @@
 """Real Kafka: how fast librdkafka's producer and consumer are through a contestant.
 
-The broker advertises one listener for each contestant, so that a client that was sent through it stays there.
+The broker advertises the address at which one contestant after the other listens, so that a client stays with it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient
 
 from proxy.errors import LocalError
-from proxy.local.ports import free_ports
+from proxy.local.workload import create_topics
 from tests.tools.bench.contestants import Contestant
 from tests.tools.bench.scenarios import Measured, Scenario
-from tests.tools.bench.stage import Listener, Sizes, Stage
+from tests.tools.bench.stage import Stage, port_of
 
 CONTESTANTS = ("direct", "haproxy", "brokerside", "brokerside-audit")
 """Enough to compare; each takes some seconds."""
@@ -45,18 +44,15 @@ class RealKafka(Scenario):
 
     name, whom = "kafka", CONTESTANTS
 
-    def rounds(self, sizes: Sizes) -> int:
-        return sizes.kafka_rounds
-
     def measure(self, stage: Stage, contestant: Contestant) -> Measured:
-        listener = stage.listener(contestant)
-        running = stage.start(contestant, listen=listener.advertised, upstream=listener.port)
-        internal = stage.start_cluster().internal_bootstrap
+        [node] = stage.start_cluster().nodes
+        own = node.upstream if contestant.command else node.internal  # which advertises itself
+        running = stage.start(contestant, listen=port_of(node.advertised), upstream=port_of(own))
         # Not named as the contestant is: sidecars refuse what clients write to topics of `brokerside-*`.
         topic = f"bench-{running.wiring.folder.name}"
         count = stage.sizes.kafka_records
         try:
-            create_topic(internal, topic, 1)
+            create_topics(node.internal, {topic: {}}, 1)
             before = stage.read(running.pids)
             bootstrap = f"127.0.0.1:{running.port}"
             figures = {
@@ -67,17 +63,8 @@ class RealKafka(Scenario):
         finally:
             stage.stop(running)
             with suppress(TimeoutError):  # it only takes room on the disk
-                AdminClient({"bootstrap.servers": internal}).delete_topics([topic])[topic].exception(TIMEOUT)
+                AdminClient({"bootstrap.servers": node.internal}).delete_topics([topic])[topic].exception(TIMEOUT)
         return Measured(figures, foreign)
-
-
-def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
-    """Raises LocalError."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    try:
-        admin.create_topics([NewTopic(topic, partitions, 1)], request_timeout=TIMEOUT)[topic].result(TIMEOUT)
-    except (KafkaException, TimeoutError) as error:
-        raise LocalError(f"the topic {topic} was not created within {TIMEOUT:.0f} s: {error!r}") from None
 
 
 def _produce(bootstrap: str, topic: str, count: int) -> float:
@@ -136,14 +123,3 @@ def _receive(consumer: Consumer, count: int) -> int:
         if time.monotonic() > deadline:
             raise LocalError(f"only {got} of {count} records came within {TIMEOUT:.0f} s")
     return got
-
-
-def listeners(contestants: Sequence[Contestant]) -> dict[str, Listener]:
-    """A listener of the broker for each contestant: ``direct`` dials it, the others stand before it."""
-    names = [one.name for one in contestants if one.name in CONTESTANTS]
-    ports = iter(free_ports(2 * len(names)))
-    found = {}
-    for name in names:
-        port, before = next(ports), next(ports)
-        found[name] = Listener(port, port if name == "direct" else before)
-    return found

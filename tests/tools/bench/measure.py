@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from proxy.errors import LocalError
 
@@ -53,10 +55,8 @@ def cpu_seconds(pids: Sequence[int]) -> float:
     """CPU that the processes have used since their start: all threads, also ended ones, with the kernel's work."""
     total = 0.0
     for pid in pids:
-        try:
+        with suppress(OSError):  # it has ended
             total += time.clock_gettime(~pid << 3 | 2)  # the kernel's number for the CPU clock of another process
-        except OSError:
-            continue  # it has ended
     return total
 
 
@@ -64,11 +64,9 @@ def thread_seconds(pid: int) -> dict[int, tuple[str, float]]:
     """Name, of at most 15 bytes, and CPU seconds so far of each thread that a process has now; by its id."""
     found = {}
     for thread in Path(f"/proc/{pid}/task").glob("*"):
-        try:
+        with suppress(OSError):  # it has ended
             name, times = ((thread / each).read_text().strip() for each in ("comm", "schedstat"))
-        except OSError:
-            continue  # it has ended
-        found[int(thread.name)] = (name, int(times.split()[0]) / 1e9)
+            found[int(thread.name)] = (name, int(times.split()[0]) / 1e9)
     return found
 
 
@@ -92,54 +90,32 @@ def cpu_ticks(pids: Sequence[int]) -> tuple[int, int]:
     """User and system time of the processes by the kernel's account, which is coarser than ``cpu_seconds``."""
     user = system = 0
     for pid in pids:
-        try:
-            part = parse_ticks(Path(f"/proc/{pid}/stat").read_text())
-        except OSError:
-            continue
-        user, system = user + part[0], system + part[1]
+        with suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            user, system = user + int(fields[11]), system + int(fields[12])
     return user, system
 
 
-def parse_ticks(text: str) -> tuple[int, int]:
-    """Ticks in user and in system mode, of the content of ``/proc/<pid>/stat``."""
-    fields = text.rpartition(")")[2].split()
-    return int(fields[11]), int(fields[12])
+class Memory(NamedTuple):
+    """MiB of resident memory; ``pss`` counts pages shared by n processes as one nth."""
 
-
-@dataclass(frozen=True)
-class Memory:
-    """KiB of resident memory; ``pss`` counts pages shared by n processes as one nth."""
-
-    rss: int
-    pss: int
+    rss: float
+    pss: float
 
 
 def memory(pids: Sequence[int]) -> Memory:
-    rss = pss = 0
+    found = Counter[str]()
     for pid in pids:
-        try:
-            part = parse_rollup(Path(f"/proc/{pid}/smaps_rollup").read_text())
-        except OSError:
-            continue
-        rss, pss = rss + part.rss, pss + part.pss
-    return Memory(rss, pss)
-
-
-def parse_rollup(text: str) -> Memory:
-    """Read the content of ``/proc/<pid>/smaps_rollup``."""
-    fields = {line.split(":")[0]: line.split() for line in text.splitlines()[1:]}
-    return Memory(int(fields["Rss"][1]), int(fields["Pss"][1]))
+        with suppress(OSError):
+            for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
+                found[line.partition(":")[0]] += int(line.split()[1])
+    return Memory(found["Rss"] / 1024, found["Pss"] / 1024)
 
 
 def busy_seconds() -> float:
-    """CPU that everything on this machine has used since it started, all CPUs."""
-    return parse_busy(Path("/proc/stat").read_text()) / CLOCK_TICK
-
-
-def parse_busy(text: str) -> int:
-    """Ticks not idle in the first line of ``/proc/stat``, time stolen by the host included."""
-    user, nice, system, _, _, irq, softirq, steal = map(int, text.split()[1:9])
-    return user + nice + system + irq + softirq + steal
+    """CPU that everything on this machine has used since it started, all CPUs, time stolen by the host included."""
+    user, nice, system, _, _, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / CLOCK_TICK
 
 
 @dataclass(frozen=True)
@@ -161,6 +137,10 @@ class Clock:
         children = os.times()
         ours = used + cpu_seconds([*others, os.getpid()]) + children.children_user + children.children_system
         return cls(time.monotonic(), used, ours, busy_seconds(), *cpu_ticks(measured))
+
+    def cores(self, before: Clock) -> float:
+        """CPU of the measured processes since ``before``, as a share of one."""
+        return (self.measured - before.measured) / (self.wall - before.wall)
 
     def system_share(self, before: Clock) -> float:
         """Share of system time in what the measured processes have used since ``before``; 0 where that is nothing."""

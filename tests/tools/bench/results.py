@@ -48,7 +48,6 @@ class Results(Struct):
 
     @classmethod
     def load(cls, path: Path) -> Results:
-        """Read a JSON file. Raises OSError, msgspec.DecodeError."""
         return json.decode(path.read_bytes(), type=cls)
 
     def by_round(self, scenario: str, contestant: str, figure: str) -> dict[int, float]:
@@ -80,12 +79,10 @@ class Summary(Struct, frozen=True):
 
 
 def summary(values: Collection[float]) -> Summary | None:
-    """Sum up one figure of all rounds. None if it was never measured."""
     return Summary(median(values), min(values), max(values)) if values else None
 
 
 def ratios_within(own: dict[int, float], reference: dict[int, float]) -> list[float]:
-    """``own`` / ``reference`` of every round that has both."""
     return [own[number] / reference[number] for number in sorted(own.keys() & reference.keys()) if reference[number]]
 
 

@@ -10,16 +10,13 @@ from dataclasses import dataclass
 from proxy.errors import LocalError
 from tests.tools.bench.contestants import Contestant
 from tests.tools.bench.measure import memory
-from tests.tools.bench.stage import Outcome, Sizes, Stage
+from tests.tools.bench.stage import Outcome, Stage
 
 MIB = 1024 * 1024
 CONNECTIONS = 32
 RATE = 10_000
 SIZED = ("haproxy", "nginx", "brokerside", "brokerside-audit")
 """Whom loads of other sizes are put on."""
-
-DESCRIPTORS_BESIDE = 100
-"""Descriptors that a proxy may need beside two for each connection."""
 
 Figures = dict[str, float]
 
@@ -34,14 +31,12 @@ class Measured:
 
 
 class Scenario:
-    """One thing to measure, by its ``name`` in results and on the command line. ``whom``: contestants; empty: all."""
+    """One thing to measure, by its ``name`` in results and on the command line. ``whom``: contestants; empty: all.
+    ``most_rounds``: in so many it is measured at most."""
 
     name: str
     whom: tuple[str, ...]
-
-    def rounds(self, sizes: Sizes) -> int:
-        """In how many rounds it is measured at most."""
-        return sys.maxsize
+    most_rounds = sys.maxsize
 
     def takes(self, contestant: Contestant) -> bool:
         return not self.whom or contestant.name in self.whom
@@ -87,9 +82,7 @@ class Size(Load):
     """A load of another size, on fewer contestants and in fewer rounds."""
 
     whom: tuple[str, ...] = SIZED
-
-    def rounds(self, sizes: Sizes) -> int:
-        return sizes.footprint_rounds
+    most_rounds = 3
 
 
 def _requests(outcome: Outcome) -> Figures:
@@ -118,28 +111,22 @@ LOADS = (
 class Footprint(Scenario):
     """Start to the first accepted connection, memory and CPU of a process that nobody has used yet."""
 
-    name = "footprint"
-
-    def rounds(self, sizes: Sizes) -> int:
-        return sizes.footprint_rounds
+    name, most_rounds = "footprint", 3
 
     def takes(self, contestant: Contestant) -> bool:
         return contestant.command is not None
 
     def measure(self, stage: Stage, contestant: Contestant) -> Measured:
-        running = stage.start(contestant)
-        try:
+        with stage.started(contestant) as running:
             time.sleep(stage.sizes.calm)
             pids = running.pids
             before = stage.read(pids)
             time.sleep(stage.sizes.watch)
             after = stage.read(pids)
             used = memory(pids)
-        finally:
-            stage.stop(running)
-        idle = (after.measured - before.measured) / (after.wall - before.wall) * 1000
-        sizes = {"rss_mib": used.rss / 1024, "pss_mib": used.pss / 1024}
-        return Measured({"start_ms": running.start_ms, **sizes, "idle_ms_s": idle}, after.foreign(before))
+        sizes = {"rss_mib": used.rss, "pss_mib": used.pss}
+        idle = {"idle_ms_s": after.cores(before) * 1000}
+        return Measured({"start_ms": running.start_ms, **sizes, **idle}, after.foreign(before))
 
 
 class Idle(Footprint):
@@ -148,28 +135,22 @@ class Idle(Footprint):
     name = "idle"
 
     def measure(self, stage: Stage, contestant: Contestant) -> Measured:
-        running = stage.start(contestant)
         figures: dict[str, float] = {}
-        error = ""
-        try:
+        with stage.started(contestant) as running:
             stage.load(running, "requests", "small", conns=8, warm=0.0, secs=0.2)
             time.sleep(stage.sizes.calm)
             pids = running.pids
             empty = memory(pids).rss
-            for count in stage.sizes.idle:
-                if 2 * count + DESCRIPTORS_BESIDE > stage.descriptors:
-                    error = f"{count} connections need more descriptors than the {stage.descriptors} allowed here"
-                    break
-                holder = stage.hold_idle(running, count)
-                time.sleep(0.5)
-                figures[f"kib_{count}"] = (memory(pids).rss - empty) / count
-                holder.communicate()
-                time.sleep(0.5)
-        except LocalError as reason:
-            error = str(reason)
-        finally:
-            stage.stop(running)
-        return Measured(figures, 0.0, error)
+            try:
+                for count in stage.sizes.idle:
+                    stage.check_descriptors(2 * count)
+                    with stage.holding_idle(running, count):
+                        time.sleep(0.5)
+                        figures[f"kib_{count}"] = (memory(pids).rss - empty) * 1024 / count
+                    time.sleep(0.5)
+            except (LocalError, OSError) as reason:  # of fewer connections there are figures
+                return Measured(figures, 0.0, str(reason))
+        return Measured(figures, 0.0)
 
 
 class Workers(Scenario):
@@ -177,19 +158,12 @@ class Workers(Scenario):
 
     name, whom = "workers", ("brokerside", "brokerside-audit")
 
-    def rounds(self, sizes: Sizes) -> int:
-        return sizes.kafka_rounds
-
     def measure(self, stage: Stage, contestant: Contestant) -> Measured:
         figures, foreign = {}, 0.0
         for count in (1, 2):
-            with stage.everywhere():
-                running = stage.start(contestant, cpus=stage.cpus, keys={"workers": count})
-                try:
-                    stage.load(running, "requests", "small", conns=CONNECTIONS, warm=0.0, secs=0.3)
-                    outcome = stage.load(running, "requests", "small", conns=CONNECTIONS)
-                finally:
-                    stage.stop(running)
+            with stage.everywhere(), stage.started(contestant, cpus=stage.cpus, keys={"workers": count}) as running:
+                stage.load(running, "requests", "small", conns=CONNECTIONS, warm=0.0, secs=0.3)
+                outcome = stage.load(running, "requests", "small", conns=CONNECTIONS)
             figures[f"per_s_{count}"] = outcome.load["per_s"]
             figures[f"cpu_us_{count}"] = outcome.cpu / outcome.load["requests"] * 1e6
             foreign = max(foreign, outcome.foreign)

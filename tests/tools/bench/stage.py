@@ -6,12 +6,14 @@ import json
 import os
 import resource
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 from observers.background import BackgroundThreads
@@ -19,12 +21,15 @@ from proxy.errors import LocalError
 from proxy.local import cluster
 from proxy.local.ports import HOST, free_ports, is_free
 from tests.tools.bench import native
-from tests.tools.bench.contestants import Contestant, Running, Wiring, build_of, sum_of
+from tests.tools.bench.contestants import Contestant, Running, Wiring
 from tests.tools.bench.frames import write_frames
 from tests.tools.bench.measure import Clock, pinned
 
 DESCRIPTORS = 65_536
 """Wanted limit of open files: 9,500 connections take 19,000 in a proxy."""
+
+DESCRIPTORS_BESIDE = 100
+"""That a proxy may need beside those of connections."""
 
 SETTLE = 0.3
 """Seconds after a load in which a sidecar continues delivering, before that is checked."""
@@ -37,6 +42,10 @@ QUIET = 0.1
 """Foreign CPU, as a share of one, below which the machine is quiet."""
 
 LOAD_TIMEOUT = 180.0
+IDLE_TIMEOUT = 20.0
+
+BOUNDS = {"group.consumer.min.session.timeout.ms": "1000", "group.consumer.min.heartbeat.interval.ms": "500"}
+"""Of brokers, lowered: what groups may ask for."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +54,7 @@ class Sizes:
     each kind of traffic goes through a contestant before its first load; ``idle``: how many connections stay open;
     ``calm``: from a start until a process is at rest, which is then watched for ``watch``; ``kafka_records``: of 1 KiB.
     ``quiet_wait``: how long to wait for others to be quiet; with 0 a measurement that was disturbed is not repeated
-    either. ``…_rounds``: at most so many of what takes long. ``job_events``, ``job_keys``: of the topics that jobs
+    either. ``job_events``, ``job_keys``: of the topics that jobs
     read, events and keys a minute; ``job_batches`` of a continuous job are watched, and ``job_cold_events`` are read
     by a new process; ``table_rows``: of the table ``traffic`` that others are computed from. ``feature_turns``: how
     often each load is put on a sidecar with features, and one without; ``feature_updates``: of each kind.
@@ -59,12 +68,9 @@ class Sizes:
     calm: float
     watch: float
     kafka_records: int
-    footprint_rounds: int
-    kafka_rounds: int
     quiet_wait: float
     job_events: tuple[int, ...]
     job_keys: tuple[int, ...]
-    job_rounds: int
     job_batches: int
     job_cold_events: int
     table_rows: int
@@ -80,26 +86,18 @@ class Sizes:
 
 
 FULL = Sizes(
-    seconds=2.0, warm=0.3, idle=(1_000, 5_000, 9_500), calm=1.5, watch=3.0, kafka_records=300_000, footprint_rounds=3,
-    kafka_rounds=5, quiet_wait=3.0, job_events=(1_000_000,), job_keys=(500, 5_000), job_rounds=1, job_batches=5,
+    seconds=2.0, warm=0.3, idle=(1_000, 5_000, 9_500), calm=1.5, watch=3.0, kafka_records=300_000,
+    quiet_wait=3.0, job_events=(1_000_000,), job_keys=(500, 5_000), job_batches=5,
     job_cold_events=10_000, table_rows=1_000_000, feature_turns=4, feature_updates=100, group_members=50,
     group_partitions=200, group_slow=True, scale_consumers=5_000, scale_seconds=60.0, fleet_groups=300,
     fleet_members=40,
 )  # fmt: skip
 QUICK = Sizes(
-    seconds=0.4, warm=0.1, idle=(200,), calm=0.5, watch=0.5, kafka_records=20_000, footprint_rounds=1, kafka_rounds=1,
-    quiet_wait=0.0, job_events=(5_000,), job_keys=(500,), job_rounds=1, job_batches=1, job_cold_events=1_000,
+    seconds=0.4, warm=0.1, idle=(200,), calm=0.5, watch=0.5, kafka_records=20_000,
+    quiet_wait=0.0, job_events=(5_000,), job_keys=(500,), job_batches=1, job_cold_events=1_000,
     table_rows=5_000, feature_turns=1, feature_updates=4, group_members=10, group_partitions=40, group_slow=False,
     scale_consumers=200, scale_seconds=5.0, fleet_groups=30, fleet_members=4,
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Listener:
-    """A listener of the real broker: the port it has, and the port that it advertises."""
-
-    port: int
-    advertised: int
 
 
 @dataclass(frozen=True)
@@ -119,9 +117,7 @@ class Outcome:
 class Stage:
     """Use as a context manager: what was started is ended, and the folder removed, whatever happens."""
 
-    def __init__(self, folder: Path, sizes: Sizes, listeners: Mapping[str, Listener]) -> None:
-        """``listeners``: what the cluster has beside its own, by contestant."""
-        self._listeners = listeners
+    def __init__(self, folder: Path, sizes: Sizes) -> None:
         self.folder = folder
         self.sizes = sizes
         self.cluster: cluster.ClusterState | None = None
@@ -172,28 +168,7 @@ class Stage:
             with BackgroundThreads():
                 self.cluster = cluster.up(folder, progress=False)
                 self._contexts.callback(cluster.stop_node, folder, 1, kill=True)
-                if self._listeners:  # only now it is known which ports its own ones have
-                    cluster.stop_node(folder, 1, kill=True)
-                    self.cluster = cluster.up(folder, broker_properties=self._properties(self.cluster), progress=False)
         return self.cluster
-
-    def listener(self, contestant: Contestant) -> Listener:
-        self.start_cluster()
-        return self._listeners[contestant.name]
-
-    def _properties(self, state: cluster.ClusterState) -> dict[str, str]:
-        node = state.nodes[0]
-        own = {"CLIENT": (node.upstream, node.advertised), "INTERNAL": (node.internal, node.internal)}
-        further = {
-            f"BENCH-{name}": (f"{HOST}:{one.port}", f"{HOST}:{one.advertised}") for name, one in self._listeners.items()
-        }
-        both = {name.upper(): addresses for name, addresses in (own | further).items()}
-        listen = [f"{name}://{here}" for name, (here, _) in both.items()]
-        return {
-            "listeners": ",".join([*listen, f"CONTROLLER://{node.controller}"]),
-            "advertised.listeners": ",".join(f"{name}://{dialled}" for name, (_, dialled) in both.items()),
-            "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in [*both, "CONTROLLER"]),
-        }
 
     def kept(self, contestant: Contestant) -> Running:
         """The process of a contestant that runs through the run, stopped between measurements; started, and warm,
@@ -233,8 +208,28 @@ class Stage:
         self.running.append(running)
         self._contexts.callback(self.stop, running)
         if contestant.command is not None:
-            self.versions[contestant.name] = running.version or build_of(running.metrics())
+            self.versions[contestant.name] = running.version
         return running
+
+    @contextmanager
+    def started(self, contestant: Contestant, **more: Any) -> Iterator[Running]:
+        """One for the block; see ``start``."""
+        running = self.start(contestant, **more)
+        try:
+            yield running
+        finally:
+            self.stop(running)
+
+    @contextmanager
+    def brokers(self, nodes: int = 1) -> Iterator[cluster.ClusterState]:
+        """A cluster of its own for the block. Raises LocalError."""
+        folder = Path(mkdtemp(prefix="brokers-", dir=self.folder))
+        state = cluster.up(folder, nodes=nodes, broker_properties=BOUNDS, progress=False)
+        try:
+            with self.belonging([node.pid for node in state.nodes]):
+                yield state
+        finally:
+            cluster.discard(folder)
 
     @contextmanager
     def belonging(self, pids: Collection[int | None]) -> Iterator[None]:
@@ -255,6 +250,14 @@ class Stage:
                 yield
         finally:
             os.sched_setaffinity(self._stub.pid, self.load_cpus)
+
+    def check_descriptors(self, connections: int) -> None:
+        """Raises LocalError where a proxy would need more descriptors than are allowed."""
+        needed = connections + DESCRIPTORS_BESIDE
+        if needed > self.descriptors:
+            raise LocalError(
+                f"{needed} descriptors are needed (allowed here: {self.descriptors}; raise it by ulimit -n)"
+            )
 
     def stop(self, running: Running) -> None:
         if running in self.running:
@@ -298,28 +301,22 @@ class Stage:
             after.system_share(before),
         )
 
-    def hold_idle(self, running: Running, count: int) -> subprocess.Popen[str]:
-        """Open ``count`` connections that stay open until stdin of the returned process is closed."""
-        holder = subprocess.Popen(
-            self._load_command(running.port, "idle", "hello", {"conns": count}),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert holder.stdout is not None
-        opened = json.loads(holder.stdout.readline() or '{"open": 0}')["open"]
-        if opened != count:
-            holder.communicate()
-            raise LocalError(f"{running.contestant.name}: only {opened} of {count} connections could be opened")
-        return holder
-
-    def _load_command(self, port: int, mode: str, request: str, numbers: Mapping[str, float]) -> list[str]:
-        options = [f"{name}={value:g}" for name, value in numbers.items()]
-        return [str(self._native.load), mode, str(port), str(self._frames[request]), *options]
+    @contextmanager
+    def holding_idle(self, running: Running, count: int) -> Iterator[None]:
+        """So many connections that have had one request, open for the block. Raises OSError, LocalError."""
+        with ExitStack() as stack:
+            for _ in range(count):
+                sock = stack.enter_context(socket.create_connection((HOST, running.port), IDLE_TIMEOUT))
+                sock.sendall(self.frame("hello"))
+                answers = sock.makefile("rb")
+                if not answers.read(int.from_bytes(answers.read(4), "big")):
+                    raise LocalError(f"{running.contestant.name} has closed one of {count} connections")
+            yield
 
     def _run_load(self, port: int, mode: str, request: str, numbers: dict[str, float]) -> dict[str, Any]:
-        times = {"warm": self.sizes.warm, "secs": self.sizes.seconds}
-        command = self._load_command(port, mode, request, times | numbers)
+        given = {"warm": self.sizes.warm, "secs": self.sizes.seconds, **numbers}
+        options = [f"{name}={value:g}" for name, value in given.items()]
+        command = [str(self._native.load), mode, str(port), str(self._frames[request]), *options]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=LOAD_TIMEOUT, check=True)
         except subprocess.TimeoutExpired:
@@ -341,13 +338,18 @@ class Stage:
                 return clock
 
     def _delivered(self, running: Running) -> float:
-        return sum_of(running.metrics(), "brokerside_audit_delivered_total")
+        return running.counted("brokerside_audit_delivered_total")
 
     def _log_bytes(self, running: Running) -> int:
         assert self.cluster is not None
         topic = f"audit-{running.wiring.folder.name}"
         logs = self.cluster.nodes[0].data.glob(f"{topic}-*/*.log")
         return sum(log.stat().st_size for log in logs)
+
+
+def port_of(address: str) -> int:
+    """Of ``host:port``."""
+    return int(address.rpartition(":")[2])
 
 
 def _raise_descriptor_limit() -> int:

@@ -12,15 +12,15 @@ import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import IO
 
 from proxy.errors import LocalError
 from proxy.local.ports import HOST, free_ports
 from tests.tools.authority import Authority
-from tests.tools.bench.contestants import TLS_PAIR, Contestant
+from tests.tools.bench.contestants import TLS_PAIR, Contestant, listener
 from tests.tools.bench.measure import awaiting
 from tests.tools.bench.scenarios import MIB, Measured, Scenario
-from tests.tools.bench.stage import Sizes, Stage
+from tests.tools.bench.stage import Stage
 
 TERMINATING = ("haproxy", "nginx", "brokerside", "brokerside-audit")
 SETTLE = 0.1
@@ -32,16 +32,9 @@ TIMEOUT = 60.0
 Work = Callable[[], float]
 """One unit of a load; returns how many of what is counted it was."""
 
-Got = TypeVar("Got", bytes, int)
-
 
 class Tls(Scenario):
-    """All loads over TLS, one after the other, on a process of its own."""
-
     name, whom = "tls", TERMINATING
-
-    def rounds(self, sizes: Sizes) -> int:
-        return sizes.kafka_rounds
 
     def measure(self, stage: Stage, contestant: Contestant) -> Measured:
         authority = Authority(stage.folder / "tls")
@@ -49,18 +42,13 @@ class Tls(Scenario):
         both = authority.folder / "proxy.pem"
         both.write_text(pair.certificate.read_text() + pair.key.read_text())
         [port] = free_ports(1)
-        listener = {
-            "name": "CLIENT",
-            "bind": f"{HOST}:{port}",
-            "upstream": f"{HOST}:{stage.stub_port}",
-            "security.protocol": "SSL",
-            "tls": {"ssl.certificate.location": str(pair.certificate), "ssl.key.location": str(pair.key)},
-        }
-        keys: dict[str, object] = {"listeners": [listener]} if contestant.ours else {TLS_PAIR: str(both)}
-        running = stage.start(contestant, keys=keys, listen=port)
+        files = {"ssl.certificate.location": str(pair.certificate), "ssl.key.location": str(pair.key)}
+        tls = {"security.protocol": "SSL", "tls": files}
+        ours = listener("CLIENT", f"{HOST}:{port}", f"{HOST}:{stage.stub_port}", **tls)
+        keys: dict[str, object] = {"listeners": [ours]} if contestant.ours else {TLS_PAIR: str(both)}
         figures: dict[str, float] = {}
         foreign = 0.0
-        try:
+        with stage.started(contestant, keys=keys, listen=port) as running:
             clients = Clients(port, authority.ca, stage.frame("small"))
             loads: dict[str, tuple[Work, float]] = {
                 "request_cpu_us": (clients.requester(stage.frame("small")), 1e6),
@@ -82,8 +70,6 @@ class Tls(Scenario):
                 after = stage.read(running.pids)
                 figures[name] = (after.measured - before.measured) / count * unit
                 foreign = max(foreign, after.foreign(before))
-        finally:
-            stage.stop(running)
         return Measured(figures, foreign)
 
 
@@ -99,10 +85,11 @@ class Clients:
     def requester(self, frame: bytes, *, sent: bool = False, received: bool = False) -> Work:
         """Requests on one connection; counts them, or their bytes that were ``sent`` or ``received``."""
         sock = self._dial(None)
+        answers = sock.makefile("rb")
 
         def work() -> float:
             sock.sendall(frame)
-            answer = _read_frame(sock)
+            answer = _read_frame(answers)
             return len(frame) if sent else answer if received else 1
 
         return work
@@ -111,28 +98,18 @@ class Clients:
         return self._ask(None)
 
     def resumed_handshake(self) -> float:
-        """One connection that continues with an earlier session."""
         if self._session is None:
-            self._session = self._begin_session()
+            self._ask(None)
         return self._ask(self._session)
 
     def _ask(self, session: ssl.SSLSession | None) -> float:
-        sock = self._dial(session)
-        if sock.session_reused != (session is not None):
-            raise LocalError("a handshake was not " + ("full" if session is None else "resumed"))
-        sock.sendall(self._request)
-        _read_frame(sock)
-        sock.close()
+        with self._dial(session) as sock, sock.makefile("rb") as answers:
+            if sock.session_reused != (session is not None):
+                raise LocalError("a handshake was not " + ("full" if session is None else "resumed"))
+            sock.sendall(self._request)
+            _read_frame(answers)  # the ticket comes before it
+            self._session = self._session or sock.session
         return 1
-
-    def _begin_session(self) -> ssl.SSLSession:
-        sock = self._dial(None)
-        sock.sendall(self._request)
-        _read_frame(sock)  # the ticket comes before it
-        session = sock.session
-        assert session is not None
-        sock.close()
-        return session
 
     def _dial(self, session: ssl.SSLSession | None) -> ssl.SSLSocket:
         plain = socket.create_connection((HOST, self._port), TIMEOUT)
@@ -140,20 +117,9 @@ class Clients:
         return self._context.wrap_socket(plain, server_hostname="localhost", session=session)
 
 
-def _read_frame(sock: ssl.SSLSocket) -> int:
+def _read_frame(answers: IO[bytes]) -> int:
     """Read one frame, and return how many bytes it has."""
-    head = b""
-    while len(head) < 4:
-        head += _some(sock.recv(4 - len(head)))
-    left = int.from_bytes(head, "big")
-    buffer = bytearray(min(left, 1 << 18))
-    size = 4 + left
-    while left:
-        left -= _some(sock.recv_into(buffer, min(left, len(buffer))))
-    return size
-
-
-def _some(got: Got) -> Got:
-    if not got:
+    left = int.from_bytes(answers.read(4), "big")
+    if not left or len(answers.read(left)) < left:
         raise LocalError("the proxy has closed the connection of a client that waits for its answer")
-    return got
+    return 4 + left

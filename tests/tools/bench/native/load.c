@@ -3,7 +3,6 @@
  *   requests  conns, depth, warm, secs, rate   each connection has `depth` requests in flight, or, where there is a
  *                                              rate, requests are due at even intervals, whatever became of the last
  *   storm     conns, secs                      connect, one request, its answer, close; `conns` at the same time
- *   idle      conns                            one request on each connection, which stay open until stdin ends
  *
  * The last line of stdout is one JSON object. Latency is from when a request was due to the end of its answer. Rates and
  * latencies are of `secs` seconds after the first `warm`; `requests` and `bytes` are of the whole run, so that they can
@@ -275,28 +274,8 @@ static void run_storm(Conn *all) {
     report((now_ns() - start) / 1e9);
 }
 
-static void run_idle(Conn *all) {
-    int open = 0;
-    for (int i = 0; i < conns; i++) {
-        Conn *c = &all[i];
-        if (dial(c, 1)) continue;
-        struct timeval patience = {PATIENCE, 0};
-        setsockopt(c->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-        ask(c, now_ns());
-        if (writable(c)) continue;
-        while (!c->answered) {
-            ssize_t n = recv(c->fd, scratch, SCRATCH, 0);
-            if (n <= 0 || feed(c, scratch, n)) break;
-        }
-        open += c->answered;
-    }
-    printf("{\"open\": %d}\n", open);
-    fflush(stdout);
-    while (read(0, scratch, SCRATCH) > 0) continue;
-}
-
 int main(int argc, char **argv) {
-    if (argc < 4) return fprintf(stderr, "usage: load requests|storm|idle PORT REQUEST [name=number...]\n"), 2;
+    if (argc < 4) return fprintf(stderr, "usage: load requests|storm PORT REQUEST [name=number...]\n"), 2;
     struct { const char *name; double *value; } options[] = {
         {"conns", &conns}, {"depth", &depth}, {"warm", &warm}, {"secs", &secs}, {"rate", &rate}};
     for (int i = 4; i < argc; i++) {
@@ -315,7 +294,6 @@ int main(int argc, char **argv) {
     Conn *all = calloc(conns, sizeof *all);
     if (!strcmp(argv[1], "requests")) run_requests(all);
     else if (!strcmp(argv[1], "storm")) run_storm(all);
-    else if (!strcmp(argv[1], "idle")) run_idle(all);
     else return fprintf(stderr, "load: no mode %s\n", argv[1]), 2;
     return 0;
 }
