@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 DURATIONS = Path(__file__).with_name("durations.csv")
-"""Seconds of each file by phase, of a whole run on a quiet machine of two cores (``--record-durations``)."""
+"""Seconds of each file that takes one or more, by phase, of a whole run on a quiet machine of two cores
+(``--record-durations``)."""
 
 PHASES = ("setup", "call", "teardown")
 
@@ -111,7 +112,8 @@ class Progress:
             rows = csv.writer(file, lineterminator="\n")
             rows.writerow(["file", "tests", *PHASES])
             for name, spent in sorted(self._seconds.items()):
-                rows.writerow([name, spent["tests"], *(f"{spent[phase]:.2f}" for phase in PHASES)])
+                if sum(spent[phase] for phase in PHASES) >= 1:
+                    rows.writerow([name, spent["tests"], *(f"{spent[phase]:.2f}" for phase in PHASES)])
 
     def _expect(self, nodeid: str) -> float:
         return self._expected.get(nodeid.partition("::")[0], 0.05)

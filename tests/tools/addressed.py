@@ -26,18 +26,15 @@ class Dialled(dict[int, HostPort]):
 
 
 def rewriting(known: Mapping[int, HostPort] | None = None) -> AddressRewriter:
-    """Of a listener whose clients dial what ``known`` says."""
     return AddressRewriter(Dialled() if known is None else known, lambda node_id: None)
 
 
 def all_addressed() -> list[tuple[int, int]]:
-    """Api key and version of each response that is rewritten."""
     wants = rewriting().flags
     return [(key, version) for key, version, response in all_messages() if response and wants(key, version)]
 
 
 def drawn(seed: object, key: int, version: int, *, tame: bool = False) -> Drawn:
-    """A random response of this version."""
     return draw(Random(f"{seed} {key} {version}"), key, version, True, tame=tame)
 
 

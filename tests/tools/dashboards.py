@@ -32,17 +32,14 @@ SELECTED = 'job=~"$job", instance=~"$instance"'
 
 
 def rate(metric: str, by: str) -> str:
-    """Return the rate of a counter of the sidecars, summed by some labels."""
     return f"sum by ({by}) (rate(brokerside_{metric}{{{SELECTED}}}[$__rate_interval]))"
 
 
 def gauge(metric: str, by: str, function: str = "sum") -> str:
-    """Return a gauge of the sidecars, summed (or something else) by some labels."""
     return f"{function} by ({by}) (brokerside_{metric}{{{SELECTED}}})"
 
 
 def legend(by: str) -> str:
-    """Return the legend with the values of some labels."""
     return " ".join("{{" + name + "}}" for name in by.split(", "))
 
 
@@ -55,7 +52,6 @@ def gauges(metric: str, by: str = "instance", function: str = "sum") -> list[Que
 
 
 def busiest(queries: list[Query]) -> list[Query]:
-    """Return the ten greatest series of each query."""
     return [(f"topk(10, {query})", text) for query, text in queries]
 
 
@@ -65,7 +61,6 @@ def quantiles(metric: str, by: str) -> list[Query]:
 
 
 def part(metric: str, of: str, by: str = "instance") -> list[Query]:
-    """Return one metric of a process as part of another."""
     return [(f"{metric}{{{SELECTED}}} / {of}{{{SELECTED}}}", legend(by))]
 
 
@@ -290,7 +285,6 @@ DASHBOARDS: dict[str, tuple[str, str, Rows]] = {
 
 
 def dashboard(name: str) -> str:
-    """Return a dashboard as Grafana's JSON."""
     # Only the environment that ``main`` starts has it.
     from grafana_foundation_sdk.builders import dashboard as builders  # type: ignore[import-not-found]
     from grafana_foundation_sdk.builders import prometheus, timeseries
@@ -336,7 +330,6 @@ def dashboard(name: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write every dashboard, or name those that are out of date."""
     try:
         files = {folder / f"{name}.json": dashboard(name) for name in DASHBOARDS for folder in FOLDERS}
     except ModuleNotFoundError:

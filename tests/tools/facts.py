@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from proxy.core.exchange import (
@@ -22,51 +23,45 @@ from tests.tools.messages import Values
 
 
 def produce_request(version: int, values: Values) -> ProduceRequest:
-    ids = version >= 13
     partitions = tuple(
-        ProducedPartition(topic["topic_id" if ids else "name"], one["index"], one["records"].sums)
-        for topic in values["topic_data"]
-        for one in topic["partition_data"]
+        ProducedPartition(topic, one["index"], one["records"].sums)
+        for topic, one in _each(values["topic_data"], "partition_data")
     )
-    return ProduceRequest(values["acks"], values["timeout_ms"], values.get("transactional_id"), partitions, ids)
+    return ProduceRequest(
+        values["acks"], values["timeout_ms"], values.get("transactional_id"), partitions, version >= 13
+    )
 
 
 def produce_response(version: int, values: Values) -> ProduceResponse:
-    ids = version >= 13
     partitions = tuple(
-        AnsweredPartition(topic["topic_id" if ids else "name"], one["index"], one["error_code"], one["base_offset"])
-        for topic in values["responses"]
-        for one in topic["partition_responses"]
+        AnsweredPartition(topic, one["index"], one["error_code"], one["base_offset"])
+        for topic, one in _each(values["responses"], "partition_responses")
     )
-    return ProduceResponse(values.get("throttle_time_ms", 0), partitions, ids)
+    return ProduceResponse(values.get("throttle_time_ms", 0), partitions, version >= 13)
 
 
 def fetch_request(version: int, values: Values) -> FetchRequest:
-    ids = version >= 13
     state: dict[str, Any] = values.get("replica_state", {})
-    partitions = tuple(
-        WantedPartition(topic["topic_id" if ids else "topic"], one["partition"], one["fetch_offset"])
-        for topic in values["topics"]
-        for one in topic["partitions"]
-    )
     return FetchRequest(
         values.get("replica_id", state.get("replica_id", -1)),
         values["max_wait_ms"],
         values["min_bytes"],
         values.get("session_id", 0),
         values.get("session_epoch", -1),
-        partitions,
-        ids,
-        _forgotten(values, "topic_id" if ids else "topic"),
+        tuple(
+            WantedPartition(topic, one["partition"], one["fetch_offset"])
+            for topic, one in _each(values["topics"], "partitions")
+        ),
+        version >= 13,
+        tuple(_each(values.get("forgotten_topics_data", ()), "partitions")),
         values.get("isolation_level", 0),
     )
 
 
 def fetch_response(version: int, values: Values) -> FetchResponse:
-    ids = version >= 13
     partitions = tuple(
         FetchedPartition(
-            topic["topic_id" if ids else "topic"],
+            topic,
             one["partition_index"],
             one["error_code"],
             one["high_watermark"],
@@ -76,55 +71,41 @@ def fetch_response(version: int, values: Values) -> FetchResponse:
                 [(each["producer_id"], each["first_offset"]) for each in one.get("aborted_transactions") or ()],
             ),
         )
-        for topic in values["responses"]
-        for one in topic["partitions"]
+        for topic, one in _each(values["responses"], "partitions")
     )
-    return FetchResponse(
-        values.get("throttle_time_ms", 0), values.get("error_code", 0), values.get("session_id", 0), partitions, ids
-    )
+    session = values.get("throttle_time_ms", 0), values.get("error_code", 0), values.get("session_id", 0)
+    return FetchResponse(*session, partitions, version >= 13)
 
 
 def share_fetch_request(version: int, values: Values) -> FetchRequest:
-    partitions = tuple(
-        WantedPartition(topic["topic_id"], one["partition_index"], -1)
-        for topic in values["topics"]
-        for one in topic["partitions"]
-    )
     return FetchRequest(
         -1,
         values["max_wait_ms"],
         values["min_bytes"],
         0,
         values["share_session_epoch"],
-        partitions,
+        tuple(
+            WantedPartition(topic, one["partition_index"], -1) for topic, one in _each(values["topics"], "partitions")
+        ),
         True,
-        _forgotten(values, "topic_id"),
+        tuple(_each(values["forgotten_topics_data"], "partitions")),
         group_id=values["group_id"] or None,
     )
 
 
 def share_fetch_response(version: int, values: Values) -> FetchResponse:
-    partitions = tuple(
-        FetchedPartition(
-            topic["topic_id"],
-            one["partition_index"],
-            one["error_code"],
-            -1,
-            one["records"].sums,
-            *given_records(batches_of(one["records"].data), []),
-        )
+    known = {**values, "responses": [
+        {**topic, "partitions": [{**one, "high_watermark": -1} for one in topic["partitions"]]}
         for topic in values["responses"]
-        for one in topic["partitions"]
-    )
-    return FetchResponse(values["throttle_time_ms"], values["error_code"], 0, partitions, True)
+    ]}  # fmt: skip
+    return fetch_response(13, known)
 
 
-def _forgotten(values: Values, name: str) -> tuple[tuple[bytes, int], ...]:
-    return tuple(
-        (topic[name], partition)
-        for topic in values.get("forgotten_topics_data", ())
-        for partition in topic["partitions"]
-    )
+def _each(topics: Iterable[Values], partitions: str) -> Iterator[tuple[bytes, Any]]:
+    """Each partition, with the name or id of its topic."""
+    for topic in topics:
+        named = next(topic[key] for key in ("topic_id", "topic", "name") if key in topic)
+        yield from ((named, one) for one in topic[partitions])
 
 
 def counted(data: bytes) -> RecordSet | None:

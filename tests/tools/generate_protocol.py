@@ -38,8 +38,6 @@ Apis = dict[int, tuple[str, range, range]]
 
 
 class Release(NamedTuple):
-    """One minor release."""
-
     name: str
     apis: Apis
     served: set[int]
@@ -47,7 +45,6 @@ class Release(NamedTuple):
 
 
 def read_releases() -> list[Release]:
-    """Return what each of the jars says, the oldest first."""
     folder = resolve(SET)[0].parent
     pins = sorted(SETS[SET], key=lambda pin: version_int(pin.version))
     early = [pin for pin in pins if version_int(pin.version) < FIRST_WITH_LISTENERS]
@@ -135,7 +132,6 @@ def private_rows() -> list[Addition]:
 
 
 def render(table: Iterable[Addition]) -> str:
-    """Return the file: JSON, a row on each line."""
     return "[\n" + ",\n".join("  " + msgspec.json.encode(row).decode() for row in table) + "\n]\n"
 
 
@@ -145,7 +141,6 @@ def _minor(pin: Pin) -> str:
 
 
 def _defined(name: str, jar: Path) -> Release:
-    """Read the message definitions."""
     apis = {}
     served = set()
     for key, message in definitions(jar).items():
@@ -160,7 +155,6 @@ def _defined(name: str, jar: Path) -> Release:
 
 
 def _api_keys(folder: Path, jars: Sequence[str]) -> dict[str, Apis]:
-    """Read the class ApiKeys of each of ``jars``."""
     [slf4j] = [path for path in resolve("kafka-clients-2.8.2") if path.name.startswith("slf4j-api-")]
     source = Path(__file__).with_name("KafkaApis.java")
     command = [java(), source, slf4j, *(folder / jar for jar in jars)]

@@ -60,8 +60,6 @@ WANTED = {
 
 
 class Chooser(Interceptor):
-    """See above. ``asked``: the requests it was asked about, with their bodies."""
-
     def __init__(self) -> None:
         self.asked: list[tuple[Request, bytes]] = []
 
@@ -151,20 +149,16 @@ class Late:
 
 
 def replied(api_version: int) -> bytes:
-    """The body of the answer to REPLIED."""
     return b"r" * (api_version & 15)
 
 
 def edited(body: bytes) -> bytes:
-    """What becomes of a body that is edited; its length changes."""
     return b"<" + body[::2] + b">"
 
 
 def led(body: bytes) -> bytes:
-    """What becomes of a body whose beginning is replaced."""
     return body if len(body) < LEAD else b"(" + body[:LEAD][::-1] + b")" + body[LEAD:]
 
 
 def streamed(body: bytes) -> bytes:
-    """What becomes of a body that is streamed."""
     return body[:-4] + body[-4:][::-1]

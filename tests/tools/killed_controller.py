@@ -36,7 +36,6 @@ INSTANTS = {
 
 
 def main(order: Path) -> None:
-    """Run the command."""
     for instant, (method, when) in INSTANTS.items():
         setattr(FeatureController, method, _deadly(getattr(FeatureController, method), order, instant, when))
     _stop_before_writes(order)

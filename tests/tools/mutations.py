@@ -107,7 +107,6 @@ def _of_key(tree: dict[str, Any], path: Path, value: Any, key: Key) -> Iterator[
 
 
 def _another(key: Key, value: Any) -> Any:
-    """Return a good value for ``key`` that is not ``value``."""
     if key.path[-1] in OTHERS:
         return next(other for other in OTHERS[key.path[-1]] if other != value)
     if key.kind == "boolean":

@@ -14,7 +14,6 @@ from spark_jobs import events
 
 
 def main() -> None:
-    """Run the command."""
     split = sys.argv.index("--")
     changed = dict(catalog.SUPPORTED)
     for argument in sys.argv[1:split]:

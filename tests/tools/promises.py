@@ -53,7 +53,6 @@ def held() -> tuple[list[Promise], list[str]]:
 
 
 def listed() -> Iterator[Promise]:
-    """Yield the promises of the page as it is."""
     section = ""
     for line in PAGE.read_text().splitlines() if PAGE.exists() else ():
         if heading := SECTION.match(line):
@@ -63,7 +62,6 @@ def listed() -> Iterator[Promise]:
 
 
 def page() -> str:
-    """Return the text of ``docs/promises.md``."""
     promises = held()[0]
     known = {(promise.page, promise.sentence) for promise in promises}
     promises += [promise for promise in listed() if (promise.page, promise.sentence) not in known]
@@ -74,7 +72,6 @@ def page() -> str:
 
 
 def problems() -> list[str]:
-    """Return a line for each rule that is broken."""
     promises, without = held()
     known = {(promise.page, promise.sentence) for promise in promises}
     counts = Counter(promise.sentence for promise in promises)

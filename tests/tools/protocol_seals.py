@@ -23,7 +23,6 @@ SEALS = ROOT / "deploy" / "locks" / "protocol.txt"
 
 
 def read_table() -> list[Addition]:
-    """Return its rows."""
     return msgspec.json.decode(TABLE.read_bytes(), type=list[Addition])
 
 
@@ -64,7 +63,6 @@ def _known(since: int | None, n: int) -> int | None:
 
 
 def main() -> int:
-    """Print what is wrong; return 1 if anything is."""
     found = list(problems(read_table(), SEALS.read_text()))
     for line in found:
         print(f"{TABLE.relative_to(ROOT)}: {line}", file=sys.stderr)

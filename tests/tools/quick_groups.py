@@ -14,7 +14,6 @@ QUICK_GROUPS = ("-m", "tests.tools.quick_groups")
 
 
 def main() -> None:
-    """Run the command."""
     controller.BOOTSTRAP_AFTER_MS = 500
     election.RETURN_AFTER_MS = 3000
     consumers.RIGHTS_INTERVAL = 0.4, 0.6

@@ -36,19 +36,16 @@ Ranges = Mapping[int, tuple[int, int]]
 
 
 def ask(address: str) -> Ranges:
-    """Send ApiVersions v0 and return the apis that come."""
     with Peer(address) as peer:
         return decode_api_versions(ask_body(peer, 0))
 
 
 def ask_body(peer: Peer, version: int) -> bytes:
-    """Send ApiVersions and return the body that comes."""
     values = {"ClientSoftwareName": "recorder", "ClientSoftwareVersion": "1", "NodeId": -1}
     return peer.ask(API_VERSIONS, version, encode(layout(API_VERSIONS, version, response=False), values))
 
 
 def rewrite(version: int, body: bytes) -> bytes:
-    """Return the body that a client of the sidecar gets."""
     features = FeaturesDirectory()
     features.view = VIEW
     return ApiVersionsInterceptor(SupportedVersions(PRIVATE), features, lambda ranges: None).rewrite(
@@ -57,7 +54,6 @@ def rewrite(version: int, body: bytes) -> bytes:
 
 
 def recorded() -> dict[str, Ranges]:
-    """Return what was recorded, by version of Kafka."""
     return {
         version: {int(key): (low, high) for key, (low, high) in found.items()}
         for version, found in json.loads(FILE.read_text()).items()

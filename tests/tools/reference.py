@@ -26,7 +26,6 @@ FOLDERS = ("docs/audit-event", "docs/config", "docs/tables")
 
 
 def files() -> dict[str, str]:
-    """Return the text of every generated file, by its path."""
     pages = {
         **proxy.config.reference.pages(),
         "tags.md": proxy.interceptors.tags.reference_markdown(),
@@ -45,7 +44,6 @@ def files() -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write every file, or name those that are out of date."""
     made = files()
     there = {str(path.relative_to(ROOT)) for folder in FOLDERS for path in (ROOT / folder).glob("*")}
     stale = [name for name, text in made.items() if _read(ROOT / name) != text]

@@ -31,7 +31,6 @@ LOCATE = "import proxy.compiled.walk; print(proxy.compiled.walk.__file__)"
 
 
 def main() -> int:
-    """Build, run, and return the status of the module."""
     if len(sys.argv) < 2:
         print(__doc__, file=sys.stderr)
         return 2
