@@ -1,5 +1,5 @@
-"""What Kafka's authorizer logs: the rights that sidecars and jobs use are the ACLs of docs/security.md, and what Kafka's
-own tools are denied is in the events."""
+"""What Kafka's authorizer logs: the rights that sidecars and jobs use are the ACLs of docs/security.md, and what
+Kafka's own tools are denied is in the events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,7 +74,7 @@ class Right(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def decisions(tmp_path_factory: pytest.TempPathFactory, tools: KafkaTools) -> Iterator[list[tuple[str, Right]]]:
+def decisions(tmp_path_factory: pytest.TempPathFactory, tools: KafkaTools) -> list[tuple[str, Right]]:
     """What the authorizer decided: ``Allowed`` or ``Denied``, and the right that was asked for.
 
     A sidecar ran with the audit, the registry and the cluster's quotas, before and after a restart, and then the jobs.
@@ -86,7 +86,7 @@ def decisions(tmp_path_factory: pytest.TempPathFactory, tools: KafkaTools) -> It
             run_documented_commands(folder, node, tools)
             use_everything(folder, node, internal)
             run_job(internal, folder / "tables", "--only", "traffic", "--command-config", str(login("jobs", folder)))
-        yield [
+        return [
             (one["decision"], Right(one["principal"], camel(one["operation"]), one["type"], one["name"]))
             for one in DECISION.finditer(made.log())
             if one["principal"] in ("User:sidecar", "User:jobs")
@@ -306,7 +306,7 @@ class Seen:
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     """All events of the tools, which ran as the administrator, and then as a user without any right."""
     folder = tmp_path_factory.mktemp("admin")
     with secured_broker(folder) as made:
@@ -328,7 +328,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
             assert sidecar.stop()
         found = events(envelopes(node.internal, broker.AUDIT_TOPIC), RequestEvent)
         run_job(node.internal, folder / "tables", "--only", "changes")
-        yield Seen(found, folder / "tables", made.log())
+        return Seen(found, folder / "tables", made.log())
 
 
 def run_tools(bootstrap: str, folder: Path, internal: str) -> None:

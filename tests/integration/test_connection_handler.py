@@ -1,33 +1,48 @@
-"""What whoever is_ready connections promises to the one who accepts them: in one process, and with workers."""
+"""Who handles connections, in one process and with workers: what it promises to who accepts them, what its listeners
+answer themselves, and workers that say nothing or are out of descriptors."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import os
+import resource
 import signal
 import socket
+import struct
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from proxy.compiled.exchange import Exchange
 from proxy.config import load
 from proxy.core.exchange import ConnectionTransition
-from proxy.features.catalog import AUDIT_EVENT_SCHEMA
+from proxy.features.catalog import AUDIT_EVENT_SCHEMA, SUPPORTED, LevelRange
+from proxy.features.records import FeatureUpdate
+from proxy.features.updates import FEATURE_UPDATE_FAILED, UpdateRequest, UpdateResult
 from proxy.features.view import FeaturesView
+from proxy.interceptors import update_features
+from proxy.interceptors.broker_metadata import BrokerView, FleetView, decode_response, encode_request
+from proxy.interceptors.update_features import UPDATE_FEATURES
 from proxy.limits.throttle_reports import AggregatedThrottle
-from proxy.net import worker_connections, worker_evictions
+from proxy.net import api_versions_probe, worker_connections, worker_evictions, worker_pool, worker_process
 from proxy.net.data_plane import AUDIT_OBSERVER, DataPlane
+from proxy.net.feature_update_calls import NO_CONTROLLER
+from proxy.net.listener_manager import ListenerManager
 from proxy.net.open_connections import PAGE, number_of
 from proxy.net.ticker import Ticker
 from proxy.net.worker_pool import WorkerPool
-from proxy.telemetry.snapshot import Snapshot
-from tests.frames import METADATA, request, response
+from proxy.net.worker_process import SILENT_AFTER, spawn_worker
+from proxy.telemetry.metrics import render
+from proxy.telemetry.snapshot import Snapshot, process_counts
+from tests.frames import API_VERSIONS, METADATA, request, response
 from tests.integration.conftest import free_port
+from tests.integration.metrics import sample, unbalanced
 from tests.integration.peer import Behaviour, Reader, Writer, answer_in_order, read_frame, upstream
 
 
@@ -351,3 +366,480 @@ async def test_open_connections_are_described_and_closed(run: Run, monkeypatch: 
         seen = await bench.seen(lambda it: it.listener_counters["CLIENT"].active == 0)
         closed = seen.listener_counters["CLIENT"].closed
         assert closed == {"closed_by_operator": 1, "connection_max_idle": PAGE + 2, "connection_max_age": 1}
+
+
+# ---- what a listener answers itself ---------------------------------------------------------------------------------
+
+
+BROKER_METADATA = 30000
+UPDATE = UpdateRequest(2, 1000, (FeatureUpdate(AUDIT_EVENT_SCHEMA, 2),))
+
+
+class Broker:
+    """Answers ApiVersions with ``apis``, everything that is among them with ``answers`` or nothing, and closes for
+    anything else."""
+
+    def __init__(self) -> None:
+        self.apis = {METADATA: (0, 12), API_VERSIONS: (0, 4)}
+        self.answers: dict[int, bytes] = {}
+        self.deaf = False
+        self.asked = 0
+        self.writers: list[Writer] = []
+
+    async def behave(self, reader: Reader, writer: Writer) -> None:
+        self.writers.append(writer)
+        while not self.deaf:
+            frame = await read_frame(reader)
+            key, version, correlation_id = struct.unpack_from(">hhi", frame, 4)
+            first, last = self.apis.get(key, (0, -1))
+            if not first <= version <= last:
+                return
+            body = self.answers.get(key, b"")
+            if key == API_VERSIONS:
+                self.asked += 1
+                flexible = version >= 3
+                entries = (struct.pack(">hhh", key, *found) + b"\0" * flexible for key, found in self.apis.items())
+                count = bytes([len(self.apis) + 1]) if flexible else struct.pack(">i", len(self.apis))
+                body = b"\0\0" + count + b"".join(entries) + bytes(5) * flexible
+            writer.write(response(correlation_id, body))
+
+    def end(self) -> None:
+        for writer in self.writers:
+            writer.transport.abort()
+        self.writers.clear()
+
+
+class Site(Bench):
+    """Who is_ready, before a broker; ``answer`` takes a connection of its own."""
+
+    broker: Broker
+
+    async def answer(self, frame: bytes) -> bytes:
+        """What comes back, or nothing where it is the end, be it a reset: the broker may not have read everything."""
+        reader, writer = self.clients[await self.dial()]
+        writer.write(frame)
+        async with asyncio.timeout(60):
+            try:
+                return await read_frame(reader)
+            except (asyncio.IncompleteReadError, ConnectionResetError):
+                return b""
+            finally:
+                writer.close()
+
+    async def every(self, frame: bytes, answer: Callable[[bytes], bool]) -> None:
+        """Wait until every process gives an answer that is so."""
+        async with asyncio.timeout(60):
+            while not all([answer(await self.answer(frame)) for _ in range(4)]):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    async def closed(self, cause: str) -> int:
+        snapshot: Snapshot = await self.handler.snapshot()
+        return sum(counters.closed.get(cause, 0) for counters in snapshot.listener_counters.values())
+
+
+RunSite = Callable[..., object]
+
+
+@pytest.fixture
+def run_site(tmp_path: Path, workers: int) -> RunSite:
+    @asynccontextmanager
+    async def run_site(*, known: bool = True, features: bool = False) -> AsyncIterator[Site]:
+        broker = Broker()
+        if features:
+            broker.apis[UPDATE_FEATURES] = (0, 2)
+            broker.answers[UPDATE_FEATURES] = b"\0" + update_features.encode_response(UPDATE, UpdateResult(0))
+        broker.deaf = not known
+        async with upstream(broker.behave) as port:
+            path = tmp_path / "sidecar.yaml"
+            path.write_text(
+                f"broker.id: 1\nworkers: {workers}\n"
+                f"admin: {{bind: '127.0.0.1:{free_port()}'}}\n"
+                f"listeners:\n- {{name: CLIENT, bind: '127.0.0.1:{free_port()}', upstream: '127.0.0.1:{port}'}}\n"
+            )
+            site = Site(path)
+            site.broker = broker
+            if isinstance(site.handler, WorkerPool):
+                await site.handler.start()
+            try:
+                if known:
+                    await site.every(request(9999, 0, 1), lambda answer: answer == response(1))
+                yield site
+            finally:
+                await site.close()
+
+    return run_site
+
+
+@pytest.mark.promise(
+    "unsupported-requests.md",
+    "Each process asks the broker what it supports when it starts, and forwards everything until it knows.",
+)
+async def test_it_is_asked_at_the_start_and_no_client_is_needed(run_site: RunSite, workers: int) -> None:
+    async with run_site(known=False) as site:
+        assert await site.answer(request(9999, 0, 1)) == b"", "the broker itself closes"
+        site.broker.deaf = False
+        await site.every(request(9999, 0, 1), lambda answer: answer == response(1))
+        await site.until(lambda: site.broker.asked >= workers)
+        assert site.broker.asked == workers
+
+
+async def forwarded(site: Site) -> bool:
+    """Whether the broker gets a request that it once did not support."""
+    (counters,) = site.handler.listener_counters.values()
+    count = counters.intercepted[METADATA, "replied"]
+    assert await site.answer(request(METADATA, 13, 1)) == response(1)
+    return bool(counters.intercepted[METADATA, "replied"] == count)
+
+
+@pytest.mark.promise("unsupported-requests.md", "A broker that has ended a connection is asked again what it supports.")
+@pytest.mark.parametrize("workers", [1], indirect=True)
+async def test_a_broker_that_comes_back_is_asked_again(run_site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_versions_probe, "MIN_PROBE_INTERVAL", 0.0)
+    with capture_logs() as lines:
+        async with run_site() as site:
+            assert await site.answer(request(METADATA, 13, 1)) == response(1), "of nothing, from the sidecar"
+            site.broker.apis[METADATA] = (0, 13)
+            open_ = await site.dial()
+            assert await site.works(open_)
+            site.broker.end()
+            assert await site.has_ended(open_)
+            site.clients[open_][1].close()
+
+            async with asyncio.timeout(60):
+                while not await forwarded(site):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+    said = {line["event"]: line for line in lines}
+    assert "upstream_versions_known" in said
+    assert said["upstream_versions_changed"]["changed"] == ["Metadata"]
+
+
+@pytest.mark.promise(
+    "unsupported-requests.md", "An old answer of what the broker supports is asked for again when a client connects."
+)
+@pytest.mark.parametrize("workers", [1], indirect=True)
+async def test_an_answer_that_is_old_is_asked_for_again_with_a_new_connection(
+    run_site: RunSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_versions_probe, "MIN_PROBE_INTERVAL", 0.0)
+    monkeypatch.setattr(api_versions_probe, "MAX_ANSWER_AGE", 0.0)
+    async with run_site() as site:
+        site.broker.apis[METADATA] = (0, 13)
+        async with asyncio.timeout(60):
+            while not await forwarded(site):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+
+@pytest.mark.promise(
+    "unsupported-requests.md", "Versions that a client has just received in ApiVersions are supported at once."
+)
+@pytest.mark.parametrize("workers", [1], indirect=True)
+async def test_what_a_client_receives_is_known_at_once(run_site: RunSite) -> None:
+    async with run_site() as site:
+        site.broker.apis[METADATA] = (0, 13)
+        (counters,) = site.handler.listener_counters.values()
+        assert len(await site.answer(request(API_VERSIONS, 0, 1))) == 14 + 3 * 6
+        assert await site.answer(request(METADATA, 13, 2)) == response(2)
+        assert counters.intercepted[METADATA, "replied"] == 0
+
+
+@pytest.mark.promise(
+    "unsupported-requests.md",
+    "`unsupported.request.response` may change while the sidecar runs, for all of its processes.",
+)
+async def test_another_policy_holds_for_all_processes(run_site: RunSite) -> None:
+    async with run_site() as site:
+        listeners = tuple(
+            one.model_copy(update={"unsupported_request_response": "close"}) for one in site.config.listeners
+        )
+        site.handler.update_config(site.config.model_copy(update={"listeners": listeners}))
+        await site.every(request(9999, 0, 1), lambda answer: answer == b"")
+        async with asyncio.timeout(60):
+            while await site.closed("unsupported_request") < 4:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+
+@pytest.mark.promise(
+    "architecture.md",
+    "Every worker process, and each that replaces a dead one, knows the brokers and sidecars of the fleet.",
+)
+async def test_the_fleet_is_passed_to_all_processes_and_to_those_to_come(run_site: RunSite) -> None:
+    frame = request(BROKER_METADATA, 0, 5, encode_request([-1]))
+
+    def reported(answer: bytes) -> bool:
+        if not (found := decode_response(answer[8:])):
+            return False
+        assert (found[0].host, found[0].port, found[0].protocol_max, found[0].tags) == ("h", 9092, 4, {"a": "b"})
+        return True
+
+    async with run_site() as site:
+        assert decode_response((await site.answer(frame))[8:]) == []
+        site.handler.update_fleet_view(FleetView(1, (BrokerView(1, {"client": ("h", 9092)}, 3, 4, {"a": "b"}),)))
+        await site.every(frame, reported)
+        if isinstance(site.handler, WorkerPool):
+            os.kill(site.handler._workers[1].pid, signal.SIGKILL)
+            await site.seen(
+                lambda seen: seen.worker_restarts == 1 and all(w.is_available for w in site.handler._workers.values())
+            )
+            await site.every(frame, reported)
+
+
+def update_request(correlation_id: int) -> bytes:
+    return request(UPDATE_FEATURES, 2, correlation_id, b"\0" + update_features.encode_request(UPDATE))
+
+
+def update_response(correlation_id: int, result: UpdateResult) -> bytes:
+    return response(correlation_id, b"\0" + update_features.encode_response(UPDATE, result))
+
+
+@pytest.mark.promise(
+    "features.md", "Every worker process shows the fleet's features, and updates of its clients reach the controller."
+)
+@pytest.mark.slow
+async def test_the_features_are_passed_to_all_processes_and_updates_come_back(run_site: RunSite) -> None:
+    asked: list[UpdateRequest] = []
+
+    async def update(request: UpdateRequest) -> UpdateResult:
+        asked.append(request)
+        return UpdateResult(FEATURE_UPDATE_FAILED, "not now")
+
+    def shows_features(answer: bytes) -> bool:
+        return answer.count(AUDIT_EVENT_SCHEMA.encode()) == 2
+
+    async with run_site(features=True) as site:
+        frame = request(API_VERSIONS, 3, 1, b"\0\2a\2b\0")
+        assert AUDIT_EVENT_SCHEMA.encode() not in await site.answer(frame)
+        broker_s = b"\0" + update_features.encode_response(UPDATE, UpdateResult(0))
+        assert await site.answer(update_request(1)) == response(1, broker_s), "without features it is forwarded"
+        view = FeaturesView(SUPPORTED, {AUDIT_EVENT_SCHEMA: LevelRange(1, 1)}, 4)
+        site.handler.update_features_view(view)
+        await site.every(frame, shows_features)
+        answer = await site.answer(update_request(2))
+        assert answer == update_response(2, NO_CONTROLLER), "there is nobody to ask yet"
+        site.handler.on_feature_update(update)
+        for number in range(3, 7):
+            expected = update_response(number, UpdateResult(FEATURE_UPDATE_FAILED, "not now"))
+            assert await site.answer(update_request(number)) == expected
+        assert [one.updates for one in asked] == [UPDATE.updates] * 4
+        assert {(one.principal, one.client_ip, one.listener) for one in asked} == {
+            ("User:ANONYMOUS", "127.0.0.1", "CLIENT")
+        }
+        if isinstance(site.handler, WorkerPool):
+            os.kill(site.handler._workers[1].pid, signal.SIGKILL)
+            await site.seen(
+                lambda seen: seen.worker_restarts == 1 and all(w.is_available for w in site.handler._workers.values())
+            )
+            await site.every(frame, shows_features)
+            assert await site.answer(update_request(7)) == update_response(7, UpdateResult(96, "not now"))
+
+
+# ---- workers in trouble ---------------------------------------------------------------------------------------------
+
+
+REFRESH = 2.0
+"""Seconds; a worker that is only late has three of them."""
+
+CLIENTS = 30
+"""More than are let in at a time from one address, at one connection a second."""
+
+
+@pytest.fixture
+def slower(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_process, "SNAPSHOT_INTERVAL", REFRESH)
+    monkeypatch.setattr(worker_pool, "SNAPSHOT_INTERVAL", REFRESH)
+    monkeypatch.setattr(worker_process, "KILL_AFTER", 10_000)
+
+
+class PoolBench:
+    """The main process's half of a sidecar with two workers, inside the test's own loop."""
+
+    def __init__(self, config: Path) -> None:
+        self.config = load(config)
+        self.workers = WorkerPool(self.config, Ticker())
+        self.sidecar = ListenerManager(self.config, self.workers, Ticker())
+        self.logs: list[MutableMapping[str, Any]] = []
+        self.clients: list[asyncio.StreamWriter] = []
+
+    def pid(self, number: int) -> int:
+        return self.workers._workers[number].pid
+
+    def problem(self) -> str | None:
+        return self.sidecar.readiness_problem
+
+    async def snapshot(self) -> Snapshot:
+        return await self.workers.snapshot()
+
+    async def until(self, condition: Callable[[Snapshot], object]) -> None:
+        async with asyncio.timeout(60):
+            while not condition(await self.snapshot()):  # noqa: ASYNC110  # a counter has no event to wait for
+                await asyncio.sleep(0.01)
+
+    async def silent(self, number: int) -> None:
+        """Stop a worker, and wait until it is taken for silent."""
+        os.kill(self.pid(number), signal.SIGSTOP)
+        await self.until(lambda _: not self.workers._workers[number].is_available)
+
+    async def works(self, count: int) -> None:
+        """Connect so many clients, which stay; each has to get an answer."""
+        for _ in range(count):
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.config.listeners[0].bind.port)
+            self.clients.append(writer)
+            writer.write(request(METADATA, 1, 1))
+            async with asyncio.timeout(60):
+                assert await read_frame(reader) == response(1)
+
+    def said(self, event: str) -> list[MutableMapping[str, Any]]:
+        return [line for line in self.logs if line["event"] == event]
+
+    async def close(self) -> None:
+        for writer in self.clients:
+            writer.close()
+        self.sidecar.close()
+        now = asyncio.Event()
+        now.set()
+        await self.workers.stop(now)
+
+
+@pytest.fixture
+async def bench(tmp_path: Path, slower: None) -> AsyncIterator[PoolBench]:
+    async with upstream(answer_in_order) as peer_port:
+        path = tmp_path / "sidecar.yaml"
+        path.write_text(
+            f"broker.id: 1\nworkers: 2\nadmin: {{bind: '127.0.0.1:{free_port()}'}}\n"
+            f"listeners: [{{name: CLIENT, bind: '127.0.0.1:{free_port()}', upstream: '127.0.0.1:{peer_port}'}}]\n"
+        )
+        running = PoolBench(path)
+        await running.workers.start()
+        running.sidecar.start()
+        with capture_logs() as running.logs:
+            yield running
+            await running.close()
+
+
+@pytest.mark.promise(
+    "operations.md",
+    "A silent worker gets no connection; one that stays silent is killed, its connections end "
+    "(`worker_lost`), and another takes its place.",
+)
+async def test_a_worker_that_says_nothing_is_given_nothing_until_it_does_or_is_replaced(
+    bench: PoolBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.silent(1)
+    await bench.works(6)
+
+    seen = await bench.snapshot()
+    assert seen.workers == {1: 0, 2: 6}
+    assert seen.loop_lag >= SILENT_AFTER * REFRESH
+    assert [(line["worker"], line["pid"], line["connections"]) for line in bench.said("worker_silent")] == [
+        (1, bench.pid(1), 0)
+    ]
+
+    os.kill(bench.pid(1), signal.SIGCONT)
+    await bench.until(lambda _: bench.workers._workers[1].is_available)
+    await bench.works(6)
+    assert (await bench.snapshot()).workers == {1: 6, 2: 6}
+    assert len(bench.said("worker_silent")) == 1
+
+    os.kill(bench.pid(2), signal.SIGSTOP)
+    await bench.silent(1)
+    await bench.silent(2)
+    assert bench.problem() == "no worker runs"
+    working = asyncio.create_task(bench.works(2))
+    await asyncio.sleep(0.8)
+    assert not working.done()
+
+    os.kill(bench.pid(1), signal.SIGCONT)
+    await working
+    assert bench.problem() is None
+    assert (await bench.snapshot()).workers == {1: 8, 2: 6}
+
+    pid = bench.pid(2)
+    monkeypatch.setattr(worker_process, "KILL_AFTER", bench.workers._workers[2].silent_intervals + 2)
+    await bench.until(lambda _: bench.said("worker_ended"))
+    monkeypatch.setattr(worker_process, "KILL_AFTER", 10_000)
+    await bench.until(
+        lambda seen: seen.worker_restarts == 1 and all(bench.workers._workers[n].is_available for n in (1, 2))
+    )
+    assert bench.pid(2) != pid
+    (ended,) = bench.said("worker_ended")
+    assert ended["connections"] == 6
+    assert "has sent nothing for" in str(ended["reason"])
+    await bench.works(1)
+    seen = await bench.snapshot()
+    assert seen.workers == {1: 8, 2: 1}
+    assert seen.listener_counters["CLIENT"].closed == {"worker_lost": 6}
+
+
+@pytest.mark.promise(
+    "security.md", "As many connections as have two descriptors each are accepted; the others wait in the kernel."
+)
+async def test_a_worker_is_given_no_more_than_it_has_descriptors_for_and_a_scrape_has_all_of_a_connection_or_nothing(
+    bench: PoolBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for worker in bench.workers._workers.values():
+        worker._capacity = 3
+    await bench.works(6)
+    working = asyncio.create_task(bench.works(2))
+    await asyncio.sleep(0.8)
+    seen = await bench.snapshot()
+    assert not working.done()
+    assert seen.workers == {1: 3, 2: 3}
+    assert seen.listener_counters["CLIENT"].accepted == 6  # the next one is in the backlog
+    assert len(bench.said("workers_out_of_capacity")) == 1
+
+    bench.clients[0].close()
+    bench.clients[1].close()
+    await working
+    seen = await bench.snapshot()
+    assert seen.workers == {1: 3, 2: 3}
+    assert seen.listener_counters["CLIENT"].closed == {"client_closed": 2}
+    for worker in bench.workers._workers.values():
+        worker._capacity = 1000
+
+    path = tmp_path / "sidecar.yaml"
+    path.write_text(f"{path.read_text()}quotas: {{ips: {{127.0.0.9: {{connection_creation_rate: 1}}}}}}\n")
+    bench.sidecar.update_config(load(path), {})
+
+    async def dial() -> None:
+        port = bench.config.listeners[0].bind.port
+        counters = bench.workers.listener_counters["CLIENT"]
+        async with asyncio.timeout(60):
+            while not bench.sidecar.admission.waiting_connections:  # a hold may be over before somebody looks
+                for _ in range(CLIENTS):
+                    _, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.9", 0))
+                    bench.clients.append(writer)
+                while counters.accepted < len(bench.clients):  # noqa: ASYNC110  # a counter has no event
+                    await asyncio.sleep(0.001)
+
+    bench.workers._timers[0].cancel()  # it asks them every now and then
+    monkeypatch.setattr(bench.workers, "_request_snapshots", lambda: [asyncio.ensure_future(dial())])
+    text = render(await bench.sidecar.snapshot()).decode()
+    assert sample(text, "brokerside_connections_accepted_total") == len(bench.clients)
+    assert sample(text, "brokerside_connections_held") > 0
+    assert unbalanced(text) == []
+
+
+async def test_out_of_descriptors_a_process_still_reports_what_it_counts() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        counts = process_counts()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert counts.max_fds == 3
+    assert counts.open_fds >= 3
+    assert counts.resident_bytes > 0
+
+
+def test_a_worker_that_starts_ignores_signals_to_all_processes_of_the_service() -> None:
+    worker = spawn_worker()
+    try:
+        worker.process.send_signal(signal.SIGHUP)
+        worker.process.send_signal(signal.SIGUSR2)
+        worker.sock.close()  # its end
+        assert worker.process.wait(60) >= 0, "not ended by a signal"
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set(), "the caller's thread gets its signals again"
+    finally:
+        worker.process.kill()
+        worker.process.wait()
+        os.close(worker.pidfd)

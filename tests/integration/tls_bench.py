@@ -40,6 +40,9 @@ class Handler(ConnectionManager):
     def on_capacity(self, call: Callable[[], None]) -> None:
         pass
 
+    def report_throttles(self, reports: object) -> None:
+        pass
+
 
 class Bench:
     """``changes``: of connections, as observers get them. ``authority``: has signed the listener's certificate."""
