@@ -80,15 +80,12 @@ class FeatureFleet:
             sidecar.wait_ready()
 
     def stop(self, broker_id: int, *, kill: bool = False) -> None:
-        """End a sidecar."""
         process.stop([self.sidecars[broker_id].process], 20, kill=kill)
 
     def wait_for_end(self, broker_id: int) -> None:
-        """Wait until the process of a sidecar has ended by itself."""
         wait_until(lambda: not self.sidecars[broker_id].process.alive())
 
     def address(self, broker_id: int) -> str:
-        """Where clients dial a sidecar."""
         return self.state.node(broker_id).advertised
 
     def status(self, broker_id: int, timeout: float = 20) -> dict[str, Any]:
@@ -97,7 +94,6 @@ class FeatureFleet:
         return found
 
     def readiness(self, broker_id: int) -> tuple[int, str]:
-        """Status and body of ``GET /readyz``."""
         try:
             return get(f"http://{self.sidecars[broker_id].admin}/readyz", 20)
         except urllib.error.HTTPError as error:
@@ -113,7 +109,6 @@ class FeatureFleet:
         return found
 
     def is_controller(self, broker_id: int) -> bool:
-        """Whether a sidecar says that it is the controller."""
         try:
             return self.status(broker_id)["state"] not in ("away", "opening")
         except OSError:

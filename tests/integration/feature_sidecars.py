@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -36,6 +35,7 @@ from proxy.fleet.succession import Succession
 from proxy.interceptors.broker_metadata import FleetView
 from proxy.local import broker
 from proxy.local.cluster import Node
+from tests.integration import sidecars
 
 
 class FeatureSidecar:
@@ -80,23 +80,19 @@ class FeatureSidecar:
 
     @property
     def state(self) -> str:
-        """Of its controller."""
         return self.features.status().state
 
     @property
     def level(self) -> dict[str, int]:
-        """The levels in use, by feature."""
         return dict(self.features.status().in_use)
 
     async def update(
         self, feature: str, level: int, upgrade_type: int = UPGRADE, *, timeout_ms: int = 20_000, dry_run: bool = False
     ) -> UpdateResult:
-        """Ask for an update of one feature."""
         updates = (FeatureUpdate(feature, level, upgrade_type),)
         return await self.features.update(UpdateRequest(1, timeout_ms, updates, validate_only=dry_run))
 
     def start(self) -> None:
-        """Start it, as a process would."""
         advertised = self.config.listeners[0].advertised
         self._listener = socket.create_server((advertised.host, advertised.port), reuse_port=True)
         self.fleet.start(registers=not self._inherits)
@@ -121,7 +117,6 @@ class FeatureSidecar:
 
 @asynccontextmanager
 async def running(*sidecars: FeatureSidecar) -> AsyncIterator[None]:
-    """Run sidecars until the end of the block."""
     for one in sidecars:
         one.start()
     try:
@@ -131,7 +126,6 @@ async def running(*sidecars: FeatureSidecar) -> AsyncIterator[None]:
 
 
 async def until(fits: Callable[[], Any], seconds: float = 60) -> None:
-    """Wait until ``fits`` returns something true."""
     async with asyncio.timeout(seconds):
         while not fits():  # noqa: ASYNC110 - nothing reports it
             await asyncio.sleep(0.05)
@@ -142,10 +136,7 @@ def delete_topics(admin: AdminClient, *names: str) -> None:
     there = admin.list_topics(timeout=60).topics.keys() & {*names}
     for future in admin.delete_topics([*there]).values() if there else ():
         future.result(60)
-    deadline = time.monotonic() + 60
-    while admin.list_topics(timeout=60).topics.keys() & there:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    sidecars.until(lambda: not admin.list_topics(timeout=60).topics.keys() & there)
 
 
 def await_ends_of_transactions(bootstrap: str, partition: TopicPartition) -> None:
@@ -162,10 +153,7 @@ def await_ends_of_transactions(bootstrap: str, partition: TopicPartition) -> Non
         except KafkaException:
             return False  # a new partition may not have its leader yet
 
-    deadline = time.monotonic() + 60
-    while not are_there():
-        assert time.monotonic() < deadline, f"a transaction of {partition.topic} does not end"
-        time.sleep(0.02)
+    sidecars.until(are_there)
 
 
 def committed(bootstrap: str, topic: str = FEATURES) -> list[tuple[bytes, bytes | None]]:

@@ -7,14 +7,14 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, ConfigResource
+from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, ResourceType
 from structlog.testing import capture_logs
 
 from proxy.config.hmac_keys import REGISTRY as REGISTRY_LABEL
@@ -37,12 +37,15 @@ from proxy.features.records import (
 from proxy.features.updates import ENDING, FEATURE_UPDATE_FAILED, INVALID_UPDATE_VERSION, NONE
 from proxy.fleet.applied_epoch import AuditLevels
 from proxy.fleet.compacted_topic import CompactedTopic
+from proxy.fleet.feature_poller import NOT_LOADED
 from proxy.fleet.topic_client import TopicError
 from proxy.fleet.topic_spec import TopicSpec
 from proxy.local import broker, process
 from proxy.local.ports import HOST, free_ports
 from proxy.local.sidecars import SidecarProcess
 from proxy.local.state import ClusterState
+from tests.brokers import Acl, SharedBroker
+from tests.integration import sidecars
 from tests.integration.feature_fleet import wait_until
 from tests.integration.feature_sidecars import FeatureSidecar, committed, delete_topics, running, until
 
@@ -315,16 +318,6 @@ def test_what_cannot_be_written_is_reported_and_a_producer_that_has_failed_for_g
 # ---- whole sidecars --------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def configured(clean: ClusterState, tmp_path: Path) -> Callable[..., Path]:
-    def write_config(name: str, **settings: Any) -> Path:
-        path = tmp_path / f"{name}.yaml"
-        path.write_text(yaml.safe_dump(broker.sidecar_config(clean.nodes[0]) | settings))
-        return path
-
-    return write_config
-
-
 def status(sidecar: SidecarProcess) -> Mapping[str, Any]:
     """``GET /features``."""
     found: dict[str, Any] = json.loads(sidecar._get("features"))
@@ -335,16 +328,13 @@ def status(sidecar: SidecarProcess) -> Mapping[str, Any]:
 @pytest.mark.promise(
     "features.md", "A sidecar with `features.enabled: false` neither shows nor follows feature levels."
 )
-def test_a_sidecar_without_features_keeps_none(clean: ClusterState, configured: Callable[..., Path]) -> None:
-    config = configured("without", features={"enabled": False})
-    sidecar = SidecarProcess.start(config, config.with_suffix(".log"), clean.nodes[0].admin)
-    try:
+def test_a_sidecar_without_features_keeps_none(clean: ClusterState, tmp_path: Path) -> None:
+    config = broker.sidecar_config(clean.nodes[0]) | {"features": {"enabled": False}}
+    with sidecars.running(config, tmp_path) as sidecar:
         assert (status(sidecar)["reason"], status(sidecar)["supported"]) == ("features.enabled is false", {})
         assert not re.search("^brokerside_feature", sidecar.metrics(), re.MULTILINE)
         wait_until(lambda: registered(clean))
         assert all(one["features"] == {} for one in registered(clean))
-    finally:
-        assert sidecar.stop()
     assert FEATURES not in AdminClient({"bootstrap.servers": clean.internal_bootstrap}).list_topics(timeout=20).topics
 
 
@@ -353,16 +343,15 @@ def test_a_sidecar_without_features_keeps_none(clean: ClusterState, configured: 
     "features.md",
     "After a hot restart nobody says that the sidecar stops, and a successor that cannot take over leaves no trace.",
 )
-def test_a_successor_takes_over_and_nobody_says_that_the_sidecar_stops(
-    clean: ClusterState, configured: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_successor_takes_over_and_nobody_says_that_the_sidecar_stops(clean: ClusterState, tmp_path: Path) -> None:
     node = clean.nodes[0]
     takeover = {"takeover.socket.path": str(tmp_path / "takeover.sock"), "workers": 2}
-    config = configured("good", **takeover)
+    config, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    config.write_text(yaml.safe_dump(good := broker.sidecar_config(node) | takeover))
     bind, nobody = (f"{HOST}:{port}" for port in free_ports(2))
-    listener = broker.sidecar_config(node)["listeners"][0]
+    listener = good["listeners"][0]
     lost = {**listener, "name": "LOST", "bind": bind, "advertised": bind, "upstream": nobody}
-    bad = configured("bad", listeners=[listener, lost], **takeover)
+    bad.write_text(yaml.safe_dump(good | {"listeners": [listener, lost]}))
     first = SidecarProcess.start(config, tmp_path / "first.log", node.admin)
     command = [sys.executable, "-m", "proxy", "run", "--takeover", "-c"]
     log = tmp_path / "second.log"
@@ -390,3 +379,97 @@ def test_a_successor_takes_over_and_nobody_says_that_the_sidecar_stops(
     finally:
         process.stop([first.process, *started], 20)
     assert registered(clean)[-1]["state"] == "stopped"
+
+
+# ---- without a right ------------------------------------------------------------------------------------------------
+
+
+def may(operation: AclOperation, resource: ResourceType = ResourceType.TOPIC, name: str = "*") -> Acl:
+    return Acl("User:sidecar", operation, resource, name)
+
+
+READ, WRITE = may(AclOperation.READ), may(AclOperation.WRITE)
+TRANSACTIONS = may(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID)
+OTHERS = (
+    may(AclOperation.ALL, ResourceType.BROKER, "kafka-cluster"),
+    may(AclOperation.DESCRIBE),
+    may(AclOperation.DESCRIBE_CONFIGS),
+)
+
+
+@pytest.fixture
+def site(secured: SharedBroker) -> Iterator[SharedBroker]:
+    """A broker where ``User:sidecar`` has all rights that it needs."""
+    secured.allow(READ, WRITE, TRANSACTIONS, *OTHERS)
+    yield secured
+    secured.forget_acls()
+
+
+@pytest.fixture
+def settings(secured: SharedBroker) -> dict[str, Any]:
+    login = {"sasl.mechanism": "PLAIN", "sasl.username": "sidecar", "sasl.password": Secret("sidecar-secret")}
+    return {
+        "internal.bootstrap.servers": secured.listeners["OWN"].address,
+        "internal": {"security.protocol": "SASL_PLAINTEXT", **login},
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.promise(
+    "features.md",
+    "While the topic of features cannot be read or written, updates fail and the levels stay as they are.",
+)
+async def test_a_right_that_is_revoked_changes_no_level(site: SharedBroker, settings: dict[str, Any]) -> None:
+    for acl, logged in (
+        (WRITE, "features_not_written"),
+        (READ, "features_unavailable"),
+        (TRANSACTIONS, "feature_controller"),
+    ):
+        with capture_logs() as logs:
+            async with running(sidecar := FeatureSidecar(site.node, **settings)):
+                await until(lambda sidecar=sidecar: sidecar.state == "serving")
+                level = sidecar.level[AUDIT_EVENT_SCHEMA]
+                wanted = (1, SAFE_DOWNGRADE) if level == 2 else (2,)
+                await asyncio.to_thread(site.revoke, acl)
+                denied = await sidecar.update(AUDIT_EVENT_SCHEMA, *wanted, timeout_ms=12_000)
+                assert denied.error_code == FEATURE_UPDATE_FAILED, (logged, denied)
+                assert sidecar.level[AUDIT_EVENT_SCHEMA] == level, logged
+                assert sidecar.problems[-1] is None, logged
+                await asyncio.to_thread(site.allow, acl)
+                for _ in range(30):  # until the sidecar has found out that it has the right again
+                    await until(lambda sidecar=sidecar: sidecar.state == "serving")
+                    if (await sidecar.update(AUDIT_EVENT_SCHEMA, *wanted)).error_code == NONE:
+                        break
+                assert sidecar.level[AUDIT_EVENT_SCHEMA] == wanted[0], logged
+                ended = len(logs)
+        found = [one for one in logs[:ended] if one["event"] == logged and one.get("change") != "taken"]
+        assert len(found) == 1, (logged, found)
+
+
+@pytest.mark.slow
+@pytest.mark.promise(
+    "features.md",
+    "A sidecar without the right to read the levels is ready, uses level 1, and follows them once it may.",
+)
+async def test_a_sidecar_that_cannot_read_the_levels_is_ready_and_uses_level_1(
+    site: SharedBroker, settings: dict[str, Any]
+) -> None:
+    """However long it takes. Whoever asks for an update learns that it does not follow."""
+    async with running(first := FeatureSidecar(site.node, **settings)):
+        await until(lambda: first.state == "serving")
+        await first.update(AUDIT_EVENT_SCHEMA, 2)
+        assert first.level[AUDIT_EVENT_SCHEMA] == 2
+    site.allow(may(AclOperation.READ, name=REGISTRY))
+    site.revoke(READ)
+    async with running(sidecar := FeatureSidecar(site.node, **settings)):
+        await until(lambda: sidecar.problems == [NOT_LOADED, None])
+        await until(lambda: any(one.running for one in sidecar.features.status().participants))
+        await asyncio.sleep(3)
+        found = sidecar.features.status()
+        assert (found.loaded, found.epoch, found.applied_epoch) == (False, -1, -1)
+        assert found.participants[0].applied_epoch == -1
+        assert {view.levels[AUDIT_EVENT_SCHEMA] for view in sidecar.views} == {1}
+        await asyncio.to_thread(site.allow, READ)
+        await until(lambda: sidecar.level[AUDIT_EVENT_SCHEMA] == 2)
+        await until(lambda: sidecar.features.status().applied_epoch == sidecar.features.status().epoch)
+        assert sidecar.problems == [NOT_LOADED, None]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
@@ -14,15 +15,14 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: 
 from structlog.testing import capture_logs
 
 from proxy.config import hmac_keys
-from proxy.coordinator.effects import (
-    ClosePartition,
-    OpenPartition,
-    ReadCommittedOffsets,
-)
+from proxy.coordinator.effects import ClosePartition, HoldPartition, OpenPartition, ReadCommittedOffsets, WriteRecords
 from proxy.coordinator.events import (
     CommittedOffsetsRead,
+    Event,
     PartitionAssigned,
     PartitionLost,
+    PartitionOffsets,
+    PartitionOpened,
     WriteAborted,
     WriteCommitted,
 )
@@ -35,15 +35,18 @@ from proxy.coordinator.records import (
     OwnersRecord,
     OwnersValue,
 )
+from proxy.coordinator.view import GroupsView
 from proxy.core.authentication import Authenticator, read_keys
 from proxy.core.protected_topics import FEATURES, GROUPS, REGISTRY
 from proxy.features.records import GROUPS_KEY, GroupsPartitions, encode
+from proxy.features.view import FeaturesView
 from proxy.fleet.boottime import boottime_ms
+from proxy.fleet.group_cluster import GroupCluster
 from proxy.fleet.group_partitions import MUTE_SECONDS
+from proxy.interceptors.broker_metadata import FleetView
 from proxy.local import cluster as local_cluster
-from proxy.local.state import ClusterState
-from tests.integration.feature_sidecars import committed, delete_topics, running, until
-from tests.integration.group_sidecars import GroupSidecar
+from proxy.local.state import ClusterState, Node
+from tests.integration.feature_sidecars import FeatureSidecar, committed, delete_topics, running, until
 from tests.integration.topics import described_by
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
@@ -57,6 +60,93 @@ RECORDS: list[GroupRecord] = [
     MemberRecord("g", "c/1", MEMBER),
     OwnersRecord("g", "t", OwnersValue(1, "id", {"c/1-0": (0, 2), "c/1-1": (1,)})),
 ]
+
+
+AnyEvent = TypeVar("AnyEvent")
+
+
+class GroupSidecar(FeatureSidecar):
+    """A sidecar without a machine that coordinates. ``events`` and ``group_views``: what it has reported."""
+
+    def __init__(self, node: Node, *, partitions: int = 3, **settings: Any) -> None:
+        super().__init__(node, coordinator={"enabled": True, "partitions": partitions}, **settings)
+        self.events: list[Event] = []
+        self.group_views: list[GroupsView] = [GroupsView()]
+        self.groups = GroupCluster(self.config, self.fleet, self.events.append, self.group_views.append)
+        self._writes = 0
+
+    def _on_fleet_view(self, view: FleetView) -> None:
+        self.groups.update_fleet_view(view)
+
+    def _on_features_view(self, view: FeaturesView) -> None:
+        super()._on_features_view(view)
+        self.groups.update_features(view)
+
+    @property
+    def view(self) -> GroupsView:
+        return self.group_views[-1]
+
+    def start(self) -> None:
+        super().start()
+        self.groups.start()
+
+    async def stop(self) -> None:
+        await self.groups.resign()
+        await self.groups.close()
+        await super().stop()
+
+    def found(self, kind: type[AnyEvent], **fields: object) -> list[AnyEvent]:
+        return [
+            one
+            for one in self.events
+            if isinstance(one, kind) and all(getattr(one, name) == value for name, value in fields.items())
+        ]
+
+    async def heard(self, kind: type[AnyEvent], **fields: object) -> AnyEvent:
+        """The last event of a class with these fields, once there is one."""
+        await until(lambda: self.found(kind, **fields))
+        return self.found(kind, **fields)[-1]
+
+    async def open(self, partition: int) -> PartitionOpened:
+        """Open an assigned partition, and register it."""
+        await until(lambda: partition in self.view.own)
+        before = len(self.found(PartitionOpened, partition=partition))
+        self.groups.perform(OpenPartition(partition))
+        await until(lambda: len(self.found(PartitionOpened, partition=partition)) > before or self.lost(partition))
+        assert not self.lost(partition)
+        opened = self.found(PartitionOpened, partition=partition)[-1]
+        self.groups.perform(HoldPartition(partition, opened.claim))
+        return opened
+
+    def lost(self, partition: int) -> list[str]:
+        """Why a partition was lost since it was assigned last."""
+        reasons: list[str] = []
+        for event in self.events:
+            if isinstance(event, PartitionAssigned) and event.partition == partition:
+                reasons.clear()
+            elif isinstance(event, PartitionLost) and event.partition == partition:
+                reasons.append(event.reason)
+        return reasons
+
+    def begin_write(
+        self, partition: int, records: list[GroupRecord], offsets: Mapping[str, PartitionOffsets] | None = None
+    ) -> int:
+        number, self._writes = self._writes, self._writes + 1
+        self.groups.perform(WriteRecords(partition, number, records, offsets or {}))
+        return number
+
+    async def write(
+        self, partition: int, records: list[GroupRecord], offsets: Mapping[str, PartitionOffsets] | None = None
+    ) -> WriteCommitted | WriteAborted:
+        return await self.written(self.begin_write(partition, records, offsets))
+
+    async def written(self, number: int) -> WriteCommitted | WriteAborted:
+
+        def done() -> list[WriteCommitted | WriteAborted]:
+            return [*self.found(WriteCommitted, write=number), *self.found(WriteAborted, write=number)]
+
+        await until(done)
+        return done()[0]
 
 
 @pytest.fixture

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from proxy.fleet.group_metadata import group_metadata, read_template
 from proxy.fleet.group_queries import GroupQueries
 from proxy.local import cluster as local_cluster
 from tests.integration.quotas import Peer, text
+from tests.integration.sidecars import until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -68,14 +68,6 @@ def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield made
     finally:
         local_cluster.discard(folder)
-
-
-def until(fits: Callable[[], Any]) -> None:
-    """A transaction is acknowledged before its offsets are there."""
-    deadline = time.monotonic() + 20
-    while not fits():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def commit(producer: Producer, offset: int, *groups: str) -> None:

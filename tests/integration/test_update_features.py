@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
@@ -35,6 +34,7 @@ from proxy.local.sidecars import SidecarProcess
 from tests.brokers import Acl, Listener, SharedBroker
 from tests.integration.controller_in_memory import MARK
 from tests.integration.quotas import Peer
+from tests.integration.sidecars import until
 from tests.integration.tap import Tapped, frames, tap
 from tests.tools.kafka_tools import KafkaTools
 
@@ -156,9 +156,7 @@ class KafkaFeatures:
 
     def until_described(self, feature: str, *last: str) -> None:
         """Wait until the last columns are these: the worker that was not asked hears of an update later."""
-        deadline = time.monotonic() + 120
-        while (found := tuple(self.described()[feature]))[-len(last) :] != last:
-            assert time.monotonic() < deadline, found
+        until(lambda: tuple(self.described()[feature])[-len(last) :] == last, 120)
 
 
 @pytest.mark.promise("features.md", "`kafka-features.sh` shows and changes the features of the fleet.")

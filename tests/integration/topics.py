@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from typing import Any
 
@@ -11,6 +10,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from proxy.interceptors.address_rewriter import METADATA
 from proxy.local.state import ClusterState
 from tests.integration.asking import Asker
+from tests.integration.sidecars import until
 from tests.tools.random_messages import read_all
 
 PARTITIONS = 3
@@ -34,10 +34,9 @@ def described_by(state: ClusterState, topic: str) -> None:
 
 def described(asker: Asker, topic: str) -> dict[str, Any]:
     """What a broker's metadata say of ``topic``, as soon as each partition has a leader there."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
+
+    def known() -> dict[str, Any]:
         [reported] = read_all(asker.answer(METADATA, 12, {"Topics": [{"Name": topic}]}))["Topics"]
-        if reported["ErrorCode"] == 0 and all(part["ErrorCode"] == 0 for part in reported["Partitions"]):
-            return dict(reported)
-        time.sleep(0.1)
-    raise TimeoutError(topic)
+        return {} if any(one["ErrorCode"] for one in (reported, *reported["Partitions"])) else dict(reported)
+
+    return until(known)
