@@ -143,7 +143,7 @@ def test_a_job_that_is_killed_leaves_nothing_out_and_nothing_twice(
 ) -> None:
     """SIGKILL to Python and JVM, the last time after all tables were written and before Spark knew."""
     sweep = Sweep(audit, tmp_path, jars)
-    for instant in ("after creating", "after traffic", "after slo", "before joining traffic", "after batch"):
+    for instant in ("after creating", "after traffic", "before joining traffic", "after batch"):
         sweep.send()
         sweep.kill(instant)
     (checkpoint,) = (tmp_path / "tables" / "_checkpoints").glob(f"*/{audit.name}")

@@ -335,8 +335,6 @@ def priced(*changes: dict[str, Any]) -> dict[str, Any]:
 
 
 AMOUNT = "must be an amount from 0 to below 1,000,000,000,000 with at most 10 decimals"
-
-
 OVERLAP = "only one price may be valid on one day for the same selection"
 DAY = "must be a day such as 2026-01-31"
 CODE = "must be a currency code of ISO 4217 such as EUR"
@@ -347,12 +345,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"currency": "EURO"}, f"spec.currency: 'EURO': {CODE}"),
     ({"currency": "ABC"}, f"spec.currency: 'ABC': {CODE}"),
     ({"prices": []}, "spec.prices: must have at least one price"),
-    (priced({"price": "-0.01"}), f"spec.prices.0.price: '-0.01': {AMOUNT}"),
-    (priced({"price": "0.00000000001"}), f"spec.prices.0.price: '0.00000000001': {AMOUNT}"),
-    (priced({"price": 1e-11}), f"spec.prices.0.price: 1e-11: {AMOUNT}"),
-    (priced({"price": "1000000000000"}), f"spec.prices.0.price: '1000000000000': {AMOUNT}"),
-    (priced({"price": "much"}), f"spec.prices.0.price: 'much': {AMOUNT}"),
-    (priced({"price": "NaN"}), f"spec.prices.0.price: 'NaN': {AMOUNT}"),
+    *(
+        (priced({"price": amount}), f"spec.prices.0.price: {amount!r}: {AMOUNT}")
+        for amount in ("-0.01", "0.00000000001", 1e-11, "1000000000000", "much", "NaN")
+    ),
     (priced({"price": True}), f"spec.prices.0.price: true: {AMOUNT}"),
     (priced({"validFrom": "soon"}), f"spec.prices.0.validFrom: 'soon': {DAY}"),
     (priced({"validFrom": 20260101}), f"spec.prices.0.validFrom: 20260101: {DAY}"),
