@@ -16,12 +16,30 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from proxy.features.controller import FeatureController
 from proxy.features.controller_states import ControllerState
-from proxy.features.records import ControllerClaim, Finalized, FinalizedFeatures, UpdateOutcome, decode, update_of_key
+from proxy.features.participants import levels_of
+from proxy.features.records import (
+    ControllerClaim,
+    Finalized,
+    FinalizedFeatures,
+    SupportedRange,
+    UpdateOutcome,
+    decode,
+    update_of_key,
+)
+from proxy.fleet.registered_features import participants_of
 
 if TYPE_CHECKING:
     from tests.property.features_world import Process, Transaction, World
+
+
+class Registered(msgspec.Struct):
+    """What a record of the registry says, of a sidecar or of a reader."""
+
+    features: dict[str, SupportedRange]
 
 
 @dataclass
@@ -123,15 +141,16 @@ def _all_or_none(world: World, update: str, old: Finalized, new: Finalized) -> N
 def _supported_before_intent(world: World, record: FinalizedFeatures) -> None:
     """F2, for what was raised: whoever had registered before the intent supports it, then or with a later record."""
     known = world.known(world.history.intent_at)
-    for one in known.participants():
-        if not known.last[one.name][0].durable:
+    for one in participants_of(known):
+        if one.broker_id is None and not known.readers[one.name.removeprefix("reader/")].record.durable:
             continue
         for name in filter(one.takes_part, world.history.raised):
             level = record.features[name].max_version_level
-            later = [value for key, value, _ in world.registry[world.history.intent_at :] if key == one.name]
-            assert level in one.supported.get(name, ()) or any(
-                value is None or level in value.supported.get(name, ()) for value in later
-            ), f"F2: {one.name} does not support {name} {level}"
+            later = [value for key, value, _ in world.registry[world.history.intent_at :] if key.decode() == one.name]
+            supported = [levels_of(msgspec.json.decode(value, type=Registered).features) for value in later if value]
+            assert None in later or any(level in each.get(name, ()) for each in (one.supported, *supported)), (
+                f"F2: {one.name} does not support {name} {level}"
+            )
 
 
 def always(world: World) -> None:

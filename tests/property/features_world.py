@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec import structs
 
-from proxy.features import participants as registered
 from proxy.features.catalog import LevelRange
 from proxy.features.controller import FeatureController
 from proxy.features.controller_states import (
@@ -29,15 +28,15 @@ from proxy.features.participants import Participant
 from proxy.features.records import FeatureUpdate, ReaderRecord, SupportedRange, UpdateProposal, encode, update_key
 from proxy.features.topic_state import TopicState
 from proxy.features.updates import wait_ms
+from proxy.fleet import sidecar_record
 from proxy.fleet.applied_epoch import Applied, AppliedEpoch, AuditLevels
 from proxy.fleet.election import Decision, Election
-from proxy.fleet.membership import Member, RegistryContent
-from proxy.fleet.registered_features import HOLD, unapplied
+from proxy.fleet.membership import Membership, RegistryContent
+from proxy.fleet.registered_features import HOLD, LOG, claims_of, participants_of, unapplied
 from proxy.fleet.sidecar_record import SidecarRecord
 from proxy.fleet.suspicion import Suspicion
 from tests.property import features_invariants as invariants
 
-DEAD_AFTER = 9_000
 TRANSACTION_TIMEOUT = 10_000
 HEARTBEAT = 3_000
 
@@ -101,74 +100,25 @@ class Log:
         return len(self.entries)
 
 
-class Registration(NamedTuple):
-    """A record of the registry."""
-
-    supported: dict[str, LevelRange]
-    running: bool
-    boot: int
-    applied_epoch: int = -1
-    claim: int = 0
-    durable: bool = True
-
-
 class Registry:
     """The registry, as far as somebody has read it. ``own``: broker id of the sidecar that reads it; 0 for nobody."""
 
     def __init__(self, own: int = 0) -> None:
-        self.suspicion = Suspicion(own, "features")
-        self.last: dict[str, tuple[Registration, int]] = {}
-        self.place = self.newest = 0
+        self.suspicion = Suspicion(own, LOG)
+        self.membership = Membership()
+        self.place = 0
 
-    def read(self, log: list[tuple[str, Registration | None, int]], end: int | None = None) -> None:
-        for key, value, at in log[self.place : end]:
-            self.newest = max(self.newest, at)
-            if value is None:
-                self.last.pop(key, None)
-            else:
-                self.last[key] = value, at
+    def read(self, log: list[tuple[bytes, bytes | None, int]], end: int | None = None) -> None:
+        self.membership.apply(log[self.place : end])
         self.place = len(log) if end is None else max(self.place, end)
 
     def content(self) -> RegistryContent:
-        """The sidecars."""
-        sidecars, seen = {}, {}
-        for key, (value, at) in self.last.items():
-            if key.startswith("sidecar/"):
-                holds = {HOLD: value.claim} if value.claim else {}
-                features = {each: SupportedRange(*levels) for each, levels in value.supported.items()}
-                record = SidecarRecord(
-                    {}, (), "host", 1, "1", features=features, applied_epoch=value.applied_epoch, holds=holds
-                )
-                is_alive = value.running and at >= self.newest - DEAD_AFTER
-                sidecars[int(key.removeprefix("sidecar/"))], seen[key] = Member(record, is_alive), at
-        return RegistryContent(sidecars, {}, seen)
+        """With those that are dead for their silence, or because they have refused a connection."""
+        return self.suspicion.judge(self.membership.content())
 
-    def alive(self) -> dict[str, Registration]:
-        found = {
-            key: value for key, (value, at) in self.last.items() if value.running and at >= self.newest - DEAD_AFTER
-        }
-        judged = self.suspicion.judge(self.content()).sidecars
-        ended = {f"sidecar/{node_id}" for node_id, one in judged.items() if not one.alive}
-        return {key: value for key, value in found.items() if key not in ended}
 
-    def participants(self) -> list[Participant]:
-        alive = self.alive()
-        found = []
-        for key, (value, at) in self.last.items():
-            kind, _, name = key.partition("/")
-            features = {each: SupportedRange(*levels) for each, levels in value.supported.items()}
-            if kind == "sidecar":
-                epoch = value.applied_epoch
-                found.append(
-                    registered.sidecar(
-                        int(name), "1.0", features, running=key in alive, applied_epoch=epoch, last_seen_ms=at
-                    )
-                )
-            else:
-                record = ReaderRecord(features, value.durable, "running" if value.running else "stopped")
-                reader = registered.reader(name, record, alive=key in alive, last_seen_ms=at)
-                found += [reader] if reader else []
-        return found
+def boot_of(record: SidecarRecord | ReaderRecord) -> int:
+    return int(record.boot_id) if isinstance(record, SidecarRecord) else record.started
 
 
 @dataclass
@@ -193,7 +143,8 @@ class Process:
         """Whether no predecessor is registered in its place any more."""
         self.settled_at = -1
         """The epoch of the last committed record when it was settled."""
-        self.registry = Registry(int(key.removeprefix("sidecar/")) if key.startswith("sidecar/") else 0)
+        self.node_id = int(key.removeprefix("sidecar/")) if key.startswith("sidecar/") else 0
+        self.registry = Registry(self.node_id)
         self.place = 0
         self.target: int | None = world.log.end() if world.mutation == "read, then register" else None
         self.tasks: list[Task] = []
@@ -201,10 +152,10 @@ class Process:
         self.beat = -HEARTBEAT
         self.controller: FeatureController | None = None
         self.topic = TopicState()
-        if key.startswith("sidecar/"):
-            node_id = int(key.removeprefix("sidecar/"))
-            self.controller = FeatureController(node_id, f"boot {self.boot}", supported=supported, min_levels=world.low)
-            self.election = Election("features", 0, node_id)
+        if self.node_id:
+            boot_id = f"boot {self.boot}"
+            self.controller = FeatureController(self.node_id, boot_id, supported=supported, min_levels=world.low)
+            self.election = Election(LOG, 0, self.node_id)
             self.topic = self.controller.topic
 
     def levels(self) -> FleetLevels:
@@ -236,16 +187,26 @@ class Process:
         halves = [self.heartbeat, self.read_features]
         (halves[::-1] if self.world.mutation == "read, then register" else halves)[half]()
 
+    def record(self, state: Literal["running", "stopped"], epoch: int = -1) -> bytes:
+        """What it registers."""
+        features = {name: SupportedRange(*levels) for name, levels in self.supported.items()}
+        if self.controller is None:
+            return encode(ReaderRecord(features, self.durable, state, started=self.boot))
+        claim, boot = self.controller.claim, str(self.boot)
+        return sidecar_record.encode(
+            SidecarRecord(
+                {}, (), "host", 1, boot, features=features, boot_id=boot, state=state, applied_epoch=epoch,
+                holds={HOLD: claim} if claim else {},
+            )
+        )  # fmt: skip
+
     def heartbeat(self) -> None:
         """Write its record; the first time, measure the end of the features' log after it."""
         world = self.world
         if not self.registers or (world.mutation == "read, then register" and not self.settled):
             return
-        claim = self.controller.claim if self.controller else 0
         epoch = self.apply()
-        world.registry.append(
-            (self.key, Registration(self.supported, True, self.boot, epoch, claim, self.durable), world.now)
-        )
+        world.registry.append((self.key.encode(), self.record("running", epoch), world.now))
         self.beat = world.now
         self.registered = True
         if self.target is None:
@@ -274,24 +235,20 @@ class Process:
         end = len(self.world.registry)
         self.registry.read(self.world.registry, end if limit is None else min(end, self.registry.place + limit))
         self.registry.suspicion.read(self.registry.content(), self.world.now)
+        self.participants_changed()
+
+    def participants_changed(self) -> None:
         if self.controller:
-            self.take(self.controller.participants_changed(self.registry.participants(), self.world.now))
+            self.take(self.controller.participants_changed(participants_of(self.registry.content()), self.world.now))
 
     def elect(self) -> None:
         """Dial who is late, and ask the election, as often as the executor does."""
         assert self.controller
-        for late in self.registry.suspicion.late(self.registry.content(), self.world.now):
+        for late in self.registry.suspicion.late(self.registry.membership.content(), self.world.now):
             if f"sidecar/{late.node_id}" not in self.world.processes:
                 self.registry.suspicion.refused(late)
-                self.take(self.controller.participants_changed(self.registry.participants(), self.world.now))
-        alive = self.registry.alive()
-        if self.key in alive and alive[self.key].boot != self.boot:
-            del alive[self.key]
-        claims = {
-            int(key.removeprefix("sidecar/")): one.claim
-            for key, one in alive.items()
-            if key.startswith("sidecar/") and one.supported
-        }
+                self.participants_changed()
+        claims = claims_of(self.registry.content(), self.node_id, str(self.boot))
         decision = self.election.decide(self.world.leader, claims, self.world.now)
         if decision is Decision.TAKE:
             self.take(self.controller.hold(self.world.now))
@@ -348,7 +305,8 @@ class Process:
             return False
         else:
             self.tasks.remove(task)
-            self.take(controller.barrier_passed(task.effect.number, self.registry.participants(), self.world.now))
+            found = participants_of(self.registry.content())
+            self.take(controller.barrier_passed(task.effect.number, found, self.world.now))
         return True
 
     def _write(self, task: Task, effect: WriteTransaction, controller: FeatureController, outcome: str) -> bool:
@@ -395,7 +353,7 @@ class World:
         self.now = 1_000_000
         self.leader: int | None = None
         self.log = Log()
-        self.registry: list[tuple[str, Registration | None, int]] = []
+        self.registry: list[tuple[bytes, bytes | None, int]] = []
         self.processes: dict[str, Process] = {}
         self.successors: dict[str, Process] = {}
         """Second runs of a sidecar that have not taken over yet."""
@@ -436,12 +394,12 @@ class World:
     def stop(self, key: str) -> None:
         one = self.processes.pop(key)
         if one.registered:
-            self.registry.append((key, Registration(one.supported, False, one.boot, durable=one.durable), self.now))
+            self.registry.append((key.encode(), one.record("stopped"), self.now))
 
     def forget(self, key: str) -> None:
         """Delete the record of one that has no process."""
         if key not in self.processes:
-            self.registry.append((key, None, self.now))
+            self.registry.append((key.encode(), None, self.now))
 
     def propose(self, key: str, updates: list[FeatureUpdate], timeout: int, validate_only: bool, version: int) -> None:
         asker = self.processes[key]
@@ -469,7 +427,7 @@ class World:
                 last = topic.finalized.epoch if topic.present and topic.finalized else -1
                 outcome = known.outcome
                 if outcome.code == 0 and not unapplied(
-                    asker.registry.content(), outcome.waits_for, outcome.epoch, last
+                    asker.registry.membership.content(), outcome.waits_for, outcome.epoch, last
                 ):
                     invariants.in_force(self, known.outcome)
                     del self.requests[update]
@@ -491,7 +449,9 @@ class World:
     def run(self, one: Process) -> None:
         """Let a process do everything that it can do now."""
         for _ in range(20):
-            if self.now - one.beat >= HEARTBEAT or (one.settled and one.levels().epoch != self.epoch_of(one)):
+            if self.now - one.beat >= HEARTBEAT or (
+                one.controller and one.settled and one.levels().epoch != self.epoch_of(one)
+            ):
                 one.heartbeat()
             one.read_features()
             one.read_registry()
@@ -503,8 +463,8 @@ class World:
             self.log.finish("open")
 
     def epoch_of(self, one: Process) -> int:
-        known = one.registry.last.get(one.key)
-        return known[0].applied_epoch if known and known[0].boot == one.boot else -1
+        known = one.registry.membership.content().sidecars.get(one.node_id)
+        return known.record.applied_epoch if known and boot_of(known.record) == one.boot else -1
 
     # What must hold
 
@@ -512,14 +472,20 @@ class World:
         """All processes."""
         return [*self.processes.values(), *self.successors.values(), *self.draining.values()]
 
-    def known(self, end: int | None = None) -> Registry:
+    def known(self, end: int | None = None) -> RegistryContent:
         """The registry up to ``end``."""
         everything = Registry()
         everything.read(self.registry, end)
-        return everything
+        return everything.content()
 
     def barrier(self) -> None:
-        self.history.ran = {key: one.boot for key, one in self.known().alive().items() if one.supported}
+        known = self.known()
+        members = {f"sidecar/{node_id}": one for node_id, one in known.sidecars.items()} | {
+            f"reader/{name}": one for name, one in known.readers.items()
+        }
+        self.history.ran = {
+            key: boot_of(one.record) for key, one in members.items() if one.alive and one.record.features
+        }
 
     def committed(self, transaction: Transaction) -> None:
         invariants.committed(self, transaction)
