@@ -6,19 +6,24 @@ import asyncio
 import math
 import threading
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, TIMESTAMP_NOT_AVAILABLE
 from structlog.testing import capture_logs
 
 from proxy.errors import BrokersideError
-from proxy.fleet import compacted_topic, features_thread, registry, topic_thread
+from proxy.fleet import compacted_topic, features_thread, registry, topic_consumer, topic_thread
 from proxy.fleet.features_thread import FeaturesThread
 from proxy.fleet.membership import Member
 from proxy.fleet.registry import RegistryThread
 from proxy.fleet.sidecar_record import SidecarRecord, encode, record_key
+from proxy.fleet.topic_client import TopicError
+from proxy.fleet.topic_consumer import end_offset, to_topic_record
 from proxy.fleet.topic_spec import TopicRecord
 
 A, B = TopicRecord(b"a", b"1", 1000), TopicRecord(b"b", b"2", 1000)
@@ -216,3 +221,46 @@ async def test_the_last_record_says_that_it_stops(monkeypatch):
         while not made.written:  # noqa: ASYNC110 - nothing reports it
             await asyncio.sleep(0.001)
     assert made.written == [(record_key(1), VALUE), (record_key(1), LAST)]
+
+
+# What is read of a topic
+
+OFFSET_INVALID = -1001
+"""What librdkafka's admin client returns without an error where the leader was killed."""
+
+
+@pytest.mark.promise("architecture.md", "Only times that the broker's clock has given to records count.")
+def test_only_the_broker_s_clock_counts():
+    for timestamp, at in [
+        ((TIMESTAMP_LOG_APPEND_TIME, 1000), 1000),
+        ((TIMESTAMP_CREATE_TIME, 9_000_000_000_000), None),
+        ((TIMESTAMP_NOT_AVAILABLE, 0), None),
+    ]:
+        assert to_topic_record(b"sidecar/1", b"{}", timestamp).at == at, (timestamp, at)
+
+
+class Admin:
+    """Answers with these offsets, the last one again and again. ``refreshed``: how often it was asked for leaders."""
+
+    def __init__(self, *offsets: int) -> None:
+        self._offsets: Iterator[int] = iter(offsets)
+        self._last = 0
+        self.refreshed = 0
+
+    def list_offsets(self, asked: dict[Any, Any], **_: Any) -> dict[Any, Future[Any]]:
+        self._last = next(self._offsets, self._last)
+        answer: Future[Any] = Future()
+        answer.set_result(SimpleNamespace(offset=self._last))
+        return dict.fromkeys(asked, answer)
+
+    def list_topics(self, *_: Any, **__: Any) -> None:
+        self.refreshed += 1
+
+
+def test_a_leader_that_does_not_answer_is_not_an_empty_topic(monkeypatch):
+    monkeypatch.setattr(topic_consumer, "STALE_LEADER_PAUSES", (0.0, 0.0))
+    admin = Admin(OFFSET_INVALID, 384)
+    assert end_offset(cast(Any, admin), "t", 0) == 384
+    assert admin.refreshed == 1, "another broker leads it now"
+    with pytest.raises(TopicError):
+        end_offset(cast(Any, Admin(OFFSET_INVALID)), "t", 0)
