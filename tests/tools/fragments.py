@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.tools.authority import Authority
+
 ROOT = Path(__file__).parents[2]
 
 _BLOCK = re.compile(r"^(?P<indent> *)```(?P<kind>\w+)\n(?P<text>.*?)^ *```$", re.DOTALL | re.MULTILINE)
@@ -50,3 +52,16 @@ def blocks(*kinds: str, page: str = "") -> Iterator[Block]:
 def example() -> str:
     """The example observer, as docs/observers.md has it."""
     return next(blocks("python", page="docs/observers.md")).text
+
+
+def write_example_files(folder: Path, password: str, keys: str) -> None:
+    """The files that the complete example of docs/config.md names. ``password``: of librdkafka; ``keys``: of HMAC."""
+    (folder / "secrets").mkdir()
+    (folder / "secrets" / "internal-password").write_text(password)
+    (folder / "secrets" / "registry-keys").write_text(keys)
+    (folder / "secrets" / "audit-keys").write_text(keys)
+    authority = Authority(folder / "tls")
+    Authority(folder / "tls", "clients-ca")
+    for name in ("kafka-1", "sidecar"):
+        authority.issue(name, f"CN={name}", password="of-the-key")
+        (folder / "tls" / f"{name}.password").write_text("of-the-key\n")

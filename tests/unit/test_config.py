@@ -13,7 +13,7 @@ from proxy.config.serialization import pack, unpack
 from proxy.errors import ConfigError, LocalError
 from proxy.interceptors.tags import TAGS_BY_NAME
 from proxy.start_checks import check_consumers
-from tests.tools.example_files import write_example_files
+from tests.tools.fragments import write_example_files
 
 CANARY = "c4n4ry-hunter2"
 KEYS = "k1:" + 64 * "a"

@@ -20,7 +20,7 @@ from proxy.config.reference import example
 from proxy.errors import LocalError
 from proxy.reload import ConfigFileMonitor, Reloader, ReloadResult
 from tests.tools.authority import Authority
-from tests.tools.example_files import write_example_files
+from tests.tools.fragments import write_example_files
 from tests.tools.mutations import mutations
 
 CANARY = "c4n4ry-hunter2"
