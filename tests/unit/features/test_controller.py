@@ -49,35 +49,24 @@ AWAY, OPENING, BOOTSTRAP, SERVING, CHANGING, APPLYING = ControllerState
 # ---- opening ----------------------------------------------------------------------------------------------------
 
 
-def test_it_fences_reads_and_claims_before_it_serves() -> None:
-    one = executor()
-    one.put(FEATURES_KEY, FinalizedFeatures(4, finalized(2)))
-    one.put(CONTROLLER_KEY, ControllerClaim(6, 2, "another"))
-    one.waits = (WriteTransaction,)
-    one.hold()
-    assert (one.controller.state, one.controller.claim) == (OPENING, 0)
-    (write,) = one.waiting
-    assert isinstance(write, WriteTransaction)
-    assert dict(write.records) == {CONTROLLER_KEY: encode(ControllerClaim(7, 1, "boot"))}
-    one.go()
-    assert (one.controller.state, one.controller.claim) == (SERVING, 7)
-    assert [(line.event, dict(line.fields)) for line in one.lines] == [
-        ("feature_controller", {"change": "taken", "claim": 7})
-    ]
-
-
-def test_what_the_controller_before_has_left_is_cleared() -> None:
+def test_it_fences_reads_and_claims_before_it_serves_and_clears_what_the_one_before_has_left() -> None:
     one = executor()
     one.propose(1, to(3))
     pending = PendingUpdate(name(1), finalized(3))
     one.put(FEATURES_KEY, FinalizedFeatures(4, finalized(2), pending, 2))
+    one.put(CONTROLLER_KEY, ControllerClaim(6, 2, "another"))
+    one.waits = (WriteTransaction,)
     one.hold()
-    assert one.controller.state is SERVING
+    assert (one.controller.state, one.controller.claim) == (OPENING, 0)
+    one.waits = ()
+    one.go()
+    assert (one.controller.state, one.controller.claim) == (SERVING, 7)
     assert one.written(0) == {
-        CONTROLLER_KEY: ControllerClaim(1, 1, "boot"),
+        CONTROLLER_KEY: ControllerClaim(7, 1, "boot"),
         FEATURES_KEY: FinalizedFeatures(4, finalized(2), None, 1, BROKER_CLOCK),
         update_key(name(1)): UpdateOutcome(96, "the feature controller has moved; ask again", 4),
     }
+    assert (one.lines[0].event, one.lines[0].fields) == ("feature_controller", {"change": "taken", "claim": 7})
     new = executor()
     new.put(FEATURES_KEY, FinalizedFeatures(0, {}, PendingUpdate("", finalized(3)), 2))
     new.hold()
@@ -324,31 +313,23 @@ def test_an_update_by_a_client_that_has_the_answer_to_the_one_before_is_served()
     assert one.outcome(2).code == 0
 
 
-def test_an_update_that_is_wrong_changes_nothing() -> None:
-    one = serving()
-    one.propose(1, to(3), to(9, feature="brokerside.none"), principal="User:alice", client_ip="10.0.0.1", listener="A")
-    assert one.controller.state is SERVING
-    assert one.outcome(1).code == 95
-    assert one.levels.features == finalized(2)
-    line = one.lines[-1]
-    assert line.event == "features_refused"
-    assert (line.fields["code"], line.fields["principal"], line.fields["client_ip"], line.fields["listener"]) == (
-        95, "User:alice", "10.0.0.1", "A",
-    )  # fmt: skip
-
-
-def test_validation_and_what_changes_nothing_write_no_levels() -> None:
-    for upgrade, fields, code in (
-        (to(3), {"validate_only": True}, 0),
-        (to(9), {"validate_only": True}, 95),
-        (to(2), {}, 0),
-        (to(2), {"api_version": 0}, 95),  # version 0 refuses the level that is finalized
+def test_validation_what_changes_nothing_and_what_is_wrong_write_no_levels() -> None:
+    asker = {"principal": "User:alice", "client_ip": "10.0.0.1", "listener": "A"}
+    for updates, fields, code in (
+        ([to(3)], {"validate_only": True}, 0),
+        ([to(9)], {"validate_only": True}, 95),
+        ([to(2)], {}, 0),
+        ([to(2)], {"api_version": 0}, 95),  # version 0 refuses the level that is finalized
+        ([to(3), to(9, feature="brokerside.none")], asker, 95),
     ):
         one = serving()
-        one.propose(1, upgrade, **fields)
-        assert one.controller.state is SERVING, (upgrade, fields)
-        assert (one.outcome(1).code, one.outcome(1).waits_for) == (code, ()), (upgrade, fields)
-        assert FEATURES_KEY not in one.written(), (upgrade, fields)
+        one.propose(1, *updates, **fields)
+        assert (one.controller.state, one.levels.features) == (SERVING, finalized(2)), (updates, fields)
+        assert (one.outcome(1).code, one.outcome(1).waits_for) == (code, ()), (updates, fields)
+        assert FEATURES_KEY not in one.written(), (updates, fields)
+    line = one.lines[-1]
+    assert (line.event, line.fields["code"]) == ("features_refused", 95)
+    assert {key: line.fields[key] for key in asker} == asker
 
 
 @pytest.mark.promise("features.md", "At most 32 updates wait for the controller.")
