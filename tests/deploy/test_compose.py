@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from proxy.cli import _parser
 from proxy.local.ports import free_ports
-from tests.deploy import images as built
+from tests.deploy import podman as built
 from tests.deploy import prometheus
 from tests.deploy.lab import host, lab, localized
 from tests.deploy.podman import BASE, DESCRIPTORS, Podman, podman

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from proxy.local.cluster import ClusterState
-from tests.deploy.images import sidecar
-from tests.deploy.podman import Podman, podman
+from tests.deploy.podman import Podman, podman, sidecar
 from tests.deploy.running import MountedConfig, Running, configuration, transfer, until
 
 pytestmark = [pytest.mark.deploy, pytest.mark.kafka, pytest.mark.timeout(900)]

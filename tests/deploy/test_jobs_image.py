@@ -15,8 +15,7 @@ import pytest
 from proxy.local.cluster import ClusterState
 from proxy.local.jars import resolve
 from proxy.local.sidecars import SidecarProcess
-from tests.deploy.images import jobs
-from tests.deploy.podman import Podman, podman
+from tests.deploy.podman import Podman, jobs, podman
 from tests.deploy.running import Running, transfer, until
 
 pytestmark = [pytest.mark.deploy, pytest.mark.kafka, pytest.mark.timeout(1200)]

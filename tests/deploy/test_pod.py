@@ -10,9 +10,8 @@ import pytest
 import yaml
 
 from proxy.local.ports import free_ports
-from tests.deploy.images import kafka, sidecar
 from tests.deploy.manifests import CHART, Manifest, Render, environment, only, sidecar_of
-from tests.deploy.podman import Podman, podman
+from tests.deploy.podman import Podman, kafka, podman, sidecar
 from tests.deploy.running import Running, transfer, until
 
 pytestmark = [pytest.mark.deploy, pytest.mark.kafka, pytest.mark.timeout(900)]

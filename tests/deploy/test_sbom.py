@@ -13,8 +13,7 @@ import pyspark
 import pytest
 
 from proxy.local.jars import SETS
-from tests.deploy.images import jobs, sidecar
-from tests.deploy.podman import Podman, podman
+from tests.deploy.podman import Podman, jobs, podman, sidecar
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "sbom"
 LOCKS = Path(__file__).parents[2] / "deploy" / "locks"

@@ -12,13 +12,12 @@ from observers.examples import encode_event
 from observers.topic_id_learner import carries_topic_ids
 from proxy.core import request_resources
 from proxy.core.exchange import EMPTY_RECORD_SET
+from proxy.core.records import sums_of
 from proxy.core.response_errors import program
 from tests.frames import METADATA, SASL_HANDSHAKE, batch, produce, produced, request, response, sized
-from tests.golden.frames import Frame, recordings
-from tests.golden.message_sets import message_sets
+from tests.golden.frames import Frame, message_sets, recordings
 from tests.sasl import authenticate, authenticate_reply, bearer, handshake, handshake_reply, jwt, plain, scram, software
 from tests.tools import messages, random_messages
-from tests.tools.facts import counted
 from tests.tools.messages import Field, Made, Message, encode
 from tests.unit.observers.test_otlp_encoding import KINDS
 
@@ -33,6 +32,9 @@ MESSAGES: list[tuple[int, bool, Message]] = [
     (78, True, messages.SHARE_FETCH_RESPONSE),
 ]
 """Api key, whether it is a response, and layout of what has a walker."""
+
+WALKED = {0: "produce", 1: "fetch", 78: "share_fetch"}
+"""Names of these messages by api key."""
 
 CLIENT, BROKER = 0, 0x8000
 """Who sends a step of a script; see ``step``."""
@@ -92,7 +94,7 @@ def _value(field: Field, version: int, rng: Random) -> Any:
     match field.type:
         case "records":
             data = rng.choice([None, *record_sets()])
-            return Made(data, (data and counted(data)) or EMPTY_RECORD_SET)
+            return Made(data, sums_of(data) if data else EMPTY_RECORD_SET)
         case "uuid":
             return rng.randbytes(16)
         case "string":

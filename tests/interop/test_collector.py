@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import yaml
 from proxy.local import cluster as local
 from proxy.local.cluster import ClusterState
 from proxy.local.ports import free_ports
+from proxy.local.process import spawn, stop
 from proxy.local.sidecars import SidecarProcess
 from tests.integration.collector import Collector
 from tests.integration.librdkafka import consume, produce
@@ -42,27 +42,14 @@ class OpenTelemetryCollector:
             },
         }
         (folder / "collector.yaml").write_text(yaml.safe_dump(config))
-        self.start()
 
     def start(self) -> None:
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
-
-        def is_ready() -> bool:
-            text = self._log.read_text()
-            assert self._process.poll() is None, text
-            return "Everything is ready" in text.rpartition("Starting otel_collector")[2]
-
-        try:
-            until(is_ready)
-        except BaseException:
-            self._process.kill()
-            self._process.wait()
-            raise
+        self._process = spawn(self._command, self._log)
+        until(lambda: not self._process.alive() or "Everything is ready" in self._log.read_text())
+        assert self._process.alive(), self._log.read_text()
 
     def stop(self) -> None:
-        self._process.terminate()
-        self._process.wait(120)
+        stop([self._process], 120)
 
 
 @pytest.fixture
@@ -70,14 +57,16 @@ def behind() -> Iterator[Collector]:
     made = Collector()
     yield made
     made.close()
-    made.join()
 
 
 @pytest.fixture
 def collector(behind: Collector, tmp_path: Path) -> Iterator[OpenTelemetryCollector]:
     made = OpenTelemetryCollector(tmp_path, behind)
-    yield made
-    made.stop()
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
 
 
 @pytest.fixture

@@ -140,11 +140,8 @@ def test_stores_in_pem(tmp_path: Path) -> None:
         "ssl.key.location": "/etc/kafka/client.pem",
         "ssl.endpoint.identification.algorithm": "none",
     }
-
-
-def test_settings_of_librdkafka_stay(tmp_path: Path) -> None:
     lines = ["security.protocol=sasl_ssl", "sasl.username=alice", "sasl.password=secret", "ssl.ca.location=/ca.pem"]
-    assert settings_of(tmp_path, *lines) == dict(line.split("=") for line in lines)
+    assert settings_of(tmp_path, *lines) == dict(line.split("=") for line in lines), "as librdkafka names them"
 
 
 @pytest.mark.promise("commands.md", "A property without a counterpart is named, and its value is not shown.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.commands.feature_lines import lower_all, raise_all, report_lines, report_of, update_lines
+from proxy.commands.feature_lines import lower_all, raise_all, report_lines, report_of
 from proxy.features.catalog import (
     AUDIT_EVENT_SCHEMA,
     BROKER_METADATA,
@@ -14,10 +14,8 @@ from proxy.features.catalog import (
 )
 from proxy.features.records import (
     SAFE_DOWNGRADE,
-    UNSAFE_DOWNGRADE,
     FeatureUpdate,
 )
-from proxy.features.updates import UpdateResult
 from proxy.interceptors.broker_metadata import BrokerEntry
 from proxy.rpc.feature_messages import DescribedFeatures
 
@@ -71,47 +69,6 @@ def test_what_is_supported_and_finalized() -> None:
         "sidecar 2  0.3.0  not running  epoch 7  audit.event.schema 1-1",
         "broker 4  no sidecar",
     ]
-
-
-def test_tags_that_are_not_as_expected_are_passed_over() -> None:
-    odd = broker(1, sidecar_version="1\x1b[31m", sidecar_features="a=1-2,?,b=1", brokerside_features_epoch="x")
-    assert report_lines(report_of(FOUND, odd, [odd]))[-1] == "sidecar 1  1\\x1b[31m  running  epoch -  a 1-2"
-    older = broker(2, sidecar_version="0.1.0")
-    assert report_lines(report_of(FOUND, older, [older]))[-1] == "sidecar 2  0.1.0  running  epoch -  no features"
-
-
-def test_updates_and_their_results() -> None:
-    finalized = {AUDIT_EVENT_SCHEMA: LevelRange(1, 2), LATER: LevelRange(1, 3)}
-    updates = [
-        FeatureUpdate(QUOTA_IP, 1),
-        FeatureUpdate(AUDIT_EVENT_SCHEMA, 3),
-        FeatureUpdate(LATER, 0, SAFE_DOWNGRADE),
-    ]
-    results = {
-        QUOTA_IP: UpdateResult(0),
-        AUDIT_EVENT_SCHEMA: UpdateResult(95, "sidecar 3 (0.2.0) supports 1 to 2\x07; asked: 3"),
-        LATER: UpdateResult(96),
-    }
-    assert update_lines(updates, finalized, results) == [
-        (
-            "      [Add]\tFeature: brokerside.quota.ip\tExistingFinalizedMaxVersion: -\t"
-            "NewFinalizedMaxVersion: 1\tResult: OK"
-        ),
-        (
-            "      [Upgrade]\tFeature: brokerside.audit.event.schema\tExistingFinalizedMaxVersion: 2\t"
-            "NewFinalizedMaxVersion: 3\tResult: FAILED: sidecar 3 (0.2.0) supports 1 to 2\\x07; asked: 3"
-        ),
-        (
-            "      [Delete]\tFeature: brokerside.later\tExistingFinalizedMaxVersion: 3\tNewFinalizedMaxVersion: -\t"
-            "Result: FAILED: error 96"
-        ),
-    ]
-    [line] = update_lines(
-        [FeatureUpdate(AUDIT_EVENT_SCHEMA, 1, UNSAFE_DOWNGRADE)], finalized, {AUDIT_EVENT_SCHEMA: UpdateResult(0)}
-    )
-    assert line.startswith("      [Downgrade]\tFeature: brokerside.audit.event.schema\t")
-    [line] = update_lines([FeatureUpdate(AUDIT_EVENT_SCHEMA, 3)], finalized, {AUDIT_EVENT_SCHEMA: UpdateResult(31)})
-    assert line.endswith("Result: FAILED: not authorized: the user needs Alter on the cluster (error 31)")
 
 
 @pytest.mark.promise(

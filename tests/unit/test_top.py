@@ -60,19 +60,6 @@ def test_connections_are_added_up_and_the_busiest_come_first() -> None:
     ]
 
 
-def test_a_connection_that_was_too_idle_to_be_listed_has_no_rates_at_first() -> None:
-    listed = [connection(1, open_time=50.0, request_count=5)]
-    before = Sample(10.0, ConnectionsView(3, 3, listed), {})
-    after = sample(
-        12.0,
-        connection(1, open_time=50.0, request_count=15),
-        connection(2, open_time=7.0, request_count=1_000_000),
-        connection(3, open_time=60.0, request_count=4),
-    )
-    (row,) = client_rows(before, after, "principal", "requests")
-    assert (row.connections, row.requests) == (3, 7.0)
-
-
 PAGE = """\
 brokerside_requests_total{{api="Produce",listener="A"}} {produced}
 brokerside_requests_total{{api="Produce",listener="B"}} 10

@@ -1,33 +1,15 @@
-import java.util.ArrayList;
-import java.util.Collections;
-import java.util.List;
-import java.util.Map;
-import java.util.Properties;
-import java.util.Set;
-import java.util.TreeMap;
+import java.time.Duration;
+import java.util.*;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
-import java.time.Duration;
-import org.apache.kafka.clients.admin.Admin;
-import org.apache.kafka.clients.admin.AlterConfigOp;
-import org.apache.kafka.clients.admin.ConfigEntry;
-import org.apache.kafka.clients.admin.NewPartitions;
-import org.apache.kafka.clients.admin.NewTopic;
-import org.apache.kafka.clients.admin.OffsetSpec;
-import org.apache.kafka.clients.admin.RecordsToDelete;
-import org.apache.kafka.clients.consumer.ConsumerRecords;
-import org.apache.kafka.clients.consumer.KafkaConsumer;
-import org.apache.kafka.clients.producer.KafkaProducer;
-import org.apache.kafka.clients.producer.ProducerRecord;
-import org.apache.kafka.common.KafkaFuture;
-import org.apache.kafka.common.Metric;
-import org.apache.kafka.common.MetricName;
-import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.clients.admin.*;
+import org.apache.kafka.clients.consumer.*;
+import org.apache.kafka.clients.producer.*;
+import org.apache.kafka.common.*;
 import org.apache.kafka.common.acl.AclBindingFilter;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.quota.ClientQuotaFilter;
-import org.apache.kafka.common.serialization.ByteArrayDeserializer;
-import org.apache.kafka.common.serialization.ByteArraySerializer;
+import org.apache.kafka.common.serialization.*;
 
 /**
  * Produces with every codec, in a transaction and without an answer, consumes in a group, and makes every admin call
@@ -64,15 +46,13 @@ public final class Everything {
         return settings;
     }
 
-    private static void produce(String role, Map<String, String> chosen) throws Exception {
+    private static void produce(String role, Map<String, String> chosen) {
         Properties settings = settings(role);
         settings.putAll(chosen);
         settings.put("linger.ms", "5");
         boolean transactional = chosen.containsKey("transactional.id");
-        KafkaProducer<byte[], byte[]> producer =
-            new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer());
         List<Metric> metrics;
-        try {
+        try (var producer = new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer())) {
             if (transactional) {
                 producer.initTransactions();
                 producer.beginTransaction();
@@ -86,8 +66,6 @@ public final class Everything {
                 producer.commitTransaction();
             }
             metrics = new ArrayList<>(producer.metrics().values());
-        } finally {
-            producer.close();
         }
         report(role, "producer-metrics", metrics, "record-send-total");
     }
@@ -96,24 +74,19 @@ public final class Everything {
         Properties settings = settings(role);
         settings.put("group.id", prefix + "-group");
         settings.put("auto.offset.reset", "earliest");
-        KafkaConsumer<byte[], byte[]> consumer =
-            new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer());
-        List<Metric> metrics = new ArrayList<>();
-        try {
+        List<Metric> metrics;
+        try (var consumer = new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
             consumer.subscribe(List.of(topic));
             int read = 0;
             long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
             while (read < expected && System.nanoTime() < end) {
-                ConsumerRecords<byte[], byte[]> got = consumer.poll(Duration.ofMillis(200));
-                read += got.count();
+                read += consumer.poll(Duration.ofMillis(200)).count();
             }
             if (read != expected) {
                 throw new IllegalStateException("consumed " + read + " of " + expected);
             }
             consumer.commitSync();
-            metrics.addAll(consumer.metrics().values());
-        } finally {
-            consumer.close();
+            metrics = new ArrayList<>(consumer.metrics().values());
         }
         report(role, "consumer-metrics", metrics, "");
     }
@@ -121,9 +94,8 @@ public final class Everything {
     private static void administer(String role) throws Exception {
         ConfigResource config = new ConfigResource(ConfigResource.Type.TOPIC, topic);
         TopicPartition first = new TopicPartition(topic, 0);
-        Admin admin = Admin.create(settings(role));
         List<Metric> metrics;
-        try {
+        try (Admin admin = Admin.create(settings(role))) {
             attempt(admin.listTopics().names());
             attempt(either(admin.describeTopics(Set.of(topic)), "allTopicNames", "all"));
             attempt(admin.describeCluster().nodes());
@@ -147,8 +119,6 @@ public final class Everything {
             attempt(admin.describeDelegationToken().delegationTokens());
             attempt(admin.deleteTopics(Set.of(topic)).all());
             metrics = new ArrayList<>(admin.metrics().values());
-        } finally {
-            admin.close(Duration.ofSeconds(30));
         }
         report(role, "admin-client-metrics", metrics, "");
     }

@@ -97,17 +97,6 @@ def test_listeners_come_and_go() -> None:
     assert simulation.quotas.open_by_listener["CLIENT"] == simulation.quotas.open_total == 12
 
 
-def test_held_connections_of_a_removed_listener_are_refused() -> None:
-    both = Limits(listeners={"CLIENT": ListenerLimits(), "OTHER": ListenerLimits()}, ip_rates={A: Quota(5)}, samples=2)
-    simulation = Simulation(both)
-    kept, gone = simulation.connect([0] * 6), simulation.connect([1], listener="OTHER")
-    simulation.run(1)
-    assert (len(simulation.quotas.held), refused(gone)) == (2, [])
-    simulation.update_limits(with_(both, listeners={"CLIENT": ListenerLimits()}))
-    assert (len(simulation.quotas.held), refused(gone)) == (1, [1])
-    assert len(admitted(kept)) == 5
-
-
 class Succession(Simulation):
     """``hand_over`` replaces the process in which the limits are, as a takeover does."""
 

@@ -30,17 +30,6 @@ def test_a_full_listener_accepts_nothing_until_one_has_left() -> None:
     assert refused(clients) == []
 
 
-def test_a_full_broker_stops_all_its_listeners() -> None:
-    simulation = Simulation(of(100, 60, "CLIENT", "OTHER"))
-    clients, other = simulation.connect([0] * 60), simulation.connect([1] * 60, "OTHER")
-    simulation.run(5_000)
-    assert (len(admitted(clients)), len(admitted(other))) == (60, 40)
-    assert [throttle.scope for throttle in simulation.throttles] == ["broker"]
-    simulation.leave(clients[0])
-    assert len(admitted(other)) == 41
-    assert simulation.quotas.open_total == 100
-
-
 @pytest.mark.promise(
     "limits.md",
     "Each inter-broker connection beyond `max.connections` costs exactly one connection of another listener.",

@@ -84,13 +84,6 @@ def test_of_two_exceeded_rates_the_longer_delay_counts_and_both_are_measured() -
     ]
     rates = [simulation.quotas.sensors.rate(name, 400) for name in ("OTHER", "CLIENT", None)]
     assert rates == pytest.approx([1 / 10.399, 51 / 10.4, 52 / 10.4])
-    listeners = {"OTHER": ListenerLimits(rate=Quota(6)), "CLIENT": ListenerLimits(rate=Quota(5))}
-    simulation = Simulation(Limits(listeners=listeners, rate=Quota(6)))
-    simulation.connect([0] * 10, "OTHER")
-    clients = simulation.connect([1] * 51, "CLIENT")  # 51 at 5/s need 10.2 s, 61 at 6/s less
-    simulation.run()
-    assert clients[-1].admitted == 201
-    assert [(throttle.scope, throttle.delay_ms) for throttle in simulation.throttles] == [("listener", 200)]
 
 
 @pytest.mark.promise(
