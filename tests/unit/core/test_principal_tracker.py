@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from proxy.core.exchange import Connection, ConnectionTransition
 from proxy.core.principal_tracker import (
@@ -110,6 +111,9 @@ def test_plain(token: bytes, principal: str) -> None:
 def test_scram(mechanism: str, first: bytes, principal: str) -> None:
     tracker = logged_in(mechanism, (first, SERVER_FIRST), (CLIENT_FINAL, SERVER_FINAL))
     assert who(tracker.connection) == (principal, "sasl", mechanism)
+    for extensions in (",tokenauth=true", ",tokenauth=TRUE", ",a=b,tokenauth=True"):  # a delegation token's
+        tracker = logged_in(mechanism, (scram("tokenId", extensions), SERVER_FIRST), (CLIENT_FINAL, SERVER_FINAL))
+        assert who(tracker.connection) == (f"User:<unknown:{mechanism} token>", "unknown", mechanism)
 
 
 @pytest.mark.promise(
@@ -346,6 +350,16 @@ def test_nobody_loses_their_name_among_many_tokens(already: bool) -> None:
     assert tracker.passed(3.0) is None
     assert tracker.connection.principal == "User:alice"
     assert tracker.closed(4.0) is None
+
+
+def test_many_tokens_make_nobody_unknown_where_nobody_logs_in() -> None:
+    tracker = PrincipalTracker(replace(FRESH, principal_source="anonymous"))
+    for _ in range(2 * MAX_UNANSWERED):
+        tracker.request(2, SASL_AUTHENTICATE, authenticate(plain("victim")))
+    for _ in range(2 * MAX_UNANSWERED):
+        tracker.response(SASL_AUTHENTICATE, authenticate_reply(error_code=34), 2.0)
+    assert tracker.passed(3.0) is None
+    assert tracker.connection.principal == "User:ANONYMOUS"
 
 
 def test_nobody_loses_their_name_to_a_later_login_that_cannot_be_read() -> None:

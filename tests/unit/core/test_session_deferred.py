@@ -17,7 +17,6 @@ from proxy.core.interceptor import (
     Verdict,
 )
 from proxy.core.observation_interest import WANT_EXCHANGE, WANT_RESPONSE_BODY
-from proxy.errors import PeerError
 from tests.cases import each
 from tests.frames import METADATA, batch, produce, request, response
 from tests.tools.interceptors import HELD, REPLIED, replied, served
@@ -76,18 +75,6 @@ def test_it_is_due_once_all_before_it_is_answered_and_nothing_passes_it() -> Non
         (5, "answered", True),
     ]
     assert bench.counters.intercepted == {(REPLIED, "replied"): 2, (HELD, "replied"): 1}
-
-
-@each(("number", "size"), [(7, 1), (7, 4), (7, 7), (1, 7)])
-def test_it_is_not_due_while_a_frame_of_the_broker_is_under_way(number: int, size: int) -> None:
-    bench = Bench()
-    bench.client(deferred(1, b"later"))
-    assert bench.session.deferred is not None
-    bench.broker(response(number)[:size])
-    assert bench.session.deferred is None
-    with pytest.raises(PeerError) as refused:
-        bench.broker(response(number)[size:])
-    assert (refused.value.side, refused.value.reason) == ("broker", "out_of_sync")
 
 
 @each(("given", "cause", "failures"), [(None, "unsupported_request", 0), (RuntimeError("serve"), "session_failed", 1)])

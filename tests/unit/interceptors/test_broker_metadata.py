@@ -1,5 +1,3 @@
-import struct
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,18 +17,9 @@ from proxy.interceptors.broker_metadata import (
     encode_response,
 )
 from tests.cases import each
+from tests.frames import request, response
 
 KEY = 30_000
-
-
-def request_frame(body: bytes) -> str:
-    """Kafka's request header v1 with correlation id 1 and client id ``c``."""
-    head = struct.pack(">hhih", KEY, 0, 1, 1) + b"c"
-    return (struct.pack(">i", len(head + body)) + head + body).hex()
-
-
-def response_frame(body: bytes) -> str:
-    return (struct.pack(">ii", 4 + len(body), 1) + body).hex()
 
 
 @pytest.mark.promise("broker-metadata.md", "BrokerMetadata has the bytes that its page gives, request and response.")
@@ -39,7 +28,7 @@ def test_golden_bytes():
         ([3], "0000001375300000000000010001630000000100000003"),
         ([], "0000000f753000000000000100016300000000"),
     ):
-        assert request_frame(encode_request(node_ids)) == golden
+        assert request(KEY, 0, 1, encode_request(node_ids)).hex() == golden
         assert decode_request(bytes.fromhex(golden)[15:]) == node_ids
     assert decode_request(b"\xff\xff\xff\xff") == [], "null is as empty"
     golden = (
@@ -47,7 +36,7 @@ def test_golden_bytes():
         "002385000000280000004d00000000"
     )
     brokers = [BrokerEntry(3, "h", 9092, 40, 77, {"rack": "r8a9"}), BrokerEntry(4, "h", 9093, 40, 77)]
-    assert response_frame(encode_response(brokers)) == golden
+    assert response(1, encode_response(brokers)).hex() == golden
     assert decode_response(bytes.fromhex(golden)[8:]) == brokers
 
 

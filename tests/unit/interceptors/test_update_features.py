@@ -197,12 +197,13 @@ def test_more_than_any_client_sends_is_refused_before_it_is_read(
 @each("version", VERSIONS)
 def test_the_broker_is_asked_as_this_client_and_then_the_controller(version: int) -> None:
     bench = Bench()
-    asked = UpdateRequest(version, 60_000, (RAISE, FeatureUpdate(QUOTA_IP, 1, SAFE_DOWNGRADE)))
+    updates = (RAISE, FeatureUpdate(QUOTA_IP, 1, SAFE_DOWNGRADE))
+    asked = UpdateRequest(version, 60_000, updates, validate_only=version > 0)
     assert bench.serve(asked, allowed(version)) == b"\0" + encode_response(asked, UpdateResult(NONE))
     question = encode_request(UpdateRequest(version, 5000, (), validate_only=True))
     assert bench.called == [(UPDATE_FEATURES, version, question)]
     assert bench.asked == [
-        UpdateRequest(version, 60_000, asked.updates, False, CLIENT.principal, CLIENT.client_ip, CLIENT.listener)
+        UpdateRequest(version, 60_000, updates, version > 0, CLIENT.principal, CLIENT.client_ip, CLIENT.listener)
     ]
     bench = Bench(result=UpdateResult(FEATURE_UPDATE_FAILED, "not applied yet by sidecar 2"))
     answer = bench.serve(asked, allowed(version))

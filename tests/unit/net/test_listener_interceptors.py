@@ -11,11 +11,9 @@ from proxy.coordinator.view import GroupsDirectory, GroupsView
 from proxy.coordinator.wire import RegisterConsumerRequest, encode_register_consumer_request
 from proxy.core.apis import API_VERSIONS
 from proxy.core.exchange import Connection
-from proxy.core.interceptor import ON_BODY, Disposition, Request
-from proxy.features.catalog import AUDIT_EVENT_SCHEMA, LevelRange
-from proxy.features.view import FeaturesDirectory, FeaturesView
+from proxy.core.interceptor import Disposition, Request
+from proxy.features.view import FeaturesDirectory
 from proxy.interceptors.broker_metadata import BrokerView, FleetDirectory, FleetView
-from proxy.interceptors.update_features import UPDATE_FEATURES
 from proxy.net.feature_update_calls import fail_update
 from proxy.net.listener_interceptors import ListenerInterceptors
 from proxy.net.upstream import Upstream
@@ -54,29 +52,14 @@ def led(interceptors: ListenerInterceptors, body: bytes) -> bytes:
     return found[0] + body[found[1] :]
 
 
-def listener_interceptors(
-    fleet: FleetDirectory, features: FeaturesDirectory | None = None, config: Config = CONFIG
-) -> ListenerInterceptors:
+def listener_interceptors(fleet: FleetDirectory, config: Config = CONFIG) -> ListenerInterceptors:
     """The interceptors of the listener in ``config``."""
     (listener,) = config.listeners
     upstream = Upstream(listener.upstream, 1.0, listener.upstream_source)
     logger = RateLimitedLogger(structlog.get_logger())
-    directory = features or FeaturesDirectory()
     groups = GroupsDirectory()
     groups.view = GroupsView(1, {0: 1}, frozenset({0}), 1)
-    return ListenerInterceptors(config, listener, upstream, fleet, directory, groups, fail_update, logger)
-
-
-def test_update_features_is_intercepted_while_there_are_features() -> None:
-    features = FeaturesDirectory()
-    interceptors = listener_interceptors(FleetDirectory(FleetView(1, ())), features)
-    assert interceptors.chain.flags(UPDATE_FEATURES, 2) == 0
-    features.view = FeaturesView({AUDIT_EVENT_SCHEMA: LevelRange(1, 2)})
-    interceptors.apply_features_view()
-    assert [interceptors.chain.flags(UPDATE_FEATURES, version) for version in range(4)] == [ON_BODY] * 3 + [0]
-    features.view = FeaturesView()
-    interceptors.apply_features_view()
-    assert interceptors.chain.flags(UPDATE_FEATURES, 2) == 0
+    return ListenerInterceptors(config, listener, upstream, fleet, FeaturesDirectory(), groups, fail_update, logger)
 
 
 def test_a_broker_that_does_not_run_keeps_its_address() -> None:

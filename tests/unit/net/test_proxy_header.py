@@ -100,6 +100,22 @@ async def test_a_header_lets_in_with_its_address_however_it_comes_and_not_a_byte
     assert door.came[-1][1] == SOMEBODY, "without an address in the header it is that of the load balancer"
 
 
+async def test_the_loop_is_not_busy_while_a_header_is_incomplete(door, monkeypatch):
+    looks = 0
+
+    def look(pending, original=proxy_header._PendingHeader._on_readable):
+        nonlocal looks
+        looks += 1
+        original(pending)
+
+    monkeypatch.setattr(proxy_header._PendingHeader, "_on_readable", look)
+    client = await door.dial(HEADER[:10])
+    for at in range(10, 20):
+        client.sendall(HEADER[at : at + 1])
+        await asyncio.sleep(0.01)
+    assert looks <= 1 + 10
+
+
 @pytest.mark.promise(
     "limits.md", "Behind a load balancer a connection without a PROXY header, or from another address, is closed."
 )

@@ -152,6 +152,16 @@ def test_after_a_batch_is_refused_each_record_has_one_of_its_own(producer: Audit
     assert ([(load, retriable) for load, _, retriable in settled], producer.queued) == ([("first", False)], 2)
 
 
+def test_at_the_end_what_both_producers_hold_is_taken_back(producer: AuditProducer, settled: Settled) -> None:
+    producer.send(b"x", "shared")
+    producer._stop_sharing()
+    producer.send(b"x", "alone")
+    producer.poll(0)
+    producer.close(0)
+    assert settled == [("shared", "closed", True), ("alone", "closed", True)]
+    assert (producer.queued, producer.queued_bytes) == (0, 0)
+
+
 @pytest.mark.promise("audit-delivery.md", "Settings of the audit topic by which events are lost are problems.")
 def test_what_makes_a_topic_a_bad_place() -> None:
     good = {"cleanup.policy": "delete", "retention.ms": str(DAY_MS), "max.message.bytes": "900000"}

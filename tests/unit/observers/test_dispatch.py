@@ -25,7 +25,7 @@ from proxy.core.observation_interest import (
     WANT_RESPONSE_BODY,
 )
 from tests.unit.observers import fakes
-from tests.unit.observers.samples import change, exchange, fetch, produce, report
+from tests.unit.observers.samples import change, connection, exchange, fetch, produce, report
 
 FAKES = "tests.unit.observers.fakes"
 
@@ -178,6 +178,18 @@ def test_however_heavy_one_request_is_no_other_is_lost_for_it() -> None:
     dispatcher.close(60)
     assert [one is heavy for one in gated.seen].index(True) == 201
     assert gated.seen[-1].correlation_id == 2
+
+
+def test_long_names_of_connections_count_for_what_may_wait() -> None:
+    dispatcher, keeper = held("GatedWatcher")
+    long = change(connection=connection(principal="User:" + 60_000 * "x"))
+    for some, expected in ((long, 0), (long, MAX_BATCH_EXCHANGES), (change(), MAX_BATCH_EXCHANGES)):
+        for _ in range(MAX_BATCH_EXCHANGES):
+            dispatcher.record_change(some)
+        dispatcher.flush()
+        assert lost(dispatcher) == expected
+    keeper.gate.set()
+    dispatcher.close(60)
 
 
 @pytest.mark.promise("observers.md", "What does not fit into an observer's bounded queue is counted as lost.")

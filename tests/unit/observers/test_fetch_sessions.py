@@ -16,7 +16,7 @@ from observers.fetch_sessions import (
     FetchSessions,
 )
 from proxy.compiled.exchange import Exchange
-from tests.unit.observers.samples import connection, fetch
+from tests.unit.observers.samples import TOPIC_ID, connection, fetch
 
 INVALID_EPOCH = 71
 
@@ -48,6 +48,7 @@ def test_a_session_ends_with_its_close_its_replacement_or_its_eviction() -> None
         (fetch([], [], session_id=9, session_epoch=-1), {}),
         (fetch([(b"b", 0)], [], session_id=9, session_epoch=0), {}),
         (later(9, error=SESSION_NOT_FOUND_CODES[0]), {}),
+        (later(9, (TOPIC_ID, 0), ids=True), {}),  # a request that mixes ids and names
         (fetch([(b"b", 0)], [], session_id=9, session_epoch=0, answered_session=10), {10: {b"b"}}),
         # What the broker refused changes nothing: who names another's session with a wrong epoch takes nothing away.
         (later(9, (b"b", 0), forgotten=[(b"a", 0)], error=INVALID_EPOCH), {9: {b"a"}}),

@@ -17,6 +17,7 @@ from observers import observed_counter as module
 from observers.observed_counter import (
     SHARED_MEMORY,
     ObservedCounter,
+    delete_counter,
     delete_orphaned_counters,
     read_counter,
 )
@@ -58,6 +59,20 @@ def test_the_count_of_a_dead_run_is_there_until_its_folder_is_gone(boot_id: str,
     assert read_counter(f"{boot_id}-2") == 7
     delete_orphaned_counters()
     assert read_counter(f"{boot_id}-2") == 0
+
+
+def test_the_counter_of_a_run_with_two_spools_stays_until_both_are_gone(boot_id: str, tmp_path: Path) -> None:
+    folders = [tmp_path / name / f"1-{boot_id}" for name in ("topic", "collector")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    counted_by_a_dead_one(boot_id, *folders)
+    for folder in folders:
+        delete_orphaned_counters()
+        delete_counter(boot_id)
+        assert read_counter(boot_id) == 7
+        shutil.rmtree(folder)
+    delete_counter(boot_id)
+    assert read_counter(boot_id) == 0
 
 
 def test_observers_of_one_process_share_its_count_and_no_other_takes_it_over(boot_id: str, tmp_path: Path) -> None:

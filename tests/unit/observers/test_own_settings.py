@@ -82,7 +82,7 @@ def test_an_observer_gets_its_settings_and_the_whole_configuration(home: Path) -
     before = fingerprint(config)
     (home / "token").write_text("another")
     assert fingerprint(load(path)) != before, "another secret is another configuration"
-    dispatcher = Dispatcher([f"{__name__}:Kept"], {})
+    dispatcher = Dispatcher(["tests.unit.observers.fakes:Keeper"], {})
     dispatcher.check()
     (kept,) = dispatcher.observers.values()
     assert (kept.configs["settings"], kept.configs["dry.run"]) == ({}, True)
@@ -182,16 +182,3 @@ def test_librdkafkas_lines_are_logged_one_at_a_time_and_counted() -> None:
         lines.log(logging.INFO, "%s [%s] %s", "OK", "me", "fine")
     got = [(e["log_level"], e["line"], e["suppressed"]) for e in logged]
     assert got == [("warning", "FAIL [me] connection refused", 0), ("info", "OK [me] fine", 499)]
-
-
-class Kept:
-    """Keeps what it is configured with."""
-
-    def configure(self, configs: Any) -> None:
-        self.configs = configs
-
-    def record_exchanges(self, exchanges: Any, dropped: int) -> None:
-        pass
-
-    def close(self, timeout: float) -> None:
-        pass
