@@ -46,5 +46,4 @@ def bootstrap(to: Path, packages: str) -> Path:
 
 
 def cached(name: str, packages: str) -> Path:
-    """Return the folder of a file system in the cache."""
     return bootstrap(cache_dir() / "deploy" / f"{name}-{fetched.SUITE}", packages)

@@ -23,7 +23,6 @@ REPLICAS = ("offsets.topic.replication.factor", "transaction.state.log.replicati
 
 
 def host(number: int) -> str:
-    """Return the address of a broker's host."""
     return f"{NETWORK}.{number}"
 
 
@@ -35,15 +34,12 @@ def localized(text: str, number: int, names: Mapping[str, str]) -> str:
 
 
 def properties(text: str) -> dict[str, str]:
-    """Return the settings in a file of Kafka's."""
     lines = (line.strip() for line in text.splitlines())
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
 
 
 @dataclass
 class Lab:
-    """``folder``: for files and data."""
-
     folder: Path
     sidecars: list[SidecarProcess] = field(default_factory=list)
 
@@ -79,7 +75,6 @@ class Lab:
 
 @contextmanager
 def lab(folder: Path) -> Iterator[Lab]:
-    """Everything that is started in it is stopped."""
     made = Lab(folder)
     folder.mkdir(parents=True, exist_ok=True)
     try:

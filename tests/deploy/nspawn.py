@@ -31,7 +31,6 @@ class Machine:
         self._init = init
 
     def __call__(self, *command: str, check: bool = True) -> str:
-        """Run a command in it and return all that it prints."""
         done = subprocess.run(
             ["nsenter", "--target", str(self._init), "--all", "env", "SYSTEMD_PAGER=", "SYSTEMD_COLORS=0", *command],
             stdout=subprocess.PIPE,
@@ -44,7 +43,6 @@ class Machine:
         return done.stdout.strip()
 
     def show(self, unit: str, name: str) -> str:
-        """Return a property of a unit."""
         return self("systemctl", "show", "--value", "--property", name, unit)
 
 

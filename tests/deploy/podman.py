@@ -32,8 +32,6 @@ DESCRIPTORS = 20_000
 
 
 class Podman:
-    """Runs ``podman`` and ``buildah``."""
-
     def __init__(self, folder: Path, unpacked: Path | None) -> None:
         """``unpacked``: the folder with the programs where they are not installed."""
         self.folder = folder
@@ -74,7 +72,6 @@ class Podman:
         return done.stdout.strip()
 
     def succeeds(self, *arguments: object) -> bool:
-        """Whether a command of Podman does."""
         return self._run("podman", arguments, 120).returncode == 0
 
     def _run(self, program: str, arguments: Sequence[object], timeout: float) -> subprocess.CompletedProcess[str]:
@@ -170,12 +167,10 @@ def podman() -> Podman:
 
 
 def sidecar(images: Podman) -> str:
-    """Return the name of the sidecar's image."""
     return images.build("deploy/image/Containerfile", "localhost/brokerside")
 
 
 def jobs(images: Podman) -> str:
-    """Return the name of the image of the jobs."""
     resolve("spark-4.2.0", progress=False)
     return images.build("deploy/image/jobs.Containerfile", "localhost/brokerside-jobs", jars=cache_dir() / "jars")
 

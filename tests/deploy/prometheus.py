@@ -32,7 +32,6 @@ FOR = "2s"
 
 
 def rules() -> list[dict[str, Any]]:
-    """Return every rule."""
     return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
 
 
@@ -52,8 +51,6 @@ def program(name: str) -> tuple[Path, dict[str, str]]:
 
 
 class Prometheus:
-    """One that runs."""
-
     def __init__(self, address: str) -> None:
         self._address = address
 
@@ -75,7 +72,6 @@ class Prometheus:
         return sum(float(one["value"][1]) for one in self.ask(query))
 
     def exemplars(self, query: str) -> list[dict[str, Any]]:
-        """Return those of the last minute."""
         parameters = {"query": query, "start": time.time() - 60, "end": time.time()}
         found = self._get("query_exemplars?" + urllib.parse.urlencode(parameters)) or []
         return [one for series in found for one in series["exemplars"]]

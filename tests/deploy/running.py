@@ -43,7 +43,6 @@ class Running:
             return None
 
     def ready(self) -> bool:
-        """Whether ``/readyz`` says so."""
         return self.get("readyz") is not None
 
     def metric(self, name: str, **labels: str) -> float:
@@ -52,7 +51,6 @@ class Running:
         return -1 if text is None else sample(text, name, **labels)
 
     def wait_ready(self) -> None:
-        """Wait until it is."""
         until(self.ready, f"{self.admin} is ready")
 
 
@@ -75,7 +73,6 @@ class MountedConfig:
         (folder / "brokerside.yaml").symlink_to("..data/brokerside.yaml")
 
     def write(self, config: Mapping[str, Any]) -> None:
-        """Give the file this content."""
         self._versions += 1
         version = self.folder / f"..{self._versions}"
         version.mkdir()

@@ -76,7 +76,6 @@ TOKEN = "of-this-test-alone"
 
 
 def folder() -> Path:
-    """Where the programs are kept."""
     return cache_dir() / "bench" / f"kubernetes-{VERSION}"
 
 
@@ -122,11 +121,9 @@ class ApiServer:
         self._certificate = certificate
 
     def ready(self) -> bool:
-        """Whether it says so."""
         return self._certificate.exists() and self._ask("GET", "readyz")[0].status == 200
 
     def create(self, manifest: Manifest) -> Answer:
-        """Make an object."""
         path = self._path(manifest)
         assert path, manifest["kind"]
         return self._ask("POST", path, manifest)[0]
@@ -139,7 +136,6 @@ class ApiServer:
         return self._ask("PATCH", f"{path}/{manifest['metadata']['name']}?{query}", manifest)[0]
 
     def knows(self, manifest: Manifest) -> bool:
-        """Whether it has the kind of an object."""
         return self._path(manifest) is not None
 
     def _path(self, manifest: Manifest) -> str | None:

@@ -205,7 +205,6 @@ class Composed:
         self.images("run", "--detach", "--name", service, *arguments, image, *command[1:], *found.get("command", ()))
 
     def volume(self, name: str) -> Path:
-        """Return the folder with the files of a volume."""
         return Path(self.images("volume", "inspect", "--format", "{{.Mountpoint}}", f"{NETWORK}-{name}"))
 
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
+from proxy.local import cluster as local_cluster
+from proxy.local.cluster import ClusterState
 from tests.deploy.lab import Lab, host, lab, localized
-from tests.deploy.running import Running, transfer, until
+from tests.deploy.running import Running, configuration, transfer, until
 from tests.integration.quotas import Peer
 from tests.tools import fetched
 from tests.tools.authority import Authority
@@ -157,3 +161,34 @@ def test_three_brokers_that_cannot_be_changed(site: Lab) -> None:
 
     until(lambda: sidecars() == wanted, "the sidecars know each other")
     transfer(f"{host(2)}:9292", "orders")
+
+
+@pytest.mark.promise("operations.md", "A native sidecar starts before its broker, and ends well after it.")
+def test_it_lives_without_a_broker_is_ready_with_it_and_ends_well_after_it(
+    cluster: ClusterState, topic: str, tmp_path: Path
+) -> None:
+    node = cluster.nodes[0]
+    folder = node.home.parent
+    config = configuration(cluster)
+    config["audit"]["spool.path"] = str(tmp_path / "spool")
+    (tmp_path / "brokerside.yaml").write_text(yaml.safe_dump(config))
+    sidecar = Running(node.admin)
+    local_cluster.stop_node(folder, node.id)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "proxy", "run", "-c", tmp_path / "brokerside.yaml"], stderr=subprocess.DEVNULL
+    )
+    try:
+        until(lambda: sidecar.get("livez"), "the startup probe succeeds")
+        assert not sidecar.ready()
+        local_cluster.start_node(folder, node.id)
+        sidecar.wait_ready()
+        transfer(node.advertised, topic, 50)
+        local_cluster.stop_node(folder, node.id)
+        until(lambda: not sidecar.ready(), "the readiness probe fails")
+        assert sidecar.get("livez"), "the liveness probe does not"
+        process.terminate()
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+        local_cluster.start_node(folder, node.id)

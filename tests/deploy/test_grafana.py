@@ -88,13 +88,11 @@ SPARK_METRICS = re.compile(r"--conf '(spark\.[^']+)'")
 
 
 def panels(name: str) -> list[dict[str, Any]]:
-    """Return the panels of a dashboard."""
     content = json.loads((FOLDER / f"{name}.json").read_text())
     return [panel for panel in content["panels"] if panel["type"] != "row"]
 
 
 def resolved(query: str) -> str:
-    """Return a panel's query with values for Grafana's variables."""
     for variable, value in VARIABLES.items():
         query = query.replace(variable, value)
     return query

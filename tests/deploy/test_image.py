@@ -107,7 +107,6 @@ class Container:
         self.running.wait_ready()
 
     def exit_code(self) -> int:
-        """Of the container that has ended."""
         return int(self.images("wait", self.name))
 
     def pid(self) -> int:

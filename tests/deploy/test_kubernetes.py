@@ -46,7 +46,6 @@ def valid(manifests: list[Manifest], folder: Path) -> None:
 
 
 def config_of(manifests: list[Manifest], name: str, ordinal: int, folder: Path) -> Config:
-    """Return the configuration that the sidecar of one pod has."""
     maps = {one["metadata"]["name"]: one["data"] for one in manifests if one["kind"] == "ConfigMap"}
     path = folder / "brokerside.yaml"
     path.write_text(maps[name]["brokerside.yaml"])
@@ -159,7 +158,6 @@ def test_the_patch_configures_each_pod(patched: list[Manifest], tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.promise("install.md", "The chart takes every key of the configuration.")
 def test_the_schema_takes_every_key_there_is() -> None:
-    """The complete example of the configuration's page."""
     assert yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"] == __version__
     page = (ROOT / "docs/config.md").read_text()
     example = yaml.safe_load(page.partition("## Complete example")[2].partition("```yaml")[2].partition("```")[0])

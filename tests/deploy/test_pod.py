@@ -74,7 +74,6 @@ def played(manifests: list[Manifest], kafka_image: str, options: list[str]) -> l
 
 @pytest.fixture
 def images(render: Render, kafka_chart: Path, tmp_path: Path) -> Iterator[Podman]:
-    """The pod runs."""
     made = podman()
     sidecar(made)
     image, options = kafka(made)

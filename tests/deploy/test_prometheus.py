@@ -156,7 +156,6 @@ def stopped(pid: int) -> Iterator[None]:
 
 @contextmanager
 def limited(pids: list[int], kind: int, value: int) -> Iterator[None]:
-    """Give processes a lower limit of the kernel."""
     before = [resource.prlimit(pid, kind, (value, resource.prlimit(pid, kind)[1])) for pid in pids]
     try:
         yield

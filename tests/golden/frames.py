@@ -34,7 +34,6 @@ class Frame(NamedTuple):
         return "client" if self.kind == "request" else "broker"
 
     def body(self) -> int:
-        """Offset of the body in ``data``."""
         if self.kind == "request":
             _, pos = string(self.data, 12)
             return skip_tags(self.data, pos) if apis.request_is_flexible(self.key, self.version) else pos
@@ -54,15 +53,12 @@ class Frame(NamedTuple):
 
 
 class Recording(NamedTuple):
-    """One file."""
-
     name: str
     provenance: str
     frames: tuple[Frame, ...]
 
 
 def load(path: Path) -> Recording:
-    """Read one file."""
     head, *blocks = path.read_text().rstrip("\n").split("\n\n")
     return Recording(path.stem, head.removeprefix("# "), tuple(map(_frame, blocks)))
 
@@ -75,7 +71,6 @@ def _frame(block: str) -> Frame:
 
 
 def recordings() -> list[Recording]:
-    """Read every file of this folder, in the order of names."""
     return [load(path) for path in sorted(FOLDER.glob("*.txt"))]
 
 

@@ -33,8 +33,6 @@ RUN_TIMEOUT = 200.0
 
 
 class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a client program prints."""
-
     client: str
     version: str
     codecs: tuple[str, ...]

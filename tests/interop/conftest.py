@@ -35,7 +35,6 @@ class Proxied:
     ca: Path
 
     def metric(self, name: str) -> int:
-        """The sum of a metric's samples now."""
         return int(sample(self.sidecar.metrics(), name))
 
     def quiet(self) -> str:

@@ -37,8 +37,6 @@ JAVA_CLIENTS = ("kafka-clients-2.8.2", "kafka-3.9.2", "kafka-4.3.1", "kafka-4.4.
 
 
 class Counted(msgspec.Struct, forbid_unknown_fields=True):
-    """What a Java client counted of itself."""
-
     client_id: str
     request_total: int
     response_total: int

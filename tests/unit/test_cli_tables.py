@@ -62,7 +62,6 @@ def root(tmp_path: Path) -> str:
 
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Arguments that the jobs were called with."""
     calls: list[dict[str, Any]] = []
 
     for real in (jobs.run, jobs.backfill):
@@ -296,8 +295,6 @@ Rendered = Callable[[list[str], list[tuple[Any, ...]]], list[str]]
 
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch) -> Rendered:
-    """Render a table for a terminal of 80 columns."""
-
     def rendered(columns: list[str], rows: list[tuple[Any, ...]]) -> list[str]:
         out = io.StringIO()
         monkeypatch.setattr(out, "isatty", lambda: True)

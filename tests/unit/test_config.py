@@ -57,8 +57,6 @@ def problems(loaded):
 
 @pytest.fixture
 def problem(problems):
-    """The one error of a text."""
-
     def problem(text: str) -> str:
         (only,) = problems(text)
         return only

@@ -43,8 +43,6 @@ Load = Callable[..., Config]
 
 @pytest.fixture
 def config(tmp_path: Path) -> Load:
-    """Load a text with its environment."""
-
     def config(text: str, **environ: str) -> Config:
         path = tmp_path / "sidecar.yaml"
         path.write_text(text)
@@ -54,7 +52,6 @@ def config(tmp_path: Path) -> Load:
 
 
 def problem(config: Load, text: str, **environ: str) -> str:
-    """The one mistake of a text."""
     try:
         config(text, **environ)
     except ConfigError as error:

@@ -117,8 +117,6 @@ class Consumers:
 
 
 class Cluster:
-    """Notes each call, by its name."""
-
     def __init__(self, calls: Calls, on_event: Callable[[Event], None], on_view: Callable[[GroupsView], None]) -> None:
         self._note = calls.note
         self.on_event, self.on_view = on_event, on_view

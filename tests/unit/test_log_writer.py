@@ -34,11 +34,9 @@ class Pipe:
         assert os.write(self.write, bytes(SMALLEST_PIPE)) == SMALLEST_PIPE
 
     def drain(self) -> None:
-        """Read what ``fill`` wrote."""
         assert len(os.read(self.read, SMALLEST_PIPE)) == SMALLEST_PIPE
 
     def lines(self, count: int) -> list[str]:
-        """Read so many lines."""
         with open(self.read, closefd=False) as file:
             return [file.readline() for _ in range(count)]
 

@@ -24,8 +24,6 @@ CREDENTIALS = struct.Struct("iii")
 
 
 class Manager:
-    """The receiving end."""
-
     def __init__(self, address: str) -> None:
         self.address = address
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -147,7 +145,6 @@ class Started:
         self.starter = SuccessorStarter({"SHOWN": "yes"}, self._problems.put_nowait)
 
     async def problem(self) -> str:
-        """Start one, and wait for its end."""
         self.starter.start()
         return await asyncio.wait_for(self._problems.get(), 60)
 

@@ -33,7 +33,6 @@ MAPS = dict(maps())
 
 
 def there(folder: str) -> set[str]:
-    """The modules and packages of a folder."""
     files = {path.stem for path in (ROOT / folder).glob("*.py*") if path.suffix in (".py", ".pyx")}
     return files - {"__init__", "__main__"} | {path.parent.name for path in (ROOT / folder).glob("*/__init__.py")}
 

@@ -468,7 +468,6 @@ def test_names_follow_prometheus():
 
 
 def of(found: dict[tuple[str, ...], float], name: str) -> dict[tuple[str, ...], float]:
-    """The samples of one metric, by the values of its labels."""
     return {key[1:]: value for key, value in found.items() if key[0] == f"brokerside_{name}"}
 
 

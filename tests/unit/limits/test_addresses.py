@@ -17,7 +17,6 @@ Ends = Counter[tuple[int | None, int | None]]
 
 
 def ends(clients: list[Client]) -> Ends:
-    """How many were (admitted, refused) at which time."""
     return Counter((client.admitted, client.refused) for client in clients)
 
 
