@@ -260,17 +260,6 @@ def test_stop_and_start_are_answered_when_the_fetcher_has_done_it() -> None:
     assert driven.handle(FetcherDone(stopping.command)) == [], "not over another connection"
 
 
-def test_offsets_are_told_again_until_the_next_assignment() -> None:
-    """A coordinator that has just taken over has not heard the response to StopFetcher."""
-    driven = fetching()
-    driven.stop()
-    (response,) = responses(driven.ping())
-    assert response.offsets == (wire.ConsumedOffset("t", 1, 0, 43),)
-    driven.start((("u", 0, 1),))
-    (response,) = responses(driven.ping())
-    assert response.offsets == ()
-
-
 def test_offsets_that_were_told_are_told_to_a_successor() -> None:
     """The coordinator before it may not have committed them. It ignores those of partitions that are others' now."""
     for after_ms in (LEASE - 1, LEASE):

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer
 
 from proxy.fleet import fenced_writer
-from proxy.fleet.fenced_writer import RETRY_BACKOFF_MS, FencedWriter, Write
+from proxy.fleet.fenced_writer import FencedWriter, Write
 from proxy.fleet.group_metadata import MARKER, UnknownGroupMetadata, group_metadata, read_template
-from proxy.fleet.topic_spec import FEATURES_TOPIC, GROUPS_TOPIC
+from proxy.fleet.topic_spec import GROUPS_TOPIC
 
 
 class Transactions(FencedWriter):
@@ -130,24 +130,6 @@ async def test_who_finishes_writes_what_waits() -> None:
         assert writer._thread is not None
         assert not writer._thread.is_alive()
         assert writer.committed == [[b"first"], *([keys] if keys else [])]
-
-
-async def test_requests_are_repeated_sooner_only_where_there_are_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, Any]] = []
-
-    def refuse(settings: dict[str, Any], logger: object) -> None:
-        asked.append(settings)
-        raise KafkaException(KafkaError(KafkaError._FAIL))
-
-    monkeypatch.setattr("confluent_kafka.Producer", refuse)
-    for metadata in (str.encode, None):
-        lost = asyncio.Event()
-        writer = FencedWriter(
-            FEATURES_TOPIC, "id", {}, None, lambda reason, lost=lost: lost.set(), group_metadata=metadata
-        )
-        writer.start(lambda: None)
-        await asyncio.wait_for(lost.wait(), 60)
-    assert [one.get("retry.backoff.ms") for one in asked] == [RETRY_BACKOFF_MS, None]
 
 
 def test_the_metadata_of_a_group_are_those_of_a_consumer_of_it() -> None:
