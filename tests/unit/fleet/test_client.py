@@ -118,6 +118,10 @@ async def test_a_broker_that_says_nothing_is_waited_for_no_longer_than_allowed()
         opened.close()
 
 
+@pytest.mark.promise(
+    "architecture.md",
+    "Where the own broker does not run, the sidecar asks another one of the cluster, and knows that it did.",
+)
 async def test_another_broker_answers_where_the_own_one_does_not_run() -> None:
     async def own(key: int, body: bytes) -> bytes:
         return b"from home"
