@@ -199,6 +199,10 @@ class Driver:
         self.do(event)
         return consumer
 
+    def back(self, *consumers: Consumer) -> list[Consumer]:
+        """Those of a predecessor register here, and go on fetching meanwhile."""
+        return [self.register(consumer.consumer_id, fetches=consumer.fetches) for consumer in consumers]
+
     def stable(self, *consumer_ids: str, **settings: Any) -> list[Consumer]:
         """Register consumers, and wait until they fetch."""
         consumers = [self.register(consumer_id, **settings) for consumer_id in consumer_ids]
@@ -222,6 +226,12 @@ class Driver:
         self.hung.remove(write)
         self._commit(write, self.now if began_at is None else began_at)
         self.do(self._pending.pop())
+
+    def commit_all(self) -> None:
+        """Commit all that hangs, and all that follows at once."""
+        self.writes_hang = False
+        for write in list(self.hung):
+            self.commit(write)
 
     def abort(self, write: Any) -> None:
         self.hung.remove(write)

@@ -126,9 +126,7 @@ def test_no_attempt_begins_before_it_is_known_whether_the_one_before_was_committ
     c2.end()
     driver.advance(2000)
     assert [number for number, state in generations(driver) if state == "starting"] == [1, 2]
-    driver.writes_hang = False
-    for write in list(driver.hung):
-        driver.commit(write)
+    driver.commit_all()
     driver.advance(1000)
     assert [number for number, state in generations(driver) if state == "starting"] == [1, 2, 3]
     assert c1.partitions() == T4

@@ -201,10 +201,6 @@ def opening(before: Driver) -> Driver:
     return after
 
 
-def come_back(after: Driver, consumers: list[Consumer]) -> list[Consumer]:
-    return [after.register(one.consumer_id, fetches=one.fetches) for one in consumers]
-
-
 @pytest.mark.promise(
     "coordinator.md", "While a partition with thousands of members is opened, who registers is answered with 14."
 )
@@ -214,7 +210,7 @@ def test_who_registers_meanwhile_is_answered_later() -> None:
     assert register_in_a_step(after, "c1").code == RegistrationCode.LOADING
     after.do(None)
     assert after.partitions()[0].state == "open"
-    back = come_back(after, consumers)
+    back = after.back(*consumers)
     after.advance(1000)
     assert owned(back) == ALL
     assert [one.kinds() for one in back] == [["start"]] * 3, "nobody stops"
@@ -305,7 +301,7 @@ def test_a_partition_that_comes_back_while_it_is_dropped_is_opened_after() -> No
         driver.do(None)
         assert [one.closed for one in consumers] == ["coordinator_moved"] * 3, slices
         assert driver.partitions()[0].state == "open", slices
-        back = come_back(driver, consumers)
+        back = driver.back(*consumers)
         driver.advance(1000)
         assert owned(back) == ALL, slices
 

@@ -10,16 +10,12 @@ from proxy.coordinator.effects import ConfirmClaim, HoldPartition, OpenPartition
 from proxy.coordinator.events import ConsumerConnectionEnded, PartitionAssigned, PartitionLost, PartitionOpened
 from proxy.coordinator.records import MemberRecord
 from proxy.coordinator.wire import PING, START_FETCHER, ConsumedOffset, StartFetcherRequest
-from tests.unit.coordinator.driver import Consumer, Driver, T, owned
+from tests.unit.coordinator.driver import Driver, T, owned
 
 T4 = [("t", 0), ("t", 1), ("t", 2), ("t", 3)]
 C = 5000
 GIVEN_UP_AFTER = 5100 + 8000
 """Milliseconds from the claim until the partitions of a member that does not come back are free."""
-
-
-def back(driver: Driver, *consumers: Consumer) -> list[Consumer]:
-    return [driver.register(consumer.consumer_id, fetches=consumer.fetches) for consumer in consumers]
 
 
 # Opening
@@ -62,7 +58,7 @@ def test_all_back_is_one_resume_without_stop_or_write() -> None:
     before = Driver()
     consumers = before.stable(*(f"c{number}" for number in range(4)))
     driver = before.successor()
-    returned = back(driver, *consumers)
+    returned = driver.back(*consumers)
     driver.advance(1000)
     assert [consumer.kinds() for consumer in returned] == [["start"]] * 4
     assert owned(returned) == T4
@@ -71,7 +67,7 @@ def test_all_back_is_one_resume_without_stop_or_write() -> None:
     driver.advance(60_000)
     assert len(driver.logs("rebalance")) == 1
     driver = before.successor()
-    back(driver, *consumers[1:])
+    driver.back(*consumers[1:])
     again = driver.register("c0", fetches=consumers[0].fetches, offsets={("t", 0): 77})
     assert again.kinds(pings=True) == ["ping", "start"], "pinged at once"
     request = again.last(START_FETCHER).request
@@ -86,7 +82,7 @@ def test_the_others_go_on_soon_and_the_missing_one_is_waited_for() -> None:
     before = Driver()
     consumers = before.stable("c1", "c2")
     driver = before.successor()
-    (c1,) = back(driver, consumers[0])
+    (c1,) = driver.back(consumers[0])
     driver.advance(2999)
     assert c1.kinds() == []
     driver.advance(1)
@@ -101,9 +97,9 @@ def test_the_others_go_on_soon_and_the_missing_one_is_waited_for() -> None:
     before = Driver()
     consumers = before.stable("c1", "c2")
     driver = before.successor()
-    (c1,) = back(driver, consumers[0])
+    (c1,) = driver.back(consumers[0])
     driver.advance(8000)
-    (c2,) = back(driver, consumers[1])
+    (c2,) = driver.back(consumers[1])
     driver.advance(20_000)
     assert (c1.kinds(), c2.kinds()) == (["start"], ["start"]), "a late one comes back to what it had"
     assert owned([c1, c2]) == T4
@@ -134,7 +130,7 @@ def test_member_that_returns_and_ends_before_it_answers_is_waited_for() -> None:
     before = Driver()
     consumers = before.stable("c1", "c2")
     driver = before.successor()
-    (c1,) = back(driver, consumers[0])
+    (c1,) = driver.back(consumers[0])
     c2 = driver.register("c2", answers=False)
     driver.do(ConsumerConnectionEnded(c2.connection, True, "client_closed"))
     driver.advance(GIVEN_UP_AFTER - 1)
@@ -153,7 +149,7 @@ def test_partitions_that_are_not_free_are_known_to_a_successor() -> None:
     assert ("t", 3) not in owned([consumer for consumer in before.consumers.values() if consumer is not c3])
     driver = before.successor()
     assert ("g", "ids", "c3") in driver.records
-    back(driver, c1, c2)
+    driver.back(c1, c2)
     driver.register("c4")
     driver.advance(GIVEN_UP_AFTER - 1)
     alive = list(driver.consumers.values())
@@ -169,7 +165,7 @@ def test_topics_and_offsets_have_to_be_known_first() -> None:
     driver.topics_hang = True
     driver.records = before.records
     driver.do(PartitionAssigned(driver.partition, is_empty=False))
-    (c1,) = back(driver, *consumers)
+    (c1,) = driver.back(*consumers)
     driver.advance(5000)
     assert c1.kinds() == []
     assert driver.all(WatchTopics)[-1].names == {"t"}
@@ -237,9 +233,7 @@ def test_attempt_stands_still_while_mute_and_goes_on_after() -> None:
     driver.writes_hang = True
     driver.advance(12_000)
     assert c1.kinds() == ["start", "stop"]
-    driver.writes_hang = False
-    for write in list(driver.hung):
-        driver.commit(write)
+    driver.commit_all()
     driver.advance(1000)
     assert owned(list(driver.consumers.values())) == T4
 
