@@ -143,7 +143,7 @@ def test_a_job_that_is_killed_leaves_nothing_out_and_nothing_twice(
 ) -> None:
     """SIGKILL to Python and JVM, the last time after all tables were written and before Spark knew."""
     sweep = Sweep(audit, tmp_path, jars)
-    for instant in ("after creating", "after traffic", "before joining traffic", "after batch"):
+    for instant in ("after traffic", "before joining traffic", "after batch"):
         sweep.send()
         sweep.kill(instant)
     (checkpoint,) = (tmp_path / "tables" / "_checkpoints").glob(f"*/{audit.name}")
@@ -177,7 +177,6 @@ def main(instant: str, arguments: dict[str, Any]) -> None:
     def replacing(stored: StoredTable, *given: Any, data_change: bool = True, **options: Any) -> str:
         return ("" if data_change else "joining ") + Path(stored.path).name
 
-    around(io, "create_table", lambda *given: "creating")
     around(io, "append_once", lambda session, rows, path, *given: Path(path).name)
     around(StoredTable, "replace_files", replacing)
     around(sink.TableSink, "__call__", lambda *given: "batch")

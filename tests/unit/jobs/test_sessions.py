@@ -150,6 +150,8 @@ def test_the_life_of_a_connection_is_one_row() -> None:
         "cause": "client", "duration_ms": 90_000, "requests": 7, "received_bytes": 5_000, "sent_bytes": 2**40,
         "last_seq": 7,
     }  # fmt: skip
+    values = [encoded(*reported, boot_id="another"), encoded(*reported, broker_id=2), encoded(*reported)]
+    assert len(decoded("connections", values)) == 3
 
 
 @pytest.mark.promise("tables/connections.md", "What is not known of a connection, because it is still open, is NULL.")
@@ -186,6 +188,11 @@ def test_throttles_of_one_minute_address_and_limit_are_one_row() -> None:
         "quota": "connection_creation_rate", "action": "hold", "count": 7, "quota_limit": 20, "observed": 30.25,
         "delay_ms": 750, "first_at": datetime(2026, 9, 22, 12), "last_at": datetime(2026, 9, 22, 12, 1, 0, 5),
     }  # fmt: skip
+    others = [
+        throttle(action="drop"), throttle(scope="listener"), throttle(quota="connections"), throttle(listener="TLS"),
+        throttle(scope="principal", principal="User:a"), throttle(scope="principal", principal="User:b"),
+    ]  # fmt: skip
+    assert len(decoded("throttles", [encoded(throttle(), *others)])) == 1 + len(others)
 
 
 def merged_rows(table: str, batches: Sequence[Sequence[bytes]]) -> list[Row]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
+from datetime import date
 from typing import Any
 
 import pytest
@@ -14,18 +15,7 @@ from observers.event import ROLLUP_BUCKETS, RequestEvent
 from spark_jobs.events import MAX_SUM
 from spark_jobs.schemas import TRAFFIC
 from tests.spark.decoded import decoded
-from tests.spark.envelopes import (
-    FETCH,
-    METADATA,
-    MINUTE,
-    NOON,
-    PRODUCE,
-    Event,
-    encoded,
-    event,
-    partition,
-    rollup,
-)
+from tests.spark.envelopes import FETCH, METADATA, MINUTE, NOON, PRODUCE, Event, encoded, event, partition, rollup
 from tests.spark.stored import Row
 
 VALUES = [column.name for column in TRAFFIC.columns if column.merge != "key"]
@@ -59,6 +49,9 @@ def test_a_request_counts_once_and_each_topic_once() -> None:
         "orders": {"topic_requests": 1, "bytes": 300, "records": 5},
         "clicks": {"topic_requests": 1, "bytes": 10, "records": 2},
     }
+    midnight = NOON + 12 * 60 * MINUTE
+    rows = rows_of(*[event(METADATA, ts_request=ts) for ts in (0, midnight - 1, midnight)])
+    assert sorted(row.day for row in rows) == [date(1970, 1, 1), date(2026, 9, 22), date(2026, 9, 23)]
 
 
 @pytest.mark.promise(
