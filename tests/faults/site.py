@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import resource
@@ -45,13 +46,16 @@ class Peer:
     clients. ``seen`` is one too many while a connection of the sidecar itself has not sent anything yet.
 
     ``advertised``: the port in Metadata, so that the sidecar knows its broker. ``unanswered``: api keys on
-    the wire whose requests get no response, as a fetch that waits for records.
+    the wire whose requests get no response, as a fetch that waits for records. ``answers``: other responses, by the
+    correlation ids on the wire. ``digests``: of what each connection has sent.
     """
 
     def __init__(self, advertised: int) -> None:
         self.seen = 0
         self.requests = 0
         self.unanswered: set[bytes] = set()
+        self.answers: dict[bytes, bytes] = {}
+        self.digests: list[Any] = []
         self.open = 0
         host = HOST.encode()
         broker = struct.pack(">iih", 1, 1, len(host)) + host + struct.pack(">ih", advertised, -1)
@@ -74,17 +78,20 @@ class PeerConnection(asyncio.Protocol):
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
-        self._received = b""
+        self._received = bytearray()
+        self._digest = hashlib.sha256()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._peer.seen += 1
         self._peer.open += 1
+        self._peer.digests.append(self._digest)
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._peer.open -= 1
 
     def data_received(self, data: bytes) -> None:
+        self._digest.update(data)
         self._received += data
         if data[4:6] == API_VERSIONS_KEY and data[14:25] == b"brokerside-":  # asked by the sidecar itself
             self._peer.seen -= 1
@@ -94,9 +101,10 @@ class PeerConnection(asyncio.Protocol):
                 return
             self._peer.requests += self._received[14:25] != b"brokerside-"
             body = self._peer.metadata if self._received[4:6] == METADATA_KEY else b""
-            if self._received[4:6] not in self._peer.unanswered:
-                self._transport.write(struct.pack(">i", 4 + len(body)) + self._received[8:12] + body)
-            self._received = self._received[4 + size :]
+            if bytes(self._received[4:6]) not in self._peer.unanswered:
+                asked = bytes(self._received[8:12])
+                self._transport.write(self._peer.answers.get(asked) or struct.pack(">i", 4 + len(body)) + asked + body)
+            del self._received[: 4 + size]
 
 
 class Site:

@@ -15,7 +15,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException, TopicCollection
@@ -28,12 +27,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
     ResourcePatternType,
     ResourceType,
 )
-from confluent_kafka.cimpl import NewTopic
 
 from observers import spool_store
 from observers.delivery_accounting import Gap
 from observers.event_blocks import Chunk
-from observers.kafka_admin import KafkaAdmin
 from observers.outbox import Outbox, OutboxStats
 from proxy.local import cluster as local
 from proxy.local.state import ClusterState
@@ -392,46 +389,3 @@ def test_a_narrow_and_flapping_line_loses_nothing(line: Line, run_of: Callable[.
     stats = run.stats()
     assert (stats.delivered, stats.dropped) == (stats.emitted, {})
     assert sorted(set(line.numbers(run.boot_id))) == list(range(1, stats.emitted + 1))
-
-
-@pytest.fixture
-def made(line: Line) -> Iterator[Callable[..., None]]:
-    """Makes the topic as a user does."""
-
-    def gone() -> None:
-        if TOPIC in line.admin.list_topics(timeout=20).topics:
-            line.admin.delete_topics([TOPIC])[TOPIC].result()
-            until(lambda: TOPIC not in line.admin.list_topics(timeout=20).topics)
-
-    def make(**config: str) -> None:
-        gone()
-        new = NewTopic(TOPIC, 1, 1, config={key.replace("_", "."): value for key, value in config.items()})
-        line.admin.create_topics([new])[TOPIC].result()
-
-    yield make
-    gone()
-
-
-def test_what_is_wrong_with_a_topic_that_was_there_is_reported(
-    line: Line, made: Callable[..., None], run_of: Callable[..., Run]
-) -> None:
-    """Also where a broker does not list it yet, as right after it was created."""
-
-    class Lagging(AdminClient):
-        lists = 0
-
-        def list_topics(self, *args: Any, **options: Any) -> Any:
-            listed = super().list_topics(*args, **options)
-            self.lists += TOPIC in listed.topics  # the broker itself may lag, too
-            if self.lists < 3:
-                listed.topics.pop(TOPIC, None)
-            return listed
-
-    made(retention_ms="1000", max_message_bytes="5000")
-    run = run_of(spool=False)
-    until(lambda: bool(run.stats().problems))
-    assert set(run.stats().problems) == {"short_retention", "small_messages", "create_time"}
-    admin = KafkaAdmin({}, "lagging")
-    admin._admin = Lagging({"bootstrap.servers": line.behind})
-    assert set(admin.ensure_audit_topic(TOPIC, 1000).problems) == {"short_retention", "create_time"}
-    assert admin._admin.lists == 3

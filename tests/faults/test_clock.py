@@ -79,7 +79,6 @@ def clock(tmp_path: Path) -> WallClock:
 @pytest.mark.slow
 @pytest.mark.promise("limits.md", "Limits take no notice of a wall clock that jumps by hours and days.")
 async def test_a_listener_accepts_at_its_rate_whatever_the_wall_clock_says(site: Site, clock: WallClock) -> None:
-    """G1."""
     limit, count = 10, 30
     quotas = {"quota.window.num": 2, "listener.name.client.max.connection.creation.rate": limit}
     async with clock.started(site, quotas):

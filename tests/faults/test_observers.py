@@ -6,16 +6,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from observers.observer_thread import MAX_QUEUED_WEIGHT
-from tests.faults.site import FULL, PATIENCE, Peer, Site
+from tests.faults.site import FULL, PATIENCE, Site
 from tests.frames import API_VERSIONS, METADATA, batch, produce, produced, request, response
 from tests.integration.metrics import sample
 from tests.integration.peer import read_frame
@@ -30,53 +28,9 @@ Traffic = Sequence[tuple[bytes, bytes]]
 """Requests of one connection, each with its response."""
 
 
-class Broker(Peer):
-    """Answers as ``Traffic`` says, and keeps a digest of what each connection sent."""
-
-    def __init__(self, advertised: int) -> None:
-        super().__init__(advertised)
-        self.answers: dict[bytes, bytes] = {}
-        self.digests: list[Any] = []
-
-    async def start(self) -> None:
-        server = await asyncio.get_running_loop().create_server(lambda: BrokerConnection(self), "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
-        self._server = server
-
-
-class BrokerConnection(asyncio.Protocol):
-    """One connection of the sidecar. A request is known by its correlation id."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._received = bytearray()
-        self._digest = hashlib.sha256()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._broker.open += 1
-        self._broker.digests.append(self._digest)
-        self._transport = cast(asyncio.Transport, transport)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._broker.open -= 1
-
-    def data_received(self, data: bytes) -> None:
-        self._digest.update(data)
-        self._received += data
-        while len(self._received) >= 4 and len(self._received) >= 4 + int.from_bytes(self._received[:4], "big"):
-            size = 4 + int.from_bytes(self._received[:4], "big")
-            correlation_id = bytes(self._received[8:12])
-            who_asks_who_it_is = response(int.from_bytes(correlation_id, "big"), self._broker.metadata)
-            self._transport.write(self._broker.answers.get(correlation_id, who_asks_who_it_is))
-            del self._received[:size]
-
-
 class Observed(Site):
-    """A sidecar with observers."""
-
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.broker = self.peer = Broker(self.port)
         self.observers: Sequence[str] = ()
         self.patience_ms = 10_000
 
@@ -94,10 +48,10 @@ class Observed(Site):
 
     async def carry(self, traffic: Traffic, clients: int = CLIENTS) -> int:
         """Have each of some clients do all of it; what passes is what was sent. Returns how many exchanges it was."""
-        self.broker.answers = {asked[8:12]: answer for asked, answer in traffic}
+        self.peer.answers = {asked[8:12]: answer for asked, answer in traffic}
         await asyncio.wait_for(asyncio.gather(*(self._client(traffic) for _ in range(clients))), 2 * PATIENCE)
         sent = hashlib.sha256(b"".join(asked for asked, _ in traffic)).hexdigest()
-        assert [digest.hexdigest() for digest in self.broker.digests].count(sent) == clients
+        assert [digest.hexdigest() for digest in self.peer.digests].count(sent) == clients
         return clients * len(traffic)
 
     async def _client(self, traffic: Traffic) -> None:
@@ -222,18 +176,3 @@ async def test_an_observer_that_keeps_or_spoils_what_it_gets_does_so_for_observe
     assert numbers["Witness"]["dropped_total"] == numbers["Hoarder"]["dropped_total"] == 0
     assert await site.metric("sessions_abandoned_total") == 0
     await site.ends()
-
-
-@pytest.mark.slow
-async def test_a_class_that_cannot_observe_refuses_the_start_by_name(site: Observed) -> None:
-    """F5."""
-    await site.peer.start()
-    site.observers = ("Witness", "OtherArguments")
-    site.write({})
-    command = [sys.executable, "-m", "proxy", "run", "-c", str(site.path)]
-    ended = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=PATIENCE)
-    assert ended.returncode == 1
-    said = ended.stdout + ended.stderr
-    assert "observer.class.names" in said
-    assert f"{HARMFUL}:OtherArguments" in said
-    assert "record_response(struct, api_version, correlation_id) cannot be called so" in said

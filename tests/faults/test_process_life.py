@@ -18,6 +18,10 @@ from proxy.local.sidecars import SidecarProcess
 from tests.faults.site import FULL, PATIENCE, Site, asks, ended
 from tests.faults.test_reload import Log
 from tests.frames import API_VERSIONS, request, response
+from tests.integration.metrics import sample
+from tests.integration.peer import read_frame
+from tests.integration.test_workers import workers_of
+from tests.tools.conformance.crowd import Plan
 
 BUSY = 1 if FULL else 30
 
@@ -127,7 +131,6 @@ async def test_a_drain_with_a_waiting_fetch_ends_after_its_time(site: Site) -> N
 
 @pytest.mark.promise("restart.md", "A second SIGTERM ends a drain at once.")
 async def test_a_second_signal_ends_a_drain_at_once(site: Site) -> None:
-    """C3: exit within 1 s."""
     site.settings["drain.timeout.ms"] = 600_000
     await site.start({})
     site.peer.unanswered.add(FETCH.to_bytes(2, "big"))
@@ -140,3 +143,38 @@ async def test_a_second_signal_ends_a_drain_at_once(site: Site) -> None:
     await log.next("draining")
     os.kill(site.pid, signal.SIGTERM)
     await ended(process_of(site), 1 * BUSY)
+
+
+NOTICED = 1 if FULL else 3
+"""Seconds until the others serve all; a busy machine gets more."""
+
+
+async def works(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> bool:
+    try:
+        writer.write(request(API_VERSIONS, 0, number))
+        return await asyncio.wait_for(read_frame(reader), PATIENCE) == response(number)
+    except (OSError, EOFError):
+        return False
+
+
+@pytest.mark.promise("README.md", "A killed worker takes only its own connections with it.")
+async def test_a_killed_worker_takes_its_own_connections_alone_and_new_ones_are_served_within_a_second(
+    site: Site,
+) -> None:
+    site.settings["workers"] = 2
+    await site.start({})
+    assert site.sidecar is not None
+    clients = [await site.dial() for _ in range(10)]
+    assert all([await works(*client, 1) for client in clients])
+    crowd = await site.crowd_process(Plan(site.port, 1_000, rate=200, leave="answered", watch=PATIENCE))
+    await site.until(lambda text: sample(text, "brokerside_connections_accepted_total") > 60)
+    killed = time.monotonic()
+    os.kill(workers_of(site.sidecar)[0], signal.SIGKILL)
+    visits = await site.finished(crowd)
+
+    assert sum([await works(*client, 2) for client in clients]) == 5
+    late = [number for number, at in enumerate(visits.dialled) if visits.began + at > killed + NOTICED]
+    assert len(late) > 20
+    assert [number for number in late if number in visits.refused() or visits.answered[number] < 0] == []
+    await site.until(lambda text: sample(text, "brokerside_worker_restarts_total") == 1)
+    assert len(workers_of(site.sidecar)) == 2

@@ -215,7 +215,6 @@ def whole(gap: GapEvent) -> range:
 
 
 def wait_delivered(sidecar: SidecarProcess, patience: float = 120) -> None:
-    """Until nothing waits any more."""
     deadline = time.monotonic() + patience
     while True:
         text = sidecar.metrics()
@@ -242,5 +241,4 @@ def envelopes(bootstrap: str) -> Iterator[Envelope]:
 
 
 def envelopes_raw(bootstrap: str) -> Iterator[bytes]:
-    """The values of the records of the audit topic."""
     return (message.value() or b"" for message in messages(bootstrap, AUDIT))

@@ -71,7 +71,6 @@ async def running_hash(site: Site) -> str:
 
 @pytest.mark.promise("restart.md", "A reload of a limit acts at once and closes no connection.")
 async def test_a_changed_limit_acts_and_closes_no_connection(site: Site) -> None:
-    """C5."""
     site.settings |= PATIENT
     await site.start(QUOTAS)
     log = Log(site)
@@ -105,7 +104,6 @@ async def test_a_changed_file_acts_without_a_signal(site: Site) -> None:
 @pytest.mark.promise("README.md", "A bad configuration changes nothing in a running sidecar.")
 @pytest.mark.parametrize("count", [20, pytest.param(MUTATIONS, marks=pytest.mark.slow)])
 async def test_bad_files_change_nothing_and_each_is_one_error_with_its_place(site: Site, count: int) -> None:
-    """C6."""
     await site.start(MANY_QUOTAS)
     log = Log(site)
     good = site.path.read_text()
@@ -132,7 +130,6 @@ async def test_bad_files_change_nothing_and_each_is_one_error_with_its_place(sit
 @pytest.mark.slow
 @pytest.mark.promise("restart.md", "Signals that come in hundreds are few reloads, and the last file wins.")
 async def test_signals_that_come_in_hundreds_are_few_reloads_and_the_last_file_wins(site: Site) -> None:
-    """C7."""
     await site.start(QUOTAS)
     before = site.descriptors()
     for number in range(SIGNALS):
@@ -152,7 +149,6 @@ async def test_signals_that_come_in_hundreds_are_few_reloads_and_the_last_file_w
 
 
 async def test_a_signal_during_a_drain_is_ignored(site: Site) -> None:
-    """C7."""
     await site.start(QUOTAS)
     log = Log(site)
     await asks(await site.dial())

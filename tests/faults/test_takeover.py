@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,12 +23,10 @@ from tests.faults.site import PATIENCE, Peer, Site, asks, ended
 from tests.frames import API_VERSIONS, request, response
 from tests.integration.peer import read_frame
 from tests.tools.conformance.crowd import Plan
-from tests.unit.test_sd_notify import Manager
 
 CONNECTS = 200
 """Connects per second while the sidecar is replaced."""
 
-LONG = 600_000
 """``drain.timeout.ms`` of a predecessor that drains until the test lets it end."""
 
 
@@ -65,8 +62,6 @@ class Successor:
 
 
 class TakeoverSite(Site):
-    """A sidecar that can be replaced."""
-
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.quotas: Mapping[str, Any] = {}
@@ -219,28 +214,6 @@ async def test_a_successor_that_fails_changes_nothing(site: TakeoverSite) -> Non
 
 
 @pytest.mark.slow
-async def test_a_successor_that_is_killed_or_hangs_before_it_accepts_changes_nothing(site: TakeoverSite) -> None:
-    await site.start({})
-    silent = socket.create_server((HOST, 0))  # a successor waits 10 s for the answer of its broker
-    unready = site.config({})["listeners"][0] | {"upstream": f"{HOST}:{silent.getsockname()[1]}"}
-    for times, number in enumerate((signal.SIGKILL, signal.SIGSTOP), 1):
-        successor = site.succeed(listeners=[unready])
-        async with asyncio.timeout(PATIENCE):
-            while len(site.predecessor_said("takeover_requested")) < times:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
-        os.kill(successor.process.pid, number)
-        await asks(await site.dial())
-        os.kill(successor.process.pid, signal.SIGKILL)
-        await ended(successor.process)
-        await asks(await site.dial())
-    said = await site.succeed(listeners=[unready]).fails()
-    assert "not ready to take over after 10 s" in said
-    silent.close()
-    await asks(await site.dial())
-    await site.succeed().runs()
-
-
-@pytest.mark.slow
 async def test_without_a_sidecar_a_successor_starts_as_any_other_and_its_own_may_have_other_listeners(
     site: TakeoverSite,
 ) -> None:
@@ -347,43 +320,3 @@ async def test_a_connection_whose_proxy_header_is_incomplete_goes_on_in_the_succ
     writer.write(header[9:])
     await asks((reader, writer))
     assert '"192.0.2.7"' in await site.get("connections")
-
-
-@pytest.mark.slow
-async def test_a_successor_from_elsewhere_is_no_main_process_and_the_old_one_uses_no_cpu_for_its_sockets(
-    site: TakeoverSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """systemd would not accept it: until the old process ends, it is the service. Its event loop would be woken for
-    each connection, if the kernel still watched the sockets for it."""
-    site.settings["drain.timeout.ms"] = LONG
-    manager = Manager(str(site.folder / "notify"))
-    monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
-    monkeypatch.setenv("WATCHDOG_USEC", "100000")
-    await site.start({})
-    monkeypatch.delenv("NOTIFY_SOCKET")
-    client = await site.dial()
-    await asks(client)
-    client[1].write(request(API_VERSIONS, 0, 2)[:7])  # keeps it draining
-    await asyncio.sleep(0.2)
-    await site.succeed().runs()
-
-    def cpu() -> float:
-        ticks = Path(f"/proc/{site.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-        return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
-
-    before = cpu()
-    visits = await site.crowd(Plan(site.port, 400, rate=200, leave="answered", watch=PATIENCE))
-    assert visits.refused() == []
-    assert site.predecessor.alive()
-    assert cpu() - before < 0.5
-    seen = manager.received()
-    async with asyncio.timeout(PATIENCE):
-        while not any("STOPPING" in message for message in seen) or "WATCHDOG" not in seen[-1]:
-            await asyncio.sleep(0.02)
-            seen += manager.received()
-    client[1].close()
-    await ended(site.predecessor)
-    seen += manager.received()
-    manager.close()
-    assert sum("STOPPING" in message for message in seen) == 1
-    assert not any("MAINPID" in message for message in seen)
