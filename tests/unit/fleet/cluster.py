@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
+from collections.abc import Callable
+from typing import Any
 
 from proxy.core.encode import encode
 from proxy.core.schema import layout
@@ -99,3 +102,10 @@ def text(value: str | None) -> bytes:
 
 def entity(name: str | None) -> bytes:
     return struct.pack(">i", 1) + text("ip") + text(name)
+
+
+async def eventually(fits: Callable[[], Any]) -> None:
+    """Wait for what nothing reports."""
+    async with asyncio.timeout(60):
+        while not fits():  # noqa: ASYNC110 - nothing reports it
+            await asyncio.sleep(0.005)

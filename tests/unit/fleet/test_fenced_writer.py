@@ -14,6 +14,7 @@ from proxy.fleet import fenced_writer
 from proxy.fleet.fenced_writer import FencedWriter, Write
 from proxy.fleet.group_metadata import MARKER, UnknownGroupMetadata, group_metadata, read_template
 from proxy.fleet.topic_spec import GROUPS_TOPIC
+from tests.unit.fleet.cluster import eventually
 
 
 class Transactions(FencedWriter):
@@ -49,9 +50,7 @@ class Transactions(FencedWriter):
 
     async def end(self, count: int) -> None:
         self.may_commit.set()
-        async with asyncio.timeout(60):
-            while len(self.results) < count:  # noqa: ASYNC110 - it is reported to each write
-                await asyncio.sleep(0.001)
+        await eventually(lambda: len(self.results) >= count)
         self.stop()
         assert self._thread is not None
         await asyncio.to_thread(self._thread.join, 60)
@@ -64,8 +63,7 @@ async def start(writer: Transactions) -> None:
     writer.start(begun.set)
     await begun.wait()
     writer.put(b"first")
-    while not writer.is_under_way.is_set():  # noqa: ASYNC110 - before, the thread may take more with it
-        await asyncio.sleep(0.001)
+    await eventually(writer.is_under_way.is_set)  # before, the thread may take more with it
 
 
 async def test_all_that_waits_while_one_commits_goes_into_the_next_and_nothing_is_reported_after_the_end() -> None:

@@ -23,15 +23,9 @@ from proxy.fleet.topic_spec import TopicRecord
 from proxy.interceptors.broker_metadata import BrokerView, FleetView
 from proxy.protocol.versions import ranges, release_range, versions_for
 from proxy.rpc import messages
-from tests.unit.fleet.cluster import Cluster, text
+from tests.unit.fleet.cluster import Cluster, eventually, text
 
 NEW, OLD = versions_for(release_range("4.3")), versions_for(release_range("3.9"))
-
-
-async def eventually(fits: Callable[[], Any]) -> None:
-    async with asyncio.timeout(60):
-        while not fits():  # noqa: ASYNC110 - nothing reports it
-            await asyncio.sleep(0.01)
 
 
 class Topic(RegistryThread):

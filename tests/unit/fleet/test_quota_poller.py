@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ from proxy.fleet import host_resolver, quota_poller, schedule
 from proxy.fleet.quota_poller import QuotaPoller
 from proxy.limits.model import DEFAULT_ADDRESS, UNLIMITED, ClusterQuotas
 from proxy.rpc import messages
-from tests.unit.fleet.cluster import Cluster
+from tests.unit.fleet.cluster import Cluster, eventually
 
 
 def config_of(quotas: dict[str, Any], source: str | None = None, **more: Any) -> Config:
@@ -53,7 +53,7 @@ class Watched:
         """Wait for the end of a poll that begins from now on: one that runs may have read what was before."""
         begun = self.watch.begun
         self.watch.refresh()
-        await until(lambda: self.watch.ended > begun)
+        await eventually(lambda: self.watch.ended > begun)
 
 
 @asynccontextmanager
@@ -61,16 +61,10 @@ async def watching(cluster: Cluster, config: Config | None = None) -> AsyncItera
     watched = Watched(cluster, config or config_of({}))
     watched.watch.start()
     try:
-        await until(lambda: watched.watch.ended > 0)
+        await eventually(lambda: watched.watch.ended > 0)
         yield watched
     finally:
         await watched.watch.close()
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not true():  # noqa: ASYNC110 - the poller reports nothing at the end of a poll
-            await asyncio.sleep(0.005)
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +91,7 @@ async def test_quotas_are_reported_once_and_again_when_they_change(cluster: Clus
         cluster.stored["10.0.0.1"] = 7.0
         await watched.look()
         watched.watch.reconfigure(config_of({"ip.store": "file"}))
-        await until(lambda: len(watched.changes) == 3)
+        await eventually(lambda: len(watched.changes) == 3)
     assert [change.ip_rates for change in watched.changes] == [
         {"10.0.0.1": 5, "::7": 6},
         {"10.0.0.1": 7, "::7": 6},
@@ -324,10 +318,10 @@ async def test_a_mistake_of_whoever_is_reported_does_not_end_the_watch(cluster: 
     watch = Counted(config_of({}), broken_once, lambda _: None, caller=cluster)
     with capture_logs() as logs:
         watch.start()
-        await until(lambda: watch.ended > 0)
+        await eventually(lambda: watch.ended > 0)
         assert "see its log" in (watch.state.error or "")
         watch.refresh()
-        await until(lambda: watch.state.ok)
+        await eventually(lambda: watch.state.ok)
         await watch.close()
     assert [found.ip_rates for found in reported] == 2 * [{"10.0.0.1": 5}]
     assert "quota_poller_failed" in [line["event"] for line in logs]

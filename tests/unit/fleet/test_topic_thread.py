@@ -25,6 +25,7 @@ from proxy.fleet.sidecar_record import SidecarRecord, encode, record_key
 from proxy.fleet.topic_client import TopicError
 from proxy.fleet.topic_consumer import end_offset, to_topic_record
 from proxy.fleet.topic_spec import TopicRecord
+from tests.unit.fleet.cluster import eventually
 
 A, B = TopicRecord(b"a", b"1", 1000), TopicRecord(b"b", b"2", 1000)
 
@@ -99,9 +100,7 @@ class Seen:
         self.reports += [record.key for record in records]
 
     async def until(self, count: int) -> None:
-        async with asyncio.timeout(60):
-            while len(self.reports) < count:  # noqa: ASYNC110 - nothing reports it
-                await asyncio.sleep(0.001)
+        await eventually(lambda: len(self.reports) >= count)
 
 
 @pytest.mark.promise(
@@ -217,9 +216,8 @@ async def test_sidecars_are_reported_as_read_and_nothing_is_written_once_it_has_
 @pytest.mark.promise("architecture.md", "The last record of a sidecar in the registry says that it stops.")
 async def test_the_last_record_says_that_it_stops(monkeypatch):
     made = Topic()
-    async with running(made, monkeypatch, registers=True), asyncio.timeout(60):
-        while not made.written:  # noqa: ASYNC110 - nothing reports it
-            await asyncio.sleep(0.001)
+    async with running(made, monkeypatch, registers=True):
+        await eventually(lambda: made.written)
     assert made.written == [(record_key(1), VALUE), (record_key(1), LAST)]
 
 
