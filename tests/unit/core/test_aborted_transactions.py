@@ -1,7 +1,5 @@
 """Which records the walker of FetchResponse leaves out as aborted: those that the Java client leaves out."""
 
-from __future__ import annotations
-
 import random
 import struct
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Who has signed a record: golden bytes, rotation, and everything that is not signed."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 

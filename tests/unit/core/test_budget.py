@@ -1,7 +1,5 @@
 """What clients make a process hold is bounded, whatever they send; and what the bound is made of."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Long names are cut, and stay apart."""
 
-from __future__ import annotations
-
 from hashlib import sha256
 
 import pytest

@@ -1,7 +1,5 @@
 """Who a client is, from the bodies of its own requests and of the broker's responses."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Sequence
 

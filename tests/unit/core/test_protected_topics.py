@@ -1,7 +1,5 @@
 """Requests made to slip past the session's check of topics."""
 
-from __future__ import annotations
-
 import struct
 import time
 from statistics import median

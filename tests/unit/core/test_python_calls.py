@@ -1,7 +1,5 @@
 """What runs for each frame calls no Python, but where the lines say so."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

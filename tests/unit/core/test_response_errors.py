@@ -1,7 +1,5 @@
 """Errors of items: of every version of every api, at each level of its response, whole and in pieces."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The session's promises: every response finds its request, bodies never hold back bytes, bad frames are refused."""
 
-from __future__ import annotations
-
 import random
 import struct
 import time

@@ -1,7 +1,5 @@
 """A session whose interceptor answers later: what is sent before, what waits, and what is charged meanwhile."""
 
-from __future__ import annotations
-
 import pytest
 
 from proxy.core.budget import OPEN

@@ -1,7 +1,5 @@
 """A session with rules: what is answered or changed here keeps its place, and all else passes as it came."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

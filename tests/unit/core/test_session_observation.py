@@ -1,7 +1,5 @@
 """What observers get of a session: what they want and nothing else, in order, with its times, in the budget."""
 
-from __future__ import annotations
-
 import pytest
 
 from proxy.compiled.exchange import Exchange

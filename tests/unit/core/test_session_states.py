@@ -1,7 +1,5 @@
 """Every cell of the table of a session's states: a session is brought into the state, and the event happens to it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Fields and facts of hostile and of large bodies, and records that are counted by the headers of their batches."""
 
-from __future__ import annotations
-
 import struct
 import tracemalloc
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The addresses of every response that has any are replaced, and nothing else is."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What the broker's ApiVersions response becomes: the apis and features of the sidecar more, and all else as it was."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """What consumers ask of coordinators on an ordinary connection: where they are, and to be registered."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """All 65,536 api keys in versions −1, 0, the last and the one after it, and some under each policy, in a session."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pytest

@@ -1,7 +1,5 @@
 """Which changes of quotas are refused where the quotas of addresses are in the sidecar's configuration."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

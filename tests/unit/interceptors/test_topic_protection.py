@@ -1,7 +1,5 @@
 """Which changes of topics are refused, and what the answer says."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which requests are refused, and how."""
 
-from __future__ import annotations
-
 import pytest
 
 from proxy.core.exchange import Connection

@@ -1,7 +1,5 @@
 """UpdateFeatures on the wire, and who answers it: the broker, the sidecar at once, or the controller."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """``/connections`` and ``/connections/close`` over HTTP, without connections to Kafka."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

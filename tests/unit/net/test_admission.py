@@ -1,7 +1,5 @@
 """A burst that a limit lets in at once does not keep the event loop from the traffic of open connections."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

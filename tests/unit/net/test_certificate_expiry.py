@@ -1,7 +1,5 @@
 """When certificates expire: the metric's values and the log lines, with a clock of the test's own."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Which connections are closed because they are idle or old, by a clock of the test's own."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast

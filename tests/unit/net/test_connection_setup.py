@@ -1,7 +1,5 @@
 """Which clients have had their time for a first request, by a clock of the test's own."""
 
-from __future__ import annotations
-
 import socket
 from typing import cast
 

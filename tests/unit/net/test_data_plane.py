@@ -1,7 +1,5 @@
 """Reloads that one process prepares, refuses and applies."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from typing import Any

@@ -1,7 +1,5 @@
 """A process that something holds up ends all the same."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """How pages of /metrics are shared by those that ask for them."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

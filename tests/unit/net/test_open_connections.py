@@ -1,7 +1,5 @@
 """Which open connections are described, page by page, and which of them are chosen."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """How the main process sums up the counters of its workers, and prepares a reload in them; what a worker asks it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

@@ -1,7 +1,5 @@
 """The audit observer with its real outbox, before a producer that does what the test says; the pump is the test."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

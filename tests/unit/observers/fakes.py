@@ -1,7 +1,5 @@
 """Observers that do well and observers that do harm, named in tests as ``tests.unit.observers.fakes:Class``."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Mapping, Sequence

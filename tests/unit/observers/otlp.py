@@ -1,7 +1,5 @@
 """Reads OTLP requests: log records as mappings, and the events that they were made of."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any

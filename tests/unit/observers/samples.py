@@ -1,7 +1,5 @@
 """Exchanges as the session makes them and reports as the gate's, each stating only what differs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from proxy.compiled.exchange import Exchange

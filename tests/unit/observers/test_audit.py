@@ -1,7 +1,5 @@
 """What the audit numbers, emits and counts, with an outbox that only keeps it."""
 
-from __future__ import annotations
-
 import threading
 from array import array
 from collections import Counter

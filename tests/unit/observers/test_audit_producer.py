@@ -1,7 +1,5 @@
 """What the producer says of records, without a cluster: a producer that never reaches one, and errors made up."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """How long a request waited because its connection was left unread, in both modes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

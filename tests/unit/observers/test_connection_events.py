@@ -1,7 +1,5 @@
 """What events of connections and of throttles contain, and which changes give none."""
 
-from __future__ import annotations
-
 from typing import Any, get_args
 
 import msgspec

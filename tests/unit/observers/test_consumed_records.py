@@ -1,7 +1,5 @@
 """How many records an event says that a client takes of what a fetch returned."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import msgspec

@@ -1,7 +1,5 @@
 """The dispatcher against observers that do well, raise, exit, block, hang and lie."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import threading

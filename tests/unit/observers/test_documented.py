@@ -1,7 +1,5 @@
 """What docs/observers.md and docs/audit-event.md say is true and complete."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from typing import Any, get_args, get_type_hints

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from observers.event import EVENTS_PER_RECORD, SCHEMA_LEVEL, RequestEvent, decoder, encoder

@@ -1,7 +1,5 @@
 """The audit writes no record above the level that the fleet has finalized, and a change loses nothing."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a process has observed is counted where its next run finds it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

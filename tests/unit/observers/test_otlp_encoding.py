@@ -1,7 +1,5 @@
 """Events as OpenTelemetry log records: everything that an event says, under the names that the conventions have."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

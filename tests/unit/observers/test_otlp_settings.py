@@ -1,7 +1,5 @@
 """The OpenTelemetry observer: its settings, what a collector's response means, and where the cluster's id is from."""
 
-from __future__ import annotations
-
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What the outbox does with events, before a producer that does what the test says and a disk that may fail."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """Settings of own observers: from the configuration to ``configure``, and what ``check-config`` says of them."""
 
-from __future__ import annotations
-
 import logging
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Packets of every kind of link, and connections put together from them."""
 
-from __future__ import annotations
-
 import io
 import re
 import struct

@@ -1,7 +1,5 @@
 """Records inside of compressed message sets are counted exactly, or not at all."""
 
-from __future__ import annotations
-
 import gzip as stdlib_gzip
 import struct
 import zlib

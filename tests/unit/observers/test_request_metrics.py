@@ -1,7 +1,5 @@
 """What the observer of requests counts, and what /metrics makes of it."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Every response that carries topic ids beside names names them, and nothing that is malformed does harm."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from random import Random

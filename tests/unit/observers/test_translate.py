@@ -1,7 +1,5 @@
 """Which exchanges give no event, how large one is, and what a rollup contains; field by field: tests/property."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from observers.api import TOPIC_NAME, ObservableStruct

@@ -1,7 +1,5 @@
 """The committed table and its page: whole, in order, and guarded against losing anything."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

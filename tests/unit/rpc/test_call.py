@@ -1,7 +1,5 @@
 """One request and its response, against a server that writes what a test says."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import struct

@@ -1,7 +1,5 @@
 """ApiVersions and UpdateFeatures as bytes. The response of ApiVersions begins as one of Kafka 4.3.1 does."""
 
-from __future__ import annotations
-
 import pytest
 
 from proxy import __version__

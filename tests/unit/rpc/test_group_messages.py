@@ -1,7 +1,5 @@
 """Requests are compared with kafka-python's encoder; tests/integration/test_kafka_for_groups.py asks real brokers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Answers below were recorded from a broker of Kafka 4.3.1."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

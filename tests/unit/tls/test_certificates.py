@@ -1,7 +1,5 @@
 """What is read of certificates."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Which keys of TLS make a context, and what is said of others."""
 
-from __future__ import annotations
-
 import shutil
 import ssl
 import subprocess

@@ -1,7 +1,5 @@
 """Kafka's rules from the subject of a certificate to a principal; tests/integration/test_tls_oracle.py asks Kafka."""
 
-from __future__ import annotations
-
 import pytest
 
 from proxy.tls.principal_mapping import NoMatchingRule, PrincipalMapper
