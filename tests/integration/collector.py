@@ -10,9 +10,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
-
-import h11
 
 from proxy.local.ports import free_ports
 from tests.unit.observers.otlp import checked, event_of, log_records
@@ -75,118 +74,94 @@ def without_end(head: bytes) -> Answer:
     return answer
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = False  # so that its end waits for them
+
+    def __init__(self, collector: Collector) -> None:
+        self.collector = collector
+        self.open: set[socket.socket] = set()
+        super().__init__(("127.0.0.1", collector.port), _Handler)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        connection, peer = super().get_request()
+        if (tls := self.collector.tls) is not None:
+            connection = tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        self.collector.connections += 1
+        self.open.add(connection)
+        return connection, peer
+
+    def shutdown_request(self, request: Any) -> None:
+        self.open.discard(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A connection was closed, here or there."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def do_POST(self) -> None:
+        collector, body = self.server.collector, b""
+        if collector.reads_bodies:
+            body = self.rfile.read(length := int(self.headers["content-length"]))
+            if len(body) < length:
+                raise ConnectionError
+        if body and self.headers["content-encoding"] == "gzip":
+            body = gzip.decompress(body)
+        request = Request(self.path, {name.lower(): value for name, value in self.headers.items()}, body)
+        collector.requests.append(request)
+        answer = collector.script.popleft() if collector.script else collector.usual
+        if answer in collector.accepting:  # before the answer is sent: its reader may look at once
+            collector.taken.append(request)
+        answer(self.connection, request)
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
 class Collector:
-    """Takes requests while it is open. ``script``: the next answers, and then ``usual`` for ever."""
+    """Takes requests while it is open. ``script``: the next answers, and then ``usual`` for ever.
+
+    ``taken``: the requests whose answer was one of ``accepting``. ``reads_bodies``: whether a request is read to its
+    end before it is answered.
+    """
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.requests: list[Request] = []
         self.taken: list[Request] = []
-        """Those whose answer was one of ``accepting``."""
         self.accepting: tuple[Answer, ...] = (OK,)
         self.connections = 0
         self.script: deque[Answer] = deque()
         self.usual: Answer = OK
         self.reads_bodies = True
-        """Whether a request is read to its end before it is answered."""
+        self.tls = tls
         (self.port,) = free_ports(1)  # of which no passing connection takes one while it is closed
-        self._tls = tls
-        self._open: set[socket.socket] = set()
-        self._listening: socket.socket | None = None
-        self._lock = threading.Lock()  # what is accepted while it is closed is closed, too
-        self._threads: list[threading.Thread] = []
+        self._server: _Server | None = None
         self.open()
 
     @property
     def endpoint(self) -> str:
-        return f"http{'s' if self._tls else ''}://127.0.0.1:{self.port}"
+        return f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}"
 
     def open(self) -> None:
         """Listen, on the same port as before."""
-        self._listening = listening = socket.create_server(("127.0.0.1", self.port))
-        self._start(self._accept, listening)
+        self._server = _Server(self)
+        threading.Thread(target=self._server.serve_forever, args=[0.02], daemon=True).start()
 
     def close(self) -> None:
         """Refuse connections, and close those that there are."""
-        with self._lock:
-            for each in filter(None, (self._listening, *self._open)):
-                with suppress(OSError):
-                    each.shutdown(socket.SHUT_RDWR)
-                each.close()
-            self._listening = None
-
-    def join(self) -> None:
-        for thread in self._threads:
-            thread.join(10)
+        if self._server is None:
+            return
+        self._server.shutdown()
+        for each in list(self._server.open):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        self._server.server_close()
+        self._server = None
 
     def events(self) -> list[tuple[str, dict[str, Any]]]:
         """Boot id and event of each log record that was taken, by number; the same one again is left out."""
         found = {(boot_id, event["seq"]): event for one in list(self.taken) for boot_id, event in one.events()}
         return [(boot_id, found[boot_id, seq]) for boot_id, seq in sorted(found)]
-
-    def _start(self, target: Callable[..., None], *arguments: Any) -> None:
-        thread = threading.Thread(target=target, args=arguments, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self, listening: socket.socket) -> None:
-        with suppress(OSError):
-            while True:
-                connection, _ = listening.accept()
-                with self._lock:
-                    self.connections += 1
-                    is_open = self._listening is listening
-                    if is_open:
-                        self._open.add(connection)
-                if is_open:
-                    self._start(self._serve, connection)
-                else:
-                    connection.close()
-
-    def _serve(self, connection: socket.socket) -> None:
-        try:
-            if self._tls is not None:
-                with self._lock:
-                    self._open.discard(connection)
-                    connection = wrapped = self._tls.wrap_socket(
-                        connection, server_side=True, do_handshake_on_connect=False
-                    )
-                    self._open.add(connection)
-                wrapped.do_handshake()
-            while (request := self._read(connection)) is not None:
-                self.requests.append(request)
-                answer = self.script.popleft() if self.script else self.usual
-                if answer in self.accepting:  # before the answer is sent: its reader may look at once
-                    self.taken.append(request)
-                answer(connection, request)
-        except (OSError, AttributeError):  # the latter: of a socket that is closed during its handshake
-            pass
-        finally:
-            with self._lock:
-                self._open.discard(connection)
-            connection.close()
-
-    def _read(self, connection: socket.socket) -> Request | None:
-        http = h11.Connection(h11.SERVER)
-        head: h11.Request | None = None
-        body = bytearray()
-        while True:
-            event = http.next_event()
-            if event is h11.NEED_DATA:
-                data = connection.recv(65_536)
-                if not data:
-                    return None  # the peer has gone, maybe in the middle of a request
-                http.receive_data(data)
-            elif isinstance(event, h11.Request):
-                head = event
-                if not self.reads_bodies:
-                    break
-            elif isinstance(event, h11.Data):
-                body += event.data
-            elif isinstance(event, h11.EndOfMessage):
-                break
-            else:
-                return None
-        assert head is not None
-        headers = {name.decode(): value.decode() for name, value in head.headers}
-        whole = gzip.decompress(body) if headers.get("content-encoding") == "gzip" else bytes(body)
-        return Request(head.target.decode(), headers, whole)

@@ -5,25 +5,39 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+import urllib.request
 import uuid
 from base64 import urlsafe_b64decode
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
+from prometheus_client.parser import text_string_to_metric_families
 
 from observers.account_events import GapEvent, StatusEvent
 from observers.audit import AuditObserver
 from observers.cluster_events import EndOffsetsEvent, InventoryEvent
-from observers.event import ConnectionEvent, Envelope, RequestEvent, RollupEvent, ThrottleEvent, decoder
+from observers.event import (
+    ROLLUP_BUCKETS,
+    ConnectionEvent,
+    Envelope,
+    RequestEvent,
+    RollupEvent,
+    ThrottleEvent,
+    decoder,
+)
 from observers.event import TopicPartition as PartitionOfEvent
 from observers.kafka_admin import AUDIT_PARTITIONS, KafkaAdmin, client_id_of
 from observers.topic_names import TopicNames
 from proxy.core.apis import APIS
 from proxy.core.exchange import ConnectionTransition
+from proxy.core.response_errors import FAILURE, severity
 from proxy.local.state import ClusterState
+from proxy.local.workload import create_topics
+from proxy.telemetry.request_metrics import BUCKET_ENDS
 from tests.integration.sidecars import config_of, running, until
 from tests.tools.topic import messages
 from tests.unit.observers.samples import connection, exchange, produce, report
@@ -274,3 +288,101 @@ def _read_and_write(settings: dict[str, str], audit_topic: str) -> None:
     producer.flush(60)
     (error,) = refused
     assert "TOPIC_AUTHORIZATION_FAILED" in str(KafkaException(error))
+
+
+# ---- metrics of requests -------------------------------------------------------------------------------------------
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+RECORDS = 3_000
+
+
+@pytest.mark.promise("metrics.md", "The metrics of requests are the sums of the audit's events of the same requests.")
+@pytest.mark.slow
+def test_metrics_are_the_sums_of_the_events(cluster: ClusterState, tmp_path: Path) -> None:
+    node = cluster.nodes[0]
+    name = uuid.uuid4().hex[:8]
+    config = config_of(node, workers=2, audit={"topic": f"audit-{name}"})
+    config["observer.class.names"] = [
+        "observers.audit:AuditObserver",
+        "observers.request_metrics:RequestMetricsObserver",
+    ]
+    with running(config, tmp_path):
+        work(node.advertised, f"topic-{name}")
+        found = scrape_until_quiet(node.admin)
+    reported = events(envelopes(cluster.internal_bootstrap, f"audit-{name}"), RequestEvent)
+    sent = Counter[str]()
+    for event in reported:
+        sent[event.api] += event.request_bytes
+    assert by_api(found, "brokerside_request_bytes_total") == sent
+    failed = [event.api for event in reported if is_failure(event)]
+    assert failed
+    assert +by_api(found, "brokerside_request_errors_total", **{"class": "failure"}) == Counter(failed)
+    metric = "brokerside_request_duration_seconds"
+    measured = [event for event in reported if event.outcome == "answered" and not is_idle(event)]
+    assert +by_api(found, f"{metric}_count") == Counter(event.api for event in measured)
+    for number, end in enumerate(ROLLUP_BUCKETS):
+        reached = Counter(event.api for event in measured if event.latency_us <= end)
+        assert +by_api(found, f"{metric}_bucket", le=BUCKET_ENDS[number]) == reached
+
+
+def work(bootstrap: str, topic: str) -> None:
+    """Records are written and read, and a topic is asked for that is not there."""
+    create_topics(bootstrap, {topic: {}}, 2)
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1})
+    for number in range(RECORDS):
+        producer.produce(topic, b"x" * 100, key=str(number).encode())
+        producer.poll(0)
+    producer.flush(30)
+    settings = {"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest"}
+    consumer = Consumer(settings | {"allow.auto.create.topics": False})
+    consumer.subscribe([topic, f"missing-{topic}"])
+    read = 0
+    while read < RECORDS:
+        message = consumer.poll(30)
+        assert message is not None
+        read += message.error() is None
+    consumer.close()
+
+
+def scrape_until_quiet(admin: str) -> Samples:
+    """The metrics, once observers have all requests of the clients, no fetch waits, and the events are delivered."""
+
+    def quiet() -> Samples:
+        last = scrape(admin)
+        observed = total(last, "brokerside_principal_requests_total")
+        emitted, delivered = (total(last, f"brokerside_audit_{what}_total") for what in ("emitted", "delivered"))
+        is_quiet = observed == total(last, "brokerside_requests_total") and 0 < emitted == delivered
+        return last if is_quiet and not total(last, "brokerside_connections_active") else {}
+
+    return until(quiet)
+
+
+def scrape(admin: str) -> Samples:
+    """Values by name and labels."""
+    with urllib.request.urlopen(f"http://{admin}/metrics", timeout=60) as page:
+        families = text_string_to_metric_families(page.read().decode())
+    return {
+        (found.name, frozenset(found.labels.items())): found.value for family in families for found in family.samples
+    }
+
+
+def total(found: Samples, metric: str) -> float:
+    return sum(value for (name, _), value in found.items() if name == metric)
+
+
+def by_api(found: Samples, metric: str, **labels: str) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for (name, given), value in found.items():
+        if name == metric and labels.items() <= set(given):
+            counts[dict(given)["api"]] += int(value)
+    return counts
+
+
+def is_failure(event: RequestEvent) -> bool:
+    codes = [event.error_code, *(part.error_code for part in event.topics)]
+    return bool(event.item_failures) or any(severity(event.api_key, code) == FAILURE for code in codes)
+
+
+def is_idle(event: RequestEvent) -> bool:
+    return event.api_key in (1, 78) and not event.topics and not event.error_code

@@ -73,7 +73,6 @@ def features(*arguments: str, release: str = "") -> tuple[object, list[str], str
 
 
 def line(kind: str, feature: str, before: str, after: str, result: str = "OK") -> str:
-    """A line about an update."""
     return (
         f"      [{kind}]\tFeature: {feature}\tExistingFinalizedMaxVersion: {before}\t"
         f"NewFinalizedMaxVersion: {after}\tResult: {result}"
@@ -81,7 +80,6 @@ def line(kind: str, feature: str, before: str, after: str, result: str = "OK") -
 
 
 def finalized(address: str) -> dict[str, LevelRange]:
-    """The fleet's finalized levels."""
     with FeaturesClient(address) as client:
         return {name: levels for name, levels in client.describe().finalized.items() if name.startswith(PREFIX)}
 
@@ -239,7 +237,6 @@ class Registry:
     bootstrap: str
 
     def register(self, name: str, state: Literal["running", "stopped"], signer: Authenticator | None = None) -> None:
-        """Write the record of a reader."""
         record = ReaderRecord({AUDIT_EVENT_SCHEMA: SupportedRange(1, 1)}, state=state)
         key, value = reader_key(name), encode(record)
         producer = Producer({"bootstrap.servers": self.bootstrap})
@@ -250,7 +247,6 @@ class Registry:
         topic_commands.forget(participant, {"bootstrap.servers": self.bootstrap}, signer)
 
     def last(self, name: str) -> bytes | None:
-        """The value of the last record of a reader."""
         return dict(committed(self.bootstrap, self.topic))[reader_key(name)]
 
 

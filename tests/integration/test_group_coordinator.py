@@ -2,35 +2,126 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import subprocess
 import sys
+import threading
 import time
+import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AclOperation,
+    AdminClient,
+    NewPartitions,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from observers.event import RequestEvent, decoder
-from proxy.client.consumer import CoordinatedConsumer
-from proxy.local import process
+from proxy.client.consumer import ConsumerFailed, CoordinatedConsumer
+from proxy.client.consumer.streams import MessageStream
+from proxy.local import broker, process
 from proxy.local.cluster import ClusterState
+from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
-from tests.integration.consuming import NotingConsumer, fetch, handed_out, shut_down, until
+from tests.brokers import Acl, SharedBroker
+from tests.integration.logins import DECISION
+from tests.integration.sidecars import until
+from tests.integration.topics import committed
 from tests.tools.quick_groups import QUICK_GROUPS
 from tests.tools.topic import messages
 
 pytestmark = pytest.mark.kafka
 
 AUDIT = "audit-coordinating"
+COORDINATOR = {"enabled": True, "partitions": 3, "max.consumers": 100, "offset.commit.interval.ms": 1000}
 
 MESSAGES = 400
 """Messages of a topic of four partitions at its beginning."""
+
+
+class NotingConsumer:
+    """A consumer of one topic with one stream, which it reads on a thread until ``shut_down``.
+
+    ``got``: the offsets of each partition, in order. ``changes``: ``assigned`` and ``revoked`` with their partitions.
+    ``failure``: why it has ended by itself.
+    """
+
+    def __init__(self, address: str | list[str], group: str, consumer_id: str, topic: str, **arguments: Any) -> None:
+        self.got: dict[int, list[int]] = {}
+        self.changes: list[tuple[str, list[int]]] = []
+        self.failure: str | None = None
+        self._owned: set[int] = set()
+        self._consumer = CoordinatedConsumer(
+            address,
+            group,
+            consumer_id,
+            on_assigned=lambda found: self._note("assigned", found),
+            on_revoked=lambda found: self._note("revoked", found),
+            **arguments,
+        )
+        (stream,) = self._consumer.create_message_streams({topic: 1})[topic]
+        self._thread = threading.Thread(target=self._read, args=[stream])
+        self._thread.start()
+
+    @property
+    def owned(self) -> set[int]:
+        return set(self._owned)
+
+    @property
+    def count(self) -> int:
+        return sum(len(offsets) for offsets in list(self.got.values()))
+
+    def shut_down(self) -> None:
+        self._consumer.shutdown()
+        self._thread.join()
+
+    def _note(self, what: str, found: Any) -> None:
+        partitions = sorted(partition for _, partition in found)
+        self.changes.append((what, partitions))
+        self._owned = self._owned | set(partitions) if what == "assigned" else self._owned - set(partitions)
+
+    def _read(self, stream: MessageStream) -> None:
+        try:
+            for message in stream:
+                self.got.setdefault(message.partition(), []).append(message.offset())
+        except ConsumerFailed as error:
+            self.failure = str(error)
+
+
+def shut_down(*consumers: NotingConsumer | None) -> None:
+    """Let consumers leave, at the same time: each waits for two pings."""
+    with ThreadPoolExecutor(max(len(consumers), 1)) as pool:
+        for left in [pool.submit(one.shut_down) for one in consumers if one is not None]:
+            left.result()
+
+
+def handed_out(*consumers: NotingConsumer) -> Counter[tuple[int, int]]:
+    """How often each message was handed out, by partition and offset."""
+    return Counter(
+        (partition, offset) for one in consumers for partition, offsets in list(one.got.items()) for offset in offsets
+    )
+
+
+def fetch(url: str) -> dict[str, Any]:
+    """The JSON of a page, which a busy machine may have to be asked for again. Raises HTTPError."""
+    for _ in range(5):
+        with contextlib.suppress(ConnectionError, TimeoutError), urllib.request.urlopen(url, timeout=10) as response:
+            found: dict[str, Any] = json.load(response)
+            return found
+    raise TimeoutError(url)
 
 
 class Coordinating:
@@ -47,42 +138,35 @@ class Coordinating:
         config = yaml.safe_load((self.folder / "sidecar-1.yaml").read_text())
         config |= {"takeover.socket.path": str(self.folder / "coordinating.sock"), "drain.timeout.ms": 2000}
         config["audit"] = {"topic": AUDIT}
-        limits = {"partitions": 3, "max.consumers": 100, "offset.commit.interval.ms": 1000}
-        config["coordinator"] = {"enabled": True, **limits}
+        config["coordinator"] = COORDINATOR
         self.config.write_text(yaml.safe_dump(config))
         self.sidecar = self.start()
-        until(lambda: self.get("/coordinator")["partitions"], "the feature was not finalized")
+        until(lambda: self.get("/coordinator")["partitions"])
 
     def start(self) -> SidecarProcess:
-        """Start it, and wait until it is ready."""
         self.sidecar = self.spawn()
         self.sidecar.wait_ready()
         return self.sidecar
 
     def spawn(self, *options: str) -> SidecarProcess:
-        """Start one."""
         self._logs.append(self.folder / f"coordinating-{len(self._logs)}.log")
         command = [sys.executable, *QUICK_GROUPS, "run", *options, "-c", str(self.config)]
         started = process.spawn(command, self._logs[-1])
         return SidecarProcess(started, self.config, self._logs[-1], self.cluster.nodes[0].admin)
 
     def kill(self) -> None:
-        """Kill it."""
         process.stop([self.sidecar.process], 20, kill=True)
 
     def configure(self, **coordinator: Any) -> None:
-        """Reload with other settings of the section."""
         config = yaml.safe_load(self.config.read_text())
         config["coordinator"] |= coordinator
         self.config.write_text(yaml.safe_dump(config))
         self.command("reload")
 
     def get(self, path: str) -> dict[str, Any]:
-        """The answer of the admin endpoint."""
         return fetch(f"http://{self.sidecar.admin}{path}")
 
     def group(self, group: str) -> dict[str, Any]:
-        """One group, with its consumers."""
         (found,) = self.get(f"/groups?group={group}")["groups"]
         return dict(found)
 
@@ -91,20 +175,13 @@ class Coordinating:
         return {one["group_id"]: str(one["state"]) for one in self.get("/groups")["groups"]}.get(group)
 
     def command(self, *arguments: str) -> str:
-        """What ``brokerside`` prints."""
         command = [sys.executable, "-m", "proxy", *arguments, "--admin", self.sidecar.admin]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
     def lines(self, event: str, **fields: object) -> list[dict[str, Any]]:
-        """Lines of the log with this event and these fields."""
         lines = [line for log in self._logs for line in log.read_text().splitlines() if line.endswith("}")]
         found = [json.loads(line) for line in lines if line.startswith("{")]
         return [one for one in found if one["event"] == event and one | fields == one]
-
-    def committed(self, group: str) -> dict[int, int]:
-        """The offsets that Kafka has of a group of one topic, by partition."""
-        found = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(30)
-        return {one.partition: one.offset for one in found.topic_partitions if one.offset >= 0}
 
     def fetched_since(self, at: int, topic: str) -> set[tuple[str | None, int]]:
         """Who has fetched messages of which partition with a request after ``at``, in µs since 1970: client ids."""
@@ -114,23 +191,23 @@ class Coordinating:
         return {(event.client_id, part.partition) for event in found for part in event.topics if part.topic == topic}
 
     def create_topic(self, name: str | None = None) -> str:
-        """A topic of four partitions with messages."""
         name = name or f"t-{uuid.uuid4().hex[:8]}"
         self.admin.create_topics([NewTopic(name, 4, 1)])[name].result(30)
-        self.produce(name, MESSAGES)
+        produce(self.bootstrap, name, MESSAGES)
         return name
-
-    def produce(self, topic: str, count: int, partitions: int = 4) -> None:
-        """Append messages to all partitions in turn."""
-        producer = Producer({"bootstrap.servers": self.bootstrap})
-        for number in range(count):
-            producer.produce(topic, str(number), partition=number % partitions)
-        assert producer.flush(30) == 0
 
     def consumer(self, group: str, consumer_id: str, topic: str, **arguments: Any) -> NotingConsumer:
         """A consumer that fetches from the broker itself, so that it can do so without its sidecar."""
         kafka = {"bootstrap.servers": self.bootstrap}
         return NotingConsumer(self.address, group, consumer_id, topic, kafka=kafka, **arguments)
+
+
+def produce(bootstrap: str, topic: str, count: int, partitions: int = 4) -> None:
+    """Append messages to all partitions in turn."""
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(count):
+        producer.produce(topic, str(number), partition=number % partitions)
+    assert producer.flush(30) == 0
 
 
 @pytest.fixture(scope="module")
@@ -161,23 +238,23 @@ def test_partitions_move_when_a_consumer_joins_and_leaves_and_no_message_is_skip
     try:
         until(lambda: first.count == MESSAGES)
         assert first.owned == {0, 1, 2, 3}
-        until(lambda: coordinating.committed(group) == dict.fromkeys(range(4), MESSAGES // 4))
-        coordinating.produce(topic, MESSAGES)
+        until(lambda: committed(coordinating.admin, group) == dict.fromkeys(range(4), MESSAGES // 4))
+        produce(coordinating.bootstrap, topic, MESSAGES)
         until(lambda: first.count == 2 * MESSAGES)
         second = coordinating.consumer(group, "c2", topic)
         until(lambda: len(second.owned) == len(first.owned) == 2)
         moved = dict.fromkeys(second.owned, MESSAGES // 2)
-        until(lambda: coordinating.committed(group).items() >= moved.items(), "with the change of owners")
-        coordinating.produce(topic, MESSAGES)
+        until(lambda: committed(coordinating.admin, group).items() >= moved.items())
+        produce(coordinating.bootstrap, topic, MESSAGES)
         until(lambda: first.count + second.count == 3 * MESSAGES)
         second.shut_down()
         until(lambda: first.owned == {0, 1, 2, 3})
-        until(lambda: coordinating.committed(group) == dict.fromkeys(range(4), 3 * MESSAGES // 4))
-        coordinating.produce(topic, MESSAGES)
+        until(lambda: committed(coordinating.admin, group) == dict.fromkeys(range(4), 3 * MESSAGES // 4))
+        produce(coordinating.bootstrap, topic, MESSAGES)
         until(lambda: first.count + second.count == 4 * MESSAGES)
         coordinating.admin.create_partitions([NewPartitions(topic, 6)])[topic].result(30)
         until(lambda: first.owned == set(range(6)))
-        coordinating.produce(topic, 60, partitions=6)
+        produce(coordinating.bootstrap, topic, 60, partitions=6)
         until(lambda: first.count + second.count >= 4 * MESSAGES + 60)
     finally:
         shut_down(first, second)
@@ -205,7 +282,7 @@ def test_the_audit_shows_who_fetches_a_partition_after_stop_fetcher(coordinating
         until(lambda: [len(one.owned) for one in consumers] == [2, 2])
         stopped_at = time.time_ns() // 1000
         for rounds in (2, 3):  # a Fetch of before may return the messages of the first one
-            coordinating.produce(topic, MESSAGES)
+            produce(coordinating.bootstrap, topic, MESSAGES)
             until(lambda expected=rounds * MESSAGES: sum(one.count for one in consumers) == expected)
         assert len(reads_on.consume(3 * MESSAGES, 60)) == 3 * MESSAGES
         owners = {
@@ -263,11 +340,11 @@ def test_consumers_read_on_without_their_coordinator_and_nobody_is_stopped(
             coordinating.kill()
         else:
             assert coordinating.sidecar.stop()
-        coordinating.produce(topic, MESSAGES)
-        until(lambda: sum(one.count for one in consumers) == 2 * MESSAGES, "without a coordinator")
+        produce(coordinating.bootstrap, topic, MESSAGES)
+        until(lambda: sum(one.count for one in consumers) == 2 * MESSAGES)
         coordinating.start()
         until(lambda: coordinating.lines("rebalance", group=group, result="resumed"))
-        coordinating.produce(topic, MESSAGES)
+        produce(coordinating.bootstrap, topic, MESSAGES)
         until(lambda: sum(one.count for one in consumers) == 3 * MESSAGES)
         assert [one.changes for one in consumers] == changes, "nobody was stopped or started"
         assert max(handed_out(*consumers).values()) == 1
@@ -293,11 +370,11 @@ def test_consumers_register_with_the_successor_and_no_message_is_missing(
             until(lambda expected=rounds * MESSAGES: sum(one.count for one in consumers) == expected)
             coordinating.config.write_text(yaml.safe_dump(config | {"workers": workers}))
             predecessor, coordinating.sidecar = coordinating.sidecar, coordinating.spawn("--takeover")
-            until(lambda old=predecessor: not old.process.alive(), "the predecessor has not ended")
-            until(coordinating.sidecar.ready, "the successor is not ready")
-            until(lambda: coordinating.state(group) == "stable", "the group has not come back")
-            until(lambda: len(coordinating.group(group)["consumers"]) == 2, "a consumer has not come back")
-            coordinating.produce(topic, MESSAGES)
+            until(lambda old=predecessor: not old.process.alive())
+            until(coordinating.sidecar.ready)
+            until(lambda: coordinating.state(group) == "stable")
+            until(lambda: len(coordinating.group(group)["consumers"]) == 2)
+            produce(coordinating.bootstrap, topic, MESSAGES)
             until(lambda expected=(rounds + 1) * MESSAGES: sum(one.count for one in consumers) >= expected)
             until(lambda: "brokerside_predecessor_connections 0" in coordinating.sidecar.metrics())
     finally:
@@ -318,7 +395,7 @@ def test_a_frozen_group_is_rebalanced_once_it_is_thawed(coordinating: Coordinati
         coordinating.configure(groups={group: {"rebalance.enabled": False}})
         second = coordinating.consumer(group, "c2", topic)
         until(lambda: coordinating.group(group)["members"] == 2)
-        coordinating.produce(topic, MESSAGES)
+        produce(coordinating.bootstrap, topic, MESSAGES)
         until(lambda: first.count == 2 * MESSAGES)
         found = coordinating.group(group)
         assert (found["frozen"], found["generation"], first.owned) == (True, 1, {0, 1, 2, 3})
@@ -352,7 +429,7 @@ def test_what_an_operator_sees_and_does(coordinating: Coordinating, group: str) 
         assert coordinating.get("/groups")["groups"] == []
         coordinating.command("groups", "return")
         until(lambda: coordinating.state(group) == "stable")
-        coordinating.produce(topic, MESSAGES)
+        produce(coordinating.bootstrap, topic, MESSAGES)
         until(lambda: one.count >= 2 * MESSAGES)
         fields = ("ping_purgatory", "stop_fetcher_purgatory", "start_fetcher_purgatory")
         until(lambda: not any(coordinating.get("/coordinator")["fields"][name] for name in fields))
@@ -378,3 +455,109 @@ def test_a_group_with_a_member_of_kafka_s_own_protocol_is_not_coordinated(
             one.shut_down()
     finally:
         ordinary.close()
+
+
+# ---- with logins and ACLs -------------------------------------------------------------------------------------------
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+ROW = re.compile(r"^\| `User:sidecar` \| (.+?) \| (\w+) \| (.+?) \|", re.MULTILINE)
+"""Of the tables of ACLs: operations, type of the resource, names and pattern."""
+
+TYPES: Mapping[str, str] = {
+    "Topic": "TOPIC",
+    "Group": "GROUP",
+    "TransactionalId": "TRANSACTIONAL_ID",
+    "Cluster": "BROKER",
+}
+"""librdkafka names the cluster so."""
+
+
+def documented(group: str, topic: str) -> Iterator[Acl]:
+    """The rights that the docs give to ``User:sidecar``."""
+    for page in ("security.md", "coordinator.md"):
+        for operations, kind, resources in ROW.findall((DOCS / page).read_text()):
+            names = re.findall("`(.+?)`", resources) or [group if kind == "Group" else topic]
+            pattern = ResourcePatternType.PREFIXED if "prefixed" in resources else ResourcePatternType.LITERAL
+            for operation in re.findall(r"`(\w+)`", operations):
+                of_kafka = AclOperation[re.sub(r"\B([A-Z])", r"_\1", operation).upper()]
+                for name in names:
+                    yield Acl("User:sidecar", of_kafka, ResourceType[TYPES[kind]], name, pattern)
+
+
+@pytest.mark.slow
+@pytest.mark.promise(
+    "coordinator.md", "The listed ACLs are all that the sidecar and its consumers need, and who loses one is closed."
+)
+def test_consumers_get_what_they_may_read_for_as_long_as_they_may(
+    tmp_path: Path, secured: SharedBroker, group: str
+) -> None:
+    """The sidecar logs in as well."""
+    topic, admin, behind = f"t-{uuid.uuid4().hex[:8]}", secured.admin(), secured.listeners["OWN"].address
+    (port,) = free_ports(1)
+    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+    (tmp_path / "password").write_text("sidecar-secret")
+    config: dict[str, Any] = broker.sidecar_config(secured.node) | {
+        "workers": 2,
+        "internal.bootstrap.servers": behind,
+        "internal": {**login, "sasl.username": "sidecar", "sasl.password": {"file": str(tmp_path / "password")}},
+        "coordinator": COORDINATOR,
+    }
+    del config["observer.class.names"]
+    listener = {"name": "SASL", "bind": f"127.0.0.1:{port}", "upstream": behind, "rewrite.addresses": True}
+    config["listeners"].append({**listener, "security.protocol": "SASL_PLAINTEXT"})
+    path, log = tmp_path / "rights.yaml", tmp_path / "rights.log"
+    path.write_text(yaml.safe_dump(config))
+    logged_before = len(secured.log())
+    consumers: list[NotingConsumer] = []
+
+    def consumer(user: str) -> NotingConsumer:
+        kafka = {**login, "sasl.username": user, "sasl.password": f"{user}-secret"}
+        consumers.append(NotingConsumer(f"127.0.0.1:{port}", group, user, topic, kafka=kafka))
+        return consumers[-1]
+
+    def ended(one: NotingConsumer) -> str:
+        until(lambda: one.failure is not None)
+        return str(one.failure)
+
+    def read(user: str, kind: ResourceType, name: str) -> Acl:
+        return Acl(f"User:{user}", AclOperation.READ, kind, name)
+
+    no_group = f"group {group}: not authorized to read the group (error 30)"
+    no_topic = f"group {group}: not authorized to read a topic (error 29)"
+    of_group, of_topic = (ResourceType.GROUP, group), (ResourceType.TOPIC, topic)
+    sidecar = None
+    try:
+        admin.create_topics([NewTopic(topic, 4, 1)])[topic].result(30)
+        secured.allow(*documented(group, topic))
+        command = [sys.executable, *QUICK_GROUPS, "run", "-c", str(path)]
+        sidecar = SidecarProcess(process.spawn(command, log), path, log, secured.node.admin)
+        sidecar.wait_ready()
+        until(lambda: fetch(f"http://{secured.node.admin}/coordinator")["partitions"])
+        assert ended(consumer("alice")) == no_group
+        secured.allow(read("alice", *of_group))
+        assert ended(consumer("alice")) == no_topic
+
+        secured.allow(read("alice", *of_topic), read("bob", *of_group), read("bob", *of_topic))
+        produce(secured.node.internal, topic, MESSAGES)
+        alice, bob = consumer("alice"), consumer("bob")
+        until(lambda: len(alice.owned) == len(bob.owned) == 2)
+        until(lambda: committed(admin, group) == dict.fromkeys(range(4), MESSAGES // 4))
+
+        secured.revoke(read("bob", *of_topic))
+        assert ended(bob) == no_topic
+        secured.revoke(read("alice", *of_group))
+        assert ended(alice) == no_group
+        assert handed_out(alice, bob) == {
+            (partition, offset): 1 for partition in range(4) for offset in range(MESSAGES // 4)
+        }
+        until(lambda: not fetch(f"http://{secured.node.admin}/groups")["groups"][0]["members"])
+        found = DECISION.finditer(secured.log()[logged_before:])
+        refused = [one["name"] for one in found if (one["decision"], one["principal"]) == ("Denied", "User:sidecar")]
+        assert refused == []
+    finally:
+        shut_down(*consumers)
+        if sidecar is not None:
+            assert sidecar.stop()
+        secured.forget_acls()
+    assert "Traceback" not in (logged := log.read_text()), logged

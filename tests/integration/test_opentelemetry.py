@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,7 @@ from proxy.local.sidecars import SidecarProcess
 from tests.integration.collector import OK, Collector, byte_by_byte, hang_up, response, say_nothing, without_end
 from tests.integration.librdkafka import consume, produce
 from tests.integration.metrics import sample
-from tests.integration.test_audit import until
-from tests.integration.test_workers import workers_of
+from tests.integration.sidecars import config_of, running, until
 from tests.tools.topic import messages
 
 pytestmark = pytest.mark.kafka
@@ -30,10 +28,8 @@ AUDIT = "observers.audit:AuditObserver"
 SMALL_BATCHES: dict[str, str | int] = {"linger.ms": 0, "batch.num.messages": 1}
 """A request for each record."""
 
-WORKERS = 2
-
 Event = dict[str, Any]
-Start = Callable[..., SidecarProcess]
+Start = Callable[..., AbstractContextManager[SidecarProcess]]
 
 
 @pytest.fixture
@@ -41,37 +37,26 @@ def collector() -> Iterator[Collector]:
     made = Collector()
     yield made
     made.close()
-    made.join()
 
 
 @pytest.fixture
-def start(cluster: ClusterState, collector: Collector, tmp_path: Path) -> Iterator[Start]:
-    """Start the sidecar before the broker with both observers, an audit topic of its own, and settings as given."""
-    folder = cluster.nodes[0].home.parent
-    started: list[SidecarProcess] = []
+def start(cluster: ClusterState, collector: Collector, tmp_path: Path) -> Start:
+    """The sidecar before the broker with both observers, an audit topic of its own, and settings as given."""
     topic = f"audit-{uuid.uuid4().hex[:8]}"
 
-    def start(spool: bool = True, workers: int = 1, patience_ms: int = 20_000, **settings: Any) -> SidecarProcess:
-        config = yaml.safe_load((folder / "sidecar-1.yaml").read_text())
+    def start(
+        *, spool: bool = True, workers: int = 1, patience_ms: int = 20_000, **settings: Any
+    ) -> AbstractContextManager[SidecarProcess]:
         own = {"endpoint": collector.endpoint, "timeout.ms": 500, **settings}
         if spool:
             own["spool.path"] = str(tmp_path / "collector")
-        config |= {
-            "workers": workers,
-            "observer.class.names": [AUDIT, OBSERVER],
-            "audit": {"topic": topic, "spool.path": str(tmp_path / "topic")},
-            "observers": {OBSERVER: own},
-            "observer.shutdown.timeout.ms": patience_ms,
-        }
-        path = tmp_path / "sidecar.yaml"
-        path.write_text(yaml.safe_dump(config))
-        log = tmp_path / f"sidecar-{len(started)}.log"
-        started.append(SidecarProcess.start(path, log, cluster.nodes[0].admin))
-        return started[-1]
+        config = config_of(cluster.nodes[0], workers=workers, observers={OBSERVER: own})
+        config["observer.class.names"] = [AUDIT, OBSERVER]
+        config["audit"] = {"topic": topic, "spool.path": str(tmp_path / "topic")}
+        config["observer.shutdown.timeout.ms"] = patience_ms
+        return running(config, tmp_path)
 
-    yield start
-    for sidecar in started:
-        sidecar.stop()
+    return start
 
 
 def audited(cluster: ClusterState, path: Path) -> list[tuple[str, Event]]:
@@ -124,20 +109,19 @@ def balanced(text: str) -> bool:
 def test_every_event_on_the_topic_is_a_log_record_whatever_becomes_of_the_collector(
     start: Start, cluster: ClusterState, collector: Collector, topic: str, tmp_path: Path
 ) -> None:
-    sidecar = start(workers=WORKERS, compression="gzip")
-    assert produce(cluster.bootstrap, topic, [b"v"] * 500, **SMALL_BATCHES) == 500
-    until(lambda: bool(collector.taken) and waiting(sidecar) == 0)
-    collector.close()
-    assert produce(cluster.bootstrap, topic, [b"v"] * 1500, **SMALL_BATCHES) == 1500
-    assert len(consume(cluster.bootstrap, topic, 2000)) == 2000
-    until(lambda: sample(sidecar.metrics(), "brokerside_opentelemetry_spooled") > 1500)
-    assert balanced(sidecar.metrics())
-    collector.open()
-    until(lambda: sample(sidecar.metrics(), "brokerside_opentelemetry_spooled") == 0)
-    text = sidecar.metrics()
-    assert sample(text, "brokerside_opentelemetry_dropped_total") == 0
-    assert sample(text, "brokerside_opentelemetry_spool_failed") == 0
-    assert sidecar.stop()
+    with start(workers=2, compression="gzip") as sidecar:
+        assert produce(cluster.bootstrap, topic, [b"v"] * 500, **SMALL_BATCHES) == 500
+        until(lambda: bool(collector.taken) and waiting(sidecar) == 0)
+        collector.close()
+        assert produce(cluster.bootstrap, topic, [b"v"] * 1500, **SMALL_BATCHES) == 1500
+        assert len(consume(cluster.bootstrap, topic, 2000)) == 2000
+        until(lambda: sample(sidecar.metrics(), "brokerside_opentelemetry_spooled") > 1500)
+        assert balanced(sidecar.metrics())
+        collector.open()
+        until(lambda: sample(sidecar.metrics(), "brokerside_opentelemetry_spooled") == 0)
+        text = sidecar.metrics()
+        assert sample(text, "brokerside_opentelemetry_dropped_total") == 0
+        assert sample(text, "brokerside_opentelemetry_spool_failed") == 0
     received, expected = collector.events(), audited(cluster, sidecar.config)
     assert comparable(received) == comparable(expected)
     assert sum(comparable(received).values()) > 2000
@@ -145,49 +129,15 @@ def test_every_event_on_the_topic_is_a_log_record_whatever_becomes_of_the_collec
         msgspec.json.decode(collector.taken[-1].body)["resourceLogs"][0]["resource"]["attributes"]
     )
     boots = {boot_id for boot_id, _ in expected}
-    assert len(boots) == WORKERS
+    assert len(boots) == 2
     for events in (received, expected):
         assert {boot_id for boot_id, _ in events} == boots
-        assert [missing(events, boot_id) for boot_id in boots] == [(set(), set())] * WORKERS
+        assert [missing(events, boot_id) for boot_id in boots] == [(set(), set())] * 2
         last = [event for _, event in events if event.get("last")]
-        assert [event["emitted"] == event["seq"] - 1 for event in last] == [True] * WORKERS
+        assert [event["emitted"] == event["seq"] - 1 for event in last] == [True] * 2
         assert sum(event["seen"] for event in last) == sum(comparable(events).values())
         assert sum(event.get("waiting", 0) + event.get("hidden", 0) for event in last) == 0
     assert list((tmp_path / "collector").iterdir()) == [], "all was delivered"
-
-
-@pytest.mark.slow
-def test_a_killed_sidecar_loses_nothing_unnamed(
-    start: Start, cluster: ClusterState, collector: Collector, topic: str
-) -> None:
-    sidecar = start(workers=WORKERS)
-    assert produce(cluster.bootstrap, topic, [b"v"] * 300, **SMALL_BATCHES) == 300
-    for read in (collector.events, lambda: audited(cluster, sidecar.config)):  # what is no exchange has arrived then
-        until(lambda: any(event["kind"] == "topic_inventory" for _, event in read()))  # noqa: B023
-        until(lambda: sum(comparable(read()).values()) > 300)  # noqa: B023
-    collector.close()
-    assert produce(cluster.bootstrap, topic, [b"v"] * 700, **SMALL_BATCHES) == 700
-    os.kill(sidecar.process.pid, signal.SIGSTOP)  # it would start new workers
-    for pid in [*workers_of(sidecar), sidecar.process.pid]:  # at once: the last events are in memory alone
-        os.kill(pid, signal.SIGKILL)
-    until(lambda: not sidecar.process.alive())
-    collector.open()
-    again = start(workers=WORKERS)
-    for read in (collector.events, lambda: audited(cluster, again.config)):
-        until(lambda: any(event["kind"] == "gap" for _, event in read()))  # noqa: B023
-        until(lambda: len({boot_id for boot_id, _ in read()}) == 2 * WORKERS)  # noqa: B023
-    assert again.stop()
-    received, expected = collector.events(), audited(cluster, again.config)
-    boots = {boot_id for boot_id, _ in expected}
-    boots |= {event["lost_boot_id"] for _, event in expected if event["kind"] == "gap"}
-    assert len(boots) == 2 * WORKERS
-    counts = []
-    for events in (received, expected):
-        found = [missing(events, boot_id) for boot_id in sorted(boots)]
-        assert [lost for lost, _ in found] == [named for _, named in found]
-        counts.append(sum(comparable(events).values()) + sum(len(named) for _, named in found))
-    assert counts[0] == counts[1] >= 1000, "each exchange that was observed is an event or has a number in a gap"
-    assert sum((comparable(expected) & comparable(received)).values()) > 300
 
 
 @pytest.mark.slow
@@ -197,33 +147,32 @@ def test_nothing_that_a_collector_does_reaches_a_client_or_costs_more_than_its_b
 ) -> None:
     no_message = response(200, b"no JSON")
     collector.accepting = (OK, no_message)
-    sidecar = start(spool=False, **{"queue.max.bytes": 1_048_576})
-    assert produce(cluster.bootstrap, topic, [b"v"] * 500, **SMALL_BATCHES) == 500
-    before = sample(sidecar.metrics(), "process_resident_memory_bytes")
-    for answer, reason in (
-        (say_nothing, ""),
-        (byte_by_byte, ""),
-        (hang_up, ""),
-        (response(500), "http_500"),
-        (response(302, headers=[("location", "http://127.0.0.1:1/")]), "http_302"),
-        (response(503, headers=[("retry-after", "1")]), ""),
-        (no_message, ""),
-        (without_end(b"HTTP/1.1 200 OK\r\ncontent-length: 999999999999\r\n\r\n"), "response_too_large"),
-        (without_end(b"HTTP/1.1 200 OK\r\nx: "), ""),
-    ):
-        collector.usual = answer
-        asked = len(collector.requests)
-        assert produce(cluster.bootstrap, topic, [b"v"] * 700, **SMALL_BATCHES) == 700
-        until(lambda: len(collector.requests) > asked)  # noqa: B023
-        # The sidecar may have given up an answer that came late; then the next request gets the same.
-        until(lambda: not reason or dropped(sidecar, reason) > 0)  # noqa: B023
-        assert sidecar.ready()
-    text = sidecar.metrics()
-    assert balanced(text)
-    assert sample(text, "process_resident_memory_bytes") - before < 48 * 1024 * 1024
-    collector.usual = OK
-    until(lambda: waiting(sidecar) == 0)
-    assert sidecar.stop()
+    with start(spool=False, **{"queue.max.bytes": 1_048_576}) as sidecar:
+        assert produce(cluster.bootstrap, topic, [b"v"] * 500, **SMALL_BATCHES) == 500
+        before = sample(sidecar.metrics(), "process_resident_memory_bytes")
+        for answer, reason in (
+            (say_nothing, ""),
+            (byte_by_byte, ""),
+            (hang_up, ""),
+            (response(500), "http_500"),
+            (response(302, headers=[("location", "http://127.0.0.1:1/")]), "http_302"),
+            (response(503, headers=[("retry-after", "1")]), ""),
+            (no_message, ""),
+            (without_end(b"HTTP/1.1 200 OK\r\ncontent-length: 999999999999\r\n\r\n"), "response_too_large"),
+            (without_end(b"HTTP/1.1 200 OK\r\nx: "), ""),
+        ):
+            collector.usual = answer
+            asked = len(collector.requests)
+            assert produce(cluster.bootstrap, topic, [b"v"] * 700, **SMALL_BATCHES) == 700
+            until(lambda: len(collector.requests) > asked)  # noqa: B023
+            # The sidecar may have given up an answer that came late; then the next request gets the same.
+            until(lambda: not reason or dropped(sidecar, reason) > 0)  # noqa: B023
+            assert sidecar.ready()
+        text = sidecar.metrics()
+        assert balanced(text)
+        assert sample(text, "process_resident_memory_bytes") - before < 48 * 1024 * 1024
+        collector.usual = OK
+        until(lambda: waiting(sidecar) == 0)
     received = collector.events()
     ((boot_id, last),) = [(boot, event) for boot, event in received if event.get("last")]
     lost, named = missing(received, boot_id)
@@ -237,13 +186,11 @@ def test_a_collector_that_says_nothing_does_not_hold_up_the_end(
     start: Start, cluster: ClusterState, collector: Collector, topic: str, tmp_path: Path
 ) -> None:
     collector.usual = say_nothing
-    sidecar = start(patience_ms=8000, **{"timeout.ms": 600_000})
-    assert produce(cluster.bootstrap, topic, [b"v"] * 300, **SMALL_BATCHES) == 300
-    until(lambda: bool(collector.requests))
-    assert sidecar.stop(), "within the time to drain and to close"
+    with start(patience_ms=8000, **{"timeout.ms": 600_000}):  # it ends within the time to drain and to close
+        assert produce(cluster.bootstrap, topic, [b"v"] * 300, **SMALL_BATCHES) == 300
+        until(lambda: collector.requests)
     collector.usual = OK
-    again = start()
-    until(lambda: sample(again.metrics(), "brokerside_opentelemetry_replayed_total") > 300 and waiting(again) == 0)
-    assert again.stop()
+    with start() as again:
+        until(lambda: sample(again.metrics(), "brokerside_opentelemetry_replayed_total") > 300 and waiting(again) == 0)
     received, expected = collector.events(), audited(cluster, again.config)
     assert comparable(received) == comparable(expected)

@@ -84,7 +84,6 @@ def collector() -> Iterator[Collector]:
     made = Collector()
     yield made
     made.close()
-    made.join()
 
 
 @pytest.fixture
@@ -295,7 +294,6 @@ def secured(files: tuple[Path, Path]) -> Iterator[tuple[Collector, ssl.SSLContex
     made = Collector(context)
     yield made, context
     made.close()
-    made.join()
 
 
 @pytest.mark.promise("opentelemetry.md", "A collector over https is trusted by its certificate alone.")

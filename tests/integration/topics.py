@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # it is exported, untyped
 
 from proxy.interceptors.address_rewriter import METADATA
@@ -40,3 +41,9 @@ def described(asker: Asker, topic: str) -> dict[str, Any]:
         return {} if any(one["ErrorCode"] for one in (reported, *reported["Partitions"])) else dict(reported)
 
     return until(known)
+
+
+def committed(admin: AdminClient, group: str) -> dict[int, int]:
+    """The offsets that Kafka has of a group of one topic, by partition."""
+    found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(30)
+    return {one.partition: one.offset for one in found.topic_partitions if one.offset >= 0}
