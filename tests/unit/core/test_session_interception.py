@@ -196,6 +196,10 @@ def test_a_request_too_long_to_be_held_is_refused() -> None:
     assert bench.to_broker == longest
 
 
+@pytest.mark.promise(
+    "limits.md", "An AlterClientQuotas longer than 64 KiB closes the connection (`client_invalid_size`)."
+)
+@pytest.mark.promise("architecture.md", "An UpdateFeatures above 64 KiB closes the connection (`client_invalid_size`).")
 @each("more", [0, 1])
 @each("api_key", [ALTER_CLIENT_QUOTAS, UPDATE_FEATURES])
 def test_a_change_too_long_to_be_held_is_not_forwarded_unread(api_key: int, more: int) -> None:

@@ -85,6 +85,10 @@ def test_nothing_is_read_where_the_cluster_has_the_quotas() -> None:
     assert quotas.flags(48, 0) == 0
 
 
+@pytest.mark.promise(
+    "limits.md",
+    "`ip.store: file` closes the connection of a change with more than 200 entries, entities and settings.",
+)
 @each("version", VERSIONS)
 def test_a_quota_of_an_address_among_too_many_parts_closes_the_connection(version: int) -> None:
     address, none = entry(ip="10.0.0.7"), {"Entity": [], "Ops": []}

@@ -62,12 +62,17 @@ def listener_interceptors(fleet: FleetDirectory, config: Config = CONFIG) -> Lis
     return ListenerInterceptors(config, listener, upstream, fleet, FeaturesDirectory(), groups, fail_update, logger)
 
 
+@pytest.mark.promise("addresses.md", "The sidecar logs the id of a node without a known address (`address_unmapped`).")
 def test_a_broker_that_does_not_run_keeps_its_address() -> None:
     fleet = FleetDirectory(FleetView(1, ()))
     interceptors = listener_interceptors(fleet)
     sent = metadata(dict.fromkeys((1, 2, 3), ("10.0.0.1", 9092)))
     known = {1: ("kafka-1.example", 9092), 3: ("kafka-3.example", 9092)}
-    assert led(interceptors, sent) == metadata(dict(sorted({**known, 2: ("node-2.unmapped.invalid", 1)}.items())))
+    with capture_logs() as logged:
+        assert led(interceptors, sent) == metadata(dict(sorted({**known, 2: ("node-2.unmapped.invalid", 1)}.items())))
+    assert [(line["event"], line["listener"], line["node_id"]) for line in logged] == [
+        ("address_unmapped", "CLIENT", 2)
+    ]
     fleet.view = FleetView(1, (BrokerView(2, {"client": ("kafka-2.example", 9092)}, running=False),))
     interceptors.apply_fleet_view()
     assert led(interceptors, sent) == metadata(dict(sorted({**known, 2: ("kafka-2.example", 9092)}.items())))

@@ -121,7 +121,10 @@ def test_whatever_a_broker_says_its_range_never_promises_more(
 @pytest.mark.promise(
     "protocol.md", "A broker's release is inferred from its range where `broker.version` is not configured."
 )
+@pytest.mark.promise("protocol.md", "3.4 added nothing, and is reported as 3.3.")
 def test_a_broker_that_is_like_none_exactly_is_reported_as_the_nearest() -> None:
+    assert release_of(versions_for(ProtocolRange(1, release_ends()["3.3"], exact=True))) == "3.3.x"
+    assert "3.4" not in release_ends()
     zookeeper = {key: span for key, span in LIVE["3.9.2"].items() if key not in (55, 64, 74, 75, 80, 81)}
     assert release_of({**zookeeper, 4: (0, 7), 5: (0, 4), 6: (0, 8), 7: (0, 3)}) == "3.9.x"
     assert release_of({**LIVE["4.3.1"], 71: (0, 0), 72: (0, 0), 30000: (0, 0)}) == "4.3.x"
