@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from proxy.coordinator.events import ConnectionBuffered
-from proxy.coordinator.pings import PingSchedule
 from proxy.coordinator.wire import PING, START_FETCHER, PingRequest
 from tests.unit.coordinator.driver import Driver, owned
 
@@ -153,22 +150,3 @@ def test_response_to_nothing_or_of_another_ends_the_connection() -> None:
         fields = {"correlation_id": frame.correlation_id, "api_key": frame.api_key, **wrong}
         driver.do(c1.response(**fields))  # type: ignore[arg-type]
         assert c1.closed == "consumer_malformed", wrong
-
-
-def test_schedule_is_like_a_naive_one() -> None:
-    """1000 consumers with mixed session timeouts: order and times of their pings."""
-    chance = random.Random(1)
-    intervals = {number: chance.choice([1001, 2000, 3333]) for number in range(1000)}
-    firsts = {number: chance.randrange(5000) for number in intervals}
-    schedule = PingSchedule()
-    for number, first in firsts.items():
-        schedule.start(number, first)
-    seen = []
-    while (now := schedule.due()) is not None and now < 30_000:
-        popped = schedule.pop(now)
-        assert popped is not None
-        seen.append((now, popped[0]))
-        schedule.repeat(*popped, intervals[popped[0]], now)
-    naive = [(at, number) for number in intervals for at in range(firsts[number], 30_000, intervals[number])]
-    assert sorted(seen) == sorted(naive)
-    assert [at for at, _ in seen] == sorted(at for at, _ in seen)

@@ -175,17 +175,6 @@ def test_member_that_comes_and_goes_is_slowed_down() -> None:
     assert len(driver.logs("rebalance")) < 30
 
 
-def test_what_changes_no_owner_disturbs_nobody() -> None:
-    driver = Driver()
-    driver.topics["t"] = topic(1)
-    (c1,) = driver.stable("c1")
-    driver.change_topics(other=topic(3))
-    driver.advance(1000)
-    assert c1.kinds() == ["start"]
-    (c2,) = driver.stable("c2")
-    assert (c1.kinds(), c2.kinds()) == (["start"], ["start"]), "the newcomer gets nothing of its only partition"
-
-
 # Members that go meanwhile
 
 
@@ -201,20 +190,6 @@ def test_attempt_ends_at_once_when_a_member_goes_and_is_no_retry() -> None:
     assert c2.consumer_id not in [member.consumer_id for member in driver.groups()[0].consumers]
     assert owned([c1, c3]) == T4
     assert driver.count("rebalances_total", "joined", "cancelled") == 1
-
-
-def test_last_member_goes_in_the_middle() -> None:
-    driver = Driver()
-    c1, c2 = driver.stable("c1", "c2")
-    for consumer in (c1, c2):
-        consumer.answers = False
-    driver.register("c3").end()
-    c1.end()
-    c2.end()
-    driver.advance(1000)
-    assert driver.groups()[0].state == "empty"
-    (c4,) = driver.stable("c4")
-    assert c4.partitions() == T4
 
 
 @pytest.mark.promise(

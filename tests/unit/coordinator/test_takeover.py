@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from proxy.coordinator.effects import ConfirmClaim, HoldPartition, OpenPartition, SendFrame, WatchTopics, WriteRecords
-from proxy.coordinator.events import ConsumerConnectionEnded, PartitionAssigned, PartitionLost, PartitionOpened
+from proxy.coordinator.events import PartitionAssigned, PartitionLost, PartitionOpened
 from proxy.coordinator.records import MemberRecord
 from proxy.coordinator.wire import PING, START_FETCHER, ConsumedOffset, StartFetcherRequest
 from tests.unit.coordinator.driver import Driver, T, owned
@@ -125,20 +125,6 @@ def test_newcomer_after_a_takeover_waits_for_the_missing_one() -> None:
     assert driver.groups()[0].state == "empty", "nobody comes back"
 
 
-def test_member_that_returns_and_ends_before_it_answers_is_waited_for() -> None:
-    """Its connection may be one of several: what the predecessor told it may still hold."""
-    before = Driver()
-    consumers = before.stable("c1", "c2")
-    driver = before.successor()
-    (c1,) = driver.back(consumers[0])
-    c2 = driver.register("c2", answers=False)
-    driver.do(ConsumerConnectionEnded(c2.connection, True, "client_closed"))
-    driver.advance(GIVEN_UP_AFTER - 1)
-    assert owned([c1]) == T4[:2]
-    driver.advance(1000)
-    assert owned([c1]) == T4
-
-
 def test_partitions_that_are_not_free_are_known_to_a_successor() -> None:
     """A failed member keeps what it may be fetching in the records, over a rebalance without it."""
     before = Driver()
@@ -224,18 +210,6 @@ def test_mute_when_no_write_began_in_time() -> None:
     driver.writes_hang = False
     driver.advance(10_000)
     assert (c1.closed, c2.closed) == (None, "consumer_failed"), "the second has answered nothing since"
-
-
-def test_attempt_stands_still_while_mute_and_goes_on_after() -> None:
-    driver = Driver()
-    (c1,) = driver.stable("c1")
-    driver.register("c2")
-    driver.writes_hang = True
-    driver.advance(12_000)
-    assert c1.kinds() == ["start", "stop"]
-    driver.commit_all()
-    driver.advance(1000)
-    assert owned(list(driver.consumers.values())) == T4
 
 
 def test_aborted_confirmations_are_repeated() -> None:
