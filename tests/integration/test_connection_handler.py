@@ -11,10 +11,10 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from structlog.testing import capture_logs
@@ -37,7 +37,7 @@ from proxy.net.listener_manager import ListenerManager
 from proxy.net.open_connections import PAGE, number_of
 from proxy.net.ticker import Ticker
 from proxy.net.worker_pool import WorkerPool
-from proxy.net.worker_process import SILENT_AFTER, spawn_worker
+from proxy.net.worker_process import SILENT_AFTER, WorkerProcess, spawn_worker
 from proxy.telemetry.metrics import render
 from proxy.telemetry.snapshot import Snapshot, process_counts
 from tests.frames import API_VERSIONS, METADATA, request, response
@@ -104,6 +104,32 @@ class Bench:
         self._server.close()
 
 
+def written(folder: Path, workers: int, listeners: Mapping[str, int], more: str = "") -> Path:
+    """A configuration. ``listeners``: the port of each one's upstream."""
+    path = folder / "sidecar.yaml"
+    path.write_text(
+        f"broker.id: 1\nworkers: {workers}\nadmin: {{bind: '127.0.0.1:{free_port()}'}}\n{more}listeners:\n"
+        + "".join(
+            f"- {{name: {name}, bind: '127.0.0.1:{free_port()}', upstream: '127.0.0.1:{to}'}}\n"
+            for name, to in listeners.items()
+        )
+    )
+    return path
+
+
+Made = TypeVar("Made", bound=Bench)
+
+
+@asynccontextmanager
+async def started(made: Made) -> AsyncIterator[Made]:
+    if isinstance(made.handler, WorkerPool):
+        await made.handler.start()
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
 Run = Callable[..., "asynccontextmanager[AsyncIterator[Bench]]"]
 
 
@@ -119,24 +145,12 @@ def run(tmp_path: Path, workers: int) -> Run:
     @asynccontextmanager
     async def run(behaviour: Behaviour = answer_in_order, observers: str = "") -> AsyncIterator[Bench]:
         async with upstream(behaviour) as port:
-            listeners = [("CLIENT", port), ("INTERNAL", port), ("GONE", free_port())]
-            path = tmp_path / "sidecar.yaml"
-            path.write_text(
-                f"broker.id: 1\nworkers: {workers}\ndrain.timeout.ms: 200\n"
-                f"internal.bootstrap.servers: 127.0.0.1:1\nobserver.class.names: '{observers}'\n"
-                f"admin: {{bind: '127.0.0.1:{free_port()}'}}\nlisteners:\n"
-                + "".join(
-                    f"- {{name: {name}, bind: '127.0.0.1:{free_port()}', upstream: '127.0.0.1:{to}'}}\n"
-                    for name, to in listeners
-                )
+            listeners = {"CLIENT": port, "INTERNAL": port, "GONE": free_port()}
+            more = (
+                f"drain.timeout.ms: 200\ninternal.bootstrap.servers: 127.0.0.1:1\nobserver.class.names: '{observers}'\n"
             )
-            bench = Bench(path)
-            if isinstance(bench.handler, WorkerPool):
-                await bench.handler.start()
-            try:
+            async with started(Bench(written(tmp_path, workers, listeners, more))) as bench:
                 yield bench
-            finally:
-                await bench.close()
 
     return run
 
@@ -449,23 +463,14 @@ def run_site(tmp_path: Path, workers: int) -> RunSite:
             broker.apis[UPDATE_FEATURES] = (0, 2)
             broker.answers[UPDATE_FEATURES] = b"\0" + update_features.encode_response(UPDATE, UpdateResult(0))
         broker.deaf = not known
-        async with upstream(broker.behave) as port:
-            path = tmp_path / "sidecar.yaml"
-            path.write_text(
-                f"broker.id: 1\nworkers: {workers}\n"
-                f"admin: {{bind: '127.0.0.1:{free_port()}'}}\n"
-                f"listeners:\n- {{name: CLIENT, bind: '127.0.0.1:{free_port()}', upstream: '127.0.0.1:{port}'}}\n"
-            )
-            site = Site(path)
+        async with (
+            upstream(broker.behave) as port,
+            started(Site(written(tmp_path, workers, {"CLIENT": port}))) as site,
+        ):
             site.broker = broker
-            if isinstance(site.handler, WorkerPool):
-                await site.handler.start()
-            try:
-                if known:
-                    await site.every(request(9999, 0, 1), lambda answer: answer == response(1))
-                yield site
-            finally:
-                await site.close()
+            if known:
+                await site.every(request(9999, 0, 1), lambda answer: answer == response(1))
+            yield site
 
     return run_site
 
@@ -642,47 +647,30 @@ CLIENTS = 30
 """More than are let in at a time from one address, at one connection a second."""
 
 
-@pytest.fixture
-def slower(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_process, "SNAPSHOT_INTERVAL", REFRESH)
-    monkeypatch.setattr(worker_pool, "SNAPSHOT_INTERVAL", REFRESH)
-    monkeypatch.setattr(worker_process, "KILL_AFTER", 10_000)
+class PoolBench(Bench):
+    """Whose clients connect by themselves."""
 
-
-class PoolBench:
-    """The main process's half of a sidecar with two workers, inside the test's own loop."""
-
-    def __init__(self, config: Path) -> None:
-        self.config = load(config)
-        self.workers = WorkerPool(self.config, Ticker())
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        assert isinstance(self.handler, WorkerPool)
+        self.workers = self.handler
         self.sidecar = ListenerManager(self.config, self.workers, Ticker())
         self.logs: list[MutableMapping[str, Any]] = []
-        self.clients: list[asyncio.StreamWriter] = []
+        self.writers: list[Writer] = []
 
-    def pid(self, number: int) -> int:
-        return self.workers._workers[number].pid
-
-    def problem(self) -> str | None:
-        return self.sidecar.readiness_problem
-
-    async def snapshot(self) -> Snapshot:
-        return await self.workers.snapshot()
-
-    async def until(self, condition: Callable[[Snapshot], object]) -> None:
-        async with asyncio.timeout(60):
-            while not condition(await self.snapshot()):  # noqa: ASYNC110  # a counter has no event to wait for
-                await asyncio.sleep(0.01)
+    def worker(self, number: int) -> WorkerProcess:
+        return self.workers._workers[number]
 
     async def silent(self, number: int) -> None:
         """Stop a worker, and wait until it is taken for silent."""
-        os.kill(self.pid(number), signal.SIGSTOP)
-        await self.until(lambda _: not self.workers._workers[number].is_available)
+        os.kill(self.worker(number).pid, signal.SIGSTOP)
+        await self.until(lambda: not self.worker(number).is_available)
 
-    async def works(self, count: int) -> None:
+    async def serves(self, count: int) -> None:
         """Connect so many clients, which stay; each has to get an answer."""
         for _ in range(count):
             reader, writer = await asyncio.open_connection("127.0.0.1", self.config.listeners[0].bind.port)
-            self.clients.append(writer)
+            self.writers.append(writer)
             writer.write(request(METADATA, 1, 1))
             async with asyncio.timeout(60):
                 assert await read_frame(reader) == response(1)
@@ -691,28 +679,24 @@ class PoolBench:
         return [line for line in self.logs if line["event"] == event]
 
     async def close(self) -> None:
-        for writer in self.clients:
+        for writer in self.writers:
             writer.close()
         self.sidecar.close()
-        now = asyncio.Event()
-        now.set()
-        await self.workers.stop(now)
+        await super().close()
 
 
 @pytest.fixture
-async def bench(tmp_path: Path, slower: None) -> AsyncIterator[PoolBench]:
-    async with upstream(answer_in_order) as peer_port:
-        path = tmp_path / "sidecar.yaml"
-        path.write_text(
-            f"broker.id: 1\nworkers: 2\nadmin: {{bind: '127.0.0.1:{free_port()}'}}\n"
-            f"listeners: [{{name: CLIENT, bind: '127.0.0.1:{free_port()}', upstream: '127.0.0.1:{peer_port}'}}]\n"
-        )
-        running = PoolBench(path)
-        await running.workers.start()
+async def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PoolBench]:
+    monkeypatch.setattr(worker_process, "SNAPSHOT_INTERVAL", REFRESH)
+    monkeypatch.setattr(worker_pool, "SNAPSHOT_INTERVAL", REFRESH)
+    monkeypatch.setattr(worker_process, "KILL_AFTER", 10_000)
+    async with (
+        upstream(answer_in_order) as port,
+        started(PoolBench(written(tmp_path, 2, {"CLIENT": port}))) as running,
+    ):
         running.sidecar.start()
         with capture_logs() as running.logs:
             yield running
-            await running.close()
 
 
 @pytest.mark.promise(
@@ -724,47 +708,45 @@ async def test_a_worker_that_says_nothing_is_given_nothing_until_it_does_or_is_r
     bench: PoolBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await bench.silent(1)
-    await bench.works(6)
+    await bench.serves(6)
 
-    seen = await bench.snapshot()
+    seen = await bench.workers.snapshot()
     assert seen.workers == {1: 0, 2: 6}
     assert seen.loop_lag >= SILENT_AFTER * REFRESH
     assert [(line["worker"], line["pid"], line["connections"]) for line in bench.said("worker_silent")] == [
-        (1, bench.pid(1), 0)
+        (1, bench.worker(1).pid, 0)
     ]
 
-    os.kill(bench.pid(1), signal.SIGCONT)
-    await bench.until(lambda _: bench.workers._workers[1].is_available)
-    await bench.works(6)
-    assert (await bench.snapshot()).workers == {1: 6, 2: 6}
+    os.kill(bench.worker(1).pid, signal.SIGCONT)
+    await bench.until(lambda: bench.worker(1).is_available)
+    await bench.serves(6)
+    assert (await bench.workers.snapshot()).workers == {1: 6, 2: 6}
     assert len(bench.said("worker_silent")) == 1
 
-    os.kill(bench.pid(2), signal.SIGSTOP)
+    os.kill(bench.worker(2).pid, signal.SIGSTOP)
     await bench.silent(1)
     await bench.silent(2)
-    assert bench.problem() == "no worker runs"
-    working = asyncio.create_task(bench.works(2))
+    assert bench.sidecar.readiness_problem == "no worker runs"
+    working = asyncio.create_task(bench.serves(2))
     await asyncio.sleep(0.8)
     assert not working.done()
 
-    os.kill(bench.pid(1), signal.SIGCONT)
+    os.kill(bench.worker(1).pid, signal.SIGCONT)
     await working
-    assert bench.problem() is None
-    assert (await bench.snapshot()).workers == {1: 8, 2: 6}
+    assert bench.sidecar.readiness_problem is None
+    assert (await bench.workers.snapshot()).workers == {1: 8, 2: 6}
 
-    pid = bench.pid(2)
-    monkeypatch.setattr(worker_process, "KILL_AFTER", bench.workers._workers[2].silent_intervals + 2)
-    await bench.until(lambda _: bench.said("worker_ended"))
+    pid = bench.worker(2).pid
+    monkeypatch.setattr(worker_process, "KILL_AFTER", bench.worker(2).silent_intervals + 2)
+    await bench.until(lambda: bench.said("worker_ended"))
     monkeypatch.setattr(worker_process, "KILL_AFTER", 10_000)
-    await bench.until(
-        lambda seen: seen.worker_restarts == 1 and all(bench.workers._workers[n].is_available for n in (1, 2))
-    )
-    assert bench.pid(2) != pid
+    await bench.seen(lambda seen: seen.worker_restarts == 1 and all(bench.worker(n).is_available for n in (1, 2)))
+    assert bench.worker(2).pid != pid
     (ended,) = bench.said("worker_ended")
     assert ended["connections"] == 6
     assert "has sent nothing for" in str(ended["reason"])
-    await bench.works(1)
-    seen = await bench.snapshot()
+    await bench.serves(1)
+    seen = await bench.workers.snapshot()
     assert seen.workers == {1: 8, 2: 1}
     assert seen.listener_counters["CLIENT"].closed == {"worker_lost": 6}
 
@@ -777,19 +759,19 @@ async def test_a_worker_is_given_no_more_than_it_has_descriptors_for_and_a_scrap
 ) -> None:
     for worker in bench.workers._workers.values():
         worker._capacity = 3
-    await bench.works(6)
-    working = asyncio.create_task(bench.works(2))
+    await bench.serves(6)
+    working = asyncio.create_task(bench.serves(2))
     await asyncio.sleep(0.8)
-    seen = await bench.snapshot()
+    seen = await bench.workers.snapshot()
     assert not working.done()
     assert seen.workers == {1: 3, 2: 3}
     assert seen.listener_counters["CLIENT"].accepted == 6  # the next one is in the backlog
     assert len(bench.said("workers_out_of_capacity")) == 1
 
-    bench.clients[0].close()
-    bench.clients[1].close()
+    bench.writers[0].close()
+    bench.writers[1].close()
     await working
-    seen = await bench.snapshot()
+    seen = await bench.workers.snapshot()
     assert seen.workers == {1: 3, 2: 3}
     assert seen.listener_counters["CLIENT"].closed == {"client_closed": 2}
     for worker in bench.workers._workers.values():
@@ -806,14 +788,14 @@ async def test_a_worker_is_given_no_more_than_it_has_descriptors_for_and_a_scrap
             while not bench.sidecar.admission.waiting_connections:  # a hold may be over before somebody looks
                 for _ in range(CLIENTS):
                     _, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.9", 0))
-                    bench.clients.append(writer)
-                while counters.accepted < len(bench.clients):  # noqa: ASYNC110  # a counter has no event
+                    bench.writers.append(writer)
+                while counters.accepted < len(bench.writers):  # noqa: ASYNC110  # a counter has no event
                     await asyncio.sleep(0.001)
 
     bench.workers._timers[0].cancel()  # it asks them every now and then
     monkeypatch.setattr(bench.workers, "_request_snapshots", lambda: [asyncio.ensure_future(dial())])
     text = render(await bench.sidecar.snapshot()).decode()
-    assert sample(text, "brokerside_connections_accepted_total") == len(bench.clients)
+    assert sample(text, "brokerside_connections_accepted_total") == len(bench.writers)
     assert sample(text, "brokerside_connections_held") > 0
     assert unbalanced(text) == []
 

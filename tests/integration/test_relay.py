@@ -29,7 +29,7 @@ from tests.integration.conftest import free_port
 from tests.integration.peer import Behaviour, Reader, Writer, answer_after_eof, answer_in_order, read_frame, silent
 from tests.integration.tls_bench import Bench, bench, silent_sidecar  # noqa: F401
 from tests.tools import fetched
-from tests.tools.interceptors import EDITING, HELD, RAISING, REPLIED, Chooser, replied
+from tests.tools.interceptors import HELD, REPLIED, Chooser, replied
 
 
 @contextmanager
@@ -442,21 +442,6 @@ async def test_a_broker_that_ends_before_it_answers_ends_a_client_with_many_open
         assert await reader.read() == b""
         writer.close()
         await running.ends(broker_closed=1)
-
-
-async def test_a_quiet_connection_keeps_nothing_of_what_was_edited(tmp_path: Path) -> None:
-    async with answering(tmp_path, answer_in_order) as running:
-        reader, writer = await running.dial()
-        for key in (EDITING, RAISING, REPLIED):
-            writer.write(request(key, 0, 1, b"x" * 1000))
-            await read_frame(reader)
-        (relay,) = running.manager.relays
-        assert relay.session is not None
-        interception = relay.session.interception
-        assert interception is not None
-        await running.until(
-            lambda: (interception.replacement, interception.replies, interception.failure) == (None, b"", None)
-        )
 
 
 # ---- behind a load balancer -----------------------------------------------------------------------------------------

@@ -192,16 +192,6 @@ async def test_a_client_that_does_not_read_pauses_the_broker(tmp_path: Path) -> 
         assert len(await client.read(8 + poured)) == 8 + poured
 
 
-async def test_garbage_after_the_handshake_ends_the_connection_behind_what_was_valid(tmp_path: Path) -> None:
-    async with tls_bench(tmp_path, answer_in_order) as running:
-        client = await HandMade.dial(running)
-        await client.shake_hands()
-        client.tls.write(request(METADATA, 1, 1))
-        client.writer.write(client.outgoing.read() + b"\x17\x03\x03\x00\x20" + bytes(32))
-        await running.ends(client_tls_failed=1)
-        assert running.counters.requests[3] == 1
-
-
 # ---- handshakes -----------------------------------------------------------------------------------------------------
 
 
