@@ -1,6 +1,6 @@
 """Clients of other languages through the sidecar.
 
-Every client is one program in a folder of its own and does the same, with the library's defaults where there are any:
+Every client is one program and does the same, with the library's defaults where there are any:
 
     PROGRAM BOOTSTRAP TOPIC GROUP CLIENT_ID PARTITIONS < LINES
 

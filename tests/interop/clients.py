@@ -66,8 +66,8 @@ class Client:
         return msgspec.json.decode(output, type=Report)
 
 
-def _python(name: str) -> Callable[[], list[str]]:
-    return lambda: [sys.executable, "-m", f"tests.interop.{name}.main"]
+def _python(name: str) -> Client:
+    return Client(name, lambda: [sys.executable, "-m", "tests.interop.python_clients", name])
 
 
 def _kafkajs() -> list[str]:
@@ -147,9 +147,9 @@ def _start(
 
 
 CLIENTS = (
-    Client("kafka-python", _python("kafka_python")),
+    _python("kafka-python"),
     Client("kafkajs", _kafkajs),
     Client("franz-go", lambda: go("go_clients", "./franz_go")),
     Client("sarama", lambda: go("go_clients", "./sarama")),
-    Client("java-console-tools", _python("java_tools")),
+    _python("java-console-tools"),
 )
