@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable
+from itertools import accumulate
 from random import Random
 from typing import Any, NamedTuple, get_type_hints
 
@@ -16,22 +17,22 @@ from observers.event import Envelope
 from observers.otlp_encoding import ATTRIBUTES
 from observers.otlp_writer import LogRecordWriter
 from observers.record_counter import count_records
-from proxy.compiled import walk_door
+from proxy.compiled import walk_door as walk
 from proxy.compiled.exchange import Exchange, Kind
 from proxy.core.accessors import Accessors, Records
-from proxy.core.exchange import Connection, ConnectionTransition, FetchResponse, ProduceRequest
+from proxy.core.exchange import Connection, ConnectionTransition
 from proxy.core.principal_tracker import MAX_UNANSWERED, PrincipalTracker
 from proxy.core.proxy_protocol import parse
 from proxy.core.struct import SchemaError, UnknownMessage, view
 from proxy.errors import MalformedBody, PeerError, Side
 from tests.fuzz import seeds, tls
 from tests.fuzz.mutate import cuts, single
-from tests.oracle import walk as oracle
-from tests.tools.facts import counted
+from tests.oracle import request_resources, response_errors
+from tests.tools import facts
 from tests.tools.messages import uvarint
 
 COMPARED = 1 / 4
-"""Share of the inputs that the oracle reads, too: it takes several times as long."""
+"""Share of the inputs that the oracle or a struct reads, too: it takes several times as long."""
 
 EVENTS = msgspec.json.Decoder(get_type_hints(Envelope)["events"])
 
@@ -54,7 +55,9 @@ class Target(NamedTuple):
 # ---- bodies ---------------------------------------------------------------------------------------------------------
 
 
-class _Body(NamedTuple):
+class Body(NamedTuple):
+    """Of a message that has a walker."""
+
     key: int
     version: int
     response: bool
@@ -64,52 +67,70 @@ class _Body(NamedTuple):
     def side(self) -> Side:
         return "broker" if self.response else "client"
 
-    def walker(self, walk: Any) -> Any:
-        find = walk.walker_for_response if self.response else walk.walker_for_request
-        return find(self.key, self.version)
+    @property
+    def name(self) -> str:
+        """Of its walker, and of its facts."""
+        return f"{seeds.WALKED[self.key]}_{'response' if self.response else 'request'}"
 
 
-def _body(data: bytes) -> _Body:
+def _body(data: bytes) -> Body:
     number, version = (data + b"\0\0")[:2]
     key, response, message = seeds.MESSAGES[number % len(seeds.MESSAGES)]
-    return _Body(key, version % (message.max_version + 1), response, data[2:])
+    return Body(key, version % (message.max_version + 1), response, data[2:])
 
 
-def whole(walk: Any, body: _Body) -> Any:
-    """The facts, or whom the MalformedBody blames and why."""
+def whole(body: Body, noise: bytes = b"") -> Any:
+    """The facts, or whom the MalformedBody blames. ``noise``: comes before and after the body."""
+    data, end = noise + body.data + noise, len(noise) + len(body.data)
     try:
-        return walk.walk_whole(body.walker(walk), body.data, 0, len(body.data), body.version, body.side)
+        return walk.walk_whole(getattr(walk, body.name), data, len(noise), end, body.version, body.side)
     except MalformedBody as error:
-        return error.side, error.detail
+        return error.side
 
 
-def in_pieces(walk: Any, body: _Body, pieces: list[bytes]) -> Any:
-    """The same, and at which piece it was malformed (−1: at the end)."""
-    feed = walk.BodyFeed(body.walker(walk), body.version, body.side)
-    number = -1
+def in_pieces(body: Body, pieces: list[bytes], noise: bytes = b"") -> Any:
+    """The facts; or whom the MalformedBody blames, after how many bytes (-1: at the end), and why."""
+    feed, place = walk.BodyFeed(getattr(walk, body.name), body.version, body.side), 0
     try:
-        for number, piece in enumerate(pieces):  # noqa: B007
-            feed.feed(piece, 0, len(piece))
-        number = -1
+        for piece in pieces:
+            place += len(piece)
+            feed.feed(noise + piece + noise, len(noise), len(noise) + len(piece))
+        place = -1
         return feed.finish()
     except MalformedBody as error:
-        return error.side, error.detail, number
+        return error.side, place, error.detail
 
 
-def check_body(data: bytes, rng: Random) -> None:
-    _check_body(_body(data), rng)
+LOOKED_INTO_SINCE = {
+    "produce_request": 99, "produce_response": 10, "fetch_request": 11, "fetch_response": 12,
+    "share_fetch_request": 99, "share_fetch_response": 0,
+}  # fmt: skip
+"""Versions from which on structs look into what walkers pass over: tagged fields, texts that must not be null."""
 
 
-def _check_body(body: _Body, rng: Random) -> Any:
-    expected = whole(walk_door, body)
-    pieces = cuts(rng, body.data)
-    found = in_pieces(walk_door, body, pieces)
-    _same(expected, found)
-    if rng.random() < BYTE_BY_BYTE:
-        _same(expected, in_pieces(walk_door, body, single(body.data)))
-    if rng.random() < COMPARED:
-        _same(expected, whole(oracle, body))
-        assert in_pieces(oracle, body, pieces) == found, "the oracle differs"
+def facts_of_struct(body: Body, found: Any) -> Any:
+    """What the struct views say of a body, or whom they blame; ``found`` where they look at what no walker does."""
+    try:
+        return facts.of_struct(body.name, body.key, body.version, body.data)
+    except MalformedBody:
+        return found if body.version >= LOOKED_INTO_SINCE[body.name] else body.side
+    except UnicodeEncodeError:
+        return found
+
+
+def check_body(body: Body, rng: Random) -> Any:
+    """The same whole, byte by byte and cut anywhere, with what is malformed found at the same byte; and by a struct."""
+    expected, pieces = in_pieces(body, single(body.data)), cuts(rng, body.data)
+    found = in_pieces(body, pieces)
+    if isinstance(expected, tuple):
+        side, place, detail = expected
+        ends = accumulate(map(len, pieces))
+        assert found == (side, place if place < 0 else next(end for end in ends if end >= place), detail)
+        expected = side
+    else:
+        assert found == expected
+    assert whole(body) == expected
+    assert facts_of_struct(body, expected) == expected
     return expected
 
 
@@ -120,35 +141,21 @@ def _same(one: Any, other: Any) -> None:
     assert one == other, f"{one} is not {other}"
 
 
-def body_once(data: bytes) -> object:
-    return whole(walk_door, _body(data))
-
-
 # ---- records --------------------------------------------------------------------------------------------------------
 
 
-def _wrapped(data: bytes) -> _Body:
+def _wrapped(data: bytes) -> Body:
     """A FetchResponse v12 of one partition with the record set ``data``."""
     head = b"\0" * 10 + b"\2\2t\2" + bytes(4 + 2 + 24) + b"\0" + bytes(4)
-    return _Body(1, 12, True, head + uvarint(len(data) + 1) + data + b"\0\0\0")
+    return Body(1, 12, True, head + uvarint(len(data) + 1) + data + b"\0\0\0")
 
 
 def check_records(data: bytes, rng: Random) -> None:
-    found = _check_body(_wrapped(data), rng)
-    expected = counted(data)
-    if expected is None:
-        assert isinstance(found, tuple), f"{found} of what is no record set"
+    found = check_body(_wrapped(data), rng)
+    if found == "broker":
         assert count_records(memoryview(data)) is None
-        return
-    assert isinstance(found, FetchResponse), f"{found} of a record set"
-    records = found.partitions[0].records
-    assert records == expected
-    if not records.claimed:
-        assert count_records(memoryview(data)) == records.records
-
-
-def records_once(data: bytes) -> object:
-    return whole(walk_door, _wrapped(data))
+    elif not found.partitions[0].records.claimed:
+        assert count_records(memoryview(data)) == found.partitions[0].records.records
 
 
 # ---- structs --------------------------------------------------------------------------------------------------------
@@ -199,33 +206,6 @@ def check_struct(data: bytes, rng: Random) -> None:
         more = _read(key, version, bool(response & 1), body + noise)
         assert more is not None
         assert more[0][:2] == found[0][:2], "bytes after the end of a message are read"
-    walked = _Body(key, version, bool(response & 1), body)
-    if key in (0, 1, 78) and found is not None and walked.walker(walk_door) is not None:
-        _check_facts(whole(walk_door, walked), found[0][0])
-
-
-def _check_facts(facts: Any, decoded: Any) -> None:
-    """A walker and a struct see the same partitions, where the walker takes the body for whole."""
-    if isinstance(facts, tuple):
-        return
-    topics = decoded.get("TopicData", decoded.get("Topics", decoded.get("Responses")))
-    rows = []
-    for topic, _, _ in topics:
-        name = topic.get("Name", topic.get("Topic", topic.get("TopicId")))
-        for part, _, _ in topic.get("PartitionData", topic.get("Partitions", topic.get("PartitionResponses"))):
-            number = part.get("Index", part.get("Partition", part.get("PartitionIndex")))
-            rows.append((name if facts.topics_are_ids else name.encode(), number, part.get("Records")))
-    assert len(rows) == len(facts.partitions)
-    for (name, number, records), part in zip(rows, facts.partitions, strict=True):
-        if not facts.topics_are_ids and part.topic.isascii():
-            assert name == part.topic
-        assert number == part.partition
-        if isinstance(facts, ProduceRequest) or (isinstance(facts, FetchResponse) and records is not None):
-            assert records is None or (len(records[0]), *records[1:]) == (
-                part.records.size,
-                part.records.records,
-                part.records.claimed,
-            )
 
 
 def struct_once(data: bytes) -> object:
@@ -251,9 +231,9 @@ def item_errors(key: int, version: int, pieces: list[bytes], *, whole: bool) -> 
     try:
         if whole:
             body = b"".join(pieces)
-            charged = walk_door.read_whole(decoded, Kind.RESPONSE_ERRORS, True, body, 0, len(body))
+            charged = walk.read_whole(decoded, Kind.RESPONSE_ERRORS, True, body, 0, len(body))
         else:
-            feed = walk_door.new_feed(Kind.RESPONSE_ERRORS, key, version)
+            feed = walk.new_feed(Kind.RESPONSE_ERRORS, key, version)
             for piece in pieces:
                 feed.feed(piece, 0, len(piece))
             charged = feed.finish_into(decoded, True)
@@ -263,6 +243,13 @@ def item_errors(key: int, version: int, pieces: list[bytes], *, whole: bool) -> 
     return [decoded.error_code, decoded.item_errors]
 
 
+def _of_oracle(read: Callable[[int, int, bytes], Any], key: int, version: int, body: bytes) -> Any:
+    try:
+        return read(key, version, body)
+    except MalformedBody as error:
+        return error.side, error.detail
+
+
 def check_errors(data: bytes, rng: Random) -> None:
     key, version, body = _error_bytes(data)
     found = item_errors(key, version, [body], whole=True)
@@ -270,14 +257,7 @@ def check_errors(data: bytes, rng: Random) -> None:
     if rng.random() < BYTE_BY_BYTE:
         _same(found, item_errors(key, version, single(body), whole=False))
     if rng.random() < COMPARED:
-        walker = oracle.walker_for_errors(key, version)
-        assert walker is not None
-        try:
-            theirs: Any = oracle.walk_whole(walker, body, 0, len(body), version, "broker", oracle.kept_by(walker))
-            expected: Any = [theirs.error_code, theirs.items]
-        except MalformedBody as error:
-            expected = error.side, error.detail
-        _same(found, expected)
+        _same(found, _of_oracle(response_errors.read_errors, key, version, body))
     decoded = _read(key, version, True, body)
     if isinstance(found, tuple) or decoded is None or rng.random() > COMPARED:
         return
@@ -322,9 +302,9 @@ def resources(key: int, version: int, pieces: list[bytes], *, whole: bool) -> An
     try:
         if whole:
             body = b"".join(pieces)
-            charged = walk_door.read_whole(decoded, Kind.REQUEST_RESOURCES, False, body, 0, len(body))
+            charged = walk.read_whole(decoded, Kind.REQUEST_RESOURCES, False, body, 0, len(body))
         else:
-            feed = walk_door.new_feed(Kind.REQUEST_RESOURCES, key, version)
+            feed = walk.new_feed(Kind.REQUEST_RESOURCES, key, version)
             for piece in pieces:
                 feed.feed(piece, 0, len(piece))
             charged = feed.finish_into(decoded, False)
@@ -340,14 +320,7 @@ def check_resources(data: bytes, rng: Random) -> None:
     if rng.random() < BYTE_BY_BYTE:
         _same(found, resources(key, version, single(body), whole=False))
     if rng.random() < COMPARED:
-        walker = oracle.walker_for_resources(key, version)
-        assert walker is not None
-        kept = oracle.kept_by(walker)
-        try:
-            expected: Any = [oracle.walk_whole(walker, body, 0, len(body), version, "client", kept), kept.size]
-        except MalformedBody as error:
-            expected = error.side, error.detail
-        _same(found, expected)
+        _same(found, _of_oracle(request_resources.read_resources, key, version, body))
 
 
 def resources_once(data: bytes) -> object:
@@ -463,8 +436,8 @@ def check_log_records(data: bytes, rng: Random) -> None:
 
 
 TARGETS = [
-    Target("bodies", seeds.bodies, check_body, body_once),
-    Target("records", seeds.record_sets, check_records, records_once),
+    Target("bodies", seeds.bodies, lambda data, rng: check_body(_body(data), rng), lambda data: whole(_body(data))),
+    Target("records", seeds.record_sets, check_records, lambda data: whole(_wrapped(data))),
     Target("struct", seeds.structs, check_struct, struct_once),
     Target("resources", seeds.resources, check_resources, resources_once),
     Target("errors", seeds.item_errors, check_errors, errors_once),

@@ -1,5 +1,4 @@
-"""What a request is about, read by its layout. As ``proxy/compiled/items.pxi``, without programs: what is not complete
-is read again from its beginning."""
+"""What a request is about, read by its layout: as ``proxy/compiled/items.pxi``, without programs."""
 
 from __future__ import annotations
 
@@ -27,27 +26,10 @@ from proxy.core.request_resources import (
     PASSED,
     TOPICS_LEFT_OUT,
     UNNAMED,
-    program,
 )
 from proxy.core.schema import Field, Layout, layout
 from proxy.core.wire import Buffer
-from tests.oracle.response_errors import ACL_FIELDS, AclFields, Incomplete, Reading
-from tests.oracle.steps import Kept, Walker
-
-
-class ResourcesKept(Kept):
-    """As much as is kept."""
-
-    __slots__ = ("items",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.items = 0
-
-    @property
-    def size(self) -> int:
-        """Bytes that they are charged with."""
-        return (PARTITION + 2 * MAX_NAME) * self.items
+from tests.oracle.response_errors import ACL_FIELDS, AclFields, Incomplete, Reading, whole
 
 
 class Around(Struct):
@@ -73,29 +55,10 @@ COMPLETED_BY = {
 """By api key and array, the field with which a resource is complete, and its type."""
 
 
-class RequestWalker:
-    """The walker of one api's requests."""
-
-    kept = ResourcesKept
-
-    def __init__(self, api_key: int) -> None:
-        self._api_key = api_key
-
-    def __call__(self, buf: Buffer, pos: int, version: int, kept: Any) -> Walker[RequestResources]:
-        while True:
-            reading = ReadingOfRequest(self._api_key, version, buf, pos)
-            try:
-                found = reading.request()
-                return found, reading.pos
-            except Incomplete:
-                buf, pos = yield pos
-            finally:
-                kept.items = reading.kept
-
-
-def request_resources(api_key: int, version: int) -> RequestWalker | None:
-    """Return the walker of these requests; None where they are about no resource."""
-    return RequestWalker(api_key) if program(api_key, version) is not None else None
+def read_resources(api_key: int, version: int, body: bytes) -> list[Any]:
+    """What a request is about, and the bytes that it is charged with. Raises MalformedBody."""
+    reading = ReadingOfRequest(api_key, version, body, 0)
+    return [whole(reading, reading.request, "client"), (PARTITION + 2 * MAX_NAME) * reading.kept]
 
 
 class ReadingOfRequest(Reading):

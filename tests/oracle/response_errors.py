@@ -1,18 +1,17 @@
-"""Error codes of the items of a response, read by its layout. As ``proxy/compiled/errors.pxi``, without programs: what
-is not complete is read again from its beginning."""
+"""Error codes of the items of a response, read by its layout: as ``proxy/compiled/items.pxi``, without programs."""
 
 from __future__ import annotations
 
 import struct
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from proxy.core.budget import PARTITION
 from proxy.core.exchange import Acl, ItemErrorFacts, ItemErrors, RequestResource
 from proxy.core.instructions import ACL_TYPES, CONFIG_TYPES
-from proxy.core.names import MAX_NAME, shorten
+from proxy.core.names import shorten
 from proxy.core.request_resources import MAX_KEPT_RESOURCES
 from proxy.core.response_errors import (
     FAILURE,
@@ -25,20 +24,12 @@ from proxy.core.response_errors import (
     RETRIABLE,
     RETRY,
     STEP,
-    program,
 )
 from proxy.core.schema import SIZES, Field, Layout, layout
 from proxy.core.wire import MAX_STRING, Buffer, DecodeError
-from tests.oracle.steps import Kept, Walker
+from proxy.errors import MalformedBody, Side
 
 MOST = {FAILURE: MAX_KEPT_FAILURES, RETRY: MAX_KEPT_STEPS, STEP: MAX_KEPT_STEPS}
-
-
-class Found(Struct):
-    """What a response says. ``error_code``: its own."""
-
-    error_code: int
-    items: ItemErrors | None
 
 
 class Incomplete(Exception):
@@ -94,44 +85,26 @@ class Item(Struct):
     acl: AclFields = msgspec.field(default_factory=AclFields)
 
 
-class ErrorsKept(Kept):
-    """As many errors as are kept."""
-
-    __slots__ = ("errors",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.errors = 0
-
-    @property
-    def size(self) -> int:
-        """Bytes that they are charged with."""
-        return (PARTITION + 2 * MAX_NAME) * self.errors
+def read_errors(api_key: int, version: int, body: bytes) -> list[Any]:
+    """The error code of a response, and the errors of its items. Raises MalformedBody."""
+    reading = Reading(api_key, version, body, 0)
+    return whole(reading, reading.response, "broker")
 
 
-class ResponseErrors:
-    """The walker of one api's responses."""
-
-    kept = ErrorsKept
-
-    def __init__(self, api_key: int) -> None:
-        self._api_key = api_key
-
-    def __call__(self, buf: Buffer, pos: int, version: int, kept: Any) -> Walker[Found]:
-        while True:
-            reading = Reading(self._api_key, version, buf, pos)
-            try:
-                found = reading.response()
-                kept.errors = reading.kept
-                return found, reading.pos
-            except Incomplete:
-                kept.errors = reading.kept
-                buf, pos = yield pos
+AnyFound = TypeVar("AnyFound")
 
 
-def response_errors(api_key: int, version: int) -> ResponseErrors | None:
-    """Return the walker of these responses; None where they have no errors of items."""
-    return ResponseErrors(api_key) if program(api_key, version) is not None else None
+def whole(reading: Reading, read: Callable[[], AnyFound], side: Side) -> AnyFound:
+    """Read a body to its end. Raises MalformedBody."""
+    try:
+        found = read()
+    except Incomplete:
+        raise MalformedBody(side, "it does not end") from None
+    except DecodeError as nonsense:
+        raise MalformedBody(side, nonsense.detail) from None
+    if reading.pos != len(reading._buf):
+        raise MalformedBody(side, "bytes after its end")
+    return found
 
 
 class Reading:
@@ -148,12 +121,7 @@ class Reading:
         self.found: list[ItemErrorFacts] = []
         self.acls: list[RequestResource] = []
 
-    @property
-    def kept(self) -> int:
-        """How much is kept."""
-        return len(self.found) + 2 * min(len(self.acls), MAX_KEPT_RESOURCES)
-
-    def response(self) -> Found:
+    def response(self) -> list[Any]:
         self._items = [Item("", 0)]
         self._struct(self._layout)
         if self.pos > len(self._buf):
@@ -164,7 +132,7 @@ class Reading:
                 tuple(self.found), self._counts[FAILURE], self._counts[RETRY], self._counts[STEP],
                 tuple(self.acls[:MAX_KEPT_RESOURCES]), len(self.acls),
             )  # fmt: skip
-        return Found(self._items[0].error_code, items)
+        return [self._items[0].error_code, items]
 
     def _take(self, size: int) -> bytes:
         if self.pos + size > len(self._buf):

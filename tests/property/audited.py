@@ -146,7 +146,7 @@ def batches(draw: st.DrawFn, largest: int = LARGEST) -> list[list[Exchange]]:
             one = Exchange(
                 draw(st.sampled_from(known)), key, draw(INT16), draw(INT32), draw(st.none() | TEXTS), draw(TIMES),
                 draw(sizes(largest)), draw(TIMES), draw(sizes(largest)),
-                draw(st.sampled_from(["answered", "answered", "no_response", "connection_lost", "open"])),
+                draw(st.sampled_from(["answered", "answered", "no_response", "connection_lost"])),
                 draw(st.sampled_from(["none", "full", "malformed", "unsupported"])),
                 request, response, draw(MAYBE), draw(MAYBE), draw(INT32), draw(INT16), None, None,
                 draw(st.sampled_from([False, False, False, True])), 0, draw(st.none() | item_errors()),

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from observers.audit_writer import RequestEventEncoder
 from observers.event import ROLLUP_BUCKETS, RollupEvent
 from observers.rollup_writer import RollupAggregator
 from proxy.compiled.exchange import Exchange
 from proxy.core.response_errors import PROTOCOL, RETRIABLE
-from tests.oracle.translate import Translator
 from tests.property.audited import API_NAMES, WALL, batches, surroundings
 
 BATCHES = batches(largest=2**31)
@@ -51,7 +51,7 @@ def gathered(observed: list[list[Exchange]], **bounds: int) -> tuple[list[Rollup
 def traffic_of_events(observed: list[list[Exchange]]) -> tuple[Rows, Counter[str]]:
     """What the table ``traffic`` sums up of single events; see spark_jobs/tables/traffic.py."""
     names, audit_filter = surroundings()
-    translator = Translator(API_NAMES, names, audit_filter, max_event=2**60, lists_items=False)
+    translator = RequestEventEncoder(API_NAMES, names, audit_filter, max_event=2**60)
     rows: Rows = defaultdict(Counter)
     others = Counter[str]()
     for exchanges in observed:

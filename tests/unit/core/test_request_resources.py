@@ -26,8 +26,7 @@ from proxy.core.request_resources import MAX_KEPT_CHANGED, MAX_KEPT_COMMITS, MAX
 from proxy.core.schema import layout
 from proxy.errors import MalformedBody
 from tests.cases import each
-from tests.oracle.steps import Kept
-from tests.oracle.walk import kept_by, walk_whole, walker_for_resources
+from tests.oracle.request_resources import read_resources
 from tests.tools import random_messages
 
 TOPIC_ID = bytes(range(1, 17))
@@ -55,9 +54,7 @@ def read(key: int, version: int, body: bytes, pieces: int = 0) -> RequestResourc
         charged = feed.finish_into(reported, False)
     found = reported.resources
     assert found is not None
-    kept: Kept = kept_by(walker_for_resources(key, version))  # type: ignore[arg-type]
-    assert found == walk_whole(walker_for_resources(key, version), body, 0, len(body), version, "client", kept)  # type: ignore[arg-type]
-    assert charged == kept.size
+    assert [found, charged] == read_resources(key, version, body)
     return found
 
 
