@@ -18,6 +18,7 @@ from proxy.local.broker import AUDIT_TOPIC
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
 from tests.integration.feature_sidecars import await_ends_of_transactions
+from tests.integration.sidecars import until
 from tests.tools.kafka_tools import KafkaTools
 
 pytestmark = pytest.mark.kafka
@@ -130,10 +131,7 @@ class Audited:
         self._found: dict[str, dict[int, Any]] = {}
         """Events by run and number."""
         self._consumer = Consumer({"bootstrap.servers": cluster.internal_bootstrap, "group.id": "audited"})
-        deadline = time.monotonic() + DEADLINE
-        while not (parts := self._consumer.list_topics(AUDIT_TOPIC, timeout=30).topics[AUDIT_TOPIC].partitions):
-            assert time.monotonic() < deadline, "there is no audit topic"
-            time.sleep(0.05)
+        parts = until(lambda: self._consumer.list_topics(AUDIT_TOPIC, timeout=30).topics[AUDIT_TOPIC].partitions)
         self._consumer.assign([TopicPartition(AUDIT_TOPIC, number, OFFSET_BEGINNING) for number in parts])
 
     def close(self) -> None:

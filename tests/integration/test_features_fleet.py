@@ -50,16 +50,6 @@ def deadly(fleet: FeatureFleet) -> tuple[str, ...]:
     return ("-m", "tests.tools.killed_controller", str(fleet.folder / "order"))
 
 
-def bystander(fleet: FeatureFleet) -> int:
-    """A sidecar that is not the controller."""
-    return next(broker_id for broker_id in BROKERS if not fleet.is_controller(broker_id))
-
-
-def all_run(fleet: FeatureFleet) -> bool:
-    """Whether each sidecar finds that all run."""
-    return all(fleet.runs(one, asked) for one in BROKERS for asked in BROKERS)
-
-
 def next_controller(fleet: FeatureFleet, killed: int) -> int:
     """Broker id of the sidecar that is to be the controller after another one."""
     admin = AdminClient({"bootstrap.servers": fleet.state.internal_bootstrap})
@@ -124,7 +114,7 @@ def test_a_killed_controller_leaves_one_outcome_wherever_it_was(fleet: FeatureFl
         refused = "run and cannot be asked" in (result.message or "")  # whose start took longer than 3.5 s
         assert refused or result.error_code in (NONE, FEATURE_UPDATE_FAILED), (instant, result)
         wait_until(lambda: any(fleet.is_controller(one) for one in BROKERS))
-        wait_until(partial(all_run, fleet))
+        wait_until(lambda: all(fleet.runs(one, asked) for one in BROKERS for asked in BROKERS))
         reached = level_of(fleet) == change.level
         assert result.error_code != NONE or reached, (instant, result)
         opposite = RAISE if change is LOWER else LOWER
@@ -167,7 +157,7 @@ def test_a_controller_that_is_stopped_before_a_write_is_fenced_and_says_so(fleet
 )
 def test_an_older_sidecar_blocks_a_raise_and_above_its_level_serves_clients_unready(fleet: FeatureFleet) -> None:
     assert fleet.update(1, LOWER) == DONE
-    late = bystander(fleet)
+    late = next(broker_id for broker_id in BROKERS if not fleet.is_controller(broker_id))
     other = next(broker_id for broker_id in BROKERS if broker_id != late)
     fleet.stop(late)
     fleet.start(late, program=OLDER)

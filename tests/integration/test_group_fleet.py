@@ -14,19 +14,17 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions
-from confluent_kafka.admin import AdminClient
 
 from proxy.coordinator.records import partition_of
 from proxy.coordinator.wire import EndpointEntry
 from proxy.core.protected_topics import GROUPS
 from proxy.local import cluster
 from tests.integration.feature_fleet import wait_until
-from tests.integration.group_churn import GroupChurn
 from tests.integration.group_fleet import (
     BROKERS,
     SESSION_TIMEOUT_MS,
     ConsumerProcess,
+    GroupChurn,
     GroupFleet,
     SteadyProducer,
     group_fleet,
@@ -46,6 +44,7 @@ from tests.integration.journals import (
     longest_pauses,
 )
 from tests.integration.own_network import Direction
+from tests.integration.topics import committed
 
 IS_FULL = bool(os.environ.get("GROUPS_FULL"))
 
@@ -92,12 +91,6 @@ def producer(fleet: GroupFleet, group: str) -> Iterator[SteadyProducer]:
     """Of a topic of six partitions that has the group's name."""
     with producing(fleet, group, PARTITIONS) as made:
         yield made
-
-
-def committed(admin: AdminClient, group: str) -> dict[int, int]:
-    """The offsets that Kafka has of a group, by partition."""
-    found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(30)
-    return {one.partition: one.offset for one in found.topic_partitions if one.offset >= 0}
 
 
 def finish(producer: SteadyProducer, consumers: list[ConsumerProcess]) -> list[Journal]:

@@ -17,16 +17,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import yaml
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from proxy.local.cluster import ClusterState, Node
-from proxy.local.sidecars import SidecarProcess
 from spark_jobs.definitions import load
 from spark_jobs.export.prometheus import prometheus_rules
 from tests.deploy.prometheus import Prometheus, scraping
-from tests.integration.test_audit import until
+from tests.integration.sidecars import config_of, running, until
 
 pytestmark = [
     pytest.mark.kafka,
@@ -69,17 +67,15 @@ STOP = 0.6
 def scraped(cluster: ClusterState, folder: Path, *features: str) -> Iterator[Prometheus]:
     """A server with these features that scrapes a sidecar each second, and evaluates the objectives' rules."""
     node = cluster.nodes[0]
-    config = yaml.safe_load((node.home.parent / "sidecar-1.yaml").read_text())
+    config = config_of(node)
     config["observer.class.names"].append("observers.request_metrics:RequestMetricsObserver")
-    (folder / "sidecar.yaml").write_text(yaml.safe_dump(config))
     (folder / "slo.yaml").write_text(OBJECTIVES)
     rules = prometheus_rules(load([folder / "slo.yaml"]))
-    sidecar = SidecarProcess.start(folder / "sidecar.yaml", folder / "sidecar.log", node.admin)
-    try:
-        with scraping(folder / "prometheus", {"brokerside": node.admin}, rules, features) as server:
-            yield server
-    finally:
-        assert sidecar.stop()
+    with (
+        running(config, folder),
+        scraping(folder / "prometheus", {"brokerside": node.admin}, rules, features) as server,
+    ):
+        yield server
 
 
 @pytest.mark.promise("metrics.md", "Prometheus stores the native histograms and exemplars of requests.")
