@@ -61,6 +61,10 @@ class Conversation(NamedTuple):
     requests: int
     responses: int
     decoded: dict[str, int]
+    refused_in: int = 0
+    """Where in the bytes of the refused side the piece began in which it was refused."""
+    clean: int = 0
+    """Up to where in these bytes what precedes that is handed on."""
 
 
 def converse(steps: Steps, exchanges: list[Exchange] | None = None) -> Conversation:
@@ -72,16 +76,18 @@ def converse(steps: Steps, exchanges: list[Exchange] | None = None) -> Conversat
     counters = ListenerCounters()
     sink = ObservationSink(exchanges.append, changes.append, INTEREST, observed, MAX_BODY)
     session = Session(FRESH, counters, sink, MAX_FRAME, PrincipalTracker(FRESH), budget=budget)
-    refused = None
+    refused, passed, clean = None, {"client": 0, "broker": 0}, 0
     for side, data in steps:
         try:
             (session.read_client_data if side == "client" else session.read_broker_data)(data, 1.0)
         except PeerError as error:
             refused = error.side, error.reason
             assert 0 <= session.clean <= len(data)
+            clean = passed[side] + session.clean
         session.observe(1.0)
         if refused is not None:
             break
+        passed[side] += len(data)
     session.close(1.0)
     assert not session.in_flight
     assert budget.counts[OPEN] == 0, f"{budget.counts[OPEN]} bytes stay charged"
@@ -97,6 +103,8 @@ def converse(steps: Steps, exchanges: list[Exchange] | None = None) -> Conversat
         sum(counters.requests.values()),
         sum(counters.responses.values()),
         dict(counters.decoded),
+        passed[side] if refused else 0,
+        clean,
     )
 
 
@@ -111,7 +119,10 @@ def check_steps(steps: Steps, rng: Random) -> Conversation:
     """Whole = cut anywhere = byte by byte."""
     expected = converse(steps)
     pieces = split(steps, rng, rng.random() < BYTE_BY_BYTE)
-    assert converse(pieces) == expected, "pieces give something else"
+    found = converse(pieces)
+    assert found.clean == max(expected.clean, found.refused_in), "what precedes what is refused is handed on"
+    same = {"refused_in": expected.refused_in, "clean": expected.clean}
+    assert found._replace(**same) == expected, "pieces give something else"
     check_kept(steps, expected)
     return expected
 

@@ -354,15 +354,17 @@ def check_identity(data: bytes, rng: Random) -> None:
     while pos + 4 <= len(data):
         what, version, size = data[pos] % len(CALLS), data[pos + 1], int.from_bytes(data[pos + 2 : pos + 4], "big")
         body, pos = data[pos + 4 : pos + 4 + size], pos + 4 + size
-        before = identity.connection
+        before, undecided = identity.connection, identity.undecided
         change = CALLS[what](identity, version, body)
         asked += what in (1, 2, 5, 9)
         assert len(identity._steps) <= MAX_UNANSWERED
         after = identity.connection
+        assert change is None or (what not in (0, 1, 2, 5, 9) and not identity.undecided)
         if change is None or change.change == "authentication_failed":
             assert (after.principal, after.principal_source) == (before.principal, before.principal_source)
         else:
             assert change.change == "authenticated"
+            assert undecided if what == 8 else what != 10
             assert change.connection is after
             assert asked, "believed without having asked"
             assert after.principal.startswith("User:")

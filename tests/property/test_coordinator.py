@@ -1,8 +1,7 @@
-"""What the coordinator computes, reads and writes, for any input."""
+"""Which partitions consumers are given, whatever there are of both."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -10,19 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.coordinator.assignment import Assignment, range_assign, sticky_assign
-from proxy.coordinator.records import (
-    ClaimRecord,
-    GenerationRecord,
-    MemberRecord,
-    OwnersRecord,
-    UnreadableRecord,
-    decode_record,
-    encode_key,
-)
-from proxy.coordinator.subscription import parse_topic_count
-from proxy.coordinator.wire import (
-    RegistrationRefused,
-)
 from tests.unit.coordinator.driver import finish
 
 TOPICS = st.sampled_from(["t", "u", "v"])
@@ -118,39 +104,3 @@ def test_where_all_may_own_all_sticky_is_even_and_moves_what_it_must(
     had = [loads(first).get(thread, 0) for thread in after & before]
     most = sum(min(size, share) for size in had) + min(larger, sum(size > share for size in had))
     assert kept == most
-
-
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-
-
-@given(st.text("a/%ö", max_size=3), st.text("a/%ö", max_size=3), st.text("a/%ö", max_size=3))
-def test_no_two_things_have_one_key(one: str, other: str, third: str) -> None:
-    records: list[Any] = [
-        *(GenerationRecord(group, None) for group in (one, other, third)),
-        *(
-            kind(group, of, None)
-            for kind in (MemberRecord, OwnersRecord)
-            for group in (one, other)
-            for of in (other, third)
-        ),
-        *(ClaimRecord(partition, 1, 1, "") for partition in (1, 2)),
-    ]
-    assert len({encode_key(record) for record in records}) == len({(type(record), *record) for record in records})
-
-
-@given(st.binary(max_size=40), st.none() | st.binary(max_size=40))
-def test_what_is_no_record_raises_what_is_documented(key: bytes, value: bytes | None) -> None:
-    with suppress(UnreadableRecord):
-        decode_record(key, value)
-
-
-@given(TEXT | st.builds("{0}{1}{0}{2}".format, st.sampled_from("*!"), st.integers(0, 1001), st.text("ab.*+?|()[]^$\\")))
-def test_a_subscription_can_be_used_or_is_refused(text: str) -> None:
-    code = 0
-    try:
-        chosen = parse_topic_count(text).select(["a", "ab", "__a"])
-    except RegistrationRefused as error:
-        code, chosen = error.code, {}
-    assert code in (0, 17, 42)
-    assert "__a" not in chosen or text.startswith("{")
-    assert all(1 <= streams <= 1000 for streams in chosen.values())

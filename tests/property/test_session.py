@@ -3,16 +3,14 @@ the facts of their bodies, and where the bytes are cut makes no difference."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from proxy.compiled.exchange import FIELDS, Exchange, Kind
 from proxy.compiled.walk import kind_of
@@ -311,53 +309,6 @@ def test_the_facts_of_real_clients_frames_are_reported_in_pieces_of_every_size()
 
 
 # ---- any bytes ------------------------------------------------------------------------------------------------------
-
-
-@given(
-    made=st.integers(1, 5).flatmap(lambda count: st.tuples(*(calls(at, tokens=True) for at in range(count)))),
-    wanted=every_interest,
-    data=st.data(),
-    seed=st.integers(0, 1 << 32),
-)
-@settings(max_examples=settings().max_examples * 3)
-def test_however_bytes_are_cut_the_same_is_reported(
-    made: tuple[Call, ...], wanted: int | bytes, data: st.DataObject, seed: int
-) -> None:
-    runs = [Run(wanted), Run(wanted), Run(wanted)]
-    rng = Random(seed)
-    for side, stream in (("client", b"".join(c.asked for c in made)), ("broker", b"".join(c.answer for c in made))):
-        came = data.draw(damaged(stream)) if data.draw(st.integers(0, 2)) == 0 else stream
-        some = sorted(rng.sample(range(len(came) + 1), min(len(came), 7)))
-        every = range(0, len(came), max(1, len(came) // 2000))
-        whole, *others = [
-            _refused(run, side, came, places) for run, places in zip(runs, ([], every, some), strict=True)
-        ]
-        for found in others:
-            assert (found is None) == (whole is None)
-            if found is not None and whole is not None:
-                assert found[:2] == whole[:2]
-                assert found[3] + found[2] == max(whole[2], found[3]), "what precedes the refused frame is handed on"
-        if whole is not None:
-            break
-    states = [
-        (run.session.saturated, run.session.client_id, run.session.requests, len(run.session.in_flight)) for run in runs
-    ]
-    assert states[1:] == [states[0]] * 2
-    reported = [[{**row, **dict.fromkeys(TIMES)} for row in run.end()] for run in runs]
-    assert reported[1:] == [reported[0]] * 2
-    assert [run.counters for run in runs[1:]] == [runs[0].counters] * 2
-    changes = [[replace(change, at=0.0) for change in run.changes] for run in runs]
-    assert changes[1:] == [changes[0]] * 2
-
-
-def _refused(run: Run, side: str, stream: bytes, places: Iterable[int]) -> tuple[str, str, int, int] | None:
-    """Run ``stream``, cut at ``places``. If it is refused: who is to blame for what, how much of the chunk precedes
-    that, and where the chunk began."""
-    for at, to in pairwise([0, *places, len(stream)]):
-        error = run.step(side, stream[at:to])
-        if error is not None:
-            return *error, at
-    return None
 
 
 @pytest.mark.promise(
