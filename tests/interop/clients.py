@@ -87,14 +87,11 @@ def _kafkajs() -> list[str]:
 
 
 def go(module: str, package: str = ".") -> list[str]:
-    """The command line of a program in Go, built of a copy: what its go.mod leaves to others is written there, and Go
-    checks it against its checksum database."""
-    compiler, folder = _installed("go"), _cache() / f"go-{module}"
-    target = folder / f"program-{Path(package).name}"
+    """The command line of a program in Go, built."""
+    compiler, target = _installed("go"), _cache() / f"{module}-{Path(package).name}"
     with _builds_one_at_a_time():
-        shutil.copytree(HERE / module, folder, dirs_exist_ok=True)
-        _fetch([compiler, "list", "-mod=mod", "-deps", package], folder)
-        _run([compiler, "build", "-trimpath", "-o", str(target), package], BUILD_TIMEOUT, folder=folder)
+        _fetch([compiler, "mod", "download"], HERE / module)
+        _run([compiler, "build", "-trimpath", "-o", str(target), package], BUILD_TIMEOUT, folder=HERE / module)
     return [str(target)]
 
 
