@@ -1,1 +1,1 @@
-"""Pure Python that does what compiled walkers and writers of events do, for tests and fuzzing to compare with."""
+"""Pure Python that does what ``proxy/compiled/items.pxi`` does, for tests and fuzzing to compare with."""
