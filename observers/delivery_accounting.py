@@ -123,8 +123,8 @@ class DeliveryAccounting:
         with self._lock:
             self._append_gap(gap)
 
-    def drain_gaps(self) -> list[Gap]:
-        """Return and remove the gaps that were not reported and will not grow.
+    def drain_gaps(self, *, ending: bool = False) -> list[Gap]:
+        """Return and remove the gaps that were not reported and will not grow; ``ending``: all, as no event follows.
 
         The caller must give the next numbers to their events, in this order.
         """
@@ -132,7 +132,8 @@ class DeliveryAccounting:
             ready: list[Gap] = []
             grow: list[Gap] = []
             for gap in self._gaps:
-                (ready if gap.boot_id != self._boot_id or gap.last < self._kept else grow).append(gap)
+                complete = ending or gap.boot_id != self._boot_id or gap.last < self._kept
+                (ready if complete else grow).append(gap)
             self._gaps = grow
             self._reporting += enumerate(ready, self._counts.emitted + 1)
             return ready

@@ -211,7 +211,7 @@ class EventObserver(ABC):
         with self._outbox.sequence_lock:
             self._emit_rollups()
             self._emit_offsets()
-            self._emit_gaps()
+            self._emit_gaps(ending=True)
             self._emit(self._make_status(last=True))
             self._closed = True
         self._outbox.close(timeout)
@@ -305,8 +305,8 @@ class EventObserver(ABC):
         encoded = encode_numbered(self._offsets.drain(_now_us()), self._outbox.seq + left_out + 1)
         self._add_to_outbox(encoded, 0, {"interval_full": left_out})
 
-    def _emit_gaps(self) -> None:
-        gaps = self._outbox.drain_gaps()  # the next numbers have to be theirs
+    def _emit_gaps(self, *, ending: bool = False) -> None:
+        gaps = self._outbox.drain_gaps(ending=ending)  # the next numbers have to be theirs
         self._emit(
             *[
                 GapEvent(

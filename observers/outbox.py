@@ -223,12 +223,12 @@ class Outbox:
         self._store_and_send(self._block_builder.complete())
         self._block_builder.level = level
 
-    def drain_gaps(self) -> list[Gap]:
-        """Return and remove the gaps that were not reported. Needs ``sequence_lock``.
+    def drain_gaps(self, *, ending: bool = False) -> list[Gap]:
+        """Return and remove the gaps that were not reported, and at the end all. Needs ``sequence_lock``.
 
         The caller must give the next numbers to their events, in this order. There are none while events are lost.
         """
-        return self._accounting.drain_gaps() if self.schema_level else []
+        return self._accounting.drain_gaps(ending=ending) if self.schema_level else []
 
     def stats(self) -> OutboxStats:
         """Current counts. Never waits for disk or network."""

@@ -40,6 +40,7 @@ class Kept:
         self.taken = self.hidden = 0
         self.searched_at = 7.5
         self.gaps: list[Gap] = []
+        self.growing: list[Gap] = []
         self.closed = False
 
     def start(self, tick: Callable[[], None]) -> None:
@@ -58,8 +59,10 @@ class Kept:
         self.taken += taken
         self.hidden += hidden
 
-    def drain_gaps(self) -> list[Gap]:
+    def drain_gaps(self, *, ending: bool = False) -> list[Gap]:
         assert self.sequence_lock.locked()
+        if ending:
+            self.gaps, self.growing = self.gaps + self.growing, []
         gaps, self.gaps = self.gaps, []
         return gaps
 
@@ -353,6 +356,9 @@ def test_gaps_have_the_next_numbers(auditing: Auditing, clock: Clock) -> None:
     got = [(gap.seq, gap.reason, gap.lost_boot_id, gap.lost_first_seq, gap.lost_last_seq) for gap in gaps]
     assert got == [(2, "killed", "earlier", 5, 9), (3, "too_large", "boot", 1, 1)]
     assert outbox.taken == 1
+    outbox.growing = [Gap("failed", "boot", 4, 4)]
+    observer.close(0)
+    assert kinds(outbox)[4:] == ["gap", "sidecar_status"]
 
 
 def test_a_list_of_topics_is_reported_until_the_end(auditing: Auditing) -> None:

@@ -40,6 +40,16 @@ def test_numbers_without_an_event_are_lost_for_the_reasons_given_in_their_order(
     assert balanced(accounting.counts())
 
 
+@pytest.mark.promise("audit-delivery.md", "A loss that nothing kept follows is named by a `gap` event at the end.")
+def test_at_the_end_gaps_that_might_have_grown_are_reported() -> None:
+    accounting = DeliveryAccounting("me")
+    given(accounting, chunk(1, 1), last=3, lost={"failed": 2})
+    accounting.record_stored(1, 1)
+    assert accounting.drain_gaps() == []
+    assert accounting.drain_gaps(ending=True) == [gap("failed", 2, 3)]
+    assert accounting.drain_gaps(ending=True) == []
+
+
 def test_numbers_that_nobody_gave_a_reason_for_are_lost_all_the_same() -> None:
     accounting = DeliveryAccounting("me")
     given(accounting, chunk(1, 2), last=5, lost={"observer_queue": 1})
