@@ -18,6 +18,9 @@ import pytest
 from proxy.coordinator.records import partition_of
 from proxy.coordinator.wire import EndpointEntry
 from proxy.core.protected_topics import GROUPS
+from proxy.features.catalog import COORDINATOR_PROTOCOL
+from proxy.features.records import SAFE_DOWNGRADE, FeatureUpdate
+from proxy.features.updates import NONE, UpdateResult
 from proxy.local import cluster
 from tests.integration.feature_fleet import wait_until
 from tests.integration.group_fleet import (
@@ -45,6 +48,7 @@ from tests.integration.journals import (
 )
 from tests.integration.own_network import Direction
 from tests.integration.topics import committed
+from tests.tools.quick_groups import QUICK_GROUPS
 
 IS_FULL = bool(os.environ.get("GROUPS_FULL"))
 
@@ -149,6 +153,49 @@ def test_s1_35_64_the_coordinator_moves_with_the_leader_and_by_evacuation_and_no
     journals = finish(producer, consumers)
     print(f"leader moved, evacuated, and returned: longest pause {pause(journals, began)} ms")
     assert not find_replays(journals)
+
+
+@pytest.mark.promise(
+    "coordinator.md",
+    "While levels are lowered and raised, and releases replaced one by one, nobody is stopped who loses nothing.",
+)
+def test_a_rolling_downgrade_and_upgrade_stop_nobody_who_loses_nothing(
+    fleet: GroupFleet, group: str, producer: SteadyProducer
+) -> None:
+    older = ("-m", "tests.tools.older_release", f"{COORDINATOR_PROTOCOL}=1-1", "--")  # does not know level 2
+    wait_until(fleet.is_spread)
+    consumers = [fleet.consume(group, f"c{number}", [group]) for number in range(2)]
+
+    def state() -> tuple[int, int]:
+        """The level at which the owners were assigned, and how many partitions were revoked so far."""
+        coordinator = fleet.wait_until_stable(group, len(consumers))
+        status = fleet.group(coordinator, group)
+        return (0 if status is None else int(status["level"])), moves([one.journal for one in consumers], 0)
+
+    def finalize(update: FeatureUpdate) -> None:
+        assert fleet.update(1, update) == UpdateResult(NONE)
+        epoch = fleet.finalized().epoch
+        wait_until(lambda: fleet.applied() == {epoch})
+
+    level, revoked = state()
+    assert level == 2
+    finalize(FeatureUpdate(COORDINATOR_PROTOCOL, 1, SAFE_DOWNGRADE))
+    assert state() == (1, revoked)
+    consumers.append(fleet.consume(group, "c2", [group]))
+    revoked += PARTITIONS
+    assert state() == (1, revoked), "at level 1 all partitions are assigned anew"
+    for program in (older, QUICK_GROUPS):
+        for broker_id in BROKERS:
+            fleet.stop(broker_id)
+            fleet.start(broker_id, program=program)
+            assert state() == (1, revoked)
+    finalize(FeatureUpdate(COORDINATOR_PROTOCOL, 2))
+    assert state()[1] == revoked
+    consumers.append(fleet.consume(group, "c3", [group]))
+    assert state() == (2, revoked + 1), "at level 2 what moves, and nothing else"
+    journals = finish(producer, consumers)
+    assert not find_replays(journals)
+    assert not find_overlaps(journals)
 
 
 def pause(journals: list[Journal], since: int) -> int:
