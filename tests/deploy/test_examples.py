@@ -69,6 +69,10 @@ def test_plaintext(site: Lab) -> None:
     assert sidecar.metric("brokerside_quota_limit", scope="ip", quota="connections") == 500
 
 
+def has_connection(sidecar: Running, principal: str) -> bool:
+    return bool(json.loads(sidecar.get(f"connections?principal={principal}") or "{}").get("connections"))
+
+
 @pytest.mark.promise("install.md", "The example scram starts, and clients log in with SCRAM.")
 def test_scram(site: Lab) -> None:
     sidecar = start(site, "scram")
@@ -89,8 +93,7 @@ def test_scram(site: Lab) -> None:
     consumer = Consumer({**login, "group.id": "orders", "auto.offset.reset": "earliest"})
     consumer.subscribe(["orders"])
     until(lambda: consumer.poll(1.0) is not None, "the record is read")
-    connections = json.loads(sidecar.get("connections?principal=User:alice") or "{}")
-    assert connections["connections"]
+    until(lambda: has_connection(sidecar, "User:alice"), "the sidecar knows who it is")
     consumer.close()
 
 
@@ -115,8 +118,7 @@ def test_mtls(site: Lab) -> None:
         Consumer({**alice, "bootstrap.servers": f"{host(1)}:9092", "group.id": "mtls"})
     ) as consumer:
         consumer.list_topics(timeout=30)
-        found = json.loads(sidecar.get("connections?principal=User:alice") or "{}")
-        assert found["connections"]
+        until(lambda: has_connection(sidecar, "User:alice"), "the sidecar knows who it is")
     for port, refused in ((9092, secured), (9092, as_client(authority, "mallory")), (19092, alice)):
         admin = AdminClient({**refused, "bootstrap.servers": f"{host(1)}:{port}"})
         with pytest.raises(KafkaException):

@@ -37,7 +37,7 @@ LARGEST_BATCH = 10 * MIB
 OLD, NEW = "old:" + 32 * "o", "new:" + 32 * "n"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def state(cluster: ClusterState) -> Iterator[ClusterState]:
     """The registry was made by somebody else: it takes more than a new one, and keeps what is compressed as it is."""
     config = {"cleanup.policy": "compact", "compression.type": "producer", "message.timestamp.type": "LogAppendTime"}

@@ -60,6 +60,7 @@ def test_a_full_pipe_holds_nobody_up_and_lines_beyond_the_bound_are_counted(pipe
     for number in range(5):
         pipe.writer.enqueue("info", f"{number}")
     assert pipe.lines(5) == [f"{number}\n" for number in range(5)], "whole and in order"
+    assert pipe.writer.flush(10)
     assert pipe.writer.dropped() == {}
     pipe.fill()
     for _ in range(200):

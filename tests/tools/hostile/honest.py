@@ -11,7 +11,6 @@ import struct
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -161,7 +160,7 @@ def consume(address: str, seconds: float, topic: str, partitions: int, rate: int
     began = time.monotonic()
     until = began + SHARING + seconds
     revoked: list[float] = []
-    got: dict[str, Counter[tuple[int, int]]] = {"one": Counter(), "two": Counter()}
+    got: dict[str, list[tuple[int, int]]] = {"one": [], "two": []}
     failures: list[str] = []
 
     def lose(partitions: Sequence[tuple[str, int]]) -> None:
@@ -170,7 +169,7 @@ def consume(address: str, seconds: float, topic: str, partitions: int, rate: int
     def read(name: str, stream: MessageStream) -> None:
         try:
             for message in stream:
-                got[name][message.partition() or 0, message.offset() or 0] += 1
+                got[name].append((message.partition() or 0, message.offset() or 0))
         except ConsumerFailed as error:
             failures.append(str(error))
 
@@ -205,15 +204,15 @@ def consume(address: str, seconds: float, topic: str, partitions: int, rate: int
     producer.flush(60)
     produced = len(acknowledged)
     deadline = time.monotonic() + LAST_MESSAGES
-    while len(got["one"] | got["two"]) < produced and time.monotonic() < deadline:
+    while len(set(got["one"] + got["two"])) < produced and time.monotonic() < deadline:
         time.sleep(0.1)
     lost = None if before is None else revoked[before:]
     with ThreadPoolExecutor(len(consumers)) as pool:
         list(pool.map(CoordinatedConsumer.shutdown, consumers))
     every = got["one"] + got["two"]
-    again = every.total() - len(every)
-    missing = max(0, produced - len(every))
-    each = {name: counts.total() for name, counts in got.items()}
+    again = len(every) - len(set(every))
+    missing = max(0, produced - len(set(every)))
+    each = {name: len(messages) for name, messages in got.items()}
     return {
         "produced": produced, "lost": missing, "again": again, "revoked": lost, "failures": failures, "got": each,
     }  # fmt: skip
