@@ -33,7 +33,12 @@ TURN_SECONDS = 1.0
 """Seconds between two turns of the thread at most, while nothing is read and nobody wakes it."""
 
 CHECK_INTERVAL = 10.0
-"""Seconds between two checks that the topic is still there. librdkafka does not always report that one was deleted."""
+"""Seconds between two checks that the topic is still there, and read. librdkafka does not always report that one was
+deleted."""
+
+MAX_STALLED_CHECKS = 2
+"""After so many checks in a row the topic is opened again, if it ends elsewhere than where nothing more is read. One
+that was deleted and made again may be read no further, without an error."""
 
 THREAD_CLOSE_TIMEOUT = 1.0
 """Seconds that ``close`` waits for the thread, which is a daemon thread."""
@@ -148,7 +153,7 @@ class TopicThread:
 
     def _serve(self, topic: CompactedTopic, reader: TopicReader) -> None:
         checked = time.monotonic()
-        position = 0
+        position, checked_position, stalled = 0, -1, 0
         while not self._stop.is_set():
             read = self._next()
             if read is not None and read.reader is reader:
@@ -160,12 +165,17 @@ class TopicThread:
                 reader.go_on()
             self._report_ends(position)
             self._on_turn(topic)
-            if self._to_read or time.monotonic() > checked + CHECK_INTERVAL:
+            is_due = time.monotonic() > checked + CHECK_INTERVAL
+            if self._to_read or is_due:
                 waiting = len(self._to_read)
                 end_offset = topic.end()
                 self._ends += [(end_offset, self._to_read.popleft()) for _ in range(waiting)]
                 self._report_ends(position)
-                checked = time.monotonic()
+                if is_due:
+                    stalled = stalled + 1 if end_offset != position == checked_position else 0
+                    if stalled == MAX_STALLED_CHECKS:
+                        raise BrokersideError(f"it ends at offset {end_offset}, and nothing more is read at {position}")
+                    checked, checked_position = time.monotonic(), position
 
     def _next(self) -> TopicRead | None:
         """Return what was read; None when it is the thread's turn without that."""

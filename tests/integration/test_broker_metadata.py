@@ -263,6 +263,7 @@ def test_a_registry_that_is_deleted_is_made_again(fleet: Fleet) -> None:
         until(lambda: fleet.ask(3, 1)[1].tags.get("cluster") == "kafka4")
     finally:
         path.write_text(text)
+    until(lambda: fleet.ask(3, 1)[1].tags.get("cluster") == "kafka3")
 
 
 @pytest.mark.slow

@@ -122,6 +122,19 @@ async def test_who_waits_for_the_end_waits_for_that_of_the_topic_that_is_opened_
     assert logs == [], "it did not last"
 
 
+async def test_a_topic_that_is_read_no_further_though_it_ends_elsewhere_is_opened_again(monkeypatch):
+    """It was made again, and has fewer records than before or more; librdkafka may report nothing."""
+    monkeypatch.setattr(topic_thread, "CHECK_INTERVAL", 0.0)
+    monkeypatch.setattr(features_thread, "UNAVAILABLE_AFTER", math.inf)
+    for end in (0, 2):
+        seen = Seen(monkeypatch, Topic(A, end_offset=end), Topic(B, end_offset=1))
+        seen.thread.start()
+        await seen.until(3)
+        await asyncio.sleep(0.05)
+        await seen.thread.close()
+        assert seen.reports == [b"a", "restart", b"b"], end
+
+
 @pytest.mark.promise(
     "log-events.md", "`features_unavailable` is logged once, when the topic could not be read for 5 seconds."
 )
