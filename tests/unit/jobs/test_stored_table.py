@@ -175,7 +175,6 @@ def _append(place: tuple[str, Options], writer: str, number: int) -> None:
 
 
 def _compact(place: tuple[str, Options]) -> None:
-    compaction.MIN_FILES_TO_COMPACT = 2
     maintain_table(lambda: StoredTable(*place), TRAFFIC, Definitions(), vacuum=False)
 
 
@@ -232,6 +231,7 @@ def test_nothing_is_lost_or_doubled_while_batches_compactions_and_replacements_m
 
 
 def _write_until_killed(place: tuple[str, Options], said: Connection) -> None:
+    compaction.MIN_FILES_TO_COMPACT = 2  # in a process of its own
     while True:
         number = StoredTable(*place).last_batch("job") + 1
         _append(place, "job", number)
@@ -241,8 +241,11 @@ def _write_until_killed(place: tuple[str, Options], said: Connection) -> None:
 
 
 @pytest.mark.promise("jobs.md", "A job that is killed while it writes leaves no row out and none twice.")
-def test_a_writer_that_is_killed_leaves_nothing_out_and_nothing_twice(place: tuple[str, Options]) -> None:
+def test_a_writer_that_is_killed_leaves_nothing_out_and_nothing_twice(
+    place: tuple[str, Options], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At any instant, in the middle of a file, of a commit or of a compaction; 50 of them: JOBS_FULL=1."""
+    monkeypatch.setattr(compaction, "MIN_FILES_TO_COMPACT", 2)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     chance = random.Random(22)
