@@ -58,11 +58,11 @@ check: $(COMPILED) ## Static checks: format, lint, types, import contracts, the 
 	$(BIN)/python -m tests.tools.reference --check
 
 .PHONY: test
-test: setup ## What the docs promise, once, against real Kafka and real Spark, 9 minutes (ARGS="-n 0 tests/unit": in one process, and those)
+test: setup ## What the docs promise, once, against real Kafka and real Spark, 7 minutes (ARGS="-n 0 tests/unit": in one process, and those)
 	$(BIN)/python -m pytest -n 3 -m "not slow" $(ARGS)
 
 .PHONY: test-all
-test-all: setup ## All tests: also clusters of three brokers, kills by the dozen, clients of other languages, 35 minutes
+test-all: setup ## All tests: also clusters of three brokers, kills by the dozen, clients of other languages, 30 minutes
 	$(BIN)/python -m pytest -n 3 $(ARGS)
 
 .PHONY: deploy-test
