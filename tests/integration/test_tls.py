@@ -12,6 +12,7 @@ import resource
 import shutil
 import socket
 import ssl
+import subprocess
 import sys
 import termios
 from collections.abc import AsyncIterator, Callable
@@ -491,6 +492,38 @@ async def test_requests_and_responses_pass_while_keys_change(tmp_path: Path) -> 
         updates = [line[:3] for line in messages.read_text().splitlines() if "KeyUpdate" in line]
         assert updates.count(">>>") == rounds
         assert updates.count("<<<") == (rounds if command == b"K" else 0)
+
+
+@pytest.mark.skipif(OPENSSL is None, reason="openssl(1) is not installed, and Python cannot send early data")
+@pytest.mark.promise("tls.md", "Early data (0-RTT) is never accepted, also of a client that resumes its session.")
+async def test_early_data_is_not_accepted(tmp_path: Path) -> None:
+    assert OPENSSL is not None
+    saved, early = tmp_path / "session", tmp_path / "early"
+    early.write_bytes(request(METADATA, 1, 7, b"early", client_id=None))
+    async with tls_bench(tmp_path, echo) as running:
+
+        async def connect(*options: str | Path) -> str:
+            """Send a request once the handshake is done, and return what the client prints until its response."""
+            client = await asyncio.create_subprocess_exec(
+                OPENSSL, "s_client", "-connect", f"127.0.0.1:{running.port}", "-servername", "localhost", "-tls1_3",
+                "-CAfile", running.authority.ca, *options, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            )  # fmt: skip
+            assert client.stdin is not None
+            assert client.stdout is not None
+            try:
+                client.stdin.write(request(METADATA, 1, 8, b"later", client_id=None))
+                await client.stdin.drain()
+                printed = await client.stdout.readuntil(response(8, b"later"))
+            finally:
+                client.kill()
+                await client.wait()
+            return printed.decode("ascii", "replace")
+
+        await connect("-sess_out", saved)
+        printed = await connect("-sess_in", saved, "-early_data", early)
+        assert "Reused, TLSv1.3" in printed
+        assert "Early data was not sent" in printed, "the session allows none"
+        assert [one.correlation_id for one in running.exchanges] == [8, 8]
 
 
 # ---- TLS towards the broker -----------------------------------------------------------------------------------------

@@ -162,6 +162,29 @@ def test_a_token_that_cannot_be_read_names_nobody(mechanism: str, token: bytes) 
     assert who(tracker.connection) == (f"User:<unknown:{mechanism}>", "unknown", mechanism)
 
 
+@pytest.mark.promise("limits.md", "No limit of principals applies where the name of a client cannot be read.")
+@each(
+    ("mechanism", "token", "counted"),
+    [
+        ("PLAIN", plain("alice"), ["User:alice"]),
+        ("PLAIN", plain("x" * 1024), ["User:" + "x" * 1024]),
+        ("PLAIN", plain("x" * 1025), []),
+        ("OAUTHBEARER", bearer("opaque-token"), []),
+        ("GSSAPI", b"wrapped", []),
+    ],
+)
+def test_a_login_is_reported_to_the_limits_with_its_name_alone(
+    mechanism: str, token: bytes, counted: list[str]
+) -> None:
+    named: list[str] = []
+    tracker = PrincipalTracker(FRESH, on_named=named.append)
+    for _ in range(2):  # a client that logs in again counts once
+        shake(tracker, mechanism)
+        step(tracker, token)
+        tracker.passed(3.0)
+        assert named == counted
+
+
 @each("first", [b"", b"n,,r=abc,n=alice", b"y,,n=alice,r=abc", "n,,n=ålice,r=abc".encode(), b"n,,n=a=b,r=abc"])
 def test_a_first_token_of_scram_that_cannot_be_read_names_nobody(first: bytes) -> None:
     second = scram("victim")  # not what the broker judges

@@ -329,6 +329,9 @@ async def test_where_no_listener_can_be_asked_another_broker_may_advertise_its_a
             assert watched.registry.registered
 
 
+@pytest.mark.promise(
+    "addresses.md", "A sidecar is ready once it knows the addresses of all brokers, by the registry or by its map."
+)
 async def test_a_listener_that_rewrites_is_ready_once_the_other_sidecars_are_known(cluster):
     cluster.brokers = {1: "127.0.0.1:11", 2: "127.0.0.1:12"}
     broker = Broker(1, NEW)
