@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import resource
 import signal
 import socket
 import struct
@@ -37,9 +36,9 @@ from proxy.net.listener_manager import ListenerManager
 from proxy.net.open_connections import PAGE, number_of
 from proxy.net.ticker import Ticker
 from proxy.net.worker_pool import WorkerPool
-from proxy.net.worker_process import SILENT_AFTER, WorkerProcess, spawn_worker
+from proxy.net.worker_process import SILENT_AFTER, WorkerProcess
 from proxy.telemetry.metrics import render
-from proxy.telemetry.snapshot import Snapshot, process_counts
+from proxy.telemetry.snapshot import Snapshot
 from tests.frames import API_VERSIONS, METADATA, request, response
 from tests.integration.conftest import free_port
 from tests.integration.metrics import sample, unbalanced
@@ -398,10 +397,8 @@ class Broker:
         self.answers: dict[int, bytes] = {}
         self.deaf = False
         self.asked = 0
-        self.writers: list[Writer] = []
 
     async def behave(self, reader: Reader, writer: Writer) -> None:
-        self.writers.append(writer)
         while not self.deaf:
             frame = await read_frame(reader)
             key, version, correlation_id = struct.unpack_from(">hhi", frame, 4)
@@ -416,11 +413,6 @@ class Broker:
                 count = bytes([len(self.apis) + 1]) if flexible else struct.pack(">i", len(self.apis))
                 body = b"\0\0" + count + b"".join(entries) + bytes(5) * flexible
             writer.write(response(correlation_id, body))
-
-    def end(self) -> None:
-        for writer in self.writers:
-            writer.transport.abort()
-        self.writers.clear()
 
 
 class Site(Bench):
@@ -445,10 +437,6 @@ class Site(Bench):
         async with asyncio.timeout(60):
             while not all([answer(await self.answer(frame)) for _ in range(4)]):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
-
-    async def closed(self, cause: str) -> int:
-        snapshot: Snapshot = await self.handler.snapshot()
-        return sum(counters.closed.get(cause, 0) for counters in snapshot.listener_counters.values())
 
 
 RunSite = Callable[..., object]
@@ -488,104 +476,43 @@ async def test_it_is_asked_at_the_start_and_no_client_is_needed(run_site: RunSit
         assert site.broker.asked == workers
 
 
-async def forwarded(site: Site) -> bool:
-    """Whether the broker gets a request that it once did not support."""
-    (counters,) = site.handler.listener_counters.values()
-    count = counters.intercepted[METADATA, "replied"]
-    assert await site.answer(request(METADATA, 13, 1)) == response(1)
-    return bool(counters.intercepted[METADATA, "replied"] == count)
-
-
+@pytest.mark.promise(
+    "unsupported-requests.md", "Versions that a client has just received in ApiVersions are supported at once."
+)
 @pytest.mark.promise("unsupported-requests.md", "A broker that has ended a connection is asked again what it supports.")
-@pytest.mark.parametrize("workers", [1], indirect=True)
-async def test_a_broker_that_comes_back_is_asked_again(run_site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api_versions_probe, "MIN_PROBE_INTERVAL", 0.0)
-    with capture_logs() as lines:
-        async with run_site() as site:
-            assert await site.answer(request(METADATA, 13, 1)) == response(1), "of nothing, from the sidecar"
-            site.broker.apis[METADATA] = (0, 13)
-            open_ = await site.dial()
-            assert await site.works(open_)
-            site.broker.end()
-            assert await site.has_ended(open_)
-            site.clients[open_][1].close()
-
-            async with asyncio.timeout(60):
-                while not await forwarded(site):  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
-    said = {line["event"]: line for line in lines}
-    assert "upstream_versions_known" in said
-    assert said["upstream_versions_changed"]["changed"] == ["Metadata"]
-
-
 @pytest.mark.promise(
     "unsupported-requests.md", "An old answer of what the broker supports is asked for again when a client connects."
 )
 @pytest.mark.parametrize("workers", [1], indirect=True)
-async def test_an_answer_that_is_old_is_asked_for_again_with_a_new_connection(
-    run_site: RunSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_the_broker_supports_is_learned_again(run_site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api_versions_probe, "MIN_PROBE_INTERVAL", 0.0)
-    monkeypatch.setattr(api_versions_probe, "MAX_ANSWER_AGE", 0.0)
-    async with run_site() as site:
-        site.broker.apis[METADATA] = (0, 13)
-        async with asyncio.timeout(60):
-            while not await forwarded(site):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
 
-
-@pytest.mark.promise(
-    "unsupported-requests.md", "Versions that a client has just received in ApiVersions are supported at once."
-)
-@pytest.mark.parametrize("workers", [1], indirect=True)
-async def test_what_a_client_receives_is_known_at_once(run_site: RunSite) -> None:
-    async with run_site() as site:
-        site.broker.apis[METADATA] = (0, 13)
+    async def forwarded() -> bool:
+        """Whether the broker gets a request of Metadata 13."""
         (counters,) = site.handler.listener_counters.values()
-        assert len(await site.answer(request(API_VERSIONS, 0, 1))) == 14 + 3 * 6
-        assert await site.answer(request(METADATA, 13, 2)) == response(2)
-        assert counters.intercepted[METADATA, "replied"] == 0
+        count = counters.intercepted[METADATA, "replied"]
+        await site.answer(request(METADATA, 13, 1))
+        return bool(counters.intercepted[METADATA, "replied"] == count)
 
-
-@pytest.mark.promise(
-    "unsupported-requests.md",
-    "`unsupported.request.response` may change while the sidecar runs, for all of its processes.",
-)
-async def test_another_policy_holds_for_all_processes(run_site: RunSite) -> None:
-    async with run_site() as site:
-        listeners = tuple(
-            one.model_copy(update={"unsupported_request_response": "close"}) for one in site.config.listeners
-        )
-        site.handler.update_config(site.config.model_copy(update={"listeners": listeners}))
-        await site.every(request(9999, 0, 1), lambda answer: answer == b"")
+    async def becomes(expected: bool) -> None:
         async with asyncio.timeout(60):
-            while await site.closed("unsupported_request") < 4:  # noqa: ASYNC110
+            while await forwarded() != expected:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
-
-@pytest.mark.promise(
-    "architecture.md",
-    "Every worker process, and each that replaces a dead one, knows the brokers and sidecars of the fleet.",
-)
-async def test_the_fleet_is_passed_to_all_processes_and_to_those_to_come(run_site: RunSite) -> None:
-    frame = request(BROKER_METADATA, 0, 5, encode_request([-1]))
-
-    def reported(answer: bytes) -> bool:
-        if not (found := decode_response(answer[8:])):
-            return False
-        assert (found[0].host, found[0].port, found[0].protocol_max, found[0].tags) == ("h", 9092, 4, {"a": "b"})
-        return True
-
-    async with run_site() as site:
-        assert decode_response((await site.answer(frame))[8:]) == []
-        site.handler.update_fleet_view(FleetView(1, (BrokerView(1, {"client": ("h", 9092)}, 3, 4, {"a": "b"}),)))
-        await site.every(frame, reported)
-        if isinstance(site.handler, WorkerPool):
-            os.kill(site.handler._workers[1].pid, signal.SIGKILL)
-            await site.seen(
-                lambda seen: seen.worker_restarts == 1 and all(w.is_available for w in site.handler._workers.values())
-            )
-            await site.every(frame, reported)
+    with capture_logs() as lines:
+        async with run_site() as site:
+            assert not await forwarded()
+            site.broker.apis[METADATA] = (0, 13)
+            assert len(await site.answer(request(API_VERSIONS, 0, 1))) == 14 + 3 * 6
+            assert await forwarded()
+            site.broker.apis[METADATA] = (0, 12)
+            await becomes(False)  # it closes the connection of who asks it
+            site.broker.apis[METADATA] = (0, 13)
+            monkeypatch.setattr(api_versions_probe, "MAX_ANSWER_AGE", 0.0)
+            await becomes(True)
+    changes = [line["changed"] for line in lines if line["event"] == "upstream_versions_changed"]
+    assert changes == [["Metadata"]] * 3
+    assert "upstream_versions_known" in {line["event"] for line in lines}
 
 
 def update_request(correlation_id: int) -> bytes:
@@ -597,27 +524,49 @@ def update_response(correlation_id: int, result: UpdateResult) -> bytes:
 
 
 @pytest.mark.promise(
+    "unsupported-requests.md",
+    "`unsupported.request.response` may change while the sidecar runs, for all of its processes.",
+)
+@pytest.mark.promise(
+    "architecture.md",
+    "Every worker process, and each that replaces a dead one, knows the brokers and sidecars of the fleet.",
+)
+@pytest.mark.promise(
     "features.md", "Every worker process shows the fleet's features, and updates of its clients reach the controller."
 )
-@pytest.mark.slow
-async def test_the_features_are_passed_to_all_processes_and_updates_come_back(run_site: RunSite) -> None:
+async def test_what_changes_is_passed_to_all_processes_and_to_those_to_come(run_site: RunSite) -> None:
     asked: list[UpdateRequest] = []
+    of_brokers = request(BROKER_METADATA, 0, 5, encode_request([-1]))
+    of_features = request(API_VERSIONS, 3, 1, b"\0\2a\2b\0")
 
     async def update(request: UpdateRequest) -> UpdateResult:
         asked.append(request)
         return UpdateResult(FEATURE_UPDATE_FAILED, "not now")
 
-    def shows_features(answer: bytes) -> bool:
-        return answer.count(AUDIT_EVENT_SCHEMA.encode()) == 2
+    def has_brokers(answer: bytes) -> bool:
+        if not (found := decode_response(answer[8:])):
+            return False
+        assert (found[0].host, found[0].port, found[0].protocol_max, found[0].tags) == ("h", 9092, 4, {"a": "b"})
+        return True
+
+    async def all_know() -> None:
+        await site.every(of_brokers, has_brokers)
+        await site.every(of_features, lambda answer: answer.count(AUDIT_EVENT_SCHEMA.encode()) == 2)
+        await site.every(request(9999, 0, 1), lambda answer: answer == b"")
 
     async with run_site(features=True) as site:
-        frame = request(API_VERSIONS, 3, 1, b"\0\2a\2b\0")
-        assert AUDIT_EVENT_SCHEMA.encode() not in await site.answer(frame)
+        assert decode_response((await site.answer(of_brokers))[8:]) == []
+        assert AUDIT_EVENT_SCHEMA.encode() not in await site.answer(of_features)
         broker_s = b"\0" + update_features.encode_response(UPDATE, UpdateResult(0))
         assert await site.answer(update_request(1)) == response(1, broker_s), "without features it is forwarded"
-        view = FeaturesView(SUPPORTED, {AUDIT_EVENT_SCHEMA: LevelRange(1, 1)}, 4)
-        site.handler.update_features_view(view)
-        await site.every(frame, shows_features)
+        site.handler.update_fleet_view(FleetView(1, (BrokerView(1, {"client": ("h", 9092)}, 3, 4, {"a": "b"}),)))
+        site.handler.update_features_view(FeaturesView(SUPPORTED, {AUDIT_EVENT_SCHEMA: LevelRange(1, 1)}, 4))
+        listeners = tuple(
+            one.model_copy(update={"unsupported_request_response": "close"}) for one in site.config.listeners
+        )
+        site.handler.update_config(site.config.model_copy(update={"listeners": listeners}))
+        await all_know()
+        assert (await site.handler.snapshot()).listener_counters["CLIENT"].closed["unsupported_request"] >= 4
         answer = await site.answer(update_request(2))
         assert answer == update_response(2, NO_CONTROLLER), "there is nobody to ask yet"
         site.handler.on_feature_update(update)
@@ -633,7 +582,7 @@ async def test_the_features_are_passed_to_all_processes_and_updates_come_back(ru
             await site.seen(
                 lambda seen: seen.worker_restarts == 1 and all(w.is_available for w in site.handler._workers.values())
             )
-            await site.every(frame, shows_features)
+            await all_know()
             assert await site.answer(update_request(7)) == update_response(7, UpdateResult(96, "not now"))
 
 
@@ -798,30 +747,3 @@ async def test_a_worker_is_given_no_more_than_it_has_descriptors_for_and_a_scrap
     assert sample(text, "brokerside_connections_accepted_total") == len(bench.writers)
     assert sample(text, "brokerside_connections_held") > 0
     assert unbalanced(text) == []
-
-
-async def test_out_of_descriptors_a_process_still_reports_what_it_counts() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
-    try:
-        counts = process_counts()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-    assert counts.max_fds == 3
-    assert counts.open_fds >= 3
-    assert counts.resident_bytes > 0
-
-
-def test_a_worker_that_starts_ignores_signals_to_all_processes_of_the_service() -> None:
-    worker = spawn_worker()
-    try:
-        worker.process.send_signal(signal.SIGHUP)
-        worker.process.send_signal(signal.SIGUSR2)
-        worker.sock.close()  # its end
-        assert worker.process.wait(60) >= 0, "not ended by a signal"
-        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set(), "the caller's thread gets its signals again"
-    finally:
-        worker.process.kill()
-        worker.process.wait()
-        os.close(worker.pidfd)

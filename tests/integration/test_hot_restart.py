@@ -26,10 +26,8 @@ from proxy.local.ports import HOST, free_ports
 from proxy.local.process import Process
 from proxy.local.sidecars import SidecarProcess
 from tests.faults.gate import Gate
-from tests.faults.site import FULL
 from tests.integration import sidecars
 from tests.integration.metrics import sample
-from tests.integration.requesters import RequestPlan
 from tests.integration.test_audit import envelopes, events
 from tests.integration.topics import new_topic
 from tests.tools.conformance.crowd import Plan, Visits
@@ -39,9 +37,6 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 CONNECTS = 200
 """Connects per second."""
-
-REQUESTS = 5_000 if FULL else 500
-"""Requests per second; 5,000 with FAULTS_FULL=1."""
 
 LIMIT = 20
 """Connections per second of the limited listener. Its clients offer three times as much, for ``STORM`` seconds."""
@@ -53,6 +48,7 @@ BURST = WINDOW * LIMIT
 """Connections until the window has nothing left. The sidecar is replaced when half of them were accepted."""
 
 PATIENCE = 60.0
+Start = Callable[[Plan], Awaitable[asyncio.subprocess.Process]]
 
 
 class HotSite:
@@ -128,12 +124,12 @@ def load(site: HotSite, cluster: ClusterState, topic: str) -> Iterator[Load]:
 
 
 @pytest.fixture
-async def start() -> AsyncIterator[Callable[[str, Any], Awaitable[asyncio.subprocess.Process]]]:
-    """Starts a module with a plan. What still runs when the test has ended is killed."""
+async def start() -> AsyncIterator[Start]:
+    """Starts a crowd with a plan. What still runs when the test has ended is killed."""
     running: list[asyncio.subprocess.Process] = []
 
-    async def start(module: str, plan: Any) -> asyncio.subprocess.Process:
-        arguments = [sys.executable, "-m", module, json.dumps(asdict(plan))]
+    async def start(plan: Plan) -> asyncio.subprocess.Process:
+        arguments = [sys.executable, "-m", "tests.tools.conformance.crowd", json.dumps(asdict(plan))]
         pipe = asyncio.subprocess.PIPE
         running.append(await asyncio.create_subprocess_exec(*arguments, stdin=pipe, stdout=pipe))
         return running[-1]
@@ -154,18 +150,10 @@ async def until(condition: Callable[[], object]) -> None:
     "In a takeover no connection is refused or reset, rates continue exactly, and no event of the audit is lost.",
 )
 async def test_a_hot_restart_under_load(
-    site: HotSite,
-    cluster: ClusterState,
-    topic: str,
-    load: Load,
-    start: Callable[[str, Any], Awaitable[asyncio.subprocess.Process]],
+    site: HotSite, cluster: ClusterState, topic: str, load: Load, start: Start
 ) -> None:
-    loads = [
-        await start("tests.tools.conformance.crowd", Plan(site.port, 0, rate=CONNECTS, leave="answered")),
-        await start("tests.integration.requesters", RequestPlan(site.port, 50, REQUESTS)),
-    ]
-    plan = Plan(site.limited, 3 * LIMIT * STORM, rate=3 * LIMIT, leave="answered", watch=1, on_line=True)
-    storm = await start("tests.tools.conformance.crowd", plan)
+    crowd = await start(Plan(site.port, 0, rate=CONNECTS, leave="answered"))
+    storm = await start(Plan(site.limited, 3 * LIMIT * STORM, rate=3 * LIMIT, leave="answered", watch=1, on_line=True))
     site.succeed()
     await until(lambda: site.gate.connections)  # nothing else keeps it from taking over, for 10 s
     assert storm.stdin is not None
@@ -174,9 +162,8 @@ async def test_a_hot_restart_under_load(
     site.gate.open()
     limited = await finished(storm)
     await until(lambda: not site.first.process.alive())  # its drain may take 10 s
-    for running in loads:
-        running.terminate()
-    unlimited, requests = await asyncio.gather(*map(finished, loads))
+    crowd.terminate()
+    unlimited = await finished(crowd)
     await asyncio.to_thread(load.finish)
     await until(lambda: site.said("second.log", "took_over"))
     took = site.said("second.log", "took_over")
@@ -185,12 +172,9 @@ async def test_a_hot_restart_under_load(
     text = await asyncio.to_thread(site.first.metrics)
     assert sample(text, "brokerside_connections_accepted_total") > 0
     accepted = Visits(**unlimited)
-    print(f"connections of the first: {took['connections']}; requests: {requests}")
-
+    assert took["connections"] > 0
     assert accepted.refused() == []
     assert len(accepted.accepted()) == len(accepted.dialled) > CONNECTS
-    assert requests["errors"] == 0
-    assert requests["answered"] > REQUESTS
     assert load.errors == []
     values = [(message.value() or b"").decode() for message in messages(cluster.internal_bootstrap, topic)]
     assert sorted(values) == sorted(load.acknowledged)

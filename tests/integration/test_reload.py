@@ -22,6 +22,7 @@ from proxy.errors import LocalError
 from proxy.local import process
 from proxy.local.ports import free_ports
 from tests.integration.sidecars import until
+from tests.tools.bench.measure import children
 
 
 class Sidecar:
@@ -98,7 +99,8 @@ def test_a_reload_asked_for_while_it_starts_does_not_end_it(tmp_path: Path) -> N
         try:
             until(lambda started=sidecar: started.log.exists() and started.says("descriptors"))
             while not sidecar.says("started"):
-                os.kill(sidecar.process.pid, signal.SIGHUP)
+                for pid in (sidecar.process.pid, *children(sidecar.process.pid)):  # as systemd may
+                    os.kill(pid, signal.SIGHUP)
                 time.sleep(0.02)
             sidecar.write(9, workers)
             os.kill(sidecar.process.pid, signal.SIGHUP)
