@@ -3,72 +3,34 @@
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import queue
+import faulthandler
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator
-from itertools import cycle, islice
+from collections import Counter, defaultdict
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import cpu_count, get_context
 from pathlib import Path
 
 from tests.fuzz.observed import ALL
-from tests.fuzz.run import BLOCK, MAX_CPU_MS, Failure, Figures, run_block, show
+from tests.fuzz.run import BLOCK, MAX_CPU_MS, Figures, run_block
 
 SAVED = Path(".brokerside/fuzz")
 SILENCE = 120
-"""Seconds without a finished block after which a process is given up: its input never ends."""
+"""Seconds after which a process whose block has not ended exits with its stack: its input never ends."""
 
 SHOWN = 3
 """Failures of one kind that are shown and saved."""
 
-Work = tuple[str, int]
 
-
-class Sums:
-    """What all blocks of one target gave together."""
-
-    def __init__(self) -> None:
-        self.inputs = self.size = self.memory = self.failures = 0
-        self.slowest_ms = 0.0
-        self.kinds: Counter[str] = Counter()
-
-    def add(self, figures: Figures) -> Iterator[Failure]:
-        """Take a block; yields the failures that are to be shown."""
-        self.inputs += figures.inputs
-        self.size += figures.size
-        self.slowest_ms = max(self.slowest_ms, figures.slowest_ms)
-        self.memory = max(self.memory, figures.memory)
-        self.failures += len(figures.failures)
-        for failure in figures.failures:
-            self.kinds[failure.kind] += 1
-            if self.kinds[failure.kind] <= SHOWN:
-                yield failure
-
-
-def work(names: list[str], inputs: int) -> Iterator[Work]:
-    """Blocks of all targets by turns."""
-    blocks = -(-inputs // BLOCK)
-    for number, name in enumerate(islice(cycle(names), blocks)):
-        yield name, number // len(names)
-
-
-def process(
-    names: list[str],
-    seed: str,
-    inputs: int,
-    share: int,
-    shares: int,
-    until: float,
-    results: multiprocessing.Queue[object],
-) -> None:
-    """Run every ``shares``th block."""
-    for name, number in islice(work(names, inputs), share, None, shares):
-        if time.monotonic() > until:
-            break
-        results.put((share, name, number, None))
-        results.put((share, name, number, run_block(ALL[name], seed, number)))
-    results.put((share, "", 0, None))
+def block(name: str, seed: str, number: int, until: float) -> Figures | None:
+    """Run a block in a process of the pool, or nothing where the time is over."""
+    if time.monotonic() > until:
+        return None
+    faulthandler.dump_traceback_later(SILENCE, exit=True)
+    try:
+        return run_block(ALL[name], seed, number)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def main() -> int:
@@ -77,73 +39,50 @@ def main() -> int:
     parser.add_argument("--inputs", type=int, default=1_000_000, help="how many, of all targets together")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="when to stop anyway")
     parser.add_argument("--seed", default=str(int(time.time())), help="what inputs follow from (default: the time)")
-    parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
+    parser.add_argument("--processes", type=int, default=cpu_count())
     parser.add_argument("--targets", nargs="+", choices=list(ALL), default=list(ALL), metavar="TARGET")
     options = parser.parse_args()
-    context = multiprocessing.get_context("fork")
-    results: multiprocessing.Queue[object] = context.Queue()
-    started = time.monotonic()
-    until = started + options.seconds
-    running = {}
-    for share in range(options.processes):
-        arguments = (options.targets, options.seed, options.inputs, share, options.processes, until, results)
-        running[share] = context.Process(target=process, args=arguments)
-        running[share].start()
     print(f"[fuzz] seed {options.seed}, {options.inputs:,} inputs of {', '.join(options.targets)}", flush=True)
-    sums = {name: Sums() for name in options.targets}
-    heard = dict.fromkeys(running, started)
-    doing: dict[int, Work] = {}
-    shown = started
-    while running:
-        try:
-            share, name, number, figures = results.get(timeout=5)  # type: ignore[misc]
-        except queue.Empty:
-            pass
-        else:
-            heard[share] = time.monotonic()
-            if not name:
-                running.pop(share).join()
-            elif figures is None:
-                doing[share] = name, number
-            else:
-                for failure in sums[name].add(figures):
-                    show(failure, failure.save(SAVED))
-        now = time.monotonic()
-        for share in [share for share in running if now - heard[share] > SILENCE]:
-            name, number = doing[share]
-            print(f"[fuzz] {name}: block {number} does not end", flush=True)
-            sums[name].failures += 1
-            running.pop(share).kill()
-        if now - shown > 30:
-            shown = now
-            report(sums, now - started)
-    table(sums, options.seed, time.monotonic() - started)
-    return int(any(one.failures for one in sums.values()))
+    started = shown = time.monotonic()
+    sums: defaultdict[str, list[Figures]] = defaultdict(list)
+    kinds: Counter[tuple[str, str]] = Counter()
+    with ProcessPoolExecutor(options.processes, get_context("fork")) as pool:
+        names = options.targets
+        blocks = [
+            pool.submit(block, names[at % len(names)], options.seed, at // len(names), started + options.seconds)
+            for at in range(-(-options.inputs // BLOCK))
+        ]
+        which = {one: names[at % len(names)] for at, one in enumerate(blocks)}
+        for done in as_completed(blocks):
+            if (figures := done.result()) is None:
+                continue
+            for failure in figures.failures:
+                kinds[failure.target, failure.kind] += 1
+                if kinds[failure.target, failure.kind] <= SHOWN:
+                    print(f"[fuzz] {failure.target}: {failure.kind}\n{failure.text}{failure.save(SAVED)}", flush=True)
+            sums[which[done]].append(figures._replace(failures=[]))
+            if time.monotonic() - shown > 30:
+                shown = time.monotonic()
+                inputs = sum(one.inputs for some in sums.values() for one in some)
+                print(f"[fuzz] {inputs:,} inputs, {kinds.total()} failures", flush=True)
+    table(sums, kinds, options.seed, time.monotonic() - started)
+    return int(bool(kinds))
 
 
-def report(sums: dict[str, Sums], seconds: float) -> None:
-    inputs = sum(one.inputs for one in sums.values())
-    failures = sum(one.failures for one in sums.values())
-    print(f"[fuzz] {inputs:,} inputs, {failures} failures, {inputs / seconds:,.0f}/s", flush=True)
-
-
-def table(sums: dict[str, Sums], seed: str, seconds: float) -> None:
+def table(sums: dict[str, list[Figures]], kinds: Counter[tuple[str, str]], seed: str, seconds: float) -> None:
     """Print the result."""
-    print(
-        f"\nseed {seed}, {seconds:,.0f} s; time: the slowest of a sample (CPU, ms; more than {MAX_CPU_MS} is marked);"
-    )
+    print(f"\nseed {seed}, {seconds:,.0f} s; time: the slowest of a sample (CPU, ms; over {MAX_CPU_MS} is marked);")
     print("memory: the most that one of a sample took beyond its share, in KiB\n")
-    print(f"{'target':<16}{'inputs':>12}{'MB':>8}{'time':>9}{'memory':>9}{'failures':>10}")
-    for name, one in sums.items():
-        mark = "!" if one.slowest_ms > MAX_CPU_MS else " "
+    print(f"{'target':<16}{'inputs':>12}{'MB':>8}{'time':>9}{'memory':>9}")
+    for name, some in sums.items():
+        slowest = max(one.slowest_ms for one in some)
         print(
-            f"{name:<16}{one.inputs:>12,}{one.size / 1e6:>8,.0f}{one.slowest_ms:>8.2f}{mark}"
-            f"{one.memory / 1024:>9.0f}{one.failures:>10}"
+            f"{name:<16}{sum(one.inputs for one in some):>12,}{sum(one.size for one in some) / 1e6:>8,.0f}"
+            f"{slowest:>8.2f}{'!' if slowest > MAX_CPU_MS else ' '}{max(one.memory for one in some) / 1024:>9.0f}"
         )
-    print(f"{'':<16}{sum(one.inputs for one in sums.values()):>12,}")
-    for name, one in sums.items():
-        for kind, count in one.kinds.most_common():
-            print(f"{name}: {count} × {kind}")
+    print(f"{'':<16}{sum(one.inputs for some in sums.values() for one in some):>12,}")
+    for (name, kind), count in kinds.most_common():
+        print(f"{name}: {count} × {kind}")
 
 
 if __name__ == "__main__":

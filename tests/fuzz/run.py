@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 import time
 import traceback
 import tracemalloc
@@ -126,8 +125,3 @@ def replay(target: Target, inputs: list[bytes], attempts: int = 8) -> list[Failu
         except Exception as error:
             failures.append(failure(target, data, error))
     return failures
-
-
-def show(found: Failure, path: Path) -> None:
-    print(f"[fuzz] {found.target}: {found.kind}\n{found.text}[fuzz] input of {len(found.data)} bytes: {path}")
-    sys.stdout.flush()

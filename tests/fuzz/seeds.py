@@ -8,18 +8,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from observers.examples import encode_event
-from observers.topic_id_learner import carries_topic_ids
-from proxy.core import request_resources
 from proxy.core.exchange import EMPTY_RECORD_SET
 from proxy.core.records import sums_of
-from proxy.core.response_errors import program
 from tests.frames import METADATA, SASL_HANDSHAKE, batch, produce, produced, request, response, sized
 from tests.golden.frames import Frame, message_sets, recordings
 from tests.sasl import authenticate, authenticate_reply, bearer, handshake, handshake_reply, jwt, plain, scram, software
 from tests.tools import messages, random_messages
 from tests.tools.messages import Field, Made, Message, encode
-from tests.unit.observers.test_otlp_encoding import KINDS
 
 CORPUS = Path(__file__).parent / "corpus"
 
@@ -118,48 +113,12 @@ def structs() -> list[bytes]:
     ]
 
 
-RESPONSES_WITH_ITEM_ERRORS = [
-    (key, version)
-    for key, version, is_response in random_messages.all_messages()
-    if is_response and program(key, version) is not None
-]
-"""Api keys and versions."""
-
-
-REQUESTS_WITH_RESOURCES = [
-    (key, version)
-    for key, version, is_response in random_messages.all_messages()
-    if not is_response and request_resources.program(key, version) is not None
-]
-"""Api keys and versions."""
-
-
-def resources() -> list[bytes]:
-    """For the target ``resources``: two bytes that number the request, and its body."""
-    rng = Random("resources")
+def numbered(messages: list[tuple[int, int]], *, response: bool) -> list[bytes]:
+    """For the targets ``resources`` and ``errors``: two bytes that number the message, and its body."""
+    rng = Random(f"numbered {response}")
     return [
-        bytes(divmod(number, 32)) + random_messages.draw(rng, key, version, False).body
-        for number, (key, version) in enumerate(REQUESTS_WITH_RESOURCES)
-    ]
-
-
-def item_errors() -> list[bytes]:
-    """For the target ``errors``: two bytes that number the response, and its body."""
-    rng = Random("errors")
-    return [
-        bytes(divmod(number, 32)) + random_messages.draw(rng, key, version, True).body
-        for number, (key, version) in enumerate(RESPONSES_WITH_ITEM_ERRORS)
-    ]
-
-
-def teaching() -> list[bytes]:
-    """For the target ``learn``: responses that carry topic ids and names; key, version, body."""
-    rng = Random("teaching")
-    return [
-        bytes([key, version]) + random_messages.draw(rng, key, version, True).body
-        for key, version, is_response in random_messages.all_messages()
-        if is_response and carries_topic_ids(key, version)
-        for _ in range(5)
+        bytes(divmod(number, 32)) + random_messages.draw(rng, key, version, response).body
+        for number, (key, version) in enumerate(messages)
     ]
 
 
@@ -285,12 +244,6 @@ def packed() -> list[bytes]:
         if codec:
             found.append(bytes([codec]) + one.data[34 if one.magic else 26 :])
     return found
-
-
-def events() -> list[bytes]:
-    """For the target ``log_records``: one of each kind, alone and together."""
-    each = [encode_event(kind) for kind in KINDS]
-    return [b"[%b]" % b",".join(some) for some in (each, *([one] for one in each))]
 
 
 def proxy_headers() -> list[bytes]:

@@ -3,19 +3,13 @@ whole gives, and the oracle agrees."""
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Callable
 from itertools import accumulate
 from random import Random
-from typing import Any, NamedTuple, get_type_hints
-
-import msgspec
+from typing import Any, NamedTuple
 
 from observers.decompress import MAX_COMPRESSION_RATIO, MAX_DECOMPRESSION_STEPS, OUTPUT_BLOCK_BYTES
-from observers.event import Envelope
-from observers.otlp_encoding import ATTRIBUTES
-from observers.otlp_writer import LogRecordWriter
 from observers.record_counter import count_records
 from proxy.compiled import walk_door as walk
 from proxy.compiled.exchange import Exchange, Kind
@@ -23,18 +17,18 @@ from proxy.core.accessors import Accessors, Records
 from proxy.core.exchange import Connection, ConnectionTransition
 from proxy.core.principal_tracker import MAX_UNANSWERED, PrincipalTracker
 from proxy.core.proxy_protocol import parse
+from proxy.core.request_resources import program as program_of_resources
+from proxy.core.response_errors import program as program_of_errors
 from proxy.core.struct import SchemaError, UnknownMessage, view
 from proxy.errors import MalformedBody, PeerError, Side
 from tests.fuzz import seeds, tls
 from tests.fuzz.mutate import cuts, single
 from tests.oracle import request_resources, response_errors
-from tests.tools import facts
+from tests.tools import facts, random_messages
 from tests.tools.messages import uvarint
 
 COMPARED = 1 / 4
 """Share of the inputs that the oracle or a struct reads, too: it takes several times as long."""
-
-EVENTS = msgspec.json.Decoder(get_type_hints(Envelope)["events"])
 
 BYTE_BY_BYTE = 1 / 4
 """Share of the inputs that are read byte by byte as well."""
@@ -213,120 +207,75 @@ def struct_once(data: bytes) -> object:
     return _read(key, version, bool(response & 1), data[3:])
 
 
-# ---- errors of items ------------------------------------------------------------------------------------------------
+# ---- errors of items, and resources of requests ----------------------------------------------------------------------
 
 CLIENT = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
 
 
-def _error_bytes(data: bytes) -> tuple[int, int, bytes]:
-    """Api key and version of a response that has errors of items, and its body."""
-    key, version = (data + b"\0\0")[:2]
-    found = seeds.RESPONSES_WITH_ITEM_ERRORS
-    return *found[(key * 32 + version) % len(found)], data[2:]
+class Items(NamedTuple):
+    """What is read of messages that have no walker. ``oracle``: raises MalformedBody, or returns what ``read`` does."""
+
+    kind: Kind
+    response: bool
+    messages: list[tuple[int, int]]
+    oracle: Callable[[int, int, bytes], Any]
+
+    def read(self, key: int, version: int, pieces: list[bytes], *, whole: bool) -> Any:
+        """Errors, or resources and what they are charged; a tuple where the message is malformed."""
+        decoded = Exchange(CLIENT, key, version, 1, None, 0.0, 1)
+        try:
+            if whole:
+                body = b"".join(pieces)
+                charged = walk.read_whole(decoded, self.kind, self.response, body, 0, len(body))
+            else:
+                feed = walk.new_feed(self.kind, key, version)
+                for piece in pieces:
+                    feed.feed(piece, 0, len(piece))
+                charged = feed.finish_into(decoded, self.response)
+        except MalformedBody as error:
+            return error.side, error.detail
+        if not self.response:
+            return [decoded.resources, charged]
+        assert (charged > 0) == (decoded.item_errors is not None)
+        return [decoded.error_code, decoded.item_errors]
+
+    def once(self, data: bytes) -> Any:
+        key, version, body = self.message(data)
+        return self.read(key, version, [body], whole=True)
+
+    def message(self, data: bytes) -> tuple[int, int, bytes]:
+        high, low = (data + b"\0\0")[:2]
+        return *self.messages[(high * 32 + low) % len(self.messages)], data[2:]
+
+    def check(self, data: bytes, rng: Random) -> None:
+        key, version, body = self.message(data)
+        found = self.once(data)
+        _same(found, self.read(key, version, cuts(rng, body), whole=False))
+        if rng.random() < BYTE_BY_BYTE:
+            _same(found, self.read(key, version, single(body), whole=False))
+        if rng.random() < COMPARED:
+            try:
+                expected = self.oracle(key, version, body)
+            except MalformedBody as error:
+                expected = error.side, error.detail
+            _same(found, expected)
+
+    def target(self, name: str) -> Target:
+        return Target(name, lambda: seeds.numbered(self.messages, response=self.response), self.check, self.once)
 
 
-def item_errors(key: int, version: int, pieces: list[bytes], *, whole: bool) -> Any:
-    """The error of the response and those of its items; a tuple where it is malformed."""
-    decoded = Exchange(CLIENT, key, version, 1, None, 0.0, 1)
-    try:
-        if whole:
-            body = b"".join(pieces)
-            charged = walk.read_whole(decoded, Kind.RESPONSE_ERRORS, True, body, 0, len(body))
-        else:
-            feed = walk.new_feed(Kind.RESPONSE_ERRORS, key, version)
-            for piece in pieces:
-                feed.feed(piece, 0, len(piece))
-            charged = feed.finish_into(decoded, True)
-    except MalformedBody as error:
-        return error.side, error.detail
-    assert (charged > 0) == (decoded.item_errors is not None)
-    return [decoded.error_code, decoded.item_errors]
+def _messages(program: Callable[[int, int], object], *, response: bool) -> list[tuple[int, int]]:
+    return [
+        (key, version)
+        for key, version, is_response in random_messages.all_messages()
+        if is_response == response and program(key, version) is not None
+    ]
 
 
-def _of_oracle(read: Callable[[int, int, bytes], Any], key: int, version: int, body: bytes) -> Any:
-    try:
-        return read(key, version, body)
-    except MalformedBody as error:
-        return error.side, error.detail
-
-
-def check_errors(data: bytes, rng: Random) -> None:
-    key, version, body = _error_bytes(data)
-    found = item_errors(key, version, [body], whole=True)
-    _same(found, item_errors(key, version, cuts(rng, body), whole=False))
-    if rng.random() < BYTE_BY_BYTE:
-        _same(found, item_errors(key, version, single(body), whole=False))
-    if rng.random() < COMPARED:
-        _same(found, _of_oracle(response_errors.read_errors, key, version, body))
-    decoded = _read(key, version, True, body)
-    if isinstance(found, tuple) or decoded is None or rng.random() > COMPARED:
-        return
-    codes = _codes(decoded[0][0])
-    assert found[0] == next((code for depth, code in codes if not depth and code), 0)
-    counted = found[1]
-    total = 0 if counted is None else counted.failures + counted.retriable + counted.protocol
-    assert total == sum(depth > 0 and code != 0 for depth, code in codes)
-
-
-def _codes(decoded: dict[str, Any], depth: int = 0) -> list[tuple[int, int]]:
-    """Error codes of a struct, each with how many arrays are around it; of one struct at most one."""
-    own = [value for name, value in decoded.items() if name.endswith("ErrorCode") and isinstance(value, int)]
-    found = [(depth, next((code for code in own if code), 0))] if own else []
-    for value in decoded.values():
-        if isinstance(value, tuple) and len(value) == 3 and isinstance(value[0], dict):
-            found += _codes(value[0], depth)
-        elif isinstance(value, tuple) and value and isinstance(value[0], tuple):
-            for one in value:
-                found += _codes(one[0], depth + 1) if isinstance(one[0], dict) else []
-    return found
-
-
-def errors_once(data: bytes) -> object:
-    key, version, body = _error_bytes(data)
-    return item_errors(key, version, [body], whole=True)
-
-
-# ---- resources of requests ------------------------------------------------------------------------------------------
-
-
-def _resource_bytes(data: bytes) -> tuple[int, int, bytes]:
-    """Api key and version of a request that is about resources, and its body."""
-    key, version = (data + b"\0\0")[:2]
-    found = seeds.REQUESTS_WITH_RESOURCES
-    return *found[(key * 32 + version) % len(found)], data[2:]
-
-
-def resources(key: int, version: int, pieces: list[bytes], *, whole: bool) -> Any:
-    """What a request is about, and the bytes it is charged with; a tuple where it is malformed."""
-    decoded = Exchange(CLIENT, key, version, 1, None, 0.0, 1)
-    try:
-        if whole:
-            body = b"".join(pieces)
-            charged = walk.read_whole(decoded, Kind.REQUEST_RESOURCES, False, body, 0, len(body))
-        else:
-            feed = walk.new_feed(Kind.REQUEST_RESOURCES, key, version)
-            for piece in pieces:
-                feed.feed(piece, 0, len(piece))
-            charged = feed.finish_into(decoded, False)
-    except MalformedBody as error:
-        return error.side, error.detail
-    return [decoded.resources, charged]
-
-
-def check_resources(data: bytes, rng: Random) -> None:
-    key, version, body = _resource_bytes(data)
-    found = resources(key, version, [body], whole=True)
-    _same(found, resources(key, version, cuts(rng, body), whole=False))
-    if rng.random() < BYTE_BY_BYTE:
-        _same(found, resources(key, version, single(body), whole=False))
-    if rng.random() < COMPARED:
-        _same(found, _of_oracle(request_resources.read_resources, key, version, body))
-
-
-def resources_once(data: bytes) -> object:
-    key, version, body = _resource_bytes(data)
-    return resources(key, version, [body], whole=True)
-
+ERRORS = Items(Kind.RESPONSE_ERRORS, True, _messages(program_of_errors, response=True), response_errors.read_errors)
+RESOURCES = Items(
+    Kind.REQUEST_RESOURCES, False, _messages(program_of_resources, response=False), request_resources.read_resources
+)
 
 # ---- identity -------------------------------------------------------------------------------------------------------
 
@@ -417,37 +366,16 @@ def check_proxy(data: bytes, rng: Random) -> None:
     assert found == (expected if data else None)
 
 
-def log_records_once(data: bytes) -> bytes | None:
-    try:
-        return LogRecordWriter(ATTRIBUTES).write_records(data, b"uid-", b"1")
-    except ValueError:
-        return None
-
-
-def check_log_records(data: bytes, rng: Random) -> None:
-    """Where they are events, as a spool gives them, there are as many log records."""
-    written = log_records_once(data)
-    try:
-        events = EVENTS.decode(data)
-        is_compact = msgspec.json.encode(msgspec.json.decode(data)) == data
-    except ValueError:
-        return
-    if is_compact and events:
-        assert written is not None
-        assert len(json.loads(b"[%b]" % written)) == len(events)
-
-
 TARGETS = [
     Target("bodies", seeds.bodies, lambda data, rng: check_body(_body(data), rng), lambda data: whole(_body(data))),
     Target("records", seeds.record_sets, check_records, lambda data: whole(_wrapped(data))),
     Target("struct", seeds.structs, check_struct, struct_once),
-    Target("resources", seeds.resources, check_resources, resources_once),
-    Target("errors", seeds.item_errors, check_errors, errors_once),
+    RESOURCES.target("resources"),
+    ERRORS.target("errors"),
     Target("identity", seeds.calls, check_identity, identity_once),
     Target(
         "deep", seeds.packed, check_deep, deep_once, share=3 * MAX_COMPRESSION_RATIO, besides=3 * OUTPUT_BLOCK_BYTES
     ),
     Target("proxy_protocol", seeds.proxy_headers, check_proxy, proxy_once),
-    Target("log_records", seeds.events, check_log_records, log_records_once, share=30, besides=262_144),
     Target("tls", tls.seeds, tls.check, tls.once),
 ]
