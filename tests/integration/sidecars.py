@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -46,4 +47,12 @@ def until(look: Callable[[], Found], seconds: float = PATIENCE) -> Found:
     while not (found := look()):
         assert time.monotonic() < deadline, f"it did not come to that, but to {found}"
         time.sleep(0.02)
+    return found
+
+
+async def until_async(look: Callable[[], Found], seconds: float = PATIENCE) -> Found:
+    """The same of what this process's own loop does."""
+    async with asyncio.timeout(seconds):
+        while not (found := look()):  # noqa: ASYNC110  # a counter has no event to wait for
+            await asyncio.sleep(0.005)
     return found
