@@ -1,27 +1,41 @@
-"""The page of ``brokerside report``: what it contains, that it loads nothing, and what a real browser makes of it."""
+"""The page of ``brokerside report``: what it contains, that it loads nothing, and what a real browser makes of it.
+
+Its tables are those of the scripted load of tests/ledger, with a hostile client and a silent sidecar besides.
+"""
 
 from __future__ import annotations
 
 import ast
 import json
-import random
 import re
 import time
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
+from deltalake import write_deltalake
 
+from spark_jobs.dedup_ranges import DedupRanges
+from spark_jobs.definitions import load
 from spark_jobs.errors import QueryError
 from spark_jobs.report import render_page as report
-from spark_jobs.schemas import TABLES
-from tests.report import browser, sample
+from spark_jobs.schemas import DERIVED, STREAMED, TABLES
+from spark_jobs.tables.produced import mirror_sides
+from tests import ledger
+from tests.ledger.script import happened
+from tests.ledger.wire import emit
+from tests.report import browser
+from tests.spark import derived
+from tests.spark.decoded import kafka_records, partial_rows, rows_of, summaries
 from tests.spark.stored import write
 
 CHARTS = 5
+FIRST = datetime(2026, 9, 21, 18, tzinfo=UTC)
+HOSTILE = "</script><script>window.hacked = true</script><img src=x onerror='window.hacked = true'>"
 
 
 class Parsed(HTMLParser):
@@ -54,7 +68,25 @@ class Parsed(HTMLParser):
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("company")
-    sample.write_all(root)
+    definitions = load([Path(ledger.__file__).parent / "definitions"])
+    records = kafka_records([one.value for topic in emit(happened()).topics.values() for one in topic])
+    sent = [one.audit_record() for one in summaries(partial_rows(records)) if not one.dead]
+    options = {"decision": DedupRanges().add_records(sent), "mirrors": mirror_sides(definitions.mirrors)}
+    partial = partial_rows(records, **options)
+    made: dict[str, pyarrow.Table] = {name: rows_of(name, partial) for name in STREAMED}
+    for name in DERIVED:
+        inputs = {each: made[each] for each in TABLES[name].derived_from}
+        made[name] = derived.computed(name, inputs, definitions)
+    for name, rows in made.items():
+        write_deltalake(root / name, rows, partition_by=["day"], description=TABLES[name].meaning)
+    key = {"day": FIRST.date(), "minute": FIRST, "cluster_id": "west", "broker_id": 4}
+    who = {"listener": "CLIENT", "api": "Fetch", "principal": "ANONYMOUS", "client_id": HOSTILE}
+    write(root, "traffic", {**key, **who, "requests": 200, "errors": 20})
+    write(root, "traffic", {**key, **who, "topic": "orders", "topic_requests": 200, "bytes": 1_355_890})
+    status = {"boot_id": "w4", "started_at": FIRST, "statuses": 1, "last_status": FIRST, "ended": False}
+    write(root, "completeness", {**key, **status, "events": 1, "first_seq": 1, "last_seq": 1})
+    unknown = {"cluster_id": "west", "topic": "seldom", "state": "unknown", "present": True}
+    write(root, "topics", {**unknown, "day": FIRST.date() + timedelta(1)})
     return root
 
 
@@ -97,11 +129,11 @@ def test_what_a_client_chose_is_text(text: str) -> None:
     assert text.count("window.hacked") > 5, "the hostile client is in it, but"
     parsed = Parsed(text)
     assert len(parsed.of("script")) == CHARTS + 1 == text.count("</script>")
-    assert sample.HOSTILE not in text
+    assert HOSTILE not in text
     names = [attributes["id"] for _, attributes in parsed.elements if "id" in attributes]
     assert len(set(names)) == len(names)
-    assert sample.HOSTILE in parsed.sections["talkers"]
-    assert sample.HOSTILE in parsed.sections["errors"]
+    assert HOSTILE in parsed.sections["talkers"]
+    assert HOSTILE in parsed.sections["errors"]
 
 
 @pytest.mark.promise(
@@ -110,18 +142,16 @@ def test_what_a_client_chose_is_text(text: str) -> None:
 def test_findings_are_what_the_tables_say(root: Path, text: str) -> None:
     reported = {name: " ".join(words.split()) for name, words in Parsed(text).sections.items()}
     assert next(iter(reported)) == "completeness"
-    assert "Mostly: 99.995 % of 775,840 events have arrived." in reported["completeness"]
-    assert (
-        "40 events lost and reported as lost (observer_queue); broker 2 silent since 2026-09-22 23:20."
-        in reported["completeness"]
-    )
-    assert "web-collector · User:clickstream transferred most" in reported["talkers"]
-    assert "3 of 4 objectives have error budget left. produce-latency · fast · orders" in reported["objectives"]
-    assert "284.67 EUR on these days; web has the largest share, 179.01 EUR." in reported["cost"]
-    assert "1 topic unused, 1 polled without receiving records, 1 unknown" in reported["unused"]
-    assert "7 records missing, 1 of 1 mirrored topic differ from their source." in reported["mirrors"]
+    assert "Mostly: 99.949 % of 15,719 events have arrived." in reported["completeness"]
+    lost = "8 events lost and reported as lost (killed, queue_full); broker 4 silent since 2026-09-21 18:00."
+    assert lost in reported["completeness"]
+    assert "clickstream · User:web transferred most: 14.7 MB" in reported["talkers"]
+    assert "7 of 11 objectives have error budget left. no-errors · 99 % · User:shop" in reported["objectives"]
+    assert "187.24 EUR on these days; data has the largest share, 66.00 EUR." in reported["cost"]
+    assert "2 topics unused, 1 polled without receiving records, 1 unknown" in reported["unused"]
+    assert "7 records missing, 1 of 2 mirrored topics differ from their source." in reported["mirrors"]
     assert "1 client must be upgraded" in reported["refused"]
-    assert "3 addresses met a limit." in reported["throttles"]
+    assert "2 addresses met a limit." in reported["throttles"]
     cells = re.findall(r"<td[^>]*>(.*?)</td>", text.split('id="latency"')[1].split("</section>")[0])
     assert [cell for cell in cells if cell.startswith("≤\xa0")] != [], "the end of a bucket is a bound"
     assert report(root) == text, "the same tables give the same page"
@@ -135,7 +165,7 @@ def chart(text: str, name: str) -> Any:
 
 def bursts(root: Path, *minutes: tuple[int, int]) -> None:
     for minute, size in minutes:
-        at = sample.FIRST + timedelta(minutes=minute)
+        at = FIRST + timedelta(minutes=minute)
         write(root, "traffic", {"day": at.date(), "minute": at, "api": "Produce", "topic": "t", "bytes": size})
 
 
@@ -144,7 +174,7 @@ def test_the_peak_is_that_of_the_busiest_minute(tmp_path: Path) -> None:
     bursts(tmp_path, (42, 26_220_000), (43, 60), (57, 6000), (23 * 60, 26_220_000))
     text = report(tmp_path)
     reported = " ".join(Parsed(text).sections["traffic"].split())
-    assert "The peak was 437 kB/s in both directions together, in the minute of 2026-09-20 00:42." in reported
+    assert "The peak was 437 kB/s in both directions together, in the minute of 2026-09-21 18:42." in reported
     assert "the mean of each 10 minutes." in reported
     produced = [v["rate"] for v in chart(text, "traffic")["data"]["values"] if v["direction"] == "produced"]
     assert produced[:3] == [26_220_060 / 600, 6000 / 600, 0]
@@ -158,7 +188,7 @@ def test_a_broken_table_is_a_sentence_and_the_others_are_reported(tmp_path: Path
         root = tmp_path / str(number)
         bursts(root, (42, 60))
         for name in ("latency", "cost"):
-            write(root, name, {"day": sample.FIRST.date()})
+            write(root, name, {"day": FIRST.date()})
             for file in (root / name).glob(where):
                 file.write_text("garbage")
         reported = {name: " ".join(words.split()) for name, words in Parsed(report(root)).sections.items()}
@@ -167,15 +197,15 @@ def test_a_broken_table_is_a_sentence_and_the_others_are_reported(tmp_path: Path
         assert "The peak was 1 B/s" in reported["traffic"]
         for file in (root / "traffic").glob(where):
             file.write_text("garbage")
-        write(root, "completeness", {"day": sample.FIRST.date()})
+        write(root, "completeness", {"day": FIRST.date()})
         assert f"The table traffic in {root} cannot be read: " in Parsed(report(root)).sections["traffic"]
 
 
 def test_what_is_hidden_and_what_could_not_be_read_stands_beside_what_arrived(tmp_path: Path) -> None:
-    row = {"day": sample.FIRST.date(), "minute": sample.FIRST, "cluster_id": "east", "broker_id": 7, "boot_id": "b"}
+    row = {"day": FIRST.date(), "minute": FIRST, "cluster_id": "east", "broker_id": 7, "boot_id": "b"}
     hidden = [{**row, "hidden_by": f"topic {number}", "hidden": 10 - number} for number in range(7)]
     write(tmp_path, "completeness", {**row, "events": 100, "first_seq": 1, "last_seq": 100}, *hidden)
-    letter = {"day": sample.FIRST.date(), "timestamp": sample.FIRST, "topic": "audit", "reason": "not_json"}
+    letter = {"day": FIRST.date(), "timestamp": FIRST, "topic": "audit", "reason": "not_json"}
     write(tmp_path, "dead_letters", {**letter, "offset": 1}, {**letter, "offset": 2})
     found = Parsed(report(tmp_path)).sections["completeness"]
     assert "Yes: all 100 events that 1 sidecar sent have arrived." in found
@@ -193,13 +223,13 @@ def test_what_is_hidden_and_what_could_not_be_read_stands_beside_what_arrived(tm
 
 @pytest.mark.promise("queries.md", "`--since` and `--until` select the days of the report.")
 def test_days_can_be_chosen(root: Path) -> None:
-    first = sample.FIRST.date()
+    first = FIRST.date()
     reported = Parsed(report(root, since=first, until=first)).sections
-    assert "94.89\xa0EUR on these days" in reported["cost"]
+    assert "93.62\xa0EUR on these days" in reported["cost"]
     assert "Kafka 4 accepts every client of these days." not in reported["refused"]
     later = Parsed(report(root, since=first + timedelta(9), until=first + timedelta(9))).sections
     assert "There were no requests on these days." in later["traffic"]
-    with pytest.raises(QueryError, match="the first day, 2026-09-21, is after the last one, 2026-09-20"):
+    with pytest.raises(QueryError, match="the first day, 2026-09-22, is after the last one, 2026-09-21"):
         report(root, since=first + timedelta(1), until=first)
 
 
@@ -208,20 +238,20 @@ def test_tables_without_rows_are_refused_and_one_row_is_enough(tmp_path: Path) -
         write(tmp_path, name)
     with pytest.raises(QueryError, match="have no rows"):
         report(tmp_path)
-    write(tmp_path, "inventory", {"day": sample.FIRST.date()})
+    write(tmp_path, "inventory", {"day": FIRST.date()})
     assert "No sidecar sent any event." in Parsed(report(tmp_path)).sections["completeness"]
 
 
 def test_a_clock_that_is_ahead_by_thousands_of_years_makes_no_more_points(tmp_path: Path) -> None:
     bursts(tmp_path, (0, 60), (7_900 * 365 * 24 * 60, 60))
-    values = chart(report(tmp_path, sample.FIRST.date()), "traffic")["data"]["values"]
+    values = chart(report(tmp_path, FIRST.date()), "traffic")["data"]["values"]
     assert len(values) <= 2 * (240 + 2)
     assert sum(value["rate"] for value in values) > 0
 
 
 def test_what_xml_excludes_is_visible_in_a_chart(tmp_path: Path) -> None:
     """The renderer of charts ends the process on some of these."""
-    row = {"day": sample.FIRST.date(), "minute": sample.FIRST, "api": "Produce", "topic": "t", "principal": "User:app"}
+    row = {"day": FIRST.date(), "minute": FIRST, "api": "Produce", "topic": "t", "principal": "User:app"}
     names = ("nul\0", "escape\x1b[2J", "no character\uffff")
     write(tmp_path, "traffic", *({**row, "client_id": name, "bytes": 9 - at} for at, name in enumerate(names)))
     shown = dict.fromkeys(value["who"] for value in chart(report(tmp_path), "talkers")["data"]["values"])
@@ -232,12 +262,12 @@ def test_what_xml_excludes_is_visible_in_a_chart(tmp_path: Path) -> None:
     "queries.md", "A percentage of fewer than 100 requests is grey in the report, and judges no objective."
 )
 def test_a_percentage_of_few_requests_is_grey_and_judges_nobody(tmp_path: Path) -> None:
-    row = {"day": sample.FIRST.date(), "slo": "s", "attainment": 0.9, "objective_ratio": 0.99}
+    row = {"day": FIRST.date(), "slo": "s", "attainment": 0.9, "objective_ratio": 0.99}
     for name, total, left in (("few", 99, -9.0), ("enough", 100, 0.5)):
         write(tmp_path, "slo", {**row, "objective": name, "total": total, "period_error_budget_remaining_ratio": left})
-    traffic = {"day": sample.FIRST.date(), "minute": sample.FIRST, "api": "Fetch"}
+    traffic = {"day": FIRST.date(), "minute": FIRST, "api": "Fetch"}
     write(tmp_path, "traffic", {**traffic, "requests": 40, "errors": 1})
-    write(tmp_path, "latency", {**traffic, "requests": 8, "latencies": sample.counts(random.Random(1), 8, 5.0)})
+    write(tmp_path, "latency", {**traffic, "requests": 8, "latencies": [0] * 10 + [8] + [0] * 29})
     text = report(tmp_path)
     reported = " ".join(Parsed(text).sections["objectives"].split())
     assert (
@@ -307,7 +337,7 @@ def test_a_browser_draws_every_chart_and_asks_for_nothing(shown: browser.Page, f
         shown.call("Input.dispatchMouseEvent", type="mouseMoved", **place)  # the first may come before the first frame
         time.sleep(0.05)
     assert "<img src=x" in tip
-    assert "1,355,890,528" in tip
+    assert "1,355,890" in tip
     assert shown.evaluate("document.querySelectorAll('#vg-tooltip-element img').length") == 0
     assert shown.evaluate("typeof window.hacked") == "undefined"
     for width in (1280, 390):
@@ -369,18 +399,18 @@ def given(source: str, names: dict[str, Any]) -> Any:
 
 
 @pytest.mark.promise("queries.md", "Every cell of the notebook of examples runs, and shows something.")
-def test_every_cell_runs_and_shows_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sample.write_all(tmp_path)
-    monkeypatch.setenv("BROKERSIDE_TABLES", str(tmp_path))
+def test_every_cell_runs_and_shows_something(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BROKERSIDE_TABLES", str(root))
     names: dict[str, Any] = {"__name__": "__main__"}
     setup, completeness, table, bars, lines = [given("".join(cell["source"]), names) for cell in cells()]
     assert setup is None
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells()), (
         "committed without outputs"
     )
-    assert completeness["events"].sum() == 775_800
-    assert list(table.columns) == ["clicks", "invoices", "orders", "payments"]
-    assert len(table) == sample.DAYS
-    for chart, marks in ((bars, len(sample.TOPICS[:4]) * sample.DAYS), (lines, 2 * 24)):
+    assert completeness["events"].sum() == 15_711
+    produced = {"clicks", "east.orders", "east.payments", "exports", "orders", "payments", "reports", "telemetry"}
+    assert {*table.columns} == produced
+    assert len(table) == 2
+    for chart, marks in ((bars, 2 * len(produced) - 1), (lines, 2 * 12)):  # exports are of the evening alone
         svg = chart._repr_mimebundle_()["image/svg+xml"]
         assert svg.count('aria-roledescription="bar"') + svg.count('aria-roledescription="point"') == marks
