@@ -1,7 +1,5 @@
 """A membership in virtual time, with the frames of a coordinator."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import TypeVar
 
@@ -15,13 +13,7 @@ from proxy.client.consumer.effects import (
     OpenLink,
     SendToCoordinator,
 )
-from proxy.client.consumer.events import (
-    ConsumerStarted,
-    FetcherDone,
-    FrameReceived,
-    LinkConnected,
-    MembershipEvent,
-)
+from proxy.client.consumer.events import ConsumerStarted, FetcherDone, FrameReceived, LinkConnected, MembershipEvent
 from proxy.client.consumer.membership import ConsumerMembership
 from proxy.client.consumer.settings import MembershipSettings
 from proxy.config.values import Endpoint

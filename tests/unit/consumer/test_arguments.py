@@ -1,7 +1,5 @@
 """A wrong argument is one sentence, before anything connects."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What a membership sends, its lease, its offsets, and how it leaves: in virtual time, with golden frames."""
 
-from __future__ import annotations
-
 import pytest
 
 from proxy.client.consumer.backoff import Backoff
@@ -44,9 +42,6 @@ def frames(driven: Driven) -> list[str]:
     return [one.frame.hex() for one in of(SendToCoordinator, driven.effects)]
 
 
-# Frames
-
-
 def test_requests_of_each_version_that_a_sidecar_may_have_and_of_another_base() -> None:
     driven = seeking()
     assert frames(driven) == ["0000000e7531000100000001000163000167"]
@@ -64,7 +59,7 @@ def test_requests_of_each_version_that_a_sidecar_may_have_and_of_another_base() 
     driven.respond(bytes.fromhex("0000"))
     assert driven.machine.link is LinkState.JOINED
     driven = registering(SETTINGS._replace(api_key=BASE + 1000))
-    assert driven.effects[0].frame[4:6] == (wire.REGISTER_CONSUMER + 1000).to_bytes(2, "big")  # type: ignore[union-attr]
+    assert driven.effects[0].frame[4:6] == (wire.REGISTER_CONSUMER + 1000).to_bytes(2, "big")
     driven.respond_registered()
     driven.receive(wire.encode_ping(9, wire.PingRequest("c1", 0), BASE + 1000))
     assert frames(driven) == ["0000000e000000097922000000026331" + "0000"]
@@ -88,16 +83,12 @@ def test_responses_have_offsets_with_auto_commit_alone() -> None:
     assert frames(driven) == ["0000000c00000003753b000000026331"]
 
 
-# Finding the coordinator
-
-
 def back_offs(driven: Driven, attempts: int) -> list[int]:
     """Refuse so many attempts to connect; the milliseconds waited after each."""
     waits = []
     for _ in range(attempts):
         driven.lose(LinkFailed("refused", refused=True))
         due = driven.machine.due()
-        assert due is not None
         waits.append(due - driven.now)
         driven.pass_time(waits[-1])
     return waits
@@ -162,7 +153,6 @@ def test_a_coordinator_that_is_not_ready_is_sought_again_after_some_attempts() -
     for _ in range(4):
         driven.respond_registered(14)
         due = driven.machine.due()
-        assert due is not None
         driven.pass_time(due - driven.now)
         assert driven.link == COORDINATOR
     driven.respond_registered(14)
@@ -190,9 +180,6 @@ def test_what_is_not_for_it_ends_the_connection_and_a_login_that_is_refused_the_
     driven.handle(ConsumerStarted())
     (ended,) = of(MembershipEnded, driven.lose(LinkFailed("wrong password", fatal=True)))
     assert ended.error == "wrong password"
-
-
-# The lease
 
 
 @pytest.mark.promise(
@@ -230,9 +217,6 @@ def test_what_counts_for_the_lease_is_what_was_heard_within_it() -> None:
     assert driven.hand_out("t", 0, 43)
     driven.pass_time(1)
     assert not driven.hand_out("t", 0, 43)
-
-
-# Assignments and offsets
 
 
 def test_stop_and_start_are_answered_when_the_fetcher_has_done_it() -> None:
@@ -341,9 +325,6 @@ def test_without_a_coordinator_an_offset_out_of_range_stops_only_its_partition()
     assert [(one.partition, one.offset, one.epoch) for one in driven.assigned] == [(0, 42, 1), (1, wire.LARGEST, 2)]
 
 
-# Offsets that the application commits
-
-
 def test_committable_is_what_is_assigned_and_handed_out() -> None:
     driven = joined(SETTINGS._replace(auto_commit=False))
     assert driven.machine.committable(driven.now) is None
@@ -361,9 +342,6 @@ def test_committable_is_what_is_assigned_and_handed_out() -> None:
     assert driven.machine.committable(driven.now) == {("t", 0): 43}
     driven.handle(FetcherDone(stopping.command))
     assert driven.machine.committable(driven.now) is None
-
-
-# Leaving
 
 
 @pytest.mark.promise(
@@ -449,7 +427,6 @@ def test_other_topics_are_registered_after_the_offsets_are_told() -> None:
     driven.handle(SubscriptionChanged('{"t":2,"u":1}'))
     driven.ping()
     driven.ping()
-    assert driven.link is not None
     driven.handle(LinkConnected())
     driven.respond_coordinator()
     driven.handle(LinkConnected())

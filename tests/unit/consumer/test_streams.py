@@ -1,7 +1,5 @@
 """What an application gets from its streams, with a membership in virtual time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

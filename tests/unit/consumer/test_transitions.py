@@ -1,7 +1,5 @@
 """Every cell of the membership's table, and what follows when a connection is lost."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
@@ -113,9 +111,6 @@ def test_every_cell_of_the_table() -> None:
         assert " ".join(type(one).__name__ for one in found) == effects, cell
         assert (driven.machine.link, driven.machine.fetching) == (link, fetches), cell
     assert {(before().machine.link, type(event)) for before, event, *_ in CELLS} == set(TRANSITIONS)
-
-
-# A lost connection
 
 
 def lost(detached_fetching: bool = True) -> Driven:
@@ -282,9 +277,6 @@ def test_a_registration_is_given_up_with_a_fin_by_one_who_has_stopped_alone() ->
     assert [one.reset for one in of(CloseLink, driven.pass_time(3000))] == [True]
     assert driven.machine.fetching is FETCHING
     assert [one.reset for one in of(CloseLink, registering().pass_time(10_000))] == [False]
-
-
-# The end, and what is said
 
 
 @pytest.mark.promise("consumer.md", "An error of the registration that stays ends the consumer, and names the error.")

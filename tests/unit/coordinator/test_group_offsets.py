@@ -1,14 +1,12 @@
 """Offsets: which are taken, when they are committed, and where the next owner starts."""
 
-from __future__ import annotations
-
 import pytest
 
 from proxy.coordinator.effects import ReadCommittedOffsets, WriteRecords
 from proxy.coordinator.events import CommittedOffsetsRead
 from proxy.coordinator.offsets import GroupOffsets, OffsetReport
 from proxy.coordinator.records import GenerationRecord, GenerationValue
-from proxy.coordinator.wire import PING, START_FETCHER, STOP_FETCHER, StartFetcherRequest
+from proxy.coordinator.wire import PING, START_FETCHER, STOP_FETCHER
 from tests.unit.coordinator.driver import Consumer, Driver, topic
 
 HOLDS = frozenset({("t", 0), ("t", 1)})
@@ -22,9 +20,6 @@ def of_topic(topic_id: str = "1") -> GroupOffsets:
 
 def offset_writes(driver: Driver) -> list[WriteRecords]:
     return [write for write in driver.all(WriteRecords) if write.offsets]
-
-
-# One group's offsets
 
 
 def test_which_reports_are_accepted_and_become_uncommitted() -> None:
@@ -112,9 +107,6 @@ def test_a_group_that_begins_anew_reads_again_but_for_what_kafka_does_not_show_y
     offsets.topic_is("t", None)
     offsets.loaded({})
     assert offsets.start_at(("t", 0)) is None
-
-
-# When they are committed
 
 
 @pytest.mark.promise(
@@ -232,9 +224,6 @@ def test_a_ping_from_before_startfetcher_says_nothing_of_what_was_started() -> N
     assert driver.count("offsets_total", "accepted") == 0
 
 
-# After a takeover
-
-
 def took_back(before: Driver) -> dict[tuple[str, int], int]:
     """c1 loses its partitions to c2, and is to have two of them again, but does not get that StartFetcher. Return the
     offsets that it had."""
@@ -256,7 +245,6 @@ def took_back(before: Driver) -> dict[tuple[str, int], int]:
 
 def starts(consumer: Consumer) -> dict[tuple[str, int], int]:
     request = consumer.last(START_FETCHER).request
-    assert isinstance(request, StartFetcherRequest)
     return {(one.topic, one.partition): one.offset for thread in request.threads for one in thread.partitions}
 
 
@@ -332,8 +320,6 @@ def test_what_surely_follows_a_startfetcher_is_taken_after_a_takeover() -> None:
 
 def recorded_state(driver: Driver) -> str:
     record = driver.records["g", "registry"]
-    assert isinstance(record, GenerationRecord)
-    assert record.value is not None
     return record.value.state
 
 

@@ -1,7 +1,5 @@
 """Pings: their beat, who asks for one, their watchers, and when a consumer has failed."""
 
-from __future__ import annotations
-
 import pytest
 
 from proxy.coordinator.events import ConnectionBuffered
@@ -148,5 +146,5 @@ def test_response_to_nothing_or_of_another_ends_the_connection() -> None:
         driver.advance(1500)
         frame = c1.last(PING)
         fields = {"correlation_id": frame.correlation_id, "api_key": frame.api_key, **wrong}
-        driver.do(c1.response(**fields))  # type: ignore[arg-type]
+        driver.do(c1.response(**fields))
         assert c1.closed == "consumer_malformed", wrong

@@ -1,7 +1,5 @@
 """Rebalancing: stop, commit, start; who is waited for, who is given up, and what an operator holds."""
 
-from __future__ import annotations
-
 import pytest
 
 from proxy.coordinator.effects import CloseConsumer, SendFrame, WriteRecords
@@ -28,12 +26,7 @@ def generations(driver: Driver) -> list[tuple[int, str]]:
 
 
 def started(consumer: Consumer) -> StartFetcherRequest:
-    request = consumer.last(START_FETCHER).request
-    assert isinstance(request, StartFetcherRequest)
-    return request
-
-
-# What is assigned
+    return consumer.last(START_FETCHER).request
 
 
 def test_start_fetcher_tells_threads_brokers_leaders_and_where_to_start() -> None:
@@ -57,9 +50,6 @@ def test_start_fetcher_tells_threads_brokers_leaders_and_where_to_start() -> Non
     assert c2.fetches == {("t", 2): SMALLEST, ("t", 3): SMALLEST}
 
 
-# The order of an attempt
-
-
 @pytest.mark.promise(
     "coordinator.md", "The coordinator commits offsets together with the new owners, before it starts them."
 )
@@ -75,7 +65,7 @@ def test_stop_all_then_offsets_and_owners_then_start_then_stable() -> None:
         if isinstance(effect, SendFrame) and effect.connection in (c1.connection, c2.connection):
             steps.append(decode_pushed(effect.frame[4:]).api_key)
         elif isinstance(effect, WriteRecords):
-            steps += [record.value.state for record in effect.records if isinstance(record, GenerationRecord)]  # type: ignore[union-attr]
+            steps += [record.value.state for record in effect.records if isinstance(record, GenerationRecord)]
             if effect.offsets:
                 assert effect.offsets == {"g": {("t", 0): 5}}
                 steps.append("offsets")
@@ -132,9 +122,6 @@ def test_no_attempt_begins_before_it_is_known_whether_the_one_before_was_committ
     assert c1.partitions() == T4
 
 
-# Joins are gathered, and slowed down
-
-
 @pytest.mark.promise(
     "config/coordinator.md", "Consumers that join within `rebalance.delay.ms` of each other cause one rebalance."
 )
@@ -175,9 +162,6 @@ def test_member_that_comes_and_goes_is_slowed_down() -> None:
     assert len(driver.logs("rebalance")) < 30
 
 
-# Members that go meanwhile
-
-
 def test_attempt_ends_at_once_when_a_member_goes_and_is_no_retry() -> None:
     driver = Driver(max_rebalance_retries=0)
     c1, c2 = driver.stable("c1", "c2")
@@ -205,9 +189,6 @@ def test_group_without_members_is_deleted_after_a_day() -> None:
     driver.advance(1)
     assert not driver.records
     assert driver.groups() == []
-
-
-# Members that do not answer
 
 
 @pytest.mark.promise(
@@ -295,9 +276,6 @@ def test_stop_answered_after_start_was_sent_says_nothing() -> None:
     assert c3.partitions() == T4[2:]
 
 
-# Handlers
-
-
 @pytest.mark.promise(
     "config/coordinator.md", "`rebalance.threadpool.size` groups are rebalanced at a time, and others wait."
 )
@@ -333,9 +311,6 @@ def test_handlers_queue_each_group_once() -> None:
     assert (handlers.working(), handlers.queued()) == (0, 0)
 
 
-# Rebalances held by the configuration
-
-
 @pytest.mark.promise(
     "coordinator.md", "A group with `rebalance.enabled: false` stops nobody, and has one rebalance once it is enabled."
 )
@@ -369,9 +344,6 @@ def test_one_that_did_not_stop_in_time_goes_on_when_its_group_is_frozen() -> Non
     driver.advance(1000)
     assert owned(list(driver.consumers.values())) == T4
     assert c1.kinds() == ["start", "stop", "start"]
-
-
-# What cannot be assigned
 
 
 @pytest.mark.promise(

@@ -1,7 +1,5 @@
 """The records of ``__brokerside_groups``, as bytes."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest
@@ -25,11 +23,7 @@ from proxy.coordinator.records import (
 MEMBER = MemberValue('{"t":2}', True, "smallest", 6000, 1, "app", "User:alice", "CLIENT")
 
 GOLDEN: list[tuple[bytes, ClaimRecord | GroupRecord, bytes | None]] = [
-    (
-        b"coordinator/7",
-        ClaimRecord(7, 3, 1, "boot"),
-        b'{"version":1,"claim":3,"broker_id":1,"boot_id":"boot"}',
-    ),
+    (b"coordinator/7", ClaimRecord(7, 3, 1, "boot"), b'{"version":1,"claim":3,"broker_id":1,"boot_id":"boot"}'),
     (
         b"g/registry",
         GenerationRecord("g", GenerationValue(7, "starting", 1)),

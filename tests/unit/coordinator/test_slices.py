@@ -1,7 +1,5 @@
 """What takes long is done in slices: large attempts, partitions that are opened or lost, groups that are closed."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 
@@ -161,8 +159,6 @@ def test_an_attempt_that_became_ready_while_mute_waits() -> None:
     assert owned(consumers) == ALL
 
 
-# Partitions: what happens between two slices
-
 MEMBERS = ("c1", "c2", "c3")
 Change = Callable[[Driver, list[Consumer]], None]
 
@@ -184,9 +180,6 @@ def is_forgotten(driver: Driver) -> bool:
     sizes = driver.machine.sizes()
     purgatories = sizes.ping_purgatory + sizes.stop_fetcher_purgatory + sizes.start_fetcher_purgatory
     return not (sizes.elector or sizes.group_registry or sizes.topic_groups or sizes.ping_scheduler or purgatories)
-
-
-# Opening
 
 
 def opening(before: Driver) -> Driver:
@@ -225,9 +218,6 @@ def test_a_partition_that_is_lost_while_it_is_opened_leaves_nothing() -> None:
         after.do(ev.PartitionLost(after.partition, "fenced"))
         assert is_forgotten(after)
         assert after.groups() == []
-
-
-# Losing
 
 
 def leave(driver: Driver, consumers: list[Consumer]) -> None:
@@ -306,9 +296,6 @@ def test_a_partition_that_comes_back_while_it_is_dropped_is_opened_after() -> No
         assert owned(back) == ALL, slices
 
 
-# Closing
-
-
 def test_a_group_with_an_ordinary_member_is_closed_whatever_happens_meanwhile() -> None:
     for change, slices in itertools.product(EVENTS, (0, 1, 2)):
         driver, consumers = stable()
@@ -367,9 +354,6 @@ def test_who_registers_while_a_group_is_closed_is_a_member_after() -> None:
     others = [driver.register("c2"), driver.register("c3")]
     driver.advance(2000)
     assert owned(others) == ALL
-
-
-# After a takeover, and after silence
 
 
 def test_nobody_fails_while_a_partition_begins_to_speak_again() -> None:

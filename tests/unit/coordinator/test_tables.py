@@ -1,7 +1,5 @@
 """What the machine is made of: tables of states, timers, the lease; and which thread owns which partition."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -129,8 +127,6 @@ def test_a_lease_counts_from_the_last_request_and_from_what_the_kernel_may_still
     times.not_before(50_000)
     assert times.free_at(2000, T) == 50_000, "a predecessor may have sent later"
 
-
-# Assignments; tests/property/test_coordinator.py has what holds for any input
 
 RANGES: tuple[dict[str, Any], dict[str, list[str]], dict[str, Any]] = (
     {"t": [9, 2, 0], "u": range(2), "unsubscribed": range(1), "empty": ()},

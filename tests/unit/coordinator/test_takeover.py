@@ -1,7 +1,5 @@
 """Takeovers and claims: who may speak, what a successor waits for, and who is taken for whom."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest
@@ -9,16 +7,13 @@ import pytest
 from proxy.coordinator.effects import ConfirmClaim, HoldPartition, OpenPartition, SendFrame, WatchTopics, WriteRecords
 from proxy.coordinator.events import PartitionAssigned, PartitionLost, PartitionOpened
 from proxy.coordinator.records import MemberRecord
-from proxy.coordinator.wire import PING, START_FETCHER, ConsumedOffset, StartFetcherRequest
+from proxy.coordinator.wire import PING, START_FETCHER, ConsumedOffset
 from tests.unit.coordinator.driver import Driver, T, owned
 
 T4 = [("t", 0), ("t", 1), ("t", 2), ("t", 3)]
 C = 5000
 GIVEN_UP_AFTER = 5100 + 8000
 """Milliseconds from the claim until the partitions of a member that does not come back are free."""
-
-
-# Opening
 
 
 def test_fresh_partition_writes_nothing_before_the_first_registration() -> None:
@@ -48,9 +43,6 @@ def test_late_reports_of_a_lost_partition_do_nothing() -> None:
     assert driver.partitions() == []
 
 
-# Coming back
-
-
 @pytest.mark.promise(
     "coordinator.md", "A successor whose consumers are all back resumes the group, and stops or restarts nobody."
 )
@@ -71,7 +63,6 @@ def test_all_back_is_one_resume_without_stop_or_write() -> None:
     again = driver.register("c0", fetches=consumers[0].fetches, offsets={("t", 0): 77})
     assert again.kinds(pings=True) == ["ping", "start"], "pinged at once"
     request = again.last(START_FETCHER).request
-    assert isinstance(request, StartFetcherRequest)
     assert request.threads[0].partitions == (ConsumedOffset("t", 1, 0, 77),), "it starts where it is"
 
 
@@ -164,9 +155,6 @@ def test_topics_and_offsets_have_to_be_known_first() -> None:
     assert c1.kinds() == []
 
 
-# Claims
-
-
 def test_claim_is_confirmed_while_consumers_are_registered() -> None:
     driver = Driver()
     (c1,) = driver.stable("c1")
@@ -241,9 +229,6 @@ def test_tombstone_that_is_not_written_is_repeated_unless_the_id_is_in_use() -> 
         driver.abort(write)
         driver.advance(2000)
         assert (("g", "ids", "c1") in driver.records) is comes_back
-
-
-# Two processes with one consumer id
 
 
 @pytest.mark.promise(

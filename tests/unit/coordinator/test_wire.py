@@ -1,7 +1,5 @@
 """The messages between consumers and their coordinator, as bytes."""
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Callable
@@ -44,11 +42,7 @@ CLUSTER_METADATA_RESPONSES = [
 ]
 
 REGISTER_CONSUMER_REQUESTS = [
-    (
-        0,
-        REGISTRATION,
-        "0000002a75320000000000030001630001670002633100077b2274223a327d010008736d616c6c65737400001770",
-    ),
+    (0, REGISTRATION, "0000002a75320000000000030001630001670002633100077b2274223a327d010008736d616c6c65737400001770"),
     (
         2,
         REGISTRATION._replace(protocol_level=2),
@@ -132,9 +126,6 @@ def unread(kind: type[Exception], read: Callable[..., object], *arguments: objec
     return ""
 
 
-# What consumers ask
-
-
 def test_what_consumers_ask_is_these_bytes() -> None:
     for version, asked, golden in CLUSTER_METADATA_REQUESTS:
         body = wire.encode_cluster_metadata_request(version, asked)
@@ -183,9 +174,6 @@ def test_what_consumers_ask_in_other_ways_cannot_be_read() -> None:
         assert unread(MalformedBody, wire.decode_cluster_metadata_request, version, wrong), (version, wrong)
     for version, wrong in ((0, b""), (0, b"\0\0\0"), (1, b"\0\0"), (2, bytes(11))):
         assert unread(MalformedBody, wire.decode_register_consumer_response, version, wrong), (version, wrong)
-
-
-# What a coordinator pushes
 
 
 def test_what_a_coordinator_pushes_and_its_answers_are_these_bytes() -> None:

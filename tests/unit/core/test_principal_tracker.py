@@ -248,9 +248,6 @@ def test_a_refused_handshake(mechanism: str, error_code: int) -> None:
     assert tracker.closed(8.0) is None
 
 
-# ---- bare tokens, after SaslHandshake v0 -----------------------------------------------------------------------
-
-
 @each(
     ("mechanism", "steps"),
     [
@@ -282,9 +279,6 @@ def test_a_bare_token_that_is_answered_by_the_end_of_the_connection() -> None:
     assert (change.change, change.error_code, change.at) == ("authentication_failed", 0, 9.0)
     assert who(change.connection) == ("User:alice", "unauthenticated", "PLAIN")
     assert tracker.closed(9.0) is None
-
-
-# ---- what cannot be seen ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.promise(
@@ -394,9 +388,6 @@ def test_nobody_loses_their_name_to_a_later_login_that_cannot_be_read() -> None:
     )
 
 
-# ---- later -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.promise(
     "principals.md", "A second login that is refused gives `authentication_failed` and leaves the principal as it was."
 )
@@ -441,8 +432,6 @@ def test_software(version: int, body: bytes | None, reported: tuple[str | None, 
     assert who(connection) == who(FRESH)
     assert tracker.closed(1.0) is None
 
-
-# ---- secrets ---------------------------------------------------------------------------------------------------
 
 CANARY = "canary-7f3a"
 

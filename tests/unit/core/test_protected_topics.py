@@ -201,11 +201,11 @@ def test_a_mistake_of_the_sidecar_opens_nothing(site: Site) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("a mistake")
 
-    site.interceptors._interceptors[0].on_body = fail  # type: ignore[method-assign,assignment]
+    site.interceptors._interceptors[0].on_body = fail
     assert site.ask(request(DELETE_TOPICS, 1, 5, struct.pack(">iih", 1, 1, 0))) == b""
     assert (site.ends, site.counters.intercept_errors) == ("unsupported_request", 1)
     for acks in (0, 1):
         site = Site()
-        site.interceptors._interceptors[0].on_protected_topic = fail  # type: ignore[method-assign,assignment]
+        site.interceptors._interceptors[0].on_protected_topic = fail
         assert site.ask(produce(1, acks, batch(1), topic="brokerside-audit")) == b""
         assert (site.ends, site.counters.intercept_errors) == ("protected_topic", 1)

@@ -1,7 +1,5 @@
 """What requests are about: of every version of every api, whole and in pieces; and its result in the event."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from random import Random
@@ -53,7 +51,6 @@ def read(key: int, version: int, body: bytes, pieces: int = 0) -> RequestResourc
             feed.feed(body, at, min(at + pieces, len(body)))
         charged = feed.finish_into(reported, False)
     found = reported.resources
-    assert found is not None
     assert [found, charged] == read_resources(key, version, body)
     return found
 
@@ -174,7 +171,6 @@ VALUES: dict[str, tuple[int, int, Mapping[str, Any]]] = {
 @each(("key", "version", "asked"), VALUES.values())
 def test_no_value_is_reported(key: int, version: int, asked: Mapping[str, Any]) -> None:
     reported = asked_for(key, version, asked)
-    assert reported.resources is not None
     for shown in (str(reported), str(event_of(reported))):
         assert "CANARY" not in shown
         assert "8192" not in shown
@@ -289,9 +285,6 @@ def test_what_is_not_kept_is_counted() -> None:
     asked = {"GroupId": "g", "Topics": [{"Name": "t", "Partitions": parts}]}
     found = read(8, 2, encode(layout(8, 2, response=False), asked))
     assert (len(found.commits), found.commit_count) == (MAX_KEPT_COMMITS, 3_000)
-
-
-# ---- in the event ---------------------------------------------------------------------------------------------------
 
 
 def event_of(reported: Exchange, *excluded: str) -> RequestEvent:

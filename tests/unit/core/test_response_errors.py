@@ -79,7 +79,6 @@ def value_of(field: Field, flexible: bool, path: Path, where: str) -> bytes:
 def one(field: Field, flexible: bool, path: Path, where: str) -> bytes:
     match field.type:
         case "struct":
-            assert field.layout is not None
             return written(field.layout, path, where)
         case "string":
             text = f"{field.name}{where}".encode()

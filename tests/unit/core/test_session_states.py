@@ -4,16 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy.core.interceptor import (
-    ON_BODY,
-    ON_HEADER,
-    BrokerCall,
-    Deferred,
-    Disposition,
-    Interceptor,
-    Request,
-    Verdict,
-)
+from proxy.core.interceptor import ON_BODY, ON_HEADER, BrokerCall, Deferred, Disposition, Interceptor, Request, Verdict
 from proxy.core.session import TURN
 from proxy.core.session_states import ACTIONS, EVENTS, NEXT_STATES, TRANSITIONS, Action, Event, State
 from proxy.errors import PeerError

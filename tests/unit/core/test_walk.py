@@ -111,9 +111,6 @@ def test_more_partitions_than_the_bound_are_malformed() -> None:
         walk.walk_whole(walk.produce_request, more, 0, len(more), 7, "client")
 
 
-# ---- fields ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.promise(
     "architecture.md", "A field of Kafka's protocol is read, cut or nonsense, and these are told apart."
 )
@@ -145,9 +142,6 @@ def test_a_field_is_read_or_cut_or_nonsense() -> None:
     ):
         with pytest.raises(MalformedBody):
             reader(data + bytes(40_000), 0)
-
-
-# ---- records ---------------------------------------------------------------------------------------------------------
 
 
 def batch(

@@ -1,7 +1,5 @@
 """Participants, and an executor that carries out what a controller wants at once."""
 
-from __future__ import annotations
-
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA, QUOTA_IP, LevelRange
 from proxy.features.controller import FeatureController
 from proxy.features.controller_states import (
@@ -124,7 +122,7 @@ class Executor:
     def propose(
         self, number: int, *updates: FeatureUpdate, age: int = 0, timeout: int = 60_000, **fields: object
     ) -> None:
-        proposal = UpdateProposal(1, "boot", timeout, updates, **fields)  # type: ignore[arg-type]
+        proposal = UpdateProposal(1, "boot", timeout, updates, **fields)
         self.read(update_key(name(number)), encode(proposal), age)
 
     def outcome(self, number: int) -> UpdateOutcome:

@@ -1,18 +1,12 @@
 """The feature controller: each transition of its table, and what it writes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest
 
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA
 from proxy.features.controller import BOOTSTRAP_AFTER_MS
-from proxy.features.controller_states import (
-    ControllerState,
-    ReadRegistry,
-    WriteTransaction,
-)
+from proxy.features.controller_states import ControllerState, ReadRegistry, WriteTransaction
 from proxy.features.participants import MAX_APPLIED_EPOCH, Participant
 from proxy.features.records import (
     CONTROLLER_KEY,
@@ -44,9 +38,6 @@ from tests.unit.features.fleets import (
 )
 
 AWAY, OPENING, BOOTSTRAP, SERVING, CHANGING, APPLYING = ControllerState
-
-
-# ---- opening ----------------------------------------------------------------------------------------------------
 
 
 def test_it_fences_reads_and_claims_before_it_serves_and_clears_what_the_one_before_has_left() -> None:
@@ -183,9 +174,6 @@ def test_levels_of_a_later_layout_are_left_alone() -> None:
     assert all(FEATURES_KEY not in write.records for write in one.writes)
 
 
-# ---- bootstrap --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.promise(
     "features.md", "A new fleet finalizes the highest level that all of its sidecars and registered readers support."
 )
@@ -229,9 +217,6 @@ def test_a_new_fleet_waits_until_all_sidecars_register_features() -> None:
     assert "there is no level that all sidecars and readers support" in str(one.outcome(2).message)
     one.see(sidecar(1), sidecar(2))
     assert one.levels.features == finalized(3)
-
-
-# ---- updates ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.promise("features.md", "An update is applied when every sidecar that ran follows its epoch.")
@@ -346,9 +331,6 @@ def test_of_too_many_proposals_the_last_ones_fail() -> None:
         )
 
 
-# ---- what it does by itself -------------------------------------------------------------------------------------
-
-
 @pytest.mark.promise(
     "features.md", "A release that no longer works with level 1 raises the minimum once all participants support it."
 )
@@ -386,9 +368,6 @@ def test_outcomes_are_deleted_after_10_minutes() -> None:
     assert len(one.writes) == writes
 
 
-# ---- other controllers ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.promise("features.md", "A controller that another sidecar has replaced writes no more.")
 def test_the_claim_of_another_sidecar_ends_it() -> None:
     for state in (OPENING, BOOTSTRAP, SERVING, CHANGING, APPLYING):
@@ -411,9 +390,6 @@ def test_the_claim_of_another_sidecar_ends_it() -> None:
         assert one.waiting == [], state
 
 
-# ---- partitions of groups (S1-33) ------------------------------------------------------------------------------
-
-
 def test_the_number_of_partitions_of_groups_is_written_once_and_stays() -> None:
     one = serving()
     one.tick(1)
@@ -433,9 +409,6 @@ def test_the_number_of_partitions_of_groups_is_written_once_and_stays() -> None:
     one.controller.group_partitions = 12
     one.tick(1)
     assert (len(one.writes), one.controller.topic.groups) == (writes, None), "one that cannot be read is left"
-
-
-# ---- records that no sidecar can have written: whoever may write the topic may write anything ------------------------
 
 
 def test_many_records_of_one_read_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -474,9 +447,6 @@ def test_the_highest_epoch_and_claim_are_no_failure_and_an_intent_of_nobody_is_w
     assert one.controller.state is SERVING
 
 
-# ---- what it writes: one transaction at a time, repeated until it is read back ---------------------------------------
-
-
 def failing(one: Executor) -> Iterator[int]:
     """Let each write fail; yields the milliseconds after which the next comes."""
     while True:
@@ -503,7 +473,6 @@ def test_a_write_that_fails_is_repeated_and_nothing_goes_on_without_it() -> None
     assert next(failures) == next(failures) == RETRY_AFTER_MS[-1]
     assert one.controller.state is CHANGING
     (write,) = one.waiting
-    assert isinstance(write, WriteTransaction)
     assert update_key(name(1)) in write.records, "its time is over by now"
     one.waits = ()
     one.go()
@@ -516,7 +485,6 @@ def test_what_was_read_back_is_not_written_again_and_what_comes_meanwhile_goes_i
     one.waits = (WriteTransaction,)
     one.propose(1, to(2))
     (write,) = one.waiting
-    assert isinstance(write, WriteTransaction)
     one.waiting.clear()
     one.read(update_key(name(1)), write.records[update_key(name(1))])
     one.do(one.controller.write_failed(write.number, 0))
@@ -524,7 +492,6 @@ def test_what_was_read_back_is_not_written_again_and_what_comes_meanwhile_goes_i
     assert one.waiting == []
     one.propose(2, to(2))
     (second,) = one.waiting
-    assert isinstance(second, WriteTransaction)
     assert list(second.records) == [update_key(name(2))]
     one = serving()
     one.waits = (WriteTransaction,)
@@ -541,7 +508,6 @@ def test_a_write_that_cannot_be_read_back_ends_it() -> None:
     one.waits = (WriteTransaction,)
     one.hold()
     (write,) = one.waiting
-    assert isinstance(write, WriteTransaction)
     one.do(one.controller.written(write.number, one.now))
     one.tick(READ_BACK_MS - 1)
     assert one.controller.state is OPENING

@@ -1,20 +1,12 @@
 """Which level one program uses of what is finalized, and whether it fits."""
 
-from __future__ import annotations
-
 import pytest
 
 from proxy.features import catalog
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA, QUOTA_IP, LevelRange
 from proxy.features.levels import effective, fleet_levels
 from proxy.features.participants import Participant, reader, sidecar
-from proxy.features.records import (
-    FinalizedFeatures,
-    FinalizedRange,
-    PendingUpdate,
-    ReaderRecord,
-    SupportedRange,
-)
+from proxy.features.records import FinalizedFeatures, FinalizedRange, PendingUpdate, ReaderRecord, SupportedRange
 from proxy.features.status import status_of
 
 NAME, OTHER = "brokerside.audit.event.schema", "brokerside.quota.ip"
@@ -42,7 +34,7 @@ def test_the_level_in_use() -> None:
 
 
 def record(level: int, **fields: object) -> FinalizedFeatures:
-    return FinalizedFeatures(4, {NAME: FinalizedRange(1, level)}, **fields)  # type: ignore[arg-type]
+    return FinalizedFeatures(4, {NAME: FinalizedRange(1, level)}, **fields)
 
 
 @pytest.mark.promise(
@@ -100,7 +92,6 @@ def test_a_range_that_cannot_be_is_no_support() -> None:
     features = {**impossible, "d": SupportedRange(1, 1)}
     assert sidecar(1, "", features, running=True).supported == {"d": LevelRange(1, 1)}
     one = reader("a", ReaderRecord({AUDIT_EVENT_SCHEMA: SupportedRange(0, 1)}), alive=True)
-    assert one is not None
     assert one.supported == {}
 
 
@@ -111,7 +102,6 @@ def test_a_reader_that_does_not_run_takes_part_if_it_is_durable() -> None:
     assert reader("a", other, alive=False) is None
     assert reader("a", ReaderRecord({}, durable=False, state="stopped"), alive=True) is None
     stopped = reader("a", ReaderRecord({}, state="stopped"), alive=True)
-    assert stopped is not None
     assert not stopped.running
     assert reader("a", other, alive=True) is not None
 

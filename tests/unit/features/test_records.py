@@ -1,7 +1,5 @@
 """The records of the features' topic, as bytes, and what a process knows of them."""
 
-from __future__ import annotations
-
 import pytest
 
 from proxy.features import records
@@ -51,11 +49,7 @@ GOLDEN: list[tuple[bytes, FeaturesRecord, bytes]] = [
             b'"controller":-1,"at":0,"status":1,"version":1}'
         ),
     ),
-    (
-        CONTROLLER_KEY,
-        ControllerClaim(4, 2, "boot"),
-        b'{"claim":4,"broker_id":2,"boot_id":"boot","version":1}',
-    ),
+    (CONTROLLER_KEY, ControllerClaim(4, 2, "boot"), b'{"claim":4,"broker_id":2,"boot_id":"boot","version":1}'),
     (
         update_key(UPDATE),
         UpdateProposal(1, "boot", 60_000, (FeatureUpdate(NAME, 2),), principal="User:alice"),
@@ -145,8 +139,6 @@ def test_a_later_layout_and_a_record_that_is_too_large_are_not_read() -> None:
     assert decode(FEATURES_KEY, value + b" " * (records.MAX_RECORD - len(value) + 1)) is None
     assert decode_reader(encode(ReaderRecord({})) + b" " * records.MAX_RECORD) is None
 
-
-# What a process knows of the topic
 
 FIRST = FinalizedFeatures(1, {"brokerside.quota.ip": FinalizedRange(1, 1)})
 PROPOSAL = UpdateProposal(1, "boot", 1_000, (FeatureUpdate("brokerside.quota.ip", 2),))

@@ -1,7 +1,5 @@
 """The table of mistakes in an update, and what the controller changes by itself."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -36,7 +34,7 @@ def checked(
 
 def refusal(*asked: FeatureUpdate, **others: object) -> str:
     with pytest.raises(UpdateRefused) as caught:
-        checked(*asked, **others)  # type: ignore[arg-type]
+        checked(*asked, **others)
     text = str(caught.value)
     assert text.startswith(FIRST_SENTENCE)
     return text.removeprefix(FIRST_SENTENCE)

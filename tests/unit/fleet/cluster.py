@@ -1,7 +1,5 @@
 """A cluster made of bytes: it answers what the watch asks, as a broker would that has what a test put there."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """When an epoch counts as applied: by all processes of a sidecar, of both runs during a takeover."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

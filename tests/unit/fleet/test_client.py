@@ -1,7 +1,5 @@
 """Connections before brokers that are scripts: what they may say, and what is left of them."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,7 +1,5 @@
 """Which sidecar holds a partition of a log, and when it takes it or lets it go."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 
@@ -53,7 +51,6 @@ def test_the_leader_s_sidecar_takes_what_nobody_holds_at_once_and_else_after_30_
     assert election.decide(1, {1: 0, 2: 5}, 1_000 + RETURN_AFTER_MS) is TAKE
 
     own = holder("features", 0, None, [1, 2])
-    assert own is not None
     election = Election("features", 0, own)
     for at in (0, 10 * RETURN_AFTER_MS):
         assert election.decide(None, {own: 0, 3 - own: 5}, at) is STAY, "another one than the leader's takes nothing"

@@ -1,7 +1,5 @@
 """Updates that clients ask a sidecar for, and who follows the levels, before topics that only this process knows."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -60,7 +58,6 @@ class Topic:
 
     def propose(self, key: bytes, value: bytes, seconds: float, done: Callable[[str | None], None]) -> None:
         proposal = decode(key, value)
-        assert isinstance(proposal, UpdateProposal)
         self.proposed.append((key, proposal, done))
         self.seconds = seconds
 
@@ -178,8 +175,6 @@ async def test_who_ends_answers_at_once():
     assert await (await topic.ask()) == ENDING
     assert len(topic.proposed) == 2
 
-
-# The poller
 
 LATE = LateSidecar(2, "kafka-2", 9092, 1000)
 LEVELS = {name: SupportedRange(*levels) for name, levels in SUPPORTED.items()}

@@ -1,7 +1,5 @@
 """Which writes go into one transaction, and what an aborted one does to the others; without Kafka."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Sequence
@@ -52,7 +50,6 @@ class Transactions(FencedWriter):
         self.may_commit.set()
         await eventually(lambda: len(self.results) >= count)
         self.stop()
-        assert self._thread is not None
         await asyncio.to_thread(self._thread.join, 60)
         assert not self._thread.is_alive()
 
@@ -125,7 +122,6 @@ async def test_who_finishes_writes_what_waits() -> None:
         writer.finish()
         writer.may_commit.set()
         await asyncio.to_thread(writer.join, 60)
-        assert writer._thread is not None
         assert not writer._thread.is_alive()
         assert writer.committed == [[b"first"], *([keys] if keys else [])]
 

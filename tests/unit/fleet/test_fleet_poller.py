@@ -1,7 +1,5 @@
 """The watch over the fleet, before a cluster, a registry and brokers made of bytes."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 from collections.abc import AsyncIterator, Callable, Collection, Sequence

@@ -1,7 +1,5 @@
 """What a coordinator is told of its cluster, and when a partition gives up a writer that commits nothing."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
@@ -69,13 +67,11 @@ async def test_each_write_that_is_committed_begins_the_time_again(writer: Writer
     partition = GroupPartition(3, KAFKA, events.append, lambda *_: pytest.fail("it was given up"))
     partition.write(WriteRecords(3, 1, [], {}))
     first = partition._stuck
-    assert first is not None
     partition.write(WriteRecords(3, 2, [], {}))
     assert partition._stuck is first, "later writes do not move it"
     writer.ends[0](None, 10)
     assert first.cancelled()
     second = partition._stuck
-    assert second is not None
     partition.write(WriteRecords(3, 3, [], {}))
     writer.ends[1]("timed out", 20)
     assert partition._stuck is second, "one that is aborted does not"
@@ -85,8 +81,6 @@ async def test_each_write_that_is_committed_begins_the_time_again(writer: Writer
     await asyncio.sleep(0)
     assert events == [WriteCommitted(3, 1, 10), WriteAborted(3, 2, "timed out"), WriteCommitted(3, 3, 30)]
 
-
-# The cluster
 
 VIEW = FleetView(1, (BrokerView(1, {"client": ("k", 9092), "late": ("k", 9093)}),))
 

@@ -1,7 +1,5 @@
 """Which partitions a sidecar gets and loses, before a registry that only this process knows."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
@@ -55,7 +53,7 @@ class Registry:
     def _record(self, one: int, holds: Mapping[str, int], *, coordinates: bool) -> SidecarRecord:
         boot = self.boot_id if one == 1 else "other"
         fields = {"features": SUPPORTS, "boot_id": boot, "holds": holds, "coordinates": coordinates}
-        return SidecarRecord({}, (), f"kafka-{one}", 9092, "1", **fields)  # type: ignore[arg-type]
+        return SidecarRecord({}, (), f"kafka-{one}", 9092, "1", **fields)
 
 
 class Polling:

@@ -1,7 +1,5 @@
 """What of the cluster's limits concerns the sidecar itself, and which addresses quotas and upstreams stand for."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 
@@ -60,9 +58,6 @@ def test_every_limit_lower_than_the_sidecar_s_own_is_reported() -> None:
     assert tighter(configs) == {"max.connections.per.ip": 7}
 
 
-# Quotas of the sidecar's own addresses
-
-
 def test_what_limits_the_sidecar_itself() -> None:
     for stored, missing, by_default, limited in [
         ({}, ("127.0.0.1",), False, {}),
@@ -93,9 +88,6 @@ def test_a_quota_of_an_operator_s_is_a_problem_with_a_way_out() -> None:
     problem = find_exposure({"127.0.0.1": 3}, HERE).problem(None) or ""
     assert "quota of 3 connections/s for 127.0.0.1" in problem
     assert "upstream.source" in problem
-
-
-# Where the sidecar dials from
 
 
 def listener(host: str, source: str | None = None) -> Listener:
@@ -142,8 +134,6 @@ async def test_names_that_cannot_be_reached_are_reported_once_and_hide_no_other(
     reported = [(line["upstream"], line["error"]) for line in logs if line["event"] == "upstream_address_unknown"]
     assert reported == [("other", unknown), ("silent", "no answer within 0 s"), ("kafka", unknown)]
 
-
-# Names of quotas
 
 JAVA: list[tuple[list[str], str | None]] = [
     (["10.0.0.7", "010.0.0.7", "::ffff:10.0.0.7"], "10.0.0.7"),

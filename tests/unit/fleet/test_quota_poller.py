@@ -1,7 +1,5 @@
 """What the poller reports, stores and logs, before a cluster made of bytes; each poll is asked for by a refresh."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 from collections.abc import AsyncIterator
@@ -92,11 +90,7 @@ async def test_quotas_are_reported_once_and_again_when_they_change(cluster: Clus
         await watched.look()
         watched.watch.reconfigure(config_of({"ip.store": "file"}))
         await eventually(lambda: len(watched.changes) == 3)
-    assert [change.ip_rates for change in watched.changes] == [
-        {"10.0.0.1": 5, "::7": 6},
-        {"10.0.0.1": 7, "::7": 6},
-        {},
-    ]
+    assert [change.ip_rates for change in watched.changes] == [{"10.0.0.1": 5, "::7": 6}, {"10.0.0.1": 7, "::7": 6}, {}]
 
 
 @pytest.mark.promise("limits.md", "While the cluster cannot be asked, the last known rates of addresses stay.")

@@ -1,7 +1,5 @@
 """TLS and logins to the cluster; SCRAM by the examples of RFC 5802 (section 5) and RFC 7677 (section 3)."""
 
-from __future__ import annotations
-
 import ssl
 from pathlib import Path
 
@@ -38,7 +36,6 @@ def test_sasl_and_tls_and_what_is_verified() -> None:
         ({"enable.ssl.certificate.verification": "false"}, ssl.CERT_NONE, False),
     ]:
         context = Security.from_settings({"security.protocol": "ssl", **settings}).build_ssl_context()
-        assert context is not None, settings
         assert (context.verify_mode, context.check_hostname) == (verify, names), settings
 
 
@@ -110,11 +107,8 @@ async def test_files_that_have_changed_are_read_again(tmp_path: Path) -> None:
     other = Authority(tmp_path / "other")
     authority.ca.write_bytes(other.ca.read_bytes())
     _, third = await security.current()
-    assert third is not None
     assert third.get_ca_certs(True) == [ssl.PEM_cert_to_DER_cert(other.ca.read_text())]
 
-
-# SCRAM
 
 NONCE = "rOprNGfwEbeRWgbNEkqO"
 FIRST = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"

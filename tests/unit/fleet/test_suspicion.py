@@ -142,8 +142,6 @@ async def test_a_slow_name_delays_no_other_and_is_asked_for_once(monkeypatch: py
     assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
 
 
-# Features
-
 LEVELS = {AUDIT_EVENT_SCHEMA: SupportedRange(1, 2)}
 
 

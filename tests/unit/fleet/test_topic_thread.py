@@ -1,7 +1,5 @@
 """The threads of the topics of features and of the registry, before a topic that only this process knows."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import threading
@@ -188,8 +186,6 @@ async def test_nothing_that_is_asked_for_waits_for_a_read(monkeypatch):
     assert topic.closed.wait(60)
 
 
-# The registry's thread
-
 VALUE, LAST = (encode(SidecarRecord({}, (), None, -1, "1", state=state)) for state in ("running", "stopped"))
 
 
@@ -233,8 +229,6 @@ async def test_the_last_record_says_that_it_stops(monkeypatch):
         await eventually(lambda: made.written)
     assert made.written == [(record_key(1), VALUE), (record_key(1), LAST)]
 
-
-# What is read of a topic
 
 OFFSET_INVALID = -1001
 """What librdkafka's admin client returns without an error where the leader was killed."""

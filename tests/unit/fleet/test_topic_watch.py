@@ -1,7 +1,5 @@
 """When topics are asked for, and what is reported of them, before a cluster that only this process knows."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 
@@ -153,9 +151,6 @@ async def test_an_outage_is_logged_once_and_changes_nothing(
         await watching.cluster.asked_again(2)
     assert [one["event"] for one in logs] == ["topics_unknown", "topics_known"]
     assert watching.reports.empty()
-
-
-# The schedule, which quotas have, too
 
 
 def looks(schedule: Schedule, until: float, *, took: float = 0.0, fails: bool = False) -> list[float]:

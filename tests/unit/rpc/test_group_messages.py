@@ -1,4 +1,4 @@
-"""Requests are compared with kafka-python's encoder; tests/integration/test_kafka_for_groups.py asks real brokers."""
+"""Requests are compared with kafka-python's encoder; tests/integration/test_groups_topic.py asks real brokers."""
 
 from collections.abc import Callable
 from functools import partial
