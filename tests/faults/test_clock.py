@@ -6,10 +6,8 @@ import asyncio
 import itertools
 import json
 import os
-import shutil
 import signal
 import struct
-import subprocess
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -19,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.faults.site import PATIENCE, Site
+from tests.integration.sidecars import preloaded
 from tests.tools.conformance.crowd import Plan
 
 HOUR, DAY = 3_600, 86_400
@@ -67,13 +66,7 @@ class WallClock:
 
 @pytest.fixture
 def clock(tmp_path: Path) -> WallClock:
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("there is no C compiler, which makes the clock that jumps")
-    path = tmp_path / "clock.so"
-    source = Path(__file__).with_name("clock.c")
-    subprocess.run([compiler, "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", path, source], check=True)
-    return WallClock(tmp_path, path)
+    return WallClock(tmp_path, preloaded(Path(__file__).with_name("clock.c"), tmp_path))
 
 
 @pytest.mark.slow

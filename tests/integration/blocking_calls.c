@@ -1,7 +1,8 @@
-/* Preloaded: notes in the file $BLOCKING_CALLS each call of a main thread that may wait for anything but its sockets.
+/* Preloaded: appends to the file $BLOCKING_CALLS each call of a main thread that may wait for anything but its sockets:
+   its process, monotonic seconds, its name, and a path or a name where there is one.
 
-   Only the processes that the file names are watched, once it names them. A call that may wait: one on a path, on a
-   file, on a descriptor without O_NONBLOCK, a look-up of a name, a process started or waited for, a pause, a join. */
+   A call that may wait: one on a path, on a file, on a descriptor without O_NONBLOCK, a look-up of a name, a process
+   started or waited for, a pause, a join. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -12,10 +13,8 @@
 #include <pthread.h>
 #include <spawn.h>
 #include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/select.h>
 #include <sys/socket.h>
@@ -26,47 +25,25 @@
 #include <time.h>
 #include <unistd.h>
 
-#define WATCHED 16
-#define NOTES 1024
-
-struct note {
-    int32_t pid;
-    char call[28];
-    char subject[224];
-};
-
-struct shared {
-    int32_t watched[WATCHED];
-    int32_t count;
-    struct note notes[NOTES];
-};
-
-static struct shared *shared;
+static int notes = -1;
 
 __attribute__((constructor)) static void attach(void) {
-    int file = syscall(SYS_openat, AT_FDCWD, getenv("BLOCKING_CALLS"), O_RDWR | O_CLOEXEC);
-    void *found = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (found == MAP_FAILED) abort();
-    syscall(SYS_close, file);
-    shared = found;
+    notes = syscall(SYS_openat, AT_FDCWD, getenv("BLOCKING_CALLS"), O_WRONLY | O_APPEND | O_CLOEXEC);
+    if (notes < 0) abort();
 }
 
-static int watched(void) {
-    if (!shared || !shared->watched[0]) return 0;
-    int pid = syscall(SYS_getpid);
-    if (syscall(SYS_gettid) != pid) return 0;
-    for (int i = 0; i < WATCHED && shared->watched[i]; i++)
-        if (shared->watched[i] == pid) return 1;
-    return 0;
-}
+static int watched(void) { return notes >= 0 && syscall(SYS_gettid) == syscall(SYS_getpid); }
 
 static void note(const char *call, const char *subject) {
     if (!watched()) return;
-    int at = __atomic_fetch_add(&shared->count, 1, __ATOMIC_SEQ_CST);
-    if (at >= NOTES) return;
-    shared->notes[at].pid = syscall(SYS_getpid);
-    strncpy(shared->notes[at].call, call, sizeof shared->notes[at].call - 1);
-    strncpy(shared->notes[at].subject, subject ? subject : "", sizeof shared->notes[at].subject - 1);
+    int kept = errno;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    char line[4400];
+    int pid = syscall(SYS_getpid), size = snprintf(line, sizeof line, "%d %ld.%09ld %s %s\n", pid, (long)now.tv_sec,
+                                                   now.tv_nsec, call, subject ? subject : "");
+    syscall(SYS_write, notes, line, size);
+    errno = kept;
 }
 
 static void note_descriptor(const char *call, int fd, int always) {

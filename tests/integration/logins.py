@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import struct
 import subprocess
@@ -44,31 +43,6 @@ def librdkafka(bootstrap: str, client_id: str, mechanism: str) -> None:
     else:
         settings |= {"sasl.username": USERS[mechanism], "sasl.password": SECRET}
     AdminClient({"security.protocol": "SASL_PLAINTEXT", **settings}).list_topics(timeout=30)
-
-
-def aiokafka(bootstrap: str, client_id: str, mechanism: str) -> None:
-    from aiokafka.abc import AbstractTokenProvider
-    from aiokafka.admin import AIOKafkaAdminClient
-
-    class Provider(AbstractTokenProvider):  # type: ignore[misc]  # it is untyped
-        async def token(self) -> str:
-            return unsecured("carol")
-
-    async def ask() -> None:
-        admin = AIOKafkaAdminClient(
-            bootstrap_servers=bootstrap,
-            client_id=client_id,
-            security_protocol="SASL_PLAINTEXT",
-            sasl_mechanism=mechanism,
-            sasl_plain_username=USERS[mechanism],
-            sasl_plain_password=SECRET,
-            sasl_oauth_token_provider=Provider(),
-        )
-        await admin.start()
-        await admin.list_topics()
-        await admin.close()
-
-    asyncio.run(ask())
 
 
 def java(bootstrap: str, client_id: str, mechanism: str) -> None:

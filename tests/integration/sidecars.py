@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -39,6 +41,15 @@ def running(config: Mapping[str, Any], folder: Path, **environ: str) -> Iterator
         yield sidecar
     finally:
         assert sidecar.stop()
+
+
+def preloaded(source: Path, folder: Path) -> Path:
+    """A library in C for LD_PRELOAD, compiled."""
+    if (compiler := shutil.which("cc")) is None:
+        pytest.skip(f"there is no C compiler, which {source.name} needs")
+    path = folder / f"{source.stem}.so"
+    subprocess.run([compiler, "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", path, source], check=True)
+    return path
 
 
 def until(look: Callable[[], Found], seconds: float = PATIENCE) -> Found:

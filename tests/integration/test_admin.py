@@ -107,6 +107,38 @@ async def test_a_path_is_answered_and_the_connection_ends() -> None:
         writer.write_eof()
         assert (await reader.read()).startswith(b"HTTP/1.1 400 Bad Request\r\n")
         writer.close()
+        large = f"413 {HTTPStatus.REQUEST_ENTITY_TOO_LARGE.phrase}"  # a later Python has another name for it
+        host = b" HTTP/1.1\r\nHost: localhost\r\n"
+        too_long = b"Content-Length: 16385\r\n\r\n" + b"x" * (http.MAX_BODY_SIZE + 1)
+        for request, expected in (
+            (b"GET /nothing" + host + b"\r\n", "404 Not Found"),
+            (b"POST /change" + host + too_long, large),
+            (b"GET /broken" + host + b"\r\n", "500 Internal Server Error"),
+            (b"hello\r\n\r\n", "400 Bad Request"),
+            (b"\x16\x03\x01 \xff\r\n\r\n", "400 Bad Request"),
+            (b"GET /hello HTTP/1.1\r\n\r\n", "400 Bad Request"),  # without a host
+            (b"GET /" + b"a" * http.MAX_HEADER_SIZE, "431 Request Header Fields Too Large"),
+        ):
+            first, _, answer = await ask(port, request)
+            assert (first, answer) == (f"HTTP/1.1 {expected}", f"{expected[4:]}\n".encode()), request[:60]
+        for line, allowed in (
+            (b"POST /hello", "GET, HEAD"),
+            (b"PUT /hello", "GET, HEAD"),
+            (b"GET /change", "POST"),
+            (b"HEAD /change", "POST"),
+            (b"DELETE /change", "POST"),
+        ):
+            status, headers, _ = await ask(port, line + host + b"\r\n")
+            assert (status, headers[3:]) == ("HTTP/1.1 405 Method Not Allowed", [f"Allow: {allowed}"]), line
+        chunk = b"1;" + b"x" * 12_000 + b"\r\ny\r\n"  # has one byte, which counts, and an extension, which does not
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(post + b"Transfer-Encoding: chunked\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            async with asyncio.timeout(60):
+                while not reader.at_eof():
+                    writer.write(chunk)
+                    await writer.drain()
+        writer.close()
 
 
 @pytest.mark.promise("security.md", "A web page changes nothing at the admin endpoint, nor reads it.")
@@ -132,33 +164,6 @@ async def test_a_web_page_changes_nothing_and_another_name_is_refused() -> None:
             assert status == "HTTP/1.1 200 OK", host
 
 
-async def test_what_cannot_be_answered_is_refused() -> None:
-    large = f"413 {HTTPStatus.REQUEST_ENTITY_TOO_LARGE.phrase}"  # a later Python has another name for it
-    host = b" HTTP/1.1\r\nHost: localhost\r\n"
-    body = b"Content-Length: 16385\r\n\r\n" + b"x" * (http.MAX_BODY_SIZE + 1)
-    async with serving() as port:
-        for request, status in (
-            (b"GET /nothing" + host + b"\r\n", "404 Not Found"),
-            (b"POST /change" + host + body, large),
-            (b"GET /broken" + host + b"\r\n", "500 Internal Server Error"),
-            (b"hello\r\n\r\n", "400 Bad Request"),
-            (b"\x16\x03\x01 \xff\r\n\r\n", "400 Bad Request"),
-            (b"GET /hello HTTP/1.1\r\n\r\n", "400 Bad Request"),  # without a host
-            (b"GET /" + b"a" * http.MAX_HEADER_SIZE, "431 Request Header Fields Too Large"),
-        ):
-            first, _, answer = await ask(port, request)
-            assert (first, answer) == (f"HTTP/1.1 {status}", f"{status[4:]}\n".encode()), request[:60]
-        for line, allowed in (
-            (b"POST /hello", "GET, HEAD"),
-            (b"PUT /hello", "GET, HEAD"),
-            (b"GET /change", "POST"),
-            (b"HEAD /change", "POST"),
-            (b"DELETE /change", "POST"),
-        ):
-            status, headers, _ = await ask(port, line + host + b"\r\n")
-            assert (status, headers[3:]) == ("HTTP/1.1 405 Method Not Allowed", [f"Allow: {allowed}"]), line
-
-
 @pytest.mark.promise("security.md", "Silent peers of the admin endpoint keep no request from its answer.")
 async def test_one_connection_too_many_takes_the_place_of_the_oldest_silent_one(
     monkeypatch: pytest.MonkeyPatch,
@@ -178,20 +183,6 @@ async def test_one_connection_too_many_takes_the_place_of_the_oldest_silent_one(
         assert await to_the_end(silent[-1][0]) == b""
         for _, writer in silent:
             writer.close()
-
-
-async def test_a_body_of_many_chunks_is_refused_and_the_loop_goes_on() -> None:
-    """Each chunk has one byte, which counts, and an extension, which does not."""
-    chunk = b"1;" + b"x" * 12_000 + b"\r\ny\r\n"
-    async with serving() as port:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"POST /change HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
-        with contextlib.suppress(ConnectionError):
-            async with asyncio.timeout(60):
-                while not reader.at_eof():
-                    writer.write(chunk)
-                    await writer.drain()
-        writer.close()
 
 
 @pytest.mark.promise("architecture.md", "A request that is being answered keeps its place at the admin endpoint.")
@@ -360,9 +351,6 @@ async def test_reloads_are_metrics(served: Served) -> None:
     assert (found["config_reloads_total rejected"], found["config_last_reload_successful"]) == (1, 0)
     assert found["config_last_reload_success_timestamp_seconds"] == served.reloader.state.loaded_at
 
-
-async def test_asking_the_cluster_is_in_the_metrics(served: Served) -> None:
-    found = await served.metrics()
     assert found["quota_source_up"] == 0
     assert math.isnan(found["quota_source_last_success_timestamp_seconds"])
     assert found["quota_source_problem"] == 0

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
-import shutil
 import signal
 import socket
 import struct
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +23,7 @@ from tests.frames import METADATA, produce, request, sized
 from tests.integration import librdkafka as producing
 from tests.integration.metrics import sample
 from tests.integration.quotas import ALTER, RATE, Peer, alter, error_of
-from tests.integration.sidecars import config_of, running, until
+from tests.integration.sidecars import config_of, preloaded, running, until
 from tests.tools.bench.measure import children
 
 pytestmark = pytest.mark.kafka
@@ -38,110 +34,47 @@ THROTTLED = "127.0.0.9"
 RECORDS = 500
 PATIENCE = 60.0
 
-WATCHED, NOTES = 16, 1024
-NOTE = struct.Struct("@i28s224s")
-HEAD = struct.Struct(f"@{WATCHED}ii")
-
 
 class Call(NamedTuple):
     """``subject``: a path or a name, where there is one."""
 
     pid: int
+    at: float
     name: str
     subject: str
-
-
-class BlockingCalls:
-    """What ``blocking_calls.c`` notes in the processes that are started with ``environment``."""
-
-    def __init__(self, folder: Path) -> None:
-        compiler = shutil.which("cc")
-        if compiler is None:
-            pytest.skip("there is no C compiler, which makes the library that notes calls")
-        library = folder / "blocking_calls.so"
-        source = Path(__file__).with_name("blocking_calls.c")
-        subprocess.run([compiler, "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", library, source], check=True)
-        notes = folder / "blocking_calls"
-        notes.write_bytes(bytes(HEAD.size + NOTES * NOTE.size))
-        self.environment = {"LD_PRELOAD": str(library), "BLOCKING_CALLS": str(notes)}
-        with notes.open("r+b") as file:
-            self._shared = mmap.mmap(file.fileno(), 0)
-
-    def watch(self, pids: Iterable[int]) -> None:
-        """Note the calls of these processes from now on; without any: of none."""
-        pids = list(pids)
-        struct.pack_into(f"@{WATCHED}i", self._shared, 0, *pids, *[0] * (WATCHED - len(pids)))
-
-    def calls(self) -> list[Call]:
-        """What was noted; the first ``NOTES`` of it."""
-        *_, count = HEAD.unpack_from(self._shared)
-        noted = (NOTE.unpack_from(self._shared, HEAD.size + at * NOTE.size) for at in range(min(count, NOTES)))
-        return [Call(pid, *(text.rstrip(b"\0").decode() for text in texts)) for pid, *texts in noted]
-
-
-CONTROL = """
-import os, socket, sys, threading, time
-print("ready", flush=True)
-sys.stdin.readline()
-os.path.exists("/nowhere")
-time.sleep(0.001)
-one, other = socket.socketpair()
-one.setblocking(False)
-one.send(b"x")
-one.setblocking(True)
-one.send(b"x")
-threading.Thread(target=os.listdir, args=("/",)).start()
-os.fsync(int(sys.argv[1]))
-"""
-
-
-def test_what_may_wait_is_noted(tmp_path: Path) -> None:
-    """Else the other tests would show nothing."""
-    noted = BlockingCalls(tmp_path)
-    with (tmp_path / "file").open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-c", CONTROL, str(file.fileno())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=[file.fileno()],
-            env={**os.environ, **noted.environment},
-        )
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        noted.watch([process.pid])
-        process.communicate(b"\n", PATIENCE)
-    calls = [(call.name, call.subject.partition(":")[0]) for call in noted.calls()]
-    assert ("stat", "/nowhere") in calls
-    assert ("clock_nanosleep", "") in calls
-    assert calls.count(("send", "socket")) == 1
-    assert ("fsync", str(tmp_path / "file")) in calls
-    assert ("opendir", "/") not in calls, "of another thread"
 
 
 @pytest.fixture(params=[pytest.param(1, marks=pytest.mark.slow), 2])
 def watched(
     request: pytest.FixtureRequest, cluster: ClusterState, tmp_path: Path
-) -> Iterator[tuple[SidecarProcess, BlockingCalls]]:
-    """A sidecar of one or two workers, whose broker has a name that must be looked up."""
+) -> Iterator[tuple[SidecarProcess, Callable[[], list[Call]]]]:
+    """A sidecar of one or two workers, whose broker has a name that must be looked up, and its calls so far."""
     node = cluster.nodes[0]
     config = config_of(node, workers=request.param, **{"log.level": "debug"})
     config["listeners"][0]["upstream"] = "localhost:" + str(node.upstream).rpartition(":")[2]
-    noted = BlockingCalls(tmp_path)
-    with running(config, tmp_path, **noted.environment) as sidecar:
-        yield sidecar, noted
-        noted.watch([])
+    library = preloaded(Path(__file__).with_name("blocking_calls.c"), tmp_path)
+    (notes := tmp_path / "notes").touch()
+
+    def calls() -> list[Call]:
+        fields = (line.split(" ", 3) for line in notes.read_text().splitlines())
+        return [Call(int(pid), float(at), name, subject) for pid, at, name, subject in fields]
+
+    with running(config, tmp_path, LD_PRELOAD=str(library), BLOCKING_CALLS=str(notes)) as sidecar:
+        yield sidecar, calls
 
 
 @pytest.mark.promise(
     "security.md", "The event loop's thread makes no call that a disk, a resolver or another process could hold up."
 )
 def test_the_loop_makes_no_call_that_may_wait(
-    cluster: ClusterState, topic: str, watched: tuple[SidecarProcess, BlockingCalls]
+    cluster: ClusterState, topic: str, watched: tuple[SidecarProcess, Callable[[], list[Call]]]
 ) -> None:
-    sidecar, noted = watched
+    sidecar, calls = watched
     address = cluster.nodes[0].advertised
     workers = children(sidecar.process.pid)
-    noted.watch([sidecar.process.pid, *workers])
+    pids = {sidecar.process.pid, *workers}
+    assert {"open", "stat", "read", "close"} <= {call.name for call in calls() if call.pid in pids}, "its start"
+    began = time.monotonic()
 
     transfer(cluster.bootstrap, topic)
     with contextlib.closing(BrokerMetadataClient(address)) as client:
@@ -152,13 +85,13 @@ def test_the_loop_makes_no_call_that_may_wait(
     replaced(sidecar, workers)
     transfer(cluster.bootstrap, topic)
 
-    noted.watch([])
+    ended = time.monotonic()
     done = sidecar.metrics()
     assert sample(done, "brokerside_intercepted_requests_total", api="BrokerMetadata") > 0
     assert sample(done, "brokerside_frames_invalid_total") > 0
     assert sample(done, "brokerside_config_reloads_total", result="applied") > 0
-    seen = {(call.pid == sidecar.process.pid, call.name, call.subject) for call in noted.calls()}
-    assert not {call for call in seen if not call[2].startswith(IN_MEMORY)}
+    seen = [call for call in calls() if call.pid in pids and began < call.at < ended]
+    assert {(call.pid, call.name, call.subject) for call in seen if not call.subject.startswith(IN_MEMORY)} == set()
 
 
 def transfer(bootstrap: str, topic: str) -> None:

@@ -19,9 +19,9 @@ from observers.http_connection import MAX_RESPONSE_BYTES, HttpConnection
 from observers.otlp_encoding import LogsEncoder
 from observers.otlp_exporter import MAX_RECORD_BYTES, OtlpExporter
 from observers.otlp_settings import check_settings
-from tests.integration.certificates import pem_files
-from tests.integration.collector import OK, Collector, byte_by_byte, hang_up, response, say_nothing, without_end
+from tests.integration.collector import OK, Answer, Collector, byte_by_byte, hang_up, response, say_nothing, without_end
 from tests.integration.sidecars import until
+from tests.tools.authority import Authority
 
 TIMEOUT = 60.0
 """Seconds for a request, where nothing is to wait for it: one more costs a test its counts."""
@@ -154,65 +154,52 @@ def test_a_record_is_sent_again_until_it_is_taken(collector: Collector, desk_of:
         ("no HTTP", no_http, TIMEOUT),
         ("cut headers", cut_headers, WAITED_FOR),
         ("headers without end", without_end(b"HTTP/1.1 200 OK\r\nx: "), TIMEOUT),
+        ("a pause that it asks for", response(503, headers=[("retry-after", "1")]), TIMEOUT),
         ("503 without end", without_end(b"HTTP/1.1 503 X\r\ncontent-length: 999999999999\r\n\r\n"), TIMEOUT),
     ):
         collector.requests.clear()
         collector.taken.clear()
         collector.script += [answer, answer]
-        desk = desk_of(collector.endpoint, timeout=timeout)
+        desk, begun = desk_of(collector.endpoint, timeout=timeout), time.monotonic()
         with capture_logs() as logged:
             desk.send(2)
             assert [reason for _, reason, *_ in desk.settle(2)] == [None, None], what
         assert [event["seq"] for _, event in collector.events()] == [1, 2], what
         assert len(collector.requests) >= 4, what
+        assert time.monotonic() - begun > (0.9 if "pause" in what else 0), what
         said = [one["event"] for one in logged]
         assert said[:2] == ["opentelemetry_export_failed", "opentelemetry_export_works_again"], what
         desk.exporter.close(0)
-
-
-def test_it_waits_as_long_as_it_is_asked_to(collector: Collector, desk_of: DeskOf) -> None:
-    begun = time.monotonic()
-    collector.script.append(response(503, headers=[("retry-after", "1")]))
-    desk = desk_of(collector.endpoint)
-    desk.send()
-    desk.settle()
-    assert time.monotonic() - begun > 0.9
 
 
 @pytest.mark.promise("opentelemetry.md", "Another status is a loss, as http_401, and no redirect is followed.")
 def test_another_status_is_a_loss_with_its_reason_and_the_next_record_goes(
     collector: Collector, desk_of: DeskOf
 ) -> None:
+    """So is what a response says was rejected."""
     elsewhere = Collector()
-    statuses = (300, 302, 307, 400, 401, 403, 404, 415, 500, 501, 505)
-    for status in statuses:
-        collector.script.append(response(status, headers=[("location", f"{elsewhere.endpoint}/v1/logs")]))
+    moved = [("location", f"{elsewhere.endpoint}/v1/logs")]
+    cases: list[tuple[Answer, str | None, int | None]] = [
+        *(
+            (response(status, headers=moved), f"http_{status}", None)
+            for status in (300, 302, 307, 400, 401, 403, 404, 415, 500, 501, 505)
+        ),
+        (response(200, b'{"partialSuccess":{"rejectedLogRecords":"3","errorMessage":"no"}}'), "rejected", 3),
+        (response(200, b'{"partialSuccess":{"rejectedLogRecords":2}}'), "rejected", 2),
+        (response(200, b'{"partialSuccess":{"errorMessage":"a hint"}}'), None, None),
+        (response(200, b'{"partialSuccess":{"rejectedLogRecords":"many"}}'), None, None),
+        (response(200, b'{"partialSuccess":{"rejectedLogRecords":-5}}'), None, None),
+        (response(200, b'{"partialSuccess":null}'), None, None),
+        *((response(200, body), None, None) for body in (b"", b"\x0a\x00")),
+    ]
+    collector.script.extend(answer for answer, *_ in cases)
     desk = desk_of(collector.endpoint)
-    desk.send(len(statuses) + 1)
-    got = [one[1:] for one in desk.settle(len(statuses) + 1)]
-    assert got == [*((f"http_{status}", False, False, None) for status in statuses), (None, False, False, None)]
+    desk.send(len(cases))
+    expected = [(reason, False, False, lost) for _, reason, lost in cases]
+    assert [one[1:] for one in desk.settle(len(cases))] == expected
+    assert desk.exporter.records_delivered == 8
     assert elsewhere.connections == 0
     elsewhere.close()
-
-
-def test_records_that_were_refused_are_counted(collector: Collector, desk_of: DeskOf) -> None:
-    for body in (
-        b'{"partialSuccess":{"rejectedLogRecords":"3","errorMessage":"no"}}',
-        b'{"partialSuccess":{"rejectedLogRecords":2}}',
-        b'{"partialSuccess":{"errorMessage":"a hint"}}',
-        b'{"partialSuccess":{"rejectedLogRecords":"many"}}',
-        b'{"partialSuccess":{"rejectedLogRecords":-5}}',
-        b'{"partialSuccess":null}',
-        b"",
-        b"\x0a\x00",
-    ):
-        collector.script.append(response(200, body))
-    desk = desk_of(collector.endpoint)
-    desk.send(8)
-    assert [(reason, lost) for _, reason, _, _, lost in desk.settle(8)] == [
-        ("rejected", 3), ("rejected", 2), *[(None, None)] * 6,
-    ]  # fmt: skip
-    assert desk.exporter.records_delivered == 8
 
 
 @pytest.mark.promise("opentelemetry.md", "A response of more than 1 MiB is a loss and costs no memory.")
@@ -283,25 +270,21 @@ def test_its_end_waits_for_no_pause_and_for_nothing_to_be_halved(collector: Coll
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> tuple[Path, Path]:
-    return pem_files(tmp_path, "collector")
-
-
-@pytest.fixture
-def secured(files: tuple[Path, Path]) -> Iterator[tuple[Collector, ssl.SSLContext]]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*files)
+def secured(tmp_path: Path) -> Iterator[tuple[Collector, ssl.SSLContext, str]]:
+    """With its context, and the file of its authority."""
+    context, authority = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), Authority(tmp_path)
+    context.load_cert_chain(*authority.issue("collector"))
     made = Collector(context)
-    yield made, context
+    yield made, context, str(authority.ca)
     made.close()
 
 
 @pytest.mark.promise("opentelemetry.md", "A collector over https is trusted by its certificate alone.")
 def test_a_collector_is_trusted_by_its_certificate(
-    secured: tuple[Collector, ssl.SSLContext], files: tuple[Path, Path], desk_of: DeskOf
+    secured: tuple[Collector, ssl.SSLContext, str], desk_of: DeskOf
 ) -> None:
-    collector, _ = secured
-    desk = desk_of(collector.endpoint, certificate=str(files[0]), timeout=10)
+    collector, _, ca = secured
+    desk = desk_of(collector.endpoint, certificate=ca, timeout=10)
     desk.send(3, size=1_000_000)
     assert {reason for _, reason, *_ in desk.settle(3)} == {None}
     assert (collector.connections, len(collector.requests)) == (1, 3)
@@ -319,19 +302,17 @@ def test_a_collector_is_trusted_by_its_certificate(
 
 @pytest.mark.promise("opentelemetry.md", "A renewed client certificate needs no restart.")
 def test_a_renewed_client_certificate_is_used_with_the_next_connection(
-    secured: tuple[Collector, ssl.SSLContext], files: tuple[Path, Path], desk_of: DeskOf, tmp_path: Path
+    secured: tuple[Collector, ssl.SSLContext, str], desk_of: DeskOf, tmp_path: Path
 ) -> None:
-    collector, context = secured
-    old, new = pem_files(tmp_path, "old"), pem_files(tmp_path, "new")
-    own = tmp_path / "own.pem", tmp_path / "own.key"
+    collector, context, ca = secured
+    old, new = Authority(tmp_path / "old"), Authority(tmp_path / "new")
     context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(new[0])
-    for source, target in zip(old, own, strict=True):
-        target.write_bytes(source.read_bytes())
-    paths = {"client.certificate": str(own[0]), "client.key": str(own[1]), "certificate": str(files[0])}
+    context.load_verify_locations(new.ca)
+    own = old.issue("own")
+    paths = {"client.certificate": str(own.certificate), "client.key": str(own.key), "certificate": ca}
     desk = desk_of(collector.endpoint, timeout=10, **paths)
     desk.send()
     until(lambda: desk.exporter._is_failing)
-    for source, target in zip(new, own, strict=True):
-        target.write_bytes(source.read_bytes())
+    for source, target in zip(new.issue("own"), own, strict=True):
+        source.replace(target)
     assert desk.settle()[0][1] is None
