@@ -23,7 +23,7 @@ from proxy.core.struct import SchemaError, UnknownMessage, view
 from proxy.errors import MalformedBody, PeerError, Side
 from tests.fuzz import seeds, tls
 from tests.fuzz.mutate import cuts, single
-from tests.oracle import request_resources, response_errors
+from tests.oracle import read_errors, read_resources
 from tests.tools import facts, random_messages
 from tests.tools.messages import uvarint
 
@@ -272,10 +272,8 @@ def _messages(program: Callable[[int, int], object], *, response: bool) -> list[
     ]
 
 
-ERRORS = Items(Kind.RESPONSE_ERRORS, True, _messages(program_of_errors, response=True), response_errors.read_errors)
-RESOURCES = Items(
-    Kind.REQUEST_RESOURCES, False, _messages(program_of_resources, response=False), request_resources.read_resources
-)
+ERRORS = Items(Kind.RESPONSE_ERRORS, True, _messages(program_of_errors, response=True), read_errors)
+RESOURCES = Items(Kind.REQUEST_RESOURCES, False, _messages(program_of_resources, response=False), read_resources)
 
 # ---- identity -------------------------------------------------------------------------------------------------------
 
