@@ -62,19 +62,6 @@ def test_a_wrong_usage_is_named_with_what_is_allowed(brokerside: Terminal) -> No
         assert said in done.err, (arguments, said)
 
 
-def test_the_address_and_the_features_may_stand_anywhere_among_the_options(brokerside: Terminal) -> None:
-    for arguments in [
-        ["upgrade", "HERE", f"{AUDIT}=2", "--dry-run"],
-        ["upgrade", "HERE", "--dry-run", f"{AUDIT}=2", "brokerside.quota.ip=1"],
-        ["upgrade", "--bootstrap-server", "HERE", f"{AUDIT}=2", "brokerside.quota.ip=1"],
-        ["disable", AUDIT, "--bootstrap-server", "HERE", "brokerside.quota.ip"],
-        ["downgrade-all", "--dry-run", "HERE"],
-    ]:
-        here = f"127.0.0.1:{free_port()}"
-        done = brokerside("features", *(here if one == "HERE" else one for one in arguments))
-        assert (done.code, done.out, done.err) == (1, "", f"brokerside: {here}: Connection refused\n"), arguments
-
-
 @pytest.mark.promise(
     "features.md", "`features check` exits with 0 where this release fits, and with 1 where that is not known."
 )

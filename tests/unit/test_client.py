@@ -18,7 +18,6 @@ from proxy.client import (
     FeaturesClient,
     FeatureUpdate,
     UnsupportedRequestError,
-    UpdateResult,
     endpoints,
     producer_settings,
     protocol_range,
@@ -28,13 +27,12 @@ from proxy.commands.client_settings import client_settings
 from proxy.config import Endpoint
 from proxy.errors import LocalError
 from proxy.features.catalog import LevelRange
-from proxy.features.records import SAFE_DOWNGRADE
 from proxy.fleet.connection import BrokerUnreachable
 from proxy.fleet.security import Security
 from proxy.protocol.versions import ranges, release_range
 from tests import frames
 from tests.cases import each
-from tests.unit.rpc.test_feature_messages import AUDIT, DESCRIBED, REFUSED, UPDATED
+from tests.unit.rpc.test_feature_messages import AUDIT, DESCRIBED
 
 
 def entry(**tags: str) -> BrokerEntry:
@@ -218,16 +216,6 @@ def test_a_broker_that_has_no_update_of_version_1_is_not_asked_for_one() -> None
         ):
             client.update([RAISE])
         assert asked == [(DESCRIBE, 4)], versions
-
-
-def test_the_result_of_the_whole_is_that_of_each_feature() -> None:
-    lower = FeatureUpdate("brokerside.quota.ip", 0, SAFE_DOWNGRADE)
-    for answer, result in ((UPDATED, UpdateResult(0)), (REFUSED, UpdateResult(96, "wait"))):
-        with (
-            peer({(DESCRIBE, 4): DESCRIBED, (UPDATE, 1): answer}) as (address, _),
-            FeaturesClient(address) as client,
-        ):
-            assert client.update([RAISE, lower]) == {AUDIT: result, lower.feature: result}
 
 
 @pytest.mark.promise(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.commands.feature_lines import lower_all, raise_all, report_lines, report_of
+from proxy.commands.feature_lines import raise_all, report_lines, report_of
 from proxy.features.catalog import (
     AUDIT_EVENT_SCHEMA,
     BROKER_METADATA,
@@ -13,7 +13,6 @@ from proxy.features.catalog import (
     LevelRange,
 )
 from proxy.features.records import (
-    SAFE_DOWNGRADE,
     FeatureUpdate,
 )
 from proxy.interceptors.broker_metadata import BrokerEntry
@@ -82,12 +81,3 @@ def test_all_are_raised_to_this_release_s_maximum_and_none_is_lowered() -> None:
     assert raise_all({**ALL_AT_1, **later}) == []
     without = {name: levels for name, levels in ALL_AT_1.items() if name != QUOTA_IP}
     assert raise_all(without) == [*raised, FeatureUpdate(QUOTA_IP, 1)]
-
-
-def test_all_are_lowered_to_this_release_s_maximum_and_what_it_does_not_know_is_deleted() -> None:
-    assert lower_all(ALL_AT_1) == []
-    assert lower_all({**ALL_AT_1, AUDIT_EVENT_SCHEMA: LevelRange(1, 3), LATER: LevelRange(1, 1)}) == [
-        FeatureUpdate(AUDIT_EVENT_SCHEMA, 2, SAFE_DOWNGRADE),
-        FeatureUpdate(LATER, 0, SAFE_DOWNGRADE),
-    ]
-    assert lower_all({"group.version": LevelRange(1, 1)}) == []

@@ -217,21 +217,6 @@ async def test_effects_are_done_in_their_order_before_the_next_event(running: Ru
     ]
 
 
-async def test_work_goes_on_in_the_next_turn_of_the_loop_once_a_slice_is_over(
-    running: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runner, "SLICE_SECONDS", 0.0)
-    running.machine.on = lambda event: [SendFrame(1, b"a"), SendFrame(2, b"b")]
-    turns: list[int] = []
-    turn = 0
-    running.calls.during = lambda call: turns.append(turn)
-    running.coordinator.post(response(1))
-    while len(turns) < 2:
-        turn += 1
-        await asyncio.sleep(0)
-    assert turns[0] < turns[1]
-
-
 @pytest.mark.promise("architecture.md", "The runner checks the right to send before each request, by its own clock.")
 async def test_nothing_is_sent_after_a_pause_in_which_the_right_to_send_has_ended(running: Running) -> None:
     running.machine.confirmed_at = 900

@@ -83,16 +83,6 @@ def test_a_full_pipe_holds_nobody_up_and_lines_beyond_the_bound_are_counted(pipe
     assert pipe.writer.dropped() == {**dropped, "warning": 1}, "longer than the queue"
 
 
-def test_a_descriptor_that_does_not_block_is_waited_for(pipe: Pipe) -> None:
-    os.set_blocking(pipe.write, False)
-    line = "y" * 899
-    for _ in range(6):  # more than the pipe takes
-        pipe.writer.enqueue("info", line)
-        threading.Event().wait(0.01)
-    kept = 6 - pipe.writer.dropped().get("info", 0)
-    assert pipe.lines(kept) == [line + "\n"] * kept
-
-
 def test_what_is_printed_comes_out_by_lines_and_a_print_that_never_ends_its_line_is_bounded(pipe: Pipe) -> None:
     stream = LogStream(pipe.writer, "error")
     print("one\ntwo", file=stream)

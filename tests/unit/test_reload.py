@@ -251,19 +251,6 @@ async def test_all_who_ask_during_a_reload_share_the_next(running):
     assert running.loads == 5
 
 
-async def test_who_gives_up_takes_nobody_s_result_away(running):
-    running.before_load.clear()
-    first = asyncio.create_task(running.reloader.reload("first"))
-    await running.until_loading()
-    second = asyncio.create_task(running.reloader.reload("second"))
-    await asyncio.sleep(0)
-    first.cancel()
-    running.path.write_text(BASE + "log.level: debug\n")
-    running.before_load.set()
-
-    assert (await second).changed == ("log.level",)
-
-
 @pytest.mark.promise("config.md", "A sidecar reads its file again when that has changed, or when asked to.")
 async def test_a_changed_file_is_taken_over_and_a_hundred_requests_are_few(running, monkeypatch):
     watching = asyncio.create_task(running.reloader.run())

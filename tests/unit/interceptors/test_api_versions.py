@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 
 from proxy.core.accessors import Accessors
-from proxy.core.interceptor import REWRITE
 from proxy.core.struct import view
 from proxy.core.wire import TRUNCATED
 from proxy.errors import PeerError
 from proxy.features.catalog import SUPPORTED, LevelRange
 from proxy.features.view import FeaturesDirectory, FeaturesView
-from proxy.interceptors.api_versions import ApiVersionsInterceptor, decode_api_versions
+from proxy.interceptors.api_versions import ApiVersionsInterceptor
 from proxy.interceptors.supported_versions import SupportedVersions, VersionRange
 from tests.cases import each
 from tests.tools.messages import uvarint
@@ -92,10 +91,6 @@ def test_versions_that_may_not_pass_are_not_returned(version: int) -> None:
     assert bench.learnt == [broker]
 
 
-def test_an_api_of_the_same_key_behind_it_is_not_returned() -> None:
-    assert Bench().rewrite(0, answer(0, {30000: (0, 7), **BROKER})) == answer(0, BROKER | PRIVATE)
-
-
 @each("version", VERSIONS)
 def test_whatever_is_cut_off_raises_and_teaches_nothing(version: int) -> None:
     bench = Bench()
@@ -107,19 +102,6 @@ def test_whatever_is_cut_off_raises_and_teaches_nothing(version: int) -> None:
         with pytest.raises(PeerError):
             bench.rewrite(version, nothing)
     assert bench.learnt == []
-
-
-def test_responses_of_known_versions_are_wanted_and_nothing_else() -> None:
-    versions = Bench().versions
-    assert [version for version in range(-2, 20) if versions.flags(18, version)] == list(VERSIONS)
-    assert {versions.flags(key, 0) for key in range(128) if key != 18} == {0}
-    assert versions.flags(18, 0) == REWRITE
-
-
-def test_what_the_sidecar_asks_itself() -> None:
-    assert decode_api_versions(answer(0, BROKER, tail=b"")) == BROKER
-    with pytest.raises(ValueError, match="error 35"):
-        decode_api_versions(answer(0, {18: (0, 4)}, error=35, tail=b""))
 
 
 @each("version", [3, 4, 5])
@@ -165,11 +147,3 @@ def test_features_of_the_fleet_follow_those_of_a_real_broker(which: tuple[str, i
     assert Bench(features=FeaturesView({}, VIEW.finalized, VIEW.epoch)).rewrite(version, sent) == alone
     entry = (30000).to_bytes(2, "big") + bytes(5)
     assert alone.replace(entry, b"")[4:] == sent[4:], "without features: an api more, and the length of the list"
-
-
-def test_features_that_change_are_in_the_next_response() -> None:
-    bench, (body, _) = Bench(), RECORDED["4.4.0", 3]
-    one = FeaturesView({"b.a": LevelRange(1, 2)}, {"b.a": LevelRange(1, 1)}, 9)
-    for features in (VIEW, one):
-        bench.features.view = features
-        assert (b"b.a" in bench.rewrite(3, body)) == (features is one)

@@ -1,6 +1,4 @@
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from proxy.core.exchange import Connection
 from proxy.core.interceptor import ON_BODY, Disposition, InterceptorChain, Request
@@ -38,18 +36,6 @@ def test_golden_bytes():
     brokers = [BrokerEntry(3, "h", 9092, 40, 77, {"rack": "r8a9"}), BrokerEntry(4, "h", 9093, 40, 77)]
     assert response(1, encode_response(brokers)).hex() == golden
     assert decode_response(bytes.fromhex(golden)[8:]) == brokers
-
-
-int32s = st.integers(-(2**31), 2**31 - 1)
-texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
-entries = st.builds(BrokerEntry, int32s, texts, int32s, int32s, int32s, st.dictionaries(texts, texts, max_size=4))
-
-
-@settings(deadline=None)
-@given(st.lists(entries, max_size=4), st.lists(int32s, max_size=50))
-def test_whatever_is_written_is_read_again(brokers, node_ids):
-    assert decode_response(encode_response(brokers)) == brokers
-    assert decode_request(encode_request(node_ids)) == node_ids
 
 
 @each("body", ["", "000000", "00000001", "0000000100000003ff", "fffffffe", "7fffffff"])

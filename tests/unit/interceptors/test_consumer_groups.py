@@ -10,9 +10,8 @@ from proxy.coordinator.view import GroupsDirectory, GroupsView
 from proxy.coordinator.wire import RegisterConsumerRequest, encode_register_consumer_request
 from proxy.core.exchange import Connection
 from proxy.core.interceptor import Deferred, Disposition, GivenUp, InterceptorChain, Request, Verdict
-from proxy.errors import MalformedBody
 from proxy.interceptors.broker_metadata import BrokerView, FleetDirectory, FleetView
-from proxy.interceptors.consumer_groups import ConsumerGroupsInterceptor, Registration, read_header
+from proxy.interceptors.consumer_groups import ConsumerGroupsInterceptor, Registration
 from proxy.interceptors.consumer_rights import HEARTBEAT, OFFSET_COMMIT
 from tests.cases import each
 from tests.frames import response
@@ -78,11 +77,6 @@ def test_a_coordinator_that_does_not_run_is_none(holders: Mapping[int, int]) -> 
     assert located(VIEW._replace(holders=holders), 0)[:6] == struct.pack(">hi", 15, -1)
 
 
-@each("group", [b"", b"g" * 256, b"a\0b", "ü".encode() * 128])
-def test_what_no_group_can_be_called_is_error_24(group: bytes) -> None:
-    assert located(VIEW, 1, struct.pack(">h", len(group)) + group) == struct.pack(">hih", 24, -1, 0)
-
-
 # ---- RegisterConsumer -----------------------------------------------------------------------------------------------
 
 
@@ -107,12 +101,6 @@ def test_a_registration_that_cannot_be_taken_here_is_refused_with_the_one_that_c
     assert ask(interceptor(HERE), CLUSTER_METADATA, 0, b"", anybody) is Disposition.FORWARD
 
 
-@each("cut", range(len(encode_register_consumer_request(1, ASKED))))
-def test_what_cannot_be_read_ends_the_connection(cut: int) -> None:
-    with pytest.raises(MalformedBody):
-        registered(HERE, 1, encode_register_consumer_request(1, ASKED)[:cut])
-
-
 # ---- the requests of a coordinator ----------------------------------------------------------------------------------
 
 
@@ -120,14 +108,6 @@ def test_what_cannot_be_read_ends_the_connection(cut: int) -> None:
 def test_a_client_that_sends_what_a_coordinator_sends_is_closed(key: int, version: int) -> None:
     chain = InterceptorChain([interceptor(HERE)])
     assert chain.on_header(Request(CLIENT, key, version, "c", 1, 1)) is Disposition.CLOSE
-
-
-@each("base", [30_000, 20_000])
-def test_nothing_else_is_looked_at(base: int) -> None:
-    made = interceptor(base=base)
-    wanted = {(key, version) for key in range(32_768) for version in range(4) if made.flags(key, version)}
-    versions = {1: 2, 2: 3, 10: 1, 11: 2, 12: 1}
-    assert wanted == {(base + key, version) for key, many in versions.items() for version in range(many)}
 
 
 # ---- rights ---------------------------------------------------------------------------------------------------------
@@ -199,22 +179,4 @@ def test_who_may_not_read_one_of_the_topics_is_error_29(version: int) -> None:
     assert served(Broker("b"), ASKED._replace(topic_count='{"a":1,"b":1,"c":1}'), version) == refused
 
 
-@each("topic_count", ["*4*white.*", "!4!black.*", "", "{", '{"t":0}', '{"no topic":1}'])
-def test_patterns_and_what_the_coordinator_refuses_are_asked_about_elsewhere(topic_count: str) -> None:
-    broker = Broker()
-    assert isinstance(served(broker, ASKED._replace(topic_count=topic_count)), GivenUp)
-    assert [key for key, _, _ in broker.asked] == [HEARTBEAT]
-
-
 # ---- the header of a request to the coordinator ---------------------------------------------------------------------
-
-
-def test_the_header_of_a_registration_is_read() -> None:
-    frame = bytes.fromhex("7532000100000003000163") + encode_register_consumer_request(1, ASKED)
-    header, body = read_header(frame)
-    assert header == (REGISTER_CONSUMER, 1, 3, "c")
-    assert body == encode_register_consumer_request(1, ASKED)
-    assert read_header(bytes.fromhex("7532000100000003ffff"))[0].client_id == ""
-    for cut in range(11):
-        with pytest.raises(MalformedBody):
-            read_header(frame[:cut])

@@ -11,7 +11,6 @@ from proxy.core.exchange import Connection
 from proxy.core.interceptor import ON_BODY, Disposition, Request, Verdict
 from proxy.core.schema import layout
 from proxy.core.struct import view
-from proxy.errors import MalformedBody
 from proxy.interceptors.ip_quotas import IP_MESSAGE, MAX_READ, OTHER_MESSAGE, POLICY_VIOLATION, IpQuotas
 from tests.cases import each
 
@@ -114,11 +113,3 @@ def test_tagged_fields_that_no_version_has_close_the_connection() -> None:
     whole = body(1, entry(ip="10.0.0.7"))
     after_name = whole.index(b"10.0.0.7") + len(b"10.0.0.7")
     assert judge(1, whole[:after_name] + b"\1\5\1x" + whole[after_name + 1 :]) is Disposition.CLOSE
-
-
-@each("version", VERSIONS)
-def test_a_body_that_cannot_be_read_is_said_to_be_one(version: int) -> None:
-    whole = body(version, entry(ip="10.0.0.7"))
-    for end in range(whole.index(b"ip") + 2, len(whole) - version):
-        with pytest.raises(MalformedBody):
-            judge(version, whole[:end])

@@ -15,7 +15,6 @@ from proxy.core.interceptor import ON_BODY, ON_HEADER, ON_TOPICS, Denied, Dispos
 from proxy.core.protected_topics import PREFIXES, ProtectedTopics
 from proxy.core.schema import layout
 from proxy.core.struct import view
-from proxy.errors import MalformedBody
 from proxy.interceptors.topic_protection import (
     ADD_PARTITIONS_TO_TXN,
     CHANGED_ARRAYS,
@@ -185,16 +184,3 @@ def test_a_long_request_with_a_protected_topic_id_or_too_many_look_alikes_ends_t
     by_id = {"Topics": [{"Name": name} for name in LONG] + [{"Name": None, "TopicId": ID}]}
     assert Bench().ask(DELETE_TOPICS, 6, by_id) == Denied(None)
     assert Bench().ask(DELETE_TOPICS, 5, {"TopicNames": ["x" + "brokerside-" * 20] * 60}) == Denied(None)
-
-
-@each("cut", range(1, 30, 4))
-def test_a_broken_body_does_not_pass(cut: int) -> None:
-    body = encode(layout(CREATE_TOPICS, 7, response=False), values_of(CREATE_TOPICS, HONEST, GUARDED))
-    with pytest.raises(MalformedBody):
-        Bench().ask(CREATE_TOPICS, 7, body[:12] + b"\xff" * 5 + body[12:])
-    whole = body[: len(body) - cut]
-    try:
-        verdict = Bench().ask(CREATE_TOPICS, 7, whole)
-    except MalformedBody:
-        return
-    assert verdict is not Disposition.FORWARD or GUARDED.encode() not in whole

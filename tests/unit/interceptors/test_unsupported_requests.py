@@ -3,10 +3,9 @@
 import pytest
 
 from proxy.core.exchange import Connection
-from proxy.core.interceptor import ON_HEADER, Disposition, InterceptorChain, Request, Verdict
+from proxy.core.interceptor import Disposition, Request
 from proxy.interceptors.supported_versions import SupportedVersions
 from proxy.interceptors.unsupported_requests import UnsupportedPolicy, UnsupportedRequests
-from tests.cases import each
 
 ANYBODY = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
 NO_SINK = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS", principal_source="unauthenticated")
@@ -37,18 +36,6 @@ def asked(
     return Request(connection, key, version, "c", acks, consecutive)
 
 
-@each("policy", ["empty", "close"])
-def test_what_the_broker_does_not_support_is_wanted(policy: UnsupportedPolicy) -> None:
-    bench = Bench(policy)
-    assert bench.wanted(3, -(2**15), -1, 0, 13, 14, 31, 32, 2**15 - 1) == [-(2**15), -1, 14, 31, 32, 2**15 - 1]
-    assert bench.wanted(9999, 0) == [0]
-    assert bench.wanted(-5, 0) == [0]
-    assert bench.wanted(4, 0, 7) == [0, 7]  # an api that only other listeners have
-    assert bench.wanted(36, 0, 2, 3) == [3]
-    assert bench.unsupported.flags(9999, 0) == ON_HEADER
-    assert bench.wanted(18, -1, 0, 4, 5, 99, 2**15 - 1) == [], "every version of ApiVersions is the broker's"
-
-
 @pytest.mark.promise(
     "unsupported-requests.md",
     "Produce v0 to v2 count as unsupported at brokers of 4.0 and later, though these list them.",
@@ -74,26 +61,6 @@ def test_nothing_is_refused_as_long_as_nothing_is_known() -> None:
 def test_versions_that_may_not_pass_are_not_supported() -> None:
     assert Bench(newest={3: 11}).wanted(3, 0, 11, 12, 13) == [12, 13]
     assert Bench(newest={1: 2}).wanted(1, 2, 4) == [2, 4]
-
-
-@each(("policy", "verdict"), [("empty", b""), ("close", Disposition.CLOSE)])
-def test_who_is_logged_in_gets_an_empty_answer_or_the_end(policy: UnsupportedPolicy, verdict: Verdict) -> None:
-    bench = Bench(policy)
-    assert [bench.unsupported.on_header(asked(one, 9999, 3)) for one in (ANYBODY, ALICE)] == [verdict] * 2
-    assert [(each.connection, each.api_version) for each in bench.refused] == [(ANYBODY, 3), (ALICE, 3)]
-    assert bench.unsupported.on_header(asked(key=0, version=99, acks=0)) is Disposition.CLOSE, "nobody reads an answer"
-    for consecutive in (1, LIMIT + 1):
-        assert bench.unsupported.on_header(asked(NO_SINK, consecutive=consecutive)) is Disposition.FORWARD
-    assert len(bench.refused) == 3
-
-
-def test_another_policy_holds_once_the_rules_are_updated() -> None:
-    bench = Bench("forward")
-    rules = InterceptorChain([bench.unsupported])
-    assert (rules.flags(9999, 0), rules.flags(3, 14), rules.flags(3, 13)) == (0, 0, 0)
-    bench.unsupported.policy = "empty"
-    rules.update()
-    assert (rules.flags(9999, 0), rules.flags(3, 14), rules.flags(3, 13)) == (ON_HEADER, ON_HEADER, 0)
 
 
 @pytest.mark.promise(

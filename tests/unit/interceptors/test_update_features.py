@@ -8,7 +8,6 @@ import pytest
 from proxy.core.exchange import Connection
 from proxy.core.interceptor import ON_BODY, Deferred, Disposition, Request, Verdict
 from proxy.core.wire import uvarint_bytes
-from proxy.errors import MalformedBody
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA, QUOTA_IP, LevelRange
 from proxy.features.records import MAX_NAME, MAX_UPDATES, SAFE_DOWNGRADE, FeatureUpdate
 from proxy.features.updates import (
@@ -27,34 +26,17 @@ from proxy.interceptors.supported_versions import SupportedVersions, VersionRang
 from proxy.interceptors.update_features import (
     UPDATE_FEATURES,
     UpdateFeaturesInterceptor,
-    decode_request,
     decode_response,
     encode_request,
     encode_response,
 )
 from tests.cases import each
-from tests.frames import request
 
 VERSIONS = range(3)
 CLIENT = Connection("c-1", "CLIENT", "10.0.0.7", 5, 0.0, "User:philip", principal_source="sasl")
 STRANGER = Connection("c-2", "CLIENT", "10.0.0.7", 6, 0.0, "User:ANONYMOUS", principal_source="unauthenticated")
 RAISE = FeatureUpdate(AUDIT_EVENT_SCHEMA, 2)
 OF_THE_BROKER = FeatureUpdate("metadata.version", 25)
-
-GOLDEN_REQUESTS: Mapping[str, UpdateRequest] = {
-    "000000350039000100000005000163000000ea60021e62726f6b6572736964652e61756469742e6576656e742e736368656d6100020100"
-    "0000": UpdateRequest(1, 60_000, (RAISE,)),
-    "000000340039000000000005000163000000ea60021e62726f6b6572736964652e61756469742e6576656e742e736368656d6100010100"
-    "00": UpdateRequest(0, 60_000, (FeatureUpdate(AUDIT_EVENT_SCHEMA, 1, SAFE_DOWNGRADE),)),
-    "0000001300390002000000050001630000001388010100": UpdateRequest(2, 5000, (), validate_only=True),
-}
-
-
-@each("frame", GOLDEN_REQUESTS)
-def test_requests_byte_for_byte(frame: str) -> None:
-    expected = GOLDEN_REQUESTS[frame]
-    assert request(UPDATE_FEATURES, expected.api_version, 5, b"\0" + encode_request(expected)).hex() == frame
-    assert decode_request(expected.api_version, bytes.fromhex(frame)[16:]) == expected
 
 
 class Bench:
@@ -124,15 +106,6 @@ def test_without_a_feature_of_the_fleet_it_is_forwarded(version: int, updates: t
     assert Bench().verdict(UpdateRequest(version, 1, updates)) is Disposition.FORWARD
     for before_login in ((RAISE,), (RAISE, OF_THE_BROKER), (RAISE,) * (MAX_UPDATES + 1)):
         assert Bench().verdict(UpdateRequest(version, 1, before_login), STRANGER) is Disposition.FORWARD
-
-
-@each("version", VERSIONS)
-def test_what_cannot_be_read_is_forwarded(version: int) -> None:
-    whole = encode_request(UpdateRequest(version, 60_000, (RAISE, RAISE)))
-    for cut in range(len(whole)):
-        assert Bench().verdict_of(version, whole[:cut]) is Disposition.FORWARD
-    for broken in (whole[:4] + b"\0" + whole[5:], whole[:4] + b"\x64" + whole[5:], whole[:4] + b"\xff" * 6 + whole):
-        assert Bench().verdict_of(version, broken) is Disposition.FORWARD
 
 
 @pytest.mark.promise(
@@ -215,16 +188,6 @@ def test_the_error_of_the_broker_is_the_answer_byte_for_byte(version: int) -> No
     refused = UpdateResult(CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
     body = b"\0\0\0\7" + encode_response(UpdateRequest(version, 1, ()), refused)[4:]
     assert bench.serve(UpdateRequest(version, 1, (RAISE,)), body) == b"\0" + body
-    assert bench.asked == []
-
-
-@each("version", VERSIONS)
-def test_an_answer_of_the_broker_that_cannot_be_read_is_its_fault(version: int) -> None:
-    bench = Bench()
-    for cut in range(len(allowed(version))):
-        with pytest.raises(MalformedBody) as raised:
-            bench.serve(UpdateRequest(version, 1, (RAISE,)), allowed(version)[:cut])
-        assert raised.value.side == "broker"
     assert bench.asked == []
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace as with_
 
 from proxy.limits.connection_quotas import ConnectionQuotas
-from proxy.limits.model import Limits, ListenerLimits, Quota
-from tests.unit.limits.simulation import A, Simulation, admitted, limits, refused
+from proxy.limits.model import Limits
+from tests.unit.limits.simulation import A, Simulation, admitted, limits
 
 
 @pytest.mark.promise("limits.md", "A new limit applies to what is already measured.")
@@ -43,22 +42,6 @@ def test_who_waits_keeps_its_delay_and_who_is_held_is_looked_at_again_by_the_new
     ]
 
 
-def test_who_waits_for_a_slot_enters_as_soon_as_there_may_be_more() -> None:
-    def full_at(limit: int) -> Limits:
-        return Limits(listeners={"CLIENT": ListenerLimits(connections=Quota(limit))})
-
-    simulation = Simulation(full_at(1))
-    clients = simulation.connect([0, 0, 0])
-    simulation.run(100)
-    simulation.update_limits(full_at(2))
-    assert [client.admitted for client in clients] == [0, 100, None]
-    simulation.update_limits(full_at(1))
-    simulation.leave(clients[0])
-    assert clients[2].admitted is None
-    simulation.leave(clients[1])
-    assert clients[2].admitted == 100
-
-
 @pytest.mark.promise("limits.md", "A change of the windows starts measuring again, with a whole burst.")
 def test_another_window_begins_anew() -> None:
     simulation = Simulation(limits(20, samples=2, ips={A: 20}))
@@ -68,33 +51,6 @@ def test_another_window_begins_anew() -> None:
     second = simulation.connect([0] * 41)
     simulation.run(0)
     assert (len(admitted(first)), len(admitted(second))) == (20, 40)
-
-
-def test_listeners_come_and_go() -> None:
-    """What waits at a removed listener is refused; what is open there counts until it ends."""
-    one = ListenerLimits(rate=Quota(20))
-    both = Limits(listeners={"CLIENT": one, "OTHER": one}, connections=Quota(30), samples=2)
-    alone = with_(both, listeners={"CLIENT": one})
-    simulation = Simulation(both)
-    others = simulation.connect([0] * 25, listener="OTHER")
-    simulation.run(0)
-    assert len(admitted(others)) == 20
-    del simulation.backlog["OTHER"]
-    simulation.update_limits(alone)
-    assert len(refused(others)) == 1
-    clients = simulation.connect([1] * 12)
-    simulation.run(900)
-    assert len(admitted(clients)) == 10
-    assert simulation.state(900).admitted == {"CLIENT": 10}
-    simulation.leave(others[0])
-    simulation.leave(others[1])
-    assert len(admitted(clients)) == 12
-    simulation.update_limits(both)
-    assert simulation.quotas.open_by_listener == {"CLIENT": 12, "OTHER": 18}
-    for client in others[2:20]:
-        simulation.leave(client)
-    simulation.update_limits(alone)
-    assert simulation.quotas.open_by_listener["CLIENT"] == simulation.quotas.open_total == 12
 
 
 class Succession(Simulation):
@@ -143,17 +99,3 @@ def test_rates_and_holds_are_as_exact_as_without_a_change_of_the_process() -> No
                 simulation.run(until)
                 runs.append(sorted((client.admitted or -1, client.refused or -1) for client in simulation.clients))
             assert runs[0] == runs[1], (own, at)
-
-
-def test_a_pause_that_ends_changes_no_rate_and_admits_nobody_meanwhile() -> None:
-    simulation = Succession(limits(20, samples=2))
-    clients = simulation.connect([0] * 40)
-    simulation.run(5)
-    before = len(admitted(clients))
-    simulation.quotas.pause()
-    simulation.run(1_500)
-    assert len(admitted(clients)) == before
-    assert simulation.quotas.next_timer() is None
-    simulation.quotas.resume(simulation.now)
-    simulation.run(20_000)
-    assert len(admitted(clients)) == 40

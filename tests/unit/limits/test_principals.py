@@ -13,13 +13,11 @@ from proxy.limits.model import (
     DEFAULT_USER,
     Limits,
     ListenerLimits,
-    PrincipalState,
     Quota,
     Throttle,
 )
-from proxy.limits.principal_quotas import MAX_ENDED_HOLDS, PrincipalQuotas
-from proxy.limits.quotas_state import MAX_PRINCIPALS_SHOWN
-from tests.unit.limits.simulation import A, Simulation
+from proxy.limits.principal_quotas import PrincipalQuotas
+from tests.unit.limits.simulation import A
 
 ALICE, BOB = "User:alice", "User:bob"
 NUMBER, RATE = "connections", "connection_creation_rate"
@@ -125,19 +123,6 @@ def test_a_rate_bounds_the_connections_of_many_clients_that_come_back_at_once() 
     assert logins.quotas.throttled["CLIENT", "principal", RATE, "drop"] > 100
 
 
-def test_the_ends_of_many_holds_are_spread_and_those_who_have_gone_are_passed_over() -> None:
-    logins = Logins(limits(principal_rates={ALICE: Quota(1)}))
-    for _ in range(10 + 3 * MAX_ENDED_HOLDS):
-        logins.log_in(ALICE)
-    for number in range(11, 11 + MAX_ENDED_HOLDS):
-        logins.quotas.release(number)
-    ends: list[int] = []
-    while logins.quotas.next_timer() is not None:
-        logins.quotas.process_timers(1_000)
-        ends.append(len(logins.closed))
-    assert ends == [0, MAX_ENDED_HOLDS, 2 * MAX_ENDED_HOLDS]
-
-
 @pytest.mark.promise(
     "limits.md",
     "A connection that is closed beyond the number of its principal does not use up the rate of that principal.",
@@ -207,16 +192,6 @@ def test_new_limits_are_of_new_logins_and_know_the_earlier_ones() -> None:
     logins.quotas.release(101)
 
 
-def test_a_rate_goes_on_over_a_change_of_limits_but_not_of_the_window() -> None:
-    logins = Logins(limits(principal_rates={ALICE: Quota(50)}))
-    for _ in range(20):
-        logins.log_in(ALICE)
-    logins.quotas.update_limits(limits(principal_rates={ALICE: Quota(1)}))
-    assert logins.quotas.rates.per_second(ALICE, 0) == 2
-    logins.quotas.update_limits(limits(principal_rates={ALICE: Quota(1)}, samples=2))
-    assert len(logins.quotas.rates) == 0
-
-
 @pytest.mark.promise(
     "limits.md", "The rates of a bounded number of principals are measured, and idle ones are forgotten."
 )
@@ -228,19 +203,3 @@ def test_idle_principals_are_forgotten_and_never_too_many_measured(monkeypatch: 
     assert logins.quotas.rates.recent() == ["User:d", "User:a", "User:c"]
     logins.quotas.rates.forget_idle(60_000)
     assert len(logins.quotas.rates) == 0
-
-
-def test_the_busiest_are_reported_with_their_limits() -> None:
-    own = limits(principal_connections=Quota(9, "observe"), principal_rates={DEFAULT_USER: Quota(7, "observe")})
-    simulation = Simulation(own)
-    for number in range(3):
-        simulation.principals.add(number, ALICE, "CLIENT", A, 0)
-    now = simulation.state(0)
-    assert now.principals == (PrincipalState(ALICE, 0.3, 7, 3, 9),)
-    assert [(one.quota, one.limit, one.action) for one in now.limits[-2:]] == [
-        (RATE, 7, "observe"),
-        (NUMBER, 9, "observe"),
-    ]
-    for number in range(4, 100):
-        simulation.principals.add(number, f"User:{number}", "CLIENT", A, 0)
-    assert len(simulation.state(0).principals) == MAX_PRINCIPALS_SHOWN

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 
 import pytest
 
@@ -12,10 +11,7 @@ from proxy.limits.model import UNLIMITED, AddressState, Limits, ListenerLimits, 
 from proxy.limits.quotas_state import MAX_ADDRESSES_SHOWN
 from proxy.limits.throttle_reports import (
     MANY,
-    AggregatedThrottle,
     ThrottleAggregator,
-    ThrottleSummary,
-    add_to_summaries,
 )
 from tests.unit.limits.simulation import A, B, Simulation
 
@@ -87,18 +83,6 @@ def throttle(address: str = A, done: ThrottleAction = "hold", observed: float = 
     return Throttle("CLIENT", address, "ip", "connection_creation_rate", done, 2, observed, delay_ms)
 
 
-def test_one_report_for_all_of_an_address_that_met_the_same() -> None:
-    gathered = ThrottleAggregator()
-    gathered.add(throttle(observed=2.5, delay_ms=250), 1.0)
-    gathered.add(throttle(observed=4.0, delay_ms=1_000), 1.5)
-    gathered.add(throttle(observed=3.0, delay_ms=500), 1.75)
-    (report,) = gathered.take_reports()
-    assert gathered.take_reports() == [], "what was taken is not reported again"
-    assert report == AggregatedThrottle(
-        "CLIENT", A, "ip", "connection_creation_rate", "hold", 3, 2, 4.0, 1_000, first_at=1.0, last_at=1.75
-    )
-
-
 @pytest.mark.promise(
     "limits-operation.md", "Throttled connections are reported in a bounded number of groups, and no count is lost."
 )
@@ -116,17 +100,3 @@ def test_of_more_addresses_than_are_reported_the_rest_is_reported_together() -> 
     }
     assert sum(report.count for report in reports) == 3_001
     assert max(report.last_at for report in named) == 3_000.0
-
-
-def test_summaries_keep_every_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_REPORTS", 2)
-    gathered, found, reported = ThrottleAggregator(), dict[tuple[str, ...], ThrottleSummary](), Counter[str]()
-    for second in range(3):
-        for address in (A, B, "10.0.0.3", f"10.0.1.{second}", A):
-            gathered.add(throttle(address, observed=float(second), delay_ms=100 * second), float(second))
-            reported[address] += 1
-        add_to_summaries(found, gathered.take_reports())
-    (summary,) = found.values()
-    assert (summary.listener, summary.scope, summary.action) == ("CLIENT", "ip", "hold")
-    assert (summary.connections, summary.limit, summary.observed, summary.delay_ms) == (15, 2, 2.0, 200)
-    assert summary.addresses == {A: reported[A], B: reported[B], MANY: 6}

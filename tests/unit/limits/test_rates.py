@@ -39,17 +39,6 @@ def test_the_inter_broker_listener_is_spared_the_brokers_rate() -> None:
     assert admitted(clients) == admitted(expected)
 
 
-def test_the_inter_broker_listener_keeps_its_own_rate_and_that_of_addresses() -> None:
-    own = ListenerLimits(rate=Quota(20), protected=True)
-    simulation = Simulation(Limits(listeners={"INTERNAL": own}, rate=Quota(1), ip_rates={B: Quota(2)}))
-    many = simulation.connect([0] * 201, "INTERNAL", A)
-    simulation.run()
-    assert many[-1].admitted == 50
-    held = simulation.connect([20_000] * 21, "INTERNAL", B)
-    simulation.run(20_000)
-    assert len(admitted(held)) == 20
-
-
 @pytest.mark.promise(
     "limits.md",
     "While a connection waits for a limit of its listener, that listener accepts nothing, "
@@ -70,22 +59,6 @@ def test_while_one_waits_its_listener_accepts_nothing_and_others_do() -> None:
     assert [client.accepted for client in clients[-3:]] == [0, 50, None]
 
 
-def test_of_two_exceeded_rates_the_longer_delay_counts_and_both_are_measured() -> None:
-    own = ListenerLimits(rate=Quota(5))
-    simulation = Simulation(Limits(listeners={"OTHER": own, "CLIENT": own}, rate=Quota(5)))
-    first = simulation.connect([0] * 50, "CLIENT")
-    other = simulation.connect([1], "OTHER")
-    last = simulation.connect([1], "CLIENT")  # the 51st of its listener, the 52nd of the broker
-    simulation.run()
-    assert admitted(first + other + last) == [*[0] * 50, 200, 400]
-    assert [(throttle.scope, throttle.delay_ms) for throttle in simulation.throttles] == [
-        ("broker", 199),
-        ("broker", 399),
-    ]
-    rates = [simulation.quotas.sensors.rate(name, 400) for name in ("OTHER", "CLIENT", None)]
-    assert rates == pytest.approx([1 / 10.399, 51 / 10.4, 52 / 10.4])
-
-
 @pytest.mark.promise(
     "limits.md", "The rate of a listener or of all listeners delays each connection by a second at most."
 )
@@ -97,19 +70,6 @@ def test_a_delay_is_never_longer_than_a_window() -> None:
     clients = simulation.connect([1_000] * 4)
     simulation.run()
     assert admitted(clients) == [2_000, 3_000, 4_000, 5_000]
-
-
-def test_a_free_slot_does_not_cut_a_delay_short() -> None:
-    for left_at, enters_at in [(10, 50), (50, 50), (90, 90)]:
-        own = ListenerLimits(rate=Quota(20), connections=Quota(200))
-        simulation = Simulation(Limits(listeners={"CLIENT": own}))
-        clients = simulation.connect([0] * 201)
-        simulation.run(left_at)
-        assert clients[-1].admitted is None, (left_at, enters_at)
-        simulation.leave(clients[0])
-        simulation.run()
-        assert clients[-1].admitted == enters_at, (left_at, enters_at)
-        assert simulation.quotas.total_blocked("CLIENT", 1_000) == enters_at, (left_at, enters_at)
 
 
 def test_rates_of_listeners_are_measured_without_a_limit_as_kafka_does() -> None:
@@ -219,17 +179,6 @@ def test_clients_that_gave_up_take_nobody_s_turn() -> None:
     late = simulation.connect([10_000] * 20)
     simulation.run()
     assert max(admitted(late)) <= 11_000
-
-
-def test_whoever_gives_up_while_it_is_held_is_not_counted_again() -> None:
-    simulation = Simulation(limits(samples=2, ips={A: 20}))
-    crowd = simulation.connect([0] * 25)
-    for client in crowd[20:]:
-        client.patience = 10
-    simulation.run()
-    assert len(refused(crowd)) == 5
-    assert simulation.quotas.throttled["CLIENT", "ip", "connection_creation_rate", "drop"] == 0
-    assert simulation.quotas.sensors.addresses.per_second(A, 50) == pytest.approx(20 / 1.05)
 
 
 def test_where_nobody_had_to_wait_nobody_is_asked() -> None:

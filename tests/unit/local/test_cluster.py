@@ -65,14 +65,6 @@ def test_properties_are_those_of_a_broker_behind_a_sidecar(tmp_path: Path) -> No
     assert [str(listener.upstream) for listener in config.listeners] == [node.upstream]
 
 
-def test_last_words_are_errors_without_stack_frames() -> None:
-    said = "INFO start\nERROR no (x)\njava.lang.Exception: why\n\tat a.b(c)\n\nINFO end\nERROR " + "y" * 1000
-    assert broker.error_lines(said).splitlines() == ["ERROR no (x)", "java.lang.Exception: why", "ERROR " + "y" * 294]
-    assert broker.error_lines("one\ntwo\n") == "one\ntwo"
-    assert broker.error_lines("Picked up JAVA_TOOL_OPTIONS: -Dpassword=hidden Exception\none") == "one"
-    assert broker.error_lines("\n".join(f"line {n}" for n in range(30))).splitlines()[0] == "line 20"
-
-
 @pytest.mark.promise("local-cluster.md", "A cluster enables the coordinator, and keeps other keys as edited.")
 def test_the_coordinator_is_enabled_and_other_keys_of_an_edited_configuration_stay(tmp_path: Path) -> None:
     state = planned(tmp_path, 3)
@@ -142,14 +134,3 @@ def test_ports_are_different_free_and_outside_of_what_linux_gives_away() -> None
     with socket.create_server((ports.HOST, chosen[0])):
         assert not ports.is_free(chosen[0])
     assert ports.is_free(chosen[0])
-
-
-def test_a_port_is_not_chosen_again_before_all_others_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports, "is_free", lambda port: True)
-    monkeypatch.setattr(ports, "FIRST", 21_000)
-    monkeypatch.setattr(ports, "LAST", 21_049)
-    monkeypatch.setattr(ports, "_given", {})
-    chosen = [port for _ in range(10) for port in ports.free_ports(4)]
-    assert len(set(chosen)) == 40
-    assert set(ports.free_ports(10)).isdisjoint(chosen)
-    assert set(ports.free_ports(4)) == set(chosen[:4]), "those of longest ago"

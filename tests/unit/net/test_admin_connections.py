@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from proxy.net.admin import ENCODED_AT_ONCE, MAX_LISTED, AdminEndpoint
+from proxy.net.admin import ENCODED_AT_ONCE, AdminEndpoint
 from proxy.net.open_connections import ConnectionList, KafkaConnection
 from tests.unit.test_top import connection
 
@@ -86,14 +86,6 @@ async def test_a_connection_is_closed_by_its_id_or_its_number_and_no_other_one()
         listeners.answers = False
         assert await ask("POST", "/connections/close?id=7") == (503, {"error": "worker 2 does not answer"})
         assert listeners.closed == [7, 7]
-
-
-async def test_a_limit_that_is_none_is_refused() -> None:
-    async with serving(Listeners()) as ask:
-        for limit in ("0", str(MAX_LISTED + 1), "-1", "x", "", "5" * 5_000):
-            status, answer = await ask("GET", f"/connections?limit={limit}")
-            assert (status, len(answer["error"]) < 400) == (400, True), limit
-            assert f"allowed are 1 to {MAX_LISTED}" in answer["error"], limit
 
 
 @pytest.mark.promise(

@@ -4,15 +4,13 @@ import asyncio
 import contextlib
 import socket
 from collections import Counter
-from itertools import pairwise
 
 import pytest
 import uvloop
 
 from proxy.config import Endpoint, Listener
 from proxy.core.counters import ListenerCounters
-from proxy.limits.connection_quotas import MAX_ENDED_HOLDS
-from proxy.limits.model import DEFAULT_ADDRESS, Limits, ListenerLimits, Quota
+from proxy.limits.model import Limits, ListenerLimits, Quota
 from proxy.local.ports import HOST, free_ports
 from proxy.net import admission
 from proxy.net.acceptor import Acceptor
@@ -21,7 +19,6 @@ from proxy.net.listening_sockets import bind_listening_socket
 
 CLIENTS = 60
 TURNS = 60
-HELD = CLIENTS - 20
 
 
 class Handler:
@@ -132,27 +129,3 @@ def test_what_a_window_lets_in_at_once_is_admitted_in_steps(monkeypatch):
             assert site.handler.handled.total() == 2 + 2 * 14 + 2
 
     run(burst())
-
-
-def test_holds_that_end_at_once_are_spread_over_turns(monkeypatch):
-    async def burst(recheck: bool) -> None:
-        limits = Limits(
-            listeners={"CLIENT": ListenerLimits()}, ip_rates={DEFAULT_ADDRESS: Quota(20)}, samples=2, recheck=recheck
-        )
-        with at(limits, monkeypatch) as site:
-            site.acceptor.start_accepting()
-            while site.admission.waiting_connections < HELD:
-                await site.handler.take_turns(1)
-            await site.handler.take_turns(TURNS)
-            assert site.admission.waiting_connections == HELD
-            site.now += 1000
-            waiting = [HELD]
-            while waiting[-1]:
-                await asyncio.sleep(0)
-                waiting.append(site.admission.waiting_connections)
-            ended = [before - after for before, after in pairwise(waiting)]
-            assert sum(ended) == HELD, recheck
-            assert max(ended) <= MAX_ENDED_HOLDS, recheck
-
-    run(burst(True))
-    run(burst(False))

@@ -8,7 +8,6 @@ import pytest
 from proxy.core.exchange import Connection
 from proxy.errors import PeerError
 from proxy.net.client_identity import identified
-from proxy.tls import certificates
 from proxy.tls.principal_mapping import PrincipalMapper
 
 STREAM: Any = SimpleNamespace(version="TLSv1.3", cipher="TLS_AES_128_GCM_SHA256", peer_certificate=b"\x30\x05abc")
@@ -28,13 +27,3 @@ def test_a_certificate_that_cannot_be_read_refuses_no_client_that_logs_in():
     connection, problem = identify(has_sasl=False)
     assert (connection.tls_client_serial, connection.tls_version) == (None, "TLSv1.3")
     assert problem.detail.startswith("its certificate gives no principal: is no certificate")
-
-
-def test_the_serial_number_is_shown_where_no_rule_maps_and_a_long_one_is_cut(monkeypatch: pytest.MonkeyPatch):
-    for serial, shown in (("0A", "0A"), ("AB" * 21, "AB" * 20)):
-        decoded = certificates.Certificate(serial, "CN=a", 0.0, 0.0)
-        monkeypatch.setattr(certificates, "decode", lambda _, decoded=decoded: decoded)
-        assert identify(has_sasl=True)[0].tls_client_serial == shown
-        connection, problem = identify(has_sasl=False, rules="RULE:^O=(.*)$/$1/")
-        assert (problem.side, problem.reason) == ("client", "tls_failed")
-        assert (connection.tls_client_serial, connection.principal) == (shown, "User:ANONYMOUS")

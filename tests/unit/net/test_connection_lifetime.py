@@ -8,7 +8,6 @@ import pytest
 
 from proxy.net.connection_lifetime import (
     AGE_SPREAD,
-    MIN_AGES_CHECKED_PER_TICK,
     PATIENCE,
     RESPONSE_READ_TIME,
     SPREAD_STEPS,
@@ -120,15 +119,3 @@ def test_those_opened_together_do_not_end_together() -> None:
     assert ended[-1] == len(clients)
     assert max(after - before for before, after in pairwise(ended)) < 10
     assert 0.85 < 1 - AGE_SPREAD < 1
-
-
-def test_a_tick_checks_few_of_many() -> None:
-    """Each is checked all the same, also those that come later."""
-    clients = [Client() for _ in range(10 * MIN_AGES_CHECKED_PER_TICK)]
-    site = Site(*clients, idle=1)
-    site.now = 5.0
-    site.limits.on_tick()
-    site.limits.on_tick()
-    assert sum(client.closed for client in clients) == MIN_AGES_CHECKED_PER_TICK
-    site.run(7)
-    assert all(client.closed for client in clients)

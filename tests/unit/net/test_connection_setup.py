@@ -10,7 +10,6 @@ from proxy.core.exchange import Connection
 from proxy.core.session import Session
 from proxy.net.connection_setup import (
     MAX_TICK_GAP,
-    MIN_CHECKS_PER_TICK,
     SETUP_TIMEOUT,
     SetupDeadlines,
     has_unread_bytes,
@@ -119,20 +118,6 @@ def test_time_in_which_the_process_was_stopped_does_not_count(site: Site) -> Non
     assert not client.causes
     site.run(0.2)
     assert client.causes == [SETUP_TIMEOUT]
-
-
-def test_a_beat_looks_at_some_deadlines_and_the_next_ones_at_the_rest(site: Site) -> None:
-    clients = [Client() for _ in range(3 * MIN_CHECKS_PER_TICK)]
-    site.begin(*clients)
-    site.run(SECONDS - 0.1)
-    assert not any(client.causes for client in clients)
-    site.now += 0.2
-    closed = list[int]()
-    for _ in range(4):
-        site.setups.on_tick()
-        closed.append(sum(bool(client.causes) for client in clients))
-    assert closed == [MIN_CHECKS_PER_TICK, 2 * MIN_CHECKS_PER_TICK, 3 * MIN_CHECKS_PER_TICK, 3 * MIN_CHECKS_PER_TICK]
-    assert all(client.causes == [SETUP_TIMEOUT] for client in clients)
 
 
 def test_who_is_set_up_is_forgotten_and_who_cannot_be_closed_holds_up_nobody(site: Site) -> None:

@@ -1,6 +1,5 @@
 """Reloads that one process prepares, refuses and applies."""
 
-import asyncio
 import threading
 from typing import Any
 
@@ -8,8 +7,7 @@ import pytest
 
 from proxy.config import Config
 from proxy.errors import LocalError
-from proxy.net import data_plane
-from proxy.net.data_plane import DataPlane, ObserverPreparation
+from proxy.net.data_plane import DataPlane
 from proxy.net.ticker import Ticker
 from proxy.net.tls_contexts import TlsContexts
 
@@ -31,34 +29,6 @@ class SlowDispatcher:
     def discard(self, configured: list[str]) -> None:
         assert configured == ["an observer"]
         self.discarded.set()
-
-
-def test_observers_that_nobody_takes_are_closed_also_those_that_come_late() -> None:
-    for late in [False, True]:
-        dispatcher: Any = SlowDispatcher()
-        preparation = ObserverPreparation(dispatcher, CONFIG)
-        running = threading.Thread(target=preparation.run)
-        running.start()
-        if late:
-            preparation.cancel()
-        dispatcher.go.set()
-        running.join()
-        preparation.cancel()
-        assert dispatcher.discarded.wait(60), late
-        assert preparation.take() == [], late
-
-
-async def test_both_steps_of_a_preparation_have_one_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    plane = DataPlane(CONFIG, Ticker())
-
-    async def hang(self: TlsContexts, config: Config) -> None:
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(data_plane, "PREPARE_TIMEOUT", 0.01)
-    monkeypatch.setattr(TlsContexts, "prepare_config", hang)
-    with pytest.raises(LocalError, match="TLS: no context within"):
-        await plane.prepare_config(CONFIG)
-    plane._connections.listeners.stop_probes()
 
 
 @pytest.mark.promise("restart.md", "A reload whose TLS contexts cannot be built applies nothing.")

@@ -11,7 +11,7 @@ from proxy.coordinator.view import GroupsDirectory, GroupsView
 from proxy.coordinator.wire import RegisterConsumerRequest, encode_register_consumer_request
 from proxy.core.apis import API_VERSIONS
 from proxy.core.exchange import Connection
-from proxy.core.interceptor import Disposition, Request
+from proxy.core.interceptor import Request
 from proxy.features.view import FeaturesDirectory
 from proxy.interceptors.broker_metadata import BrokerView, FleetDirectory, FleetView
 from proxy.net.feature_update_calls import fail_update
@@ -109,31 +109,6 @@ OF_THE_BROKER = struct.pack(">hihhhhhh", 0, 2, 18, 0, 5, 3, 0, 13)
 
 def told(interceptors: ListenerInterceptors) -> bytes:
     return interceptors.chain.rewrite(API_VERSIONS, 0, OF_THE_BROKER)
-
-
-def test_apis_of_a_coordinator_are_told_and_answered_where_there_is_one() -> None:
-    interceptors = listener_interceptors(FleetDirectory(FleetView(1, ())))
-    assert told(interceptors) == struct.pack(">hihhhhhhhhh", 0, 3, 18, 0, 5, 3, 0, 13, 30_000, 0, 0)
-    table = bytes(interceptors.chain.table)
-    for key in (30_001, 30_002, 30_010, 30_011, 30_012):
-        for version in range(4):
-            assert interceptors.chain.flags(key, version) == interceptors.chain.flags(UNKNOWN, version)
-            answers = [interceptors.chain.on_header(Request(CLIENT, one, version, "c", 1, 1)) for one in (key, UNKNOWN)]
-            assert answers == [b"", b""]
-    with_one = listener_interceptors(FleetDirectory(FleetView(1, ())), config=COORDINATING)
-    told(with_one)
-    assert bytes(with_one.chain.table) == table, "nothing of Kafka's own is looked at because of it"
-    # With a coordinator its apis are told and answered.
-    interceptors = listener_interceptors(FleetDirectory(FleetView(1, ())), config=COORDINATING)
-    private = [(30_000, 0, 0), (30_001, 0, 1), (30_002, 0, 2), (30_010, 0, 0), (30_011, 0, 1), (30_012, 0, 0)]
-    body = told(interceptors)
-    assert body == struct.pack(">hihhhhhh", 0, 8, 18, 0, 5, 3, 0, 13) + b"".join(
-        struct.pack(">hhh", *one) for one in private
-    )
-    found = interceptors.chain.on_body(Request(CLIENT, CLUSTER_METADATA, 1, "c", 1, 0), b"\0\1g")
-    assert found == struct.pack(">hih", 15, -1, 0)
-    for key in (30_010, 30_011, 30_012):
-        assert interceptors.chain.on_header(Request(CLIENT, key, 0, "c", 1, 1)) is Disposition.CLOSE
 
 
 def test_where_a_side_has_tls_there_is_no_coordinator() -> None:

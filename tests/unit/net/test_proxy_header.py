@@ -1,6 +1,5 @@
 import asyncio
 import socket
-import struct
 from collections.abc import AsyncIterator
 
 import pytest
@@ -153,16 +152,3 @@ async def test_waiting_for_headers_is_bounded_in_time_and_number(door, monkeypat
     door.reader.close()
     assert await door.ends(second)
     assert (door.counters.active, door.counters.closed["drain_completed"]) == (0, 1)
-
-
-async def test_health_checks_that_only_connect_are_no_news(door):
-    with capture_logs() as lines:
-        for count in range(1, 6):
-            (await door.dial()).close()
-            await door.until(lambda: door.counters.closed["client_closed"] == count)  # noqa: B023  # called at once
-        client = await door.dial()
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        client.close()
-        await door.until(lambda: door.counters.closed["client_reset"] == 1)
-    assert lines == []
-    assert (door.counters.active, door.came) == (0, [])

@@ -104,37 +104,6 @@ def test_the_length_of_a_second_client_hello_is_bounded(retry):
             stream.check()
 
 
-def test_other_second_messages_are_refused(retry):
-    other = "its next message is not a ClientHello"
-    for sent, reason in (
-        (b"\x17\x03\x03\x00\x01\x00", other),  # data
-        (b"\x16\x03\x03\x00\x04\x0b\x01\x00\x00", other),  # a certificate
-        (CHANGE_CIPHER_SPEC * 2, other),
-        (b"\x14\x03\x03\x00\x02\x01\x01", other),
-        (b"\x15\x03\x03\x00\x02\x02\x28", "HANDSHAKE_FAILURE"),  # an alert gives its reason
-    ):
-        for piece in (1, 3, 10_000):
-            stream, client = retry()
-            stream.shake_hands(client.shake_hands())
-            for one in cut(sent, piece):
-                stream.shake_hands(one)
-            with pytest.raises(PeerError, match=reason):
-                stream.check()
-
-
-def test_what_follows_a_client_hello_is_refused_in_its_record_and_read_after_it_in_another(retry):
-    stream, client = retry()
-    first = client.shake_hands()[5:]
-    assert stream.shake_hands(records(first + b"\x01\x02\x01\x44", 10_000)) == b""
-    with pytest.raises(PeerError, match="its first message is not a ClientHello"):
-        stream.check()
-    stream, client = retry()
-    answer = stream.shake_hands(client.shake_hands())
-    stream.shake_hands(client.shake_hands(answer) + b"\x15\x03\x03\x00\x02\x02\x28")
-    with pytest.raises(PeerError, match="SSLV3_ALERT_HANDSHAKE_FAILURE"):
-        stream.check()
-
-
 def test_the_records_of_a_client_hello_are_bounded():
     hello = b"\x01" + (16384).to_bytes(3, "big") + bytes(16384)
     for piece in (100_000, 16_384, 1000):

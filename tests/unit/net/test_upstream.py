@@ -9,7 +9,7 @@ import pytest
 from proxy.config import Endpoint
 from proxy.local.ports import HOST, free_ports
 from proxy.net import upstream as module
-from proxy.net.upstream import MAX_EXTRA_ATTEMPTS, Upstream
+from proxy.net.upstream import Upstream
 from proxy.net.upstream_resolver import UpstreamResolver
 
 
@@ -147,22 +147,6 @@ async def test_the_next_address_is_tried_at_once_after_one_that_refuses(broker, 
     upstream = named(monkeypatch, Upstream(Endpoint("broker", 9092), 600.0), refusing, broker.getsockname())
     async with asyncio.timeout(60):
         (await upstream.connect()).close()
-
-
-@pytest.mark.slow
-async def test_many_clients_have_few_attempts_beside_their_first(broker, silent, monkeypatch):
-    """So many descriptors are taken of the reserve, and no more; all of them are connected."""
-    broker.listen(100)
-    monkeypatch.setattr(module, "ATTEMPT_DELAY", 0.05)
-    upstream = named(monkeypatch, Upstream(Endpoint("broker", 9092), 20.0), silent, broker.getsockname())
-    most, before = 0, open_sockets()
-    connecting = [asyncio.create_task(upstream.connect()) for _ in range(100)]
-    while not all(task.done() for task in connecting):
-        most = max(most, open_sockets() - before)
-        await asyncio.sleep(0.02)
-    assert most <= len(connecting) + MAX_EXTRA_ATTEMPTS
-    for task in connecting:
-        task.result().close()
 
 
 async def settled() -> None:

@@ -6,7 +6,6 @@ import socket
 from collections.abc import AsyncIterator
 
 import pytest
-import uvloop
 
 from proxy.core.counters import ListenerCounters
 from proxy.features.catalog import AUDIT_EVENT_SCHEMA, SUPPORTED, LevelRange
@@ -175,24 +174,3 @@ async def test_what_the_kernel_refuses_for_a_moment_is_sent_later():
         assert came == [RequestSnapshot(1), RequestSnapshot(2)], problem
     main.close()
     worker.close()
-
-
-def test_all_that_came_before_the_end_is_taken_in_and_then_the_end():
-    async def scenario() -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        came: list[object] = []
-        ended = asyncio.Event()
-        main = IpcChannel(ours, ToMain, lambda *_: None)
-        for number in range(200):
-            main.send(RequestSnapshot(number))
-        assert not main.is_full
-        worker = IpcChannel(theirs, ToWorker, lambda message, _: came.append(message), on_peer_gone=ended.set)
-        worker.send(ConnectionsClosed([1]))  # never read, which makes the end an error for uvloop
-        main.flush_and_close()
-        async with asyncio.timeout(60):
-            await ended.wait()
-        assert came == [RequestSnapshot(number) for number in range(200)]
-        worker.close()
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # what the sidecar runs on
-        runner.run(scenario())

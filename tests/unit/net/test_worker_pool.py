@@ -4,8 +4,7 @@ import asyncio
 import os
 import socket
 import subprocess
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,8 +14,7 @@ from proxy.errors import LocalError
 from proxy.features.records import FeatureUpdate
 from proxy.features.updates import ENDED, ENDING, UpdateRequest, UpdateResult
 from proxy.net import worker_pool
-from proxy.net.consumer_handover import refuse_consumer
-from proxy.net.feature_update_calls import FeatureUpdateCalls, fail_update
+from proxy.net.feature_update_calls import FeatureUpdateCalls
 from proxy.net.ticker import Ticker
 from proxy.net.worker_ipc import (
     ConfigPrepared,
@@ -26,36 +24,17 @@ from proxy.net.worker_ipc import (
     IpcChannel,
     PrepareConfig,
     StartWorker,
-    TakeConnection,
     ToWorker,
     UpdateConfig,
     WorkerReady,
 )
 from proxy.net.worker_pool import WorkerPool
-from proxy.net.worker_process import SpawnedWorker, WorkerProcess, _without_spool
-from proxy.telemetry.snapshot import Snapshot, add_counters, sum_snapshots
+from proxy.net.worker_process import SpawnedWorker, _without_spool
+from proxy.telemetry.snapshot import Snapshot, add_counters
 
 LISTENER = {"name": "CLIENT", "bind": "127.0.0.1:9092", "upstream": "127.0.0.1:19092"}
 CONFIG = Config.model_validate({"broker.id": 1, "workers": 2, "listeners": [LISTENER]})
 OTHER_OBSERVERS = CONFIG.model_copy(update={"observers": {"observers.audit:AuditObserver": {"key": "value"}}})
-
-
-async def test_another_thread_sums_up_copies_of_the_counters(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = WorkerPool(CONFIG, Ticker())
-    live = pool.listener_counters["CLIENT"]
-    live.accepted = 3
-    threads: list[threading.Thread] = []
-
-    def sum_elsewhere(snapshots: Iterable[Snapshot]) -> Snapshot:
-        threads.append(threading.current_thread())
-        live.closed["evicted"] += 1  # as the event loop might meanwhile
-        return sum_snapshots(snapshots)
-
-    monkeypatch.setattr(worker_pool, "sum_snapshots", sum_elsewhere)
-    summed = await pool.snapshot()
-    assert threads != [threading.main_thread()]
-    assert (summed.listener_counters["CLIENT"].accepted, summed.workers) == (3, {1: 0, 2: 0})
-    assert not summed.listener_counters["CLIENT"].closed
 
 
 class ScriptedWorkers:
@@ -171,34 +150,6 @@ def test_what_it_had_in_memory_is_lost_and_what_it_had_on_disk_is_left() -> None
         emitted=105, delivered=53, dropped={"too_large": 10, "worker_lost": 7}, spooled=2, spool_bytes=3500,
         undelivered={1: 2}, levels={1: 1}, searched={9.0: 1}, left=33,
     )  # fmt: skip
-
-
-async def test_a_connection_of_a_listener_that_it_never_knew_is_lost_with_it() -> None:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    process = subprocess.Popen(["sleep", "60"])  # noqa: ASYNC220  # it starts at once
-    closed: list[int] = []
-    worker = WorkerProcess(
-        1,
-        CONFIG,
-        SpawnedWorker(process, os.pidfd_open(process.pid), ours),
-        on_capacity=lambda: None,
-        on_connection_closed=closed.append,
-        on_logins=lambda logins, earlier: None,
-        on_feature_update=fail_update,
-        on_consumer=refuse_consumer,
-        on_exit=lambda worker, unsent: None,
-    )
-    client, accepted = socket.socketpair()
-    worker.send_connection(TakeConnection("NEW", "127.0.0.1", 1, 7), accepted)
-    assert worker.last_snapshot().listener_counters["NEW"].active == 1
-    worker.kill()
-    async with asyncio.timeout(60):
-        await worker.exited.wait()
-    assert closed == [7]
-    lost = worker.last_snapshot().listener_counters["NEW"]
-    assert (lost.active, lost.closed) == (0, {"worker_lost": 1})
-    client.close()
-    theirs.close()
 
 
 # ---- updates of features that clients of a worker ask for ------------------------------------------------------------

@@ -1,14 +1,10 @@
 """Observers that do well and observers that do harm, named in tests as ``tests.unit.observers.fakes:Class``."""
 
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from observers.api import TOPIC_NAME, ConnectionChange, Context, ObservableStruct, ObservedExchange, ThrottleReport
-
-calls: list[str] = []
-"""Names of classes in the order their ``configure`` and ``close`` were called; cleared by each test that reads it."""
 
 GATE_TIMEOUT = 300
 """Seconds until a gate that a test forgot opens by itself: a busy machine may take a minute to prepare what waits."""
@@ -28,7 +24,6 @@ class Keeper:
     def configure(self, configs: Mapping[str, Any]) -> None:
         self.configs = configs
         self.life.append("configure")
-        calls.append(f"{type(self).__name__}.configure")
 
     def record_exchanges(self, exchanges: Sequence[ObservedExchange], dropped: int) -> None:
         self.life.append("record")
@@ -39,7 +34,6 @@ class Keeper:
     def close(self, timeout: float) -> None:
         self.close_timeout = timeout
         self.life.append("close")
-        calls.append(f"{type(self).__name__}.close")
 
 
 class Second(Keeper):
@@ -70,26 +64,6 @@ class Thrower(Keeper):
         if self.error is not None:
             raise self.error
         super().record_exchanges(exchanges, dropped)
-
-
-class Refuser(Keeper):
-    def configure(self, configs: Mapping[str, Any]) -> None:
-        raise ValueError("audit.topic is empty")
-
-
-class Leaver(Keeper):
-    def configure(self, configs: Mapping[str, Any]) -> None:
-        raise SystemExit(3)
-
-
-class Meddler(Keeper):
-    def configure(self, configs: Mapping[str, Any]) -> None:
-        configs["broker.id"] = 99  # type: ignore[index]  # the point: it must not be possible
-
-
-class HangsInClose(Keeper):
-    def close(self, timeout: float) -> None:
-        threading.Event().wait()
 
 
 class NeedsArguments:
@@ -212,11 +186,6 @@ class Sparing(ByteCounts):
         return api_key == 3
 
 
-class Undecided(Keeper):
-    def wants(self, api_key: int, api_version: int) -> bool:
-        raise RuntimeError("no idea")
-
-
 class TooManyArguments(Keeper):
     def record_exchanges(self, exchanges: Sequence[Any], dropped: int, more: int) -> None:  # type: ignore[override]
         return
@@ -225,14 +194,6 @@ class TooManyArguments(Keeper):
 class Asynchronous(Keeper):
     async def record_exchanges(self, exchanges: Sequence[Any], dropped: int) -> None:  # type: ignore[override]
         return
-
-
-class Slow(Keeper):
-    """Takes its time with each call."""
-
-    def record_exchanges(self, exchanges: Sequence[ObservedExchange], dropped: int) -> None:
-        time.sleep(0.02)
-        super().record_exchanges(exchanges, dropped)
 
 
 class GatedReader(ByteCounts):

@@ -10,20 +10,17 @@ from typing import Any
 
 import msgspec
 import pytest
-from structlog.testing import capture_logs
 
 from observers.audit import AuditObserver
-from observers.cluster_events import InventoryEvent, InventoryTopic
 from observers.delivery_accounting import Gap
 from observers.event import Envelope, RollupEvent
 from observers.event_blocks import Chunk, EncodedEvents
 from observers.event_observer import MIN_CLOCK_STEP, STATUS_INTERVAL
-from observers.inventory import Inventory, inventory_events
+from observers.inventory import Inventory
 from observers.outbox import OutboxStats
 from proxy.core.exchange import ConnectionTransition, ItemErrorFacts, ItemErrors, RequestResource, RequestResources
 from tests.unit.observers.audit_levels import configs as given_to_observers
 from tests.unit.observers.samples import connection, exchange, fetch, produce, report
-from tests.unit.observers.test_consumed_records import BASE, fetched
 
 
 class Kept:
@@ -138,17 +135,6 @@ def heartbeat(group: bytes) -> Any:
     return one
 
 
-def test_events_of_all_kinds_share_their_numbers(auditing: Auditing) -> None:
-    observer, outbox = auditing()
-    observer.record_exchanges([exchange(), exchange()], 0)
-    observer.record_changes([closed()], 0)
-    observer.record_throttles([report(), report(address="*")], 0)
-    observer.record_exchanges([exchange()], 0)
-    assert kinds(outbox) == ["request", "request", "connection", "throttle", "throttle", "request"]
-    assert [event.seq for event in outbox.events] == [1, 2, 3, 4, 5, 6]
-    assert (outbox.taken, outbox.hidden, outbox.lost) == (6, 0, {})
-
-
 @pytest.mark.promise("audit-event.md", "What the audit did not get has numbers, and is lost as observer_queue.")
 def test_what_was_lost_before_has_numbers_and_a_reason(auditing: Auditing) -> None:
     observer, outbox = auditing()
@@ -174,20 +160,6 @@ def test_members_beyond_the_bounds_of_an_interval_are_lost_with_a_reason(
     assert [event.seq for event in outbox.events[5:]] == [9, 10, 11]
     assert outbox.lost == {"interval_full": 3}
     assert outbox.taken == 5
-
-
-def test_what_is_hidden_was_seen_and_has_no_number(auditing: Auditing) -> None:
-    observer, outbox = auditing(**{"topic": "audit", "exclude.topics": ["a"], "exclude.principals": ["User:probe"]})
-    probe = connection(principal="User:probe", principal_source="sasl")
-    observer.record_exchanges(
-        [produce([(b"audit", 0, 1, 1)]), produce([(b"a", 0, 1, 1)]), exchange(connection=probe), exchange()], 0
-    )
-    observer.record_changes([ConnectionTransition(probe, "opened", 1.0)], 0)
-    observer.record_throttles([report()], 0)
-    assert kinds(outbox) == ["request", "request", "throttle"]
-    assert (outbox.taken, outbox.hidden) == (6, 3)
-    observer.close(0)
-    assert outbox.events[-1].hidden_by == {"principal User:probe": 2, "topic a": 1}
 
 
 def test_what_is_hidden_in_part_was_seen_has_a_number_and_is_counted(auditing: Auditing) -> None:
@@ -230,18 +202,6 @@ def test_requests_are_reported_together_once_their_interval_is_over(
     assert [event.requests for event in outbox.events[2:]] == [1], "traffic itself ends an interval"
     observer.record_exchanges([exchange(client_id=str(n)) for n in range(25_000)], 0)
     assert len(outbox.json) > 20_000, "too many keys are reported at once"
-
-
-def test_what_is_lost_has_a_number_each_and_what_is_hidden_none(
-    rolling: tuple[AuditObserver, Kept], clock: Clock
-) -> None:
-    observer, outbox = rolling
-    lost = [exchange(received_at=float("nan")), exchange(client_id="\ud800")]
-    observer.record_exchanges([*lost, produce([(b"hidden", 0, 1, 1)]), exchange()], 7)
-    assert outbox.lost == {"observer_queue": 7, "failed": 1, "not_encodable": 1}
-    assert (outbox.seq, outbox.taken, outbox.hidden) == (9, 10, 1)
-    observer.close(0)
-    assert (outbox.seq, outbox.taken) == (11, 11)
 
 
 @pytest.mark.promise("changes.md", "In mode rollup, changes and denials are events of their own.")
@@ -288,17 +248,6 @@ def test_what_changed_something_is_always_an_event(rolling: tuple[AuditObserver,
     assert Counter(event.api_key for event in outbox.events) == {19: 300}
 
 
-def test_fetches_keep_their_order_where_one_is_denied(rolling: tuple[AuditObserver, Kept]) -> None:
-    """The session that a denied fetch opens is known to those that follow."""
-    observer, outbox = rolling
-    opened = fetched(offset=BASE + 3, epoch=0, answered_session=7, error_code=29)
-    followed = [fetched(offset=None, epoch=epoch) for epoch in (1, 2)]
-    observer.record_exchanges([opened, *followed], 0)
-    observer.close(0)
-    (rollup,) = [event for event in outbox.events if isinstance(event, RollupEvent)]
-    assert [(one.records, one.estimated_records) for one in rollup.per_topic] == [(2 * 27, 0)]
-
-
 @pytest.mark.promise("audit-event.md", "A run's accounts are reported every ten seconds and as its last event.")
 def test_a_status_comes_every_ten_seconds_and_as_the_last_event(auditing: Auditing, clock: Clock) -> None:
     observer, outbox = auditing(**{"exclude.topics": ["hidden"]})
@@ -322,18 +271,6 @@ def test_a_status_comes_every_ten_seconds_and_as_the_last_event(auditing: Auditi
     assert len(outbox.events) == 6
 
 
-def test_losses_are_logged_with_the_next_status(auditing: Auditing, clock: Clock) -> None:
-    observer, outbox = auditing()
-    with capture_logs() as logged:
-        for lost in (20, 0, 3):
-            observer.record_exchanges([exchange()], lost)
-            clock.now += STATUS_INTERVAL
-            outbox.tick()
-        observer.close(0)
-    reported = [(one["lost"], one["in_total"]) for one in logged if one["event"] == "audit_events_lost"]
-    assert reported == [({"observer_queue": 20}, 20), ({"observer_queue": 3}, 23)]
-
-
 @pytest.mark.promise("audit-event.md", "A status says by how much the wall clock was set since the last one.")
 def test_a_clock_that_was_set_is_reported_once(auditing: Auditing, clock: Clock) -> None:
     for step, reported in ((MIN_CLOCK_STEP * 0.9, 0), (3600.5, 3_600_500), (-7.25, -7250)):
@@ -343,33 +280,6 @@ def test_a_clock_that_was_set_is_reported_once(auditing: Auditing, clock: Clock)
             clock.now += STATUS_INTERVAL
             outbox.tick()
         assert [event.clock_step_ms for event in outbox.events] == [reported, 0], step
-
-
-def test_gaps_have_the_next_numbers(auditing: Auditing, clock: Clock) -> None:
-    observer, outbox = auditing()
-    observer.record_exchanges([exchange()], 0)
-    outbox.gaps = [Gap("killed", "earlier", 5, 9), Gap("too_large", "boot", 1, 1)]
-    clock.now += STATUS_INTERVAL
-    outbox.tick()
-    assert kinds(outbox) == ["request", "gap", "gap", "sidecar_status"]
-    gaps = outbox.events[1:3]
-    got = [(gap.seq, gap.reason, gap.lost_boot_id, gap.lost_first_seq, gap.lost_last_seq) for gap in gaps]
-    assert got == [(2, "killed", "earlier", 5, 9), (3, "too_large", "boot", 1, 1)]
-    assert outbox.taken == 1
-    outbox.growing = [Gap("failed", "boot", 4, 4)]
-    observer.close(0)
-    assert kinds(outbox)[4:] == ["gap", "sidecar_status"]
-
-
-def test_a_list_of_topics_is_reported_until_the_end(auditing: Auditing) -> None:
-    observer, outbox = auditing()
-    listed: list[InventoryEvent] = inventory_events([InventoryTopic(str(n)) for n in range(1500)], 7)
-    observer._inventory._publish(listed)
-    got = [(event.seq, event.part, event.parts, event.ts) for event in outbox.events]
-    assert got == [(1, 1, 2, 7), (2, 2, 2, 7)]
-    observer.close(0)
-    observer._inventory._publish(listed)
-    assert kinds(outbox) == ["topic_inventory"] * 2 + ["sidecar_status"]
 
 
 @pytest.mark.promise("audit-event.md", "Groups and ends of partitions are reported at an interval, in each mode.")

@@ -1,16 +1,13 @@
 """What the producer says of records, without a cluster: a producer that never reaches one, and errors made up."""
 
-import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
 
-from observers import audit_producer as module
 from observers.audit_producer import AuditProducer, producer_settings
-from observers.kafka_admin import DAY_MS, AuditTopicState, KafkaAdmin, find_topic_problems
+from observers.kafka_admin import DAY_MS, KafkaAdmin, find_topic_problems
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:1"}
 
@@ -34,29 +31,6 @@ def producer(settled: Settled) -> Iterator[AuditProducer]:
     )
     yield producer
     producer.close(0)
-
-
-def test_a_topic_that_was_mended_has_no_problem_any_more(
-    producer: AuditProducer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answers = [AuditTopicState("cluster", {"compacted": "it is"}), AuditTopicState("cluster")]
-    mended = threading.Event()
-
-    def ensure_audit_topic(self: KafkaAdmin, topic: str, record: int) -> AuditTopicState:
-        if len(answers) == 1:
-            assert producer._topic_state == AuditTopicState("cluster", {"compacted": "it is"})
-            mended.set()
-            return answers[0]
-        return answers.pop(0)
-
-    monkeypatch.setattr(KafkaAdmin, "ensure_audit_topic", ensure_audit_topic)
-    monkeypatch.setattr(module, "TOPIC_CHECK_INTERVAL", 0.01)
-    producer.start()
-    assert mended.wait(60)
-    deadline = time.monotonic() + 60
-    while producer.problems:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_what_is_too_large_is_reported_at_once_and_what_finds_no_room_is_not_taken(
@@ -148,16 +122,6 @@ def test_after_a_batch_is_refused_each_record_has_one_of_its_own(producer: Audit
     assert (settled, producer.queued, producer.queued_bytes) == ([], 3, 9)
     report("first", 3, KafkaError(KafkaError.INVALID_RECORD), Message(None))
     assert ([(load, retriable) for load, _, retriable in settled], producer.queued) == ([("first", False)], 2)
-
-
-def test_at_the_end_what_both_producers_hold_is_taken_back(producer: AuditProducer, settled: Settled) -> None:
-    producer.send(b"x", "shared")
-    producer._stop_sharing()
-    producer.send(b"x", "alone")
-    producer.poll(0)
-    producer.close(0)
-    assert settled == [("shared", "closed", True), ("alone", "closed", True)]
-    assert (producer.queued, producer.queued_bytes) == (0, 0)
 
 
 @pytest.mark.promise("audit-delivery.md", "Settings of the audit topic by which events are lost are problems.")

@@ -64,15 +64,6 @@ def test_a_request_waits_for_the_rest_of_the_throttle_time_of_those_before_it(mu
         assert muted(*exchanges) == expected, exchanges
 
 
-def test_what_is_no_throttle_or_has_no_answer_changes_nothing(muted: Muted, audit_filter: AuditFilter) -> None:
-    for throttle_ms in (0, -1):
-        assert muted(one(1.0, 2.0, throttle_ms), one(1.5, 2.5)) == [0, 0]
-        assert not audit_filter.muting.spans
-    for outcome in ("no_response", "connection_lost"):
-        lost = one(9.0, 0.0, outcome=outcome, response_bytes=0)
-        assert muted(one(1.0, 2.0, 500), lost, one(1.5, 2.75)) == [0, 0, 500_000], outcome
-
-
 def test_what_is_kept_is_bounded_and_nothing_of_a_connection_that_is_read_again_or_has_ended(
     muted: Muted, audit_filter: AuditFilter
 ) -> None:

@@ -7,21 +7,14 @@ import pytest
 
 from observers.audit_filter import AuditFilter
 from observers.connection_writer import encode_connection_changes
-from observers.event import ConnectionEvent, ThrottleEvent
+from observers.event import ConnectionEvent
 from observers.event_blocks import Chunk
-from observers.numbered_events import encode_throttle_reports
 from observers.topic_names import TopicNames
 from proxy.core.exchange import Change, ConnectionTransition, PrincipalSource
 from proxy.core.names import clip
-from tests.unit.observers.samples import connection, report
+from tests.unit.observers.samples import connection
 
 SCOPE = AuditFilter(TopicNames(dict), topics={"a"}, principals={"User:probe"})
-
-THROTTLE = (
-    b'{"kind":"throttle","seq":7,"listener":"CLIENT","client_ip":"10.0.0.7","scope":"ip",'
-    b'"quota":"connection_creation_rate","action":"hold","count":3,"limit":20,"observed":21.5,'
-    b'"ts_first":1700000100000000,"ts_last":1700000100250000,"delay_ms":750}'
-)
 
 
 def change(kind: Change, *, at: float = 4.5, of: Any = None, **values: Any) -> ConnectionTransition:
@@ -74,26 +67,6 @@ def test_excluded_principals_are_hidden_once_they_are_known_to_be_who_they_say()
     assert ([one.seq for one in events_in(chunk)], made.last, made.hidden) == ([7, 8], 8, 1)
 
 
-def test_numbers_are_those_of_the_changes_whatever_is_lost_among_many() -> None:
-    lost = connection(principal="\ud800")
-    changes = [change("opened", of=lost if n in (60, 61, 199) else None, at=n / 8) for n in range(200)]
-    made = encode_connection_changes(changes, 1, 0.0, SCOPE)
-    found = {}
-    for chunk in made.chunks:
-        events = events_in(chunk)
-        assert (events[0].seq, len(events)) == (chunk.first, chunk.count)
-        found |= {event.seq: event.ts for event in events}
-    assert found == {n + 1: n * 125_000 for n in range(200) if n not in (60, 61, 199)}
-    assert (made.last, made.not_encodable) == (200, 3)
-    # A number that JSON cannot say loses that event alone with its number.
-    for number in (float("nan"), float("inf")):
-        made = encode_connection_changes([change("opened"), change("opened", at=number)], 1, 0.0, SCOPE)
-        assert ([chunk.first for chunk in made.chunks], made.last, made.failed) == ([1], 2, 1)
-        made = encode_throttle_reports([report(), report(observed=number), report()], 1, 0.0)
-        got = ([(chunk.first, chunk.count) for chunk in made.chunks], made.last, made.failed)
-        assert got == ([(1, 1), (3, 1)], 3, 1)
-
-
 @pytest.mark.promise("audit-event.md", "A client's string of more than 256 bytes is cut, and ends with its hash.")
 def test_texts_of_clients_are_cut_and_escaped() -> None:
     long = connection(
@@ -105,17 +78,3 @@ def test_texts_of_clients_are_cut_and_escaped() -> None:
     assert (event.sasl_mechanism, event.client_software_version) == (clip("X" * 999), clip("é" * 999))
     assert event.tls_client_serial == clip("0" * 999)
     assert len(event.sasl_mechanism.encode()) <= 256 + len("…".encode()) + 16
-
-
-def test_the_event_of_a_throttle_says_what_its_report_says() -> None:
-    (chunk,) = encode_throttle_reports([report()], 7, 1_700_000_000.0).chunks
-    assert (chunk.first, chunk.count, chunk.json) == (7, 1, THROTTLE)
-    dropped = report(address="*", quota="connections", action="drop", limit=100, observed=101 / 3, delay_ms=0)
-    of_principal = report(scope="principal", principal="User:alice")
-    json = b",".join(chunk.json for chunk in encode_throttle_reports([dropped, of_principal], 1, 0.0).chunks)
-    assert json.count(b"delay_ms") == 1, "what is nothing is left out"
-    first, second = msgspec.json.decode(b"[%b]" % json, type=list[ThrottleEvent])
-    assert first == ThrottleEvent(
-        1, "CLIENT", "*", "ip", "connections", "drop", 3, 100, 33.667, 100_000_000, 100_250_000
-    )
-    assert (second.scope, second.principal, second.client_ip) == ("principal", "User:alice", "10.0.0.7")

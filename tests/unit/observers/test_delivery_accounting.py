@@ -2,7 +2,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from observers.delivery_accounting import MAX_PENDING_GAPS, DeliveryAccounting, DeliveryCounts, Gap
+from observers.delivery_accounting import DeliveryAccounting, DeliveryCounts, Gap
 from observers.event_blocks import Chunk
 
 
@@ -48,17 +48,6 @@ def test_at_the_end_gaps_that_might_have_grown_are_reported() -> None:
     assert accounting.drain_gaps() == []
     assert accounting.drain_gaps(ending=True) == [gap("failed", 2, 3)]
     assert accounting.drain_gaps(ending=True) == []
-
-
-def test_numbers_that_nobody_gave_a_reason_for_are_lost_all_the_same() -> None:
-    accounting = DeliveryAccounting("me")
-    given(accounting, chunk(1, 2), last=5, lost={"observer_queue": 1})
-    assert accounting.counts().dropped == {"observer_queue": 1, "failed": 2}
-    assert balanced(accounting.counts())
-    accounting = DeliveryAccounting("me")
-    for n in range(MAX_PENDING_GAPS + 5):
-        accounting.add_gap(gap("killed", 1, 1, f"boot{n}"))
-    assert len(accounting.drain_gaps()) == MAX_PENDING_GAPS, "gaps that nobody takes are bounded"
 
 
 def test_a_gap_is_reported_once_its_event_is_kept_and_reported_again_if_that_is_lost() -> None:

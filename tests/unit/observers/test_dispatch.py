@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from observers.circuit_breaker import BREAKER_OPEN_TIME, MAX_CONSECUTIVE_FAILURES
-from observers.dispatch import MAX_BATCH_BYTES, MAX_BATCH_EXCHANGES, Dispatcher
+from observers.dispatch import MAX_BATCH_EXCHANGES, Dispatcher
 from observers.errors import ObserverError
 from observers.observer_thread import MAX_KEPT_BYTES, MAX_QUEUED_WEIGHT
 from observers.queue_weight import queue_weight
@@ -22,7 +21,6 @@ from proxy.core.observation_interest import (
     WANT_REQUEST_BODY,
     WANT_RESPONSE_BODY,
 )
-from tests.unit.observers import fakes
 from tests.unit.observers.samples import change, connection, exchange, fetch, produce, report
 
 FAKES = "tests.unit.observers.fakes"
@@ -91,21 +89,6 @@ def test_what_cannot_be_an_observer_is_refused_by_name() -> None:
         Dispatcher([f"{FAKES}:Keeper"] * 2, {})
 
 
-def test_a_refused_configuration_stops_the_start_and_closes_those_before() -> None:
-    for name, says in (
-        ("Refuser", "ValueError: audit.topic is empty"),
-        ("Leaver", "SystemExit: 3"),
-        ("Meddler", "does not support item assignment"),
-        ("Undecided", "failed to answer wants or keeps: RuntimeError: no idea"),
-    ):
-        fakes.calls.clear()
-        dispatcher = Dispatcher([f"{FAKES}:Keeper", f"{FAKES}:{name}", f"{FAKES}:Second"], {})
-        with pytest.raises(ObserverError, match=says):
-            dispatcher.start()
-        assert (fakes.calls[0], fakes.calls[-1]) == ("Keeper.configure", "Keeper.close"), name
-        assert "Second.configure" not in fakes.calls or name == "Undecided"
-
-
 @pytest.mark.promise("observers.md", "An observer is configured first, and called no more after close.")
 def test_an_observer_is_configured_and_then_gets_all_in_order_on_its_own_thread_until_it_is_closed() -> None:
     dispatcher = started("Keeper", "Second")
@@ -125,21 +108,6 @@ def test_an_observer_is_configured_and_then_gets_all_in_order_on_its_own_thread_
         assert (fake.life[0], set(fake.life[1:-1]), fake.life[-1]) == ("configure", {"record"}, "close")
         assert set(fake.dropped) == {0}
         assert 0 < fake.close_timeout <= 60
-
-
-def test_much_at_once_is_handed_over_in_order_in_batches_of_a_bounded_size() -> None:
-    """Bounded in exchanges and, where there are observers of bodies, in bytes."""
-    for names, count, more in (
-        (["Keeper"], 2 * MAX_BATCH_EXCHANGES + 1, {}),
-        (["Keeper", "ByteCounts"], 7, {"response_raw": bytes(MAX_BATCH_BYTES // 3)}),
-    ):
-        dispatcher = started(*names)
-        for n in range(count):
-            dispatcher.record_exchange(exchange(correlation_id=n, **more))
-        dispatcher.close(60)
-        keeper = observer(dispatcher, "Keeper")
-        assert [one.correlation_id for one in keeper.seen] == list(range(count))
-        assert keeper.life.count("record") == 3, names
 
 
 def test_weight_counts_exchanges_their_partitions_and_long_names() -> None:
@@ -314,31 +282,6 @@ def test_changes_and_throttles_count_for_what_may_wait_and_a_loss_is_reported_wi
         assert dispatcher.stats()[0].delivered == MAX_QUEUED_WEIGHT + 2, record
 
 
-def test_losses_are_distinguished_by_their_reason() -> None:
-    asked, may_go_on = threading.Event(), threading.Event()
-    may_go_on.set()
-
-    def clock() -> float:
-        asked.set()
-        assert may_go_on.wait(60)
-        return 0.0
-
-    dispatcher = started("Thrower", clock=clock)
-    for _ in range(MAX_CONSECUTIVE_FAILURES + 3):
-        feed(dispatcher, 1)
-    settled(dispatcher)
-    assert dispatcher.stats()[0].dropped == {"queue_full": 0, "breaker_open": 3, "closing": 0}
-    asked.clear()
-    may_go_on.clear()
-    feed(dispatcher, 1)
-    assert asked.wait(60)  # the observer's thread is at it, so that the next one still waits when all is closed
-    dispatcher.record_exchange(exchange())
-    dispatcher.close(0.0)
-    may_go_on.set()
-    settled(dispatcher)
-    assert dispatcher.stats()[0].dropped == {"queue_full": 0, "breaker_open": 4, "closing": 1}
-
-
 @pytest.mark.promise("observers.md", "Whatever an observer raises is counted as a failure of that one alone.")
 def test_whatever_is_raised_ends_there_and_the_others_get_everything() -> None:
     for error in (
@@ -388,32 +331,6 @@ def test_the_breaker_opens_after_its_limit_and_one_call_tries_again_after_the_pa
     assert thrower.dropped == [4, 0]
 
 
-def test_an_observer_that_never_returns_costs_the_others_nothing_and_is_called_no_more() -> None:
-    dispatcher, gated = held("Gated", "Keeper")
-    feed(dispatcher, 7)
-    until(lambda: dispatcher.stats()[1].delivered == 8)
-    closing = threading.Thread(target=dispatcher.close, args=[0.2])
-    closing.start()
-    until(lambda: observer(dispatcher, "Keeper").life[-1] == "close")
-    closing.join(60)
-    assert not closing.is_alive()
-    assert dispatcher.stats()[0].queued == 8
-    gated.gate.set()
-    until(lambda: not any(t.name.endswith(":Gated") for t in threading.enumerate()))
-    assert gated.life == ["configure", "record"], "the call that hung ended; none came after it, close neither"
-
-
-def test_a_hanging_close_is_abandoned_and_a_slow_call_counted() -> None:
-    dispatcher = started("HangsInClose", "Slow")
-    for _ in range(2):
-        feed(dispatcher, 1)
-        settled(dispatcher)
-    with capture_logs() as logs:
-        dispatcher.close(0.2)
-    assert ("observer_abandoned", f"{FAKES}:HangsInClose") in [(line["event"], line["observer"]) for line in logs]
-    assert dispatcher.stats()[1].slow == 2
-
-
 @pytest.mark.promise("observers.md", "A method with the keyword context gets the client, times and result.")
 def test_what_else_is_known_is_given_to_those_that_take_it() -> None:
     dispatcher = started("Curious")
@@ -447,39 +364,6 @@ def test_correlation_ids_are_unique_and_no_response_is_reported_where_none_came(
     assert counts.clients == {("10.0.0.7", "User:ANONYMOUS")}
     got = [(s.delivered, s.failed, s.errors) for s in dispatcher.stats()]
     assert got == [(4, 0, {}), (2, 2, {"record_response": 2})], "one of which a half failed is failed"
-
-
-def replaced(dispatcher: Dispatcher, name: str) -> Any:
-    """An observer with other settings is configured beside the running one, and takes its place."""
-    wanted = {f"{FAKES}:{name}": {"top": 5}}
-    dispatcher.replace(dispatcher.configure_beside(wanted), wanted, 60.0)
-    return observer(dispatcher, name)
-
-
-def test_each_exchange_goes_to_one_of_the_two_and_the_counts_go_on() -> None:
-    dispatcher = started("Gated", "Second")
-    first = observer(dispatcher, "Gated")
-    feed(dispatcher, 3)
-    assert first.entered.wait(60)
-    for _ in range(2):
-        dispatcher.record_exchange(exchange())  # not flushed when the replacement comes
-    second = replaced(dispatcher, "Gated")
-    feed(dispatcher, 4)
-    second.gate.set()
-    assert second is not first
-    assert dict(second.configs["settings"]) == {"top": 5}
-    until(lambda: dispatcher.stats()[0].delivered == 4)
-    [stats, _] = dispatcher.stats()
-    assert (stats.delivered, stats.queued) == (4, 5), "the first one still has all of its own"
-    first.gate.set()
-    until(lambda: first.life[-1] == "close")
-    settled(dispatcher)
-    [stats, other] = dispatcher.stats()
-    assert (len(first.seen), len(second.seen)) == (5, 4)
-    assert (stats.delivered, stats.failed, sum(stats.dropped.values()), stats.queued) == (9, 0, 0, 0)
-    assert (other.delivered, observer(dispatcher, "Second").life.count("configure")) == (9, 1)
-    dispatcher.close(5)
-    assert dispatcher.stats()[0].delivered == 9
 
 
 def test_an_observer_that_cannot_be_replaced_leaves_the_running_one_alone() -> None:
@@ -523,7 +407,7 @@ def test_an_idle_observer_gets_them_on_its_own_thread_and_the_same_ones_once() -
     assert observer(dispatcher, "Keeper").life == ["configure", "close"]
 
 
-def test_levels_come_before_what_waits_again_after_a_failure_and_to_a_replacement() -> None:
+def test_levels_come_before_what_waits_and_again_after_a_failure() -> None:
     dispatcher, follower = held("GatedFollower")
     feed(dispatcher, 1)
     feed(dispatcher, 1)
@@ -548,12 +432,6 @@ def test_levels_come_before_what_waits_again_after_a_failure_and_to_a_replacemen
     dispatcher.close(60)
     assert follower.levels == [{"a": 1}]
     assert (dispatcher.stats()[0].delivered, dispatcher.stats()[0].failed) == (3, 0)
-    # An observer that replaces another gets the current ones.
-    dispatcher = started("Follower")
-    dispatcher.set_finalized_levels({"a": 1})
-    follower = replaced(dispatcher, "Follower")
-    until(lambda: follower.levels == [{"a": 1}])
-    dispatcher.close(60)
 
 
 # ---- threads ---------------------------------------------------------------------------------------------------------

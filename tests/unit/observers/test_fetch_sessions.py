@@ -4,7 +4,6 @@ from typing import Any
 import pytest
 
 from observers.fetch_sessions import (
-    EMPTY_LIST_RETRY_INTERVAL,
     MAX_POLLED_CONNECTIONS,
     MAX_POLLED_TOPICS,
     MAX_TOPIC_NAME_BYTES,
@@ -127,21 +126,6 @@ def test_topics_that_returned_nothing_are_reported_once_a_minute_the_session_s_i
     assert got == ("a", "b", "c", "d")
 
 
-def test_where_every_topic_had_records_the_next_look_is_soon() -> None:
-    sessions = FetchSessions()
-    records = [(b"a", 0, 100, 3, 0)]
-    assert sessions.take_polled_topics(fetch([(b"a", 0)], records, answered_at=100.0), label) == ()
-    both = [(b"a", 0), (b"b", 0)]
-    for seconds, polled in [
-        (EMPTY_LIST_RETRY_INTERVAL - 1, ()),
-        (EMPTY_LIST_RETRY_INTERVAL, ("b",)),
-        (POLLED_LIST_INTERVAL, ()),
-        (POLLED_LIST_INTERVAL + 5, ("b",)),
-    ]:
-        one = fetch(both, records, answered_at=100.0 + seconds)
-        assert sessions.take_polled_topics(one, label) == polled
-
-
 def test_each_connection_has_its_own_minute_and_those_remembered_are_bounded() -> None:
     sessions = FetchSessions()
     polled = [fetch([(b"a", 0)], [], connection=connection(id=f"c{n}")) for n in range(MAX_POLLED_CONNECTIONS + 1)]
@@ -152,14 +136,3 @@ def test_each_connection_has_its_own_minute_and_those_remembered_are_bounded() -
     many = fetch([(b"%d" % n, 0) for n in range(MAX_POLLED_TOPICS + 1)], [])
     listed = FetchSessions().take_polled_topics(many, label)
     assert (len(listed), list(listed)) == (MAX_POLLED_TOPICS, sorted(listed))
-
-
-def test_what_cannot_be_reported_does_not_use_the_minute_up() -> None:
-    sessions = FetchSessions()
-    for changes in ({"response": None}, {"request": None}):
-        assert sessions.take_polled_topics(fetch([(b"a", 0)], [], **changes), label) == ()
-    assert sessions.take_polled_topics(later(9, (b"a", 0), error=INVALID_EPOCH), label) == ()
-    assert sessions.take_polled_topics(fetch([(b"a", 0)], []), label) == ("a",)
-    opening = fetch([(b"a", 0)], [(b"a", 0, 10, 1, 0)], session_epoch=0, answered_session=9)
-    sessions.record_fetch(opening)
-    assert sessions.take_polled_topics(opening, label) == (), "the session that it opens counts"

@@ -15,7 +15,6 @@ from observers import observed_counter as module
 from observers.observed_counter import (
     SHARED_MEMORY,
     ObservedCounter,
-    delete_counter,
     delete_orphaned_counters,
     read_counter,
 )
@@ -57,33 +56,6 @@ def test_the_count_of_a_dead_run_is_there_until_its_folder_is_gone(boot_id: str,
     assert read_counter(f"{boot_id}-2") == 7
     delete_orphaned_counters()
     assert read_counter(f"{boot_id}-2") == 0
-
-
-def test_the_counter_of_a_run_with_two_spools_stays_until_both_are_gone(boot_id: str, tmp_path: Path) -> None:
-    folders = [tmp_path / name / f"1-{boot_id}" for name in ("topic", "collector")]
-    for folder in folders:
-        folder.mkdir(parents=True)
-    counted_by_a_dead_one(boot_id, *folders)
-    for folder in folders:
-        delete_orphaned_counters()
-        delete_counter(boot_id)
-        assert read_counter(boot_id) == 7
-        shutil.rmtree(folder)
-    delete_counter(boot_id)
-    assert read_counter(boot_id) == 0
-
-
-def test_observers_of_one_process_share_its_count_and_no_other_takes_it_over(boot_id: str, tmp_path: Path) -> None:
-    shared = ObservedCounter(boot_id)
-    shared.keep(tmp_path / "topic")
-    kept = shared.memory
-    shared.keep(tmp_path / "collector")
-    assert shared.memory is kept
-    kept[0] = 5
-    assert read_counter(boot_id) == 5
-    second = counter(boot_id, tmp_path).memory
-    second[0] = 9
-    assert (kept[0], read_counter(boot_id)) == (5, 5)
 
 
 def counted_by_a_dead_one(boot_id: str, *folders: Path) -> None:

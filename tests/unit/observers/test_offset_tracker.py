@@ -173,17 +173,6 @@ def test_whom_the_broker_refuses_is_no_member_nor_who_only_reads_of_a_group() ->
     assert [(event.member_id, event.requests) for event in groups(offsets)] == [("m1", 1)], "one in a rebalance is"
 
 
-def test_commits_without_membership_and_in_transactions_say_so() -> None:
-    offsets = after(
-        exchange(COMMIT, resources=about(b"g", b"", (b"t", 0, 5))),
-        exchange(TXN_COMMIT, resources=about(b"g", b"m", (b"t", 0, 6))),
-        exchange(CONSUMER_HEARTBEAT, resources=about(b"new")),
-    )
-    assert [
-        (one.member_id, one.group_type, [each.transactional for each in one.committed]) for one in groups(offsets)
-    ] == [(None, None, [False]), ("m", None, [True]), ("m1", "consumer", [])]
-
-
 def test_topics_that_a_members_connection_fetched_are_reported() -> None:
     """Also after the events of the last interval were taken; and not of other connections."""
     offsets = after(exchange(HEARTBEAT, resources=about()))
@@ -206,19 +195,6 @@ def test_topics_that_a_members_connection_fetched_are_reported() -> None:
 
 
 def test_what_is_kept_of_an_interval_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a client that joins one group after the other the first ones still count."""
-    offsets = tracker()
-    monkeypatch.setattr(group_activity, "MAX_MEMBERS", 3)
-    for number in range(10):
-        one = exchange(HEARTBEAT, resources=about(b"g%d" % number), connection=connection(number))
-        offsets.record_exchanges([one], WALL)
-    again = exchange(HEARTBEAT, resources=about(b"g0"), connection=connection(0))
-    offsets.record_exchanges([again, fetched(b"t", 5, records=1, connection=connection(9))], WALL)
-    assert offsets.left_out == 7
-    assert [(event.group_id, event.requests) for event in groups(offsets)] == [("g0", 2), ("g1", 1), ("g2", 1)]
-    offsets.record_exchanges([again], WALL)
-    assert (offsets.left_out, len(groups(offsets))) == (0, 1), "the next interval has room"
-    monkeypatch.undo()
     monkeypatch.setattr(group_activity, "MAX_CONNECTIONS", 2)
     monkeypatch.setattr(group_activity, "MAX_OFFSETS", 2)
     monkeypatch.setattr(group_activity, "MAX_FETCHED", 1)

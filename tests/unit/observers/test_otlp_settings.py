@@ -12,9 +12,8 @@ from observers.cluster_id import ClusterId
 from observers.errors import ObserverError
 from observers.http_connection import Url
 from observers.opentelemetry import AUDIT_OBSERVER_NAME, OBSERVER_NAME, OpenTelemetryLogsObserver
-from observers.otlp_response import DELIVERED, MAX_RETRY_AFTER, ExportOutcome, outcome_of, retry_delay
+from observers.otlp_response import MAX_RETRY_AFTER, outcome_of
 from observers.otlp_settings import DEFAULTS, OtlpSettings, check_settings
-from observers.record_sender import FIRST_RETRY_DELAY, LAST_RETRY_DELAY
 from tests.unit.observers.audit_levels import configs as given_to_observers
 from tests.unit.observers.test_dispatch import until
 
@@ -144,22 +143,6 @@ def test_the_pause_that_a_collector_asks_for_is_bounded() -> None:
     ):
         outcome = outcome_of(503, {"retry-after": text}, b"", NOW)
         assert (outcome.reason, outcome.retry_after) == ("http_503", seconds), text
-
-
-def test_a_success_is_a_delivery_unless_its_body_is_too_large_to_say_what_was_refused() -> None:
-    for status in (200, 202, 204, 299):
-        assert outcome_of(status, {}, b"{}", NOW) == DELIVERED
-    assert outcome_of(200, {}, None, NOW) == ExportOutcome("response_too_large")
-    assert outcome_of(503, {}, None, NOW).retry_after == 0
-    assert outcome_of(400, {}, None, NOW) == ExportOutcome("http_400")
-
-
-def test_pauses_grow_up_to_a_bound_and_vary() -> None:
-    pauses = [retry_delay(attempt, 0, 1.0) for attempt in range(2000)]
-    assert pauses == sorted(pauses)
-    assert (pauses[0], pauses[-1]) == (FIRST_RETRY_DELAY, LAST_RETRY_DELAY)
-    assert retry_delay(0, 0, 0.0) == FIRST_RETRY_DELAY / 2
-    assert retry_delay(0, 30, 0.0) == 30
 
 
 class Cluster:

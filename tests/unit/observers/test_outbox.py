@@ -212,18 +212,6 @@ def test_events_that_the_destination_refused_are_counted_beside_those_it_took(de
     assert got == [Gap("rejected", desk.boot_id, 1, BLOCK), Gap("rejected", desk.boot_id, 2 * BLOCK + 1, 4 * BLOCK)]
 
 
-def test_what_is_left_at_the_end_is_lost(desk_of: DeskOf) -> None:
-    desk = desk_of()
-    desk.add()
-    desk.add(5)
-    desk.outbox.close(0)
-    assert (desk.stats().queued, desk.stats().dropped) == (0, {"no_cluster": BLOCK + 5})
-    desk = desk_of(ready=True)
-    desk.add()
-    desk.outbox.close(0)
-    assert (desk.stats().queued, desk.stats().dropped) == (0, {"closed": BLOCK})
-
-
 @pytest.mark.promise("audit-delivery.md", "What cannot be delivered at the end stays on disk.")
 def test_a_part_of_the_time_to_close_is_the_disk_s(
     desk_of: DeskOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -239,20 +227,6 @@ def test_a_part_of_the_time_to_close_is_the_disk_s(
     desk.outbox.close(2.0)
     assert 1.0 < desk.now - begun < 1.9
     assert desk.stats().spooled == BLOCK
-
-
-def test_halves_and_blocks_that_are_sent_again_keep_their_level(desk_of: DeskOf, tmp_path: Path) -> None:
-    desk = desk_of(tmp_path, ready=True)
-    desk.level(2)
-    desk.add()
-    desk.level(1)
-    desk.producer.end("too_large")
-    desk.producer.end("topic_authorization_failed", retriable=True)
-    assert desk.stats().undelivered == {1: 0, 2: BLOCK}
-    desk.turn(10)
-    desk.deliver()
-    assert {e["schema_level"] for e in desk.producer.arrived} == {2}
-    assert sorted(desk.arrived()) == list(range(1, BLOCK + 1))
 
 
 def test_a_run_that_still_lives_is_counted_by_a_search_after_its_end(desk_of: DeskOf, tmp_path: Path) -> None:
@@ -386,21 +360,6 @@ def test_it_names_what_a_killed_one_lost(desk_of: DeskOf, tmp_path: Path) -> Non
     assert [folder.name for folder in tmp_path.iterdir()] == [f"1-{new.boot_id}"]
 
 
-def test_it_sends_only_what_the_topic_may_lack(desk_of: DeskOf, tmp_path: Path) -> None:
-    old = desk_of(tmp_path, ready=True)
-    for _ in range(5):
-        old.add()
-    for _ in range(3):
-        old.producer.end()
-    old.turn()
-    old.die()
-    new = desk_of(tmp_path)
-    new.turn()
-    new.deliver()
-    assert new.arrived(old.boot_id) == list(range(3 * BLOCK + 1, 5 * BLOCK + 1))
-    assert new.gaps() == []
-
-
 def test_it_is_killed_too_and_a_third_one_sends_both_and_says_what_was_lost(desk_of: DeskOf, tmp_path: Path) -> None:
     first = desk_of(tmp_path)
     first.add()
@@ -470,19 +429,6 @@ def test_it_leaves_room_for_its_own_and_folders_for_others(desk_of: DeskOf, tmp_
     assert (new.stats().replayed, new.stats().undelivered) == (60 * BLOCK, {1: 0, 2: 0})
 
 
-def test_a_record_of_a_dead_run_that_is_refused_is_reported(desk_of: DeskOf, tmp_path: Path) -> None:
-    old = desk_of(tmp_path)
-    old.add()
-    old.add()
-    old.die()
-    new = desk_of(tmp_path, ready=True)
-    new.turn()
-    new.producer.end("invalid_record")
-    new.deliver()
-    assert (new.stats().replayed, new.stats().replay_lost, new.stats().dropped) == (BLOCK, BLOCK, {})
-    assert new.gaps() == [Gap("invalid_record", old.boot_id, 1, BLOCK)]
-
-
 @pytest.mark.promise("audit-delivery.md", "A record that is refused as too large is sent in parts.")
 def test_what_is_too_large_comes_in_parts_and_only_an_event_too_large_by_itself_is_lost(
     desk_of: DeskOf, tmp_path: Path
@@ -512,25 +458,6 @@ def test_what_is_too_large_comes_in_parts_and_only_an_event_too_large_by_itself_
             assert len(msgspec.json.encode(envelope)) <= 6000
 
 
-def test_after_a_kill_the_same_parts_come_again(desk_of: DeskOf, tmp_path: Path) -> None:
-    old = desk_of(tmp_path, ready=True)
-    old.add(each=250)
-    for _ in range(20):
-        old.producer.end("too_large" if len(old.producer.sent[0][1]) > 6000 else None)
-    old.turn()
-    parts = {e["first_seq"]: e["last_seq"] for e in old.producer.arrived}
-    assert parts
-    assert old.stats().delivered < BLOCK
-    old.die()
-    new = desk_of(tmp_path)
-    new.turn()
-    new.deliver_up_to(6000)
-    again = {e["first_seq"]: e["last_seq"] for e in new.producer.arrived}
-    assert new.arrived(old.boot_id) == list(range(1, BLOCK + 1))
-    assert parts.items() <= again.items()
-    assert (new.stats().replayed, new.stats().replay_lost) == (BLOCK, 0)
-
-
 @pytest.mark.promise("audit-delivery.md", "Events in a deleted spool folder are lost as spool_torn.")
 def test_what_is_on_its_way_arrives_and_what_was_on_disk_alone_is_lost(desk_of: DeskOf, tmp_path: Path) -> None:
     desk = desk_of(tmp_path / "spool", room=MIB)
@@ -552,47 +479,6 @@ def test_what_is_on_its_way_arrives_and_what_was_on_disk_alone_is_lost(desk_of: 
     assert sorted(desk.arrived()) == [*range(1, held * BLOCK + 1), *range(100 * BLOCK + 1, 103 * BLOCK + 1)]
     assert desk.gaps() == [Gap("spool_torn", desk.boot_id, held * BLOCK + 1, 100 * BLOCK)]
     assert (desk.stats().spooled, desk.stats().spool_failed) == (0, False)
-
-
-def test_what_was_on_its_way_and_is_refused_is_lost_once(desk_of: DeskOf, tmp_path: Path) -> None:
-    desk = desk_of(tmp_path)
-    desk.turn()
-    desk.producer.ready.set()
-    desk.add()
-    desk.add()
-    desk.producer.end("topic_authorization_failed", retriable=True)  # to be read again
-    shutil.rmtree(tmp_path / f"1-{desk.boot_id}")
-    desk.turn(SPOOL_RETRY_INTERVAL)
-    desk.add()  # another block at the place of the first
-    desk.producer.end("topic_authorization_failed", retriable=True)
-    desk.turn(SPOOL_RETRY_INTERVAL)
-    desk.deliver()
-    assert desk.arrived() == list(range(2 * BLOCK + 1, 3 * BLOCK + 1))
-    assert desk.stats().dropped == {"spool_torn": BLOCK, "topic_authorization_failed": BLOCK}
-
-
-def test_an_end_before_it_is_noticed_claims_nothing_nor_does_a_folder_that_comes_back(
-    desk_of: DeskOf, tmp_path: Path
-) -> None:
-    desk = desk_of(tmp_path)
-    desk.turn()
-    desk.add()
-    shutil.rmtree(tmp_path / f"1-{desk.boot_id}")
-    desk.outbox.close(0)
-    assert (desk.stats().spooled, desk.stats().dropped) == (0, {"spool_torn": BLOCK})
-    old = desk_of(tmp_path / "spool")
-    old.turn()
-    old.add()
-    (tmp_path / "spool").rename(tmp_path / "away")
-    old.turn(SPOOL_RETRY_INTERVAL)
-    old.add()
-    old.die()
-    shutil.rmtree(tmp_path / "spool")
-    (tmp_path / "away").rename(tmp_path / "spool")
-    new = desk_of(tmp_path / "spool")
-    new.turn()
-    new.deliver()
-    assert (new.stats().replayed, new.gaps()) == (0, [])
 
 
 class TestDisk:
@@ -618,32 +504,6 @@ class TestDisk:
         desk.turn(SPOOL_RETRY_INTERVAL)
         desk.add(size=100)
         assert (desk.stats().spool_failed, desk.stats().spooled) == (False, 2 * BLOCK)
-
-    def test_what_cannot_be_read_back_is_lost_and_counted_at_its_level(self, desk_of: DeskOf, tmp_path: Path) -> None:
-        desk = desk_of(tmp_path)
-        desk.add()
-        desk.level(2)
-        desk.add()
-        desk.add()
-        assert desk.stats().undelivered == {1: BLOCK, 2: 2 * BLOCK}
-        assert len(list(tmp_path.glob("*/*.events"))) == 2, "a file has blocks of one level"
-        for segment in tmp_path.glob("*/*.events"):
-            segment.write_bytes(b"x" * segment.stat().st_size)
-        desk.deliver()
-        assert (desk.stats().undelivered, desk.stats().dropped) == ({1: 0, 2: 0}, {"spool_torn": 3 * BLOCK})
-        assert desk.stats().spooled == 0
-
-    def test_the_ledger_may_fail_as_well(
-        self, desk_of: DeskOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        desk = desk_of(tmp_path)
-        monkeypatch.setattr(
-            "observers.ledger.Ledger.write_entry", lambda *_: (_ for _ in ()).throw(OSError(28, "full"))
-        )
-        desk.add()
-        assert desk.stats().spool_failed
-        desk.deliver()
-        assert desk.arrived() == list(range(1, BLOCK + 1))
 
     @pytest.mark.promise("audit-delivery.md", "Blocks that are not delivered soon are synced to the disk.")
     def test_what_waits_long_is_made_to_be_on_the_disk(

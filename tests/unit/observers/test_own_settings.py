@@ -1,7 +1,6 @@
 """Settings of own observers: from the configuration to ``configure``, and what ``check-config`` says of them."""
 
 import logging
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from observers.audit_producer import RESERVED_SETTINGS, producer_settings
 from observers.dispatch import Dispatcher
 from observers.errors import ObserverError
 from observers.kafka_admin import RDKAFKA_LOG_INTERVAL, RdkafkaLog
-from observers.spool_runs import SpoolSettings, check_path
 from proxy.commands.sidecar import check_config
 from proxy.config import load, redacted
 from proxy.config.difference import fingerprint
@@ -93,18 +91,6 @@ def test_a_refused_setting_is_named_by_check_config(home: Path) -> None:
     assert refused in said
 
 
-def test_a_wrong_setting_has_an_error_that_says_where(home: Path) -> None:
-    for observers, said in (
-        ({"other:Class": {"a": 1}}, "observers.other:Class: is no class of observer.class.names"),
-        ({"reporting:Reporting": {"a": [1]}}, "observers.reporting:Reporting.a"),
-        ({"reporting:Reporting": {"a": {"file": "missing"}}}, "file 'missing' cannot be read"),
-        ({"reporting:Reporting": 5}, "observers.reporting:Reporting"),
-    ):
-        with pytest.raises(ConfigError, match="observers") as raised:
-            load(config_file(home, observers))
-        assert said in str(raised.value), observers
-
-
 @pytest.mark.promise("audit-delivery.md", "check-config finds a spool that cannot be written.")
 def test_the_audit_checks_its_settings_and_starts_nothing(home: Path) -> None:
     path = config_file(home, {}, "observers.audit:AuditObserver")
@@ -120,22 +106,6 @@ def test_the_audit_checks_its_settings_and_starts_nothing(home: Path) -> None:
         said = check(path)
         assert (bool(said), says in said) == (bool(says), True), said
     assert not (home / "spool").exists()
-
-
-def test_a_spool_that_may_not_be_written_is_named_and_none_is_made_by_the_check(tmp_path: Path) -> None:
-    check_path(SpoolSettings(str(tmp_path / "spool" / "of-1"), 1), "audit.spool.path")
-    assert list(tmp_path.iterdir()) == []
-    folder = tmp_path / "of-another"
-    folder.mkdir(mode=0o555)
-    user = os.geteuid()
-    if user == 0:
-        os.seteuid(65534)
-    try:
-        denied = f"{folder}/spool cannot be written: user {os.geteuid()} may not write to "
-        with pytest.raises(ObserverError, match=f"^audit.spool.path: {denied}"):
-            check_path(SpoolSettings(str(folder / "spool"), 1), "audit.spool.path")
-    finally:
-        os.seteuid(user)
 
 
 INTERNAL = {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "PLAINTEXT"}

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from observers.packet_capture import MAX_HELD, CaptureError, TcpSegment, conversations, read_segments
+from observers.packet_capture import CaptureError, TcpSegment, conversations, read_segments
 
 CLIENT, BROKER = ("10.0.0.7", 40_000), ("10.0.0.1", 9092)
 SYN, FIN, RST, ACK = 2, 1, 4, 16
@@ -114,29 +114,3 @@ def test_any_order_with_any_repetition_is_the_same() -> None:
             sent = [*parts, *overlaps, parts[0], segment("client", start - 1, flags=SYN)]
             random.shuffle(sent)
             assert collected(*opened(start), *sent) == [("client", data, ""), END], start
-
-
-def test_connections_that_share_a_port_or_lack_bytes() -> None:
-    one = [segment("client", 5, b"a"), segment("client", 6, flags=FIN), segment("broker", 100, flags=FIN)]
-    assert collected(*opened(5), *one, *opened(50), segment("client", 50, b"b")) == [
-        ("client", b"a", ""), END, ("client", b"b", ""), END,
-    ]  # fmt: skip
-    assert collected(*opened(5), one[0], *opened(50), segment("client", 50, b"b"))[1:3] == [END, ("client", b"b", "")]
-    assert collected(*opened(5), segment("client", 5, b"", RST), segment("client", 5, b"a")) == [END]
-    # Bytes that are missing.
-    assert collected(*opened(5), segment("client", 6, b"b")) == [("client", b"", "bytes of the client are missing")]
-    assert collected(
-        *opened(5), segment("broker", 101 + MAX_HELD, bytes(MAX_HELD + 1)), segment("client", 5, b"a")
-    ) == [("client", b"", "offset 24: bytes of the broker are missing")]
-    assert collected(*opened(5), segment("client", 5, b"a", cut=3)) == [
-        ("client", b"a", ""), ("client", b"", "offset 24: 3 bytes of a packet were not captured"),
-    ]  # fmt: skip
-    ends = [segment("client", 9, flags=FIN), segment("broker", 100, flags=FIN)]
-    assert collected(*opened(5), segment("client", 5, b"ab"), *ends) == [
-        ("client", b"ab", ""), ("client", b"", "bytes of the client are missing"),
-    ]  # fmt: skip
-    assert collected(*opened(5), *ends, segment("client", 5, b"abcd")) == [("client", b"abcd", ""), END]
-    began = "offset 24: it began before the capture"
-    assert collected(segment("client", 5, b"a"), segment("broker", 5, b"a")) == [("client", b"", began)]
-    missing = "offset 24: the capture has no start of what the broker sent"
-    assert collected(opened(5)[0], segment("broker", 100, b"a")) == [("client", b"", missing)]

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from msgspec import msgpack
 from prometheus_client.parser import text_string_to_metric_families
 
 from observers.channel_muting import ChannelMuting
@@ -26,7 +25,7 @@ from observers.request_metrics_stats import (
 from observers.topic_names import TopicNames
 from proxy.core.exchange import ItemErrorFacts, ItemErrors, RequestResources
 from proxy.telemetry.metrics import render
-from proxy.telemetry.snapshot import Snapshot, sum_exited, sum_snapshots
+from proxy.telemetry.snapshot import Snapshot, sum_exited
 from tests.unit.observers.samples import connection, exchange, fetch, produce
 
 LISTENER = connection().listener
@@ -195,14 +194,6 @@ def stats_of(requests: int, topics: list[str], exemplar: Exemplar) -> RequestSta
     none = Durations()
     api = ApiStats(requests, 0, 0, 0, 0, 0, none, none, none, none, {5: exemplar})
     return RequestStats({LISTENER: {0: api}}, topics={name: LabelStats(requests, 0, 0, 0) for name in topics})
-
-
-def test_of_several_processes_the_newest_exemplar_is_kept() -> None:
-    dead, live = Exemplar("dead", 100, 1000.0), Exemplar("live", 100, 2000.0)
-    for order in ((dead, live), (live, dead)):
-        parts = [msgpack.decode(msgpack.encode(stats_of(1, [], one)), type=RequestStats) for one in order]
-        summed = sum_snapshots([Snapshot({}, requests=part) for part in parts])
-        assert summed.requests.apis[LISTENER][0].exemplars == {5: live}
 
 
 def test_workers_that_have_exited_have_no_more_names_than_one() -> None:

@@ -68,13 +68,6 @@ def metadata_of(*topics: tuple[bytes, str | None], version: int = 12) -> bytes:
     return encode(layout(METADATA, version, response=True), {"Topics": listed})
 
 
-def test_a_topic_without_id_or_name_is_none() -> None:
-    """As Kafka answers for a topic that does not exist, or is not this client's to see."""
-    for pair in ((bytes(16), "orders"), (TOPIC_ID, None), (TOPIC_ID, "")):
-        body = metadata_of(pair, (OTHER_ID, "bills"), version=13)
-        assert list(read_topic_ids(METADATA, 13, body)) == [(OTHER_ID, "bills")], pair
-
-
 def metadata(body: bytes | None) -> Exchange:
     return exchange(api_key=METADATA, api_version=12, response_raw=body)
 
@@ -90,13 +83,3 @@ def test_names_of_a_batch_are_known_after_it_was_read() -> None:
     learner = TopicIdLearner(names())
     assert learner.select_responses([metadata(None), exchange(api_key=18, api_version=3, response_raw=b"x")]) is None
     assert learner.select_responses([exchange(api_key=METADATA, api_version=9, response_raw=b"x")]) is None
-
-
-def test_malformed_bodies_and_unknown_versions_teach_nothing_and_do_no_harm() -> None:
-    unknown = exchange(api_key=METADATA, api_version=31, response_raw=ORDERS)
-    for cut in range(0, len(ORDERS), 5):
-        known = names()
-        malformed = [metadata(ORDERS[:cut] + b"\xff" * 9), unknown, metadata(b"\xff" * 40)]
-        batch = TopicIdLearner(known).select_responses(malformed)
-        batch.learn()
-        assert known.name_of(OTHER_ID) is None, cut

@@ -6,12 +6,10 @@ from observers.topic_names import (
     FAILURE_RETRY_DELAY,
     MAX_LOOKUP_ATTEMPTS,
     MAX_MISS_TIME_SHARE,
-    MAX_TOPIC_NAMES,
     MISS_RETRY_DELAY,
     RecentCache,
     TopicNames,
 )
-from proxy.core.names import clip
 from tests.unit.observers.samples import PRINTED_ID, TOPIC_ID
 
 OTHER_ID = bytes(16)
@@ -99,24 +97,6 @@ def test_an_unknown_id_is_its_own_label_and_asked_for_again_only_after_a_pause()
     assert names.name_of(TOPIC_ID) == "orders"
 
 
-def test_plain_names_need_no_look_up_and_are_cut_and_made_text() -> None:
-    listing = Listing()
-    listing.topics = {b"sixteen-bytes-ab": "orders"}
-    names = listing.names()
-    for name, label in (
-        (b"orders", "orders"),
-        (b"\xff", "\ufffd"),
-        (b"x" * 4000, clip("x" * 4000)),
-        (b"sixteen-bytes-ab", "sixteen-bytes-ab"),  # not taken for an id
-    ):
-        assert names.label_of(name, False) == (label, None)
-    assert listing.calls == 0
-    assert names.label_of(b"sixteen-bytes-ab", True)[0] == "orders"
-    long, longest = b"y" * 256, b"y" * 257
-    assert names.label_of(long, False) is names.label_of(long, False)
-    assert names.label_of(longest, False) is not names.label_of(longest, False), "longer than any is not kept"
-
-
 def test_those_used_last_are_kept_and_no_more_than_there_is_room_for() -> None:
     recent: RecentCache[int, str] = RecentCache(10)
     for key in range(1000):
@@ -124,9 +104,3 @@ def test_those_used_last_are_kept_and_no_more_than_there_is_room_for() -> None:
         assert recent.get(0) is not None, "used all the time"
         assert sum(recent.get(kept) is not None for kept in range(max(0, key - 3), key)) == min(key, 3)
     assert sum(recent.get(key) is not None for key in range(1000)) <= 10
-
-
-def test_a_cluster_of_more_topics_than_are_kept_still_names_the_one_asked_for() -> None:
-    listing = Listing()
-    listing.topics = {TOPIC_ID: "orders"} | {n.to_bytes(16, "big"): f"t{n}" for n in range(MAX_TOPIC_NAMES)}
-    assert listing.names().name_of(TOPIC_ID) == "orders"

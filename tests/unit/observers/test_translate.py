@@ -11,11 +11,9 @@ from observers.audit_writer import RequestEventEncoder
 from observers.event import ROLLUP_BUCKETS, RequestEvent, RollupEvent
 from observers.event_blocks import MAX_BLOCK_BYTES, Block, BlockBuilder, EncodedEvents, RecordWriter
 from observers.request_events import MAX_EVENT_BYTES, max_partition_bytes
-from observers.rollup import TOPICS_PER_ROLLUP_EVENT
 from observers.rollup_writer import RollupAggregator
 from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
-from proxy.core.names import clip
 from tests.unit.observers.samples import FETCH, TOPIC_ID, connection, exchange, fetch, produce
 
 AUDIT, SECRET = b"audit", b"secret"
@@ -185,21 +183,6 @@ def test_requests_of_one_client_add_up() -> None:
             upstream_latencies=(3,),
         )
     ]
-
-
-def test_very_many_topics_take_several_events_that_all_say_who_it_was() -> None:
-    client = connection(client_software_name="k" * 300, client_software_version="2.0")
-    count = 2 * TOPICS_PER_ROLLUP_EVENT + 1
-    events = roll(produce([(b"%d" % n, 0, 1, 1) for n in range(count)], api_version=-3, connection=client))
-    assert [len(event.per_topic) for event in events] == [TOPICS_PER_ROLLUP_EVENT, TOPICS_PER_ROLLUP_EVENT, 1]
-    assert [(event.requests, event.request_bytes, len(event.latencies)) for event in events] == [
-        (1, 50, 11), (0, 0, 0), (0, 0, 0),
-    ]  # fmt: skip
-    assert {(one.api_version, one.client_software_name, one.client_software_version) for one in events} == {
-        (-3, clip("k" * 300), "2.0")
-    }
-    assert len({(event.minute, event.api, event.principal, event.client_id) for event in events}) == 1
-    assert len({topic.topic for event in events for topic in event.per_topic}) == count
 
 
 @pytest.mark.promise("audit-format.md", "A rollup has a histogram of latencies.")

@@ -4,7 +4,7 @@ import pytest
 from proxy.local.jars import SETS, cache_dir
 from proxy.protocol.private import PRIVATE, PrivateApi
 from proxy.protocol.versions import TABLE, Addition
-from tests.tools.generate_protocol import SET, Changed, Release, additions, extended, read_releases
+from tests.tools.generate_protocol import SET, Release, additions, extended, read_releases
 
 Apis = dict[int, tuple[str, range, range]]
 
@@ -45,20 +45,6 @@ def test_a_table_grows_at_its_end_and_numbers_stay() -> None:
     assert columns(after) == [*columns(before), (7, 9, 0, "3.0")]
     assert [row for row in after if row.removed] == [msgspec.structs.replace(before[1], removed=7)]
     assert extended(after, additions([ONE, TWO, THREE])) == after
-
-
-def test_nothing_is_changed_or_taken_out(private: dict[int, PrivateApi]) -> None:
-    before = extended([], additions([ONE, TWO]))
-    with pytest.raises(Changed, match="would become"):
-        extended(before, additions([TWO, THREE]))
-    with pytest.raises(Changed, match=r"nothing has them any more: \[\(0, 1\), \(3, 2\)\]"):
-        extended(before, additions([ONE, release("2.0", k0=(0, 0), k3=(0, 1, 0), k9=(0, 0))]))
-    withdrawn = release("3.0", k0=(0, 1), k3=(0, 2), k9=(0, 0))
-    with pytest.raises(Changed, match="would become"):
-        extended(before, additions([ONE, TWO, withdrawn]))
-    del private[30000]
-    with pytest.raises(Changed, match=r"nothing has them any more: \[\(30000, 0\)\]"):
-        extended(before, additions([ONE, TWO]))
 
 
 @pytest.mark.kafka

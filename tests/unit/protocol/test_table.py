@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from proxy.local.jars import cache_dir
-from proxy.protocol.private import PRIVATE, PrivateApi
 from proxy.protocol.reference import pages
 from proxy.protocol.versions import TABLE, Addition
 from tests.cases import each
@@ -78,14 +77,6 @@ def test_a_row_that_is_taken_out_is_missed(
 )
 def test_a_row_that_is_changed_is_seen(n: int, values: dict[str, Any]) -> None:
     assert told(n) in list(problems(changed(n, **values), SEALED))
-
-
-def test_a_private_api_needs_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PRIVATE, 30001, PrivateApi("ClusterMetadata", 1, 3))
-    assert [line.partition(" has no row")[0] for line in problems(TABLE, SEALED)] == [
-        "ClusterMetadata (30001) v2",
-        "ClusterMetadata (30001) v3",
-    ]
 
 
 @pytest.mark.promise(

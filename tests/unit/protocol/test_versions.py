@@ -8,9 +8,7 @@ from proxy.protocol.versions import (
     TABLE,
     UNKNOWN,
     ProtocolRange,
-    codecs,
     floored,
-    message_formats,
     ranges,
     release_ends,
     release_of,
@@ -154,20 +152,6 @@ def test_versions_as_numbers(text: str, number: int) -> None:
         with pytest.raises(ValueError, match="allowed are one to four numbers of 0 to 255") as raised:
             version_int(wrong)
         assert repr(wrong) in str(raised.value)
-
-
-def test_codecs_and_formats_follow_from_produce() -> None:
-    assert codecs(LIVE["4.3.1"]) == codecs(LIVE["3.9.2"]) == "1=gzip,2=snappy,3=lz4,4=zstd"
-    assert codecs({0: (0, 6)}) == "1=gzip,2=snappy,3=lz4"
-    assert message_formats(LIVE["3.9.2"]) == "v0,v1,v2"
-    assert message_formats(LIVE["4.3.1"]) == message_formats(LIVE["4.4.0"]) == "v2"
-    assert [message_formats({0: span}) for span in ((0, 1), (0, 2), (2, 2), (1, 3))] == [
-        "v0",
-        "v0,v1",
-        "v1",
-        "v0,v1,v2",
-    ]
-    assert (codecs({}), message_formats({})) == ("", "")
 
 
 def test_private_apis_move_with_their_base() -> None:

@@ -5,7 +5,7 @@ import time
 import pytest
 from cryptography import x509
 
-from proxy.tls.certificates import decode, first_of, serial_of
+from proxy.tls.certificates import first_of, serial_of
 from tests.tools.authority import Authority
 
 
@@ -33,12 +33,3 @@ def test_a_serial_number_is_written_as_openssl_writes_it():
         ("7f" * 20, "7F" * 20),
     ]:
         assert serial_of(bytes.fromhex(content)) == digits, (content, digits)
-
-
-def test_every_cut_of_a_certificate_is_refused(tmp_path):
-    import ssl
-
-    der = ssl.PEM_cert_to_DER_cert(Authority(tmp_path).issue("a").certificate.read_text())
-    for size in range(0, len(der), 3):
-        with pytest.raises(ValueError, match="is no certificate"):
-            decode(der[:size])

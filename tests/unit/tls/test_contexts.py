@@ -58,20 +58,6 @@ def test_the_key_of_another_certificate_is_refused(authority):
             build_server_context(ServerTls(KeyPair(one.certificate, other.key)))
 
 
-def test_files_of_other_kinds_are_named_by_their_key(authority):
-    good = pair_of(authority.issue("a"))
-    for pair, key in (
-        (KeyPair("no PEM", good.key), "ssl.certificate.location"),
-        (KeyPair(good.certificate, good.certificate), "ssl.key.location"),
-        (KeyPair(good.certificate, good.key[:100]), "ssl.key.location"),
-    ):
-        with pytest.raises(TlsSettingError) as wrong:
-            build_server_context(ServerTls(pair))
-        assert wrong.value.key == key
-    with pytest.raises(TlsSettingError, match="no certificates in PEM"):
-        build_client_context(ClientTls("broker", truststore="nothing"))
-
-
 @pytest.mark.promise("tls.md", "Without a suite of TLS 1.3 in `ssl.cipher.suites`, TLS 1.3 is off.")
 def test_suites_choose_versions(authority):
     pair = pair_of(authority.issue("a"))
@@ -89,14 +75,6 @@ def test_suites_choose_versions(authority):
         build_server_context(ServerTls(pair, versions=("TLSv1.2",), cipher_suites=cipher_suites.TLS_1_3))
 
 
-def test_some_of_the_suites_of_tls_1_3_are_refused():
-    with pytest.raises(ValueError, match="TLS_AES_128_GCM_SHA256"):
-        cipher_suites.check_all(cipher_suites.TLS_1_3[:2])
-    cipher_suites.check_all(cipher_suites.TLS_1_3)
-    with pytest.raises(ValueError, match="no cipher suite"):
-        cipher_suites.check("ECDHE-RSA-AES128-GCM-SHA256")
-
-
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="the names are compared with those of openssl(1)")
 def test_names_are_those_of_openssl():
     listed = subprocess.run(
@@ -106,9 +84,3 @@ def test_names_are_those_of_openssl():
     assert {name: names.get(name) for name in cipher_suites.TLS_1_2} == cipher_suites.TLS_1_2
     assert {cipher_suites.kafka_name(openssl) for openssl in cipher_suites.TLS_1_2.values()} == {*cipher_suites.TLS_1_2}
     assert set(cipher_suites.TLS_1_3) <= names.keys()
-
-
-def test_kafkas_names_are_known_of_all_suites_that_a_connection_can_have(authority):
-    suites = [one["name"] for one in build_server_context(ServerTls(pair_of(authority.issue("a")))).get_ciphers()]
-    # Without parameters for DHE, OpenSSL chooses no suite that needs them.
-    assert [name for name in map(cipher_suites.kafka_name, suites) if name[:4] not in ("TLS_", "DHE-")] == []
