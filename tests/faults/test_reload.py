@@ -70,6 +70,7 @@ async def running_hash(site: Site) -> str:
 
 
 @pytest.mark.promise("restart.md", "A reload of a limit acts at once and closes no connection.")
+@pytest.mark.promise("limits.md", "A reload applies new limits, and closes no connection that is open.")
 async def test_a_changed_limit_acts_and_closes_no_connection(site: Site) -> None:
     site.settings |= PATIENT
     await site.start(QUOTAS)

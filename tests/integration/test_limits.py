@@ -38,18 +38,22 @@ pytestmark = pytest.mark.kafka
 
 PATIENCE = 60.0
 HELLO = request(API_VERSIONS, 0, 7)
+SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
+NUMBER, RATE = "connections", "connection_creation_rate"
 
-Limited = Callable[..., "Site"]
 
+class Site:
+    """A sidecar, and its clients."""
 
-class LimitedSidecar:
-    def __init__(self, folder: Path, admin: int, listeners: list[dict[str, Any]], settings: dict[str, Any]) -> None:
-        self.admin = Endpoint("127.0.0.1", admin)
+    def __init__(self, folder: Path, listeners: list[dict[str, Any]], settings: dict[str, Any]) -> None:
+        self.admin = Endpoint("127.0.0.1", free_ports(1)[0])
         self.config = {"broker.id": 1, "listeners": listeners, "admin": {"bind": str(self.admin)}, **settings}
         self.path = folder / f"limits-{uuid.uuid4().hex[:8]}.yaml"
         self.log = self.path.with_suffix(".log")
         self.path.write_text(yaml.safe_dump(self.config))
         self.sidecar = SidecarProcess.start(self.path, self.log, str(self.admin))
+        self.address = str(listeners[0]["bind"])
+        self.sockets: list[socket.socket] = []
 
     def reload(self, **quotas: Any) -> None:
         self.path.write_text(yaml.safe_dump({**self.config, "quotas": quotas}))
@@ -65,50 +69,79 @@ class LimitedSidecar:
         found = [json.loads(line) for line in self.log.read_text().splitlines()]
         return [line for line in found if line["event"] == "connections_throttled"]
 
+    def dial(self, address: str = "", source: str = "127.0.0.1") -> socket.socket:
+        self.sockets.append(Peer(address or self.address, source=source).sock)
+        self.sockets[-1].sendall(HELLO)
+        return self.sockets[-1]
 
-class Site(LimitedSidecar):
-    """With listeners CLIENT and, protected where it is asked for, INTER, before the same broker."""
-
-    def __init__(self, cluster: ClusterState, folder: Path, settings: dict[str, Any]) -> None:
-        node = cluster.nodes[0]
-        self.client = int(node.advertised.rpartition(":")[2])
-        self.inter, admin = free_ports(2)
-        upstream = {"advertised": node.advertised, "upstream": node.upstream}
-        listeners: list[dict[str, Any]] = [{"name": "CLIENT", "bind": node.advertised, **upstream}]
-        if settings.pop("protected", False):
-            bind = f"127.0.0.1:{self.inter}"
-            listeners.append({"name": "INTER", "bind": bind, "inter.broker": True, **upstream})
-        super().__init__(folder, admin, listeners, settings)
-        self.sockets: list[socket.socket] = []
-
-    def dial(self, port: int = 0, source: str = "127.0.0.1") -> socket.socket:
-        sock = socket.create_connection(("127.0.0.1", port or self.client), PATIENCE, source_address=(source, 0))
-        self.sockets.append(sock)
-        sock.sendall(HELLO)
-        return sock
-
-    def dial_at_once(self, count: int, source: str = "127.0.0.1") -> list[socket.socket]:
+    def dial_at_once(self, count: int) -> list[socket.socket]:
         """Connect while nobody accepts: for the sidecar all come within one moment, however long it takes here."""
         os.kill(self.sidecar.process.pid, signal.SIGSTOP)
         try:
-            return [self.dial(source=source) for _ in range(count)]
+            return [self.dial() for _ in range(count)]
         finally:
             os.kill(self.sidecar.process.pid, signal.SIGCONT)
 
+    def log_in(self, user: str) -> Peer:
+        peer = Peer(self.address, user=(user, f"{user}-secret"))
+        self.sockets.append(peer.sock)
+        return peer
+
+    def close(self) -> None:
+        for sock in self.sockets:
+            sock.close()
+        until(lambda: not self.metric("connections_active"))
+        until(lambda: not self.metric("quota_principals", quota=NUMBER))
+        assert self.connections() == {}
+
+    def closed(self) -> float:
+        return self.metric("connections_closed_total", cause="principal_quota_exceeded")
+
+    def connections(self) -> dict[str, int]:
+        return {one.principal: one.connections for one in admin_client.get_quotas(self.admin).principals}
+
+
+Sites = Callable[..., Site]
+
 
 @pytest.fixture
-def limited(cluster: ClusterState, tmp_path: Path) -> Iterator[Limited]:
-    sites: list[Site] = []
+def sites(tmp_path: Path) -> Iterator[Sites]:
+    made: list[Site] = []
 
-    def start(**settings: Any) -> Site:
-        sites.append(Site(cluster, tmp_path, settings))
-        return sites[-1]
+    def start(listeners: list[dict[str, Any]], **settings: Any) -> Site:
+        made.append(Site(tmp_path, listeners, settings))
+        return made[-1]
 
     yield start
-    for site in sites:
-        site.sidecar.stop()
+    for site in made:
         for sock in site.sockets:
             sock.close()
+        assert site.sidecar.stop()
+        assert "-secret" not in site.log.read_text()
+
+
+@pytest.fixture
+def limited(cluster: ClusterState, sites: Sites) -> Sites:
+    """With listeners CLIENT and, protected where it is asked for, INTER, before the same broker."""
+    node = cluster.nodes[0]
+
+    def start(inter: str = "", **settings: Any) -> Site:
+        upstream = {"advertised": node.advertised, "upstream": node.upstream}
+        listeners: list[dict[str, Any]] = [{"name": "CLIENT", "bind": node.advertised, **upstream}]
+        if inter:
+            listeners.append({"name": "INTER", "bind": inter, "inter.broker": True, **upstream})
+        return sites(listeners, **settings)
+
+    return start
+
+
+@pytest.fixture
+def logged_in(secured: SharedBroker, sites: Sites) -> Sites:
+    def start(**settings: Any) -> Site:
+        listener = {"name": "SASL", "bind": f"127.0.0.1:{free_ports(1)[0]}", "security.protocol": "SASL_PLAINTEXT"}
+        return sites([listener | {"upstream": secured.listeners["SASL"].address}], **settings)
+
+    return start
 
 
 def answered(sock: socket.socket) -> bool:
@@ -117,6 +150,13 @@ def answered(sock: socket.socket) -> bool:
         return bool(sock.recv(4))
     except ConnectionResetError:
         return False
+
+
+def asks_again(sock: socket.socket) -> bool:
+    sock.recv(65536)
+    time.sleep(0.05)
+    sock.sendall(HELLO)
+    return answered(sock)
 
 
 def waits(sock: socket.socket) -> bool:
@@ -138,10 +178,16 @@ def throttles(bootstrap: str, topic: str) -> list[ThrottleEvent]:
 @pytest.mark.promise(
     "limits.md", "At `max.connections`, new connections wait until another one ends, and nobody is refused."
 )
+@pytest.mark.promise(
+    "limits.md",
+    "For an inter-broker connection beyond `max.connections` the sidecar closes the client connection "
+    "that has been idle for longest.",
+)
 def test_connections_beyond_the_number_wait_for_a_slot_and_those_that_give_up_cost_the_broker_nothing(
-    limited: Limited,
+    limited: Sites,
 ) -> None:
-    site = limited(quotas={"max.connections": 3}, **{"drain.timeout.ms": 500})
+    inter = f"127.0.0.1:{free_ports(1)[0]}"
+    site = limited(inter, quotas={"max.connections": 3}, **{"drain.timeout.ms": 500})
     inside = [site.dial() for _ in range(3)]
     assert all(map(answered, inside))
     first = site.dial()
@@ -158,34 +204,17 @@ def test_connections_beyond_the_number_wait_for_a_slot_and_those_that_give_up_co
     assert site.metric("connections_closed_total", cause="client_closed", listener="CLIENT") == 6
     assert site.metric("connections_admitted_total") == 4
     assert site.throttled(quota="connections", action="delay", scope="broker") >= 1
-    assert site.sidecar.stop()
-    assert not answered(never), "a shutdown closes whoever waits"
-
-
-@pytest.mark.promise(
-    "limits.md",
-    "For an inter-broker connection beyond `max.connections` the sidecar closes the client connection "
-    "that has been idle for longest.",
-)
-def test_a_protected_listener_gets_the_slot_of_the_longest_idle_connection(limited: Limited) -> None:
-    site = limited(workers=2, protected=True, quotas={"max.connections": 3})
-    clients = [site.dial() for _ in range(3)]
-    assert all(map(answered, clients))
-    for sock in (clients[0], clients[2]):
-        sock.recv(65536)
-        time.sleep(0.05)
-        sock.sendall(HELLO)
-        assert answered(sock)
-    inter = site.dial(site.inter)
-    assert answered(inter)
-    while clients[1].recv(65536):  # what is left of its only answer
+    assert asks_again(inside[0])
+    between = site.dial(inter)
+    assert answered(between)
+    while inside[1].recv(65536):  # what is left of its only answer
         pass
     until(lambda: site.metric("connections_active") == 3)
     assert site.metric("connections_closed_total", cause="evicted", listener="CLIENT") == 1
-    for sock in (clients[0], clients[2], inter):
-        sock.recv(65536)
-        sock.sendall(HELLO)
-        assert answered(sock)
+    assert all(map(asks_again, (inside[0], last, between)))
+    assert waits(never)
+    assert site.sidecar.stop()
+    assert not answered(never), "a shutdown closes whoever waits"
 
 
 @pytest.mark.promise(
@@ -195,7 +224,7 @@ def test_a_protected_listener_gets_the_slot_of_the_longest_idle_connection(limit
     "limits-operation.md", "The audit topic has an event of kind `throttle` for each address, limit and second."
 )
 def test_addresses_have_limits_of_their_own_and_the_audit_and_the_log_say_who_met_them(
-    limited: Limited, cluster: ClusterState
+    limited: Sites, cluster: ClusterState
 ) -> None:
     name = f"audit-{uuid.uuid4().hex[:8]}"
     settings = {
@@ -235,49 +264,14 @@ def test_addresses_have_limits_of_their_own_and_the_audit_and_the_log_say_who_me
         assert (event.listener, event.scope) == ("CLIENT", "ip")
         assert event.observed >= event.limit
         found[event.client_ip, event.quota, event.action] += event.count
-    rate = "connection_creation_rate"
     assert found == {
-        ("127.0.0.1", rate, "hold"): 10,
-        ("127.0.0.1", rate, "drop"): 9,
+        ("127.0.0.1", RATE, "hold"): 10,
+        ("127.0.0.1", RATE, "drop"): 9,
         ("127.0.0.4", "connections", "drop"): 1,
     }
     lines = site.throttle_lines()
     assert {line["top_address"] for line in lines} == {"127.0.0.1", "127.0.0.4"}
     assert sum(line["connections"] for line in lines if line["action"] == "drop") == 10
-
-
-@pytest.mark.promise("limits.md", "A reload applies new limits, and closes no connection that is open.")
-def test_limits_are_tried_first_and_then_enforced_by_a_reload_that_closes_no_connection(limited: Limited) -> None:
-    site = limited(
-        quotas={
-            "max.connection.creation.rate": 1,
-            "max.connection.creation.rate.action": "observe",
-            "max.connections": 1,
-            "max.connections.action": "observe",
-            "max.connections.per.ip": 1,
-            "max.connections.per.ip.action": "observe",
-            "ips": {"<default>": {"connection_creation_rate": 1, "action": "observe"}},
-        }
-    )
-    crowd = [site.dial() for _ in range(30)]
-    assert all(map(answered, crowd))
-    assert site.throttled(action="observe", scope="ip") > 30
-    assert site.throttled(action="observe", scope="broker") > 30
-    for action in ("delay", "hold", "drop"):
-        assert site.throttled(action=action) == 0, action
-    site.reload(**{"max.connections.per.ip": 1})
-    assert not answered(site.dial())
-    assert answered(site.dial(source="127.0.0.2"))
-    site.reload(**{"max.connections": 1})
-    outside = site.dial()
-    until(lambda: site.metric("connections_waiting") == 1)
-    for sock in crowd:
-        sock.recv(65536)
-        sock.sendall(HELLO)
-        assert answered(sock)
-    site.reload()
-    assert answered(outside)
-    assert site.metric("connections_active") == 32
 
 
 @pytest.mark.promise(
@@ -288,12 +282,12 @@ def test_limits_are_tried_first_and_then_enforced_by_a_reload_that_closes_no_con
     "limits.md", "Beyond the rate of a listener real clients only wait longer: none of them is refused."
 )
 def test_real_clients_only_wait_longer_at_the_rate_of_a_listener(
-    limited: Limited, cluster: ClusterState, topic: str
+    limited: Sites, cluster: ClusterState, topic: str
 ) -> None:
     name = "listener.name.client.max.connection.creation.rate"
     site = limited(quotas={name: 1, "quota.window.num": 2})
     records = [f"r{number}".encode() for number in range(100)]
-    produce(f"127.0.0.1:{site.client}", topic, records)
+    produce(site.address, topic, records)
     assert sorted(consume(cluster.internal_bootstrap, topic, len(records))) == sorted(records)
     assert all(map(answered, site.dial_at_once(3)))
     delays = site.throttled(action="delay", scope="listener")
@@ -344,58 +338,6 @@ def test_the_table_names_what_a_broker_has(cluster: ClusterState) -> None:
 # ---- principals -----------------------------------------------------------------------------------------------------
 
 
-SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
-NUMBER, RATE = "connections", "connection_creation_rate"
-
-
-class SaslSite(LimitedSidecar):
-    """Before a SASL listener, and its clients."""
-
-    def __init__(self, secured: SharedBroker, folder: Path, settings: dict[str, Any]) -> None:
-        port, admin = free_ports(2)
-        self.address = f"127.0.0.1:{port}"
-        listener = {"name": "SASL", "bind": self.address, "security.protocol": "SASL_PLAINTEXT"}
-        listener["upstream"] = secured.listeners["SASL"].address
-        super().__init__(folder, admin, [listener], settings)
-        self.peers: list[Peer] = []
-
-    def log_in(self, user: str) -> Peer:
-        self.peers.append(Peer(self.address, user=(user, f"{user}-secret")))
-        return self.peers[-1]
-
-    def close(self) -> None:
-        for peer in self.peers:
-            peer.sock.close()
-        until(lambda: not self.metric("connections_active"))
-        until(lambda: not self.metric("quota_principals", quota=NUMBER))
-        assert self.connections() == {}
-
-    def closed(self) -> float:
-        return self.metric("connections_closed_total", cause="principal_quota_exceeded")
-
-    def connections(self) -> dict[str, int]:
-        return {one.principal: one.connections for one in admin_client.get_quotas(self.admin).principals}
-
-
-SaslSites = Callable[..., SaslSite]
-
-
-@pytest.fixture
-def logged_in(secured: SharedBroker, tmp_path: Path) -> Iterator[SaslSites]:
-    sites: list[SaslSite] = []
-
-    def start(**settings: Any) -> SaslSite:
-        sites.append(SaslSite(secured, tmp_path, settings))
-        return sites[-1]
-
-    yield start
-    for site in sites:
-        for peer in site.peers:
-            peer.sock.close()
-        assert site.sidecar.stop()
-        assert "-secret" not in site.log.read_text()
-
-
 def is_served(peer: Peer) -> bool:
     try:
         return bool(peer.ask(METADATA, 1, b"\0\0\0\0"))
@@ -411,7 +353,7 @@ def is_closed(peer: Peer) -> bool:
         return True
 
 
-def die_in_their_login(site: SaslSite) -> None:
+def die_in_their_login(site: Site) -> None:
     """Connections that end before, during and after the message with the password; none of them may count."""
     for token in ("", "alice-secre", "alice-secret"):
         with Peer(site.address) as peer:
@@ -430,7 +372,7 @@ def die_in_their_login(site: SaslSite) -> None:
     "Beyond its number a principal's connection is closed after its login, and others at its address are not.",
 )
 def test_one_connection_too_many_of_a_principal_is_closed_and_those_of_another_are_not(
-    logged_in: SaslSites, secured: SharedBroker
+    logged_in: Sites, secured: SharedBroker
 ) -> None:
     """After a reload, which knows the connections that were open before."""
     topic = f"audit-{uuid.uuid4().hex[:8]}"
@@ -484,7 +426,7 @@ def test_one_connection_too_many_of_a_principal_is_closed_and_those_of_another_a
     "Beyond its rate a principal's client is not read for a second at most; then it continues or is closed.",
 )
 @pytest.mark.slow
-def test_beyond_its_rate_a_principal_is_held_and_goes_on_or_is_closed(logged_in: SaslSites) -> None:
+def test_beyond_its_rate_a_principal_is_held_and_goes_on_or_is_closed(logged_in: Sites) -> None:
     site = logged_in(quotas={"users": {"alice": 1, "bob": 1000}})
     alices = [site.log_in("alice") for _ in range(30)]  # ten at once, and one in each second
     bobs = [site.log_in("bob") for _ in range(13)]
