@@ -31,12 +31,20 @@ def config_of(node: Node, **settings: Any) -> dict[str, Any]:
 @contextmanager
 def running(config: Mapping[str, Any], folder: Path, **environ: str) -> Iterator[SidecarProcess]:
     """A sidecar that is ready. It has to end by itself when it is stopped."""
+    with spawned(config, folder, **environ) as sidecar:
+        sidecar.wait_ready()
+        yield sidecar
+
+
+@contextmanager
+def spawned(config: Mapping[str, Any], folder: Path, **environ: str) -> Iterator[SidecarProcess]:
+    """The same, which need not be ready."""
     path = folder / f"sidecar-{uuid.uuid4().hex[:8]}.yaml"
     path.write_text(yaml.safe_dump(dict(config), sort_keys=False))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environ.items():
             patch.setenv(name, value)
-        sidecar = SidecarProcess.start(path, path.with_suffix(".log"), config["admin"]["bind"])
+        sidecar = SidecarProcess.spawn(path, path.with_suffix(".log"), config["admin"]["bind"])
     try:
         yield sidecar
     finally:

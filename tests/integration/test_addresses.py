@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import struct
 import subprocess
 import sys
@@ -34,14 +33,13 @@ from proxy.local.sidecars import SidecarProcess
 from proxy.local.state import ClusterState, Node, save
 from proxy.net import upstream_check
 from proxy.net.upstream import Upstream
-from tests.integration.asking import Asker, questions
 from tests.integration.librdkafka import consume, produce
+from tests.integration.quotas import Asker, questions
 from tests.integration.sidecars import running, until
 from tests.integration.tap import Tapped, frames, tap
-from tests.integration.test_struct_oracles import compare, defines, reencoded
 from tests.integration.topics import described, new_topic
 from tests.interop.clients import BUILDING, CLIENTS, Client, digest
-from tests.tools.addressed import all_addressed, drawn, rewriting, rewritten
+from tests.tools.addressed import rewriting, rewritten
 from tests.tools.random_messages import Drawn
 
 pytestmark = pytest.mark.kafka
@@ -333,9 +331,6 @@ def started(name: str, *args: str) -> Iterator[subprocess.Popen[str]]:
 # ---- other readers --------------------------------------------------------------------------------------------------
 
 
-EACH = 10
-
-
 @pytest.mark.promise(
     "addresses.md",
     "A broker that advertises its own address gets clients that dial the sidecar, with `rewrite.addresses` alone.",
@@ -360,27 +355,3 @@ def test_a_client_gets_the_address_of_its_listener_and_works(cluster: ClusterSta
                 brokers = asker.answer(METADATA, version, {"Topics": None}).get("Brokers")
                 assert [f"{one.get('Host')}:{one.get('Port')}" for one in brokers] == [address], version
         assert sidecar.metric("brokerside_intercept_errors_total") == 0
-
-
-@pytest.mark.promise(
-    "addresses.md", "Kafka's own classes read every rewritten response, with the same values but the addresses."
-)
-@pytest.mark.slow
-def test_kafkas_own_classes_read_the_same() -> None:
-    """Of every version the newest release that has it: each field, and the bytes when it writes them again."""
-    compared = changed = 0
-    left = all_addressed()
-    for kafka in ("4.4.0", "3.9.2"):
-        mine = [one for one in left if defines(kafka, (*one, True))]
-        left = [one for one in left if one not in mine]
-        before = [drawn(number, *one) for one in mine for number in range(EACH)]
-        after = [one._replace(body=rewritten(rewriting(), one)) for one in before]
-        changed += sum(one.body != other.body for one, other in zip(before, after, strict=True))
-        for one, line in zip(after, reencoded(kafka, after), strict=True):
-            where = f"Kafka {kafka}, api key {one.key}, version {one.version}"
-            assert line.startswith("{"), f"{where}: {line}"
-            ours = view(one.key, one.version, one.body, response=True)
-            compared += compare(ours, json.loads(line), where)
-    assert left == []
-    assert changed > 100
-    assert compared > 1_000

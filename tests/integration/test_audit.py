@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-import urllib.request
 import uuid
 from base64 import urlsafe_b64decode
 from collections import Counter
@@ -38,6 +37,8 @@ from proxy.core.response_errors import FAILURE, severity
 from proxy.local.state import ClusterState
 from proxy.local.workload import create_topics
 from proxy.telemetry.request_metrics import BUCKET_ENDS
+from tests.integration import librdkafka
+from tests.integration.metrics import sample
 from tests.integration.sidecars import config_of, running, until
 from tests.tools.topic import messages
 from tests.unit.observers.samples import connection, exchange, produce, report
@@ -292,8 +293,6 @@ def _read_and_write(settings: dict[str, str], audit_topic: str) -> None:
 
 # ---- metrics of requests -------------------------------------------------------------------------------------------
 
-Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
-
 RECORDS = 3_000
 
 
@@ -307,9 +306,16 @@ def test_metrics_are_the_sums_of_the_events(cluster: ClusterState, tmp_path: Pat
         "observers.audit:AuditObserver",
         "observers.request_metrics:RequestMetricsObserver",
     ]
-    with running(config, tmp_path):
-        work(node.advertised, f"topic-{name}")
-        found = scrape_until_quiet(node.admin)
+    with running(config, tmp_path) as sidecar:
+        topic = f"topic-{name}"
+        create_topics(node.advertised, {topic: {}}, 2)
+        assert librdkafka.produce(node.advertised, topic, [b"x" * 100] * RECORDS, **{"linger.ms": 1}) == RECORDS
+        assert len(librdkafka.consume(node.advertised, topic, RECORDS)) >= RECORDS
+        admin = AdminClient({"bootstrap.servers": node.advertised})
+        with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
+            admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+        del admin  # its connection ends with it
+        found = until(lambda: quiet(sidecar.metrics()))
     reported = events(envelopes(cluster.internal_bootstrap, f"audit-{name}"), RequestEvent)
     sent = Counter[str]()
     for event in reported:
@@ -326,56 +332,22 @@ def test_metrics_are_the_sums_of_the_events(cluster: ClusterState, tmp_path: Pat
         assert +by_api(found, f"{metric}_bucket", le=BUCKET_ENDS[number]) == reached
 
 
-def work(bootstrap: str, topic: str) -> None:
-    """Records are written and read, and a topic is asked for that is not there."""
-    create_topics(bootstrap, {topic: {}}, 2)
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1})
-    for number in range(RECORDS):
-        producer.produce(topic, b"x" * 100, key=str(number).encode())
-        producer.poll(0)
-    producer.flush(30)
-    settings = {"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest"}
-    consumer = Consumer(settings | {"allow.auto.create.topics": False})
-    consumer.subscribe([topic, f"missing-{topic}"])
-    read = 0
-    while read < RECORDS:
-        message = consumer.poll(30)
-        assert message is not None
-        read += message.error() is None
-    consumer.close()
+def quiet(text: str) -> str:
+    """The metrics, if observers have all requests of the clients, no fetch waits, and the events are delivered."""
+    observed, requests, emitted, delivered, active = (
+        sample(text, f"brokerside_{name}")
+        for name in ("principal_requests_total", "requests_total", "audit_emitted_total", "audit_delivered_total",
+                     "connections_active")
+    )  # fmt: skip
+    return text if observed == requests and 0 < emitted == delivered and not active else ""
 
 
-def scrape_until_quiet(admin: str) -> Samples:
-    """The metrics, once observers have all requests of the clients, no fetch waits, and the events are delivered."""
-
-    def quiet() -> Samples:
-        last = scrape(admin)
-        observed = total(last, "brokerside_principal_requests_total")
-        emitted, delivered = (total(last, f"brokerside_audit_{what}_total") for what in ("emitted", "delivered"))
-        is_quiet = observed == total(last, "brokerside_requests_total") and 0 < emitted == delivered
-        return last if is_quiet and not total(last, "brokerside_connections_active") else {}
-
-    return until(quiet)
-
-
-def scrape(admin: str) -> Samples:
-    """Values by name and labels."""
-    with urllib.request.urlopen(f"http://{admin}/metrics", timeout=60) as page:
-        families = text_string_to_metric_families(page.read().decode())
-    return {
-        (found.name, frozenset(found.labels.items())): found.value for family in families for found in family.samples
-    }
-
-
-def total(found: Samples, metric: str) -> float:
-    return sum(value for (name, _), value in found.items() if name == metric)
-
-
-def by_api(found: Samples, metric: str, **labels: str) -> Counter[str]:
+def by_api(text: str, metric: str, **labels: str) -> Counter[str]:
     counts: Counter[str] = Counter()
-    for (name, given), value in found.items():
-        if name == metric and labels.items() <= set(given):
-            counts[dict(given)["api"]] += int(value)
+    for family in text_string_to_metric_families(text):
+        for one in family.samples:
+            if one.name == metric and labels.items() <= one.labels.items():
+                counts[one.labels["api"]] += int(one.value)
     return counts
 
 

@@ -3,61 +3,47 @@
 from __future__ import annotations
 
 import socket
-import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from proxy.config import load
-from proxy.local import process
 from proxy.local.cluster import ClusterState
 from proxy.local.ports import HOST, free_ports
+from proxy.local.sidecars import SidecarProcess
 from proxy.net import upstream_check
 from proxy.net.upstream import Upstream
 from tests.brokers import TlsBroker
 from tests.integration.conftest import free_port
+from tests.integration.sidecars import spawned, until
 
 pytestmark = pytest.mark.kafka
 
 
-class Running:
-    """A sidecar that need not be ready."""
-
-    def __init__(self, admin: str) -> None:
-        self.admin = admin
-
-    def readiness(self) -> tuple[int, str]:
-        try:
-            with urllib.request.urlopen(f"http://{self.admin}/readyz", timeout=5) as response:
-                return response.status, response.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-        except OSError:
-            return 0, ""
-
-    def until(self, status: int, text: str) -> None:
-        deadline = time.monotonic() + 60
-        while (found := self.readiness()) != (status, text):
-            assert time.monotonic() < deadline, found
-            time.sleep(0.05)
-
-
-@contextmanager
-def running(folder: Path, config: dict[str, Any]) -> Iterator[Running]:
-    admin, path = f"127.0.0.1:{free_port()}", folder / "sidecar.yaml"
-    path.write_text(yaml.safe_dump({**config, "admin": {"bind": admin}}))
-    sidecar = process.spawn([sys.executable, "-m", "proxy", "run", "-c", str(path)], folder / "log")
+def readiness(sidecar: SidecarProcess) -> tuple[int, str]:
     try:
-        yield Running(admin)
-    finally:
-        assert process.stop([sidecar], 60)
+        with urllib.request.urlopen(f"http://{sidecar.admin}/readyz", timeout=5) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except OSError:
+        return 0, ""
+
+
+def become(sidecar: SidecarProcess, status: int, text: str) -> None:
+    deadline = time.monotonic() + 60
+    while (found := readiness(sidecar)) != (status, text):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+
+
+def admin() -> dict[str, str]:
+    return {"bind": f"127.0.0.1:{free_port()}"}
 
 
 @pytest.mark.promise("rollout.md", "readyz refuses a wrong broker.id also behind logins and TLS.")
@@ -66,17 +52,16 @@ def test_a_wrong_broker_id_behind_logins_and_tls_alone(tls_broker: TlsBroker, tm
     with ExitStack() as stack:
         sidecars = []
         for protocol, upstream in (("SASL_PLAINTEXT", "SASL"), ("SSL", "TLS")):
-            folder = tmp_path / upstream
-            folder.mkdir()
             listener = {"name": "CLIENT", "bind": f"127.0.0.1:{free_port()}", "security.protocol": protocol}
             config = {
                 "broker.id": 9,
+                "admin": admin(),
                 "internal.bootstrap.servers": tls_broker.node.internal,
                 "listeners": [{**listener, "upstream": tls_broker.listeners[upstream].address}],
             }
-            sidecars.append(stack.enter_context(running(folder, config)))
+            sidecars.append(stack.enter_context(spawned(config, tmp_path)))
         for sidecar in sidecars:
-            sidecar.until(503, "broker.id is 9, but the cluster of internal.bootstrap.servers has only 1\n")
+            become(sidecar, 503, "broker.id is 9, but the cluster of internal.bootstrap.servers has only 1\n")
 
 
 OPENTELEMETRY = "observers.opentelemetry:OpenTelemetryLogsObserver"
@@ -95,36 +80,31 @@ def test_a_spool_that_cannot_be_written_degrades_the_audit_and_keeps_no_client_a
             config = yaml.safe_load((cluster.nodes[0].home.parent / "sidecar-1.yaml").read_text())
             [listener] = config["listeners"]
             listener |= {"advertised": listener["bind"], "bind": f"127.0.0.1:{free_port()}"}
-            folder = tmp_path / f"{workers}"
-            folder.mkdir()
-            spool = folder / "spool"
+            spool = tmp_path / f"spool-{workers}"
             spool.write_text("a file")
-            config["workers"] = workers
+            config |= {"workers": workers, "admin": admin()}
             if observer == OPENTELEMETRY:
                 own = {"endpoint": f"http://127.0.0.1:{free_port()}", "spool.path": str(spool)}
                 config |= {"observer.class.names": [observer], "observers": {observer: own}}
                 config["observer.shutdown.timeout.ms"] = 1000
             else:
                 config["audit"] = {"topic": "degraded", "spool.path": str(spool)}
-            sidecars[spool] = stack.enter_context(running(folder, config))
+            sidecars[spool] = stack.enter_context(spawned(config, tmp_path))
         for spool, sidecar in sidecars.items():
             said = f"degraded: the spool {spool} cannot be used: File exists; audit events wait in memory alone\n"
-            sidecar.until(200, said)
+            become(sidecar, 200, said)
             spool.unlink()
         for sidecar in sidecars.values():
-            sidecar.until(200, "ok\n")
+            become(sidecar, 200, "ok\n")
 
 
 @pytest.mark.promise("operations.md", "A sidecar starts without its broker: livez is 200, readyz 503.")
 def test_a_sidecar_starts_without_its_broker(tmp_path: Path) -> None:
     bind, upstream = (f"127.0.0.1:{free_port()}" for _ in range(2))
-    config = {"broker.id": 1, "listeners": [{"name": "CLIENT", "bind": bind, "upstream": upstream}]}
-    with running(tmp_path, config) as sidecar:
-        deadline = time.monotonic() + 60
-        while upstream not in (found := sidecar.readiness())[1]:
-            assert time.monotonic() < deadline, found
-            time.sleep(0.05)
-        assert found[0] == 503
+    listener = {"name": "CLIENT", "bind": bind, "upstream": upstream}
+    with spawned({"broker.id": 1, "listeners": [listener], "admin": admin()}, tmp_path) as sidecar:
+        until(lambda: upstream in readiness(sidecar)[1])
+        assert readiness(sidecar)[0] == 503
         assert urllib.request.urlopen(f"http://{sidecar.admin}/livez", timeout=60).status == 200
         host, _, port = bind.rpartition(":")
         socket.create_connection((host, int(port)), 60).close()

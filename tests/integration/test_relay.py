@@ -57,25 +57,26 @@ async def receive(sock: socket.socket, size: int) -> bytes:
     "architecture.md", "A side of a connection that ends what it sends still gets all that the other side sends."
 )
 async def test_who_half_closes_gets_all_that_the_other_side_sends(tmp_path: Path) -> None:
-    asked = [request(METADATA, 1, n) for n in range(100)]
     got = asyncio.get_running_loop().create_future()
 
     async def close_first(reader: Reader, writer: Writer) -> None:
         writer.write_eof()
         got.set_result(await reader.read())
 
-    async with bench(tmp_path, answer_after_eof) as running:
-        reader, writer = await running.dial()
-        writer.write(b"".join(asked))
-        writer.write_eof()
-        assert await reader.read() == b"".join(response(n) for n in range(100))
-        await running.ends(client_closed=1)
+    for keys in ([METADATA] * 100, [REPLIED], [METADATA, REPLIED] * 2):
+        async with answering(tmp_path, answer_after_eof) as running:
+            reader, writer = await running.dial()
+            writer.write(b"".join(request(key, 1, n) for n, key in enumerate(keys)))
+            writer.write_eof()
+            expected = b"".join(response(n, replied(1) if key == REPLIED else b"") for n, key in enumerate(keys))
+            assert await reader.read() == expected
+            await running.ends(client_closed=1)
     async with bench(tmp_path, close_first) as running:
         reader, writer = await running.dial()
         assert await reader.read() == b""
-        writer.write(asked[1])
+        writer.write(request(METADATA, 1, 1))
         writer.write_eof()
-        assert await got == asked[1]
+        assert await got == request(METADATA, 1, 1)
 
 
 @pytest.mark.promise("security.md", "A client that does not read holds up nobody else, and is not cut.")
@@ -184,20 +185,6 @@ async def test_a_drain_answers_what_was_asked_and_accepts_no_more(tmp_path: Path
         await drain
         assert running.counters.closed == {"drain_completed": 3}
         assert [exchange.outcome for exchange in running.exchanges] == ["answered"] * 2
-
-
-async def test_a_drain_ends_with_the_last_client(tmp_path: Path) -> None:
-    async with bench(tmp_path, answer_in_order) as running:
-        clients = [await running.dial() for _ in range(3)]
-        await running.until(lambda: running.counters.active == 3)
-        running.sidecar.close()
-        drain = asyncio.ensure_future(running.manager.drain(3600, spread=True))
-        await asyncio.sleep(0)
-        for _, writer in clients:
-            writer.close()
-        await asyncio.wait_for(drain, 60)
-        assert sum(running.counters.closed.values()) == 3
-        assert "drain_timeout" not in running.counters.closed
 
 
 @pytest.mark.promise("config/process.md", "`drain.timeout.ms` bounds how long a stop waits for open requests.")
@@ -341,17 +328,6 @@ async def test_answers_and_responses_come_in_the_order_of_their_requests(tmp_pat
         assert sum(each.synthesized for each in running.exchanges) == 200
 
 
-async def test_a_client_that_half_closes_gets_all_answers_then_the_end(tmp_path: Path) -> None:
-    for keys in ([REPLIED], [METADATA, REPLIED, METADATA, REPLIED]):
-        async with answering(tmp_path, answer_after_eof) as running:
-            reader, writer = await running.dial()
-            writer.write(b"".join(request(key, 1, n) for n, key in enumerate(keys)))
-            writer.write_eof()
-            expected = b"".join(response(n, replied(1) if key == REPLIED else b"") for n, key in enumerate(keys))
-            assert await reader.read() == expected
-            await running.ends(client_closed=1)
-
-
 @pytest.mark.promise(
     "architecture.md",
     "A client that does not read what the sidecar answers is not read either, so little waits for it.",
@@ -448,50 +424,38 @@ async def test_a_broker_that_ends_before_it_answers_ends_a_client_with_many_open
 
 
 @asynccontextmanager
-async def haproxy(folder: Path, to: int, option: str) -> AsyncIterator[int]:
-    """Run one that sends headers as ``option`` says; yields its port. Skips the test where there is none to run."""
+async def balanced(folder: Path, option: str) -> AsyncIterator[tuple[Bench, int]]:
+    """A sidecar whose connections need a header each, and the port of an HAProxy before it that sends headers as
+    ``option`` says. Skips the test where there is none to run."""
     try:
         program, root = await asyncio.to_thread(fetched.debian, "haproxy", ["haproxy"])
     except fetched.MissingError as missing:
         pytest.skip(f"no HAProxy: {missing}")
-    port = free_port()
-    (folder / "haproxy.cfg").write_text(
-        "global\n  nbthread 1\n  maxconn 100\n"
-        "defaults\n  mode tcp\n  timeout connect 5s\n  timeout client 1m\n  timeout server 1m\n"
-        f"listen kafka\n  bind 127.0.0.1:{port}\n  unique-id-format id-%pid\n"
-        f"  server sidecar 127.0.0.1:{to} {option}\n"
-    )
-    libraries = fetched.environment_of(root)
-    process = await asyncio.create_subprocess_exec(
-        program, "-db", "-f", str(folder / "haproxy.cfg"), env=os.environ | libraries
-    )
-    try:
-        async with asyncio.timeout(60):
-            while process.returncode is None:
-                try:
-                    _, writer = await asyncio.open_connection("127.0.0.1", port)
-                except ConnectionRefusedError:
-                    await asyncio.sleep(0.02)
-                else:
-                    writer.close()
-                    break
-        yield port
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-
-
-@asynccontextmanager
-async def balanced(folder: Path, option: str) -> AsyncIterator[tuple[Bench, int]]:
-    """A sidecar whose connections need a header each, and the port of an HAProxy before it."""
     settings = {"proxy.protocol": "required", "proxy.protocol.trusted": ["127.0.0.1/32"]}
-    quotas = {"max.connections.per.ip": 1}
-    async with (
-        bench(folder, answer_in_order, quotas=quotas, **settings) as running,
-        haproxy(folder, running.port, option) as port,
-    ):
-        yield running, port
+    async with bench(folder, answer_in_order, quotas={"max.connections.per.ip": 1}, **settings) as running:
+        port = free_port()
+        (folder / "haproxy.cfg").write_text(
+            "global\n  nbthread 1\n  maxconn 100\n"
+            "defaults\n  mode tcp\n  timeout connect 5s\n  timeout client 1m\n  timeout server 1m\n"
+            f"listen kafka\n  bind {HOST}:{port}\n  unique-id-format id-%pid\n"
+            f"  server sidecar {HOST}:{running.port} {option}\n"
+        )
+        libraries = fetched.environment_of(root)
+        process = await asyncio.create_subprocess_exec(
+            program, "-db", "-f", str(folder / "haproxy.cfg"), env=os.environ | libraries
+        )
+        try:
+            async with asyncio.timeout(60):
+                while process.returncode is None:
+                    with suppress(ConnectionRefusedError):
+                        (await asyncio.open_connection(HOST, port))[1].close()
+                        break
+                    await asyncio.sleep(0.02)
+            yield running, port
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
 
 
 @pytest.mark.slow

@@ -12,8 +12,6 @@ import resource
 import shutil
 import socket
 import ssl
-import subprocess
-import sys
 import termios
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -21,19 +19,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from structlog.testing import capture_logs
 
 from proxy import admin_client
 from proxy.config import Endpoint
 from proxy.core.names import shorten
-from proxy.local import process
-from proxy.local.ports import HOST, free_ports
+from proxy.local.ports import HOST
 from proxy.tls import certificates
+from tests.faults.site import Site
 from tests.frames import METADATA, request, response
 from tests.integration.peer import Reader, Writer, answer_after_eof, answer_in_order, read_frame, upstream
 from tests.integration.tls_bench import VERSIONS, Bench, silent_sidecar, tls_bench  # noqa: F401
-from tests.tools.authority import Authority
+from tests.tools.authority import Authority, Pair
 from tests.tools.bench.measure import children
 
 MTLS: dict[str, object] = {"ssl.truststore.location": "ca.pem", "ssl.client.auth": "required"}
@@ -119,6 +116,7 @@ async def echo(reader: Reader, writer: Writer) -> None:
 @pytest.mark.promise(
     "tls.md", "Where TLS ends at the sidecar, requests of TLS 1.2 and 1.3 pass unchanged, in order, and are observed."
 )
+@pytest.mark.promise("tls.md", "SNI is not needed: clients without a name, or with another one, are accepted.")
 async def test_requests_are_answered_in_order_and_observed(tmp_path: Path) -> None:
     suites = {"TLSv1.3": "TLS_AES_256_GCM_SHA384", "TLSv1.2": "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"}
     large = bytes(range(256)) * 16_384  # 4 MiB
@@ -140,17 +138,11 @@ async def test_requests_are_answered_in_order_and_observed(tmp_path: Path) -> No
             assert (connection.tls_version, connection.tls_cipher) == (name, suites[name])
             assert connection.tls_client_serial is None
             assert running.counters.tls_handshakes == {(name, "full"): 1}
-
-
-@pytest.mark.promise("tls.md", "SNI is not needed: clients without a name, or with another one, are accepted.")
-async def test_a_client_may_ask_for_any_name(tmp_path: Path) -> None:
-    async with tls_bench(tmp_path, answer_in_order) as running:
-        context = running.context()
-        context.check_hostname = False
-        for name in ("", "other.example"):
-            reader, writer = await asyncio.open_connection(HOST, running.port, ssl=context, server_hostname=name)
-            await asks(reader, writer)
-            writer.close()
+            for asked in ("", "other.example"):
+                (context := running.context(version=version)).check_hostname = False
+                client = await asyncio.open_connection(HOST, running.port, ssl=context, server_hostname=asked)
+                await asks(*client)
+                client[1].close()
 
 
 async def test_nothing_before_the_end_of_a_stream_is_lost_and_the_end_is_told(tmp_path: Path) -> None:
@@ -297,19 +289,6 @@ async def test_a_first_message_that_is_none_of_tls_or_too_long_is_refused_with_a
             assert detail in line["detail"]
 
 
-async def test_handshakes_end_with_a_drain_and_with_their_listener(tmp_path: Path) -> None:
-    for drains in (True, False):
-        async with tls_bench(tmp_path, answer_in_order) as running:
-            client = await HandMade.dial(running)
-            await running.until(lambda: running.counters.active == 1)  # called at once
-            if drains:
-                await running.drain(0.4)
-            else:
-                running.manager.update_config(running.config.model_copy(update={"listeners": ()}), running.sink)
-            assert await client.reader.read() == b""
-            assert running.counters.closed == {"drain_completed": 1}
-
-
 # ---- certificates of clients ----------------------------------------------------------------------------------------
 
 
@@ -428,44 +407,20 @@ BODY = bytes(byte for byte in range(256) if byte not in b"kKQR") * 120
 """30 kB. Without the letters of commands: any byte may be the first of a read."""
 
 
-class OpensslClient:
-    """``openssl s_client``: what is written to ``commands`` it sends, what it receives is in ``received``.
-
-    It takes a line that begins with ``k`` (change my keys) or ``K`` (change yours, too) as that command, where one read
-    of its input begins with it.
-    """
-
-    def __init__(self, commands: int, received: Reader) -> None:
-        self._commands = commands
-        self.received = received
-
-    async def send(self, data: bytes) -> None:
-        """Write ``data``, and wait until the client has read it: so what follows is read by itself."""
-        while data:
-            data = data[os.write(self._commands, data[:4096]) :]
-            while self._unread():  # noqa: ASYNC110  # a pipe has no event for that
-                await asyncio.sleep(0.001)
-
-    def _unread(self) -> int:
-        size = array.array("i", [0])
-        fcntl.ioctl(self._commands, termios.FIONREAD, size)
-        return size[0]
-
-
 @asynccontextmanager
-async def openssl_client(running: Bench, messages: Path) -> AsyncIterator[OpensslClient]:
-    """``messages``: a file for the list of the messages of TLS."""
+async def openssl_client(running: Bench, *options: str | Path) -> AsyncIterator[tuple[int, Reader]]:
+    """``openssl s_client``: a pipe of what it sends, and what it prints."""
     assert OPENSSL is not None
     reading, writing = os.pipe()
     client = await asyncio.create_subprocess_exec(
         OPENSSL, "s_client", "-connect", f"127.0.0.1:{running.port}", "-servername", "localhost", "-tls1_3",
-        "-CAfile", running.authority.ca, "-verify_return_error", "-quiet", "-no_ign_eof", "-msg",
-        "-msgfile", messages, stdin=reading, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+        "-CAfile", running.authority.ca, "-verify_return_error", *options, stdin=reading,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
     )  # fmt: skip
     os.close(reading)
     try:
         assert client.stdout is not None
-        yield OpensslClient(writing, client.stdout)
+        yield writing, client.stdout
     finally:
         os.close(writing)
         with contextlib.suppress(ProcessLookupError):
@@ -473,19 +428,30 @@ async def openssl_client(running: Bench, messages: Path) -> AsyncIterator[Openss
         await client.wait()
 
 
+async def send_alone(pipe: int, data: bytes) -> None:
+    """Write ``data``, and wait until it was read: so what follows is read by itself."""
+    while data:
+        data = data[os.write(pipe, data[:4096]) :]
+        unread = array.array("i", [1])
+        while unread[0]:
+            fcntl.ioctl(pipe, termios.FIONREAD, unread)
+            await asyncio.sleep(0.001)
+
+
 @pytest.mark.skipif(OPENSSL is None, reason="openssl(1) is not installed, and Python cannot change keys")
 @pytest.mark.promise("tls.md", "A client of TLS 1.3 may change its keys at any time, and ask the sidecar to.")
 async def test_requests_and_responses_pass_while_keys_change(tmp_path: Path) -> None:
     rounds = 10
-    for command in (b"k", b"K"):
+    for command in (b"k", b"K"):  # openssl changes its keys, or the sidecar's too, where a read begins with it
         messages = tmp_path / f"messages-{command.decode()}"
-        async with tls_bench(tmp_path, echo) as running, openssl_client(running, messages) as client:
+        options = ("-quiet", "-no_ign_eof", "-msg", "-msgfile", messages)
+        async with tls_bench(tmp_path, echo) as running, openssl_client(running, *options) as (pipe, received):
             for number in range(rounds):
                 frame = request(METADATA, 1, number, BODY, client_id=None)
                 half = len(frame) // 2
                 for part in (frame[:half], command, frame[half:]):
-                    await client.send(part)
-                assert await read_frame(client.received) == response(number, BODY), command
+                    await send_alone(pipe, part)
+                assert await read_frame(received) == response(number, BODY), command
             await running.until(lambda: len(running.exchanges) == rounds)  # called at once
             assert [one.correlation_id for one in running.exchanges] == list(range(rounds))
             assert running.counters.closed == {}
@@ -497,27 +463,15 @@ async def test_requests_and_responses_pass_while_keys_change(tmp_path: Path) -> 
 @pytest.mark.skipif(OPENSSL is None, reason="openssl(1) is not installed, and Python cannot send early data")
 @pytest.mark.promise("tls.md", "Early data (0-RTT) is never accepted, also of a client that resumes its session.")
 async def test_early_data_is_not_accepted(tmp_path: Path) -> None:
-    assert OPENSSL is not None
     saved, early = tmp_path / "session", tmp_path / "early"
     early.write_bytes(request(METADATA, 1, 7, b"early", client_id=None))
     async with tls_bench(tmp_path, echo) as running:
 
         async def connect(*options: str | Path) -> str:
             """Send a request once the handshake is done, and return what the client prints until its response."""
-            client = await asyncio.create_subprocess_exec(
-                OPENSSL, "s_client", "-connect", f"127.0.0.1:{running.port}", "-servername", "localhost", "-tls1_3",
-                "-CAfile", running.authority.ca, *options, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            )  # fmt: skip
-            assert client.stdin is not None
-            assert client.stdout is not None
-            try:
-                client.stdin.write(request(METADATA, 1, 8, b"later", client_id=None))
-                await client.stdin.drain()
-                printed = await client.stdout.readuntil(response(8, b"later"))
-            finally:
-                client.kill()
-                await client.wait()
-            return printed.decode("ascii", "replace")
+            async with openssl_client(running, *options) as (pipe, received):
+                os.write(pipe, request(METADATA, 1, 8, b"later", client_id=None))
+                return (await received.readuntil(response(8, b"later"))).decode("ascii", "replace")
 
         await connect("-sess_out", saved)
         printed = await connect("-sess_in", saved, "-early_data", early)
@@ -705,126 +659,104 @@ CLIENTS = 6
 """Clients that connect at once, so that each of two workers gets some."""
 
 
-class Site:
-    """A sidecar of two workers in processes of its own, and all clients that have connected so far."""
+class ReloadSite(Site):
+    """A sidecar of two workers, and all clients that have connected so far."""
 
-    def __init__(self, folder: Path, upstream_port: int) -> None:
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.settings["workers"] = 2
         self.authority = Authority(folder)
-        self.pair = self.authority.issue("sidecar")
-        self.path, self.log = folder / "sidecar.yaml", folder / "sidecar.log"
-        self.port, admin = free_ports(2)
-        self.admin = Endpoint(HOST, admin)
-        self.upstream_port = upstream_port
-        self.tls = {"ssl.certificate.location": self.pair.certificate.name, "ssl.key.location": self.pair.key.name}
+        self.tls = files_of(self.authority.issue("sidecar"))
         self.clients: list[tuple[Reader, Writer]] = []
 
-    def write(self, *, limit: int = 100, to: int | None = None, **keys: Any) -> None:
-        """``to``: port of the broker. ``keys``: of the listener, with ``_`` for ``.``."""
-        listener = {"name": "CLIENT", "bind": f"{HOST}:{self.port}", "upstream": f"{HOST}:{to or self.upstream_port}"}
-        listener |= {name.replace("_", "."): value for name, value in keys.items()}
-        config = {"broker.id": 1, "listeners": [listener], "workers": 2}
-        config |= {"admin": {"bind": str(self.admin)}, "quotas": {"max.connections": limit}}
-        self.path.write_text(yaml.safe_dump(config))
-
-    async def reload(self, *errors: str, **keys: Any) -> None:
-        """Write another configuration and read it, which is refused with ``errors``, if there are any."""
-        self.write(limit=7 if errors else 100, **keys)
-        reloaded = await asyncio.to_thread(admin_client.post_reload, self.admin)
+    async def reload(self, *errors: str, to: int = 0, **keys: Any) -> None:
+        """Read another configuration, which is refused with ``errors``, if there are any. ``to``: port of the broker.
+        ``keys``: of the listener, with ``_`` for ``.``."""
+        listener = {"name": "CLIENT", "bind": f"{HOST}:{self.port}", "upstream": f"{HOST}:{to or self.peer.port}"}
+        self.settings["listeners"] = [listener | {name.replace("_", "."): value for name, value in keys.items()}]
+        self.write({"max.connections": 7 if errors else 100})
+        reloaded = await asyncio.to_thread(admin_client.post_reload, Endpoint.parse(self.admin))
         assert reloaded.result == ("rejected" if errors else "applied"), reloaded
         assert len(reloaded.errors) == len(errors)
         assert all(said in error for said, error in zip(errors, reloaded.errors, strict=True)), reloaded.errors
-        quotas = await asyncio.to_thread(admin_client.get_quotas, self.admin)
+        quotas = await asyncio.to_thread(admin_client.get_quotas, Endpoint.parse(self.admin))
         assert next(one.limit for one in quotas.limits if one.quota == "connections") == 100
 
-    async def dial(self, *, tls: bool) -> tuple[Reader, Writer]:
-        if not tls:
-            return await asyncio.open_connection(HOST, self.port)
+    async def dial_with_tls(self) -> tuple[Reader, Writer]:
         context = ssl.create_default_context(cafile=str(self.authority.ca))
         return await asyncio.open_connection(HOST, self.port, ssl=context, server_hostname="localhost")
 
     async def serves(self, *, tls: bool) -> None:
         """New clients are served, and so are all that were there."""
-        self.clients.extend(await asyncio.gather(*(self.dial(tls=tls) for _ in range(CLIENTS))))
+        self.clients += await asyncio.gather(*(self.dial_with_tls() if tls else self.dial() for _ in range(CLIENTS)))
         for number, client in enumerate(self.clients):
             await asks(*client, number)
 
-    @asynccontextmanager
-    async def run(self) -> AsyncIterator[int]:
-        running = process.spawn([sys.executable, "-m", "proxy", "run", "-c", str(self.path)], self.log)
-        try:
-            async with asyncio.timeout(60):
-                while '"started"' not in (self.log.read_text() if self.log.exists() else ""):
-                    assert running.alive(), self.log.read_text()
-                    await asyncio.sleep(0.05)
-            yield running.pid
-            for _, writer in self.clients:
-                writer.close()
-        finally:
-            assert await asyncio.to_thread(process.stop, [running], 60)
+
+def files_of(pair: Pair) -> dict[str, object]:
+    return {"ssl.certificate.location": pair.certificate.name, "ssl.key.location": pair.key.name}
 
 
-class Broker:
-    """Answers in order. ``clients``: the connections over which a client asked; the sidecar itself asks over others."""
-
-    def __init__(self) -> None:
-        self.clients = 0
-
-    async def serve(self, reader: Reader, writer: Writer) -> None:
-        first = await read_frame(reader)
-        self.clients += b"brokerside" not in first
-        writer.write(response(int.from_bytes(first[8:12], "big")))
-        await answer_in_order(reader, writer)
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[ReloadSite]:
+    site = ReloadSite(tmp_path)
+    await site.start({"max.connections": 100})
+    yield site
+    for _, writer in site.clients:
+        writer.close()
+    await site.stop()
 
 
 @pytest.mark.promise(
     "tls.md", "A reload begins and ends TLS on both sides of a listener for new connections alone, in all workers."
 )
-async def test_a_reload_begins_and_ends_tls_for_new_connections_alone(tmp_path: Path) -> None:
+async def test_a_reload_begins_and_ends_tls_for_new_connections_alone(site: ReloadSite, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "brokers")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*authority.issue("broker", names=("kafka-1.example",)))
-    upstream_tls = {"ssl.truststore.location": str(authority.ca), "ssl.server.name": "kafka-1.example"}
-    plain, encrypted = Broker(), Broker()
-    async with upstream(plain.serve) as plain_port, upstream(encrypted.serve, context) as tls_port:
-        site = Site(tmp_path, plain_port)
-        site.write()
-        async with site.run():
-            await site.serves(tls=False)
-            await site.reload(security_protocol="SSL", tls=site.tls)
-            await site.serves(tls=True)
-            assert (plain.clients, encrypted.clients) == (2 * CLIENTS, 0)
-            await site.reload(to=tls_port, security_protocol="SSL", tls=site.tls, upstream_tls=upstream_tls)
-            await site.serves(tls=True)
-            assert (plain.clients, encrypted.clients) == (2 * CLIENTS, CLIENTS)
-            await site.reload()
-            await site.serves(tls=False)
-            assert (plain.clients, encrypted.clients) == (3 * CLIENTS, CLIENTS)
-            with pytest.raises((ssl.SSLError, ConnectionError)):
-                await site.dial(tls=True)
+    context.load_cert_chain(*authority.issue("broker", names=(NAME,)))
+    encrypted: list[bytes] = []
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        while True:
+            frame = await read_frame(reader)
+            encrypted.extend([frame] * (b"brokerside-" not in frame))  # which the sidecar itself asks
+            writer.write(response(int.from_bytes(frame[8:12], "big")))
+
+    def requests() -> tuple[int, int]:
+        return site.peer.requests, len(encrypted)
+
+    async with upstream(serve, context) as tls_port:
+        await site.serves(tls=False)
+        await site.reload(security_protocol="SSL", tls=site.tls)
+        await site.serves(tls=True)
+        assert requests() == (3 * CLIENTS, 0)
+        await site.reload(to=tls_port, security_protocol="SSL", tls=site.tls, upstream_tls=originated(authority))
+        await site.serves(tls=True)
+        assert requests() == (5 * CLIENTS, CLIENTS)
+        await site.reload()
+        await site.serves(tls=False)
+        assert requests() == (8 * CLIENTS, 2 * CLIENTS)
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await site.dial_with_tls()
 
 
 @pytest.mark.promise(
     "tls.md", "A pair that does not match, or a certificate that has expired, rejects the whole file of a reload."
 )
-async def test_a_pair_that_cannot_be_used_refuses_the_whole_reload(tmp_path: Path) -> None:
+async def test_a_pair_that_cannot_be_used_refuses_the_whole_reload(site: ReloadSite) -> None:
     """Also where only one worker cannot prepare it."""
-    async with upstream(answer_in_order) as plain_port:
-        site = Site(tmp_path, plain_port)
-        expired, other = site.authority.issue("expired", days=-0.5), site.authority.issue("other")
-        site.write()
-        async with site.run() as pid:
-            tls = {"ssl.certificate.location": expired.certificate.name, "ssl.key.location": expired.key.name}
-            await site.reload("has expired at", security_protocol="SSL", tls=tls)
-            tls = site.tls | {"ssl.key.location": other.key.name}
-            await site.reload("is not the key of ssl.certificate.location", security_protocol="SSL", tls=tls)
-            worker = children(pid)[-1]
-            _, hard = resource.prlimit(worker, resource.RLIMIT_NOFILE)
-            before = resource.prlimit(worker, resource.RLIMIT_NOFILE, (0, hard))
-            try:
-                await site.reload("TLS: Too many open files", security_protocol="SSL", tls=site.tls)
-            finally:
-                resource.prlimit(worker, resource.RLIMIT_NOFILE, before)
-            await site.serves(tls=False)
+    expired = files_of(site.authority.issue("expired", days=-0.5))
+    await site.reload("has expired at", security_protocol="SSL", tls=expired)
+    mixed = site.tls | {"ssl.key.location": site.authority.issue("other").key.name}
+    await site.reload("is not the key of ssl.certificate.location", security_protocol="SSL", tls=mixed)
+    worker = children(site.pid)[-1]
+    _, hard = resource.prlimit(worker, resource.RLIMIT_NOFILE)
+    before = resource.prlimit(worker, resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        await site.reload("TLS: Too many open files", security_protocol="SSL", tls=site.tls)
+    finally:
+        resource.prlimit(worker, resource.RLIMIT_NOFILE, before)
+    await site.serves(tls=False)
 
 
 @pytest.mark.promise("tls.md", "Connections in their handshake stay as they began when a reload ends TLS.")

@@ -9,13 +9,13 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 import pytest
-import yaml
 
 from proxy.core.apis import APIS, api_name
 from proxy.core.session import TURN
@@ -50,8 +50,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(NamedTuple):
     """A broker, and a sidecar with one listener for each policy before it."""
 
     direct: str
@@ -82,8 +81,13 @@ def connect(address: str) -> socket.socket:
 
 def converse(address: str, frames: list[bytes]) -> list[bytes]:
     """Send ``frames`` at once; return as many answers, without their sizes, or those before the end."""
+
+    def send() -> None:
+        with suppress(OSError):  # it is closed meanwhile
+            sock.sendall(b"".join(frames))
+
     with connect(address) as sock, sock.makefile("rb") as reader:
-        threading.Thread(target=_send, args=(sock, b"".join(frames)), daemon=True).start()
+        threading.Thread(target=send, daemon=True).start()
         found: list[bytes] = []
         while len(found) < len(frames):
             try:
@@ -94,13 +98,6 @@ def converse(address: str, frames: list[bytes]) -> list[bytes]:
                 break
             found.append(reader.read(int.from_bytes(head, "big")))
         return found
-
-
-def _send(sock: socket.socket, data: bytes) -> None:
-    try:
-        sock.sendall(data)
-    except OSError:
-        return  # it was closed meanwhile
 
 
 def versions(correlation_id: int) -> bytes:
@@ -302,26 +299,21 @@ KINDS = {
 """One request of each kind that costs work, as short as it can be."""
 
 
-@dataclass(frozen=True)
-class GreedySite:
-    address: tuple[str, int]
-    sidecar: SidecarProcess
-    reported: Path
-
-    def dial(self) -> socket.socket:
-        return socket.create_connection(self.address)
+Greedy = tuple[SidecarProcess, str, Path]
+"""A sidecar, where it listens, and what it has reported."""
 
 
 @pytest.fixture(scope="module")
-def greedy_site(cluster: ClusterState, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GreedySite]:
+def greedy_site(cluster: ClusterState, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Greedy]:
     node, folder = cluster.nodes[0], tmp_path_factory.mktemp("fairness")
-    config = config_of(node, **{"observer.class.names": [RECORDER], "unsupported.request.max.consecutive": CHUNK})
-    port, admin = free_ports(2)  # the other sidecar before this broker still runs
-    config["listeners"][0] |= {"bind": f"127.0.0.1:{port}", "advertised": node.advertised}
-    config["admin"] = {"bind": f"127.0.0.1:{admin}"}
+    most = CHUNK // len(KINDS["unsupported"])
+    config = config_of(node, **{"observer.class.names": [RECORDER], "unsupported.request.max.consecutive": most})
+    address, admin = (f"127.0.0.1:{port}" for port in free_ports(2))  # the other sidecar before this broker still runs
+    config["listeners"][0] |= {"bind": address, "advertised": node.advertised}
+    config["admin"] = {"bind": admin}
     reported = folder / "reported"
     with running(config, folder, **{recorder.FILE: str(reported)}) as process:
-        yield GreedySite(("127.0.0.1", port), process, reported)
+        yield process, address, reported
 
 
 def answer(sock: socket.socket) -> bytes:
@@ -338,69 +330,44 @@ def receive(sock: socket.socket, size: int) -> bytes:
     "security.md",
     "Others are served between the requests of a client that sends thousands at once, whatever it asks for.",
 )
-def test_a_client_that_asks_much_at_once_has_its_turn_like_others(greedy_site: GreedySite) -> None:
-    for kind, one in KINDS.items():
-        count = CHUNK // len(one)
-        with greedy_site.dial() as greedy, greedy_site.dial() as honest:
-            for sock in (greedy, honest):  # it is known what the broker supports, and both are carried
-                sock.sendall(request(API_VERSIONS, 0, 1))
-                answer(sock)
-            os.kill(greedy_site.sidecar.process.pid, signal.SIGSTOP)
-            try:
-                greedy.sendall(one * count)
-                honest.sendall(request(BROKER_METADATA, 0, 77, bytes(4), client_id=f"honest {kind}"))
-            finally:
-                os.kill(greedy_site.sidecar.process.pid, signal.SIGCONT)
-            assert answer(honest)[:4] == struct.pack(">i", 77)
-            for _ in range(count):
-                answer(greedy)
-
-        until(lambda kind=kind: before(greedy_site, f"honest {kind}") is not None)
-        assert len(before(greedy_site, f"honest {kind}") or ()) <= 5 * TURN, kind
-
-
-def before(greedy_site: GreedySite, client_id: str) -> list[Recorded] | None:
-    """The exchanges of others that were reported right before that of this client, once it is there."""
-    exchanges = [each for each in recorder.read(greedy_site.reported) if each.what == "exchange"]
-    at = next((n for n, one in enumerate(exchanges) if (one.client_id, one.correlation_id) == (client_id, 77)), None)
-    if at is None:
-        return None
-    return list(takewhile(lambda each: each.connection != exchanges[at].connection, reversed(exchanges[:at])))
-
-
 @pytest.mark.promise(
     "unsupported-requests.md",
     "So many unsupported requests in a row end the connection; any other request in between begins a new count.",
 )
-def test_a_client_that_asks_without_end_for_what_is_not_supported_is_closed(greedy_site: GreedySite) -> None:
-    config = yaml.safe_load(greedy_site.sidecar.config.read_text())
-    config["unsupported.request.max.consecutive"] = 300
-    unsupported, other = request(UNKNOWN, 0, 7), request(METADATA, 1, 8, bytes(4))
+def test_a_client_that_asks_much_at_once_has_its_turn_like_others(greedy_site: Greedy) -> None:
+    sidecar, address, reported = greedy_site
+    for kind, one in KINDS.items():
+        count = CHUNK // len(one)
+        with connect(address) as greedy, connect(address) as honest:
+            for sock in (greedy, honest):  # it is known what the broker supports, and both are carried
+                sock.sendall(request(API_VERSIONS, 0, 1))
+                answer(sock)
+            os.kill(sidecar.process.pid, signal.SIGSTOP)
+            try:
+                greedy.sendall(one * count)
+                honest.sendall(request(BROKER_METADATA, 0, 77, bytes(4), client_id=f"honest {kind}"))
+            finally:
+                os.kill(sidecar.process.pid, signal.SIGCONT)
+            assert answer(honest)[:4] == struct.pack(">i", 77)
+            for _ in range(count):
+                answer(greedy)
+            if kind == "unsupported":  # as many in a row as may be
+                greedy.sendall(request(METADATA, 1, 8, bytes(4)) + one * count)
+                assert len(answer(greedy)) > 30
+                assert [answer(greedy) for _ in range(count)] == [one[8:12]] * count
+                greedy.sendall(one)
+                assert greedy.recv(1) == b""
 
-    def closed() -> float:
-        name = "brokerside_connections_closed_total"
-        return sample(greedy_site.sidecar.metrics(), name, listener="CLIENT", cause="unsupported_request")
-
-    before = greedy_site.sidecar.config.read_text()
-    greedy_site.sidecar.config.write_text(yaml.safe_dump(config))
-    try:
-        _reload(greedy_site)
-        with greedy_site.dial() as sock:
-            sock.sendall((unsupported * 300 + other) * 2 + unsupported * 300)
-            for _ in range(2):
-                assert [answer(sock) for _ in range(300)] == [unsupported[8:12]] * 300
-                assert len(answer(sock)) > 30
-            assert [answer(sock) for _ in range(300)] == [unsupported[8:12]] * 300
-            assert closed() == 0
-            sock.sendall(unsupported)
-            assert sock.recv(1) == b""
-        assert closed() == 1
-    finally:
-        greedy_site.sidecar.config.write_text(before)
-        _reload(greedy_site)
+        until(lambda kind=kind: before(reported, f"honest {kind}") is not None)
+        assert len(before(reported, f"honest {kind}") or ()) <= 5 * TURN, kind
+    name = "brokerside_connections_closed_total"
+    assert sample(sidecar.metrics(), name, listener="CLIENT", cause="unsupported_request") == 1
 
 
-def _reload(greedy_site: GreedySite) -> None:
-    count = greedy_site.sidecar.metric("brokerside_config_reloads_total")
-    os.kill(greedy_site.sidecar.process.pid, signal.SIGHUP)
-    until(lambda: greedy_site.sidecar.metric("brokerside_config_reloads_total") != count)
+def before(reported: Path, client_id: str) -> list[Recorded] | None:
+    """The exchanges of others that were reported right before that of this client, once it is there."""
+    exchanges = [each for each in recorder.read(reported) if each.what == "exchange"]
+    at = next((n for n, one in enumerate(exchanges) if (one.client_id, one.correlation_id) == (client_id, 77)), None)
+    if at is None:
+        return None
+    return list(takewhile(lambda each: each.connection != exchanges[at].connection, reversed(exchanges[:at])))
